@@ -90,6 +90,18 @@ class ShardedTest(unittest.TestCase):
                 left = next(e for e in run.events() if e["event"] == "worker_left")
                 self.assertIn("another process of this site", str(left))
 
+    def test_nothing_is_sent_once_one_process_trains_other_tensors(self):
+        # The last process hands nothing over, and yet keeps the first one from sending.
+        with Run() as run:
+            run.serve("sync { steps_between_syncs: 5 } membership { start_workers: 1 }",
+                      initial=values_of(small_model()))
+            processes = self.start(run, 2, "--shard=ddp", "--freeze=6")
+            self.assertEqual([process.wait() for process in processes], [1, 1])
+            self.assertIn("embed.weight does not require gradients any more", processes[1].log())
+            self.assertIn("another process of this site cannot go on", processes[0].log())
+            run.wait_for_event("worker_left", worker="s")
+            self.assertEqual([number for _, number, _ in run.pushed()], [1])
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -3,11 +3,11 @@
 processes of one site.
 
 usage: torch_trainer.py ADDRESS [--checkpoint FILE] [--every N] [--hold STEP] [--dtype NAME]
-                        [--shard fsdp|ddp] [--fail STEP] [--die STEP]
+                        [--shard fsdp|ddp] [--fail STEP] [--die STEP] [--freeze STEP]
 
 Gradients are a function of step and place, the same for every way to shard. With RANK and
 WORLD_SIZE set, it is one process of the site. At step HOLD it waits for its end; at step FAIL the
-last process raises, at step DIE it is gone.
+last process raises, at step DIE it is gone, from step FREEZE on it trains less.
 """
 import argparse
 import hashlib
@@ -30,6 +30,7 @@ def main(arguments=None):
     parser.add_argument("--hold", type=int, default=-1)
     parser.add_argument("--fail", type=int, default=-1)
     parser.add_argument("--die", type=int, default=-1)
+    parser.add_argument("--freeze", type=int, default=-1)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--shard")
     options = parser.parse_args(arguments)
@@ -72,6 +73,8 @@ def main(arguments=None):
                 raise ValueError("this process has no more data")
             if step == options.die and rank == size - 1:
                 os.kill(os.getpid(), signal.SIGKILL)
+            if step == options.freeze and rank == size - 1:
+                next(model.parameters()).requires_grad_(False)
             synthetic_gradients(model, step)
             optimizer.step()
     with site.published():

@@ -39,6 +39,7 @@ class CausewayCallback(Callback):
 
     def on_train_start(self, trainer, pl_module) -> None:
         self.site = self._join(pl_module, state=self._loaded)
+        self.site.look_at(trainer.optimizers)
         self._loaded = None
         self._steps = trainer.global_step
         self.site.open()

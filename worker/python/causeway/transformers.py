@@ -46,10 +46,11 @@ class CausewayCallback(TrainerCallback):
         if self.site is not None:
             self.site.close(error)
 
-    def on_train_begin(self, args, state, control, model=None, **_others):
+    def on_train_begin(self, args, state, control, model=None, optimizer=None, **_others):
         path = self._checkpoint(args, state)
         saved = torch.load(path, weights_only=True) if os.path.exists(path) else None
         self.site = self._join(model, state=saved)
+        self.site.look_at(optimizer)
         self._tokens_seen = state.num_input_tokens_seen
         self.site.open()
         control.should_training_stop = self.site.should_stop

@@ -27,11 +27,14 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from causeway._site import BaseSite
 from causeway.torch._group import Group, Solo
-from causeway.torch._parameters import invalid, is_dtensor, local, part_of, trained_tensors
+from causeway.torch._parameters import Masters, Trained, invalid, is_dtensor, local, part_of
+from causeway.torch._parameters import trained_tensors
 from causeway.torch._values import TorchValues
+from causeway.torch._watch import Watch
 
 __all__ = ["Site", "join", "trained_tensors"]
 
@@ -52,13 +55,19 @@ class Site(BaseSite):
                  data_slot: bool = False, tokens_per_step: int = 1,
                  scaler: Optional[Any] = None, group: Optional[dist.ProcessGroup] = None,
                  buffers: Union[bool, Iterable[str]] = False,
-                 rename: Optional[Callable[[str], str]] = None,
+                 rename: Optional[Callable[[str], str]] = None, masters: Masters = None,
                  state: Optional[Dict[str, Any]] = None, **options: Any) -> None:
-        self._optimizers = _plain_optimizers(optimizer)
         self._scaler = scaler
         if scaler is not None and not scaler.is_enabled():
             self._scaler = None
-        trained = trained_tensors(model, buffers, rename)
+        buffers = buffers if isinstance(buffers, bool) else list(buffers)
+
+        def look_up() -> List[Trained]:
+            return trained_tensors(model, buffers, rename, masters)
+
+        trained = look_up()
+        self._watch = Watch(model, look_up, trained, _listed(optimizer), masters is not None)
+        self._optimizers = _plain_optimizers(optimizer)
         team = _team(model, [entry.tensor for entry in trained], group)
         try:
             parts = team.all_parts([part_of(entry, team.rank) for entry in trained])
@@ -70,13 +79,31 @@ class Site(BaseSite):
         options.setdefault("software", f"causeway for Python, torch {torch.__version__}")
         self._hooks: List[Any] = []
         self._stepped: Set[int] = set()
-        self._torch_values = TorchValues(trained, team, parts)
+        self._torch_values = TorchValues(trained, team, parts, self._watch)
         super().__init__(coordinator, self._torch_values, id=id, tls=tls, data_slot=data_slot,
                          tokens_per_step=tokens_per_step, state=state, team=team, **options)
+
+    def open(self) -> None:
+        self._torch_values.check()
+        super().open()
+
+    open.__doc__ = BaseSite.open.__doc__
+
+    def look_at(self, optimizer: Optimizers) -> None:
+        """Names optimizers that train the model but do not make the site's steps, before it joins.
+
+        Raises:
+            InvalidArgument: one of them trains other tensors than the model's.
+        """
+        self._watch.look_at(_listed(optimizer))
 
     # --- Hooks ------------------------------------------------------------------------------------
 
     def _on_open(self) -> None:
+        self._watch.joined()
+        if self._optimizers:
+            self._hooks.append(register_optimizer_step_post_hook(
+                lambda optimizer, _arguments, _named: self._watch.other_step(optimizer)))
         if self._scaler is not None:
             update = self._scaler.update
 
@@ -156,6 +183,9 @@ def join(coordinator: str, model: Union[nn.Module, Mapping[str, torch.Tensor]],
             one joins. Others get values from it and hand theirs to it, a fragment at a time.
         buffers: True, or names, to synchronize buffers, too.
         rename: from the model's names to the run's, if they differ.
+        masters: if the optimizer trains fp32 masters of bfloat16 or float16 parameters, these, by
+            the model's names, or a function from a parameter to its master or None. Masters are
+            then what is synchronized, and parameters their rounded copies.
         state: what `site.state_dict()` gave, to continue from. Restore model and optimizer before.
         options: threads, connections, max_upload_mbit, max_download_mbit, connect_timeout_s,
             drain_timeout_s, congestion_control, metrics, output, tensorboard and insecure, as in
@@ -171,12 +201,15 @@ def join(coordinator: str, model: Union[nn.Module, Mapping[str, torch.Tensor]],
     return Site(coordinator, model, optimizer, id=id, **arguments)
 
 
+def _listed(optimizer: Optimizers) -> List[Any]:
+    return [] if optimizer is None else \
+        list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
+
+
 def _plain_optimizers(optimizer: Optimizers) -> List[torch.optim.Optimizer]:
     """Without what accelerate and Lightning wrap around them."""
-    given = [] if optimizer is None else \
-        list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
     plain = []
-    for entry in given:
+    for entry in _listed(optimizer):
         inner = getattr(entry, "optimizer", entry)
         if not isinstance(inner, torch.optim.Optimizer):
             raise invalid(f"optimizer is a {type(entry).__name__} without hooks of "

@@ -30,6 +30,10 @@ class Solo(Team):
         """For each entry of `parts`, those of all processes."""
         return [[part] for part in parts]
 
+    def agree(self, function: Callable[[], Any]) -> None:
+        """Calls `function` in all processes; raises in all of them if it raises in one."""
+        function()
+
     def send(self, buffer: torch.Tensor, rank: int) -> None:
         raise NotImplementedError
 
@@ -68,6 +72,20 @@ class Group(Solo):
                                          f"parameters; they have {[len(p) for p in gathered]}",
                                          "INVALID_ARGUMENT")
         return [list(of_tensor) for of_tensor in zip(*gathered)]
+
+    def agree(self, function):
+        error = None
+        try:
+            function()
+        except errors.Error as raised:
+            error = raised
+        failed = torch.tensor([0 if error is None else 1])
+        self._safely(dist.all_reduce, failed)
+        if error is not None:
+            raise error
+        if int(failed[0]):
+            raise errors.Aborted("another process of this site cannot go on; its own output says why",
+                                 "ABORTED")
 
     def send(self, buffer, rank):
         self._safely(dist.send, buffer, self._ranks[rank])

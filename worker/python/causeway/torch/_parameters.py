@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple, Union
+import gc
+from typing import Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Set
+from typing import Tuple, Union
 
 import torch
 from torch import nn
 
 from causeway import errors
 
-# Wrappers add these to the names of the modules that they wrap.
-_WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")
+# Classes of modules that stand for another one, and the attribute that has it.
+_WRAPPERS = {
+    "DistributedDataParallel": "module",    # torch's, apex's, Megatron's
+    "DataParallel": "module",
+    "OptimizedModule": "_orig_mod",         # torch.compile
+    "ActivationWrapper": "_checkpoint_wrapped_module",
+    "FullyShardedDataParallel": "_fsdp_wrapped_module",
+    "_FabricModule": "_forward_module",     # Lightning Fabric's setup
+    "DeepSpeedEngine": "module",
+    "Float16Module": "module",              # Megatron's
+}
+Model = Union[nn.Module, Mapping[str, torch.Tensor]]
+Masters = Union[None, Mapping[str, torch.Tensor],
+                Callable[[torch.Tensor], Optional[torch.Tensor]]]
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -30,11 +44,19 @@ class Part(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """A tensor that is synchronized."""
+    """A tensor that is synchronized.
+
+    Attributes:
+        name: in the run.
+        tensor: what the optimizer trains: the model's parameter, or its master.
+        shape: of the whole, where a process has a part.
+        copy: the parameter that is the rounded copy of `tensor`, if that is a master.
+    """
 
     name: str
     tensor: torch.Tensor
     shape: Tuple[int, ...]
+    copy: Optional[torch.Tensor] = None
 
 
 def invalid(message: str) -> errors.Error:
@@ -51,33 +73,93 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if is_dtensor(tensor) else tensor
 
 
-def plain_name(name: str) -> str:
-    """A fully qualified name without what torch.compile and activation checkpointing add."""
-    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+def _is(module: nn.Module, kind: str) -> bool:
+    return any(base.__name__ == kind for base in type(module).__mro__)
 
 
-def trained_tensors(model: Union[nn.Module, Mapping[str, torch.Tensor]],
-                    buffers: Union[bool, Iterable[str]] = False,
-                    rename: Optional[Callable[[str], str]] = None) -> List[Trained]:
+def wrapped(module: nn.Module) -> Optional[nn.Module]:
+    """What `module` stands for, if it is a wrapper."""
+    for kind in type(module).__mro__:
+        inner = getattr(module, _WRAPPERS.get(kind.__name__, ""), None)
+        if isinstance(inner, nn.Module):
+            return inner
+    return None
+
+
+def named_modules(model: nn.Module) -> Iterator[Tuple[str, nn.Module]]:
+    """As nn.Module.named_modules, with the names of the plain model, however it, or a part of it, is
+    wrapped. Wrappers are among the modules, under the name of what they wrap."""
+    seen: Set[nn.Module] = set()
+    todo: List[Tuple[str, nn.Module]] = [("", model)]
+    while todo:
+        name, module = todo.pop()
+        if module in seen:
+            continue
+        seen.add(module)
+        yield name, module
+        inner = wrapped(module)
+        inside = [(name, inner)] if inner is not None else \
+            [(f"{name}.{child}" if name else child, part) for child, part in module.named_children()]
+        todo.extend(reversed(inside))
+
+
+def reshard(modules: Iterable[nn.Module]) -> None:
+    """Puts the shards of fully_shard's `modules` back in place.
+
+    A forward pass leaves the root's parameters whole, with values that were gathered before it.
+    """
+    for module in modules:
+        module.reshard()
+
+
+def sharded_modules(model: Model) -> List[nn.Module]:
+    """Modules to which fully_shard was applied."""
+    if isinstance(model, nn.Module):
+        return [module for _, module in named_modules(model) if _is(module, "FSDPModule")]
+    # Tensors do not know their modules.
+    shards = {id(tensor) for tensor in model.values() if is_dtensor(tensor)}
+    return [module for module in gc.get_objects() if issubclass(type(module), nn.Module)
+            and _is(module, "FSDPModule")
+            and any(id(tensor) in shards for tensor in module.parameters())] if shards else []
+
+
+def _named(model: nn.Module, kind: str) -> Iterator[Tuple[str, torch.Tensor]]:
+    """Parameters or buffers ("_parameters", "_buffers") by their plain names, each once."""
+    seen: Set[int] = set()
+    for name, module in named_modules(model):
+        for own, tensor in getattr(module, kind).items():
+            if tensor is not None and id(tensor) not in seen:
+                seen.add(id(tensor))
+                yield f"{name}.{own}" if name else own, tensor
+
+
+def trained_tensors(model: Model, buffers: Union[bool, Iterable[str]] = False,
+                    rename: Optional[Callable[[str], str]] = None,
+                    masters: Masters = None) -> List[Trained]:
     """Parameters that require gradients, in the model's order, each storage once by its first name.
 
+    Names are those of the plain model, whatever wraps it or its parts: torch.compile,
+    DistributedDataParallel, DataParallel, activation checkpointing, Lightning Fabric.
+
     Args:
-        model: a module, possibly compiled or in DistributedDataParallel; or names and tensors.
+        model: a module, or names and tensors.
         buffers: True, or names, of buffers that are synchronized, too.
         rename: from the model's names to the run's.
+        masters: of parameters of which an optimizer trains fp32 masters, these: by the model's
+            names, or as a function of a parameter, which gives None for one that has none.
 
     Raises:
         InvalidArgument: there is none, one is of another type or on no device, or two overlap.
     """
+    reshard(sharded_modules(model))
     if isinstance(model, nn.Module):
-        while isinstance(model, nn.parallel.DistributedDataParallel):
-            model = model.module
-        named = [(plain_name(name), tensor)
-                 for name, tensor in model.named_parameters(remove_duplicate=True)
+        if any(_is(module, "FullyShardedDataParallel") for _, module in named_modules(model)):
+            raise invalid("a part of the model is in FullyShardedDataParallel, whose flat parameters "
+                          "have no names of their own: use fully_shard (FSDP2)")
+        named = [(name, tensor) for name, tensor in _named(model, "_parameters")
                  if tensor.requires_grad]
         if buffers:
-            have: Dict[str, torch.Tensor] = {plain_name(name): tensor
-                                             for name, tensor in model.named_buffers()}
+            have: Dict[str, torch.Tensor] = dict(_named(model, "_buffers"))
             wanted = [name for name, tensor in have.items() if tensor.dtype in FLOATS] \
                 if buffers is True else list(buffers)
             for name in wanted:
@@ -86,24 +168,27 @@ def trained_tensors(model: Union[nn.Module, Mapping[str, torch.Tensor]],
                 named.append((name, have[name]))
     else:
         named = list(model.items())
+    if isinstance(masters, Mapping):
+        unknown = set(masters) - {name for name, _ in named}
+        if unknown:
+            raise invalid(f"masters names {min(unknown)!r}, which is none of the model's trained "
+                          "parameters")
     trained: List[Trained] = []
     storages: Dict[int, Trained] = {}
     for name, tensor in named:
-        if type(tensor).__name__ == "FlatParameter" or name.split(".")[-1] == "_flat_param":
-            raise invalid(f"{name} is a flat parameter of FullyShardedDataParallel, which has no "
-                          "names of its own: use fully_shard (FSDP2)")
-        if tensor.is_meta:
-            raise invalid(f"{name} is on the meta device: give it memory before the site joins")
-        if tensor.dtype not in FLOATS:
-            raise invalid(f"{name} is of {tensor.dtype}; a site trains float32, bfloat16 and "
-                          "float16: freeze it (requires_grad_(False)) or convert it")
-        entry = Trained(rename(name) if rename else name, tensor, tuple(tensor.shape))
+        master = masters.get(name) if isinstance(masters, Mapping) else \
+            masters(tensor) if masters is not None else None
+        _check_tensor(name, tensor, master)
+        shape = tuple(tensor.shape)
+        entry = Trained(rename(name) if rename else name, tensor, shape) if master is None else \
+            Trained(rename(name) if rename else name, master, shape, tensor)
         here = local(tensor)
         if here.numel() > 0:
             other = storages.setdefault(here.untyped_storage().data_ptr(), entry)
-            if other is not entry and _same_memory(local(other.tensor), here):
+            there = local(other.tensor if other.copy is None else other.copy)
+            if other is not entry and _same_memory(there, here):
                 continue  # Tied.
-            if other is not entry and _overlap(local(other.tensor), here):
+            if other is not entry and _overlap(there, here):
                 raise invalid(f"{name} and {other.name} share some memory but not all: a site "
                               "synchronizes each value once; freeze one of them")
         trained.append(entry)
@@ -114,6 +199,36 @@ def trained_tensors(model: Union[nn.Module, Mapping[str, torch.Tensor]],
         twice = next(name for name in names if names.count(name) > 1)
         raise invalid(f"two tensors have the name {twice!r}: rename must keep names apart")
     return trained
+
+
+def _check_tensor(name: str, tensor: torch.Tensor, master: Optional[torch.Tensor]) -> None:
+    """Raises InvalidArgument, if a site cannot train `tensor`, or `master` is none of it."""
+    if getattr(tensor, "_is_flat_param", False):
+        raise invalid(f"{name} is a flat parameter of FullyShardedDataParallel, which has no "
+                      "names of its own: use fully_shard (FSDP2)")
+    if hasattr(tensor, "ds_tensor") or hasattr(tensor, "ds_status"):
+        raise invalid(f"{name} is partitioned by DeepSpeed's ZeRO 3: its values are in no tensor of "
+                      "the model. Use fully_shard (FSDP2) to shard it")
+    if isinstance(tensor, nn.parameter.UninitializedTensorMixin):
+        raise invalid(f"{name} has no shape yet: run the model once before the site joins")
+    if tensor.is_meta:
+        raise invalid(f"{name} is on the meta device: give it memory before the site joins")
+    if local(tensor).numel() > 0 and local(tensor).untyped_storage().size() == 0:
+        raise invalid(f"{name} has lost its memory: fully_shard lends whole parameters for a pass. "
+                      "Hand over the model instead")
+    if tensor.dtype not in FLOATS:
+        raise invalid(f"{name} is of {tensor.dtype}; a site trains float32, bfloat16 and "
+                      "float16: freeze it (requires_grad_(False)) or convert it")
+    if master is None:
+        return
+    if not isinstance(master, torch.Tensor) or master.dtype != torch.float32 or \
+            master.shape != tensor.shape or local(master).shape != local(tensor).shape:
+        found = f"{master.dtype} of {tuple(master.shape)}" if isinstance(master, torch.Tensor) \
+            else type(master).__name__
+        raise invalid(f"the master of {name} must be torch.float32 of {tuple(tensor.shape)}, sharded "
+                      f"alike; it is {found}")
+    if local(master).untyped_storage().data_ptr() == local(tensor).untyped_storage().data_ptr():
+        raise invalid(f"the master of {name} is the parameter itself: leave it out of masters")
 
 
 def _same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -20,6 +20,7 @@ from causeway import errors
 from causeway._session import Range
 from causeway.torch._group import Solo
 from causeway.torch._parameters import Part, Trained, local
+from causeway.torch._watch import Watch
 
 _Index = Tuple[slice, ...]
 # Values, of which temporary copies are made.
@@ -91,14 +92,16 @@ class TorchValues:
         trained: the tensors, the same in all processes.
         team: the processes.
         parts: of every tensor, the part of every process.
+        watch: knows whether these still are the tensors that train.
     """
 
-    def __init__(self, trained: Sequence[Trained], team: Solo,
-                 parts: Sequence[Sequence[Part]]) -> None:
+    def __init__(self, trained: Sequence[Trained], team: Solo, parts: Sequence[Sequence[Part]],
+                 watch: Watch) -> None:
         self._trained = trained
+        self._watch = watch
         self._team = team
         self._parts = parts
-        self._contiguous = [local(entry.tensor).is_contiguous() for entry in trained]
+        self._look_at_memory()
         self._arena: Optional[torch.Tensor] = None
         self._fragments: Sequence[Sequence[Range]] = []
         self._streams: Dict[torch.device, Any] = {}
@@ -121,6 +124,16 @@ class TorchValues:
         if int(torch.cuda.cudart().cudaHostRegister(address, self._arena.nbytes, 0)) == 0:
             weakref.finalize(self, _unpin, address)
 
+    def _look_at_memory(self) -> None:
+        self._contiguous = [all(local(tensor).is_contiguous() for tensor in
+                                (entry.tensor, entry.copy) if tensor is not None)
+                            for entry in self._trained]
+
+    def check(self, sends: bool = True) -> None:
+        """Raises Refused if other tensors are trained than at first."""
+        if self._watch.check(sends):
+            self._look_at_memory()
+
     # --- Boxes ------------------------------------------------------------------------------------
 
     def _pieces(self, spans: Sequence[Range], rank: int, first_alone: bool) -> List[_Piece]:
@@ -136,8 +149,12 @@ class TorchValues:
         return pieces
 
     def _mine(self, piece: _Piece) -> torch.Tensor:
-        return local(self._trained[piece.tensor].tensor).view(piece.shape)[piece.inside] \
-            if len(piece.shape) == 1 else local(self._trained[piece.tensor].tensor)[piece.inside]
+        return self._box(self._trained[piece.tensor].tensor, piece)
+
+    @staticmethod
+    def _box(tensor: torch.Tensor, piece: _Piece) -> torch.Tensor:
+        values = local(tensor)
+        return (values.view(piece.shape) if len(piece.shape) == 1 else values)[piece.inside]
 
     def _dtype(self, piece: _Piece) -> torch.dtype:
         return self._trained[piece.tensor].tensor.dtype
@@ -206,6 +223,11 @@ class TorchValues:
     @torch.no_grad()
     def read(self, fragments: Sequence[int]) -> None:
         self.settle()
+        self._watch.after_step()
+        if not fragments:
+            return
+        # No process hands anything over unless all of them still have the right tensors.
+        self._team.agree(self.check)
         for fragment in fragments:
             self._gather(self._fragments[fragment], self._arena)
 
@@ -265,8 +287,14 @@ class TorchValues:
 
     @torch.no_grad()
     def write(self, fragments: Sequence[int]) -> None:
+        if not fragments:
+            return
+        self.check(sends=False)
+        self._watch.before_write(span.tensor for fragment in fragments
+                                 for span in self._fragments[fragment])
         for fragment in fragments:
             self._scatter(self._fragments[fragment], self._arena)
+        self._watch.after_write()
 
     def _scatter(self, spans: Sequence[Range], source: Optional[torch.Tensor]) -> None:
         if self._team.leads:
@@ -283,6 +311,7 @@ class TorchValues:
             with self._aside(mine, out=False):
                 for piece, values in zip(pieces, mine):
                     self._to_device(values, _in_arena(source, piece))
+            self._round(pieces)
             return
         pieces = self._pieces(spans, self._team.rank, False)
         if pieces:
@@ -290,6 +319,14 @@ class TorchValues:
             self._team.receive(buffer, 0)
             for piece, values in zip(pieces, views):
                 self._mine(piece).copy_(values)
+            self._round(pieces)
+
+    def _round(self, pieces: Sequence[_Piece]) -> None:
+        """Parameters become rounded copies of their masters."""
+        for piece in pieces:
+            entry = self._trained[piece.tensor]
+            if entry.copy is not None:
+                self._box(entry.copy, piece).copy_(self._box(entry.tensor, piece))
 
     # --- Published values and what is kept --------------------------------------------------------
 
@@ -297,6 +334,7 @@ class TorchValues:
     def replaced(self, published: Any) -> Iterator[None]:
         """Own values wait on the host meanwhile: fp32 of a single process in the arena, others in a
         copy."""
+        self.check(sends=False)
         copies: List[Tuple[torch.Tensor, torch.Tensor]] = []
         alone = self._team.size == 1
         with torch.no_grad():
@@ -304,6 +342,8 @@ class TorchValues:
                 values = local(entry.tensor)
                 if not alone or values.dtype != torch.float32:
                     copies.append((values, values.to("cpu", copy=True)))
+                if entry.copy is not None:
+                    copies.append((local(entry.copy), local(entry.copy).to("cpu", copy=True)))
             everything = [span for spans in self._fragments for span in spans]
             exact = [span for span in everything
                      if alone and self._trained[span.tensor].tensor.dtype == torch.float32]
@@ -312,10 +352,13 @@ class TorchValues:
                                                                      dtype=torch.float32)
             for spans in self._fragments:
                 self._scatter(spans, source)
+            torch.clear_autocast_cache()
         try:
             yield
         finally:
+            self._watch.reshard()
             with torch.no_grad():
+                torch.clear_autocast_cache()
                 self._scatter(exact, self._arena)
                 for values, copy in copies:
                     values.copy_(copy)

@@ -1,0 +1,540 @@
+"""What a site trains: its names, changes of it that are refused, masters, FSDP2 in one process."""
+
+import copy
+import importlib.util
+import threading
+import unittest
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import causeway
+import causeway.torch as cw
+from models import equal, loss_of, small_model, values_of
+from runs import PLAIN, Run
+
+torch.set_num_threads(1)
+NAMES = ["0.weight", "0.bias", "1.weight", "1.bias"]
+ALONE = """
+sync { steps_between_syncs: 5 } outer { learning_rate: 1 momentum: 0 }
+membership { start_workers: 1 }
+"""
+TWO_SITES = """
+sync { steps_between_syncs: 5 } outer { learning_rate: 1 momentum: 0 }
+membership { start_workers: 2 }
+"""
+
+
+def needs(*packages):
+    missing = [package for package in packages if importlib.util.find_spec(package) is None]
+    return unittest.skipIf(missing, f"{', '.join(missing)} not installed")
+
+
+def two_layers():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+
+
+class InOneProcess(unittest.TestCase):
+    """With torch.distributed, in a group of one."""
+
+    @classmethod
+    def setUpClass(cls):
+        dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+
+    @classmethod
+    def tearDownClass(cls):
+        dist.destroy_process_group()
+
+
+class NamesTest(InOneProcess):
+    def names(self, model):
+        return [entry.name for entry in cw.trained_tensors(model)]
+
+    def test_names_are_those_of_the_plain_model(self):
+        from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+        from torch.distributed.fsdp import fully_shard
+        wrap = nn.parallel.DistributedDataParallel
+
+        def part(wrapper):
+            model = two_layers()
+            model[1] = wrapper(model[1])
+            return model
+
+        ways = {
+            "plain": two_layers(),
+            "DDP(compile)": wrap(torch.compile(two_layers())),
+            "compile(DDP)": torch.compile(wrap(two_layers())),
+            "DataParallel": nn.DataParallel(two_layers()),
+            "compile(DataParallel(compile))":
+                torch.compile(nn.DataParallel(torch.compile(two_layers()))),
+            "DDP of a part": part(wrap),
+            "compile of a part": part(torch.compile),
+            "compile(DDP) of a part": part(lambda module: torch.compile(wrap(module))),
+            "checkpointed part": part(checkpoint_wrapper),
+            "DDP(checkpointed part)": wrap(part(checkpoint_wrapper)),
+            "compile(fully_shard)": torch.compile(fully_shard(two_layers())),
+        }
+        for way, model in ways.items():
+            with self.subTest(way):
+                self.assertEqual(self.names(model), NAMES)
+
+    @needs("lightning", "accelerate")
+    def test_names_behind_fabric_and_accelerate(self):
+        from accelerate import Accelerator
+        from lightning import Fabric
+        fabric = Fabric(accelerator="cpu", devices=1)
+        model = two_layers()
+        wrapped, optimizer = fabric.setup(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        self.assertEqual(self.names(wrapped), NAMES)
+        self.assertEqual(self.names(torch.compile(wrapped)), NAMES)
+        cw.join("h:1", wrapped, optimizer, id="s")  # The optimizer is the model's.
+        self.assertEqual(self.names(Accelerator(cpu=True).prepare(two_layers())), NAMES)
+
+    def test_a_module_of_that_name_is_no_wrapper(self):
+        self.assertEqual(self.names(nn.ModuleDict({"module": nn.Linear(2, 2)})),
+                         ["module.weight", "module.bias"])
+
+    def test_buffers_have_plain_names(self):
+        model = nn.DataParallel(nn.Sequential(nn.BatchNorm1d(4)))
+        self.assertEqual([entry.name for entry in cw.trained_tensors(model, buffers=["0.running_var"])],
+                         ["0.weight", "0.bias", "0.running_var"])
+
+
+def unfreeze(model, optimizer):
+    model.norm.requires_grad_(True)
+    optimizer.add_param_group({"params": list(model.norm.parameters())})
+
+
+def replace(model, optimizer):
+    model.blocks[1] = copy.deepcopy(model.blocks[1])
+
+
+def assign(model, optimizer):
+    model.load_state_dict(copy.deepcopy(model.state_dict()), assign=True)
+
+
+def untie(model, optimizer):
+    model.head.weight = nn.Parameter(model.head.weight.detach().clone())
+
+
+class ChangedTest(unittest.TestCase):
+    def site(self, model, optimizer, **more):
+        run = Run()
+        self.addCleanup(run.__exit__)
+        run.serve(PLAIN, initial=values_of(model))
+        return run, cw.join(run.address, model, optimizer, id="s", **more)
+
+    def model(self):
+        model = small_model()
+        model.norm.requires_grad_(False)
+        return model
+
+    def sgd(self, model):
+        return torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05)
+
+    def test_another_tensor_is_named_before_anything_of_the_step_is_sent(self):
+        changes = {
+            "norm.weight trains now": unfreeze,
+            "blocks.0.0.weight does not require gradients any more":
+                lambda model, _: model.blocks[0][0].requires_grad_(False),
+            "blocks.1.0.weight is another tensor": replace,
+            "embed.weight is another tensor": assign,
+            "head.weight trains now": untie,
+            "extra trains now":
+                lambda model, _: model.register_parameter("extra", nn.Parameter(torch.ones(2))),
+            r"SGD.param_groups\[1\]\['params'\]\[0\], torch.float32 of \(3,\), is no tensor of":
+                lambda _, optimizer: optimizer.add_param_group(
+                    {"params": [nn.Parameter(torch.ones(3))]}),
+        }
+        for message, change in changes.items():
+            with self.subTest(message):
+                model = self.model()
+                optimizer = self.sgd(model)
+                run, site = self.site(model, optimizer)
+                with self.assertRaisesRegex(causeway.Refused, message) as caught:
+                    with site:
+                        for step in range(20):
+                            if step == 6:
+                                change(model, optimizer)
+                                sent = len(run.pushed())
+                            loss_of(model, step).backward()
+                            optimizer.step()
+                            optimizer.zero_grad()
+                self.assertGreater(sent, 0)
+                self.assertEqual(len(run.pushed()), sent)
+                self.assertLessEqual(step, 8)
+                run.wait_for_event("worker_left", worker="s")
+                left = next(e for e in run.events() if e["event"] == "worker_left")
+                self.assertIn(caught.exception.message[:20], str(left))
+
+    def test_a_change_before_the_block_is_found(self):
+        model = self.model()
+        run, site = self.site(model, self.sgd(model))
+        model.norm.requires_grad_(True)
+        with self.assertRaisesRegex(causeway.Refused, "norm.weight trains now"):
+            site.open()
+        self.assertEqual(run.pushed(), [])
+
+    def test_an_optimizer_made_anew_is_found(self):
+        for message, change in {"embed.weight is another tensor": assign,
+                                "SGD trains tensors of this site's optimizer": None}.items():
+            with self.subTest(message):
+                model = self.model()
+                optimizer = self.sgd(model)
+                _, site = self.site(model, optimizer)
+                with self.assertRaisesRegex(causeway.Refused, message):
+                    with site:
+                        for step in range(20):
+                            if step == 6:
+                                if change is not None:
+                                    change(model, optimizer)
+                                optimizer = self.sgd(model)
+                            loss_of(model, step).backward()
+                            optimizer.step()
+                            optimizer.zero_grad()
+                self.assertEqual(site.current_step, 6)
+                self.assertLessEqual(step, 7)
+
+    def test_published_values_reach_the_model_or_nothing_does(self):
+        model = self.model()
+        optimizer = self.sgd(model)
+        _, site = self.site(model, optimizer)
+        with site:
+            loss_of(model, 0).backward()
+            optimizer.step()
+            model.requires_grad_(False)  # It does not matter to an evaluation.
+            with site.published():
+                pass
+            assign(model, optimizer)
+            with self.assertRaisesRegex(causeway.Refused, "embed.weight is another tensor"):
+                with site.published():
+                    self.fail("the model has other tensors")
+
+    def test_an_optimizer_of_another_model_is_refused(self):
+        model = self.model()
+        with self.assertRaisesRegex(causeway.InvalidArgument,
+                                    "the model's embed.weight is not in the optimizer"):
+            cw.join("h:1", model, self.sgd(copy.deepcopy(model)), id="s")
+        # One with all of the model's parameters, also frozen ones, is not.
+        cw.join("h:1", model, torch.optim.SGD(model.parameters(), lr=0.1), id="s")
+        tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
+        cw.join("h:1", tensors, torch.optim.SGD(model.parameters(), lr=0.1), id="s")
+
+    def test_new_memory_is_no_change(self):
+        start = self.model()
+        plain, model = copy.deepcopy(start), copy.deepcopy(start)
+        optimizers = [self.sgd(plain), self.sgd(model)]
+        _, site = self.site(model, optimizers[1])
+        with site:
+            for step in range(20):
+                if step % 5 == 3:
+                    for parameter in model.parameters():
+                        parameter.data = parameter.data.t().contiguous().t() \
+                            if parameter.dim() == 2 else parameter.data.clone()
+                for one, optimizer in zip((plain, model), optimizers):
+                    loss_of(one, step).backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+        self.assertTrue(site.finished)
+        for one, other in zip(plain.parameters(), model.parameters()):
+            torch.testing.assert_close(one, other)
+
+
+class Wrapper:
+    """Trains fp32 masters by an optimizer of its own, as DeepSpeed and Megatron do."""
+
+    def __init__(self, parameter):
+        self.parameter, self.master = parameter, parameter.detach().float().clone()
+        self.optimizer = torch.optim.SGD([self.master], lr=0.01)
+
+    def step(self):
+        self.master.grad = self.parameter.grad.float()
+        self.optimizer.step()
+        self.parameter.data.copy_(self.master)
+
+
+class Own(torch.optim.SGD):
+    """Has fp32 masters beside its state, from the beginning or from the first step on."""
+
+    def __init__(self, parameter, lazy=False):
+        super().__init__([parameter], lr=0.01)
+        self.master = None if lazy else parameter.detach().float().clone()
+
+    def step(self, closure=None):
+        parameter = self.param_groups[0]["params"][0]
+        if self.master is None:
+            self.master = parameter.detach().float().clone()
+        self.master -= 0.01 * parameter.grad.float()
+        parameter.data.copy_(self.master)
+
+
+class Hidden:
+    """Has masters where nobody sees them."""
+
+    def __init__(self, parameter):
+        master = parameter.detach().float().clone()
+
+        def step():
+            master.sub_(parameter.grad.float(), alpha=0.01)
+            parameter.data.copy_(master)
+
+        self.step = step
+
+
+def bfloat16(value=1.0):
+    model = nn.Linear(4, 4, bias=False).bfloat16()
+    nn.init.constant_(model.weight, value)
+    return model
+
+
+class MastersTest(unittest.TestCase):
+    def run_of(self, settings, **more):
+        run = Run()
+        self.addCleanup(run.__exit__)
+        run.serve(settings, **more)
+        return run
+
+    def test_optimizers_with_masters_are_refused_when_the_site_is_made(self):
+        model = bfloat16()
+        for message, make in {
+                "the model's weight is not in the optimizer.*masters=": Wrapper,
+                "Own.master is an fp32 copy of weight.*masters=": Own}.items():
+            with self.assertRaisesRegex(causeway.InvalidArgument, message):
+                cw.join("h:1", model, make(model.weight), id="s")
+            with self.assertRaisesRegex(causeway.InvalidArgument, message.split(".*")[0]):
+                site = cw.join("h:1", model, None, id="s")
+                site.look_at(make(model.weight))  # As the callbacks do.
+
+    def test_what_libraries_do_to_parameters_is_known(self):
+        """The attributes that DeepSpeed and Megatron add, and ScheduleFree's groups."""
+        for message, name, value in (
+                ("weight is partitioned by DeepSpeed's ZeRO 3", "ds_status", 2),
+                ("DeepSpeed trains flat copies", "_hp_mapping", None),
+                ("masters=lambda parameter: getattr", "main_param", torch.ones(4, 4)),
+                ("distributed optimizer", "main_param_sharded", True)):
+            model = bfloat16()
+            setattr(model.weight, name, value)
+            with self.assertRaisesRegex(causeway.InvalidArgument, message):
+                cw.join("h:1", model, None, id="s")
+        model = bfloat16()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer.param_groups[0]["weight_lr_power"] = 2
+        with self.assertRaisesRegex(causeway.InvalidArgument, "SGD averages over its steps"):
+            cw.join("h:1", model, optimizer, id="s")
+
+    def test_masters_of_the_first_step_are_refused(self):
+        model = bfloat16()
+        run = self.run_of(ALONE, initial=values_of(bfloat16(2.0)))
+        optimizer = Own(model.weight, lazy=True)
+        with self.assertRaisesRegex(causeway.Refused, "Own.master is an fp32 copy of weight"):
+            with cw.join(run.address, model, optimizer, id="s") as site:
+                model.weight.grad = torch.ones_like(model.weight)
+                optimizer.step()
+        self.assertEqual(site.current_step, 0)
+
+    def test_a_join_that_is_undone_is_refused(self):
+        model = bfloat16(3.0)
+        run = self.run_of(ALONE, initial=values_of(bfloat16(2.0)))
+        optimizer = Hidden(model.weight)
+        with self.assertRaisesRegex(causeway.Refused, "brought weight back to what it was before"):
+            with cw.join(run.address, model, None, id="s") as site:
+                self.assertEqual(model.weight[0, 0].item(), 2.0)
+                model.weight.grad = torch.ones_like(model.weight)
+                optimizer.step()
+                site.step()
+        self.assertEqual(site.current_step, 0)
+
+    def two(self, run, train):
+        """`train(name, direction)` in two threads; what they raised."""
+        raised = {}
+
+        def guarded(name, direction):
+            try:
+                train(name, direction)
+            except causeway.Error as error:
+                raised[name] = error
+
+        threads = [threading.Thread(target=guarded, args=seat) for seat in (("a", 1), ("b", -1))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return raised
+
+    def test_merges_that_are_undone_are_refused(self):
+        # Both begin with the run's values, so that only merges show it.
+        run = self.run_of(TWO_SITES,
+                          steps=400, initial=values_of(bfloat16()))
+        steps = {}
+
+        def train(name, direction):
+            model = bfloat16()
+            optimizer = Hidden(model.weight)
+            with cw.join(run.address, model, None, id=name) as site:
+                while not site.should_stop:
+                    steps[name] = site.current_step
+                    model.weight.grad = torch.full_like(model.weight, direction)
+                    optimizer.step()
+                    site.step()
+
+        raised = self.two(run, train)
+        self.assertTrue(raised)
+        for name, error in raised.items():
+            self.assertIn("brought weight back", error.message)
+            self.assertLess(steps[name], 100)
+
+    def test_masters_take_what_the_run_gives(self):
+        for make, masters in ((Wrapper, lambda optimizer, weight: {"weight": optimizer.master}),
+                              (Own, lambda optimizer, weight: {"weight": optimizer.master}),
+                              (Own, lambda optimizer, weight:
+                               lambda p: optimizer.master if p is weight else None)):
+            run = self.run_of(TWO_SITES, steps=20,
+                              initial=values_of(bfloat16(1.0)))
+            seen, published = {}, {}
+
+            def train(name, direction):
+                model = bfloat16(3.0)
+                optimizer = make(model.weight)
+                site = cw.join(run.address, model, optimizer, id=name,
+                               masters=masters(optimizer, model.weight))
+                with site:
+                    self.assertEqual(model.weight[0, 0].item(), 1.0)
+                    while not site.should_stop:
+                        # One goes up and one down by less than bfloat16 can show.
+                        model.weight.grad = torch.full_like(model.weight, direction * 0.01)
+                        optimizer.step()
+                        self.assertTrue(torch.equal(model.weight, optimizer.master.bfloat16()))
+                        seen[name, site.current_step] = optimizer.master[0, 0].item()
+                mine = optimizer.master.clone(), model.weight.detach().clone()
+                with site.published():
+                    published[name] = optimizer.master[0, 0].item()
+                    self.assertTrue(torch.equal(model.weight, optimizer.master.bfloat16()))
+                self.assertTrue(torch.equal(optimizer.master, mine[0]))
+                self.assertTrue(torch.equal(model.weight, mine[1]))
+
+            self.assertEqual(self.two(run, train), {})
+            run.finish()
+            self.assertAlmostEqual(seen["a", 3], 1 - 3e-4, places=6)
+            self.assertAlmostEqual(seen["b", 3], 1 + 3e-4, places=6)
+            # Every fifth step brings both to the mean.
+            for step in (5, 10, 15, 20):
+                self.assertAlmostEqual(seen["a", step], 1, places=6)
+                self.assertEqual(seen["a", step], seen["b", step])
+            self.assertEqual(published["a"], published["b"])
+
+    def test_masters_train_like_fp32(self):
+        start = small_model().bfloat16()
+        reference = small_model().bfloat16().float()
+        run = self.run_of(PLAIN, steps=12, initial=values_of(start))
+        model = copy.deepcopy(start)
+        masters = {name: p.detach().float().clone() for name, p in model.named_parameters()}
+        optimizer = torch.optim.AdamW(masters.values(), lr=1e-2)
+        plain = torch.optim.AdamW(reference.parameters(), lr=1e-2)
+        with cw.join(run.address, model, optimizer, id="s", masters=masters) as site:
+            while not site.should_stop:
+                loss_of(model, site.current_step).backward()
+                for (name, p), other in zip(model.named_parameters(), reference.parameters()):
+                    masters[name].grad = p.grad.float()
+                    other.grad = p.grad.float()
+                optimizer.step()
+                plain.step()
+                with torch.no_grad():
+                    for name, p in model.named_parameters():
+                        p.copy_(masters[name])
+                        p.grad = None
+        run.finish()
+        for master, other in zip(masters.values(), reference.parameters()):
+            self.assertTrue(torch.equal(master, other))
+
+    def test_masters_that_are_none_are_named(self):
+        model = bfloat16()
+        for message, masters in {
+                "masters names 'other'": {"other": torch.ones(4, 4)},
+                r"must be torch.float32 of \(4, 4\).*torch.float32 of \(4,\)":
+                    {"weight": torch.ones(4)},
+                "it is torch.bfloat16": {"weight": torch.ones(4, 4).bfloat16()},
+                "it is str": lambda parameter: "weight"}.items():
+            with self.assertRaisesRegex(causeway.InvalidArgument, message):
+                cw.join("h:1", model, None, id="s", masters=masters)
+
+
+class ShardedInOneProcessTest(InOneProcess):
+    def losses(self, shards, before=None, evaluates=False):
+        """The losses of a run, with forward passes "before" or "after" the site is made, and
+        evaluations of published values."""
+        from torch.distributed.fsdp import fully_shard
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.Sequential(nn.Linear(8, 8), nn.Tanh()),
+                              nn.Linear(8, 4))
+        with Run() as run:
+            run.serve("""
+                sync { steps_between_syncs: 4 overlap_steps: 1 mixing: 0.5 }
+                outer { learning_rate: 0.7 momentum: 0.6 } membership { start_workers: 1 }""",
+                      steps=9, initial=values_of(model))
+            if shards:
+                fully_shard(model[1])
+                fully_shard(model)
+                with torch.no_grad():
+                    for parameter in model.parameters():
+                        parameter.fill_(9)  # Replaced by the run's.
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+
+            def evaluate():
+                with torch.no_grad():
+                    return model(torch.ones(2, 4)).sum().item()
+
+            if before == "before":
+                evaluate()
+            site = cw.join(run.address, model, optimizer, id="s")
+            if before == "after":
+                evaluate()
+            found, published = [], []
+            with site:
+                while not site.should_stop:
+                    data = torch.randn(
+                        6, 4, generator=torch.Generator().manual_seed(site.current_step))
+                    if evaluates and site.current_step % 3 == 2:
+                        evaluate()  # Of the local values, which the root then keeps whole.
+                        with site.published():
+                            published.append(evaluate())
+                    loss = (model(data) - 1).square().mean()
+                    found.append(loss.item())
+                    loss.backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+            run.finish()
+            return found, published
+
+    def test_evaluating_published_values_changes_nothing(self):
+        plain, published = self.losses(False, evaluates=True)
+        self.assertEqual(plain, self.losses(False)[0])
+        self.assertNotEqual(published[0], published[1])
+        self.assertEqual(self.losses(True), (plain, []))
+        self.assertEqual(self.losses(True, evaluates=True), (plain, published))
+
+    def test_names_and_tensors_of_a_sharded_model(self):
+        from torch.distributed.fsdp import fully_shard
+        model = fully_shard(two_layers())
+        shards = dict(model.named_parameters())
+        local = model(torch.ones(1, 4)).sum()  # The root stays whole.
+        whole = dict(model.named_parameters())
+        with Run() as run:
+            run.serve(ALONE, initial={name: value + 1 for name, value in
+                                      values_of(two_layers()).items()})
+            with self.assertRaisesRegex(causeway.InvalidArgument, "0.weight has lost its memory"):
+                site = cw.join(run.address, whole, None, id="s")
+                model.reshard()
+                site.open()
+            with cw.join(run.address, shards, None, id="s"):
+                self.assertGreater(model(torch.ones(1, 4)).sum() - local, 4)
+
+    def test_a_forward_pass_before_joining_changes_nothing(self):
+        plain, _ = self.losses(False)
+        for before in ("before", "after"):
+            self.assertEqual(self.losses(True, before)[0], plain)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,465 @@
+"""Sees to it that a site trains what it joined with, and that its optimizer goes on from what the
+run gives.
+
+What is trained is looked up when a site is made. A model can change afterwards without a word to
+anybody, and an optimizer may train copies of the parameters, which it writes over them. Both would
+train something else than the run.
+"""
+
+from __future__ import annotations
+
+import operator
+import weakref
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Tuple
+
+import torch
+from torch import nn
+
+from causeway import errors
+from causeway.torch._parameters import Model, Trained, invalid, is_dtensor, local, named_modules
+from causeway.torch._parameters import reshard, sharded_modules, wrapped
+
+# Sampled values of a tensor.
+_SAMPLE = 64
+# A write is undone if the next step leaves less than this part of it (of its square).
+_LEFT = 0.04
+# How deep and far an optimizer is searched for copies of parameters.
+_DEPTH = 5
+_OBJECTS = 100_000
+_MASTERS = ("hand over the fp32 tensors that it trains: masters={name: tensor, ...}, or a function "
+            "of a parameter")
+_FLAT = ("trains flat copies of the parameters and writes them over what the run gives. Leave bf16, "
+         "fp16 and zero_optimization out of its configuration, or use DistributedDataParallel or "
+         "fully_shard with an optimizer of torch; bfloat16 parameters are trained as they are")
+_SAME = ("A site trains the same tensors from its join to its end: make such a change before it "
+         "joins")
+
+
+def _refused(message: str) -> errors.Error:
+    return errors.Refused(message, "FAILED_PRECONDITION")
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return local(tensor).untyped_storage().data_ptr()
+
+
+def _parameter(entry: Trained) -> torch.Tensor:
+    return entry.tensor if entry.copy is None else entry.copy
+
+
+def _all_in(model: Model) -> Iterator[torch.Tensor]:
+    """Parameters and buffers."""
+    if not isinstance(model, nn.Module):
+        yield from model.values()
+        return
+    for _, module in named_modules(model):
+        for tensors in (module._parameters, module._buffers):
+            yield from (tensor for tensor in tensors.values() if tensor is not None)
+
+
+# --- Optimizers with masters of their own ---------------------------------------------------------
+
+
+def _packages(entry: Any) -> Iterator[str]:
+    for kind in type(entry).__mro__:
+        yield kind.__module__.split(".")[0]
+
+
+def _layers(entry: Any) -> List[Any]:
+    """An optimizer and those that it wraps."""
+    layers: List[Any] = []
+    while entry is not None and not any(entry is layer for layer in layers):
+        layers.append(entry)
+        entry = getattr(entry, "optimizer", None)
+    return layers
+
+
+def in_all(optimizers: Iterable[Any], model: Model) -> List[Any]:
+    """These optimizers, those of DeepSpeed's engines around `model`, and those that they wrap."""
+    given = list(optimizers)
+    engine = model if isinstance(model, nn.Module) else None
+    while engine is not None:
+        if "deepspeed" in _packages(engine):
+            given.append(getattr(engine, "optimizer", None))
+        engine = wrapped(engine)
+    return [layer for entry in given for layer in _layers(entry)]
+
+
+def refuse_known(optimizers: Iterable[Any], model: Model, masters: bool) -> None:
+    """Raises InvalidArgument for optimizers and models known to train other values than the model's
+    parameters. `masters`: these were handed over."""
+    for optimizer in optimizers:
+        name, packages = type(optimizer).__name__, set(_packages(optimizer))
+        groups = getattr(optimizer, "param_groups", None) or [{}]
+        if "schedulefree" in packages or "weight_lr_power" in groups[0]:
+            raise invalid(
+                f"{name} averages over its steps: what it trains is z in its state, and what a run "
+                "merges into the parameters is lost in its average. Take the optimizer without that "
+                "(AdamW, SGD): the run averages")
+        if "deepspeed" in packages and (name.startswith("DeepSpeedZeroOptimizer") or
+                                        name in ("BF16_Optimizer", "FP16_Optimizer")):
+            raise invalid(f"DeepSpeed's {name} {_FLAT}")
+        if hasattr(optimizer, "_amp_stash") and not masters and \
+                any(tensor.dtype == torch.float16 for tensor in _all_in(model)):
+            raise invalid("apex keeps fp32 masters of the parameters (O2) and writes them over what "
+                          f"the run gives. Train without apex, or {_MASTERS}")
+    for tensor in () if masters else _all_in(model):
+        if hasattr(tensor, "_hp_mapping"):
+            raise invalid(f"DeepSpeed {_FLAT}")
+        if getattr(tensor, "main_param_sharded", False):
+            raise invalid("Megatron's distributed optimizer has a part of the fp32 masters in each "
+                          "process and writes them over what the run gives: switch it off")
+        if isinstance(getattr(tensor, "main_param", None), torch.Tensor):
+            raise invalid("Megatron keeps fp32 masters of the parameters and writes them over what "
+                          "the run gives. Hand them over: masters=lambda parameter: "
+                          "getattr(parameter, 'main_param', None)")
+
+
+def _tensors_in(entry: Any) -> Iterator[Tuple[str, torch.Tensor]]:
+    """Tensors that an optimizer holds, wherever, and where."""
+    seen = set()
+    todo = [(type(entry).__name__, entry, 0)]
+    while todo and len(seen) < _OBJECTS:
+        where, value, depth = todo.pop()
+        if id(value) in seen or depth > _DEPTH:
+            continue
+        seen.add(id(value))
+        if isinstance(value, torch.Tensor):
+            yield where, value
+        elif isinstance(value, dict):
+            todo.extend((f"{where}[{key!r}]" if isinstance(key, (str, int)) else f"{where}[...]",
+                         inside, depth + 1) for key, inside in value.items())
+        elif isinstance(value, (list, tuple)):
+            todo.extend((f"{where}[{at}]", inside, depth + 1) for at, inside in enumerate(value))
+        elif not isinstance(value, (nn.Module, type)) and hasattr(value, "__dict__") and \
+                not callable(value):
+            todo.extend((f"{where}.{name}", inside, depth + 1)
+                        for name, inside in vars(value).items())
+
+
+def refuse_copies(optimizers: Iterable[Any], trained: Sequence[Trained]) -> None:
+    """Raises InvalidArgument if an optimizer holds an fp32 copy of a parameter of two bytes.
+
+    Every value is compared, so this is for the join and the first step.
+    """
+    low = [entry for entry in trained if entry.copy is None and entry.tensor.element_size() == 2]
+    searched = [optimizer for optimizer in optimizers
+                if not type(optimizer).__module__.startswith("torch.optim.")]
+    if not low or not searched:
+        return
+    by_size: Dict[int, List[Trained]] = {}
+    for entry in low:
+        if local(entry.tensor).numel() > 1:
+            by_size.setdefault(local(entry.tensor).numel(), []).append(entry)
+    for optimizer in searched:
+        for where, tensor in _tensors_in(optimizer):
+            if tensor.dtype not in (torch.float32, torch.float64) or tensor.is_meta:
+                continue
+            found = _copied(local(tensor.detach()), low, by_size)
+            if found is not None:
+                raise invalid(
+                    f"{where} is an fp32 copy of {found.name}, which is of {found.tensor.dtype}: an "
+                    "optimizer that trains copies writes them over what the run gives. If it does, "
+                    f"{_MASTERS}; if not, masters={{}}")
+
+
+def _copied(values: torch.Tensor, low: Sequence[Trained],
+            by_size: Dict[int, List[Trained]]) -> Optional[Trained]:
+    """The parameter of which `values` is a copy; a flat one may begin with it."""
+    for entry in low if values.dim() == 1 else by_size.get(values.numel(), ()):
+        own = local(entry.tensor).reshape(-1)
+        if 2 <= own.numel() <= values.numel() and bool(own.any()) and \
+                all(torch.equal(values.reshape(-1)[:end].to(own.device, own.dtype), own[:end])
+                    for end in (min(_SAMPLE, own.numel()), own.numel())):
+            return entry
+    return None
+
+
+# --- What is trained ------------------------------------------------------------------------------
+
+
+class _Facts(NamedTuple):
+    """What decides what is trained: objects, compared by identity, and facts of them."""
+
+    objects: List[Any]
+    facts: List[Any]
+
+    def same(self, other: "_Facts") -> bool:
+        return len(self.objects) == len(other.objects) and self.facts == other.facts and \
+            all(map(operator.is_, self.objects, other.objects))
+
+
+def _address(tensor: torch.Tensor) -> int:
+    if type(tensor) is not nn.Parameter and is_dtensor(tensor):
+        tensor = tensor._local_tensor
+    return tensor.data_ptr()
+
+
+class Watch:
+    """What a site trains, and whether it still is what it was.
+
+    Args:
+        model: as it was handed over.
+        look_up: gives what is trained of it now.
+        trained: what that gave.
+        optimizers: as they were handed over, in their wrappers.
+        masters: True if masters were handed over.
+
+    Raises:
+        InvalidArgument: an optimizer trains something else.
+    """
+
+    def __init__(self, model: Model, look_up: Callable[[], List[Trained]],
+                 trained: Sequence[Trained], optimizers: Sequence[Any], masters: bool) -> None:
+        self._model = model
+        self._look_up = look_up
+        self._trained = trained
+        self._buffers = not all(isinstance(_parameter(entry), nn.Parameter) for entry in trained)
+        self._masters = masters
+        self._optimizers: List[torch.optim.Optimizer] = []
+        self._layers: List[Any] = []
+        self._others: Any = weakref.WeakKeyDictionary()
+        self._before: Dict[int, torch.Tensor] = {}
+        self._after: Dict[int, torch.Tensor] = {}
+        self._views: Dict[int, Optional[torch.Tensor]] = {}
+        self._results: List[Tuple[str, torch.Tensor, Any, bool]] = []
+        self._undone = 0
+        self._joined = False
+        self._searched = False
+        self.look_at(optimizers)
+
+    def look_at(self, optimizers: Sequence[Any]) -> None:
+        """Further optimizers of the model, in their wrappers.
+
+        Raises:
+            InvalidArgument: one of them trains something else.
+        """
+        self._layers.extend(in_all(optimizers, self._model))
+        refuse_known(self._layers, self._model, self._masters)
+        self._optimizers = [layer for layer in self._layers
+                            if isinstance(layer, torch.optim.Optimizer)]
+        problem = self._foreign()
+        if problem is not None:
+            raise invalid(problem)
+        self._search()
+        self._remember()
+
+    def _search(self) -> None:
+        if not self._masters:
+            refuse_copies(self._layers, self._trained)
+
+    def _remember(self) -> None:
+        self._modules = [module for _, module in named_modules(self._model)] \
+            if isinstance(self._model, nn.Module) else []
+        self._sharded = sharded_modules(self._model)
+        self._then = self._facts()
+
+    def _facts(self) -> _Facts:
+        objects: List[Any] = []
+        parameters: List[torch.Tensor] = \
+            [] if isinstance(self._model, nn.Module) else list(self._model.values())
+        for module in self._modules:
+            objects.extend(module._modules.values())
+            if self._buffers:
+                objects.extend(module._buffers.values())
+            parameters.extend(tensor for tensor in module._parameters.values()
+                              if tensor is not None)
+        objects.extend(parameters)
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                objects.extend(group["params"])
+        # Addresses show ties by storage that are undone, and new memory.
+        return _Facts(objects, [_address(tensor) if tensor.requires_grad else None
+                                for tensor in parameters])
+
+    def reshard(self) -> None:
+        """To be called before parameters are read or written."""
+        reshard(self._sharded)
+
+    def check(self, sends: bool) -> bool:
+        """Takes some microseconds for each parameter, unless something has changed.
+
+        Args:
+            sends: False if values are only written: it does not matter then what trains.
+
+        Returns:
+            True if memory or modules have changed, but not what is trained.
+
+        Raises:
+            Refused: something else is trained now; the message names the first such tensor.
+        """
+        self.reshard()
+        if self._facts().same(self._then):
+            return False
+        self._views.clear()
+        unsent = ". Nothing of this step was sent" if sends else ""
+        here = {id(tensor) for tensor in _all_in(self._model)}
+        for entry in self._trained:
+            if id(_parameter(entry)) not in here:
+                raise _refused(f"{entry.name} is another tensor than when this site joined, or gone "
+                               f"(load_state_dict(assign=True), a replaced module). {_SAME}{unsent}")
+        if not sends:
+            return True
+        problem = self._difference() or self._foreign()
+        if problem is not None:
+            raise _refused(f"{problem}. {_SAME}{unsent}")
+        self._remember()
+        return True
+
+    def _difference(self) -> Optional[str]:
+        now = {entry.name: entry for entry in self._look_up()}
+        then = {entry.name: entry for entry in self._trained}
+        for name, entry in now.items():
+            if name not in then:
+                return (f"{name} trains now, but did not when this site joined "
+                        "(requires_grad_(True), a new module, a tie that was undone)")
+            if entry.tensor is not then[name].tensor:
+                return f"{name} is another tensor than when this site joined"
+            if entry.shape != then[name].shape:
+                return (f"{name} has the shape {entry.shape} now, and had {then[name].shape} when "
+                        "this site joined")
+        for name in then:
+            if name not in now:
+                return (f"{name} does not require gradients any more, but did when this site joined "
+                        "(if that is so only at times, hand over names and tensors instead of the "
+                        "model)")
+        return None
+
+    def _foreign(self) -> Optional[str]:
+        """A line, if an optimizer trains what is not the model's."""
+        known = {id(tensor) for tensor in _all_in(self._model)}
+        known.update(id(entry.tensor) for entry in self._trained)
+        storages = {_storage(entry.tensor) for entry in self._trained} - {0}
+        has = {id(tensor) for optimizer in self._optimizers
+               for group in optimizer.param_groups for tensor in group["params"]}
+        for optimizer in self._optimizers:
+            for at, group in enumerate(optimizer.param_groups):
+                for place, tensor in enumerate(group["params"]):
+                    if id(tensor) in known or _storage(tensor) in storages:
+                        continue
+                    missing = next((f"the model's {entry.name} is not in the optimizer, and "
+                                    for entry in self._trained
+                                    if not has & {id(entry.tensor), id(entry.copy)}), "")
+                    return (f"{missing}{type(optimizer).__name__}.param_groups[{at}]['params']"
+                            f"[{place}], {tensor.dtype} of {tuple(tensor.shape)}, is no tensor of the "
+                            "model. Hand over the optimizer of this model as it is now. If it trains "
+                            f"masters of the parameters: {_MASTERS}. If the site is to have other "
+                            "tensors to itself, leave optimizer out and call site.step()")
+        return None
+
+    def other_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Follows each step of each optimizer of the process.
+
+        Raises:
+            Refused: another optimizer than the site's trains the model now: its steps do not count.
+        """
+        if any(optimizer is own for own in self._optimizers):
+            return
+        steps = self._others.get(optimizer)
+        if steps is None:
+            theirs = {id(tensor) for group in optimizer.param_groups for tensor in group["params"]}
+            mine = {id(tensor) for own in self._optimizers for group in own.param_groups
+                    for tensor in group["params"]}
+            new = {id(tensor) for tensor in _all_in(self._model)} - \
+                {id(value) for value in self._then.objects}
+            if theirs & new:
+                self.check(sends=True)
+            steps = 0 if theirs & mine else -1
+        if steps >= 0:
+            steps += 1
+            if steps > 1:
+                raise _refused(
+                    f"{type(optimizer).__name__} trains tensors of this site's optimizer, and made "
+                    "two steps while that made none: a site follows the optimizer with which it "
+                    "joined. Hand over the one that trains, and join again")
+        self._others[optimizer] = steps
+
+    # --- What was written -------------------------------------------------------------------------
+
+    def before_write(self, tensors: Iterable[int]) -> None:
+        # Values that were given and that no step has begun from yet are none of this site's.
+        for place, values in self._sampled(set(tensors) - set(self._before)).items():
+            self._before[place] = values
+
+    def after_write(self) -> None:
+        self._after = self._sampled(self._before)
+
+    def joined(self) -> None:
+        """All that was written so far was what the site joined with."""
+        self._joined = not self._before
+
+    def after_step(self) -> None:
+        """Follows each step of the optimizer.
+
+        Raises:
+            Refused: the optimizer's steps undo what the run gives.
+        """
+        for optimizer in [own for own, steps in self._others.items() if steps > 0]:
+            self._others[optimizer] = 0
+        if not self._before and not self._results:
+            return
+        if not self._searched:
+            self._searched = True  # Masters that the first step made.
+            try:
+                self._search()
+            except errors.InvalidArgument as error:
+                raise _refused(error.message) from None
+        if self._before:
+            result = self._left()
+            event = None
+            if result.is_cuda:
+                stream = torch.cuda.current_stream(result.device)
+                result = torch.empty(result.shape, pin_memory=True).copy_(result, non_blocking=True)
+                event = stream.record_event()
+            name = self._trained[next(iter(self._before))].name
+            self._results.append((name, result, event, not self._joined))
+            self._joined = True
+            self._before.clear()
+        while self._results and (self._results[0][2] is None or self._results[0][2].query()):
+            name, result, _, joining = self._results.pop(0)
+            self._judge(name, joining, *result.tolist())
+
+    @torch.no_grad()
+    def _left(self) -> torch.Tensor:
+        """Squares of how far values now are from those before they were written over and of how far
+        that went, of those that it changed; their number, and that of all sampled ones."""
+        places = list(self._before)
+        before, given, now = (torch.cat([values[place] for place in places]) for values in
+                              (self._before, self._after, self._sampled(places)))
+        moved = given - before
+        changed = moved != 0
+        return torch.stack([((now - before) * changed).square().sum(), moved.square().sum(),
+                            changed.sum().float(), torch.full_like(moved[0], now.numel())])
+
+    def _judge(self, name: str, joining: bool, left: float, moved: float, count: float,
+               sampled: float) -> None:
+        if not (moved > 0 and count >= 8 and 4 * count >= sampled):
+            return
+        self._undone = self._undone + 1 if left <= _LEFT * moved else 0
+        # Training that happens to go back once after a merge is no master.
+        if self._undone >= (1 if joining else 2):
+            raise _refused(
+                f"the optimizer's step brought {name} back to what it was before the run gave it "
+                "other values: it trains masters of its own (DeepSpeed, apex O2, Megatron, "
+                f"Lookahead). Take one without, or {_MASTERS}")
+
+    @torch.no_grad()
+    def _sampled(self, places: Iterable[int]) -> Dict[int, torch.Tensor]:
+        """Some values of each of these tensors, of those on the first one's device."""
+        views = {place: self._view(place) for place in sorted(places)}
+        device = next((view.device for view in views.values() if view is not None), None)
+        used = {place: view for place, view in views.items()
+                if view is not None and view.device == device}
+        if not used:
+            return {}
+        values = torch.cat(list(used.values())).float()
+        return dict(zip(used, values.split([view.numel() for view in used.values()])))
+
+    def _view(self, place: int) -> Optional[torch.Tensor]:
+        if place not in self._views:
+            values = local(self._trained[place].tensor)
+            step = max(1, -(-values.numel() // _SAMPLE))
+            self._views[place] = values.view(-1)[::step] \
+                if values.numel() > 0 and values.is_contiguous() else None
+        return self._views[place]
