@@ -17,7 +17,8 @@ from environment import environment
 from kernel_tests import sanitizer, unit
 from parts import FAIL, PASS, SKIP, Context, run_part
 from throughput import bench, torch
-from training import end_to_end, remove_shards, synchronization
+from quality import quality
+from training import end_to_end, synchronization
 
 ROOT = Path(__file__).resolve().parents[2]
 PACK = ROOT / "build/gpu/pack.tar.xz"
@@ -33,7 +34,10 @@ PARTS = {
     "end_to_end": (end_to_end, 140),
     "sanitizer": (sanitizer, 185),
     "torch": (torch, 460),
+    "quality": (quality, 500),
 }
+# Takes all the time that it is given: only by name.
+NAMED_ONLY = {"quality"}
 
 
 def chosen_parts(only, without):
@@ -43,7 +47,8 @@ def chosen_parts(only, without):
             raise SystemExit(f"tests/gpu/run: there is no part {name!r}; there are: "
                              f"{', '.join(PARTS)}")
     return [name for name in PARTS
-            if name == "environment" or (name not in without and (not only or name in only))]
+            if name == "environment"
+            or name not in without and (name in only if only else name not in NAMED_ONLY)]
 
 
 class Logs:
@@ -118,6 +123,7 @@ def run(options):
         context = Context(ROOT, folder / "pack", folder / "work", begin + 60 * options.minutes,
                           log=logs.write, tell=tell)
         context.compared = compared
+        context.study, context.changes = options.study, options.set
         for name in names:
             print(f"....  {name}", flush=True)
             function, limit_s = PARTS[name]
@@ -126,7 +132,6 @@ def run(options):
             keep()
             print(f"{result.status}  {name}  ({result.seconds:.0f} s)  {result.reason}",
                   flush=True)
-        remove_shards(context)
     logs.close()
     counts = [sum(result.status == status for result in context.results.values())
               for status in (PASS, FAIL, SKIP)]
@@ -161,6 +166,11 @@ def main():
     parser.add_argument("--parts", type=names, default=[], metavar="A,B",
                         help=f"only these of {', '.join(PARTS)}")
     parser.add_argument("--skip", type=names, default=[], metavar="A,B", help="all but these")
+    parser.add_argument("--study", metavar="FILE.json",
+                        help="what the part quality trains (default tests/gpu/quality.json)")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
+                        help="a setting of all trainings of the part quality, as "
+                             "train.weight_decay=0.05; may be repeated")
     parser.add_argument("--minutes", type=float, default=8.5,
                         help="no part begins or goes on after so many (default 8.5)")
     parser.add_argument("--dry-run", action="store_true",

@@ -25,6 +25,7 @@ import environment  # noqa: E402
 import gpu_run  # noqa: E402
 import kernel_tests  # noqa: E402
 import parts  # noqa: E402
+import quality  # noqa: E402
 import report  # noqa: E402
 import throughput  # noqa: E402
 import training  # noqa: E402
@@ -40,8 +41,9 @@ def load_pack_script():
 BENCH = {
     "shape": {"layers": 2}, "sequence_length": 1024, "tokens_per_second": 95000.0, "mfu": 0.5,
     "seconds_per_step": 1.0, "roofline_tokens_per_second": 100000.0, "roofline_fraction": 0.95,
-    "burst_roofline_fraction": 0.85, "attention": "own kernels",
-    "rates": {"gemm_tflops": 700.0, "burst_gemm_tflops": 790.0, "copy_gb_per_s": 3000.0},
+    "kernels_fraction": 0.91, "attention": "own kernels",
+    "rates": {"gemm_tflops": 700.0, "copy_gb_per_s": 3000.0},
+    "rates_spread": {"gemm_tflops": 0.021, "copy_gb_per_s": 0.001},
     "kernels": [
         {"name": "small", "calls_per_step": 2, "milliseconds_per_step": 1.0, "gb_per_s": 2500.0,
          "limit": "copy", "limit_fraction": 0.83},
@@ -141,13 +143,14 @@ class Machine:
             "Metadata-Version: 2.1\nName: torch\nVersion: 2.11.0\n")
         self.tool("python3", PYTHON % {"site": site})
 
-    def run(self, *only, minutes=1.0, dry_run=False, compare=None, out="out"):
+    def run(self, *only, minutes=1.0, dry_run=False, compare=None, out="out",
+            study=None, changes=()):
         archive = self.folder / "pack.tar.xz"
         with tarfile.open(archive, "w:xz") as tar:
             tar.add(self.packed, arcname=".")
         options = argparse.Namespace(pack=str(archive), out=out and str(self.folder / out),
                                      parts=list(only), skip=[], minutes=minutes, dry_run=dry_run,
-                                     compare=compare)
+                                     compare=compare, study=study, set=list(changes))
         printed = io.StringIO()
         with mock.patch.dict(os.environ, {"PATH": f"{self.tools}:/usr/bin:/bin"}), \
                 mock.patch.object(environment, "TOOL_FOLDERS", self.tool_folders), \
@@ -166,7 +169,8 @@ class RunTest(unittest.TestCase):
 
     def test_without_a_gpu_every_part_says_why_it_skips(self):
         status, results, printed = self.machine.run(dry_run=True)
-        self.assertEqual(list(results), list(gpu_run.PARTS))
+        self.assertEqual(list(results), gpu_run.chosen_parts([], []))
+        self.assertNotIn("quality", results)
         for name, result in results.items():
             self.assertEqual(result["status"], "SKIP", result)
             self.assertIn("no nvidia-smi", result["reason"], name)
@@ -312,10 +316,24 @@ class RunTest(unittest.TestCase):
         self.machine.program("causeway-worker", WORKER % {"bench": f"echo '{json.dumps(slow)}'"})
         status, results, _ = self.machine.run("bench")
         self.assertEqual((status, results["bench"]["status"]), (1, "FAIL"))
-        self.assertIn("70 % of the sustained roofline (85 % of the burst's)",
+        self.assertIn("70 % of the roofline (its rates 2.1 % apart before and after)",
                       results["bench"]["reason"])
         self.assertIn("| large | 4 | 90.00 | 9.0 % | 600 |  | products | 86 % |",
                       (self.machine.folder / "out" / "report.md").read_text())
+
+    def test_the_price_of_muon_is_measured_where_it_is_asked_for_and_has_a_gate(self):
+        self.machine.with_gpu()
+        dear = {**BENCH, "seconds_per_step": 1.05}
+        self.machine.program("causeway-worker", WORKER % {
+            "bench": f"case \"$*\" in *--optimizer=muon*) echo '{json.dumps(dear)}' ;; "
+                     f"*) echo '{json.dumps(BENCH)}' ;; esac"})
+        _, results, printed = self.machine.run("bench")
+        self.assertEqual(results["bench"]["status"], "FAIL")
+        self.assertIn("Muon costs more than 4 % of a step", results["bench"]["reason"])
+        self.assertIn("llama-3.2-1b-shape: with Muon a step takes +5.0 %", printed)
+        shapes = results["bench"]["data"]["shapes"]
+        self.assertEqual([name for name in shapes if "muon_price" in shapes[name]],
+                         list(throughput.MUON_SHAPES))
 
     def test_findings_of_the_sanitizer_fail_and_what_did_not_end_is_said(self):
         self.machine.with_gpu()
@@ -373,6 +391,90 @@ case "$*" in *racecheck*) echo '========= RACECHECK SUMMARY: 3 hazards displayed
         with self.assertRaisesRegex(SystemExit, "no part 'benhc'.*bench"):
             gpu_run.chosen_parts(["benhc"], [])
         self.assertEqual(gpu_run.chosen_parts(["unit"], []), ["environment", "unit"])
+        self.assertEqual(gpu_run.chosen_parts(["quality"], []), ["environment", "quality"])
+        self.assertNotIn("bench", gpu_run.chosen_parts([], ["bench"]))
+
+
+STUDY = {
+    "model": {"layers": 1, "width": 16, "heads": 2, "mlp_width": 32, "sequence_length": 16},
+    "steps": 12, "windows": 4, "seeds": [1, 2], "baseline": "plain", "device": "cpu",
+    "settings": {"train.evaluation_sequences": 8, "sync.steps_between_syncs": 4,
+                 "sync.overlap_steps": 1, "sync.mixing": 0},
+    "variants": {"plain": {"workers": 1, "settings": {"sync.overlap_steps": 0}},
+                 "M2": {"workers": 2, "settings": {"sync.codec_up": "INT4"}}}}
+
+
+class QualityTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()  # pylint: disable=consider-using-with
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def study(self, **changes):
+        path = self.folder / "study.json"
+        path.write_text(json.dumps({**STUDY, **changes}))
+        return path
+
+    def test_the_default_study_is_one(self):
+        study = quality.read_study(quality.DEFAULT)
+        plain = quality.config_text(study, study["variants"]["plain"], 7)
+        self.assertIn("batch_sequences: 64", plain)
+        self.assertIn("seed: 7", plain)
+        four = quality.config_text(study, study["variants"]["M4-H10"], 7)
+        self.assertIn("batch_sequences: 16", four)
+        self.assertIn("sync { steps_between_syncs: 10 }", four)
+
+    def test_a_setting_by_flag_is_that_of_every_training(self):
+        study = quality.read_study(self.study(), ["train.weight_decay=0.5"])
+        for variant in study["variants"].values():
+            self.assertIn("train { weight_decay: 0.5 }", quality.config_text(study, variant, 1))
+        with self.assertRaisesRegex(quality.StudyError, "M2 has a value of its own"):
+            quality.read_study(self.study(), ["sync.codec_up=LM2"])
+
+    def test_what_is_no_study_is_refused_by_name(self):
+        for changes, message in (({"steps": "many"}, "steps must be of type int"),
+                                 ({"widnows": 3}, "there is no 'widnows'"),
+                                 ({"seeds": [-1]}, "seeds must be whole numbers"),
+                                 ({"baseline": "other"}, "'other' is none of the variants"),
+                                 ({"windows": 3}, "must be a multiple of the workers of M2, 2"),
+                                 ({"variants": {"plain": {}}}, "plain must have workers")):
+            with self.assertRaisesRegex(quality.StudyError, message):
+                quality.read_study(self.study(**changes))
+        with self.assertRaisesRegex(quality.StudyError, "is no study"):
+            quality.read_study(self.folder / "absent.json")
+
+    def test_gaps_are_those_of_the_same_seed(self):
+        rows = [{"variant": "plain", "gap": 0.0}, {"variant": "M2", "gap": 0.25},
+                {"variant": "M2", "gap": 0.75}, {"variant": "M4", "gap": None}]
+        self.assertEqual(quality.gaps(rows, "plain"),
+                         {"M2": {"mean": 0.5, "seeds": 2, "by_seed": [0.25, 0.75]}})
+
+    @unittest.skipUnless("CAUSEWAY_BIN" in os.environ, "run by ctest, which names the programs")
+    def test_a_study_is_rehearsed_on_cpus_with_the_programs_themselves(self):
+        machine = Machine(self.folder / "machine")
+        text = self.folder / "text"
+        text.mkdir()
+        (text / "module.py").write_text("def double(value):\n    return 2 * value\n" * 400)
+        for name in ("causeway-worker", "causeway-coordinator"):
+            program = machine.packed / "bin" / name
+            program.unlink()
+            program.symlink_to(Path(os.environ["CAUSEWAY_BIN"]) / name)
+        _, results, printed = machine.run("quality", minutes=5, study=self.study(data=str(text)))
+        part = results["quality"]
+        self.assertEqual(part["status"], "PASS", part)
+        rows = part["data"]["runs"]
+        self.assertEqual([(row["variant"], row["seed"]) for row in rows],
+                         [("plain", 1), ("M2", 1), ("plain", 2), ("M2", 2)])
+        for row in rows:
+            self.assertEqual(row["hash_mismatches"], 0)
+            self.assertGreater(row["hash_checks"], 0)
+        first, second = rows[:2]
+        self.assertEqual(first["gap"], None)
+        self.assertAlmostEqual(second["gap"], second["loss"] - first["loss"])
+        self.assertLess(second["bytes_up_per_parameter_and_step"],
+                        first["bytes_up_per_parameter_and_step"] / 4)
+        self.assertEqual(part["data"]["gaps"]["M2"]["seeds"], 2)
+        self.assertIn("M2, seed 2: loss ", printed)
 
 
 class PiecesTest(unittest.TestCase):
@@ -437,7 +539,7 @@ class PiecesTest(unittest.TestCase):
     def test_the_report_compares_with_torch(self):
         table = report.throughput_table({"m": BENCH}, {"m": {"tokens_per_second": 5e4,
                                                              "ratio": 1.9}})
-        self.assertIn("| m | 1024 | 95,000 | 50 % | 100,000 | 95 % | 85 % | 50,000 | 1.90 |", table)
+        self.assertIn("| m | 1024 | 95,000 | 50 % | 100,000 | 95 % | 91 % | 50,000 | 1.90 |", table)
 
 
 if __name__ == "__main__":

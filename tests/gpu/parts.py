@@ -60,6 +60,8 @@ class Context:
         self.no_gpu = "the part environment has not looked for one"
         self.variables = dict(os.environ)
         self.program_variables = {}
+        self.study = None         # Of the part quality; None: its own.
+        self.changes = []         # Settings of the part quality, KEY=VALUE.
         self.compared = {}        # Data of parts of an earlier run, by name.
         self.results = {}
         self.data = {}            # The present part's figures, reported whatever becomes of it.

@@ -23,11 +23,11 @@ def throughput_table(shapes, torch_shapes):
         rows.append((
             model, row["sequence_length"], _number(row["tokens_per_second"]),
             _percent(row["mfu"]), _number(row["roofline_tokens_per_second"]),
-            _percent(row["roofline_fraction"]), _percent(row["burst_roofline_fraction"]),
+            _percent(row["roofline_fraction"]), _percent(row["kernels_fraction"]),
             _number(torch["tokens_per_second"]) if torch else "",
             f"{torch['ratio']:.2f}" if torch else ""))
     return _table(("model", "T", "tokens/s", "MFU", "roofline tokens/s", "of the roofline",
-                   "of the burst's", "PyTorch tokens/s", "ratio"), rows)
+                   "in kernels", "PyTorch tokens/s", "ratio"), rows)
 
 
 def kernel_table(shape):
@@ -64,9 +64,11 @@ def summary(results, compared):
     if shapes:
         torch = results["torch"].data.get("shapes", {}) if "torch" in results else {}
         parts += ["", "## Throughput", "", throughput_table(shapes, torch)]
-        rates = next(iter(shapes.values()))["rates"]
-        parts += ["", "Measured beside it: " + ", ".join(
-            f"{name.replace('_', ' ')} {_number(value)}" for name, value in rates.items()) + "."]
+        first = next(iter(shapes.values()))
+        parts += ["", "Measured beside it, before and after: " + ", ".join(
+            f"{name.replace('_', ' ')} {_number(value)} "
+            f"({100 * first['rates_spread'][name]:.1f} % apart)"
+            for name, value in first["rates"].items()) + "."]
     return "\n".join(parts) + "\n"
 
 

@@ -1,8 +1,10 @@
 #include <cstdio>
+#include <string>
 
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
 #include "common/cli/command_line.h"
@@ -20,6 +22,7 @@ ABSL_FLAG(int, seq, 0, "tokens per window; 0: the preset's");
 ABSL_FLAG(int, micro_batch, 4, "windows per forward and backward pass");
 ABSL_FLAG(int, batch, 0, "on GPUs: windows per step, a multiple of --micro_batch; 0: the same");
 ABSL_FLAG(int, steps, 3, "timed steps, after one that warms up");
+ABSL_FLAG(std::string, optimizer, "adamw", "on GPUs: adamw or muon");
 
 namespace causeway::worker {
 namespace {
@@ -27,6 +30,11 @@ namespace {
 using nlohmann::json;
 
 absl::StatusOr<json> BenchOnCpu() {
+  if (absl::GetFlag(FLAGS_batch) != 0 || absl::GetFlag(FLAGS_optimizer) != "adamw") {
+    return absl::InvalidArgumentError(
+        "bench: --batch and --optimizer are for GPUs, and this is a CPU's: leave them away, or name "
+        "a GPU, as in --device=cuda:0");
+  }
   BenchOptions options;
   options.model = absl::GetFlag(FLAGS_model);
   options.sequence_length = absl::GetFlag(FLAGS_seq);
@@ -61,6 +69,7 @@ absl::StatusOr<json> BenchOnGpu(const DeviceChoice& devices) {
   options.micro_batch_sequences = absl::GetFlag(FLAGS_micro_batch);
   options.batch_sequences = absl::GetFlag(FLAGS_batch);
   options.steps = absl::GetFlag(FLAGS_steps);
+  options.muon = absl::GetFlag(FLAGS_optimizer) == "muon";
   return cuda::BenchOnGpu(devices.gpus.empty() ? -1 : devices.gpus.front(),
                           cuda::AttentionPreferenceOf(devices.attention), devices.deterministic,
                           options, *FileSystem::Real());
@@ -70,17 +79,15 @@ void PrintGpu(const json& result) {
   const json& rates = result.at("rates");
   std::printf(
       "%s on %s, %ld tokens per window: %.0f tokens/s, %.1f TFLOP/s, %.0f%% of the roofline of "
-      "%.0f tokens/s (%.0f%% of the burst's)\n"
-      "  attention by %s; measured: products %.1f TFLOP/s sustained, %.1f in a burst, mma.sync "
-      "%.1f "
-      "TFLOP/s, copy %.0f GB/s\n",
+      "%.0f tokens/s\n"
+      "  attention by %s; measured: products %.1f TFLOP/s (%.1f%% apart before and after), mma.sync "
+      "%.1f TFLOP/s, copy %.0f GB/s\n",
       result.at("model").get<std::string>().c_str(), result.at("device").get<std::string>().c_str(),
       result.at("sequence_length").get<long>(), result.at("tokens_per_second").get<double>(),
       result.at("tflops").get<double>(), 100 * result.at("roofline_fraction").get<double>(),
       result.at("roofline_tokens_per_second").get<double>(),
-      100 * result.at("burst_roofline_fraction").get<double>(),
       result.at("attention").get<std::string>().c_str(), rates.at("gemm_tflops").get<double>(),
-      rates.at("burst_gemm_tflops").get<double>(), rates.at("mma_tflops").get<double>(),
+      100 * result.at("rates_spread").at("gemm_tflops").get<double>(), rates.at("mma_tflops").get<double>(),
       rates.at("copy_gb_per_s").get<double>());
   for (const json& kernel : result.at("kernels")) {
     std::printf("  %-46s %9.3f ms per step, %3.0f%% of its limit (%s)\n",
@@ -93,6 +100,11 @@ void PrintGpu(const json& result) {
 #endif
 
 absl::Status Bench() {
+  const std::string optimizer = absl::GetFlag(FLAGS_optimizer);
+  if (optimizer != "adamw" && optimizer != "muon") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("bench: --optimizer must be adamw or muon; it is '", optimizer, "'"));
+  }
   ASSIGN_OR_RETURN(DeviceChoice devices, DevicesFromFlags());
   ASSIGN_OR_RETURN(devices, ResolveDevices(devices, *FileSystem::Real()));
 #ifdef CAUSEWAY_HAVE_CUDA

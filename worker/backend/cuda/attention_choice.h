@@ -4,8 +4,6 @@
 #ifndef CAUSEWAY_WORKER_BACKEND_CUDA_ATTENTION_CHOICE_H_
 #define CAUSEWAY_WORKER_BACKEND_CUDA_ATTENTION_CHOICE_H_
 
-#include <cuda_runtime.h>
-
 #include <functional>
 #include <memory>
 #include <string>
@@ -18,7 +16,7 @@
 namespace causeway::worker::cuda {
 
 enum class AttentionPreference {
-  kAuto,   // The store's choice; else the faster of the two, measured once and kept there.
+  kAuto,   // The store's choice; else cuDNN where it takes the shape, and kept there.
   kOwn,    // The kernels of attention.h.
   kCudnn,  // cuDNN, or an error.
 };
@@ -37,9 +35,6 @@ struct AttentionChoice {
   // was built without it.
   std::function<absl::StatusOr<std::unique_ptr<AttentionProvider>>(const AttentionShape&)>
       make_cudnn;
-  // Milliseconds of a forward and a backward pass; its workspace is given back afterwards.
-  std::function<absl::StatusOr<float>(AttentionProvider&, const AttentionShape&, cudaStream_t)>
-      time;
   GemmPlanStore* plans = nullptr;
   // Told when the steps that follow will not have the bits of those before.
   std::function<void(const std::string&)> warn;
@@ -54,12 +49,7 @@ struct AttentionChoice {
 absl::StatusOr<std::unique_ptr<AttentionProvider>> ChooseAttention(const AttentionChoice& choice,
                                                                    const DeviceInfo& device,
                                                                    const AttentionShape& shape,
-                                                                   DeviceMemory* memory,
-                                                                   cudaStream_t stream);
-
-// AttentionChoice::time: on random values, in memory that is freed again. Waits for the stream.
-absl::StatusOr<float> TimeAttention(AttentionProvider& provider, const AttentionShape& shape,
-                                    cudaStream_t stream);
+                                                                   DeviceMemory* memory);
 
 }  // namespace causeway::worker::cuda
 

@@ -47,8 +47,7 @@ class AttentionProvider {
 // Makes the attention of the windows of training on the calling thread's device. Called by every
 // GPU's thread.
 using MakeAttention = std::function<absl::StatusOr<std::unique_ptr<AttentionProvider>>(
-    const DeviceInfo& device, const AttentionShape& shape, DeviceMemory* memory,
-    cudaStream_t stream)>;
+    const DeviceInfo& device, const AttentionShape& shape, DeviceMemory* memory)>;
 
 inline constexpr char kOwnAttention[] = "own kernels";
 

@@ -78,9 +78,8 @@ absl::Status CudaBackend::BuildLevels() {
     std::atomic<bool> has_workspace = false;
     MakeAttention make;
     if (options_.make_attention != nullptr) {
-      make = [&](const DeviceInfo& device, const AttentionShape& shape, DeviceMemory* memory,
-                 cudaStream_t stream) {
-        auto made = options_.make_attention(device, shape, memory, stream);
+      make = [&](const DeviceInfo& device, const AttentionShape& shape, DeviceMemory* memory) {
+        auto made = options_.make_attention(device, shape, memory);
         if (!made.ok() || (*made)->workspace_bytes() > 0) has_workspace = true;
         return made;
       };

@@ -106,7 +106,7 @@ absl::Status DeviceRank::Allocate() {
         attention_,
         options_.make_attention(options_.device,
                                 AttentionOf(config.model(), config.train().micro_batch_sequences()),
-                                &memory_, stream_.get()));
+                                &memory_));
   }
   ASSIGN_OR_RETURN(
       transformer_,

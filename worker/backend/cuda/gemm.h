@@ -34,7 +34,8 @@ struct GemmCall {
   float* d_float = nullptr;
   int64_t d_stride = 0;
   int64_t d_batch_stride = 0;
-  // Read unless beta = 0: D itself, or of the same shape, type and strides.
+  // Read unless beta = 0: D itself, or of the same shape, type and strides. The product may be
+  // rounded to D's type before C is added: bf16 has two roundings then.
   const void* c = nullptr;
   // [n], added to every row of a bf16 D, before rounding; or null.
   const __nv_bfloat16* bias = nullptr;

@@ -46,13 +46,6 @@ std::string GemmPlanStore::FindAttention(const std::string& key) const {
   return name == attention_.end() ? "" : name->second;
 }
 
-std::string GemmPlanStore::KeepAttention(const std::string& key, const std::string& name) {
-  absl::MutexLock lock(&mutex_);
-  const auto [kept, added] = attention_.emplace(key, name);
-  changed_ = changed_ || added;
-  return kept->second;
-}
-
 std::string GemmPlanStore::SetAttention(const std::string& key, const std::string& name) {
   absl::MutexLock lock(&mutex_);
   std::string before = std::exchange(attention_[key], name);

@@ -32,7 +32,6 @@ class GemmPlanStore {
 
   // The names of attention's providers (attention_choice.h), likewise. Empty: none is there.
   std::string FindAttention(const std::string& key) const;
-  std::string KeepAttention(const std::string& key, const std::string& name);
   // Replaces the one that was there, which it returns.
   std::string SetAttention(const std::string& key, const std::string& name);
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -49,6 +50,7 @@ absl::StatusOr<v1::RunConfig> MakeConfig(const CudaBenchOptions& options) {
   }
   config.mutable_train()->set_batch_sequences(batch);
   config.mutable_train()->set_micro_batch_sequences(options.micro_batch_sequences);
+  if (options.muon) config.mutable_train()->set_optimizer(v1::TrainConfig::MUON);
   RETURN_IF_ERROR(CompleteRunConfig(config).status());
   return config;
 }
@@ -78,7 +80,8 @@ const char* LimitName(KernelLimit limit) {
 }
 
 struct StepTimes {
-  double seconds = 0;  // The median.
+  double seconds = 0;       // The median.
+  std::vector<double> all;  // In order.
   std::string attention;
   Recompute recompute = Recompute::kNone;
   size_t memory_bytes = 0;
@@ -116,9 +119,23 @@ absl::StatusOr<StepTimes> TimeSteps(const v1::RunConfig& config, const FragmentP
     RETURN_IF_ERROR(backend->Step(step, read).status());
     if (step > kWarmUpSteps) seconds.push_back(Now() - start);
   }
-  std::sort(seconds.begin(), seconds.end());
-  return StepTimes{seconds[seconds.size() / 2], backend->attention(), backend->recompute(),
-                   backend->memory_bytes()};
+  std::vector<double> sorted = seconds;
+  std::sort(sorted.begin(), sorted.end());
+  return StepTimes{sorted[sorted.size() / 2], std::move(seconds), backend->attention(),
+                   backend->recompute(), backend->memory_bytes()};
+}
+
+// Rates of the device, with all memory given back.
+absl::StatusOr<DeviceRates> RatesNow(const CudaBenchOptions& options) {
+  DeviceMemory memory;
+  ASSIGN_OR_RETURN(const Stream stream, Stream::Create());
+  ASSIGN_OR_RETURN(const std::unique_ptr<Gemm> gemm, options.make_gemm(options.device, &memory));
+  gemm->SetTuning(true);
+  return MeasureRates(options.rates, options.device.multiprocessors, *gemm, stream.get());
+}
+
+double Spread(double before, double after) {
+  return std::abs(before - after) / std::max(before, after);
 }
 
 json DescribeKernel(const KernelTime& kernel, const DeviceRates& rates) {
@@ -164,35 +181,37 @@ absl::StatusOr<json> BenchTraining(const CudaBenchOptions& options) {
   ASSIGN_OR_RETURN(json shape, ModelAsJson(config.model()));
   RETURN_IF_ERROR(UseDevice(options.device.index));
 
-  DeviceRates rates;
+  ASSIGN_OR_RETURN(const DeviceRates before, RatesNow(options));
   std::vector<KernelTime> kernels;
   {
     DeviceMemory memory;
     ASSIGN_OR_RETURN(const Stream stream, Stream::Create());
     ASSIGN_OR_RETURN(const std::unique_ptr<Gemm> gemm, options.make_gemm(options.device, &memory));
     gemm->SetTuning(true);
-    ASSIGN_OR_RETURN(
-        rates, MeasureRates(options.rates, options.device.multiprocessors, *gemm, stream.get()));
     std::unique_ptr<AttentionProvider> attention = std::make_unique<OwnAttention>();
     if (options.make_attention != nullptr) {
       ASSIGN_OR_RETURN(
           attention,
           options.make_attention(
               options.device, AttentionOf(config.model(), config.train().micro_batch_sequences()),
-              &memory, stream.get()));
+              &memory));
     }
     ASSIGN_OR_RETURN(
         kernels, TimeStepKernels(config, plan, options.device, *gemm, *attention, stream.get()));
   }
   ASSIGN_OR_RETURN(const StepTimes step, TimeSteps(config, plan, options));
+  ASSIGN_OR_RETURN(const DeviceRates after, RatesNow(options));
+  const DeviceRates rates = {.gemm_flops = std::max(before.gemm_flops, after.gemm_flops),
+                             .copy_bytes = std::max(before.copy_bytes, after.copy_bytes),
+                             .mma_flops = std::max(before.mma_flops, after.mma_flops)};
 
   double roofline_seconds = 0;
-  double burst_roofline_seconds = 0;
+  double kernel_seconds = 0;
   json described = json::array();
   for (const KernelTime& kernel : kernels) {
     const auto calls = static_cast<double>(kernel.calls);
-    roofline_seconds += calls * kernel.RooflineSeconds(rates, rates.sustained_gemm_flops);
-    burst_roofline_seconds += calls * kernel.RooflineSeconds(rates, rates.burst_gemm_flops);
+    roofline_seconds += calls * kernel.RooflineSeconds(rates);
+    kernel_seconds += calls * kernel.seconds;
     described.push_back(DescribeKernel(kernel, rates));
   }
   const double tokens =
@@ -209,23 +228,28 @@ absl::StatusOr<json> BenchTraining(const CudaBenchOptions& options) {
               {"micro_batch_sequences", config.train().micro_batch_sequences()},
               {"batch_sequences", config.train().batch_sequences()},
               {"steps", options.steps},
+              {"optimizer", options.muon ? "muon" : "adamw"},
               {"attention", step.attention},
               {"recompute", RecomputeName(step.recompute)},
               {"memory_gb", 1e-9 * static_cast<double>(step.memory_bytes)},
               {"flops_per_token", flops_per_token},
               {"seconds_per_step", step.seconds},
+              {"step_seconds", step.all},
               {"tokens_per_second", tokens_per_second},
               {"tflops", 1e-12 * flops},
               {"mfu", peak > 0 ? json(flops / peak) : json()},
               {"rates",
-               {{"gemm_tflops", 1e-12 * rates.sustained_gemm_flops},
-                {"burst_gemm_tflops", 1e-12 * rates.burst_gemm_flops},
+               {{"gemm_tflops", 1e-12 * rates.gemm_flops},
                 {"copy_gb_per_s", 1e-9 * rates.copy_bytes},
                 {"mma_tflops", 1e-12 * rates.mma_flops}}},
+              {"rates_spread",
+               {{"gemm_tflops", Spread(before.gemm_flops, after.gemm_flops)},
+                {"copy_gb_per_s", Spread(before.copy_bytes, after.copy_bytes)},
+                {"mma_tflops", Spread(before.mma_flops, after.mma_flops)}}},
               {"roofline_seconds_per_step", roofline_seconds},
               {"roofline_tokens_per_second", tokens / roofline_seconds},
               {"roofline_fraction", roofline_seconds / step.seconds},
-              {"burst_roofline_fraction", burst_roofline_seconds / step.seconds},
+              {"kernels_fraction", kernel_seconds / step.seconds},
               {"kernels", std::move(described)}};
 }
 

@@ -1,10 +1,11 @@
 // How fast one GPU trains a model, against what it could do.
 //
-// A step is forward and backward over a batch of random tokens and AdamW, through CudaBackend. The
-// rates that it is compared with are measured in the same call: the largest matrix products
-// through the same library, copies in the device's memory, and mma.sync. The roofline is the time
-// of a step in which products and attention run at the sustained rate of the largest products and
-// everything else at that of a copy, one after the other.
+// A step is forward and backward over a batch of random tokens and the optimizer, through
+// CudaBackend. The rates that it is compared with are measured in the same call, before and after
+// the steps: the largest matrix products through the same library, copies in the device's memory,
+// and mma.sync. The higher of the two is the limit. The roofline is the time of a step in which
+// products and attention run at the rate of the largest products and everything else at that of a
+// copy, one after the other.
 #ifndef CAUSEWAY_WORKER_BACKEND_CUDA_BENCH_BENCH_H_
 #define CAUSEWAY_WORKER_BACKEND_CUDA_BENCH_BENCH_H_
 
@@ -24,6 +25,7 @@ struct CudaBenchOptions {
   int micro_batch_sequences = 4;  // Windows per forward and backward pass.
   int batch_sequences = 0;        // Windows per step, a multiple of it; 0: the same.
   int steps = 3;                  // Timed, after two that warm up.
+  bool muon = false;              // Muon in place of AdamW.
   DeviceInfo device;
   DeviceRank::MakeGemm make_gemm;
   MakeAttention make_attention;  // Null: own kernels.
@@ -31,12 +33,13 @@ struct CudaBenchOptions {
 };
 
 // Keys: model, shape (ModelConfig), device, parameters, sequence_length, micro_batch_sequences,
-// batch_sequences, steps, attention (who computes it), recompute, memory_gb, flops_per_token (as
-// in worker/backend/cpu/bench.h), seconds_per_step (the median step), tokens_per_second, tflops,
-// mfu (of the datasheet's peak, null for unknown devices), rates (gemm_tflops, sustained,
-// burst_gemm_tflops, copy_gb_per_s, mma_tflops), roofline_seconds_per_step,
-// roofline_tokens_per_second, roofline_fraction, burst_roofline_fraction (of the roofline with the
-// burst rate), and kernels: for each name, calls_per_step, microseconds (of a call alone),
+// batch_sequences, steps, optimizer, attention (who computes it), recompute, memory_gb,
+// flops_per_token (as in worker/backend/cpu/bench.h), seconds_per_step (the median step),
+// step_seconds (every step), tokens_per_second, tflops, mfu (of the datasheet's peak, null for
+// unknown devices), rates (gemm_tflops, copy_gb_per_s, mma_tflops), rates_spread (by the same
+// names: how far before and after lie apart, as a part of the higher), roofline_seconds_per_step,
+// roofline_tokens_per_second, roofline_fraction, kernels_fraction (the kernels' sum, as a part of
+// the step), and kernels: for each name, calls_per_step, microseconds (of a call alone),
 // milliseconds_per_step, tflops or gb_per_s, limit, limit_fraction. INVALID_ARGUMENT for an unknown
 // model or an option out of range; errors of the device.
 absl::StatusOr<nlohmann::json> BenchTraining(const CudaBenchOptions& options);

@@ -15,7 +15,6 @@ namespace {
 constexpr int kSamples = 7;
 constexpr double kSampleSeconds = 1e-3;
 constexpr double kMostCalls = 64;
-constexpr double kMostSustainedCalls = 100'000;
 // For an emulated device, whose clock stands still.
 constexpr double kLeastSeconds = 1e-9;
 constexpr int kBlocksPerMultiprocessor = 4;
@@ -34,24 +33,7 @@ absl::StatusOr<double> Seconds(const std::function<absl::Status()>& enqueue, int
   return std::max(kLeastSeconds, 1e-3 * static_cast<double>(milliseconds) / calls);
 }
 
-// Seconds of a call when calls have been repeated for so long, and are on.
-absl::StatusOr<double> SustainedSeconds(const std::function<absl::Status()>& enqueue, double once,
-                                        double sustained_seconds, cudaStream_t stream) {
-  ASSIGN_OR_RETURN(const Event begin, Event::Create(/*timing=*/true));
-  ASSIGN_OR_RETURN(const Event end, Event::Create(/*timing=*/true));
-  const int calls =
-      static_cast<int>(std::clamp(std::ceil(sustained_seconds / once), 1.0, kMostSustainedCalls));
-  for (int call = 0; call < calls; ++call) RETURN_IF_ERROR(enqueue());
-  return Seconds(enqueue, calls, begin, end, stream);
-}
-
-struct GemmTimes {
-  double burst = 0;
-  double sustained = 0;
-};
-
-absl::StatusOr<GemmTimes> GemmSeconds(int64_t size, double sustained_seconds, Gemm& gemm,
-                                      cudaStream_t stream) {
+absl::StatusOr<double> GemmSeconds(int64_t size, Gemm& gemm, cudaStream_t stream) {
   DeviceMemory memory;
   ASSIGN_OR_RETURN(__nv_bfloat16* const a,
                    memory.Allocate<__nv_bfloat16>(kRatesArena, 2 * size * size, ""));
@@ -64,12 +46,7 @@ absl::StatusOr<GemmTimes> GemmSeconds(int64_t size, double sustained_seconds, Ge
   call.b = {.data = a + size * size, .stride = size, .transpose = true};
   call.d = d;
   call.d_stride = size;
-  const auto enqueue = [&] { return gemm.Run(call, stream); };
-  GemmTimes times;
-  ASSIGN_OR_RETURN(times.burst, MedianSeconds(enqueue, stream));
-  ASSIGN_OR_RETURN(times.sustained,
-                   SustainedSeconds(enqueue, times.burst, sustained_seconds, stream));
-  return times;
+  return MedianSeconds([&] { return gemm.Run(call, stream); }, stream);
 }
 
 absl::StatusOr<double> CopySeconds(int64_t bytes, cudaStream_t stream) {
@@ -107,11 +84,9 @@ absl::StatusOr<double> MedianSeconds(const std::function<absl::Status()>& enqueu
 absl::StatusOr<DeviceRates> MeasureRates(const RateSizes& sizes, int multiprocessors, Gemm& gemm,
                                          cudaStream_t stream) {
   DeviceRates rates;
-  ASSIGN_OR_RETURN(const GemmTimes gemm_seconds,
-                   GemmSeconds(sizes.product, sizes.sustained_seconds, gemm, stream));
+  ASSIGN_OR_RETURN(const double gemm_seconds, GemmSeconds(sizes.product, gemm, stream));
   const auto product = static_cast<double>(sizes.product);
-  rates.sustained_gemm_flops = 2 * product * product * product / gemm_seconds.sustained;
-  rates.burst_gemm_flops = 2 * product * product * product / gemm_seconds.burst;
+  rates.gemm_flops = 2 * product * product * product / gemm_seconds;
   ASSIGN_OR_RETURN(const double copy_seconds, CopySeconds(sizes.copy_bytes, stream));
   rates.copy_bytes = 2 * static_cast<double>(sizes.copy_bytes) / copy_seconds;
   DeviceMemory memory;

@@ -23,16 +23,13 @@ struct RateSizes {
   int64_t product = 8192;                 // Rows and columns of square matrices.
   int64_t copy_bytes = int64_t{1} << 30;  // Far more than any cache.
   int64_t mma_iterations = 4096;
-  // How long products are repeated before their sustained rate is read, and again while it is: a
-  // GPU slows down under their power within the first second.
-  double sustained_seconds = 2;
 };
 
 struct DeviceRates {
-  // bf16 products of random values, per second: for as long as steps run, and for some
-  // milliseconds, as kernels are timed alone.
-  double sustained_gemm_flops = 0;
-  double burst_gemm_flops = 0;
+  // bf16 products of random values, per second, in bursts of a millisecond, as kernels are timed
+  // alone. Over seconds a GPU lowers its clock by as much as its power and its neighbours make it:
+  // 412 to 696 TFLOP/s on one H200, where bursts repeat.
+  double gemm_flops = 0;
   double copy_bytes = 0;  // Read and written together, per second.
   double mma_flops = 0;   // The best that mma.sync gives, from registers, per second.
 };

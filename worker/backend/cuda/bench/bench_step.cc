@@ -52,7 +52,8 @@ class StepKernels {
         query_width_(int64_t{model_.heads()} * model_.head_dim()),
         kv_width_(int64_t{model_.kv_heads()} * model_.head_dim()),
         qkv_width_(query_width_ + 2 * kv_width_),
-        vocabulary_(PaddedVocabulary(model_)) {}
+        vocabulary_(PaddedVocabulary(model_)),
+        adamw_(config.train().optimizer() != v1::TrainConfig::MUON) {}
 
   absl::Status Run() {
     RETURN_IF_ERROR(Allocate());
@@ -61,7 +62,7 @@ class StepKernels {
     RETURN_IF_ERROR(TimeAttention());
     RETURN_IF_ERROR(TimeNorms());
     RETURN_IF_ERROR(TimeElementwise());
-    return TimeOptimizer();
+    return adamw_ ? TimeOptimizer() : absl::OkStatus();
   }
   std::vector<KernelTime> times() && { return std::move(times_); }
 
@@ -130,6 +131,7 @@ class StepKernels {
   const int64_t width_, mlp_width_;
   const bool gated_;
   const int64_t mlp_inputs_, query_width_, kv_width_, qkv_width_, vocabulary_;
+  const bool adamw_;
 
   DeviceMemory memory_;
   uint32_t seed_ = 0;
@@ -450,12 +452,11 @@ absl::Status StepKernels::TimeOptimizer() {
 }  // namespace
 
 double KernelTime::LeastSeconds(const DeviceRates& rates) const {
-  return limit == KernelLimit::kAttention ? flops / rates.mma_flops
-                                          : RooflineSeconds(rates, rates.burst_gemm_flops);
+  return limit == KernelLimit::kAttention ? flops / rates.mma_flops : RooflineSeconds(rates);
 }
 
-double KernelTime::RooflineSeconds(const DeviceRates& rates, double gemm_flops) const {
-  return limit == KernelLimit::kMemory ? bytes / rates.copy_bytes : flops / gemm_flops;
+double KernelTime::RooflineSeconds(const DeviceRates& rates) const {
+  return limit == KernelLimit::kMemory ? bytes / rates.copy_bytes : flops / rates.gemm_flops;
 }
 
 absl::StatusOr<std::vector<KernelTime>> TimeStepKernels(const v1::RunConfig& config,

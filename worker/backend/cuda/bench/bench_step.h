@@ -31,15 +31,15 @@ struct KernelTime {
   double bytes = 0;    // Per call; 0 for products.
   double seconds = 0;  // Per call.
 
-  // Least time of a call alone: products at the burst rate of the largest ones, our own attention
-  // at that of mma.sync, everything else at that of a copy.
+  // Least time of a call alone: products at the rate of the largest ones, our own attention at
+  // that of mma.sync, everything else at that of a copy.
   double LeastSeconds(const DeviceRates& rates) const;
-  // The same in a step, where attention too could be done at the rate of the largest products,
-  // which is `gemm_flops` there.
-  double RooflineSeconds(const DeviceRates& rates, double gemm_flops) const;
+  // The same in a step, where attention too could be done at the rate of the largest products.
+  double RooflineSeconds(const DeviceRates& rates) const;
 };
 
-// Times the kernels of one GPU, with AdamW. `config` must be complete and `plan` be made from it.
+// Times the kernels of one GPU, with AdamW if that is the optimizer: Muon's update is timed by whole
+// steps alone. `config` must be complete and `plan` be made from it.
 // Allocates for one block, the head and the optimizer, measures, and frees again.
 absl::StatusOr<std::vector<KernelTime>> TimeStepKernels(const v1::RunConfig& config,
                                                         const FragmentPlan& plan,

@@ -97,7 +97,6 @@ MakeAttention AttentionMaker(AttentionPreference preference, [[maybe_unused]] bo
                             .document_masking = document_masking,
                             .sparing = sparing,
                             .make_cudnn = nullptr,
-                            .time = TimeAttention,
                             .plans = plans.get(),
                             .warn = [](const std::string& text) { Log().warn("{}", text); },
                             .inform = [](const std::string& text) { Log().info("{}", text); }};
@@ -107,8 +106,8 @@ MakeAttention AttentionMaker(AttentionPreference preference, [[maybe_unused]] bo
   };
 #endif
   return [choice, plans = std::move(plans)](const DeviceInfo& device, const AttentionShape& shape,
-                                            DeviceMemory* memory, cudaStream_t stream) {
-    return ChooseAttention(choice, device, shape, memory, stream);
+                                            DeviceMemory* memory) {
+    return ChooseAttention(choice, device, shape, memory);
   };
 }
 

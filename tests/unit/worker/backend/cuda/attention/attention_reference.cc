@@ -122,6 +122,8 @@ AttentionTensors Emulation(const AttentionCase& c, const AttentionInputs& inputs
       for (int64_t d = 0; d < s.head_dim; ++d) sum += a[Size(a_at + d)] * b[Size(b_at + d)];
       return sum;
     };
+    // This query head's, [length, head_dim].
+    std::vector<double> dk(Size(length * s.head_dim)), dv(dk.size());
     const auto add = [&](double factor, const std::vector<double>& from, int64_t from_at,
                          std::vector<double>& to, int64_t to_at) {
       for (int64_t d = 0; d < s.head_dim; ++d)
@@ -154,11 +156,20 @@ AttentionTensors Emulation(const AttentionCase& c, const AttentionInputs& inputs
         const int64_t v_row = v_at + j * QkvWidth(s);
         const double p = std::exp(scores[Size(j)] - log_sum_exp);
         const double ds = Rounded(p * (dot(inputs.dout, out_row, inputs.qkv, v_row) - delta));
-        add(Rounded(p), inputs.dout, out_row, result.dqkv, v_row);
-        add(scale * ds, inputs.qkv, q_row, result.dqkv, k_row);
+        add(Rounded(p), inputs.dout, out_row, dv, j * s.head_dim);
+        add(scale * ds, inputs.qkv, q_row, dk, j * s.head_dim);
         add(scale * ds, inputs.qkv, k_row, result.dqkv, q_row);
       }
     }
+    const auto add_head = [&](const std::vector<double>& from, int64_t to_at) {
+      for (int64_t at = 0; at < length * s.head_dim; ++at) {
+        const double value = from[Size(at)];
+        result.dqkv[Size(to_at + at / s.head_dim * QkvWidth(s) + at % s.head_dim)] +=
+            c.rounds_heads ? Rounded(value) : value;
+      }
+    };
+    add_head(dk, k_at);
+    add_head(dv, v_at);
   });
   for (double& value : result.dqkv) value = Rounded(value);
   return result;

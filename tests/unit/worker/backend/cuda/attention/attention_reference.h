@@ -19,6 +19,8 @@ struct AttentionCase {
   AttentionShape shape;
   std::vector<int32_t> documents = {};  // Lengths of each sequence's documents; empty: one.
   double spread = 1;                    // Standard deviation of queries and keys.
+  // The provider rounds dk and dv of every query head to bf16 before it adds up a group's.
+  bool rounds_heads = false;
 };
 
 struct AttentionInputs {

@@ -20,8 +20,7 @@ CudaBenchOptions SmallBench() {
   options.micro_batch_sequences = 1;
   options.batch_sequences = 2;
   options.steps = 1;
-  options.rates = {
-      .product = 16, .copy_bytes = 4096, .mma_iterations = 1, .sustained_seconds = 1e-6};
+  options.rates = {.product = 16, .copy_bytes = 4096, .mma_iterations = 1};
   options.make_gemm = MakeTestGemm;
   return options;
 }
@@ -46,26 +45,25 @@ TEST(CudaBenchTest, FiguresFollowFromTheTimes) {
 
   const json& rates = bench.at("rates");
   double roofline = 0;
-  double burst = 0;
+  double together = 0;
   double products = 0;  // FLOPs of all products and attention.
   for (const json& kernel : bench.at("kernels")) {
     SCOPED_TRACE(kernel.dump());
     const double alone = 1e-6 * kernel.at("microseconds").get<double>();
     const double calls = kernel.at("calls_per_step");
     EXPECT_GT(alone, 0);
+    together += alone * calls;
     EXPECT_NEAR(kernel.at("milliseconds_per_step").get<double>(), 1e3 * alone * calls, 1e-9);
     const bool copies = kernel.at("limit") == "copy";
     if (copies) {
       const double bytes = 1e9 * kernel.at("gb_per_s").get<double>() * alone;
       const double least = bytes / (1e9 * rates.at("copy_gb_per_s").get<double>());
       roofline += calls * least;
-      burst += calls * least;
       EXPECT_NEAR(kernel.at("limit_fraction").get<double>() * alone / least, 1, 1e-6);
     } else {
       const double flops = 1e12 * kernel.at("tflops").get<double>() * alone;
-      const double least = flops / (1e12 * rates.at("burst_gemm_tflops").get<double>());
-      roofline += calls * flops / (1e12 * rates.at("gemm_tflops").get<double>());
-      burst += calls * least;
+      const double least = flops / (1e12 * rates.at("gemm_tflops").get<double>());
+      roofline += calls * least;
       if (kernel.at("limit") == "products") {
         EXPECT_NEAR(kernel.at("limit_fraction").get<double>() * alone / least, 1, 1e-6);
       }
@@ -74,12 +72,28 @@ TEST(CudaBenchTest, FiguresFollowFromTheTimes) {
   }
   EXPECT_NEAR(bench.at("roofline_seconds_per_step").get<double>() / roofline, 1, 1e-6);
   EXPECT_NEAR(bench.at("roofline_fraction").get<double>() * seconds / roofline, 1, 1e-6);
-  EXPECT_NEAR(bench.at("burst_roofline_fraction").get<double>() * seconds / burst, 1, 1e-6);
+  EXPECT_NEAR(bench.at("kernels_fraction").get<double>() * seconds / together, 1, 1e-6);
+  ASSERT_EQ(bench.at("rates_spread").size(), rates.size());
+  for (const auto& [name, spread] : bench.at("rates_spread").items()) {
+    EXPECT_GE(spread.get<double>(), 0) << name;
+    EXPECT_LT(spread.get<double>(), 1) << name;
+  }
   // The kernels' counts and the formula agree but for attention, whose backward pass has five
   // products against the formula's four, and whose diagonal counts whole here.
   const double formula = bench.at("flops_per_token").get<double>() * 2 * 8;
   EXPECT_GE(products, formula);
   EXPECT_LT(products, 1.05 * formula);
+}
+
+TEST(CudaBenchTest, WithMuonNoRowIsAdamWs) {
+  CudaBenchOptions options = SmallBench();
+  options.device = DiscoverDevices({0}, *FileSystem::Real()).value().front();
+  options.muon = true;
+  const absl::StatusOr<json> result = BenchTraining(options);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->at("optimizer"), "muon");
+  EXPECT_EQ(result->at("step_seconds").size(), 1U);
+  for (const json& kernel : result->at("kernels")) EXPECT_NE(kernel.at("name"), "AdamW");
 }
 
 TEST(CudaBenchTest, OptionsThatCannotBeAreRefused) {

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
@@ -81,6 +82,15 @@ class CudnnPlansTest : public ::testing::Test {
   }
 };
 
+// A backward pass with equal bits on Blackwell came with 9.18. A worker takes its own kernels there
+// until then (attention_choice.h).
+bool HasEqualBitsOnBlackwell() {
+  int major = 0;
+  int minor = 0;
+  std::sscanf(CudnnName().c_str(), "cuDNN %d.%d", &major, &minor);
+  return 100 * major + minor >= 918;
+}
+
 TEST_F(CudnnPlansTest, HasPlansWithTheSameBitsEveryTimeAndInAnyOrderForEveryGpuThatWeBuildFor) {
   if (const absl::Status opened = OpenCudnn(); !opened.ok()) GTEST_SKIP() << opened;
   for (const auto& [capability, multiprocessors] : {std::pair(80, 108), {90, 132}, {100, 148}}) {
@@ -89,7 +99,11 @@ TEST_F(CudnnPlansTest, HasPlansWithTheSameBitsEveryTimeAndInAnyOrderForEveryGpuT
           AttentionShape{8, 1024, 16, 8, 128}, AttentionShape{1, 1000, 4, 1, 40}}) {
       const absl::Status status = PlanFor(capability, multiprocessors, shape);
       if (absl::StrContains(status.message(), "libcuda")) GTEST_SKIP() << "there is no driver";
-      EXPECT_TRUE(status.ok()) << capability << ", " << shape.length << ": " << status;
+      if (capability < 100 || HasEqualBitsOnBlackwell()) {
+        EXPECT_TRUE(status.ok()) << capability << ", " << shape.length << ": " << status;
+      } else {
+        EXPECT_TRUE(absl::IsFailedPrecondition(status)) << CudnnName() << ": " << status;
+      }
       const absl::Status any_order = PlanFor(capability, multiprocessors, shape, false);
       EXPECT_TRUE(any_order.ok()) << capability << ", " << shape.length << ": " << any_order;
     }
@@ -131,7 +145,8 @@ TEST_F(CudnnAttentionTest, IsLikeTheOracle) {
     DeviceMemory memory;
     const auto provider = Make(shape, memory);
     ASSERT_NE(provider, nullptr);
-    ExpectLikeOracle(*provider, {.shape = shape});
+    // Its graph keeps dk and dv of every query head in bf16 before it adds up a group's.
+    ExpectLikeOracle(*provider, {.shape = shape, .rounds_heads = true});
   }
 }
 
