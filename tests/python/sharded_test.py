@@ -75,7 +75,8 @@ class ShardedTest(unittest.TestCase):
             self.assertGreater(len(alone[0]), 10)
             for size, shard in ways[dtype]:
                 with self.subTest(dtype=dtype, size=size, shard=shard):
-                    self.assertEqual(self.trained(dtype, size, f"--shard={shard}"), alone)
+                    self.assertEqual(self.trained(dtype, size, f"--shard={shard}", "--evaluate"),
+                                     alone)
 
     def test_a_process_that_ends_fails_the_site(self):
         for how in ("--fail=7", "--die=7"):

@@ -4,10 +4,12 @@ processes of one site.
 
 usage: torch_trainer.py ADDRESS [--checkpoint FILE] [--every N] [--hold STEP] [--dtype NAME]
                         [--shard fsdp|ddp] [--fail STEP] [--die STEP] [--freeze STEP]
+                        [--evaluate]
 
 Gradients are a function of step and place, the same for every way to shard. With RANK and
 WORLD_SIZE set, it is one process of the site. At step HOLD it waits for its end; at step FAIL the
 last process raises, at step DIE it is gone, from step FREEZE on it trains less.
+Forward passes of --evaluate, before it joins and of published values, change nothing.
 """
 import argparse
 import hashlib
@@ -19,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 import causeway.torch as cw
-from models import small_model, synthetic_gradients, whole
+from models import small_model, synthetic_gradients, tokens, whole
 
 
 def main(arguments=None):
@@ -31,6 +33,7 @@ def main(arguments=None):
     parser.add_argument("--fail", type=int, default=-1)
     parser.add_argument("--die", type=int, default=-1)
     parser.add_argument("--freeze", type=int, default=-1)
+    parser.add_argument("--evaluate", action="store_true")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--shard")
     options = parser.parse_args(arguments)
@@ -50,6 +53,8 @@ def main(arguments=None):
         model = torch.nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     site = cw.join(options.address, model, optimizer, id="s", tokens_per_step=12 // size)
+    if options.evaluate:
+        model(tokens(0))
     parts = {"model": model, "optimizer": optimizer}
     if options.checkpoint and os.path.exists(options.checkpoint):
         saved = torch.load(options.checkpoint, weights_only=True)
@@ -73,6 +78,9 @@ def main(arguments=None):
                 raise ValueError("this process has no more data")
             if step == options.die and rank == size - 1:
                 os.kill(os.getpid(), signal.SIGKILL)
+            if options.evaluate and step % 3 == 0:
+                with site.published(), torch.no_grad():
+                    model(tokens(step))
             if step == options.freeze and rank == size - 1:
                 next(model.parameters()).requires_grad_(False)
             synthetic_gradients(model, step)

@@ -2,7 +2,9 @@
 
 import copy
 import importlib.util
+import logging
 import threading
+import types
 import unittest
 
 import torch
@@ -91,6 +93,10 @@ class NamesTest(InOneProcess):
         self.assertEqual(self.names(torch.compile(wrapped)), NAMES)
         cw.join("h:1", wrapped, optimizer, id="s")  # The optimizer is the model's.
         self.assertEqual(self.names(Accelerator(cpu=True).prepare(two_layers())), NAMES)
+
+    def test_names_that_are_handed_over(self):
+        model = torch.compile(two_layers())
+        self.assertEqual(self.names(dict(model.named_parameters())), NAMES)
 
     def test_a_module_of_that_name_is_no_wrapper(self):
         self.assertEqual(self.names(nn.ModuleDict({"module": nn.Linear(2, 2)})),
@@ -222,6 +228,22 @@ class ChangedTest(unittest.TestCase):
         tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
         cw.join("h:1", tensors, torch.optim.SGD(model.parameters(), lr=0.1), id="s")
 
+    def test_a_model_that_nobody_trains_is_mentioned(self):
+        for trained in (False, True):
+            model = self.model()
+            trains = model if trained else copy.deepcopy(model)
+            optimizer = self.sgd(trains)
+            _, site = self.site(model, None)
+            with self.assertLogs("causeway") as caught, site:
+                logging.getLogger("causeway").warning("one line that is always there")
+                while not site.should_stop:
+                    loss_of(trains, site.current_step).backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    site.step()
+            about = [line for line in caught.output if "nothing has changed" in line]
+            self.assertEqual(len(about), 0 if trained else 1, about)
+
     def test_new_memory_is_no_change(self):
         start = self.model()
         plain, model = copy.deepcopy(start), copy.deepcopy(start)
@@ -300,12 +322,29 @@ class MastersTest(unittest.TestCase):
         model = bfloat16()
         for message, make in {
                 "the model's weight is not in the optimizer.*masters=": Wrapper,
-                "Own.master is an fp32 copy of weight.*masters=": Own}.items():
+                "Own.master is a copy of weight.*masters=": Own}.items():
             with self.assertRaisesRegex(causeway.InvalidArgument, message):
                 cw.join("h:1", model, make(model.weight), id="s")
+            with self.assertRaisesRegex(causeway.InvalidArgument, message):
+                cw.join("h:1", model.float(), make(model.weight), id="s")
+            model.bfloat16()
             with self.assertRaisesRegex(causeway.InvalidArgument, message.split(".*")[0]):
                 site = cw.join("h:1", model, None, id="s")
                 site.look_at(make(model.weight))  # As the callbacks do.
+
+    @needs("transformers", "accelerate", "lightning")
+    def test_callbacks_look_at_the_optimizers(self):
+        from causeway import lightning, transformers
+        model = bfloat16()
+        optimizer = Own(model.weight)
+        arguments = types.SimpleNamespace(output_dir="/nowhere")
+        state = types.SimpleNamespace(global_step=0, num_input_tokens_seen=0)
+        with self.assertRaisesRegex(causeway.InvalidArgument, "Own.master is a copy of weight"):
+            transformers.CausewayCallback("h:1", id="s").on_train_begin(
+                arguments, state, types.SimpleNamespace(), model=model, optimizer=optimizer)
+        trainer = types.SimpleNamespace(optimizers=[optimizer], global_step=0)
+        with self.assertRaisesRegex(causeway.InvalidArgument, "Own.master is a copy of weight"):
+            lightning.CausewayCallback("h:1", id="s").on_train_start(trainer, model)
 
     def test_what_libraries_do_to_parameters_is_known(self):
         """The attributes that DeepSpeed and Megatron add, and ScheduleFree's groups."""
@@ -328,7 +367,7 @@ class MastersTest(unittest.TestCase):
         model = bfloat16()
         run = self.run_of(ALONE, initial=values_of(bfloat16(2.0)))
         optimizer = Own(model.weight, lazy=True)
-        with self.assertRaisesRegex(causeway.Refused, "Own.master is an fp32 copy of weight"):
+        with self.assertRaisesRegex(causeway.Refused, "Own.master is a copy of weight"):
             with cw.join(run.address, model, optimizer, id="s") as site:
                 model.weight.grad = torch.ones_like(model.weight)
                 optimizer.step()
@@ -345,6 +384,16 @@ class MastersTest(unittest.TestCase):
                 optimizer.step()
                 site.step()
         self.assertEqual(site.current_step, 0)
+
+    def test_who_knows_better_trains_on(self):
+        model = bfloat16(3.0)
+        run = self.run_of(ALONE, initial=values_of(bfloat16(2.0)))
+        optimizer = Own(model.weight)
+        with cw.join(run.address, model, optimizer, id="s", masters={}) as site:
+            while not site.should_stop:
+                model.weight.grad = torch.ones_like(model.weight)
+                optimizer.step()
+        self.assertTrue(site.finished)
 
     def two(self, run, train):
         """`train(name, direction)` in two threads; what they raised."""

@@ -185,7 +185,8 @@ def join(coordinator: str, model: Union[nn.Module, Mapping[str, torch.Tensor]],
         rename: from the model's names to the run's, if they differ.
         masters: if the optimizer trains fp32 masters of bfloat16 or float16 parameters, these, by
             the model's names, or a function from a parameter to its master or None. Masters are
-            then what is synchronized, and parameters their rounded copies.
+            then what is synchronized, and parameters their rounded copies. {}: there are none, and
+            an optimizer that looks as if it had some is not refused.
         state: what `site.state_dict()` gave, to continue from. Restore model and optimizer before.
         options: threads, connections, max_upload_mbit, max_download_mbit, connect_timeout_s,
             drain_timeout_s, congestion_control, metrics, output, tensorboard and insecure, as in

@@ -15,6 +15,7 @@ from causeway import errors
 _WRAPPERS = {
     "DistributedDataParallel": "module",    # torch's, apex's, Megatron's
     "DataParallel": "module",
+    "ShardedDataParallel": "module",        # fairscale's
     "OptimizedModule": "_orig_mod",         # torch.compile
     "ActivationWrapper": "_checkpoint_wrapped_module",
     "FullyShardedDataParallel": "_fsdp_wrapped_module",
@@ -71,6 +72,12 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     """The part of a tensor that is in this process, on its own storage, without gradients."""
     tensor = tensor.detach()
     return tensor.to_local() if is_dtensor(tensor) else tensor
+
+
+def plain_name(name: str) -> str:
+    """A name without what wrappers add, where that can be nothing else."""
+    return ".".join(part for part in name.split(".")
+                    if not part.startswith("_") or part not in _WRAPPERS.values())
 
 
 def _is(module: nn.Module, kind: str) -> bool:
@@ -167,7 +174,7 @@ def trained_tensors(model: Model, buffers: Union[bool, Iterable[str]] = False,
                     raise invalid(f"buffers names {name!r}, which the model does not have")
                 named.append((name, have[name]))
     else:
-        named = list(model.items())
+        named = [(plain_name(name), tensor) for name, tensor in model.items()]
     if isinstance(masters, Mapping):
         unknown = set(masters) - {name for name, _ in named}
         if unknown:

@@ -228,6 +228,8 @@ class TorchValues:
             return
         # No process hands anything over unless all of them still have the right tensors.
         self._team.agree(self.check)
+        self._watch.before_read(span.tensor for fragment in fragments
+                                for span in self._fragments[fragment])
         for fragment in fragments:
             self._gather(self._fragments[fragment], self._arena)
 

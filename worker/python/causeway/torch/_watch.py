@@ -8,6 +8,8 @@ train something else than the run.
 
 from __future__ import annotations
 
+import functools
+import logging
 import operator
 import weakref
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence
@@ -20,10 +22,11 @@ from causeway import errors
 from causeway.torch._parameters import Model, Trained, invalid, is_dtensor, local, named_modules
 from causeway.torch._parameters import reshard, sharded_modules, wrapped
 
+log = logging.getLogger("causeway")
 # Sampled values of a tensor.
 _SAMPLE = 64
 # A write is undone if the next step leaves less than this part of it (of its square).
-_LEFT = 0.04
+_LEFT = 0.01
 # How deep and far an optimizer is searched for copies of parameters.
 _DEPTH = 5
 _OBJECTS = 100_000
@@ -139,35 +142,38 @@ def _tensors_in(entry: Any) -> Iterator[Tuple[str, torch.Tensor]]:
 
 
 def refuse_copies(optimizers: Iterable[Any], trained: Sequence[Trained]) -> None:
-    """Raises InvalidArgument if an optimizer holds an fp32 copy of a parameter of two bytes.
+    """Raises InvalidArgument if an optimizer holds a copy of a parameter in fp32.
 
-    Every value is compared, so this is for the join and the first step.
+    Every value is compared, so this is for the join and, with parameters of two bytes, for the first
+    step.
     """
-    low = [entry for entry in trained if entry.copy is None and entry.tensor.element_size() == 2]
     searched = [optimizer for optimizer in optimizers
                 if not type(optimizer).__module__.startswith("torch.optim.")]
-    if not low or not searched:
+    if not trained or not searched:
         return
+    own = {_storage(entry.tensor) for entry in trained}
     by_size: Dict[int, List[Trained]] = {}
-    for entry in low:
-        if local(entry.tensor).numel() > 1:
-            by_size.setdefault(local(entry.tensor).numel(), []).append(entry)
+    for entry in trained:
+        by_size.setdefault(local(entry.tensor).numel(), []).append(entry)
     for optimizer in searched:
         for where, tensor in _tensors_in(optimizer):
-            if tensor.dtype not in (torch.float32, torch.float64) or tensor.is_meta:
+            if tensor.dtype not in (torch.float32, torch.float64) or tensor.is_meta or \
+                    _storage(tensor) in own:
                 continue
-            found = _copied(local(tensor.detach()), low, by_size)
+            values = local(tensor.detach())
+            # A flat copy begins with one of them.
+            found = _copied(values, trained if values.dim() == 1 else
+                            by_size.get(values.numel(), ()))
             if found is not None:
                 raise invalid(
-                    f"{where} is an fp32 copy of {found.name}, which is of {found.tensor.dtype}: an "
-                    "optimizer that trains copies writes them over what the run gives. If it does, "
+                    f"{where} is a copy of {found.name}, of {values.dtype}: an optimizer that trains "
+                    "copies writes them over what the run gives. If it does, "
                     f"{_MASTERS}; if not, masters={{}}")
 
 
-def _copied(values: torch.Tensor, low: Sequence[Trained],
-            by_size: Dict[int, List[Trained]]) -> Optional[Trained]:
-    """The parameter of which `values` is a copy; a flat one may begin with it."""
-    for entry in low if values.dim() == 1 else by_size.get(values.numel(), ()):
+def _copied(values: torch.Tensor, among: Iterable[Trained]) -> Optional[Trained]:
+    """That with which `values` begins."""
+    for entry in among:
         own = local(entry.tensor).reshape(-1)
         if 2 <= own.numel() <= values.numel() and bool(own.any()) and \
                 all(torch.equal(values.reshape(-1)[:end].to(own.device, own.dtype), own[:end])
@@ -194,6 +200,11 @@ def _address(tensor: torch.Tensor) -> int:
     if type(tensor) is not nn.Parameter and is_dtensor(tensor):
         tensor = tensor._local_tensor
     return tensor.data_ptr()
+
+
+def _side_by_side(*samples: Dict[int, torch.Tensor]) -> List[torch.Tensor]:
+    """Those of all places of the last one, one after the other."""
+    return [torch.cat([of[place] for place in samples[-1]]) for of in samples]
 
 
 class Watch:
@@ -223,9 +234,11 @@ class Watch:
         self._before: Dict[int, torch.Tensor] = {}
         self._after: Dict[int, torch.Tensor] = {}
         self._views: Dict[int, Optional[torch.Tensor]] = {}
-        self._results: List[Tuple[str, torch.Tensor, Any, bool]] = []
+        self._since: Dict[int, torch.Tensor] = {}
+        self._results: List[Tuple[Callable[..., None], torch.Tensor, Any]] = []
         self._undone = 0
         self._joined = False
+        self._warned = False
         self._searched = False
         self.look_at(optimizers)
 
@@ -242,12 +255,9 @@ class Watch:
         problem = self._foreign()
         if problem is not None:
             raise invalid(problem)
-        self._search()
-        self._remember()
-
-    def _search(self) -> None:
         if not self._masters:
             refuse_copies(self._layers, self._trained)
+        self._remember()
 
     def _remember(self) -> None:
         self._modules = [module for _, module in named_modules(self._model)] \
@@ -292,7 +302,8 @@ class Watch:
         self.reshard()
         if self._facts().same(self._then):
             return False
-        self._views.clear()
+        for samples in (self._views, self._before, self._since):
+            samples.clear()  # Memory may be laid out otherwise now.
         unsent = ". Nothing of this step was sent" if sends else ""
         here = {id(tensor) for tensor in _all_in(self._model)}
         for entry in self._trained:
@@ -384,6 +395,7 @@ class Watch:
 
     def after_write(self) -> None:
         self._after = self._sampled(self._before)
+        self._since.update(self._after)
 
     def joined(self) -> None:
         """All that was written so far was what the site joined with."""
@@ -397,44 +409,65 @@ class Watch:
         """
         for optimizer in [own for own, steps in self._others.items() if steps > 0]:
             self._others[optimizer] = 0
-        if not self._before and not self._results:
-            return
-        if not self._searched:
-            self._searched = True  # Masters that the first step made.
-            try:
-                self._search()
-            except errors.InvalidArgument as error:
-                raise _refused(error.message) from None
         if self._before:
-            result = self._left()
-            event = None
-            if result.is_cuda:
-                stream = torch.cuda.current_stream(result.device)
-                result = torch.empty(result.shape, pin_memory=True).copy_(result, non_blocking=True)
-                event = stream.record_event()
-            name = self._trained[next(iter(self._before))].name
-            self._results.append((name, result, event, not self._joined))
+            if not self._searched and not self._masters:
+                # Masters that the first step made. In fp32 it may keep what it began with.
+                try:
+                    refuse_copies(self._layers, [entry for entry in self._trained
+                                                 if entry.tensor.element_size() == 2])
+                except errors.InvalidArgument as error:
+                    raise _refused(error.message) from None
+            self._searched = True
+            now = self._sampled(self._before)
+            if now:
+                self._later(functools.partial(self._judge, self._trained[min(now)].name,
+                                              not self._joined), self._left(now))
             self._joined = True
             self._before.clear()
         while self._results and (self._results[0][2] is None or self._results[0][2].query()):
-            name, result, _, joining = self._results.pop(0)
-            self._judge(name, joining, *result.tolist())
+            judge, figures, _ = self._results.pop(0)
+            judge(*figures.tolist())
+
+    def before_read(self, tensors: Iterable[int]) -> None:
+        """Warns once if no step has changed anything of these tensors since the run gave them."""
+        if self._warned:
+            return
+        now = self._sampled(place for place in set(tensors) if place in self._since)
+        if now:
+            then, values = _side_by_side(self._since, now)
+            self._later(functools.partial(self._warn, self._trained[min(now)].name),
+                        (values != then).sum().reshape(1))
+
+    def _warn(self, name: str, changed: int) -> None:
+        if changed == 0 and not self._warned:
+            self._warned = True
+            log.warning("nothing has changed %s, and what is sent with it, since the run gave it "
+                        "values: does the optimizer train this model?", name)
+
+    def _later(self, judge: Callable[..., None], figures: torch.Tensor) -> None:
+        """Calls `judge` with `figures`, as soon as they are on the host, after a step."""
+        event = None
+        if figures.is_cuda:
+            stream = torch.cuda.current_stream(figures.device)
+            figures = torch.empty(figures.shape, dtype=figures.dtype, pin_memory=True).copy_(
+                figures, non_blocking=True)
+            event = stream.record_event()
+        self._results.append((judge, figures, event))
 
     @torch.no_grad()
-    def _left(self) -> torch.Tensor:
+    def _left(self, now: Dict[int, torch.Tensor]) -> torch.Tensor:
         """Squares of how far values now are from those before they were written over and of how far
         that went, of those that it changed; their number, and that of all sampled ones."""
-        places = list(self._before)
-        before, given, now = (torch.cat([values[place] for place in places]) for values in
-                              (self._before, self._after, self._sampled(places)))
+        before, given, values = _side_by_side(self._before, self._after, now)
         moved = given - before
         changed = moved != 0
-        return torch.stack([((now - before) * changed).square().sum(), moved.square().sum(),
-                            changed.sum().float(), torch.full_like(moved[0], now.numel())])
+        return torch.stack([((values - before) * changed).square().sum(), moved.square().sum(),
+                            changed.sum().float(), torch.full_like(moved[0], moved.numel())])
 
     def _judge(self, name: str, joining: bool, left: float, moved: float, count: float,
                sampled: float) -> None:
-        if not (moved > 0 and count >= 8 and 4 * count >= sampled):
+        told_none = self._masters and all(entry.copy is None for entry in self._trained)
+        if told_none or not (moved > 0 and count >= 8 and 4 * count >= sampled):
             return
         self._undone = self._undone + 1 if left <= _LEFT * moved else 0
         # Training that happens to go back once after a merge is no master.
@@ -442,7 +475,7 @@ class Watch:
             raise _refused(
                 f"the optimizer's step brought {name} back to what it was before the run gave it "
                 "other values: it trains masters of its own (DeepSpeed, apex O2, Megatron, "
-                f"Lookahead). Take one without, or {_MASTERS}")
+                f"Lookahead). Take one without, or {_MASTERS}; if it has none, masters={{}}")
 
     @torch.no_grad()
     def _sampled(self, places: Iterable[int]) -> Dict[int, torch.Tensor]:
