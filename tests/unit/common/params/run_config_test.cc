@@ -2,6 +2,7 @@
 
 #include <tuple>
 
+#include "common/params/fragment_plan.h"
 #include "common/params/presets.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -165,6 +166,35 @@ TEST(RunConfigHash, KeepsItsValueAndSeesEveryField) {
         "outer { learning_rate: 0.5 }", "membership { grace_ms: 1 }", "model { z_loss: 0.001 }"}) {
     EXPECT_NE(RunConfigHash(Parsed(change, config)), RunConfigHash(config)) << change;
   }
+}
+
+// The example of docs/formats.md: whoever writes the text by its rules gets this hash.
+TEST(RunConfigHash, IsThatOfTheTextWhoseRulesThePageStates) {
+  const char* const text = R"(train {
+  steps: 1000
+  learning_rate: 0.001
+  epsilon: 1e-08
+  weight_decay: 0
+}
+sync {
+  pattern: STRIDED
+  fragments: 1
+}
+tensors {
+  tensor {
+    name: "h.0/caf\303\251"
+    shape: 64
+    shape: 3
+  }
+  tensor {
+    name: "scale"
+  }
+}
+)";
+  const v1::RunConfig config = Parsed(text);
+  EXPECT_EQ(FormatRunConfig(config), text);
+  EXPECT_EQ(RunConfigHash(config), 0x7d01e3b5dbe8df83U);
+  EXPECT_EQ(FragmentPlan::Create(config)->hash(), 0xd9419e014e377ca9U);
 }
 
 TEST(FormatRunConfig, TheHashOfAConfigurationWithoutTheNewerFieldsDoesNotChange) {
