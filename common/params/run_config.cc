@@ -251,8 +251,8 @@ absl::Status CompleteSync(int blocks, absl::string_view where, v1::SyncConfig& s
     return Bad("sync.error_feedback",
                "true with codec_up TOPK2 (63 of 64 values would be lost without it)", "false");
   }
-  if (sync.codec_down() == v1::LM2 || sync.codec_down() == v1::TOPK2) {
-    return Bad("sync.codec_down", "a codec of 4 bits or more (2-bit answers diverge)",
+  if (sync.codec_down() == v1::TOPK2) {
+    return Bad("sync.codec_down", "a codec that carries every value",
                v1::Codec_Name(sync.codec_down()));
   }
   if (sync.error_feedback() && !sync.has_error_feedback_decay()) {

@@ -99,7 +99,7 @@ v1::RunConfig SmallRun(uint8_t choice) {
   sync.set_steps_between_syncs(3);
   sync.set_fragments(1 + choice / 8 % 2);
   sync.set_codec_up(kUp[choice % 8]);
-  sync.set_codec_down(v1::INT4);
+  sync.set_codec_down(choice / 32 % 2 == 1 ? v1::LM2 : v1::INT4);
   sync.set_error_feedback(FindCodec(sync.codec_up()).ok() &&
                           FindCodec(sync.codec_up()).value()->needs_error_feedback());
   config.mutable_membership()->set_start_workers(1);

@@ -44,11 +44,11 @@ constexpr NamedText kConfigurations[] = {
       sync { pattern: BALANCED fragments: 4 steps_between_syncs: 6 overlap_steps: 5 mixing: 0.5
              codec_up: INT8 codec_down: FP32 }
       train { seed: 4 clip_norm: -1 })"},
-    // 2 bits up, fragments of several codec chunks.
-    {"lm2-int4-feedback", R"(
+    // 2 bits both ways, fragments of several codec chunks.
+    {"lm2-feedback", R"(
       model { width: 32 mlp_width: 48 }
       sync { pattern: BALANCED fragments: 2 steps_between_syncs: 8 overlap_steps: 5 mixing: 0.5
-             codec_up: LM2 codec_down: INT4 error_feedback: true }
+             codec_up: LM2 codec_down: LM2 error_feedback: true }
       outer { momentum: 0.6 }
       train { seed: 5 })"},
     // Few values at a time, with the decay and the outer optimizer that this needs.

@@ -272,8 +272,10 @@ TEST(ConfigWarnings, NeutralSettingsHaveNone) {
   EXPECT_THAT(WarningsOf(""), IsEmpty());
   EXPECT_THAT(WarningsOf("outer { learning_rate: 1 momentum: 0 } sync { steps_between_syncs: 1 }"),
               IsEmpty());
-  EXPECT_THAT(WarningsOf("sync { codec_up: LM2 error_feedback: true overlap_steps: 50 }"),
+  EXPECT_THAT(WarningsOf("sync { codec_up: LM2 codec_down: LM2 error_feedback: true "
+                         "overlap_steps: 50 }"),
               IsEmpty());
+  EXPECT_THAT(WarningsOf("sync { codec_down: LM2 }"), IsEmpty()) << "theta is feedback enough";
   EXPECT_THAT(WarningsOf("sync { codec_up: TOPK2 error_feedback: true }"), IsEmpty());
 }
 

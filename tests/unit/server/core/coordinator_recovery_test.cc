@@ -16,12 +16,14 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST(CoordinatorRecoveryTest, ARunOfManyDeathsEndsInTheSameBits) {
-  for (const v1::Codec codec : {v1::INT4, v1::FP32, v1::E3M0}) {
-    const auto with_codec = [&](v1::RunConfig& config) {
-      config.mutable_sync()->set_codec_up(codec);
+  for (const auto& [up, down] : {std::pair(v1::INT4, v1::INT4), std::pair(v1::FP32, v1::LM2),
+                                 std::pair(v1::E3M0, v1::INT4)}) {
+    const auto with_codecs = [up = up, down = down](v1::RunConfig& config) {
+      config.mutable_sync()->set_codec_up(up);
+      config.mutable_sync()->set_codec_down(down);
     };
-    TwoWorkers undisturbed(with_codec);
-    TwoWorkers disturbed(with_codec);
+    TwoWorkers undisturbed(with_codecs);
+    TwoWorkers disturbed(with_codecs);
     for (int step = 0; step < 24; ++step) {
       undisturbed.TrainBoth(1);
       disturbed.TrainBoth(1);

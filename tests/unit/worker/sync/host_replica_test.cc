@@ -123,7 +123,7 @@ TEST_P(StagedAnswers, GiveTheBitsOfThoseThatAreNotAndChangeNothingBefore) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, StagedAnswers,
-                         testing::Values("codec_down: FP32", "codec_down: INT4",
+                         testing::Values("codec_down: FP32", "codec_down: LM2",
                                          "codec_down: INT4 keep_in_flight: 0.5"));
 
 TEST(HostReplica, RefusesADamagedAnswerWhenItIsStaged) {
