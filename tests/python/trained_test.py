@@ -104,7 +104,8 @@ class NamesTest(InOneProcess):
 
     def test_buffers_have_plain_names(self):
         model = nn.DataParallel(nn.Sequential(nn.BatchNorm1d(4)))
-        self.assertEqual([entry.name for entry in cw.trained_tensors(model, buffers=["0.running_var"])],
+        trained = cw.trained_tensors(model, buffers=["0.running_var"])
+        self.assertEqual([entry.name for entry in trained],
                          ["0.weight", "0.bias", "0.running_var"])
 
 
@@ -510,9 +511,9 @@ class MastersTest(unittest.TestCase):
 
 
 class ShardedInOneProcessTest(InOneProcess):
-    def losses(self, shards, before=None, evaluates=False):
+    def losses(self, shards, before=None, evaluates=False, fails=False):
         """The losses of a run, with forward passes "before" or "after" the site is made, and
-        evaluations of published values."""
+        evaluations of published values, which are all there is of them or fail midway."""
         from torch.distributed.fsdp import fully_shard
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 8), nn.Sequential(nn.Linear(8, 8), nn.Tanh()),
@@ -529,6 +530,9 @@ class ShardedInOneProcessTest(InOneProcess):
                     for parameter in model.parameters():
                         parameter.fill_(9)  # Replaced by the run's.
             optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+
+            def fail(*_):
+                raise ValueError("evaluation failed")
 
             def evaluate():
                 with torch.no_grad():
@@ -548,6 +552,12 @@ class ShardedInOneProcessTest(InOneProcess):
                         evaluate()  # Of the local values, which the root then keeps whole.
                         with site.published():
                             published.append(evaluate())
+                    if fails and site.current_step % 3 == 2:
+                        hook = model[1].register_forward_pre_hook(fail)
+                        with self.assertRaisesRegex(ValueError, "evaluation failed"):
+                            with site.published():
+                                evaluate()
+                        hook.remove()
                     loss = (model(data) - 1).square().mean()
                     found.append(loss.item())
                     loss.backward()
@@ -562,6 +572,7 @@ class ShardedInOneProcessTest(InOneProcess):
         self.assertNotEqual(published[0], published[1])
         self.assertEqual(self.losses(True), (plain, []))
         self.assertEqual(self.losses(True, evaluates=True), (plain, published))
+        self.assertEqual(self.losses(True, fails=True)[0], plain)
 
     def test_names_and_tensors_of_a_sharded_model(self):
         from torch.distributed.fsdp import fully_shard

@@ -84,8 +84,8 @@ class Group(Solo):
         if error is not None:
             raise error
         if int(failed[0]):
-            raise errors.Aborted("another process of this site cannot go on; its own output says why",
-                                 "ABORTED")
+            raise errors.Aborted("another process of this site cannot go on; its own output says "
+                                 "why", "ABORTED")
 
     def send(self, buffer, rank):
         self._safely(dist.send, buffer, self._ranks[rank])

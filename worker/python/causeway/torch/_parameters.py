@@ -94,8 +94,8 @@ def wrapped(module: nn.Module) -> Optional[nn.Module]:
 
 
 def named_modules(model: nn.Module) -> Iterator[Tuple[str, nn.Module]]:
-    """As nn.Module.named_modules, with the names of the plain model, however it, or a part of it, is
-    wrapped. Wrappers are among the modules, under the name of what they wrap."""
+    """As nn.Module.named_modules, with the names of the plain model, whatever wraps it or a part of
+    it. Wrappers are among the modules, under the name of what they wrap."""
     seen: Set[nn.Module] = set()
     todo: List[Tuple[str, nn.Module]] = [("", model)]
     while todo:
@@ -106,7 +106,8 @@ def named_modules(model: nn.Module) -> Iterator[Tuple[str, nn.Module]]:
         yield name, module
         inner = wrapped(module)
         inside = [(name, inner)] if inner is not None else \
-            [(f"{name}.{child}" if name else child, part) for child, part in module.named_children()]
+            [(f"{name}.{child}" if name else child, part)
+             for child, part in module.named_children()]
         todo.extend(reversed(inside))
 
 
@@ -117,6 +118,15 @@ def reshard(modules: Iterable[nn.Module]) -> None:
     """
     for module in modules:
         module.reshard()
+        state = module._get_fsdp_state()
+        groups = getattr(state, "_fsdp_param_groups", None) or \
+            [getattr(state, "_fsdp_param_group", None)]
+        if all(group is None or group.is_sharded for group in groups):
+            continue
+        # A pass that an exception ended goes on forever, and does not put a root's parameters away.
+        module.set_reshard_after_forward(True, recurse=False)
+        module.reshard()
+        module.set_reshard_after_forward(False, recurse=False)
 
 
 def sharded_modules(model: Model) -> List[nn.Module]:
@@ -161,8 +171,8 @@ def trained_tensors(model: Model, buffers: Union[bool, Iterable[str]] = False,
     reshard(sharded_modules(model))
     if isinstance(model, nn.Module):
         if any(_is(module, "FullyShardedDataParallel") for _, module in named_modules(model)):
-            raise invalid("a part of the model is in FullyShardedDataParallel, whose flat parameters "
-                          "have no names of their own: use fully_shard (FSDP2)")
+            raise invalid("a part of the model is in FullyShardedDataParallel, whose flat "
+                          "parameters have no names of their own: use fully_shard (FSDP2)")
         named = [(name, tensor) for name, tensor in _named(model, "_parameters")
                  if tensor.requires_grad]
         if buffers:
@@ -214,8 +224,8 @@ def _check_tensor(name: str, tensor: torch.Tensor, master: Optional[torch.Tensor
         raise invalid(f"{name} is a flat parameter of FullyShardedDataParallel, which has no "
                       "names of its own: use fully_shard (FSDP2)")
     if hasattr(tensor, "ds_tensor") or hasattr(tensor, "ds_status"):
-        raise invalid(f"{name} is partitioned by DeepSpeed's ZeRO 3: its values are in no tensor of "
-                      "the model. Use fully_shard (FSDP2) to shard it")
+        raise invalid(f"{name} is partitioned by DeepSpeed's ZeRO 3: its values are in no tensor "
+                      "of the model. Use fully_shard (FSDP2) to shard it")
     if isinstance(tensor, nn.parameter.UninitializedTensorMixin):
         raise invalid(f"{name} has no shape yet: run the model once before the site joins")
     if tensor.is_meta:
@@ -232,8 +242,8 @@ def _check_tensor(name: str, tensor: torch.Tensor, master: Optional[torch.Tensor
             master.shape != tensor.shape or local(master).shape != local(tensor).shape:
         found = f"{master.dtype} of {tuple(master.shape)}" if isinstance(master, torch.Tensor) \
             else type(master).__name__
-        raise invalid(f"the master of {name} must be torch.float32 of {tuple(tensor.shape)}, sharded "
-                      f"alike; it is {found}")
+        raise invalid(f"the master of {name} must be torch.float32 of {tuple(tensor.shape)}, "
+                      f"sharded alike; it is {found}")
     if local(master).untyped_storage().data_ptr() == local(tensor).untyped_storage().data_ptr():
         raise invalid(f"the master of {name} is the parameter itself: leave it out of masters")
 
@@ -250,6 +260,20 @@ def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
 
     (a, b), (c, d) = bounds(one), bounds(other)
     return a < d and c < b
+
+
+def storage_of(tensor: torch.Tensor) -> int:
+    return local(tensor).untyped_storage().data_ptr()
+
+
+def all_in(model: Model) -> Iterator[torch.Tensor]:
+    """Parameters and buffers."""
+    if not isinstance(model, nn.Module):
+        yield from model.values()
+        return
+    for _, module in named_modules(model):
+        for tensors in (module._parameters, module._buffers):
+            yield from (tensor for tensor in tensors.values() if tensor is not None)
 
 
 def part_of(entry: Trained, rank: int) -> Part:

@@ -12,29 +12,21 @@ import functools
 import logging
 import operator
 import weakref
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence
-from typing import Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from torch import nn
 
 from causeway import errors
-from causeway.torch._parameters import Model, Trained, invalid, is_dtensor, local, named_modules
-from causeway.torch._parameters import reshard, sharded_modules, wrapped
+from causeway.torch._optimizers import MASTERS, layers_of, refuse_copies, refuse_known
+from causeway.torch._parameters import Model, Trained, all_in, invalid, is_dtensor, local
+from causeway.torch._parameters import named_modules, reshard, sharded_modules, storage_of
 
 log = logging.getLogger("causeway")
 # Sampled values of a tensor.
 _SAMPLE = 64
 # A write is undone if the next step leaves less than this part of it (of its square).
 _LEFT = 0.01
-# How deep and far an optimizer is searched for copies of parameters.
-_DEPTH = 5
-_OBJECTS = 100_000
-_MASTERS = ("hand over the fp32 tensors that it trains: masters={name: tensor, ...}, or a function "
-            "of a parameter")
-_FLAT = ("trains flat copies of the parameters and writes them over what the run gives. Leave bf16, "
-         "fp16 and zero_optimization out of its configuration, or use DistributedDataParallel or "
-         "fully_shard with an optimizer of torch; bfloat16 parameters are trained as they are")
 _SAME = ("A site trains the same tensors from its join to its end: make such a change before it "
          "joins")
 
@@ -43,146 +35,8 @@ def _refused(message: str) -> errors.Error:
     return errors.Refused(message, "FAILED_PRECONDITION")
 
 
-def _storage(tensor: torch.Tensor) -> int:
-    return local(tensor).untyped_storage().data_ptr()
-
-
 def _parameter(entry: Trained) -> torch.Tensor:
     return entry.tensor if entry.copy is None else entry.copy
-
-
-def _all_in(model: Model) -> Iterator[torch.Tensor]:
-    """Parameters and buffers."""
-    if not isinstance(model, nn.Module):
-        yield from model.values()
-        return
-    for _, module in named_modules(model):
-        for tensors in (module._parameters, module._buffers):
-            yield from (tensor for tensor in tensors.values() if tensor is not None)
-
-
-# --- Optimizers with masters of their own ---------------------------------------------------------
-
-
-def _packages(entry: Any) -> Iterator[str]:
-    for kind in type(entry).__mro__:
-        yield kind.__module__.split(".")[0]
-
-
-def _layers(entry: Any) -> List[Any]:
-    """An optimizer and those that it wraps."""
-    layers: List[Any] = []
-    while entry is not None and not any(entry is layer for layer in layers):
-        layers.append(entry)
-        entry = getattr(entry, "optimizer", None)
-    return layers
-
-
-def in_all(optimizers: Iterable[Any], model: Model) -> List[Any]:
-    """These optimizers, those of DeepSpeed's engines around `model`, and those that they wrap."""
-    given = list(optimizers)
-    engine = model if isinstance(model, nn.Module) else None
-    while engine is not None:
-        if "deepspeed" in _packages(engine):
-            given.append(getattr(engine, "optimizer", None))
-        engine = wrapped(engine)
-    return [layer for entry in given for layer in _layers(entry)]
-
-
-def refuse_known(optimizers: Iterable[Any], model: Model, masters: bool) -> None:
-    """Raises InvalidArgument for optimizers and models known to train other values than the model's
-    parameters. `masters`: these were handed over."""
-    for optimizer in optimizers:
-        name, packages = type(optimizer).__name__, set(_packages(optimizer))
-        groups = getattr(optimizer, "param_groups", None) or [{}]
-        if "schedulefree" in packages or "weight_lr_power" in groups[0]:
-            raise invalid(
-                f"{name} averages over its steps: what it trains is z in its state, and what a run "
-                "merges into the parameters is lost in its average. Take the optimizer without that "
-                "(AdamW, SGD): the run averages")
-        if "deepspeed" in packages and (name.startswith("DeepSpeedZeroOptimizer") or
-                                        name in ("BF16_Optimizer", "FP16_Optimizer")):
-            raise invalid(f"DeepSpeed's {name} {_FLAT}")
-        if hasattr(optimizer, "_amp_stash") and not masters and \
-                any(tensor.dtype == torch.float16 for tensor in _all_in(model)):
-            raise invalid("apex keeps fp32 masters of the parameters (O2) and writes them over what "
-                          f"the run gives. Train without apex, or {_MASTERS}")
-    for tensor in () if masters else _all_in(model):
-        if hasattr(tensor, "_hp_mapping"):
-            raise invalid(f"DeepSpeed {_FLAT}")
-        if getattr(tensor, "main_param_sharded", False):
-            raise invalid("Megatron's distributed optimizer has a part of the fp32 masters in each "
-                          "process and writes them over what the run gives: switch it off")
-        if isinstance(getattr(tensor, "main_param", None), torch.Tensor):
-            raise invalid("Megatron keeps fp32 masters of the parameters and writes them over what "
-                          "the run gives. Hand them over: masters=lambda parameter: "
-                          "getattr(parameter, 'main_param', None)")
-
-
-def _tensors_in(entry: Any) -> Iterator[Tuple[str, torch.Tensor]]:
-    """Tensors that an optimizer holds, wherever, and where."""
-    seen = set()
-    todo = [(type(entry).__name__, entry, 0)]
-    while todo and len(seen) < _OBJECTS:
-        where, value, depth = todo.pop()
-        if id(value) in seen or depth > _DEPTH:
-            continue
-        seen.add(id(value))
-        if isinstance(value, torch.Tensor):
-            yield where, value
-        elif isinstance(value, dict):
-            todo.extend((f"{where}[{key!r}]" if isinstance(key, (str, int)) else f"{where}[...]",
-                         inside, depth + 1) for key, inside in value.items())
-        elif isinstance(value, (list, tuple)):
-            todo.extend((f"{where}[{at}]", inside, depth + 1) for at, inside in enumerate(value))
-        elif not isinstance(value, (nn.Module, type)) and hasattr(value, "__dict__") and \
-                not callable(value):
-            todo.extend((f"{where}.{name}", inside, depth + 1)
-                        for name, inside in vars(value).items())
-
-
-def refuse_copies(optimizers: Iterable[Any], trained: Sequence[Trained]) -> None:
-    """Raises InvalidArgument if an optimizer holds a copy of a parameter in fp32.
-
-    Every value is compared, so this is for the join and, with parameters of two bytes, for the first
-    step.
-    """
-    searched = [optimizer for optimizer in optimizers
-                if not type(optimizer).__module__.startswith("torch.optim.")]
-    if not trained or not searched:
-        return
-    own = {_storage(entry.tensor) for entry in trained}
-    by_size: Dict[int, List[Trained]] = {}
-    for entry in trained:
-        by_size.setdefault(local(entry.tensor).numel(), []).append(entry)
-    for optimizer in searched:
-        for where, tensor in _tensors_in(optimizer):
-            if tensor.dtype not in (torch.float32, torch.float64) or tensor.is_meta or \
-                    _storage(tensor) in own:
-                continue
-            values = local(tensor.detach())
-            # A flat copy begins with one of them.
-            found = _copied(values, trained if values.dim() == 1 else
-                            by_size.get(values.numel(), ()))
-            if found is not None:
-                raise invalid(
-                    f"{where} is a copy of {found.name}, of {values.dtype}: an optimizer that trains "
-                    "copies writes them over what the run gives. If it does, "
-                    f"{_MASTERS}; if not, masters={{}}")
-
-
-def _copied(values: torch.Tensor, among: Iterable[Trained]) -> Optional[Trained]:
-    """That with which `values` begins."""
-    for entry in among:
-        own = local(entry.tensor).reshape(-1)
-        if 2 <= own.numel() <= values.numel() and bool(own.any()) and \
-                all(torch.equal(values.reshape(-1)[:end].to(own.device, own.dtype), own[:end])
-                    for end in (min(_SAMPLE, own.numel()), own.numel())):
-            return entry
-    return None
-
-
-# --- What is trained ------------------------------------------------------------------------------
 
 
 class _Facts(NamedTuple):
@@ -248,7 +102,7 @@ class Watch:
         Raises:
             InvalidArgument: one of them trains something else.
         """
-        self._layers.extend(in_all(optimizers, self._model))
+        self._layers.extend(layers_of(optimizers, self._model))
         refuse_known(self._layers, self._model, self._masters)
         self._optimizers = [layer for layer in self._layers
                             if isinstance(layer, torch.optim.Optimizer)]
@@ -305,11 +159,12 @@ class Watch:
         for samples in (self._views, self._before, self._since):
             samples.clear()  # Memory may be laid out otherwise now.
         unsent = ". Nothing of this step was sent" if sends else ""
-        here = {id(tensor) for tensor in _all_in(self._model)}
+        here = {id(tensor) for tensor in all_in(self._model)}
         for entry in self._trained:
             if id(_parameter(entry)) not in here:
-                raise _refused(f"{entry.name} is another tensor than when this site joined, or gone "
-                               f"(load_state_dict(assign=True), a replaced module). {_SAME}{unsent}")
+                raise _refused(f"{entry.name} is another tensor than when this site joined, or "
+                               "gone (load_state_dict(assign=True), a replaced module). "
+                               f"{_SAME}{unsent}")
         if not sends:
             return True
         problem = self._difference() or self._foreign()
@@ -332,31 +187,31 @@ class Watch:
                         "this site joined")
         for name in then:
             if name not in now:
-                return (f"{name} does not require gradients any more, but did when this site joined "
-                        "(if that is so only at times, hand over names and tensors instead of the "
-                        "model)")
+                return (f"{name} does not require gradients any more, but did when this site "
+                        "joined (if that is so only at times, hand over names and tensors instead "
+                        "of the model)")
         return None
 
     def _foreign(self) -> Optional[str]:
         """A line, if an optimizer trains what is not the model's."""
-        known = {id(tensor) for tensor in _all_in(self._model)}
+        known = {id(tensor) for tensor in all_in(self._model)}
         known.update(id(entry.tensor) for entry in self._trained)
-        storages = {_storage(entry.tensor) for entry in self._trained} - {0}
+        storages = {storage_of(entry.tensor) for entry in self._trained} - {0}
         has = {id(tensor) for optimizer in self._optimizers
                for group in optimizer.param_groups for tensor in group["params"]}
         for optimizer in self._optimizers:
             for at, group in enumerate(optimizer.param_groups):
                 for place, tensor in enumerate(group["params"]):
-                    if id(tensor) in known or _storage(tensor) in storages:
+                    if id(tensor) in known or storage_of(tensor) in storages:
                         continue
                     missing = next((f"the model's {entry.name} is not in the optimizer, and "
                                     for entry in self._trained
                                     if not has & {id(entry.tensor), id(entry.copy)}), "")
                     return (f"{missing}{type(optimizer).__name__}.param_groups[{at}]['params']"
-                            f"[{place}], {tensor.dtype} of {tuple(tensor.shape)}, is no tensor of the "
-                            "model. Hand over the optimizer of this model as it is now. If it trains "
-                            f"masters of the parameters: {_MASTERS}. If the site is to have other "
-                            "tensors to itself, leave optimizer out and call site.step()")
+                            f"[{place}], {tensor.dtype} of {tuple(tensor.shape)}, is no tensor of "
+                            "the model. Hand over the optimizer of this model as it is now. If it "
+                            f"trains masters of the parameters: {MASTERS}. If the site is to have "
+                            "other tensors to itself, leave optimizer out and call site.step()")
         return None
 
     def other_step(self, optimizer: torch.optim.Optimizer) -> None:
@@ -372,7 +227,7 @@ class Watch:
             theirs = {id(tensor) for group in optimizer.param_groups for tensor in group["params"]}
             mine = {id(tensor) for own in self._optimizers for group in own.param_groups
                     for tensor in group["params"]}
-            new = {id(tensor) for tensor in _all_in(self._model)} - \
+            new = {id(tensor) for tensor in all_in(self._model)} - \
                 {id(value) for value in self._then.objects}
             if theirs & new:
                 self.check(sends=True)
@@ -475,7 +330,7 @@ class Watch:
             raise _refused(
                 f"the optimizer's step brought {name} back to what it was before the run gave it "
                 "other values: it trains masters of its own (DeepSpeed, apex O2, Megatron, "
-                f"Lookahead). Take one without, or {_MASTERS}; if it has none, masters={{}}")
+                f"Lookahead). Take one without, or {MASTERS}; if it has none, masters={{}}")
 
     @torch.no_grad()
     def _sampled(self, places: Iterable[int]) -> Dict[int, torch.Tensor]:
