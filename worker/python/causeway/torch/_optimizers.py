@@ -19,7 +19,8 @@ MASTERS = ("hand over the fp32 tensors that it trains: masters={name: tensor, ..
             "of a parameter")
 _FLAT = ("trains flat copies of the parameters and writes them over what the run gives. Leave "
          "bf16, fp16 and zero_optimization out of its configuration, or use "
-         "DistributedDataParallel or fully_shard with an optimizer of torch; bfloat16 parameters are trained as they are")
+         "DistributedDataParallel or fully_shard with an optimizer of torch; bfloat16 parameters "
+         "are trained as they are")
 
 
 def _packages(entry: Any) -> Iterator[str]:
