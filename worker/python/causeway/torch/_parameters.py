@@ -119,14 +119,11 @@ def reshard(modules: Iterable[nn.Module]) -> None:
     for module in modules:
         module.reshard()
         state = module._get_fsdp_state()
-        groups = getattr(state, "_fsdp_param_groups", None) or \
-            [getattr(state, "_fsdp_param_group", None)]
-        if all(group is None or group.is_sharded for group in groups):
-            continue
-        # A pass that an exception ended goes on forever, and does not put a root's parameters away.
-        module.set_reshard_after_forward(True, recurse=False)
-        module.reshard()
-        module.set_reshard_after_forward(False, recurse=False)
+        for group in getattr(state, "_fsdp_param_groups", None) or \
+                [getattr(state, "_fsdp_param_group", None)]:
+            if group is not None and not group.is_sharded:
+                # A pass that an exception ended goes on for ever, and reshard spares its root.
+                group._to_sharded()
 
 
 def sharded_modules(model: Model) -> List[nn.Module]:
