@@ -121,7 +121,7 @@ def reshard(modules: Iterable[nn.Module]) -> None:
         state = module._get_fsdp_state()
         for group in getattr(state, "_fsdp_param_groups", None) or \
                 [getattr(state, "_fsdp_param_group", None)]:
-            if group is not None and not group.is_sharded:
+            if group is not None:
                 # A pass that an exception ended goes on for ever, and reshard spares its root.
                 group._to_sharded()
 
