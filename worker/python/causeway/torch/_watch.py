@@ -27,6 +27,7 @@ log = logging.getLogger("causeway")
 _SAMPLE = 64
 # A write is undone if the next step leaves less than this part of it (of its square).
 _LEFT = 0.01
+_NEVER, _UNRELATED = -1, -2
 _SAME = ("A site trains the same tensors from its join to its end: make such a change before it "
          "joins")
 
@@ -84,6 +85,8 @@ class Watch:
         self._masters = masters
         self._optimizers: List[torch.optim.Optimizer] = []
         self._layers: List[Any] = []
+        self._steps = 0
+        # Of optimizers of this process that are not the site's: its step after which they made one.
         self._others: Any = weakref.WeakKeyDictionary()
         self._before: Dict[int, torch.Tensor] = {}
         self._after: Dict[int, torch.Tensor] = {}
@@ -174,6 +177,11 @@ class Watch:
         return True
 
     def _difference(self) -> Optional[str]:
+        for entry in self._trained if isinstance(self._model, nn.Module) else ():
+            if isinstance(_parameter(entry), nn.Parameter) and not _parameter(entry).requires_grad:
+                return (f"{entry.name} does not require gradients any more, but did when this site "
+                        "joined (if that is so only at times, hand over names and tensors instead "
+                        "of the model)")
         now = {entry.name: entry for entry in self._look_up()}
         then = {entry.name: entry for entry in self._trained}
         for name, entry in now.items():
@@ -185,12 +193,9 @@ class Watch:
             if entry.shape != then[name].shape:
                 return (f"{name} has the shape {entry.shape} now, and had {then[name].shape} when "
                         "this site joined")
-        for name in then:
-            if name not in now:
-                return (f"{name} does not require gradients any more, but did when this site "
-                        "joined (if that is so only at times, hand over names and tensors instead "
-                        "of the model)")
-        return None
+        gone = next((name for name in then if name not in now), None)
+        return None if gone is None else \
+            f"{gone} is not trained any more, but was when this site joined"
 
     def _foreign(self) -> Optional[str]:
         """A line, if an optimizer trains what is not the model's."""
@@ -222,8 +227,8 @@ class Watch:
         """
         if any(optimizer is own for own in self._optimizers):
             return
-        steps = self._others.get(optimizer)
-        if steps is None:
+        last = self._others.get(optimizer)
+        if last is None:
             theirs = {id(tensor) for group in optimizer.param_groups for tensor in group["params"]}
             mine = {id(tensor) for own in self._optimizers for group in own.param_groups
                     for tensor in group["params"]}
@@ -231,15 +236,13 @@ class Watch:
                 {id(value) for value in self._then.objects}
             if theirs & new:
                 self.check(sends=True)
-            steps = 0 if theirs & mine else -1
-        if steps >= 0:
-            steps += 1
-            if steps > 1:
-                raise _refused(
-                    f"{type(optimizer).__name__} trains tensors of this site's optimizer, and made "
-                    "two steps while that made none: a site follows the optimizer with which it "
-                    "joined. Hand over the one that trains, and join again")
-        self._others[optimizer] = steps
+            last = _NEVER if theirs & mine else _UNRELATED
+        if last == self._steps:
+            raise _refused(
+                f"{type(optimizer).__name__} trains tensors of this site's optimizer, and made two "
+                "steps while that made none: a site follows the optimizer with which it joined. "
+                "Hand over the one that trains, and join again")
+        self._others[optimizer] = self._steps if last != _UNRELATED else _UNRELATED
 
     # --- What was written -------------------------------------------------------------------------
 
@@ -262,8 +265,7 @@ class Watch:
         Raises:
             Refused: the optimizer's steps undo what the run gives.
         """
-        for optimizer in [own for own, steps in self._others.items() if steps > 0]:
-            self._others[optimizer] = 0
+        self._steps += 1
         if self._before:
             if not self._searched and not self._masters:
                 # Masters that the first step made. In fp32 it may keep what it began with.
@@ -322,7 +324,7 @@ class Watch:
     def _judge(self, name: str, joining: bool, left: float, moved: float, count: float,
                sampled: float) -> None:
         told_none = self._masters and all(entry.copy is None for entry in self._trained)
-        if told_none or not (moved > 0 and count >= 8 and 4 * count >= sampled):
+        if told_none or not (moved > 0 and count >= 4 and 4 * count >= sampled):
             return
         self._undone = self._undone + 1 if left <= _LEFT * moved else 0
         # Training that happens to go back once after a merge is no master.
