@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from causeway_run import plots, units
+from causeway_run import units
 
 _UNKNOWN = "-"
 
@@ -67,6 +67,7 @@ def main(arguments: list[str]) -> int:
         if labels.count(entry[0]) > 1:
             entry[0] = f"{entry[0]} ({out})"
     if parsed.svg:
+        from causeway_run import plots  # Here, as it needs matplotlib.
         curves = [(label, report["eval_curve"]) for label, report in reports
                   if report["eval_curve"]]
         if not curves:

@@ -199,8 +199,7 @@ def run(arguments: argparse.Namespace) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):  # A second Ctrl-C leaves nobody behind.
             signal.signal(number, signal.SIG_IGN)
         group.stop_all()
-    print(report.headline(report.write_report(out)))
-    print(f"\nReport: {out / 'report.html'}")
+    report.tell(out)
     os.close(lock)
 
 

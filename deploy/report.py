@@ -3,7 +3,8 @@
 
     deploy/report.py OUT
 
-A run that was cut short gets a report, too: what is missing is named in it.
+report.html is the one that the coordinator left when it stopped, with the sample and the
+figures of report.json. A run that was cut short gets a report, too, and notes of what is missing.
 """
 
 import argparse
@@ -11,19 +12,34 @@ import json
 import sys
 from pathlib import Path
 
-from causeway_run import figures, output, page, units
+from causeway_run import figures, output, units
+
+_ANSWERS = 'id="answers">{'  # Begins what a report's page has inside.
 
 
 def write_report(out: Path) -> dict:
     """Writes the files, returns what report.json holds."""
     run = output.load_run(out)
-    numbers = figures.compute(run)
     sample = next((w.summary["sample"] for w in run.workers if w.summary.get("sample")), None)
+    page = out / "coordinator" / "report.html"
+    if not page.exists():
+        run.notes.append("coordinator/report.html is missing, and so there is no report.html.")
+    numbers = figures.compute(run)
+    if page.exists():
+        more = json.dumps({"figures": numbers, "sample": sample}).replace("<", "\\u003c")
+        text = page.read_text(encoding="utf-8").replace(_ANSWERS, f"{_ANSWERS}{more[1:-1]},", 1)
+        (out / "report.html").write_text(text, encoding="utf-8")
     (out / "report.json").write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
-    (out / "report.html").write_text(page.render(run, numbers, sample), encoding="utf-8")
     if sample is not None:
         (out / "sample.txt").write_text(sample + "\n", encoding="utf-8")
     return numbers
+
+
+def tell(out: Path) -> None:
+    """Writes the files, and says on the terminal what is in them and where they are."""
+    print(headline(write_report(out)))
+    page = out / "report.html"
+    print(f"\nReport: {page if page.exists() else out / 'report.json'}")
 
 
 def headline(numbers: dict) -> str:
@@ -61,8 +77,7 @@ def main(arguments: list[str]) -> int:
     if not out.is_dir():
         print(f"report: '{out}' is not a folder", file=sys.stderr)
         return 2
-    print(headline(write_report(out)))
-    print(f"Report: {out / 'report.html'}")
+    tell(out)
     return 0
 
 

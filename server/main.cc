@@ -41,6 +41,7 @@
 #include "server/history/run_history.h"
 #include "server/http/http_port.h"
 #include "server/http/status_api.h"
+#include "server/http/status_page.h"
 #include "server/metrics/coordinator_metrics.h"
 #include "server/opened_run.h"
 #include "server/progress_line.h"
@@ -408,8 +409,11 @@ int ServeRun(ServeFlags flags, Standbys& standbys, std::unique_ptr<Leading> lead
                            ? "the coordinator has stopped"
                            : absl::StrCat("the coordinator has stopped: ", status.message()),
                        {{"code", std::string(absl::StatusCodeToString(status.code()))}});
+  const absl::Status report = WriteFileAtomically(file_system, JoinPath(flags.run_dir, kReportFile),
+                                                  absl::string_view(ReportPage(api)));
+  if (!report.ok()) Log().warn("the run's report cannot be written: {}", report.ToString());
   if (!status.ok()) return Fail(kProgram, status);
-  Log().info("the run's state, rounds and summary are in {}", flags.run_dir);
+  Log().info("the run's state, rounds, summary and report.html are in {}", flags.run_dir);
   return 0;
 }
 

@@ -1,18 +1,20 @@
-"""The plots of reports, as SVG text."""
+"""The plots of experiments and comparisons, as SVG text."""
 
 import io
 import re
+import sys
 import warnings
 
-import matplotlib
+try:
+    import matplotlib
+except ImportError:
+    sys.exit("matplotlib draws the figures, and is missing: "
+             "deploy/install_packages packages_figures installs it")
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt  # noqa: E402  (after the backend is chosen)
-from matplotlib.ticker import FuncFormatter, MaxNLocator  # noqa: E402
+from matplotlib.ticker import MaxNLocator  # noqa: E402
 import numpy as np  # noqa: E402
-
-from causeway_run import units  # noqa: E402
-from causeway_run.output import Run, Worker  # noqa: E402
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart; line styles repeat the
 # distinction.
@@ -21,7 +23,6 @@ STYLES = ("-", "--", "-.", ":")
 INK = "#1f2933"
 _GRID = "#e4e7eb"
 _SIZE_INCHES = (5.3, 3.4)  # Narrow enough for its text to stay readable on a phone.
-_BINS = 60
 
 
 def _figure(rows: int = 1, size_inches: tuple[float, float] = _SIZE_INCHES):
@@ -66,122 +67,6 @@ def standalone(svg: str) -> str:
 
 def _style(index: int) -> dict:
     return {"color": COLOURS[index % len(COLOURS)], "linestyle": STYLES[index % len(STYLES)]}
-
-
-def smooth(values, window: int) -> np.ndarray:
-    """Mean of each value and up to window - 1 before it."""
-    values = np.asarray(values, dtype=float)
-    sums = np.concatenate([[0.0], np.cumsum(values)])
-    ends = np.arange(1, len(values) + 1)
-    begins = np.maximum(0, ends - window)
-    return (sums[ends] - sums[begins]) / (ends - begins)
-
-
-def _limit_losses(axes, highest: float, lowest: float) -> None:
-    """The first steps fall so fast that they would flatten everything after them."""
-    if np.isfinite([highest, lowest]).all() and highest > lowest:
-        margin = 0.04 * (highest - lowest)
-        axes.set_ylim(lowest - margin, highest + margin)
-
-
-def losses(run: Run, eval_curve: list[list[float]]) -> str:
-    """Training loss of each worker, and held-out loss of the published parameters."""
-    figure, axes = _figure()
-    lowest = np.inf
-    highest = -np.inf
-    for index, worker in enumerate(run.workers):
-        rows = worker.rows("step")
-        if not rows:
-            continue
-        steps = [row["step"] for row in rows]
-        values = smooth([row["train_loss"] for row in rows], max(1, len(rows) // 50))
-        axes.plot(steps, values, linewidth=1.3, label=f"{worker.name}, training", **_style(index))
-        lowest, highest = min(lowest, values.min()), max(highest, values.max())
-    if eval_curve:
-        steps, values = zip(*eval_curve)
-        axes.plot(steps, values, color=INK, marker="o", markersize=4, linewidth=1.8,
-                  label="published, held out")
-        axes.annotate(f"{values[-1]:.3f}", (steps[-1], values[-1]), xytext=(0, 8),
-                      textcoords="offset points", ha="right", fontweight="bold")
-        lowest, highest = min(lowest, *values), max(highest, *values)
-    _limit_losses(axes, highest, lowest)
-    axes.set_xlabel("step")
-    axes.set_ylabel("loss, nats per byte")
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(loc="upper right")
-    return _svg(figure, "Loss over steps")
-
-
-def _cumulative(worker: Worker, name: str) -> tuple[np.ndarray, np.ndarray]:
-    # From the first step on: the parameters fetched when joining would dwarf every round.
-    rows = worker.rows("step")
-    return (np.array([row["unix_s"] for row in rows], dtype=float),
-            np.array([row.get(name, 0) for row in rows], dtype=float))
-
-
-def _time_range(run: Run) -> tuple[float, float] | None:
-    times = [row["unix_s"] for worker in run.workers for row in worker.rows("step")]
-    if len(times) < 2 or min(times) == max(times):
-        return None
-    return min(times), max(times)
-
-
-def _per_second(times: np.ndarray, values: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Growth per second of a cumulative count in each bin."""
-    inside = np.interp(edges, times, values)
-    return np.diff(inside) / np.diff(edges)
-
-
-def _seconds_axis(axes) -> None:
-    axes.set_xlabel("time, minutes:seconds")
-    axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 1.5, 3, 6, 10]))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: units.duration(x)))
-
-
-def traffic(run: Run) -> str | None:
-    """Bytes per second of all workers together, up and down."""
-    span = _time_range(run)
-    if span is None:
-        return None
-    edges = np.linspace(*span, _BINS + 1)
-    figure, axes = _figure()
-    for index, (label, name) in enumerate((("up", "bytes_up"), ("down", "bytes_down"))):
-        total = np.zeros(_BINS)
-        for worker in run.workers:
-            times, values = _cumulative(worker, name)
-            if len(times) > 1:
-                total += _per_second(times, values, edges)
-        axes.stairs(total, edges - span[0], baseline=None, label=label, linewidth=1.6,
-                    **_style(index))
-    axes.set_ylim(0, 1.2 * axes.get_ylim()[1])
-    _seconds_axis(axes)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{units.size(y)}/s"))
-    axes.legend(loc="upper right", ncols=2)
-    return _svg(figure, "Bytes per second over time")
-
-
-def utilization(run: Run) -> str | None:
-    """Share of the time that each worker spent computing."""
-    span = _time_range(run)
-    if span is None:
-        return None
-    edges = np.linspace(*span, _BINS // 2 + 1)
-    figure, axes = _figure()
-    for index, worker in enumerate(run.workers):
-        times, values = _cumulative(worker, "compute_s")
-        if len(times) < 2:
-            continue
-        share = 100 * _per_second(times, values, edges)
-        outside = (edges[1:] <= times[0]) | (edges[:-1] >= times[-1])
-        share[outside] = np.nan
-        axes.stairs(np.minimum(share, 100), edges - span[0], baseline=None, label=worker.name,
-                    linewidth=1.6, **_style(index))
-    _seconds_axis(axes)
-    axes.set_ylabel("computing, % of the time")
-    axes.set_ylim(0, 105)
-    axes.legend(loc="lower right")
-    return _svg(figure, "Utilization over time")
 
 
 def compare_losses(curves: list[tuple[str, list[list[float]]]]) -> str:

@@ -1,4 +1,21 @@
-# Writes the C++ source OUTPUT that holds FILES, a list of NAME=PATH: see embedded_page.h.
+# Writes the C++ source OUTPUT that holds FILES, a list of NAME=PATH, and app.js, which is made of
+# MODULES: see embedded_page.h. A module becomes a function that returns what it exports: so the page
+# is one script, which a report has inside.
+set(app "const modules = {};\n")
+foreach(path IN LISTS MODULES)
+  get_filename_component(name ${path} NAME_WE)
+  file(READ ${path} text)
+  string(REGEX MATCHALL "\nexport (const|function) [A-Za-z]+" exports "${text}")
+  list(TRANSFORM exports REPLACE ".* " "")
+  list(JOIN exports ", " exports)
+  string(REGEX REPLACE "import (\\* as )?([^;]+) from '\\./([a-z]+)\\.js';" "const \\2 = modules.\\3;"
+         text "${text}")
+  string(REPLACE "\nexport " "\n" text "${text}")
+  string(APPEND app "modules.${name} = (() => {\n${text}return { ${exports} };\n})();\n")
+endforeach()
+file(WRITE ${OUTPUT}.app.js "${app}")
+list(APPEND FILES app.js=${OUTPUT}.app.js)
+
 set(arrays "")
 set(table "")
 set(number 0)

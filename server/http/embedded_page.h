@@ -1,4 +1,5 @@
-// The files of the status page, which the build puts into the program (embed.cmake).
+// The files of the status page, which the build puts into the program (embed.cmake). app.js is all
+// of the page's modules.
 #ifndef CAUSEWAY_SERVER_HTTP_EMBEDDED_PAGE_H_
 #define CAUSEWAY_SERVER_HTTP_EMBEDDED_PAGE_H_
 

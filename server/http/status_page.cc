@@ -5,9 +5,11 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "common/base/checksum.h"
 #include "server/http/embedded_page.h"
 
@@ -17,11 +19,15 @@ namespace {
 constexpr int64_t kDefaultRounds = 200;
 constexpr int64_t kMostRounds = 1024;
 
+// A worker may say anything of itself, in any encoding.
+std::string Dump(const nlohmann::json& content) {
+  return content.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 HttpResponse Json(const nlohmann::json& content) {
   HttpResponse response;
   response.content_type = "application/json";
-  // A worker may say anything of itself, in any encoding.
-  response.body = content.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  response.body = Dump(content) + "\n";
   return response;
 }
 
@@ -83,6 +89,32 @@ void AddStatusPage(const StatusApi& api, HttpHandlers& handlers) {
     response.body = api.Config();
     return response;
   };
+}
+
+std::string ReportPage(const StatusApi& api) {
+  const std::map<std::string, absl::string_view>& files = EmbeddedPage();
+  const std::string answers = Dump({{"status", api.Status()},
+                                    {"workers", api.Workers()},
+                                    {"rounds", api.Rounds(kMostRounds)},
+                                    {"series", api.Series()},
+                                    {"events", api.Events(0)},
+                                    {"config", api.Config()}});
+  return absl::StrReplaceAll(
+      files.at("index.html"),
+      {{"<title>",
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src "
+        "'unsafe-inline'; style-src 'unsafe-inline'; img-src data:\">\n<title>"},
+       {"assets/icon.svg",
+        absl::StrCat("data:image/svg+xml;base64,", absl::Base64Escape(files.at("icon.svg")))},
+       {"<link rel=\"stylesheet\" href=\"assets/style.css\">",
+        absl::StrCat("<style>\n", files.at("style.css"), "</style>")},
+       {"<script src=\"assets/chart.js\" defer></script>",
+        absl::StrCat("<script>\n", files.at("chart.js"), "</script>")},
+       {"<script type=\"module\" src=\"assets/app.js\"></script>",
+        // No text ends the element: in JSON "<" stands in strings alone.
+        absl::StrCat("<script type=\"application/json\" id=\"answers\">",
+                     absl::StrReplaceAll(answers, {{"<", "\\u003c"}}),
+                     "</script>\n<script type=\"module\">\n", files.at("app.js"), "</script>")}});
 }
 
 }  // namespace causeway::server

@@ -7,6 +7,8 @@
 #ifndef CAUSEWAY_SERVER_HTTP_STATUS_PAGE_H_
 #define CAUSEWAY_SERVER_HTTP_STATUS_PAGE_H_
 
+#include <string>
+
 #include "common/http/http_server.h"
 #include "server/http/status_api.h"
 
@@ -14,6 +16,10 @@ namespace causeway::server {
 
 // The API outlives the handlers.
 void AddStatusPage(const StatusApi& api, HttpHandlers& handlers);
+
+// The page as one file that opens from a disk, with what the API answers now inside, as JSON in the
+// element `answers`.
+std::string ReportPage(const StatusApi& api);
 
 }  // namespace causeway::server
 

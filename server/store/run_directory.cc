@@ -36,9 +36,9 @@ bool IsOwnTemporary(absl::string_view name) {
     return name == "run.db.tmp-wal" || name == "run.db.tmp-journal" || name == "run.db.tmp-shm";
   }
   return name == kDatabaseFile || name == kWitnessFile || name == kConfigFile ||
-         name == kRoundsFile || name == kSummaryFile || name == kCurvesFile ||
-         name == kInitialFile || name == kCopyFile || name == kDeltasInFile || name == kDealFile ||
-         name == kEndFile;
+         name == kRoundsFile || name == kSummaryFile || name == kReportFile ||
+         name == kCurvesFile || name == kInitialFile || name == kCopyFile ||
+         name == kDeltasInFile || name == kDealFile || name == kEndFile;
 }
 
 absl::Status LostCommits(const std::string& folder, int64_t commits, absl::string_view witness,

@@ -8,6 +8,7 @@
 //   config.textproto  the configuration, for people
 //   rounds.jsonl      the rounds, for people (round_log.h)
 //   summary.json      what the run did
+//   report.html       the status page when the coordinator stopped (http/status_page.h)
 //   COPY              there while a follower owns the folder, and after its death
 //   DELTAS_IN         the folder in memory that deltas may be in
 //   END               what a shard remembers of the run's end (shards/end_note.h)
@@ -35,6 +36,7 @@ inline constexpr char kWitnessFile[] = "COMMITS";
 inline constexpr char kConfigFile[] = "config.textproto";
 inline constexpr char kRoundsFile[] = "rounds.jsonl";
 inline constexpr char kSummaryFile[] = "summary.json";
+inline constexpr char kReportFile[] = "report.html";
 inline constexpr char kCurvesFile[] = "curves";
 // A follower's folder: files of commits that it does not have yet are on their way, not lost.
 inline constexpr char kCopyFile[] = "COPY";

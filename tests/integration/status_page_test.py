@@ -4,16 +4,17 @@ says for markup."""
 
 import io
 import json
+import pathlib
 import signal
-import socket
 import sys
 import unittest
 import urllib.request
 
 import browser
-from cluster import BIN, SIGKILL, SIGTERM, Cluster, run_tool, wait_until
+from cluster import BIN, SIGKILL, SIGTERM, Cluster, free_port, run_tool, wait_until
 from regions import Tree
 
+REPORT = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "report.py"
 SETTINGS = """
 train { steps: 100000 optimizer: MUON evaluate_every_steps: 20 }
 sync { fragments: 2 steps_between_syncs: 6 overlap_steps: 2 mixing: 0.5
@@ -25,12 +26,6 @@ WIDTHS = (1400, 1100, 860, 400)
 # Messages of a connection that is refused while the coordinator is away: not the page's own.
 HARMLESS = ("net::ERR_CONNECTION_REFUSED", "net::ERR_CONNECTION_RESET", "net::ERR_EMPTY_RESPONSE")
 HOSTILE = "<img src=x onerror=document.title='pwned'>\"'&amp;</td><script>document.title=1</script>"
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 def api(cluster, path):
@@ -215,18 +210,49 @@ class StatusPageTest(unittest.TestCase):
             wait_until(lambda: "late" not in page.text("attention"), "nothing is late any more")
             self.assert_quiet(page)
 
-    def test_a_run_that_is_over_says_so(self):
+    def test_a_run_that_is_over_says_so_and_leaves_a_report_that_opens_from_the_disk(self):
         with Cluster() as cluster, browser.Browser() as page:
             cluster.start_coordinator(SETTINGS.replace("100000", "40"), "--noexit_when_finished")
             page.open(f"http://{cluster.http_address}/")
-            for name in ("a", "b"):
-                cluster.start_worker(name, PACE)
+            workers = [cluster.start_worker(name, PACE, "--sample_tokens=80")
+                       for name in ("worker-0", "worker-1")]
             self.shows(page, "run-state", "finished")
             self.shows(page, "progress", "40 of 40")
             self.shows(page, "workers", "left")
             self.assertEqual(page.text("attention"), "")
             cluster.coordinator.signal(SIGTERM)
             self.shows(page, "banner", "All steps were done")
+            self.assertEqual([process.wait() for process in (*workers, cluster.coordinator)], [0, 0, 0])
+
+            self.assertEqual(run_tool("/usr/bin/python3", "-B", REPORT, cluster.folder)[::2], (0, ""))
+            numbers = json.loads((cluster.folder / "report.json").read_text())
+            self.assertEqual(numbers["notes"], [])
+            page.open((cluster.folder / "report.html").as_uri())
+            self.shows(page, "connection", "A report of what was known when the coordinator stopped")
+            for identifier, text in (
+                    ("run-state", "■ finished"), ("banner", ""), ("attention", ""),
+                    ("progress", "40 of 40"), ("tokens", "5.12 k"),
+                    ("held-out", f"{numbers['eval_loss']:.3f}"),
+                    ("computing", f"{100 * numbers['compute_utilization']['mean']:.1f} %")):
+                self.assertEqual(page.text(identifier), text)
+            for identifier, text in (
+                    ("workers", "worker-1"), ("events", "coordinator_stopped"),
+                    ("round-reason", "every expected worker contributed (2)"),
+                    ("held-out-note", f"before it {numbers['initial_loss']:.3f}")):
+                self.assertIn(text, page.text(identifier))
+            self.assertAlmostEqual(float(page.text("bytes").split(" ")[0]),
+                                   numbers["data_parallel_ratio"], delta=0.05)
+            curve = page.run("return Chart.getChart('loss-plot').data.datasets[0].data;")
+            self.assertEqual([[point["x"], f"{point['y']:.3f}"] for point in curve],
+                             [[step, f"{loss:.3f}"] for step, loss in numbers["eval_curve"]])
+            inside = page.run("return JSON.parse(document.getElementById('answers').textContent);")
+            self.assertEqual(len(inside["rounds"]["rounds"]), numbers["rounds"])
+            sample = page.run("return document.getElementById('sample-text').textContent;")
+            self.assertEqual(f"{sample}\n".encode(), (cluster.folder / "sample.txt").read_bytes())
+            page.run("document.getElementById('configuration').open = true;")
+            self.shows(page, "configuration-text", "steps_between_syncs: 6")
+            self.assertEqual(page.run("return performance.getEntriesByType('resource').length;"), 0)
+            self.fits_every_width(page)
             self.assert_quiet(page)
 
     def test_what_a_worker_calls_itself_is_never_markup(self):
@@ -279,12 +305,18 @@ class StatusPageTest(unittest.TestCase):
             self.shows(page, "run-state", "waiting")
             origin = f"http://{cluster.http_address}/"
             loaded = page.run("return performance.getEntriesByType('resource').map(e => e.name);")
-            self.assertGreater(len(loaded), 10)
+            self.assertGreater(len(loaded), 6)
             self.assertEqual([name for name in loaded if not name.startswith(origin)], [])
             # The policy holds: a script in the page is not run.
             page.run("const s = document.createElement('script'); s.textContent = "
                      "'window.injected = 1'; document.body.append(s);")
             self.assertIsNone(page.run("return window.injected;"))
+            # Its report says that it ended before the run did.
+            cluster.coordinator.signal(SIGTERM)
+            self.assertEqual(cluster.coordinator.wait(), 0)
+            page.open((cluster.folder / "coordinator" / "report.html").as_uri())
+            self.shows(page, "run-state", "stopped")
+            self.assertIn("No worker has joined yet.", page.text("workers"))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 // Asks the coordinator every few seconds and draws what it says. While nothing answers, what is
-// known stays, marked as old, and the page keeps asking.
+// known stays, marked as old, and the page keeps asking. A report has the last answers inside, and
+// asks nobody.
 import { drawCharts } from './charts.js';
 import { find, setText } from './dom.js';
 import * as format from './format.js';
@@ -15,6 +16,7 @@ const SERIES_MS = 4000;
 const SERIES_SHARE = 20;
 const MOST_ROUNDS = 600;
 
+const inside = find('answers') === null ? null : JSON.parse(find('answers').textContent);
 let process = null;  // When the coordinator's process began.
 let runId = null;
 let events = [];
@@ -35,7 +37,9 @@ async function get(path) {
   return response;
 }
 
-const getJson = async (path) => (await get(path)).json();
+async function getJson(path) {
+  return inside === null ? (await get(path)).json() : inside[path.split('?')[0]];
+}
 
 // The coordinator forgets the curves when it is started again; a page that stays open does not.
 function joinCurves(older, newer) {
@@ -91,13 +95,13 @@ async function update() {
   ended = status.run.state === 'finished' || status.run.step >= status.run.steps;
   known = { run: status.run, workers };
   learn(workers.map((worker) => worker.id));
-  overview.drawHead(status);
-  overview.drawCards(status, workers);
+  overview.drawHead(status, inside !== null);
+  overview.drawCards(status, workers, inside?.figures);
   overview.drawWorkers(workers, status.run.lease_seconds);
   overview.drawFragments(rounds.fragments, status.run);
   overview.drawEvents(events);
-  overview.drawAttention(status, workers, rounds.fragments);
-  drawRounds(rounds, status.run.state === 'training');
+  overview.drawAttention(status, workers, rounds.fragments, inside?.figures?.notes ?? []);
+  drawRounds(rounds, status.run.state === 'training' && inside === null);
   const begun = performance.now();
   if (begun >= nextSeries) {
     const answer = await getJson('series');
@@ -113,6 +117,10 @@ function showConnection() {
   const lost = failures > 0;
   document.body.classList.toggle('stale', lost && lastAnswer !== null);
   banner.hidden = !lost;
+  if (inside !== null) {
+    setText('connection', `A report of what was known when the coordinator stopped, ${format.date(inside.status.now)}.`);
+    return;
+  }
   if (!lost) {
     setText('connection', `Live, as of ${format.clock(lastAnswer / 1000)}.`);
     return;
@@ -140,6 +148,7 @@ async function poll() {
   }
   polling = false;
   showConnection();
+  if (inside !== null) return;
   const wait = failures === 0 ? POLL_MS : Math.min(LONGEST_RETRY_MS, 1000 * failures);
   timer = setTimeout(poll, document.hidden ? Math.max(wait, LONGEST_RETRY_MS) : wait);
 }
@@ -147,7 +156,7 @@ async function poll() {
 async function showConfiguration() {
   if (!find('configuration').open) return;
   try {
-    setText('configuration-text', await (await get('config')).text());
+    setText('configuration-text', inside === null ? await (await get('config')).text() : inside.config);
   } catch {
     setText('configuration-text', 'The coordinator did not answer; close and open this again.');
   }
@@ -159,7 +168,9 @@ matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => {
   redraw();
 });
 document.addEventListener('visibilitychange', () => {
-  if (!document.hidden && !polling) poll();
+  if (!document.hidden && !polling && inside === null) poll();
 });
+find('sample').hidden = !inside?.sample;
+setText('sample-text', inside?.sample ?? '');
 startTimeline();
 poll();

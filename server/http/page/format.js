@@ -60,6 +60,8 @@ export function clock(unixSeconds) {
   return `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
 }
 
+export const date = (unixSeconds) => new Date(1000 * unixSeconds).toLocaleString();
+
 export function plural(count, word) {
   return `${count} ${word}${count === 1 ? '' : 's'}`;
 }

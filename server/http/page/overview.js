@@ -51,9 +51,10 @@ export function withoutCoordinator(run, workers, age) {
     : ` Workers wait for the coordinator by now, ${first.id} as the first.`;
 }
 
-export function drawHead(status) {
+export function drawHead(status, isReport) {
   const { run } = status;
-  const [text, kind] = RUN_STATES[run.state] ?? [run.state, 'unknown'];
+  const stopped = isReport && run.state !== 'finished' && run.state !== 'failed';
+  const [text, kind] = stopped ? ['‖ stopped', 'warn'] : RUN_STATES[run.state] ?? [run.state, 'unknown'];
   setText('run-name', run.name || run.id);
   setText('run-state', text);
   find('run-state').dataset.kind = kind;
@@ -66,10 +67,11 @@ export function drawHead(status) {
       : `applied ${format.plural(run.overlap_steps, 'step')} later`,
     `${run.codec_up} up, ${run.codec_down} down`, run.id,
   ].join(' · '));
-  setText('footer', `causeway-coordinator ${status.coordinator.version}, running since ${new Date(1000 * status.coordinator.started).toLocaleString()}. This page only reads.`);
+  setText('footer', `causeway-coordinator ${status.coordinator.version}, ${isReport ? 'which ran from' : 'running since'} ${format.date(status.coordinator.started)}.${isReport ? '' : ' This page only reads.'}`);
 }
 
-export function drawCards(status, workers) {
+// figures: of a report, over the whole run (deploy/report.py). Else the latest of the workers are shown.
+export function drawCards(status, workers, figures) {
   const { run, bytes } = status;
   const share = run.steps > 0 ? run.step / run.steps : 0;
   setText('progress', `${run.step} of ${run.steps}`);
@@ -80,20 +82,23 @@ export function drawCards(status, workers) {
     : `steps, ${Math.floor(100 * share)} %${left}`);
 
   const live = workers.filter(isLive);
-  const speed = live.reduce((sum, worker) => sum + (worker.tokens_per_second ?? 0), 0);
+  const counted = live.length > 0 || run.state !== 'finished' ? live : workers;
+  const speed = figures?.tokens_per_second ?? counted.reduce((sum, worker) => sum + (worker.tokens_per_second ?? 0), 0);
   setText('tokens', format.short(run.tokens));
   const budget = run.token_budget > 0 ? ` of ${format.short(run.token_budget)}` : '';
-  setText('tokens-note', `trained${budget}; ${format.short(speed)} tokens/s by ${format.plural(live.length, 'worker')}`);
+  setText('tokens-note', `trained${budget}; ${format.short(speed)} tokens/s by ${format.plural(counted.length, 'worker')}`);
 
   setText('held-out', run.held_out === null ? '–' : format.loss(run.held_out.loss));
-  const losses = live.map((worker) => worker.train_loss).filter(format.known);
+  const losses = counted.map((worker) => worker.train_loss).filter(format.known);
   const mean = losses.reduce((sum, value) => sum + value, 0) / losses.length;
   setText('held-out-note', [
     run.held_out === null ? 'not measured yet' : `nats per token, at step ${run.held_out.step}`,
-    losses.length > 0 ? `training ${format.loss(mean)}` : null].filter(Boolean).join('; '));
+    losses.length > 0 ? `training ${format.loss(mean)}` : null,
+    figures?.initial_loss ? `before it ${format.loss(figures.initial_loss)}` : null].filter(Boolean).join('; '));
 
-  const counted = live.length > 0 ? live : workers;
-  const shares = counted.map((worker) => worker.utilization).filter(format.known);
+  const { mean: whole, ...each } = figures?.compute_utilization ?? {};
+  const shares = format.known(whole) ? Object.values(each)
+    : (live.length > 0 ? live : workers).map((worker) => worker.utilization).filter(format.known);
   const lowest = shares.length > 0 ? Math.min(...shares) : null;
   setText('computing', format.percent(
     shares.length > 0 ? shares.reduce((sum, value) => sum + value, 0) / shares.length : null));
@@ -183,8 +188,9 @@ export function drawEvents(events) {
   ], events.slice(-MOST_EVENTS).reverse()));
 }
 
-export function drawAttention(status, workers, fragments) {
-  const lines = [];
+// notes: of a report, on what is missing in it.
+export function drawAttention(status, workers, fragments, notes) {
+  const lines = [...notes];
   if (status.coordinator.problem !== null) lines.push(`The coordinator stopped working: ${status.coordinator.problem}`);
   if (status.run.state === 'paused') lines.push('The run is paused; causewayctl resume lets it go on.');
   for (const worker of workers) {

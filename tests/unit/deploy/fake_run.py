@@ -1,9 +1,4 @@
-"""A run's folder as coordinator and workers would leave it, made up without them.
-
-    python3 tests/unit/deploy/fake_run.py OUT [MODE]
-
-writes one to look at a report of it.
-"""
+"""A run's folder as coordinator and workers would leave it, made up without them."""
 
 import json
 import math
@@ -65,6 +60,9 @@ def write_fake_run(out: Path, mode: str = "streaming", steps: int = 300, workers
         "rounds": len(rounds), "hash_checks": len(rounds) * workers, "hash_mismatches": 0,
         "workers": {name: {"state_bytes_down": 4 * PARAMETERS} for name in names},
     }), encoding="utf-8")
+    (out / "coordinator" / "report.html").write_text(
+        '<script type="application/json" id="answers">'
+        '{"config":"\\u003c!-- a: {} -->"}</script>', encoding="utf-8")
 
     for slot, name in enumerate(names):
         rows = [{"kind": "start", "unix_s": BEGIN_UNIX_S, "worker": name, "steps": steps,
@@ -94,7 +92,3 @@ def write_fake_run(out: Path, mode: str = "streaming", steps: int = 300, workers
             summary |= {"initial_loss": _loss(0, 0), "eval_loss": _loss(steps, 0),
                         "sample": "#include <vector>\n<script>alert(1)</script> & so on\n"}
         (out / name / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    write_fake_run(Path(sys.argv[1]), *sys.argv[2:3])

@@ -3,9 +3,11 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/history/event_history.h"
@@ -213,6 +215,32 @@ TEST_F(StatusPageTest, ThePageIsMadeOfFilesOfTheProgramAlone) {
   EXPECT_EQ(Get("/assets/icon.svg").content_type, "image/svg+xml");
   EXPECT_EQ(Get("/assets/app.js").content_type, "text/javascript; charset=utf-8");
   EXPECT_THAT(Get("/assets/chart.js").body, HasSubstr("Chart.js v3"));
+}
+
+TEST_F(StatusPageTest, AReportIsThePageWithTheAnswersInsideAndNothingBesideIt) {
+  Train(12);
+  events_.Record("worker_joined", "</script><script src=http://a/>", {});
+  const std::string report = ReportPage(*api_);
+  const std::string begin = "<script type=\"application/json\" id=\"answers\">";
+  const size_t at = report.find(begin) + begin.size();
+  const json inside = json::parse(report.substr(at, report.find("</script>", at) - at));
+  for (const char* const name : {"status", "workers", "series"}) {
+    EXPECT_EQ(inside[name], GetJson(absl::StrCat("/api/v1/", name))) << name;
+  }
+  EXPECT_EQ(inside["rounds"], GetJson("/api/v1/rounds", {{"most", "1024"}}));
+  EXPECT_EQ(inside["events"], GetJson("/api/v1/events"));
+  EXPECT_EQ(inside["events"]["events"].back()["message"], "</script><script src=http://a/>");
+  EXPECT_EQ(inside["config"], Get("/api/v1/config").body);
+
+  // Chart.js, the answers, the page's own; each one ends where it should.
+  const std::vector<absl::string_view> parts = absl::StrSplit(report, "</script>");
+  EXPECT_EQ(parts.size(), 4U);
+  EXPECT_EQ(std::vector<absl::string_view>(absl::StrSplit(report, "<script")).size(), 4U);
+  EXPECT_THAT(parts[0], HasSubstr("Chart.js v3"));
+  EXPECT_THAT(parts[0], HasSubstr("color-scheme: light dark"));
+  EXPECT_THAT(parts[2], HasSubstr("modules.timeline = "));
+  EXPECT_THAT(report, HasSubstr("default-src 'none'"));
+  EXPECT_THAT(report, Not(HasSubstr("=\"assets/")));
 }
 
 }  // namespace

@@ -350,6 +350,7 @@ TEST_F(RunDirectoryStoreTest, OnlyWhatThisProgramWasWritingIsRemoved) {
                                         "config.textproto.tmp",
                                         "rounds.jsonl.tmp",
                                         "summary.json.tmp",
+                                        "report.html.tmp",
                                         "deltas/000000000001-f0-r2-carol-2.delta.tmp",
                                         "answers/000000000001-f0-r2.answer.tmp",
                                         "snapshots/000000000001-f0-v2.snapshot.tmp"};
