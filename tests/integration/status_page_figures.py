@@ -15,14 +15,6 @@ import browser
 _READY = "return document.querySelectorAll('#timeline .bar').length > 0;"
 
 
-def shrink(path):
-    """256 colors are enough for a page, and a quarter of the bytes."""
-    from PIL import Image
-    with Image.open(path) as image:
-        small = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
-    small.save(path, optimize=True)
-
-
 def main(arguments):
     parser = argparse.ArgumentParser(
         prog="status_page_figures.py", description=__doc__,
@@ -33,7 +25,8 @@ def main(arguments):
     if browser.MISSING:
         print(f"status_page_figures: install {browser.MISSING}", file=sys.stderr)
         return 2
-    # Here, as it needs python3-selenium.
+    # Here, as they need more packages.
+    from PIL import Image
     from selenium.webdriver.support.ui import WebDriverWait
     options.out.mkdir(parents=True, exist_ok=True)
     with browser.Browser() as page:
@@ -44,7 +37,9 @@ def main(arguments):
             WebDriverWait(page.driver, 60).until(lambda driver: driver.execute_script(_READY))
             path = options.out / f"status_page_{width}.png"
             page.screenshot(path, height)
-            shrink(path)
+            with Image.open(path) as image:  # 256 colors are a quarter of the bytes.
+                small = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+            small.save(path, optimize=True)
             print(f"{path}: {path.stat().st_size} bytes")
     return 0
 

@@ -292,10 +292,7 @@ class StatusPageTest(unittest.TestCase):
             self.assertEqual(page.run(
                 "return [...document.scripts].filter(s => s.src === '').length;"), 0)
             self.assertIn("Causeway", page.driver.title)
-            for width in WIDTHS:
-                page.resize(width)
-                self.assertLessEqual(
-                    page.run("return document.documentElement.scrollWidth;"), width)
+            self.fits_every_width(page)
             self.assert_quiet(page)
 
     def test_nothing_is_loaded_from_elsewhere(self):
