@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "common/base/nonce.h"
+#include "common/base/printable.h"
 #include "common/base/status_macros.h"
 #include "common/base/threads.h"
 #include "common/rpc/status.h"
@@ -20,6 +21,8 @@ namespace {
 
 constexpr absl::Duration kFirstBackoff = absl::Milliseconds(200);
 constexpr absl::Duration kMaxBackoff = absl::Seconds(2);
+// For the answer to a heartbeat.
+constexpr absl::Duration kAnswerTimeout = absl::Seconds(5);
 // For one attempt to be welcomed.
 constexpr absl::Duration kWelcomeTimeout = absl::Seconds(10);
 // Beyond the time in which another coordinator takes the lead, and a session finds it.
@@ -138,7 +141,7 @@ void Session::SetStepsBeforeWait(int64_t steps) {
 void Session::SetCheckpoint(int64_t step) {
   absl::MutexLock lock(&mutex_);
   progress_.set_checkpoint_step(step);
-  checkpoint_is_news_ = true;
+  heartbeat_is_due_ = true;
 }
 
 absl::StatusOr<Session::Orders> Session::WaitForGo(absl::Duration timeout) {
@@ -156,6 +159,25 @@ absl::StatusOr<Session::Orders> Session::orders() const {
   absl::MutexLock lock(&mutex_);
   RETURN_IF_ERROR(failure_);
   return orders_;
+}
+
+void Session::NoteRunStep(int64_t step) {
+  run_step_ = step;
+  run_step_at_ = absl::Now();
+  ++renewals_;
+}
+
+absl::StatusOr<int64_t> Session::RunStep(absl::Duration max_age) {
+  absl::MutexLock lock(&mutex_);
+  if (absl::Now() - run_step_at_ >= max_age) {
+    heartbeat_is_due_ = true;
+    const auto told = [this, before = renewals_]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return renewals_ != before || !failure_.ok() || stopping_ || orders_.drain;
+    };
+    mutex_.AwaitWithTimeout(absl::Condition(&told), kAnswerTimeout);
+  }
+  RETURN_IF_ERROR(failure_);
+  return run_step_;
 }
 
 void Session::RequestDrain() {
@@ -176,6 +198,7 @@ void Session::Leave(v1::Leave::Reason reason, const std::string& detail) {
   if (!heard) {
     Log().warn("the coordinator did not confirm that this worker leaves; its lease will end");
   }
+  left_ = true;
 }
 
 void Session::OnFailure(std::function<void(const absl::Status&)> callback) {
@@ -224,7 +247,7 @@ void Session::RunSession() {
       failure = status.ok() ? absl::UnavailableError("the coordinator ended the session") : status;
       break;
     }
-    if (retries_++ > 0) {
+    if (retries_++ > 0 || left_) {
       Log().debug("attaching again: {}", std::string(status.message()));
     } else {
       options_.events->Record(
@@ -259,7 +282,7 @@ absl::Status Session::RunStream() {
   v1::CoordinatorMessage message;
   if (stream->Write(join) && stream->Read(&message) && message.has_welcome()) {
     options_.on_shards(message.welcome().shards());
-    bool resumed = false;
+    bool resumed = false;  // And somebody cares.
     {
       absl::MutexLock lock(&mutex_);
       const v1::Welcome& welcome = message.welcome();
@@ -268,6 +291,7 @@ absl::Status Session::RunStream() {
       incarnation_ = welcome.incarnation();
       lease_ms_ = std::max<int64_t>(1, welcome.lease_ms());
       if (welcome.started()) orders_.started = true;
+      NoteRunStep(welcome.run_step());
       orders_.data_slot = welcome.data_slot();
       orders_.next_draw = welcome.next_draw();
       orders_.next_draws.assign(welcome.next_draws().begin(), welcome.next_draws().end());
@@ -281,9 +305,9 @@ absl::Status Session::RunStream() {
           outbox_.push_front(ReadyMessage());
         }
       }
-      resumed = std::exchange(welcomed_, true);
+      resumed = std::exchange(welcomed_, true) && !left_;
       stream_ = stream.get();
-      checkpoint_is_news_ = true;  // So is all of the progress: a heartbeat follows at once.
+      heartbeat_is_due_ = true;  // All of the progress is news.
     }
     if (options_.on_welcome) options_.on_welcome(message.welcome());
     options_.on_stream(true);
@@ -310,6 +334,10 @@ absl::Status Session::RunStream() {
 }
 
 void Session::Obey(const v1::CoordinatorMessage& message) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (left_) return;
+  }
   if (message.has_directive()) {
     const v1::Directive& directive = message.directive();
     const std::string action = v1::Directive::Action_Name(directive.action());
@@ -328,6 +356,7 @@ void Session::Obey(const v1::CoordinatorMessage& message) {
         break;
       case v1::Directive::PAUSE:
         orders_.paused = true;
+        orders_.pause_reason = directive.reason();
         break;
       case v1::Directive::RESUME:
         orders_.paused = false;
@@ -353,6 +382,17 @@ void Session::Obey(const v1::CoordinatorMessage& message) {
       absl::StrAppend(&ids, ids.empty() ? "" : ", ", id);
     }
     Log().info("members: {}", ids);
+    absl::MutexLock lock(&mutex_);
+    orders_.members.assign(message.roster().worker_ids().begin(),
+                           message.roster().worker_ids().end());
+  } else if (message.has_lease_renewed()) {
+    const v1::LeaseRenewed& renewed = message.lease_renewed();
+    options_.on_waits_for(renewed.waits_for());
+    absl::MutexLock lock(&mutex_);
+    // A coordinator of an earlier release does not say it.
+    NoteRunStep(renewed.has_run_step() ? renewed.run_step() : run_step_);
+  } else if (message.has_notice()) {
+    Log().warn("{}", Printable(message.notice().text()));
   } else if (message.has_round_outcome()) {
     const v1::RoundOutcome& outcome = message.round_outcome();
     Log().debug("round {} of fragment {} published with {} contributions: {}", outcome.round(),
@@ -371,7 +411,7 @@ void Session::RunWriter() {
       absl::MutexLock lock(&mutex_);
       const auto work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
         return stopping_ || ended_ ||
-               (stream_ != nullptr && (!outbox_.empty() || checkpoint_is_news_));
+               (stream_ != nullptr && (!outbox_.empty() || heartbeat_is_due_));
       };
       mutex_.AwaitWithDeadline(absl::Condition(&work),
                                std::max(next_heartbeat, absl::Now() + absl::Milliseconds(1)));
@@ -389,7 +429,7 @@ void Session::RunWriter() {
         outbox_.pop_front();
       } else {
         *message.mutable_heartbeat() = progress_;
-        checkpoint_is_news_ = false;
+        heartbeat_is_due_ = false;
         next_heartbeat = absl::Now() + absl::Milliseconds(lease_ms_) / 3;
       }
       last = message.has_leave();

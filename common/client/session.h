@@ -53,6 +53,9 @@ class Session {
     // For a region, on the session's thread: each welcome, and each round that was published.
     std::function<void(const v1::Welcome&)> on_welcome = {};
     std::function<void(const v1::RoundOutcome&)> on_outcome = {};
+    // Told likewise, for people, whom the round lacks that this worker waits for; empty: it does
+    // not.
+    std::function<void(const std::string& waits_for)> on_waits_for = [](const std::string&) {};
     absl::Duration give_up_after = absl::Minutes(10);
     // For the first welcome; longer than a former process of this id can keep its lease.
     absl::Duration first_attach_patience = absl::Seconds(20);
@@ -72,7 +75,9 @@ class Session {
     // The part of the data to draw, and the draw to begin it with if it was another one until now.
     int data_slot = 0;
     int64_t next_draw = 0;
-    std::vector<int64_t> next_draws;  // Next draws of a region: of that part and those after it.
+    std::vector<int64_t> next_draws;   // Next draws of a region: of that part and those after it.
+    std::vector<std::string> members;  // That are alive.
+    std::string pause_reason;          // While paused, where the operator gave one.
     // The stream broke for so long that the membership was lost, and the run went on: the worker
     // should start anew there. Until Ready.
     std::optional<v1::Welcome> start_anew;
@@ -109,6 +114,10 @@ class Session {
   absl::StatusOr<Orders> WaitForGo(absl::Duration timeout);
   // Without waiting.
   absl::StatusOr<Orders> orders() const;
+  // The step at which a worker that starts anew goes on, as the coordinator said at most `max_age`
+  // ago: it is asked if need be. Where no answer comes for a while, the last one counts. An error
+  // if the session failed.
+  absl::StatusOr<int64_t> RunStep(absl::Duration max_age);
   // Asks for a drain from this side (a signal): orders say so.
   void RequestDrain();
 
@@ -127,6 +136,7 @@ class Session {
   void Enqueue(v1::WorkerMessage message);
   v1::WorkerMessage ReadyMessage() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Obey(const v1::CoordinatorMessage& message);
+  void NoteRunStep(int64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Fail(const absl::Status& status);
 
   Options options_;
@@ -136,6 +146,7 @@ class Session {
   bool welcomed_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool leaving_ ABSL_GUARDED_BY(mutex_) = false;     // Leave was called.
+  bool left_ ABSL_GUARDED_BY(mutex_) = false;        // It returned: nothing more is said.
   bool said_leave_ ABSL_GUARDED_BY(mutex_) = false;  // A stream took it.
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;       // The session thread is done.
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
@@ -148,7 +159,10 @@ class Session {
   bool ready_anew_ ABSL_GUARDED_BY(mutex_) = false;
   Orders orders_ ABSL_GUARDED_BY(mutex_);
   v1::Heartbeat progress_ ABSL_GUARDED_BY(mutex_);
-  bool checkpoint_is_news_ ABSL_GUARDED_BY(mutex_) = false;  // No heartbeat has said it yet.
+  bool heartbeat_is_due_ ABSL_GUARDED_BY(mutex_) = false;  // At once: it has news, or asks.
+  int64_t run_step_ ABSL_GUARDED_BY(mutex_) = 0;           // As of:
+  absl::Time run_step_at_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  int64_t renewals_ ABSL_GUARDED_BY(mutex_) = 0;  // Of the lease, and welcomes.
   std::deque<v1::WorkerMessage> outbox_ ABSL_GUARDED_BY(mutex_);
   // The present stream; null between streams. The writer holds writing_ while it uses it.
   Stream* stream_ ABSL_GUARDED_BY(mutex_) = nullptr;

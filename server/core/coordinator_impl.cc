@@ -147,7 +147,8 @@ CoordinatorImpl::CoordinatorImpl(Options options, FragmentPlan plan,
                   absl::Milliseconds(options_.config.membership().lease_ms())),
       draws_(options_.config.train().batch_sequences(), ReserveSteps(options_.config.sync())),
       tokens_(TokensPerStep(options_.config), LargestPace(options_.config) - 1),
-      incidents_(options_.events, options_.clock) {
+      incidents_(options_.events, options_.clock,
+                 [this](const std::string& id, const std::string& text) { Tell(id, text); }) {
   merge_pool_.threads = options_.merge_pool;
 }
 
@@ -306,8 +307,8 @@ absl::StatusOr<v1::PushResponse> CoordinatorImpl::Contribute(const v1::PushHeade
       incidents_.DrawsIgnored(header, dropped.foreign, dropped.ahead);
     }
     if (header.tokens() < claimed_tokens) {
-      incidents_.TokensCut(header.worker_id(), header.fragment(), header.round(), claimed_tokens,
-                           header.tokens());
+      incidents_.TokensCut(header.fragment(), header.round(),
+                           {header.worker_id(), claimed_tokens, header.tokens()});
     }
     if (added->quarantined()) incidents_.Quarantined(header, *added);
   }

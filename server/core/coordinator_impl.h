@@ -227,6 +227,19 @@ class CoordinatorImpl final : public Coordinator {
   bool ReachedItsEndLocked(bool rounds_are_done) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(members_mutex_);
   bool FinishedLocked(bool rounds_are_done) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(members_mutex_);
+  // The last step after which a delta was sent that is published.
+  int64_t PublishedStep(const std::vector<OpenRound>& open_rounds) const;
+  // The largest step that the run has come to, with those that are likely to be done since the last
+  // heartbeats.
+  int64_t StepByNow(const std::vector<OpenRound>& open_rounds) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(members_mutex_);
+  // Whom the earliest open round lacks that the worker has contributed to; empty: none does.
+  std::string WaitsFor(const std::string& worker_id,
+                       const std::vector<OpenRound>& open_rounds) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(members_mutex_);
+  // Sends the worker a notice, if it is attached.
+  void Tell(const std::string& worker_id, const std::string& text)
+      ABSL_LOCKS_EXCLUDED(members_mutex_);
   // Records run_finished, once.
   void NoteIfFinished();
   void Record(absl::string_view event, const std::string& message, const nlohmann::json& fields) {

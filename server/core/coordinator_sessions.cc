@@ -133,6 +133,33 @@ void CoordinatorImpl::GiveParts(const Member& member, int64_t step) {
   for (int i = 0; i < member.workers(); ++i) draws_.Give(member.data_slot + i, step);
 }
 
+int64_t CoordinatorImpl::PublishedStep(const std::vector<OpenRound>& open_rounds) const {
+  int64_t step = 0;
+  for (const OpenRound& round : open_rounds) {
+    if (round.round > 1) step = std::max(step, schedule_.SendStep(round.fragment, round.round - 1));
+  }
+  return step;
+}
+
+int64_t CoordinatorImpl::StepByNow(const std::vector<OpenRound>& open_rounds) const {
+  const int64_t known = std::max(membership_.largest_step(), PublishedStep(open_rounds));
+  if (!state_.started || state_.paused) return known;
+  const int64_t most = std::min(EndStep(), LargestPossibleStep(open_rounds, options_.config));
+  const int64_t likely = LikelyStep(options_.clock->Monotonic(), membership_.members());
+  return std::max(known, std::min(most, likely));
+}
+
+std::string CoordinatorImpl::WaitsFor(const std::string& worker_id,
+                                      const std::vector<OpenRound>& open_rounds) const {
+  const OpenRound* first = nullptr;
+  for (const OpenRound& round : open_rounds) {
+    if (!round.arrivals.contains(worker_id)) continue;
+    if (first == nullptr || round.send_step < first->send_step) first = &round;
+  }
+  if (first == nullptr) return "";
+  return Decide(options_.clock->Monotonic(), *first, membership_.members(), PolicyNow()).reason;
+}
+
 absl::StatusOr<v1::Welcome> CoordinatorImpl::Join(const v1::Join& join,
                                                   std::shared_ptr<SessionSink> sink) {
   RETURN_IF_ERROR(Serving());
@@ -168,12 +195,7 @@ absl::StatusOr<v1::Welcome> CoordinatorImpl::Admit(const v1::Join& join,
     account.software_version = join.software_version();
     welcome.set_started(state_.started);
     int64_t largest = membership_.largest_step();
-    // The run may be further than this region.
-    for (const OpenRound& round : region() ? open_rounds : std::vector<OpenRound>()) {
-      if (round.round > 1) {
-        largest = std::max(largest, schedule_.SendStep(round.fragment, round.round - 1));
-      }
-    }
+    if (region()) largest = std::max(largest, PublishedStep(open_rounds));  // It may be further.
     welcome.set_run_step(StartStep(open_rounds, membership_.members(), largest, PolicyNow()));
     welcome.set_resumes(member.was_ready &&
                         (member.state == MemberState::kActive || welcome.run_step() < largest));
@@ -344,6 +366,7 @@ absl::Status CoordinatorImpl::HandleHeartbeat(const std::string& worker_id, uint
   }
   Outbox outbox;
   bool attached = false;
+  const std::vector<OpenRound> open_rounds = OpenRounds();
   {
     absl::MutexLock lock(&members_mutex_);
     RETURN_IF_ERROR(membership_.Heartbeat(worker_id, incarnation, heartbeat.step(),
@@ -356,6 +379,11 @@ absl::Status CoordinatorImpl::HandleHeartbeat(const std::string& worker_id, uint
       v1::LeaseRenewed& renewed = *message.mutable_lease_renewed();
       renewed.set_lease_ms(options_.config.membership().lease_ms());
       renewed.set_coordinator_unix_ms(absl::ToUnixMillis(options_.clock->Now()));
+      renewed.set_run_step(
+          StartStep(open_rounds, membership_.members(), StepByNow(open_rounds), PolicyNow()));
+      if (heartbeat.has_steps_before_wait() && heartbeat.steps_before_wait() == 0) {
+        renewed.set_waits_for(WaitsFor(worker_id, open_rounds));
+      }
       outbox.emplace_back(sink->second, std::move(message));
     }
   }
@@ -502,6 +530,19 @@ void CoordinatorImpl::Broadcast(const v1::CoordinatorMessage& message) {
 
 void CoordinatorImpl::Send(const Outbox& outbox) {
   for (const auto& [sink, message] : outbox) sink->Send(message);
+}
+
+void CoordinatorImpl::Tell(const std::string& worker_id, const std::string& text) {
+  Outbox outbox;
+  {
+    absl::MutexLock lock(&members_mutex_);
+    const auto sink = sinks_.find(worker_id);
+    if (sink == sinks_.end()) return;
+    v1::CoordinatorMessage message;
+    message.mutable_notice()->set_text(text);
+    outbox.emplace_back(sink->second, std::move(message));
+  }
+  Send(outbox);
 }
 
 void CoordinatorImpl::NoteIfFinished() {

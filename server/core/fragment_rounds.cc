@@ -380,9 +380,11 @@ absl::StatusOr<MergeResult> FragmentRounds::MergeWhatCanBe(const Contributions& 
     if (TokensPerStep(*options_.config) == 0 &&
         options_.config->membership().weighting() == v1::MembershipConfig::TOKENS) {
       tokens = WithinMedian(claimed);
+      const auto least = static_cast<size_t>(std::ranges::min_element(claimed) - claimed.begin());
       for (size_t i = 0; i < tokens.size(); ++i) {
         if (tokens[i] < claimed[i]) {
-          result.cut.push_back({record.contributors[i], claimed[i], tokens[i]});
+          result.cut.push_back({record.contributors[i], claimed[i], tokens[i],
+                                record.contributors[least], claimed[least]});
         }
       }
     }

@@ -83,6 +83,9 @@ struct CutClaim {
   std::string worker_id;
   int64_t claimed = 0;
   int64_t counted = 0;
+  // Against that of the others who claims least: it may not have said what it trains.
+  std::string least_id = {};
+  int64_t least = 0;
 };
 
 // The outcome of closing a round.

@@ -10,12 +10,12 @@
 
 namespace causeway::server {
 
-void IncidentLog::Record(absl::string_view event, const std::string& message,
+bool IncidentLog::Record(absl::string_view event, const std::string& message,
                          const nlohmann::json& fields) {
   const auto worker = fields.find("worker");
   if (worker == fields.end() || !worker->is_string()) {
     events_.Record(event, message, fields);
-    return;
+    return true;
   }
   std::optional<int64_t> left_out;
   {
@@ -24,10 +24,11 @@ void IncidentLog::Record(absl::string_view event, const std::string& message,
     const std::string account = event == "join_refused" ? "" : worker->get<std::string>();
     left_out = budget_.Take(event, account, clock_.Monotonic());
   }
-  if (!left_out.has_value()) return;
+  if (!left_out.has_value()) return false;
   nlohmann::json counted = fields;
   if (*left_out > 0) counted["unrecorded"] = *left_out;
   events_.Record(event, message, counted);
+  return true;
 }
 
 void IncidentLog::JoinRefused(const v1::Join& join, const absl::Status& refusal) {
@@ -96,24 +97,33 @@ void IncidentLog::DrawsIgnored(const v1::PushHeader& header, int foreign, int ah
           {"ahead", ahead}});
 }
 
-void IncidentLog::TokensCut(const std::string& worker_id, int fragment, int64_t round,
-                            int64_t claimed, int64_t counted) {
-  Record("tokens_cut",
-         absl::StrCat("worker ", worker_id, " says that its delta to round ", round,
-                      " of fragment ", fragment, " stands for ", claimed, " tokens: it counts for ",
-                      counted, ", more it cannot have trained"),
-         {{"worker", worker_id},
-          {"fragment", fragment},
-          {"round", round},
-          {"claimed", claimed},
-          {"counted", counted}});
+void IncidentLog::TokensCut(int fragment, int64_t round, const CutClaim& cut) {
+  const std::string what =
+      absl::StrCat("worker ", cut.worker_id, " says that its delta to round ", round,
+                   " of fragment ", fragment, " stands for ", cut.claimed,
+                   " tokens: it counts for ", cut.counted, ", more it cannot have trained");
+  const bool recorded = Record("tokens_cut", what,
+                               {{"worker", cut.worker_id},
+                                {"fragment", fragment},
+                                {"round", round},
+                                {"claimed", cut.claimed},
+                                {"counted", cut.counted}});
+  if (!recorded) return;
+  if (cut.least_id.empty()) return tell_(cut.worker_id, what);
+  const std::string less =
+      absl::StrCat(" by what the others say; worker ", cut.least_id, " says ", cut.least);
+  tell_(cut.worker_id, absl::StrCat(what, less));
+  tell_(cut.least_id, absl::StrCat(what, less,
+                                   ". If that is too little, tell this site what it trains "
+                                   "(tokens_per_step, or add() at each step)"));
 }
 
 void IncidentLog::Quarantined(const v1::PushHeader& header, const AddedContribution& added) {
   const std::string grounds =
       added.quarantine == Quarantine::kRejected ? ", and an operator keeps its worker out"
       : added.quarantine == Quarantine::kOutlier
-          ? absl::StrCat(", the median of the last ones is ", added.median)
+          ? absl::StrCat(", the median of the last ones is ", added.median,
+                         " (membership.outlier_factor)")
           : absl::StrCat(", the fragment takes ", added.cap, " at most (membership.norm_cap)");
   RecordQuarantine(header.worker_id(), header.fragment(), header.round(), added, grounds);
 }
@@ -121,23 +131,24 @@ void IncidentLog::Quarantined(const v1::PushHeader& header, const AddedContribut
 void IncidentLog::RecordQuarantine(const std::string& worker_id, int fragment, int64_t round,
                                    const AddedContribution& added, const std::string& grounds) {
   static constexpr absl::string_view kWhy[] = {"", "outlier", "cap", "overflow", "rejected"};
-  Record(
-      "contribution_quarantined",
+  const std::string what =
       absl::StrCat("the delta of worker ", worker_id, " to round ", round, " of fragment ",
-                   fragment, " has the norm ", added.norm, grounds, ": it is kept, but not merged"),
-      {{"worker", worker_id},
-       {"fragment", fragment},
-       {"round", round},
-       {"norm", added.norm},
-       {"median", added.median},
-       {"cap", added.cap},
-       {"why", std::string(kWhy[static_cast<size_t>(added.quarantine)])}});
+                   fragment, " has the norm ", added.norm, grounds, ": it is kept, but not merged");
+  const bool recorded = Record("contribution_quarantined", what,
+                               {{"worker", worker_id},
+                                {"fragment", fragment},
+                                {"round", round},
+                                {"norm", added.norm},
+                                {"median", added.median},
+                                {"cap", added.cap},
+                                {"why", std::string(kWhy[static_cast<size_t>(added.quarantine)])}});
+  if (recorded) tell_(worker_id, what);
 }
 
 void IncidentLog::Published(const PublishedRound& round) {
   const RoundRecord& record = round.record;
   for (const CutClaim& cut : round.cut) {
-    TokensCut(cut.worker_id, record.fragment, record.round, cut.claimed, cut.counted);
+    TokensCut(record.fragment, record.round, cut);
   }
   for (const LateQuarantine& held : round.overflowed) {
     RecordQuarantine(held.worker_id, record.fragment, record.round,

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -27,11 +28,16 @@ namespace causeway::server {
 // Thread-safe. Events that name a worker count against its budget (event_budget.h).
 class IncidentLog {
  public:
-  // Both outlive the object.
-  IncidentLog(EventLog* events, Clock* clock) : events_(*events), clock_(*clock) {}
+  // Tells a worker, if it is there, what its operator should know.
+  using Tell = std::function<void(const std::string& worker_id, const std::string& text)>;
 
-  // `fields` is an object.
-  void Record(absl::string_view event, const std::string& message, const nlohmann::json& fields);
+  // Both outlive the object.
+  IncidentLog(
+      EventLog* events, Clock* clock, Tell tell = [](const auto&, const auto&) {})
+      : events_(*events), clock_(*clock), tell_(std::move(tell)) {}
+
+  // `fields` is an object. False: the event's worker has none left, and nothing was recorded.
+  bool Record(absl::string_view event, const std::string& message, const nlohmann::json& fields);
 
   void JoinRefused(const v1::Join& join, const absl::Status& refusal);
   // Records a round once for each worker, however often it is told.
@@ -45,8 +51,7 @@ class IncidentLog {
   // Ranges that were taken out of the header: of parts of the data that the worker never had, and
   // beyond what it can have trained.
   void DrawsIgnored(const v1::PushHeader& header, int foreign, int ahead);
-  void TokensCut(const std::string& worker_id, int fragment, int64_t round, int64_t claimed,
-                 int64_t counted);
+  void TokensCut(int fragment, int64_t round, const CutClaim& cut);
   void Quarantined(const v1::PushHeader& header, const AddedContribution& added);
   // Records what was out of the ordinary: claims cut, deltas left out, workers missing.
   void Published(const PublishedRound& round);
@@ -58,6 +63,7 @@ class IncidentLog {
 
   EventLog& events_;
   Clock& clock_;
+  const Tell tell_;
   std::atomic<bool> store_is_low_{false};
   absl::Mutex mutex_;
   EventBudget budget_ ABSL_GUARDED_BY(mutex_);

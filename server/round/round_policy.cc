@@ -182,4 +182,19 @@ int64_t StartStep(const std::vector<OpenRound>& open_rounds,
   return std::max<int64_t>(0, start);
 }
 
+int64_t LikelyStep(absl::Duration now, const std::map<std::string, Member>& members) {
+  int64_t likely = 0;
+  for (const auto& [id, member] : members) {
+    if (member.state != MemberState::kActive) continue;
+    const absl::Duration step_time = member.progress.step_time();
+    int64_t since = 0;
+    if (step_time > absl::ZeroDuration()) {
+      absl::Duration rest;
+      since = absl::IDivDuration(now - member.progress.reported_at, step_time, &rest);
+    }
+    likely = std::max(likely, member.step + std::max<int64_t>(0, since));
+  }
+  return likely;
+}
+
 }  // namespace causeway::server

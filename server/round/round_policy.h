@@ -88,6 +88,10 @@ int64_t StartStep(const std::vector<OpenRound>& open_rounds,
                   const std::map<std::string, Member>& members, int64_t largest_step,
                   const RoundPolicy& policy);
 
+// The largest step that an active member has come to by now, should it have gone on as its last
+// heartbeat said: those are seconds apart.
+int64_t LikelyStep(absl::Duration now, const std::map<std::string, Member>& members);
+
 }  // namespace causeway::server
 
 #endif  // CAUSEWAY_SERVER_ROUND_ROUND_POLICY_H_

@@ -51,6 +51,10 @@ void VirtualWorker::OnMessage(int64_t stream, const v1::CoordinatorMessage& mess
     Obey(message.directive());
     return;
   }
+  if (message.has_lease_renewed() && phase_ == Phase::kFetching) {
+    run_step_ = message.lease_renewed().run_step();  // It joins where the run is by then.
+    return;
+  }
   if (!message.has_welcome()) return;
   const v1::Welcome& welcome = message.welcome();
   stream_welcomed_ = true;

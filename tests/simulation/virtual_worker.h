@@ -181,7 +181,7 @@ class VirtualWorker final : public StreamClient,
   int64_t step_ = 0;
   int64_t checkpoint_step_ = -1;  // -1: there is none.
   int fetched_ = 0;
-  int64_t run_step_ = 0;  // The run's step in the welcome.
+  int64_t run_step_ = 0;  // The run's step, as it was last told before it joined.
   bool stepping_ = false;
   bool state_asked_ = false;  // A landing waits for a whole state.
   std::deque<SyncEvent> merges_due_;

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "common/base/byte_buffer.h"
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
@@ -103,6 +105,7 @@ absl::Status RunMember::Attach(const Description& description, const Place* plac
     telemetry_->SetAttached(stands);
     wait_watch_->SetAttached(stands);
   };
+  session.on_waits_for = [this](const std::string& whom) { wait_watch_->SetWaitsFor(whom); };
   session.on_shards = [this](const google::protobuf::RepeatedPtrField<v1::Shard>& shards) {
     PlaceShards({shards.begin(), shards.end()});
   };
@@ -137,8 +140,14 @@ absl::Status RunMember::Attach(const Description& description, const Place* plac
 absl::Status RunMember::Begin(Hooks hooks, std::optional<Place> place) {
   hooks_ = std::move(hooks);
   const absl::Status begun = Continue(std::move(place));
+  if (begun.ok()) return begun;
+  SaysNoMore();
   // The id is free again at once, not when the lease ends.
-  if (!begun.ok()) session_->Leave(v1::Leave::FAILED, std::string(begun.message()));
+  if (absl::IsCancelled(begun)) {
+    session_->Leave(v1::Leave::DRAINED, "");
+  } else {
+    session_->Leave(v1::Leave::FAILED, std::string(begun.message()));
+  }
   return begun;
 }
 
@@ -159,6 +168,8 @@ absl::Status RunMember::Continue(std::optional<Place> place) {
   RETURN_IF_ERROR(OpenMergeRecord(!place.has_value()));
   RETURN_IF_ERROR(MakeSync());
   session_->OnFailure([this](const absl::Status& status) {
+    if (left_) return;
+    SaysNoMore();
     telemetry_->Record("session_failed", absl::StrCat("the session failed: ", status.message()),
                        {{"code", std::string(absl::StatusCodeToString(status.code()))},
                         {"reason", std::string(status.message())}});
@@ -185,6 +196,10 @@ absl::Status RunMember::Continue(std::optional<Place> place) {
       telemetry_->Record("checkpoint_restored",
                          absl::StrCat("continuing from the checkpoint at step ", step()),
                          {{"step", step()}});
+      if (behind > 0) {
+        Log().warn("the checkpoint is {} behind the run: what was trained since then is lost",
+                   behind == 1 ? "1 step" : absl::StrCat(behind, " steps"));
+      }
     }
   }
   if (anew_) {
@@ -196,11 +211,18 @@ absl::Status RunMember::Continue(std::optional<Place> place) {
                          {{"behind", behind}});
     }
     sync_->UseData(DataPart(), welcome.next_draw());
-    ASSIGN_OR_RETURN(const int64_t step, sync_->Fetch(welcome.run_step()));
+    const absl::Duration begin = clock_.Monotonic();
+    ASSIGN_OR_RETURN(const int64_t step, FetchPublished());
     JudgeBuffers();  // The state was the first to cross the link.
-    telemetry_->Record("state_fetched",
-                       absl::StrCat("has the published state, joining at step ", step),
-                       {{"step", step}});
+    const int64_t moved = step - welcome.run_step();
+    telemetry_->Record(
+        "state_fetched",
+        absl::StrCat("has the published state, joining at step ", step,
+                     moved > 0
+                         ? absl::StrFormat("; it took %.1f s, in which the run did %d steps",
+                                           absl::ToDoubleSeconds(clock_.Monotonic() - begin), moved)
+                         : ""),
+        {{"step", step}});
     counter_ = StepCounter(step, counter_.pace_milli());
   }
   first_step_ = step();
@@ -338,28 +360,46 @@ absl::Status RunMember::MakeSync() {
     if (hooks_.merged) hooks_.merged(event);
   };
   sync.observer.waits = [this](const std::optional<SyncEvent>& event) { NoteWaiting(event); };
+  sync.observer.meanwhile = hooks_.meanwhile;
   sync_ = std::make_unique<SyncEngine>(std::move(sync));
   return sync_->started();
 }
 
 void RunMember::CancelExchange() {
   absl::MutexLock lock(&exchange_mutex_);
-  exchange_->Cancel();
+  if (exchange_ != nullptr) exchange_->Cancel();
 }
 
-absl::Status RunMember::StartAnew(const v1::Welcome& welcome, int64_t next_draw) {
-  telemetry_->Record(
-      "started_anew",
-      absl::StrCat("the run went on without this worker, from step ", step(), " to ",
-                   welcome.run_step(), ": it takes the published state and goes on there"),
-      {{"from_step", step()}, {"to_step", welcome.run_step()}});
-  data_slot_ = welcome.data_slot();
+absl::StatusOr<int64_t> RunMember::FetchPublished() {
+  ASSIGN_OR_RETURN(const int64_t run_step, session_->RunStep(absl::Seconds(1)));
+  // The answers from here on are kept while states are on their way, however long that takes.
+  has_values_ = false;
+  session_->SetCheckpoint(checkpoint_step_ < 0 ? run_step : std::min(checkpoint_step_, run_step));
+  absl::StatusOr<int64_t> step =
+      sync_->Fetch(run_step, [this](absl::Duration max_age) { return session_->RunStep(max_age); });
+  session_->SetCheckpoint(checkpoint_step_);
+  has_values_ = step.ok();
+  return step;
+}
+
+absl::Status RunMember::StartAnew(int data_slot, int64_t next_draw) {
+  const int64_t from = step();
+  Log().warn(
+      "the run went on without this worker, which is at step {}: it takes the published state, and "
+      "goes on from there",
+      from);
+  if (hooks_.meanwhile) hooks_.meanwhile();
+  data_slot_ = data_slot;
   anew_ = true;
   RETURN_IF_ERROR(hooks_.use_data_part(DataPart()));
   RETURN_IF_ERROR(MakeSync());
   sync_->UseData(DataPart(), next_draw);
-  ASSIGN_OR_RETURN(const int64_t step, sync_->Fetch(welcome.run_step()));
+  ASSIGN_OR_RETURN(const int64_t step, FetchPublished());
   counter_ = StepCounter(step, counter_.pace_milli());
+  telemetry_->Record("started_anew",
+                     absl::StrCat("the run went on without this worker: it was at step ", from,
+                                  ", has the published state now, and goes on at step ", step),
+                     {{"from_step", from}, {"to_step", step}});
   return hooks_.started_anew();
 }
 
@@ -396,6 +436,16 @@ void RunMember::ObeyPace(const Session::Orders& orders) {
 
 void RunMember::Ready() { session_->Ready(step(), anew_); }
 
+std::string RunMember::WhyHeld(const Session::Orders& orders) const {
+  if (orders.started) {
+    return absl::StrCat("the run is paused", orders.pause_reason.empty()
+                                                 ? ""
+                                                 : absl::StrCat(" (", orders.pause_reason, ")"));
+  }
+  return absl::StrCat("the run begins with ", config().membership().start_workers(),
+                      " workers, and has these: ", absl::StrJoin(orders.members, ", "));
+}
+
 absl::StatusOr<RunMember::Turn> RunMember::NextTurn(absl::Duration timeout) {
   ASSIGN_OR_RETURN(const Session::Orders orders, session_->WaitForGo(timeout));
   const int64_t budget = config().train().steps();
@@ -403,13 +453,15 @@ absl::StatusOr<RunMember::Turn> RunMember::NextTurn(absl::Duration timeout) {
   if (step() >= end_) return Turn::kFinished;
   if (orders.drain) return Turn::kDrain;
   if (orders.start_anew.has_value()) {
-    RETURN_IF_ERROR(StartAnew(*orders.start_anew, orders.start_anew->next_draw()));
+    RETURN_IF_ERROR(StartAnew(orders.start_anew->data_slot(), orders.start_anew->next_draw()));
     return Turn::kAnew;
   }
   if (!orders.started || orders.paused) {
     wait_watch_->SetSlack(std::nullopt);
+    wait_watch_->SetHeld(WhyHeld(orders));
     return Turn::kWait;
   }
+  wait_watch_->SetHeld("");
   RETURN_IF_ERROR(ObeyDataSlot(orders));
   ObeyPace(orders);
   return Turn::kTrain;
@@ -425,7 +477,7 @@ absl::StatusOr<bool> RunMember::StepDone(const Step& step) {
   const absl::Status synced = sync_->AfterStep(now, step.tokens, step.draws);
   if (absl::IsOutOfRange(synced)) {
     Log().warn("{}", std::string(synced.message()));
-    RETURN_IF_ERROR(StartAnew(session_->welcome(), sync_->next_draw()));
+    RETURN_IF_ERROR(StartAnew(data_slot_, sync_->next_draw()));
     return false;
   }
   RETURN_IF_ERROR(Annotate(synced, absl::StrCat("step ", now)));
@@ -433,6 +485,11 @@ absl::StatusOr<bool> RunMember::StepDone(const Step& step) {
 }
 
 absl::StatusOr<RunMember::Place> RunMember::Save() {
+  if (!has_values_) {
+    return absl::FailedPreconditionError(
+        "this worker was stopped while it took the published state: there is nothing to save; it "
+        "joins again without a checkpoint");
+  }
   Place place;
   place.step = step();
   place.tokens = tokens_;
@@ -457,6 +514,7 @@ absl::Status RunMember::Finish(bool drained) {
 }
 
 void RunMember::Leave(bool drained) {
+  SaysNoMore();
   session_->Leave(drained ? v1::Leave::DRAINED : v1::Leave::FINISHED, "");
   if (drained) {
     telemetry_->Record("left", absl::StrCat("left the run at step ", step()), {{"step", step()}});
@@ -465,7 +523,13 @@ void RunMember::Leave(bool drained) {
   }
 }
 
+void RunMember::SaysNoMore() {
+  left_ = true;
+  wait_watch_->Silence();
+}
+
 absl::Status RunMember::Fail(absl::Status status, bool silently) {
+  SaysNoMore();
   // The session's own failure is the cause of whatever else was cancelled.
   const absl::Status session = session_->orders().status();
   if (!session.ok()) status = session;

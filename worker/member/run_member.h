@@ -18,6 +18,7 @@
 #ifndef CAUSEWAY_WORKER_MEMBER_RUN_MEMBER_H_
 #define CAUSEWAY_WORKER_MEMBER_RUN_MEMBER_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -115,6 +116,8 @@ class RunMember {
     std::function<absl::Status()> started_anew;
     // A fragment was merged, at any time. May be empty.
     std::function<void(const SyncEvent& event)> merged;
+    // Called some times a second while training waits for an answer. May be empty.
+    std::function<void()> meanwhile;
   };
 
   // The worker's description for the coordinator.
@@ -158,7 +161,7 @@ class RunMember {
   // Waits until the coordinator welcomes this worker. `place` may be null.
   absl::Status Attach(const Description& description, const Place* place);
   // Continues from `place`, or from the published state where there is none or it is too old. After
-  // an error the worker has left.
+  // an error the worker has left: drained, if CancelExchange was called.
   absl::Status Begin(Hooks hooks, std::optional<Place> place);
 
   // Says that this worker takes part from here on.
@@ -233,10 +236,16 @@ class RunMember {
   // An exchange and an engine that have seen nothing yet.
   absl::Status MakeSync();
   // Takes the published state and goes on where the run is, drawing from `next_draw` on.
-  absl::Status StartAnew(const v1::Welcome& welcome, int64_t next_draw);
+  absl::Status StartAnew(int data_slot, int64_t next_draw);
+  // Fetches it, and returns the step to go on from.
+  absl::StatusOr<int64_t> FetchPublished();
   // Draws another part of the data if the coordinator says so.
   absl::Status ObeyDataSlot(const Session::Orders& orders);
   void ObeyPace(const Session::Orders& orders);
+  // The reason for not training yet, or not now.
+  std::string WhyHeld(const Session::Orders& orders) const;
+  // The log of one that has left, or cannot go on, is at its end.
+  void SaysNoMore();
   // Steps of the schedule that an inner step may advance by.
   int MaxAdvance() const;
   absl::Status OpenMetrics();
@@ -278,6 +287,8 @@ class RunMember {
   int data_slot_ = 0;
   bool anew_ = true;
   bool took_other_part_ = false;
+  bool has_values_ = true;  // False while the published state is on its way.
+  std::atomic<bool> left_ = false;
   StepCounter counter_;
   int64_t end_ = 0;  // The schedule's end, for now.
 

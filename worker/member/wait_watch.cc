@@ -1,5 +1,6 @@
 #include "worker/member/wait_watch.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 
@@ -13,6 +14,9 @@ namespace {
 std::string WholeSeconds(absl::Duration time) {
   return absl::StrCat(absl::ToInt64Seconds(time), " s");
 }
+
+// A line about that comes after 5, 10, 20 s and so on, and then at this interval.
+constexpr absl::Duration kSayHeldEvery = absl::Minutes(10);
 
 std::string Counted(int64_t count, const char* one, const char* several) {
   return absl::StrCat(count, " ", count == 1 ? one : several);
@@ -58,8 +62,28 @@ absl::Duration WaitWatch::SetWaiting(const std::optional<SyncEvent>& event) {
   return waited;
 }
 
+void WaitWatch::SetWaitsFor(const std::string& whom) {
+  absl::MutexLock lock(&mutex_);
+  waits_for_ = whom;
+}
+
+void WaitWatch::SetHeld(const std::string& why) {
+  absl::MutexLock lock(&mutex_);
+  if (held_.empty() && !why.empty()) {
+    held_since_ = options_.clock->Monotonic();
+    say_held_after_ = kWorthSaying;
+  }
+  held_ = why;
+}
+
+void WaitWatch::Silence() {
+  absl::MutexLock lock(&mutex_);
+  silent_ = true;
+}
+
 std::string WaitWatch::Line() const {
   absl::MutexLock lock(&mutex_);
+  if (silent_) return "";
   const absl::Duration now = options_.clock->Monotonic();
   const absl::Duration away =
       away_since_.has_value() ? now - *away_since_ : -absl::InfiniteDuration();
@@ -72,7 +96,14 @@ std::string WaitWatch::Line() const {
     absl::StrAppend(&line, line.empty() ? "" : "; ", "training has waited ", WholeSeconds(waited),
                     " for round ", waiting_->event.round, " of fragment ",
                     waiting_->event.fragment);
+    // What the coordinator said last is old once it is away.
+    if (!is_away && !waits_for_.empty()) absl::StrAppend(&line, ": ", waits_for_);
     return line;
+  }
+  if (!is_away && !held_.empty()) {
+    const absl::Duration held = now - held_since_;
+    if (held < say_held_after_) return "";
+    return absl::StrCat("nothing has been trained for ", WholeSeconds(held), ": ", held_);
   }
   if (waiting_.has_value() || !slack_.has_value()) return line;
   if (slack_->late > 0) {
@@ -92,7 +123,11 @@ void WaitWatch::Run() {
       if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), options_.interval)) return;
     }
     const std::string line = Line();
-    if (!line.empty()) options_.say(line);
+    if (line.empty()) continue;
+    options_.say(line);
+    absl::MutexLock lock(&mutex_);
+    const absl::Duration held = options_.clock->Monotonic() - held_since_;
+    if (!held_.empty()) say_held_after_ = held + std::min(held, kSayHeldEvery);
   }
 }
 

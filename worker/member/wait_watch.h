@@ -45,6 +45,12 @@ class WaitWatch {
   // Training waits for the answer of that round from now on; nothing: no more. Returns how long it
   // had waited until now.
   absl::Duration SetWaiting(const std::optional<SyncEvent>& event);
+  // Whom the coordinator waits for, in its own words, while training waits; empty: not known.
+  void SetWaitsFor(const std::string& whom);
+  // Nothing is to be trained now, for that reason; empty: something is.
+  void SetHeld(const std::string& why);
+  // Nothing is said any more.
+  void Silence();
 
   // The line to print now; empty: none.
   std::string Line() const;
@@ -64,6 +70,11 @@ class WaitWatch {
   std::optional<absl::Duration> away_since_ ABSL_GUARDED_BY(mutex_);
   std::optional<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
   std::optional<SyncEngine::Slack> slack_ ABSL_GUARDED_BY(mutex_);
+  std::string waits_for_ ABSL_GUARDED_BY(mutex_);
+  std::string held_ ABSL_GUARDED_BY(mutex_);
+  absl::Duration held_since_ ABSL_GUARDED_BY(mutex_);
+  absl::Duration say_held_after_ ABSL_GUARDED_BY(mutex_);  // Since then.
+  bool silent_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

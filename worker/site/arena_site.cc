@@ -69,6 +69,7 @@ absl::StatusOr<ReachedRun> ReachRunWithModel(const SiteJoin& join,
           "this run waits for the first site to bring its model, and this site brings none: give "
           "initial values, or join after a site that does");
     }
+    if (join.stop && join.stop()) return absl::CancelledError("before it had its model");
     bool gave_up = false;
     int64_t sent = 0;
     const absl::Status status = Bring(join, tensors, reached, gave_up, sent);
@@ -120,35 +121,51 @@ absl::StatusOr<std::unique_ptr<ArenaSite>> ArenaSite::Join(const SiteJoin& join,
                                                            std::vector<GivenTensor> tensors,
                                                            std::span<const uint8_t> state,
                                                            FileSystem& file_system, Clock& clock) {
-  bool brought = false;
-  ASSIGN_OR_RETURN(ReachedRun reached, ReachRunWithModel(join, tensors, clock, brought));
-  ASSIGN_OR_RETURN(std::unique_ptr<RunMember> member,
-                   RunMember::Create(join.member, std::move(reached), file_system, clock));
-  if (member->config().sync().contribution() == v1::SyncConfig::GRADIENT) {
-    return absl::FailedPreconditionError(
-        "the run synchronizes gradients (sync.contribution is GRADIENT), which causeway-worker's "
-        "own trainer alone contributes: leave sync.contribution out of its configuration");
+  auto joined = [&]() -> absl::StatusOr<std::unique_ptr<ArenaSite>> {
+    bool brought = false;
+    ASSIGN_OR_RETURN(ReachedRun reached, ReachRunWithModel(join, tensors, clock, brought));
+    ASSIGN_OR_RETURN(std::unique_ptr<RunMember> member,
+                     RunMember::Create(join.member, std::move(reached), file_system, clock));
+    if (member->config().sync().contribution() == v1::SyncConfig::GRADIENT) {
+      return absl::FailedPreconditionError(
+          "the run synchronizes gradients (sync.contribution is GRADIENT), which causeway-worker's "
+          "own trainer alone contributes: leave sync.contribution out of its configuration");
+    }
+    ASSIGN_OR_RETURN(TensorMatch match, MatchTensors(member->config(), member->plan(), tensors));
+    std::unique_ptr<ArenaSite> site(
+        new ArenaSite(join, std::move(member), std::move(match), clock));
+    site->brought_model_ = brought;
+    RETURN_IF_ERROR(site->Begin(join, state, file_system));
+    return site;
+  }();
+  if (!joined.ok() && join.stop && join.stop()) {
+    return absl::CancelledError("the join was ended before the site had joined");
   }
-  ASSIGN_OR_RETURN(TensorMatch match, MatchTensors(member->config(), member->plan(), tensors));
+  return joined;
+}
+
+absl::Status ArenaSite::Begin(const SiteJoin& join, std::span<const uint8_t> state,
+                              FileSystem& file_system) {
   if (!join.member.output.empty()) {
     RETURN_IF_ERROR(file_system.CreateFolders(join.member.output));
   }
-  std::unique_ptr<ArenaSite> site(new ArenaSite(join, std::move(member), std::move(match), clock));
-  site->brought_model_ = brought;
-  ASSIGN_OR_RETURN(std::optional<RunMember::Place> place, site->ReadState(state));
-  RETURN_IF_ERROR(site->member_->OpenTelemetry());
-  site->arena_.resize(static_cast<size_t>(site->member_->plan().arena_size()));
-  RETURN_IF_ERROR(site->member_->Attach(join.description, place.has_value() ? &*place : nullptr));
-  RETURN_IF_ERROR(site->member_->Begin(site->MakeHooks(), std::move(place)));
-  site->restored_ = !site->member_->anew();
-  if (site->restored_) {
-    site->changed_ = std::exchange(site->merged_, {});
+  ASSIGN_OR_RETURN(std::optional<RunMember::Place> place, ReadState(state));
+  RETURN_IF_ERROR(member_->OpenTelemetry());
+  arena_.resize(static_cast<size_t>(member_->plan().arena_size()));
+  ASSIGN_OR_RETURN(watcher_, StartThread([this, stop = join.stop] { Watch(stop); }));
+  if (join.stop && join.stop()) return absl::CancelledError("before it was a member");
+  RETURN_IF_ERROR(member_->Attach(join.description, place.has_value() ? &*place : nullptr));
+  RETURN_IF_ERROR(member_->Begin(MakeHooks(join), std::move(place)));
+  restored_ = !member_->anew();
+  if (restored_) {
+    changed_ = std::exchange(merged_, {});
   } else {
-    site->changed_.resize(static_cast<size_t>(site->member_->plan().fragments()));
-    std::iota(site->changed_.begin(), site->changed_.end(), 0);
+    changed_.resize(static_cast<size_t>(member_->plan().fragments()));
+    std::iota(changed_.begin(), changed_.end(), 0);
   }
-  ASSIGN_OR_RETURN(site->watcher_, StartThread([raw = site.get()] { raw->Watch(); }));
-  return site;
+  absl::MutexLock lock(&mutex_);
+  joined_ = true;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::optional<RunMember::Place>> ArenaSite::ReadState(
@@ -177,8 +194,9 @@ absl::StatusOr<std::optional<RunMember::Place>> ArenaSite::ReadState(
   return place;
 }
 
-RunMember::Hooks ArenaSite::MakeHooks() {
+RunMember::Hooks ArenaSite::MakeHooks(const SiteJoin& join) {
   RunMember::Hooks hooks;
+  hooks.meanwhile = join.meanwhile;
   hooks.make_replica = [this]() -> absl::StatusOr<std::unique_ptr<Replica>> {
     return std::make_unique<HostReplica>(member_->plan(), member_->config().sync(),
                                          std::span(arena_), std::span<const float>());
@@ -204,10 +222,14 @@ RunMember::Hooks ArenaSite::MakeHooks() {
   return hooks;
 }
 
-void ArenaSite::Watch() {
+void ArenaSite::Watch(const std::function<bool()>& stop) {
   bool told = false;
   absl::MutexLock lock(&mutex_);
   while (!mutex_.AwaitWithTimeout(absl::Condition(&ended_), kWatchInterval)) {
+    if (!joined_) {
+      if (stop && stop()) member_->CancelExchange();
+      continue;
+    }
     if (cancel_requested_) {
       member_->CancelExchange();
       continue;
@@ -292,8 +314,10 @@ absl::StatusOr<ArenaSite::Orders> ArenaSite::Wait(absl::Duration timeout,
       return orders;
     }
     const absl::Duration left = timeout - (clock_.Monotonic() - begin);
-    const absl::StatusOr<RunMember::Turn> turn =
-        member_->NextTurn(std::clamp(left, absl::ZeroDuration(), kLook));
+    const absl::StatusOr<RunMember::Turn> turn = [&] {
+      const Waiting waiting(*this);  // It may start anew, and wait for states.
+      return member_->NextTurn(std::clamp(left, absl::ZeroDuration(), kLook));
+    }();
     if (!turn.ok()) return Failed(turn.status());
     switch (*turn) {
       case RunMember::Turn::kTrain:

@@ -34,6 +34,10 @@ struct SiteJoin {
   // Writes the initial values of that tensor, as many as it has, or returns false to give up.
   // Empty: this site cannot bring the model.
   std::function<bool(size_t tensor, std::span<float> values)> initial_values;
+  // True ends the join with CANCELLED. Asked by any thread until Join returns. May be empty.
+  std::function<bool()> stop;
+  // Called on the training thread, some times a second while it waits for an answer. May be empty.
+  std::function<void()> meanwhile;
 };
 
 // One thread at a time, but for RequestDrain and RequestCancel.
@@ -97,11 +101,12 @@ class ArenaSite {
   ArenaSite(const SiteJoin& join, std::unique_ptr<RunMember> member, TensorMatch match,
             Clock& clock);
 
-  absl::Status Begin(std::span<const uint8_t> state);
+  absl::Status Begin(const SiteJoin& join, std::span<const uint8_t> state, FileSystem& file_system);
   absl::StatusOr<std::optional<RunMember::Place>> ReadState(std::span<const uint8_t> state);
-  RunMember::Hooks MakeHooks();
+  RunMember::Hooks MakeHooks(const SiteJoin& join);
   // Obeys RequestDrain and RequestCancel, and cuts transfers that a drain waits for too long.
-  void Watch();
+  // Before it has joined, obeys `stop`.
+  void Watch(const std::function<bool()>& stop);
   // The cause of `status`, which the site may not get over.
   absl::Status Failed(const absl::Status& status);
   absl::Status CheckJoined() const;
@@ -137,6 +142,7 @@ class ArenaSite {
   std::atomic<bool> drain_requested_ = false;
   std::atomic<bool> cancel_requested_ = false;
   absl::Mutex mutex_;
+  bool joined_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   bool cut_ ABSL_GUARDED_BY(mutex_) = false;  // By a drain.
   std::optional<absl::Duration> waiting_since_ ABSL_GUARDED_BY(mutex_);

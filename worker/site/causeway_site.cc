@@ -193,6 +193,9 @@ absl::StatusOr<SiteJoin> ReadOptions(const causeway_site_options* options) {
                    causeway::ChooseCongestionControl(control.empty() ? "auto" : control));
   join.description.device = options->device == nullptr ? "not said" : options->device;
   if (options->software != nullptr) join.description.software = options->software;
+  if (options->stop != nullptr) {
+    join.stop = [stop = options->stop] { return *stop != 0; };
+  }
   if (options->initial_values != nullptr) {
     join.initial_values = [give = options->initial_values,
                            context = options->initial_values_context](size_t tensor,
@@ -324,13 +327,16 @@ int causeway_site_join(const causeway_site_options* options, const causeway_tens
     if (site == nullptr) return NullArgument("site");
     *site = nullptr;
     if (state == nullptr && state_bytes > 0) return NullArgument("state");
-    ASSIGN_OR_RETURN(const SiteJoin join, ReadOptions(options));
+    ASSIGN_OR_RETURN(SiteJoin join, ReadOptions(options));
     RETURN_IF_ERROR(causeway::CheckName("id", join.member.worker_id));
     ASSIGN_OR_RETURN(std::vector<GivenTensor> given, ReadTensors(tensors, tensor_count));
     PrepareProcess();
     auto joined = std::make_unique<causeway_site>();
     if (options->log != nullptr) joined->wants_log.emplace();
     const LogHandOut log(options->log, options->log_context);
+    join.meanwhile = [log = options->log, context = options->log_context] {
+      HandOutLog(log, context);
+    };
     joined->pid = getpid();
     joined->log = options->log;
     joined->log_context = options->log_context;

@@ -30,8 +30,8 @@
  * Threads: one thread at a time calls the functions of a site, not always the same one. Blocking
  * calls are ended by causeway_site_cancel and causeway_site_drain, from any thread. The library's
  * own threads never call back: log lines are queued, and the log function is called by the thread
- * that is inside a function of this interface. The queue is the process's: with several sites, each
- * hands out the lines of all.
+ * that is inside a function of this interface, while it waits, too. The queue is the process's:
+ * with several sites, each hands out the lines of all.
  *
  * Fork: a child process may not use a site of its parent: every function answers
  * CAUSEWAY_FAILED_PRECONDITION there, and causeway_site_free does nothing. The parent goes on.
@@ -55,7 +55,7 @@ extern "C" {
 #define CAUSEWAY_API __attribute__((visibility("default")))
 
 /* Changes when a struct or a function does; causeway_abi_version() is what the library has. */
-#define CAUSEWAY_ABI_VERSION 1
+#define CAUSEWAY_ABI_VERSION 2
 #define CAUSEWAY_MESSAGE_BYTES 2048
 
 enum {
@@ -131,6 +131,9 @@ typedef struct {
   void* initial_values_context;
   causeway_log_function log; /* NULL: standard error. */
   void* log_context;
+  /* NULL, or read while the site joins: once it is not 0, the join ends with CAUSEWAY_CANCELLED.
+   * Set it in any thread, or in a signal's handler. */
+  const volatile int32_t* stop;
 } causeway_site_options;
 
 CAUSEWAY_API int causeway_abi_version(void);

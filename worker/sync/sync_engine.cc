@@ -17,9 +17,7 @@ constexpr int kMaxTransferThreads = 16;
 // With slack: more answers may be awaited at once.
 constexpr int kMaxElasticThreads = 64;
 
-// A run has at most 2^40 steps (train.steps), and a fragment no more versions than that. The step
-// of any round up to this one can be computed.
-constexpr int64_t kMaxVersion = int64_t{1} << 40;
+constexpr absl::Duration kMeanwhile = absl::Milliseconds(100);
 
 int FragmentsInFlight(const SyncSchedule& schedule, const v1::SyncConfig& config, int max_advance,
                       int most) {
@@ -37,11 +35,11 @@ MergeSteps StepsOf(const std::vector<RecordedMerge>& merges) {
   return steps;
 }
 
-std::string Describe(const SyncEvent& event) {
+}  // namespace
+
+std::string SyncEngine::Describe(const SyncEvent& event) {
   return absl::StrCat("round ", event.round, " of fragment ", event.fragment);
 }
-
-}  // namespace
 
 SyncEngine::SyncEngine(Options options)
     : options_(std::move(options)),
@@ -61,55 +59,6 @@ SyncEngine::SyncEngine(Options options)
           schedule_, options_.config, options_.max_advance, kMaxTransferThreads))) {}
 
 SyncEngine::~SyncEngine() { options_.exchange->Cancel(); }
-
-absl::StatusOr<int64_t> SyncEngine::Fetch(int64_t run_step) {
-  int64_t received = 0;                                // The last send that the states contain.
-  int64_t open = std::numeric_limits<int64_t>::max();  // Before the first send that they lack.
-  for (int i = 0; i < options_.plan->fragments(); ++i) {
-    RETURN_IF_ERROR(FetchState(i));
-    RETURN_IF_ERROR(options_.replica->Mix(i, 0));
-    if (version(i) > 0) received = std::max(received, schedule_.SendStep(i, version(i)));
-    open = std::min(open, schedule_.SendStep(i, version(i) + 1) - 1);
-  }
-  // Published steps need no training again, unless an open round is on the way there: the run's
-  // step may be that early because the round lacks its quorum.
-  const int64_t step = std::max(run_step, std::min(received, open));
-  // Rounds that others sent before this step are merged when they do.
-  for (int i = 0; i < options_.plan->fragments(); ++i) {
-    const int64_t sent = schedule_.RoundsSentBy(i, step);
-    while (version(i) < sent) {
-      RETURN_IF_ERROR(Follow({i, version(i) + 1}, step));
-      if (schedule_.MergeStep(i, version(i) + 1) > step) break;
-      RETURN_IF_ERROR(Land(i, step));
-      RETURN_IF_ERROR(FinishMerges());
-      RETURN_IF_ERROR(options_.replica->Mix(i, 0));
-    }
-  }
-  last_step_ = step;
-  return step;
-}
-
-absl::Status SyncEngine::FetchState(int index) {
-  ASSIGN_OR_RETURN(const PulledObject state, options_.exchange->PullState(index));
-  const size_t bytes = static_cast<size_t>(options_.plan->range(index).size()) * sizeof(float);
-  if (state.bytes.size() != bytes) {
-    return absl::DataLossError(absl::StrCat("the state of fragment ", index, " has ",
-                                            state.bytes.size(), " bytes; expected ", bytes));
-  }
-  if (state.round < 0 || state.round > kMaxVersion) {
-    return absl::DataLossError(absl::StrCat("the state of fragment ", index, " has the version ",
-                                            state.round, "; versions are 0 .. 2^40"));
-  }
-  ASSIGN_OR_RETURN(const uint64_t hash, options_.replica->SetPublished(index, state.bytes));
-  if (hash != state.published_hash) {
-    return absl::DataLossError(absl::StrCat("the state of fragment ", index, " hashes to ",
-                                            HashToHex(hash), "; the coordinator announced ",
-                                            HashToHex(state.published_hash)));
-  }
-  fragment(index).version = state.round;
-  options_.exchange->ReportApplied(index, state.round, hash);
-  return absl::OkStatus();
-}
 
 absl::Status SyncEngine::CheckState(const State& state, int64_t step) const {
   const auto values = static_cast<size_t>(options_.plan->arena_size());
@@ -455,6 +404,15 @@ void SyncEngine::Carry(const std::shared_ptr<Flight>& carried) {
   flight.done = true;
 }
 
+void SyncEngine::Await(Flight& flight, const bool& condition) {
+  if (!options_.observer.meanwhile) return flight.mutex.Await(absl::Condition(&condition));
+  while (!flight.mutex.AwaitWithTimeout(absl::Condition(&condition), kMeanwhile)) {
+    flight.mutex.Unlock();
+    options_.observer.meanwhile();
+    flight.mutex.Lock();
+  }
+}
+
 absl::Status SyncEngine::Land(int index, int64_t step) {
   const std::shared_ptr<Flight> flight = fragment(index).flight;
   if (flight == nullptr) {
@@ -465,7 +423,7 @@ absl::Status SyncEngine::Land(int index, int64_t step) {
   if (!flight->done) {
     const absl::Duration start = options_.clock->Monotonic();
     if (options_.observer.waits) options_.observer.waits(flight->event);
-    flight->mutex.Await(absl::Condition(&flight->done));
+    Await(*flight, flight->done);
     blocked_ += options_.clock->Monotonic() - start;
     if (options_.observer.waits) options_.observer.waits(std::nullopt);
   }
@@ -548,7 +506,7 @@ absl::Status SyncEngine::FinishPushes() {
     if (state.flight == nullptr) continue;
     Flight& flight = *state.flight;
     absl::MutexLock lock(&flight.mutex);
-    flight.mutex.Await(absl::Condition(&flight.pushed));
+    Await(flight, flight.pushed);
     if (flight.done && !absl::IsNotFound(flight.answer.status())) {
       RETURN_IF_ERROR(flight.answer.status());
     }

@@ -2,8 +2,8 @@
 // done, send what is due, merge what is due, and wait only for a due answer that is not there.
 //
 //   SyncEngine sync(options);
-//   ASSIGN_OR_RETURN(int64_t step, sync.Fetch(welcome.run_step()));   // or Restore a checkpoint
-//   while (step < steps) {
+//   ASSIGN_OR_RETURN(int64_t step, sync.Fetch(welcome.run_step(), now));  // or Restore a
+//   checkpoint while (step < steps) {
 //     trainer.Step(++step);  // or further ahead, at another pace (train/step_counter.h)
 //     RETURN_IF_ERROR(sync.AfterStep(step, tokens, windows));
 //   }
@@ -70,6 +70,8 @@ struct SyncObserver {
   std::function<void(const SyncEvent& event)> late;
   // From now on training waits for the answer of that round; nothing: it goes on.
   std::function<void(const std::optional<SyncEvent>& event)> waits;
+  // Called some times a second while it waits. May be empty.
+  std::function<void()> meanwhile;
 };
 
 class SyncEngine {
@@ -115,10 +117,17 @@ class SyncEngine {
   SyncEngine(const SyncEngine&) = delete;
   SyncEngine& operator=(const SyncEngine&) = delete;
 
+  // Welcome.run_step as it is now, or was at most `max_age` ago.
+  using RunStep = std::function<absl::StatusOr<int64_t>(absl::Duration max_age)>;
+
   // Fetches every fragment's published state into the published copy and the replica. Returns the
   // step to continue from: at least `run_step`, and no earlier than the versions received allow
   // without passing over an open round.
-  absl::StatusOr<int64_t> Fetch(int64_t run_step);
+  //
+  // The run may go on for many rounds while states are on their way. With `now` it is followed:
+  // what was fetched is kept up to date by answers, which are smaller, and the step is the one at
+  // which the last of them was there.
+  absl::StatusOr<int64_t> Fetch(int64_t run_step, const RunStep& now = {});
 
   // To be checked first: RESOURCE_EXHAUSTED if the threads that transfer could not be started.
   const absl::Status& started() const {
@@ -212,6 +221,11 @@ class SyncEngine {
     uint64_t expected_hash = 0;
   };
 
+  // A run has at most 2^40 steps (train.steps), and a fragment no more versions than that. The step
+  // of any round up to this one can be computed.
+  static constexpr int64_t kMaxVersion = int64_t{1} << 40;
+
+  static std::string Describe(const SyncEvent& event);
   FragmentState& fragment(int index) { return fragments_[static_cast<size_t>(index)]; }
 
   absl::Status CheckState(const State& state, int64_t step) const;
@@ -236,6 +250,11 @@ class SyncEngine {
   // Compares the hashes of the last merges, and tells the coordinator.
   absl::Status FinishMerges();
   absl::Status FetchState(int fragment);
+  // Takes over the rounds of a fragment that are merged by `step`. Returns how many.
+  absl::StatusOr<int> CatchUp(int fragment, int64_t step);
+  // The earliest step that the versions allow, if the run is at `run_step`.
+  int64_t FirstStep(int64_t run_step) const;
+  void Await(Flight& flight, const bool& condition) ABSL_EXCLUSIVE_LOCKS_REQUIRED(flight.mutex);
   absl::Status FoldLateDelta(const Flight& flight, std::span<const uint8_t> object);
 
   const Options options_;

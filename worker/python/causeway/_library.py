@@ -12,7 +12,7 @@ from typing import Any, List
 
 from causeway import errors
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 ALL = -1
 FINISHED, DRAINED, FAILED = 1, 2, 3
 LIBRARY_NAME = "libcauseway_site.so"
@@ -57,6 +57,7 @@ class OptionsStruct(ctypes.Structure):
         ("initial_values_context", c_void_p),
         ("log", LogFunction),
         ("log_context", c_void_p),
+        ("stop", POINTER(c_int32)),
     ]
 
 

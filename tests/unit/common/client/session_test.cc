@@ -1,6 +1,7 @@
 #include "common/client/session.h"
 
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -63,6 +64,37 @@ TEST(SessionTest, ABreakIsRecordedOnceHoweverManyTriesFollow) {
   ASSERT_EQ(all.size(), 2u);
   EXPECT_EQ(all[0].first, "session_broke");
   EXPECT_THAT(all[0].second["message"].get<std::string>(), HasSubstr("attaching again, every 2s"));
+}
+
+TEST(SessionTest, TheRunsStepIsAskedForIfWhatWasSaidOfItIsTooOld) {
+  FakeCoordinator coordinator;
+  absl::Mutex mutex;
+  std::string waits_for;
+  Session::Options options = coordinator.SessionOptions();
+  options.on_waits_for = [&](const std::string& whom) {
+    absl::MutexLock lock(&mutex);
+    waits_for = whom;
+  };
+  auto session = Session::Attach(std::move(options));
+  ASSERT_TRUE(session.ok()) << session.status();
+  coordinator.Await([](const v1::WorkerMessage& m) { return m.has_heartbeat(); });
+  EXPECT_EQ((*session)->RunStep(absl::InfiniteDuration()).value(), 0) << "the welcome's";
+  v1::Heartbeat progress;
+  progress.set_step(3);
+  (*session)->SetProgress(progress);
+  std::thread answers([&] {
+    coordinator.Await([](const v1::WorkerMessage& m) { return m.heartbeat().step() == 3; });
+    v1::CoordinatorMessage renewed;
+    renewed.mutable_lease_renewed()->set_lease_ms(10'000);
+    renewed.mutable_lease_renewed()->set_run_step(710);
+    renewed.mutable_lease_renewed()->set_waits_for("waiting for berlin");
+    coordinator.Send(renewed);
+  });
+  EXPECT_EQ((*session)->RunStep(absl::ZeroDuration()).value(), 710);
+  answers.join();
+  EXPECT_EQ((*session)->RunStep(absl::InfiniteDuration()).value(), 710) << "nobody is asked";
+  absl::MutexLock lock(&mutex);
+  EXPECT_EQ(waits_for, "waiting for berlin");
 }
 
 TEST(SessionTest, AWorkerThatLeavesWhileItsStreamIsBrokenAttachesAgainToSaySo) {

@@ -260,6 +260,41 @@ TEST(CoordinatorMembershipTest, WhatAWorkerSaysOfItsLinkIsShownAndSummarized) {
   EXPECT_EQ(link["resent_chunks"], 3);
 }
 
+TEST(CoordinatorMembershipTest, AHeartbeatIsAnsweredByWhereTheRunIsAndWhomItWaitsFor) {
+  ToyRun run;
+  ToyWorker a(run, "a", 1);
+  ToyWorker b(run, "b", 2);
+  ASSERT_TRUE(a.Enter().ok());
+  ASSERT_TRUE(b.Enter().ok());
+  a.Train();
+  a.Train();
+  ASSERT_TRUE(a.Push(0, 1).ok());
+  ToyWorker joiner(run, "joiner", 3);
+  ASSERT_TRUE(joiner.Join().ok());
+  EXPECT_EQ(joiner.welcome().run_step(), 0);
+  ASSERT_TRUE(a.Heartbeat().ok());
+  EXPECT_EQ(a.sink().renewed().waits_for(), "") << "it does not say that it waits";
+  v1::WorkerMessage waits;
+  waits.mutable_heartbeat()->set_step(2);
+  waits.mutable_heartbeat()->set_checkpoint_step(-1);
+  waits.mutable_heartbeat()->set_steps_before_wait(0);
+  ASSERT_TRUE(run.coordinator->Handle("a", a.incarnation(), waits).ok());
+  EXPECT_THAT(a.sink().renewed().waits_for(), HasSubstr("waiting for b (step 0 of 2)"));
+  v1::WorkerMessage fetches;
+  fetches.mutable_heartbeat()->set_checkpoint_step(-1);
+  ASSERT_TRUE(run.coordinator->Handle("joiner", joiner.incarnation(), fetches).ok());
+  EXPECT_EQ(joiner.sink().renewed().run_step(), 2) << "not where it was at the welcome";
+  // With a step in 2 s, a will be at its next heartbeat where it waits for the round that is open.
+  ASSERT_TRUE(a.ReportSpeed(2, 2).ok());
+  run.clock.Advance(absl::Seconds(2));
+  ASSERT_TRUE(run.coordinator->Handle("joiner", joiner.incarnation(), fetches).ok());
+  EXPECT_EQ(joiner.sink().renewed().run_step(), 3);
+  run.clock.Advance(absl::Seconds(6));
+  ASSERT_TRUE(run.coordinator->Handle("joiner", joiner.incarnation(), fetches).ok());
+  EXPECT_EQ(joiner.sink().renewed().run_step(), 3) << "nobody gets beyond before it is published";
+  EXPECT_EQ(joiner.sink().renewed().waits_for(), "");
+}
+
 TEST(CoordinatorMembershipTest, ADifferentPublishedCopyIsFoundOutAndItsWorkerExpelled) {
   ToyRun run;
   ToyWorker a(run, "a", 1);

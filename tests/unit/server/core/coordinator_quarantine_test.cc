@@ -13,7 +13,9 @@
 namespace causeway::server {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 // Returns what a worker is told that offers the object again.
@@ -74,6 +76,11 @@ TEST(CoordinatorQuarantineTest, AnOutlierIsHeldButNotMergedAndNobodyWaitsForIt) 
   const ContributionRecord held = two.run.store.contributions().back();
   EXPECT_TRUE(held.quarantined);
   EXPECT_GT(held.norm, 10 * two.run.store.contributions().front().norm);
+  EXPECT_THAT(two.a.sink().notices(),
+              ElementsAre(AllOf(HasSubstr("the delta of worker a to round 5 of fragment 0"),
+                                HasSubstr("(membership.outlier_factor): it is kept"))))
+      << "whoever runs the site can do something about it";
+  EXPECT_THAT(two.b.sink().notices(), IsEmpty());
 
   ASSERT_TRUE(two.b.Push(0, 5).ok());
   const RoundRecord round = two.run.store.rounds().back();
@@ -257,6 +264,37 @@ TEST(CoordinatorQuarantineTest, ClaimedTokensCountAsFarAsTheyCanHaveBeenTrained)
   }
   EXPECT_THAT(two.run.store.rounds().back().weights, ElementsAre(0.5, 0.5));
   EXPECT_EQ(two.run.events.Count("tokens_cut"), 1);
+}
+
+// Nobody knows what a step trains in a run of tensors: sites are held against each other there.
+TEST(CoordinatorQuarantineTest, WhoLeftItsTokensAtOneIsToldWhatBecomesOfTheOthers) {
+  TwoWorkers two([](v1::RunConfig& config) {
+    auto& tensors = *config.mutable_tensors();
+    for (const char* const name : {"layers.0.weight", "layers.1.weight"}) {
+      v1::TensorTable::Tensor& tensor = *tensors.add_tensor();
+      tensor.set_name(name);
+      tensor.add_shape(8);
+      tensor.add_shape(8);
+    }
+    config.clear_model();
+    config.mutable_sync()->set_fragments(1);
+  });
+  for (ToyWorker* const worker : {&two.a, &two.b}) {
+    for (int step = 0; step < 6; ++step) worker->Train();
+  }
+  for (ToyWorker* const worker : {&two.a, &two.b}) {
+    std::vector<uint8_t> object;
+    v1::PushHeader header = worker->MakePush(0, 1, object);
+    header.set_tokens(worker == &two.a ? 6 * 4096 : 6);
+    const auto accepted = two.run.coordinator->Contribute(header, std::move(object));
+    ASSERT_TRUE(accepted.ok()) << accepted.status();
+    two.run.coordinator->MergeDue(0);
+  }
+  EXPECT_EQ(two.run.events.Count("tokens_cut"), 1);
+  EXPECT_THAT(two.a.sink().notices(),
+              ElementsAre(AllOf(HasSubstr("stands for 24576 tokens: it counts for 48"),
+                                HasSubstr("worker b says 6"))));
+  EXPECT_THAT(two.b.sink().notices(), ElementsAre(HasSubstr("tokens_per_step")));
 }
 
 TEST(CoordinatorQuarantineTest, TheGuardDoesNotChangeAnHonestRun) {

@@ -94,6 +94,22 @@ class RecordingSink final : public SessionSink {
     }
     return ids;
   }
+  std::vector<std::string> notices() const {
+    absl::MutexLock lock(&mutex_);
+    std::vector<std::string> texts;
+    for (const auto& message : messages_) {
+      if (message.has_notice()) texts.push_back(message.notice().text());
+    }
+    return texts;
+  }
+  v1::LeaseRenewed renewed() const {  // The last one.
+    absl::MutexLock lock(&mutex_);
+    v1::LeaseRenewed last;
+    for (const auto& message : messages_) {
+      if (message.has_lease_renewed()) last = message.lease_renewed();
+    }
+    return last;
+  }
   int closed() const {
     absl::MutexLock lock(&mutex_);
     return closed_;

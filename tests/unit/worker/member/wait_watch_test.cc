@@ -64,6 +64,42 @@ TEST_F(WaitWatchTest, AWaitIsSaidOnceItIsLong) {
   EXPECT_EQ(watch_->Line(), "");
 }
 
+TEST_F(WaitWatchTest, ALongWaitNamesThoseWhoAreWaitedFor) {
+  watch_->SetWaiting(SyncEvent{2, 3});
+  watch_->SetWaitsFor("waiting for berlin (step 40 of 60)");
+  clock_.Advance(absl::Seconds(9));
+  EXPECT_EQ(watch_->Line(),
+            "training has waited 9 s for round 3 of fragment 2: waiting for berlin (step 40 of "
+            "60)");
+  watch_->SetAttached(false);
+  clock_.Advance(absl::Seconds(5));
+  EXPECT_EQ(watch_->Line(),
+            "the coordinator has been away for 5 s; training has waited 14 s for round 3 of "
+            "fragment 2")
+      << "what it said last is old";
+}
+
+TEST_F(WaitWatchTest, WhoMayNotTrainYetIsToldWhy) {
+  watch_->SetHeld("the run begins with 2 workers, and has these: paris");
+  clock_.Advance(absl::Seconds(4));
+  EXPECT_EQ(watch_->Line(), "");
+  clock_.Advance(absl::Seconds(3));
+  watch_->SetHeld("the run begins with 2 workers, and has these: paris");
+  EXPECT_EQ(watch_->Line(),
+            "nothing has been trained for 7 s: the run begins with 2 workers, and has these: "
+            "paris");
+  watch_->SetHeld("");
+  EXPECT_EQ(watch_->Line(), "");
+}
+
+TEST_F(WaitWatchTest, WhoHasLeftSaysNothingMore) {
+  watch_->SetAttached(false);
+  clock_.Advance(absl::Seconds(60));
+  EXPECT_NE(watch_->Line(), "");
+  watch_->Silence();
+  EXPECT_EQ(watch_->Line(), "");
+}
+
 TEST_F(WaitWatchTest, WhoDoesNotTrainIsToldOfTheCoordinatorAlone) {
   watch_->SetSlack(SyncEngine::Slack{.awaited = 1, .late = 1, .steps = 4});
   watch_->SetSlack(std::nullopt);

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <set>
 #include <utility>
@@ -115,13 +116,13 @@ class FakeExchange final : public Exchange {
   }
 
   absl::StatusOr<PulledObject> PullState(int fragment) override {
-    absl::MutexLock lock(&mutex_);
-    const std::span<const float> part = Part(fragment);
-    const auto* const bytes = reinterpret_cast<const uint8_t*>(part.data());
-    return PulledObject{.round = versions_[static_cast<size_t>(fragment)],
-                        .codec = v1::FP32,
-                        .published_hash = TreeHash(part),
-                        .bytes = ByteBuffer(bytes, bytes + part.size_bytes())};
+    const PulledObject state = State(fragment);
+    if (while_a_state_comes_) while_a_state_comes_(fragment);
+    return state;
+  }
+  // Called for every state, after it was read and before it is there.
+  void WhileAStateComes(std::function<void(int fragment)> happens) {
+    while_a_state_comes_ = std::move(happens);
   }
 
   void ReportApplied(int fragment, int64_t round, uint64_t published_hash) override {
@@ -192,6 +193,15 @@ class FakeExchange final : public Exchange {
   }
 
  private:
+  PulledObject State(int fragment) {
+    absl::MutexLock lock(&mutex_);
+    const std::span<const float> part = Part(fragment);
+    const auto* const bytes = reinterpret_cast<const uint8_t*>(part.data());
+    return PulledObject{.round = versions_[static_cast<size_t>(fragment)],
+                        .codec = v1::FP32,
+                        .published_hash = TreeHash(part),
+                        .bytes = ByteBuffer(bytes, bytes + part.size_bytes())};
+  }
   size_t Values(int fragment) const { return static_cast<size_t>(plan_.range(fragment).size()); }
   std::span<float> Part(int fragment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return std::span(published_)
@@ -231,6 +241,7 @@ class FakeExchange final : public Exchange {
   std::map<Key, std::vector<double>> deltas_ ABSL_GUARDED_BY(mutex_);
   std::vector<PushRecord> pushes_ ABSL_GUARDED_BY(mutex_);
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  std::function<void(int fragment)> while_a_state_comes_;
 };
 
 }  // namespace causeway::worker

@@ -203,18 +203,6 @@ TEST(SyncEngineTest, AnAnswerThatIsGoneIsReplacedByTheState) {
   EXPECT_EQ(site.engine_->version(0), 1);
 }
 
-// A fuzzer's finding: the step of such a round overflows.
-TEST(SyncEngineTest, AStateOfAnImpossibleVersionIsRefused) {
-  for (const int64_t version :
-       {int64_t{-1}, std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()}) {
-    Site site("fragments: 1 steps_between_syncs: 6");
-    site.exchange_->AnnounceVersion(0, version);
-    const absl::Status status = site.engine_->Fetch(0).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("version"));
-  }
-}
-
 TEST(SyncEngineTest, ACopyThatDivergesEndsTheTraining) {
   Site site("fragments: 1 steps_between_syncs: 3");
   ASSERT_TRUE(site.engine_->Fetch(0).ok());
@@ -245,57 +233,6 @@ TEST(SyncEngineTest, AWeightThatIsNotFiniteIsNeverSent) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("round 1 of fragment 0"));
   EXPECT_TRUE(site.exchange_->pushes().empty());
-}
-
-TEST(SyncEngineTest, AJoinerFollowsTheRoundsThatWereSentBeforeItsStep) {
-  Site site("fragments: 1 steps_between_syncs: 4 overlap_steps: 2");
-  site.exchange_->PublishFromElsewhere({0, 1}, 0.5F);
-  // Published: version 1, sent after step 4. The others are at step 9: round 2 is in flight.
-  site.exchange_->Hold({0, 2});
-  site.exchange_->PublishFromElsewhere({0, 2}, 0.25F);
-  // The state already contains round 2 here; a joiner told of step 3 must not send round 1 or 2.
-  const int64_t step = site.engine_->Fetch(3).value();
-  EXPECT_EQ(step, 8);
-  site.exchange_->Release({0, 2});
-  site.Run(9, 14);
-  ASSERT_EQ(site.exchange_->pushes().size(), 1);
-  EXPECT_EQ(site.exchange_->pushes()[0].key, FakeExchange::Key(0, 3));
-  EXPECT_THAT(site.merges_, ElementsAre(Site::Merge{14, {0, 3}}));
-}
-
-TEST(SyncEngineTest, AJoinerDoesNotPassOverAnOpenRoundThatWantsIt) {
-  // Fragments 0, 1 and 2 are sent after steps 2, 4 and 6.
-  Site site("fragments: 2 steps_between_syncs: 6 overlap_steps: 1");
-  site.exchange_->PublishFromElsewhere({0, 1}, 0.5F);
-  site.exchange_->PublishFromElsewhere({2, 1}, 0.5F);
-  // Fragment 1 lacks its quorum, so the run's step is the one before.
-  ASSERT_EQ(site.engine_->Fetch(3).value(), 3);
-  site.Run(4, 7);
-  ASSERT_EQ(site.exchange_->pushes().size(), 1);
-  EXPECT_EQ(site.exchange_->pushes()[0].key, FakeExchange::Key(1, 1));
-}
-
-TEST(SyncEngineTest, AJoinerMergesARoundInFlightThatItDidNotContributeTo) {
-  Site site("fragments: 1 steps_between_syncs: 4 overlap_steps: 2");
-  // Nothing is published yet, but the run is at step 5: round 1 was sent after step 4.
-  ASSERT_EQ(site.engine_->Fetch(5).value(), 5);
-  site.exchange_->PublishFromElsewhere({0, 1}, 0.5F);
-  site.Run(6, 7);
-  EXPECT_TRUE(site.exchange_->pushes().empty());
-  EXPECT_THAT(site.merges_, ElementsAre(Site::Merge{6, {0, 1}}));
-}
-
-TEST(SyncEngineTest, AJoinerTakesOverAsTheyAreTheRoundsThatAreMergedBeforeItsStep) {
-  Site site("fragments: 1 steps_between_syncs: 4 overlap_steps: 2 mixing: 0.5");
-  std::thread others([&] {
-    site.exchange_->AwaitApplied({0, 0});  // The joiner has fetched version 0.
-    site.exchange_->PublishFromElsewhere({0, 1}, 0.5F);
-  });
-  EXPECT_EQ(site.engine_->Fetch(6).value(), 6);
-  others.join();
-  EXPECT_EQ(site.engine_->version(0), 1);
-  // It has trained nothing of its own that would be worth keeping.
-  EXPECT_TRUE(std::ranges::equal(site.local_, site.engine_->published().value()));
 }
 
 class SavedInFlight : public ::testing::TestWithParam<const char*> {};
