@@ -2,6 +2,7 @@
 """A site of numpy arrays as a program, for tests that kill, interrupt and resume it.
 
 usage: numpy_trainer.py ADDRESS ID CHECKPOINT [--every N] [--hold STEP] [--site N]
+                        [--ignore_ctrl_c]
 
 Writes a checkpoint every N steps, continues from it if it is there, and prints a line for every
 step. At step STEP it waits for its end. Sites of another N train otherwise.
@@ -9,6 +10,7 @@ step. At step STEP it waits for its end. Sites of another N train otherwise.
 import argparse
 import os
 import pickle
+import signal
 import sys
 import time
 
@@ -24,7 +26,11 @@ def main():
     parser.add_argument("--every", type=int, default=0)
     parser.add_argument("--hold", type=int, default=-1)
     parser.add_argument("--site", type=int, default=0)
+    parser.add_argument("--ignore_ctrl_c", action="store_true")
     options = parser.parse_args()
+    # Tests may have been started where it is ignored, and children inherit that.
+    signal.signal(signal.SIGINT,
+                  signal.SIG_IGN if options.ignore_ctrl_c else signal.default_int_handler)
     values = arrays()
     state = None
     if os.path.exists(options.checkpoint):

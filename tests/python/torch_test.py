@@ -1,10 +1,13 @@
 """Sites of PyTorch models in one process: bits, kinds of training, checkpoints."""
 
 import copy
+import gc
 import io
+import logging
 import pathlib
 import tempfile
 import unittest
+import weakref
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -266,6 +269,90 @@ class TorchTest(unittest.TestCase):
                     break
             self.assertTrue(site.finished)
         run.finish()
+
+    def test_what_would_count_a_step_twice_or_never_is_refused(self):
+        matrices = lambda model: [p for p in model.parameters() if p.ndim == 2]
+        others = lambda model: [p for p in model.parameters() if p.ndim != 2]
+
+        def beside(model, optimizer, site):
+            step_once(model, optimizer, 0)
+            site.step(100)
+
+        def one_of_two(model, optimizer, site):
+            for step in range(2):
+                step_once(model, optimizer[1], step)
+
+        def without_update(model, optimizer, site):
+            for step in range(2):
+                step_once(model, optimizer, step)
+
+        scaler = torch.amp.GradScaler("cpu")
+        cases = (
+            (beside, OPTIMIZERS["SGD"], None, "would count this step twice: .* its? ?.*optimizer"),
+            (beside, OPTIMIZERS["SGD"], scaler, "would count this step twice: .*scaler"),
+            (one_of_two, lambda p: [torch.optim.SGD(p, lr=0.1), torch.optim.AdamW(p, lr=1e-2)],
+             None, r"optimizer 1 \(AdamW\) has stepped twice, and optimizer 0 \(SGD\) not"),
+            (without_update, OPTIMIZERS["SGD"], scaler, r"without scaler.update\(\)"),
+        )
+        for train, make, scaler, message in cases:
+            with self.subTest(message):
+                model = small_model()
+                run = self.run_of(PLAIN, model)
+                optimizer = make(list(model.parameters()))
+                with self.assertRaisesRegex(causeway.InvalidArgument, message):
+                    with cw.join(run.address, model, optimizer, id="s", scaler=scaler) as site:
+                        train(model, optimizer, site)
+                self.assertLessEqual(site.current_step, 1)
+
+    def test_one_that_has_not_joined_says_so_at_the_optimizers_first_step(self):
+        model = small_model()
+        optimizer = OPTIMIZERS["SGD"](model.parameters())
+        site = cw.join("127.0.0.1:9", model, optimizer, id="paris")
+        with self.assertLogs("causeway", logging.WARNING) as logs:
+            for step in range(3):
+                step_once(model, optimizer, step)
+        self.assertEqual(len(logs.output), 1)
+        self.assertIn("site paris has not joined its run, and its optimizer steps", logs.output[0])
+        site = cw.join("127.0.0.1:9", model, optimizer, id="berlin")
+        with self.assertLogs("causeway", logging.WARNING) as logs:
+            del site
+            gc.collect()
+        self.assertIn("site berlin never joined its run", logs.output[0])
+        with self.assertNoLogs("causeway", logging.WARNING):
+            step_once(model, optimizer, 3)
+
+    def test_a_site_that_nobody_keeps_goes_on_once_it_has_joined(self):
+        model = small_model()
+        run = self.run_of(PLAIN, model, steps=6)
+        optimizer = OPTIMIZERS["SGD"](model.parameters())
+        site = cw.join(run.address, model, optimizer, id="s")
+        site.open()
+        kept = weakref.ref(site)
+        del site
+        gc.collect()
+        for step in range(6):
+            step_once(model, optimizer, step)
+        self.assertTrue(kept().finished)
+        kept().close()
+        run.finish()
+
+    def test_arguments_of_pytorch_are_checked_and_named(self):
+        model = nn.Linear(2, 2)
+        wrong = {
+            "model": (5, [model], {"w": 1}, {1: model.weight}),
+            "optimizer": ("adam", [object()]),
+            "scaler": (1, "cpu"),
+            "group": (1,),
+            "buffers": ("running_mean", 5),
+            "rename": ("x", lambda name: 3),
+            "state": (5, {"state": object()}),
+        }
+        for name, cases in wrong.items():
+            for value in cases:
+                with self.subTest(name=name, value=value):
+                    given = {"model": model, "optimizer": None, name: value}
+                    with self.assertRaisesRegex(causeway.InvalidArgument, name):
+                        cw.join("h:1", given.pop("model"), given.pop("optimizer"), id="s", **given)
 
     def test_a_nan_is_named(self):
         model = small_model()

@@ -78,6 +78,26 @@ class TransformersTest(unittest.TestCase):
                 sent.append(run.published_hashes())
         self.assertEqual(sent[1], sent[0])
 
+    def test_tokens_of_several_processes_count_once(self):
+        import types
+        from causeway.transformers import CausewayCallback
+        counted = []
+        site = types.SimpleNamespace(step=lambda tokens: counted.append(tokens) or True,
+                                     should_save=False)
+        # The Trainer's figure is that of all processes, in each of them.
+        for rank in range(3):
+            callback = CausewayCallback("h:1", id="s")
+            callback.site = site
+            arguments = types.SimpleNamespace(
+                world_size=3, process_index=rank, train_batch_size=4,
+                gradient_accumulation_steps=2, save_strategy="no")
+            for seen in (1000, 1000, 1704):
+                callback.on_step_end(arguments,
+                                     types.SimpleNamespace(num_input_tokens_seen=seen), None)
+        first, unknown, last = counted[0::3], counted[1::3], counted[2::3]
+        self.assertEqual((sum(first), sum(last)), (1000, 704))
+        self.assertEqual(unknown, [8, 8, 8])  # Sequences.
+
     @needs("peft")
     def test_only_what_lora_adds_is_synchronized(self):
         from peft import LoraConfig, get_peft_model

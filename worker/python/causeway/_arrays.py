@@ -7,23 +7,27 @@ from typing import Any, Dict, Iterator, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
-from causeway import errors
+from causeway import _arguments as check
+from causeway._arguments import PathLike
 from causeway._session import Range, describe
-from causeway._site import BaseSite, PathLike, tls_options
+from causeway._site import BaseSite
 
 
 class _Arrays:
     """Values in numpy arrays."""
 
     def __init__(self, arrays: Dict[str, np.ndarray]) -> None:
+        if not isinstance(arrays, dict):
+            raise check.wrong("arrays", "a dict of names and numpy arrays", arrays)
         for name, array in arrays.items():
+            check.text("a name in arrays", name)
             if not isinstance(array, np.ndarray) or array.dtype != np.float32 or \
                     not array.flags.c_contiguous or not array.flags.writeable:
-                raise errors.InvalidArgument(
+                raise check.invalid(
                     f"{name} must be a writeable C-contiguous numpy array of float32; it is "
-                    f"{getattr(array, 'dtype', type(array).__name__)}", "INVALID_ARGUMENT")
+                    f"{getattr(array, 'dtype', type(array).__name__)}")
         if not arrays:
-            raise errors.InvalidArgument("a site needs at least one array", "INVALID_ARGUMENT")
+            raise check.invalid("a site needs at least one array")
         self._arrays = arrays
         self._flat = [array.reshape(-1) for array in arrays.values()]
         self._arena = np.zeros(0, np.float32)
@@ -115,4 +119,5 @@ def describe_run(coordinator: str, *, id: str = "",
                  tls: Union[None, PathLike, Dict[str, PathLike]] = None,
                  **options: Any) -> Dict[str, Any]:
     """Asks a coordinator what its run is: run_id, config, parameters, fragments, awaits_model."""
-    return describe(coordinator, id, {**tls_options(tls), **options})
+    return describe(check.text("coordinator", coordinator, "a text, HOST:PORT"),
+                    check.text("id", id), {**check.check_tls(tls), **check.check_options(options)})

@@ -75,28 +75,33 @@ class _Interruptible:
         self._process = os.getpid()
         self.busy = False
 
-    def run(self, function: Callable[[], Any], cancel: Optional[Callable[[], None]]) -> Any:
+    def run(self, function: Callable[[], Any], cancel: Optional[Callable[[], None]],
+            stop: Optional["Stop"] = None) -> Any:
+        """`stop`, too, ends the wait for `function`, which goes on without anybody: in any thread.
+        """
         in_main_thread = threading.current_thread() is threading.main_thread()
-        if not in_main_thread or os.getpid() != self._process:
+        if os.getpid() != self._process or not (in_main_thread or stop is not None):
             return function()  # A forked child has no such thread, and the library refuses it.
+        if stop:
+            raise stop.error
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, args=(self._jobs,), daemon=True,
                                             name="causeway")
             self._thread.start()
-        done = threading.Event()
-        outcome: List[Any] = []
+        outcome: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
+        if stop is not None:
+            stop.tell(outcome)
         self.busy = True
-        self._jobs.put((function, outcome, done))
+        self._jobs.put((function, outcome))
         try:
-            done.wait()
+            result, error = outcome.get()
         except BaseException:
             if cancel is not None:
                 cancel()
-                done.wait()
+                outcome.get()
                 self.busy = False
             raise
         self.busy = False
-        result, error = outcome
         if isinstance(error, errors.Error):
             raise error.with_traceback(None)  # Its message says it all.
         if error is not None:
@@ -106,36 +111,61 @@ class _Interruptible:
     @staticmethod
     def _serve(jobs) -> None:
         while True:
-            function, outcome, done = jobs.get()
+            function, outcome = jobs.get()
             if function is None:
                 return
             try:
-                outcome.extend((function(), None))
+                outcome.put((function(), None))
             except BaseException as error:  # Raised again by the caller.
-                outcome.extend((None, error))
-            done.set()
-            del function, outcome, done
+                outcome.put((None, error))
+            del function, outcome
+
+    def post(self, function: Callable[[], Any]) -> None:
+        """Runs it there without waiting for it."""
+        self._jobs.put((function, queue.SimpleQueue()))
 
     def close(self) -> None:
         if self._thread is not None:
-            self._jobs.put((None, None, None))
+            self._jobs.put((None, None))
+
+
+class Stop:
+    """The wish that a site leaves, before and while it joins. From any thread, and in a signal's
+    handler: nothing here waits for a lock."""
+
+    def __init__(self) -> None:
+        self.error = errors.Cancelled("drain() ended the join: this site takes no part. To take "
+                                      "part later, make a new one", "CANCELLED")
+        self._wished = False
+        self._outcome: Optional["queue.SimpleQueue[Any]"] = None
+
+    def __bool__(self) -> bool:
+        return self._wished
+
+    def set(self) -> None:
+        self._wished = True
+        if self._outcome is not None:
+            self._outcome.put((None, self.error))
+
+    def tell(self, outcome: "queue.SimpleQueue[Any]") -> None:
+        """`outcome` gets the error, now or later."""
+        self._outcome = outcome
+        if self:
+            outcome.put((None, self.error))
 
 
 def fill_options(coordinator: str, site_id: str, options: Dict[str, Any]) -> lib.OptionsStruct:
-    """`options` are fields of causeway_site_options; None leaves the library's default."""
+    """`options` are fields of causeway_site_options, checked; others have the library's default."""
     struct = lib.OptionsStruct()
     struct.size = ctypes.sizeof(lib.OptionsStruct)
     struct.log = _write_log
     for name, value in {"coordinator": coordinator, "id": site_id, **options}.items():
-        if value is None:
-            continue
-        setattr(struct, name, str(value).encode() if isinstance(value, (str, bytes)) or
-                hasattr(value, "__fspath__") else value)
+        setattr(struct, name, value.encode() if isinstance(value, str) else value)
     return struct
 
 
 def describe(coordinator: str, site_id: str, options: Dict[str, Any]) -> Dict[str, Any]:
-    """The run as the coordinator describes it."""
+    """The run as the coordinator describes it. Arguments are checked."""
     struct = fill_options(coordinator, site_id, options)
     # Nothing can end this call but its time limit, so an interrupt leaves it behind.
     text = _Interruptible().run(
@@ -154,20 +184,27 @@ class Session:
         state: what `save` gave, or None.
         initial_values: writes values of a tensor, from an offset on, to a one-dimensional array,
             if the run takes the model from this site.
+        stop: ends the join while it is under way.
 
     Raises:
+        errors.Cancelled: `stop` did so.
         errors.Error: the run does not take the site, or cannot be reached.
     """
 
     def __init__(self, coordinator: str, site_id: str, options: Dict[str, Any],
                  tensors: Sequence[Tuple[str, Sequence[int]]], state: Optional[np.ndarray],
-                 initial_values: Callable[[int, int, np.ndarray], None]) -> None:
+                 initial_values: Callable[[int, int, np.ndarray], None], stop: Stop) -> None:
         failure: List[BaseException] = []
+        serving = threading.Lock()
+        abandoned = threading.Event()
 
         @lib.ValuesFunction
         def write_values(_context, index, offset, count, values):
             try:
-                initial_values(index, offset, np.ctypeslib.as_array(values, (count,)))
+                with serving:
+                    if abandoned.is_set():
+                        return 1
+                    initial_values(index, offset, np.ctypeslib.as_array(values, (count,)))
                 return 0
             except BaseException as error:  # Must not cross the border; raised below.
                 failure.append(error)
@@ -175,6 +212,8 @@ class Session:
 
         struct = fill_options(coordinator, site_id, options)
         struct.initial_values = write_values
+        given_up = ctypes.c_int32(0)
+        struct.stop = ctypes.pointer(given_up)
         table = (lib.TensorStruct * max(1, len(tensors)))()
         for entry, (name, shape) in zip(table, tensors):
             entry.name = name.encode()
@@ -182,27 +221,37 @@ class Session:
             entry.rank = len(shape)
         bytes_of_state = None if state is None else np.ascontiguousarray(state, dtype=np.uint8)
         site = ctypes.c_void_p()
-        abandoned = threading.Event()
+        joined = threading.Event()
+
+        def leave_again() -> None:
+            try:
+                lib.call("causeway_site_leave", site, lib.DRAINED, None)
+            finally:
+                lib.load().causeway_site_free(site)
 
         def join() -> None:
             lib.call("causeway_site_join", ctypes.byref(struct), table, len(tensors),
                      None if bytes_of_state is None else bytes_of_state.ctypes.data,
                      0 if bytes_of_state is None else bytes_of_state.nbytes, ctypes.byref(site))
-            if abandoned.is_set():
-                lib.load().causeway_site_free(site)
+            with serving:
+                joined.set()
+                if not abandoned.is_set():
+                    return
+            leave_again()
 
         self._calls = _Interruptible()
         try:
-            # There is no site to cancel yet: an interrupted join ends by its time limit.
-            self._calls.run(join, None)
-        except errors.Error as error:
+            # There is no site to cancel yet. A join that nobody waits for any more ends by itself.
+            self._calls.run(join, None, stop)
+        except BaseException as error:
+            given_up.value = 1
+            with serving:
+                abandoned.set()
+                if joined.is_set():
+                    self._calls.post(leave_again)
             self._calls.close()
-            if failure:
+            if failure and error is not stop.error and isinstance(error, errors.Error):
                 raise failure[0] from error
-            raise
-        except BaseException:
-            abandoned.set()
-            self._calls.close()
             raise
         self._site = site
         self._free = weakref.finalize(self, _free, site, self._calls)

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import pathlib
+import math
+import signal
+import weakref
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Protocol, Sequence
 from typing import Tuple, Union
 
 import numpy as np
 
+from causeway import _arguments as check
 from causeway import _library as lib
 from causeway import errors
-from causeway._session import Info, Orders, Range, Session
+from causeway._arguments import PathLike
+from causeway._session import Info, Orders, Range, Session, Stop
 
 log = logging.getLogger("causeway")
-PathLike = Union[str, "os.PathLike[str]"]
 _STATE_MAGIC = b"CWSITE01"
+_LONGEST_S = 365 * 24 * 3600.0
+_INTERRUPTED = (" ended the synchronization of a step, and with it this site's part in the run: "
+                "close() it; the way on is a new join() with the same id")
 
 
 class Values(Protocol):
@@ -61,9 +66,9 @@ class Team:
         """What `function` returns or raises in the process that leads, in all of them."""
         return function()
 
-    def count(self, tokens: int, draws: int) -> Tuple[int, int]:
+    def count(self, *numbers: int) -> Tuple[int, ...]:
         """Sums over the processes."""
-        return tokens, draws
+        return numbers
 
     def serve_initial(self, values: Values, join: Callable[[Callable[..., None]], Any]) -> Any:
         """`join` in the leader, with all processes handing out initial values meanwhile."""
@@ -84,40 +89,14 @@ class _Outcome(NamedTuple):
     orders: Orders
 
 
-def tls_options(tls: Union[None, PathLike, Dict[str, PathLike]]) -> Dict[str, Any]:
-    """Options of a folder that deploy/make_certificates made, or of a dict with the keys ca, cert,
-    key, token and server_name."""
-    if tls is None:
-        return {}
-    if isinstance(tls, dict):
-        names = {"ca": "tls_ca", "cert": "tls_cert", "key": "tls_key", "token": "token_file",
-                 "server_name": "tls_server_name"}
-        unknown = set(tls) - set(names)
-        if unknown:
-            raise errors.InvalidArgument(
-                f"tls has the key {sorted(unknown)[0]!r}; known are {', '.join(names)}",
-                "INVALID_ARGUMENT")
-        return {names[key]: os.fspath(value) for key, value in tls.items()}
-    folder = pathlib.Path(tls)
-    files = {"tls_ca": "ca.pem", "tls_cert": "cert.pem", "tls_key": "key.pem",
-             "token_file": "token"}
-    found = {name: str(folder / file) for name, file in files.items() if (folder / file).exists()}
-    if "tls_ca" not in found:
-        raise errors.InvalidArgument(
-            f"{folder} must be a folder with ca.pem, and cert.pem and key.pem or token, as "
-            "deploy/make_certificates makes one for every worker; ca.pem is not there",
-            "INVALID_ARGUMENT")
-    return found
-
-
 class BaseSite:
     """A site of a run. `causeway.Site` and `causeway.torch.Site` make one of arrays and models.
 
     The site connects when its `with` block begins, or `open` is called: the parameters then have
     the run's values, and the call returns when training may start. `step` follows every optimizer
     step. The block's end leaves the run: finished if the budget is spent, failed if an exception
-    ends it, and drained otherwise (early end of the data, Ctrl-C), which hands over what is in
-    flight. Afterwards `published`, `summary` and `state_dict` still work.
+    ends it, and drained otherwise (early end of the data, Ctrl-C, sys.exit(0)), which hands over
+    what is in flight. Afterwards `published`, `summary` and `state_dict` still work.
 
     Not for several threads at once, but for `drain`.
     """
@@ -126,18 +105,15 @@ class BaseSite:
                  tls: Union[None, PathLike, Dict[str, PathLike]] = None, data_slot: bool = False,
                  tokens_per_step: int = 1, state: Optional[Dict[str, Any]] = None,
                  team: Optional[Team] = None, **options: Any) -> None:
-        known = {name for name, _ in lib.OptionsStruct._fields_}
-        for name in options:
-            if name not in known or name.startswith(("tls_", "log", "initial", "size")):
-                raise errors.InvalidArgument(
-                    f"{name} is no option of a site; see causeway.Site for those that are",
-                    "INVALID_ARGUMENT")
-        self._coordinator = coordinator
-        self._id = id
-        self._options = {"data_slot": int(data_slot), **tls_options(tls), **options}
+        self._coordinator = check.text("coordinator", coordinator, "a text, HOST:PORT")
+        self._id = check.text("id", id)
+        slot = check.flag("data_slot", data_slot, ": whether the sites share their data")
+        self._options = {"data_slot": int(slot), **check.check_tls(tls),
+                         **check.check_options(options)}
         self._values = values
         self._team = team or Team()
-        self._tokens_per_step = tokens_per_step
+        self._tokens_per_step = check.whole("tokens_per_step", tokens_per_step, 1,
+                                            check.MOST_TOKENS)
         self._tokens = 0
         self._draws: Optional[int] = None
         self._state: Optional[np.ndarray] = None
@@ -148,8 +124,11 @@ class BaseSite:
         self._info: Optional[Info] = None
         self._closed = False
         self._replaced = False
+        self._interrupted = ""  # Why it takes part no more, though it has not left.
+        self._stop = Stop()
         if state is not None:
             self.load_state_dict(state)
+        self._unopened = weakref.finalize(self, _say_unopened, self._id)
 
     # --- Joining and leaving --------------------------------------------------------------------
 
@@ -158,9 +137,15 @@ class BaseSite:
 
         Raises:
             Refused, Unavailable, NotAuthorized: as their messages say. Nothing has changed.
+            Cancelled: `drain` was called meanwhile, or before.
         """
-        if self._info is not None:
+        if self._info is not None or self._closed:
             raise self._misuse("this site has joined already; make a new one to join again")
+        self._unopened.detach()
+        if self._team.leads and signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+            log.warning("site %s: Ctrl-C is ignored, since this process was started so (by a "
+                        "script, with &): SIGTERM ends it, or, with a handler that calls drain(), "
+                        "has it leave in good order; so has causewayctl drain", self._id)
         try:
             start = self._team.serve_initial(self._values, self._join)
             self._info = start.info
@@ -171,7 +156,7 @@ class BaseSite:
             self._state = None
             self._values.write(start.changed)
             self._on_open()
-            self._take(self._team.lead(self._begin))
+            self._follow(self._team.lead(self._begin))
         except BaseException as error:
             self.close(error)
             raise
@@ -179,8 +164,10 @@ class BaseSite:
     def _join(self, initial_values: Callable[..., None]) -> _Start:
         state = None if self._state is None else _split_state(self._state)[0]
         session = Session(self._coordinator, self._id, self._options, self._values.table(), state,
-                          initial_values)
+                          initial_values, self._stop)
         self._session = session
+        if self._stop:
+            session.drain()
         return _Start(session.info,
                       [session.ranges(fragment) for fragment in range(session.info.fragments)],
                       session.changed())
@@ -188,8 +175,18 @@ class BaseSite:
     def _begin(self) -> _Outcome:
         self._values.settle()
         self._session.ready()
+        return self._wait()
+
+    def _wait(self) -> _Outcome:
+        self._values.settle()
         orders = self._session.wait()
         return _Outcome(self._session.changed() if orders.anew else [], orders)
+
+    def _follow(self, outcome: _Outcome) -> None:
+        """Takes values over until the next step may be trained, or none is wanted."""
+        self._take(outcome)
+        while self._orders.anew:
+            self._take(self._team.lead(self._wait))
 
     def _on_open(self) -> None:
         """Hooks what a subclass wants hooked."""
@@ -205,7 +202,10 @@ class BaseSite:
         if self._closed:
             return
         self._closed = True
+        self._unopened.detach()
         self._on_close()
+        if isinstance(error, SystemExit) and error.code in (None, 0):
+            error = None  # The program has come to its end.
         failure = error
         try:
             if error is None and self.finished:
@@ -233,7 +233,8 @@ class BaseSite:
     def _leave(self, error: Optional[BaseException]) -> None:
         if error is None and self._orders is not None and self._orders.finished:
             self._session.leave(lib.FINISHED)
-        elif error is None or isinstance(error, (KeyboardInterrupt, errors.Cancelled)):
+        elif error is None or isinstance(error, (KeyboardInterrupt, GeneratorExit,
+                                                 errors.Cancelled)):
             self._session.leave(lib.DRAINED)
         else:
             text = error.message if isinstance(error, errors.Error) else \
@@ -256,9 +257,11 @@ class BaseSite:
         May be called for every micro-batch. Deltas are weighed by tokens. Without it, a step counts
         `tokens_per_step` tokens. Draws default to the tokens.
         """
-        self._tokens += int(tokens)
+        tokens = check.whole("tokens", tokens, 0, check.MOST_TOKENS)
+        draws = check.whole("draws", draws, 0, check.MOST_TOKENS)
+        self._tokens += tokens
         if draws:
-            self._draws = (self._draws or 0) + int(draws)
+            self._draws = (self._draws or 0) + draws
 
     def step(self, tokens: Optional[int] = None, draws: Optional[int] = None) -> bool:
         """Follows an optimizer step: sends and merges what is due, and waits while the run pauses.
@@ -280,20 +283,37 @@ class BaseSite:
             raise self._misuse("step() needs a site that has joined: use it in its with block")
         if self._replaced:
             raise self._misuse("step() inside published(): evaluate there, train outside")
+        if self._interrupted:
+            raise self._misuse(self._interrupted)
         if self.should_stop:
             raise self._misuse("the run wants no more steps of this site: end the training loop "
                                "when should_stop is true")
         if tokens is None:
             tokens = self._tokens or self._tokens_per_step
+        tokens = check.whole("tokens", tokens, 0, check.MOST_TOKENS)
         if draws is None:
             draws = tokens if self._draws is None else self._draws
+        draws = check.whole("draws", draws, 0, check.MOST_TOKENS)
         self._tokens, self._draws = 0, None
-        tokens, draws = self._team.count(tokens, draws)
+        try:
+            self._synchronize(tokens, draws)
+        except errors.Error:
+            raise
+        except BaseException as error:
+            # Merged values may be on their way to the parameters: nothing goes on from here.
+            kind = "Ctrl-C" if isinstance(error, KeyboardInterrupt) else type(error).__name__
+            self._interrupted = kind + _INTERRUPTED
+            log.warning("site %s: %s", self._id, self._interrupted)
+            raise
+        return not self.should_stop
+
+    def _synchronize(self, tokens: int, draws: int) -> None:
+        tokens, draws, drains = self._team.count(tokens, draws, int(bool(self._stop)))
+        if drains and self._session is not None:
+            self._session.drain()  # Another process of this site was asked to.
         touched = self._team.lead(lambda: self._session.next())
         self._values.read(touched)
-        outcome = self._team.lead(lambda: self._after_step(tokens, draws, touched))
-        self._take(outcome)
-        return not self.should_stop
+        self._follow(self._team.lead(lambda: self._after_step(tokens, draws, touched)))
 
     def _after_step(self, tokens: int, draws: int, touched: Sequence[int]) -> _Outcome:
         self._values.settle()
@@ -326,14 +346,16 @@ class BaseSite:
     def _take(self, outcome: _Outcome) -> None:
         self._values.write(outcome.changed)
         former, self._orders = self._orders, outcome.orders
-        if former is not None and (outcome.orders.anew or
+        if outcome.orders.anew or (former is not None and
                                    outcome.orders.data_slot != former.data_slot):
             self._should_save = True
 
     @property
     def should_stop(self) -> bool:
-        """True when the budget is spent, or the coordinator or `drain` wants this site to leave."""
-        return self._orders is not None and (self._orders.finished or self._orders.drain)
+        """True when the budget is spent, the coordinator or `drain` wants this site to leave, or it
+        takes part no more: it has left, or Ctrl-C ended a wait."""
+        return self._closed or self._interrupted != "" or \
+            (self._orders is not None and (self._orders.finished or self._orders.drain))
 
     @property
     def should_save(self) -> bool:
@@ -379,18 +401,27 @@ class BaseSite:
     def drain(self) -> None:
         """Asks this site to leave, from any thread or a signal's handler.
 
-        `should_stop` becomes true, and waits for answers end soon.
+        `should_stop` becomes true, and waits for answers end soon. A join under way, and a later
+        one, raises Cancelled. Any process of a site may call it.
         """
+        self._stop.set()
         if self._session is not None:
             self._session.drain()
 
     def report(self, loss: Optional[float] = None, step_s: Optional[float] = None) -> None:
         """Figures of the step that the next `step` follows, for the status page and metrics."""
+        loss = None if loss is None else check.real("loss", loss)
+        step_s = None if step_s is None else check.real("step_s", step_s, "a number of seconds")
+        if step_s is not None and not 0 <= step_s <= _LONGEST_S:
+            raise check.wrong("step_s", "0 or more seconds", step_s)
         if self._session is not None and not self._closed:
             self._session.report(loss, step_s)
 
     def report_evaluation(self, loss: float) -> None:
         """The held-out loss of the published values, for the status page and metrics."""
+        loss = check.real("loss", loss)
+        if not math.isfinite(loss):
+            raise check.wrong("loss", "a finite number", loss)
         if self._session is not None and not self._closed:
             self._session.report_evaluation(loss)
 
@@ -455,9 +486,14 @@ class BaseSite:
         if self._info is not None:
             raise self._misuse("load_state_dict() must come before the site joins: call it before "
                                "its with block, or hand the state to it as state=")
+        if not hasattr(state_dict, "keys"):
+            raise check.wrong("state", "what state_dict() gave", state_dict)
         if "state" not in state_dict:
             return
-        state = self._unpack(state_dict["state"])
+        try:
+            state = self._unpack(state_dict["state"])
+        except (TypeError, ValueError, AttributeError, RuntimeError):
+            raise check.wrong("state", "what state_dict() gave", state_dict) from None
         if state.size:
             _split_state(state)
             self._state = state
@@ -480,7 +516,12 @@ class BaseSite:
 
     @staticmethod
     def _misuse(message: str) -> errors.Error:
-        return errors.InvalidArgument(message, "INVALID_ARGUMENT")
+        return check.invalid(message)
+
+
+def _say_unopened(site_id: str) -> None:
+    log.warning("site %s never joined its run: join() and Site() connect when their with block "
+                "begins, or open() is called", site_id)
 
 
 def _split_state(state: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:

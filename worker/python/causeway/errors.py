@@ -94,7 +94,7 @@ _CLASSES: Dict[str, Type[Error]] = {
 }
 
 
-# Messages name causeway-worker's flags; here they are arguments.
+# Messages name causeway-worker's flags and C's fields; here they are arguments.
 _ARGUMENTS = {
     "coordinator": "coordinator",
     "id": "id",
@@ -111,4 +111,5 @@ def from_code(code: int, message: str) -> Error:
     """The exception of a code of the C interface."""
     name = CODES.get(code, "UNKNOWN")
     message = re.sub(r"--(\w+)", lambda flag: _ARGUMENTS.get(flag.group(1), flag.group()), message)
+    message = message.replace("options->", "")
     return _CLASSES.get(name, Error)(message, name)

@@ -56,12 +56,17 @@ class CausewayCallback(TrainerCallback):
         control.should_training_stop = self.site.should_stop
 
     def on_step_end(self, args, state, control, **_others):
-        # Tokens where the Trainer counts them (include_num_input_tokens_seen), else sequences.
-        tokens = state.num_input_tokens_seen - self._tokens_seen
-        self._tokens_seen = state.num_input_tokens_seen
-        if tokens <= 0:
-            tokens = args.per_device_train_batch_size * args.gradient_accumulation_steps
-        if not self.site.step(int(tokens)):
+        # Tokens where the Trainer counts them (include_num_input_tokens_seen), of all processes:
+        # each tells its part, and the site adds them up. Otherwise sequences.
+        before, self._tokens_seen = self._tokens_seen, state.num_input_tokens_seen
+        if state.num_input_tokens_seen > before:
+            size, rank = args.world_size, args.process_index
+            tokens = [int(state.num_input_tokens_seen - before) * part // size
+                      for part in (rank, rank + 1)]
+            counted = tokens[1] - tokens[0]
+        else:
+            counted = args.train_batch_size * args.gradient_accumulation_steps
+        if not self.site.step(counted):
             control.should_training_stop = True
         if self.site.should_save and args.save_strategy != "no":
             control.should_save = True

@@ -19,8 +19,10 @@ values are written in place, on the same storage, so that torch.compile and CUDA
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
+import weakref
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Union
 
 import numpy as np
@@ -29,6 +31,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from causeway import _arguments as check
 from causeway._site import BaseSite
 from causeway.torch._group import Group, Solo
 from causeway.torch._parameters import Masters, Trained, invalid, is_dtensor, local, part_of
@@ -39,6 +42,7 @@ from causeway.torch._watch import Watch
 __all__ = ["Site", "join", "trained_tensors"]
 
 Optimizers = Union[None, torch.optim.Optimizer, Sequence[torch.optim.Optimizer]]
+log = logging.getLogger("causeway")
 
 
 class Site(BaseSite):
@@ -57,13 +61,14 @@ class Site(BaseSite):
                  buffers: Union[bool, Iterable[str]] = False,
                  rename: Optional[Callable[[str], str]] = None, masters: Masters = None,
                  state: Optional[Dict[str, Any]] = None, **options: Any) -> None:
+        _check_arguments(model, scaler, group, buffers, rename)
         self._scaler = scaler
         if scaler is not None and not scaler.is_enabled():
             self._scaler = None
         buffers = buffers if isinstance(buffers, bool) else list(buffers)
 
         def look_up() -> List[Trained]:
-            return trained_tensors(model, buffers, rename, masters)
+            return trained_tensors(model, buffers, _checked(rename), masters)
 
         trained = look_up()
         self._watch = Watch(model, look_up, trained, _listed(optimizer), masters is not None)
@@ -77,11 +82,12 @@ class Site(BaseSite):
         device = local(trained[0].tensor).device
         options.setdefault("device", _describe_device(device, team.size))
         options.setdefault("software", f"causeway for Python, torch {torch.__version__}")
-        self._hooks: List[Any] = []
-        self._stepped: Set[int] = set()
+        self._stepped: Set[int] = set()  # Optimizers, since the last step of the site.
+        self._steps_itself = self._scaler is not None or bool(self._optimizers)
         self._torch_values = TorchValues(trained, team, parts, self._watch)
         super().__init__(coordinator, self._torch_values, id=id, tls=tls, data_slot=data_slot,
                          tokens_per_step=tokens_per_step, state=state, team=team, **options)
+        self._hooks = _Hooks(self, self._optimizers)
 
     def open(self) -> None:
         self._torch_values.check()
@@ -101,35 +107,63 @@ class Site(BaseSite):
 
     def _on_open(self) -> None:
         self._watch.joined()
+        self._hooks.keep(self)
         if self._optimizers:
-            self._hooks.append(register_optimizer_step_post_hook(
+            self._hooks.add(register_optimizer_step_post_hook(
                 lambda optimizer, _arguments, _named: self._watch.other_step(optimizer)))
-        if self._scaler is not None:
-            update = self._scaler.update
-
-            def update_and_step(*arguments: Any, **named: Any) -> None:
-                update(*arguments, **named)
-                self.step()
-
-            # A scaler that found infinities skips optimizer.step, and its hooks, but not update.
-            self._scaler.update = update_and_step
+        if self._scaler is None:
             return
-        for index, optimizer in enumerate(self._optimizers):
-            self._hooks.append(optimizer.register_step_post_hook(
-                lambda _optimizer, _arguments, _named, index=index: self._stepped_once(index)))
+        update = self._scaler.update
 
-    def _stepped_once(self, index: int) -> None:
-        self._stepped.add(index)
-        if len(self._stepped) == len(self._optimizers):
+        def update_and_step(*arguments: Any, **named: Any) -> None:
+            update(*arguments, **named)
             self._stepped.clear()
-            self.step()
+            super(Site, self).step()
+
+        # A scaler that found infinities skips optimizer.step, and its hooks, but not update.
+        self._scaler.update = update_and_step
+
+    def _optimizer_stepped(self, index: int) -> None:
+        if self._info is None:
+            self._hooks.remove()
+            log.warning("site %s has not joined its run, and its optimizer steps: the model trains "
+                        "alone. Train in the site's with block, or call open() first", self._id)
+            return
+        if index in self._stepped:
+            raise invalid(self._describe_uneven(index))
+        self._stepped.add(index)
+        if self._scaler is None and len(self._stepped) == len(self._optimizers):
+            self._stepped.clear()
+            super().step()
+
+    def _describe_uneven(self, index: int) -> str:
+        twice = f"optimizer {index} ({type(self._optimizers[index]).__name__}) has stepped twice"
+        if self._scaler is not None:
+            return (f"{twice} without scaler.update(), which is a step of this site: call it after "
+                    "each step, or leave scaler out of join()")
+        other = next(i for i in range(len(self._optimizers)) if i not in self._stepped)
+        return (f"{twice}, and optimizer {other} ({type(self._optimizers[other]).__name__}) not "
+                "since then: a step of this site is one of each optimizer. Leave out of join() "
+                "what does not step, or all of them, and call site.step() where a step ends")
 
     def _on_close(self) -> None:
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks.clear()
+        self._hooks.remove()
         if self._scaler is not None and "update" in vars(self._scaler):
             del self._scaler.update
+
+    def step(self, tokens: Optional[int] = None, draws: Optional[int] = None) -> bool:
+        """As BaseSite's, for a site that was given neither an optimizer nor a scaler: with them, a
+        step follows by itself, and tokens are counted by `add`.
+
+        Raises:
+            InvalidArgument: it was given one, so that this step would count twice.
+        """
+        if self._steps_itself and self._info is not None and not (self._closed or self._replaced):
+            raise invalid("site.step() would count this step twice: the site follows its "
+                          f"{'scaler' if self._scaler else 'optimizer'}, which join() was given, "
+                          "by itself. Leave the call out (site.add(tokens) counts tokens), or "
+                          f"leave {'scaler and ' if self._scaler else ''}optimizer out of join()")
+        return super().step(tokens, draws)
 
     def close(self, error: Optional[BaseException] = None) -> None:
         super().close(error)
@@ -160,6 +194,37 @@ class Site(BaseSite):
             warnings.simplefilter("ignore")  # torch.load makes a TypedStorage, and warns of it.
             storage = state.untyped() if hasattr(state, "untyped") else state
         return torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+
+
+class _Hooks:
+    """Tells a site of its optimizers' steps. Keeps no site that has not joined: nobody else having
+    it, it is to be thrown away, and to say so."""
+
+    def __init__(self, site: Site, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self._site: Callable[[], Optional[Site]] = weakref.ref(site)
+        self._handles = [optimizer.register_step_post_hook(
+            lambda _optimizer, _arguments, _named, index=index: self._stepped(index))
+            for index, optimizer in enumerate(optimizers)]
+
+    def keep(self, site: Site) -> None:
+        self._site = lambda: site
+
+    def add(self, handle: Any) -> None:
+        """To be removed with the others."""
+        self._handles.append(handle)
+
+    def remove(self) -> None:
+        self._site = lambda: None
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def _stepped(self, index: int) -> None:
+        site = self._site()
+        if site is None:
+            self.remove()
+        else:
+            site._optimizer_stepped(index)
 
 
 def join(coordinator: str, model: Union[nn.Module, Mapping[str, torch.Tensor]],
@@ -200,6 +265,31 @@ def join(coordinator: str, model: Union[nn.Module, Mapping[str, torch.Tensor]],
             begins, raises what `Site.open` says.
     """
     return Site(coordinator, model, optimizer, id=id, **arguments)
+
+
+def _check_arguments(model: Any, scaler: Any, group: Any, buffers: Any, rename: Any) -> None:
+    if not isinstance(model, (nn.Module, Mapping)):
+        raise check.wrong("model", "a torch.nn.Module, or names and tensors", model)
+    if isinstance(model, Mapping):
+        for name, tensor in model.items():
+            check.text("a name in model", name)
+            if not isinstance(tensor, torch.Tensor):
+                raise check.wrong(f"model[{name!r}]", "a tensor", tensor)
+    if scaler is not None and not (hasattr(scaler, "is_enabled") and hasattr(scaler, "update")):
+        raise check.wrong("scaler", "a GradScaler", scaler)
+    if group is not None and not (dist.is_available() and isinstance(group, dist.ProcessGroup)):
+        raise check.wrong("group", "a torch.distributed.ProcessGroup", group)
+    if isinstance(buffers, (str, bytes)) or not (isinstance(buffers, bool) or
+                                                 isinstance(buffers, Iterable)):
+        raise check.wrong("buffers", "True, False or names", buffers)
+    if rename is not None and not callable(rename):
+        raise check.wrong("rename", "a function from the model's names to the run's", rename)
+
+
+def _checked(rename: Optional[Callable[[str], str]]) -> Optional[Callable[[str], str]]:
+    if rename is None:
+        return None
+    return lambda name: check.text(f"rename({name!r})", rename(name))
 
 
 def _listed(optimizer: Optimizers) -> List[Any]:

@@ -127,10 +127,10 @@ class Group(Solo):
             raise error
         return value
 
-    def count(self, tokens: int, draws: int) -> Tuple[int, int]:
-        sums = torch.tensor([tokens, draws], dtype=torch.int64)
+    def count(self, *numbers: int) -> Tuple[int, ...]:
+        sums = torch.tensor(numbers, dtype=torch.int64)
         self._safely(dist.all_reduce, sums)
-        return int(sums[0]), int(sums[1])
+        return tuple(sums.tolist())
 
     def serve_initial(self, values: Values, join: Callable[[Callable[..., None]], Any]) -> Any:
         if not self.leads:
@@ -149,8 +149,10 @@ class Group(Solo):
 
         try:
             answer = join(serve)
-        except errors.Error as error:
-            self._share((None, None, error))
+        except BaseException as error:
+            self._share((None, None, error if isinstance(error, errors.Error) else
+                         errors.Aborted(f"{type(error).__name__} ended the join of the process "
+                                        "that leads this site", "ABORTED")))
             raise
         self._share((None, answer, None))
         return answer

@@ -1,0 +1,468 @@
+"""How a site of numpy arrays joins, falls behind, and leaves; what its arguments may be."""
+
+import gc
+import logging
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import unittest
+
+import numpy as np
+
+import causeway
+from runs import BIN, PLAIN, STREAMING, Run, arrays, run_tool, update, wait_until
+
+
+
+def noise(shape):
+    """Values that do not become fewer bytes on their way."""
+    return np.random.default_rng(0).normal(size=shape).astype(np.float32)
+
+
+def how_it_left(run, worker):
+    run.wait_for_event("worker_left", worker=worker)
+    return next(e for e in run.events() if e["event"] == "worker_left")["reason"]
+
+
+class SilentCoordinator:
+    """Takes connections and never says a word. `called` is set when one has come."""
+
+    def __init__(self):
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self.socket.getsockname()[1]}"
+        self.called = threading.Event()
+        self.connections = []
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self):
+        try:
+            while True:
+                self.connections.append(self.socket.accept()[0])
+                self.called.set()
+        except OSError:
+            pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for connection in [self.socket, *self.connections]:
+            connection.close()
+
+
+class BehindTest(unittest.TestCase):
+    """A site that the run went on without, and one that the run goes on without while it joins."""
+
+    def beside_one_that_trains(self, run, shape, settings, step_s, test):
+        """`test` beside a site that trains for as long as it takes."""
+        run.serve(settings, steps=10_000_000, initial={"w": noise(shape)})
+        values = {"w": np.zeros(shape, np.float32)}
+        fast = causeway.Site(run.address, values, id="fast")
+        enough = threading.Event()
+
+        def train():
+            with fast:
+                while not fast.should_stop and not enough.wait(step_s):  # A step takes so long.
+                    values["w"] += np.float32(1e-3)
+                    fast.step(100)
+
+        thread = threading.Thread(target=train)
+        thread.start()
+        try:
+            run.wait_for_event("worker_ready", worker="fast")
+            test(fast)
+        finally:
+            enough.set()
+            thread.join()
+
+    @staticmethod
+    def contributed(run, worker):
+        return any(worker in line["contributors"] for line in run.rounds()[-50:])
+
+    def test_a_site_that_fell_behind_goes_on_where_the_run_is(self):
+        with Run() as run:
+            def test(_fast):
+                values = {"w": np.zeros(64, np.float32)}
+                answers = run.folder / "coordinator" / "answers"
+                with causeway.Site(run.address, values, id="slow") as site, \
+                        self.assertLogs("causeway", logging.WARNING) as logs:
+                    site.step(100)
+                    before = site.current_step
+
+                    def gone():
+                        kept = [int(path.name.split("-r")[1].split(".")[0])
+                                for path in answers.iterdir() if "-r" in path.name]
+                        return kept and min(kept) > before // 5 + 8
+
+                    wait_until(gone, "the answers that it needs are gone")
+                    for _ in range(12):
+                        last = site.current_step
+                        self.assertTrue(site.step(100))
+                        self.assertGreater(site.current_step, last)
+                    self.assertGreater(site.current_step, before + 40)
+                    self.assertTrue(site.should_save)
+                    while not self.contributed(run, "slow"):
+                        self.assertTrue(site.step(100))
+                goes_on = [line for line in logs.output if "goes on at step" in line]
+                self.assertEqual(len(goes_on), 1, logs.output)
+                was, began = map(int, re.search(
+                    "it was at step ([0-9]+), .* goes on at step ([0-9]+)$", goes_on[0]).groups())
+                self.assertLess(was, before + 12)
+                self.assertGreater(began, before + 40)
+
+            self.beside_one_that_trains(run, 64, """
+                sync { steps_between_syncs: 5 overlap_steps: 1 }
+                outer { learning_rate: 1 momentum: 0 }
+                membership { start_workers: 1 quorum: 1 grace_ms: 20 }""", 0.001, test)
+
+    def test_a_joiner_whose_download_takes_many_rounds_takes_part_in_the_end(self):
+        # At 1 Mbit/s the values take three seconds, in which the other makes four rounds of each
+        # fragment; the link carries twice as many answers as there are.
+        shape = (1000, 100)
+        with Run() as run:
+            def test(fast):
+                values = {"w": np.zeros(shape, np.float32)}
+                begin = fast.current_step
+                with self.assertLogs("causeway", logging.INFO) as logs, \
+                        causeway.Site(run.address, values, id="slow",
+                                      max_download_mbit=1) as site:
+                    self.assertGreater(site.current_step, begin + 80)
+                    while not self.contributed(run, "slow"):
+                        self.assertTrue(site.step(100))
+                self.assertTrue(any("in which the run did" in line for line in logs.output),
+                                logs.output)
+                self.assertFalse(any("went on without" in line for line in logs.output),
+                                 logs.output)
+
+            self.beside_one_that_trains(run, shape, """
+                sync { fragments: 4 pattern: BALANCED steps_between_syncs: 40 overlap_steps: 20
+                       codec_up: INT4 codec_down: INT4 }
+                membership { start_workers: 1 quorum: 1 grace_ms: 2000 }""", 0.02, test)
+
+
+class JoinTest(unittest.TestCase):
+    def test_a_drain_while_it_joins_ends_the_join(self):
+        for thread_joins in (False, True):
+            with self.subTest(thread_joins=thread_joins), SilentCoordinator() as silent:
+                # Within its time nothing but the drain ends it.
+                site = causeway.Site(silent.address, arrays(), id="s", connect_timeout_s=120)
+                raised = []
+
+                def join():
+                    try:
+                        with site:
+                            raised.append(None)
+                    except causeway.Cancelled as error:
+                        raised.append(error)
+
+                def drain():
+                    silent.called.wait()
+                    site.drain()
+
+                one, other = (drain, join) if not thread_joins else (join, drain)
+                thread = threading.Thread(target=one)
+                thread.start()
+                other()
+                thread.join()
+                self.assertEqual(len(raised), 1)
+                self.assertIsInstance(raised[0], causeway.Cancelled)
+                self.assertTrue(site.should_stop)
+
+    def test_a_drain_in_a_signals_handler_ends_the_join_too(self):
+        with SilentCoordinator() as silent:
+            site = causeway.Site(silent.address, arrays(), id="s", connect_timeout_s=120)
+            former = signal.signal(signal.SIGTERM, lambda *_: site.drain())
+            self.addCleanup(signal.signal, signal.SIGTERM, former)
+
+            def end():
+                silent.called.wait()
+                os.kill(os.getpid(), signal.SIGTERM)
+
+            thread = threading.Thread(target=end)
+            thread.start()
+            with self.assertRaises(causeway.Cancelled):
+                site.open()
+            thread.join()
+
+    def test_a_drain_before_it_joins_keeps_it_out(self):
+        site = causeway.Site("127.0.0.1:9", arrays(), id="s", connect_timeout_s=120)
+        site.drain()
+        with self.assertRaises(causeway.Cancelled):
+            site.open()
+
+    def test_a_drain_while_values_come_leaves_as_drained(self):
+        values = {"w": noise(1 << 20)}  # At 1 Mbit/s they take half a minute.
+        with Run() as run:
+            run.serve(PLAIN.replace("BALANCED", "STRIDED").replace("fragments: 3", "fragments: 1"),
+                      initial=values)
+            site = causeway.Site(run.address, values, id="s", max_download_mbit=1)
+
+            def drain():
+                run.wait_for_event("worker_joined", worker="s")
+                site.drain()
+
+            thread = threading.Thread(target=drain)
+            thread.start()
+            with self.assertRaises(causeway.Cancelled):
+                site.open()
+            thread.join()
+            self.assertEqual(how_it_left(run, "s"), "drained")
+            self.assertFalse(any(e["event"] == "worker_ready" for e in run.events()))
+
+    def test_a_drain_while_it_waits_for_others_ends_the_wait(self):
+        with Run() as run:
+            run.serve(PLAIN.replace("start_workers: 1", "start_workers: 2"), initial=arrays())
+            site = causeway.Site(run.address, arrays(), id="s")
+
+            def drain():
+                run.wait_for_event("worker_ready", worker="s")
+                site.drain()
+
+            thread = threading.Thread(target=drain)
+            thread.start()
+            with site:
+                self.assertTrue(site.should_stop)
+            thread.join()
+            self.assertEqual(how_it_left(run, "s"), "drained")
+
+    def test_one_that_never_joins_says_so_when_it_is_thrown_away(self):
+        with self.assertLogs("causeway", logging.WARNING) as logs:
+            site = causeway.Site("127.0.0.1:9", arrays(), id="lonely")
+            del site
+            gc.collect()
+        self.assertIn("site lonely never joined its run", logs.output[0])
+        code = ("import numpy, causeway\n"
+                "site = causeway.Site('h:1', {'w': numpy.zeros(2, numpy.float32)}, id='lonely')\n")
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                              env={**os.environ, "PYTHONPATH": ":".join(sys.path)}, timeout=300)
+        self.assertEqual(done.returncode, 0)
+        self.assertIn("site lonely never joined its run", done.stderr)
+
+
+class Waiting(logging.Handler):
+    """Calls `then` at the first warning that fits."""
+
+    def __init__(self, pattern, then):
+        super().__init__(logging.WARNING)
+        self.pattern, self.then, self.lines = pattern, then, []
+
+    def emit(self, record):
+        self.lines.append(record.getMessage())
+        if self.then is not None and re.search(self.pattern, self.lines[-1]):
+            then, self.then = self.then, None
+            then()
+
+    def __enter__(self):
+        logging.getLogger("causeway").addHandler(self)
+        return self
+
+    def __exit__(self, *_):
+        logging.getLogger("causeway").removeHandler(self)
+
+
+class WaitTest(unittest.TestCase):
+    """Lines that a person needs, with Python's default logging, while the site waits."""
+
+    SETTINGS = """sync { steps_between_syncs: 2 }
+                  membership { start_workers: 2 quorum: 2 lease_ms: 3000 }"""
+
+    def test_whom_it_waits_for_is_said_while_it_waits(self):
+        with Run() as run:
+            run.serve(self.SETTINGS, initial=arrays())
+            other = causeway.Site(run.address, arrays(), id="other")
+            site = causeway.Site(run.address, arrays(), id="s", drain_timeout_s=1)
+            opens = threading.Thread(target=other.open)
+            with Waiting("the run begins with 2 workers, and has these: s$", opens.start) as begin:
+                site.open()
+            opens.join()
+            self.assertIsNone(begin.then, begin.lines)
+            with Waiting(r"training has waited .* waiting for other \(step 0 of 2\)",
+                         site.drain) as step:
+                while site.step(100):
+                    pass
+            self.assertIsNone(step.then, step.lines)
+            site.close()
+            other.close()
+
+    def test_a_pause_is_said_with_its_reason(self):
+        with Run() as run:
+            run.serve(PLAIN, steps=100_000, initial=arrays())
+            control = [BIN / "causewayctl", "--coordinator=" + run.address]
+            site = causeway.Site(run.address, arrays(), id="s")
+            with site:
+                site.step(100)
+                self.assertEqual(run_tool(control[0], "pause", control[1], "--reason=repairs")[0], 0)
+                with Waiting(r"the run is paused \(repairs\)", site.drain) as pause:
+                    while site.step(100):
+                        pass
+            self.assertIsNone(pause.then, pause.lines)
+
+    def test_who_left_its_tokens_at_one_is_told_what_becomes_of_the_others(self):
+        with Run() as run:
+            run.serve("""sync { steps_between_syncs: 2 overlap_steps: 1 }
+                         membership { start_workers: 2 quorum: 2 }""", steps=8, initial=arrays())
+
+            def train(name, tokens):
+                with causeway.Site(run.address, arrays(), id=name) as site:
+                    while site.step(tokens):
+                        pass
+
+            with self.assertLogs("causeway", logging.WARNING) as logs:
+                others = threading.Thread(target=train, args=("many", 4096))
+                others.start()
+                train("one", None)
+                others.join()
+            said = [line for line in logs.output if "stands for 8192 tokens: it counts for 16" in line]
+            self.assertTrue(any("worker one says 2. If that is too little, tell this site" in line
+                                for line in said), logs.output)
+            self.assertTrue(any(line.endswith("worker one says 2") for line in said), logs.output)
+            run.finish()
+
+
+class LeaveTest(unittest.TestCase):
+    def test_a_program_that_exits_in_the_block_has_come_to_its_end(self):
+        for code, reason in ((0, "drained"), (None, "drained"), (3, "failed"),
+                             ("no more disk", "failed")):
+            with self.subTest(code=code), Run() as run:
+                run.serve(PLAIN, initial=arrays())
+                with self.assertRaises(SystemExit):
+                    with causeway.Site(run.address, arrays(), id="s") as site:
+                        site.step(100)
+                        sys.exit(code)
+                self.assertEqual(how_it_left(run, "s"), reason)
+
+    def test_after_the_budget_an_exit_merges_what_is_in_flight(self):
+        with Run() as run:
+            run.serve(STREAMING, steps=8, initial=arrays())
+            with self.assertRaises(SystemExit):
+                with causeway.Site(run.address, arrays(), id="s") as site:
+                    while site.step(100):
+                        pass
+                    sys.exit(0)
+            self.assertEqual(how_it_left(run, "s"), "finished")
+            run.finish()
+
+    def test_ctrl_c_while_an_answer_is_awaited_ends_the_sites_part_and_says_the_way_on(self):
+        # As in a notebook: without a with block, and the next cell goes on.
+        with Run() as run:
+            run.serve("""sync { steps_between_syncs: 2 }
+                         membership { start_workers: 2 quorum: 2 }""", initial=arrays())
+            other = causeway.Site(run.address, arrays(), id="other")
+            opens = threading.Thread(target=other.open)
+            opens.start()
+            site = causeway.Site(run.address, arrays(), id="s")
+            former = signal.signal(signal.SIGINT, signal.default_int_handler)
+            self.addCleanup(signal.signal, signal.SIGINT, former)
+            site.open()
+            opens.join()
+
+            def interrupt():
+                deltas = run.folder / "coordinator" / "deltas"
+                wait_until(lambda: deltas.exists() and any(deltas.iterdir()), "it has sent")
+                os.kill(os.getpid(), signal.SIGINT)
+
+            thread = threading.Thread(target=interrupt)
+            with self.assertLogs("causeway", logging.WARNING) as logs:
+                with self.assertRaises(KeyboardInterrupt):
+                    thread.start()
+                    while site.step(100):
+                        pass
+            thread.join()
+            self.assertTrue(site.should_stop)
+            self.assertTrue(any("Ctrl-C ended" in line and "new join" in line
+                                for line in logs.output), logs.output)
+            with self.assertRaisesRegex(causeway.InvalidArgument, "Ctrl-C ended.*new join"):
+                site.step(100)
+            site.close()
+            self.assertEqual(how_it_left(run, "s"), "drained")
+            self.assertTrue(site.should_stop)
+            again = causeway.Site(run.address, arrays(), id="s")
+            again.open()
+            self.assertFalse(again.should_stop)
+            again.close()
+            other.close()
+
+    def test_where_ctrl_c_is_ignored_a_site_says_so_once(self):
+        for ignored in (True, False):
+            with Run() as run:
+                run.serve(PLAIN, steps=4, initial=arrays())
+                program = run.start_program("s", "numpy_trainer.py", run.address, "s",
+                                            run.folder / "checkpoint",
+                                            *(["--ignore_ctrl_c"] if ignored else []))
+                self.assertEqual(program.wait(), 0, program.log())
+                self.assertEqual(program.log().count("Ctrl-C is ignored"), int(ignored))
+
+
+class ArgumentsTest(unittest.TestCase):
+    def test_every_argument_is_checked_and_named(self):
+        values = {"w": np.zeros(2, np.float32)}
+
+        def site(**changed):
+            named = {"coordinator": "h:1", "arrays": values, "id": "s", **changed}
+            return causeway.Site(named.pop("coordinator"), named.pop("arrays"), **named)
+
+        wrong = {
+            "coordinator": (7070, None, b"h:1", "h:1\0", "\ud800"),
+            "id": (5, None, "a\0b"),
+            "arrays": ([1], 5),
+            "tls": (5, "", {"ca": 1}, {"server_name": 3}, "/nowhere"),
+            "data_slot": (3, "yes", None),
+            "tokens_per_step": (0, -1, "7", 2.5, True, None, 2 ** 60),
+            "state": (5, {"state": object()}, [1]),
+            "threads": ("4", -1, 2 ** 40, 1.5),
+            "connections": ("4", -1, 2 ** 33),
+            "max_upload_mbit": ("fast", -1, float("nan"), True),
+            "max_download_mbit": ([], float("inf")),
+            "connect_timeout_s": ("3", -0.5),
+            "drain_timeout_s": ({}, -1),
+            "congestion_control": (1, b"bbr"),
+            "metrics": (9100,),
+            "output": (1, "", "a\0b"),
+            "tensorboard": (2,),
+            "insecure": (1, "no"),
+            "device": (np.float32(1),),
+            "software": (3,),
+        }
+        for name, cases in wrong.items():
+            for value in cases:
+                with self.subTest(name=name, value=value):
+                    with self.assertRaisesRegex(causeway.InvalidArgument, name):
+                        site(**{name: value})
+        for name in ("log", "size", "tls_ca", "initial_values", "stop", "token_file", "colour"):
+            with self.assertRaisesRegex(causeway.InvalidArgument, f"{name} is no option"):
+                site(**{name: None})
+        for call in (lambda: causeway.describe(7070), lambda: causeway.describe("h:1", id=3),
+                     lambda: causeway.describe("h:1", colour=3)):
+            with self.assertRaises(causeway.InvalidArgument):
+                call()
+        site(threads=np.int64(2), max_upload_mbit=np.float32(3), connect_timeout_s=1,
+             data_slot=np.bool_(True), metrics=None, tokens_per_step=4096.0)
+
+    def test_figures_are_checked_and_named(self):
+        site = causeway.Site("h:1", arrays(), id="s")
+        wrong = {
+            "tokens": (lambda: site.add("5"), lambda: site.add(-1), lambda: site.add(2.5)),
+            "draws": (lambda: site.add(1, "2"),),
+            "loss": (lambda: site.report("x"), lambda: site.report_evaluation(float("inf")),
+                     lambda: site.report_evaluation(None)),
+            "step_s": (lambda: site.report(step_s=-1), lambda: site.report(step_s=float("nan"))),
+        }
+        for name, calls in wrong.items():
+            for call in calls:
+                with self.assertRaisesRegex(causeway.InvalidArgument, name):
+                    call()
+        site.add(np.int32(3), 2.0)
+        site.report(np.float64(1), step_s=0)
+
+    def test_what_the_library_refuses_is_named_as_python_has_it(self):
+        with self.assertRaises(causeway.InvalidArgument) as caught:
+            causeway.Site("127.0.0.1:9", arrays(), id="s", threads=10 ** 6).open()
+        self.assertRegex(caught.exception.message, "^threads must be 0")
+
+
+if __name__ == "__main__":
+    unittest.main()
