@@ -5,9 +5,10 @@ Causeway has no option for.
 usage: screen_methods.py --data OUT/text/data [--workers 4] [--steps 2000] [--period 30] ...
 
 The sites take equal shares of every batch, have Muon of their own, and are replaced by their plain
-mean every H steps: all parameters at once, in fp32, without overlap. It prints the held-out loss,
-and a line of JSON at the end. The same arguments give the same figures on one machine. A method that
-does not pay here is not worth an option; one that does is then built and trained as the study does.
+mean every H steps: all parameters at once, without overlap, in fp32 or by a codec both ways. It
+prints the held-out loss, that of the mean of the values over the last fifth, and a line of JSON. The
+same arguments give the same figures on one machine. A method that does not pay here is not worth an
+option; one that does is then built and trained as the study does.
 Needs PyTorch. One thread; 2,000 steps take four minutes.
 """
 
@@ -108,6 +109,23 @@ def orthogonalized(x: torch.Tensor) -> torch.Tensor:
     return y.mT if turned else y
 
 
+def decoded(x: torch.Tensor, codec: str, group: int) -> torch.Tensor:
+    """Decode(Encode(x)) up to the rounding of scales, each of which a group of values shares."""
+    if codec == "fp32":
+        return x
+    groups = x.reshape(-1, min(group, x.numel()))
+    sign = 1 - 2 * (groups < 0).float()
+    if codec == "int4":
+        scale = groups.abs().amax(1, keepdim=True) / 7
+        result = (groups / scale.clamp(min=1e-30)).round() * scale
+    elif codec == "lm2":
+        scale = groups.pow(2).mean(1, keepdim=True).sqrt()
+        result = sign * torch.where(groups.abs() > 0.9816 * scale, 1.510 * scale, 0.4528 * scale)
+    else:
+        result = sign * groups.abs().mean(1, keepdim=True)
+    return result.view_as(x)
+
+
 class Sites:
     """M replicas with their optimizers, and what they were last replaced by."""
 
@@ -115,6 +133,9 @@ class Sites:
         self._options = options
         initial = initial_parameters(options.seed)
         self.merged = {name: value.clone() for name, value in initial.items()}
+        self._theta = {name: value.clone() for name, value in initial.items()}
+        self._residual = {name: torch.zeros(options.workers, *value.shape)
+                          for name, value in initial.items()}
         self.local = {name: value.expand(options.workers, *value.shape).clone().requires_grad_()
                       for name, value in initial.items()}
         self._matrices = [name for name, value in initial.items()
@@ -126,6 +147,9 @@ class Sites:
 
     def _rate(self, step: int) -> float:
         warm_up = self._options.steps // 20
+        if self._options.decay_from is not None:
+            left = (1 - step / self._options.steps) / (1 - self._options.decay_from)
+            return min(1, (step + 1) / warm_up, max(self._options.final_fraction, left))
         cosine = 0.5 * (1 + math.cos(math.pi * min(1, step / self._options.steps)))
         floor = self._options.final_fraction
         return min(1, (step + 1) / warm_up) * (floor + (1 - floor) * cosine)
@@ -143,6 +167,7 @@ class Sites:
     def _update(self, step: int, gradients: dict[str, torch.Tensor]) -> None:
         options, rate = self._options, self._rate(step)
         mu, beta, share = options.momentum, options.slow_beta, options.slow_share
+        beta2 = options.beta2
         by_shape: dict[tuple, list] = {}
         for name in self._matrices:
             gradient, momentum = gradients[name], self._momentum[name]
@@ -157,26 +182,46 @@ class Sites:
             steps = orthogonalized(torch.stack([update for _, update in updates]))
             scale = max(1, shape[1] / shape[0]) ** 0.5
             for (name, _), direction in zip(updates, steps):
+                self.local[name].data.mul_(1 - MUON_RATE * rate * options.weight_decay)
                 self.local[name].data.add_(direction, alpha=-MUON_RATE * rate * scale)
         for name in self._others:
             first, second = self._first[name], self._second[name]
             first.mul_(0.9).add_(gradients[name], alpha=0.1)
-            second.mul_(0.95).addcmul_(gradients[name], gradients[name], value=0.05)
+            second.mul_(beta2).addcmul_(gradients[name], gradients[name], value=1 - beta2)
+            if self.local[name].dim() == 3:
+                self.local[name].data.mul_(1 - ADAMW_RATE * rate * options.weight_decay)
             self.local[name].data.add_(
                 (first / (1 - 0.9 ** (step + 1)))
-                / ((second / (1 - 0.95 ** (step + 1))).sqrt() + 1e-8), alpha=-ADAMW_RATE * rate)
+                / ((second / (1 - beta2 ** (step + 1))).sqrt() + 1e-8), alpha=-ADAMW_RATE * rate)
+
+    def values(self) -> dict[str, torch.Tensor]:
+        """What is evaluated: merged, or of the only site."""
+        if self._options.workers > 1:
+            return self.merged
+        return {name: value.detach()[0] for name, value in self.local.items()}
 
     def merge(self) -> None:
         shared = {"none": {}, "momentum": self._momentum, "slow": self._slow}[self._options.share]
         with torch.no_grad():
             for name, value in self.local.items():
-                self.merged[name] += value.data.mean(0) - self.merged[name]
+                self._merge_one(name, value.data)
                 value.data.copy_(self.merged[name])
             for value in shared.values():
                 value.copy_(value.mean(0))
 
+    def _merge_one(self, name: str, local: torch.Tensor) -> None:
+        codec, group = self._options.codec, self._options.group
+        merged, theta, residual = self.merged[name], self._theta[name], self._residual[name]
+        delta = merged - local + residual
+        sent = torch.stack([decoded(one, codec, group) for one in delta])
+        if codec in ("lm2", "sign"):
+            residual.copy_(delta - sent)
+        theta -= sent.mean(0)
+        merged -= decoded(merged - theta, codec, group)
 
-def held_out_loss(parameters: dict[str, torch.Tensor], chosen: torch.Tensor) -> float:
+
+def held_out_loss(values: dict[str, torch.Tensor], chosen: torch.Tensor) -> float:
+    parameters = {name: value[None] for name, value in values.items()}
     parts = chosen.split(64)
     with torch.no_grad():
         return statistics.fmean([functional.cross_entropy(
@@ -194,7 +239,15 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--period", type=int, default=30, help="H (default: 30)")
     parser.add_argument("--later_period", type=int, help="H from --later_from on")
     parser.add_argument("--later_from", type=float, default=0.5, help="share of the steps")
+    parser.add_argument("--codec", choices=("fp32", "int4", "lm2", "sign"), default="fp32",
+                        help="both ways; lm2 and sign, a bit per value, with feedback")
+    parser.add_argument("--group", type=int, default=64, help="values that share a scale")
     parser.add_argument("--momentum", type=float, default=0.95, help="Muon's")
+    parser.add_argument("--beta2", type=float, default=0.99, help="AdamW's")
+    parser.add_argument("--weight_decay", type=float, default=0.01)
+    parser.add_argument("--decay_from", type=float,
+                        help="share of the steps with a constant rate, which then falls linearly, "
+                             "in place of a cosine")
     parser.add_argument("--share", choices=("none", "momentum", "slow"), default="none",
                         help="average it with the parameters: Muon's momentum, or a slow one mixed into it")
     parser.add_argument("--slow_beta", type=float, default=0.99)
@@ -218,6 +271,7 @@ def main(arguments: list[str]) -> int:
     sites = Sites(options)
     begin = time.monotonic()
     losses = []
+    average, averaged = {name: torch.zeros_like(value) for name, value in sites.merged.items()}, 0
     for step in range(options.steps):
         at = step * BATCH % (len(order) - BATCH)
         tokens = torch.from_numpy(train[order[at:at + BATCH].numpy()])
@@ -227,17 +281,20 @@ def main(arguments: list[str]) -> int:
         period = options.later_period if later else options.period
         if options.workers > 1 and (done % period == 0 or done == options.steps):
             sites.merge()
+        if done > 0.8 * options.steps and done % options.period == 0:
+            averaged += 1
+            current = sites.values()
+            for name, value in average.items():
+                value += (current[name] - value) / averaged
         if done % (options.steps // 4) == 0 or done in (options.steps - 60, options.steps - 30):
-            parameters = ({name: value[None] for name, value in sites.merged.items()}
-                          if options.workers > 1 else
-                          {name: value.detach() for name, value in sites.local.items()})
-            losses.append(held_out_loss(parameters, evaluation))
+            losses.append(held_out_loss(sites.values(), evaluation))
             spent = time.monotonic() - begin
             print(f"step {done} of {options.steps}, held-out loss {losses[-1]:.4f}, "
                   f"{done / spent:.1f} steps/s, {spent / done * (options.steps - done):.0f} s left",
                   flush=True)
     print(json.dumps({**vars(options), "data": str(options.data),
-                      "held_out_loss": round(statistics.fmean(losses[-2:]), 4)}))
+                      "held_out_loss": round(statistics.fmean(losses[-2:]), 4),
+                      "averaged_loss": round(held_out_loss(average, evaluation), 4)}))
     return 0
 
 

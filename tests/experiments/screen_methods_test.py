@@ -58,6 +58,21 @@ class ScreenTest(unittest.TestCase):
         shared = self.result("--workers", "2", "--period", "10", "--share", "momentum")
         self.assertNotEqual(shared["held_out_loss"], first["held_out_loss"])
 
+    def test_sites_that_exchange_few_bits_learn_too(self):
+        self.write()
+        losses = {self.result("--workers", "2", "--period", "4", "--codec", codec)["held_out_loss"]
+                  for codec in ("fp32", "int4", "lm2", "sign")}
+        self.assertEqual(len(losses), 4)
+        self.assertLess(max(losses), 3)
+
+    def test_the_mean_over_the_last_fifth_and_a_rate_that_is_constant_before(self):
+        self.write()
+        result = self.result("--workers", "2", "--period", "4", "--decay_from", "0.8")
+        self.assertLess(result["averaged_loss"], 3)
+        self.assertNotEqual(result["averaged_loss"], result["held_out_loss"])
+        self.assertNotEqual(self.result("--workers", "2", "--period", "4")["held_out_loss"],
+                            result["held_out_loss"])
+
     def test_one_site_is_never_merged(self):
         self.write()
         self.assertEqual(self.result("--workers", "1", "--period", "10")["held_out_loss"],
