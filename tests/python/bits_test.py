@@ -41,7 +41,7 @@ CASES = [("FP32", "FP32", False), ("FP32", "BF16", True),
          ("E3M0", "E3M0", False), ("E3M0", "INT4", True),
          ("E2M1", "E2M1", False), ("E2M1", "INT8", True),
          ("INT4", "E3M0", False), ("INT4", "INT4", True),
-         ("LM2", "INT4", True), ("TOPK2", "INT8", True)]
+         ("LM2", "LM2", True), ("TOPK2", "INT8", True)]
 
 
 def start(cluster, sync):
