@@ -17,6 +17,7 @@
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
 #include "common/base/host_port.h"
+#include "common/base/mapped_faults.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread_pool.h"
 #include "common/base/threads.h"
@@ -464,6 +465,7 @@ int Follow() {
 int Main(int argc, char** argv) {
   // gRPC's own log would stand beside our one line when an address cannot be listened on.
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
+  NameMappedFaults();
   TuneForStreams();
   const std::string command =
       ParseCommandLine(argc, argv, kCoordinatorProgram, kSoftwareVersion).front();

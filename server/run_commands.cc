@@ -77,7 +77,7 @@ absl::StatusOr<OpenedParts> OpenParts(FileSystem& file_system, const std::string
   for (const std::string& folder : folders) {
     ASSIGN_OR_RETURN(
         std::unique_ptr<RunDirectoryStore> store,
-        RunDirectoryStore::Open(file_system, folder, {.retain_deltas = true, .must_exist = true}));
+        RunDirectoryStore::Open(file_system, folder, {.retain_deltas = true, .read_only = true}));
     ASSIGN_OR_RETURN(std::optional<RecoveredRun> run, store->Recover());
     if (!run.has_value()) return absl::NotFoundError(absl::StrCat(folder, " holds no run"));
     opened.parts.push_back({folder, std::move(store), FragmentsOf(run->identity)});

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/flags/flag.h"
+#include "common/base/mapped_faults.h"
 #include "common/cli/command_line.h"
 #include "common/cli/program.h"
 #include "common/rpc/channel.h"
@@ -25,7 +26,8 @@ constexpr Command kCommands[] = {
               "format shard_tokens held_out_fraction threads replace"},
     {.usage = "train --coordinator=HOST:PORT --id=NAME --data=SHARDS --out=FOLDER",
      .about = "Joins the run that the coordinator describes, and trains until its budget is spent. "
-              "SIGTERM finishes the transfers, writes a checkpoint and leaves; the same command "
+              "SIGTERM or SIGHUP finishes the transfers, writes a checkpoint and leaves; the same "
+              "command "
               "continues from there.",
      .flags = "coordinator id data out own_data shard_format document_begin document_end threads "
               "connect_timeout checkpoint_interval drain_timeout eval_tasks eval_tasks_every "
@@ -92,6 +94,7 @@ constexpr causeway::Program kProgram = {
 int main(int argc, char** argv) {
   // gRPC's own log would repeat for every attempt what the session's log says once.
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
+  causeway::NameMappedFaults();
   causeway::TuneForStreams();
   const std::string command =
       causeway::ParseCommandLine(argc, argv, kProgram, causeway::kSoftwareVersion).front();

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/control_group.h"
+#include "common/base/file_system.h"
 #include "common/base/status_macros.h"
 
 namespace causeway {
@@ -15,7 +17,7 @@ absl::StatusOr<int> ThreadsFor(int asked) {
                                                    " (0: one per core); it is ", asked));
   }
   if (asked > 0) return asked;
-  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMaxThreads);
+  return std::min(UsableCores(ReadControlGroupLimits(*FileSystem::Real())), kMaxThreads);
 }
 
 absl::StatusOr<std::thread> StartThread(std::function<void()> run) {

@@ -14,7 +14,8 @@ namespace causeway {
 // More would be a slip of the keyboard, and could use up the threads of the whole machine.
 inline constexpr int kMaxThreads = 1024;
 
-// Resolves --threads=`asked`: 0 is one per core. INVALID_ARGUMENT outside of 0 .. kMaxThreads.
+// Resolves --threads=`asked`: 0 is one per core that may be used (control_group.h).
+// INVALID_ARGUMENT outside of 0 .. kMaxThreads.
 absl::StatusOr<int> ThreadsFor(int asked);
 
 // std::thread without its exception. RESOURCE_EXHAUSTED if the machine or a limit has no more.

@@ -68,6 +68,7 @@ constexpr EventName kWorkerEvents[] = {
     {"training_waited", kWarn},
     {"evaluated", kInfo},
     {"checkpoint_written", kInfo},
+    {"checkpoint_failed", kWarn},
     {"draining", kInfo},
     {"transfers_cut", kWarn},
     {"buffers_small", kWarn},

@@ -1,24 +1,19 @@
 #include "server/store/inspect.h"
 
-#include <stdlib.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstdint>
-#include <filesystem>
 #include <iterator>
 #include <map>
 #include <memory>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
+#include "server/store/database_copy.h"
 #include "server/store/draw_report.h"
 #include "server/store/run_directory.h"
 #include "server/store/run_parts.h"
@@ -31,36 +26,6 @@ using nlohmann::json;
 // The owner may move the log while it is copied; the checks notice, and another try succeeds.
 constexpr int kTries = 10;
 constexpr absl::Duration kPause = absl::Milliseconds(50);
-
-class ScratchFolder {
- public:
-  static absl::StatusOr<std::unique_ptr<ScratchFolder>> Create() {
-    std::error_code error;
-    const std::filesystem::path parent = std::filesystem::temp_directory_path(error);
-    std::string path = JoinPath(error ? "/tmp" : parent.string(), "causeway-inspect-XXXXXX");
-    if (mkdtemp(path.data()) == nullptr) {
-      return absl::InternalError(absl::StrCat("cannot create the folder ", path, ": ",
-                                              std::generic_category().message(errno),
-                                              "; set TMPDIR to one that can be written"));
-    }
-    return std::unique_ptr<ScratchFolder>(new ScratchFolder(std::move(path)));
-  }
-  ~ScratchFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  explicit ScratchFolder(std::string path) : path_(std::move(path)) {}
-  const std::string path_;
-};
-
-absl::Status CopyFile(FileSystem& from, const std::string& source, const std::string& target) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<MappedFile> file, from.Map(source));
-  ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> copy, FileSystem::Real()->Create(target));
-  return copy->Append(file->bytes());
-}
 
 struct Copy {
   DatabaseContent content;
@@ -75,26 +40,15 @@ absl::StatusOr<Copy> ReadCopy(FileSystem& file_system, const std::string& folder
                               const std::string& owner) {
   // Before the copy, which then is not behind them.
   ASSIGN_OR_RETURN(const FolderTraces traces, ReadTraces(file_system, folder));
-  ASSIGN_OR_RETURN(const std::unique_ptr<ScratchFolder> scratch, ScratchFolder::Create());
-  const auto named = [&](const absl::Status& status) {
-    return absl::Status(status.code(),
-                        absl::StrReplaceAll(status.message(), {{scratch->path(), folder}}));
-  };
-  RETURN_IF_ERROR(CopyFile(file_system, JoinPath(folder, kDatabaseFile),
-                           JoinPath(scratch->path(), kDatabaseFile)));
-  const std::string log = JoinPath(folder, kDatabaseLogFile);
-  if (file_system.Exists(log)) {
-    RETURN_IF_ERROR(CopyFile(file_system, log, JoinPath(scratch->path(), kDatabaseLogFile)));
-  }
   Copy copy;
   {
-    const auto database =
-        RunDatabase::Open(JoinPath(scratch->path(), kDatabaseFile), {.durable = false});
-    if (!database.ok()) return named(database.status());
-    absl::StatusOr<DatabaseContent> content = (*database)->Load();
-    if (!content.ok()) return named(content.status());
+    ASSIGN_OR_RETURN(const std::unique_ptr<DatabaseCopy> copied,
+                     DatabaseCopy::Make(file_system, folder));
+    ASSIGN_OR_RETURN(const std::unique_ptr<RunDatabase> database, copied->Open());
+    absl::StatusOr<DatabaseContent> content = database->Load();
+    if (!content.ok()) return copied->Named(content.status());
     copy.content = *std::move(content);
-    copy.commits = (*database)->commits();
+    copy.commits = database->commits();
   }
   copy.owner = owner;
   if (owner.empty()) {

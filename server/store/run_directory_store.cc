@@ -88,13 +88,20 @@ absl::StatusOr<std::unique_ptr<RunDirectoryStore>> RunDirectoryStore::Open(FileS
   std::unique_ptr<FileSystem> unsynced;
   if (!options.durable) unsynced = std::make_unique<UnsyncedFileSystem>(file_system);
   FileSystem& used = unsynced != nullptr ? *unsynced : file_system;
-  if (options.must_exist) {
+  std::unique_ptr<FolderLock> lock;
+  if (options.read_only) {
     RETURN_IF_ERROR(CheckHoldsRun(used, folder));
+    ASSIGN_OR_RETURN(const std::string owner, used.LockOwner(folder));
+    if (!owner.empty()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(folder, " belongs to another process (pid ", owner,
+                       "): wait until it has stopped, or copy the folder (docs/formats.md)"));
+    }
   } else {
     RETURN_IF_ERROR(MakeFolder(used, folder));
+    RETURN_IF_ERROR(CheckRunFolder(used, folder));
+    ASSIGN_OR_RETURN(lock, used.Lock(folder));
   }
-  RETURN_IF_ERROR(CheckRunFolder(used, folder));
-  ASSIGN_OR_RETURN(std::unique_ptr<FolderLock> lock, used.Lock(folder));
   return std::unique_ptr<RunDirectoryStore>(
       new RunDirectoryStore(std::move(unsynced), used, folder, options, std::move(lock)));
 }
@@ -167,8 +174,15 @@ absl::StatusOr<std::optional<RecoveredRun>> RunDirectoryStore::RecoverLocked() {
     RETURN_IF_ERROR(PlaceDeltas());
     return std::nullopt;
   }
-  ASSIGN_OR_RETURN(database_, RunDatabase::Open(Path(kDatabaseFile), DatabaseOptions()));
-  ASSIGN_OR_RETURN(DatabaseContent content, database_->Load(options_.recovered_rounds));
+  if (options_.read_only) {
+    ASSIGN_OR_RETURN(copy_, DatabaseCopy::Make(file_system_, folder_));
+    ASSIGN_OR_RETURN(database_, copy_->Open());
+  } else {
+    ASSIGN_OR_RETURN(database_, RunDatabase::Open(Path(kDatabaseFile), DatabaseOptions()));
+  }
+  absl::StatusOr<DatabaseContent> loaded = database_->Load(options_.recovered_rounds);
+  if (!loaded.ok()) return copy_ != nullptr ? copy_->Named(loaded.status()) : loaded.status();
+  DatabaseContent content = *std::move(loaded);
   std::vector<std::string> orphans;
   ASSIGN_OR_RETURN(const FolderTraces traces, ReadTraces(file_system_, folder_));
   if (options_.back_to_snapshots) {
@@ -177,12 +191,14 @@ absl::StatusOr<std::optional<RecoveredRun>> RunDirectoryStore::RecoverLocked() {
   }
   RETURN_IF_ERROR(CheckBlobs(file_system_, folder_, traces, content, database_->commits(),
                              /*in_use=*/false, orphans));
-  CrashPoint("during_recovery");
-  RETURN_IF_ERROR(RemoveOrphans(file_system_, folder_, orphans));
-  RETURN_IF_ERROR(EndCopy());
-  RETURN_IF_ERROR(PlaceDeltas());
   Remember(content);
-  RETURN_IF_ERROR(Continue(content.rounds));
+  if (!options_.read_only) {
+    CrashPoint("during_recovery");
+    RETURN_IF_ERROR(RemoveOrphans(file_system_, folder_, orphans));
+    RETURN_IF_ERROR(EndCopy());
+    RETURN_IF_ERROR(PlaceDeltas());
+    RETURN_IF_ERROR(Continue(content.rounds));
+  }
 
   RecoveredRun run;
   run.identity = std::move(content.identity);

@@ -32,6 +32,7 @@
 #include "common/base/file_system.h"
 #include "server/store/blob_folder.h"
 #include "server/store/commit_witness.h"
+#include "server/store/database_copy.h"
 #include "server/store/round_log.h"
 #include "server/store/run_changes.h"
 #include "server/store/run_database.h"
@@ -53,8 +54,9 @@ class RunDirectoryStore final : public Store {
     int snapshots_kept = 2;  // Snapshots per fragment; at least 1.
     // False: nothing is synced. Still whole after kill -9, but not after a power loss.
     bool durable = true;
-    // Open gives NOT_FOUND, and has touched nothing, unless the folder holds a run.
-    bool must_exist = false;
+    // For reading what is there: Open gives NOT_FOUND unless the folder holds a run, and nothing of
+    // it changes. Recover and the Read methods are all that is called then.
+    bool read_only = false;
     // Left free on the disk when a contribution is accepted, for what must be written to go on
     // from there: rounds, snapshots and the database. SpareBytesFor says how much a model needs.
     uint64_t spare_bytes = kLeastSpareBytes;
@@ -75,9 +77,9 @@ class RunDirectoryStore final : public Store {
     int64_t log_pages = RunDatabase::Options().log_pages;
   };
 
-  // Creates the folder, durably, and takes its lock. FAILED_PRECONDITION if another process owns
-  // it, or if it holds a run of a former layout or a newer format: nothing is written then.
-  // `file_system` outlives the store.
+  // Creates the folder, durably, and takes its lock (neither if it is only read).
+  // FAILED_PRECONDITION if another process owns it, or if it holds a run of a former layout or a
+  // newer format: nothing is written then. `file_system` outlives the store.
   static absl::StatusOr<std::unique_ptr<RunDirectoryStore>> Open(FileSystem& file_system,
                                                                  std::string folder,
                                                                  const Options& options);
@@ -205,6 +207,7 @@ class RunDirectoryStore final : public Store {
   absl::Mutex mutex_;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   bool recovered_ ABSL_GUARDED_BY(mutex_) = false;
+  std::unique_ptr<DatabaseCopy> copy_ ABSL_GUARDED_BY(mutex_);  // Null unless read_only.
   std::unique_ptr<RunDatabase> database_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<CommitWitness> witness_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<RoundLog> rounds_ ABSL_GUARDED_BY(mutex_);

@@ -1,9 +1,12 @@
 """Scenarios of real processes that speak gRPC: the run goes on, nothing hangs, the log says why."""
 
+import os
 import re
+import signal
 import unittest
 
-from cluster import SIGKILL, SIGTERM, Cluster, free_port, json_lines, wait_until
+from cluster import (COORDINATOR, SIGKILL, SIGTERM, Cluster, free_port, json_lines, run_tool,
+                     wait_until)
 
 STREAMING = """
 train { steps: %d optimizer: MUON }
@@ -52,6 +55,104 @@ class ModesTest(unittest.TestCase):
             outer { optimizer: ADAMW } """)
         self.assertEqual(summary["mode"], "data-parallel")
         self.assertEqual(summary["rounds"], 60)
+
+
+class SystemTest(unittest.TestCase):
+    """What the machine does to a process, which must not end it for good, or without a line."""
+
+    def test_a_hangup_stops_worker_and_coordinator_in_order(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(STREAMING % 100000 + ONE)
+            worker = cluster.start_worker("a", PACE)
+            cluster.wait_for_step("a", 20)
+            worker.signal(signal.SIGHUP)
+            worker.signal(signal.SIGHUP)
+            self.assertEqual(worker.wait(), 0, worker.log())
+            self.assertTrue((cluster.out("a") / "checkpoint").exists())
+            left = next(e for e in cluster.events() if e["event"] == "worker_left")
+            self.assertEqual(left["reason"], "drained")
+            cluster.coordinator.signal(signal.SIGHUP)
+            self.assertEqual(cluster.coordinator.wait(), 0, cluster.coordinator.log())
+            self.assertEqual(cluster.summary()["hash_mismatches"], 0)
+
+    def test_both_go_on_when_nobody_reads_their_log(self):
+        with Cluster() as cluster:
+            start = cluster.start
+            cluster.start = lambda log, *command, **how: start(
+                log, "bash", "-c", 'exec "$@" > >(head -n 1) 2>&1', "bash", *command, **how)
+            cluster.start_coordinator(STREAMING % 60 + ONE)
+            worker = cluster.start_worker("a")
+            self.assertEqual(worker.wait(), 0, worker.log())
+            self.assertEqual(cluster.coordinator.wait(), 0, cluster.coordinator.log())
+            self.assertEqual(cluster.summary()["rounds"], 30)
+
+    def test_a_checkpoint_that_cannot_be_written_is_tried_again(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(STREAMING % 100000 + ONE)
+            worker = cluster.start_worker("a", PACE, "--checkpoint_interval=100ms")
+
+            def events(name):
+                path = cluster.out("a") / "events.jsonl"
+                return [event for event in json_lines(path) if event["event"] == name]
+
+            cluster.wait_for_step("a", 20)
+            blocked = cluster.out("a") / "checkpoint.tmp"  # Where the next one is written.
+
+            def block():
+                try:
+                    blocked.mkdir()
+                except FileExistsError:
+                    return False
+                return True
+
+            wait_until(block, "no checkpoint is being written")
+            wait_until(lambda: events("checkpoint_failed"), "a checkpoint has failed")
+            failed = events("checkpoint_failed")[0]
+            self.assertIn(str(blocked), failed["reason"])
+            blocked.rmdir()
+            wait_until(lambda: events("checkpoint_written")[-1]["step"] > failed["step"],
+                       "a later one was written")
+            worker.signal(SIGTERM)
+            self.assertEqual(worker.wait(), 0, worker.log())
+            self.assertIn("training goes on", worker.log())
+
+    def test_a_shard_that_becomes_shorter_is_named(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(STREAMING % 100000 + ONE)
+            worker = cluster.start_worker("a", PACE)
+            cluster.wait_for_step("a", 10)
+            shard = next(cluster.data.glob("train_*.bin"))
+            os.truncate(shard, 4096)
+            self.assertEqual(worker.wait(), 1, worker.log())
+            self.assertIn(f"{shard} became shorter while it was read", worker.log())
+            cluster.wait_for_event("worker_left", reason="failed")
+
+    def test_a_run_is_looked_at_and_replayed_where_nothing_can_be_written(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(STREAMING % 24 + ONE, "--retain_deltas")
+            worker = cluster.start_worker("a")
+            self.assertEqual(worker.wait(), 0, worker.log())
+            self.assertEqual(cluster.coordinator.wait(), 0, cluster.coordinator.log())
+            run = cluster.folder / "coordinator"
+            before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+            for path in before:
+                path.chmod(0o555 if path.is_dir() else 0o444)
+            run.chmod(0o555)
+            for folder in (cluster.folder, run):  # mkdtemp makes folders that others cannot read.
+                folder.chmod(folder.stat().st_mode | 0o555)
+            # Root writes whatever the modes say.
+            as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+            prefix = as_nobody if os.geteuid() == 0 else []
+            status, text, error = run_tool(*prefix, COORDINATOR, "inspect", f"--run_dir={run}")
+            self.assertEqual(status, 0, error)
+            self.assertIn("last round   12 of a", text)
+            status, text, error = run_tool(*prefix, COORDINATOR, "replay", f"--run_dir={run}")
+            self.assertEqual(status, 0, error)
+            self.assertIn("12 rounds of run", text)
+            self.assertEqual(before, {path: path.stat().st_mtime_ns for path in run.rglob("*")})
+            run.chmod(0o755)
+            for path in run.rglob("*"):
+                path.chmod(0o755)
 
 
 class MembersTest(unittest.TestCase):

@@ -3,6 +3,7 @@
 #include <csignal>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/flags/flag.h"
@@ -13,6 +14,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/threads.h"
 #include "common/cli/command_line.h"
+#include "common/cli/stop_signals.h"
 #include "common/identity/certificate.h"
 #include "common/rpc/security_flags.h"
 #include "common/rpc/tcp_links.h"
@@ -90,9 +92,14 @@ constexpr int kExitBySignal = 128;
 // A worker that has not joined has nothing to hand over.
 void EndWhileJoining(int) { _exit(0); }
 
-// The first signal drains; a second one ends the process at once.
+// The first signal drains. The second SIGTERM or SIGINT ends the process at once: a session that
+// ends hangs up several times, and others then send SIGTERM.
 void OnSignal(int signal_number) {
-  if (stop_requested != 0) _exit(kExitBySignal + signal_number);
+  static volatile std::sig_atomic_t asked = 0;
+  if (signal_number != SIGHUP) {
+    if (asked != 0) _exit(kExitBySignal + signal_number);
+    asked = 1;
+  }
   stop_requested = 1;
 }
 
@@ -200,8 +207,8 @@ absl::StatusOr<SiteOptions> SiteOptionsFor(const LaunchEnvironment& launch,
 }
 
 void OnSignals(void (*handler)(int)) {
-  std::signal(SIGTERM, handler);
-  std::signal(SIGINT, handler);
+  static const std::vector<int> kSignals = StopSignals();
+  for (const int number : kSignals) std::signal(number, handler);
 }
 
 // While process 0 joins the run, a signal to any process of the site ends all of them: there is
@@ -283,6 +290,7 @@ int RunTrain() {
   if (!launch.ok()) return Refuse(kTrainProgram, launch.status());
   const absl::StatusOr<TrainingOptions> options = TrainingOptionsFromFlags();
   if (!options.ok()) return Refuse(kTrainProgram, options.status());
+  IgnoreWriteSignals();
   OnSignals(EndWhileJoining);
   if (launch->processes == 1) return RunWorker(*options, nullptr);
   const absl::StatusOr<SiteOptions> site_options = SiteOptionsFor(*launch, *options);

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/atomic_write.h"
+#include "common/base/mapped_faults.h"
 #include "common/base/status_macros.h"
 
 namespace causeway::worker {
@@ -214,8 +215,11 @@ absl::Status TokenShard::ReadHeader() {
 absl::Status TokenShard::Read(int64_t begin, int64_t vocabulary_size,
                               std::span<int32_t> out) const {
   const uint8_t* const body = this->body();
-  const int64_t largest = bytes_per_token_ == 2 ? CopyTokens<uint16_t>(body, begin, out)
-                                                : CopyTokens<uint32_t>(body, begin, out);
+  int64_t largest = 0;
+  RETURN_IF_ERROR(ReadMapped(path_, [&] {
+    largest = bytes_per_token_ == 2 ? CopyTokens<uint16_t>(body, begin, out)
+                                    : CopyTokens<uint32_t>(body, begin, out);
+  }));
   if (largest < vocabulary_size) return absl::OkStatus();
   int64_t position = begin;
   const auto token_at = [&](int64_t i) {

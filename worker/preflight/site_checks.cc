@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "common/base/control_group.h"
 #include "common/base/status_macros.h"
 #include "worker/backend/cpu/bench.h"
 #include "worker/data/window_sampler.h"
@@ -64,31 +65,6 @@ absl::Status WriteForAWhile(FileSystem& file_system, const Clock& clock, const s
   RETURN_IF_ERROR(file->Sync());
   facts.sync_time = clock.Monotonic() - synced;
   return absl::OkStatus();
-}
-
-// The number in such a file, if there is one: "max" is none.
-std::optional<double> ReadNumber(FileSystem& file_system, const std::string& path, size_t field) {
-  const absl::StatusOr<std::string> text = file_system.ReadFile(path);
-  if (!text.ok()) return std::nullopt;
-  const std::vector<std::string> words =
-      absl::StrSplit(*text, absl::ByAnyChar(" \t\n"), absl::SkipEmpty());
-  double value = 0;
-  if (field >= words.size() || !absl::SimpleAtod(words[field], &value)) return std::nullopt;
-  return value;
-}
-
-// Cores that the process's control group may use; 0: no limit. Of version 2 and 1.
-double CoreLimit(FileSystem& file_system, const std::string& root) {
-  const std::string v2 = absl::StrCat(root, "/sys/fs/cgroup/cpu.max");
-  const std::string v1 = absl::StrCat(root, "/sys/fs/cgroup/cpu/cpu.cfs_");
-  std::optional<double> quota = ReadNumber(file_system, v2, 0);
-  std::optional<double> period = ReadNumber(file_system, v2, 1);
-  if (!period.has_value()) {
-    quota = ReadNumber(file_system, absl::StrCat(v1, "quota_us"), 0);
-    period = ReadNumber(file_system, absl::StrCat(v1, "period_us"), 0);
-  }
-  if (!quota.has_value() || !period.has_value() || *quota <= 0 || *period <= 0) return 0;
-  return *quota / *period;
 }
 
 }  // namespace
@@ -214,17 +190,8 @@ absl::StatusOr<int64_t> AvailableMemory(FileSystem& file_system, const std::stri
     }
   }
   if (available < 0) return absl::NotFoundError("/proc/meminfo has no line MemAvailable");
-  constexpr std::pair<const char*, const char*> kGroups[] = {
-      {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"},
-      {"/sys/fs/cgroup/memory/memory.limit_in_bytes",
-       "/sys/fs/cgroup/memory/memory.usage_in_bytes"}};
-  for (const auto& [limit_file, used_file] : kGroups) {
-    const std::optional<double> limit = ReadNumber(file_system, absl::StrCat(root, limit_file), 0);
-    const std::optional<double> used = ReadNumber(file_system, absl::StrCat(root, used_file), 0);
-    if (limit.has_value() && used.has_value()) {
-      available = std::min(available, std::max(0.0, *limit - *used));
-    }
-  }
+  const std::optional<int64_t> left = ReadControlGroupLimits(file_system, root).memory_left;
+  if (left.has_value()) available = std::min(available, static_cast<double>(*left));
   return static_cast<int64_t>(available);
 }
 
@@ -239,7 +206,8 @@ CheckResult JudgeMemory(int64_t needed_bytes, const absl::StatusOr<int64_t>& ava
   CheckResult result = Passed(kMemoryCheck, finding);
   if (needed > available) {
     result = Failed(kMemoryCheck, finding,
-                    "stop other programs, raise the container's limit, or use a larger machine");
+                    "stop other programs, raise the limit of the job or container (--mem, "
+                    "MemoryMax=), or use a larger machine");
   } else if (needed > 0.8 * available) {
     result = Warned(kMemoryCheck, finding, "little is left for other programs");
   }
@@ -250,8 +218,9 @@ CheckResult JudgeMemory(int64_t needed_bytes, const absl::StatusOr<int64_t>& ava
 DeviceFacts FindDevices(FileSystem& file_system, int threads, const std::string& root) {
   DeviceFacts facts;
   facts.cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  facts.core_limit = CoreLimit(file_system, root);
-  facts.threads = threads > 0 ? threads : facts.cores;
+  const ControlGroupLimits limits = ReadControlGroupLimits(file_system, root);
+  facts.core_limit = limits.cores;
+  facts.threads = threads > 0 ? threads : UsableCores(limits);
   facts.instructions = VectorInstructions();
   facts.unused_gpu = file_system.Exists(absl::StrCat(root, "/dev/nvidia0")) ||
                      file_system.Exists(absl::StrCat(root, "/dev/kfd"));

@@ -46,7 +46,7 @@ CheckResult JudgeCheckpoint(const std::string& path,
                             const std::string& run_id, const std::string& worker_id);
 
 // --- Memory ---
-// Bytes that this process may still take: by /proc/meminfo and, below it, by its control group.
+// Bytes that this process may still take: by /proc/meminfo and its control groups.
 // NOT_FOUND where the kernel does not say. `root` is "" but for tests.
 absl::StatusOr<int64_t> AvailableMemory(FileSystem& file_system, const std::string& root = "");
 CheckResult JudgeMemory(int64_t needed_bytes, const absl::StatusOr<int64_t>& available_bytes);
@@ -54,7 +54,7 @@ CheckResult JudgeMemory(int64_t needed_bytes, const absl::StatusOr<int64_t>& ava
 // --- Devices ---
 struct DeviceFacts {
   int cores = 1;             // That the system has for this process.
-  double core_limit = 0;     // By the control group's quota; 0: none.
+  double core_limit = 0;     // By the control groups' quotas; 0: none.
   int threads = 1;           // That training would use.
   std::string instructions;  // VectorInstructions.
   bool unused_gpu = false;   // There is one, and this build cannot use it.

@@ -87,9 +87,11 @@ RunMember::Hooks TrainingRun::MakeHooks(const WorkerCheckpoint* checkpoint) {
   hooks.restore_parameters = [this, checkpoint] {
     return trainer_->backend().SetParameters(checkpoint->parameters);
   };
-  hooks.checkpoint = [this] { return WritesCheckpoints() ? Checkpoint() : absl::OkStatus(); };
+  hooks.checkpoint = [this] {
+    return WritesCheckpoints() ? Checkpoint(/*must=*/false) : absl::OkStatus();
+  };
   hooks.started_anew = [this]() -> absl::Status {
-    if (WritesCheckpoints()) RETURN_IF_ERROR(Checkpoint());
+    if (WritesCheckpoints()) RETURN_IF_ERROR(Checkpoint(/*must=*/false));
     member_->Ready();
     return absl::OkStatus();
   };

@@ -73,7 +73,7 @@ absl::Status TrainingRun::TrainSteps() {
   // From Ready on others wait for what this worker sends; should it die, its successor must send
   // the same, of the same windows.
   const bool begins = member_->anew() || member_->took_other_part();
-  if (begins && WritesCheckpoints()) RETURN_IF_ERROR(Checkpoint());
+  if (begins && WritesCheckpoints()) RETURN_IF_ERROR(Checkpoint(/*must=*/true));
   member_->Ready();
   bool begun = false;
   for (;;) {
@@ -130,7 +130,7 @@ absl::Status TrainingRun::StepOnce() {
   if (is_due(options_.eval_tasks_every)) RETURN_IF_ERROR(EvaluateTasks());
   if (WritesCheckpoints() &&
       clock_.Monotonic() - last_checkpoint_ >= options_.checkpoint_interval) {
-    RETURN_IF_ERROR(Checkpoint());
+    RETURN_IF_ERROR(Checkpoint(/*must=*/false));
   }
   return absl::OkStatus();
 }
@@ -150,7 +150,7 @@ absl::Status TrainingRun::Evaluate() {
   return loss.has_value() ? member_->ReportEvaluation(*loss) : absl::OkStatus();
 }
 
-absl::Status TrainingRun::Checkpoint() {
+absl::Status TrainingRun::Checkpoint(bool must) {
   WorkerCheckpoint checkpoint;
   checkpoint.run_id = member_->run().run_id();
   checkpoint.worker_id = options_.member.worker_id;
@@ -168,8 +168,18 @@ absl::Status TrainingRun::Checkpoint() {
   checkpoint.pace_milli = place.pace_milli;
   checkpoint.pace_carry_milli = place.pace_carry_milli;
   checkpoint.sync = std::move(place.sync);
-  RETURN_IF_ERROR(WriteWorkerCheckpoint(file_system_, CheckpointPath(), checkpoint));
+  const absl::Status written = WriteWorkerCheckpoint(file_system_, CheckpointPath(), checkpoint);
   last_checkpoint_ = clock_.Monotonic();
+  if (!written.ok()) {
+    if (must) return written;
+    member_->telemetry().Record(
+        "checkpoint_failed",
+        absl::StrCat("no checkpoint could be written, the one before it stands: ",
+                     written.message(), "; training goes on, and tries again in ",
+                     absl::FormatDuration(options_.checkpoint_interval)),
+        {{"step", place.step}, {"reason", std::string(written.message())}});
+    return absl::OkStatus();
+  }
   member_->CheckpointWritten(place.step);
   return absl::OkStatus();
 }
@@ -181,7 +191,7 @@ absl::Status TrainingRun::Finish() {
   } else {
     RETURN_IF_ERROR(status);
   }
-  RETURN_IF_ERROR(Checkpoint());
+  RETURN_IF_ERROR(Checkpoint(/*must=*/true));
   if (!drained_ && EvaluatesHere()) RETURN_IF_ERROR(Evaluate());
   if (!drained_) RETURN_IF_ERROR(EvaluateTasks());
   return absl::OkStatus();

@@ -85,7 +85,8 @@ class TrainingRun {
   absl::Status StepOnce();
   absl::Status Evaluate();
   absl::Status EvaluateTasks();
-  absl::Status Checkpoint();
+  // `must`: an error if it cannot be written; else the one before it stands, and an event says so.
+  absl::Status Checkpoint(bool must);
   absl::Status Finish();
   absl::Status WriteSummary();
   // Sleeps as long as max_tokens_per_second asks after a step of so many tokens.

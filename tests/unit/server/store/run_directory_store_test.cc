@@ -386,7 +386,7 @@ TEST_F(RunDirectoryStoreTest, OnlyWhatThisProgramWasWritingIsRemoved) {
 }
 
 TEST_F(RunDirectoryStoreTest, AFolderWithoutARunIsNotTouchedWhereARunMustExist) {
-  const Options options = {.must_exist = true};
+  const Options options = {.read_only = true};
   EXPECT_EQ(Open(options).status().code(), absl::StatusCode::kNotFound);
   EXPECT_FALSE(fs_.Exists(folder_));
   ASSERT_TRUE(fs_.CreateFolders(folder_).ok());

@@ -102,6 +102,34 @@ TEST_F(StoreRefusalsTest, AFullDiskHasRoomForWhatGoesOnFromTheLastContribution) 
   EXPECT_TRUE(Contribute(store, 2, "bob").ok());
 }
 
+TEST_F(StoreRefusalsTest, ARunIsReadFromADiskThatCannotBeWritten) {
+  {
+    const auto store = Begin();
+    ASSERT_TRUE(Contribute(*store, 1, "alice").ok());
+    ASSERT_TRUE(store->SaveRound(ScriptedRound(0, 1), ScriptedObject(0, 1, "answer")).ok());
+    ASSERT_TRUE(Contribute(*store, 2, "alice").ok());
+  }
+  disk_.SetReadOnly(true);
+  EXPECT_EQ(Recover().code(), absl::StatusCode::kPermissionDenied);
+  auto opened = RunDirectoryStore::Open(disk_, kFolder, {.retain_deltas = true, .read_only = true});
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  RunDirectoryStore& store = **opened;
+  const auto run = store.Recover();
+  ASSERT_TRUE(run.ok()) << run.status();
+  ASSERT_TRUE(run->has_value());
+  EXPECT_THAT((*run)->rounds, SizeIs(1));
+  EXPECT_THAT((*run)->contributions, SizeIs(2));
+  EXPECT_EQ(*store.ReadContribution(0, 2, "alice"), ScriptedObject(0, 2, "alice"));
+  EXPECT_EQ(*store.ReadAnswer(0, 1), ScriptedObject(0, 1, "answer"));
+}
+
+TEST_F(StoreRefusalsTest, ARunThatSomebodyServesIsNotReadMeanwhile) {
+  const auto owner = Begin();
+  const absl::Status read = RunDirectoryStore::Open(disk_, kFolder, {.read_only = true}).status();
+  EXPECT_EQ(read.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(Message(read), HasSubstr("belongs to another process"));
+}
+
 TEST_F(StoreRefusalsTest, TheSpareOfAHugeModelIsMoreThanAnyDiskHas) {
   EXPECT_EQ(RunDirectoryStore::SpareBytesFor(uint64_t{1} << 62), ~uint64_t{0});
   EXPECT_EQ(RunDirectoryStore::SpareBytesFor(0), RunDirectoryStore::kLeastSpareBytes);
@@ -117,7 +145,7 @@ TEST_F(StoreRefusalsTest, ANewRunDirectoryOutlivesAPowerLossWithAllItsParents) {
     }
     disk_.Crash(Loss::kEverythingUnsynced, 0);
     const auto store =
-        RunDirectoryStore::Open(disk_, folder, {.must_exist = true, .sqlite_vfs = vfs_.name()});
+        RunDirectoryStore::Open(disk_, folder, {.read_only = true, .sqlite_vfs = vfs_.name()});
     EXPECT_TRUE(store.ok()) << store.status();
   }
 }

@@ -1,7 +1,9 @@
 #include "worker/data/token_shard.h"
 
 #include <gmock/gmock.h>
+#include <unistd.h>
 
+#include "common/base/mapped_faults.h"
 #include "tests/unit/worker/data/data_test_util.h"
 
 namespace causeway::worker {
@@ -35,6 +37,21 @@ TEST_F(TokenShardTest, WhatIsWrittenIsReadBackAcrossShards) {
   }
   EXPECT_EQ(read, tokens);
   EXPECT_FALSE(files_.Exists(Path("d/train_000003.bin")));
+}
+
+TEST_F(TokenShardTest, AFileThatBecomesShorterIsAnErrorWithItsName) {
+  NameMappedFaults();
+  WriteShards("d", "train", CountingTokens(20'000, 256), 256, /*shard_tokens=*/20'000);
+  const std::string path = Path("d/train_000000.bin");
+  const absl::StatusOr<TokenShard> shard = TokenShard::Open(files_, path);
+  ASSERT_TRUE(shard.ok()) << shard.status();
+  std::vector<int32_t> read(1000);
+  ASSERT_TRUE(shard->Read(19'000, 256, read).ok());
+  ASSERT_EQ(truncate(path.c_str(), 4096), 0);
+  const absl::Status status = shard->Read(19'000, 256, read);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(path + " became shorter"));
+  EXPECT_TRUE(shard->Read(0, 256, read).ok());
 }
 
 TEST_F(TokenShardTest, BytesOnDiskAreThoseOfTheFormat) {
