@@ -15,7 +15,9 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "common/base/atomic_write.h"
 #include "common/base/status_macros.h"
 
@@ -49,6 +51,18 @@ constexpr size_t kReadBytes = size_t{4} << 10;
 // A file's pages are handed to the disk in parts of this size while it is still being written, so
 // that a later sync finds most of them done. Smaller files gain nothing.
 constexpr uint64_t kWriteBackBytes = uint64_t{16} << 20;
+
+// Refuses what Git leaves in the place of a file that Git LFS has not fetched: nothing that is read
+// here is that.
+absl::Status CheckNoPointer(absl::string_view content, const std::string& path) {
+  if (!absl::StartsWith(content, "version https://git-lfs.github.com/spec/")) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat(path,
+                   " is a Git LFS pointer, not the file that it stands for: run `git lfs pull` in "
+                   "the repository that it comes from, or download the file itself"));
+}
 
 // "/" stays "/".
 absl::string_view WithoutLastSlashes(absl::string_view path) {
@@ -211,7 +225,9 @@ class RealFileSystem final : public FileSystem {
     if (size == 0) return std::make_unique<RealMappedFile>(nullptr, 0);
     void* const address = mmap(nullptr, size, PROT_READ, MAP_SHARED, fd.get(), 0);
     if (address == MAP_FAILED) return ErrnoStatus("map", path, errno);
-    return std::make_unique<RealMappedFile>(address, size);
+    auto file = std::make_unique<RealMappedFile>(address, size);
+    RETURN_IF_ERROR(CheckNoPointer({static_cast<const char*>(address), size}, path));
+    return file;
   }
 
   absl::StatusOr<std::string> ReadFile(const std::string& path) override {
@@ -237,6 +253,7 @@ class RealFileSystem final : public FileSystem {
       }
       if (got == 0) {
         content.resize(size);
+        RETURN_IF_ERROR(CheckNoPointer(content, path));
         return content;
       }
       size += static_cast<size_t>(got);

@@ -177,9 +177,10 @@ absl::StatusOr<SafetensorsFolder> SafetensorsFolder::Open(FileSystem& file_syste
                                                           const std::string& folder) {
   SafetensorsFolder result;
   const std::string index_path = JoinPath(folder, kSafetensorsIndexFile);
+  const std::string path = JoinPath(folder, kSafetensorsFile);
+  const bool has_file = file_system.Exists(path);
   if (!file_system.Exists(index_path)) {
-    const std::string path = JoinPath(folder, kSafetensorsFile);
-    if (!file_system.Exists(path)) {
+    if (!has_file) {
       return absl::NotFoundError(absl::StrCat(folder, " has neither ", kSafetensorsFile, " nor ",
                                               kSafetensorsIndexFile,
                                               ": other formats (pytorch_model.bin) are not read"));
@@ -191,7 +192,7 @@ absl::StatusOr<SafetensorsFolder> SafetensorsFolder::Open(FileSystem& file_syste
   if (!index.contains("weight_map") || !index["weight_map"].is_object()) {
     return absl::InvalidArgumentError(absl::StrCat(index_path, ": it has no weight_map"));
   }
-  std::map<std::string, std::vector<std::string>> names;  // By file.
+  std::map<std::string, std::set<std::string>> names;  // By file.
   for (const auto& [name, file] : index["weight_map"].items()) {
     if (!file.is_string() || !IsPlainName(file.get<std::string>())) {
       return absl::InvalidArgumentError(
@@ -199,15 +200,28 @@ absl::StatusOr<SafetensorsFolder> SafetensorsFolder::Open(FileSystem& file_syste
                        "\" is not in a file *.safetensors of this folder itself, but in ",
                        file.dump(-1, ' ', true, json::error_handler_t::replace).substr(0, 200)));
     }
-    names[file.get<std::string>()].push_back(name);
+    names[file.get<std::string>()].insert(name);
+  }
+  if (has_file && !names.contains(kSafetensorsFile)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(folder, " has ", kSafetensorsFile, ", which transformers takes, and ",
+                     kSafetensorsIndexFile, ", which names other files: remove the older one"));
   }
   for (const auto& [file_name, tensors] : names) {
-    const std::string path = JoinPath(folder, file_name);
-    ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(file_system, path));
+    const std::string shard = JoinPath(folder, file_name);
+    ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(file_system, shard));
+    for (const auto& [name, tensor] : file.tensors()) {
+      if (tensors.contains(name)) continue;
+      const bool elsewhere = index["weight_map"].contains(name);
+      return absl::InvalidArgumentError(absl::StrCat(
+          shard, " has a tensor \"", name.substr(0, 200), "\", which ", kSafetensorsIndexFile,
+          elsewhere ? " places in another file" : " does not name",
+          ": the index is not of these files"));
+    }
     for (const std::string& name : tensors) {
       const auto found = file.tensors().find(name);
       if (found == file.tensors().end()) {
-        return absl::InvalidArgumentError(absl::StrCat(path, " has no tensor \"",
+        return absl::InvalidArgumentError(absl::StrCat(shard, " has no tensor \"",
                                                        name.substr(0, 200), "\", although ",
                                                        kSafetensorsIndexFile, " says so"));
       }

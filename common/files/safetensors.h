@@ -58,14 +58,14 @@ class SafetensorsFolder {
  public:
   // Reads model.safetensors.index.json and the files that it names or, without an index,
   // model.safetensors. NOT_FOUND if there is neither. INVALID_ARGUMENT for an index that names a
-  // file outside the folder, or a tensor that the file does not have; errors of SafetensorsFile.
+  // file outside the folder, or other tensors than its files have, and for a model.safetensors
+  // beside an index of other files; errors of SafetensorsFile.
   static absl::StatusOr<SafetensorsFolder> Open(FileSystem& file_system, const std::string& folder);
 
   // The tensors of the one file `path`. Errors of SafetensorsFile.
   static absl::StatusOr<SafetensorsFolder> OpenFile(FileSystem& file_system,
                                                     const std::string& path);
 
-  // Tensors that the index does not name are left out.
   const std::map<std::string, SafeTensor>& tensors() const { return tensors_; }
 
  private:

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
@@ -43,14 +45,113 @@ std::string Excerpt(const json& value) {
   return value.dump(-1, ' ', true, json::error_handler_t::replace).substr(0, 100);
 }
 
-// Reads fields and keeps the first complaint. A field that is absent or null takes its default.
+// Fields that say nothing about what the model computes: names, tokens, how text is generated, how
+// a training began and what it dropped, how the program is to work.
+bool SaysNothingOfTheModel(absl::string_view field) {
+  static const absl::flat_hash_set<absl::string_view> kFields = {"architectures",
+                                                                 "model_type",
+                                                                 "transformers_version",
+                                                                 "torch_dtype",
+                                                                 "dtype",
+                                                                 "name_or_path",
+                                                                 "tokenizer_class",
+                                                                 "unsloth_version",
+                                                                 "unsloth_fixed",
+                                                                 "transformers.js_config",
+                                                                 "is_llama_config",
+                                                                 "license",
+                                                                 "task_specific_params",
+                                                                 "finetuning_task",
+                                                                 "bos_token_id",
+                                                                 "eos_token_id",
+                                                                 "pad_token_id",
+                                                                 "sep_token_id",
+                                                                 "unk_token_id",
+                                                                 "cls_token_id",
+                                                                 "mask_token_id",
+                                                                 "decoder_start_token_id",
+                                                                 "forced_bos_token_id",
+                                                                 "forced_eos_token_id",
+                                                                 "bos_token",
+                                                                 "eos_token",
+                                                                 "pad_token",
+                                                                 "unk_token",
+                                                                 "max_length",
+                                                                 "min_length",
+                                                                 "max_sequence_length",
+                                                                 "model_max_length",
+                                                                 "do_sample",
+                                                                 "early_stopping",
+                                                                 "num_beams",
+                                                                 "num_beam_groups",
+                                                                 "num_return_sequences",
+                                                                 "temperature",
+                                                                 "top_k",
+                                                                 "top_p",
+                                                                 "typical_p",
+                                                                 "diversity_penalty",
+                                                                 "repetition_penalty",
+                                                                 "length_penalty",
+                                                                 "no_repeat_ngram_size",
+                                                                 "encoder_no_repeat_ngram_size",
+                                                                 "bad_words_ids",
+                                                                 "suppress_tokens",
+                                                                 "begin_suppress_tokens",
+                                                                 "remove_invalid_values",
+                                                                 "exponential_decay_length_penalty",
+                                                                 "return_dict_in_generate",
+                                                                 "output_scores",
+                                                                 "prefix",
+                                                                 "initializer_range",
+                                                                 "attention_dropout",
+                                                                 "hidden_dropout",
+                                                                 "resid_pdrop",
+                                                                 "embd_pdrop",
+                                                                 "attn_pdrop",
+                                                                 "dropout",
+                                                                 "use_cache",
+                                                                 "output_attentions",
+                                                                 "output_hidden_states",
+                                                                 "output_past",
+                                                                 "return_dict",
+                                                                 "torchscript",
+                                                                 "use_bfloat16",
+                                                                 "tf_legacy_loss",
+                                                                 "gradient_checkpointing",
+                                                                 "attn_implementation",
+                                                                 "pretraining_tp",
+                                                                 "chunk_size_feed_forward",
+                                                                 "reorder_and_upcast_attn",
+                                                                 "is_decoder",
+                                                                 "id2label",
+                                                                 "label2id",
+                                                                 "num_labels",
+                                                                 "problem_type",
+                                                                 "summary_type",
+                                                                 "summary_use_proj",
+                                                                 "summary_activation",
+                                                                 "summary_proj_to_labels",
+                                                                 "summary_first_dropout",
+                                                                 "n_ctx",
+                                                                 "n_special",
+                                                                 "predict_special_tokens"};
+  return absl::StartsWith(field, "_") || kFields.contains(field);
+}
+
+// Reads fields and keeps the first complaint. A field that is absent takes its default, and so does
+// one that is null where transformers takes null for the same.
 class Fields {
  public:
-  Fields(const json& object, absl::string_view source) : object_(object), source_(source) {}
+  // `place` is where the object stands in the file, as "rope_scaling: ".
+  Fields(const json& object, absl::string_view source, absl::string_view place = "")
+      : object_(object), source_(source), place_(place) {}
 
   const absl::Status& status() const { return status_; }
 
-  bool Has(const char* field) const { return object_.contains(field) && !object_[field].is_null(); }
+  bool Has(const char* field) {
+    known_.insert(field);
+    return object_.contains(field) && !object_[field].is_null();
+  }
 
   int Integer(const char* field, std::optional<int> otherwise = std::nullopt) {
     int value = otherwise.value_or(0);
@@ -63,21 +164,21 @@ class Fields {
   }
 
   double Number(const char* field, double otherwise) {
-    if (!Has(field)) return otherwise;
+    if (!HasOrIsAbsent(field)) return otherwise;
     if (object_[field].is_number()) return object_[field].get<double>();
     Complain(field, absl::StrCat("must be a number; it is ", Excerpt(object_[field])));
     return otherwise;
   }
 
   bool Flag(const char* field, bool otherwise) {
-    if (!Has(field)) return otherwise;
+    if (!HasOrIsAbsent(field)) return otherwise;
     if (object_[field].is_boolean()) return object_[field].get<bool>();
     Complain(field, absl::StrCat("must be true or false; it is ", Excerpt(object_[field])));
     return otherwise;
   }
 
   std::string Text(const char* field, const char* otherwise) {
-    if (!Has(field)) return otherwise;
+    if (!HasOrIsAbsent(field)) return otherwise;
     if (object_[field].is_string()) return object_[field].get<std::string>();
     Complain(field, absl::StrCat("must be text; it is ", Excerpt(object_[field])));
     return otherwise;
@@ -90,61 +191,139 @@ class Fields {
     }
   }
 
-  void Complain(const char* field, absl::string_view what) {
+  // Refuses the first field that nobody has read and that may say something about the model.
+  void RefuseUnread() {
+    for (const auto& [field, value] : object_.items()) {
+      if (known_.contains(field) || value.is_null() || SaysNothingOfTheModel(field)) continue;
+      Complain(field.substr(0, 50), absl::StrCat("is ", Excerpt(value),
+                                                 ", which is not understood: if the model is the "
+                                                 "same without it, remove it"));
+    }
+  }
+
+  void Complain(absl::string_view field, absl::string_view what) {
     if (status_.ok()) {
-      status_ = absl::InvalidArgumentError(absl::StrCat(source_, ": ", field, " ", what));
+      status_ = absl::InvalidArgumentError(absl::StrCat(source_, ": ", place_, field, " ", what));
     }
   }
 
  private:
+  // Null is no default: transformers would take it for false, or fail.
+  bool HasOrIsAbsent(const char* field) {
+    if (Has(field)) return true;
+    if (object_.contains(field)) Complain(field, "is null");
+    return false;
+  }
+
   const json& object_;
   const absl::string_view source_;
+  const absl::string_view place_;
+  absl::flat_hash_set<std::string> known_;
   absl::Status status_;
 };
 
 absl::StatusOr<Architecture> FindArchitecture(const json& config, absl::string_view source) {
-  std::string name;
+  const NamedArchitecture* found = nullptr;
+  const auto find = [&](const std::string& name) -> absl::Status {
+    const auto known = std::ranges::find_if(kArchitectures, [&](const NamedArchitecture& one) {
+      return name == one.name || name == one.model_type;
+    });
+    if (known == kArchitectures.end()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          source, ": the architecture \"", name.substr(0, 100), "\" is not supported; these are: ",
+          absl::StrJoin(kArchitectures, ", ", [](std::string* out, const NamedArchitecture& one) {
+            absl::StrAppend(out, one.name);
+          })));
+    }
+    if (found != nullptr && found != &*known) {
+      return absl::InvalidArgumentError(absl::StrCat(source, ": architectures names ", found->name,
+                                                     ", model_type ", known->model_type));
+    }
+    found = &*known;
+    return absl::OkStatus();
+  };
   if (config.contains("architectures") && config["architectures"].is_array() &&
       config["architectures"].size() == 1 && config["architectures"][0].is_string()) {
-    name = config["architectures"][0].get<std::string>();
-  } else if (config.contains("model_type") && config["model_type"].is_string()) {
-    name = config["model_type"].get<std::string>();
+    RETURN_IF_ERROR(find(config["architectures"][0].get<std::string>()));
   }
-  for (const NamedArchitecture& known : kArchitectures) {
-    if (name == known.name || name == known.model_type) return known.architecture;
+  if (config.contains("model_type") && config["model_type"].is_string()) {
+    RETURN_IF_ERROR(find(config["model_type"].get<std::string>()));
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      source, ": the architecture \"", name.substr(0, 100), "\" is not supported; these are: ",
-      absl::StrJoin(kArchitectures, ", ", [](std::string* out, const NamedArchitecture& known) {
-        absl::StrAppend(out, known.name);
-      })));
+  if (found == nullptr) RETURN_IF_ERROR(find(""));
+  return found->architecture;
 }
 
-void ReadRope(const json& config, Fields& fields, absl::string_view source, v1::ModelConfig& model,
-              absl::Status& status) {
-  model.set_rope_theta(fields.Number("rope_theta", 10000));
-  // Newer files have rope_parameters, with the base inside; older ones rope_scaling, or null.
-  const char* const field = fields.Has("rope_parameters") ? "rope_parameters" : "rope_scaling";
-  if (!fields.Has(field)) return;
-  if (!config[field].is_object()) return fields.Complain(field, "must be an object");
-  Fields rope(config[field], source);
-  model.set_rope_theta(rope.Number("rope_theta", model.rope_theta()));
-  const std::string type =
-      rope.Has("rope_type") ? rope.Text("rope_type", "default") : rope.Text("type", "default");
-  if (type == "llama3") {
-    v1::Llama3RopeScaling& scaling = *model.mutable_rope_scaling();
+struct Rope {
+  double theta = 10000;
+  std::optional<v1::Llama3RopeScaling> scaling = std::nullopt;
+};
+
+// Reads one of the two objects that can say how positions turn.
+Rope ReadRopeObject(const json& object, const char* field, double theta, absl::string_view source,
+                    absl::Status& status) {
+  Rope result{.theta = theta};
+  if (!object.is_object()) {
+    status = absl::InvalidArgumentError(absl::StrCat(source, ": ", field, " must be an object"));
+    return result;
+  }
+  const std::string place = absl::StrCat(field, ": ");
+  Fields rope(object, source, place);
+  result.theta = rope.Number("rope_theta", theta);
+  const std::string type = rope.Text("rope_type", "default");
+  const std::string former = rope.Text("type", rope.Has("rope_type") ? type.c_str() : "default");
+  const std::string& named = rope.Has("rope_type") ? type : former;
+  if (former != type && rope.Has("rope_type")) {
+    rope.Complain("type", absl::StrCat("is \"", former.substr(0, 50), "\", and rope_type \"",
+                                       type.substr(0, 50), "\""));
+  }
+  if (named == "llama3") {
+    v1::Llama3RopeScaling& scaling = result.scaling.emplace();
     scaling.set_factor(rope.Number("factor", 0));
     scaling.set_low_frequency_factor(rope.Number("low_freq_factor", 0));
     scaling.set_high_frequency_factor(rope.Number("high_freq_factor", 0));
     scaling.set_original_positions(rope.Integer("original_max_position_embeddings"));
-  } else if (type != "default") {
-    fields.Complain(field, absl::StrCat("has rope_type \"", type.substr(0, 50),
-                                        "\", which is not supported: default and llama3 are"));
+  } else if (named != "default") {
+    rope.Complain("rope_type", absl::StrCat("is \"", named.substr(0, 50),
+                                            "\", which is not supported: default and llama3 are"));
   }
   if (rope.Number("partial_rotary_factor", 1) != 1) {
-    fields.Complain(field, "has a partial_rotary_factor, which is not supported");
+    rope.Complain("partial_rotary_factor", "is not 1, which is not supported");
   }
+  // Among them the names of layer types, each with an object of its own.
+  rope.RefuseUnread();
   status = rope.status();
+  return result;
+}
+
+// Newer files have rope_parameters, with the base inside; older ones rope_scaling, or null, and the
+// base beside it. Where a file has both, transformers takes some of each: they must say the same.
+void ReadRope(const json& config, Fields& fields, absl::string_view source, v1::ModelConfig& model,
+              absl::Status& status) {
+  const bool has_base = fields.Has("rope_theta");
+  Rope rope{.theta = fields.Number("rope_theta", 10000)};
+  if (fields.Number("partial_rotary_factor", 1) != 1) {
+    fields.Complain("partial_rotary_factor", "is not 1, which is not supported");
+  }
+  bool found = false;
+  for (const char* const field : {"rope_parameters", "rope_scaling"}) {
+    if (!fields.Has(field)) continue;
+    absl::Status wrong;
+    const Rope other = ReadRopeObject(config[field], field, rope.theta, source, wrong);
+    if (status.ok()) status = wrong;
+    if ((has_base || found) && other.theta != rope.theta) {
+      fields.Complain("rope_theta",
+                      absl::StrCat("is ", rope.theta, ", and ", other.theta, " in ", field));
+    }
+    if (found && (other.scaling.has_value() != rope.scaling.has_value() ||
+                  (rope.scaling.has_value() &&
+                   other.scaling->SerializeAsString() != rope.scaling->SerializeAsString()))) {
+      fields.Complain("rope_scaling", "differs from rope_parameters: remove the one that is wrong");
+    }
+    rope = other;
+    found = true;
+  }
+  model.set_rope_theta(rope.theta);
+  if (rope.scaling.has_value()) *model.mutable_rope_scaling() = *rope.scaling;
 }
 
 // Reads what Llama, Qwen2 and Qwen3 share.
@@ -154,22 +333,35 @@ void ReadLlamaFamily(const json& config, Architecture architecture, Fields& fiel
   model.set_width(fields.Integer("hidden_size"));
   model.set_layers(fields.Integer("num_hidden_layers"));
   model.set_heads(fields.Integer("num_attention_heads"));
-  model.set_kv_heads(fields.Integer("num_key_value_heads", model.heads()));
+  const bool llama = architecture == Architecture::kLlama;
+  const bool qwen3 = architecture == Architecture::kQwen3;
+  // Qwen's own default is 32, which is meant where the field is absent, not where it is null.
+  const bool absent = !config.contains("num_key_value_heads");
+  model.set_kv_heads(fields.Integer("num_key_value_heads", absent && !llama ? 32 : model.heads()));
   // Qwen3's own default; the others divide.
   const int heads = std::max(1, model.heads());
-  model.set_head_dim(fields.Integer(
-      "head_dim", architecture == Architecture::kQwen3 ? 128 : model.width() / heads));
+  model.set_head_dim(fields.Integer("head_dim", qwen3 ? 128 : model.width() / heads));
+  if (qwen3 && config.contains("head_dim") && !fields.Has("head_dim")) {
+    fields.Complain("head_dim", "is null");
+  }
   model.set_mlp_width(fields.Integer("intermediate_size"));
   model.set_mlp(v1::ModelConfig::SWIGLU);
   model.set_norm_epsilon(fields.Number("rms_norm_eps", 1e-6));
   model.set_untied_head(!fields.Flag("tie_word_embeddings", false));
-  result.max_positions = fields.Integer("max_position_embeddings", 2048);
+  result.max_positions = fields.Integer("max_position_embeddings", llama ? 2048 : 32768);
   const std::string activation = fields.Text("hidden_act", "silu");
   if (activation != "silu") {
     fields.Complain("hidden_act", absl::StrCat("is \"", activation.substr(0, 50),
                                                "\", which is not supported: silu is"));
   }
-  fields.RequireFlag("use_sliding_window", false, false);
+  for (const char* const field :
+       {"use_sliding_window", "rope_interleaved", "use_mrope", "is_encoder_decoder"}) {
+    fields.RequireFlag(field, false, false);
+  }
+  // Qwen's files have a window that use_sliding_window leaves out.
+  const bool windowed = fields.Has("sliding_window");
+  if (windowed && llama) fields.Complain("sliding_window", "is given, which is not supported");
+  if (!llama) fields.Has("max_window_layers");
   if (fields.Has("layer_types")) {
     const json& types = config["layer_types"];
     if (!types.is_array() || !std::ranges::all_of(types, [](const json& type) {
@@ -223,6 +415,7 @@ void ReadGpt2(Fields& fields, HuggingFaceModel& result) {
   fields.RequireFlag("scale_attn_weights", true, true);
   fields.RequireFlag("scale_attn_by_inverse_layer_idx", false, false);
   fields.RequireFlag("add_cross_attention", false, false);
+  fields.RequireFlag("is_encoder_decoder", false, false);
 }
 
 void AddLlamaFamily(const v1::ModelConfig& model, Architecture architecture, int64_t max_positions,
@@ -291,8 +484,9 @@ absl::StatusOr<HuggingFaceModel> ReadHuggingFaceConfig(absl::string_view text,
   } else {
     ReadLlamaFamily(config, result.architecture, fields, source, result, rope);
   }
-  RETURN_IF_ERROR(fields.status());
+  fields.RefuseUnread();
   RETURN_IF_ERROR(rope);
+  RETURN_IF_ERROR(fields.status());
   if (result.max_positions < 1 || sequence_length > result.max_positions) {
     return absl::InvalidArgumentError(absl::StrCat(source, ": the model takes ",
                                                    result.max_positions, " positions; windows of ",

@@ -1,5 +1,6 @@
 #include "worker/io/huggingface_import.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <span>
@@ -18,22 +19,57 @@
 namespace causeway::worker {
 namespace {
 
+constexpr char kHead[] = "lm_head.weight";
+
 // Buffers that old files keep beside the parameters; the model derives them.
-bool IsDerived(absl::string_view name) {
-  return absl::EndsWith(name, ".attn.bias") || absl::EndsWith(name, ".attn.masked_bias") ||
-         absl::EndsWith(name, ".rotary_emb.inv_freq");
+bool IsDerived(absl::string_view name, bool gpt2) {
+  return gpt2 ? absl::EndsWith(name, ".attn.bias") || absl::EndsWith(name, ".attn.masked_bias")
+              : absl::EndsWith(name, ".rotary_emb.inv_freq");
 }
 
 // By the names of whole models: files of the model without its head lack the prefix.
 using Tensors = std::map<std::string, SafeTensor>;
-Tensors WithPrefix(const Tensors& tensors, absl::string_view prefix) {
+absl::StatusOr<Tensors> WithPrefix(const Tensors& tensors, bool gpt2, const std::string& folder) {
+  const absl::string_view prefix = gpt2 ? "transformer." : "model.";
   Tensors result;
   for (const auto& [name, tensor] : tensors) {
-    if (IsDerived(name)) continue;
-    const bool whole = absl::StartsWith(name, prefix) || name == "lm_head.weight";
-    result.emplace(whole ? name : absl::StrCat(prefix, name), tensor);
+    if (IsDerived(name, gpt2)) continue;
+    const bool whole = absl::StartsWith(name, prefix) || name == kHead;
+    if (!result.emplace(whole ? name : absl::StrCat(prefix, name), tensor).second) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          folder, ": the tensor ", absl::StripPrefix(name, prefix).substr(0, 200),
+          " is there twice, with and without ", prefix, ": remove the one that is wrong"));
+    }
   }
   return result;
+}
+
+// A tied model's head is its embedding; transformers unties a model whose file has another one.
+absl::Status CheckTiedHead(const Tensors& present, bool gpt2, const std::string& folder) {
+  const auto head = present.find(kHead);
+  if (head == present.end()) return absl::OkStatus();
+  const std::string name = gpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight";
+  const SafeTensor& embedding = present.at(name);
+  const SafeTensor& other = head->second;
+  if (other.shape == embedding.shape && other.dtype == embedding.dtype &&
+      std::ranges::equal(other.bytes, embedding.bytes)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      folder, ": its config.json says tie_word_embeddings, but ", kHead, " (", other.dtype, " ",
+      ShapeText(other.shape), ") is not ", name, " (", embedding.dtype, " ",
+      ShapeText(embedding.shape), "): remove the head from the file, or say ",
+      "\"tie_word_embeddings\": false, as transformers takes it"));
+}
+
+// What transformers would load on top of the parameters.
+absl::Status CheckNothingOnTop(FileSystem& file_system, const std::string& folder) {
+  const std::string adapter = JoinPath(folder, "adapter_config.json");
+  if (!file_system.Exists(adapter)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(adapter,
+                   " makes the folder an adapter of a model, which is not supported: "
+                   "merge it into the model (merge_and_unload of peft), or remove it"));
 }
 
 absl::Status CheckTensors(const std::vector<HuggingFaceTensor>& expected, const Tensors& present,
@@ -41,7 +77,7 @@ absl::Status CheckTensors(const std::vector<HuggingFaceTensor>& expected, const 
   const auto bad = [&](auto... what) {
     return absl::InvalidArgumentError(absl::StrCat(folder, ": ", what...));
   };
-  size_t known = tied ? present.count("lm_head.weight") : 0;  // A copy of the embedding.
+  size_t known = tied ? present.count(kHead) : 0;  // A copy of the embedding.
   for (const HuggingFaceTensor& tensor : expected) {
     const auto found = present.find(tensor.name);
     if (found == present.end()) {
@@ -62,7 +98,7 @@ absl::Status CheckTensors(const std::vector<HuggingFaceTensor>& expected, const 
   std::map<std::string, bool> names;
   for (const HuggingFaceTensor& tensor : expected) names[tensor.name] = true;
   for (const auto& [name, tensor] : present) {
-    if (names.contains(name) || (tied && name == "lm_head.weight")) continue;
+    if (names.contains(name) || (tied && name == kHead)) continue;
     return bad("the tensor ", name.substr(0, 200), " ", ShapeText(tensor.shape),
                " belongs to nothing that its config.json describes");
   }
@@ -97,6 +133,7 @@ absl::Status CopyTensor(const HuggingFaceTensor& tensor, const SafeTensor& sourc
 absl::StatusOr<ImportedModel> ImportHuggingFace(FileSystem& file_system, const std::string& folder,
                                                 int sequence_length) {
   ImportedModel result;
+  RETURN_IF_ERROR(CheckNothingOnTop(file_system, folder));
   const std::string config_path = JoinPath(folder, "config.json");
   ASSIGN_OR_RETURN(const std::string text, file_system.ReadFile(config_path));
   ASSIGN_OR_RETURN(result.description, ReadHuggingFaceConfig(text, config_path, sequence_length));
@@ -107,11 +144,12 @@ absl::StatusOr<ImportedModel> ImportHuggingFace(FileSystem& file_system, const s
 
   ASSIGN_OR_RETURN(const SafetensorsFolder files, SafetensorsFolder::Open(file_system, folder));
   const Architecture architecture = result.description.architecture;
-  const Tensors present =
-      WithPrefix(files.tensors(), architecture == Architecture::kGpt2 ? "transformer." : "model.");
+  const bool gpt2 = architecture == Architecture::kGpt2;
+  ASSIGN_OR_RETURN(const Tensors present, WithPrefix(files.tensors(), gpt2, folder));
   const std::vector<HuggingFaceTensor> expected = HuggingFaceTensors(model, architecture);
   // Before the arena is allocated: it is not larger than what the files hold.
   RETURN_IF_ERROR(CheckTensors(expected, present, !model.untied_head(), folder));
+  if (!model.untied_head()) RETURN_IF_ERROR(CheckTiedHead(present, gpt2, folder));
   result.parameters.resize(static_cast<size_t>(plan.arena_size()));
   for (const HuggingFaceTensor& tensor : expected) {
     RETURN_IF_ERROR(CopyTensor(tensor, present.at(tensor.name), plan, result.parameters, folder));

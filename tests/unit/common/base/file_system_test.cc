@@ -167,6 +167,20 @@ TEST_F(FileSystemTest, WhoAsksForTheOwnerKeepsNobodyOut) {
   asking.join();
 }
 
+TEST_F(FileSystemTest, AGitLfsPointerInTheFilesPlaceIsCalledThat) {
+  const std::string path = folder_.File("model.safetensors");
+  const std::string pointer =
+      "version https://git-lfs.github.com/spec/v1\noid sha256:" + std::string(64, '0') +
+      "\nsize 4943162240\n";
+  ASSERT_TRUE(WriteFileAtomically(file_system_, path, absl::string_view(pointer)).ok());
+  for (const absl::Status& status :
+       {file_system_.ReadFile(path).status(), file_system_.Map(path).status()}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()),
+                ::testing::HasSubstr(path + " is a Git LFS pointer, not the file"));
+  }
+}
+
 TEST_F(FileSystemTest, WhatIsAppendedIsReadAndMapped) {
   const std::string path = folder_.File("data");
   auto file = file_system_.Create(path);

@@ -161,6 +161,28 @@ TEST_F(SafetensorsTest, AnIndexReachesNoFileOutsideTheFolder) {
   EXPECT_THAT(FolderError(), HasSubstr("no weight_map"));
 }
 
+TEST_F(SafetensorsTest, AnIndexAndFilesThatDisagreeAreRefused) {
+  const std::string one = R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}})";
+  WriteTensors("x.safetensors", one, 4);
+  Write(kSafetensorsIndexFile, R"({"weight_map": {"a": "x.safetensors"}})");
+  EXPECT_EQ(FolderError(), "");
+  // The newer of the two cannot be told by looking; transformers takes the one file.
+  WriteTensors(kSafetensorsFile, one, 4);
+  EXPECT_THAT(FolderError(), HasSubstr("model.safetensors, which transformers takes"));
+  Write(kSafetensorsIndexFile, R"({"weight_map": {"a": "model.safetensors"}})");
+  EXPECT_EQ(FolderError(), "");
+  // transformers takes all that is in the files that the index names.
+  WriteTensors(kSafetensorsFile,
+               R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},)"
+               R"( "b": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}})",
+               8);
+  EXPECT_THAT(FolderError(),
+              HasSubstr("tensor \"b\", which model.safetensors.index.json does not"));
+  Write(kSafetensorsIndexFile,
+        R"({"weight_map": {"a": "model.safetensors", "b": "x.safetensors"}})");
+  EXPECT_THAT(FolderError(), HasSubstr("places in another file"));
+}
+
 TEST_F(SafetensorsTest, AFolderOfOtherFormatsSaysWhatIsRead) {
   EXPECT_THAT(FolderError(), HasSubstr("pytorch_model.bin"));
 }

@@ -4,8 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <optional>
 #include <random>
 #include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tests/unit/common/base/temporary_folder.h"
 
 namespace causeway::worker {
 namespace {
@@ -70,6 +75,85 @@ TEST(LoadTokenizerTest, EndOfTextIsFoundByName) {
   EXPECT_TRUE(end_of_text("sentencepiece_bpe").first.has_value());
 #endif
 }
+
+// A copy of a tokenizer with files beside it.
+class FilesBesideTest : public ::testing::Test {
+ protected:
+  // Loads `fixture` with one more file.
+  std::string Error(const std::string& fixture, const std::string& file, absl::string_view text) {
+    const std::string folder = folder_.File(absl::StrCat("t", ++count_));
+    std::filesystem::copy(JoinPath(CAUSEWAY_TOKENIZER_FIXTURES, fixture), folder);
+    EXPECT_TRUE(WriteFileAtomically(files_, JoinPath(folder, file), text).ok());
+    const auto loaded = LoadTokenizer(files_, folder);
+    if (loaded.ok()) end_of_text_ = (*loaded)->end_of_text();
+    return std::string(loaded.status().message());
+  }
+  int32_t Number(const std::string& fixture, const std::string& token) {
+    const auto loaded = LoadTokenizer(files_, JoinPath(CAUSEWAY_TOKENIZER_FIXTURES, fixture));
+    return (*loaded)->FindToken(token).value();
+  }
+
+  const TemporaryFolder folder_;
+  FileSystem& files_ = *FileSystem::Real();
+  std::optional<int32_t> end_of_text_;
+  int count_ = 0;
+};
+
+TEST_F(FilesBesideTest, TokensThatATokenizerLacksAreRefusedByName) {
+  const int32_t end = Number("gpt2", "<|endoftext|>");
+  EXPECT_EQ(Error("gpt2", "added_tokens.json", absl::StrCat("{\"<|endoftext|>\": ", end, "}")), "");
+  EXPECT_THAT(
+      Error("gpt2", "added_tokens.json", absl::StrCat("{\"<|endoftext|>\": ", end + 1, "}")),
+      HasSubstr(absl::StrCat("which has the number ", end)));
+  EXPECT_THAT(Error("gpt2", "added_tokens.json", R"({"<new>": 90000})"),
+              HasSubstr("added_tokens.json has the token \"<new>\" with the number 90000"));
+  // A piece of text is no token that is looked for as a whole.
+  EXPECT_THAT(Error("gpt2", "tokenizer_config.json", R"({"pad_token": "a"})"),
+              HasSubstr("tokenizer_config.json: pad_token has the token \"a\""));
+  EXPECT_THAT(Error("gpt2", "tokenizer_config.json",
+                    R"({"added_tokens_decoder": {"90000": {"content": "<new>"}}})"),
+              HasSubstr("added_tokens_decoder has the token \"<new>\" with the number 90000"));
+  EXPECT_THAT(
+      Error("gpt2", "special_tokens_map.json", R"({"eos_token": {"content": "<|im_end|>"}})"),
+      HasSubstr("special_tokens_map.json: eos_token has the token \"<|im_end|>\""));
+  EXPECT_EQ(Error("gpt2", "tokenizer_config.json",
+                  R"({"eos_token": "<|endoftext|>", "pad_token": null, "model_max_length": 7})"),
+            "");
+  EXPECT_EQ(end_of_text_, end);
+}
+
+TEST_F(FilesBesideTest, ASpaceBeforeTheTextIsTwoFilesMatter) {
+  EXPECT_EQ(Error("gpt2", "tokenizer_config.json", R"({"add_prefix_space": false})"), "");
+  EXPECT_THAT(Error("gpt2", "tokenizer_config.json", R"({"add_prefix_space": true})"),
+              HasSubstr("tokenizer_config.json: add_prefix_space is not what"));
+}
+
+TEST_F(FilesBesideTest, ATokenizerJsonThatIsNotUnderstoodNamesTheModelBesideIt) {
+  const std::string error =
+      Error("sentencepiece_bpe", "tokenizer.json", R"({"model": {"type": "Unigram"}})");
+  EXPECT_THAT(error, HasSubstr("tokenizer.json cannot be used"));
+  EXPECT_THAT(error, HasSubstr("give --tokenizer="));
+  EXPECT_THAT(error, HasSubstr("/tokenizer.model"));
+}
+
+#ifndef CAUSEWAY_WITHOUT_DEEPBIND
+TEST_F(FilesBesideTest, WhatChangesASentencePieceModelIsRefusedByName) {
+  const std::string model = "sentencepiece_bpe";
+  EXPECT_EQ(Error(model, "added_tokens.json", R"({"</s>": 2})"), "");
+  EXPECT_THAT(Error(model, "added_tokens.json", R"({"[PAD]": 32000})"), HasSubstr("[PAD]"));
+  const auto config = [&](const char* text) { return Error(model, "tokenizer_config.json", text); };
+  EXPECT_EQ(config(R"({"tokenizer_class": "LlamaTokenizer", "eos_token": "</s>",
+                       "sp_model_kwargs": {}, "add_bos_token": true, "legacy": false})"),
+            "");
+  EXPECT_THAT(config(R"({"tokenizer_class": "XLMRobertaTokenizer"})"),
+              HasSubstr("tokenizer_class is \"XLMRobertaTokenizer\""));
+  EXPECT_THAT(config(R"({"eos_token": "<s>"})"), HasSubstr("eos_token is not the one"));
+  EXPECT_THAT(config(R"({"add_prefix_space": false})"), HasSubstr("add_prefix_space is false"));
+  EXPECT_THAT(config(R"({"do_lower_case": true})"), HasSubstr("do_lower_case is set"));
+  EXPECT_THAT(config(R"({"sp_model_kwargs": {"enable_sampling": true}})"),
+              HasSubstr("sp_model_kwargs is set"));
+}
+#endif
 
 TEST(LoadTokenizerTest, FilesThatAreNoTokenizersAreRefusedByName) {
   FileSystem& files = *FileSystem::Real();

@@ -3,10 +3,13 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/files/safetensors.h"
+#include "common/files/safetensors_writer.h"
 #include "common/huggingface/huggingface_export.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/run_config.h"
@@ -32,6 +35,18 @@ std::string FreshFolder(const std::string& name) {
   const std::string folder = testing::TempDir() + "/huggingface_" + name;
   std::filesystem::remove_all(folder);
   return folder;
+}
+
+TensorSource SourceOf(const std::string& name, const std::string& dtype,
+                      const std::vector<int64_t>& shape, std::vector<uint8_t> bytes) {
+  const uint64_t size = bytes.size();
+  return {.name = name,
+          .dtype = dtype,
+          .shape = shape,
+          .bytes = size,
+          .read = [bytes = std::move(bytes)](uint64_t begin, std::span<uint8_t> out) {
+            std::memcpy(out.data(), bytes.data() + begin, out.size());
+          }};
 }
 
 FragmentPlan PlanOf(const v1::RunConfig& config) { return *FragmentPlan::Create(config); }
@@ -115,6 +130,152 @@ TEST(HuggingFaceConfig, AsksForWhatIsMissingAndRefusesTheUnsupportedByName) {
   EXPECT_FALSE(ReadHuggingFaceConfig(std::string(100000, '['), "config.json", 0).ok());
   EXPECT_THAT(std::string(ReadHuggingFaceConfig(good.dump(), "config.json", 17).status().message()),
               HasSubstr("takes 16 positions; windows of 17"));
+}
+
+// The error of the llama fixture's config.json with `changes` merged into it; empty: it is taken.
+std::string ConfigError(const std::string& fixture, const json& changes,
+                        const std::vector<const char*>& without = {}) {
+  json config = json::parse(*FileSystem::Real()->ReadFile(Fixture(fixture) + "/config.json"));
+  for (const char* field : without) config.erase(field);
+  config.update(changes);
+  return std::string(ReadHuggingFaceConfig(config.dump(), "config.json", 0).status().message());
+}
+
+TEST(HuggingFaceConfig, WhatIsNotUnderstoodIsRefusedByName) {
+  const auto llama = [](const json& changes) { return ConfigError("llama", changes); };
+  EXPECT_EQ(llama({{"attention_dropout", 0.1}, {"_name_or_path", "x"}, {"top_p", 0.9}}), "");
+  EXPECT_EQ(llama({{"use_mrope", false}, {"rope_interleaved", false}, {"future", nullptr}}), "");
+  EXPECT_THAT(llama({{"attn_logit_softcapping", 30.0}}),
+              HasSubstr("config.json: attn_logit_softcapping is 30.0, which is not understood"));
+  for (const char* field : {"embedding_multiplier", "no_rope_layers", "rotary_pct", "auto_map",
+                            "residual_multiplier", "num_experts", "use_qk_norm"}) {
+    EXPECT_THAT(llama({{field, 1}}), HasSubstr(field));
+  }
+  EXPECT_THAT(llama({{"rope_interleaved", true}}), HasSubstr("rope_interleaved is true"));
+  EXPECT_THAT(llama({{"sliding_window", 8}}), HasSubstr("sliding_window"));
+  EXPECT_THAT(llama({{"partial_rotary_factor", 0.5}}), HasSubstr("partial_rotary_factor"));
+  EXPECT_EQ(llama({{"partial_rotary_factor", 1.0}}), "");
+  EXPECT_THAT(llama({{"rms_norm_eps", nullptr}}), HasSubstr("rms_norm_eps is null"));
+  EXPECT_THAT(llama({{"model_type", "qwen2"}}),
+              HasSubstr("architectures names LlamaForCausalLM, model_type qwen2"));
+  EXPECT_THAT(llama({{"model_type", "mistral"}}), HasSubstr("mistral"));
+  EXPECT_THAT(ConfigError("gpt2", {{"hidden_size", 16}}), HasSubstr("hidden_size"));
+  EXPECT_THAT(ConfigError("gpt2", {{"tie_word_embeddings", nullptr}}),
+              HasSubstr("tie_word_embeddings is null"));
+  EXPECT_EQ(ConfigError("qwen2", {{"sliding_window", 8}, {"max_window_layers", 1}}), "");
+  EXPECT_THAT(ConfigError("qwen2", {{"attention_bias", false}}), HasSubstr("attention_bias"));
+}
+
+TEST(HuggingFaceConfig, TwoPlacesForTheRopeMustSayTheSame) {
+  const json base = {{"rope_type", "default"}, {"rope_theta", 20000.0}};
+  const json llama3 = {{"rope_type", "llama3"},
+                       {"factor", 8.0},
+                       {"low_freq_factor", 1.0},
+                       {"high_freq_factor", 4.0},
+                       {"original_max_position_embeddings", 8}};
+  json whole = llama3;
+  whole["rope_theta"] = 20000.0;
+  const auto error = [](const json& changes) {
+    return ConfigError("llama", changes, {"rope_parameters"});
+  };
+  EXPECT_EQ(error({{"rope_theta", 20000.0}, {"rope_parameters", base}}), "");
+  EXPECT_EQ(error({{"rope_theta", 20000.0}, {"rope_scaling", llama3}}), "");
+  EXPECT_EQ(error({{"rope_parameters", whole}, {"rope_scaling", llama3}}), "");
+  EXPECT_THAT(error({{"rope_theta", 10000.0}, {"rope_parameters", base}}),
+              HasSubstr("rope_theta is 10000, and 20000 in rope_parameters"));
+  EXPECT_THAT(error({{"rope_parameters", base}, {"rope_scaling", llama3}}),
+              HasSubstr("rope_scaling differs from rope_parameters"));
+  EXPECT_THAT(error({{"rope_parameters", json::object()}, {"rope_scaling", llama3}}),
+              HasSubstr("rope_scaling differs from rope_parameters"));
+  EXPECT_THAT(error({{"rope_parameters", base}, {"rope_scaling", {{"rope_type", "yarn"}}}}),
+              HasSubstr("rope_scaling: rope_type is \"yarn\""));
+  EXPECT_THAT(error({{"rope_scaling", {{"rope_type", "default"}, {"type", "linear"}}}}),
+              HasSubstr("linear"));
+  json more = base;
+  more["mrope_section"] = {1, 1, 1};
+  EXPECT_THAT(error({{"rope_parameters", more}}), HasSubstr("rope_parameters: mrope_section"));
+  EXPECT_THAT(error({{"rope_parameters", {{"full_attention", base}}}}),
+              HasSubstr("rope_parameters: full_attention"));
+}
+
+// What transformers makes of a field that is not there depends on the architecture.
+TEST(HuggingFaceConfig, AnAbsentFieldHasTheDefaultOfItsArchitecture) {
+  const auto read = [](const std::string& fixture, const json& changes, const char* without) {
+    json config = json::parse(*FileSystem::Real()->ReadFile(Fixture(fixture) + "/config.json"));
+    config.erase(without);
+    if (!changes.empty()) config.update(changes);
+    return ReadHuggingFaceConfig(config.dump(), "config.json", 0);
+  };
+  const json heads = {{"num_attention_heads", 64}, {"head_dim", 2}};
+  for (const char* fixture : {"qwen2", "qwen3"}) {
+    EXPECT_EQ(read(fixture, heads, "num_key_value_heads")->model.kv_heads(), 32);
+    json null = heads;
+    null["num_key_value_heads"] = nullptr;
+    EXPECT_EQ(read(fixture, null, "x")->model.kv_heads(), 64);
+    EXPECT_EQ(read(fixture, {}, "max_position_embeddings")->max_positions, 32768);
+  }
+  EXPECT_EQ(read("llama", heads, "num_key_value_heads")->model.kv_heads(), 64);
+  EXPECT_EQ(read("llama", {}, "max_position_embeddings")->max_positions, 2048);
+  EXPECT_EQ(read("qwen3", {}, "head_dim")->model.head_dim(), 128);
+  EXPECT_THAT(std::string(read("qwen3", {{"head_dim", nullptr}}, "x").status().message()),
+              HasSubstr("head_dim is null"));
+}
+
+// Writes tensors of `from`, each changed by `change`, as a folder of their own with its config.
+std::string Edited(const std::string& from, const std::string& name,
+                   const std::function<void(std::vector<TensorSource>&)>& change) {
+  const std::string folder = FreshFolder(name);
+  std::filesystem::create_directories(folder);
+  std::filesystem::copy(Fixture(from) + "/config.json", folder + "/config.json");
+  const auto files = SafetensorsFolder::Open(*FileSystem::Real(), Fixture(from));
+  std::vector<TensorSource> sources;
+  for (const auto& [tensor_name, tensor] : files->tensors()) {
+    sources.push_back(SourceOf(tensor_name, tensor.dtype, tensor.shape,
+                               {tensor.bytes.begin(), tensor.bytes.end()}));
+  }
+  change(sources);
+  EXPECT_TRUE(WriteSafetensors(*FileSystem::Real(), folder, sources, 1 << 30).ok());
+  return folder;
+}
+
+std::string ImportError(const std::string& folder) {
+  return std::string(ImportHuggingFace(*FileSystem::Real(), folder, 0).status().message());
+}
+
+TEST(HuggingFaceImport, ATiedModelsHeadIsItsEmbeddingOrRefused) {
+  const auto files = SafetensorsFolder::Open(*FileSystem::Real(), Fixture("qwen3_tied"));
+  const SafeTensor& embedding = files->tensors().at("model.embed_tokens.weight");
+  const std::vector<uint8_t> same(embedding.bytes.begin(), embedding.bytes.end());
+  const auto with_head = [&](const char* name, const std::string& dtype,
+                             const std::vector<int64_t>& shape, const std::vector<uint8_t>& bytes) {
+    return ImportError(Edited("qwen3_tied", name, [&](std::vector<TensorSource>& sources) {
+      sources.push_back(SourceOf("lm_head.weight", dtype, shape, bytes));
+    }));
+  };
+  EXPECT_EQ(with_head("same", embedding.dtype, embedding.shape, same), "");
+  std::vector<uint8_t> other = same;
+  other[5] ^= 1;
+  EXPECT_THAT(with_head("other", embedding.dtype, embedding.shape, other),
+              HasSubstr("says tie_word_embeddings, but lm_head.weight"));
+  EXPECT_THAT(with_head("shape", "F32", {3, 5}, std::vector<uint8_t>(60)), HasSubstr("[3, 5]"));
+  EXPECT_THAT(with_head("dtype", "I32", embedding.shape, same), HasSubstr("I32"));
+}
+
+TEST(HuggingFaceImport, ATensorThatIsThereTwiceIsRefused) {
+  const std::string error =
+      ImportError(Edited("llama", "twice", [](std::vector<TensorSource>& sources) {
+        sources.push_back(SourceOf("norm.weight", "F32", {8}, std::vector<uint8_t>(32)));
+      }));
+  EXPECT_THAT(error, HasSubstr("norm.weight is there twice"));
+}
+
+TEST(HuggingFaceImport, AnAdapterOnTopIsRefused) {
+  const std::string folder = Edited("llama", "adapter", [](std::vector<TensorSource>&) {});
+  EXPECT_EQ(ImportError(folder), "");
+  ASSERT_TRUE(WriteFileAtomically(*FileSystem::Real(), folder + "/adapter_config.json",
+                                  absl::string_view("{}"))
+                  .ok());
+  EXPECT_THAT(ImportError(folder), HasSubstr("adapter_config.json"));
 }
 
 TEST(HuggingFaceImport, NamesTheTensorAndBothShapes) {
