@@ -1,8 +1,8 @@
 #include "worker/member/join_checks.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
-
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +13,7 @@
 #include "common/params/run_config.h"
 #include "common/rpc/tls_handshake.h"
 #include "common/transfer/wire.h"
+#include "worker/link/reach.h"
 
 namespace causeway::worker {
 namespace {
@@ -61,8 +62,14 @@ absl::StatusOr<v1::DescribeResponse> DescribeOrExplain(v1::Session::StubInterfac
   if (!absl::IsUnavailable(description.status())) return description;
   ASSIGN_OR_RETURN(const std::vector<std::string> addresses, SplitAddresses(coordinator));
   RETURN_IF_ERROR(ExplainByTls(addresses.front(), security, kExplainTimeout));
-  if (first == timeout) return description;
-  return DescribeRun(stub, coordinator, timeout - first, first);
+  if (timeout > first) description = DescribeRun(stub, coordinator, timeout - first, first);
+  if (!absl::IsUnavailable(description.status())) return description;
+  const std::string why =
+      ExplainNoAnswer(addresses.front(), security.UsesTls(),
+                      [](const char* name) -> const char* { return std::getenv(name); });
+  if (why.empty()) return description;
+  return absl::UnavailableError(absl::StrCat("no coordinator answers at ", coordinator, " within ",
+                                             absl::FormatDuration(timeout), ": ", why));
 }
 
 absl::Status CheckIdentity(const ChannelSecurity& security, const std::string& worker_id) {

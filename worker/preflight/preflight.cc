@@ -10,6 +10,7 @@
 #include "absl/time/clock.h"
 #include "causeway/v1/probe.grpc.pb.h"
 #include "causeway/v1/session.grpc.pb.h"
+#include "common/base/host_port.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/socket_buffers.h"
 #include "common/rpc/status.h"
@@ -20,7 +21,7 @@
 #include "worker/preflight/coordinator_checks.h"
 #include "worker/preflight/link_checks.h"
 #include "worker/preflight/link_rate.h"
-#include "worker/preflight/reach.h"
+#include "worker/preflight/reach_checks.h"
 #include "worker/preflight/site_checks.h"
 
 namespace causeway::worker {
@@ -72,21 +73,34 @@ class Preflight {
     const absl::Duration before = clock_.Monotonic();
     Progress("looking the name up");
     const absl::StatusOr<std::vector<TcpAddress>> peers = ResolveAddress(address);
-    const std::string host = address.substr(0, address.rfind(':'));
-    const std::string proxy =
-        FindProxy(host, [](const char* name) -> const char* { return std::getenv(name); });
+    const absl::StatusOr<HostPort> host_port = SplitHostPort(address, /*allow_any_port=*/false);
+    const std::string host = host_port.ok() ? host_port->host : "";
+    const ProxySetting proxy =
+        FindProxy(host, peers.ok() ? std::span(*peers) : std::span<const TcpAddress>(),
+                  [](const char* name) -> const char* { return std::getenv(name); });
     if (!Report(JudgeNames(address, peers, clock_.Monotonic() - before, proxy))) {
       Skip({"tcp", "protocol"}, "needs an address");
       return;
     }
     peers_ = *peers;
     Progress("connecting");
-    const std::vector<ConnectAttempt> attempts = ConnectToAll(peers_, kConnectTimeout);
-    if (!Report(JudgeConnections(attempts)) && proxy.empty()) {
+    std::vector<ConnectAttempt> attempts;
+    if (!proxy.used) attempts = ConnectToAll(peers_, kConnectTimeout);
+    CheckResult tcp = proxy.used
+                          ? JudgeProxy(address, proxy, TryProxy(proxy, address, kConnectTimeout))
+                          : JudgeConnections(attempts);
+    if (tcp.status == CheckStatus::kFailed && !proxy.hint.empty()) {
+      absl::StrAppend(&tcp.remedy, ". ", proxy.hint);
+    }
+    if (!Report(std::move(tcp))) {
       Skip({"protocol"}, "needs a connection");
       return;
     }
-    if (!CheckProtocol(attempts)) return;
+    if (proxy.used) {
+      Skip({"protocol"}, "goes through a proxy: the calls will tell");
+    } else if (!CheckProtocol(attempts)) {
+      return;
+    }
     absl::StatusOr<ChannelSecurity> security =
         MakeChannelSecurity(options_.security, address, clock_.Now());
     if (!security.ok()) {
@@ -102,7 +116,6 @@ class Preflight {
     if (!options_.security.UsesTls()) {
       const auto connected = std::ranges::find_if(
           attempts, [](const ConnectAttempt& attempt) { return attempt.status.ok(); });
-      if (connected == attempts.end()) return true;  // Through a proxy: the calls will tell.
       const Greeting greeting = Greet(connected->address, kGreetingTimeout);
       const bool tls = greeting != Greeting::kHttp2 && greeting != Greeting::kHttp1 &&
                        SpeaksTls(address, kGreetingTimeout);
