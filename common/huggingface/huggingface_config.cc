@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
 #include "common/files/json_integer.h"
 #include "common/files/json_object.h"
@@ -48,93 +49,25 @@ std::string Excerpt(const json& value) {
 // Fields that say nothing about what the model computes: names, tokens, how text is generated, how
 // a training began and what it dropped, how the program is to work.
 bool SaysNothingOfTheModel(absl::string_view field) {
-  static const absl::flat_hash_set<absl::string_view> kFields = {"architectures",
-                                                                 "model_type",
-                                                                 "transformers_version",
-                                                                 "torch_dtype",
-                                                                 "dtype",
-                                                                 "name_or_path",
-                                                                 "tokenizer_class",
-                                                                 "unsloth_version",
-                                                                 "unsloth_fixed",
-                                                                 "transformers.js_config",
-                                                                 "is_llama_config",
-                                                                 "license",
-                                                                 "task_specific_params",
-                                                                 "finetuning_task",
-                                                                 "bos_token_id",
-                                                                 "eos_token_id",
-                                                                 "pad_token_id",
-                                                                 "sep_token_id",
-                                                                 "unk_token_id",
-                                                                 "cls_token_id",
-                                                                 "mask_token_id",
-                                                                 "decoder_start_token_id",
-                                                                 "forced_bos_token_id",
-                                                                 "forced_eos_token_id",
-                                                                 "bos_token",
-                                                                 "eos_token",
-                                                                 "pad_token",
-                                                                 "unk_token",
-                                                                 "max_length",
-                                                                 "min_length",
-                                                                 "max_sequence_length",
-                                                                 "model_max_length",
-                                                                 "do_sample",
-                                                                 "early_stopping",
-                                                                 "num_beams",
-                                                                 "num_beam_groups",
-                                                                 "num_return_sequences",
-                                                                 "temperature",
-                                                                 "top_k",
-                                                                 "top_p",
-                                                                 "typical_p",
-                                                                 "diversity_penalty",
-                                                                 "repetition_penalty",
-                                                                 "length_penalty",
-                                                                 "no_repeat_ngram_size",
-                                                                 "encoder_no_repeat_ngram_size",
-                                                                 "bad_words_ids",
-                                                                 "suppress_tokens",
-                                                                 "begin_suppress_tokens",
-                                                                 "remove_invalid_values",
-                                                                 "exponential_decay_length_penalty",
-                                                                 "return_dict_in_generate",
-                                                                 "output_scores",
-                                                                 "prefix",
-                                                                 "initializer_range",
-                                                                 "attention_dropout",
-                                                                 "hidden_dropout",
-                                                                 "resid_pdrop",
-                                                                 "embd_pdrop",
-                                                                 "attn_pdrop",
-                                                                 "dropout",
-                                                                 "use_cache",
-                                                                 "output_attentions",
-                                                                 "output_hidden_states",
-                                                                 "output_past",
-                                                                 "return_dict",
-                                                                 "torchscript",
-                                                                 "use_bfloat16",
-                                                                 "tf_legacy_loss",
-                                                                 "gradient_checkpointing",
-                                                                 "attn_implementation",
-                                                                 "pretraining_tp",
-                                                                 "chunk_size_feed_forward",
-                                                                 "reorder_and_upcast_attn",
-                                                                 "is_decoder",
-                                                                 "id2label",
-                                                                 "label2id",
-                                                                 "num_labels",
-                                                                 "problem_type",
-                                                                 "summary_type",
-                                                                 "summary_use_proj",
-                                                                 "summary_activation",
-                                                                 "summary_proj_to_labels",
-                                                                 "summary_first_dropout",
-                                                                 "n_ctx",
-                                                                 "n_special",
-                                                                 "predict_special_tokens"};
+  static const absl::flat_hash_set<absl::string_view> kFields = absl::StrSplit(
+      "architectures model_type transformers_version torch_dtype dtype name_or_path "
+      "tokenizer_class unsloth_version unsloth_fixed transformers.js_config "
+      "is_llama_config license task_specific_params finetuning_task bos_token_id "
+      "eos_token_id pad_token_id sep_token_id unk_token_id cls_token_id mask_token_id "
+      "decoder_start_token_id forced_bos_token_id forced_eos_token_id bos_token eos_token "
+      "pad_token unk_token max_length min_length max_sequence_length model_max_length "
+      "do_sample early_stopping num_beams num_beam_groups num_return_sequences temperature "
+      "top_k top_p typical_p diversity_penalty repetition_penalty length_penalty "
+      "no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids suppress_tokens "
+      "begin_suppress_tokens remove_invalid_values exponential_decay_length_penalty "
+      "return_dict_in_generate output_scores prefix initializer_range attention_dropout "
+      "hidden_dropout resid_pdrop embd_pdrop attn_pdrop dropout use_cache "
+      "output_attentions output_hidden_states output_past return_dict torchscript "
+      "use_bfloat16 tf_legacy_loss gradient_checkpointing attn_implementation "
+      "pretraining_tp chunk_size_feed_forward reorder_and_upcast_attn is_decoder id2label "
+      "label2id num_labels problem_type summary_type summary_use_proj summary_activation "
+      "summary_proj_to_labels summary_first_dropout n_ctx n_special predict_special_tokens",
+      ' ');
   return absl::StartsWith(field, "_") || kFields.contains(field);
 }
 

@@ -141,6 +141,54 @@ class PreflightTest(unittest.TestCase):
                                      probe_seconds=0)
             self.expect(checks, "checkpoint", "failed", "not of this one")
 
+    def test_what_stands_in_the_way_is_named_by_train_and_by_preflight(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(RUN)
+            with socket.create_server(("127.0.0.1", 0)) as closed:
+                nobody = f"127.0.0.1:{closed.getsockname()[1]}"
+            forbidden = b"HTTP/1.1 403 Forbidden\r\n\r\n"
+            dead = f"https_proxy=http://user:secret@{nobody}"
+            with server(forbidden) as proxy, server(b"HTTP/1.1 400 Bad Request\r\n\r\n") as web:
+                for address, variables, check, words in [
+                        (cluster.address, [dead], "tcp",
+                         ["refuses the connection", "unset https_proxy"]),
+                        (cluster.address, [dead, "no_proxy=127.0.0.0/8,localhost"], "tcp",
+                         ['"127.0.0.0/8" does not except it', "add 127.0.0.1 itself to no_proxy"]),
+                        (cluster.address, [dead, "no_proxy=*"], "tcp",
+                         ['"*" does not except it']),
+                        (cluster.address, [f"http_proxy=http://{proxy}"], "tcp",
+                         [f"the proxy {proxy} (http_proxy) answers CONNECT {cluster.address} with "
+                          "HTTP/1.1 403 Forbidden"]),
+                        (nobody, ["https_proxy=socks5://127.0.0.1:1080"], "tcp",
+                         ["refuses the connection", "a proxy of socks5://"]),
+                        (web, [], "protocol", ["is a web server, not a coordinator"]),
+                        (nobody, [], "tcp", ["nothing listens there"])]:
+                    with self.subTest(address=address, variables=variables):
+                        status, _, error = run_tool(
+                            "env", *variables, WORKER, "train", f"--coordinator={address}",
+                            "--id=a", f"--data={cluster.data}", f"--out={cluster.out('a')}",
+                            "--connect_timeout=1s")
+                        self.assertEqual(status, 1, error)
+                        self.assertIn(f"no coordinator answers at {address} within 1s: ", error)
+                        status, text, _ = run_tool(
+                            "env", *variables, WORKER, "preflight", f"--coordinator={address}",
+                            "--probe_seconds=0", "--threads=1", "--json")
+                        self.assertEqual(status, 1)
+                        found = next(one for one in json.loads(text)["checks"]
+                                     if one["name"] == check)
+                        self.assertEqual(found["status"], "failed", found)
+                        for word in words:
+                            self.assertIn(word, error)
+                            self.assertIn(word, f"{found['finding']}: {found['remedy']}")
+                        self.assertNotIn("secret", error + text)
+            # What gRPC understands is left alone.
+            for variables in ([dead, "no_proxy=127.0.0.1"], ["grpc_proxy=", dead],
+                              [dead, "no_proxy=elsewhere", "no_grpc_proxy=0.0.1"]):
+                status, text, error = run_tool(
+                    "env", *variables, WORKER, "preflight", f"--coordinator={cluster.address}",
+                    "--probe_seconds=0", "--threads=1", "--json")
+                self.assertEqual(status, 0, text + error)
+
     def test_a_coordinator_with_tls(self):
         with Cluster() as cluster:
             folder = cluster.folder / "certificates"

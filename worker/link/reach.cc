@@ -306,8 +306,7 @@ ProxySetting FindProxy(const std::string& host, std::span<const TcpAddress> addr
   }
   if (value->empty()) return {};
   const size_t scheme_end = value->find("://");
-  const std::string scheme =
-      scheme_end == std::string::npos ? "" : absl::AsciiStrToLower(value->substr(0, scheme_end));
+  const std::string scheme = scheme_end == std::string::npos ? "" : value->substr(0, scheme_end);
   if (scheme != "http") {
     proxy.finding =
         absl::StrCat(proxy.variable,
