@@ -4,6 +4,7 @@
 #include <string>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/rpc/loopback.h"
@@ -159,10 +160,10 @@ TEST(Reach, AnExceptionThatGrpcDoesNotUnderstandIsNamed) {
   for (const char* entry : {"10.0.0.0/8", "10.1.2.0/23", "*", "*.example.org", " example.org",
                             "c.example.org:7070", "C.Example.Org"}) {
     environment = {{"https_proxy", "http://proxy:1"},
-                   {"no_proxy", "localhost," + std::string(entry)}};
+                   {"no_proxy", absl::StrCat("localhost,", entry)}};
     const ProxySetting proxy = Find("c.example.org");
     EXPECT_TRUE(proxy.used) << entry;
-    EXPECT_THAT(proxy.remedy, HasSubstr("\"" + std::string(entry) + "\" does not except it"));
+    EXPECT_THAT(proxy.remedy, HasSubstr(absl::StrCat("\"", entry, "\" does not except it")));
   }
   for (const char* entry : {"10.1.4.0/24", "example.net", "other.example.org", "11.0.0.0/8"}) {
     environment = {{"https_proxy", "http://proxy:1"}, {"no_proxy", entry}};
@@ -202,7 +203,7 @@ std::string Explain(const std::string& answer, bool as_proxy) {
     }
   });
   environment = {};
-  if (as_proxy) environment["https_proxy"] = "http://" + listener.address();
+  if (as_proxy) environment["https_proxy"] = absl::StrCat("http://", listener.address());
   std::string said = ExplainNoAnswer(as_proxy ? "192.0.2.7:7070" : listener.address(),
                                      /*uses_tls=*/false, Variable);
   server.join();
@@ -224,13 +225,15 @@ TEST(Reach, WhyNobodyAnswersIsOneSentenceWithWhatToDo) {
     const Listener gone;
     closed = gone.address();
   }
-  environment = {{"https_proxy", "http://" + closed}};
-  EXPECT_THAT(ExplainNoAnswer("192.0.2.7:7070", false, Variable),
-              HasSubstr("the proxy " + closed + " (https_proxy) refuses the connection"));
+  environment = {{"https_proxy", absl::StrCat("http://", closed)}};
+  EXPECT_THAT(
+      ExplainNoAnswer("192.0.2.7:7070", false, Variable),
+      HasSubstr(absl::StrCat("the proxy ", closed, " (https_proxy) refuses the connection")));
   environment = {{"all_proxy", "socks5://x:1"}};
-  EXPECT_THAT(ExplainNoAnswer(closed, false, Variable),
-              AllOf(HasSubstr(closed + " refuses the connection: nothing listens there"),
-                    HasSubstr("all_proxy is not used")));
+  EXPECT_THAT(
+      ExplainNoAnswer(closed, false, Variable),
+      AllOf(HasSubstr(absl::StrCat(closed, " refuses the connection: nothing listens there")),
+            HasSubstr("all_proxy is not used")));
 }
 
 TEST(Reach, CertificatesAreWarnedAboutAWeekBeforeTheirEnd) {
