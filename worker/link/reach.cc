@@ -252,7 +252,7 @@ Obstacle ObstacleOf(std::span<const ConnectAttempt> attempts) {
                     attempt.status.message());
   }
   return {failed, refused ? "nothing listens there: is causeway-coordinator running, with --listen "
-                            "on an address that this site reaches, and is the port right?"
+                            "on an address that this site reaches, and is --coordinator right?"
                   : silent ? "check the address, and that firewalls on both sides let this port "
                              "through"
                            : "check this machine's network and routes"};
