@@ -46,6 +46,9 @@
 
 namespace causeway::server {
 
+// Errors of the store or of the mathematics, as opposed to those of a caller.
+bool IsFatal(const absl::Status& status);
+
 // Returns FAILED_PRECONDITION if a worker's call ("push") is for another run, as when a new run was
 // started at the address of a former one.
 absl::Status CheckRunId(absl::string_view call, absl::string_view run_id,

@@ -14,7 +14,17 @@
 namespace causeway::server {
 namespace {
 
-// Errors of the store or of the mathematics, as opposed to those of one contribution.
+// Shards hear so often how fast members are.
+constexpr absl::Duration kTellEvery = absl::Seconds(1);
+
+// Steps that a worker may have trained without contributing them: a delta that is being taken, one
+// on its way and one that was late; and as many as a takeover may repeat.
+int64_t ReserveSteps(const v1::SyncConfig& sync) {
+  return 3 * int64_t{sync.steps_between_syncs()} + 2 * int64_t{MaxOverlapSteps(sync)} + 8;
+}
+
+}  // namespace
+
 bool IsFatal(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kInternal:
@@ -26,17 +36,6 @@ bool IsFatal(const absl::Status& status) {
       return false;
   }
 }
-
-// Shards hear so often how fast members are.
-constexpr absl::Duration kTellEvery = absl::Seconds(1);
-
-// Steps that a worker may have trained without contributing them: a delta that is being taken, one
-// on its way and one that was late; and as many as a takeover may repeat.
-int64_t ReserveSteps(const v1::SyncConfig& sync) {
-  return 3 * int64_t{sync.steps_between_syncs()} + 2 * int64_t{MaxOverlapSteps(sync)} + 8;
-}
-
-}  // namespace
 
 absl::Status CheckRunId(absl::string_view call, absl::string_view run_id,
                         absl::string_view own_run_id) {
@@ -288,7 +287,7 @@ absl::StatusOr<v1::PushResponse> CoordinatorImpl::Contribute(const v1::PushHeade
   const DroppedDraws dropped = DropImpossibleDraws(*fragment, header);
   const int64_t claimed_tokens = CutTokens(*fragment, header);
   const absl::StatusOr<AddedContribution> added = fragment->Add(header, std::move(object));
-  if (IsFatal(added.status())) Fail(added.status());
+  if (IsFatal(added.status())) return Fail(added.status());
   if (absl::IsAborted(added.status())) incidents_.Late(header, added.status());
   if (absl::IsResourceExhausted(added.status())) incidents_.NoteRoom(added.status());
   if (added.ok() && !added->response.duplicate()) {
@@ -392,7 +391,10 @@ void CoordinatorImpl::Advance(FragmentRounds& fragment) {
     if (region() && absl::IsResourceExhausted(round.status())) {
       return incidents_.NoteRoom(round.status());  // The next Tick tries again.
     }
-    if (!round.ok()) return Fail(round.status());
+    if (!round.ok()) {
+      Fail(round.status()).IgnoreError();
+      return;
+    }
     if (region()) return CarryUp(fragment);
     if (!round->has_value()) return;
     Announce(**round);
@@ -464,7 +466,7 @@ void CoordinatorImpl::Tick() {
   for (const auto& fragment : fragments_) Advance(*fragment);
 }
 
-void CoordinatorImpl::Fail(const absl::Status& status) {
+absl::Status CoordinatorImpl::Fail(const absl::Status& status) {
   const std::string message = absl::StrCat("the coordinator stopped: ", status.message());
   // A training that diverged is at its end. A disk can be mended: the workers wait for a successor.
   const absl::Status told = absl::IsFailedPrecondition(status) ? absl::InternalError(message)
@@ -472,7 +474,8 @@ void CoordinatorImpl::Fail(const absl::Status& status) {
   Sinks sinks;
   {
     absl::MutexLock lock(&members_mutex_);
-    if (!failure_.ok() || shut_down_) return;
+    if (!failure_.ok()) return failure_;
+    if (shut_down_) return told;
     failure_ = told;
     sinks.swap(sinks_);
   }
@@ -481,6 +484,7 @@ void CoordinatorImpl::Fail(const absl::Status& status) {
     for (const PullCallback& waiter : fragment->TakeWaiters()) waiter(told);
   }
   for (const auto& [id, sink] : sinks) sink->Close(told);
+  return told;
 }
 
 }  // namespace causeway::server

@@ -211,7 +211,9 @@ class CoordinatorImpl final : public Coordinator {
   void Advance(FragmentRounds& fragment);
   void Announce(const PublishedRound& round);
   void BroadcastOutcome(const RoundRecord& record);
-  void Fail(const absl::Status& status);
+  // Stops the coordinator. Returns what everybody is told, callers too: UNAVAILABLE, since a
+  // successor may go on; INTERNAL if the training has diverged.
+  absl::Status Fail(const absl::Status& status);
 
   void AddDirective(v1::Directive::Action action, int64_t step, const std::string& reason,
                     const std::string& worker_id, Outbox& outbox) const

@@ -192,7 +192,7 @@ absl::Status CoordinatorImpl::SaveMembers(std::span<const std::string> worker_id
     }
     status = options_.store->SaveMembers(records);
   }
-  if (!status.ok()) Fail(status);
+  if (!status.ok()) status = Fail(status);
   TellShards(/*wait=*/false);
   return status;
 }
@@ -214,7 +214,7 @@ absl::Status CoordinatorImpl::SaveRunState() {
     state.hash_mismatches = hash_mismatches_.load();
     status = options_.store->SaveRunState(state);
   }
-  if (!status.ok()) Fail(status);
+  if (!status.ok()) status = Fail(status);
   TellShards(/*wait=*/false);
   return status;
 }
@@ -272,7 +272,7 @@ bool CoordinatorImpl::Maintain() {
   const absl::StatusOr<bool> more_due = SaveDueSnapshots();
   const absl::Status status = more_due.ok() ? ForgetOldAnswers() : more_due.status();
   if (!status.ok()) {
-    Fail(status);
+    Fail(status).IgnoreError();
     return false;
   }
   std::vector<std::string> ids;

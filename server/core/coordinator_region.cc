@@ -59,14 +59,22 @@ void CoordinatorImpl::OnParentAnswer(FragmentRounds& fragment,
   const Call call(*this);
   if (absl::IsCancelled(answer.status()) || !Serving().ok()) return;
   if (absl::IsNotFound(answer.status())) {
-    return Fail(absl::UnavailableError(
-        absl::StrCat("the parent has gone on without this region, and no longer keeps the answer "
-                     "that it needs (",
-                     answer.status().message(), "): start it with a fresh --run_dir")));
+    Fail(absl::UnavailableError(
+             absl::StrCat("the parent has gone on without this region, and no longer keeps the "
+                          "answer that it needs (",
+                          answer.status().message(), "): start it with a fresh --run_dir")))
+        .IgnoreError();
+    return;
   }
-  if (!answer.ok()) return Fail(Annotate(answer.status(), "the parent"));
+  if (!answer.ok()) {
+    Fail(Annotate(answer.status(), "the parent")).IgnoreError();
+    return;
+  }
   absl::StatusOr<PublishedRound> published = fragment.AcceptAnswer(*std::move(answer));
-  if (!published.ok()) return Fail(published.status());
+  if (!published.ok()) {
+    Fail(published.status()).IgnoreError();
+    return;
+  }
   const RoundRecord& record = published->record;
   options_.region->parent->Applied(record.fragment, record.round, record.published_hash);
   Announce(*published);
@@ -177,8 +185,8 @@ absl::Status CoordinatorImpl::StopUnderParent(int64_t step) {
 
 absl::Status CoordinatorImpl::FailUnderParent(const absl::Status& why) {
   if (!region()) return NoRegion();
-  Fail(
-      absl::UnavailableError(absl::StrCat("the parent ended this region's part: ", why.message())));
+  Fail(absl::UnavailableError(absl::StrCat("the parent ended this region's part: ", why.message())))
+      .IgnoreError();
   return absl::OkStatus();
 }
 

@@ -84,7 +84,13 @@ absl::Status WaitingCoordinator::BeginWith(BroughtModel model, std::vector<float
   absl::MutexLock lock(&mutex_);
   if (coordinator_ != nullptr) return coordinator_->BeginWith(std::move(model), {});
   if (shut_down_) return absl::UnavailableError("the coordinator is shutting down");
-  ASSIGN_OR_RETURN(coordinator_, begin_(model, std::move(values)));
+  absl::StatusOr<std::unique_ptr<Coordinator>> begun = begin_(model, std::move(values));
+  // A disk can be mended, and the site tries again.
+  if (IsFatal(begun.status())) {
+    return absl::UnavailableError(
+        absl::StrCat("the coordinator could not begin the run: ", begun.status().message()));
+  }
+  ASSIGN_OR_RETURN(coordinator_, std::move(begun));
   begun_.store(coordinator_.get(), std::memory_order_release);
   return absl::OkStatus();
 }
