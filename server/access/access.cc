@@ -19,9 +19,6 @@ constexpr size_t kMaxIdentities = 4096;
 constexpr size_t kMaxStrangers = 4096;
 constexpr double kLinesPerSecond = 1;
 constexpr double kLineBurst = 20;
-constexpr char kUnknownToken[] =
-    "the token is unknown or was revoked: ask the coordinator's operator for a new one "
-    "(deploy/make_certificates token)";
 
 absl::string_view ToView(grpc::string_ref text) { return {text.data(), text.size()}; }
 
@@ -180,18 +177,16 @@ absl::Status Access::Identify(const grpc::ServerContextBase& context, Peer& peer
         "a "
         "--token_file");
   }
-  peer.token = options_.tokens->Find(token);
-  if (!peer.token.has_value()) return absl::UnauthenticatedError(kUnknownToken);
+  ASSIGN_OR_RETURN(peer.token, options_.tokens->Find(token));
   peer.identity = peer.token->identity;
   return Counts(peer);
 }
 
 absl::Status Access::Counts(const Peer& peer) {
-  if (peer.token.has_value() && !options_.tokens->Holds(*peer.token)) {
-    return absl::UnauthenticatedError(kUnknownToken);
-  }
+  if (peer.token.has_value()) RETURN_IF_ERROR(options_.tokens->Holds(*peer.token));
+  // Not final: whoever has a new one connects again with it.
   if (options_.clock->Now() > peer.expires) {
-    return absl::UnauthenticatedError(
+    return absl::UnavailableError(
         absl::StrCat("the certificate of ", peer.Name(), " ended at ",
                      absl::FormatTime(absl::RFC3339_sec, peer.expires, absl::UTCTimeZone()),
                      ": renew it (deploy/make_certificates renew) and connect again"));

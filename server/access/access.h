@@ -17,7 +17,8 @@
 //
 // Errors: UNAUTHENTICATED (no certificate, none that names an identity, no token or an unknown
 // one), PERMISSION_DENIED (who it is, what it asked for, what it may do), RESOURCE_EXHAUSTED (too
-// many requests).
+// many requests), and UNAVAILABLE for what passes: a certificate that has ended, of which there may
+// be a newer one, and a list that cannot be read, or is being written.
 #ifndef CAUSEWAY_SERVER_ACCESS_ACCESS_H_
 #define CAUSEWAY_SERVER_ACCESS_ACCESS_H_
 
@@ -102,8 +103,8 @@ class Access {
   absl::Status CheckWorker(const Peer& peer, Action action, absl::string_view worker_id);
   // Who attaches as a region needs that role, and has no other.
   absl::Status CheckRegion(const Peer& peer, bool is_region);
-  // For calls that last: UNAUTHENTICATED once the peer's token does not count any more, its
-  // certificate has ended, or its identity is refused.
+  // For calls that last: UNAUTHENTICATED or UNAVAILABLE once the peer's token does not count any
+  // more, its certificate has ended, or its identity is refused.
   absl::Status CheckStillValid(const Peer& peer);
   // For calls of many messages: one of them came. RESOURCE_EXHAUSTED as for a request.
   absl::Status CountMessage(const Peer& peer) { return Count(peer, 1); }
@@ -119,7 +120,7 @@ class Access {
   absl::Status CheckMayTell(Action action) const;
   absl::StatusOr<Peer> Authenticate(const grpc::ServerContextBase& context);
   absl::Status Count(const Peer& peer, double cost);
-  // UNAUTHENTICATED as CheckStillValid, and says nothing.
+  // As CheckStillValid, and says nothing.
   absl::Status Counts(const Peer& peer);
   // Fills in who the peer is, and by what that is known.
   absl::Status Identify(const grpc::ServerContextBase& context, Peer& peer);

@@ -10,8 +10,6 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
-#include "common/identity/certificate.h"
-#include "common/telemetry/log.h"
 
 namespace causeway::server {
 namespace {
@@ -81,47 +79,46 @@ absl::StatusOr<std::set<std::string>> ParseRefused(absl::string_view text,
   return refused;
 }
 
-absl::StatusOr<std::unique_ptr<RefusedIdentities>> RefusedIdentities::Open(
-    const std::string& file) {
-  std::unique_ptr<RefusedIdentities> refused(new RefusedIdentities(file));
-  absl::MutexLock lock(&refused->mutex_);
-  RETURN_IF_ERROR(refused->Load());
+RefusedIdentities::RefusedIdentities(const std::string& file, const Clock* clock)
+    : list_(file, ParseRefused, clock, /*may_be_empty=*/true, "identities are refused now",
+            "nobody is let in until it can be read") {}
+
+absl::StatusOr<std::unique_ptr<RefusedIdentities>> RefusedIdentities::Open(const std::string& file,
+                                                                           const Clock* clock) {
+  std::unique_ptr<RefusedIdentities> refused(new RefusedIdentities(file, clock));
+  RETURN_IF_ERROR(refused->list_.Open());
   return refused;
 }
 
-absl::Status RefusedIdentities::Load() {
-  // Before the file is read: what is written in between is read again.
-  version_ = FileVersion::Of(file_);
-  ASSIGN_OR_RETURN(const std::string text, ReadTrustedFile(file_, /*secret=*/false));
-  ASSIGN_OR_RETURN(refused_, ParseRefused(text, file_));
-  return absl::OkStatus();
-}
-
 absl::Status RefusedIdentities::Check(const Identity& identity, const std::string& fingerprint) {
-  absl::MutexLock lock(&mutex_);
-  if (FileVersion::Of(file_) != version_) {
-    readable_ = Load();
-    if (readable_.ok()) {
-      Log().info("{} has changed: {} identities are refused now", file_, refused_.size());
-    } else {
-      Log().error("{}; nobody is let in until it can be read", std::string(readable_.message()));
-    }
-  }
-  if (!readable_.ok()) {
-    // Not final: whoever trains tries again, and goes on once the list is mended.
-    return absl::UnavailableError(
-        "the coordinator cannot read its list of refused identities, and lets nobody in: tell its "
-        "operator");
-  }
-  if (!fingerprint.empty() && refused_.contains(Key(kCertificate, fingerprint))) {
+  const auto seen = list_.Look();
+  const std::string certificate = fingerprint.empty() ? "" : Key(kCertificate, fingerprint);
+  const std::string name = Key(RoleName(identity.role), identity.name);
+  if (!certificate.empty() && seen.list->contains(certificate)) {
     return absl::UnauthenticatedError(absl::StrCat(
         "this certificate of ", RoleName(identity.role), " ", identity.name,
         " is refused by the coordinator's operator (--refused_identities): ask for another one"));
   }
-  if (!refused_.contains(Key(RoleName(identity.role), identity.name))) return absl::OkStatus();
-  return absl::UnauthenticatedError(absl::StrCat(
-      RoleName(identity.role), " ", identity.name,
-      " is refused by the coordinator's operator (--refused_identities): ask for another name"));
+  if (seen.list->contains(name)) {
+    return absl::UnauthenticatedError(absl::StrCat(
+        RoleName(identity.role), " ", identity.name,
+        " is refused by the coordinator's operator (--refused_identities): ask for another name"));
+  }
+  // Not final: whoever trains tries again, and goes on once the list is whole.
+  if (!seen.state.ok()) {
+    return absl::UnavailableError(
+        "the coordinator cannot read its list of refused identities, and lets nobody in: tell its "
+        "operator");
+  }
+  for (const auto& former : seen.former) {
+    if (former->contains(certificate) || former->contains(name)) {
+      return absl::UnavailableError(absl::StrCat(
+          RoleName(identity.role), " ", identity.name,
+          " was refused a moment ago, and the coordinator's list may still be being written: try "
+          "again"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace causeway::server

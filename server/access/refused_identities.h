@@ -8,13 +8,12 @@
 #include <set>
 #include <string>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/synchronization/mutex.h"
-#include "common/base/file_version.h"
+#include "common/base/clock.h"
 #include "common/identity/identity.h"
+#include "server/access/watched_list.h"
 
 namespace causeway::server {
 
@@ -24,23 +23,20 @@ absl::StatusOr<std::set<std::string>> ParseRefused(absl::string_view text, const
 // Thread-safe. Looks at its file whenever it is asked.
 class RefusedIdentities {
  public:
-  // The errors of ReadTrustedFile and ParseRefused.
-  static absl::StatusOr<std::unique_ptr<RefusedIdentities>> Open(const std::string& file);
+  // The errors of ReadTrustedFile and ParseRefused. The clock outlives the object.
+  static absl::StatusOr<std::unique_ptr<RefusedIdentities>> Open(
+      const std::string& file, const Clock* clock = Clock::Real());
 
-  // UNAUTHENTICATED for who is on the list, by name or by the certificate
-  // (Certificate::fingerprint; empty: he has shown none). UNAVAILABLE for everybody as long as the
-  // file that there was cannot be read or understood, which the log says.
+  // UNAUTHENTICATED for who is on the list that could be read last, by name or by the certificate
+  // (Certificate::fingerprint; empty: he has shown none). UNAVAILABLE for everybody else as long as
+  // the file cannot be read or understood, which the log says, and for a moment for who was on a
+  // former list (watched_list.h). An empty file refuses nobody.
   absl::Status Check(const Identity& identity, const std::string& fingerprint);
 
  private:
-  explicit RefusedIdentities(std::string file) : file_(std::move(file)) {}
-  absl::Status Load() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  RefusedIdentities(const std::string& file, const Clock* clock);
 
-  const std::string file_;
-  absl::Mutex mutex_;
-  FileVersion version_ ABSL_GUARDED_BY(mutex_);
-  absl::Status readable_ ABSL_GUARDED_BY(mutex_);
-  std::set<std::string> refused_ ABSL_GUARDED_BY(mutex_);
+  WatchedList<std::set<std::string>> list_;
 };
 
 }  // namespace causeway::server

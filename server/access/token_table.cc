@@ -2,9 +2,9 @@
 
 #include <openssl/crypto.h>
 #include <openssl/sha.h>
-#include <sys/stat.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -13,13 +13,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
-#include "common/identity/certificate.h"
-#include "common/telemetry/log.h"
 
 namespace causeway::server {
 namespace {
 
 constexpr size_t kHashBytes = SHA256_DIGEST_LENGTH;
+constexpr char kUnknownToken[] =
+    "the token is unknown or was revoked: ask the coordinator's operator for a new one "
+    "(deploy/make_certificates token)";
 
 absl::StatusOr<TokenEntry> ParseLine(absl::string_view line) {
   const std::vector<absl::string_view> words =
@@ -62,58 +63,50 @@ absl::StatusOr<std::vector<TokenEntry>> ParseTokens(absl::string_view text,
   return entries;
 }
 
-absl::Status TokenTable::Load() {
-  // Before the file is read: what is written in between is read again.
-  version_ = FileVersion::Of(file_);
-  const absl::StatusOr<std::string> text = ReadTrustedFile(file_, /*secret=*/false);
-  if (!text.ok()) {
-    entries_.clear();
-    return text.status();
-  }
-  ASSIGN_OR_RETURN(entries_, ParseTokens(*text, file_));
-  return absl::OkStatus();
-}
+TokenTable::TokenTable(const std::string& file, const Clock* clock)
+    : list_(file, ParseTokens, clock, /*may_be_empty=*/false, "tokens count now",
+            "no token is new until it can be read whole") {}
 
-absl::StatusOr<std::unique_ptr<TokenTable>> TokenTable::Open(const std::string& file) {
-  std::unique_ptr<TokenTable> table(new TokenTable(file));
-  absl::MutexLock lock(&table->mutex_);
-  RETURN_IF_ERROR(table->Load());
+absl::StatusOr<std::unique_ptr<TokenTable>> TokenTable::Open(const std::string& file,
+                                                             const Clock* clock) {
+  std::unique_ptr<TokenTable> table(new TokenTable(file, clock));
+  RETURN_IF_ERROR(table->list_.Open());
   return table;
 }
 
-void TokenTable::LoadIfChanged() {
-  if (FileVersion::Of(file_) == version_) return;
-  const absl::Status loaded = Load();
-  if (loaded.ok()) {
-    Log().info("{} has changed: {} tokens count now", file_, entries_.size());
-  } else {
-    Log().warn("{}; {}", std::string(loaded.message()),
-               entries_.empty() ? "no token counts until it can be read"
-                                : "the former tokens go on counting");
-  }
-}
-
-std::optional<TokenEntry> TokenTable::FindHash(const TokenHash& hash) {
-  std::optional<TokenEntry> found;
-  for (const TokenEntry& entry : entries_) {
-    if (CRYPTO_memcmp(entry.hash.data(), hash.data(), hash.size()) == 0) found = entry;
-  }
-  return found;
-}
-
-std::optional<TokenEntry> TokenTable::Find(absl::string_view token) {
+absl::StatusOr<TokenEntry> TokenTable::Find(absl::string_view token) {
   TokenHash hash;
   SHA256(reinterpret_cast<const uint8_t*>(token.data()), token.size(), hash.data());
-  absl::MutexLock lock(&mutex_);
-  LoadIfChanged();
   return FindHash(hash);
 }
 
-bool TokenTable::Holds(const TokenEntry& entry) {
-  absl::MutexLock lock(&mutex_);
-  LoadIfChanged();
-  const std::optional<TokenEntry> found = FindHash(entry.hash);
-  return found.has_value() && found->identity == entry.identity;
+absl::Status TokenTable::Holds(const TokenEntry& entry) {
+  ASSIGN_OR_RETURN(const TokenEntry found, FindHash(entry.hash));
+  return found.identity == entry.identity ? absl::OkStatus()
+                                          : absl::UnauthenticatedError(kUnknownToken);
+}
+
+absl::StatusOr<TokenEntry> TokenTable::FindHash(const TokenHash& hash) {
+  const auto seen = list_.Look();
+  const auto stands_in = [&hash](const std::vector<TokenEntry>& entries) {
+    std::optional<TokenEntry> found;
+    for (const TokenEntry& entry : entries) {
+      if (CRYPTO_memcmp(entry.hash.data(), hash.data(), hash.size()) == 0) found = entry;
+    }
+    return found;
+  };
+  // A list that is there, but not whole, is about to be: until then the one before it counts. One
+  // that is away says nothing of anybody.
+  const bool is_there = seen.state.ok() || absl::IsInvalidArgument(seen.state);
+  const std::optional<TokenEntry> found = stands_in(*seen.list);
+  if (found.has_value() && is_there) return *found;
+  const bool may_come = std::ranges::any_of(
+      seen.former, [&](const auto& former) { return stands_in(*former).has_value(); });
+  if (seen.state.ok() && !may_come) return absl::UnauthenticatedError(kUnknownToken);
+  return absl::UnavailableError(
+      "the coordinator's list of tokens is away, or is being written, and so it cannot tell "
+      "whether "
+      "this token counts: try again; if that lasts, tell its operator");
 }
 
 }  // namespace causeway::server

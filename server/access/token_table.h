@@ -11,17 +11,15 @@
 #include <array>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/synchronization/mutex.h"
-#include "common/base/file_version.h"
+#include "common/base/clock.h"
 #include "common/identity/identity.h"
+#include "server/access/watched_list.h"
 
 namespace causeway::server {
 
@@ -36,29 +34,27 @@ struct TokenEntry {
 absl::StatusOr<std::vector<TokenEntry>> ParseTokens(absl::string_view text,
                                                     const std::string& file);
 
-// Thread-safe.
+// Thread-safe. Looks at its file whenever it is asked.
 class TokenTable {
  public:
-  // The errors of ReadTrustedFile and ParseTokens.
-  static absl::StatusOr<std::unique_ptr<TokenTable>> Open(const std::string& file);
+  // The errors of ReadTrustedFile and ParseTokens. The clock outlives the object.
+  static absl::StatusOr<std::unique_ptr<TokenTable>> Open(const std::string& file,
+                                                          const Clock* clock = Clock::Real());
 
   // The token's entry. Takes the same time whichever of the tokens it is, or none.
-  // After a change of the file that makes it malformed the former tokens go on counting; when it is
-  // gone or cannot be read, none does. The log says so.
-  std::optional<TokenEntry> Find(absl::string_view token);
-  // Whether what Find returned still stands in the file.
-  bool Holds(const TokenEntry& entry);
+  // UNAUTHENTICATED: it is on no list. A file that is empty or malformed is no list: the last one
+  // that could be read whole counts, and a token that is not on it is UNAVAILABLE. So is every
+  // token while the file is gone or cannot be read, and, for a moment, one that was on a former
+  // list (watched_list.h). The log says so.
+  absl::StatusOr<TokenEntry> Find(absl::string_view token);
+  // OK if what Find returned still stands in the file; its errors.
+  absl::Status Holds(const TokenEntry& entry);
 
  private:
-  explicit TokenTable(std::string file) : file_(std::move(file)) {}
-  absl::Status Load() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void LoadIfChanged() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::optional<TokenEntry> FindHash(const TokenHash& hash) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  TokenTable(const std::string& file, const Clock* clock);
+  absl::StatusOr<TokenEntry> FindHash(const TokenHash& hash);
 
-  const std::string file_;
-  absl::Mutex mutex_;
-  FileVersion version_ ABSL_GUARDED_BY(mutex_);
-  std::vector<TokenEntry> entries_ ABSL_GUARDED_BY(mutex_);
+  WatchedList<std::vector<TokenEntry>> list_;
 };
 
 }  // namespace causeway::server

@@ -164,14 +164,15 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   access.clock = options.clock;
   access.events = options.events;
   if (!options.security.token_file.empty()) {
-    ASSIGN_OR_RETURN(access.tokens, TokenTable::Open(options.security.token_file));
+    ASSIGN_OR_RETURN(access.tokens, TokenTable::Open(options.security.token_file, options.clock));
   }
   if (!options.refused_identities.empty()) {
     if (!security.encrypted) {
       return absl::InvalidArgumentError(
           "--refused_identities without TLS: nobody is told apart; give --tls_cert and --tls_key");
     }
-    ASSIGN_OR_RETURN(access.refused, RefusedIdentities::Open(options.refused_identities));
+    ASSIGN_OR_RETURN(access.refused,
+                     RefusedIdentities::Open(options.refused_identities, options.clock));
   }
   ASSIGN_OR_RETURN(const ConnectionGate::Limits limits,
                    ConnectionLimitsOf(options, coordinator.config()));

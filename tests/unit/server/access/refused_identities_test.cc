@@ -67,6 +67,26 @@ TEST(RefusedIdentities, AListThatIsGoneLetsNobodyInUntilItIsBack) {
   EXPECT_EQ((*list)->Check(kSiteA, "").code(), absl::StatusCode::kUnavailable);
   folder.Write("f", "worker site-a\n");
   EXPECT_EQ((*list)->Check(kSiteA, "").code(), absl::StatusCode::kUnauthenticated);
+  std::filesystem::remove(file);
+  EXPECT_EQ((*list)->Check(kSiteA, "").code(), absl::StatusCode::kUnauthenticated) << "by the last";
+}
+
+TEST(RefusedIdentities, WhoIsTakenOffTheListComesInOnceItHasSettled) {
+  const TestFolder folder;
+  FakeClock clock;
+  const std::string file = folder.Write("f", "worker site-a\nworker site-b\n");
+  const auto list = RefusedIdentities::Open(file, &clock);
+  ASSERT_TRUE(list.ok()) << list.status();
+  // Emptied, or what a copy has written so far: nobody slips in meanwhile.
+  for (const char* text : {"", "worker site-b\n"}) {
+    folder.Write("f", text);
+    EXPECT_EQ((*list)->Check(kSiteA, "").code(), absl::StatusCode::kUnavailable);
+  }
+  clock.Advance(kListSettles);
+  EXPECT_TRUE((*list)->Check(kSiteA, "").ok());
+  folder.Write("f", "");
+  clock.Advance(kListSettles);
+  EXPECT_TRUE((*list)->Check(kSiteA, "").ok()) << "an empty list refuses nobody";
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <filesystem>
 #include <random>
 #include <string>
 
@@ -72,58 +73,115 @@ TEST(TokenTable, KnowsWhoseTokenItIs) {
   ASSERT_TRUE(table.ok()) << table.status();
   EXPECT_EQ((*table)->Find(kSecret)->identity.name, "a");
   EXPECT_EQ((*table)->Find(kOther)->identity.role, Role::kObserver);
-  EXPECT_FALSE((*table)->Find("").has_value());
-  EXPECT_FALSE((*table)->Find(kSecret + "s").has_value());
+  EXPECT_FALSE((*table)->Find("").ok());
+  EXPECT_FALSE((*table)->Find(kSecret + "s").ok());
   // Whoever reads the file cannot use what he has read.
-  EXPECT_FALSE((*table)->Find(HashOf(kSecret)).has_value());
+  EXPECT_FALSE((*table)->Find(HashOf(kSecret)).ok());
 }
 
-TEST(TokenTable, AChangedFileCountsFromTheNextCallOn) {
+absl::StatusCode Code(TokenTable& table, const std::string& token) {
+  return table.Find(token).status().code();
+}
+
+TEST(TokenTable, AChangedFileCountsFromTheNextCallOnAndItsRefusalsAreFinalOnceItHasSettled) {
   const TestFolder folder;
+  FakeClock clock;
   const std::string with = absl::StrCat(HashOf(kSecret), " worker a\n");
-  const std::string file = folder.Write("tokens", with);
-  const auto table = TokenTable::Open(file);
+  const auto table = TokenTable::Open(folder.Write("tokens", with), &clock);
   ASSERT_TRUE(table.ok()) << table.status();
   folder.Write("tokens", absl::StrCat(HashOf(kOther), " worker a\n"));
-  EXPECT_FALSE((*table)->Find(kSecret).has_value());
-  EXPECT_TRUE((*table)->Find(kOther).has_value());
+  EXPECT_EQ(Code(**table, kSecret), absl::StatusCode::kUnavailable) << "its line may still come";
+  EXPECT_EQ(Code(**table, "no token"), absl::StatusCode::kUnauthenticated);
+  EXPECT_TRUE((*table)->Find(kOther).ok());
+  clock.Advance(kListSettles);
+  EXPECT_EQ(Code(**table, kSecret), absl::StatusCode::kUnauthenticated);
   folder.Write("tokens", "# nobody\n");
-  EXPECT_FALSE((*table)->Find(kOther).has_value());
+  EXPECT_EQ(Code(**table, kOther), absl::StatusCode::kUnavailable);
+  clock.Advance(kListSettles);
+  EXPECT_EQ(Code(**table, kOther), absl::StatusCode::kUnauthenticated);
   folder.Write("tokens", with);
-  EXPECT_TRUE((*table)->Find(kSecret).has_value());
+  EXPECT_TRUE((*table)->Find(kSecret).ok());
 }
 
 TEST(TokenTable, WhatWasFoundIsHeldUntilItsLineIsGoneOrMeansSomebodyElse) {
   const TestFolder folder;
+  FakeClock clock;
   const std::string both =
       absl::StrCat(HashOf(kSecret), " worker a\n", HashOf(kOther), " worker b\n");
-  const std::string file = folder.Write("tokens", both);
-  const auto table = TokenTable::Open(file);
+  const auto table = TokenTable::Open(folder.Write("tokens", both), &clock);
   ASSERT_TRUE(table.ok()) << table.status();
   const TokenEntry a = *(*table)->Find(kSecret);
   const TokenEntry b = *(*table)->Find(kOther);
-  EXPECT_TRUE((*table)->Holds(a));
+  EXPECT_TRUE((*table)->Holds(a).ok());
   folder.Write("tokens", absl::StrCat("# moved\n", HashOf(kOther), " worker b\n"));
-  EXPECT_FALSE((*table)->Holds(a));
-  EXPECT_TRUE((*table)->Holds(b));
+  EXPECT_EQ((*table)->Holds(a).code(), absl::StatusCode::kUnavailable);
+  clock.Advance(kListSettles);
+  EXPECT_EQ((*table)->Holds(a).code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_TRUE((*table)->Holds(b).ok());
   folder.Write("tokens", absl::StrCat(HashOf(kOther), " observer b-and-more\n"));
-  EXPECT_FALSE((*table)->Holds(b));
+  EXPECT_EQ((*table)->Holds(b).code(), absl::StatusCode::kUnauthenticated);
 }
 
-TEST(TokenTable, AFileThatBreaksDoesNotLockEverybodyOutButOneThatIsGoneDoes) {
+// As cp and scp write, in pieces: nobody who is on the list before and after it is refused for
+// good.
+TEST(TokenTable, AListThatIsBeingWrittenRefusesNobodyForGood) {
   const TestFolder folder;
+  FakeClock clock;
+  const std::string text =
+      absl::StrCat(HashOf(kSecret), " worker a\n", HashOf(kOther), " worker b-and-more\n");
+  const auto table = TokenTable::Open(folder.Write("tokens", text), &clock);
+  ASSERT_TRUE(table.ok()) << table.status();
+  const TokenEntry b = *(*table)->Find(kOther);
+  for (size_t bytes = 0; bytes <= text.size(); ++bytes) {
+    folder.Write("tokens", text.substr(0, bytes));
+    const bool is_cut = bytes > text.find('\n') && bytes < text.size();
+    EXPECT_TRUE((*table)->Find(kSecret).ok()) << bytes;
+    EXPECT_EQ(Code(**table, kOther),
+              is_cut ? absl::StatusCode::kUnavailable : absl::StatusCode::kOk)
+        << bytes;
+    EXPECT_EQ((*table)->Holds(b).code(), Code(**table, kOther)) << bytes;
+    clock.Advance(absl::Milliseconds(10));
+  }
+}
+
+TEST(TokenTable, AListThatStaysEmptyOrMalformedLeavesTheLastOneInForce) {
+  const TestFolder folder;
+  FakeClock clock;
+  const std::string text = absl::StrCat(HashOf(kSecret), " worker a\n");
+  const auto table = TokenTable::Open(folder.Write("tokens", text), &clock);
+  ASSERT_TRUE(table.ok()) << table.status();
+  for (const std::string& broken : {std::string(), text.substr(0, 40)}) {
+    folder.Write("tokens", broken);
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_TRUE((*table)->Find(kSecret).ok());
+      EXPECT_EQ(Code(**table, kOther), absl::StatusCode::kUnavailable) << "it may be a new one";
+      clock.Advance(absl::Hours(1));
+    }
+  }
+  // A last line without an end counts once nothing has come for a while.
+  folder.Write("tokens", absl::StrCat(HashOf(kOther), " worker b"));
+  EXPECT_TRUE((*table)->Find(kSecret).ok());
+  clock.Advance(kListSettles);
+  EXPECT_EQ((*table)->Find(kOther)->identity.name, "b");
+  EXPECT_EQ(Code(**table, kSecret), absl::StatusCode::kUnauthenticated);
+}
+
+TEST(TokenTable, WhoRemovesTheListLetsNobodyInUntilItIsBack) {
+  const TestFolder folder;
+  FakeClock clock;
   const std::string text = absl::StrCat(HashOf(kSecret), " worker a\n");
   const std::string file = folder.Write("tokens", text);
-  const auto table = TokenTable::Open(file);
+  const auto table = TokenTable::Open(file, &clock);
   ASSERT_TRUE(table.ok()) << table.status();
-  folder.Write("tokens", text.substr(0, 40));
-  EXPECT_TRUE((*table)->Find(kSecret).has_value());
   std::filesystem::remove(file);
-  EXPECT_FALSE((*table)->Find(kSecret).has_value()) << "who removes the list lets nobody in";
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(Code(**table, kSecret), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(Code(**table, kOther), absl::StatusCode::kUnavailable);
+    clock.Advance(absl::Hours(1));
+  }
   folder.Write("tokens", text);
-  EXPECT_TRUE((*table)->Find(kSecret).has_value());
-  folder.Write("tokens", absl::StrCat(HashOf(kOther), " worker a\n"));
-  EXPECT_FALSE((*table)->Find(kSecret).has_value());
+  EXPECT_TRUE((*table)->Find(kSecret).ok());
+  EXPECT_EQ(Code(**table, kOther), absl::StatusCode::kUnauthenticated);
 }
 
 TEST(TokenTable, FilesThatOthersMayWriteAreRefused) {

@@ -1,0 +1,125 @@
+// A list in a file that its operator changes while it is used. `cp` and `scp` empty a file before
+// they write it, and editors may take it away for a moment. So what a changed file says is final
+// only once the file has been as it is for a while; until then who is on the list that was there
+// before and not on this one cannot be told apart from who is about to come.
+#ifndef CAUSEWAY_SERVER_ACCESS_WATCHED_LIST_H_
+#define CAUSEWAY_SERVER_ACCESS_WATCHED_LIST_H_
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/base/file_version.h"
+#include "common/identity/certificate.h"
+#include "common/telemetry/log.h"
+
+namespace causeway::server {
+
+// For so long after it was seen to change a list may be one that is being written.
+inline constexpr absl::Duration kListSettles = absl::Seconds(5);
+
+// Thread-safe.
+template <typename List>
+class WatchedList {
+ public:
+  // INVALID_ARGUMENT for a text that is no whole list.
+  using Parse = absl::StatusOr<List> (*)(absl::string_view text, const std::string& file);
+
+  struct Seen {
+    std::shared_ptr<const List> list;  // The last one that could be read whole.
+    // Those before it, as long as it may be a part of a list that is being written.
+    std::vector<std::shared_ptr<const List>> former;
+    // NOT_FOUND and the other errors of ReadTrustedFile; INVALID_ARGUMENT if the file, as it is, is
+    // no whole list.
+    absl::Status state;
+  };
+
+  // may_be_empty: a file of no bytes is a whole list. `counts` ends the line of the log about a
+  // list that has changed ("27 tokens count now"), and `otherwise` that about one that is none. The
+  // clock outlives the list.
+  WatchedList(std::string file, Parse parse, const Clock* clock, bool may_be_empty,
+              std::string counts, std::string otherwise)
+      : file_(std::move(file)),
+        parse_(parse),
+        clock_(clock),
+        may_be_empty_(may_be_empty),
+        counts_(std::move(counts)),
+        otherwise_(std::move(otherwise)) {}
+
+  // The first time: the errors of ReadTrustedFile and of parsing.
+  absl::Status Open() {
+    absl::MutexLock lock(&mutex_);
+    Load();
+    return seen_.state;
+  }
+
+  // Looks at the file, and reads it if it has changed.
+  Seen Look() {
+    absl::MutexLock lock(&mutex_);
+    const bool changed = FileVersion::Of(file_) != version_;
+    if (changed) changed_ = clock_->Monotonic();
+    const bool settled = clock_->Monotonic() - changed_ >= kListSettles;
+    if (changed) {
+      Load();
+      if (seen_.state.ok()) {
+        Log().info("{} has changed: {} {}", file_, seen_.list->size(), counts_);
+      } else {
+        Log().error("{}; {}", std::string(seen_.state.message()), otherwise_);
+      }
+    } else if (settled && unfinished_) {
+      Load();
+    }
+    if (settled && seen_.state.ok()) seen_.former.clear();
+    return seen_;
+  }
+
+ private:
+  void Load() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const bool first = seen_.list == nullptr;
+    unfinished_ = false;
+    // Before the file is read: what is written in between is read again.
+    version_ = FileVersion::Of(file_);
+    const absl::StatusOr<std::string> text = version_.size == 0 && may_be_empty_
+                                                 ? absl::StatusOr<std::string>(std::string())
+                                                 : ReadTrustedFile(file_, /*secret=*/false);
+    seen_.state = text.status();
+    if (!text.ok()) return;
+    absl::StatusOr<List> list = parse_(*text, file_);
+    seen_.state = list.status();
+    if (!list.ok()) return;
+    if (!first && !text->empty() && text->back() != '\n' &&
+        clock_->Monotonic() - changed_ < kListSettles) {
+      unfinished_ = true;
+      seen_.state =
+          absl::InvalidArgumentError(absl::StrCat(file_, ": its last line has no end yet"));
+      return;
+    }
+    if (!first) seen_.former.push_back(std::move(seen_.list));
+    seen_.list = std::make_shared<const List>(*std::move(list));
+  }
+
+  const std::string file_;
+  const Parse parse_;
+  const Clock* const clock_;
+  const bool may_be_empty_;
+  const std::string counts_;
+  const std::string otherwise_;
+  absl::Mutex mutex_;
+  FileVersion version_ ABSL_GUARDED_BY(mutex_);
+  absl::Duration changed_ ABSL_GUARDED_BY(mutex_) = -absl::InfiniteDuration();
+  bool unfinished_ ABSL_GUARDED_BY(mutex_) = false;  // It parses, but its last line has no end.
+  Seen seen_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_ACCESS_WATCHED_LIST_H_
