@@ -1,4 +1,8 @@
 // The one border between absl::Status and grpc::Status: the codes are the same, the numbers too.
+//
+// A status that a peer of ours has sent carries a mark, which proxies pass on. gRPC and proxies
+// make statuses themselves where a call cannot be carried to its end: these have none, and tell of
+// the way, whatever their code says. session.proto has the mark's bytes.
 #ifndef CAUSEWAY_COMMON_RPC_STATUS_H_
 #define CAUSEWAY_COMMON_RPC_STATUS_H_
 
@@ -8,8 +12,17 @@
 
 namespace causeway {
 
+// With the mark.
 grpc::Status ToGrpcStatus(const absl::Status& status);
+
+// The peer's answer as it is. Without the mark it is MadeOnTheWay, and UNAVAILABLE in place of a
+// code that a peer means for good (UNKNOWN, INTERNAL, UNIMPLEMENTED, UNAUTHENTICATED,
+// PERMISSION_DENIED); the message then has that code, and what to look at. Codes that neither gRPC
+// nor proxies make are a peer's in any case: one of a release before the mark.
 absl::Status FromGrpcStatus(const grpc::Status& status);
+
+// Whether gRPC or a proxy made it, and not the peer.
+bool MadeOnTheWay(const absl::Status& status);
 
 // Errors after which the same call may succeed: the connection or the peer was away, or asked for
 // patience. All others are final. CANCELLED is among them: a server that stops cancels its calls;

@@ -10,7 +10,7 @@
 namespace causeway {
 
 // Raised by every change that an older peer would misunderstand. Compared at every join.
-inline constexpr uint32_t kWireVersion = 4;
+inline constexpr uint32_t kWireVersion = 5;
 
 inline constexpr char kSoftwareVersion[] = "0.1.0";
 

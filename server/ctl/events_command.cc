@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/status.h"
 #include "server/ctl/event_cursor.h"
 #include "server/ctl/event_text.h"
 
@@ -65,7 +66,7 @@ absl::Status EventsCommand(RunAdmin& run, const EventsOptions& options) {
       for (const v1::RunEvent& event : news->events) {
         options.print(options.json ? EventJson(event) : EventText(event, zone));
       }
-    } else if (first || !IsNoAnswer(news.status())) {
+    } else if (first || !IsRetryable(news.status())) {
       return news.status();
     } else if (run_is_over) {
       return absl::OkStatus();

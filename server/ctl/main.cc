@@ -17,6 +17,7 @@
 #include "common/params/run_config.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/security_flags.h"
+#include "common/rpc/status.h"
 #include "common/transfer/wire.h"
 #include "nlohmann/json.hpp"
 #include "server/ctl/config_command.h"
@@ -193,7 +194,7 @@ int Watch(RunAdmin& run) {
       answered = true;
       last_answer = absl::Now();
       all_steps_done = status->run_step() >= status->config().train().steps();
-    } else if (!answered || !IsNoAnswer(status.status())) {
+    } else if (!answered || !IsRetryable(status.status())) {
       return Report(status.status());
     } else if (all_steps_done) {
       if (!json) Print("all steps were done, and the coordinator has ended\n");

@@ -154,12 +154,13 @@ absl::StatusOr<v1::ShardWelcome> LeadLink::AskOnce(absl::Time deadline) {
         Annotate(FromGrpcStatus(stream->Finish()), absl::StrCat("the lead at ", lead_)));
     return order.welcome();
   }
-  const absl::Status status = FromGrpcStatus(stream->Finish());
-  if (absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status)) return status;
-  if (absl::IsUnimplemented(status)) {
+  const grpc::Status end = stream->Finish();
+  if (end.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
     return absl::FailedPreconditionError(
         absl::StrCat("the coordinator at ", lead_, " has no shards: start it with --shards"));
   }
+  const absl::Status status = FromGrpcStatus(end);
+  if (absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status)) return status;
   return Annotate(status, absl::StrCat("the lead at ", lead_));
 }
 

@@ -5,7 +5,8 @@ on the same windows of the data, each once. Every second run has an overlap that
 H - 1): the run in peace then merges by the records of the other one's workers. With --region two of
 the workers are the sites of a region, which may die as well, and every tier must publish those bits.
 With --shards the run's fragments lie in three coordinators, of which each may die, and the run in
-peace has one.
+peace has one. With --proxy an HTTP/2 proxy stands before every coordinator, which lives on and ends
+calls in its own words.
 
 One run per codec in turn, until enough processes have died. Prints a summary; exit status 1 if any
 run was not equal, lost a contribution, or stood still.
@@ -26,6 +27,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "integration"))
 
 from cluster import COORDINATOR, MODEL, free_port, json_lines, run_tool  # noqa: E402
+from http_proxies import HttpProxy, program  # noqa: E402
 from proxy import Proxy  # noqa: E402
 from regions import Tree  # noqa: E402
 from shards import Sharded  # noqa: E402
@@ -162,7 +164,7 @@ def quiet_run(settings, kind, records=None):
 class DisturbedRun:
     """One run, and the faults that are thrown at it."""
 
-    def __init__(self, cluster, settings, kind, chance, tally, wanted):
+    def __init__(self, cluster, settings, kind, chance, tally, wanted, proxy=None):
         self.cluster = cluster
         self.kind = kind
         self.coordinators = kind.coordinators
@@ -176,10 +178,12 @@ class DisturbedRun:
         self.ports = {name: free_port() for name in self.coordinators}
         self.config = cluster.folder / "run.textproto"
         self.config.write_text(MODEL + settings)
-        self.proxies = {name: Proxy(self.ports[REGION if kind.in_region(name) else "coordinator"])
+        self.fronts = [HttpProxy(cluster, proxy, f"127.0.0.1:{port}") for port in self.ports.values() if proxy]
+        to = dict(zip(self.ports, [front.port for front in self.fronts] or self.ports.values()))
+        self.proxies = {name: Proxy(to[REGION if kind.in_region(name) else "coordinator"])
                         for name in [*WORKERS, *self.coordinators[1:]]}
         # The workers' way to a shard.
-        self.proxies.update({f"to {name}": Proxy(self.ports[name])
+        self.proxies.update({f"to {name}": Proxy(to[name])
                              for name in self.coordinators if name in SHARDS})
         self.processes = {}
         self.armed = {}  # Process name -> the crash point that it will die at.
@@ -303,6 +307,9 @@ class DisturbedRun:
                 status = "nothing: it still runs"
             if status not in (0, -9):
                 raise Failure(f"{name} ended with {status}:\n{process.log()[-3000:]}")
+        for front in self.fronts:
+            if front.process.child.poll() is not None:
+                raise Failure(f"the proxy ended:\n{front.process.log()[-3000:]}")
         for proxy in self.proxies.values():
             proxy.stop()
 
@@ -330,8 +337,12 @@ def main():
     kinds.add_argument("--shards", dest="kind", action="store_const", const="shards",
                        help="a lead and two shards have the run's fragments")
     parser.set_defaults(kind="one")
+    parser.add_argument("--proxy", choices=["nginx", "haproxy"], help="stands before every coordinator")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     arguments = parser.parse_args()
+    if arguments.proxy and program(arguments.proxy) is None:
+        print(f"skipped: there is no {arguments.proxy} that works here; Debian's package {arguments.proxy} has it")
+        return 77
     kind = Kind(arguments.kind)
     chance = random.Random(arguments.seed)
     tally = collections.Counter()
@@ -350,7 +361,7 @@ def main():
         with kind.cluster() as cluster:
             try:
                 run = DisturbedRun(cluster, settings, kind, chance, tally,
-                                   arguments.kills - total["kills"])
+                                   arguments.kills - total["kills"], arguments.proxy)
                 run.run()
                 found = hashes(cluster, kind)
                 expected, windows = quiet_run(settings, kind,

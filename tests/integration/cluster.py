@@ -113,9 +113,9 @@ class Cluster:
     def out(self, worker):
         return self.folder / worker
 
-    def start_coordinator(self, settings, *flags):
+    def start_coordinator(self, settings, *flags, model=MODEL):
         config = self.folder / "run.textproto"
-        config.write_text(MODEL + settings)
+        config.write_text(model + settings)
         self.coordinator = self.start(
             "coordinator.log", COORDINATOR, "serve", f"--run_dir={self.folder / 'coordinator'}",
             f"--config={config}", "--listen=127.0.0.1:0",

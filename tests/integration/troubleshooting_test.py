@@ -60,6 +60,8 @@ ELSEWHERE = {
         '... the tensor "..." is ...; F32, BF16 and F16 are read',
         "this is a run of tensors (...", "this run waits for the first site to bring its model",
         "the run waits for the first site to bring its model"],
+    "a proxy (tests/integration/proxies_test.py, tests/unit/common/rpc)": [
+        "a proxy on the way ...", "whatever answers there is no coordinator", "no coordinator's own answer: ..."],
     "another client than causewayctl": ["give either at_step or at_tokens, not both"],
     "a member that lies, a broken disk or a copy of a run (tests/security, tests/unit/server)": [
         "the certificate of ... ended at ...",
@@ -290,7 +292,9 @@ class TroubleshootingTest(unittest.TestCase):
             kept = stale.read_bytes()
             make(cluster, "token", "worker", "a", "--force")
             stale.write_bytes(kept)
-            self.train(cluster, "the token is unknown or was revoked", *token("a"), id="a")
+            self.train(cluster, "the coordinator's list of tokens is away, or is being written", *token("a"), id="a",
+                       connect_timeout="1s", status=1)
+            self.train(cluster, "the token is unknown or was revoked", *token("a"), id="a", connect_timeout="1m")
 
     def test_too_much_of_one_peer(self):
         with Cluster() as cluster, contextlib.ExitStack() as crowd:

@@ -1,7 +1,11 @@
 #include "common/rpc/status.h"
 
+#include <map>
 #include <string>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace causeway {
@@ -17,6 +21,62 @@ TEST(ToGrpcStatus, EveryCodeGoesOverAndComesBack) {
   }
   EXPECT_TRUE(ToGrpcStatus(absl::OkStatus()).ok());
   EXPECT_TRUE(FromGrpcStatus(grpc::Status::OK).ok());
+}
+
+grpc::Status OnTheWay(absl::StatusCode code, const std::string& message = "no words") {
+  return {static_cast<grpc::StatusCode>(code), message};
+}
+
+TEST(FromGrpcStatus, WithoutTheMarkOnlyCodesThatNoProxyMakesAreThePeers) {
+  using enum absl::StatusCode;
+  // As the code and whether it passes; not those that a peer alone can mean.
+  const std::map<absl::StatusCode, absl::StatusCode> made = {
+      {kCancelled, kCancelled},
+      {kUnknown, kUnavailable},
+      {kDeadlineExceeded, kDeadlineExceeded},
+      {kResourceExhausted, kResourceExhausted},
+      {kPermissionDenied, kUnavailable},
+      {kUnimplemented, kUnavailable},
+      {kInternal, kUnavailable},
+      {kUnavailable, kUnavailable},
+      {kUnauthenticated, kUnavailable}};
+  for (int number = 1; number <= 16; ++number) {
+    const auto code = static_cast<absl::StatusCode>(number);
+    const absl::Status status = FromGrpcStatus(OnTheWay(code));
+    const auto expected = made.find(code);
+    EXPECT_EQ(MadeOnTheWay(status), expected != made.end()) << status;
+    EXPECT_EQ(status.code(), expected == made.end() ? code : expected->second) << status;
+    EXPECT_EQ(IsRetryable(status), expected != made.end()) << status;
+    EXPECT_FALSE(MadeOnTheWay(FromGrpcStatus(ToGrpcStatus({code, "no words"}))));
+  }
+}
+
+TEST(FromGrpcStatus, TheMarkIsThatOfTheCodeAndNobodyElsesDetails) {
+  // google.rpc.Status {code: 13, message: "causeway"}.
+  EXPECT_EQ(ToGrpcStatus(absl::InternalError("")).error_details(),
+            absl::StrCat("\x08\x0d\x12\x08", "causeway"));
+  const std::vector<std::string> others = {absl::StrCat("\x08\x0c\x12\x08", "causeway"),
+                                           absl::StrCat("\x08\x0d\x12\x05", "envoy"), ""};
+  for (const std::string& details : others) {
+    EXPECT_TRUE(MadeOnTheWay(FromGrpcStatus({grpc::StatusCode::INTERNAL, "", details})));
+  }
+}
+
+TEST(FromGrpcStatus, WhatTheWayMadeSaysWhatToLookAt) {
+  using ::testing::HasSubstr;
+  const auto text = [](absl::StatusCode code, const std::string& words) {
+    return std::string(FromGrpcStatus(OnTheWay(code, words)).message());
+  };
+  EXPECT_THAT(text(absl::StatusCode::kUnknown, "Received http2 header with status: 413"),
+              testing::AllOf(HasSubstr("UNKNOWN"), HasSubstr("client_max_body_size 0")));
+  EXPECT_THAT(text(absl::StatusCode::kInternal, "Received RST_STREAM with error code 2"),
+              testing::AllOf(HasSubstr("INTERNAL"), HasSubstr("its connection to the coordinator"),
+                             HasSubstr("client_max_body_size 0")));
+  EXPECT_THAT(text(absl::StatusCode::kUnimplemented, "Received http2 header with status: 404"),
+              HasSubstr("no coordinator"));
+  EXPECT_THAT(text(absl::StatusCode::kUnauthenticated, "a certificate, please"),
+              testing::AllOf(HasSubstr("UNAUTHENTICATED: a certificate, please"),
+                             HasSubstr("an older release")));
 }
 
 TEST(ToGrpcStatus, CodesAreMappedByNameToo) {

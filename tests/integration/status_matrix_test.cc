@@ -1,0 +1,308 @@
+// What becomes of a member when a call of its ends with some status: for every RPC, moment and
+// code, made by a proxy on the way or said by the coordinator. Nothing that a proxy can make ends
+// anybody; what the coordinator means for good ends a member in the coordinator's own words.
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "common/client/grpc_exchange.h"
+#include "common/client/session.h"
+#include "common/params/run_config.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/core/waiting_coordinator.h"
+#include "server/ctl/run_admin.h"
+#include "server/service/coordinator_server.h"
+#include "server/standby_rpc/follower.h"
+#include "server/store/memory_store.h"
+#include "tests/unit/common/rpc/faulty_proxy.h"
+#include "tests/unit/server/service/secure_run.h"
+#include "worker/link/bring_model.h"
+#include "worker/preflight/coordinator_checks.h"
+#include "worker/preflight/link_rate.h"
+
+namespace causeway {
+namespace {
+
+using server::CoordinatorServer;
+using server::SmallRun;
+using ::testing::HasSubstr;
+using Moment = FaultyProxy::Moment;
+using enum absl::StatusCode;
+
+constexpr char kWords[] = "words of whoever ended it";
+
+// What may come of an error.
+enum class Then {
+  kGoesOn,  // The call is made again, and nothing is lost.
+  kEnds,    // The member ends, with that code and those words.
+};
+
+struct Column {
+  absl::StatusCode code;
+  Then made_on_the_way;
+  Then said_by_the_coordinator;
+};
+// gRPC and proxies make none of those that end a member in both columns.
+constexpr Column kColumns[] = {
+    {kCancelled, Then::kGoesOn, Then::kGoesOn},
+    {kUnknown, Then::kGoesOn, Then::kEnds},
+    {kInvalidArgument, Then::kEnds, Then::kEnds},
+    {kDeadlineExceeded, Then::kGoesOn, Then::kGoesOn},
+    {kNotFound, Then::kEnds, Then::kEnds},
+    {kAlreadyExists, Then::kEnds, Then::kEnds},
+    {kPermissionDenied, Then::kGoesOn, Then::kEnds},
+    {kResourceExhausted, Then::kGoesOn, Then::kGoesOn},
+    {kFailedPrecondition, Then::kEnds, Then::kEnds},
+    {kAborted, Then::kEnds, Then::kEnds},
+    {kOutOfRange, Then::kEnds, Then::kEnds},
+    {kUnimplemented, Then::kGoesOn, Then::kEnds},
+    {kInternal, Then::kGoesOn, Then::kEnds},
+    {kUnavailable, Then::kGoesOn, Then::kGoesOn},
+    {kDataLoss, Then::kEnds, Then::kEnds},
+    {kUnauthenticated, Then::kGoesOn, Then::kEnds},
+};
+
+std::unique_ptr<CoordinatorServer> Serve(server::Coordinator& coordinator) {
+  CoordinatorServer::Options options;
+  options.address = "127.0.0.1:0";
+  return CoordinatorServer::Start(options, coordinator).value();
+}
+
+std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address, int connection = 0) {
+  return MakeChannel(address, connection, ChannelSecurity::Plaintext());
+}
+
+// Calls `live` for every column and both sources. It gets the status that a call is to end with,
+// what is expected of it, and returns what the member ended in.
+void ForEveryStatus(
+    const std::function<absl::Status(const grpc::Status& fault, Then expected)>& live) {
+  for (const Column& column : kColumns) {
+    for (const bool on_the_way : {true, false}) {
+      const absl::Status said(column.code, kWords);
+      grpc::Status fault = ToGrpcStatus(said);
+      if (on_the_way) fault = {fault.error_code(), fault.error_message()};
+      const Then expected = on_the_way ? column.made_on_the_way : column.said_by_the_coordinator;
+      const absl::Status end = live(fault, expected);
+      SCOPED_TRACE(absl::StrCat(said.ToString(), on_the_way ? ", made on the way" : ", said", ": ",
+                                end.ToString()));
+      EXPECT_EQ(end.code(), expected == Then::kGoesOn ? kOk : column.code);
+      const bool has_words = absl::StrContains(end.message(), kWords);
+      EXPECT_TRUE(expected == Then::kGoesOn || has_words);
+    }
+  }
+}
+
+// A worker from the first call to the good-bye, with one round.
+absl::Status LiveAsWorker(SmallRun& run, const std::string& address, Then expected) {
+  const auto stub = v1::Session::NewStub(ChannelTo(address));
+  const auto described = DescribeRun(*stub, address, absl::Minutes(1));
+  if (!described.ok()) return described.status();
+  Session::Options options;
+  options.stub = stub.get();
+  options.join = server::MakeJoin(run.coordinator(), "a").join();
+  options.progress.set_checkpoint_step(-1);
+  auto session = Session::Attach(std::move(options));
+  if (!session.ok()) return session.status();
+  // As RunMember: whatever ends the session ends what waits for the coordinator.
+  absl::Notification failed;
+  Link::Options of_link;
+  of_link.make_channel = [&](int lane) { return ChannelTo(address, 1 + lane); };
+  of_link.connections = 1;
+  Link link(std::move(of_link));
+  GrpcExchange exchange({.link = &link,
+                         .session = session->get(),
+                         .plan = &run.coordinator().plan(),
+                         .run_id = server::kRunId,
+                         .worker_id = "a",
+                         .sync = run.coordinator().config().sync()});
+  (*session)->OnFailure([&](const absl::Status&) {
+    exchange.Cancel();
+    failed.Notify();
+  });
+  const auto train = [&]() -> absl::Status {
+    const auto state = exchange.PullState(0);
+    if (!state.ok()) return state.status();
+    (*session)->Ready(0, /*anew=*/true);
+    const auto orders = (*session)->WaitForGo(absl::InfiniteDuration());
+    if (!orders.ok()) return orders.status();
+    const server::Delta delta = server::MakeDelta(1, run.initial());
+    const auto object = std::make_shared<std::vector<uint8_t>>(delta.object);
+    Contribution contribution;
+    contribution.round = 1;
+    contribution.tokens = 10;
+    contribution.send_step = 5;
+    contribution.object = *object;
+    contribution.owner = object;
+    return exchange.PushAndPull(contribution, [](const absl::Status&) {}).status();
+  };
+  absl::Status status = train();
+  // What ends the session may come after all that was asked for.
+  if (expected == Then::kEnds && (status.ok() || absl::IsCancelled(status))) {
+    failed.WaitForNotification();
+  }
+  if (const auto orders = (*session)->orders(); !orders.ok()) status = orders.status();
+  (*session)->Leave(v1::Leave::FINISHED, "");
+  return status;
+}
+
+using Case = std::pair<const char*, Moment>;
+class StatusMatrix : public ::testing::TestWithParam<Case> {};
+
+TEST_P(StatusMatrix, AWorkerGoesOnOrEndsInTheCoordinatorsWords) {
+  ForEveryStatus([&](const grpc::Status& fault, Then expected) {
+    SmallRun run;
+    const auto server = Serve(run.coordinator());
+    FaultyProxy proxy(absl::StrCat("127.0.0.1:", server->port()));
+    proxy.Fail(absl::StrCat("/causeway.v1.", GetParam().first), GetParam().second, fault);
+    const absl::Status end = LiveAsWorker(run, proxy.address(), expected);
+    EXPECT_TRUE(proxy.Failed());
+    EXPECT_TRUE(run.coordinator().Shutdown().ok());
+    server->Stop(absl::Seconds(5));
+    return end;
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(OfWorkers, StatusMatrix,
+                         ::testing::Values(Case("Session/Describe", Moment::kAtOnce),
+                                           Case("Session/Describe", Moment::kInsteadOfIt),
+                                           Case("Session/Attach", Moment::kAtOnce),
+                                           Case("Session/Attach", Moment::kAfterAnswer),
+                                           Case("Session/Attach", Moment::kInsteadOfIt),
+                                           Case("Exchange/Carry", Moment::kAtOnce),
+                                           Case("Exchange/Carry", Moment::kAfterAnswer),
+                                           Case("Exchange/Carry", Moment::kInsteadOfIt)));
+
+TEST(StatusMatrixOfPages, APageOfAProxysIsNoMessageOfTheCoordinators) {
+  for (const char* const method : {"Session/Attach", "Exchange/Carry"}) {
+    SmallRun run;
+    const auto server = Serve(run.coordinator());
+    FaultyProxy proxy(absl::StrCat("127.0.0.1:", server->port()));
+    proxy.Fail(absl::StrCat("/causeway.v1.", method), Moment::kWithAPage,
+               {grpc::StatusCode::UNKNOWN, kWords});
+    const absl::Status end = LiveAsWorker(run, proxy.address(), Then::kGoesOn);
+    EXPECT_TRUE(proxy.Failed());
+    EXPECT_TRUE(end.ok()) << method << ": " << end;
+    EXPECT_TRUE(run.coordinator().Shutdown().ok());
+    server->Stop(absl::Seconds(5));
+  }
+}
+
+// As ArenaSite does: describes the run again after what passes, until it has its model.
+TEST(StatusMatrixOfModels, ASiteBringsItsModelOrEndsInTheCoordinatorsWords) {
+  v1::RunConfig config = *ParseRunConfig(
+      "sync { fragments: 1 } membership { start_workers: 1 max_workers: 1 }", "test");
+  ASSERT_TRUE(CompleteRunConfig(config, ModelIs::kStillToCome).ok());
+  const std::vector<float> values(1000, 0.5F);
+  worker::ModelToBring model;
+  model.run_id = "any-1";
+  model.worker_id = "a";
+  v1::TensorTable::Tensor& tensor = *model.tensors.add_tensor();
+  tensor.set_name("all");
+  tensor.add_shape(std::ssize(values));
+  model.values = [&](int) { return std::span<const float>(values); };
+  for (const Moment moment : {Moment::kAtOnce, Moment::kInsteadOfIt}) {
+    ForEveryStatus([&](const grpc::Status& fault, Then expected) {
+      server::MemoryStore store;
+      server::WaitingCoordinator waiting(
+          config, "any-1", [&](const server::BroughtModel& brought, std::vector<float> initial) {
+            server::Coordinator::Options options;
+            options.config = brought.config;
+            options.run_id = "any-1";
+            options.initial_parameters = std::move(initial);
+            options.clock = Clock::Real();
+            options.store = &store;
+            return server::Coordinator::Create(std::move(options));
+          });
+      const auto server = Serve(waiting);
+      FaultyProxy proxy(absl::StrCat("127.0.0.1:", server->port()));
+      proxy.Fail("/causeway.v1.Session/BringModel", moment, fault);
+      const auto stub = v1::Session::NewStub(ChannelTo(proxy.address()));
+      absl::Status end;
+      do {
+        end = worker::BringModel(*stub, model);
+      } while (IsRetryable(end));
+      EXPECT_TRUE(proxy.Failed());
+      EXPECT_EQ(waiting.Describe().awaits_model(),
+                expected == Then::kEnds && moment == Moment::kAtOnce);
+      EXPECT_TRUE(waiting.Shutdown().ok());
+      server->Stop(absl::Seconds(5));
+      // The answer that was lost had been OK; the next one says that the run has its model.
+      return absl::IsAlreadyExists(end) && end.message() != kWords ? absl::OkStatus() : end;
+    });
+  }
+}
+
+// These are asked once, and whoever asked reads the answer; who watches or follows asks again after
+// what passes.
+TEST(StatusMatrixOfLines, AnOperatorAStandbyAndThePreflightHearTheTruth) {
+  SmallRun run;
+  const auto server = Serve(run.coordinator());
+  const std::string target = absl::StrCat("127.0.0.1:", server->port());
+  using Ask = std::function<absl::Status(const std::string& address)>;
+  const auto admin = [](auto call) -> Ask {
+    return [call](const std::string& address) {
+      server::RunAdmin of(address, address, ChannelSecurity::Plaintext(), absl::Minutes(1));
+      return call(of);
+    };
+  };
+  const std::vector<std::pair<std::string, Ask>> asked = {
+      {"Admin/GetStatus", admin([](auto& of) { return of.GetStatus().status(); })},
+      {"Admin/ListEvents", admin([](auto& of) { return of.ListEvents(0).status(); })},
+      {"Admin/Pause", admin([](auto& of) { return of.Pause(""); })},
+      {"Admin/Resume", admin([](auto& of) { return of.Resume(); })},
+      {"Admin/Drain", admin([](auto& of) { return of.Drain("a"); })},
+      {"Admin/Reject", admin([](auto& of) { return of.Reject({}); })},
+      {"Admin/Stop", admin([](auto& of) { return of.Stop(9, 0); })},
+      {"Standby/Follow",
+       [](const std::string& address) {
+         return server::AskForRun(ChannelTo(address), "spare", absl::Minutes(1)).status();
+       }},
+      {"Probe/Echo", [](const std::string& address) {
+         const auto stub = v1::Probe::NewStub(ChannelTo(address));
+         return worker::MeasureEcho(*stub, "a", 1, absl::Minutes(1)).status();
+       }}};
+  for (const auto& [method, ask] : asked) {
+    for (const Column& column : kColumns) {
+      for (const bool on_the_way : {true, false}) {
+        FaultyProxy proxy(target);
+        grpc::Status fault = ToGrpcStatus(absl::Status(column.code, kWords));
+        if (on_the_way) fault = {fault.error_code(), fault.error_message()};
+        proxy.Fail(absl::StrCat("/causeway.v1.", method), Moment::kAtOnce, fault);
+        const absl::Status end = ask(proxy.address());
+        SCOPED_TRACE(
+            absl::StrCat(method, on_the_way ? ", made on the way: " : ", said: ", end.ToString()));
+        EXPECT_TRUE(proxy.Failed());
+        EXPECT_THAT(std::string(end.message()), HasSubstr(kWords));
+        // Nobody here has ever heard of probes: no patience helps.
+        const bool knows_none = method == "Probe/Echo" && column.code == kUnimplemented;
+        const bool goes_on =
+            !knows_none &&
+            (on_the_way ? column.made_on_the_way : column.said_by_the_coordinator) == Then::kGoesOn;
+        EXPECT_EQ(IsRetryable(end), goes_on);
+        EXPECT_TRUE(goes_on || end.code() == column.code);
+        if (method.starts_with("Admin/")) {
+          EXPECT_EQ(absl::StrContains(end.message(), "no answer from the coordinator"),
+                    on_the_way && goes_on);
+        }
+        if (method == "Probe/Echo") {
+          const worker::CheckResult line = worker::JudgeAnswer(proxy.address(), end);
+          EXPECT_EQ(line.status, worker::CheckStatus::kFailed);
+        }
+      }
+    }
+  }
+  EXPECT_TRUE(run.coordinator().Shutdown().ok());
+  server->Stop(absl::Seconds(5));
+}
+
+}  // namespace
+}  // namespace causeway
