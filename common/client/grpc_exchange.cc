@@ -36,8 +36,9 @@ GrpcExchange::GrpcExchange(Options options)
   client.dial = [this](int lane, const auto& self) { dialer_->Dial(lane, self); };
   client.lanes = [&link] { return link.connections(); };
   client.incarnation = [session = options_.session] { return session->incarnation(); };
-  client.stall = [&link] {
+  client.stall = [this, &link] {
     link.Refresh();
+    dialer_->EndOutdated();
     return link.stall_limit(Direction::kUp);
   };
   client.poll = link.options().poll;

@@ -25,11 +25,15 @@ Link::Link(Options options)
     : options_(std::move(options)),
       meter_(options_.clock),
       channels_(kMaxConnections),
+      generation_(options_.generation()),
       up_(options_.connections),
       down_(options_.connections) {}
 
 std::shared_ptr<grpc::Channel> Link::channel(int lane) {
+  const int64_t generation = options_.generation();
+  std::vector<std::shared_ptr<grpc::Channel>> former(kMaxConnections);  // Outlives the lock.
   absl::MutexLock lock(&mutex_);
+  if (std::exchange(generation_, generation) != generation) channels_.swap(former);
   std::shared_ptr<grpc::Channel>& channel = channels_[static_cast<size_t>(lane)];
   if (channel == nullptr) channel = options_.make_channel(lane);
   return channel;

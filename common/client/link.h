@@ -29,8 +29,10 @@ namespace causeway {
 class Link {
  public:
   struct Options {
-    // A channel of its own for each lane, 0 .. kMaxConnections - 1; called once for each.
+    // A channel of its own for each lane, 0 .. kMaxConnections - 1; called once for each in each
+    // generation of credentials (ChannelSecurity::Now).
     std::function<std::shared_ptr<grpc::Channel>(int lane)> make_channel;
+    std::function<int64_t()> generation = [] { return int64_t{0}; };
     int connections = 0;  // 0: chosen from what the link carries (connection_tuner.h).
     int64_t max_upload_bytes_per_second = 0;  // 0: no limit.
     int64_t max_download_bytes_per_second = 0;
@@ -51,7 +53,8 @@ class Link {
   const Options& options() const { return options_; }
   LinkMeter& meter() { return meter_; }
 
-  // One TCP connection. Its channel connects by itself, and again when it breaks.
+  // One TCP connection. Its channel connects by itself, and again when it breaks. It is another one
+  // in another generation; who lets go of the former one must be none of gRPC's threads.
   std::shared_ptr<grpc::Channel> channel(int lane);
   // How many lanes objects should go over.
   int connections() const;
@@ -73,6 +76,7 @@ class Link {
   LinkMeter meter_;
   mutable absl::Mutex mutex_;
   std::vector<std::shared_ptr<grpc::Channel>> channels_ ABSL_GUARDED_BY(mutex_);
+  int64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;
   ConnectionTuner up_ ABSL_GUARDED_BY(mutex_);
   ConnectionTuner down_ ABSL_GUARDED_BY(mutex_);
   TcpLink tcp_ ABSL_GUARDED_BY(mutex_);

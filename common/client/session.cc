@@ -25,6 +25,8 @@ constexpr absl::Duration kMaxBackoff = absl::Seconds(2);
 constexpr absl::Duration kAnswerTimeout = absl::Seconds(5);
 // For one attempt to be welcomed.
 constexpr absl::Duration kWelcomeTimeout = absl::Seconds(10);
+// How often it is looked for other credentials.
+constexpr absl::Duration kLookForRenewal = absl::Seconds(1);
 // Beyond the time in which another coordinator takes the lead, and a session finds it.
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(10);
 
@@ -39,11 +41,22 @@ absl::StatusOr<v1::DescribeResponse> DescribeRun(v1::Session::StubInterface& stu
   request.set_software_version(kSoftwareVersion);
   request.set_region_id(std::string(region_id));
   v1::DescribeResponse response;
-  grpc::ClientContext context;
-  context.set_wait_for_ready(true);
-  context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
-  const absl::Status status = FromGrpcStatus(stub.Describe(&context, request, &response));
-  if (absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status)) {
+  const absl::Time end = absl::Now() + timeout;
+  absl::Duration backoff = kFirstBackoff;
+  absl::Status status;
+  for (;;) {
+    grpc::ClientContext context;
+    context.set_wait_for_ready(true);
+    context.set_deadline(absl::ToChronoTime(end));
+    const absl::Status answer = FromGrpcStatus(stub.Describe(&context, request, &response));
+    if (answer.ok()) return response;
+    // The end of the time says less than what failed before it.
+    if (status.ok() || !absl::IsDeadlineExceeded(answer)) status = answer;
+    if (!IsRetryable(answer) || absl::Now() + backoff >= end) break;
+    absl::SleepFor(backoff);  // A proxy answers at once for a coordinator that is away.
+    backoff = std::min(2 * backoff, kMaxBackoff);
+  }
+  if (MadeOnTheWay(status)) {
     const absl::Status resolved = ResolveAddresses(address).status();
     return absl::UnavailableError(absl::StrCat(
         "no coordinator answers at ", address, " within ", absl::FormatDuration(waited + timeout),
@@ -52,8 +65,25 @@ absl::StatusOr<v1::DescribeResponse> DescribeRun(v1::Session::StubInterface& stu
                                      status.message(), ")")
                       : absl::StrCat(": ", resolved.message())));
   }
-  RETURN_IF_ERROR(Annotate(status, absl::StrCat("the coordinator at ", address)));
-  return response;
+  return Annotate(status, absl::StrCat("the coordinator at ", address));
+}
+
+std::function<std::shared_ptr<v1::Session::StubInterface>()> StubOfNow(
+    std::shared_ptr<RenewedChannel> channel) {
+  struct Known {
+    absl::Mutex mutex;
+    std::shared_ptr<grpc::Channel> channel ABSL_GUARDED_BY(mutex);
+    std::shared_ptr<v1::Session::StubInterface> stub ABSL_GUARDED_BY(mutex);
+  };
+  return [channel = std::move(channel), known = std::make_shared<Known>()] {
+    std::shared_ptr<grpc::Channel> now = channel->Now();
+    absl::MutexLock lock(&known->mutex);
+    if (known->channel != now) {
+      known->channel = std::move(now);
+      known->stub = v1::Session::NewStub(known->channel);
+    }
+    return known->stub;
+  };
 }
 
 Session::Session(Options options) : options_(std::move(options)) {
@@ -269,13 +299,18 @@ void Session::RunSession() {
 }
 
 absl::Status Session::RunStream() {
+  std::shared_ptr<v1::Session::StubInterface> own;
+  if (options_.stub_of_now) own = options_.stub_of_now();
+  v1::Session::StubInterface& stub = own != nullptr ? *own : *options_.stub;
   grpc::ClientContext context;
   {
     absl::MutexLock lock(&mutex_);
     if (stopping_) return absl::CancelledError("stopping");
     context_ = &context;
+    outdated_ = false;
+    own.swap(stub_);  // The former one goes when this returns.
   }
-  const std::unique_ptr<Stream> stream = options_.stub->Attach(&context);
+  const std::unique_ptr<Stream> stream = stub.Attach(&context);
   v1::WorkerMessage join;
   *join.mutable_join() = options_.join;
   join.mutable_join()->set_seen_epoch(epoch());
@@ -330,7 +365,18 @@ absl::Status Session::RunStream() {
     mutex_.Await(absl::Condition(&idle));
     context_ = nullptr;
   }
-  return FromGrpcStatus(stream->Finish());
+  const absl::Status end = FromGrpcStatus(stream->Finish());
+  absl::MutexLock lock(&mutex_);
+  if (!outdated_ || !absl::IsCancelled(end)) return end;
+  return absl::UnavailableError("its connection is made anew: the certificate has changed");
+}
+
+void Session::EndOutdated() {
+  const std::shared_ptr<v1::Session::StubInterface> now = options_.stub_of_now();
+  absl::MutexLock lock(&mutex_);
+  if (stub_ == now || context_ == nullptr || leaving_) return;
+  outdated_ = true;
+  context_->TryCancel();
 }
 
 void Session::Obey(const v1::CoordinatorMessage& message) {
@@ -403,7 +449,12 @@ void Session::Obey(const v1::CoordinatorMessage& message) {
 
 void Session::RunWriter() {
   absl::Time next_heartbeat = absl::InfinitePast();
+  absl::Time next_look = options_.stub_of_now ? absl::InfinitePast() : absl::InfiniteFuture();
   for (;;) {
+    if (absl::Now() >= next_look) {
+      EndOutdated();
+      next_look = absl::Now() + kLookForRenewal;
+    }
     v1::WorkerMessage message;
     Stream* stream = nullptr;
     bool last = false;
@@ -413,8 +464,9 @@ void Session::RunWriter() {
         return stopping_ || ended_ ||
                (stream_ != nullptr && (!outbox_.empty() || heartbeat_is_due_));
       };
-      mutex_.AwaitWithDeadline(absl::Condition(&work),
-                               std::max(next_heartbeat, absl::Now() + absl::Milliseconds(1)));
+      mutex_.AwaitWithDeadline(
+          absl::Condition(&work),
+          std::max(std::min(next_heartbeat, next_look), absl::Now() + absl::Milliseconds(1)));
       if (stopping_ || ended_) return;
       if (stream_ == nullptr) {
         // Nothing to write to: wait for the next stream.
@@ -427,11 +479,12 @@ void Session::RunWriter() {
       if (!outbox_.empty()) {
         message = std::move(outbox_.front());
         outbox_.pop_front();
-      } else {
+      } else if (heartbeat_is_due_ || absl::Now() >= next_heartbeat) {
         *message.mutable_heartbeat() = progress_;
         heartbeat_is_due_ = false;
         next_heartbeat = absl::Now() + absl::Milliseconds(lease_ms_) / 3;
       }
+      if (message.message_case() == v1::WorkerMessage::MESSAGE_NOT_SET) continue;
       last = message.has_leave();
       if (last) {
         // The last word carries the final figures before it.

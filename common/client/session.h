@@ -25,6 +25,7 @@
 #include "absl/time/time.h"
 #include "causeway/v1/session.grpc.pb.h"
 #include "causeway/v1/session.pb.h"
+#include "common/rpc/channel.h"
 #include "common/telemetry/event_log.h"
 
 namespace causeway {
@@ -38,13 +39,21 @@ absl::StatusOr<v1::DescribeResponse> DescribeRun(v1::Session::StubInterface& stu
                                                  absl::Duration waited = absl::ZeroDuration(),
                                                  absl::string_view region_id = "");
 
+// Gives the stub over the channel of now: another one once its credentials are others.
+// Thread-safe.
+std::function<std::shared_ptr<v1::Session::StubInterface>()> StubOfNow(
+    std::shared_ptr<RenewedChannel> channel);
+
 class Session {
  public:
   struct Options {
-    v1::Session::StubInterface* stub = nullptr;  // Outlives the session.
-    v1::Join join;                               // process_nonce is filled in.
-    v1::Heartbeat progress;                      // Until SetProgress.
-    EventLog* events = NullEventLog();           // Outlives the session.
+    // Outlives the session; unless there is stub_of_now.
+    v1::Session::StubInterface* stub = nullptr;
+    // As StubOfNow. Another one than before ends the stream, and the next goes over it.
+    std::function<std::shared_ptr<v1::Session::StubInterface>()> stub_of_now = {};
+    v1::Join join;                      // process_nonce is filled in.
+    v1::Heartbeat progress;             // Until SetProgress.
+    EventLog* events = NullEventLog();  // Outlives the session.
     // Told, by the session's thread, when a stream stands and when it stands no more.
     std::function<void(bool stands)> on_stream = [](bool) {};
     // Told likewise where shards are now, with every welcome and when one has moved.
@@ -133,6 +142,8 @@ class Session {
   absl::Status RunStream();
   void RunSession();
   void RunWriter();
+  // Ends the stream if it should go over another connection by now.
+  void EndOutdated();
   void Enqueue(v1::WorkerMessage message);
   v1::WorkerMessage ReadyMessage() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Obey(const v1::CoordinatorMessage& message);
@@ -168,6 +179,9 @@ class Session {
   Stream* stream_ ABSL_GUARDED_BY(mutex_) = nullptr;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  // With stub_of_now: that of the present stream, and whether it is ended for another one.
+  std::shared_ptr<v1::Session::StubInterface> stub_ ABSL_GUARDED_BY(mutex_);
+  bool outdated_ ABSL_GUARDED_BY(mutex_) = false;
 
   // The session thread's.
   absl::Time alone_since_;  // When a stream stood last, or it began to try.

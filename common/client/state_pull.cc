@@ -4,10 +4,12 @@
 #include <atomic>
 #include <bit>
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "common/base/nonce.h"
 #include "common/base/status_macros.h"
@@ -35,13 +37,24 @@ class PullProgress final : public LaneObserver {
     if (!again) came_ += static_cast<int64_t>(kChunkBytes);
     options_.progress(std::min(came_.load(), all_bytes_), all_bytes_);
   }
+  void OnTrouble(const std::string& what, const absl::Status& why) override {
+    absl::MutexLock lock(&mutex_);
+    trouble_ = absl::StrCat(" (", what, ": ", why.message(), ")");
+  }
   absl::Duration quiet() const { return absl::Now() - absl::FromUnixNanos(moved_); }
+  // The last one, in brackets; empty if there was none.
+  std::string trouble() const {
+    absl::MutexLock lock(&mutex_);
+    return trouble_;
+  }
 
  private:
   const StatePullOptions& options_;
   const int64_t all_bytes_;
   std::atomic<int64_t> moved_ = absl::ToUnixNanos(absl::Now());
   std::atomic<int64_t> came_ = 0;
+  mutable absl::Mutex mutex_;
+  std::string trouble_ ABSL_GUARDED_BY(mutex_);
 };
 
 absl::StatusOr<LaneClient::Result> AwaitState(LaneClient& client, const LaneClient::Handle& state,
@@ -54,11 +67,11 @@ absl::StatusOr<LaneClient::Result> AwaitState(LaneClient& client, const LaneClie
       return result;
     }
     if (progress.quiet() > options.stall) {
-      return absl::UnavailableError(
-          absl::StrCat("nothing came for ", absl::FormatDuration(options.stall)));
+      return absl::UnavailableError(absl::StrCat(
+          "nothing came for ", absl::FormatDuration(options.stall), progress.trouble()));
     }
   }
-  return absl::DeadlineExceededError("it has not come by then");
+  return absl::DeadlineExceededError(absl::StrCat("it has not come by then", progress.trouble()));
 }
 
 // Fetches these fragments of one coordinator.

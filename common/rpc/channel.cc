@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -63,8 +64,11 @@ ChannelSecurity SecurityTo(absl::string_view addresses, ChannelSecurity security
   return security;
 }
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int connection,
-                                           const ChannelSecurity& security) {
+namespace {
+
+std::shared_ptr<grpc::Channel> Make(const std::string& address, int connection,
+                                    const std::string& server_name,
+                                    const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetMaxSendMessageSize(kMaxMessageBytes);
@@ -83,8 +87,30 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int conne
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);  // A resumed transfer is not a repeated one.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt("causeway.connection", connection);
-  if (!security.server_name.empty()) arguments.SetSslTargetNameOverride(security.server_name);
-  return grpc::CreateCustomChannel(address, security.credentials, arguments);
+  if (!server_name.empty()) arguments.SetSslTargetNameOverride(server_name);
+  return grpc::CreateCustomChannel(address, credentials, arguments);
+}
+
+}  // namespace
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int connection,
+                                           const ChannelSecurity& security) {
+  return Make(address, connection, security.server_name, security.Now().credentials);
+}
+
+RenewedChannel::RenewedChannel(std::string address, int connection, ChannelSecurity security)
+    : address_(std::move(address)), connection_(connection), security_(std::move(security)) {}
+
+std::shared_ptr<grpc::Channel> RenewedChannel::Now() {
+  const CredentialsOfFiles::Made made = security_.Now();
+  std::shared_ptr<grpc::Channel> former;  // Outlives the lock.
+  absl::MutexLock lock(&mutex_);
+  if (channel_ == nullptr || made.generation != generation_) {
+    former = std::move(channel_);
+    channel_ = Make(address_, connection_, security_.server_name, made.credentials);
+    generation_ = made.generation;
+  }
+  return channel_;
 }
 
 void ConfigureServer(grpc::ServerBuilder& builder, const ConnectionLimits& limits) {

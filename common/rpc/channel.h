@@ -5,12 +5,15 @@
 #include <grpcpp/channel.h>
 #include <grpcpp/server_builder.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/rpc/security.h"
 
@@ -27,6 +30,24 @@ absl::StatusOr<std::string> ChannelTarget(absl::string_view addresses);
 // never share one. `security` is made once for all of them, by MakeChannelSecurity.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int connection,
                                            const ChannelSecurity& security);
+
+// A channel that is made anew once the files of its security have changed. Thread-safe.
+class RenewedChannel {
+ public:
+  // As MakeChannel.
+  RenewedChannel(std::string address, int connection, ChannelSecurity security);
+  // That of now: another one than before after a change. Who drops the former one may wait for
+  // gRPC's threads, so it must not be one of them.
+  std::shared_ptr<grpc::Channel> Now();
+
+ private:
+  const std::string address_;
+  const int connection_;
+  const ChannelSecurity security_;
+  absl::Mutex mutex_;
+  int64_t generation_ ABSL_GUARDED_BY(mutex_) = -1;
+  std::shared_ptr<grpc::Channel> channel_ ABSL_GUARDED_BY(mutex_);
+};
 
 // Returns what a channel to these addresses expects. Whoever of several answers shows the
 // certificate of the first host, unless `security` names another one.

@@ -20,12 +20,16 @@ class LaneDialer::Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer
                                  public LaneStream,
                                  public std::enable_shared_from_this<Stream> {
  public:
-  explicit Stream(std::shared_ptr<LanePeer> peer) : peer_(std::move(peer)) {}
+  Stream(std::shared_ptr<LanePeer> peer, int number, std::shared_ptr<grpc::Channel> channel)
+      : peer_(std::move(peer)), number_(number), channel_(std::move(channel)), stub_(channel_) {}
 
-  void Start(grpc::GenericStub& stub, int number) {
-    stub.PrepareBidiStreamingCall(&context_, kCarryMethod, {}, this);
+  int number() const { return number_; }
+  const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
+
+  void Start() {
+    stub_.PrepareBidiStreamingCall(&context_, kCarryMethod, {}, this);
     AddHold();  // Writes and reads are started by whoever has something to do.
-    const LanePeer::LanePtr lane = peer_->Open(number, shared_from_this());
+    const LanePeer::LanePtr lane = peer_->Open(number_, shared_from_this());
     {
       absl::MutexLock lock(&mutex_);
       lane_ = lane;
@@ -58,7 +62,10 @@ class LaneDialer::Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer
 
   void OnReadDone(bool ok) override {
     const LanePeer::LanePtr lane = Lane();
-    if (!ok || lane == nullptr) {
+    // gRPC 1.51 gives an empty message for what is none, such as a proxy's page: the end says why.
+    const bool is_none = ok && incoming_.Length() == 0;
+    if (is_none) context_.TryCancel();
+    if (!ok || is_none || lane == nullptr) {
       bool releases = false;
       {
         absl::MutexLock lock(&mutex_);
@@ -108,6 +115,9 @@ class LaneDialer::Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer
   bool LetGo() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !std::exchange(ended_, true); }
 
   const std::shared_ptr<LanePeer> peer_;
+  const int number_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  grpc::GenericStub stub_;
   grpc::ClientContext context_;
   grpc::ByteBuffer incoming_;
   grpc::ByteBuffer outgoing_;
@@ -128,10 +138,9 @@ LaneDialer::~LaneDialer() {
 }
 
 void LaneDialer::Dial(int lane, const std::shared_ptr<LanePeer>& peer) {
-  const auto stream = std::make_shared<Stream>(peer);
+  const auto stream = std::make_shared<Stream>(peer, lane, channel_of_(lane));
   // Outlive the lock.
   std::vector<std::shared_ptr<Stream>> done;
-  grpc::GenericStub* stub = nullptr;
   {
     absl::MutexLock lock(&mutex_);
     std::erase_if(streams_, [&done](const std::shared_ptr<Stream>& one) {
@@ -139,15 +148,21 @@ void LaneDialer::Dial(int lane, const std::shared_ptr<LanePeer>& peer) {
       done.push_back(one);
       return true;
     });
-    const auto index = static_cast<size_t>(lane);
-    if (stubs_.size() <= index) stubs_.resize(index + 1);
-    if (stubs_[index] == nullptr) {
-      stubs_[index] = std::make_unique<grpc::GenericStub>(make_channel_(lane));
-    }
-    stub = stubs_[index].get();
     streams_.push_back(stream);
   }
-  stream->Start(*stub, lane);
+  stream->Start();
+}
+
+void LaneDialer::EndOutdated() {
+  std::vector<std::shared_ptr<Stream>> streams;
+  {
+    absl::MutexLock lock(&mutex_);
+    streams = streams_;
+  }
+  for (const auto& stream : streams) {
+    if (stream->done() || stream->channel() == channel_of_(stream->number())) continue;
+    stream->End(absl::UnavailableError("its connection is made anew: the certificate has changed"));
+  }
 }
 
 }  // namespace causeway

@@ -2,7 +2,8 @@
 //
 // A channel for each lane is given; the dialer opens one Exchange.Carry on it whenever it is told
 // to. Streams are destroyed by the thread that dials, and by whoever destroys the dialer: gRPC's
-// threads must not be the last to let go of a channel.
+// threads must not be the last to let go of a channel. Where a lane has got another channel, since
+// the credentials are others, its stream on the former one is ended.
 #ifndef CAUSEWAY_COMMON_RPC_LANE_DIALER_H_
 #define CAUSEWAY_COMMON_RPC_LANE_DIALER_H_
 
@@ -22,9 +23,9 @@ namespace causeway {
 // Thread-safe.
 class LaneDialer {
  public:
-  // A channel of its own for each lane; called once for each.
-  using MakeChannel = std::function<std::shared_ptr<grpc::Channel>(int lane)>;
-  explicit LaneDialer(MakeChannel make_channel) : make_channel_(std::move(make_channel)) {}
+  // The channel of that lane, its own, as of now.
+  using ChannelOf = std::function<std::shared_ptr<grpc::Channel>(int lane)>;
+  explicit LaneDialer(ChannelOf channel_of) : channel_of_(std::move(channel_of)) {}
   // Waits for all streams, which somebody has ended.
   ~LaneDialer();
   LaneDialer(const LaneDialer&) = delete;
@@ -32,13 +33,15 @@ class LaneDialer {
 
   // Opens a stream and gives it to the peer as that lane. The peer outlives the stream.
   void Dial(int lane, const std::shared_ptr<LanePeer>& peer);
+  // Ends, with UNAVAILABLE, the streams whose lanes have other channels now: they are dialed anew.
+  // By a thread that may dial.
+  void EndOutdated();
 
  private:
   class Stream;
 
-  const MakeChannel make_channel_;
+  const ChannelOf channel_of_;
   absl::Mutex mutex_;
-  std::vector<std::unique_ptr<grpc::GenericStub>> stubs_ ABSL_GUARDED_BY(mutex_);  // By lane.
   std::vector<std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mutex_);
 };
 

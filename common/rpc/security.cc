@@ -10,6 +10,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
 #include "common/identity/revocation_watch.h"
@@ -146,10 +147,52 @@ absl::Status CheckLists(const SecurityOptions& options, std::vector<std::string>
 
 }  // namespace
 
-ChannelSecurity ChannelSecurity::Plaintext() {
-  ChannelSecurity result;
-  result.credentials = grpc::InsecureChannelCredentials();
-  return result;
+CredentialsOfFiles::CredentialsOfFiles(SecurityOptions options)
+    : options_(std::move(options)),
+      looked_(Clock::Real()->Monotonic()),
+      versions_(Look()),
+      made_{.credentials = Make()} {}
+
+CredentialsOfFiles::Versions CredentialsOfFiles::Look() const {
+  return {.ca = FileVersion::Of(options_.ca_file),
+          .cert = FileVersion::Of(options_.cert_file),
+          .key = FileVersion::Of(options_.key_file)};
+}
+
+std::shared_ptr<grpc::ChannelCredentials> CredentialsOfFiles::Make() const {
+  grpc::experimental::TlsChannelCredentialsOptions tls;
+  tls.set_certificate_provider(Watch(options_));
+  tls.watch_root_certs();
+  if (!options_.cert_file.empty()) tls.watch_identity_key_cert_pairs();
+  std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::experimental::TlsCredentials(tls);
+  if (options_.token_file.empty()) return credentials;
+  return grpc::CompositeChannelCredentials(
+      credentials,
+      grpc::MetadataCredentialsFromPlugin(std::make_unique<TokenFromFile>(options_.token_file)));
+}
+
+CredentialsOfFiles::Made CredentialsOfFiles::Now() {
+  absl::MutexLock lock(&mutex_);
+  const absl::Duration now = Clock::Real()->Monotonic();
+  if (now - looked_ < options_.refresh_interval) return made_;
+  looked_ = now;
+  const Versions versions = Look();
+  if (versions == versions_) return made_;
+  absl::Status whole = CheckAuthorities(options_.ca_file, absl::Now());
+  if (whole.ok() && !options_.cert_file.empty()) {
+    whole = CheckOwnCertificate(options_.cert_file, options_.key_file, CertificateUse::kClient,
+                                absl::Now())
+                .status();
+  }
+  if (!whole.ok()) return made_;
+  versions_ = versions;
+  made_ = {.credentials = Make(), .generation = made_.generation + 1};
+  return made_;
+}
+
+CredentialsOfFiles::Made ChannelSecurity::Now() const {
+  if (files != nullptr) return files->Now();
+  return {.credentials = grpc::InsecureChannelCredentials()};
 }
 
 absl::StatusOr<ChannelSecurity> MakeChannelSecurity(const SecurityOptions& options,
@@ -179,17 +222,8 @@ absl::StatusOr<ChannelSecurity> MakeChannelSecurity(const SecurityOptions& optio
     ASSIGN_OR_RETURN(result.certificate,
                      CheckPair(options, CertificateUse::kClient, now, result.warnings));
   }
-  grpc::experimental::TlsChannelCredentialsOptions tls;
-  tls.set_certificate_provider(Watch(options));
-  tls.watch_root_certs();
-  if (!options.cert_file.empty()) tls.watch_identity_key_cert_pairs();
-  result.credentials = grpc::experimental::TlsCredentials(tls);
-  if (!options.token_file.empty()) {
-    RETURN_IF_ERROR(ReadToken(options.token_file).status());
-    result.credentials = grpc::CompositeChannelCredentials(
-        result.credentials,
-        grpc::MetadataCredentialsFromPlugin(std::make_unique<TokenFromFile>(options.token_file)));
-  }
+  if (!options.token_file.empty()) RETURN_IF_ERROR(ReadToken(options.token_file).status());
+  result.files = std::make_shared<CredentialsOfFiles>(options);
   return result;
 }
 

@@ -7,21 +7,26 @@
 //
 // Files are checked when the credentials are made. Afterwards gRPC looks at them every
 // `refresh_interval` and takes changed ones for new connections, so that certificates are renewed
-// without a restart.
+// without a restart. An open connection keeps the certificate that it began with, up to a day: who
+// dials by ChannelSecurity::generation (RenewedChannel) has a new one long before the old one ends.
 #ifndef CAUSEWAY_COMMON_RPC_SECURITY_H_
 #define CAUSEWAY_COMMON_RPC_SECURITY_H_
 
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/security/server_credentials.h>
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/base/file_version.h"
 #include "common/identity/certificate.h"
 
 namespace causeway {
@@ -43,15 +48,44 @@ struct SecurityOptions {
   bool UsesTls() const { return !ca_file.empty() || !cert_file.empty() || !key_file.empty(); }
 };
 
+// Credentials that are made anew when their files have changed. Thread-safe.
+class CredentialsOfFiles {
+ public:
+  // The files were checked.
+  explicit CredentialsOfFiles(SecurityOptions options);
+  struct Made {
+    std::shared_ptr<grpc::ChannelCredentials> credentials;
+    int64_t generation = 0;  // Counts how often they were made anew.
+  };
+  // Looks at the files, once a refresh_interval at most. While they do not fit together the former
+  // credentials go on.
+  Made Now();
+
+ private:
+  struct Versions {
+    FileVersion ca, cert, key;
+    bool operator==(const Versions&) const = default;
+  };
+  Versions Look() const;
+  std::shared_ptr<grpc::ChannelCredentials> Make() const;
+
+  const SecurityOptions options_;
+  absl::Mutex mutex_;
+  absl::Duration looked_ ABSL_GUARDED_BY(mutex_);
+  Versions versions_ ABSL_GUARDED_BY(mutex_);
+  Made made_ ABSL_GUARDED_BY(mutex_);
+};
+
 // State that all channels of one process share. Copies share the watch over the files.
 struct ChannelSecurity {
-  std::shared_ptr<grpc::ChannelCredentials> credentials;
-  std::string server_name;  // Empty: the address's.
+  std::shared_ptr<CredentialsOfFiles> files;  // Null: plaintext.
+  std::string server_name;                    // Empty: the address's.
   bool encrypted = false;
   std::optional<Certificate> certificate;  // One's own, as it was when it was checked.
   std::vector<std::string> warnings;       // For the log.
 
-  static ChannelSecurity Plaintext();
+  static ChannelSecurity Plaintext() { return {}; }
+  CredentialsOfFiles::Made Now() const;
 };
 
 struct ServerSecurity {

@@ -14,7 +14,7 @@ namespace {
 // gRPC's own words say little of what to do.
 absl::Status Explain(const absl::Status& status, const std::string& address,
                      absl::Duration timeout) {
-  if (IsNoAnswer(status)) {
+  if (MadeOnTheWay(status)) {
     const std::string within =
         absl::IsDeadlineExceeded(status)
             ? absl::StrCat(" within --timeout=", absl::FormatDuration(timeout))
@@ -40,8 +40,7 @@ RunAdmin::RunAdmin(const std::string& address, const std::string& target,
     : address_(address),
       security_(security),
       timeout_(timeout),
-      channel_(MakeChannel(target, 0, SecurityTo(address, security))),
-      admin_(v1::Admin::NewStub(channel_)) {}
+      channel_(target, 0, SecurityTo(address, security)) {}
 
 std::shared_ptr<grpc::Channel> RunAdmin::ChannelTo(const std::string& address) const {
   return MakeChannel(address, 0, security_);
@@ -52,15 +51,16 @@ absl::StatusOr<Response> RunAdmin::Call(const Request& request, Method method) {
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + timeout_));
   Response response;
+  const auto admin = v1::Admin::NewStub(channel_.Now());
   RETURN_IF_ERROR(
-      Explain(FromGrpcStatus(method(&context, request, &response)), address_, timeout_));
+      Explain(FromGrpcStatus(method(*admin, &context, request, &response)), address_, timeout_));
   return response;
 }
 
 absl::StatusOr<v1::RunStatus> RunAdmin::GetStatus() {
   return Call<v1::GetStatusRequest, v1::RunStatus>(
-      {}, [this](auto* context, const auto& request, auto* response) {
-        return admin_->GetStatus(context, request, response);
+      {}, [](auto& admin, auto* context, const auto& request, auto* response) {
+        return admin.GetStatus(context, request, response);
       });
 }
 
@@ -73,8 +73,8 @@ absl::StatusOr<v1::ListEventsResponse> RunAdmin::ListEvents(int64_t after) {
   v1::ListEventsRequest request;
   request.set_after(after);
   return Call<v1::ListEventsRequest, v1::ListEventsResponse>(
-      request, [this](auto* context, const auto& given, auto* response) {
-        return admin_->ListEvents(context, given, response);
+      request, [](auto& admin, auto* context, const auto& given, auto* response) {
+        return admin.ListEvents(context, given, response);
       });
 }
 
@@ -82,15 +82,15 @@ absl::Status RunAdmin::Pause(const std::string& reason) {
   v1::PauseRequest pause;
   pause.set_reason(reason);
   return Call<v1::PauseRequest, v1::PauseResponse>(
-             pause, [this](auto* context, const auto& request,
-                           auto* response) { return admin_->Pause(context, request, response); })
+             pause, [](auto& admin, auto* context, const auto& request,
+                       auto* response) { return admin.Pause(context, request, response); })
       .status();
 }
 
 absl::Status RunAdmin::Resume() {
   return Call<v1::ResumeRequest, v1::ResumeResponse>(
-             {}, [this](auto* context, const auto& request,
-                        auto* response) { return admin_->Resume(context, request, response); })
+             {}, [](auto& admin, auto* context, const auto& request,
+                    auto* response) { return admin.Resume(context, request, response); })
       .status();
 }
 
@@ -98,15 +98,15 @@ absl::Status RunAdmin::Drain(const std::string& worker_id) {
   v1::DrainRequest drain;
   drain.set_worker_id(worker_id);
   return Call<v1::DrainRequest, v1::DrainResponse>(
-             drain, [this](auto* context, const auto& request,
-                           auto* response) { return admin_->Drain(context, request, response); })
+             drain, [](auto& admin, auto* context, const auto& request,
+                       auto* response) { return admin.Drain(context, request, response); })
       .status();
 }
 
 absl::Status RunAdmin::Reject(const v1::RejectRequest& order) {
   return Call<v1::RejectRequest, v1::RejectResponse>(
-             order, [this](auto* context, const auto& request,
-                           auto* response) { return admin_->Reject(context, request, response); })
+             order, [](auto& admin, auto* context, const auto& request,
+                       auto* response) { return admin.Reject(context, request, response); })
       .status();
 }
 
@@ -115,8 +115,8 @@ absl::Status RunAdmin::Stop(int64_t at_step, int64_t at_tokens) {
   stop.set_at_step(at_step);
   stop.set_at_tokens(at_tokens);
   return Call<v1::StopRequest, v1::StopResponse>(
-             stop, [this](auto* context, const auto& request,
-                          auto* response) { return admin_->Stop(context, request, response); })
+             stop, [](auto& admin, auto* context, const auto& request,
+                      auto* response) { return admin.Stop(context, request, response); })
       .status();
 }
 

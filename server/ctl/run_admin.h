@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "causeway/v1/admin.grpc.pb.h"
+#include "common/rpc/channel.h"
 #include "common/rpc/security.h"
 
 namespace causeway::server {
@@ -37,7 +38,7 @@ class RunAdmin {
   absl::Status Stop(int64_t at_step, int64_t at_tokens);
 
   // To the same coordinator; and to another one of its run.
-  const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
+  std::shared_ptr<grpc::Channel> channel() { return channel_.Now(); }
   std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address) const;
 
  private:
@@ -47,8 +48,7 @@ class RunAdmin {
   const std::string address_;
   const ChannelSecurity security_;
   const absl::Duration timeout_;
-  std::shared_ptr<grpc::Channel> channel_;
-  std::unique_ptr<v1::Admin::Stub> admin_;
+  RenewedChannel channel_;  // Who watches may do so for longer than a certificate lives.
 };
 
 }  // namespace causeway::server

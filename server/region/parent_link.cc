@@ -93,9 +93,10 @@ absl::StatusOr<ReachedParent> ReachParent(const ParentOptions& options) {
                    MakeChannelSecurity(options.security, addresses->front(), absl::Now()));
   parent.security = SecurityTo(options.address, std::move(parent.security));
   ASSIGN_OR_RETURN(parent.target, ChannelTarget(options.address));
-  parent.channel = MakeChannel(parent.target, kSessionConnection, parent.security);
-  parent.stub = v1::Session::NewStub(parent.channel);
-  ASSIGN_OR_RETURN(parent.run, DescribeRun(*parent.stub, options.address, options.connect_timeout,
+  parent.channel =
+      std::make_shared<RenewedChannel>(parent.target, kSessionConnection, parent.security);
+  const auto stub = v1::Session::NewStub(parent.channel->Now());
+  ASSIGN_OR_RETURN(parent.run, DescribeRun(*stub, options.address, options.connect_timeout,
                                            absl::ZeroDuration(), options.region_id));
   RETURN_IF_ERROR(CheckRun(options, parent.run));
   return parent;
@@ -156,7 +157,7 @@ void ParentLink::Follow() {
 absl::Status ParentLink::Attach(const RegionPlace& place) {
   const v1::DescribeResponse& run = parent_.run;
   Session::Options options;
-  options.stub = parent_.stub.get();
+  options.stub_of_now = StubOfNow(parent_.channel);
   options.events = events_;
   options.progress = place.heartbeat;
   options.first_attach_patience = kAttachPatience;
@@ -201,6 +202,7 @@ absl::Status ParentLink::Attach(const RegionPlace& place) {
   link.make_channel = [this](int lane) {
     return MakeChannel(parent_.target, kFirstLane + lane, parent_.security);
   };
+  link.generation = [this] { return parent_.security.Now().generation; };
   link.tcp = [meter = std::make_shared<TcpLinkMeter>(
                   std::move(addresses), options_.congestion_control)] { return meter->Sample(); };
   made->link = std::make_unique<Link>(std::move(link));

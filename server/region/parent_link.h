@@ -22,6 +22,7 @@
 #include "common/client/link.h"
 #include "common/client/session.h"
 #include "common/params/fragment_plan.h"
+#include "common/rpc/channel.h"
 #include "common/rpc/security.h"
 #include "common/telemetry/event_log.h"
 #include "server/core/coordinator.h"
@@ -42,8 +43,7 @@ struct ParentOptions {
 struct ReachedParent {
   std::string target;  // For MakeChannel.
   ChannelSecurity security;
-  std::shared_ptr<grpc::Channel> channel;
-  std::shared_ptr<v1::Session::Stub> stub;
+  std::shared_ptr<RenewedChannel> channel;
   v1::DescribeResponse run;
 };
 

@@ -41,11 +41,6 @@ absl::Status Follower::Run() {
     absl::MutexLock lock(&mutex_);
     context_ = nullptr;
     if (stopped_) return absl::OkStatus();
-    if (absl::IsUnimplemented(status)) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("the coordinator at ", address_,
-                       " knows no followers: it is of an older release; use the same for both"));
-    }
     if (!IsRetryable(status)) return status;
     const std::string line = absl::StrCat("no answer from the coordinator at ", address_,
                                           ", trying on: ", status.message());
@@ -68,7 +63,8 @@ bool Follower::has_followed() const {
 }
 
 absl::Status Follower::FollowOnce(grpc::ClientContext& context) {
-  const auto stream = stub_->Follow(&context);
+  const auto stub = v1::Standby::NewStub(channel_.Now());
+  const auto stream = stub->Follow(&context);
   v1::FollowRequest request = copy_.Ask();
   notes_.SetCommits(request.position().commits());
   stream->Write(request);
@@ -77,6 +73,11 @@ absl::Status Follower::FollowOnce(grpc::ClientContext& context) {
   bool caught_up = false;
   int64_t commits = 0;
   while (broken.ok() && stream->Read(&response)) {
+    if (response.kind_case() == v1::FollowResponse::KIND_NOT_SET && response.commits() == 0) {
+      // gRPC 1.51 gives an empty message for what is none, such as a proxy's page: the end says why.
+      context.TryCancel();
+      continue;
+    }
     if (response.has_header()) {
       const v1::FollowHeader& header = response.header();
       if (header.wire_version() != kWireVersion) {

@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "causeway/v1/standby.grpc.pb.h"
+#include "common/rpc/channel.h"
 #include "server/standby/run_copy.h"
 #include "server/standby/standby_notes.h"
 
@@ -27,13 +28,12 @@ absl::StatusOr<std::string> AskForRun(const std::shared_ptr<grpc::Channel>& chan
 
 class Follower {
  public:
-  // `copy` and `notes` outlive the follower. `address`, for messages, is what `channel` goes to.
-  // Between two tries it waits for `pause`.
-  Follower(RunCopy& copy, StandbyNotes& notes, const std::shared_ptr<grpc::Channel>& channel,
-           std::string address, absl::Duration pause)
+  // `copy` and `notes` outlive the follower. Between two tries it waits for `pause`.
+  Follower(RunCopy& copy, StandbyNotes& notes, const ChannelSecurity& security, std::string address,
+           absl::Duration pause)
       : copy_(copy),
         notes_(notes),
-        stub_(v1::Standby::NewStub(channel)),
+        channel_(address, 0, security),
         address_(std::move(address)),
         pause_(pause) {}
 
@@ -50,7 +50,7 @@ class Follower {
 
   RunCopy& copy_;
   StandbyNotes& notes_;
-  const std::unique_ptr<v1::Standby::Stub> stub_;
+  RenewedChannel channel_;
   const std::string address_;
   const absl::Duration pause_;
   mutable absl::Mutex mutex_;

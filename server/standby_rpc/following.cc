@@ -90,7 +90,7 @@ Following::Following(std::unique_ptr<RunDirectoryStore> store, const std::string
                      StandbyNotes& notes)
     : store_(std::move(store)),
       copy_(*store_, name),
-      follower_(copy_, notes, MakeChannel(address, 0, security), address, kPause) {}
+      follower_(copy_, notes, security, address, kPause) {}
 
 absl::StatusOr<std::unique_ptr<Following>> Following::Start(
     FileSystem& file_system, const std::string& folder, const RunDirectoryStore::Options& options,

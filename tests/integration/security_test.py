@@ -9,7 +9,7 @@ import socket
 import subprocess
 import unittest
 
-from cluster import BIN, COORDINATOR, MODEL, SIGKILL, Cluster, free_port, run_tool, wait_until
+from cluster import BIN, COORDINATOR, MODEL, SIGKILL, Cluster, free_port, json_lines, run_tool, wait_until
 
 MAKE_CERTIFICATES = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "make_certificates"
 RUN = """
@@ -72,8 +72,8 @@ class SecurityTest(unittest.TestCase):
                     cluster, *[cluster.start_worker(name) for name in ("a", "b")])
         return SecurityTest.plain
 
-    def refused(self, cluster, worker, flags, saying, **options):
-        process = cluster.start_worker(worker, *flags, "--connect_timeout=2s", **options)
+    def refused(self, cluster, worker, flags, saying, patience="2s", **options):
+        process = cluster.start_worker(worker, *flags, f"--connect_timeout={patience}", **options)
         self.assertEqual(process.wait(), 2, process.log())
         for words in saying:
             self.assertIn(words, process.log())
@@ -122,6 +122,55 @@ class SecurityTest(unittest.TestCase):
                 self.assertEqual(status == 0, found, error)
                 if found:
                     self.assertFalse(json.loads(text)["started"])
+
+    def test_certificates_that_end_during_a_run_end_no_worker(self):
+        """One is renewed in time, the other one too late."""
+        lives_s = 25
+        with Cluster() as cluster:
+            with_certificates(cluster)
+            for worker in ("a", "b"):
+                make(cluster, "worker", worker, "--days", "1", "--start", f"{86400 - lives_s} seconds ago")
+            cluster.start_coordinator(LONGER_RUN, *tls(cluster, "coordinator"))
+            workers = [cluster.start_worker(worker, *tls(cluster, f"worker-{worker}"), "--min_step_time=200ms")
+                       for worker in ("a", "b")]
+            wait_until(lambda: len(cluster.rounds()) >= 2, "rounds are published")
+            make(cluster, "renew", "worker-a")
+            wait_until(lambda: "its connection is made anew" in workers[0].log(), "the renewed one is seen")
+
+            def ended(worker):
+                return [e for e in json_lines(cluster.out(worker) / "events.jsonl")
+                        if e["event"] == "session_broke" and "ended at" in e["reason"]]
+            wait_until(lambda: ended("b"), "the certificate has ended")
+            make(cluster, "renew", "worker-b")
+            self.finish(cluster, *workers)
+            self.assertEqual(ended("a"), [])
+            left = [e["reason"] for e in cluster.events() if e["event"] == "worker_left"]
+            self.assertEqual(left, ["finished", "finished"])
+
+    def test_a_token_list_that_is_being_copied_or_away_ends_no_worker(self):
+        with Cluster() as cluster:
+            make(cluster, "init")
+            make(cluster, "coordinator", "--host", "localhost", "--ip", "127.0.0.1")
+            for worker in ("a", "b"):
+                make(cluster, "token", "worker", worker)
+            at = cluster.folder / "certificates"
+            cluster.start_coordinator(LONGER_RUN, *tls(cluster, "coordinator")[1:], f"--token_file={at / 'tokens'}")
+            workers = [cluster.start_worker(worker, f"--tls_ca={at / 'ca.pem'}",
+                                            f"--token_file={at / f'token-worker-{worker}' / 'token'}",
+                                            "--min_step_time=20ms") for worker in ("a", "b")]
+
+            def rounds(more):
+                wanted = len(cluster.rounds()) + more
+                wait_until(lambda: len(cluster.rounds()) >= wanted, "rounds are published")
+            rounds(2)
+            tokens = (at / "tokens").read_bytes()
+            (at / "tokens").write_bytes(b"")  # As cp and scp do first.
+            rounds(2)
+            (at / "tokens").unlink()
+            wait_until(lambda: any(e["event"] == "session_broke"
+                                   for e in json_lines(cluster.out("a") / "events.jsonl")), "nobody is let in")
+            (at / "tokens").write_bytes(tokens)
+            self.finish(cluster, *workers)
 
     def test_who_follows_looks_at_no_revocation_list(self):
         with Cluster() as cluster:
@@ -190,7 +239,8 @@ class SecurityTest(unittest.TestCase):
             stale = cluster.folder / "stale"
             shutil.copy(cluster.folder / "certificates" / "token-worker-b" / "token", stale)
             make(cluster, "token", "worker", "b", "--force")
-            self.refused(cluster, "b", [token("b")[0], f"--token_file={stale}"], ["revoked"])
+            # Not at once: the list might still be being written.
+            self.refused(cluster, "b", [token("b")[0], f"--token_file={stale}"], ["revoked"], patience="1m")
             second = cluster.start_worker("b", *token("b"))
             self.assertEqual(self.finish(cluster, first, second), self.undisturbed())
 

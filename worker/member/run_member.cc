@@ -44,8 +44,9 @@ absl::StatusOr<ReachedRun> ReachRun(const MemberOptions& options, const Clock& c
     RETURN_IF_ERROR(CheckIdentity(reached.security, options.worker_id));
   }
   for (const std::string& warning : reached.security.warnings) Log().warn("{}", warning);
-  reached.channel = MakeChannel(reached.target, kSessionConnection, reached.security);
-  reached.stub = v1::Session::NewStub(reached.channel);
+  reached.channel =
+      std::make_shared<RenewedChannel>(reached.target, kSessionConnection, reached.security);
+  reached.stub = v1::Session::NewStub(reached.channel->Now());
   ASSIGN_OR_RETURN(reached.run, DescribeOrExplain(*reached.stub, options.coordinator,
                                                   options.security, options.connect_timeout));
   RETURN_IF_ERROR(CheckWireVersion(reached.run));
@@ -63,7 +64,6 @@ RunMember::RunMember(const MemberOptions& options, ReachedRun reached, FragmentP
       plan_(std::move(plan)),
       channel_target_(std::move(reached.target)),
       session_channel_(std::move(reached.channel)),
-      session_stub_(std::move(reached.stub)),
       end_(run_.config().train().steps()) {}
 
 RunMember::~RunMember() {
@@ -95,7 +95,7 @@ absl::Status RunMember::OpenTelemetry() {
 
 absl::Status RunMember::Attach(const Description& description, const Place* place) {
   Session::Options session;
-  session.stub = session_stub_.get();
+  session.stub_of_now = StubOfNow(session_channel_);
   session.events = &telemetry_->events();
   ASSIGN_OR_RETURN(wait_watch_,
                    WaitWatch::Start({.clock = &clock_, .say = [](const std::string& line) {
@@ -270,6 +270,7 @@ absl::StatusOr<std::shared_ptr<Link>> RunMember::MakeLink(const std::string& coo
   link.make_channel = [target, security](int lane) {
     return MakeChannel(target, kFirstLane + lane, security);
   };
+  link.generation = [security] { return security.Now().generation; };
   link.connections = options_.connections;
   // All coordinators together stay below the limits.
   const auto links = static_cast<int64_t>(session_->welcome().shards_size()) + 1;

@@ -80,7 +80,7 @@ struct MemberOptions {
 struct ReachedRun {
   ChannelSecurity security;
   std::string target;  // For MakeChannel: all its addresses.
-  std::shared_ptr<grpc::Channel> channel;
+  std::shared_ptr<RenewedChannel> channel;
   std::unique_ptr<v1::Session::Stub> stub;
   v1::DescribeResponse run;
 };
@@ -270,8 +270,7 @@ class RunMember {
   std::unique_ptr<RunTelemetry> telemetry_;  // The session's and the engine's, so before them.
   std::unique_ptr<WaitWatch> wait_watch_;    // Likewise.
   const std::string channel_target_;         // All addresses of the coordinator.
-  const std::shared_ptr<grpc::Channel> session_channel_;
-  const std::unique_ptr<v1::Session::Stub> session_stub_;
+  const std::shared_ptr<RenewedChannel> session_channel_;
   std::unique_ptr<Session> session_;
   std::shared_ptr<Link> link_;  // To the coordinator that the session is with.
   // Replaced by MakeSync, on the training thread alone; others cancel it, under the mutex.

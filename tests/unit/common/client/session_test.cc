@@ -7,6 +7,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "common/rpc/channel.h"
+#include "common/rpc/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/base/no_threads.h"
@@ -95,6 +96,35 @@ TEST(SessionTest, TheRunsStepIsAskedForIfWhatWasSaidOfItIsTooOld) {
   EXPECT_EQ((*session)->RunStep(absl::InfiniteDuration()).value(), 710) << "nobody is asked";
   absl::MutexLock lock(&mutex);
   EXPECT_EQ(waits_for, "waiting for berlin");
+}
+
+TEST(SessionTest, NoStatusThatAProxyMakesEndsASession) {
+  FakeCoordinator coordinator;
+  AwaitedEvents events;
+  Session::Options options = coordinator.SessionOptions();
+  options.events = &events;
+  auto session = Session::Attach(std::move(options));
+  ASSERT_TRUE(session.ok()) << session.status();
+  const std::vector<grpc::StatusCode> codes = {
+      grpc::StatusCode::INTERNAL,      grpc::StatusCode::UNKNOWN,
+      grpc::StatusCode::UNIMPLEMENTED, grpc::StatusCode::UNAUTHENTICATED,
+      grpc::StatusCode::CANCELLED,     grpc::StatusCode::PERMISSION_DENIED};
+  for (const grpc::StatusCode code : codes) coordinator.RefuseNextAttach({code, "RST_STREAM"});
+  coordinator.BreakSession();
+  EXPECT_EQ(events.Await("session_resumed")["tries"], codes.size() + 1);
+  EXPECT_TRUE((*session)->orders().ok());
+  coordinator.RefuseNextAttach(ToGrpcStatus(absl::InternalError("the coordinator failed")));
+  coordinator.BreakSession();
+  EXPECT_EQ((*session)->WaitForGo(absl::InfiniteDuration()).status(),
+            absl::InternalError("the coordinator failed"));
+}
+
+TEST(SessionTest, AFirstAttachWaitsForACoordinatorBehindAProxy) {
+  FakeCoordinator coordinator;
+  coordinator.RefuseNextAttach({grpc::StatusCode::INTERNAL, "RST_STREAM"});
+  const auto session = Session::Attach(coordinator.SessionOptions());
+  ASSERT_TRUE(session.ok()) << session.status();
+  EXPECT_EQ(coordinator.Joins().size(), 2u);
 }
 
 TEST(SessionTest, AWorkerThatLeavesWhileItsStreamIsBrokenAttachesAgainToSaySo) {

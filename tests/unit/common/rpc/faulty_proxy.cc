@@ -27,22 +27,27 @@ class FaultyProxy::Call final : public grpc::ServerGenericBidiReactor {
   Call(FaultyProxy& proxy, grpc::GenericCallbackServerContext& context)
       : proxy_(proxy), context_(context), method_(context.method()), upstream_(*this) {
     upstream_context_.set_deadline(context.deadline());
-    proxy.stub_->PrepareBidiStreamingCall(&upstream_context_, method_, {}, &upstream_);
   }
 
   void Start() {
     const std::optional<grpc::Status> fault = proxy_.Take(method_, Moment::kAtOnce);
+    if (fault.has_value()) {
+      of_coordinator_ = nullptr;
+      absl::MutexLock lock(&mutex_);
+      ended_ = is_over_ = true;
+      Finish(*fault);
+      return;
+    }
+    proxy_.stub_->PrepareBidiStreamingCall(&upstream_context_, method_, {}, &upstream_);
     upstream_.AddHold();
     upstream_.StartRead(&down_);
-    if (fault.has_value()) upstream_context_.TryCancel();
     upstream_.StartCall();
-    if (fault.has_value()) return End(*fault);
     StartRead(&up_);
   }
 
   void OnReadDone(bool ok) override {
     absl::MutexLock lock(&mutex_);
-    if (ended_) return;
+    if (is_over_) return;
     if (ok) {
       upstream_.StartWrite(&up_);
     } else {
@@ -51,7 +56,7 @@ class FaultyProxy::Call final : public grpc::ServerGenericBidiReactor {
   }
   void OnWriteDone(bool ok) override {
     absl::MutexLock lock(&mutex_);
-    if (ok && !ended_) upstream_.StartRead(&down_);
+    if (ok && !is_over_) upstream_.StartRead(&down_);
   }
   void OnCancel() override {
     upstream_context_.TryCancel();
@@ -66,19 +71,24 @@ class FaultyProxy::Call final : public grpc::ServerGenericBidiReactor {
     void OnReadInitialMetadataDone(bool ok) override {
       absl::MutexLock lock(&call_.mutex_);
       if (!ok || call_.ended_) return;
+      bool is_told = false;
       for (const auto& [key, value] : call_.upstream_context_.GetServerInitialMetadata()) {
         if (absl::string_view(key.data(), key.size()).substr(0, 8) != "causeway") continue;
         call_.context_.AddInitialMetadata(std::string(key.data(), key.size()),
                                           std::string(value.data(), value.size()));
+        is_told = true;
       }
-      call_.StartSendInitialMetadata();
+      // Those of other calls go with the first message.
+      if (is_told) call_.StartSendInitialMetadata();
     }
     void OnReadDone(bool ok) override {
-      if (ok) call_.Answer();
+      if (ok) return call_.Answer();
+      absl::MutexLock lock(&call_.mutex_);
+      call_.LetGo();  // It says in OnDone why nothing comes any more.
     }
     void OnWriteDone(bool ok) override {
       absl::MutexLock lock(&call_.mutex_);
-      if (ok && !call_.ended_) call_.StartRead(&call_.up_);
+      if (ok && !call_.ended_ && !call_.is_over_) call_.StartRead(&call_.up_);
     }
     void OnDone(const grpc::Status& status) override {
       std::optional<grpc::Status> fault;
@@ -94,8 +104,9 @@ class FaultyProxy::Call final : public grpc::ServerGenericBidiReactor {
   // A message of the coordinator's has come.
   void Answer() {
     if (const auto fault = proxy_.Take(method_, Moment::kInsteadOfIt)) {
+      End(*fault);
       upstream_context_.TryCancel();
-      return End(*fault);
+      return;
     }
     auto fault = proxy_.Take(method_, Moment::kAfterAnswer);
     if (!fault.has_value()) {
@@ -103,7 +114,6 @@ class FaultyProxy::Call final : public grpc::ServerGenericBidiReactor {
       const grpc::Slice nothing;
       if (fault.has_value()) down_ = grpc::ByteBuffer(&nothing, 1);
     }
-    if (fault.has_value()) upstream_context_.TryCancel();
     absl::MutexLock lock(&mutex_);
     if (ended_) return;
     if (!fault.has_value()) {
@@ -111,17 +121,20 @@ class FaultyProxy::Call final : public grpc::ServerGenericBidiReactor {
       return;
     }
     StartWriteAndFinish(&down_, {}, *fault);
+    ended_ = true;
     LetGo();
+    upstream_context_.TryCancel();
   }
   void End(const grpc::Status& status) {
     absl::MutexLock lock(&mutex_);
     if (ended_) return;
     Finish(status);
+    ended_ = true;
     LetGo();
   }
+  // No operation of the coordinator's side is started any more.
   void LetGo() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    ended_ = true;
-    upstream_.RemoveHold();
+    if (!std::exchange(is_over_, true)) upstream_.RemoveHold();
   }
 
   FaultyProxy& proxy_;
@@ -132,7 +145,8 @@ class FaultyProxy::Call final : public grpc::ServerGenericBidiReactor {
   grpc::ByteBuffer up_;
   grpc::ByteBuffer down_;
   absl::Mutex mutex_;
-  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;    // Towards the client.
+  bool is_over_ ABSL_GUARDED_BY(mutex_) = false;  // Towards the coordinator.
   std::shared_ptr<Call> of_client_;
   std::shared_ptr<Call> of_coordinator_;
 };

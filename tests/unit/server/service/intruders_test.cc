@@ -289,8 +289,8 @@ TEST_F(IntrudersTest, OversizeMessages) {
   arguments.SetMaxSendMessageSize(-1);
   const auto security = MakeChannelSecurity(
       Files(IssueIdentity(authority_, "causeway://*/worker/b")), address_, absl::Now());
-  const auto exchange =
-      v1::Exchange::NewStub(grpc::CreateCustomChannel(address_, security->credentials, arguments));
+  const auto exchange = v1::Exchange::NewStub(
+      grpc::CreateCustomChannel(address_, security->Now().credentials, arguments));
   PlainLane lane(*exchange, kRunId, "b");
   lane.Chunk(1, 0, std::vector<uint8_t>(3 << 20, 'x'));
   EXPECT_EQ(lane.Finish().code(), absl::StatusCode::kResourceExhausted);
