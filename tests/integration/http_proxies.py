@@ -5,7 +5,6 @@ import os
 import pathlib
 import re
 import shutil
-import signal
 import socket
 import subprocess
 
@@ -75,10 +74,14 @@ class HttpProxy:
         self.config = self.folder / "proxy.conf"
         path, variables = program(kind)
         self.configure(**settings)
-        command = ([path, "-e", self.folder / "error.log", "-p", self.folder, "-c", self.config] if kind == "nginx"
-                   else [path, "-db", "-f", self.config])
-        self.process = cluster.start(f"{kind}-{self.port}.log", *command, variables=variables)
-        wait_until(lambda: self._listens() or self.process.child.poll() is not None, f"{kind} listens")
+        self.command = ([path, "-e", self.folder / "error.log", "-p", self.folder, "-c", self.config]
+                        if kind == "nginx" else [path, "-db", "-f", self.config])
+        self.variables = variables
+        self._start()
+
+    def _start(self):
+        self.process = self.cluster.start(f"{self.kind}-{self.port}.log", *self.command, variables=self.variables)
+        wait_until(lambda: self._listens() or self.process.child.poll() is not None, f"{self.kind} listens")
         assert self.process.child.poll() is None, self.process.log()
 
     def configure(self, silence=SILENCE_S, body="0", text=None):
@@ -89,14 +92,16 @@ class HttpProxy:
         if self.kind == "nginx":
             places = "".join(f"{name}_temp_path {self.folder / name};\n"
                              for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
-            text = (f"daemon off; worker_processes 1; pid {self.folder}/pid; events {{ }}\n"
+            text = (f"daemon off; master_process off; pid {self.folder}/pid; events {{ }}\n"
                     + text.replace("http {", "http {\naccess_log off;\n" + places, 1))
         self.config.write_text(text)
 
     def reconfigure(self, **settings):
-        """nginx: reads them while it runs; calls that are under way keep what they began with."""
+        """Starts it anew with these: calls that are under way break."""
+        self.process.child.kill()
+        self.process.child.wait()
         self.configure(**settings)
-        self.process.signal(signal.SIGHUP)
+        self._start()
 
     def _listens(self):
         with socket.socket() as probe:
