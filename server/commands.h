@@ -22,11 +22,6 @@ inline constexpr Command kCommands[] = {
               "until they lead. --config names the run.",
      .flags = "etcd etcd_ca etcd_cert etcd_key etcd_password_file advertise standby_name "
               "standby_cert standby_key"},
-    {.usage = "serve --shards=lead,a,b --run_dir=FOLDER --config=FILE\n"
-              "serve --lead=HOST:PORT --shard=a --run_dir=FOLDER",
-     .about = "The run's fragments lie in several coordinators: the lead, which workers join, and "
-              "one for each other shard.",
-     .flags = "shards lead shard advertise lead_tls_cert lead_tls_key lead_tls_server_name"},
     {.usage = "serve --parent=HOST:PORT --region_id=NAME --sites=N --run_dir=FOLDER",
      .about = "Serves a region: up to N workers near this machine, whose deltas go to the "
               "coordinator at HOST:PORT as one. The run is that coordinator's; the workers need no "

@@ -89,24 +89,23 @@ absl::StatusOr<CompleteConfig> ChooseConfig(FileSystem& file_system, const Given
 
 absl::StatusOr<std::vector<float>> ChooseInitialParameters(
     FileSystem& file_system, const GivenRun& given, const FragmentPlan& plan,
-    const v1::RunConfig& config, const std::optional<RecoveredRun>& recovered, ThreadPool& threads,
-    const std::vector<int>* fragments) {
+    const v1::RunConfig& config, const std::optional<RecoveredRun>& recovered,
+    ThreadPool& threads) {
   const std::string path = InitialIsAFile(given) ? given.initial : "";
   if (!recovered.has_value()) {
     RETURN_IF_ERROR(KeepInitialParameters(file_system, given.run_dir, path, config, plan));
-    return InitialParametersOf(file_system, given.run_dir, config, plan, &threads, fragments);
+    return InitialParametersOf(file_system, given.run_dir, config, plan, &threads);
   }
   std::set<int> saved;
   for (const SnapshotRecord& snapshot : recovered->snapshots) saved.insert(snapshot.fragment);
   std::vector<float> values;
-  if (!path.empty() ||
-      std::ssize(saved) != (fragments == nullptr ? plan.fragments() : std::ssize(*fragments))) {
-    ASSIGN_OR_RETURN(
-        values, InitialParametersOf(file_system, given.run_dir, config, plan, &threads, fragments));
+  if (!path.empty() || std::ssize(saved) != plan.fragments()) {
+    ASSIGN_OR_RETURN(values,
+                     InitialParametersOf(file_system, given.run_dir, config, plan, &threads));
   }
   if (!path.empty()) {
-    ASSIGN_OR_RETURN(std::vector<float> others, ReadInitialParameters(file_system, path, plan));
-    if (fragments != nullptr) others = ValuesOf(plan, others, *fragments);
+    ASSIGN_OR_RETURN(const std::vector<float> others,
+                     ReadInitialParameters(file_system, path, plan));
     if (others != values) {
       return absl::FailedPreconditionError(
           absl::StrCat("the run in ", given.run_dir, " began with other parameters than those of ",

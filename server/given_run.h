@@ -50,13 +50,12 @@ absl::Status CheckGivenRun(FileSystem& file_system, const GivenRun& given);
 absl::StatusOr<CompleteConfig> ChooseConfig(FileSystem& file_system, const GivenRun& given,
                                             const std::optional<RecoveredRun>& recovered);
 
-// All the initial values or those of the given fragments, or none where snapshots make them
-// unnecessary. A run that begins keeps all of --initial; one that goes on refuses others than it
-// began with.
+// The initial values, or none where snapshots make them unnecessary. A run that begins keeps those
+// of
+// --initial; one that goes on refuses others than it began with.
 absl::StatusOr<std::vector<float>> ChooseInitialParameters(
     FileSystem& file_system, const GivenRun& given, const FragmentPlan& plan,
-    const v1::RunConfig& config, const std::optional<RecoveredRun>& recovered, ThreadPool& threads,
-    const std::vector<int>* fragments = nullptr);
+    const v1::RunConfig& config, const std::optional<RecoveredRun>& recovered, ThreadPool& threads);
 
 }  // namespace causeway::server
 

@@ -8,7 +8,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/base/printable.h"
@@ -164,81 +163,13 @@ absl::Status KeepInitialValues(FileSystem& file_system, const std::string& folde
                              FormatRunConfig(config), values);
 }
 
-absl::Status KeepInitialFragments(FileSystem& file_system, const std::string& folder,
-                                  const std::string& source, const v1::RunConfig& config,
-                                  std::span<const int> fragments, std::span<const float> values) {
-  return WriteParametersFile(
-      file_system, JoinPath(folder, kInitialFile),
-      {{"source", source}, {"fragments", std::vector<int>(fragments.begin(), fragments.end())}},
-      FormatRunConfig(config), values);
-}
-
-absl::StatusOr<KeptParameters> KeptParameters::Open(FileSystem& file_system,
-                                                    const std::string& folder,
-                                                    const FragmentPlan& plan) {
+absl::StatusOr<std::vector<float>> InitialParametersOf(FileSystem& file_system,
+                                                       const std::string& folder,
+                                                       const v1::RunConfig& config,
+                                                       const FragmentPlan& plan,
+                                                       ThreadPool* threads) {
   const std::string kept = JoinPath(folder, kInitialFile);
-  ASSIGN_OR_RETURN(MappedParameters opened, MappedParameters::Open(file_system, kept));
-  KeptParameters result(std::move(opened));
-  result.path_ = kept;
-  const MappedParameters& file = result.file_;
-  ASSIGN_OR_RETURN(v1::RunConfig config, ParseRunConfig(file.config(), kept));
-  RETURN_IF_ERROR(Annotate(CompleteRunConfig(config).status(), kept));
-  ASSIGN_OR_RETURN(const FragmentPlan own, FragmentPlan::Create(config));
-  int64_t end = 0;
-  for (int i = 0; i < own.fragments(); ++i) {
-    if (!file.fragments().empty() && !std::ranges::count(file.fragments(), i)) continue;
-    const int64_t size = own.range(i).size();
-    result.places_[i] = {end, static_cast<size_t>(size)};
-    end += size;
-  }
-  if (own.hash() != plan.hash() || end != file.size()) {
-    return absl::DataLossError(
-        absl::StrCat(kept, " is of another plan than the run's: restore the folder from a backup"));
-  }
-  return result;
-}
-
-absl::Status KeptParameters::Read(
-    std::span<const int> fragments,
-    const std::function<absl::Status(int fragment, std::span<const float>)>& take) const {
-  for (const int fragment : fragments) {
-    const auto place = places_.find(fragment);
-    if (place == places_.end()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(path_, " has fragments ", absl::StrJoin(file_.fragments(), ","), ", not ",
-                       fragment, ": it is the folder of another shard"));
-    }
-    std::vector<float> values(place->second.second);
-    file_.Copy(place->second.first, values);
-    RETURN_IF_ERROR(take(fragment, values));
-  }
-  return absl::OkStatus();
-}
-
-std::vector<float> ValuesOf(const FragmentPlan& plan, std::span<const float> arena,
-                            std::span<const int> fragments) {
-  std::vector<float> values;
-  for (const int fragment : fragments) {
-    const FragmentRange& range = plan.range(fragment);
-    values.insert(values.end(), arena.begin() + range.begin, arena.begin() + range.end);
-  }
-  return values;
-}
-
-absl::StatusOr<std::vector<float>> InitialParametersOf(
-    FileSystem& file_system, const std::string& folder, const v1::RunConfig& config,
-    const FragmentPlan& plan, ThreadPool* threads, const std::vector<int>* fragments) {
-  const std::string kept = JoinPath(folder, kInitialFile);
-  if (file_system.Exists(kept)) {
-    if (fragments == nullptr) return ReadInitialParameters(file_system, kept, plan);
-    std::vector<float> values;
-    ASSIGN_OR_RETURN(const KeptParameters file, KeptParameters::Open(file_system, folder, plan));
-    RETURN_IF_ERROR(file.Read(*fragments, [&](int, std::span<const float> some) {
-      values.insert(values.end(), some.begin(), some.end());
-      return absl::OkStatus();
-    }));
-    return values;
-  }
+  if (file_system.Exists(kept)) return ReadInitialParameters(file_system, kept, plan);
   if (config.has_tensors()) {
     return absl::FailedPreconditionError(absl::StrCat(
         "a run of tensors begins with values that are given, and ", folder,
@@ -253,23 +184,8 @@ absl::StatusOr<std::vector<float>> InitialParametersOf(
     Log().info("the seed has made {} of {} million parameters", done / 1'000'000,
                total / 1'000'000);
   };
-  if (fragments == nullptr) {
-    std::vector<float> values(static_cast<size_t>(plan.arena_size()));
-    InitializeParameters(plan, config.train().seed(), values, threads, progress);
-    return values;
-  }
-  int64_t size = 0;
-  for (const int fragment : *fragments) size += plan.range(fragment).size();
-  std::vector<float> values(static_cast<size_t>(size));
-  int64_t begin = 0;
-  for (const int fragment : *fragments) {
-    const FragmentRange& range = plan.range(fragment);
-    InitializeRange(
-        plan, config.train().seed(), range.begin,
-        std::span(values).subspan(static_cast<size_t>(begin), static_cast<size_t>(range.size())),
-        threads, progress);
-    begin += range.size();
-  }
+  std::vector<float> values(static_cast<size_t>(plan.arena_size()));
+  InitializeParameters(plan, config.train().seed(), values, threads, progress);
   return values;
 }
 

@@ -2,13 +2,8 @@
 #ifndef CAUSEWAY_SERVER_INITIAL_PARAMETERS_H_
 #define CAUSEWAY_SERVER_INITIAL_PARAMETERS_H_
 
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <map>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -16,7 +11,6 @@
 #include "causeway/v1/config.pb.h"
 #include "common/base/file_system.h"
 #include "common/base/thread_pool.h"
-#include "common/files/parameters_file.h"
 #include "common/params/fragment_plan.h"
 
 namespace causeway::server {
@@ -46,45 +40,14 @@ absl::Status KeepInitialValues(FileSystem& file_system, const std::string& folde
                                const std::string& source, const v1::RunConfig& config,
                                std::span<const float> values);
 
-// Keeps those of the given fragments alone, one after the other.
-absl::Status KeepInitialFragments(FileSystem& file_system, const std::string& folder,
-                                  const std::string& source, const v1::RunConfig& config,
-                                  std::span<const int> fragments, std::span<const float> values);
-
-// What was kept in a folder, read and checked once however often it is asked for. Thread-safe.
-class KeptParameters {
- public:
-  // DATA_LOSS if it is of another plan; errors of MappedParameters::Open.
-  static absl::StatusOr<KeptParameters> Open(FileSystem& file_system, const std::string& folder,
-                                             const FragmentPlan& plan);
-  // Hands on the values of the given fragments, one after the other; no more than one is in memory.
-  // FAILED_PRECONDITION for one that was not kept. An error of `take` ends it.
-  absl::Status Read(
-      std::span<const int> fragments,
-      const std::function<absl::Status(int fragment, std::span<const float>)>& take) const;
-
- private:
-  explicit KeptParameters(MappedParameters file) : file_(std::move(file)) {}
-
-  MappedParameters file_;
-  std::string path_;
-  std::map<int, std::pair<int64_t, size_t>> places_;  // By fragment: its first value, how many.
-};
-
-// Returns the values with which the run in `folder` began: all, or those of the given fragments,
-// one after the other. FAILED_PRECONDITION for a run of tensors if nothing was kept: no seed makes
-// those. Where the seed makes it, on these threads (null: the caller's alone), and the log says how
-// far that is while it takes longer than some seconds.
+// Returns the values with which the run in `folder` began. FAILED_PRECONDITION for a run of tensors
+// if nothing was kept: no seed makes those. Where the seed makes them, on these threads (null: the
+// caller's alone), and the log says how far that is while it takes longer than some seconds.
 absl::StatusOr<std::vector<float>> InitialParametersOf(FileSystem& file_system,
                                                        const std::string& folder,
                                                        const v1::RunConfig& config,
                                                        const FragmentPlan& plan,
-                                                       ThreadPool* threads = nullptr,
-                                                       const std::vector<int>* fragments = nullptr);
-
-// Returns the values of these fragments out of the whole arena's, one after the other.
-std::vector<float> ValuesOf(const FragmentPlan& plan, std::span<const float> arena,
-                            std::span<const int> fragments);
+                                                       ThreadPool* threads = nullptr);
 
 }  // namespace causeway::server
 

@@ -51,7 +51,6 @@
 #include "server/run_commands.h"
 #include "server/serve_http.h"
 #include "server/service/coordinator_server.h"
-#include "server/sharded_run.h"
 #include "server/shared_run.h"
 #include "server/standby/delta_places.h"
 #include "server/standby/replicated_store.h"
@@ -65,9 +64,7 @@
 #include "server/store/run_directory_store.h"
 #include "server/store_flags.h"
 
-ABSL_FLAG(
-    std::string, run_dir, "",
-    "FOLDER: holds the run; inspect, replay: or LEAD,SHARD,..., of one run in several folders");
+ABSL_FLAG(std::string, run_dir, "", "FOLDER: holds the run");
 ABSL_FLAG(std::string, config, "", "FILE: the run's configuration, a textproto");
 ABSL_FLAG(
     std::string, initial, "",
@@ -116,7 +113,6 @@ ABSL_FLAG(std::string, log_level, "info",
 
 ABSL_DECLARE_FLAG(std::string, etcd);
 ABSL_DECLARE_FLAG(std::string, etcd_cert);
-ABSL_DECLARE_FLAG(std::string, lead_tls_cert);
 ABSL_DECLARE_FLAG(std::string, parent_tls_cert);
 ABSL_DECLARE_FLAG(std::string, standby_cert);
 
@@ -158,14 +154,12 @@ CertificateFiles CertificatesFromFlags() {
   return {{"tls_cert", SecurityOptionsFromFlags().cert_file},
           {"standby_cert", absl::GetFlag(FLAGS_standby_cert)},
           {"etcd_cert", absl::GetFlag(FLAGS_etcd_cert)},
-          {"parent_tls_cert", absl::GetFlag(FLAGS_parent_tls_cert)},
-          {"lead_tls_cert", absl::GetFlag(FLAGS_lead_tls_cert)}};
+          {"parent_tls_cert", absl::GetFlag(FLAGS_parent_tls_cert)}};
 }
 
 // Until a signal, the end of the run, or a failure.
 absl::Status ServeUntilStopped(Coordinator& coordinator, CurveKeeper& curves, Standbys& standbys,
-                               DeltaPlaces& places, const ShardedRun* sharded,
-                               StopSignal& stop_signal) {
+                               DeltaPlaces& places, StopSignal& stop_signal) {
   Clock& clock = *Clock::Real();
   std::string last_line;
   absl::Duration next_line = clock.Monotonic() + kRunLineInterval;
@@ -176,11 +170,9 @@ absl::Status ServeUntilStopped(Coordinator& coordinator, CurveKeeper& curves, St
     }
     RETURN_IF_ERROR(coordinator.Health());
     RETURN_IF_ERROR(standbys.closed());
-    if (sharded != nullptr) RETURN_IF_ERROR(sharded->status());
     if (absl::GetFlag(FLAGS_exit_when_finished) &&
         (absl::GetFlag(FLAGS_exit_when_drained) ? coordinator.Finished()
-                                                : coordinator.ReachedItsEnd()) &&
-        (sharded == nullptr || sharded->MayEnd())) {
+                                                : coordinator.ReachedItsEnd())) {
       return absl::OkStatus();
     }
     curves.Tick();
@@ -241,14 +233,11 @@ absl::StatusOr<ServeFlags> CheckServeFlags(FileSystem& file_system) {
   ASSIGN_OR_RETURN(flags.http_port,
                    OpenHttpPort(absl::GetFlag(FLAGS_http), SecurityOptionsFromFlags().UsesTls()));
   if (flags.given.has_config()) RETURN_IF_ERROR(CheckGivenRun(file_system, flags.given));
-  ASSIGN_OR_RETURN(flags.shards,
-                   ShardFlagsFromFlags(flags.given, flags.listen, !flags.parent.address.empty()));
   ASSIGN_OR_RETURN(flags.shared, SharedRunFromFlags(file_system, flags.given, flags.parent,
                                                     flags.listen, flags.store));
-  if (flags.store.back_to_snapshots &&
-      (!flags.parent.address.empty() || flags.shards.has_value())) {
+  if (flags.store.back_to_snapshots && !flags.parent.address.empty()) {
     return absl::InvalidArgumentError(
-        "--back_to_snapshots: a region or a shard cannot go back behind the others of its run");
+        "--back_to_snapshots: a region cannot go back behind the others of its run");
   }
   return flags;
 }
@@ -319,16 +308,8 @@ int ServeRun(ServeFlags flags, Standbys& standbys, std::unique_ptr<Leading> lead
   options.store = replicated ? static_cast<Store*>(&replicated_store) : run->store.get();
   if (replicated && run->resumes) standbys.Begin(run->store->Position().commits);
   options.events = &event_history;
-  if (run->sharded != nullptr) {
-    if (replicated) run->sharded->SetMayTell([&] { return standbys.MayTell(); });
-    options.events = run->sharded->SetEvents(&event_history);
-    options.part = run->sharded->part();
-  }
   options.observers = metrics.observers();
   options.observers.push_back(&run_history);
-  if (run->sharded != nullptr && run->sharded->observer() != nullptr) {
-    options.observers.push_back(run->sharded->observer());
-  }
   options.merge_pool = &merge_pool;
   options.snapshot_every_rounds = absl::GetFlag(FLAGS_snapshot_every_rounds);
   std::unique_ptr<ParentLink> parent;
@@ -342,7 +323,7 @@ int ServeRun(ServeFlags flags, Standbys& standbys, std::unique_ptr<Leading> lead
                                    .above = region.above};
   }
   const absl::StatusOr<std::unique_ptr<Coordinator>> coordinator =
-      MakeCoordinator(file_system, flags, *run, options, merge_pool, event_history, wait);
+      MakeCoordinator(file_system, flags, *run, options, merge_pool, event_history);
   if (!coordinator.ok()) return end_start(coordinator.status());
   StandbyService* standby = nullptr;
   CoordinatorServer::Options server_options = ServerOptions(&event_history);
@@ -351,13 +332,8 @@ int ServeRun(ServeFlags flags, Standbys& standbys, std::unique_ptr<Leading> lead
     auto service = std::make_unique<StandbyService>(*run->store, standbys, access, event_history);
     standby = service.get();
     services.push_back(std::move(service));
-    if (run->sharded == nullptr) return services;
-    if (auto shards = run->sharded->MakeService(access); shards != nullptr) {
-      services.push_back(std::move(shards));
-    }
     return services;
   };
-  if (run->sharded != nullptr) run->sharded->Begin(**coordinator);
   if (replicated) server_options.may_tell = [&] { return standbys.MayTell(); };
   const auto server = CoordinatorServer::Start(server_options, **coordinator);
   if (!server.ok()) {
@@ -388,18 +364,15 @@ int ServeRun(ServeFlags flags, Standbys& standbys, std::unique_ptr<Leading> lead
     status = WriteFileAtomically(file_system, address_file, absl::string_view(bound));
   }
   if (status.ok() && parent != nullptr) status = parent->Start(**coordinator);
-  if (status.ok() && run->sharded != nullptr) status = run->sharded->Start(**coordinator, bound);
   DeltaPlaces places(run->store->blobs(), standbys);
   if (status.ok()) {
-    status =
-        ServeUntilStopped(**coordinator, curves, standbys, places, run->sharded.get(), stop_signal);
+    status = ServeUntilStopped(**coordinator, curves, standbys, places, stop_signal);
   }
   stopping = true;
   if (parent != nullptr) StopUnderParent(**coordinator, *parent);
   standbys.Stop();
   const absl::Status shut_down = (*coordinator)->Shutdown();
   standby->Stop();
-  if (run->sharded != nullptr) run->sharded->Stop();
   (*server)->Stop(kStopDeadline);
   curves.Save();
   leading = nullptr;  // Another one may lead.

@@ -32,7 +32,7 @@ void RecordModel(EventHistory& events, const BroughtModel& model) {
 }  // namespace
 
 absl::StatusOr<OpenedRun> OpenRun(FileSystem& file_system, const ServeFlags& flags,
-                                  const LeadLink::Waiter& wait) {
+                                  const std::function<bool(absl::Duration)>& wait) {
   OpenedRun run;
   const bool was_copy = file_system.Exists(JoinPath(flags.run_dir, kCopyFile));
   ASSIGN_OR_RETURN(run.store, RunDirectoryStore::Open(file_system, flags.run_dir, flags.store));
@@ -47,13 +47,6 @@ absl::StatusOr<OpenedRun> OpenRun(FileSystem& file_system, const ServeFlags& fla
   if (was_copy && run.resumes && !flags.shared.has_value()) {
     Log().warn("{}", PromotedByHand(flags.run_dir, run.store->Position().commits));
   }
-  if (flags.shards.has_value() && !flags.shards->lead.empty()) {
-    ASSIGN_OR_RETURN(run.sharded, ShardedRun::OpenShard(file_system, *flags.shards, flags.run_dir,
-                                                        run.recovered, wait));
-    run.config = run.sharded->welcome().config();
-    run.run_id = run.sharded->welcome().run_id();
-    return run;
-  }
   if (!flags.parent.address.empty()) {
     ASSIGN_OR_RETURN(run.region, OpenRegion(flags.parent, flags.run_dir, run.recovered, wait));
     run.config = run.region->parent.run.config();
@@ -66,15 +59,12 @@ absl::StatusOr<OpenedRun> OpenRun(FileSystem& file_system, const ServeFlags& fla
   run.config = std::move(complete.config);
   run.run_id = run.resumes ? run.recovered->identity.run_id
                            : absl::StrCat(run.config.run_name(), "-", RandomSuffix());
-  ASSIGN_OR_RETURN(run.sharded, ShardedRun::OpenLead(file_system, flags.shards, flags.run_dir,
-                                                     run.config, run.recovered, run.awaits_model));
   return run;
 }
 
 absl::StatusOr<std::unique_ptr<Coordinator>> MakeCoordinator(
     FileSystem& file_system, const ServeFlags& flags, OpenedRun& run,
-    const Coordinator::Options& options, ThreadPool& merge_pool, EventHistory& events,
-    const LeadLink::Waiter& wait) {
+    const Coordinator::Options& options, ThreadPool& merge_pool, EventHistory& events) {
   const auto begin = [&run, options](const v1::RunConfig& complete, const FragmentPlan& plan,
                                      std::vector<float> initial,
                                      std::optional<RecoveredRun> former) {
@@ -83,7 +73,6 @@ absl::StatusOr<std::unique_ptr<Coordinator>> MakeCoordinator(
     run.store->set_spare_bytes(RunDirectoryStore::SpareBytesFor(static_cast<uint64_t>(largest)));
     Coordinator::Options own = options;
     own.config = complete;
-    if (run.sharded != nullptr) own.part = run.sharded->part();
     own.initial_parameters = std::move(initial);
     own.recovered = std::move(former);
     return Coordinator::Create(std::move(own));
@@ -96,10 +85,6 @@ absl::StatusOr<std::unique_ptr<Coordinator>> MakeCoordinator(
             std::vector<float> values) -> absl::StatusOr<std::unique_ptr<Coordinator>> {
           RETURN_IF_ERROR(
               KeepInitialValues(file_system, flags.run_dir, model.worker_id, model.config, values));
-          if (run.sharded != nullptr) {
-            RETURN_IF_ERROR(run.sharded->TakeModel(model.config));
-            values = ValuesOf(model.plan, values, run.sharded->part().fragments);
-          }
           auto begun = begin(model.config, model.plan, std::move(values), std::nullopt);
           if (begun.ok()) RecordModel(events, model);
           return begun;
@@ -111,15 +96,9 @@ absl::StatusOr<std::unique_ptr<Coordinator>> MakeCoordinator(
                      FetchInitialParameters(file_system, flags.run_dir, *run.region));
     return begin(run.config, plan, std::move(fetched), std::nullopt);
   }
-  if (run.sharded != nullptr && !run.resumes && run.sharded->welcome().given_values()) {
-    ASSIGN_OR_RETURN(std::vector<float> fetched, run.sharded->FetchInitial(plan, wait));
-    return begin(run.config, plan, std::move(fetched), std::nullopt);
-  }
-  const PartOptions part = run.sharded == nullptr ? PartOptions() : run.sharded->part();
-  ASSIGN_OR_RETURN(
-      std::vector<float> initial,
-      ChooseInitialParameters(file_system, flags.given, plan, run.config, run.recovered, merge_pool,
-                              run.sharded == nullptr ? nullptr : &part.fragments));
+  ASSIGN_OR_RETURN(std::vector<float> initial,
+                   ChooseInitialParameters(file_system, flags.given, plan, run.config,
+                                           run.recovered, merge_pool));
   return begin(run.config, plan, std::move(initial), std::move(run.recovered));
 }
 

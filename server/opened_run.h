@@ -3,11 +3,13 @@
 #ifndef CAUSEWAY_SERVER_OPENED_RUN_H_
 #define CAUSEWAY_SERVER_OPENED_RUN_H_
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "causeway/v1/config.pb.h"
 #include "common/base/file_system.h"
 #include "common/base/thread_pool.h"
@@ -17,7 +19,6 @@
 #include "server/http/http_port.h"
 #include "server/region/parent_link.h"
 #include "server/region_run.h"
-#include "server/sharded_run.h"
 #include "server/standby_rpc/leading.h"
 #include "server/store/run_directory_store.h"
 
@@ -32,7 +33,6 @@ struct ServeFlags {
   std::optional<HttpListener> http_port;
   GivenRun given;
   std::optional<Leading::Options> shared;
-  std::optional<ShardFlags> shards;
   ParentOptions parent;  // Without an address: this is the hub.
 };
 
@@ -44,22 +44,18 @@ struct OpenedRun {
   bool awaits_model = false;  // A new run; one that has begun has a model.
   v1::RunConfig config;
   std::string run_id;
-  std::unique_ptr<ShardedRun> sharded;  // Null: it has all fragments.
-  std::unique_ptr<RegionRun> region;    // Null: the hub's.
+  std::unique_ptr<RegionRun> region;  // Null: the hub's.
 };
 
-// Locks and reads the folder. A shard asks its lead, and waits for a run that awaits its model; a
-// region asks its parent. A region whose folder holds the run waits longer for an answer. CANCELLED
-// once `wait` says that the process is to end.
+// Locks and reads the folder. A region asks its parent; one whose folder holds the run waits longer
+// for an answer. CANCELLED once `wait`, which waits so long, says that the process is to end.
 absl::StatusOr<OpenedRun> OpenRun(FileSystem& file_system, const ServeFlags& flags,
-                                  const LeadLink::Waiter& wait);
+                                  const std::function<bool(absl::Duration)>& wait);
 
-// `options` lack the run's own part. All that is referred to outlives the coordinator. `wait` as
-// above.
+// `options` lack the run's own part. All that is referred to outlives the coordinator.
 absl::StatusOr<std::unique_ptr<Coordinator>> MakeCoordinator(
     FileSystem& file_system, const ServeFlags& flags, OpenedRun& run,
-    const Coordinator::Options& options, ThreadPool& merge_pool, EventHistory& events,
-    const LeadLink::Waiter& wait);
+    const Coordinator::Options& options, ThreadPool& merge_pool, EventHistory& events);
 
 }  // namespace causeway::server
 

@@ -24,7 +24,6 @@
 #include "server/initial_parameters.h"
 #include "server/store/inspect.h"
 #include "server/store/run_directory_store.h"
-#include "server/store/run_parts.h"
 
 namespace causeway::server {
 namespace {
@@ -57,58 +56,11 @@ absl::StatusOr<v1::OuterConfig> OtherOuter(const v1::RunConfig& run, const std::
   return other.outer();
 }
 
-// A folder of the run.
-struct OpenedPart {
-  std::string folder;
-  std::unique_ptr<RunDirectoryStore> store;
-  std::vector<int> fragments;
-};
-
-struct OpenedParts {
-  std::vector<OpenedPart> parts;
-  size_t lead = 0;
-  RecoveredRun run;  // The rounds of all of them; members and state of the lead's.
-};
-
-absl::StatusOr<OpenedParts> OpenParts(FileSystem& file_system, const std::string& run_dir) {
-  OpenedParts opened;
-  std::vector<RecoveredRun> runs;
-  ASSIGN_OR_RETURN(const std::vector<std::string> folders, RunFolders(file_system, run_dir));
-  for (const std::string& folder : folders) {
-    ASSIGN_OR_RETURN(
-        std::unique_ptr<RunDirectoryStore> store,
-        RunDirectoryStore::Open(file_system, folder, {.retain_deltas = true, .read_only = true}));
-    ASSIGN_OR_RETURN(std::optional<RecoveredRun> run, store->Recover());
-    if (!run.has_value()) return absl::NotFoundError(absl::StrCat(folder, " holds no run"));
-    opened.parts.push_back({folder, std::move(store), FragmentsOf(run->identity)});
-    runs.push_back(*std::move(run));
-  }
-  if (runs.size() > 1) {
-    std::vector<RunPart> parts;
-    for (size_t i = 0; i < runs.size(); ++i) {
-      parts.push_back({opened.parts[i].folder, &runs[i].identity});
-    }
-    ASSIGN_OR_RETURN(opened.lead, CheckWholeRun(file_system, parts));
-  }
-  opened.run = std::move(runs[opened.lead]);
-  for (size_t i = 0; i < runs.size(); ++i) {
-    if (i == opened.lead) continue;
-    for (const int fragment : opened.parts[i].fragments) {
-      const auto index = static_cast<size_t>(fragment);
-      opened.run.identity.initial_hashes[index] = runs[i].identity.initial_hashes[index];
-    }
-    opened.run.rounds.insert(opened.run.rounds.end(), runs[i].rounds.begin(), runs[i].rounds.end());
-  }
-  std::ranges::stable_sort(opened.run.rounds, {}, &RoundRecord::fragment);
-  return opened;
-}
-
 }  // namespace
 
 absl::Status InspectCommand(const std::string& run_dir, bool json) {
   FileSystem& file_system = *FileSystem::Real();
-  ASSIGN_OR_RETURN(const std::vector<std::string> folders, RunFolders(file_system, run_dir));
-  ASSIGN_OR_RETURN(const nlohmann::json inspection, InspectRuns(file_system, folders));
+  ASSIGN_OR_RETURN(const nlohmann::json inspection, InspectRun(file_system, run_dir));
   std::fputs(
       json ? absl::StrCat(inspection.dump(2), "\n").c_str() : InspectionText(inspection).c_str(),
       stdout);
@@ -117,22 +69,15 @@ absl::Status InspectCommand(const std::string& run_dir, bool json) {
 
 absl::Status ReplayCommand(const ReplayFlags& flags) {
   FileSystem& file_system = *FileSystem::Real();
-  ASSIGN_OR_RETURN(OpenedParts opened, OpenParts(file_system, flags.run_dir));
-  const RecoveredRun* const run = &opened.run;
+  ASSIGN_OR_RETURN(const std::unique_ptr<RunDirectoryStore> store,
+                   RunDirectoryStore::Open(file_system, flags.run_dir,
+                                           {.retain_deltas = true, .read_only = true}));
+  ASSIGN_OR_RETURN(const std::optional<RecoveredRun> run, store->Recover());
+  if (!run.has_value()) return absl::NotFoundError(absl::StrCat(flags.run_dir, " holds no run"));
   const v1::RunConfig& config = run->identity.config;
-  const auto fragments = std::ssize(run->identity.initial_hashes);
-  const auto held = std::ssize(FragmentsOf(run->identity));
-  if (held < fragments && !flags.output.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--output needs all ", fragments, " fragments, ", flags.run_dir, " has ", held,
-                     ": give the folders of the lead and of all shards, with commas between"));
-  }
   ReplayOptions options;
-  options.store = opened.parts[opened.lead].store.get();
-  options.run = run;
-  for (const OpenedPart& part : opened.parts) {
-    for (const int fragment : part.fragments) options.others[fragment] = part.store.get();
-  }
+  options.store = store.get();
+  options.run = &*run;
   if (!flags.outer.empty()) {
     ASSIGN_OR_RETURN(options.outer, OtherOuter(config, flags.outer));
   }
@@ -147,18 +92,8 @@ absl::Status ReplayCommand(const ReplayFlags& flags) {
     return absl::NotFoundError(absl::StrCat("--without: no worker ", worker, " joined this run"));
   }
   ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config));
-  options.initial_parameters.resize(static_cast<size_t>(plan.arena_size()));
-  for (const OpenedPart& part : opened.parts) {
-    ASSIGN_OR_RETURN(const std::vector<float> own,
-                     InitialParametersOf(file_system, part.folder, config, plan,
-                                         /*threads=*/nullptr, &part.fragments));
-    auto begin = own.begin();
-    for (const int fragment : part.fragments) {
-      const FragmentRange& range = plan.range(fragment);
-      std::copy_n(begin, range.size(), options.initial_parameters.begin() + range.begin);
-      begin += range.size();
-    }
-  }
+  ASSIGN_OR_RETURN(options.initial_parameters,
+                   InitialParametersOf(file_system, flags.run_dir, config, plan));
   ThreadPool pool(ThreadsFor(0).value());
   RETURN_IF_ERROR(pool.started());
   options.pool = &pool;
@@ -166,12 +101,6 @@ absl::Status ReplayCommand(const ReplayFlags& flags) {
   ASSIGN_OR_RETURN(const ReplayResult result, Replay(options));
   std::printf("%lld rounds of run %s merged again, each with its recorded hashes\n",
               static_cast<long long>(result.rounds), run->identity.run_id.c_str());
-  if (held < fragments) {
-    std::printf(
-        "these are %lld of its %lld fragments; the others are in the folders of its other "
-        "coordinators\n",
-        static_cast<long long>(held), static_cast<long long>(fragments));
-  }
   if (options.outer.has_value()) {
     std::printf("with outer { %s } the parameters differ by %.6g of their norm\n",
                 flags.outer.c_str(), result.relative_difference);

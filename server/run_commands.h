@@ -8,8 +8,6 @@
 
 namespace causeway::server {
 
-// `run_dir`: a folder, or those of a lead and all its shards with commas between.
-
 // Prints what the folder holds, as lines or as JSON. A coordinator may own it meanwhile.
 absl::Status InspectCommand(const std::string& run_dir, bool json);
 

@@ -22,9 +22,8 @@
 
 ABSL_FLAG(std::string, etcd, "",
           "HOST:PORT,...: the etcd by which the coordinators agree who leads");
-ABSL_FLAG(
-    std::string, advertise, "",
-    "HOST:PORT: where the others (with --lead: the workers) reach this one; else as --listen");
+ABSL_FLAG(std::string, advertise, "",
+          "HOST:PORT: where the others reach this one; else as --listen");
 ABSL_FLAG(
     std::string, etcd_ca, "",
     "FILE: whose signature under etcd's certificate counts; else etcd is spoken to in plaintext");

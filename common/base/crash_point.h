@@ -27,7 +27,6 @@ inline constexpr const char* kCrashPoints[] = {
     "before_round_row",     // Between a round's answer and its row.
     "before_snapshot_row",  // Between a snapshot and its row.
     "before_removal",       // Before each file that a commit freed is removed.
-    "after_end_note",       // Before the lead of that shard hears that it knows of the end.
     "during_recovery",      // The database is verified; orphans are not removed yet.
 };
 

@@ -316,7 +316,6 @@ absl::Status Session::RunStream() {
   join.mutable_join()->set_seen_epoch(epoch());
   v1::CoordinatorMessage message;
   if (stream->Write(join) && stream->Read(&message) && message.has_welcome()) {
-    options_.on_shards(message.welcome().shards());
     bool resumed = false;  // And somebody cares.
     {
       absl::MutexLock lock(&mutex_);
@@ -420,8 +419,6 @@ void Session::Obey(const v1::CoordinatorMessage& message) {
       default:
         break;  // An order of a later version cannot be meant for this one.
     }
-  } else if (message.has_placement()) {
-    options_.on_shards(message.placement().shards());
   } else if (message.has_roster()) {
     std::string ids;
     for (const std::string& id : message.roster().worker_ids()) {

@@ -56,9 +56,6 @@ class Session {
     EventLog* events = NullEventLog();  // Outlives the session.
     // Told, by the session's thread, when a stream stands and when it stands no more.
     std::function<void(bool stands)> on_stream = [](bool) {};
-    // Told likewise where shards are now, with every welcome and when one has moved.
-    std::function<void(const google::protobuf::RepeatedPtrField<v1::Shard>& shards)> on_shards =
-        [](const auto&) {};
     // For a region, on the session's thread: each welcome, and each round that was published.
     std::function<void(const v1::Welcome&)> on_welcome = {};
     std::function<void(const v1::RoundOutcome&)> on_outcome = {};

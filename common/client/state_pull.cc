@@ -74,11 +74,16 @@ absl::StatusOr<LaneClient::Result> AwaitState(LaneClient& client, const LaneClie
   return absl::DeadlineExceededError(absl::StrCat("it has not come by then", progress.trouble()));
 }
 
-// Fetches these fragments of one coordinator.
-absl::Status PullFragments(const std::shared_ptr<grpc::Channel>& channel, const std::string& run_id,
-                           const FragmentPlan& plan, const std::vector<int>& fragments,
-                           const StatePullOptions& options, PullProgress& progress,
-                           PublishedState& state) {
+}  // namespace
+
+absl::StatusOr<PublishedState> PullPublishedState(const std::shared_ptr<grpc::Channel>& channel,
+                                                  const std::string& run_id,
+                                                  const FragmentPlan& plan,
+                                                  const StatePullOptions& options) {
+  PublishedState state;
+  state.parameters.resize(static_cast<size_t>(plan.arena_size()));
+  state.versions.resize(static_cast<size_t>(plan.fragments()));
+  PullProgress progress(options, plan.arena_size() * static_cast<int64_t>(sizeof(float)));
   WorkQueue unpacker(1);
   LaneDialer dialer([&channel](int) { return channel; });
   LaneClient::Options client_options;
@@ -93,7 +98,7 @@ absl::Status PullFragments(const std::shared_ptr<grpc::Channel>& channel, const 
   client_options.passes = IsRetryable;
   const auto client = std::make_shared<LaneClient>(std::move(client_options));
   absl::Status status;
-  for (const int fragment : fragments) {
+  for (int fragment = 0; fragment < plan.fragments(); ++fragment) {
     const FragmentRange& range = plan.range(fragment);
     LaneClient::Wanted wanted;
     wanted.want.set_object(v1::Want::STATE);
@@ -108,27 +113,7 @@ absl::Status PullFragments(const std::shared_ptr<grpc::Channel>& channel, const 
     state.versions[static_cast<size_t>(fragment)] = result->header.round();
   }
   client->Cancel();
-  return status;
-}
-
-}  // namespace
-
-absl::StatusOr<PublishedState> PullPublishedState(const std::shared_ptr<grpc::Channel>& channel,
-                                                  const std::string& run_id,
-                                                  const FragmentPlan& plan,
-                                                  const StatePullOptions& options) {
-  PublishedState state;
-  state.parameters.resize(static_cast<size_t>(plan.arena_size()));
-  state.versions.resize(static_cast<size_t>(plan.fragments()));
-  PullProgress progress(options, plan.arena_size() * static_cast<int64_t>(sizeof(float)));
-  std::map<std::shared_ptr<grpc::Channel>, std::vector<int>> fragments;
-  for (int i = 0; i < plan.fragments(); ++i) {
-    const auto other = options.channels.find(i);
-    fragments[other == options.channels.end() ? channel : other->second].push_back(i);
-  }
-  for (const auto& [to, own] : fragments) {
-    RETURN_IF_ERROR(PullFragments(to, run_id, plan, own, options, progress, state));
-  }
+  RETURN_IF_ERROR(status);
   return state;
 }
 

@@ -31,14 +31,12 @@ struct StatePullOptions {
   // If nothing comes for so long, it is given up. A piece of 1 MiB is the least that is seen to
   // come.
   absl::Duration stall = absl::Minutes(1);
-  // To those that have fragments which `channel` leads to nobody for (--shards).
-  std::map<int, std::shared_ptr<grpc::Channel>> channels = {};
   // Called with the bytes that have come and those of the whole state, piece by piece; a fragment
   // that is fetched again counts once.
   std::function<void(int64_t bytes, int64_t all_bytes)> progress = [](int64_t, int64_t) {};
 };
 
-// Fetches every fragment over one lane of its channel, one after the other; a lane that breaks is
+// Fetches every fragment over one lane of the channel, one after the other; a lane that breaks is
 // opened again, and goes on with what is missing. Errors are those of a Want; UNAVAILABLE if
 // nothing comes; DATA_LOSS if what comes is not what was announced.
 absl::StatusOr<PublishedState> PullPublishedState(const std::shared_ptr<grpc::Channel>& channel,

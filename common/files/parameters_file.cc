@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 
 namespace causeway {
@@ -37,13 +36,11 @@ absl::StatusOr<MappedParameters> MappedParameters::Open(FileSystem& file_system,
   }
   result.config_ = metadata["config"].get<std::string>();
   result.size_ = static_cast<int64_t>(array->bytes.size() / sizeof(float));
-  if (!metadata.contains("fragments")) return result;
-  for (const nlohmann::json& fragment : metadata["fragments"]) {
-    if (!fragment.is_number_integer()) {
-      return absl::DataLossError(
-          absl::StrCat(path, " is damaged: it does not say which fragments it has"));
-    }
-    result.fragments_.push_back(fragment.get<int>());
+  if (metadata.contains("fragments")) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        path,
+        " has the parameters of some fragments alone, as former releases kept them where "
+        "several coordinators served a run: give a file with all of them"));
   }
   return result;
 }
@@ -57,11 +54,6 @@ void MappedParameters::Copy(int64_t begin, std::span<float> out) const {
 absl::StatusOr<ParametersFile> ReadParametersFile(FileSystem& file_system,
                                                   const std::string& path) {
   ASSIGN_OR_RETURN(const MappedParameters file, MappedParameters::Open(file_system, path));
-  if (!file.fragments().empty()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        path, " has the parameters of fragments ", absl::StrJoin(file.fragments(), ","),
-        " alone, which are a shard's: give a file with all of them"));
-  }
   ParametersFile result{.metadata = file.metadata(), .config = file.config(), .values = {}};
   result.values.resize(static_cast<size_t>(file.size()));
   file.Copy(0, result.values);

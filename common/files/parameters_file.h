@@ -33,14 +33,13 @@ absl::Status WriteParametersFile(FileSystem& file_system, const std::string& pat
 // A verified file whose values stay on disk. Immutable.
 class MappedParameters {
  public:
-  // Errors of ArrayFile::Read; DATA_LOSS if the configuration or the array is missing. Whether the
-  // two belong together is for the caller to check.
+  // Errors of ArrayFile::Read; DATA_LOSS if the configuration or the array is missing;
+  // FAILED_PRECONDITION for the values of some fragments alone, as former releases kept them.
+  // Whether configuration and array belong together is for the caller to check.
   static absl::StatusOr<MappedParameters> Open(FileSystem& file_system, const std::string& path);
 
   const nlohmann::json& metadata() const { return file_.metadata(); }
   const std::string& config() const { return config_; }
-  // metadata["fragments"]: those whose values it has, one after the other. Empty: the whole arena.
-  const std::vector<int>& fragments() const { return fragments_; }
   int64_t size() const { return size_; }
   // Copies the values from `begin` on, of which there are so many.
   void Copy(int64_t begin, std::span<float> out) const;
@@ -49,12 +48,10 @@ class MappedParameters {
   explicit MappedParameters(ArrayFile file) : file_(std::move(file)) {}
   ArrayFile file_;
   std::string config_;
-  std::vector<int> fragments_;
   int64_t size_ = 0;
 };
 
-// The same with all values in memory. FAILED_PRECONDITION if the file has those of some fragments
-// alone.
+// The same with all values in memory.
 absl::StatusOr<ParametersFile> ReadParametersFile(FileSystem& file_system, const std::string& path);
 
 }  // namespace causeway

@@ -21,8 +21,6 @@ absl::string_view RoleName(Role role) {
       return "worker";
     case Role::kRegion:
       return "region";
-    case Role::kShard:
-      return "shard";
     case Role::kOperator:
       return "operator";
   }
@@ -30,12 +28,11 @@ absl::string_view RoleName(Role role) {
 }
 
 absl::StatusOr<Role> ParseRole(absl::string_view name) {
-  for (const Role role :
-       {Role::kObserver, Role::kWorker, Role::kRegion, Role::kShard, Role::kOperator}) {
+  for (const Role role : {Role::kObserver, Role::kWorker, Role::kRegion, Role::kOperator}) {
     if (name == RoleName(role)) return role;
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("a role is worker, region, shard, operator or observer; got \"",
+      absl::StrCat("a role is worker, region, operator or observer; got \"",
                    absl::CHexEscape(name.substr(0, 64)), "\""));
 }
 

@@ -17,7 +17,6 @@ namespace causeway {
 enum class Role {
   kObserver,  // Reads: the status and the configuration, no parameters.
   kWorker,    // Takes part, under its own worker id alone.
-  kShard,     // Has fragments of a run, under its own name alone.
   kRegion,    // Takes part under its own id, as a coordinator of sites of its own.
   kOperator,  // Reads all that an observer does and the parameters, and gives orders.
 };

@@ -36,8 +36,6 @@ constexpr EventName kCoordinatorEvents[] = {
     {"snapshot_refused", kWarn},
     {"store_low", kWarn},
     {"store_has_room", kInfo},
-    {"shard_attached", kInfo},
-    {"shard_detached", kWarn},
     {"standby_attached", kInfo},
     {"standby_detached", kWarn},
     {"standby_missing", kWarn},

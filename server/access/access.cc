@@ -41,8 +41,6 @@ absl::string_view Verb(Action action) {
       return "probe the link";
     case Action::kFollow:
       return "follow";
-    case Action::kServeShard:
-      return "serve fragments";
   }
   return "";
 }
@@ -62,8 +60,6 @@ bool RoleMay(Role role, Action action) {
     case Action::kOrder:
     case Action::kFollow:
       return role == Role::kOperator;
-    case Action::kServeShard:
-      return role == Role::kShard;
   }
   return false;
 }
@@ -77,8 +73,6 @@ absl::string_view WhatARoleMayDo(Role role) {
   switch (role) {
     case Role::kWorker:
       return "a worker may attach, push and pull under its own id";
-    case Role::kShard:
-      return "a shard may serve fragments under its own name, and nothing else";
     case Role::kRegion:
       return "a region may attach, push and pull under its own id, as `serve --parent` does";
     case Role::kOperator:
@@ -106,7 +100,6 @@ double CostOf(Action action) {
     case Action::kOrder:
     case Action::kProbe:
     case Action::kFollow:
-    case Action::kServeShard:
       return 10;
     case Action::kGetStatus:
       return 20;

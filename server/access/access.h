@@ -10,7 +10,6 @@
 //   Admin.GetStatus, Events   -             yes        yes
 //   Admin's orders            -             yes        -
 //   Standby.Follow            -             yes        -          (it shows everything)
-//   Shards.Serve              -             -          -          a shard, under its own name
 //
 // Without TLS (loopback, or --insecure) nobody can prove anything: everybody may do everything, and
 // nothing is counted.
@@ -44,17 +43,7 @@
 
 namespace causeway::server {
 
-enum class Action {
-  kDescribe,
-  kAttach,
-  kPush,
-  kPull,
-  kGetStatus,
-  kOrder,
-  kProbe,
-  kFollow,
-  kServeShard
-};
+enum class Action { kDescribe, kAttach, kPush, kPull, kGetStatus, kOrder, kProbe, kFollow };
 
 // As how many messages of a session a call counts.
 double CostOf(Action action);

@@ -57,8 +57,7 @@ absl::StatusOr<std::set<std::string>> ParseRefused(absl::string_view text,
     DropOpenSslWords(words);
     const bool is_role =
         words[0] == RoleName(Role::kWorker) || words[0] == RoleName(Role::kRegion) ||
-        words[0] == RoleName(Role::kShard) || words[0] == RoleName(Role::kOperator) ||
-        words[0] == RoleName(Role::kObserver);
+        words[0] == RoleName(Role::kOperator) || words[0] == RoleName(Role::kObserver);
     if (words.size() == 2 && words[0] == kCertificate) {
       const std::string fingerprint = ParseFingerprint(words[1]);
       if (fingerprint.empty()) {

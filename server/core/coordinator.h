@@ -32,7 +32,6 @@
 #include "causeway/v1/admin.pb.h"
 #include "causeway/v1/exchange.pb.h"
 #include "causeway/v1/session.pb.h"
-#include "causeway/v1/shards.pb.h"
 #include "common/base/clock.h"
 #include "common/base/thread_pool.h"
 #include "common/params/fragment_plan.h"
@@ -41,7 +40,6 @@
 #include "server/core/pull_object.h"
 #include "server/core/received_object.h"
 #include "server/core/run_observer.h"
-#include "server/core/shards.h"
 #include "server/store/store.h"
 
 namespace causeway::server {
@@ -94,10 +92,7 @@ class Coordinator {
   struct Options {
     v1::RunConfig config;  // Complete (CompleteRunConfig).
     std::string run_id;
-    // Set if it has only some of the fragments (shards.h).
-    std::optional<PartOptions> part = {};
-    // Its fragments' values, in the plan's arena order. May be empty if every one of `recovered`
-    // has a snapshot.
+    // In the plan's arena order. May be empty if every fragment of `recovered` has a snapshot.
     std::vector<float> initial_parameters;
     // The result of store->Recover(): the run goes on. Empty: it begins, and the store is told so.
     std::optional<RecoveredRun> recovered = {};
@@ -176,23 +171,6 @@ class Coordinator {
   virtual void RecordPulled(const std::string& worker_id, v1::Want::Object object,
                             int64_t bytes) = 0;
 
-  // --- Shards (shards.h). FAILED_PRECONDITION, or nothing, where there are none ---
-  // At the lead: takes the shard's report. FAILED_PRECONDITION if it serves an old copy of its
-  // folder.
-  virtual absl::Status TakeReport(const std::string& shard, const v1::ShardReport& report);
-  // At the lead: Roster is the present one, for a shard that has attached. AnnouncePlacement tells
-  // all workers where shards are now.
-  virtual v1::ShardRoster Roster();
-  virtual void AnnouncePlacement();
-  // At a shard: FollowLead puts the lead's roster in force. LoseLead says that nothing is heard of
-  // the lead, so that no round closes. FAILED_PRECONDITION for a lead of an earlier epoch than the
-  // last one's, and for another process of the same epoch.
-  virtual absl::Status FollowLead(const v1::ShardRoster& roster);
-  virtual void LoseLead();
-  virtual absl::Status AnswerLead(const v1::ShardCall& call);
-  virtual v1::ShardAccounts Accounts() const;
-  // At a shard: how far all its contributions have drawn the parts of the data.
-  virtual std::vector<v1::ShardContribution> PastDraws() const;
   // --- A region's parent speaks (parent.h). FAILED_PRECONDITION where there is none ---
   virtual absl::StatusOr<RegionPlace> Place() const;
   // Begins training, or lets it go on. The region's sites have the parts of the data from

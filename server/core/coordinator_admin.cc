@@ -9,15 +9,29 @@
 #include "server/round/token_budget.h"
 
 namespace causeway::server {
+namespace {
+
+v1::WorkerStatus::State StateToProto(MemberState state) {
+  switch (state) {
+    case MemberState::kJoining:
+      return v1::WorkerStatus::JOINING;
+    case MemberState::kActive:
+      return v1::WorkerStatus::ACTIVE;
+    case MemberState::kLost:
+      return v1::WorkerStatus::LOST;
+    case MemberState::kLeft:
+      return v1::WorkerStatus::LEFT;
+  }
+  return v1::WorkerStatus::STATE_UNSPECIFIED;
+}
+
+}  // namespace
 
 v1::RunStatus CoordinatorImpl::GetStatus() const {
   v1::RunStatus status;
   status.set_run_id(options_.run_id);
   *status.mutable_config() = options_.config;
   status.set_unix_ms(absl::ToUnixMillis(options_.clock->Now()));
-  if (is_lead()) {
-    for (v1::Shard& shard : options_.part->shards->Where()) *status.add_shards() = std::move(shard);
-  }
   std::map<std::string, Member> members;
   RoundPolicy policy;
   const bool rounds_are_done = RoundsAreDone();
@@ -33,8 +47,7 @@ v1::RunStatus CoordinatorImpl::GetStatus() const {
     int64_t tokens = 0;
     for (const auto& [id, member] : members) {
       const auto found = accounts_.find(id);
-      WorkerAccount account = found == accounts_.end() ? WorkerAccount() : found->second;
-      shard_reports_.AddTo(id, account);
+      const WorkerAccount account = found == accounts_.end() ? WorkerAccount() : found->second;
       const v1::Heartbeat& heartbeat = account.heartbeat;
       tokens += heartbeat.tokens();
       v1::WorkerStatus& worker = *status.add_workers();
@@ -72,15 +85,10 @@ v1::RunStatus CoordinatorImpl::GetStatus() const {
     status.set_tokens(tokens);
   }
   for (int i = 0; i < plan_.fragments(); ++i) {
-    if (Own(i) == nullptr && is_shard()) continue;
     v1::FragmentStatus& entry = *status.add_fragments();
-    if (Own(i) == nullptr) {
-      entry = shard_reports_.status(i);
-      continue;
-    }
     entry.set_fragment(i);
     entry.set_values(plan_.range(i).size());
-    const FragmentRounds& fragment = *Own(i);
+    const FragmentRounds& fragment = *fragments_[static_cast<size_t>(i)];
     const OpenRound round = fragment.open_round();
     const int64_t version = round.round - 1;
     entry.set_published_version(version);
@@ -168,7 +176,6 @@ absl::Status CoordinatorImpl::Reject(const v1::RejectRequest& order) {
     for (const auto& fragment : fragments_) {
       RETURN_IF_ERROR(fragment->Reject(id, 0, order.undo()));
     }
-    if (is_lead()) RETURN_IF_ERROR(RejectAtShards(order));
     absl::MutexLock lock(&members_mutex_);
     membership_.SetRejected(id, !order.undo());
   } else {
@@ -176,7 +183,6 @@ absl::Status CoordinatorImpl::Reject(const v1::RejectRequest& order) {
       return absl::InvalidArgumentError(absl::StrCat("there is no fragment ", order.fragment(),
                                                      ": the run has ", plan_.fragments()));
     }
-    if (is_lead() && Own(order.fragment()) == nullptr) return RejectAtShards(order);
     ASSIGN_OR_RETURN(FragmentRounds* const fragment, FindFragment(order.fragment()));
     RETURN_IF_ERROR(fragment->Reject(id, order.round(), order.undo()));
   }
@@ -318,7 +324,7 @@ bool CoordinatorImpl::RoundsAreDone() const {
     absl::MutexLock lock(&members_mutex_);
     end = EndStep();
   }
-  return std::ranges::all_of(is_shard() ? OwnOpenRounds() : OpenRounds(),
+  return std::ranges::all_of(OpenRounds(),
                              [&](const OpenRound& round) { return round.send_step > end; });
 }
 
@@ -343,20 +349,12 @@ bool CoordinatorImpl::FinishedLocked(bool rounds_are_done) const {
 }
 
 bool CoordinatorImpl::ReachedItsEnd() const {
-  if (is_shard()) {
-    absl::MutexLock lock(&members_mutex_);
-    return lead_.has_value() && lead_->reached_end();
-  }
   const bool rounds_are_done = RoundsAreDone();
   absl::MutexLock lock(&members_mutex_);
   return ReachedItsEndLocked(rounds_are_done);
 }
 
 bool CoordinatorImpl::Finished() const {
-  if (is_shard()) {
-    absl::MutexLock lock(&members_mutex_);
-    return lead_.has_value() && lead_->finished();
-  }
   const bool rounds_are_done = RoundsAreDone();
   absl::MutexLock lock(&members_mutex_);
   return FinishedLocked(rounds_are_done);
@@ -380,14 +378,12 @@ RunSummary CoordinatorImpl::Summarize() const {
   summary.steps = membership_.largest_step();
   summary.started_unix_s = state_.started_unix_s;
   summary.workers = accounts_;
-  shard_reports_.AddTo(summary);
   return summary;
 }
 
 absl::Status CoordinatorImpl::Shutdown() {
   // The result includes contributions of workers that have left since the last Tick.
   for (const auto& fragment : fragments_) Advance(*fragment);
-  TellShards(/*wait=*/true);  // They publish likewise, and report.
   Sinks sinks;
   {
     absl::MutexLock lock(&members_mutex_);

@@ -3,7 +3,6 @@
 #include "server/core/coordinator_impl.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
@@ -74,14 +73,9 @@ absl::StatusOr<std::unique_ptr<CoordinatorImpl>> CoordinatorImpl::Create(Options
   options.initial_parameters.clear();
   const std::optional<RecoveredRun> recovered = std::exchange(options.recovered, std::nullopt);
   const bool snapshots_have_to_do = initial.empty() && recovered.has_value();
-  std::vector<int> own(static_cast<size_t>(plan.fragments()));
-  std::iota(own.begin(), own.end(), 0);
-  if (options.part.has_value()) own = options.part->fragments;
-  int64_t own_values = 0;
-  for (const int fragment : own) own_values += plan.range(fragment).size();
-  if (!snapshots_have_to_do && static_cast<int64_t>(initial.size()) != own_values) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the plan takes ", own_values, " initial values, there are ", initial.size()));
+  if (!snapshots_have_to_do && static_cast<int64_t>(initial.size()) != plan.arena_size()) {
+    return absl::InvalidArgumentError(absl::StrCat("the plan takes ", plan.arena_size(),
+                                                   " initial values, there are ", initial.size()));
   }
   v1::OuterConfig outer = options.config.outer();
   // Its parent's parent, or the one above, has the run's: a region steps nothing and keeps no
@@ -94,9 +88,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorImpl>> CoordinatorImpl::Create(Options
   if (options.events == nullptr) options.events = NullEventLog();
   std::unique_ptr<CoordinatorImpl> coordinator(
       new CoordinatorImpl(std::move(options), std::move(plan), std::move(optimizer)));
-  coordinator->by_number_.resize(static_cast<size_t>(coordinator->plan_.fragments()));
-  size_t initial_begin = 0;
-  for (const int i : own) {
+  for (int i = 0; i < coordinator->plan_.fragments(); ++i) {
     const FragmentRange& range = coordinator->plan_.range(i);
     const FragmentRounds::Options fragment_options = {.fragment = i,
                                                       .range = range,
@@ -111,21 +103,18 @@ absl::StatusOr<std::unique_ptr<CoordinatorImpl>> CoordinatorImpl::Create(Options
                                                       .region_id = coordinator->RegionId()};
     // A fragment that recovers takes them only if it has no snapshot: filling memory is what
     // recovery takes most of its time for.
-    const auto size = static_cast<size_t>(range.size());
+    const std::span<const float> all = recovered.has_value() ? std::span<const float>() : initial;
     coordinator->fragments_.push_back(std::make_unique<FragmentRounds>(
-        fragment_options, recovered.has_value()
-                              ? std::span<const float>()
-                              : std::span<const float>(initial).subspan(initial_begin, size)));
-    coordinator->by_number_[static_cast<size_t>(i)] = coordinator->fragments_.back().get();
-    initial_begin += size;
+        fragment_options, all.empty() ? all
+                                      : all.subspan(static_cast<size_t>(range.begin),
+                                                    static_cast<size_t>(range.size()))));
   }
   if (recovered.has_value()) {
     RETURN_IF_ERROR(coordinator->Recover(*recovered, initial));
   } else {
     RETURN_IF_ERROR(coordinator->options_.store->BeginRun(coordinator->Identity()));
   }
-  ASSIGN_OR_RETURN(const int64_t epoch, coordinator->options_.store->TakeOver());
-  if (!coordinator->is_shard()) coordinator->epoch_ = epoch;
+  ASSIGN_OR_RETURN(coordinator->epoch_, coordinator->options_.store->TakeOver());
   return coordinator;
 }
 
@@ -159,11 +148,6 @@ v1::DescribeResponse CoordinatorImpl::Describe() const {
   response.set_plan_hash(plan_.hash());
   response.set_wire_version(kWireVersion);
   response.set_software_version(kSoftwareVersion);
-  if (is_lead()) {
-    for (v1::Shard& shard : options_.part->shards->Where()) {
-      *response.add_shards() = std::move(shard);
-    }
-  }
   if (region()) {
     for (const std::string& id : options_.region->above) response.add_regions(id);
     response.add_regions(options_.region->id);
@@ -175,9 +159,6 @@ absl::Status CoordinatorImpl::Serving() const {
   absl::MutexLock lock(&members_mutex_);
   RETURN_IF_ERROR(failure_);
   if (shut_down_) return absl::UnavailableError("the coordinator is shutting down");
-  if (is_shard() && !lead_.has_value()) {
-    return absl::UnavailableError("this shard has not heard from its lead yet");
-  }
   return absl::OkStatus();
 }
 
@@ -186,22 +167,10 @@ absl::StatusOr<FragmentRounds*> CoordinatorImpl::FindFragment(int fragment) cons
     return absl::FailedPreconditionError(absl::StrCat(
         "there is no fragment ", fragment, ": the run has ", plan_.fragments(), " of them"));
   }
-  if (Own(fragment) == nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("fragment ", fragment, " is at another coordinator of this run (--shards)"));
-  }
-  return Own(fragment);
+  return fragments_[static_cast<size_t>(fragment)].get();
 }
 
 std::vector<OpenRound> CoordinatorImpl::OpenRounds() const {
-  std::vector<OpenRound> rounds;
-  for (int i = 0; i < plan_.fragments(); ++i) {
-    rounds.push_back(Own(i) != nullptr ? Own(i)->open_round() : shard_reports_.open_round(i));
-  }
-  return rounds;
-}
-
-std::vector<OpenRound> CoordinatorImpl::OwnOpenRounds() const {
   std::vector<OpenRound> rounds;
   for (const auto& fragment : fragments_) rounds.push_back(fragment->open_round());
   return rounds;
@@ -210,21 +179,14 @@ std::vector<OpenRound> CoordinatorImpl::OwnOpenRounds() const {
 absl::Status CoordinatorImpl::CheckPush(const v1::PushHeader& header) const {
   RETURN_IF_ERROR(Serving());
   RETURN_IF_ERROR(CheckRunId("push", header.run_id(), options_.run_id));
-  RETURN_IF_ERROR(CheckLead());
-  const absl::Status epoch = CheckEpoch(header.worker_id(), header.epoch(), epoch_);
+  RETURN_IF_ERROR(CheckEpoch(header.worker_id(), header.epoch(), epoch_));
   absl::MutexLock lock(&members_mutex_);
-  // The lead was faster with the worker than with this shard.
-  if (is_shard() && !epoch.ok()) return absl::UnavailableError(epoch.message());
-  RETURN_IF_ERROR(epoch);
   absl::Status member = membership_.Check(header.worker_id(), header.incarnation());
   // Not ABORTED, which would say that the round closed: if it is the same process, which has
   // attached again meanwhile, the round still expects this contribution.
   if (absl::IsAborted(member)) {
     return absl::UnavailableError(
         absl::StrCat(member.message(), "; if it is yours, repeat the push with it"));
-  }
-  if (is_shard() && absl::IsPermissionDenied(member)) {
-    return absl::UnavailableError(absl::StrCat(member.message(), ", or its lead has not said so"));
   }
   return member;
 }
@@ -312,7 +274,6 @@ absl::StatusOr<v1::PushResponse> CoordinatorImpl::Contribute(const v1::PushHeade
     if (added->quarantined()) incidents_.Quarantined(header, *added);
   }
   RETURN_IF_ERROR(added.status());
-  RETURN_IF_ERROR(CheckLead());  // It may have been lost while the delta was saved.
   v1::PushResponse response = added->response;
   if (added->may_overflow) {
     Advance(*fragment);
@@ -379,7 +340,7 @@ RoundPolicy CoordinatorImpl::PolicyNow() const {
 }
 
 void CoordinatorImpl::Advance(FragmentRounds& fragment) {
-  while (Serving().ok() && HearsLead()) {
+  while (Serving().ok()) {
     std::map<std::string, Member> members;
     RoundPolicy policy;
     {
@@ -455,14 +416,6 @@ void CoordinatorImpl::Tick() {
     if (!SaveMember(id).ok()) return;
   }
   if (!lost.empty()) NoteIfFinished();
-  if (is_lead()) {
-    bool due = false;
-    {
-      absl::MutexLock lock(&members_mutex_);
-      due = options_.clock->Monotonic() - told_at_ >= kTellEvery;
-    }
-    if (due) TellShards(/*wait=*/false);
-  }
   for (const auto& fragment : fragments_) Advance(*fragment);
 }
 

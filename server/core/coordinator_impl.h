@@ -22,7 +22,6 @@
 #include "server/core/fragment_rounds.h"
 #include "server/core/incident_log.h"
 #include "server/core/run_summary.h"
-#include "server/core/shard_reports.h"
 #include "server/outer/outer_optimizer.h"
 #include "server/round/draw_ledger.h"
 #include "server/round/membership.h"
@@ -33,7 +32,6 @@ namespace causeway::server {
 
 // Implausible values count as unknown.
 Progress ProgressOf(const v1::Heartbeat& heartbeat);
-v1::WorkerStatus::State StateToProto(MemberState state);
 
 class CoordinatorImpl final : public Coordinator {
  public:
@@ -62,14 +60,6 @@ class CoordinatorImpl final : public Coordinator {
   absl::StatusOr<std::shared_ptr<const PullObject>> PullState(int fragment) override;
   void RecordPulled(const std::string& worker_id, v1::Want::Object object, int64_t bytes) override;
 
-  absl::Status TakeReport(const std::string& shard, const v1::ShardReport& report) override;
-  v1::ShardRoster Roster() override;
-  void AnnouncePlacement() override;
-  absl::Status FollowLead(const v1::ShardRoster& roster) override;
-  void LoseLead() override;
-  absl::Status AnswerLead(const v1::ShardCall& call) override;
-  v1::ShardAccounts Accounts() const override;
-  std::vector<v1::ShardContribution> PastDraws() const override;
   absl::StatusOr<RegionPlace> Place() const override;
   absl::Status BeginUnderParent(int first_slot, const std::vector<int64_t>& next_draws) override;
   absl::Status NoteParentPublished(int fragment, int64_t round) override;
@@ -167,27 +157,8 @@ class CoordinatorImpl final : public Coordinator {
   int64_t CutTokens(const FragmentRounds& fragment, v1::PushHeader& header) const
       ABSL_LOCKS_EXCLUDED(members_mutex_);
   absl::StatusOr<FragmentRounds*> FindFragment(int fragment) const;
-  // One for each fragment; those of shards are as they last reported them.
+  // One for each fragment.
   std::vector<OpenRound> OpenRounds() const;
-  std::vector<OpenRound> OwnOpenRounds() const;
-  bool is_lead() const { return options_.part.has_value() && options_.part->shards != nullptr; }
-  bool is_shard() const { return options_.part.has_value() && options_.part->shards == nullptr; }
-  // Null: a shard has it.
-  FragmentRounds* Own(int fragment) const { return by_number_[static_cast<size_t>(fragment)]; }
-  // The lead's shards hear what changed; `wait`: before this returns.
-  void TellShards(bool wait) ABSL_LOCKS_EXCLUDED(members_mutex_);
-  // False: a shard does not hear its lead. No round closes, and no delta is taken.
-  bool HearsLead() const ABSL_LOCKS_EXCLUDED(members_mutex_);
-  // The same for a delta: UNAVAILABLE.
-  absl::Status CheckLead() const ABSL_LOCKS_EXCLUDED(members_mutex_);
-  // OK if the worker holds what was published; counts the comparison.
-  absl::Status CompareApplied(const std::string& worker_id, const v1::Applied& applied);
-  // Takes the membership away, with its sink if there is one.
-  absl::StatusOr<std::shared_ptr<SessionSink>> Expel(const std::string& worker_id,
-                                                     uint64_t incarnation);
-  void ForwardApplied(const std::string& worker_id, uint64_t incarnation,
-                      const v1::Applied& applied);
-  absl::Status RejectAtShards(const v1::RejectRequest& order);
   // Every call checks this first.
   absl::Status Serving() const;
 
@@ -255,10 +226,9 @@ class CoordinatorImpl final : public Coordinator {
   const RoundPolicy policy_;     // But for stop_step: see PolicyNow.
   const std::unique_ptr<const OuterOptimizer> optimizer_;
   const uint64_t config_hash_;
-  std::atomic<int64_t> epoch_ = 0;  // A shard's is its lead's; else fixed after construction.
+  int64_t epoch_ = 0;  // Fixed after construction.
   MergePool merge_pool_;
-  std::vector<std::unique_ptr<FragmentRounds>> fragments_;  // Own ones. Fixed after construction.
-  std::vector<FragmentRounds*> by_number_;                  // By fragment; null: not its own.
+  std::vector<std::unique_ptr<FragmentRounds>> fragments_;  // Fixed after construction.
   std::atomic<int64_t> hash_checks_{0};
   std::atomic<int64_t> hash_mismatches_{0};
 
@@ -280,14 +250,6 @@ class CoordinatorImpl final : public Coordinator {
   bool shut_down_ ABSL_GUARDED_BY(members_mutex_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(members_mutex_);
   int calls_ ABSL_GUARDED_BY(members_mutex_) = 0;  // Under way, of those that may merge.
-  // At a shard: the last roster, and whether the lead is heard.
-  std::optional<v1::ShardRoster> lead_ ABSL_GUARDED_BY(members_mutex_);
-  bool hears_lead_ ABSL_GUARDED_BY(members_mutex_) = false;
-  absl::Duration heard_lead_at_ ABSL_GUARDED_BY(members_mutex_);
-  int64_t roster_number_ ABSL_GUARDED_BY(members_mutex_) = 0;  // At a lead, of the last one.
-  absl::Duration told_at_ ABSL_GUARDED_BY(members_mutex_) = -absl::InfiniteDuration();
-
-  ShardReports shard_reports_{plan_, schedule_};  // At a lead.
   IncidentLog incidents_;
 };
 

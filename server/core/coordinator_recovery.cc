@@ -35,11 +35,8 @@ RunIdentity CoordinatorImpl::Identity() const {
                        .config = options_.config,
                        .config_hash = config_hash_,
                        .plan_hash = plan_.hash()};
-  // 0 for those that are at other coordinators.
-  identity.initial_hashes.resize(static_cast<size_t>(plan_.fragments()));
   for (const auto& fragment : fragments_) {
-    identity.initial_hashes[static_cast<size_t>(fragment->fragment())] =
-        fragment->PublishedHash(0).value();
+    identity.initial_hashes.push_back(fragment->PublishedHash(0).value());
   }
   return identity;
 }
@@ -47,25 +44,22 @@ RunIdentity CoordinatorImpl::Identity() const {
 absl::Status CoordinatorImpl::RecoverFragments(const RecoveredRun& run,
                                                std::span<const float> initial) {
   std::vector<absl::Status> recovered(fragments_.size());
-  std::vector<size_t> begins = {0};
-  for (const auto& fragment : fragments_) {
-    begins.push_back(begins.back() + static_cast<size_t>(plan_.range(fragment->fragment()).size()));
-  }
   const auto recover = [&](int64_t i) {
     const auto index = static_cast<size_t>(i);
-    const int fragment = fragments_[index]->fragment();
+    const auto fragment = static_cast<int>(i);
+    const FragmentRange& range = plan_.range(fragment);
     FragmentRounds::History history{
-        .initial_hash = run.identity.initial_hashes[static_cast<size_t>(fragment)],
-        .initial = initial.empty()
-                       ? initial
-                       : initial.subspan(begins[index], begins[index + 1] - begins[index]),
+        .initial_hash = run.identity.initial_hashes[index],
+        .initial = initial.empty() ? initial
+                                   : initial.subspan(static_cast<size_t>(range.begin),
+                                                     static_cast<size_t>(range.size())),
         .rounds = OfFragment(run.rounds, fragment),
         .contributions = OfFragment(run.contributions, fragment),
         .snapshots = {}};
     for (const SnapshotRecord& snapshot : OfFragment(run.snapshots, fragment)) {
       history.snapshots.push_back(snapshot.version);
     }
-    recovered[static_cast<size_t>(i)] = fragments_[static_cast<size_t>(i)]->Recover(history);
+    recovered[index] = fragments_[index]->Recover(history);
   };
   // Reading and hashing take longer than merging: with enough fragments each has one thread for all
   // of it.
@@ -94,34 +88,24 @@ absl::Status CoordinatorImpl::Recover(const RecoveredRun& run, std::span<const f
         absl::StrCat("this release cuts the model of run ", identity.run_id,
                      " into other fragments than the one that began it: continue with that one"));
   }
-  for (int i = 0; i < plan_.fragments(); ++i) {
-    const bool held = identity.initial_hashes[static_cast<size_t>(i)] != 0;
-    if (held == (Own(i) != nullptr)) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat("the store of run ", identity.run_id, held ? " has" : " does not have",
-                     " fragment ", i, ", this coordinator is to serve ", held ? "others" : "it",
-                     ": serve with the --shards that the run began with"));
-  }
   const absl::Duration began = options_.clock->Monotonic();
   int64_t rounds = 0;
   int64_t folded = 0;
   RETURN_IF_ERROR(RecoverFragments(run, initial));
   for (size_t i = 0; i < fragments_.size(); ++i) {
-    const int index = fragments_[i]->fragment();
     for (const auto& [version, why] : fragments_[i]->damaged_snapshots()) {
       Record("snapshot_damaged",
              absl::StrCat(why.message(), "; recovered from what was saved before it"),
-             {{"fragment", index}, {"round", version}, {"reason", std::string(why.message())}});
+             {{"fragment", i}, {"round", version}, {"reason", std::string(why.message())}});
     }
     for (const MemberRecord& record : run.members) {
-      const auto number = static_cast<size_t>(index);
-      if (number >= record.rejected.size() || record.rejected[number].empty()) continue;
-      fragments_[i]->RestoreRejections(record.member.id, record.rejected[number]);
+      if (i >= record.rejected.size() || record.rejected[i].empty()) continue;
+      fragments_[i]->RestoreRejections(record.member.id, record.rejected[i]);
     }
     rounds += fragments_[i]->version();
     folded += fragments_[i]->rounds_since_snapshot();
   }
-  const int64_t largest_step = LargestPossibleStep(OwnOpenRounds(), options_.config);
+  const int64_t largest_step = LargestPossibleStep(OpenRounds(), options_.config);
   {
     absl::MutexLock lock(&members_mutex_);
     state_ = run.state;
@@ -174,10 +158,8 @@ absl::Status CoordinatorImpl::SaveMembers(std::span<const std::string> worker_id
   absl::Status status;
   {
     absl::MutexLock save_lock(&save_mutex_);
-    std::vector<std::map<std::string, std::set<int64_t>>> rejections(by_number_.size());
-    for (const auto& fragment : fragments_) {
-      rejections[static_cast<size_t>(fragment->fragment())] = fragment->rejections();
-    }
+    std::vector<std::map<std::string, std::set<int64_t>>> rejections;
+    for (const auto& fragment : fragments_) rejections.push_back(fragment->rejections());
     std::vector<MemberRecord> records;
     {
       absl::MutexLock lock(&members_mutex_);
@@ -193,7 +175,6 @@ absl::Status CoordinatorImpl::SaveMembers(std::span<const std::string> worker_id
     status = options_.store->SaveMembers(records);
   }
   if (!status.ok()) status = Fail(status);
-  TellShards(/*wait=*/false);
   return status;
 }
 
@@ -215,7 +196,6 @@ absl::Status CoordinatorImpl::SaveRunState() {
     status = options_.store->SaveRunState(state);
   }
   if (!status.ok()) status = Fail(status);
-  TellShards(/*wait=*/false);
   return status;
 }
 

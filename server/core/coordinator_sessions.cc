@@ -52,11 +52,6 @@ Progress ProgressOf(const v1::Heartbeat& heartbeat) {
 }
 
 absl::Status CoordinatorImpl::CheckJoin(const v1::Join& join) const {
-  if (is_shard()) {
-    return absl::FailedPreconditionError(
-        "this coordinator is a shard, which has fragments and no sessions: join at its lead");
-  }
-  if (is_lead()) RETURN_IF_ERROR(options_.part->shards->Complete());
   RETURN_IF_ERROR(CheckName("worker_id", join.worker_id()));
   if (region() && join.worker_id() == options_.region->id) {
     return absl::InvalidArgumentError(
@@ -210,11 +205,6 @@ absl::StatusOr<v1::Welcome> CoordinatorImpl::Admit(const v1::Join& join,
   welcome.set_data_slot(member.data_slot);
   welcome.set_lease_ms(options_.config.membership().lease_ms());
   for (const OpenRound& round : open_rounds) welcome.add_published_versions(round.round - 1);
-  if (is_lead()) {
-    for (v1::Shard& shard : options_.part->shards->Where()) {
-      *welcome.add_shards() = std::move(shard);
-    }
-  }
   if (former != nullptr) {
     former->Close(absl::AbortedError(
         absl::StrCat("incarnation ", member.incarnation, " of ", id, " has attached")));
@@ -267,8 +257,7 @@ absl::Status CoordinatorImpl::CheckStep(int64_t step) const {
 
 absl::Status CoordinatorImpl::CheckReached(const std::string& worker_id, int64_t step) const {
   RETURN_IF_ERROR(CheckStep(step));
-  // A shard's rounds may be further than it has reported.
-  const int64_t largest = LargestPossibleStep(OwnOpenRounds(), options_.config);
+  const int64_t largest = LargestPossibleStep(OpenRounds(), options_.config);
   if (step <= largest) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "worker ", worker_id, " says that it is at step ", step, "; nobody gets beyond step ",
@@ -350,8 +339,6 @@ absl::Status CoordinatorImpl::HandleReady(const std::string& worker_id, uint64_t
     Record("training_started", absl::StrCat("training starts with ", active, " workers"),
            {{"workers", active}});
   }
-  // Before it trains: a shard that has not heard would close rounds without it.
-  TellShards(/*wait=*/true);
   Send(outbox);
   return absl::OkStatus();
 }
@@ -401,18 +388,6 @@ absl::Status CoordinatorImpl::HandleApplied(const std::string& worker_id, uint64
     absl::MutexLock lock(&members_mutex_);
     RETURN_IF_ERROR(membership_.Check(worker_id, incarnation));
   }
-  if (is_lead() && applied.fragment() >= 0 && applied.fragment() < plan_.fragments() &&
-      Own(applied.fragment()) == nullptr) {
-    ForwardApplied(worker_id, incarnation, applied);
-    return absl::OkStatus();
-  }
-  const absl::Status same = CompareApplied(worker_id, applied);
-  if (absl::IsDataLoss(same)) RETURN_IF_ERROR(Expel(worker_id, incarnation).status());
-  return same;
-}
-
-absl::Status CoordinatorImpl::CompareApplied(const std::string& worker_id,
-                                             const v1::Applied& applied) {
   ASSIGN_OR_RETURN(FragmentRounds* const fragment, FindFragment(applied.fragment()));
   ASSIGN_OR_RETURN(const uint64_t hash, fragment->PublishedHash(applied.round()));
   hash_checks_.fetch_add(1);
@@ -432,27 +407,18 @@ absl::Status CoordinatorImpl::CompareApplied(const std::string& worker_id,
           {"round", applied.round()},
           {"worker_hash", HashToHex(applied.published_hash())},
           {"published_hash", HashToHex(hash)}});
-  return absl::DataLossError(
-      absl::StrCat(what, "; the worker's copy is damaged: start it again without its checkpoint"));
-}
-
-absl::StatusOr<std::shared_ptr<SessionSink>> CoordinatorImpl::Expel(const std::string& worker_id,
-                                                                    uint64_t incarnation) {
   Outbox outbox;
-  std::shared_ptr<SessionSink> expelled;
   {
     absl::MutexLock lock(&members_mutex_);
     RETURN_IF_ERROR(membership_.Expel(worker_id, incarnation));
-    if (const auto sink = sinks_.find(worker_id); sink != sinks_.end()) {
-      expelled = std::move(sink->second);
-      sinks_.erase(sink);
-    }
+    sinks_.erase(worker_id);  // Its caller closes it, with what is returned.
     AddRoster(outbox);
   }
   RETURN_IF_ERROR(SaveMember(worker_id));
   Send(outbox);
   NoteIfFinished();
-  return expelled;
+  return absl::DataLossError(
+      absl::StrCat(what, "; the worker's copy is damaged: start it again without its checkpoint"));
 }
 
 absl::Status CoordinatorImpl::HandleLeave(const std::string& worker_id, uint64_t incarnation,

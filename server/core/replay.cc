@@ -108,8 +108,7 @@ class Replayer {
           " weights for ", round.contributors.size(), " contributors"));
     }
     std::vector<std::vector<uint8_t>> objects;
-    const auto other_store = options_.others.find(round.fragment);
-    Store& store = other_store == options_.others.end() ? *options_.store : *other_store->second;
+    Store& store = *options_.store;
     for (const std::string& id : round.contributors) {
       absl::StatusOr<std::vector<uint8_t>> object =
           store.ReadContribution(round.fragment, round.round, id);

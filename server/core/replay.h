@@ -23,7 +23,6 @@ namespace causeway::server {
 
 struct ReplayOptions {
   Store* store = nullptr;
-  std::map<int, Store*> others = {};      // Stores of fragments that are not in `store`.
   const RecoveredRun* run = nullptr;      // Result of store->Recover().
   std::vector<float> initial_parameters;  // In the plan's arena order.
   // Complete. Its optimizer and settings replace the run's for the second theta; outer.merge must

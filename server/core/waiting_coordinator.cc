@@ -146,19 +146,6 @@ void WaitingCoordinator::RecordPulled(const std::string& worker_id, v1::Want::Ob
   if (begun() != nullptr) begun()->RecordPulled(worker_id, object, bytes);
 }
 
-absl::Status WaitingCoordinator::TakeReport(const std::string& shard,
-                                            const v1::ShardReport& report) {
-  return begun() == nullptr ? StillWaits() : begun()->TakeReport(shard, report);
-}
-
-v1::ShardRoster WaitingCoordinator::Roster() {
-  return begun() == nullptr ? v1::ShardRoster() : begun()->Roster();
-}
-
-void WaitingCoordinator::AnnouncePlacement() {
-  if (begun() != nullptr) begun()->AnnouncePlacement();
-}
-
 void WaitingCoordinator::Tick() {
   if (begun() != nullptr) begun()->Tick();
 }

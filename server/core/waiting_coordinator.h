@@ -58,9 +58,6 @@ class WaitingCoordinator final : public Coordinator {
   void PullAnswer(int fragment, int64_t round, PullCallback callback) override;
   absl::StatusOr<std::shared_ptr<const PullObject>> PullState(int fragment) override;
   void RecordPulled(const std::string& worker_id, v1::Want::Object object, int64_t bytes) override;
-  absl::Status TakeReport(const std::string& shard, const v1::ShardReport& report) override;
-  v1::ShardRoster Roster() override;
-  void AnnouncePlacement() override;
   void Tick() override;
   bool Maintain() override;
   v1::RunStatus GetStatus() const override;

@@ -169,14 +169,6 @@ absl::StatusOr<std::string> ExportCommand(RunAdmin& run, bool json) {
   StatePullOptions pull;
   pull.deadline = absl::Now() + absl::GetFlag(FLAGS_deadline);
   pull.progress = [&](int64_t bytes, int64_t all_bytes) { progress.Show(bytes, all_bytes); };
-  for (const v1::Shard& shard : status.shards()) {
-    if (shard.address().empty()) {
-      return absl::UnavailableError(
-          absl::StrCat("shard ", shard.name(), " of the run has not come yet: try again later"));
-    }
-    const auto channel = run.ChannelTo(shard.address());
-    for (const int fragment : shard.fragments()) pull.channels[fragment] = channel;
-  }
   const absl::StatusOr<PublishedState> state =
       PullPublishedState(run.channel(), status.run_id(), plan, pull);
   if (!state.ok()) return Explain(state.status(), pull.deadline, progress);

@@ -108,7 +108,7 @@ constexpr Command kCommands[] = {
               "simulate --table=paper",
      .about = "What share of the time workers would compute.",
      .flags = "@setting fragments steps_between_syncs overlap_steps max_overlap_steps codec_up "
-              "codec_down object_bytes shards tiers slices grace_ms quorum failure_hours lease_s "
+              "codec_down object_bytes tiers slices grace_ms quorum failure_hours lease_s "
               "restart_s steps seed sweep need table target"},
 };
 

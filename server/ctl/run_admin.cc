@@ -38,13 +38,8 @@ bool IsNoAnswer(const absl::Status& status) {
 RunAdmin::RunAdmin(const std::string& address, const std::string& target,
                    const ChannelSecurity& security, absl::Duration timeout)
     : address_(address),
-      security_(security),
       timeout_(timeout),
       channel_(target, 0, SecurityTo(address, security)) {}
-
-std::shared_ptr<grpc::Channel> RunAdmin::ChannelTo(const std::string& address) const {
-  return MakeChannel(address, 0, security_);
-}
 
 template <typename Request, typename Response, typename Method>
 absl::StatusOr<Response> RunAdmin::Call(const Request& request, Method method) {

@@ -37,16 +37,14 @@ class RunAdmin {
   // One of them is 0.
   absl::Status Stop(int64_t at_step, int64_t at_tokens);
 
-  // To the same coordinator; and to another one of its run.
+  // To the same coordinator.
   std::shared_ptr<grpc::Channel> channel() { return channel_.Now(); }
-  std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address) const;
 
  private:
   template <typename Request, typename Response, typename Method>
   absl::StatusOr<Response> Call(const Request& request, Method method);
 
   const std::string address_;
-  const ChannelSecurity security_;
   const absl::Duration timeout_;
   RenewedChannel channel_;  // Who watches may do so for longer than a certificate lives.
 };

@@ -58,10 +58,9 @@ ABSL_FLAG(double, step_spread, 0, "standard deviation of a step's time over its 
 ABSL_FLAG(std::string, codec_up, "int4", "worker to coordinator");
 ABSL_FLAG(std::string, codec_down, "int4", "coordinator to worker");
 ABSL_FLAG(double, max_pace, 0, "as membership.max_pace");
-ABSL_FLAG(std::string, coordinator_link, "10gbit", "of each shard, each way");
+ABSL_FLAG(std::string, coordinator_link, "10gbit", "of the coordinator, each way");
 ABSL_FLAG(std::string, tiers, "",
           "COUNTxRATE@RTT: coordinators above, as 32x800mbit@100ms: 32 of them");
-ABSL_FLAG(int, shards, 1, "of the coordinator");
 ABSL_FLAG(double, merge_gb_per_s, 20, "memory moved by a merge; 20: two cores");
 ABSL_FLAG(double, commit_ms, 25, "what making a round durable takes");
 ABSL_FLAG(int, slices, 1, "pieces that a fragment is merged and answered in");
@@ -215,7 +214,6 @@ absl::StatusOr<StarSetting> SettingFromFlags() {
     tier.up_bit_per_s *= efficiency;
     tier.down_bit_per_s *= efficiency;
   }
-  coordinator.shards = absl::GetFlag(FLAGS_shards);
   ASSIGN_OR_RETURN(coordinator.in_bit_per_s, ParseRate(absl::GetFlag(FLAGS_coordinator_link)));
   coordinator.out_bit_per_s = coordinator.in_bit_per_s;
   coordinator.merge_bytes_per_s = absl::GetFlag(FLAGS_merge_gb_per_s) * 1e9;

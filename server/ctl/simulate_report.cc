@@ -85,7 +85,7 @@ std::string SlackText(const PlanRequest& request, const Plan& plan) {
       text, "\n(what late merges do to quality is not measured: try it on a small model first)\n");
 }
 
-// Bytes of a training, of one worker and of all coordinator's shards.
+// Bytes of a training, of one worker and of the coordinator.
 struct Moved {
   int workers = 0;
   double worker_up = 0;
@@ -219,8 +219,7 @@ std::string StarText(const StarSetting& setting, const StarResult& result,
   }
   absl::StrAppend(&text, FormatTable(rows));
   absl::StrAppendFormat(
-      &text, "coordinator: %d %s, link in %s, out %s, merge %s busy; at most %s of deltas held\n",
-      setting.coordinator.shards, setting.coordinator.shards == 1 ? "shard" : "shards",
+      &text, "coordinator: link in %s, out %s, merge %s busy; at most %s of deltas held\n",
       Percent(result.in_busy), Percent(result.out_busy), Percent(result.merge_busy),
       ShortBytes(result.peak_held_bytes));
   int64_t coordinators = 1;
@@ -312,7 +311,6 @@ json StarJson(const StarSetting& setting, const StarResult& result,
           {"late", late},
           {"bits_up", setting.bits_up},
           {"bits_down", setting.bits_down},
-          {"shards", setting.coordinator.shards},
           {"seed", setting.seed},
           {"sites", sites},
           {"tiers", tiers},
@@ -388,15 +386,13 @@ std::string PlanText(const PlanRequest& request, const Plan& plan,
   absl::StrAppend(&text, FormatTable(rows));
   absl::StrAppendFormat(
       &text, "\ncoordinator: %s of memory, %s each way, %s/s to the disk; merge %s busy\n",
-      ShortBytes(plan.coordinator_memory_bytes), RateText(plan.shard_bit_per_s * plan.shards),
+      ShortBytes(plan.coordinator_memory_bytes), RateText(plan.coordinator_bit_per_s),
       ShortBytes(plan.disk_bytes_per_s), Percent(plan.expected.merge_busy));
-  if (plan.shards > 1) {
+  if (plan.machines > 1) {
     absl::StrAppendFormat(&text,
-                          "that is more than one machine is given here: %d shards, each with %s of "
-                          "memory and %s each way\n(causeway-coordinator serves all fragments of a "
-                          "run from one process today)\n",
-                          plan.shards, ShortBytes(plan.coordinator_memory_bytes / plan.shards),
-                          RateText(plan.shard_bit_per_s));
+                          "that is what %d of the machines that are given here would have: take a "
+                          "larger one, or regions, which share the traffic (docs/scale.md)\n",
+                          plan.machines);
   }
   absl::StrAppendFormat(&text, "a worker: %s beside what training takes\n",
                         ShortBytes(plan.worker_state_bytes));
@@ -497,9 +493,9 @@ json PlanJson(const PlanRequest& request, const Plan& plan,
           {"exchange_seconds", plan.expected.exchange_seconds},
           {"longest_exchange_seconds", plan.expected.longest_exchange_seconds},
           {"sites", sites},
-          {"shards", plan.shards},
+          {"machines", plan.machines},
           {"coordinator_memory_bytes", plan.coordinator_memory_bytes},
-          {"shard_bit_per_s", plan.shard_bit_per_s},
+          {"coordinator_bit_per_s", plan.coordinator_bit_per_s},
           {"merge_busy", plan.expected.merge_busy},
           {"disk_bytes_per_s", plan.disk_bytes_per_s},
           {"disk_bytes", plan.disk_bytes},

@@ -27,7 +27,7 @@ constexpr double kSpareMemory = 1.25;
 // One TCP connection with Linux's default buffers at 100 ms (docs/links.md).
 constexpr double kConnectionBits = 170e6 * 0.1;
 constexpr int kFewestConnections = 4;
-// A shard's link and merge are not planned to be busier than that.
+// The coordinator's link and merge are not planned to be busier than that.
 constexpr double kFullest = 0.7;
 // Share of the time that slack need not spare anybody.
 constexpr double kWaited = 0.0005;
@@ -53,11 +53,10 @@ struct Candidate {
   int fragments;
   int overlap;
   CodecBits up;
-  int shards;
 };
 
-// As many as links, merges and memory of one machine ask for.
-int ShardsFor(const PlanRequest& request, int period, const CodecBits& up) {
+// As many as link, merges and memory would fill, of the one that is given.
+int MachinesFor(const PlanRequest& request, int period, const CodecBits& up) {
   const double seconds = period * FastestStep(request);
   const int workers = TotalWorkers(request);
   const double bits = std::max(up.bits_per_value, request.downlink.bits_per_value);
@@ -67,8 +66,8 @@ int ShardsFor(const PlanRequest& request, int period, const CodecBits& up) {
   const double merge = merged_bytes / seconds / request.coordinator.merge_bytes_per_s;
   const double memory =
       kSpareMemory * kStateBytes * request.values / request.coordinator_memory_bytes;
-  const double shards = std::ceil(std::max({link / kFullest, merge / kFullest, memory, 1.0}));
-  return static_cast<int>(std::min(shards, 1e6));
+  const double machines = std::ceil(std::max({link / kFullest, merge / kFullest, memory, 1.0}));
+  return static_cast<int>(std::min(machines, 1e6));
 }
 
 std::vector<int> FragmentChoices(int period) {
@@ -90,8 +89,7 @@ int Connections(const StarSite& site) {
 }
 
 // The setting's schedule over the request's links, or over a share of their rates.
-StarSetting OverLinks(const PlanRequest& request, int shards, StarSetting setting,
-                      double rate_share = 1) {
+StarSetting OverLinks(const PlanRequest& request, StarSetting setting, double rate_share = 1) {
   setting.sites = request.sites;
   for (StarSite& site : setting.sites) {
     site.connections = Connections(site);
@@ -100,7 +98,6 @@ StarSetting OverLinks(const PlanRequest& request, int shards, StarSetting settin
   }
   setting.object_bits = 8 * kMeasuredObjectBytes;
   setting.coordinator = request.coordinator;
-  setting.coordinator.shards = shards;
   setting.coordinator.in_bit_per_s = request.coordinator_bit_per_s;
   setting.coordinator.out_bit_per_s = request.coordinator_bit_per_s;
   setting.warm_up_steps = setting.steps_between_syncs;
@@ -117,7 +114,7 @@ StarSetting SettingOf(const PlanRequest& request, const Candidate& candidate,
   setting.overlap_steps = candidate.overlap;
   setting.bits_up = candidate.up.bits_per_value;
   setting.bits_down = request.downlink.bits_per_value;
-  return OverLinks(request, candidate.shards, std::move(setting), rate_share);
+  return OverLinks(request, std::move(setting), rate_share);
 }
 
 // Whether bandwidth alone would let every site reach the target, however long the overlap.
@@ -206,7 +203,7 @@ absl::StatusOr<Plan> Describe(const PlanRequest& request, const Candidate& candi
   plan.overlap_steps = candidate.overlap;
   plan.up = candidate.up;
   plan.down = request.downlink;
-  plan.shards = candidate.shards;
+  plan.machines = MachinesFor(request, candidate.period, candidate.up);
   plan.expected = result;
   plan.reaches_target = result.utilization >= request.target;
   plan.binding = Binding(request, candidate, result);
@@ -223,7 +220,7 @@ absl::StatusOr<Plan> Describe(const PlanRequest& request, const Candidate& candi
   // The last two answers of every fragment are held, too.
   plan.coordinator_memory_bytes =
       request.values * (kStateBytes + 2 * down / 8) + result.peak_held_bytes;
-  plan.shard_bit_per_s = workers * request.values * std::max(up, down) / seconds / candidate.shards;
+  plan.coordinator_bit_per_s = workers * request.values * std::max(up, down) / seconds;
   plan.disk_bytes_per_s =
       request.values * ((workers * up + down) / 8 + kStateBytes / snapshot_rounds) / seconds;
   // The last two snapshots of every fragment and what came since the older one (docs/formats.md).
@@ -233,7 +230,7 @@ absl::StatusOr<Plan> Describe(const PlanRequest& request, const Candidate& candi
       request.values * (down / 8 + kStateBytes / snapshot_rounds) / seconds;
   plan.delta_memory_bytes = request.values * 2 * snapshot_rounds * workers * up / 8;
   plan.recovery_seconds =
-      request.values / candidate.shards *
+      request.values *
       ((kStateBytes + snapshot_rounds * round_bytes) / request.disk_bytes_per_s +
        snapshot_rounds * (kMergedStateBytes + round_bytes) / request.coordinator.merge_bytes_per_s);
   plan.worker_state_bytes = request.values * 8;
@@ -278,14 +275,10 @@ absl::StatusOr<Plan> MakePlan(const PlanRequest& request) {
     for (const CodecBits& up : request.uplinks) {
       const bool last = period == kPeriods.back();
       if (!BandwidthSuffices(request, period, up) && !last) continue;
-      int shards = ShardsFor(request, period, up);
-      if (shards > period && !last) continue;
-      shards = std::min(shards, period);
       // The smallest tau first: it is what training would rather do without.
       for (int overlap = 1; overlap <= kMostOverlap; ++overlap) {
         for (const int fragments : FragmentChoices(period)) {
-          if (fragments < shards) continue;  // A fragment belongs to one shard.
-          const Candidate candidate = {period, fragments, overlap, up, shards};
+          const Candidate candidate = {period, fragments, overlap, up};
           ASSIGN_OR_RETURN(const bool enough, try_out(candidate));
           if (enough) return Describe(request, candidate, best->second);
         }
@@ -296,7 +289,7 @@ absl::StatusOr<Plan> MakePlan(const PlanRequest& request) {
 }
 
 absl::StatusOr<StarResult> ExpectOf(const PlanRequest& request, StarSetting schedule) {
-  schedule = OverLinks(request, /*shards=*/1, std::move(schedule));
+  schedule = OverLinks(request, std::move(schedule));
   schedule.disturbances = request.disturbances;
   if (schedule.disturbances.any()) schedule.steps = DisturbedSteps(schedule);
   return SimulateStar(schedule);

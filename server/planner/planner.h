@@ -33,7 +33,7 @@ struct PlanRequest {
   CodecBits downlink;
   double coordinator_bit_per_s = 10e9;  // One machine's, each way.
   double coordinator_memory_bytes = 256e9;
-  StarCoordinator coordinator;  // Its links and shards are the plan's.
+  StarCoordinator coordinator;  // Its links are the plan's.
   // One machine's, as measured (docs/reports/results.md, Durability).
   double disk_bytes_per_s = 1.7e9;
   int snapshot_every_rounds = 10;  // Rounds of one fragment; 1 or more.
@@ -59,22 +59,22 @@ struct Plan {
   int overlap_steps = 0;
   CodecBits up;
   CodecBits down;
-  int shards = 1;
+  int machines = 1;  // As many as these would be busy, or full; above 1: a larger one is needed.
   StarResult expected;
   bool reaches_target = false;
   // Keeps the utilization from being higher, or is the link that comes nearest to it.
   std::string binding;
   std::vector<double> needed_bit_per_s;  // By site, of payload: values * bits / (H * step).
   std::vector<int> connections;          // By site.
-  double coordinator_memory_bytes = 0;   // All shards together.
-  double shard_bit_per_s = 0;            // The busier direction of one shard's link, mean.
-  double disk_bytes_per_s = 0;           // All shards together: deltas, answers, snapshots.
-  double disk_bytes = 0;                 // At most, all shards: snapshots, deltas, answers.
+  double coordinator_memory_bytes = 0;
+  double coordinator_bit_per_s = 0;  // The busier direction of its link, mean.
+  double disk_bytes_per_s = 0;       // Deltas, answers, snapshots.
+  double disk_bytes = 0;             // At most: snapshots, deltas, answers.
   // With a standby, and deltas in the memory of both (--deltas_in): answers and snapshots, to the
   // disk of each; and at most, the memory of each for deltas.
   double disk_bytes_per_s_without_deltas = 0;
   double delta_memory_bytes = 0;
-  // From a coordinator's start until it serves again, at most: its shard's snapshots are read, and
+  // From a coordinator's start until it serves again, at most: its snapshots are read, and
   // what came since is read and merged again.
   double recovery_seconds = 0;
   double worker_state_bytes = 0;  // A worker's published copy and residual, beside training.
@@ -87,7 +87,7 @@ struct Plan {
 // INVALID_ARGUMENT as SimulateStar; for no codecs or an efficiency beyond (0, 1].
 absl::StatusOr<Plan> MakePlan(const PlanRequest& request);
 
-// Says what to expect of a schedule as it is, over the request's links and with one shard:
+// Says what to expect of a schedule as it is, over the request's links:
 // fragments, H, tau, tau_max and bits are the setting's, everything else is the request's, its
 // disturbances included. Errors as SimulateStar.
 absl::StatusOr<StarResult> ExpectOf(const PlanRequest& request, StarSetting schedule);

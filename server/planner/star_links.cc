@@ -6,21 +6,19 @@
 
 namespace causeway::server {
 
-StarLinks::StarLinks(std::vector<End> up, std::vector<End> down, int shards, double shard_in,
-                     double shard_out, Schedule schedule)
-    : shards_(static_cast<size_t>(shards)), schedule_(std::move(schedule)) {
+StarLinks::StarLinks(std::vector<End> up, std::vector<End> down, double coordinator_in,
+                     double coordinator_out, Schedule schedule)
+    : schedule_(std::move(schedule)) {
   Of(Way::kUp).ends = std::move(up);
   Of(Way::kDown).ends = std::move(down);
   for (const Way way : {Way::kUp, Way::kDown}) {
     Direction& direction = Of(way);
-    const double capacity = way == Way::kUp ? shard_in : shard_out;
-    direction.capacities.assign(shards_, capacity);
+    direction.capacity = way == Way::kUp ? coordinator_in : coordinator_out;
     double all = 0;
     for (const causeway::server::End& end : direction.ends) all += end.limit * end.count;
-    direction.ample = shards_ == 1 && (std::isinf(capacity) || all <= capacity);
-    direction.queues.resize(direction.ends.size() * shards_);
+    direction.ample = std::isinf(direction.capacity) || all <= direction.capacity;
+    direction.queues.resize(direction.ends.size());
     direction.worker_bits.resize(direction.ends.size());
-    direction.shard_bits.resize(shards_);
   }
 }
 
@@ -36,8 +34,8 @@ void StarLinks::Settle(double now, Way way, size_t index) {
   queue.left -= bits;
   queue.since = now;
   if (!counting_) return;
-  direction.worker_bits[index / shards_] += bits;
-  direction.shard_bits[index % shards_] += bits * direction.ends[index / shards_].count;
+  direction.worker_bits[index] += bits;
+  direction.coordinator_bits += bits * direction.ends[index].count;
 }
 
 void StarLinks::SetRate(double now, Way way, size_t index, double rate) {
@@ -47,10 +45,7 @@ void StarLinks::SetRate(double now, Way way, size_t index, double rate) {
   ++queue.version;
   if (rate == 0) return;  // The end that was scheduled is void.
   schedule_(now + (std::isinf(rate) ? 0.0 : queue.left / rate),
-            {.worker = static_cast<int>(index / shards_),
-             .shard = static_cast<int>(index % shards_),
-             .way = way,
-             .version = queue.version});
+            {.worker = static_cast<int>(index), .way = way, .version = queue.version});
 }
 
 void StarLinks::Begin(double now, Way way, size_t index) {
@@ -62,7 +57,7 @@ void StarLinks::Begin(double now, Way way, size_t index) {
   queue.since = now;
   direction.active.insert(index);
   if (direction.ample) {
-    SetRate(now, way, index, direction.ends[index / shards_].limit);
+    SetRate(now, way, index, direction.ends[index].limit);
   } else {
     direction.changed = true;
   }
@@ -76,15 +71,15 @@ void StarLinks::Close(double now, Way way, size_t index) {
   direction.changed = !direction.ample;
 }
 
-void StarLinks::Add(double now, int worker, int shard, Way way, const Transfer& transfer) {
-  const size_t index = QueueIndex(worker, shard);
+void StarLinks::Add(double now, int worker, Way way, const Transfer& transfer) {
+  const auto index = static_cast<size_t>(worker);
   Queue& queue = Of(way).queues[index];
   queue.transfers.push_back(transfer);
   if (queue.transfers.size() == 1) Begin(now, way, index);
 }
 
 bool StarLinks::Finish(double now, const Ticket& ticket, Transfer& done) {
-  const size_t index = QueueIndex(ticket.worker, ticket.shard);
+  const auto index = static_cast<size_t>(ticket.worker);
   Queue& queue = Of(ticket.way).queues[index];
   if (queue.version != ticket.version || queue.transfers.empty()) return false;
   done = queue.transfers.front();
@@ -94,8 +89,8 @@ bool StarLinks::Finish(double now, const Ticket& ticket, Transfer& done) {
   return true;
 }
 
-void StarLinks::Drop(double now, int worker, int shard, Way way, int fragment, int64_t round) {
-  const size_t index = QueueIndex(worker, shard);
+void StarLinks::Drop(double now, int worker, Way way, int fragment, int64_t round) {
+  const auto index = static_cast<size_t>(worker);
   Queue& queue = Of(way).queues[index];
   const auto is_it = [&](const Transfer& transfer) {
     return transfer.fragment == fragment && transfer.round == round;
@@ -108,12 +103,10 @@ void StarLinks::Drop(double now, int worker, int shard, Way way, int fragment, i
 
 void StarLinks::DropAll(double now, int worker) {
   for (const Way way : {Way::kUp, Way::kDown}) {
-    for (int shard = 0; shard < static_cast<int>(shards_); ++shard) {
-      const size_t index = QueueIndex(worker, shard);
-      if (Of(way).queues[index].transfers.empty()) continue;
-      Close(now, way, index);
-      Of(way).queues[index].transfers.clear();
-    }
+    const auto index = static_cast<size_t>(worker);
+    if (Of(way).queues[index].transfers.empty()) continue;
+    Close(now, way, index);
+    Of(way).queues[index].transfers.clear();
   }
 }
 
@@ -124,7 +117,7 @@ void StarLinks::SetLimit(double now, int worker, Way way, double bit_per_s) {
     direction.changed = true;
     return;
   }
-  const size_t index = QueueIndex(worker, 0);
+  const auto index = static_cast<size_t>(worker);
   if (direction.active.contains(index)) SetRate(now, way, index, bit_per_s);
 }
 
@@ -135,9 +128,9 @@ void StarLinks::Share(double now) {
     direction.changed = false;
     std::vector<Flow> flows;
     for (const size_t index : direction.active) {
-      flows.push_back({static_cast<int>(index / shards_), static_cast<int>(index % shards_)});
+      flows.push_back({static_cast<int>(index), 0});
     }
-    const std::vector<double> rates = FairRates(flows, direction.ends, direction.capacities);
+    const std::vector<double> rates = FairRates(flows, direction.ends, {&direction.capacity, 1});
     size_t i = 0;
     for (const size_t index : direction.active) {
       if (rates[i] != direction.queues[index].rate) SetRate(now, way, index, rates[i]);
@@ -160,9 +153,9 @@ double StarLinks::WorkerBits(double now, int worker, Way way) {
   return Of(way).worker_bits[static_cast<size_t>(worker)];
 }
 
-double StarLinks::ShardBits(double now, int shard, Way way) {
+double StarLinks::CoordinatorBits(double now, Way way) {
   SettleAll(now, way);
-  return Of(way).shard_bits[static_cast<size_t>(shard)];
+  return Of(way).coordinator_bits;
 }
 
 }  // namespace causeway::server

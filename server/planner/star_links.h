@@ -1,6 +1,6 @@
-// The links of a simulated star: a worker's link each way, and one each way of every shard of the
-// coordinator. To each shard a worker has a queue, first in, first out; the queues that are not
-// empty share the links fairly. Bits flow at constant rates between events.
+// The links of a simulated star: a worker's link each way, and the coordinator's. A worker has a
+// queue each way, first in, first out; the queues that are not empty share the coordinator's link
+// fairly. Bits flow at constant rates between events.
 #ifndef CAUSEWAY_SERVER_PLANNER_STAR_LINKS_H_
 #define CAUSEWAY_SERVER_PLANNER_STAR_LINKS_H_
 
@@ -29,7 +29,6 @@ class StarLinks {
   // Names one queue and what was known when its first transfer's end was scheduled.
   struct Ticket {
     int worker = 0;
-    int shard = 0;
     Way way = Way::kUp;
     uint64_t version = 0;
   };
@@ -37,14 +36,14 @@ class StarLinks {
   using Schedule = std::function<void(double time, const Ticket& ticket)>;
 
   // Bits per second; may be infinite.
-  StarLinks(std::vector<End> up, std::vector<End> down, int shards, double shard_in,
-            double shard_out, Schedule schedule);
+  StarLinks(std::vector<End> up, std::vector<End> down, double coordinator_in,
+            double coordinator_out, Schedule schedule);
 
-  void Add(double now, int worker, int shard, Way way, const Transfer& transfer);
+  void Add(double now, int worker, Way way, const Transfer& transfer);
   // True, with the transfer that is over, unless something has changed since it was scheduled.
   bool Finish(double now, const Ticket& ticket, Transfer& done);
   // Drops the worker's transfers of one round of a fragment; all of them.
-  void Drop(double now, int worker, int shard, Way way, int fragment, int64_t round);
+  void Drop(double now, int worker, Way way, int fragment, int64_t round);
   void DropAll(double now, int worker);
   // Gives rates to what has begun since the last call. To be called before time goes on.
   void Share(double now);
@@ -54,9 +53,9 @@ class StarLinks {
 
   // Bits are counted from now on.
   void StartCounting(double now);
-  // Bits per second of each of the workers that this one stands for; of a shard.
+  // Bits of each of the workers that this one stands for; of the coordinator.
   double WorkerBits(double now, int worker, Way way);
-  double ShardBits(double now, int shard, Way way);
+  double CoordinatorBits(double now, Way way);
 
  private:
   struct Queue {
@@ -69,26 +68,22 @@ class StarLinks {
   // Everything of one direction.
   struct Direction {
     std::vector<End> ends;
-    std::vector<double> capacities;  // By shard.
-    bool ample = false;              // One shard that can take whatever the ends bring at most.
-    std::vector<Queue> queues;       // By worker, then by shard.
-    std::set<size_t> active;         // Queues that are not empty.
+    double capacity = 0;        // Of the coordinator's link.
+    bool ample = false;         // It can take whatever the ends bring at most.
+    std::vector<Queue> queues;  // By worker.
+    std::set<size_t> active;    // Queues that are not empty.
     bool changed = false;
     std::vector<double> worker_bits;
-    std::vector<double> shard_bits;
+    double coordinator_bits = 0;
   };
 
   Direction& Of(Way way) { return directions_[static_cast<size_t>(way)]; }
-  size_t QueueIndex(int worker, int shard) const {
-    return static_cast<size_t>(worker) * shards_ + static_cast<size_t>(shard);
-  }
   void Begin(double now, Way way, size_t queue);
   void Close(double now, Way way, size_t queue);
   void Settle(double now, Way way, size_t queue);
   void SetRate(double now, Way way, size_t queue, double rate);
   void SettleAll(double now, Way way);
 
-  const size_t shards_;
   std::array<Direction, 2> directions_;
   Schedule schedule_;
   bool counting_ = false;

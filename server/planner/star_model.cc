@@ -36,10 +36,10 @@ absl::Status CheckTiers(const StarSetting& setting) {
     RETURN_IF_ERROR(Require(tier.one_way_seconds >= 0 && tier.one_way_seconds < 1e6,
                             "a tier's one_way_seconds must be 0 or more and below 1e6"));
   }
-  const bool simple = setting.coordinator.shards == 1 && setting.coordinator.slices == 1 &&
+  const bool simple = setting.coordinator.slices == 1 &&
                       setting.failures.mean_seconds_between == 0 && !setting.disturbances.any();
   return Require(setting.tiers.empty() || simple,
-                 "tiers need coordinators of one shard, fragments of one slice, no deaths and "
+                 "tiers need fragments of one slice, no deaths and "
                  "nothing that is amiss: one region stands for all");
 }
 
@@ -73,9 +73,6 @@ absl::Status CheckSetting(const StarSetting& setting) {
                           absl::StrCat("steps must be above the warm-up's ", setting.warm_up_steps,
                                        "; there are ", setting.steps)));
   const StarCoordinator& coordinator = setting.coordinator;
-  RETURN_IF_ERROR(Require(coordinator.shards >= 1 && coordinator.shards <= fragments,
-                          absl::StrCat("shards must be 1 .. the number of fragments, ", fragments,
-                                       "; there are ", coordinator.shards)));
   RETURN_IF_ERROR(Require(coordinator.in_bit_per_s > 0 && coordinator.out_bit_per_s > 0 &&
                               coordinator.merge_bytes_per_s > 0,
                           "the coordinator's rates must be positive"));

@@ -5,9 +5,9 @@
 // A site computes inner steps. After a send step it queues the fragment's delta on its uplink,
 // after a merge step it needs that round's answer and waits if it is not there: at once, or with
 // max_overlap_steps so many steps after the send. Every site has one
-// uplink and one downlink, first in, first out; the coordinator has shards, each with a link in, a
-// link out and one merge at a time, and a fragment belongs to one shard. Who sends to a shard at
-// the same time shares its link fairly. A round closes when every member that was there before its
+// uplink and one downlink, first in, first out; the coordinator has a link in, a link out and one
+// merge at a time. Who sends to it at the same time shares its link fairly. A round closes when
+// every member that was there before its
 // send step has contributed, or when its grace is over; then it is merged, made durable, and its
 // answer goes to every member.
 //
@@ -55,11 +55,9 @@ inline constexpr double kMergedStateBytes = 24;
 inline constexpr double kMeasuredObjectBytes = 2500;
 
 struct StarCoordinator {
-  int shards = 1;
-  double in_bit_per_s = kUnlimited;  // Rate into each shard.
+  double in_bit_per_s = kUnlimited;
   double out_bit_per_s = kUnlimited;
-  // Bytes of state, deltas and answers that a shard's merge moves: 24 per value, and what is
-  // encoded.
+  // Bytes of state, deltas and answers that a merge moves: 24 per value, and what is encoded.
   double merge_bytes_per_s = kUnlimited;
   double commit_seconds = 0;  // Until a merged round is durable; rounds overlap in it.
   // Pieces of a fragment that are sent, merged and answered one after another. 1: an answer leaves
@@ -93,7 +91,7 @@ struct StarSetting {
   double bits_down = 32;
   double object_bits = 0;       // Beside a fragment's values, each way: requests, hashes, status.
   StarCoordinator coordinator;  // Those of upper tiers are like it.
-  std::vector<StarTier> tiers;  // Above it, from the lowest; needs one shard, one slice, no deaths.
+  std::vector<StarTier> tiers;  // Above it, from the lowest; needs one slice, no deaths.
   StarFailures failures;
   Disturbances disturbances = {};  // None with tiers.
   int64_t steps = 500;             // Steps of the schedule.
@@ -130,12 +128,12 @@ struct StarResult {
   double seconds_per_step = 0;  // Time of a step of the schedule.
   double exchange_seconds = 0;  // From sending a delta to having the answer, mean over all.
   double longest_exchange_seconds = 0;
-  double in_busy = 0;  // Taken at the busiest shard.
+  double in_busy = 0;
   double out_busy = 0;
   double merge_busy = 0;
   double up_bytes_per_step = 0;  // Sent by a worker that is always there, per step of the schedule.
   double down_bytes_per_step = 0;
-  double peak_held_bytes = 0;  // Deltas that wait for their merge, all shards together.
+  double peak_held_bytes = 0;  // Deltas that wait for their merge.
   int64_t rounds = 0;
   int64_t rounds_without_somebody = 0;  // Closed without a member that was expected.
   int64_t deaths = 0;

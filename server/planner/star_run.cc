@@ -40,11 +40,8 @@ StarRun::StarRun(const StarSetting& setting)
       schedule_(fragments_, setting.steps_between_syncs, setting.overlap_steps),
       latest_(std::max(setting.overlap_steps, setting.max_overlap_steps)),
       rounds_(setting.fragment_values.size()),
-      merge_free_(static_cast<size_t>(setting.coordinator.shards)),
-      merge_busy_(static_cast<size_t>(setting.coordinator.shards)),
       links_(EndsOf(setting, &StarSite::up_bit_per_s), EndsOf(setting, &StarSite::down_bit_per_s),
-             setting.coordinator.shards, setting.coordinator.in_bit_per_s,
-             setting.coordinator.out_bit_per_s,
+             setting.coordinator.in_bit_per_s, setting.coordinator.out_bit_per_s,
              [this](double time, const StarLinks::Ticket& ticket) {
                At(time, {.kind = Event::kTransferDone, .worker = ticket.worker, .ticket = ticket});
              }),
@@ -231,7 +228,7 @@ void StarRun::Send(int worker, const SyncEvent& event) {
   if (round.number != event.round || round.closed) return;  // It comes too late for that one.
   W(worker).sent_at[static_cast<size_t>(event.fragment)] = now_;
   for (int slice = 0; slice < setting_.coordinator.slices; ++slice) {
-    links_.Add(now_, worker, ShardOf(event.fragment), Way::kUp,
+    links_.Add(now_, worker, Way::kUp,
                {.fragment = event.fragment,
                 .round = event.round,
                 .bits = SliceValues(event.fragment) * setting_.bits_up + setting_.object_bits});
@@ -295,7 +292,7 @@ void StarRun::Fetch(int worker) {
   w.state = Worker::kFetching;
   w.fetching = fragments_;
   for (int f = 0; f < fragments_; ++f) {
-    links_.Add(now_, worker, ShardOf(f), Way::kDown,
+    links_.Add(now_, worker, Way::kDown,
                {.fragment = f,
                 .round = 0,
                 .bits = setting_.fragment_values[static_cast<size_t>(f)] * kStateBits});
@@ -397,7 +394,7 @@ void StarRun::EndGrace(int fragment, int64_t number) {
   for (int worker = 0; worker < workers(); ++worker) {
     if (round.slices[static_cast<size_t>(worker)] == setting_.coordinator.slices) continue;
     round.without_somebody |= Expects(round, fragment, W(worker));
-    links_.Drop(now_, worker, ShardOf(fragment), Way::kUp, fragment, number);
+    links_.Drop(now_, worker, Way::kUp, fragment, number);
     W(worker).sent_at[static_cast<size_t>(fragment)] = -1;
   }
   Progress(fragment);
@@ -426,7 +423,6 @@ int StarRun::ReadySlices(int fragment) const {
 
 void StarRun::Progress(int fragment) {
   Round& round = R(fragment);
-  const auto shard = static_cast<size_t>(ShardOf(fragment));
   for (const int ready = ReadySlices(fragment); round.merging < ready; ++round.merging) {
     int contributions = 0;
     for (size_t worker = 0; worker < workers_.size(); ++worker) {
@@ -436,9 +432,9 @@ void StarRun::Progress(int fragment) {
         kMergedStateBytes + (setting_.bits_up * contributions + setting_.bits_down) / 8;
     const double seconds =
         SliceValues(fragment) * bytes_per_value / setting_.coordinator.merge_bytes_per_s;
-    merge_free_[shard] = std::max(merge_free_[shard], now_) + seconds;
-    if (counting_) merge_busy_[shard] += seconds;
-    const double durable = merge_free_[shard] + setting_.coordinator.commit_seconds;
+    merge_free_ = std::max(merge_free_, now_) + seconds;
+    if (counting_) merge_busy_ += seconds;
+    const double durable = merge_free_ + setting_.coordinator.commit_seconds;
     At(tiers_.Pass(durable, SliceValues(fragment), counting_),
        {.kind = Event::kPublished, .fragment = fragment, .round = round.number});
   }
@@ -450,7 +446,7 @@ void StarRun::Publish(int fragment, int64_t number) {
   for (int worker = 0; worker < workers(); ++worker) {
     const Worker& w = W(worker);
     if (w.state == Worker::kDead || w.state == Worker::kFetching) continue;
-    links_.Add(now_, worker, ShardOf(fragment), Way::kDown,
+    links_.Add(now_, worker, Way::kDown,
                {.fragment = fragment,
                 .round = number,
                 .bits = SliceValues(fragment) * setting_.bits_down + setting_.object_bits});
@@ -526,16 +522,13 @@ StarResult StarRun::Result() {
   for (const double fragment : setting_.fragment_values) values += fragment;
   result.up_bytes_per_step = values * setting_.bits_up / 8 / setting_.steps_between_syncs;
   result.down_bytes_per_step = values * setting_.bits_down / 8 / setting_.steps_between_syncs;
-  for (int shard = 0; shard < setting_.coordinator.shards; ++shard) {
-    const auto share = [&](Way way, double capacity) {
-      return links_.ShardBits(now_, shard, way) / (capacity * result.seconds);
-    };
-    const StarCoordinator& coordinator = setting_.coordinator;
-    result.in_busy = std::max(result.in_busy, share(Way::kUp, coordinator.in_bit_per_s));
-    result.out_busy = std::max(result.out_busy, share(Way::kDown, coordinator.out_bit_per_s));
-    result.merge_busy =
-        std::max(result.merge_busy, merge_busy_[static_cast<size_t>(shard)] / result.seconds);
-  }
+  const StarCoordinator& coordinator = setting_.coordinator;
+  const auto share = [&](Way way, double capacity) {
+    return links_.CoordinatorBits(now_, way) / (capacity * result.seconds);
+  };
+  result.in_busy = share(Way::kUp, coordinator.in_bit_per_s);
+  result.out_busy = share(Way::kDown, coordinator.out_bit_per_s);
+  result.merge_busy = merge_busy_ / result.seconds;
   return result;
 }
 

@@ -137,7 +137,6 @@ class StarRun {
   void Publish(int fragment, int64_t round);
   void Deliver(int worker, int fragment, int64_t round);
 
-  int ShardOf(int fragment) const { return fragment % setting_.coordinator.shards; }
   double SliceValues(int fragment) const;
   bool Over() const;
   StarResult Result();
@@ -156,8 +155,8 @@ class StarRun {
   int64_t furthest_step_ = 0;
   std::vector<Worker> workers_;
   std::vector<Round> rounds_;
-  std::vector<double> merge_free_;  // By shard.
-  std::vector<double> merge_busy_;
+  double merge_free_ = 0;
+  double merge_busy_ = 0;
   StarLinks links_;
   UpperTiers tiers_;
   InterruptionTimes outages_;

@@ -51,12 +51,6 @@ absl::Status CheckRun(const ParentOptions& options, const v1::DescribeResponse& 
                      ") cuts the model into other fragments: run the same release on both (",
                      kSoftwareVersion, " here)"));
   }
-  if (run.shards_size() > 0) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the fragments of the run at ", options.address,
-        " lie in several coordinators (--shards), which a region cannot reach yet: its sites join "
-        "the lead themselves"));
-  }
   if (std::ranges::find(run.regions(), options.region_id) != run.regions().end()) {
     return absl::FailedPreconditionError(
         absl::StrCat("--parent=", options.address, " is below this region (",

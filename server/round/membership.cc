@@ -90,12 +90,6 @@ void Membership::Restore(Member member, absl::Duration now) {
   members_[member.id] = std::move(member);
 }
 
-void Membership::Mirror(Member member) {
-  member.lease_end = absl::InfiniteDuration();
-  largest_step_ = std::max(largest_step_, member.step);
-  members_[member.id] = std::move(member);
-}
-
 void Membership::HadSlots(Member& member) {
   for (int i = 0; i < member.workers(); ++i) member.had_slots.insert(member.data_slot + i);
 }

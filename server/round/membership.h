@@ -114,9 +114,6 @@ class Membership {
   // is not attached, and has a lease and kReturnTime to come back: it tries at intervals.
   void Restore(Member member, absl::Duration now);
 
-  // Takes over a member as another coordinator knows it, which sees to its lease.
-  void Mirror(Member member);
-
   // Errors of this and all that follow: PERMISSION_DENIED if the id never joined, ABORTED if the
   // incarnation is an older one, UNAVAILABLE if the member is lost, FAILED_PRECONDITION if it left.
   absl::Status Check(const std::string& id, uint64_t incarnation) const;

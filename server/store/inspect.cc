@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <utility>
@@ -16,7 +15,6 @@
 #include "server/store/database_copy.h"
 #include "server/store/draw_report.h"
 #include "server/store/run_directory.h"
-#include "server/store/run_parts.h"
 
 namespace causeway::server {
 namespace {
@@ -258,12 +256,13 @@ absl::StatusOr<Copy> CopyRun(FileSystem& file_system, const std::string& folder,
   }
 }
 
-int64_t DatabaseBytes(FileSystem& file_system, const std::string& folder) {
-  return SizeOrZero(file_system, JoinPath(folder, kDatabaseFile)) +
-         SizeOrZero(file_system, JoinPath(folder, kDatabaseLogFile));
-}
+}  // namespace
 
-json InspectionOf(const std::string& folder, const Copy& copy, int64_t database_bytes) {
+absl::StatusOr<json> InspectRun(FileSystem& file_system, const std::string& folder,
+                                absl::FunctionRef<void(absl::Duration)> pause) {
+  ASSIGN_OR_RETURN(const Copy copy, CopyRun(file_system, folder, pause));
+  const int64_t database_bytes = SizeOrZero(file_system, JoinPath(folder, kDatabaseFile)) +
+                                 SizeOrZero(file_system, JoinPath(folder, kDatabaseLogFile));
   Totals totals;
   const DatabaseContent& content = copy.content;
   json fragments = FragmentsToJson(content, totals);
@@ -289,78 +288,6 @@ json InspectionOf(const std::string& folder, const Copy& copy, int64_t database_
               {"orphans", copy.owner.empty() ? json(copy.orphans) : json()}};
 }
 
-template <typename Row>
-void MoveRows(std::vector<Row>& to, std::vector<Row>& from) {
-  to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
-}
-
-// Adds what `from` has beside what is the lead's alone.
-void AddPart(Copy& lead, const std::string& folder, Copy& from) {
-  DatabaseContent& content = lead.content;
-  for (const int fragment : FragmentsOf(from.content.identity)) {
-    const auto index = static_cast<size_t>(fragment);
-    content.identity.initial_hashes[index] = from.content.identity.initial_hashes[index];
-  }
-  MoveRows(content.rounds, from.content.rounds);
-  MoveRows(content.contributions, from.content.contributions);
-  MoveRows(content.snapshots, from.content.snapshots);
-  content.state.hash_checks += from.content.state.hash_checks;
-  content.state.hash_mismatches += from.content.state.hash_mismatches;
-  for (const std::string& orphan : from.orphans) lead.orphans.push_back(JoinPath(folder, orphan));
-  const auto add = [](std::string& to, const std::string& more) {
-    if (!more.empty()) absl::StrAppend(&to, to.empty() ? "" : ", ", more);
-  };
-  add(lead.owner, from.owner);
-  add(lead.lost, from.lost);
-}
-
-}  // namespace
-
-absl::StatusOr<json> InspectRun(FileSystem& file_system, const std::string& folder,
-                                absl::FunctionRef<void(absl::Duration)> pause) {
-  ASSIGN_OR_RETURN(const Copy copy, CopyRun(file_system, folder, pause));
-  return InspectionOf(folder, copy, DatabaseBytes(file_system, folder));
-}
-
-absl::StatusOr<json> InspectRuns(FileSystem& file_system, const std::vector<std::string>& folders,
-                                 absl::FunctionRef<void(absl::Duration)> pause) {
-  if (folders.size() == 1) return InspectRun(file_system, folders.front(), pause);
-  std::vector<Copy> copies;
-  int64_t database_bytes = 0;
-  for (const std::string& folder : folders) {
-    ASSIGN_OR_RETURN(Copy copy, CopyRun(file_system, folder, pause));
-    copies.push_back(std::move(copy));
-    database_bytes += DatabaseBytes(file_system, folder);
-  }
-  std::vector<RunPart> parts;
-  json coordinators = json::array();
-  for (size_t i = 0; i < folders.size(); ++i) {
-    const Copy& copy = copies[i];
-    parts.push_back({folders[i], &copy.content.identity});
-    coordinators.push_back({{"folder", folders[i]},
-                            {"in_use_by", copy.owner},
-                            {"lost", copy.lost},
-                            {"commits", copy.commits},
-                            {"fragments", FragmentsOf(copy.content.identity)}});
-  }
-  ASSIGN_OR_RETURN(const size_t place, CheckWholeRun(file_system, parts));
-  Copy& lead = copies[place];
-  for (std::string& orphan : lead.orphans) orphan = JoinPath(folders[place], orphan);
-  for (size_t i = 0; i < folders.size(); ++i) {
-    if (i != place) AddPart(lead, folders[i], copies[i]);
-  }
-  // Every fragment's rows are of one folder, in their order.
-  const auto by_fragment = [](const auto& a, const auto& b) {
-    return a.record.fragment < b.record.fragment;
-  };
-  std::ranges::stable_sort(lead.content.rounds, by_fragment);
-  std::ranges::stable_sort(lead.content.contributions, by_fragment);
-  std::ranges::stable_sort(lead.content.snapshots, {}, &StoredSnapshot::fragment);
-  json whole = InspectionOf(folders[place], lead, database_bytes);
-  whole["coordinators"] = std::move(coordinators);
-  return whole;
-}
-
 std::string InspectionText(const json& inspection) {
   const json& run = inspection["run"];
   const json& state = inspection["state"];
@@ -370,11 +297,6 @@ std::string InspectionText(const json& inspection) {
       "%s: run %s, format version %d, %d commits%s\n", Text(inspection["folder"]),
       Text(run["run_id"]), Number(inspection["format_version"]), Number(inspection["commits"]),
       owner.empty() ? "" : absl::StrCat("; in use by process ", owner));
-  for (const json& coordinator : inspection.value("coordinators", json::array())) {
-    absl::StrAppendFormat(&text, "  %s: fragments %s, %d commits\n", Text(coordinator["folder"]),
-                          absl::StrJoin(coordinator["fragments"].get<std::vector<int>>(), ","),
-                          Number(coordinator["commits"]));
-  }
   absl::StrAppendFormat(&text, "configuration hash %s, plan hash %s\n", Text(run["config_hash"]),
                         Text(run["plan_hash"]));
   absl::StrAppend(&text, state["finish_recorded"].get<bool>() ? "finished"

@@ -42,15 +42,6 @@ absl::StatusOr<nlohmann::json> InspectRun(
     FileSystem& file_system, const std::string& folder,
     absl::FunctionRef<void(absl::Duration)> pause = absl::SleepFor);
 
-// The same of one run in several folders, a lead's and its shards': fragments, contributions and
-// bytes of all of them, state and members of the lead's. "folder" and "commits" are the lead's,
-// "in_use_by" names every owner, "orphans" are with their folders, and there is
-//   "coordinators": [{"folder", "in_use_by", "lost", "commits", "fragments": [number]}]
-// in the order given. Errors of CheckWholeRun, too.
-absl::StatusOr<nlohmann::json> InspectRuns(
-    FileSystem& file_system, const std::vector<std::string>& folders,
-    absl::FunctionRef<void(absl::Duration)> pause = absl::SleepFor);
-
 // The same as lines for a terminal.
 std::string InspectionText(const nlohmann::json& inspection);
 

@@ -11,7 +11,6 @@
 //   report.html       the status page when the coordinator stopped (http/status_page.h)
 //   COPY              there while a follower owns the folder, and after its death
 //   DELTAS_IN         the folder in memory that deltas may be in
-//   END               what a shard remembers of the run's end (shards/end_note.h)
 //   curves            of the status page (history/run_curves.h)
 //
 // docs/formats.md describes them byte by byte.
@@ -42,10 +41,6 @@ inline constexpr char kCurvesFile[] = "curves";
 inline constexpr char kCopyFile[] = "COPY";
 // The parameters that were given, in the run's own plan. Without it, the seed makes them.
 inline constexpr char kInitialFile[] = "initial.parameters";
-// A lead's: which coordinator of the run has which fragments.
-inline constexpr char kDealFile[] = "shards.json";
-// A shard's: it has heard that the run has reached its end.
-inline constexpr char kEndFile[] = "END";
 
 // FAILED_PRECONDITION if the folder holds a run in the layout of former versions or in a newer
 // format; DATA_LOSS if its database is not recognizable. OK if it holds a run, or none.

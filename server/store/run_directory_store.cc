@@ -57,6 +57,20 @@ auto ReadNamed(Find find, Read read, const std::string& what) -> decltype(read(*
   return absl::NotFoundError(what);
 }
 
+// Former releases spread a run over several folders: 0 is the hash of a fragment that is in
+// another.
+absl::Status CheckHasAllFragments(const std::string& folder, const RunIdentity& identity) {
+  const auto& hashes = identity.initial_hashes;
+  const auto elsewhere = std::count(hashes.begin(), hashes.end(), 0u);
+  if (elsewhere == 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      folder, " has ", std::ssize(hashes) - elsewhere, " of the ", hashes.size(),
+      " fragments of run ", identity.run_id,
+      ": it was served with --shards, which this release does not know. Go on with the release "
+      "that began it, or save its parameters with that one (causewayctl export "
+      "--format=parameters) and begin a run with them (--initial)"));
+}
+
 }  // namespace
 
 uint64_t RunDirectoryStore::SpareBytesFor(uint64_t largest_fragment) {
@@ -183,6 +197,7 @@ absl::StatusOr<std::optional<RecoveredRun>> RunDirectoryStore::RecoverLocked() {
   absl::StatusOr<DatabaseContent> loaded = database_->Load(options_.recovered_rounds);
   if (!loaded.ok()) return copy_ != nullptr ? copy_->Named(loaded.status()) : loaded.status();
   DatabaseContent content = *std::move(loaded);
+  RETURN_IF_ERROR(CheckHasAllFragments(folder_, content.identity));
   std::vector<std::string> orphans;
   ASSIGN_OR_RETURN(const FolderTraces traces, ReadTraces(file_system_, folder_));
   if (options_.back_to_snapshots) {

@@ -125,7 +125,7 @@ std::unique_ptr<RunDirectoryStore> Begin(const std::string& folder,
   Check(store->Recover().status());
   server::RunIdentity identity;
   identity.run_id = "bench";
-  identity.initial_hashes = {0};
+  identity.initial_hashes = {1};
   Check(store->BeginRun(identity));
   return store;
 }

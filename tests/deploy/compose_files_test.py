@@ -1,4 +1,4 @@
-"""deploy/compose without an engine: what is named is there, with shards, with a standby and without."""
+"""deploy/compose without an engine: what is named is there, with a standby and without."""
 
 import functools
 import re
@@ -12,8 +12,7 @@ except ImportError:
     yaml = None
 
 FOLDER = ROOT / "deploy/compose"
-LAYERS = (["docker-compose.yml"], ["docker-compose.yml", "docker-compose.shards.yml"],
-          ["docker-compose.yml", "docker-compose.standby.yml"])
+LAYERS = (["docker-compose.yml"], ["docker-compose.yml", "docker-compose.standby.yml"])
 PROGRAMS = ("causeway-coordinator", "causeway-worker", "causewayctl")
 
 
@@ -109,24 +108,6 @@ class ComposeFilesTest(unittest.TestCase):
                 known = services[service]["environment"]["CAUSEWAY_COORDINATOR"]
                 self.assertEqual(known, "coordinators:7070")
         self.assertEqual(flags["ctl"]["--coordinator"], "coordinators:7070")
-
-    def test_shards_have_the_names_that_their_lead_knows(self):
-        services = merged(LAYERS[1])[0]
-        flags = {service: dict(word.split("=", 1) for word in words(settings) if "=" in word)
-                 for service, settings in services.items()}
-        made = services["certificates"]["command"]
-        found = set()
-        for service, own in flags.items():
-            if "--shard" not in own:
-                continue
-            found.add(own["--shard"])
-            self.assertEqual(own["--advertise"], f"{service}:7070")
-            self.assertEqual(own["--lead"], "coordinator:7070")
-            self.assertIn(f"shard-{own['--shard']}", made)
-            # Workers know it by that name.
-            self.assertIn(f"--host {service}", (FOLDER / "make_certificates_once").read_text())
-        self.assertEqual({"lead"} | found, set(flags["coordinator"]["--shards"].split(",")))
-
 
 if __name__ == "__main__":
     main()

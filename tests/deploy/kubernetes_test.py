@@ -26,10 +26,6 @@ CERTIFICATES = {
     "one-cluster": (["coordinator", "--host", "causeway-coordinator"], ["worker", "causeway-worker-0"],
                     ["worker", "causeway-worker-1"]),
     "gpu-site": (["worker", "site-a"],),
-    "sharded-cluster": (["coordinator", "--host", "causeway-coordinator", *(
-        f"--host=causeway-coordinator-shard-{i}.causeway-coordinator-shard" for i in (0, 1))],
-        ["shard", "causeway-coordinator-shard-0"], ["shard", "causeway-coordinator-shard-1"],
-        ["worker", "causeway-worker-0"], ["worker", "causeway-worker-1"]),
     "standby-cluster": (["coordinator", "--host", "causeway-coordinator", *(
         f"--host=causeway-coordinator-{i}.causeway-coordinator" for i in (0, 1))],
         ["operator", "standby"], ["worker", "causeway-worker-0"], ["worker", "causeway-worker-1"]),
@@ -95,9 +91,6 @@ class KubernetesTest(unittest.TestCase):
             self.assertIn(b"PRIVATE KEY", base64.b64decode(key))
         for _, _, spec in [pod for objects in made.values() for pod in manifests.pods(objects)]:
             self.assertTrue(spec["containers"][0]["image"].startswith("registry.example.org/"))
-        lead = manifests.named(made["sharded-cluster"], "StatefulSet")["causeway-coordinator"]
-        lead["spec"]["template"]["spec"]["containers"][0]["args"][-1] += ",causeway-coordinator-shard-2"
-        self.assertIn("are not the shards' pods", self.problems(made["sharded-cluster"])[0])
         shared = manifests.named(made["standby-cluster"], "StatefulSet")
         worker = shared["causeway-worker"]["spec"]["template"]["spec"]["containers"][0]
         known = {item["name"]: item.get("value") for item in worker["env"]}["COORDINATOR"]
@@ -126,7 +119,7 @@ class KubernetesTest(unittest.TestCase):
             self.assertEqual(status, 0, said)
 
     def test_the_configuration_is_one(self):
-        for overlay in ("one-cluster", "sharded-cluster", "standby-cluster"):
+        for overlay in ("one-cluster", "standby-cluster"):
             status, said = run(BUILD / "bin/causeway-coordinator", "check-config",
                                f"--config={self.folder}/overlays/{overlay}/run.textproto")
             self.assertEqual(status, 0, said)

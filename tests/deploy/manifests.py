@@ -161,20 +161,6 @@ def check_rights(spec, container, image):
         yield "has more rights than it needs"
 
 
-def check_shards(objects):
-    """A lead that names its shards names their pods."""
-    workloads = [(item["metadata"]["name"], item["spec"].get("replicas", 1),
-                  item["spec"]["template"]["spec"]["containers"][0]["args"])
-                 for item in objects if item["kind"] == "StatefulSet"]
-    found = {f"{name}-{index}" for name, replicas, args in workloads
-             if "--shard=$(POD_NAME)" in args for index in range(replicas)}
-    for name, _, args in workloads:
-        for flag in args:
-            option, _, value = flag.partition("=")
-            if option == "--shards" and set(value.split(",")) - {"lead"} != found:
-                yield f"{name}: {flag} are not the shards' pods, {sorted(found)}"
-
-
 def hosts_of(objects, component, port):
     """POD.SERVICE:PORT of every pod of the StatefulSets with that component."""
     return {f"{item['metadata']['name']}-{index}.{item['spec']['serviceName']}:{port}"
@@ -223,7 +209,6 @@ def check(objects, images, outside=(), known_flags=None):
             for problem in check_container(objects, workload, template["spec"], container, images,
                                            known_flags):
                 yield f"{where}: {problem}"
-    yield from check_shards(objects)
     yield from check_shared_run(objects)
     for name, service in services.items():
         selected = [spec for _, labels, spec in pods(objects)

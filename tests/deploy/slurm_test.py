@@ -165,14 +165,14 @@ class SlurmTest(unittest.TestCase):
     def log(self, job):
         return "".join(path.read_text(errors="replace") for path in self.folder.glob(f"causeway-*.{job}.log"))
 
-    def prepare(self, ids, shards=()):
+    def prepare(self, ids):
         """A folder for a run of these workers."""
         home = self.folder / "home"
         shutil.rmtree(home, ignore_errors=True)
         home.mkdir()
         (home / "run.textproto").write_text(RUN % len(ids))
         for arguments in (["init"], ["coordinator", "--host", "coordinator"],
-                          *(["worker", name] for name in ids), *(["shard", name] for name in shards)):
+                          *(["worker", name] for name in ids)):
             status, said = run(ROOT / "deploy/make_certificates", "--dir", home / "certificates", *arguments)
             self.assertEqual(status, 0, said)
         (home / "text.txt").write_text((ROOT / "docs/algorithm.md").read_text())
@@ -211,33 +211,6 @@ class SlurmTest(unittest.TestCase):
             models.append((out / "model.safetensors").read_bytes())
         self.assertEqual(models, [models[0]] * len(models))
         return log
-
-    def test_shards_meet_their_time_limit_go_on_and_end_with_the_run(self):
-        ids = ["site-0"]
-        home = self.prepare(ids, ("shard-0", "shard-1"))
-        # Two jobs share a node; the workers' wants its own.
-        shards = self.submit("--mem=0", "--cpus-per-task=1", "--nodelist=n1,n2", "--nodes=2",
-                             ROOT / "deploy/slurm/shards.sbatch", CAUSEWAY_SHARD_PORT=str(free_pair()))
-        coordinator = self.submit("--mem=0", "--cpus-per-task=1", "--nodelist=n1",
-                                  ROOT / "deploy/slurm/coordinator.sbatch",
-                                  CAUSEWAY_SHARDS="lead,shard-0,shard-1")
-        workers = self.submit("--mem=0", "--nodes=1", "--nodelist=n3", ROOT / "deploy/slurm/workers.sbatch")
-        self.wait("it trains", lambda: "checkpoint written" in self.log(workers))
-        self.assertEqual(run("scancel", "--batch", "--signal=USR1", shards, env=self.environment)[0], 0)
-        self.wait("the shards' job was queued again",
-                  lambda: self.state(shards).get("Restarts") == "1")
-        self.assertIn("all shards have saved", self.log(shards))
-        self.slurm("scontrol", "update", f"JobId={shards}", "StartTime=now+5")
-        for job in (workers, shards, coordinator):
-            self.wait_for_state(job, "COMPLETED")
-        rounds = {}
-        for folder in ("run", "shard-0", "shard-1"):
-            for line in (home / folder / "rounds.jsonl").read_text().splitlines():
-                row = json.loads(line)
-                rounds[row["fragment"], row["round"]] = folder
-        self.assertEqual(set(rounds.values()), {"run", "shard-0", "shard-1"})
-        summary = json.loads((home / "run/summary.json").read_text())
-        self.assertEqual((summary["rounds"], summary["hash_mismatches"]), (len(rounds), 0))
 
     def test_a_run_of_two_nodes_that_meets_its_time_limit_goes_on_and_ends(self):
         self.run_over_a_time_limit(["site-0", "site-1"])

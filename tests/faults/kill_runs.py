@@ -4,9 +4,8 @@ quorum = all every run must publish, in every round, the bits of the same run le
 on the same windows of the data, each once. Every second run has an overlap that gives way (tau_max =
 H - 1): the run in peace then merges by the records of the other one's workers. With --region two of
 the workers are the sites of a region, which may die as well, and every tier must publish those bits.
-With --shards the run's fragments lie in three coordinators, of which each may die, and the run in
-peace has one. With --proxy an HTTP/2 proxy stands before every coordinator, which lives on and ends
-calls in its own words.
+With --proxy an HTTP/2 proxy stands before every coordinator, which lives on and ends calls in its own
+words.
 
 One run per codec in turn, until enough processes have died. Prints a summary; exit status 1 if any
 run was not equal, lost a contribution, or stood still.
@@ -26,16 +25,14 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "integration"))
 
-from cluster import COORDINATOR, MODEL, free_port, json_lines, run_tool  # noqa: E402
+from cluster import COORDINATOR, MODEL, Cluster, free_port, json_lines, run_tool  # noqa: E402
 from http_proxies import HttpProxy, program  # noqa: E402
 from proxy import Proxy  # noqa: E402
 from regions import Tree  # noqa: E402
-from shards import Sharded  # noqa: E402
 
 WORKERS = ["worker-0", "worker-1", "worker-2"]
 REGION = "region"
 IN_REGION = WORKERS[1:]  # With --region.
-SHARDS = ["shard-a", "shard-b"]  # With --shards, beside the lead.
 TOKENS_PER_STEP = 64
 FEEDBACK = "error_feedback: true"
 CODECS = [
@@ -50,13 +47,11 @@ CODECS = [
 ]
 SETTINGS = """
 train {{ steps: {steps} optimizer: {optimizer} }}
-sync {{ {fragments} steps_between_syncs: 6 overlap_steps: 2 {overlap}
+sync {{ fragments: 2 steps_between_syncs: 6 overlap_steps: 2 {overlap}
        codec_up: {up} codec_down: {down} {feedback} }}
 {outer}
 membership {{ start_workers: 3 max_workers: 3 quorum: 3 lease_ms: {lease_ms} }}
 """
-FRAGMENTS = "fragments: 2"
-DEALT_FRAGMENTS = "pattern: BALANCED fragments: 4"
 OVERLAPS = {"fixed": "mixing: 0.5", "elastic": "max_overlap_steps: 5 keep_in_flight: 0.9"}
 # A region has no quorum of its own: it must not take a site that is being started for dead.
 LEASES_MS = {False: 4000, True: 45000}
@@ -86,34 +81,10 @@ def hashes_of(rounds, contributors):
     return found
 
 
-class Kind:
-    """One coordinator, a tree, or several coordinators with the fragments among them."""
-
-    def __init__(self, name="one"):
-        self.name = name
-        self.tree = name == "region"
-        self.sharded = name == "shards"
-        self.coordinators = ["coordinator", *([REGION] if self.tree else []),
-                             *(SHARDS if self.sharded else [])]
-        self.cluster = Tree if self.tree else Sharded
-
-    def in_region(self, name):
-        return self.tree and name in IN_REGION
-
-    def folders(self, cluster):
-        """Of those coordinators whose rounds are the run's."""
-        names = [name for name in self.coordinators if name != REGION]
-        return [cluster.folder / name for name in names]
-
-
-def hashes(cluster, kind):
+def hashes(cluster, tree):
     """The run's; refuses a region that has published others."""
-    by_folder = [json_lines(folder / "rounds.jsonl") for folder in kind.folders(cluster)]
-    rounds = [row for rows in by_folder for row in rows]
-    owners = collections.Counter(f for rows in by_folder for f in {r["fragment"] for r in rows})
-    if max(owners.values(), default=1) > 1:
-        raise Failure(f"coordinators share a fragment: {dict(owners)}")
-    if not kind.tree:
+    rounds = json_lines(cluster.folder / "coordinator" / "rounds.jsonl")
+    if not tree:
         return hashes_of(rounds, WORKERS)
     found = hashes_of(rounds, [REGION, WORKERS[0]])
     below = hashes_of(cluster.region_rounds(REGION), IN_REGION)
@@ -125,49 +96,47 @@ def hashes(cluster, kind):
     return found
 
 
-def trained(cluster, kind):
+def trained(cluster):
     """(part, worker) -> the draws that it trained; refuses a run that passed some over, or trained
     some twice."""
     found = collections.defaultdict(set)
-    for folder in kind.folders(cluster):
-        status, text, errors = run_tool(COORDINATOR, "inspect", "--json", f"--run_dir={folder}")
-        if status != 0:
-            raise Failure(f"inspect ended with {status}: {errors}")
-        for part in json.loads(text)["data"]:
-            if part["skipped"] or part["repeated"]:
-                raise Failure(f"{part['skipped']} windows were skipped, {part['repeated']} trained "
-                              f"twice: {part}")
-            for by in part["trained_by"]:
-                key = (part["data_slot"], by["worker_id"])
-                for span in by["draws"].split():
-                    first, end = span.split(":")[1].split("-")
-                    found[key].update(range(int(first), int(end)))
+    status, text, errors = run_tool(COORDINATOR, "inspect", "--json",
+                                    f"--run_dir={cluster.folder / 'coordinator'}")
+    if status != 0:
+        raise Failure(f"inspect ended with {status}: {errors}")
+    for part in json.loads(text)["data"]:
+        if part["skipped"] or part["repeated"]:
+            raise Failure(f"{part['skipped']} windows were skipped, {part['repeated']} trained "
+                          f"twice: {part}")
+        for by in part["trained_by"]:
+            key = (part["data_slot"], by["worker_id"])
+            for span in by["draws"].split():
+                first, end = span.split(":")[1].split("-")
+                found[key].update(range(int(first), int(end)))
     return found
 
 
-def quiet_run(settings, kind, records=None):
+def quiet_run(settings, tree, records=None):
     """`records`: the cluster of a run whose merges are repeated."""
-    kind = Kind() if kind.sharded else kind
-    with kind.cluster() as cluster:
+    with (Tree if tree else Cluster)() as cluster:
         cluster.start_coordinator(settings)
-        region = [cluster.start_region(REGION, len(IN_REGION))] if kind.tree else []
+        region = [cluster.start_region(REGION, len(IN_REGION))] if tree else []
         workers = [cluster.start_worker(
             name, *([f"--replay_merges={records.out(name) / 'merges.jsonl'}"] if records else []),
-            address=cluster.region_address(REGION) if kind.in_region(name) else None)
+            address=cluster.region_address(REGION) if tree and name in IN_REGION else None)
             for name in WORKERS]
         for process in [*workers, *region, cluster.coordinator]:
             if process.wait() != 0:
                 raise Failure(f"the undisturbed run failed:\n{process.log()[-2000:]}")
-        return hashes(cluster, kind), trained(cluster, kind)
+        return hashes(cluster, tree), trained(cluster)
 
 
 class DisturbedRun:
     """One run, and the faults that are thrown at it."""
 
-    def __init__(self, cluster, settings, kind, chance, tally, wanted, proxy=None):
+    def __init__(self, cluster, settings, tree, chance, tally, wanted, proxy=None):
         self.cluster = cluster
-        self.kind = kind
-        self.coordinators = kind.coordinators
+        self.coordinators = ["coordinator", *([REGION] if tree else [])]
         self.chance = chance
         self.tally = tally  # Counter: where processes died, and what else was done.
         self.wanted = wanted  # Kills of this run.
@@ -180,11 +149,8 @@ class DisturbedRun:
         self.config.write_text(MODEL + settings)
         self.fronts = [HttpProxy(cluster, proxy, f"127.0.0.1:{port}") for port in self.ports.values() if proxy]
         to = dict(zip(self.ports, [front.port for front in self.fronts] or self.ports.values()))
-        self.proxies = {name: Proxy(to[REGION if kind.in_region(name) else "coordinator"])
+        self.proxies = {name: Proxy(to[REGION if tree and name in IN_REGION else "coordinator"])
                         for name in [*WORKERS, *self.coordinators[1:]]}
-        # The workers' way to a shard.
-        self.proxies.update({f"to {name}": Proxy(to[name])
-                             for name in self.coordinators if name in SHARDS})
         self.processes = {}
         self.armed = {}  # Process name -> the crash point that it will die at.
         self.left = set()
@@ -197,14 +163,7 @@ class DisturbedRun:
                 f"--run_dir={self.cluster.folder / 'coordinator'}", f"--config={self.config}",
                 f"--listen=127.0.0.1:{self.ports[name]}", "--exit_when_finished",
                 "--snapshot_every_rounds=4",
-                *([f"--shards={','.join(['lead', *SHARDS])}"] if self.kind.sharded else []),
                 variables=variables)
-        elif name in SHARDS:
-            process = self.cluster.start(
-                f"{name}.log", *self.cluster.shard_command(
-                    name, f"--advertise=127.0.0.1:{self.proxies[f'to {name}'].port}",
-                    "--snapshot_every_rounds=3", lead=f"127.0.0.1:{self.proxies[name].port}",
-                    listen=f"127.0.0.1:{self.ports[name]}"), variables=variables)
         elif name == REGION:
             process = self.cluster.start(
                 f"{REGION}.log", *self.cluster.region_command(
@@ -291,22 +250,12 @@ class DisturbedRun:
                 self.disturb()
                 since = time.monotonic()
                 next_fault = time.monotonic() + self.chance.uniform(0.1, 1.6)
-            rounds = sum(len(json_lines(folder / "rounds.jsonl"))
-                         for folder in self.kind.folders(self.cluster))
+            rounds = len(json_lines(self.cluster.folder / "coordinator" / "rounds.jsonl"))
             if rounds != progress:
                 progress, since = rounds, now
             if now - since > STUCK_S:
                 raise Failure(f"no round was published for {STUCK_S} s, after {rounds}")
             time.sleep(0.02)
-        for name in SHARDS if self.kind.sharded else []:
-            # They heard of the end before the lead did; their folders have all of it.
-            process = self.processes[name]
-            try:
-                status = process.wait()
-            except subprocess.TimeoutExpired:
-                status = "nothing: it still runs"
-            if status not in (0, -9):
-                raise Failure(f"{name} ended with {status}:\n{process.log()[-3000:]}")
         for front in self.fronts:
             if front.process.child.poll() is not None:
                 raise Failure(f"the proxy ended:\n{front.process.log()[-3000:]}")
@@ -331,19 +280,15 @@ def main():
     parser.add_argument("--steps", type=int, default=160, help="inner steps of every run")
     parser.add_argument("--overlap", choices=[*OVERLAPS, "both"], default="both",
                         help="fixed: merges are waited for; elastic: only H - 1 steps after the send")
-    kinds = parser.add_mutually_exclusive_group()
-    kinds.add_argument("--region", dest="kind", action="store_const", const="region",
-                       help="two of the workers are the sites of a region")
-    kinds.add_argument("--shards", dest="kind", action="store_const", const="shards",
-                       help="a lead and two shards have the run's fragments")
-    parser.set_defaults(kind="one")
+    parser.add_argument("--region", action="store_true",
+                        help="two of the workers are the sites of a region")
     parser.add_argument("--proxy", choices=["nginx", "haproxy"], help="stands before every coordinator")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     arguments = parser.parse_args()
     if arguments.proxy and program(arguments.proxy) is None:
         print(f"skipped: there is no {arguments.proxy} that works here; Debian's package {arguments.proxy} has it")
         return 77
-    kind = Kind(arguments.kind)
+    tree = arguments.region
     chance = random.Random(arguments.seed)
     tally = collections.Counter()
     started = time.monotonic()
@@ -354,22 +299,21 @@ def main():
         overlap = (arguments.overlap if arguments.overlap in OVERLAPS
                    else list(OVERLAPS)[total["runs"] % len(OVERLAPS)])
         settings = SETTINGS.format(overlap=OVERLAPS[overlap], steps=arguments.steps, up=up,
-                                   lease_ms=LEASES_MS[kind.tree],
-                                   fragments=DEALT_FRAGMENTS if kind.sharded else FRAGMENTS,
+                                   lease_ms=LEASES_MS[tree],
                                    down=down, feedback=feedback, outer=outer,
                                    optimizer=("ADAMW", "MUON")[total["runs"] // 2 % 2])
-        with kind.cluster() as cluster:
+        with (Tree if tree else Cluster)() as cluster:
             try:
-                run = DisturbedRun(cluster, settings, kind, chance, tally,
+                run = DisturbedRun(cluster, settings, tree, chance, tally,
                                    arguments.kills - total["kills"], arguments.proxy)
                 run.run()
-                found = hashes(cluster, kind)
-                expected, windows = quiet_run(settings, kind,
+                found = hashes(cluster, tree)
+                expected, windows = quiet_run(settings, tree,
                                               cluster if overlap == "elastic" else None)
                 if found != expected:
                     first = min(key for key in expected if found.get(key) != expected[key])
                     raise Failure(f"{up}: fragment {first[0]} differs from round {first[1]} on")
-                if trained(cluster, kind) != windows:
+                if trained(cluster) != windows:
                     raise Failure(f"{up}: other windows of the data were trained than undisturbed")
                 summary = cluster.summary()
                 if summary["hash_mismatches"]:

@@ -75,7 +75,7 @@ class SimulateTest(unittest.TestCase):
         plan = simulate("--params=10e9", "--step_ms=800", "--links=1gbit,400mbit", command="plan")
         self.assertTrue(plan["reaches_target"])
         self.assertIn("400mbit", plan["binding"])
-        self.assertEqual(plan["shards"], 1)
+        self.assertEqual(plan["machines"], 1)
         # The plan does what it promised, at the share of the lines that is counted on.
         sync = plan["sync"]
         run = simulate("--params=10e9", "--step_ms=800", "--links=1gbit,400mbit",
@@ -265,9 +265,8 @@ class SimulateTest(unittest.TestCase):
                 ["simulate", *MODEL, "--links=1gbit", "--fragments=101"],
                 ["simulate", *MODEL, "--links=1gbit", "--rtt_ms=-1"],
                 ["simulate", *MODEL, "--links=1gbit", "--link_efficiency=2"],
-                ["simulate", *MODEL, "--links=1gbit", "--shards=1000"],
                 ["simulate", *MODEL, "--links=1gbit", "--tiers=800mbit"],
-                ["simulate", *MODEL, "--links=1gbit", "--tiers=2x1gbit", "--shards=2"],
+                ["simulate", *MODEL, "--links=1gbit", "--tiers=2x1gbit", "--slices=2"],
                 ["simulate", *MODEL, "--links=1gbit", "--connections=-1"],
                 ["simulate", *MODEL, "--links=1gbit", "--coordinator_link=ten"],
                 ["simulate", *MODEL, "--sweep=1gbit,1mbit,3"], ["simulate", *MODEL, "--sweep=1gbit"],

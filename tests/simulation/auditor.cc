@@ -1,6 +1,5 @@
 #include "tests/simulation/auditor.h"
 
-#include "server/core/shards.h"
 #include "server/round/membership.h"
 
 #include <algorithm>
@@ -14,8 +13,7 @@
 namespace causeway::simulation {
 namespace {
 
-constexpr double kTolerance = 1e-5;                 // For fp32 residuals, of values around 1.
-constexpr absl::Duration kTold = absl::Seconds(2);  // Who is dead, to shards, at the latest.
+constexpr double kTolerance = 1e-5;  // For fp32 residuals, of values around 1.
 
 std::span<const float> Part(std::span<const float> arena, const FragmentRange& range) {
   return arena.subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.size()));
@@ -46,50 +44,6 @@ Auditor::Auditor(World& world, const Scenario& scenario, const FragmentPlan& pla
     entry.hashes.push_back(TreeHash(part));
     entry.answer_hashes.push_back(0);
   }
-}
-
-int Auditor::AddShard(const std::vector<int>& fragments) {
-  const auto number = static_cast<int>(shards_.size());
-  shards_.emplace_back();
-  for (const int index : fragments) fragment(index).shard = number;
-  return number;
-}
-
-void Auditor::Heard(int shard, const v1::ShardRoster& roster) {
-  Shard& entry = shards_[static_cast<size_t>(shard)];
-  entry.hears = true;
-  entry.heard_at = world_.now();
-  entry.members.clear();
-  for (const v1::ShardMember& member : roster.members()) {
-    entry.members[member.worker_id()] = member;
-  }
-}
-
-void Auditor::HearsNothing(int shard) { shards_[static_cast<size_t>(shard)].hears = false; }
-
-bool Auditor::Hears(const Shard& shard) const {
-  return shard.hears && world_.now() - shard.heard_at < server::kLeadSilence;
-}
-
-void Auditor::ToldToTrain(const std::string& worker) {
-  for (const Shard& shard : shards_) {
-    if (!Hears(shard)) continue;
-    const auto known = shard.members.find(worker);
-    if (known != shard.members.end() && known->second.state() == v1::WorkerStatus::ACTIVE &&
-        known->second.incarnation() == members_[worker].incarnation) {
-      continue;
-    }
-    world_.Violate(
-        "shards_know_who_trains",
-        absl::StrCat(worker, " incarnation ", members_[worker].incarnation,
-                     " is told to train, and a shard that hears its lead does not know"));
-  }
-}
-
-uint64_t Auditor::Incarnation(int index, const std::string& worker) {
-  const int shard = fragment(index).shard;
-  if (shard < 0) return members_[worker].incarnation;
-  return shards_[static_cast<size_t>(shard)].members[worker].incarnation();
 }
 
 std::string Auditor::RoundName(int fragment, int64_t round) const {
@@ -181,7 +135,7 @@ void Auditor::PushServed(const v1::PushHeader& header, const absl::Status& statu
     if (found != round->second.end()) held = &found->second;
   }
   if (status.ok()) {
-    const uint64_t present = Incarnation(header.fragment(), header.worker_id());
+    const uint64_t present = members_[header.worker_id()].incarnation;
     if (header.incarnation() != present) {
       world_.Violate("fenced_off",
                      absl::StrCat(what, " by incarnation ", header.incarnation(),
@@ -411,11 +365,6 @@ void Auditor::RoundStored(const server::RoundRecord& record, std::span<const uin
     world_.Violate("no_gaps", absl::StrCat(name, " follows version ", version(record.fragment)));
     return;
   }
-  if (entry.shard >= 0 && !Hears(shards_[static_cast<size_t>(entry.shard)])) {
-    world_.Violate("closes_under_its_lead",
-                   absl::StrCat(name, " is published by a shard that hears nothing of its lead"));
-    return;
-  }
   const std::map<std::string, Arrival>& arrivals = entry.arrivals[record.round];
   CheckContributors(record, arrivals);
   if (world_.violation().has_value()) return;
@@ -500,32 +449,22 @@ void Auditor::Merged(const std::string& worker, int index, int64_t merged_versio
                               " of fragment ", index, " has"));
 }
 
-void Auditor::AfterEvent(const server::Coordinator* coordinator, std::span<const int> fragments) {
-  for (Shard& shard : shards_) {
-    if (!Hears(shard)) shard.did_not_hear = world_.now();
-  }
+void Auditor::AfterEvent(const server::Coordinator* coordinator) {
   if (coordinator == nullptr || !coordinator->Health().ok()) return;
   const std::vector<float> values = coordinator->PublishedParameters();
-  for (const int i : fragments) {
+  for (int i = 0; i < plan_.fragments(); ++i) {
     const std::span<const float> held = Part(values, plan_.range(i));
     if (std::memcmp(held.data(), fragment(i).published.data(), held.size_bytes()) == 0) continue;
     world_.Violate("published_never_changes",
                    absl::StrCat("the coordinator holds other bits than version ", version(i),
                                 " of fragment ", i, " has"));
   }
-  for (const int i : fragments) CheckWait(i);
+  for (int i = 0; i < plan_.fragments(); ++i) CheckWait(i);
 }
 
 void Auditor::CheckWait(int i) {
   const v1::MembershipConfig& membership = scenario_.config.membership();
   const absl::Duration grace = absl::Milliseconds(membership.grace_ms());
-  // A shard waits for its lead as well, and hears later than that who is dead.
-  absl::Duration since = started_;
-  absl::Duration slack = 2 * scenario_.tick;
-  if (fragment(i).shard >= 0) {
-    since = std::max(since, shards_[static_cast<size_t>(fragment(i).shard)].did_not_hear);
-    slack += kTold + server::kLeadSilence;
-  }
   const std::map<std::string, Arrival>& arrivals = fragment(i).arrivals[version(i) + 1];
   std::vector<absl::Duration> times;
   for (const auto& [id, arrival] : arrivals) {

@@ -22,9 +22,6 @@
 //   tokens_are_bounded       a delta counts for no more than its worker can have trained
 //   lies_are_refused         nobody is believed to be beyond a round that is not published
 //   tiers_agree              a region publishes what its parent has published, bit for bit
-//   shards_know_who_trains   nobody is told to train before every shard that hears its lead knows
-//   closes_under_its_lead    a shard publishes nothing while it hears nothing of its lead
-//   shards_are_taken_back    lead and shards that were away find each other again
 //
 // and, checked by the simulation at the end: reaches_the_end, ends_in_undisturbed_bits.
 #ifndef CAUSEWAY_TESTS_SIMULATION_AUDITOR_H_
@@ -40,7 +37,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "causeway/v1/shards.pb.h"
 #include "common/codec/codec.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/sync_schedule.h"
@@ -61,14 +57,6 @@ class Auditor {
   // With a parent: of a region that has this id there.
   Auditor(World& world, const Scenario& scenario, const FragmentPlan& plan,
           std::span<const float> initial, Auditor* parent = nullptr, std::string region_id = "");
-
-  // Those fragments are at a shard; returns its number.
-  int AddShard(const std::vector<int>& fragments);
-  // The roster is in force there; or the shard hears nothing of its lead, or is dead.
-  void Heard(int shard, const v1::ShardRoster& roster);
-  void HearsNothing(int shard);
-  // A lead, or a coordinator without shards, gives that order.
-  void ToldToTrain(const std::string& worker);
 
   // At the coordinator's border: calls that it has answered, as they were made.
   void Started();
@@ -104,8 +92,8 @@ class Auditor {
   void Merged(const std::string& worker, int fragment, int64_t version,
               std::span<const float> published);
 
-  // After every event. `coordinator`: of those fragments; null while there is none.
-  void AfterEvent(const server::Coordinator* coordinator, std::span<const int> fragments);
+  // After every event. `coordinator`: null while there is none.
+  void AfterEvent(const server::Coordinator* coordinator);
 
   int64_t version(int fragment) const {
     return static_cast<int64_t>(fragments_[static_cast<size_t>(fragment)].hashes.size()) - 1;
@@ -144,13 +132,6 @@ class Auditor {
     std::vector<float> residual;
     int64_t late_tokens = 0;
     absl::Duration no_room;  // When its disk was full last.
-    int shard = -1;          // Who has it; -1: the coordinator with the sessions.
-  };
-  struct Shard {
-    std::map<std::string, v1::ShardMember> members;  // As it has heard last.
-    bool hears = false;
-    absl::Duration heard_at;
-    absl::Duration did_not_hear;  // When that was so last.
   };
   struct Member {
     uint64_t incarnation = 0;
@@ -161,9 +142,6 @@ class Auditor {
     absl::Duration last_lease_end;  // Alive at most until then.
   };
 
-  bool Hears(const Shard& shard) const;
-  // The incarnation that pushes to the fragment must have.
-  uint64_t Incarnation(int index, const std::string& worker);
   Fragment& fragment(int index) { return fragments_[static_cast<size_t>(index)]; }
   std::string RoundName(int fragment, int64_t round) const;
   void CheckContributors(const server::RoundRecord& record,
@@ -195,7 +173,6 @@ class Auditor {
   const int quorum_;  // A region has none of its own.
   const SyncSchedule schedule_;
   std::vector<Fragment> fragments_;
-  std::vector<Shard> shards_;
   std::map<std::string, Member> members_;
   absl::Duration started_;  // The present coordinator.
   absl::Duration died_;     // The one before.

@@ -63,7 +63,7 @@ void CoordinatorHost::Start() {
   coordinator_ = decorator_ ? decorator_(*std::move(created)) : *std::move(created);
   world_.Trace(name_, " ", generation_, recovers ? " goes on" : " begins");
   if (recovers) world_.Count(Happening::kRecovered);
-  if (hooks_.has_sessions) auditor_.Started();
+  auditor_.Started();
   if (hooks_.started) hooks_.started();
   Tick(generation_);
   world_.After(scenario_.maintain, [this, generation] { Maintain(generation); });
@@ -84,7 +84,7 @@ bool CoordinatorHost::Survived() {
 
 void CoordinatorHost::Die(absl::Duration downtime) {
   dying_ = true;
-  if (hooks_.has_sessions) auditor_.Died();
+  auditor_.Died();
   if (hooks_.died) hooks_.died();
   coordinator_.reset();
   for (const auto& open : open_streams_) {

@@ -69,12 +69,11 @@ class Stream : public std::enable_shared_from_this<Stream> {
   absl::Duration up_arrival_, down_arrival_;
 };
 
-// Parts of a coordinator's process: a region's way to its parent, a lead's to its shards.
+// Parts of a coordinator's process: a region's way to its parent.
 struct HostHooks {
   std::function<void(server::Coordinator::Options&)> begin;  // A process is about to begin.
   std::function<void()> started;                             // It serves.
   std::function<void()> died;
-  bool has_sessions = true;  // A shard has none.
 };
 
 class CoordinatorHost {

@@ -57,18 +57,6 @@ class Around : public Coordinator {
   void RecordPulled(const std::string& worker_id, v1::Want::Object object, int64_t bytes) override {
     real_->RecordPulled(worker_id, object, bytes);
   }
-  absl::Status TakeReport(const std::string& shard, const v1::ShardReport& report) override {
-    return real_->TakeReport(shard, report);
-  }
-  v1::ShardRoster Roster() override { return real_->Roster(); }
-  void AnnouncePlacement() override { real_->AnnouncePlacement(); }
-  absl::Status FollowLead(const v1::ShardRoster& roster) override {
-    return real_->FollowLead(roster);
-  }
-  void LoseLead() override { real_->LoseLead(); }
-  absl::Status AnswerLead(const v1::ShardCall& call) override { return real_->AnswerLead(call); }
-  v1::ShardAccounts Accounts() const override { return real_->Accounts(); }
-  std::vector<v1::ShardContribution> PastDraws() const override { return real_->PastDraws(); }
   void Tick() override { real_->Tick(); }
   bool Maintain() override { return real_->Maintain(); }
   v1::RunStatus GetStatus() const override { return real_->GetStatus(); }
@@ -161,12 +149,6 @@ class Unfenced final : public Around {
   std::map<std::string, uint64_t> present_;
 };
 
-class Orphan final : public Around {
- public:
-  using Around::Around;
-  void LoseLead() override {}
-};
-
 class FailsAfterLeave final : public Around {
  public:
   using Around::Around;
@@ -202,10 +184,6 @@ std::unique_ptr<Coordinator> AcknowledgesFirst(std::unique_ptr<Coordinator> real
 
 std::unique_ptr<Coordinator> AcceptsStaleIncarnations(std::unique_ptr<Coordinator> real) {
   return std::make_unique<Unfenced>(std::move(real));
-}
-
-std::unique_ptr<Coordinator> GoesOnWithoutItsLead(std::unique_ptr<Coordinator> real) {
-  return std::make_unique<Orphan>(std::move(real));
 }
 
 std::unique_ptr<Coordinator> FailsAfterALeave(std::unique_ptr<Coordinator> real) {

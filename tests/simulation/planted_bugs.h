@@ -19,10 +19,6 @@ std::unique_ptr<server::Coordinator> AcknowledgesFirst(std::unique_ptr<server::C
 std::unique_ptr<server::Coordinator> AcceptsStaleIncarnations(
     std::unique_ptr<server::Coordinator> real);
 
-// A shard does not notice that it hears nothing of its lead.
-std::unique_ptr<server::Coordinator> GoesOnWithoutItsLead(
-    std::unique_ptr<server::Coordinator> real);
-
 // Not a bug: it fails, as after an error of its disk, once somebody has left and that is saved.
 std::unique_ptr<server::Coordinator> FailsAfterALeave(std::unique_ptr<server::Coordinator> real);
 

@@ -68,14 +68,6 @@ void DrawRegions(World& draw, Scenario& scenario) {
   scenario.drain = 0;
 }
 
-// Two or three coordinators with fragments, of which one may be the lead.
-void DrawShards(World& draw, Scenario& scenario) {
-  const int with_fragments =
-      static_cast<int>(draw.Between(2, std::min(3, scenario.config.sync().fragments())));
-  scenario.lead_has_fragments = draw.Chance(0.7);
-  scenario.shards = with_fragments - (scenario.lead_has_fragments ? 1 : 0);
-}
-
 }  // namespace
 
 Scenario DrawScenario(uint64_t seed) {
@@ -153,17 +145,12 @@ Scenario DrawScenario(uint64_t seed) {
   scenario.jump_wall_clock = weight() / 3;
   scenario.lose_checkpoint = bits || draw.Chance(0.4) ? 0 : 0.6;
   if (draw.Chance(0.5)) scenario.liars = static_cast<int>(draw.Between(1, sites));
-  if (sites > 1 && draw.Chance(0.3)) {
-    DrawRegions(draw, scenario);
-  } else if (config.sync().fragments() > 1 && draw.Chance(0.3)) {
-    DrawShards(draw, scenario);
-  }
+  if (sites > 1 && draw.Chance(0.3)) DrawRegions(draw, scenario);
   return scenario;
 }
 
 Scenario WithoutFaults(Scenario scenario) {
   scenario.quiet_at = absl::ZeroDuration();
-  scenario.shards = 0;
   return scenario;
 }
 
@@ -175,10 +162,6 @@ std::string Describe(const Scenario& scenario) {
       scenario.regions.empty()
           ? ""
           : absl::StrCat("of which in regions: ", absl::StrJoin(scenario.regions, " + "), ", "),
-      scenario.shards == 0
-          ? ""
-          : absl::StrCat("a lead ", scenario.lead_has_fragments ? "with" : "without",
-                         " fragments and ", scenario.shards, " shards, "),
       scenario.config.train().steps(), " steps, P ", sync.fragments(), ", H ",
       sync.steps_between_syncs(), ", tau ", sync.overlap_steps(), " to ", MaxOverlapSteps(sync),
       ", alpha ", sync.mixing(), ", keep ", sync.keep_in_flight(), ", ",

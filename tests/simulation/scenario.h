@@ -17,9 +17,6 @@ struct Scenario {
   int sites = 1;
   // Sites of each region: the first ones are in them. Empty: all are at the hub.
   std::vector<int> regions;
-  // Coordinators with fragments beside the lead; 0: there is one for all. The lead may have none.
-  int shards = 0;
-  bool lead_has_fragments = true;
   // Quorum is all, nobody loses its checkpoint or leaves early: the run must end in the bits of
   // the undisturbed one, unless somebody comes back so late that it takes the published state.
   bool undisturbed_bits = false;
@@ -60,7 +57,7 @@ struct Scenario {
 };
 
 Scenario DrawScenario(uint64_t seed);
-// The same run on the same sites with one coordinator, or one per region, and nothing befalls them.
+// The same run on the same sites, and nothing befalls them.
 Scenario WithoutFaults(Scenario scenario);
 // One line for people.
 std::string Describe(const Scenario& scenario);

@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
-#include "tests/simulation/simulated_shards.h"
 #include "tests/simulation/virtual_region.h"
 
 namespace causeway::simulation {
@@ -53,16 +52,7 @@ class Simulation {
         config_hash_(RunConfigHash(scenario.config)),
         initial_(Initial(plan_)),
         auditor_(world_, scenario_, plan_, initial_),
-        shards_({.world = &world_,
-                 .scenario = &scenario_,
-                 .plan = &plan_,
-                 .initial = &initial_,
-                 .auditor = &auditor_,
-                 .lead = &host_,
-                 .decorator = bug.shard,
-                 .leads_do_not_wait = bug.leads_do_not_wait}),
-        host_(world_, scenario_, auditor_, initial_, bug.coordinator, "the coordinator",
-              shards_.LeadHooks()) {}
+        host_(world_, scenario_, auditor_, initial_, bug.coordinator) {}
 
   Outcome Run();
 
@@ -100,7 +90,6 @@ class Simulation {
   const uint64_t config_hash_;
   const std::vector<float> initial_;
   Auditor auditor_;
-  SimulatedShards shards_;
   CoordinatorHost host_;
   std::deque<Region> regions_;
   std::vector<Site> sites_;
@@ -148,12 +137,9 @@ void Simulation::AddRegion(int sites) {
 }
 
 CoordinatorHost& Simulation::AnyHost() {
-  const int64_t others = std::ssize(regions_) + shards_.size();
-  if (others == 0) return host_;
-  const int64_t drawn = world_.Between(0, others);
-  if (drawn == 0) return host_;
-  return shards_.size() > 0 ? shards_.host(static_cast<int>(drawn - 1))
-                            : *regions_[static_cast<size_t>(drawn - 1)].host;
+  if (regions_.empty()) return host_;
+  const int64_t drawn = world_.Between(0, std::ssize(regions_));
+  return drawn == 0 ? host_ : *regions_[static_cast<size_t>(drawn - 1)].host;
 }
 
 void Simulation::StartSite(Site& site, absl::Duration delay) {
@@ -170,7 +156,6 @@ void Simulation::StartProcess(Site& site) {
   options.plan = &plan_;
   options.auditor = site.auditor;
   options.host = site.host;
-  options.shards = shards_.by_fragment();
   options.id = site.id;
   options.config_hash = config_hash_;
   options.nonce = world_.Bits();
@@ -274,8 +259,7 @@ void Simulation::Lie() {
   int64_t step = scenario_.config.train().steps();
   const SyncSchedule schedule(plan_.fragments(), scenario_.config.sync().steps_between_syncs(),
                               scenario_.config.sync().overlap_steps());
-  // A lead knows no more than that of its own fragments.
-  for (const int i : shards_.own_fragments()) {
+  for (int i = 0; i < plan_.fragments(); ++i) {
     step = std::min(step, schedule.SendStep(i, site.auditor->version(i) + 1) +
                               MaxOverlapSteps(scenario_.config.sync()) + 1);
   }
@@ -310,7 +294,6 @@ void Simulation::ScheduleFault() {
 void Simulation::Befall() {
   Site& site = sites_[static_cast<size_t>(world_.Between(0, scenario_.sites - 1))];
   Stream* stream = site.process == nullptr ? nullptr : site.process->stream();
-  ShardStream* to_lead = nullptr;
   std::string name = site.id;
   if (!regions_.empty() && world_.Chance(0.3)) {
     const Region& region =
@@ -318,27 +301,21 @@ void Simulation::Befall() {
     stream = region.process == nullptr ? nullptr : region.process->stream();
     name = region.id;
   }
-  if (shards_.size() > 0 && world_.Chance(0.3)) {
-    const auto shard = static_cast<int>(world_.Between(0, shards_.size() - 1));
-    to_lead = shards_.stream(shard);
-    if (to_lead != nullptr) name = shards_.name(shard);
-  }
   const std::pair<int, std::function<void()>> choices[] = {
       {scenario_.kill_worker, [&] { KillWorker(site); }},
       {scenario_.kill_coordinator, [&] { AnyHost().Kill(); }},
       {scenario_.shut_coordinator_down, [&] { AnyHost().ShutDown(); }},
       {scenario_.sever_stream,
        [&] {
-         if (stream == nullptr && to_lead == nullptr) return;
+         if (stream == nullptr) return;
          world_.Trace("the stream of ", name, " is cut");
-         to_lead != nullptr ? to_lead->Sever() : stream->Sever();
+         stream->Sever();
        }},
       {scenario_.stall_stream,
        [&] {
-         if (stream == nullptr && to_lead == nullptr) return;
+         if (stream == nullptr) return;
          world_.Trace("the stream of ", name, " stalls");
-         const absl::Duration time = world_.Between(absl::Seconds(1), absl::Seconds(20));
-         to_lead != nullptr ? to_lead->Stall(time) : stream->Stall(time);
+         stream->Stall(world_.Between(absl::Seconds(1), absl::Seconds(20)));
        }},
       {scenario_.second_process, [&] { StartSecondProcess(site); }},
       {scenario_.pause, [&] { Pause(); }},
@@ -379,7 +356,6 @@ bool Simulation::AllFinished() const {
 
 Outcome Simulation::Run() {
   host_.Start();
-  shards_.Start();
   for (const int sites : scenario_.regions) AddRegion(sites);
   for (const Region& region : regions_) region.host->Start();
   sites_.resize(static_cast<size_t>(scenario_.sites));
@@ -410,11 +386,8 @@ Outcome Simulation::Run() {
   int64_t quiet_events = 0;
   while (!AllFinished() && !world_.violation().has_value()) {
     world_.RunNext();
-    auditor_.AfterEvent(host_.coordinator(), shards_.own_fragments());
-    shards_.AfterEvent();
-    for (const Region& region : regions_) {
-      region.auditor->AfterEvent(region.host->coordinator(), shards_.own_fragments());
-    }
+    auditor_.AfterEvent(host_.coordinator());
+    for (const Region& region : regions_) region.auditor->AfterEvent(region.host->coordinator());
     if (world_.faulty()) continue;
     if (++quiet_events > kMostQuietEvents || world_.now() > scenario_.quiet_at + kMostQuietTime) {
       GiveUp();

@@ -20,11 +20,7 @@ namespace causeway::simulation {
 
 // A test's change of a simulation that must make it fail.
 struct PlantedBug {
-  CoordinatorHost::Decorator coordinator =
-      nullptr;                                 // Wraps every coordinator but regions and shards.
-  CoordinatorHost::Decorator shard = nullptr;  // Wraps every shard.
-  // A lead tells workers to train before its shards have heard of them.
-  bool leads_do_not_wait = false;
+  CoordinatorHost::Decorator coordinator = nullptr;  // Wraps every coordinator but regions.
   bool workers_drop_late_deltas = false;
   // A resumed worker merges anew, whatever its record says; whatever its record lacks.
   bool workers_forget_merges = false;

@@ -54,17 +54,6 @@ std::string FirstFoundInTrees(const PlantedBug& bug) {
   return "nothing";
 }
 
-// The first invariant that is violated in a run over several coordinators.
-std::string FirstFoundWithShards(const PlantedBug& bug) {
-  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
-    const Scenario scenario = DrawScenario(seed);
-    if (scenario.shards == 0) continue;
-    const Outcome outcome = Simulate(scenario, nullptr, bug);
-    if (outcome.violation.has_value()) return outcome.violation->invariant;
-  }
-  return "nothing";
-}
-
 TEST(SimulationTest, EveryInvariantHoldsUnderEveryMixOfFaults) {
   Counts counts = {};
   int comparable = 0;
@@ -131,24 +120,6 @@ TEST(SimulationTest, ARegionThatForgetsWhatItHasSentIsFound) {
   EXPECT_EQ(FirstFoundInTrees(bug), "counted_once");
 }
 
-TEST(SimulationTest, ALeadThatDoesNotWaitForItsShardsIsFound) {
-  PlantedBug bug;
-  bug.leads_do_not_wait = true;
-  EXPECT_EQ(FirstFoundWithShards(bug), "shards_know_who_trains");
-}
-
-TEST(SimulationTest, AShardThatGoesOnWithoutItsLeadIsFound) {
-  PlantedBug bug;
-  bug.shard = GoesOnWithoutItsLead;
-  EXPECT_EQ(FirstFoundWithShards(bug), "closes_under_its_lead");
-}
-
-TEST(SimulationTest, AShardThatAcknowledgesBeforeItIsDurableIsFound) {
-  PlantedBug bug;
-  bug.shard = AcknowledgesFirst;
-  EXPECT_EQ(FirstFoundWithShards(bug), "acknowledged_is_kept");
-}
-
 // Nothing is lost by these two and nothing counts twice: only the bits are not those of the record.
 TEST(SimulationTest, AResumedWorkerThatMergesAtOtherStepsThanBeforeIsFound) {
   PlantedBug bug;
@@ -201,7 +172,6 @@ TEST(SimulationTest, ALeaveThatIsSavedByAFailingCoordinatorFreesItsPlace) {
     scenario.undisturbed_bits = false;
     scenario.sites = 2;
     scenario.regions.clear();
-    scenario.shards = 0;
     scenario.liars = 0;
     scenario.quiet_at = absl::Seconds(600);  // Both have left by then.
     scenario.lose_request = scenario.lose_reply = scenario.duplicate = scenario.stall = 0;

@@ -16,9 +16,6 @@ class Stream::Sink final : public server::SessionSink {
       const v1::RoundOutcome& outcome = message.round_outcome();
       stream_->host_.auditor_.Shown(outcome.fragment(), outcome.round(), outcome.published_hash());
     }
-    if (message.has_directive() && message.directive().action() == v1::Directive::START) {
-      stream_->host_.auditor_.ToldToTrain(stream_->worker_);
-    }
     if (stream_->incarnation_ == 0) {
       early_.push_back(message);  // Welcome precedes it.
     } else {

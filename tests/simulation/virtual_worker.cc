@@ -54,11 +54,6 @@ absl::Duration VirtualWorker::BackOff(int attempt) {
                   absl::Seconds(15));
 }
 
-CoordinatorHost& VirtualWorker::HostOf(int index) const {
-  const auto shard = options_.shards.find(index);
-  return shard == options_.shards.end() ? *options_.host : *shard->second;
-}
-
 std::span<float> VirtualWorker::Part(std::vector<float>& arena, int index) const {
   const FragmentRange& range = options_.plan->range(index);
   return std::span(arena).subspan(static_cast<size_t>(range.begin),
@@ -108,10 +103,10 @@ void VirtualWorker::Restore() {
 }
 
 void VirtualWorker::FetchNext() {
-  HostOf(fetched_).PullState(weak_from_this(), fetched_,
-                             [this, index = fetched_](const CoordinatorHost::Reply& reply) {
-                               if (!dead()) OnState(index, reply, false);
-                             });
+  options_.host->PullState(weak_from_this(), fetched_,
+                           [this, index = fetched_](const CoordinatorHost::Reply& reply) {
+                             if (!dead()) OnState(index, reply, false);
+                           });
 }
 
 void VirtualWorker::OnState(int index, const CoordinatorHost::Reply& reply, bool landing) {
@@ -122,10 +117,10 @@ void VirtualWorker::OnState(int index, const CoordinatorHost::Reply& reply, bool
       return;
     }
     After(BackOff(1), [this, index, landing] {
-      HostOf(index).PullState(weak_from_this(), index,
-                              [this, index, landing](const CoordinatorHost::Reply& again) {
-                                if (!dead()) OnState(index, again, landing);
-                              });
+      options_.host->PullState(weak_from_this(), index,
+                               [this, index, landing](const CoordinatorHost::Reply& again) {
+                                 if (!dead()) OnState(index, again, landing);
+                               });
     });
     return;
   }
@@ -328,43 +323,41 @@ void VirtualWorker::PushFlight(const std::shared_ptr<Flight>& flight, int attemp
   header.set_send_step(flight->send_step);
   header.set_epoch(epoch_);
   header.set_base_hash(flight->base_hash);
-  HostOf(flight->event.fragment)
-      .Push(weak_from_this(), header, flight->object,
-            [this, flight, attempt](const CoordinatorHost::Reply& reply) {
-              if (dead()) return;
-              const absl::Status& status = reply.status();
-              if (IsRetryable(status) || (absl::IsDataLoss(status) && attempt < 3)) {
-                After(BackOff(attempt),
-                      [this, flight, attempt] { PushFlight(flight, attempt + 1); });
-                return;
-              }
-              flight->pushed = true;
-              flight->late = absl::IsAborted(status);
-              if (flight->late || absl::IsAlreadyExists(status) || status.ok()) {
-                PullFlight(flight, 1);
-              } else {
-                flight->answer = status;
-                flight->done = true;
-              }
-              Pump();
-            });
+  options_.host->Push(weak_from_this(), header, flight->object,
+                      [this, flight, attempt](const CoordinatorHost::Reply& reply) {
+                        if (dead()) return;
+                        const absl::Status& status = reply.status();
+                        if (IsRetryable(status) || (absl::IsDataLoss(status) && attempt < 3)) {
+                          After(BackOff(attempt),
+                                [this, flight, attempt] { PushFlight(flight, attempt + 1); });
+                          return;
+                        }
+                        flight->pushed = true;
+                        flight->late = absl::IsAborted(status);
+                        if (flight->late || absl::IsAlreadyExists(status) || status.ok()) {
+                          PullFlight(flight, 1);
+                        } else {
+                          flight->answer = status;
+                          flight->done = true;
+                        }
+                        Pump();
+                      });
 }
 
 void VirtualWorker::PullFlight(const std::shared_ptr<Flight>& flight, int attempt) {
   if (phase_ == Phase::kLeaving) return;
-  HostOf(flight->event.fragment)
-      .PullAnswer(weak_from_this(), flight->event.fragment, flight->event.round,
-                  [this, flight, attempt](const CoordinatorHost::Reply& reply) {
-                    if (dead()) return;
-                    if (IsRetryable(reply.status())) {
-                      After(BackOff(attempt),
-                            [this, flight, attempt] { PullFlight(flight, attempt + 1); });
-                      return;
-                    }
-                    flight->answer = reply;
-                    flight->done = true;
-                    Pump();
-                  });
+  options_.host->PullAnswer(weak_from_this(), flight->event.fragment, flight->event.round,
+                            [this, flight, attempt](const CoordinatorHost::Reply& reply) {
+                              if (dead()) return;
+                              if (IsRetryable(reply.status())) {
+                                After(BackOff(attempt),
+                                      [this, flight, attempt] { PullFlight(flight, attempt + 1); });
+                                return;
+                              }
+                              flight->answer = reply;
+                              flight->done = true;
+                              Pump();
+                            });
 }
 
 bool VirtualWorker::Land(int index) {
@@ -388,10 +381,10 @@ bool VirtualWorker::Land(int index) {
     // So late that the answer is gone: the published state as a whole.
     state_asked_ = true;
     flight->late = false;
-    HostOf(index).PullState(weak_from_this(), index,
-                            [this, index](const CoordinatorHost::Reply& reply) {
-                              if (!dead()) OnState(index, reply, true);
-                            });
+    options_.host->PullState(weak_from_this(), index,
+                             [this, index](const CoordinatorHost::Reply& reply) {
+                               if (!dead()) OnState(index, reply, true);
+                             });
     return false;
   }
   const absl::Status applied = down_.Apply((*flight->answer)->bytes, published);

@@ -68,7 +68,6 @@ class VirtualWorker final : public StreamClient,
     const FragmentPlan* plan = nullptr;
     Auditor* auditor = nullptr;
     CoordinatorHost* host = nullptr;
-    std::map<int, CoordinatorHost*> shards;  // By fragment, those that are not at `host`.
     std::string id;
     uint64_t config_hash = 0;
     uint64_t nonce = 0;
@@ -144,7 +143,6 @@ class VirtualWorker final : public StreamClient,
   void TakeState(int fragment, const server::PullObject& state);
   void SaveCheckpoint();
 
-  CoordinatorHost& HostOf(int fragment) const;
   std::span<float> Part(std::vector<float>& arena, int fragment) const;
   WorkerFragment& fragment(int index) { return fragments_[static_cast<size_t>(index)]; }
   // Runs `event` later if the process is still there.

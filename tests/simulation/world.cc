@@ -47,9 +47,7 @@ const char* HappeningName(size_t happening) {
                                                                   "merges_before_the_last_step",
                                                                   "regions_attached",
                                                                   "regions_late",
-                                                                  "regions_left_alone",
-                                                                  "shards_attached",
-                                                                  "shards_cut"};
+                                                                  "regions_left_alone"};
   return kNames[happening];
 }
 

@@ -60,8 +60,6 @@ enum class Happening {
   kRegionAttached,
   kRegionLate,
   kRegionAlone,
-  kShardAttached,
-  kShardCut,
   kCount
 };
 inline constexpr size_t kHappenings = static_cast<size_t>(Happening::kCount);

@@ -23,7 +23,6 @@
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
 #include "common/cli/command_line.h"
-#include "common/client/fragment_exchange.h"
 #include "common/client/grpc_exchange.h"
 #include "common/client/link.h"
 #include "common/client/session.h"
@@ -178,7 +177,7 @@ class Driver {
   std::unique_ptr<v1::Session::Stub> session_stub_;
   std::unique_ptr<Session> session_;
   std::unique_ptr<Link> link_;
-  std::unique_ptr<FragmentExchange> exchange_;
+  std::unique_ptr<GrpcExchange> exchange_;
   std::unique_ptr<WritableFile> history_;        // Null: none is kept.
   std::atomic<double> first_answer_unix_s_ = 0;  // 0: none has come.
   absl::Mutex mutex_;
@@ -247,10 +246,7 @@ absl::StatusOr<std::unique_ptr<Driver>> Driver::Join() {
   exchange.run_id = driver->run_.run_id();
   exchange.worker_id = id;
   exchange.sync = driver->run_.config().sync();
-  const auto& shards = driver->session_->welcome().shards();
-  driver->exchange_ = std::make_unique<FragmentExchange>(
-      FragmentExchange::Options{.lead = std::move(exchange), .link = LinkTo},
-      std::vector<v1::Shard>(shards.begin(), shards.end()));
+  driver->exchange_ = std::make_unique<GrpcExchange>(std::move(exchange));
   return driver;
 }
 

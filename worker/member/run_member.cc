@@ -106,9 +106,6 @@ absl::Status RunMember::Attach(const Description& description, const Place* plac
     wait_watch_->SetAttached(stands);
   };
   session.on_waits_for = [this](const std::string& whom) { wait_watch_->SetWaitsFor(whom); };
-  session.on_shards = [this](const google::protobuf::RepeatedPtrField<v1::Shard>& shards) {
-    PlaceShards({shards.begin(), shards.end()});
-  };
   v1::Join& join = session.join;
   join.set_worker_id(options_.worker_id);
   join.set_run_id(run_.run_id());
@@ -272,13 +269,8 @@ absl::StatusOr<std::shared_ptr<Link>> RunMember::MakeLink(const std::string& coo
   };
   link.generation = [security] { return security.Now().generation; };
   link.connections = options_.connections;
-  // All coordinators together stay below the limits.
-  const auto links = static_cast<int64_t>(session_->welcome().shards_size()) + 1;
-  const auto share = [links](int64_t limit) {
-    return limit == 0 ? 0 : std::max<int64_t>(1, limit / links);
-  };
-  link.max_upload_bytes_per_second = share(options_.max_upload_bytes_per_second);
-  link.max_download_bytes_per_second = share(options_.max_download_bytes_per_second);
+  link.max_upload_bytes_per_second = options_.max_upload_bytes_per_second;
+  link.max_download_bytes_per_second = options_.max_download_bytes_per_second;
   link.tcp = [meter = std::make_shared<TcpLinkMeter>(
                   std::move(addresses), options_.congestion_control)] { return meter->Sample(); };
   link.clock = &clock_;
@@ -290,56 +282,22 @@ absl::StatusOr<std::shared_ptr<Link>> RunMember::MakeLink(const std::string& coo
   return std::make_shared<Link>(std::move(link));
 }
 
-absl::StatusOr<std::shared_ptr<Link>> RunMember::LinkToShard(const std::string& address) {
-  {
-    absl::MutexLock lock(&exchange_mutex_);
-    const auto found = shard_links_.find(address);
-    if (found != shard_links_.end()) return found->second;
-  }
-  ASSIGN_OR_RETURN(const ChannelSecurity security,
-                   MakeChannelSecurity(options_.security, address, clock_.Now()));
-  ASSIGN_OR_RETURN(const std::string target, ChannelTarget(address));
-  ASSIGN_OR_RETURN(std::shared_ptr<Link> link, MakeLink(address, target, security));
-  absl::MutexLock lock(&exchange_mutex_);
-  return shard_links_.emplace(address, std::move(link)).first->second;
-}
-
-void RunMember::PlaceShards(std::vector<v1::Shard> shards) {
-  std::shared_ptr<FragmentExchange> exchange;
-  {
-    absl::MutexLock lock(&exchange_mutex_);
-    shards_ = shards;
-    exchange = exchange_;
-  }
-  if (exchange != nullptr) exchange->Place(shards);
-}
-
 absl::Status RunMember::MakeSync() {
   sync_.reset();  // Cancels the exchange that it uses.
   replica_.reset();
   ASSIGN_OR_RETURN(replica_, hooks_.make_replica());
   KeepFreedBlocks(ObjectBytesInFlight(plan_, config().sync()));
-  std::vector<v1::Shard> shards;
-  {
-    absl::MutexLock lock(&exchange_mutex_);
-    shards = shards_;
-  }
-  auto exchange = std::make_shared<FragmentExchange>(
-      FragmentExchange::Options{
-          .lead = {.link = link_.get(),
-                   .session = session_.get(),
-                   .plan = &plan_,
-                   .run_id = run_.run_id(),
-                   .worker_id = options_.worker_id,
-                   .sync = config().sync()},
-          .link = [this](const std::string& address) { return LinkToShard(address); }},
-      shards);
+  auto exchange =
+      std::make_shared<GrpcExchange>(GrpcExchange::Options{.link = link_.get(),
+                                                           .session = session_.get(),
+                                                           .plan = &plan_,
+                                                           .run_id = run_.run_id(),
+                                                           .worker_id = options_.worker_id,
+                                                           .sync = config().sync()});
   {
     absl::MutexLock lock(&exchange_mutex_);
     exchange_.swap(exchange);
-    shards = shards_;
   }
-  exchange_->Place(shards);  // One may have moved meanwhile.
   SyncEngine::Options sync;
   sync.config = config().sync();
   sync.plan = &plan_;

@@ -34,7 +34,7 @@
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
-#include "common/client/fragment_exchange.h"
+#include "common/client/grpc_exchange.h"
 #include "common/client/link.h"
 #include "common/client/session.h"
 #include "common/identity/expiry_watch.h"
@@ -223,11 +223,6 @@ class RunMember {
   absl::StatusOr<std::shared_ptr<Link>> MakeLink(const std::string& coordinator,
                                                  const std::string& target,
                                                  const ChannelSecurity& security);
-  absl::StatusOr<std::shared_ptr<Link>> LinkToShard(const std::string& address);
-  // Shards are there now. By the session's thread.
-  void PlaceShards(std::vector<v1::Shard> shards);
-  // The links to all coordinators as one.
-  v1::LinkReport ReportLinks() const;
   // With sync.max_overlap_steps. `anew`: there is no place to continue from.
   absl::Status OpenMergeRecord(bool anew);
   void RecordMerge(const RecordedMerge& merge);
@@ -275,9 +270,7 @@ class RunMember {
   std::shared_ptr<Link> link_;  // To the coordinator that the session is with.
   // Replaced by MakeSync, on the training thread alone; others cancel it, under the mutex.
   mutable absl::Mutex exchange_mutex_;
-  std::vector<v1::Shard> shards_;                             // Under that mutex, as the next.
-  std::map<std::string, std::shared_ptr<Link>> shard_links_;  // By address.
-  std::shared_ptr<FragmentExchange> exchange_;
+  std::shared_ptr<GrpcExchange> exchange_;
   std::unique_ptr<Replica> replica_;
   std::unique_ptr<SyncEngine> sync_;
   std::unique_ptr<MergeRecord> merge_record_;   // Null: the overlap does not give way.

@@ -104,7 +104,7 @@ void RunMember::Report(const StepFigures& figures) {
   heartbeat_.set_bytes_down(exchange_->bytes_down());
   heartbeat_.set_inner_step_seconds(absl::ToDoubleSeconds(inner_step_time_));
   heartbeat_.set_pace_milli(counter_.pace_milli());
-  *heartbeat_.mutable_link() = ReportLinks();
+  *heartbeat_.mutable_link() = link_->Report();
   heartbeat_.set_download_bytes_per_second(heartbeat_.link().goodput_down_bytes_per_second());
   heartbeat_.set_checkpoint_step(checkpoint_step_);
   SyncEngine::Slack slack = sync_->slack();
@@ -151,26 +151,6 @@ void RunMember::CheckpointWritten(int64_t step) {
   telemetry_->Record("checkpoint_written",
                      absl::StrCat("checkpoint written at step ", checkpoint_step_),
                      {{"step", checkpoint_step_}});
-}
-
-v1::LinkReport RunMember::ReportLinks() const {
-  v1::LinkReport all = link_->Report();
-  absl::MutexLock lock(&exchange_mutex_);
-  for (const auto& [address, link] : shard_links_) {
-    const v1::LinkReport one = link->Report();
-    // Neighbours in the schedule go to different coordinators, one after the other.
-    all.set_goodput_up_bytes_per_second(
-        std::max(all.goodput_up_bytes_per_second(), one.goodput_up_bytes_per_second()));
-    all.set_goodput_down_bytes_per_second(
-        std::max(all.goodput_down_bytes_per_second(), one.goodput_down_bytes_per_second()));
-    all.set_rtt_seconds(std::max(all.rtt_seconds(), one.rtt_seconds()));
-    all.set_resent_chunks(all.resent_chunks() + one.resent_chunks());
-    all.set_resumes(all.resumes() + one.resumes());
-    all.set_retransmitted_segments(all.retransmitted_segments() + one.retransmitted_segments());
-    all.set_send_blocked_seconds(all.send_blocked_seconds() + one.send_blocked_seconds());
-    all.set_connections(all.connections() + one.connections());
-  }
-  return all;
 }
 
 void RunMember::JudgeBuffers() {
@@ -265,7 +245,7 @@ json RunMember::Summary() const {
       {"rounds_late", sync_->rounds_late()},
       {"bytes_up", exchange_->bytes_up()},
       {"bytes_down", exchange_->bytes_down()},
-      {"link", LinkReportToJson(ReportLinks())}};
+      {"link", LinkReportToJson(link_->Report())}};
   if (initial_eval_loss_.has_value()) summary["initial_loss"] = *initial_eval_loss_;
   if (eval_loss_.has_value()) summary["eval_loss"] = *eval_loss_;
   return summary;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "common/base/checksum.h"
+#include "common/files/parameters_file.h"
 #include "tests/unit/common/base/temporary_folder.h"
 
 namespace causeway {
@@ -104,6 +105,16 @@ TEST_F(ArrayFileTest, AnotherVersionIsRefusedWithBothNumbers) {
 TEST_F(ArrayFileTest, AnotherKindIsRefused) {
   constexpr ArrayFileKind kOther = {'O', 'T', 'H', 'E', 'R', 'O', 'N', 'E'};
   EXPECT_EQ(ArrayFile::Read(files_, path_, kOther, 3).status().code(), absl::StatusCode::kDataLoss);
+}
+
+// Former releases wrote them where several coordinators served one run.
+TEST_F(ArrayFileTest, ParametersOfSomeFragmentsAloneAreRefused) {
+  ASSERT_TRUE(WriteParametersFile(files_, path_, {{"source", "a"}}, "", floats_).ok());
+  EXPECT_EQ(ReadParametersFile(files_, path_)->values, floats_);
+  ASSERT_TRUE(WriteParametersFile(files_, path_, {{"fragments", {0, 2}}}, "", floats_).ok());
+  const absl::Status status = ReadParametersFile(files_, path_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.message(), HasSubstr("give a file with all of them"));
 }
 
 }  // namespace

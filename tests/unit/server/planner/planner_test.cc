@@ -42,7 +42,7 @@ TEST(Planner, WhatIsPlannedReachesTheTargetWithLittleOverlap) {
   EXPECT_GE(plan.expected.utilization, 0.99);
   EXPECT_LE(plan.overlap_steps, 10);
   EXPECT_EQ(plan.up.codec, v1::INT4);
-  EXPECT_EQ(plan.shards, 1);
+  EXPECT_EQ(plan.machines, 1);
   // 10e9 values of 4.25 bits in 100 steps of 0.8 s.
   EXPECT_NEAR(plan.needed_bit_per_s[0], 531e6, 1e6);
   // theta, momentum and published alone are 120 GB.
@@ -80,8 +80,8 @@ TEST(Planner, ABigModelWantsMoreThanOneMachine) {
   request.values = 1e12;
   request.sites[0].step_seconds = 30;
   const Plan plan = Planned(request);
-  EXPECT_GT(plan.shards, 40);  // 12 TB of state, 256 GB each.
-  EXPECT_NEAR(plan.shard_bit_per_s * plan.shards, 2 * plan.needed_bit_per_s[0], 1e9);
+  EXPECT_GT(plan.machines, 40);  // 12 TB of state, 256 GB each.
+  EXPECT_NEAR(plan.coordinator_bit_per_s, 2 * plan.needed_bit_per_s[0], 1e9);
 }
 
 TEST(Planner, LongerWaysWantMoreConnections) {

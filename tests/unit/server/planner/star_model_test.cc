@@ -100,10 +100,9 @@ TEST(StarModel, TiersOfRegionsThatDifferAreRefused) {
   StarSetting setting = TwoSites(1e8);
   setting.tiers = {{.count = 4}};
   setting.failures.mean_seconds_between = 3600;
-  EXPECT_THAT(SimulateStar(setting).status().message(),
-              HasSubstr("tiers need coordinators of one"));
+  EXPECT_THAT(SimulateStar(setting).status().message(), HasSubstr("tiers need fragments of one"));
   setting.failures.mean_seconds_between = 0;
-  setting.coordinator.shards = 2;
+  setting.coordinator.slices = 2;
   EXPECT_THAT(SimulateStar(setting).status().message(), HasSubstr("one region stands for all"));
 }
 
@@ -148,7 +147,7 @@ TEST(StarModel, TheSlowerDirectionBinds) {
   EXPECT_LT(result.sites[0].up_busy, 0.05);
 }
 
-TEST(StarModel, TheCoordinatorsLinkIsSharedAndShardsAddToIt) {
+TEST(StarModel, TheCoordinatorsLinkIsShared) {
   StarSetting setting = TwoSites(1e9);
   setting.sites[0].count = 8;
   setting.sites.resize(1);
@@ -159,11 +158,11 @@ TEST(StarModel, TheCoordinatorsLinkIsSharedAndShardsAddToIt) {
   EXPECT_NEAR(result.utilization, 0.5, 0.02);
   EXPECT_NEAR(result.in_busy, 1, 0.01);
   EXPECT_LT(result.sites[0].up_busy, 0.1);
-  setting.coordinator.shards = 2;  // One takes the deltas of even fragments, one those of odd ones.
+  setting.coordinator.in_bit_per_s *= 2;
   setting.overlap_steps = 21;
   result = Simulated(setting);
   EXPECT_EQ(result.utilization, 1);
-  EXPECT_NEAR(result.exchange_seconds, 20.4, 0.01);
+  EXPECT_NEAR(result.exchange_seconds, 10.4, 0.01);
 }
 
 TEST(StarModel, SlicesLetUpAndDownOverlap) {
@@ -253,7 +252,6 @@ TEST(StarModel, SettingsThatMakeNoSenseAreRefusedByName) {
   EXPECT_THAT(refusal([](StarSetting& s) { s.fragment_values.assign(101, 1); }),
               HasSubstr("1 .. H = 100"));
   EXPECT_THAT(refusal([](StarSetting& s) { s.overlap_steps = 100; }), HasSubstr("overlap_steps"));
-  EXPECT_THAT(refusal([](StarSetting& s) { s.coordinator.shards = 11; }), HasSubstr("shards"));
   EXPECT_THAT(refusal([](StarSetting& s) { s.coordinator.quorum = 3; }),
               HasSubstr("the number of workers, 2; it is 3"));
   EXPECT_THAT(refusal([](StarSetting& s) { s.object_bits = -1; }), HasSubstr("an object takes"));

@@ -200,6 +200,26 @@ TEST_F(RunDirectoryStoreTest, ARunOfTheFormerLayoutIsRefusedByItsName) {
   EXPECT_THAT(*fs_.List(folder_), ElementsAre("run.json"));
 }
 
+// A release that had shards kept 0 for the hash of what another folder held.
+TEST_F(RunDirectoryStoreTest, AFolderWithSomeFragmentsAloneIsRefusedAndStaysAsItIs) {
+  {
+    auto store = Open();
+    ASSERT_TRUE((*store)->Recover().ok());
+    RunIdentity identity = ScriptedIdentity();
+    identity.initial_hashes[1] = 0;
+    ASSERT_TRUE((*store)->BeginRun(identity).ok());
+  }
+  ASSERT_TRUE(
+      WriteFileAtomically(fs_, Path("shards.json"), absl::string_view("{\"shards\": []}")).ok());
+  const auto names = *fs_.List(folder_);
+  const absl::Status status = (*Open())->Recover().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.message(), HasSubstr("has 1 of the 2 fragments of run "));
+  EXPECT_THAT(status.message(), HasSubstr("--shards"));
+  EXPECT_THAT(status.message(), HasSubstr("begin a run with them (--initial)"));
+  EXPECT_EQ(*fs_.List(folder_), names);
+}
+
 TEST_F(RunDirectoryStoreTest, AnAbandonedRunFreesItsFolder) {
   ASSERT_TRUE(Begin()->AbandonRun().ok());
   const auto store = Open();

@@ -71,7 +71,6 @@ std::vector<std::string> UndisturbedPrints() {
 TEST(StoreCrashPointsTest, WhatWasAcknowledgedBeforeTheDeathIsThere) {
   const std::vector<std::string> prints = UndisturbedPrints();
   for (const absl::string_view point : kCrashPoints) {
-    if (point == "after_end_note") continue;  // A shard's: shards_test.py.
     int deaths = 0;
     for (const int pass : {1, 2, 5, 9, 14, 20}) {
       const std::string crash_at = absl::StrCat(point, ":", pass);
