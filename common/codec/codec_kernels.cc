@@ -7,7 +7,6 @@
 
 #include "common/codec/block_kernels-inl.h"
 #include "common/codec/float_kernels-inl.h"
-#include "common/codec/topk_kernels-inl.h"
 #include "common/codec/weighted_sum-inl.h"
 #include "hwy/highway.h"
 
@@ -53,14 +52,6 @@ const CodecKernels* KernelsOfTarget(v1::Codec id) {
 #endif
 }
 
-const TopKKernels* TopKKernelsOfTarget() {
-#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
-  return nullptr;
-#else
-  return VectorTopKKernels();
-#endif
-}
-
 }  // namespace causeway::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -68,13 +59,10 @@ HWY_AFTER_NAMESPACE();
 namespace causeway {
 
 HWY_EXPORT(KernelsOfTarget);
-HWY_EXPORT(TopKKernelsOfTarget);
 
 const CodecKernels* FindCodecKernels(v1::Codec id) {
   return HWY_DYNAMIC_DISPATCH(KernelsOfTarget)(id);
 }
-
-const TopKKernels* FindTopKKernels() { return HWY_DYNAMIC_DISPATCH(TopKKernelsOfTarget)(); }
 
 }  // namespace causeway
 #endif  // HWY_ONCE

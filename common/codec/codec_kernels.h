@@ -6,7 +6,6 @@
 #ifndef CAUSEWAY_COMMON_CODEC_CODEC_KERNELS_H_
 #define CAUSEWAY_COMMON_CODEC_CODEC_KERNELS_H_
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -50,31 +49,6 @@ struct CodecKernels {
 // The kernels for this machine; null if it has no vector instructions, or there are none for that
 // codec. Cheap, and follows hwy::SetSupportedTargetsForTest.
 const CodecKernels* FindCodecKernels(v1::Codec id);
-
-// Sums of which number i goes to sum i mod 8.
-inline constexpr size_t kTopKSums = 8;
-struct TopKSums {
-  std::array<double, kTopKSums> small, large, large_count;
-};
-// Takes 64 magnitudes: adds those up to the threshold to `small`, and adds the others to `large`
-// and counts them.
-using TopKSplit = void (*)(const double* magnitudes, double threshold, TopKSums& sums);
-
-// The kernels of TOPK2, in place of CodecKernels.
-struct TopKKernels {
-  // Writes the differences of a chunk of 1..4096 `values`, and the indices of the `most` largest
-  // magnitudes, ascending, of equal ones the first; returns how many that are, none being below
-  // 2^-100. `difference` has room for 4096 values and is aligned to 64 bytes; `selected` has room
-  // for `most` + 1. `residual` is null without error feedback. kTopKNotSelected if the plain code
-  // must take the chunk.
-  size_t (*select)(const float* base, const float* target, const float* residual, float decay,
-                   size_t values, size_t most, float* difference, uint16_t* selected);
-  TopKSplit split;
-};
-inline constexpr size_t kTopKNotSelected = static_cast<size_t>(-1);
-
-// As FindCodecKernels.
-const TopKKernels* FindTopKKernels();
 
 }  // namespace causeway
 

@@ -8,7 +8,6 @@ namespace causeway {
 
 absl::Status CompleteOuter(const v1::TrainConfig& train, const v1::SyncConfig& sync,
                            v1::OuterConfig& outer) {
-  const bool sparse = sync.codec_up() == v1::TOPK2;
   if (outer.optimizer() == v1::OuterConfig::OPTIMIZER_UNSPECIFIED) {
     outer.set_optimizer(v1::OuterConfig::NESTEROV);
   }
@@ -30,7 +29,6 @@ absl::Status CompleteOuter(const v1::TrainConfig& train, const v1::SyncConfig& s
   if (!outer.has_learning_rate()) {
     outer.set_learning_rate(outer.optimizer() == v1::OuterConfig::ADAMW ? train.learning_rate()
                             : adam                                      ? 1e-3
-                            : sparse                                    ? 1.0
                                                                         : 0.4);
   }
   if (!adam && (outer.has_beta1() || outer.has_beta2() || outer.has_epsilon())) {
@@ -46,7 +44,7 @@ absl::Status CompleteOuter(const v1::TrainConfig& train, const v1::SyncConfig& s
     RETURN_IF_ERROR(CheckRange("outer.epsilon", outer.epsilon(), 1e-20, 1.0));
   }
   if (!outer.has_momentum()) {
-    outer.set_momentum(outer.optimizer() == v1::OuterConfig::NESTEROV && !sparse ? 0.9 : 0.0);
+    outer.set_momentum(outer.optimizer() == v1::OuterConfig::NESTEROV ? 0.9 : 0.0);
   }
   RETURN_IF_ERROR(CheckRange("outer.learning_rate", outer.learning_rate(), 0.0, 10.0));
   RETURN_IF_ERROR(CheckRange("outer.momentum", outer.momentum(), 0.0, 0.999999));

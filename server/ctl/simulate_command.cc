@@ -100,7 +100,7 @@ absl::StatusOr<CodecBits> CodecFromFlag(const char* flag, const std::string& nam
   v1::Codec id = v1::CODEC_UNSPECIFIED;
   if (!v1::Codec_Parse(absl::AsciiStrToUpper(name), &id) || id == v1::CODEC_UNSPECIFIED) {
     return absl::InvalidArgumentError(absl::StrCat(
-        flag, " must be fp32, bf16, int8, e3m0, e2m1, int4, lm2 or topk2; it is \"", name, "\""));
+        flag, " must be fp32, bf16, int8, e3m0, e2m1, int4 or lm2; it is \"", name, "\""));
   }
   return BitsOf(id);
 }

@@ -7,7 +7,7 @@ import unittest
 
 ROW = {"codec", "operation", "bytes_per_value", "gb_per_s", "memcpy_fraction",
        "all_cores_gb_per_s", "all_cores_memcpy_fraction"}
-CODECS = ["fp32", "bf16", "int8", "e3m0", "e2m1", "int4", "lm2", "topk2"]
+CODECS = ["fp32", "bf16", "int8", "e3m0", "e2m1", "int4", "lm2"]
 OPERATIONS = ["encode", "encode_feedback", "accumulate", "apply", "validate"]
 
 

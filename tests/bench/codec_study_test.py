@@ -5,7 +5,7 @@ import subprocess
 import sys
 import unittest
 
-CODECS = ["bf16", "int8", "e3m0", "e2m1", "int4", "lm2", "topk2"]
+CODECS = ["bf16", "int8", "e3m0", "e2m1", "int4", "lm2"]
 
 
 class CodecStudyTest(unittest.TestCase):

@@ -40,22 +40,15 @@ SETTINGS = (
     ("int4-feedback", "int4 both ways, feedback", _codecs("INT4", "INT4") | _FEEDBACK, True),
     ("e3m0", "e3m0 both ways", _codecs("E3M0", "E3M0"), True),
     ("lm2", "lm2 up with feedback, int4 down", _codecs("LM2", "INT4") | _FEEDBACK, True),
-    ("topk2", "topk2 up with feedback, int4 down; outer rate 1, momentum 0",
-     _codecs("TOPK2", "INT4") | _FEEDBACK | {"outer.learning_rate": "1", "outer.momentum": "0"},
-     True),
-    ("topk2-outer", "the same with the others' outer rate 0.7 and momentum 0.6",
-     _codecs("TOPK2", "INT4") | _FEEDBACK, False),
 )
 LABELS = {name: label for name, label, _, _ in SETTINGS}
 PLOT_LABELS = {
     "int4-fp32": "int4 up, fp32 down", "int4": "int4 both ways",
     "int4-feedback": "int4 with feedback", "e3m0": "e3m0 both ways",
-    "lm2": "lm2 up, int4 down", "topk2": "topk2 up, int4 down",
-    "topk2-outer": "topk2, outer 0.7 and 0.6",
+    "lm2": "lm2 up, int4 down",
 }
 PLOT_LIMITS = {"adamw": (-0.1, 0.2), "muon": (-0.02, 0.04)}
 BASELINE = "fp32"
-SPARSE = ("topk2", "topk2-outer")
 WORKERS = 2
 SYNCS = 8
 LEAST_STEPS = 5 * SYNCS  # Five fragments are sent after steps of their own.
@@ -102,13 +95,11 @@ def summarize(results: list[dict]) -> list[dict]:
 
 
 def _compare(losses: dict[str, dict[int, float]], baseline: str) -> dict[str, dict]:
-    """Mean difference of each setting from the baseline, with its interval. Dense codecs are taken
-    to spread alike; the sparse one is far away, and spreads as it does."""
+    """Mean difference of each setting from the baseline, with its interval. All are taken to spread
+    alike."""
     apart = {name: differences(by_seed, losses[baseline]) for name, by_seed in losses.items()
              if name != baseline}
-    dense = [name for name in apart if name not in SPARSE]
-    widths = dict(zip(dense, intervals([apart[name] for name in dense])))
-    widths |= {name: intervals([apart[name]])[0] for name in apart if name in SPARSE}
+    widths = dict(zip(apart, intervals(list(apart.values()))))
     return {name: {"mean": statistics.fmean(values), "interval_95": widths[name]}
             for name, values in apart.items() if values}
 

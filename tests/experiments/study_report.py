@@ -15,8 +15,6 @@ from training_runs import deviation, differences, intervals
 
 from causeway_run import plots  # noqa: E402  (found by training_runs)
 
-# So far from the others that their own spread says nothing about theirs.
-SPARSE = ("topk2", "topk2-forgets")
 # Whose differences from `streaming`, seed by seed, tell what chance does.
 _DENSE = ("diloco", "streaming-fp32", "overlap-fp32", "e3m0", "lm2")
 _SHORT = re.compile(r" \(|, ")  # Ends a label's first words.
@@ -50,12 +48,12 @@ def noise(results: list[dict]) -> dict[str, float | None]:
 
 
 def _minus(name: str, baseline: str, losses: dict[str, dict[int, float]],
-           dense_widths: dict[str, float | None], chance: float | None) -> dict | None:
+           widths: dict[str, float | None], chance: float | None) -> dict | None:
     apart = differences(losses[name], losses.get(baseline, {}))
     if name == baseline or not apart:
         return None
     mean = statistics.fmean(apart)
-    interval = dense_widths.get(name) if name not in SPARSE else intervals([apart])[0]
+    interval = widths.get(name)
     limit = interval if interval is not None else chance
     return {"mean": mean, "by_seed": apart, "interval_95": interval,
             "clear": limit is not None and abs(mean) > limit}
@@ -98,10 +96,10 @@ def summarize(results: list[dict], experiments: list[str]) -> list[dict]:
             present = [name for name in experiment.variants if name in losses]
             if len(present) < 2:
                 continue  # Nothing to compare.
-            dense = [name for name in present if name not in (*SPARSE, experiment.baseline)]
+            others = [name for name in present if name != experiment.baseline]
             base = losses.get(experiment.baseline, {})
-            widths = dict(zip(dense, intervals([differences(losses[name], base)
-                                                for name in dense])))
+            widths = dict(zip(others, intervals([differences(losses[name], base)
+                                                 for name in others])))
             for name in present:
                 own = [result for result in counted
                        if result["inner"] == inner and result["variant"] == name]

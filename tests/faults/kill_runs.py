@@ -40,7 +40,6 @@ CODECS = [
     ("FP32", "FP32", "", ""),
     ("E3M0", "INT4", FEEDBACK, ""),
     ("LM2", "INT4", FEEDBACK, ""),
-    ("TOPK2", "INT4", FEEDBACK, "outer { learning_rate: 1 momentum: 0 }"),
     ("BF16", "BF16", "", ""),
     ("E2M1", "E2M1", "", ""),
     ("INT8", "INT8", FEEDBACK, ""),

@@ -85,7 +85,7 @@ void Edit(Input& input, google::protobuf::MessageLite& message) {
 
 v1::RunConfig SmallRun(uint8_t choice) {
   static constexpr v1::Codec kUp[] = {v1::INT4, v1::FP32, v1::BF16, v1::INT8,
-                                      v1::E3M0, v1::E2M1, v1::LM2,  v1::TOPK2};
+                                      v1::E3M0, v1::E2M1, v1::LM2,  v1::LM2};
   v1::RunConfig config;
   v1::ModelConfig& model = *config.mutable_model();
   model.set_vocabulary_size(1);

@@ -51,12 +51,6 @@ constexpr NamedText kConfigurations[] = {
              codec_up: LM2 codec_down: LM2 error_feedback: true }
       outer { momentum: 0.6 }
       train { seed: 5 })"},
-    // Few values at a time, with the decay and the outer optimizer that this needs.
-    {"topk2-int8-feedback", R"(
-      sync { pattern: BALANCED fragments: 3 steps_between_syncs: 6 overlap_steps: 2 mixing: 0.25
-             codec_up: TOPK2 codec_down: INT8 error_feedback: true }
-      outer { learning_rate: 1 momentum: 0 }
-      train { seed: 10 })"},
     {"bf16-e2m1", R"(
       sync { pattern: SEQUENTIAL fragments: 2 steps_between_syncs: 7 overlap_steps: 4 mixing: 0.25
              codec_up: BF16 codec_down: E2M1 }

@@ -342,11 +342,7 @@ INSTANTIATE_TEST_SUITE_P(
                          "error_feedback: true",
                          // It changes values that nobody trained. A site keeps padding as it is
                          // published, a worker mixes it.
-                         128},
-                    Case{"topk2_feedback",
-                         "fragments: 3 pattern: BALANCED steps_between_syncs: 6 "
-                         "overlap_steps: 2 mixing: 0.25 codec_up: TOPK2 codec_down: INT8 "
-                         "error_feedback: true"}),
+                         128}),
     [](const testing::TestParamInfo<Case>& tested) { return tested.param.name; });
 
 }  // namespace

@@ -197,66 +197,6 @@ class LloydMax2(BlockCodec):
         return np.where(codes & 2, -magnitude, magnitude)
 
 
-class TopK2(DifferenceCodec):
-    """Of every chunk one value per block, wherever they are, as a sign and one of two means."""
-
-    smallest = np.float32(2.0**-100)
-
-    def pack(self, difference):
-        return b"".join(self._pack_chunk(difference[begin:begin + CHUNK])
-                        for begin in range(0, difference.size, CHUNK))
-
-    def _pack_chunk(self, chunk):
-        blocks = -(-chunk.size // BLOCK)
-        magnitudes = np.abs(chunk)
-        order = np.argsort(-magnitudes, kind="stable")[:blocks]
-        indices = np.sort(order[magnitudes[order] >= self.smallest])
-        sent = magnitudes[indices].astype(np.float64)
-        threshold = self._means(sent, np.inf)[0]
-        for _ in range(4):
-            small, large = self._means(sent, threshold)
-            if large == 0:
-                break
-            threshold = (small + large) / 2
-        scales = bf16_nearest(np.array(self._means(sent, threshold), np.float32))
-        places = np.zeros(-(-2 * blocks // 8) * 8, np.uint8)
-        places[indices // BLOCK + np.arange(indices.size)] = 1
-        entries = np.zeros(blocks, np.uint8)
-        codes = (sent > threshold) + 2 * (chunk[indices] < 0)
-        entries[:indices.size] = indices % BLOCK + (codes << 6)
-        return (scales.astype("<u2").tobytes()
-                + np.packbits(places, bitorder="little").tobytes() + entries.tobytes())
-
-    @staticmethod
-    def _means(values, threshold):
-        means = []
-        for chosen in (values <= threshold, values > threshold):
-            padded = np.zeros(-(-max(values.size, 1) // 8) * 8)
-            padded[:values.size] = np.where(chosen, values, 0)
-            total = sum_of_eight(padded.reshape(-1, 8))
-            means.append(total / chosen.sum() if chosen.any() else 0.0)
-        return means
-
-    def unpack(self, encoded, size):
-        values = np.zeros(size, np.float32)
-        position = 0
-        for begin in range(0, size, CHUNK):
-            blocks = -(-min(CHUNK, size - begin) // BLOCK)
-            place_bytes = -(-2 * blocks // 8)
-            scales = bf16_to_float(np.frombuffer(encoded, "<u2", 2, position))
-            places = np.frombuffer(encoded, np.uint8, place_bytes, position + 4)
-            places = np.flatnonzero(np.unpackbits(places, bitorder="little"))
-            entries = np.frombuffer(encoded, np.uint8, blocks, position + 4 + place_bytes)
-            entries = entries[:places.size]
-            indices = begin + (places - np.arange(places.size)) * BLOCK + entries % BLOCK
-            magnitudes = scales[(entries >> 6) & 1]
-            values[indices] = np.where(entries >> 7, -magnitudes, magnitudes)
-            position += 4 + place_bytes + blocks
-        if position != len(encoded):
-            raise ValueError(f"{len(encoded)} bytes for {size} values; expected {position}")
-        return values
-
-
 class Fp32:
     """The distance from base to target in units of the last place."""
 
@@ -290,5 +230,4 @@ CODECS = {
     "E3M0": E3M0(),
     "E2M1": E2M1(),
     "LM2": LloydMax2(),
-    "TOPK2": TopK2(),
 }

@@ -53,25 +53,6 @@ TEST(WorkedExample, Lm2) {
               ElementsAre(large, -small, small, small));
 }
 
-TEST(WorkedExample, TopK2) {
-  const Codec& codec = GetCodec(v1::TOPK2);
-  EXPECT_EQ(EncodeDelta(codec, kExample), (Bytes{0x80, 0x3f, 0x00, 0x00, 0x01, 0x00}));
-  EXPECT_THAT(DecodeDelta(codec, Bytes{0x80, 0x3f, 0x00, 0x00, 0x01, 0x00}, kExample),
-              ElementsAre(1.0, 0.0, 0.0, 0.0));
-  // 200 values, 4 of which are sent: the 3, 5, 64 and 199.
-  std::vector<float> values(200, 0.125F);
-  values[3] = 1.0F, values[5] = -1.5F, values[64] = 8.0F, values[199] = -1.0F;
-  std::vector<float> residual(200, 0.0F);
-  const Bytes bytes = EncodeDelta(codec, values, residual);
-  EXPECT_EQ(bytes, (Bytes{0x95, 0x3f, 0x00, 0x41, 0x4b, 0x03, 0x85, 0x40, 0x87}));
-  const float small = 0x1.2ap0F;  // 7/6 as bf16.
-  EXPECT_EQ(residual[3], 1.0F - small);
-  EXPECT_EQ(residual[5], small - 1.5F);
-  EXPECT_EQ(residual[64], 0.0F);
-  EXPECT_EQ(residual[199], small - 1.0F);
-  EXPECT_EQ(residual[198], 0.125F);
-}
-
 TEST(WorkedExample, Bf16) {
   const Codec& codec = GetCodec(v1::BF16);
   EXPECT_EQ(EncodeDelta(codec, kExample), (Bytes{0x80, 0x3f, 0x00, 0xbf, 0xcd, 0x3d, 0x00, 0x00}));
@@ -297,7 +278,6 @@ TEST(NormalizedError, OnGaussianDataIsWhatTheDocumentSays) {
   EXPECT_NEAR(NormalizedError(v1::E2M1), 0.0112, 0.0002);
   EXPECT_NEAR(NormalizedError(v1::E3M0), 0.0355, 0.0007);
   EXPECT_NEAR(NormalizedError(v1::LM2), 0.1146, 0.002);
-  EXPECT_NEAR(NormalizedError(v1::TOPK2), 0.883, 0.003);
 }
 
 // --- Hostile bytes
@@ -400,33 +380,6 @@ TEST(HostileCode, WhatNoEncoderMakesIsRefused) {
   ExpectRefused(v1::LM2, {0x80, 0x3f, 0x40}, 3, "unused bits");
   ExpectRefused(v1::BF16, {0x80, 0x7f}, 1, "not a finite bf16");
   ExpectRefused(v1::FP32, {0x00, 0x00, 0x00, 0x40}, 1, "decoded target");
-}
-
-TEST(HostileCode, WhatNoTopKEncoderMakesIsRefused) {
-  // 130 values: at most 3 are sent. Scales 1 and 2, 6 bits of places, 3 entries.
-  const Bytes good = {0x80, 0x3f, 0x00, 0x40, 0x13, 0x05, 0x46, 0x81};
-  const std::vector<float> base(130, 0.0F);
-  EXPECT_TRUE(GetCodec(v1::TOPK2).Validate(good, base).ok());
-  const auto expect_refused = [&](std::initializer_list<std::pair<size_t, int>> changes,
-                                  const std::string& why) {
-    Bytes bytes = good;
-    for (const auto& [place, byte] : changes) bytes[place] = static_cast<uint8_t>(byte);
-    ExpectRefused(v1::TOPK2, bytes, 130, why);
-  };
-  for (const size_t scale : {0U, 2U}) {
-    for (const int bits : {0x8000, 0xbf80, 0x7f80, 0x7fc0, 0x0001, 0x0d7f, 0x7181}) {
-      expect_refused({{scale, bits & 0xff}, {scale + 1, bits >> 8}}, "the scale");
-    }
-    expect_refused({{scale, 0}, {scale + 1, 0}}, "has a scale of zero");
-  }
-  expect_refused({{4, 0x17}}, "4 values are marked as sent, and at most 3 can be");
-  expect_refused({{4, 0x53}}, "4 values are marked");      // A padding bit.
-  expect_refused({{4, 0x43}}, "the index 257 is beyond");  // A padding bit, in another's place.
-  expect_refused({{4, 0x23}, {7, 0x82}}, "the index 194 is beyond the chunk's 130");
-  expect_refused({{6, 0x45}}, "the index 5 does not follow");
-  expect_refused({{6, 0x44}}, "the index 4 does not follow");
-  expect_refused({{4, 0x03}}, "the unused entries must be zero");
-  ExpectRefused(v1::TOPK2, {0x00, 0x00, 0x00, 0x00, 0x00, 0x01}, 4, "unused entries");
 }
 
 TEST(HostileCode, TheMessageSaysWhere) {

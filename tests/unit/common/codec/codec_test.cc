@@ -37,18 +37,12 @@ double ErrorBound(v1::Codec id, double x, double largest) {
       return scale / 6 * 1.0001 + flushed;
     case v1::E3M0:
       return scale / 4 * 1.0001 + flushed;
-    case v1::TOPK2:  // Not sent at all, or as a mean.
-      return largest;
     default:  // LM2: a value of the size of the block's largest one may decode to a fraction of it.
       return scale * 1.51 + flushed;
   }
 }
 
 size_t ExpectedBytes(v1::Codec id, size_t n) {
-  if (id == v1::TOPK2) {
-    const size_t blocks = (n % 4096 + 63) / 64;
-    return n / 4096 * 84 + (blocks == 0 ? 0 : 4 + (blocks + 3) / 4 + blocks);
-  }
   const auto bits = [id] {
     switch (id) {
       case v1::FP32:
@@ -77,11 +71,10 @@ TEST_P(EveryCodec, RoundTripStaysWithinItsErrorBound) {
       const std::vector<double> decoded = DecodeDelta(codec_, bytes, values);
       double largest = 0;
       for (size_t i = 0; i < n; ++i) {
-        // Values that share scales.
-        const size_t size = GetParam() == v1::TOPK2 ? kCodecChunk : kCodecBlock;
-        const size_t begin = i / size * size;
+        // Values that share a scale.
+        const size_t begin = i / kCodecBlock * kCodecBlock;
         if (i == begin) largest = 0;
-        for (size_t j = i; i == begin && j < std::min(n, begin + size); ++j) {
+        for (size_t j = i; i == begin && j < std::min(n, begin + kCodecBlock); ++j) {
           largest = std::max(largest, std::abs(static_cast<double>(values[j])));
         }
         ASSERT_LE(std::abs(decoded[i] - static_cast<double>(values[i])),
@@ -186,8 +179,7 @@ TEST_P(EveryCodec, ErrorFeedbackLosesNothing) {
   }
   for (size_t i = 0; i < n; ++i) {
     ASSERT_NEAR(sent[i] + static_cast<double>(residual[i]), meant[i], 1e-4) << i;
-    // The residual does not pile up, though TOPK2 sends only 4 of 200 at a time.
-    ASSERT_LT(std::abs(residual[i]), GetParam() == v1::TOPK2 ? 40.0F : 20.0F) << i;
+    ASSERT_LT(std::abs(residual[i]), 20.0F) << i;  // It does not pile up.
   }
 }
 
@@ -236,15 +228,14 @@ TEST_P(EveryCodec, WrongLengthsAreRefused) {
 }
 
 TEST(FindCodec, KnowsEveryCodecByIdAndName) {
-  const std::vector<std::string> names = {"fp32", "bf16", "int8", "e3m0",
-                                          "e2m1", "int4", "lm2",  "topk2"};
+  const std::vector<std::string> names = {"fp32", "bf16", "int8", "e3m0", "e2m1", "int4", "lm2"};
   const std::vector<v1::Codec> ids = AllCodecIds();
   for (size_t i = 0; i < ids.size(); ++i) {
     const auto codec = FindCodec(ids[i]);
     ASSERT_TRUE(codec.ok()) << codec.status();
     EXPECT_EQ((*codec)->id(), ids[i]);
     EXPECT_EQ((*codec)->name(), names[i]);
-    EXPECT_EQ((*codec)->needs_error_feedback(), ids[i] == v1::LM2 || ids[i] == v1::TOPK2);
+    EXPECT_EQ((*codec)->needs_error_feedback(), ids[i] == v1::LM2);
   }
 }
 
@@ -252,8 +243,7 @@ TEST(FindCodec, RefusesWhatItDoesNotHave) {
   for (const auto id : {v1::CODEC_UNSPECIFIED, static_cast<v1::Codec>(99)}) {
     const auto codec = FindCodec(id);
     EXPECT_EQ(codec.status().code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(codec.status().message(),
-                HasSubstr("FP32, BF16, INT8, E3M0, E2M1, INT4, LM2, TOPK2"));
+    EXPECT_THAT(codec.status().message(), HasSubstr("FP32, BF16, INT8, E3M0, E2M1, INT4, LM2"));
   }
 }
 

@@ -306,7 +306,6 @@ TEST_P(CodecVectors, DecideAlikeOnEveryScale) {
 }
 
 TEST_P(CodecVectors, TakeEveryWholeBlockOfOrdinaryValues) {
-  if (id() == v1::TOPK2) return;  // Has no blocks.
   const CodecKernels* const kernels = FindCodecKernels(id());
   if (std::get<0>(GetParam()) == HWY_STATIC_TARGET && kernels == nullptr) return;
   ASSERT_NE(kernels, nullptr);
@@ -322,61 +321,6 @@ TEST_P(CodecVectors, TakeEveryWholeBlockOfOrdinaryValues) {
   EXPECT_EQ(kernels->validate(scales, codes, base.data(), 10), 10U);
   std::vector<float> values = base;
   EXPECT_EQ(kernels->apply(scales, codes, 10, values.data()), 10U);
-}
-
-// --- The selection of TOPK2 ----------------------------------------------------------------------
-
-class TopKVectors : public CodecVectors {};
-
-INSTANTIATE_TEST_SUITE_P(Targets, TopKVectors,
-                         testing::Combine(testing::ValuesIn(InstructionSets()),
-                                          testing::Values(v1::TOPK2)),
-                         TargetAndCodec);
-
-TEST_P(TopKVectors, SelectTheSameOfEveryKindOfChunk) {
-  for (uint64_t seed = 0; seed < 60; ++seed) {
-    const size_t n = seed % 3 == 0 ? 4096 : 1 + RandomBits(seed, 9, 0) % 9000;
-    // The same magnitude in all places or in most, few large ones side by side, rows of very
-    // different size, coarse values with many ties, values that rise or fall throughout.
-    const auto value = [&](size_t i) -> double {
-      const double normal = RandomNormal(seed, 0, i);
-      switch (seed % 7) {
-        case 0:
-          return normal < 0 ? -1.0 : 1.0;
-        case 1:
-          return i % 4096 < 40 ? normal : 0x1p-105 * normal;
-        case 2:
-          return normal * std::exp2(static_cast<double>(RandomBits(seed, 1, i / 256) % 90) - 45);
-        case 3:
-          return std::round(2 * normal);
-        case 4:
-          return static_cast<double>(i);
-        case 5:
-          return 1e4 - static_cast<double>(i);
-        default:
-          return i % 64 == 5 ? 1 + 1e-6 * normal : 1e-3 * normal;
-      }
-    };
-    std::vector<float> values(n);
-    for (size_t i = 0; i < n; ++i) values[i] = static_cast<float>(value(i));
-    ASSERT_NO_FATAL_FAILURE(Compare(values, std::vector<float>(n, 0.0F), seed % 5)) << seed;
-  }
-}
-
-TEST_P(TopKVectors, TakeEveryChunkOfOrdinaryValues) {
-  const TopKKernels* const kernels = FindTopKKernels();
-  if (std::get<0>(GetParam()) == HWY_STATIC_TARGET && kernels == nullptr) return;
-  ASSERT_NE(kernels, nullptr);
-  alignas(64) float difference[kCodecChunk];
-  uint16_t selected[65];
-  for (const size_t n : {1U, 64U, 255U, 256U, 1000U, 4096U}) {
-    const std::vector<float> base = GaussianValues(n, 1);
-    const std::vector<float> target = GaussianValues(n, 2);
-    const size_t most = (n + 63) / 64;
-    EXPECT_EQ(
-        kernels->select(base.data(), target.data(), nullptr, 1, n, most, difference, selected),
-        most);
-  }
 }
 
 }  // namespace

@@ -245,13 +245,6 @@ TEST(ConfigWarnings, SettingsThatTrainBadlyTogetherAreNamed) {
               ElementsAre(HasSubstr("ADAM")));
   EXPECT_THAT(WarningsOf("train { optimizer: MUON }"),
               ElementsAre(HasSubstr("outer.momentum = 0.9")));
-  const std::string topk2 = "sync { codec_up: TOPK2 error_feedback: true } ";
-  EXPECT_THAT(WarningsOf("sync { codec_up: TOPK2 error_feedback: true entropy_up: true }"),
-              ElementsAre(HasSubstr("sync.entropy_up")));
-  EXPECT_THAT(WarningsOf(topk2 + "outer { momentum: 0.5 }"),
-              ElementsAre(AllOf(HasSubstr("outer.momentum = 0.5"), HasSubstr("TOPK2"))));
-  EXPECT_THAT(WarningsOf(topk2 + "outer { learning_rate: 0.4 }"),
-              ElementsAre(AllOf(HasSubstr("outer.learning_rate = 0.4"), HasSubstr("TOPK2"))));
   EXPECT_THAT(WarningsOf("sync { keep_in_flight: 1 }"),
               ElementsAre(HasSubstr("sync.keep_in_flight = 1 has no effect")));
   EXPECT_THAT(WarningsOf("train { steps: 190 } sync { max_overlap_steps: 90 }"),
@@ -276,20 +269,23 @@ TEST(ConfigWarnings, NeutralSettingsHaveNone) {
                          "overlap_steps: 50 }"),
               IsEmpty());
   EXPECT_THAT(WarningsOf("sync { codec_down: LM2 }"), IsEmpty()) << "theta is feedback enough";
-  EXPECT_THAT(WarningsOf("sync { codec_up: TOPK2 error_feedback: true }"), IsEmpty());
 }
 
-TEST(CompleteRunConfig, TopK2BringsItsOwnDecayAndOuterOptimizer) {
+TEST(CompleteRunConfig, ErrorFeedbackCarriesAllUnlessItIsToldOtherwise) {
   const std::string small = kSmallModel;
-  const v1::RunConfig sparse = Completed(small + "sync { codec_up: TOPK2 error_feedback: true }");
-  EXPECT_EQ(sparse.sync().error_feedback_decay(), 0.95);
-  EXPECT_EQ(sparse.outer().learning_rate(), 1);
-  EXPECT_EQ(sparse.outer().momentum(), 0);
-  const v1::RunConfig dense = Completed(small + "sync { codec_up: LM2 error_feedback: true }");
-  EXPECT_EQ(dense.sync().error_feedback_decay(), 1);
-  EXPECT_EQ(dense.outer().learning_rate(), 0.4);
-  EXPECT_EQ(dense.outer().momentum(), 0.9);
+  EXPECT_EQ(Completed(small + "sync { codec_up: LM2 error_feedback: true }")
+                .sync()
+                .error_feedback_decay(),
+            1);
   EXPECT_FALSE(Completed(small).sync().has_error_feedback_decay());
+}
+
+TEST(ParseRunConfig, ACodecThatIsGoneIsRefusedByItsName) {
+  const absl::Status status =
+      ParseRunConfig("sync { codec_up: TOPK2 error_feedback: true }", "old.textproto").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(),
+              AllOf(HasSubstr("old.textproto:1:"), HasSubstr("TOPK2 is gone"), HasSubstr("LM2")));
 }
 
 TEST(CheckName, TakesLettersDigitsAndThreeSigns) {

@@ -122,92 +122,6 @@ class Fp32Reader {
   int count_;
 };
 
-class TopKReader {
- public:
-  static constexpr bool kIsExact = false;
-  static constexpr int kMost = static_cast<int>(kTopK);
-  struct Shared {
-    float delta[kChunkValues];  // 0: not sent.
-    short index[kMost];
-    int is_bad;
-  };
-
-  __device__ TopKReader(const uint8_t* encoded, int count, Shared* shared)
-      : shared_(shared), count_(count) {
-    const int thread = static_cast<int>(threadIdx.x);
-    for (int i = thread; i < kChunkValues; i += kCodecThreads) shared->delta[i] = 0;
-    if (thread == 0) shared->is_bad = 0;
-    __syncthreads();
-    Unpack(encoded + int64_t{blockIdx.x} * static_cast<int64_t>(TopKChunkLayout(kCodecChunk).bytes),
-           shared);
-    __syncthreads();
-  }
-
-  __device__ bool Read(int i, const float (&)[4], float (&delta)[4], bool (&is_sent)[4]) const {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      delta[j] = shared_->delta[i + j];
-      is_sent[j] = delta[j] != 0;
-    }
-    return shared_->is_bad == 0;
-  }
-
- private:
-  __device__ static bool IsScale(unsigned bits) {
-    return bits == 0 || (bits >= kSmallestScaleBits && bits <= kLargestScaleBits);
-  }
-
-  // Thread p has place p. Some threads leave a barrier between the places and their order.
-  __device__ void Unpack(const uint8_t* bytes, Shared* shared) {
-    const int place = static_cast<int>(threadIdx.x);
-    const TopKChunkLayout layout(static_cast<size_t>(count_));
-    const int blocks = static_cast<int>(layout.blocks);
-    const auto small = static_cast<unsigned>(bytes[0] | bytes[1] << 8);
-    const auto large = static_cast<unsigned>(bytes[2] | bytes[3] << 8);
-    const uint8_t* const places = bytes + layout.places_offset;
-    const uint8_t* const entries = bytes + layout.entries_offset;
-    const int place_bytes = static_cast<int>(layout.entries_offset - layout.places_offset);
-    int below = 0;
-    int all = 0;
-    for (int i = 0; i < place_bytes; ++i) {
-      const int set = __popc(places[i]);
-      all += set;
-      if (i < place / 8) below += set;
-    }
-    const bool has_place = place < 8 * place_bytes && (places[place / 8] >> (place % 8) & 1) != 0;
-    bool is_bad = !IsScale(small) || !IsScale(large) || all > blocks;
-    int index = -1;
-    int rank = 0;
-    unsigned code = 0;
-    if (has_place && all <= blocks) {
-      rank = below + __popc(places[place / 8] & ((1U << (place % 8)) - 1U));
-      const unsigned entry = entries[rank];
-      code = entry >> kTopKPlaceBits;
-      index = (place - rank) * kBlockValues + static_cast<int>(entry & kTopKPlaceMask);
-      shared->index[rank] = static_cast<short>(index);
-    } else if (place >= all && place < blocks && entries[place] != 0) {
-      is_bad = true;
-    }
-    // More places than threads there are never: 2 kTopK of them at most.
-    static_assert(2 * kMost <= kCodecThreads);
-    __syncthreads();
-    if (index >= 0) {
-      const unsigned scale = (code & kTopKLarge) != 0 ? large : small;
-      const bool ascends = rank == 0 || shared->index[rank - 1] < index;
-      if (index >= count_ || !ascends || scale == 0) {
-        is_bad = true;
-      } else {
-        const float level = Bf16ToFloat(static_cast<uint16_t>(scale));
-        shared->delta[index] = (code & kTopKNegative) != 0 ? -level : level;
-      }
-    }
-    if (is_bad) shared->is_bad = 1;
-  }
-
-  const Shared* shared_;
-  int count_;
-};
-
 // --- Kernels -------------------------------------------------------------------------------------
 
 struct LocalChunk {
@@ -372,8 +286,6 @@ void LaunchMerge(DeviceCodec codec, const MergeJob& job, cudaStream_t stream) {
       return LaunchChunks<const MergeJob>(MergeChunk<BlockReader<E2m1Format>>, job, stream);
     case DeviceCodec::kLm2:
       return LaunchChunks<const MergeJob>(MergeChunk<BlockReader<Lm2Format>>, job, stream);
-    case DeviceCodec::kTopK2:
-      return LaunchChunks<const MergeJob>(MergeChunk<TopKReader>, job, stream);
   }
 }
 
@@ -397,8 +309,6 @@ void LaunchFold(DeviceCodec codec, const FoldJob& job, cudaStream_t stream) {
       return LaunchChunks<const FoldJob>(FoldChunk<BlockReader<E2m1Format>>, job, stream);
     case DeviceCodec::kLm2:
       return LaunchChunks<const FoldJob>(FoldChunk<BlockReader<Lm2Format>>, job, stream);
-    case DeviceCodec::kTopK2:
-      return LaunchChunks<const FoldJob>(FoldChunk<TopKReader>, job, stream);
   }
 }
 

@@ -190,9 +190,6 @@ struct ChunkInput {
 
 __device__ inline int BlocksOf(int values) { return (values + kBlockValues - 1) / kBlockValues; }
 
-// TOPK2, in codec_topk.cu.
-void LaunchEncodeTopK(const EncodeJob& job, cudaStream_t stream);
-
 }  // namespace causeway::worker::cuda
 
 #endif  // CAUSEWAY_WORKER_BACKEND_CUDA_SYNC_CODEC_DEVICE_CUH_

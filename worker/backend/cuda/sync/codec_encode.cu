@@ -251,9 +251,6 @@ void LaunchEncode(DeviceCodec codec, const EncodeJob& job, cudaStream_t stream) 
     case DeviceCodec::kLm2:
       LaunchChunks<BlockCoder<Lm2Format>>(job, stream);
       break;
-    case DeviceCodec::kTopK2:
-      LaunchEncodeTopK(job, stream);
-      break;
   }
   Launch(ExplainRefusal, dim3(1), dim3(kWarpSize), 0, stream, job, codec == DeviceCodec::kFp32);
 }

@@ -25,8 +25,6 @@ absl::StatusOr<DeviceCodec> FindDeviceCodec(v1::Codec id) {
       return DeviceCodec::kE2m1;
     case v1::LM2:
       return DeviceCodec::kLm2;
-    case v1::TOPK2:
-      return DeviceCodec::kTopK2;
     default:
       return absl::InvalidArgumentError(
           absl::StrCat("devices have no codec ", static_cast<int>(id)));
