@@ -11,12 +11,11 @@ inline constexpr Command kCommands[] = {
      .about = "Starts a run and serves its workers until it is stopped (SIGTERM). If FOLDER holds "
               "a run, it goes on where it was, whatever ended the former coordinator; --config may "
               "be left out then.",
-     .flags =
-         "run_dir config preset initial listen address_file http http_address_file "
-         "exit_when_finished exit_when_drained durability deltas_in back_to_snapshots memory_mb "
-         "retain_deltas snapshot_every_rounds congestion_control max_requests_per_second "
-         "max_connections max_connections_per_address max_connection_age refused_identities "
-         "tls_crl_dir @credentials"},
+     .flags = "run_dir config preset initial listen address_file http http_address_file "
+              "exit_when_finished exit_when_drained durability memory_mb "
+              "retain_deltas snapshot_every_rounds congestion_control max_requests_per_second "
+              "max_connections max_connections_per_address max_connection_age refused_identities "
+              "tls_crl_dir @credentials"},
     {.usage = "serve --etcd=HOST:PORT,... --run_dir=FOLDER --config=FILE",
      .about = "Shares the run with coordinators of other machines: one leads, the others follow it "
               "until they lead. --config names the run.",
@@ -32,7 +31,7 @@ inline constexpr Command kCommands[] = {
      .about = "Keeps a copy of the run in FOLDER as it grows, and goes on where it was when it "
               "starts again. With TLS it has an operator's certificate or token. Once the "
               "coordinator is gone for good, `serve --run_dir=FOLDER` takes its place.",
-     .flags = "run_dir of standby_name durability retain_deltas deltas_in http http_address_file "
+     .flags = "run_dir of standby_name durability retain_deltas http http_address_file "
               "tls_server_name @credentials"},
     {.usage = "check-config --config=FILE",
      .about = "Prints the complete configuration, and warnings on standard error.",

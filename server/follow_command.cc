@@ -29,28 +29,6 @@ namespace {
 
 constexpr absl::Duration kStopPoll = absl::Milliseconds(200);
 constexpr absl::Duration kFollowingLineEvery = absl::Seconds(5);
-constexpr absl::Duration kNextTry = absl::Seconds(1);
-
-// Puts the folder aside once the coordinator at `of` answers: until then it may be the best there
-// is. CANCELLED: `stop_requested` said so first.
-absl::Status MakeWay(const std::string& folder, const std::string& name, const std::string& of,
-                     const ChannelSecurity& security, const absl::Status& lost, StandbyNotes& notes,
-                     const std::function<bool(absl::Duration)>& stop_requested) {
-  std::string said;
-  for (;;) {
-    const absl::Status heard = CheckLeaderAnswers(folder, name, of, security);
-    if (heard.ok()) {
-      return PutAside(*FileSystem::Real(), folder, "has lost deltas that were in memory");
-    }
-    if (!IsRetryable(heard)) return heard;
-    const std::string line = absl::StrCat(lost.message(), ". No answer from the coordinator at ",
-                                          of, ", trying on: ", heard.message());
-    notes.Doing(line);
-    if (line != said) Log().warn("{}", line);
-    said = line;
-    if (stop_requested(kNextTry)) return absl::CancelledError("stopped before it followed");
-  }
-}
 
 }  // namespace
 
@@ -69,8 +47,6 @@ absl::Status FollowCommand(const FollowFlags& flags,
   std::string name = absl::GetFlag(FLAGS_standby_name);
   if (name.empty()) name = MachineName();
   RETURN_IF_ERROR(CheckName("--standby_name", name));
-  ASSIGN_OR_RETURN(const RunDirectoryStore::Options store,
-                   StoreOptionsFromFlags(flags.run_dir, /*shared=*/false, /*follows=*/true));
   ASSIGN_OR_RETURN(const ChannelSecurity security,
                    MakeChannelSecurity(flags.security, of, Clock::Real()->Now()));
   for (const std::string& warning : security.warnings) Log().warn("{}", warning);
@@ -81,40 +57,29 @@ absl::Status FollowCommand(const FollowFlags& flags,
   ASSIGN_OR_RETURN(const auto http,
                    ServeStandbyHttp(std::move(port), flags.http_address_file, notes, flags.run_dir,
                                     {{"tls_cert", flags.security.cert_file}}));
-  FreeMemoryOfFormer(*FileSystem::Real(), flags.run_dir);
-  const auto start = [&] {
-    return Following::Start(*FileSystem::Real(), flags.run_dir, store, name, of, security, notes);
-  };
-  absl::StatusOr<std::unique_ptr<Following>> following = start();
-  if (absl::IsAborted(following.status())) {
-    const absl::Status way =
-        MakeWay(flags.run_dir, name, of, security, following.status(), notes, stop_requested);
-    if (absl::IsCancelled(way)) return absl::OkStatus();
-    RETURN_IF_ERROR(way);
-    following = start();
-  }
-  RETURN_IF_ERROR(following.status());
-  int64_t shown = (*following)->commits();
+  ASSIGN_OR_RETURN(const std::unique_ptr<Following> following,
+                   Following::Start(*FileSystem::Real(), flags.run_dir, StoreOptionsFromFlags(),
+                                    name, of, security, notes));
+  int64_t shown = following->commits();
   absl::Duration next_line = Clock::Real()->Monotonic() + kFollowingLineEvery;
-  while (!(*following)->ended()) {
+  while (!following->ended()) {
     if (stop_requested(kStopPoll)) {
       Log().info("stopping on a signal");
       break;
     }
     if (Clock::Real()->Monotonic() < next_line) continue;
     next_line = Clock::Real()->Monotonic() + kFollowingLineEvery;
-    const int64_t commits = (*following)->commits();
+    const int64_t commits = following->commits();
     if (commits != shown) Log().info("has commit {}", commits);
     shown = commits;
   }
-  const absl::Status result = (*following)->Stop();
-  refused = !(*following)->has_followed();
+  const absl::Status result = following->Stop();
+  refused = !following->has_followed();
   if (result.ok()) {
-    (*following)->Rest();
     Log().info(
         "{} has commit {}; serve it in place of the coordinator only once that is gone: "
         "causeway-coordinator serve --run_dir={}",
-        flags.run_dir, (*following)->commits(), flags.run_dir);
+        flags.run_dir, following->commits(), flags.run_dir);
   }
   return result;
 }

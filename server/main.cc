@@ -52,7 +52,6 @@
 #include "server/serve_http.h"
 #include "server/service/coordinator_server.h"
 #include "server/shared_run.h"
-#include "server/standby/delta_places.h"
 #include "server/standby/replicated_store.h"
 #include "server/standby/standby_notes.h"
 #include "server/standby/standbys.h"
@@ -159,12 +158,12 @@ CertificateFiles CertificatesFromFlags() {
 
 // Until a signal, the end of the run, or a failure.
 absl::Status ServeUntilStopped(Coordinator& coordinator, CurveKeeper& curves, Standbys& standbys,
-                               DeltaPlaces& places, StopSignal& stop_signal) {
+                               StopSignal& stop_signal) {
   Clock& clock = *Clock::Real();
   std::string last_line;
   absl::Duration next_line = clock.Monotonic() + kRunLineInterval;
   for (;;) {
-    if (stop_signal.Wait(places.copies() ? absl::ZeroDuration() : kPoll)) {
+    if (stop_signal.Wait(kPoll)) {
       Log().info("stopping on a signal; another one ends the process at once");
       return absl::OkStatus();
     }
@@ -177,7 +176,6 @@ absl::Status ServeUntilStopped(Coordinator& coordinator, CurveKeeper& curves, St
     }
     curves.Tick();
     standbys.Tick();
-    places.Tick();
     if (clock.Monotonic() < next_line) continue;
     next_line = clock.Monotonic() + kRunLineInterval;
     const v1::RunStatus status = coordinator.GetStatus();
@@ -220,8 +218,7 @@ absl::StatusOr<ServeFlags> CheckServeFlags(FileSystem& file_system) {
   }
   RETURN_IF_ERROR(Annotate(CheckAddress(flags.listen, /*allow_any_port=*/true), "--listen"));
   ASSIGN_OR_RETURN(flags.parent, CheckParentOptions(ParentFromFlags(), flags.given, flags.listen));
-  const bool shared = absl::GetFlag(FLAGS_etcd) != "";
-  ASSIGN_OR_RETURN(flags.store, StoreOptionsFromFlags(flags.run_dir, shared, /*follows=*/false));
+  flags.store = StoreOptionsFromFlags();
   if (absl::GetFlag(FLAGS_snapshot_every_rounds) < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("--snapshot_every_rounds must be 1 or more; it is ",
@@ -235,10 +232,6 @@ absl::StatusOr<ServeFlags> CheckServeFlags(FileSystem& file_system) {
   if (flags.given.has_config()) RETURN_IF_ERROR(CheckGivenRun(file_system, flags.given));
   ASSIGN_OR_RETURN(flags.shared, SharedRunFromFlags(file_system, flags.given, flags.parent,
                                                     flags.listen, flags.store));
-  if (flags.store.back_to_snapshots && !flags.parent.address.empty()) {
-    return absl::InvalidArgumentError(
-        "--back_to_snapshots: a region cannot go back behind the others of its run");
-  }
   return flags;
 }
 
@@ -364,9 +357,8 @@ int ServeRun(ServeFlags flags, Standbys& standbys, std::unique_ptr<Leading> lead
     status = WriteFileAtomically(file_system, address_file, absl::string_view(bound));
   }
   if (status.ok() && parent != nullptr) status = parent->Start(**coordinator);
-  DeltaPlaces places(run->store->blobs(), standbys);
   if (status.ok()) {
-    status = ServeUntilStopped(**coordinator, curves, standbys, places, stop_signal);
+    status = ServeUntilStopped(**coordinator, curves, standbys, stop_signal);
   }
   stopping = true;
   if (parent != nullptr) StopUnderParent(**coordinator, *parent);
@@ -377,7 +369,6 @@ int ServeRun(ServeFlags flags, Standbys& standbys, std::unique_ptr<Leading> lead
   curves.Save();
   leading = nullptr;  // Another one may lead.
   if (status.ok()) status = shut_down;
-  if (status.ok()) BringToDisk(run->store->blobs());
   event_history.Record("coordinator_stopped",
                        status.ok()
                            ? "the coordinator has stopped"

@@ -2,16 +2,11 @@
 #ifndef CAUSEWAY_SERVER_STORE_FLAGS_H_
 #define CAUSEWAY_SERVER_STORE_FLAGS_H_
 
-#include <string>
-
-#include "absl/status/statusor.h"
 #include "server/store/run_directory_store.h"
 
 namespace causeway::server {
 
-// `shared`: serve --etcd; `follows`: follow. INVALID_ARGUMENT says what does not go together.
-absl::StatusOr<RunDirectoryStore::Options> StoreOptionsFromFlags(const std::string& run_dir,
-                                                                 bool shared, bool follows);
+RunDirectoryStore::Options StoreOptionsFromFlags();
 // --durability=replicated.
 bool IsReplicatedByFlag();
 

@@ -400,20 +400,15 @@ std::string PlanText(const PlanRequest& request, const Plan& plan,
       &text,
       "the coordinator's disk holds at most %s; after a death it serves again within %.3g s\n",
       ShortBytes(plan.disk_bytes), plan.recovery_seconds);
-  absl::StrAppendFormat(
-      &text,
-      "with a standby and --deltas_in: %s/s to each one's disk, and %s of memory for deltas\n",
-      ShortBytes(plan.disk_bytes_per_s_without_deltas), ShortBytes(plan.delta_memory_bytes));
   absl::StrAppend(&text, SlackText(request, plan));
   if (cost.days > 0) {
     const Moved moved = MovedIn(request, plan, cost.days);
     absl::StrAppendFormat(
         &text,
         "\nin %.4g days a worker sends %s and receives %s;\nthe coordinator sends %s and writes %s "
-        "to its disk; with --deltas_in %s\n",
+        "to its disk\n",
         cost.days, ShortBytes(moved.worker_up), ShortBytes(moved.worker_down),
-        ShortBytes(moved.coordinator_out), ShortBytes(moved.disk),
-        ShortBytes(plan.disk_bytes_per_s_without_deltas * cost.days * 86400));
+        ShortBytes(moved.coordinator_out), ShortBytes(moved.disk));
     if (cost.egress_per_tb > 0) {
       absl::StrAppendFormat(
           &text, "at %.4g per TB sent: %.0f for a worker, %.0f for the coordinator, %.0f in all\n",
@@ -499,8 +494,6 @@ json PlanJson(const PlanRequest& request, const Plan& plan,
           {"merge_busy", plan.expected.merge_busy},
           {"disk_bytes_per_s", plan.disk_bytes_per_s},
           {"disk_bytes", plan.disk_bytes},
-          {"disk_bytes_per_s_without_deltas", plan.disk_bytes_per_s_without_deltas},
-          {"delta_memory_bytes", plan.delta_memory_bytes},
           {"recovery_seconds", plan.recovery_seconds},
           {"cost", costs},
           {"worker_state_bytes", plan.worker_state_bytes},

@@ -226,9 +226,6 @@ absl::StatusOr<Plan> Describe(const PlanRequest& request, const Candidate& candi
   // The last two snapshots of every fragment and what came since the older one (docs/formats.md).
   const double round_bytes = (workers * up + down) / 8;  // Per value.
   plan.disk_bytes = request.values * 2 * (kStateBytes + snapshot_rounds * round_bytes);
-  plan.disk_bytes_per_s_without_deltas =
-      request.values * (down / 8 + kStateBytes / snapshot_rounds) / seconds;
-  plan.delta_memory_bytes = request.values * 2 * snapshot_rounds * workers * up / 8;
   plan.recovery_seconds =
       request.values *
       ((kStateBytes + snapshot_rounds * round_bytes) / request.disk_bytes_per_s +

@@ -70,10 +70,6 @@ struct Plan {
   double coordinator_bit_per_s = 0;  // The busier direction of its link, mean.
   double disk_bytes_per_s = 0;       // Deltas, answers, snapshots.
   double disk_bytes = 0;             // At most: snapshots, deltas, answers.
-  // With a standby, and deltas in the memory of both (--deltas_in): answers and snapshots, to the
-  // disk of each; and at most, the memory of each for deltas.
-  double disk_bytes_per_s_without_deltas = 0;
-  double delta_memory_bytes = 0;
   // From a coordinator's start until it serves again, at most: its snapshots are read, and
   // what came since is read and merged again.
   double recovery_seconds = 0;

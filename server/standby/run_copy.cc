@@ -69,7 +69,7 @@ absl::Status RunCopy::TakePart(const v1::FilePart& part) {
   const auto bytes = static_cast<int64_t>(part.data().size());
   if (part.offset() == 0) {
     // A run has begun here, or its file is no trace of one.
-    path_ = is_initial ? Path(file) : store_.blobs().NewPath(file, part.file_bytes());
+    path_ = is_initial ? Path(file) : store_.blobs().Path(file);
     ASSIGN_OR_RETURN(writer_, store_.file_system().Create(path_ + ".tmp"));
     file_ = file;
     written_ = 0;

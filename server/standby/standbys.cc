@@ -85,13 +85,6 @@ void Standbys::Require(std::set<std::string> names, bool alone) {
   NoteStep();
 }
 
-bool Standbys::Alone() const {
-  absl::MutexLock lock(&mutex_);
-  if (by_names_) return alone_;
-  return std::ranges::none_of(streams_, [&](const auto& item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(
-                                            mutex_) { return IsNear(item.second); });
-}
-
 bool Standbys::IsNear(const Copy& copy) const {
   return copy.commits + kCommitsOnTheirWay >= std::max(waited_for_, begin_);
 }

@@ -68,8 +68,6 @@ class Standbys {
 
   // Whether somebody waits for a copy, and has for `patience`.
   bool missing() const;
-  // Whether no copy that follows is known to have everything.
-  bool Alone() const;
   // The furthest commit that was ever waited for, Begin's included: all that was told is in it.
   int64_t furthest() const;
 

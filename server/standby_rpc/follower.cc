@@ -9,24 +9,6 @@
 
 namespace causeway::server {
 
-absl::StatusOr<std::string> AskForRun(const std::shared_ptr<grpc::Channel>& channel,
-                                      const std::string& name, absl::Duration timeout) {
-  const auto stub = v1::Standby::NewStub(channel);
-  grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
-  const auto stream = stub->Follow(&context);
-  v1::FollowRequest request;
-  request.set_wire_version(kWireVersion);
-  request.set_name(name);
-  stream->Write(request);
-  v1::FollowResponse response;
-  const bool answered = stream->Read(&response);
-  if (answered) context.TryCancel();
-  const absl::Status ended = FromGrpcStatus(stream->Finish());
-  if (answered && response.has_header()) return response.header().run_id();
-  return ended.ok() ? absl::UnavailableError("the coordinator has ended the stream") : ended;
-}
-
 absl::Status Follower::Run() {
   std::string last_line;
   for (;;) {

@@ -11,7 +11,6 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "causeway/v1/standby.grpc.pb.h"
@@ -20,11 +19,6 @@
 #include "server/standby/standby_notes.h"
 
 namespace causeway::server {
-
-// Asks the coordinator that `channel` goes to which run it serves, as one that has nothing of it.
-// DEADLINE_EXCEEDED after `timeout`; errors of the call.
-absl::StatusOr<std::string> AskForRun(const std::shared_ptr<grpc::Channel>& channel,
-                                      const std::string& name, absl::Duration timeout);
 
 class Follower {
  public:

@@ -22,23 +22,13 @@ namespace causeway::server {
 // The name of this machine, in the letters that a name may have.
 std::string MachineName();
 
-// Renames a folder that cannot follow to FOLDER.former-N, and frees the memory that its deltas were
-// in. `why`: in words, for a line.
+// Renames a folder that cannot follow to FOLDER.former-N. `why`: in words, for a line.
 absl::Status PutAside(FileSystem& file_system, absl::string_view folder, absl::string_view why);
-
-// Frees what a PutAside of that folder that was cut short has left in memory.
-void FreeMemoryOfFormer(FileSystem& file_system, absl::string_view folder);
-
-// OK if the coordinator at `address` answers as one of the folder's run: what the folder has lost
-// is there. Before a folder is put aside for a new copy. An error that IsRetryable: no answer yet.
-absl::Status CheckLeaderAnswers(const std::string& folder, const std::string& name,
-                                const std::string& address, const ChannelSecurity& security);
 
 class Following {
  public:
-  // Opens the folder, makes it a copy and follows `address` under `name`. Errors of the folder;
-  // ABORTED: it has lost deltas (RunDirectoryStore::Recover), and is to be put aside. `notes`
-  // outlive the result.
+  // Opens the folder, makes it a copy and follows `address` under `name`. Errors of the folder.
+  // `notes` outlive the result.
   static absl::StatusOr<std::unique_ptr<Following>> Start(
       FileSystem& file_system, const std::string& folder, const RunDirectoryStore::Options& options,
       const std::string& name, const std::string& address, const ChannelSecurity& security,
@@ -51,8 +41,6 @@ class Following {
   bool ended() const { return ended_; }
   // Ends it; the folder is free once the object is gone. Result of Follower::Run.
   absl::Status Stop();
-  // After Stop, when nobody is going to serve the folder at once: BringToDisk.
-  void Rest();
   bool has_followed() const { return follower_.has_followed(); }
   int64_t commits() { return store_->Position().commits; }
 

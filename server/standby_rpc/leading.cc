@@ -72,24 +72,13 @@ absl::Status CheckCluster(const Leading::Options& options, const std::string& cl
                    path));
 }
 
-// OK if the folder has every delta that its rows name; ABORTED if it has lost some with the memory
-// that they were in.
-absl::Status CheckDeltas(const Leading::Options& options) {
-  if (!options.file_system->Exists(JoinPath(options.folder, kDeltasInFile))) {
-    return absl::OkStatus();
-  }
-  ASSIGN_OR_RETURN(const std::unique_ptr<RunDirectoryStore> store,
-                   RunDirectoryStore::Open(*options.file_system, options.folder, options.store));
-  return store->Recover().status();
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Leading>> Leading::StandBy(
     const Options& options, Standbys& standbys,
     const std::function<bool(absl::Duration)>& stop_requested, bool& refused) {
   refused = true;
-  FreeMemoryOfFormer(*options.file_system, options.folder);
+  RETURN_IF_ERROR(CheckRunFolder(*options.file_system, options.folder));
   for (;;) {
     ASSIGN_OR_RETURN(const std::string name,
                      CopyName(*options.file_system, options.folder, options.name));
@@ -137,9 +126,6 @@ absl::Status Leading::Wait(const Options& options, const std::string& name,
                                      ? absl::InfiniteDuration()
                                      : Clock::Real()->Monotonic() + kFirstAnswer;
   bool answered = false;
-  absl::Status whole = CheckDeltas(options);
-  bool checked = true;  // As long as it does not follow: that reads the whole folder.
-  if (!whole.ok() && !absl::IsAborted(whole)) return whole;
   do {
     const absl::StatusOr<RegistryView> view = registry_->Read();
     if (!view.ok()) {
@@ -169,24 +155,9 @@ absl::Status Leading::Wait(const Options& options, const std::string& name,
       if (following == nullptr || address != view->address) {
         following = nullptr;
         address = view->address;
-        if (!whole.ok()) {
-          // Its lease may outlast it: without it this folder would be the best there is.
-          const absl::Status heard =
-              CheckLeaderAnswers(options.folder, name, address, options.security);
-          if (heard.ok()) return absl::AbortedError("has lost deltas that were in memory");
-          if (!IsRetryable(heard)) return heard;
-          say(absl::StrCat(whole.message(), ". It waits for ", view->leader, " at ", address,
-                           ", which does not answer: ", heard.message()));
-          continue;
-        }
-        auto started = Following::Start(*options.file_system, options.folder, options.store, name,
-                                        address, options.security, *options.notes);
-        if (absl::IsAborted(started.status())) {
-          whole = started.status();  // Memory has gone while it followed: as above.
-          continue;
-        }
-        ASSIGN_OR_RETURN(following, std::move(started));
-        checked = false;  // Memory may go while it follows.
+        ASSIGN_OR_RETURN(following,
+                         Following::Start(*options.file_system, options.folder, options.store, name,
+                                          address, options.security, *options.notes));
         refused = false;
         say(absl::StrCat(view->leader, " at ", address, " leads: ", name, " follows it"));
       }
@@ -200,13 +171,6 @@ absl::Status Leading::Wait(const Options& options, const std::string& name,
                        " may lead. Start one of them; until then it waits"));
       continue;
     }
-    if (!std::exchange(checked, true)) whole = CheckDeltas(options);
-    if (!whole.ok() && !absl::IsAborted(whole)) return whole;
-    if (!whole.ok()) {
-      say(absl::StrCat("nobody leads, and ", name, " cannot: ", whole.message(),
-                       ". It waits for another machine of ", absl::StrJoin(view->in_sync, ", ")));
-      continue;
-    }
     const absl::Status taken = leadership_.Take();
     if (taken.ok()) {
       options.notes->SetLeads();
@@ -214,7 +178,6 @@ absl::Status Leading::Wait(const Options& options, const std::string& name,
     }
     say(absl::StrCat(taken.message(), "; trying on"));
   } while (!stop_requested(kTry));
-  if (following != nullptr && following->Stop().ok()) following->Rest();
   return absl::CancelledError("stopped before it led");
 }
 

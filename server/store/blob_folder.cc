@@ -6,7 +6,6 @@
 #include <optional>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -19,7 +18,6 @@
 #include "common/base/status_macros.h"
 #include "common/params/run_config.h"
 #include "common/telemetry/log.h"
-#include "server/store/memory_owner.h"
 
 namespace causeway::server {
 namespace {
@@ -33,8 +31,6 @@ constexpr uint32_t kVersion = 1;
 constexpr char kObject[] = "object";
 constexpr size_t kCommitDigits = 12;
 constexpr char kDeltas[] = "deltas";
-// Left free in memory.
-constexpr uint64_t kSpareMemory = uint64_t{64} << 20;
 constexpr int64_t kLeastSpareBytes = int64_t{1} << 20;
 // Bound of all together: fragments are saved in bursts, each of which frees former ones.
 constexpr int64_t kMostSpareBytes = int64_t{1} << 30;
@@ -128,101 +124,9 @@ absl::StatusOr<FloatBuffer> Floats(const NamedBytes& array, const std::string& p
 
 absl::Status BlobFolder::CreateFolders() {
   for (const char* name : kBlobFolders) {
-    RETURN_IF_ERROR(file_system_.CreateFolders(OnDisk(name)));
+    RETURN_IF_ERROR(file_system_.CreateFolders(Path(name)));
   }
   return file_system_.SyncFolder(folder_);
-}
-
-absl::Status BlobFolder::FindMemory() {
-  const absl::StatusOr<std::string> line = file_system_.ReadFile(OnDisk(kDeltasInFile));
-  if (absl::IsNotFound(line.status())) return absl::OkStatus();
-  RETURN_IF_ERROR(line.status());
-  memory_ = std::string(absl::StripAsciiWhitespace(*line));
-  if (!memory_.empty() && memory_.front() == '/') return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(OnDisk(kDeltasInFile), " should name a folder, as /dev/",
-                                          "shm/causeway/NAME; it has \"", memory_,
-                                          "\": see Repair in docs/formats.md"));
-}
-
-absl::Status BlobFolder::UseMemory(const std::string& folder) {
-  RETURN_IF_ERROR(file_system_.CreateFolders(JoinPath(folder, kDeltas)));
-  RETURN_IF_ERROR(ClaimMemory(file_system_, folder_, folder));
-  if (folder == memory_) return absl::OkStatus();
-  RETURN_IF_ERROR(
-      WriteFileAtomically(file_system_, OnDisk(kDeltasInFile), absl::string_view(folder + "\n")));
-  memory_ = folder;
-  return absl::OkStatus();
-}
-
-absl::StatusOr<bool> BlobFolder::CopyToDisk(int64_t most_bytes) {
-  if (memory_.empty() || !file_system_.IsFolder(InMemory(kDeltas))) return true;
-  const bool nothing_comes = writing_ == 0;
-  ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system_.List(InMemory(kDeltas)));
-  int64_t copied = 0;
-  for (const std::string& name : names) {
-    const std::string file = JoinPath(kDeltas, name);
-    if (absl::EndsWith(name, ".tmp") || file_system_.Exists(OnDisk(file))) continue;
-    if (copied >= most_bytes || (copied > 0 && writing_ > 0)) return false;
-    const absl::StatusOr<std::string> content = file_system_.ReadFile(InMemory(file));
-    if (absl::IsNotFound(content.status())) continue;  // It went meanwhile.
-    RETURN_IF_ERROR(content.status());
-    ASSIGN_OR_RETURN(const uint64_t free, file_system_.FreeBytes(folder_));
-    if (free < content->size() + spare_bytes_) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          folder_, " has ", free, " bytes free; a delta in memory has ", content->size(), ", and ",
-          spare_bytes_.load(), " are kept for rounds, snapshots and the database: make room"));
-    }
-    RETURN_IF_ERROR(WriteFileAtomically(file_system_, OnDisk(file), absl::string_view(*content)));
-    copied += static_cast<int64_t>(content->size());
-    if (!file_system_.Exists(InMemory(file))) file_system_.Remove(OnDisk(file)).IgnoreError();
-  }
-  // Names that an earlier call gave without an end.
-  RETURN_IF_ERROR(file_system_.SyncFolder(OnDisk(kDeltas)));
-  return nothing_comes;
-}
-
-absl::Status BlobFolder::DropMemory() {
-  if (memory_.empty()) return absl::OkStatus();
-  new_in_memory_ = false;
-  const std::string deltas = JoinPath(memory_, kDeltas);
-  // The memory first: nothing names it once the file below is gone.
-  if (file_system_.IsFolder(deltas)) {
-    ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system_.List(deltas));
-    for (const std::string& name : names) {
-      RETURN_IF_ERROR(file_system_.Remove(JoinPath(deltas, name)));
-    }
-    RETURN_IF_ERROR(file_system_.Remove(deltas));
-  }
-  const std::string owner = JoinPath(memory_, kOwnerFile);
-  if (file_system_.Exists(owner)) RETURN_IF_ERROR(file_system_.Remove(owner));
-  if (file_system_.IsFolder(memory_)) RETURN_IF_ERROR(file_system_.Remove(memory_));
-  memory_.clear();
-  if (!file_system_.Exists(OnDisk(kDeltasInFile))) return absl::OkStatus();
-  RETURN_IF_ERROR(file_system_.Remove(OnDisk(kDeltasInFile)));
-  return file_system_.SyncFolder(folder_);
-}
-
-bool BlobFolder::MayBeInMemory(absl::string_view file) const {
-  return !memory_.empty() && absl::ConsumePrefix(&file, kDeltas) && absl::StartsWith(file, "/");
-}
-
-std::string BlobFolder::Path(const std::string& file) const {
-  if (MayBeInMemory(file) && file_system_.Exists(InMemory(file))) return InMemory(file);
-  return OnDisk(file);
-}
-
-std::string BlobFolder::NewPath(const std::string& file, int64_t bytes) {
-  if (!new_in_memory_ || !MayBeInMemory(file)) return OnDisk(file);
-  const absl::StatusOr<uint64_t> free = file_system_.FreeBytes(memory_);
-  if (free.ok() && *free >= kSpareMemory && *free - kSpareMemory >= static_cast<uint64_t>(bytes)) {
-    said_full_ = false;
-    return InMemory(file);
-  }
-  if (!said_full_.exchange(true)) {
-    Log().warn("{} has {} bytes free: deltas are written to the disk until it has more", memory_,
-               free.value_or(0));
-  }
-  return OnDisk(file);
 }
 
 absl::StatusOr<BlobRef> BlobFolder::Write(const char* blob_folder, const std::string& name,
@@ -230,9 +134,7 @@ absl::StatusOr<BlobRef> BlobFolder::Write(const char* blob_folder, const std::st
                                           std::span<const NamedBytes> arrays) {
   const BlobRef blob = {.file = JoinPath(blob_folder, name),
                         .bytes = static_cast<int64_t>(ArrayFileBytes(metadata, arrays))};
-  ++writing_;  // Before it is decided where.
-  const absl::Cleanup ended = [this] { --writing_; };
-  const std::string path = NewPath(blob.file, blob.bytes);
+  const std::string path = Path(blob.file);
   absl::Status written = WriteAt(path, blob, kind, metadata, arrays);
   if (absl::IsResourceExhausted(written) && DropSpares()) {
     written = WriteAt(path, blob, kind, metadata, arrays);
@@ -246,9 +148,7 @@ absl::Status BlobFolder::WriteAt(const std::string& path, const BlobRef& blob,
                                  std::span<const NamedBytes> arrays) {
   const std::string temporary = path + ".tmp";
   const absl::Status written = [&]() -> absl::Status {
-    ASSIGN_OR_RETURN(
-        const std::unique_ptr<WritableFile> file,
-        path == OnDisk(blob.file) ? Open(temporary, blob.bytes) : file_system_.Create(temporary));
+    ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, Open(temporary, blob.bytes));
     RETURN_IF_ERROR(WriteArrays(*file, kind, kVersion, metadata, arrays));
     CrashPoint("before_blob_sync");
     RETURN_IF_ERROR(SyncFailure(file->Sync()));
@@ -301,12 +201,8 @@ absl::StatusOr<BlobRef> BlobFolder::WriteSnapshot(const FragmentView& fragment, 
 
 absl::StatusOr<ArrayFile> BlobFolder::Read(const BlobRef& blob, const ArrayFileKind& kind,
                                            const json& expected) {
-  std::string path = Path(blob.file);
+  const std::string path = Path(blob.file);
   absl::StatusOr<ArrayFile> file = ArrayFile::ReadIntoMemory(file_system_, path, kind, kVersion);
-  if (absl::IsNotFound(file.status()) && Path(blob.file) != path) {  // It went meanwhile.
-    path = Path(blob.file);
-    file = ArrayFile::ReadIntoMemory(file_system_, path, kind, kVersion);
-  }
   if (!file.ok()) {
     const absl::StatusCode code = file.status().code();
     // Where it is missing: the row says that it is there.
@@ -372,17 +268,9 @@ absl::StatusOr<FragmentSnapshot> BlobFolder::ReadSnapshot(const StoredSnapshot& 
   return snapshot;
 }
 
-absl::StatusOr<uint64_t> BlobFolder::Find(const BlobRef& blob, std::string& path) {
-  path = Path(blob.file);
-  const absl::StatusOr<uint64_t> bytes = file_system_.FileSize(path);
-  if (!absl::IsNotFound(bytes.status())) return bytes;
-  path = Path(blob.file);
-  return file_system_.FileSize(path);
-}
-
 absl::Status BlobFolder::CheckPresent(const BlobRef& blob) {
-  std::string path;
-  const absl::StatusOr<uint64_t> bytes = Find(blob, path);
+  const std::string path = Path(blob.file);
+  const absl::StatusOr<uint64_t> bytes = file_system_.FileSize(path);
   if (absl::IsNotFound(bytes.status())) {
     return absl::DataLossError(absl::StrCat(path, " is missing: the database says that it has ",
                                             blob.bytes, " bytes; see Repair in docs/formats.md"));
@@ -409,7 +297,7 @@ absl::StatusOr<std::unique_ptr<WritableFile>> BlobFolder::Open(const std::string
   {
     absl::MutexLock lock(&mutex_);
     // A blob that is written once more takes its own file.
-    std::erase_if(spares_, [&](const BlobRef& one) { return OnDisk(one.file) == path; });
+    std::erase_if(spares_, [&](const BlobRef& one) { return Path(one.file) == path; });
     auto best = spares_.end();
     for (auto it = spares_.begin(); it != spares_.end(); ++it) {
       const bool fits = it->bytes <= bytes && it->bytes >= bytes / 2;
@@ -422,9 +310,9 @@ absl::StatusOr<std::unique_ptr<WritableFile>> BlobFolder::Open(const std::string
   }
   if (!spare.has_value()) return file_system_.Create(path);
   // A row may be wrong about a file that was damaged; another disk may be mounted below the folder.
-  const absl::StatusOr<uint64_t> size = file_system_.FileSize(OnDisk(spare->file));
+  const absl::StatusOr<uint64_t> size = file_system_.FileSize(Path(spare->file));
   if (!size.ok() || *size != static_cast<uint64_t>(spare->bytes) ||
-      !file_system_.Rename(OnDisk(spare->file), path).ok()) {
+      !file_system_.Rename(Path(spare->file), path).ok()) {
     Discard(spare->file);
     return file_system_.Create(path);
   }
@@ -435,8 +323,7 @@ absl::StatusOr<std::unique_ptr<WritableFile>> BlobFolder::Open(const std::string
 
 void BlobFolder::Remove(const BlobRef& blob) {
   const std::string spare = blob.file + ".tmp";
-  if (blob.bytes < kLeastSpareBytes || MayBeInMemory(blob.file) ||
-      !file_system_.Rename(OnDisk(blob.file), OnDisk(spare)).ok()) {
+  if (blob.bytes < kLeastSpareBytes || !file_system_.Rename(Path(blob.file), Path(spare)).ok()) {
     return Discard(blob.file);
   }
   std::vector<BlobRef> superfluous;
@@ -469,40 +356,26 @@ void BlobFolder::Discard(const std::string& file) {
 }
 
 absl::Status BlobFolder::RemoveFile(const std::string& file) {
-  absl::Status in_memory;
-  // In this order: CopyToDisk looks there once its copy is on the disk.
-  if (MayBeInMemory(file)) in_memory = file_system_.Remove(InMemory(file));
-  const absl::Status on_disk = file_system_.Remove(OnDisk(file));
-  if (!on_disk.ok() && !absl::IsNotFound(on_disk)) return on_disk;
-  return absl::IsNotFound(in_memory) ? absl::OkStatus() : in_memory;
-}
-
-absl::Status BlobFolder::ListFolder(const std::string& root, const char* folder,
-                                    std::set<std::string>& seen, std::vector<Entry>& entries) {
-  const std::string path = JoinPath(root, folder);
-  if (!file_system_.IsFolder(path)) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system_.List(path));
-  for (const std::string& name : names) {
-    if (file_system_.IsFolder(JoinPath(path, name))) continue;
-    const std::string file = JoinPath(folder, name);
-    if (!seen.insert(file).second) continue;
-    Entry& entry = entries.emplace_back();
-    entry.file = file;
-    absl::string_view whole = name;
-    const bool temporary = absl::ConsumeSuffix(&whole, ".tmp");
-    entry.commits = CommitsOfName(folder, whole);
-    entry.temporary = temporary && entry.commits >= 0;
-  }
-  return absl::OkStatus();
+  const absl::Status removed = file_system_.Remove(Path(file));
+  return absl::IsNotFound(removed) ? absl::OkStatus() : removed;
 }
 
 absl::StatusOr<std::vector<BlobFolder::Entry>> BlobFolder::List() {
   std::vector<Entry> entries;
-  std::set<std::string> seen;
   for (const char* folder : kBlobFolders) {
-    RETURN_IF_ERROR(ListFolder(folder_, folder, seen, entries));
+    const std::string path = Path(folder);
+    if (!file_system_.IsFolder(path)) continue;
+    ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system_.List(path));
+    for (const std::string& name : names) {
+      if (file_system_.IsFolder(JoinPath(path, name))) continue;
+      Entry& entry = entries.emplace_back();
+      entry.file = JoinPath(folder, name);
+      absl::string_view whole = name;
+      const bool temporary = absl::ConsumeSuffix(&whole, ".tmp");
+      entry.commits = CommitsOfName(folder, whole);
+      entry.temporary = temporary && entry.commits >= 0;
+    }
   }
-  if (!memory_.empty()) RETURN_IF_ERROR(ListFolder(memory_, kDeltas, seen, entries));
   return entries;
 }
 

@@ -30,7 +30,6 @@ struct Copy {
   int64_t commits = 0;
   std::string owner;  // Empty: nobody, from the beginning to the end.
   std::vector<std::string> orphans;
-  std::string lost;  // Which deltas went with the memory that they were in; empty: none.
 };
 
 // `owner`: before.
@@ -52,13 +51,8 @@ absl::StatusOr<Copy> ReadCopy(FileSystem& file_system, const std::string& folder
   if (owner.empty()) {
     ASSIGN_OR_RETURN(copy.owner, file_system.LockOwner(folder));
   }
-  const absl::Status checked = CheckBlobs(file_system, folder, traces, copy.content, copy.commits,
-                                          /*in_use=*/!copy.owner.empty(), copy.orphans);
-  if (absl::IsAborted(checked)) {
-    copy.lost = std::string(checked.message());
-  } else {
-    RETURN_IF_ERROR(checked);
-  }
+  RETURN_IF_ERROR(CheckBlobs(file_system, folder, traces, copy.content, copy.commits,
+                             /*in_use=*/!copy.owner.empty(), copy.orphans));
   return copy;
 }
 
@@ -269,7 +263,6 @@ absl::StatusOr<json> InspectRun(FileSystem& file_system, const std::string& fold
   return json{{"folder", folder},
               {"format_version", kRunFormatVersion},
               {"in_use_by", copy.owner},
-              {"lost", copy.lost},
               {"commits", copy.commits},
               {"run",
                {{"run_id", content.identity.run_id},
@@ -332,9 +325,6 @@ std::string InspectionText(const json& inspection) {
       absl::StrAppendFormat(&text, "  %d by %s: %s\n", Number(worker["count"]),
                             Text(worker["worker_id"]), Text(worker["draws"]));
     }
-  }
-  if (const std::string lost = Text(inspection["lost"]); !lost.empty()) {
-    absl::StrAppend(&text, lost, "\n");
   }
   for (const json& orphan : inspection["orphans"]) {
     absl::StrAppend(&text, "orphan ", Text(orphan), ": the next start removes it\n");

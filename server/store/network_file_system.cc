@@ -41,11 +41,4 @@ absl::string_view NetworkFileSystemOf(const std::string& path) {
   return statfs(path.c_str(), &facts) == 0 ? NetworkFileSystemName(facts.f_type) : "";
 }
 
-bool IsInMemory(const std::string& path) {
-  struct statfs facts {};
-  if (statfs(path.c_str(), &facts) != 0) return false;
-  const auto type = static_cast<uint32_t>(facts.f_type);
-  return type == 0x01021994 || type == 0x858458F6;
-}
-
 }  // namespace causeway::server

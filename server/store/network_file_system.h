@@ -1,5 +1,5 @@
-// Which kind of file system a path is on: one on which the lock of a run directory may hold on one
-// machine only, or one in memory.
+// Whether a path is on a file system on which the lock of a run directory may hold on one machine
+// only.
 #ifndef CAUSEWAY_SERVER_STORE_NETWORK_FILE_SYSTEM_H_
 #define CAUSEWAY_SERVER_STORE_NETWORK_FILE_SYSTEM_H_
 
@@ -15,8 +15,6 @@ namespace causeway::server {
 absl::string_view NetworkFileSystemName(int64_t type);
 // Names that of an existing path; empty also where the system does not say.
 absl::string_view NetworkFileSystemOf(const std::string& path);
-// Whether an existing path is in memory: tmpfs, or ramfs.
-bool IsInMemory(const std::string& path);
 
 }  // namespace causeway::server
 

@@ -52,22 +52,25 @@ absl::Status LostCommits(const std::string& folder, int64_t commits, absl::strin
 
 absl::StatusOr<std::vector<BlobFolder::Entry>> ListBlobs(FileSystem& file_system,
                                                          const std::string& folder) {
-  BlobFolder blobs(file_system, folder);
-  RETURN_IF_ERROR(blobs.FindMemory());
-  return blobs.List();
-}
-
-absl::Status LostDeltas(const std::string& folder, const std::string& memory, int64_t lost) {
-  return absl::AbortedError(absl::StrCat(
-      folder, " lacks ", lost, " of its deltas: they were in memory, in ", memory,
-      ", and are gone, as after a restart of the machine. Another machine's copy has all that was "
-      "told: follow that, or serve it. If all copies have lost theirs, serve "
-      "--back_to_snapshots goes back to what is on this disk (docs/standby.md)"));
+  return BlobFolder(file_system, folder).List();
 }
 
 }  // namespace
 
 absl::Status CheckRunFolder(FileSystem& file_system, const std::string& folder) {
+  if (const absl::StatusOr<std::string> memory =
+          file_system.ReadFile(JoinPath(folder, kDeltasInFile));
+      !absl::IsNotFound(memory.status())) {
+    RETURN_IF_ERROR(memory.status());
+    return absl::FailedPreconditionError(
+        absl::StrCat(folder, " has ", kDeltasInFile,
+                     ": a former release has kept deltas of this run in memory, in ",
+                     absl::StripAsciiWhitespace(*memory),
+                     ". End it in order with that release (serve, then SIGTERM), which brings all "
+                     "of them to the "
+                     "disk; or copy what is in the deltas of that folder into ",
+                     JoinPath(folder, "deltas"), ", and remove ", kDeltasInFile));
+  }
   const std::string database = JoinPath(folder, kDatabaseFile);
   if (file_system.Exists(database)) return CheckRunFormat(file_system, database);
   const std::string former = JoinPath(folder, kFormerRunFile);
@@ -110,8 +113,6 @@ absl::Status CheckBlobs(FileSystem& file_system, const std::string& folder,
   }
   const bool is_copy = file_system.Exists(JoinPath(folder, kCopyFile));
   BlobFolder blobs(file_system, folder);
-  RETURN_IF_ERROR(blobs.FindMemory());
-  int64_t lost = 0;
   std::set<std::string> named;
   const auto check = [&](const BlobRef& blob) {
     if (!blob.kept()) return absl::OkStatus();
@@ -133,11 +134,6 @@ absl::Status CheckBlobs(FileSystem& file_system, const std::string& folder,
   }
   for (const auto& row : content.rounds) note(row.answer);
   for (const auto& row : content.contributions) {
-    if (!blobs.memory().empty() && row.delta.kept() && !in_use &&
-        !file_system.Exists(blobs.Path(row.delta.file))) {
-      ++lost;
-      continue;
-    }
     if (row.record.round > newest[row.record.fragment]) {
       RETURN_IF_ERROR(check(row.delta));
     } else {
@@ -151,13 +147,12 @@ absl::Status CheckBlobs(FileSystem& file_system, const std::string& folder,
     }
     if (!in_use) orphans.push_back(entry.file);
   }
-  return lost == 0 ? absl::OkStatus() : LostDeltas(folder, blobs.memory(), lost);
+  return absl::OkStatus();
 }
 
 absl::Status RemoveOrphans(FileSystem& file_system, const std::string& folder,
                            const std::vector<std::string>& orphans) {
   BlobFolder blobs(file_system, folder);
-  RETURN_IF_ERROR(blobs.FindMemory());
   for (const std::string& orphan : orphans) RETURN_IF_ERROR(blobs.RemoveFile(orphan));
   ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system.List(folder));
   for (const std::string& name : names) {

@@ -10,7 +10,6 @@
 //   summary.json      what the run did
 //   report.html       the status page when the coordinator stopped (http/status_page.h)
 //   COPY              there while a follower owns the folder, and after its death
-//   DELTAS_IN         the folder in memory that deltas may be in
 //   curves            of the status page (history/run_curves.h)
 //
 // docs/formats.md describes them byte by byte.
@@ -41,9 +40,12 @@ inline constexpr char kCurvesFile[] = "curves";
 inline constexpr char kCopyFile[] = "COPY";
 // The parameters that were given, in the run's own plan. Without it, the seed makes them.
 inline constexpr char kInitialFile[] = "initial.parameters";
+// Of former releases, which kept deltas in memory there.
+inline constexpr char kDeltasInFile[] = "DELTAS_IN";
 
 // FAILED_PRECONDITION if the folder holds a run in the layout of former versions or in a newer
-// format; DATA_LOSS if its database is not recognizable. OK if it holds a run, or none.
+// format, or one whose deltas a former version kept in memory; DATA_LOSS if its database is not
+// recognizable. OK if it holds a run, or none.
 absl::Status CheckRunFolder(FileSystem& file_system, const std::string& folder);
 
 // DATA_LOSS if the folder has traces of a run, but not its database.

@@ -10,7 +10,6 @@
 #include "common/base/forwarding_file_system.h"
 #include "common/base/status_macros.h"
 #include "common/params/run_config.h"
-#include "server/store/memory_owner.h"
 #include "server/store/run_directory.h"
 
 namespace causeway::server {
@@ -160,22 +159,7 @@ absl::StatusOr<std::optional<RecoveredRun>> RunDirectoryStore::Recover() {
   return run;
 }
 
-absl::Status RunDirectoryStore::PlaceDeltas() {
-  if (!options_.deltas_in.has_value()) return absl::OkStatus();
-  const std::string& wanted = *options_.deltas_in;
-  const std::string memory = blobs_.memory();
-  if (!memory.empty() && (wanted.empty() || ParentFolder(memory) != ParentFolder(wanted))) {
-    RETURN_IF_ERROR(blobs_.CreateFolders());
-    RETURN_IF_ERROR(blobs_.CopyToDisk(std::numeric_limits<int64_t>::max()).status());
-    RETURN_IF_ERROR(blobs_.DropMemory());
-  }
-  if (wanted.empty()) return absl::OkStatus();
-  return blobs_.UseMemory(blobs_.memory().empty() ? wanted : memory);
-}
-
 absl::StatusOr<std::optional<RecoveredRun>> RunDirectoryStore::RecoverLocked() {
-  RETURN_IF_ERROR(blobs_.FindMemory());
-  RETURN_IF_ERROR(CheckMemoryIsOwn(file_system_, folder_, blobs_.memory()));
   if (!file_system_.Exists(Path(kDatabaseFile))) {
     RETURN_IF_ERROR(CheckNoTraces(file_system_, folder_));
     RETURN_IF_ERROR(RemoveOrphans(file_system_, folder_, {}));
@@ -185,7 +169,6 @@ absl::StatusOr<std::optional<RecoveredRun>> RunDirectoryStore::RecoverLocked() {
       RETURN_IF_ERROR(file_system_.SyncFolder(folder_));
     }
     RETURN_IF_ERROR(EndCopy());
-    RETURN_IF_ERROR(PlaceDeltas());
     return std::nullopt;
   }
   if (options_.read_only) {
@@ -200,10 +183,6 @@ absl::StatusOr<std::optional<RecoveredRun>> RunDirectoryStore::RecoverLocked() {
   RETURN_IF_ERROR(CheckHasAllFragments(folder_, content.identity));
   std::vector<std::string> orphans;
   ASSIGN_OR_RETURN(const FolderTraces traces, ReadTraces(file_system_, folder_));
-  if (options_.back_to_snapshots) {
-    RETURN_IF_ERROR(GoBack(content));
-    ASSIGN_OR_RETURN(content, database_->Load(options_.recovered_rounds));
-  }
   RETURN_IF_ERROR(CheckBlobs(file_system_, folder_, traces, content, database_->commits(),
                              /*in_use=*/false, orphans));
   Remember(content);
@@ -211,7 +190,6 @@ absl::StatusOr<std::optional<RecoveredRun>> RunDirectoryStore::RecoverLocked() {
     CrashPoint("during_recovery");
     RETURN_IF_ERROR(RemoveOrphans(file_system_, folder_, orphans));
     RETURN_IF_ERROR(EndCopy());
-    RETURN_IF_ERROR(PlaceDeltas());
     RETURN_IF_ERROR(Continue(content.rounds));
   }
 

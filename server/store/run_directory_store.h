@@ -64,13 +64,6 @@ class RunDirectoryStore final : public Store {
     // deltas are gone it tells of each worker's newest, which says where each part of the data
     // stands.
     int64_t recovered_rounds = 1024;
-    // The folder in memory, an absolute path, that this run's deltas may be in; one that an earlier
-    // opening was given in the same parent folder stays. Empty: Recover brings deltas that are in
-    // memory to the disk. None: they stay where they are.
-    std::optional<std::string> deltas_in = {};
-    // Recover takes back what follows from deltas that were in memory and are lost: in each
-    // fragment the rounds after its newest snapshot that cannot be merged again.
-    bool back_to_snapshots = false;
     // For tests: the SQLite VFS to use, which must see the same files as the file system, and when
     // the database's log is moved (RunDatabase::Options).
     std::string sqlite_vfs = {};
@@ -91,10 +84,7 @@ class RunDirectoryStore final : public Store {
   BlobFolder& blobs() { return blobs_; }
 
   // Replaces Options::spare_bytes, once the model is known.
-  void set_spare_bytes(uint64_t bytes) {
-    spare_bytes_ = bytes;
-    blobs_.set_spare_bytes(bytes);
-  }
+  void set_spare_bytes(uint64_t bytes) { spare_bytes_ = bytes; }
 
   // Frees the folder for another run, if this one never served anybody. The last call.
   absl::Status AbandonRun();
@@ -118,7 +108,6 @@ class RunDirectoryStore final : public Store {
   // do not make it that commit: then it is of another history.
   absl::Status Advance(const RunChanges& changes);
 
-  // ABORTED: deltas were in memory and are lost; otherwise the folder is as it was.
   absl::StatusOr<std::optional<RecoveredRun>> Recover() override;
   absl::Status BeginRun(const RunIdentity& identity) override;
   absl::Status CheckRoom(uint64_t bytes) override { return CheckSpace(writing_ + bytes); }
@@ -157,10 +146,6 @@ class RunDirectoryStore final : public Store {
   // After the database is open: the rest of what a run needs.
   absl::Status Continue(const std::vector<StoredRound>& rounds)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Brings deltas to where the options want them.
-  absl::Status PlaceDeltas();
-  // Takes what cannot be merged again out of the rows (Options::back_to_snapshots).
-  absl::Status GoBack(const DatabaseContent& content) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Removes the mark of BeginCopy; the files that it excused are gone before.
   absl::Status EndCopy();
   // Where each fragment stands by the rows of a run that was there.

@@ -1,7 +1,6 @@
 """Two machines that share a run by etcd, as real processes, for tests."""
 
 import pathlib
-import shutil
 import subprocess
 import sys
 import unittest
@@ -44,7 +43,6 @@ class Machines(Cluster):
         self.to_etcd = [Proxy(port) for port in self.etcd.clients]
         self.to_first = Proxy(self.ports[0])
         self.lives = 0
-        self.in_memory = False
 
     def __exit__(self, *error):
         super().__exit__(*error)
@@ -76,8 +74,7 @@ class Machines(Cluster):
             f"--listen=127.0.0.1:{self.ports[node]}", f"--standby_name=node{node}",
             "--snapshot_every_rounds=3", "--exit_when_finished", "--http=127.0.0.1:0",
             f"--http_address_file={self.http_file(node)}", *flags,
-            *self.etcd_flags,
-            *([f"--deltas_in={self.memory(node)}"] if self.in_memory else []))
+            *self.etcd_flags)
         return process
 
     def http_file(self, node):
@@ -87,18 +84,8 @@ class Machines(Cluster):
         """The answer's status and text."""
         return get(self.http_file(node).read_text().strip(), path)
 
-    def memory(self, node):
-        """Stands for the memory of that machine."""
-        return self.folder / f"memory{node}"
-
-    def reboot(self, node, process):
-        process.signal(SIGKILL)
-        process.wait()
-        shutil.rmtree(self.memory(node))
-
-    def both(self, in_memory=False):
+    def both(self):
         """The first one leads, the second has everything."""
-        self.in_memory = in_memory
         first = self.share(0)
         wait_until(lambda: "listens on" in first.log() or first.child.poll() is not None,
                    "the first one serves")

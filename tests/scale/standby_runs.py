@@ -1,14 +1,11 @@
 #!/usr/bin/env python3
 """Kills the coordinator's machine for good, again and again; the run must lose nothing.
 
-usage: standby_runs.py --standby [--kills N] [--seed S] [--json] [--by=etcd|hand] [--reboots]
-                       [--plant=full]
+usage: standby_runs.py --standby [--kills N] [--seed S] [--json] [--by=etcd|hand] [--plant=full]
 
 Three machines share a run: one leads, the others hold copies, and two workers know the addresses of
 all. At a random moment the leader is killed with SIGKILL and its folder deleted; another one must
 lead, and the machine comes back with nothing.
-  --reboots  deltas are in memory (--deltas_in); the leader's machine is rebooted: what was in its
-             memory is gone, its folder is not, and it comes back with that
   --by=etcd  three etcd processes decide who leads, and the machines are `serve --etcd`
   --by=hand  the leader is `serve --durability=replicated`, there is one standby, and this program is
              the operator: it serves the copy at once, and rightly
@@ -69,18 +66,17 @@ class Node:
     def serves(self):
         return "listens on" in self.log()
 
-    def lose(self, what):
+    def lose(self):
         self.process.signal(SIGKILL)
         self.process.wait()
-        shutil.rmtree(what)
+        shutil.rmtree(self.folder)
 
 
 class Run(Cluster):
     """Machines that lead or follow in turn; each has a port, and a new folder for every life."""
 
-    def __init__(self, steps, reboots=False):
+    def __init__(self, steps):
         super().__init__()
-        self.reboots = reboots
         self.config = self.folder / "run.textproto"
         self.config.write_text(MODEL + SETTINGS % steps)
         self.ports = [free_port() for _ in range(NODES)]
@@ -91,18 +87,6 @@ class Run(Cluster):
     def new_folder(self, node):
         self.lives += 1
         return self.folder / f"node{node}-{self.lives}"
-
-    def memory(self, node):
-        """Stands for the memory of that machine."""
-        return self.folder / f"memory{node}"
-
-    def deltas(self, node):
-        return [f"--deltas_in={self.memory(node)}"] if self.reboots else []
-
-    def lose(self, node):
-        """Returns the folder that the machine comes back with."""
-        node.lose(self.memory(node.node) if self.reboots else node.folder)
-        return node.folder if self.reboots else self.new_folder(node.node)
 
     def serve(self, folder, node, *flags):
         self.starts += 1
@@ -121,13 +105,13 @@ class Run(Cluster):
 class ByHand(Run):
     """A leader and one standby, and an operator who is right about who is gone."""
 
-    def __init__(self, steps, durability, reboots=False):
-        super().__init__(steps, reboots)
+    def __init__(self, steps, durability):
+        super().__init__(steps)
         self.durability = f"--durability={durability}"
         self.standby = None
 
     def begin(self):
-        self.leader = self.serve(self.new_folder(0), 0, self.durability, *self.deltas(0))
+        self.leader = self.serve(self.new_folder(0), 0, self.durability)
         wait_until(self.leader.serves, "the coordinator listens", DEADLINE_S)
         self.follow(1, self.new_folder(1))
         wait_until(self.is_followed, "the standby has everything", DEADLINE_S)
@@ -137,7 +121,7 @@ class ByHand(Run):
         process = self.start(
             f"{folder.name}-follow-{self.starts}.log", COORDINATOR, "follow",
             f"--run_dir={folder}", f"--of=127.0.0.1:{self.ports[self.leader.node]}",
-            f"--standby_name=node{node}", *self.deltas(node))
+            f"--standby_name=node{node}")
         self.standby = Node(process, folder, node)
 
     def is_followed(self):
@@ -147,20 +131,16 @@ class ByHand(Run):
         """Returns the seconds until the copy is served, and until a new standby has all of it."""
         killed = time.monotonic()
         lost = self.leader
-        folder = self.lose(lost)
+        lost.lose()
         self.standby.process.signal(SIGTERM)
         self.standby.process.wait()
-        self.leader = self.serve(self.standby.folder, self.standby.node, self.durability,
-                                 *self.deltas(self.standby.node))
+        self.leader = self.serve(self.standby.folder, self.standby.node, self.durability)
         wait_until(lambda: self.leader.serves() or self.leader.ended(), "the copy is served",
                    DEADLINE_S)
         assert not self.leader.ended(), self.leader.log()
         served = time.monotonic() - killed
-        if self.reboots:
-            self.follow(lost.node, folder)
-        else:
-            node = next(n for n in range(NODES) if n not in (lost.node, self.leader.node))
-            self.follow(node, self.new_folder(node))
+        node = next(n for n in range(NODES) if n not in (lost.node, self.leader.node))
+        self.follow(node, self.new_folder(node))
         wait_until(self.is_followed, "the new standby has everything", DEADLINE_S)
         return served, time.monotonic() - killed
 
@@ -171,8 +151,8 @@ class ByHand(Run):
 class ByEtcd(Run):
     """Machines that agree among themselves."""
 
-    def __init__(self, steps, reboots=False):
-        super().__init__(steps, reboots)
+    def __init__(self, steps):
+        super().__init__(steps)
         self.etcd = etcd.Etcd(self.folder)
         self.nodes = []
 
@@ -182,7 +162,7 @@ class ByEtcd(Run):
 
     def share(self, node, folder):
         self.nodes.append(self.serve(folder, node, f"--etcd={self.etcd.addresses}",
-                                     f"--standby_name=node{node}", *self.deltas(node)))
+                                     f"--standby_name=node{node}"))
 
     def begin(self):
         for node in range(NODES):
@@ -206,10 +186,10 @@ class ByEtcd(Run):
         killed = time.monotonic()
         lost = self.leader
         self.nodes.remove(lost)
-        folder = self.lose(lost)
+        lost.lose()
         self.await_leader()
         served = time.monotonic() - killed
-        self.share(lost.node, folder)
+        self.share(lost.node, self.new_folder(lost.node))
         wait_until(self.is_followed, "the standbys are in sync", DEADLINE_S)
         return served, time.monotonic() - killed
 
@@ -315,7 +295,6 @@ def main():
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--by", choices=["etcd", "hand"])
     parser.add_argument("--plant", choices=["full"])
-    parser.add_argument("--reboots", action="store_true")
     parser.add_argument("--cost", action="store_true")
     arguments = parser.parse_args()
     if arguments.cost:
@@ -334,15 +313,13 @@ def main():
     steps = 60 + 70 * arguments.kills
     reference = undisturbed(steps)
     say(f"undisturbed: {len(reference[0])} rounds")
-    reboots = arguments.reboots
-    run = (ByEtcd(steps, reboots) if by == "etcd"
-           else ByHand(steps, arguments.plant or "replicated", reboots))
+    run = ByEtcd(steps) if by == "etcd" else ByHand(steps, arguments.plant or "replicated")
     found, takeovers, failed = disturbed(
         run, arguments.kills, arguments.seed, arguments.plant is None, say)
     lost = sum(found[0].get(key) is None for key in reference[0])
     lost += sum(found[1].get(key) != value for key, value in reference[1].items())
     result = {
-        "by": by, "kills": len(takeovers), "reboots": reboots, "seed": arguments.seed,
+        "by": by, "kills": len(takeovers), "seed": arguments.seed,
         "rounds": len(found[0]), "contributions": len(found[1]),
         "lost": lost, "twice": found[2], "bit_equal": found[0] == reference[0],
         "workers_failed": failed, "takeover_s": [round(served, 2) for served, _ in takeovers],

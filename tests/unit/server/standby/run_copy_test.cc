@@ -58,11 +58,6 @@ class Directory {
     }
     return files;
   }
-  // New deltas are in that folder from now on.
-  void UseMemory(const std::string& folder) {
-    ASSERT_TRUE(store_->blobs().UseMemory(folder).ok());
-    store_->blobs().set_new_in_memory(true);
-  }
 
  private:
   const std::string folder_;
@@ -135,19 +130,6 @@ TEST_F(RunCopyTest, AFollowerThatIsAlwaysThereHasEveryCommit) {
   const auto copy = Make("copy");
   RunCopy follower(copy->store(), "spare");
   ASSERT_NO_FATAL_FAILURE(FollowEachStep(*original, *copy, follower));
-  ExpectSame(*original, *copy);
-}
-
-TEST_F(RunCopyTest, DeltasGoFromMemoryToMemory) {
-  const auto original = Make("original");
-  const auto copy = Make("copy");
-  original->UseMemory(parent_.File("memory-of-original"));
-  copy->UseMemory(parent_.File("memory-of-copy"));
-  RunCopy follower(copy->store(), "spare");
-  ASSERT_NO_FATAL_FAILURE(FollowEachStep(*original, *copy, follower));
-  FileSystem& disk = *FileSystem::Real();
-  EXPECT_EQ(disk.List(parent_.File("copy/deltas"))->size(), 0);
-  EXPECT_EQ(disk.List(parent_.File("memory-of-copy/deltas"))->size(), 2);
   ExpectSame(*original, *copy);
 }
 

@@ -125,26 +125,21 @@ TEST_F(StandbysTest, WhoNeedsNoCopyStopsAsItPleases) {
 }
 
 TEST_F(StandbysTest, ItIsKnownWhoIsInSyncAndThatEverybodyWaits) {
-  EXPECT_TRUE(standbys_.Alone());
   standbys_.Begin(500);
   const int64_t stream = standbys_.Attach("a", 300);
   EXPECT_FALSE(standbys_.Following()[0].in_sync);
-  EXPECT_TRUE(standbys_.Alone());
   clock_.Advance(absl::Seconds(2));
   standbys_.Tick();
   EXPECT_TRUE(standbys_.missing());
   standbys_.Acknowledge(stream, 450);  // The rest is on its way.
   EXPECT_TRUE(standbys_.Following()[0].in_sync);
-  EXPECT_FALSE(standbys_.Alone());
   standbys_.Acknowledge(stream, 500);
   standbys_.Tick();
   EXPECT_FALSE(standbys_.missing());
   standbys_.Require({"a"}, /*alone=*/true);  // It comes into the set.
   EXPECT_FALSE(standbys_.Following()[0].in_sync);
-  EXPECT_TRUE(standbys_.Alone());
   standbys_.Require({"a"}, /*alone=*/false);
   EXPECT_TRUE(standbys_.Following()[0].in_sync);
-  EXPECT_FALSE(standbys_.Alone());
 }
 
 TEST_F(StandbysTest, ItIsSaidOnceThatEverybodyWaitsAndOnceThatItIsOver) {

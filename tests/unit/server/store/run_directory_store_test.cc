@@ -14,6 +14,7 @@
 #include "common/params/run_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/store/inspect.h"
 #include "server/store/sqlite_database.h"
 #include "tests/unit/common/base/temporary_folder.h"
 #include "tests/unit/server/store/scripted_run.h"
@@ -218,6 +219,19 @@ TEST_F(RunDirectoryStoreTest, AFolderWithSomeFragmentsAloneIsRefusedAndStaysAsIt
   EXPECT_THAT(status.message(), HasSubstr("--shards"));
   EXPECT_THAT(status.message(), HasSubstr("begin a run with them (--initial)"));
   EXPECT_EQ(*fs_.List(folder_), names);
+}
+
+// A release that kept deltas in memory named their folder in a file.
+TEST_F(RunDirectoryStoreTest, AFolderWhoseDeltasMayBeInMemoryIsRefusedUntilTheyAreOnTheDisk) {
+  Publish(*Begin(), 0, 1);
+  ASSERT_TRUE(
+      WriteFileAtomically(fs_, Path("DELTAS_IN"), absl::string_view("/dev/shm/causeway/a\n")).ok());
+  const absl::Status status = Open().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.message(), HasSubstr("in memory, in /dev/shm/causeway/a. End it in order"));
+  EXPECT_THAT(InspectRun(fs_, folder_).status().message(), HasSubstr("End it in order"));
+  ASSERT_TRUE(fs_.Remove(Path("DELTAS_IN")).ok());
+  EXPECT_EQ((*(*Open())->Recover())->rounds.size(), 1);
 }
 
 TEST_F(RunDirectoryStoreTest, AnAbandonedRunFreesItsFolder) {
