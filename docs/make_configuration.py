@@ -102,7 +102,7 @@ def parse(text):
             open_nodes[-1].entries.append((entry[1], entry[2], comment + ([entry[3]] if entry[3] else [])))
             comment = []
             trailing_indent = indent if entry[3] else None
-        elif not words.startswith(("syntax ", "package ", "import ")):
+        elif not words.startswith(("syntax ", "package ", "import ", "reserved ")):
             raise ValueError(f"{PROTO}:{number}: not understood: {words}")
         else:
             comment = []

@@ -12,7 +12,7 @@ inline constexpr Command kCommands[] = {
               "a run, it goes on where it was, whatever ended the former coordinator; --config may "
               "be left out then.",
      .flags = "run_dir config preset initial listen address_file http http_address_file "
-              "exit_when_finished exit_when_drained durability memory_mb "
+              "exit_when_finished exit_when_drained durability memory_mb model_in_memory "
               "retain_deltas snapshot_every_rounds congestion_control max_requests_per_second "
               "max_connections max_connections_per_address max_connection_age refused_identities "
               "tls_crl_dir @credentials"},

@@ -1,7 +1,9 @@
 #include "server/given_run.h"
 
-#include <set>
+#include <algorithm>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
@@ -87,32 +89,31 @@ absl::StatusOr<CompleteConfig> ChooseConfig(FileSystem& file_system, const Given
       "; leave --config and --preset out to continue it, or choose another --run_dir"));
 }
 
-absl::StatusOr<std::vector<float>> ChooseInitialParameters(
-    FileSystem& file_system, const GivenRun& given, const FragmentPlan& plan,
-    const v1::RunConfig& config, const std::optional<RecoveredRun>& recovered,
-    ThreadPool& threads) {
+absl::StatusOr<InitialValues> ChooseInitialValues(FileSystem& file_system, const GivenRun& given,
+                                                  const FragmentPlan& plan,
+                                                  const v1::RunConfig& config, bool resumes,
+                                                  ThreadPool& threads) {
   const std::string path = InitialIsAFile(given) ? given.initial : "";
-  if (!recovered.has_value()) {
+  if (!resumes) {
     RETURN_IF_ERROR(KeepInitialParameters(file_system, given.run_dir, path, config, plan));
-    return InitialParametersOf(file_system, given.run_dir, config, plan, &threads);
   }
-  std::set<int> saved;
-  for (const SnapshotRecord& snapshot : recovered->snapshots) saved.insert(snapshot.fragment);
-  std::vector<float> values;
-  if (!path.empty() || std::ssize(saved) != plan.fragments()) {
-    ASSIGN_OR_RETURN(values,
-                     InitialParametersOf(file_system, given.run_dir, config, plan, &threads));
-  }
-  if (!path.empty()) {
-    ASSIGN_OR_RETURN(const std::vector<float> others,
-                     ReadInitialParameters(file_system, path, plan));
-    if (others != values) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("the run in ", given.run_dir, " began with other parameters than those of ",
-                       path, "; leave --initial out to continue it, or choose another --run_dir"));
+  InitialValues initial =
+      InitialValuesOf(file_system, given.run_dir, config, plan, resumes ? nullptr : &threads);
+  if (!resumes || path.empty()) return initial;
+  ASSIGN_OR_RETURN(const std::vector<float> others, ReadInitialParameters(file_system, path, plan));
+  for (int i = 0; i < plan.fragments(); ++i) {
+    const FragmentRange& range = plan.range(i);
+    std::vector<float> values(static_cast<size_t>(range.size()));
+    RETURN_IF_ERROR(initial(i, values));
+    if (std::ranges::equal(
+            values, std::span(others).subspan(static_cast<size_t>(range.begin), values.size()))) {
+      continue;
     }
+    return absl::FailedPreconditionError(
+        absl::StrCat("the run in ", given.run_dir, " began with other parameters than those of ",
+                     path, "; leave --initial out to continue it, or choose another --run_dir"));
   }
-  return values;
+  return initial;
 }
 
 }  // namespace causeway::server

@@ -4,7 +4,6 @@
 
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -13,6 +12,7 @@
 #include "common/base/thread_pool.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/run_config.h"
+#include "server/core/coordinator.h"
 #include "server/store/store.h"
 
 namespace causeway::server {
@@ -50,12 +50,13 @@ absl::Status CheckGivenRun(FileSystem& file_system, const GivenRun& given);
 absl::StatusOr<CompleteConfig> ChooseConfig(FileSystem& file_system, const GivenRun& given,
                                             const std::optional<RecoveredRun>& recovered);
 
-// The initial values, or none where snapshots make them unnecessary. A run that begins keeps those
-// of
-// --initial; one that goes on refuses others than it began with.
-absl::StatusOr<std::vector<float>> ChooseInitialParameters(
-    FileSystem& file_system, const GivenRun& given, const FragmentPlan& plan,
-    const v1::RunConfig& config, const std::optional<RecoveredRun>& recovered, ThreadPool& threads);
+// The initial values. A run that begins keeps those of --initial, and makes others on these
+// threads, which nobody else uses meanwhile; one that goes on refuses others than it began with.
+// `plan` outlives the result.
+absl::StatusOr<InitialValues> ChooseInitialValues(FileSystem& file_system, const GivenRun& given,
+                                                  const FragmentPlan& plan,
+                                                  const v1::RunConfig& config, bool resumes,
+                                                  ThreadPool& threads);
 
 }  // namespace causeway::server
 

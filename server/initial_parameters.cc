@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
+#include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/base/printable.h"
@@ -26,6 +29,55 @@ namespace causeway::server {
 namespace {
 
 constexpr absl::Duration kProgressInterval = absl::Seconds(2);
+
+// Says how far the seed is while it takes long. Thread-safe.
+class SeedProgress {
+ public:
+  void Add(int64_t values, int64_t all) {
+    absl::MutexLock lock(&mutex_);
+    done_ += values;
+    const absl::Duration now = Clock::Real()->Monotonic();
+    if (now < next_) return;
+    next_ = now + kProgressInterval;
+    Log().info("the seed has made {} of {} million parameters", done_ / 1'000'000, all / 1'000'000);
+  }
+
+ private:
+  absl::Mutex mutex_;
+  int64_t done_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Duration next_ ABSL_GUARDED_BY(mutex_) = Clock::Real()->Monotonic() + kProgressInterval;
+};
+
+// The values that a run was given, in its own plan, on the disk. Thread-safe.
+class KeptParameters {
+ public:
+  KeptParameters(FileSystem& file_system, std::string path, const FragmentPlan& plan)
+      : file_system_(file_system), path_(std::move(path)), plan_(plan) {}
+
+  absl::Status Copy(int fragment, std::span<float> values) {
+    absl::MutexLock lock(&mutex_);
+    if (!file_.has_value()) {
+      ASSIGN_OR_RETURN(MappedParameters file, MappedParameters::Open(file_system_, path_));
+      ASSIGN_OR_RETURN(v1::RunConfig config, ParseRunConfig(file.config(), path_));
+      RETURN_IF_ERROR(Annotate(CompleteRunConfig(config).status(), path_));
+      ASSIGN_OR_RETURN(const FragmentPlan own, FragmentPlan::Create(config));
+      if (own.hash() != plan_.hash() || file.size() != plan_.arena_size()) {
+        return absl::DataLossError(absl::StrCat(
+            path_, " is of another plan than the run's: restore the folder from a backup"));
+      }
+      file_ = std::move(file);
+    }
+    file_->Copy(plan_.range(fragment).begin, values);
+    return absl::OkStatus();
+  }
+
+ private:
+  FileSystem& file_system_;
+  const std::string path_;
+  const FragmentPlan& plan_;
+  absl::Mutex mutex_;
+  std::optional<MappedParameters> file_ ABSL_GUARDED_BY(mutex_);
+};
 
 absl::StatusOr<v1::RunConfig> ConfigOf(const ParametersFile& file, const std::string& path) {
   ASSIGN_OR_RETURN(v1::RunConfig config, ParseRunConfig(file.config, path));
@@ -163,29 +215,42 @@ absl::Status KeepInitialValues(FileSystem& file_system, const std::string& folde
                              FormatRunConfig(config), values);
 }
 
+InitialValues InitialValuesOf(FileSystem& file_system, const std::string& folder,
+                              const v1::RunConfig& config, const FragmentPlan& plan,
+                              ThreadPool* threads) {
+  const std::string path = JoinPath(folder, kInitialFile);
+  if (file_system.Exists(path)) {
+    const auto kept = std::make_shared<KeptParameters>(file_system, path, plan);
+    return [kept](int fragment, std::span<float> values) { return kept->Copy(fragment, values); };
+  }
+  if (config.has_tensors()) {
+    return [folder](int, std::span<float>) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "a run of tensors begins with values that are given, and ", folder,
+          " has none: give --initial=FILE.safetensors, or --initial=first-site, which lets the "
+          "first site bring them"));
+    };
+  }
+  const auto progress = std::make_shared<SeedProgress>();
+  return [progress, &plan, threads, seed = config.train().seed()](int fragment,
+                                                                  std::span<float> values) {
+    InitializeRange(plan, seed, plan.range(fragment).begin, values, threads);
+    progress->Add(std::ssize(values), plan.arena_size());
+    return absl::OkStatus();
+  };
+}
+
 absl::StatusOr<std::vector<float>> InitialParametersOf(FileSystem& file_system,
                                                        const std::string& folder,
                                                        const v1::RunConfig& config,
-                                                       const FragmentPlan& plan,
-                                                       ThreadPool* threads) {
-  const std::string kept = JoinPath(folder, kInitialFile);
-  if (file_system.Exists(kept)) return ReadInitialParameters(file_system, kept, plan);
-  if (config.has_tensors()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "a run of tensors begins with values that are given, and ", folder,
-        " has none: give --initial=FILE.safetensors, or --initial=first-site, which lets the first "
-        "site bring them"));
-  }
-  const auto progress = [next = Clock::Real()->Monotonic() + kProgressInterval](
-                            int64_t done, int64_t total) mutable {
-    const absl::Duration now = Clock::Real()->Monotonic();
-    if (now < next) return;
-    next = now + kProgressInterval;
-    Log().info("the seed has made {} of {} million parameters", done / 1'000'000,
-               total / 1'000'000);
-  };
+                                                       const FragmentPlan& plan) {
+  const InitialValues initial = InitialValuesOf(file_system, folder, config, plan);
   std::vector<float> values(static_cast<size_t>(plan.arena_size()));
-  InitializeParameters(plan, config.train().seed(), values, threads, progress);
+  for (int i = 0; i < plan.fragments(); ++i) {
+    const FragmentRange& range = plan.range(i);
+    RETURN_IF_ERROR(initial(i, std::span(values).subspan(static_cast<size_t>(range.begin),
+                                                         static_cast<size_t>(range.size()))));
+  }
   return values;
 }
 

@@ -12,6 +12,7 @@
 #include "common/base/file_system.h"
 #include "common/base/thread_pool.h"
 #include "common/params/fragment_plan.h"
+#include "server/core/coordinator.h"
 
 namespace causeway::server {
 
@@ -40,14 +41,20 @@ absl::Status KeepInitialValues(FileSystem& file_system, const std::string& folde
                                const std::string& source, const v1::RunConfig& config,
                                std::span<const float> values);
 
-// Returns the values with which the run in `folder` began. FAILED_PRECONDITION for a run of tensors
-// if nothing was kept: no seed makes those. Where the seed makes them, on these threads (null: the
-// caller's alone), and the log says how far that is while it takes longer than some seconds.
+// The values with which the run in `folder` begins, fragment by fragment, so that no more than one
+// need be in memory: those that were kept, read and checked when they are first asked for, or what
+// the seed makes. FAILED_PRECONDITION, when they are asked for, for a run of tensors if nothing was
+// kept: no seed makes those. `plan` outlives the result. With `threads`, which nobody else uses
+// meanwhile, it is asked for one fragment at a time.
+InitialValues InitialValuesOf(FileSystem& file_system, const std::string& folder,
+                              const v1::RunConfig& config, const FragmentPlan& plan,
+                              ThreadPool* threads = nullptr);
+
+// All of them, in arena order.
 absl::StatusOr<std::vector<float>> InitialParametersOf(FileSystem& file_system,
                                                        const std::string& folder,
                                                        const v1::RunConfig& config,
-                                                       const FragmentPlan& plan,
-                                                       ThreadPool* threads = nullptr);
+                                                       const FragmentPlan& plan);
 
 }  // namespace causeway::server
 

@@ -1,4 +1,5 @@
 // causeway-coordinator: averages what the workers of a run send, and publishes the result.
+#include <malloc.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -97,6 +98,9 @@ ABSL_FLAG(std::string, congestion_control, "auto",
           "system: as the system has it; or cubic, ...");
 ABSL_FLAG(int, memory_mb, 0,
           "what transfers may take, in MiB; 0: the model of every member, and 1024");
+ABSL_FLAG(bool, model_in_memory, false,
+          "fragments stay in memory between their rounds, at 12 bytes a value; else they rest on "
+          "the disk, which has as much to write a round");
 ABSL_FLAG(int, snapshot_every_rounds, 10,
           "a recovery merges so many rounds of each fragment again");
 ABSL_FLAG(bool, exit_when_finished, false, "exits when every worker has left");
@@ -219,6 +223,7 @@ absl::StatusOr<ServeFlags> CheckServeFlags(FileSystem& file_system) {
   RETURN_IF_ERROR(Annotate(CheckAddress(flags.listen, /*allow_any_port=*/true), "--listen"));
   ASSIGN_OR_RETURN(flags.parent, CheckParentOptions(ParentFromFlags(), flags.given, flags.listen));
   flags.store = StoreOptionsFromFlags();
+  flags.model_in_memory = absl::GetFlag(FLAGS_model_in_memory);
   if (absl::GetFlag(FLAGS_snapshot_every_rounds) < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("--snapshot_every_rounds must be 1 or more; it is ",
@@ -431,6 +436,8 @@ int Main(int argc, char** argv) {
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   NameMappedFaults();
   TuneForStreams();
+  // A fragment's arrays leave the process when they rest. Buffers of streams are smaller, and stay.
+  mallopt(M_MMAP_THRESHOLD, 4 << 20);
   const std::string command =
       ParseCommandLine(argc, argv, kCoordinatorProgram, kSoftwareVersion).front();
   const absl::Status log = InitializeLog(kProgram, absl::GetFlag(FLAGS_log_level));

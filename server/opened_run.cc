@@ -65,40 +65,42 @@ absl::StatusOr<OpenedRun> OpenRun(FileSystem& file_system, const ServeFlags& fla
 absl::StatusOr<std::unique_ptr<Coordinator>> MakeCoordinator(
     FileSystem& file_system, const ServeFlags& flags, OpenedRun& run,
     const Coordinator::Options& options, ThreadPool& merge_pool, EventHistory& events) {
-  const auto begin = [&run, options](const v1::RunConfig& complete, const FragmentPlan& plan,
-                                     std::vector<float> initial,
-                                     std::optional<RecoveredRun> former) {
+  const auto begin = [&file_system, &flags, &run, options](
+                         const v1::RunConfig& complete, const FragmentPlan& plan,
+                         InitialValues initial, std::optional<RecoveredRun> former) {
     int64_t largest = 0;
     for (int i = 0; i < plan.fragments(); ++i) largest = std::max(largest, plan.range(i).size());
     run.store->set_spare_bytes(RunDirectoryStore::SpareBytesFor(static_cast<uint64_t>(largest)));
     Coordinator::Options own = options;
     own.config = complete;
-    own.initial_parameters = std::move(initial);
+    own.initial_values = std::move(initial);
+    if (!flags.model_in_memory) own.scratch_folder = flags.run_dir;
     own.recovered = std::move(former);
     return Coordinator::Create(std::move(own));
   };
   if (run.awaits_model) {
     return std::make_unique<WaitingCoordinator>(
         run.config, run.run_id,
-        [begin, &file_system, &flags, &run, &events](
-            const BroughtModel& model,
-            std::vector<float> values) -> absl::StatusOr<std::unique_ptr<Coordinator>> {
+        [begin, &file_system, &flags, &events](const BroughtModel& model, std::vector<float> values)
+            -> absl::StatusOr<std::unique_ptr<Coordinator>> {
           RETURN_IF_ERROR(
               KeepInitialValues(file_system, flags.run_dir, model.worker_id, model.config, values));
-          auto begun = begin(model.config, model.plan, std::move(values), std::nullopt);
+          std::vector<float>().swap(values);
+          auto begun = begin(model.config, model.plan,
+                             InitialValuesOf(file_system, flags.run_dir, model.config, model.plan),
+                             std::nullopt);
           if (begun.ok()) RecordModel(events, model);
           return begun;
         });
   }
   ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(run.config));
   if (run.region != nullptr && !run.resumes) {
-    ASSIGN_OR_RETURN(std::vector<float> fetched,
-                     FetchInitialParameters(file_system, flags.run_dir, *run.region));
-    return begin(run.config, plan, std::move(fetched), std::nullopt);
+    RETURN_IF_ERROR(FetchInitialParameters(file_system, flags.run_dir, *run.region));
+    return begin(run.config, plan, InitialValuesOf(file_system, flags.run_dir, run.config, plan),
+                 std::nullopt);
   }
-  ASSIGN_OR_RETURN(std::vector<float> initial,
-                   ChooseInitialParameters(file_system, flags.given, plan, run.config,
-                                           run.recovered, merge_pool));
+  ASSIGN_OR_RETURN(InitialValues initial, ChooseInitialValues(file_system, flags.given, plan,
+                                                              run.config, run.resumes, merge_pool));
   return begin(run.config, plan, std::move(initial), std::move(run.recovered));
 }
 

@@ -29,6 +29,7 @@ struct ServeFlags {
   std::string listen;
   std::string run_dir;
   RunDirectoryStore::Options store;
+  bool model_in_memory = false;
   std::string congestion_control;
   std::optional<HttpListener> http_port;
   GivenRun given;

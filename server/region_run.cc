@@ -118,9 +118,8 @@ absl::StatusOr<std::unique_ptr<RegionRun>> OpenRegion(
       RegionRun{options, std::move(parent), std::move(plan), std::move(above)});
 }
 
-absl::StatusOr<std::vector<float>> FetchInitialParameters(FileSystem& file_system,
-                                                          const std::string& run_dir,
-                                                          const RegionRun& region) {
+absl::Status FetchInitialParameters(FileSystem& file_system, const std::string& run_dir,
+                                    const RegionRun& region) {
   const std::string& address = region.options.address;
   StatePullOptions options;
   options.worker_id = region.options.region_id;
@@ -134,9 +133,8 @@ absl::StatusOr<std::vector<float>> FetchInitialParameters(FileSystem& file_syste
         ": a new region joins before the first round; let these sites join the "
         "parent itself"));
   }
-  RETURN_IF_ERROR(KeepInitialValues(file_system, run_dir, address, region.parent.run.config(),
-                                    state->parameters));
-  return std::move(state->parameters);
+  return KeepInitialValues(file_system, run_dir, address, region.parent.run.config(),
+                           state->parameters);
 }
 
 void StopUnderParent(Coordinator& region, ParentLink& parent) {

@@ -41,11 +41,10 @@ absl::StatusOr<std::unique_ptr<RegionRun>> OpenRegion(
     const ParentOptions& options, const std::string& run_dir,
     const std::optional<RecoveredRun>& recovered, const std::function<bool(absl::Duration)>& wait);
 
-// The values that the parent's run begins with; keeps them in the folder. FAILED_PRECONDITION if
-// the run has published a round: a region is there from the first one on.
-absl::StatusOr<std::vector<float>> FetchInitialParameters(FileSystem& file_system,
-                                                          const std::string& run_dir,
-                                                          const RegionRun& region);
+// Fetches the values that the parent's run begins with, and keeps them in the folder.
+// FAILED_PRECONDITION if the run has published a round: a region is there from the first one on.
+absl::Status FetchInitialParameters(FileSystem& file_system, const std::string& run_dir,
+                                    const RegionRun& region);
 
 // The region stops: what its last sites have left is closed, goes up, and the parent is told that
 // it is done, if it is.

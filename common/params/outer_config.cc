@@ -6,8 +6,7 @@
 
 namespace causeway {
 
-absl::Status CompleteOuter(const v1::TrainConfig& train, const v1::SyncConfig& sync,
-                           v1::OuterConfig& outer) {
+absl::Status CompleteOuter(const v1::TrainConfig& train, v1::OuterConfig& outer) {
   if (outer.optimizer() == v1::OuterConfig::OPTIMIZER_UNSPECIFIED) {
     outer.set_optimizer(v1::OuterConfig::NESTEROV);
   }

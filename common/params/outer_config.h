@@ -12,10 +12,9 @@ namespace causeway {
 // A round of fewer contributions has no values to spare: TRIMMED_MEAN takes all of them.
 inline constexpr int kFewestToTrim = 5;
 
-// Fills in `outer`'s defaults and checks it. `train` and `sync` are complete. INVALID_ARGUMENT as
+// Fills in `outer`'s defaults and checks it. `train` is complete. INVALID_ARGUMENT as
 // CompleteRunConfig.
-absl::Status CompleteOuter(const v1::TrainConfig& train, const v1::SyncConfig& sync,
-                           v1::OuterConfig& outer);
+absl::Status CompleteOuter(const v1::TrainConfig& train, v1::OuterConfig& outer);
 
 // Checks that rounds of these members can be merged so; both are complete. INVALID_ARGUMENT
 // likewise.

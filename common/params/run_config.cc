@@ -472,7 +472,7 @@ absl::StatusOr<ConfigWarnings> CompleteRunConfig(v1::RunConfig& config, ModelIs 
   RETURN_IF_ERROR(CompleteSync(blocks,
                                own ? "model.layers" : "the blocks that tensors' names number",
                                *config.mutable_sync()));
-  RETURN_IF_ERROR(CompleteOuter(config.train(), config.sync(), *config.mutable_outer()));
+  RETURN_IF_ERROR(CompleteOuter(config.train(), *config.mutable_outer()));
   RETURN_IF_ERROR(CompleteMembership(*config.mutable_membership()));
   if (!own) RETURN_IF_ERROR(CheckForeignTrainer(config));
   RETURN_IF_ERROR(CheckTogether(config));

@@ -20,6 +20,7 @@
 #define CAUSEWAY_SERVER_CORE_COORDINATOR_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -87,13 +88,22 @@ struct RegionPlace {
   v1::Heartbeat heartbeat;
 };
 
+// Fills in what a fragment begins with, as many values as it has. By any thread, for several
+// fragments at once.
+using InitialValues = std::function<absl::Status(int fragment, std::span<float> values)>;
+
 class Coordinator {
  public:
   struct Options {
     v1::RunConfig config;  // Complete (CompleteRunConfig).
     std::string run_id;
-    // In the plan's arena order. May be empty if every fragment of `recovered` has a snapshot.
+    // What the run begins with: in the plan's arena order or, if that is empty, fragment by
+    // fragment. A run that goes on may have neither if every fragment of `recovered` has a
+    // snapshot.
     std::vector<float> initial_parameters;
+    InitialValues initial_values = nullptr;
+    // Fragments rest in a file there between their rounds (fragment_arrays.h). Empty: in memory.
+    std::string scratch_folder = {};
     // The result of store->Recover(): the run goes on. Empty: it begins, and the store is told so.
     std::optional<RecoveredRun> recovered = {};
     Clock* clock = nullptr;  // Outlives the coordinator, as do the next three.

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
+#include "common/telemetry/log.h"
 #include "server/core/coordinator_impl.h"
 #include "server/round/pace.h"
 #include "server/round/token_budget.h"
@@ -417,10 +418,10 @@ absl::Status CoordinatorImpl::Shutdown() {
 std::vector<float> CoordinatorImpl::PublishedParameters() const {
   std::vector<float> values(static_cast<size_t>(plan_.arena_size()));
   for (const auto& fragment : fragments_) {
-    const auto begin = values.begin() + plan_.range(fragment->fragment()).begin;
-    fragment->ReadState([&](const FragmentView& view) {
-      std::copy(view.published.begin(), view.published.end(), begin);
-    });
+    const FragmentRange& range = plan_.range(fragment->fragment());
+    const absl::Status copied = fragment->CopyPublished(std::span(values).subspan(
+        static_cast<size_t>(range.begin), static_cast<size_t>(range.size())));
+    if (!copied.ok()) Log().error("{}", std::string(copied.message()));
   }
   return values;
 }

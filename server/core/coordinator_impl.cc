@@ -8,6 +8,7 @@
 #include "common/base/status_macros.h"
 #include "common/codec/codec.h"
 #include "common/params/run_config.h"
+#include "common/telemetry/log.h"
 #include "common/transfer/wire.h"
 
 namespace causeway::server {
@@ -69,13 +70,15 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(Options options
 
 absl::StatusOr<std::unique_ptr<CoordinatorImpl>> CoordinatorImpl::Create(Options options) {
   ASSIGN_OR_RETURN(FragmentPlan plan, FragmentPlan::Create(options.config));
-  std::vector<float> initial = std::move(options.initial_parameters);
-  options.initial_parameters.clear();
+  const auto arena =
+      std::make_shared<const std::vector<float>>(std::exchange(options.initial_parameters, {}));
+  InitialValues initial = std::exchange(options.initial_values, nullptr);
   const std::optional<RecoveredRun> recovered = std::exchange(options.recovered, std::nullopt);
-  const bool snapshots_have_to_do = initial.empty() && recovered.has_value();
-  if (!snapshots_have_to_do && static_cast<int64_t>(initial.size()) != plan.arena_size()) {
+  const bool is_given = initial != nullptr;
+  if (!is_given && !(recovered.has_value() && arena->empty()) &&
+      std::ssize(*arena) != plan.arena_size()) {
     return absl::InvalidArgumentError(absl::StrCat("the plan takes ", plan.arena_size(),
-                                                   " initial values, there are ", initial.size()));
+                                                   " initial values, there are ", arena->size()));
   }
   v1::OuterConfig outer = options.config.outer();
   // Its parent's parent, or the one above, has the run's: a region steps nothing and keeps no
@@ -83,39 +86,73 @@ absl::StatusOr<std::unique_ptr<CoordinatorImpl>> CoordinatorImpl::Create(Options
   if (options.region.has_value()) outer.set_optimizer(v1::OuterConfig::SGD);
   ASSIGN_OR_RETURN(std::unique_ptr<const OuterOptimizer> optimizer,
                    CreateOuterOptimizer(outer, options.config.train(), plan.tensors()));
-  ASSIGN_OR_RETURN(const Codec* const codec_up, FindCodec(options.config.sync().codec_up()));
-  ASSIGN_OR_RETURN(const Codec* const codec_down, FindCodec(options.config.sync().codec_down()));
   if (options.events == nullptr) options.events = NullEventLog();
   std::unique_ptr<CoordinatorImpl> coordinator(
       new CoordinatorImpl(std::move(options), std::move(plan), std::move(optimizer)));
-  for (int i = 0; i < coordinator->plan_.fragments(); ++i) {
-    const FragmentRange& range = coordinator->plan_.range(i);
-    const FragmentRounds::Options fragment_options = {.fragment = i,
-                                                      .range = range,
-                                                      .config = &coordinator->options_.config,
-                                                      .optimizer = coordinator->optimizer_.get(),
-                                                      .codec_up = codec_up,
-                                                      .codec_down = codec_down,
-                                                      .clock = coordinator->options_.clock,
-                                                      .store = coordinator->options_.store,
-                                                      .merge_pool = &coordinator->merge_pool_,
-                                                      .schedule = coordinator->schedule_,
-                                                      .region_id = coordinator->RegionId()};
-    // A fragment that recovers takes them only if it has no snapshot: filling memory is what
-    // recovery takes most of its time for.
-    const std::span<const float> all = recovered.has_value() ? std::span<const float>() : initial;
-    coordinator->fragments_.push_back(std::make_unique<FragmentRounds>(
-        fragment_options, all.empty() ? all
-                                      : all.subspan(static_cast<size_t>(range.begin),
-                                                    static_cast<size_t>(range.size()))));
+  RETURN_IF_ERROR(coordinator->MakeFragments());
+  if (!is_given) {
+    initial = [arena, &own = coordinator->plan_](int fragment, std::span<float> values) {
+      const FragmentRange& range = own.range(fragment);
+      if (std::ssize(*arena) < range.end) {
+        return absl::DataLossError(absl::StrCat("fragment ", fragment, " has no snapshot"));
+      }
+      std::copy(arena->begin() + range.begin, arena->begin() + range.end, values.begin());
+      return absl::OkStatus();
+    };
   }
   if (recovered.has_value()) {
     RETURN_IF_ERROR(coordinator->Recover(*recovered, initial));
   } else {
+    for (const auto& fragment : coordinator->fragments_) {
+      const FragmentRange& range = coordinator->plan_.range(fragment->fragment());
+      FloatBuffer values(static_cast<size_t>(range.size()));
+      RETURN_IF_ERROR(initial(fragment->fragment(), values));
+      fragment->Begin(std::move(values));
+    }
     RETURN_IF_ERROR(coordinator->options_.store->BeginRun(coordinator->Identity()));
   }
   ASSIGN_OR_RETURN(coordinator->epoch_, coordinator->options_.store->TakeOver());
   return coordinator;
+}
+
+absl::Status CoordinatorImpl::MakeFragments() {
+  ASSIGN_OR_RETURN(const Codec* const codec_up, FindCodec(options_.config.sync().codec_up()));
+  ASSIGN_OR_RETURN(const Codec* const codec_down, FindCodec(options_.config.sync().codec_down()));
+  const size_t states = optimizer_->state_names().size();
+  if (!options_.scratch_folder.empty()) {
+    uint64_t bytes = 0;
+    for (int i = 0; i < plan_.fragments(); ++i) {
+      bytes += FragmentArrays::BytesAtRest(static_cast<size_t>(plan_.range(i).size()), states);
+    }
+    auto scratch = ScratchFile::Create(options_.scratch_folder, bytes);
+    if (scratch.ok()) {
+      scratch_ = *std::move(scratch);
+    } else {
+      Log().warn("all fragments stay in memory, {} bytes: {}", bytes,
+                 std::string(scratch.status().message()));
+    }
+  }
+  uint64_t scratch_offset = 0;
+  for (int i = 0; i < plan_.fragments(); ++i) {
+    fragments_.push_back(
+        std::make_unique<FragmentRounds>(FragmentRounds::Options{.fragment = i,
+                                                                 .range = plan_.range(i),
+                                                                 .config = &options_.config,
+                                                                 .optimizer = optimizer_.get(),
+                                                                 .codec_up = codec_up,
+                                                                 .codec_down = codec_down,
+                                                                 .clock = options_.clock,
+                                                                 .store = options_.store,
+                                                                 .merge_pool = &merge_pool_,
+                                                                 .answers = &answers_,
+                                                                 .scratch = scratch_.get(),
+                                                                 .scratch_offset = scratch_offset,
+                                                                 .schedule = schedule_,
+                                                                 .region_id = RegionId()}));
+    scratch_offset +=
+        FragmentArrays::BytesAtRest(static_cast<size_t>(plan_.range(i).size()), states);
+  }
+  return absl::OkStatus();
 }
 
 CoordinatorImpl::CoordinatorImpl(Options options, FragmentPlan plan,
@@ -359,6 +396,7 @@ void CoordinatorImpl::Advance(FragmentRounds& fragment) {
     if (region()) return CarryUp(fragment);
     if (!round->has_value()) return;
     Announce(**round);
+    fragment.Rest();
   }
 }
 

@@ -90,10 +90,11 @@ class CoordinatorImpl final : public Coordinator {
   CoordinatorImpl(Options options, FragmentPlan plan,
                   std::unique_ptr<const OuterOptimizer> optimizer);
 
+  // Makes the fragments, without values.
+  absl::Status MakeFragments();
   // Becomes what the store remembers.
-  // `initial`: the initial parameters; empty where every fragment has a snapshot.
-  absl::Status Recover(const RecoveredRun& run, std::span<const float> initial);
-  absl::Status RecoverFragments(const RecoveredRun& run, std::span<const float> initial);
+  absl::Status Recover(const RecoveredRun& run, const InitialValues& initial);
+  absl::Status RecoverFragments(const RecoveredRun& run, const InitialValues& initial);
   RunIdentity Identity() const;
   // The first worker that shares the data says which they are; refuses those who have others.
   // `changed`: it did.
@@ -228,6 +229,8 @@ class CoordinatorImpl final : public Coordinator {
   const uint64_t config_hash_;
   int64_t epoch_ = 0;  // Fixed after construction.
   MergePool merge_pool_;
+  RecentAnswers answers_;
+  std::unique_ptr<ScratchFile> scratch_;                    // Null: fragments stay in memory.
   std::vector<std::unique_ptr<FragmentRounds>> fragments_;  // Fixed after construction.
   std::atomic<int64_t> hash_checks_{0};
   std::atomic<int64_t> hash_mismatches_{0};

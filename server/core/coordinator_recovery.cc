@@ -15,6 +15,9 @@ namespace {
 
 // Fragments that keep enough threads busy, however many there are.
 constexpr int kMany = 8;
+// Fragments that are recovered at once: so many, and more while they take less memory than this.
+constexpr int64_t kFewestAtOnce = 4;
+constexpr int64_t kBytesAtOnce = int64_t{1} << 30;
 // Maintain goes on with the next snapshot for so long: its caller has other things to look after.
 constexpr absl::Duration kSavingTime = absl::Seconds(1);
 
@@ -42,17 +45,14 @@ RunIdentity CoordinatorImpl::Identity() const {
 }
 
 absl::Status CoordinatorImpl::RecoverFragments(const RecoveredRun& run,
-                                               std::span<const float> initial) {
+                                               const InitialValues& initial) {
   std::vector<absl::Status> recovered(fragments_.size());
   const auto recover = [&](int64_t i) {
     const auto index = static_cast<size_t>(i);
     const auto fragment = static_cast<int>(i);
-    const FragmentRange& range = plan_.range(fragment);
     FragmentRounds::History history{
         .initial_hash = run.identity.initial_hashes[index],
-        .initial = initial.empty() ? initial
-                                   : initial.subspan(static_cast<size_t>(range.begin),
-                                                     static_cast<size_t>(range.size())),
+        .initial = [&](std::span<float> values) { return initial(fragment, values); },
         .rounds = OfFragment(run.rounds, fragment),
         .contributions = OfFragment(run.contributions, fragment),
         .snapshots = {}};
@@ -65,8 +65,16 @@ absl::Status CoordinatorImpl::RecoverFragments(const RecoveredRun& run,
   // of it.
   ThreadPool* const threads = merge_pool_.threads;
   if (threads != nullptr && std::ssize(fragments_) >= std::min(threads->threads(), kMany)) {
+    int64_t largest = 1;
+    for (int i = 0; i < plan_.fragments(); ++i) largest = std::max(largest, plan_.range(i).size());
+    const auto bytes = static_cast<int64_t>(FragmentArrays::BytesAtRest(
+        static_cast<size_t>(largest), optimizer_->state_names().size()));
+    const int64_t at_once = std::max(kFewestAtOnce, kBytesAtOnce / bytes);
     merge_pool_.threads = nullptr;
-    threads->ParallelFor(std::ssize(fragments_), recover);
+    for (int64_t first = 0; first < std::ssize(fragments_); first += at_once) {
+      threads->ParallelFor(std::min(at_once, std::ssize(fragments_) - first),
+                           [&](int64_t i) { recover(first + i); });
+    }
     merge_pool_.threads = threads;
   } else {
     for (int64_t i = 0; i < std::ssize(fragments_); ++i) recover(i);
@@ -75,7 +83,7 @@ absl::Status CoordinatorImpl::RecoverFragments(const RecoveredRun& run,
   return absl::OkStatus();
 }
 
-absl::Status CoordinatorImpl::Recover(const RecoveredRun& run, std::span<const float> initial) {
+absl::Status CoordinatorImpl::Recover(const RecoveredRun& run, const InitialValues& initial) {
   const RunIdentity& identity = run.identity;
   if (identity.run_id != options_.run_id || identity.config_hash != config_hash_) {
     return absl::FailedPreconditionError(

@@ -78,6 +78,7 @@ void CoordinatorImpl::OnParentAnswer(FragmentRounds& fragment,
   const RoundRecord& record = published->record;
   options_.region->parent->Applied(record.fragment, record.round, record.published_hash);
   Announce(*published);
+  fragment.Rest();
   Advance(fragment);
 }
 

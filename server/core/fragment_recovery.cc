@@ -64,7 +64,9 @@ absl::Status FragmentRounds::Recover(const History& history) {
     RecoverNorms(history);
     if (options_.region()) RecoverLateRounds(history);
   }
-  return LoadOpenRound(history.contributions.subspan(open_begin));
+  RETURN_IF_ERROR(LoadOpenRound(history.contributions.subspan(open_begin)));
+  Rest();
+  return absl::OkStatus();
 }
 
 absl::StatusOr<int64_t> FragmentRounds::LoadBase(const History& history) {
@@ -79,13 +81,16 @@ absl::StatusOr<int64_t> FragmentRounds::LoadBase(const History& history) {
     if (!absl::IsDataLoss(loaded)) return loaded;
     damaged_snapshots_.emplace_back(version, loaded);
   }
-  const uint64_t hash = TreeHash(history.initial);
-  if (hash == history.initial_hash) {
+  FloatBuffer initial(static_cast<size_t>(options_.range.size()));
+  const absl::Status given = history.initial(initial);
+  const uint64_t hash = given.ok() ? TreeHash(std::span<const float>(initial)) : 0;
+  if (given.ok() && hash == history.initial_hash) {
     absl::WriterMutexLock lock(&data_mutex_);
-    BeginWith(history.initial);
+    BeginWith(std::move(initial));
     return 0;
   }
   if (!damaged_snapshots_.empty()) return damaged_snapshots_.front().second;
+  RETURN_IF_ERROR(given);
   return Differs(absl::StrCat("the initial ", VersionName(options_.fragment, 0)), hash,
                  history.initial_hash,
                  "continue on a machine like the one that began the run, or from a snapshot");
@@ -140,10 +145,11 @@ absl::Status FragmentRounds::LoadSnapshot(int64_t version) {
   const uint64_t recorded = published_hashes_[static_cast<size_t>(version)];
   if (hash != recorded) return Differs(name, hash, recorded, kDamaged);
   snapshot_version_ = version;
-  theta_ = std::move(snapshot.theta);
-  published_ = std::move(snapshot.published);
-  optimizer_state_.clear();
-  for (auto& [state, values] : snapshot.optimizer) optimizer_state_.push_back(std::move(values));
+  FragmentArrays::Set& set = arrays_.set();
+  set.theta = std::move(snapshot.theta);
+  set.published = std::move(snapshot.published);
+  set.optimizer.clear();
+  for (auto& [state, values] : snapshot.optimizer) set.optimizer.push_back(std::move(values));
   return absl::OkStatus();
 }
 

@@ -1,7 +1,6 @@
 #include "server/core/fragment_rounds.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,8 +17,9 @@ namespace {
 // Rounds for which a repeated push is still recognized. A worker that resumes from a checkpoint
 // sends again what it had sent since; answers are not kept for longer than that either.
 constexpr size_t kPastRounds = 1024;
-// Answers that are held in memory: the round that everybody pulls now, and the one before.
-constexpr size_t kCachedAnswers = 2;
+// RecentAnswers keeps so many of any size, and more up to so many bytes.
+constexpr size_t kFewestAnswers = 2;
+constexpr size_t kAnswerBytes = size_t{128} << 20;
 // Weight of a merge in the smoothed merge time.
 constexpr double kNewestMerge = 0.25;
 
@@ -31,39 +31,22 @@ std::string RoundName(const v1::PushHeader& header) {
 
 }  // namespace
 
-FragmentRounds::FragmentRounds(const Options& options, std::span<const float> initial)
-    : options_(options) {
-  if (initial.empty()) return;
-  BeginWith(initial);
-  published_hashes_ = {TreeHash(initial)};
+void RecentAnswers::Keep(std::shared_ptr<const PullObject> answer) {
+  std::vector<std::shared_ptr<const PullObject>> former;  // Freed without the lock.
+  absl::MutexLock lock(&mutex_);
+  bytes_ += answer->bytes.size();
+  kept_.push_back(std::move(answer));
+  while (kept_.size() > kFewestAnswers && bytes_ > kAnswerBytes) {
+    bytes_ -= kept_.front()->bytes.size();
+    former.push_back(std::move(kept_.front()));
+    kept_.pop_front();
+  }
 }
 
-void FragmentRounds::BeginWith(std::span<const float> initial) {
-  if (options_.region()) {
-    theta_.assign(initial.size(), 0.0F);
-  } else {
-    theta_.assign(initial.begin(), initial.end());
-  }
-  published_.assign(initial.begin(), initial.end());
-  optimizer_state_.assign(options_.optimizer->state_names().size(),
-                          FloatBuffer(initial.size(), 0.0f));
-}
-
-FragmentView FragmentRounds::View() const {
-  FragmentView view;
-  view.fragment = options_.fragment;
-  view.theta = theta_;
-  view.published = published_;
-  {
-    absl::MutexLock lock(&mutex_);
-    view.version = static_cast<int64_t>(published_hashes_.size()) - 1;
-    view.published_hash = published_hashes_.back();
-  }
-  for (size_t i = 0; i < optimizer_state_.size(); ++i) {
-    view.optimizer.push_back({options_.optimizer->state_names()[i], optimizer_state_[i]});
-  }
-  return view;
-}
+FragmentRounds::FragmentRounds(const Options& options)
+    : options_(options),
+      arrays_(static_cast<size_t>(options.range.size()), options.optimizer->state_names().size(),
+              options.scratch, options.scratch_offset) {}
 
 v1::PushResponse FragmentRounds::Accepted(const v1::PushHeader& header, bool duplicate) const {
   v1::PushResponse response;
@@ -162,6 +145,10 @@ absl::StatusOr<AddedContribution> FragmentRounds::Add(const v1::PushHeader& head
     ASSIGN_OR_RETURN(std::optional<v1::PushResponse> held, Lookup(header));
     if (held.has_value()) return AddedContribution{.response = *std::move(held)};
     contributions_[header.worker_id()].header = header;
+  }
+  {
+    absl::ReaderMutexLock data_lock(&data_mutex_);
+    arrays_.Expect();  // The round may close soon.
   }
   const double unix_s = UnixSeconds(options_.clock->Now());
   absl::StatusOr<AddedContribution> added = VerifyAndSave(header, object, unix_s);
@@ -314,6 +301,7 @@ absl::StatusOr<PublishedRound> FragmentRounds::MergeAndPublish(int64_t round,
   ClosedRound closed = Close(round, contributions, std::move(decision));
   // Held until the round is stored: a reader never sees values that a crash could take back.
   absl::WriterMutexLock data_lock(&data_mutex_);
+  RETURN_IF_ERROR(Load());
   absl::StatusOr<MergeResult> merged = MergeWhatCanBe(contributions, closed.result);
   RETURN_IF_ERROR(merged.status());
   NoteContributors(contributions, closed);
@@ -352,8 +340,9 @@ absl::StatusOr<PublishedRound> FragmentRounds::StoreAndPublish(ClosedRound close
   merge_time_ = merge_time_ == absl::ZeroDuration()
                     ? merge_time
                     : merge_time_ * (1 - kNewestMerge) + merge_time * kNewestMerge;
-  answers_.push_back(result.answer);
-  if (answers_.size() > kCachedAnswers) answers_.pop_front();
+  std::erase_if(answers_, [](const auto& one) { return one.second.expired(); });
+  answers_[record.round] = result.answer;
+  if (options_.answers != nullptr) options_.answers->Keep(result.answer);
   result.waiters.swap(waiters_);
   return std::move(result);
 }
@@ -422,8 +411,9 @@ absl::StatusOr<MergeResult> FragmentRounds::Merge(int64_t round,
   input.answer_codec = options_.codec_down;
   input.round = round;
   input.arena_begin = options_.range.begin;
-  FragmentState state{.theta = theta_, .published = published_, .optimizer = {}};
-  for (FloatBuffer& array : optimizer_state_) state.optimizer.emplace_back(array);
+  FragmentArrays::Set& set = arrays_.set();
+  FragmentState state{.theta = set.theta, .published = set.published, .optimizer = {}};
+  for (FloatBuffer& array : set.optimizer) state.optimizer.emplace_back(array);
   absl::StatusOr<MergeResult> merged;
   if (options_.merge_pool->threads == nullptr) {
     merged = MergeFragment(input, state, nullptr);
@@ -485,8 +475,8 @@ absl::StatusOr<std::shared_ptr<const PullObject>> FragmentRounds::AnswerOrWait(
                                               options_.fragment, " is no longer kept (version ",
                                               open - 1, " is published): fetch the STATE"));
     }
-    for (const auto& answer : answers_) {
-      if (answer->header.round() == round) return answer;
+    if (const auto held = answers_.find(round); held != answers_.end()) {
+      if (std::shared_ptr<const PullObject> answer = held->second.lock()) return answer;
     }
     record.round = round;
     record.published_hash = published_hashes_[static_cast<size_t>(round)];
@@ -503,49 +493,16 @@ absl::StatusOr<std::shared_ptr<const PullObject>> FragmentRounds::AnswerOrWait(
   }
   std::vector<uint64_t> leaves = LeafChecksums(*bytes);
   record.answer_hash = TreeRoot(leaves);
-  return MakeAnswer(record, ByteBuffer(bytes->begin(), bytes->end()), std::move(leaves));
+  std::shared_ptr<const PullObject> answer =
+      MakeAnswer(record, ByteBuffer(bytes->begin(), bytes->end()), std::move(leaves));
+  absl::MutexLock lock(&mutex_);
+  answers_[round] = answer;  // For others who want it meanwhile.
+  return answer;
 }
 
 std::vector<PullCallback> FragmentRounds::TakeWaiters() {
   absl::MutexLock lock(&mutex_);
   return std::exchange(waiters_, {});
-}
-
-std::shared_ptr<const PullObject> FragmentRounds::State() const {
-  absl::ReaderMutexLock data_lock(&data_mutex_);
-  const FragmentView view = View();
-  {
-    absl::MutexLock lock(&mutex_);
-    std::shared_ptr<const PullObject> object = state_object_.lock();
-    if (object != nullptr && object->header.round() == view.version) return object;
-  }
-  auto object = std::make_shared<PullObject>();
-  object->bytes.resize(view.published.size_bytes());
-  std::memcpy(object->bytes.data(), view.published.data(), object->bytes.size());
-  object->header.set_fragment(options_.fragment);
-  object->header.set_round(view.version);
-  object->header.set_codec(v1::FP32);
-  object->header.set_total_bytes(static_cast<int64_t>(object->bytes.size()));
-  // The object is the values' bytes, so its hash is theirs.
-  object->header.set_object_hash(view.published_hash);
-  object->header.set_published_hash(view.published_hash);
-  absl::MutexLock lock(&mutex_);
-  state_object_ = object;
-  return object;
-}
-
-absl::Status FragmentRounds::SaveSnapshot() {
-  absl::ReaderMutexLock data_lock(&data_mutex_);
-  if (state_is_void_) return absl::OkStatus();
-  const FragmentView view = View();
-  {
-    absl::MutexLock lock(&mutex_);
-    if (view.version == snapshot_version_) return absl::OkStatus();
-  }
-  RETURN_IF_ERROR(options_.store->SaveSnapshot(view));
-  absl::MutexLock lock(&mutex_);
-  older_snapshot_ = std::exchange(snapshot_version_, view.version);
-  return absl::OkStatus();
 }
 
 int64_t FragmentRounds::rounds_since_snapshot() const {
@@ -565,9 +522,7 @@ absl::Status FragmentRounds::ForgetAnswers(int64_t before_round) {
     if (options_.region()) before_round = std::min(before_round, older_snapshot_ + 1);
     if (before_round <= first_answer_) return absl::OkStatus();
     first_answer_ = before_round;
-    while (!answers_.empty() && answers_.front()->header.round() < before_round) {
-      answers_.pop_front();
-    }
+    answers_.erase(answers_.begin(), answers_.lower_bound(before_round));
   }
   return options_.store->ForgetAnswers(options_.fragment, before_round);
 }

@@ -3,11 +3,14 @@
 // Two locks, always taken in this order: data_mutex_ guards the large arrays and is held
 // exclusively through a merge; mutex_ guards what is small and is held briefly. Version and data
 // change together while both are held, so a reader under either sees a consistent pair.
+//
+// The arrays are in memory while a round needs them, and at rest otherwise (fragment_arrays.h).
 #ifndef CAUSEWAY_SERVER_CORE_FRAGMENT_ROUNDS_H_
 #define CAUSEWAY_SERVER_CORE_FRAGMENT_ROUNDS_H_
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -30,6 +33,7 @@
 #include "common/codec/codec.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/sync_schedule.h"
+#include "server/core/fragment_arrays.h"
 #include "server/core/parent.h"
 #include "server/core/pull_object.h"
 #include "server/core/received_object.h"
@@ -51,6 +55,17 @@ inline constexpr double kSafeNorm = 1e12;
 struct MergePool {
   absl::Mutex mutex;
   ThreadPool* threads = nullptr;  // Null: every merge runs on its caller's thread.
+};
+
+// The answers of all fragments that are pulled now: the newest two, and more while these are small.
+class RecentAnswers {
+ public:
+  void Keep(std::shared_ptr<const PullObject> answer);
+
+ private:
+  absl::Mutex mutex_;
+  std::deque<std::shared_ptr<const PullObject>> kept_ ABSL_GUARDED_BY(mutex_);
+  size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 // Why a contribution is held and not merged.
@@ -111,6 +126,10 @@ class FragmentRounds {
     Clock* clock = nullptr;
     Store* store = nullptr;
     MergePool* merge_pool = nullptr;
+    RecentAnswers* answers = nullptr;
+    // Null: the arrays never rest. Else there is room for them from there on.
+    ScratchFile* scratch = nullptr;
+    uint64_t scratch_offset = 0;
     SyncSchedule schedule;
     // A region's id at its parent: rounds are merged for the parent. Empty: the hub.
     std::string region_id = {};
@@ -120,16 +139,19 @@ class FragmentRounds {
   // The store's memory of the fragment; views for the call.
   struct History {
     uint64_t initial_hash = 0;
-    std::span<const float> initial;                     // Empty where the snapshots have to do.
+    // Fills in the initial values; asked where no snapshot does.
+    std::function<absl::Status(std::span<float>)> initial;
     std::span<const RoundRecord> rounds;                // From 1, without gaps.
     std::span<const ContributionRecord> contributions;  // Sorted by round.
     std::vector<int64_t> snapshots;                     // Versions, ascending.
   };
 
-  // `initial`: the fragment's range of the initial parameters. Empty: Recover is called next.
-  FragmentRounds(const Options& options, std::span<const float> initial);
+  explicit FragmentRounds(const Options& options);
 
-  // Before anything else: becomes what the store remembers. Folds the deltas of all rounds since
+  // Begin or Recover comes before anything else.
+  // Begins with the fragment's range of the initial parameters.
+  void Begin(FloatBuffer initial);
+  // Becomes what the store remembers. Folds the deltas of all rounds since
   // the newest snapshot that is whole into it, or into the initial values if there is none, and
   // drops those snapshots that are not. DATA_LOSS if a round does not come out with the hashes that
   // were recorded of it, or nothing whole is there to begin from.
@@ -184,7 +206,7 @@ class FragmentRounds {
                                                                  PullCallback& callback);
   // No answer comes any more: returns who waited.
   std::vector<PullCallback> TakeWaiters();
-  std::shared_ptr<const PullObject> State() const;
+  absl::StatusOr<std::shared_ptr<const PullObject>> State() const;
 
   int64_t version() const;
   // Returns the hash of a published version; OUT_OF_RANGE for a later one.
@@ -198,12 +220,14 @@ class FragmentRounds {
   // Answers of earlier rounds will not be asked for any more.
   absl::Status ForgetAnswers(int64_t before_round);
 
-  // Calls `read` with a view of the state, which stands still meanwhile.
-  template <typename Function>
-  auto ReadState(const Function& read) const {
+  // Copies the published values, as many as the fragment has.
+  absl::Status CopyPublished(std::span<float> values) const {
     absl::ReaderMutexLock lock(&data_mutex_);
-    return read(View());
+    return arrays_.CopyPublished(values);
   }
+  // Lets the arrays leave memory, unless the open round has contributions or is at the parent. To
+  // be called after a round, once everybody was told.
+  void Rest();
 
  private:
   struct Held {
@@ -221,7 +245,11 @@ class FragmentRounds {
   // By worker id: the summation order. Copies share the objects' bytes.
   using Contributions = std::map<std::string, Held>;
 
-  FragmentView View() const ABSL_SHARED_LOCKS_REQUIRED(data_mutex_);
+  FragmentView View(const FragmentArrays::Set& arrays) const;
+  // Brings the arrays to memory. INTERNAL: they cannot be read any more.
+  absl::Status Load() ABSL_EXCLUSIVE_LOCKS_REQUIRED(data_mutex_);
+  // Whether a contribution can only be judged beside the published values.
+  bool NeedsBase() const;
   absl::Status CheckHeader(const v1::PushHeader& header) const;
   absl::StatusOr<std::optional<v1::PushResponse>> Lookup(const v1::PushHeader& header) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -238,8 +266,7 @@ class FragmentRounds {
   absl::StatusOr<AddedContribution> VerifyAndSave(const v1::PushHeader& header,
                                                   const ReceivedObject& object, double unix_s);
   // Returns the delta's norm.
-  absl::StatusOr<double> VerifyObject(const v1::PushHeader& header,
-                                      const ReceivedObject& object) const;
+  absl::StatusOr<double> VerifyObject(const v1::PushHeader& header, const ReceivedObject& object);
   // The sum of squares of a codec chunk; an error if its codes are not valid.
   absl::StatusOr<double> SquaresOf(size_t chunk, std::span<const uint8_t> codes) const
       ABSL_SHARED_LOCKS_REQUIRED(data_mutex_);
@@ -289,7 +316,7 @@ class FragmentRounds {
   absl::StatusOr<MergeResult> MergeWhatCanBe(const Contributions& contributions,
                                              PublishedRound& result)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(data_mutex_);
-  void BeginWith(std::span<const float> initial) ABSL_EXCLUSIVE_LOCKS_REQUIRED(data_mutex_);
+  void BeginWith(FloatBuffer initial) ABSL_EXCLUSIVE_LOCKS_REQUIRED(data_mutex_);
   absl::Status LoadSnapshot(int64_t version);
   // From the newest whole snapshot, or the initial values. Returns its version.
   absl::StatusOr<int64_t> LoadBase(const History& history);
@@ -303,14 +330,12 @@ class FragmentRounds {
   const Options options_;
 
   mutable absl::Mutex data_mutex_;
-  // A region keeps in theta_ what its last delta left out.
-  FloatBuffer theta_ ABSL_GUARDED_BY(data_mutex_);
-  FloatBuffer published_ ABSL_GUARDED_BY(data_mutex_);
-  std::vector<FloatBuffer> optimizer_state_ ABSL_GUARDED_BY(data_mutex_);
+  // A region keeps in theta what its last delta left out.
+  FragmentArrays arrays_ ABSL_GUARDED_BY(data_mutex_);
   // A merge failed half-way (the training diverged): the state is worth nothing.
   bool state_is_void_ ABSL_GUARDED_BY(data_mutex_) = false;
 
-  // In a region, while a round is on its way to the parent: theta_ after it, and its delta.
+  // In a region, while a round is on its way to the parent: theta after it, and its delta.
   FloatBuffer next_theta_ ABSL_GUARDED_BY(data_mutex_);
   std::optional<ClosedRound> at_parent_ ABSL_GUARDED_BY(data_mutex_);
   SharedBytes sent_ ABSL_GUARDED_BY(data_mutex_);
@@ -340,8 +365,8 @@ class FragmentRounds {
   std::set<std::pair<int64_t, std::string>> quarantined_ ABSL_GUARDED_BY(mutex_);
   // From closing to publishing, smoothed; zero before the first round.
   absl::Duration merge_time_ ABSL_GUARDED_BY(mutex_);
-  // The answers published last; the store has all that are kept.
-  std::deque<std::shared_ptr<const PullObject>> answers_ ABSL_GUARDED_BY(mutex_);
+  // By round, those that somebody holds; the store has all that are kept.
+  std::map<int64_t, std::weak_ptr<const PullObject>> answers_ ABSL_GUARDED_BY(mutex_);
   int64_t first_answer_ ABSL_GUARDED_BY(mutex_) = 1;  // Earlier ones are forgotten.
   std::vector<PullCallback> waiters_ ABSL_GUARDED_BY(mutex_);
   // The state object that was built last, while somebody still holds it.

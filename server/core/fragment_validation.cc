@@ -38,14 +38,20 @@ std::pair<size_t, size_t> FragmentRounds::ChunksWithin(size_t leaf) const {
           end >= all ? codec_chunks() : end / stride};
 }
 
+bool FragmentRounds::NeedsBase() const {
+  // With the others only the base's length counts for a sum of squares.
+  return options_.codec_up->id() == v1::FP32 &&
+         options_.config->sync().contribution() != v1::SyncConfig::GRADIENT;
+}
+
 absl::StatusOr<double> FragmentRounds::SquaresOf(size_t chunk,
                                                  std::span<const uint8_t> codes) const {
   static constexpr std::array<float, kCodecChunk> kZeros = {};
-  auto base = std::span<const float>(published_).subspan(chunk * kCodecChunk);
-  base = base.first(std::min(kCodecChunk, base.size()));
-  if (options_.config->sync().contribution() == v1::SyncConfig::GRADIENT) {
-    base = std::span(kZeros).first(base.size());
-  }
+  const size_t begin = chunk * kCodecChunk;
+  const size_t count = std::min(kCodecChunk, static_cast<size_t>(options_.range.size()) - begin);
+  const std::span<const float> base =
+      NeedsBase() ? std::span<const float>(arrays_.set().published).subspan(begin, count)
+                  : std::span<const float>(kZeros).first(count);
   absl::StatusOr<double> squares = options_.codec_up->SumOfSquares(codes, base);
   if (squares.ok() || chunk == 0) return squares;
   return Annotate(squares.status(), absl::StrCat("counted from value ", chunk * kCodecChunk));
@@ -73,8 +79,8 @@ std::vector<double> FragmentRounds::MeasureLeaf(int64_t round, int64_t leaf,
                                                 std::span<const uint8_t> bytes) const {
   // A merge would hold up whoever receives.
   if (!data_mutex_.ReaderTryLock()) return {};
-  bool open = false;
-  {
+  bool open = !(NeedsBase() && arrays_.at_rest());
+  if (open) {
     absl::MutexLock lock(&mutex_);
     open = round == static_cast<int64_t>(published_hashes_.size());
   }
@@ -96,7 +102,7 @@ std::vector<double> FragmentRounds::MeasureLeaf(int64_t round, int64_t leaf,
 }
 
 absl::StatusOr<double> FragmentRounds::VerifyObject(const v1::PushHeader& header,
-                                                    const ReceivedObject& object) const {
+                                                    const ReceivedObject& object) {
   const std::span<const uint8_t> bytes = object.bytes.view();
   if (static_cast<int64_t>(bytes.size()) != header.total_bytes()) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -107,7 +113,12 @@ absl::StatusOr<double> FragmentRounds::VerifyObject(const v1::PushHeader& header
     return absl::DataLossError(absl::StrCat("the object's hash is ", HashToHex(hash),
                                             ", its header says ", HashToHex(header.object_hash())));
   }
-  // The round stays open while this contribution is under way, so published_ is the base.
+  // The round stays open while this contribution is under way, so the published values are its
+  // base, and they do not go to rest.
+  if (NeedsBase()) {
+    absl::WriterMutexLock lock(&data_mutex_);
+    RETURN_IF_ERROR(Load());
+  }
   absl::ReaderMutexLock lock(&data_mutex_);
   double sum = 0;
   size_t chunk = 0;
@@ -137,7 +148,7 @@ double FragmentRounds::PublishedNorm() const {
     absl::MutexLock lock(&mutex_);
     if (published_norm_.first == version()) return published_norm_.second;
   }
-  const double norm = Norm(published_);
+  const double norm = Norm(arrays_.set().published);
   absl::MutexLock lock(&mutex_);
   published_norm_ = {version(), norm};
   return norm;
@@ -151,7 +162,8 @@ AddedContribution FragmentRounds::Judge(double norm) const {
     absl::ReaderMutexLock lock(&data_mutex_);
     const double published = PublishedNorm();
     verdict.may_overflow = std::max(norm, published) > kSafeNorm;
-    const double smallest = kSmallestParameter * std::sqrt(static_cast<double>(published_.size()));
+    const double smallest =
+        kSmallestParameter * std::sqrt(static_cast<double>(options_.range.size()));
     if (options_.config->sync().contribution() != v1::SyncConfig::GRADIENT) {
       verdict.cap = (membership.norm_cap() > 0 ? membership.norm_cap() : kDefaultNormCap) *
                     std::max(published, smallest);

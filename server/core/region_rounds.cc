@@ -42,11 +42,11 @@ absl::StatusOr<MergeResult> FragmentRounds::MergeRegion(int64_t round,
   input.deltas = {.contributions = std::move(contributions),
                   .kind = sync.contribution(),
                   .rule = MergeRuleOf(options_.config->outer()),
-                  .published = published_};
+                  .published = arrays_.set().published};
   input.codec = options_.codec_up;
   input.decay =
       sync.has_error_feedback_decay() ? static_cast<float>(sync.error_feedback_decay()) : 1.0F;
-  next_theta_ = theta_;
+  next_theta_ = arrays_.set().theta;
   // The rest of a gradient belongs to weights that are gone.
   const bool carries = sync.contribution() != v1::SyncConfig::GRADIENT;
   const std::span<float> residual = carries ? std::span<float>(next_theta_) : std::span<float>();
@@ -73,6 +73,7 @@ absl::Status FragmentRounds::CloseForParent(int64_t round, const Contributions& 
                                             Decision decision) {
   ClosedRound closed = Close(round, contributions, std::move(decision));
   absl::WriterMutexLock data_lock(&data_mutex_);
+  RETURN_IF_ERROR(Load());
   absl::StatusOr<MergeResult> merged = MergeWhatCanBe(contributions, closed.result);
   RETURN_IF_ERROR(merged.status());
   NoteContributors(contributions, closed);
@@ -169,7 +170,8 @@ absl::StatusOr<PublishedRound> FragmentRounds::AcceptAnswer(ParentAnswer answer)
     for (double& weight : record.weights) weight = -weight;
     absl::StrAppend(&record.reason, "; the parent had closed it without this region");
     if (!gradients && !record.contributors.empty()) {
-      RETURN_IF_ERROR(FoldBack(*options_.codec_up, sent_.view(), published_, next_theta_));
+      RETURN_IF_ERROR(
+          FoldBack(*options_.codec_up, sent_.view(), arrays_.set().published, next_theta_));
       absl::MutexLock lock(&mutex_);
       tokens = late_tokens_;
       draws = late_draws_;
@@ -181,17 +183,17 @@ absl::StatusOr<PublishedRound> FragmentRounds::AcceptAnswer(ParentAnswer answer)
     }
   }
   const bool carried_on = record.contributors.empty();
-  RETURN_IF_ERROR(Annotate(options_.codec_down->Apply(answer.bytes, published_),
+  RETURN_IF_ERROR(Annotate(options_.codec_down->Apply(answer.bytes, arrays_.set().published),
                            "the parent's answer cannot be applied"));
   state_is_void_ = true;  // Until it is stored.
-  record.published_hash = TreeHash(std::span<const float>(published_));
+  record.published_hash = TreeHash(std::span<const float>(arrays_.set().published));
   if (record.published_hash != answer.published_hash) {
     return absl::DataLossError(absl::StrCat(
         "after round ", record.round, " of fragment ", options_.fragment, " this region holds ",
         HashToHex(record.published_hash), ", its parent published ",
         HashToHex(answer.published_hash), ": serve a fresh --run_dir"));
   }
-  std::swap(theta_, next_theta_);
+  std::swap(arrays_.set().theta, next_theta_);
   next_theta_ = {};
   sent_ = {};
   std::vector<uint64_t> leaves = LeafChecksums(answer.bytes);
@@ -216,15 +218,16 @@ absl::Status FragmentRounds::RefoldRegion(const RoundRecord& round,
   if (!contributions.empty()) {
     ASSIGN_OR_RETURN(const MergeResult merged, MergeRegion(round.round, std::move(contributions)));
     if (late && options_.config->sync().contribution() != v1::SyncConfig::GRADIENT) {
-      RETURN_IF_ERROR(FoldBack(*options_.codec_up, merged.answer, published_, next_theta_));
+      RETURN_IF_ERROR(
+          FoldBack(*options_.codec_up, merged.answer, arrays_.set().published, next_theta_));
     }
-    std::swap(theta_, next_theta_);
+    std::swap(arrays_.set().theta, next_theta_);
     next_theta_ = {};
   }
   ASSIGN_OR_RETURN(const std::vector<uint8_t> answer,
                    options_.store->ReadAnswer(options_.fragment, round.round));
-  RETURN_IF_ERROR(options_.codec_down->Apply(answer, published_));
-  const uint64_t hash = TreeHash(std::span<const float>(published_));
+  RETURN_IF_ERROR(options_.codec_down->Apply(answer, arrays_.set().published));
+  const uint64_t hash = TreeHash(std::span<const float>(arrays_.set().published));
   if (hash == round.published_hash) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(
       "version ", round.round, " of fragment ", options_.fragment, " hashes to ", HashToHex(hash),

@@ -20,9 +20,10 @@ constexpr std::array<int, 5> kPeriods = {30, 50, 100, 200, 500};
 constexpr std::array<int, 5> kFragments = {12, 25, 50, 100, 200};  // And H.
 // Up to 10 costs training less than 0.2 % of the loss (arXiv 2501.18512, figure 6).
 constexpr int kMostOverlap = 10;
-// theta, momentum and published; a copy of each fragment's answers and what the rounds hold come on
-// top.
+// theta, momentum and published: in memory of a fragment whose round is merged, and of one whose
+// snapshot is written; else at rest on the disk.
 constexpr double kStateBytes = 12;
+constexpr double kFragmentsInMemory = 2;
 constexpr double kSpareMemory = 1.25;
 // One TCP connection with Linux's default buffers at 100 ms (docs/links.md).
 constexpr double kConnectionBits = 170e6 * 0.1;
@@ -56,16 +57,16 @@ struct Candidate {
 };
 
 // As many as link, merges and memory would fill, of the one that is given.
-int MachinesFor(const PlanRequest& request, int period, const CodecBits& up) {
-  const double seconds = period * FastestStep(request);
+int MachinesFor(const PlanRequest& request, const Candidate& candidate, double memory_bytes) {
+  const CodecBits& up = candidate.up;
+  const double seconds = candidate.period * FastestStep(request);
   const int workers = TotalWorkers(request);
   const double bits = std::max(up.bits_per_value, request.downlink.bits_per_value);
   const double link = workers * request.values * bits / seconds / request.coordinator_bit_per_s;
   const double merged_bytes =
       request.values * (24 + (workers * up.bits_per_value + request.downlink.bits_per_value) / 8);
   const double merge = merged_bytes / seconds / request.coordinator.merge_bytes_per_s;
-  const double memory =
-      kSpareMemory * kStateBytes * request.values / request.coordinator_memory_bytes;
+  const double memory = kSpareMemory * memory_bytes / request.coordinator_memory_bytes;
   const double machines = std::ceil(std::max({link / kFullest, merge / kFullest, memory, 1.0}));
   return static_cast<int>(std::min(machines, 1e6));
 }
@@ -203,7 +204,6 @@ absl::StatusOr<Plan> Describe(const PlanRequest& request, const Candidate& candi
   plan.overlap_steps = candidate.overlap;
   plan.up = candidate.up;
   plan.down = request.downlink;
-  plan.machines = MachinesFor(request, candidate.period, candidate.up);
   plan.expected = result;
   plan.reaches_target = result.utilization >= request.target;
   plan.binding = Binding(request, candidate, result);
@@ -217,15 +217,20 @@ absl::StatusOr<Plan> Describe(const PlanRequest& request, const Candidate& candi
   const int workers = TotalWorkers(request);
   const double snapshot_rounds = request.snapshot_every_rounds;
   const double seconds = candidate.period * result.seconds_per_step;
-  // The last two answers of every fragment are held, too.
-  plan.coordinator_memory_bytes =
-      request.values * (kStateBytes + 2 * down / 8) + result.peak_held_bytes;
+  // The last two answers are held, too.
+  plan.coordinator_memory_bytes = request.values / candidate.fragments *
+                                      (kFragmentsInMemory * kStateBytes + 2 * down / 8) +
+                                  result.peak_held_bytes;
+  plan.machines = MachinesFor(request, candidate, plan.coordinator_memory_bytes);
   plan.coordinator_bit_per_s = workers * request.values * std::max(up, down) / seconds;
   plan.disk_bytes_per_s =
-      request.values * ((workers * up + down) / 8 + kStateBytes / snapshot_rounds) / seconds;
-  // The last two snapshots of every fragment and what came since the older one (docs/formats.md).
+      request.values *
+      ((workers * up + down) / 8 + kStateBytes + kStateBytes / snapshot_rounds) / seconds;
+  // What rests, the last two snapshots of every fragment, and what came since the older one
+  // (docs/formats.md).
   const double round_bytes = (workers * up + down) / 8;  // Per value.
-  plan.disk_bytes = request.values * 2 * (kStateBytes + snapshot_rounds * round_bytes);
+  plan.disk_bytes =
+      request.values * (kStateBytes + 2 * (kStateBytes + snapshot_rounds * round_bytes));
   plan.recovery_seconds =
       request.values *
       ((kStateBytes + snapshot_rounds * round_bytes) / request.disk_bytes_per_s +

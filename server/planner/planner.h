@@ -68,8 +68,8 @@ struct Plan {
   std::vector<int> connections;          // By site.
   double coordinator_memory_bytes = 0;
   double coordinator_bit_per_s = 0;  // The busier direction of its link, mean.
-  double disk_bytes_per_s = 0;       // Deltas, answers, snapshots.
-  double disk_bytes = 0;             // At most: snapshots, deltas, answers.
+  double disk_bytes_per_s = 0;       // Deltas, answers, snapshots, and what goes to rest.
+  double disk_bytes = 0;             // At most: these.
   // From a coordinator's start until it serves again, at most: its snapshots are read, and
   // what came since is read and merged again.
   double recovery_seconds = 0;

@@ -1,6 +1,5 @@
 #include "server/store/inspect.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>

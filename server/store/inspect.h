@@ -3,7 +3,6 @@
 #define CAUSEWAY_SERVER_STORE_INSPECT_H_
 
 #include <string>
-#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"

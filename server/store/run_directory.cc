@@ -32,6 +32,7 @@ std::string FormerRunId(FileSystem& file_system, const std::string& path) {
 
 // Includes SQLite's own files of an unfinished run.db.tmp.
 bool IsOwnTemporary(absl::string_view name) {
+  if (name == kScratchFile) return true;
   if (!absl::ConsumeSuffix(&name, ".tmp")) {
     return name == "run.db.tmp-wal" || name == "run.db.tmp-journal" || name == "run.db.tmp-shm";
   }

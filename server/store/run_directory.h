@@ -40,6 +40,8 @@ inline constexpr char kCurvesFile[] = "curves";
 inline constexpr char kCopyFile[] = "COPY";
 // The parameters that were given, in the run's own plan. Without it, the seed makes them.
 inline constexpr char kInitialFile[] = "initial.parameters";
+// What rests beside memory (core/fragment_arrays.h), for the moment in which it has a name.
+inline constexpr char kScratchFile[] = "scratch.tmp";
 // Of former releases, which kept deltas in memory there.
 inline constexpr char kDeltasInFile[] = "DELTAS_IN";
 

@@ -69,7 +69,7 @@ class ComposeFilesTest(unittest.TestCase):
                         self.assertIn(word.split("=")[0], flags_of(program), service)
 
     def test_coordinators_that_share_a_run_find_each_other_and_workers_find_them(self):
-        services = merged(LAYERS[2])[0]
+        services = merged(LAYERS[1])[0]
         flags = {service: dict(word.split("=", 1) for word in words(settings) if "=" in word)
                  for service, settings in services.items()}
         members = {service for service, own in flags.items() if "--initial-cluster" in own}

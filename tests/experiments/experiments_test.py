@@ -202,8 +202,8 @@ def _result(inner, setting, seed, loss):
 class CodecQualityTest(unittest.TestCase):
     def test_every_setting_is_run_with_both_optimizers_and_all_seeds(self):
         runs = codec_quality.plan([1, 2, 3], 160)
-        self.assertEqual(len(runs), 32)
-        self.assertEqual(len({run.name for run in runs}), 32)
+        self.assertEqual(len(runs), 36)
+        self.assertEqual(len({run.name for run in runs}), 36)
         fields = {run.name: config.read_fields(run.config_text(160, 2)) for run in runs}
         self.assertEqual({f["sync.steps_between_syncs"] for f in fields.values()}, {"20"})
         small = fields["muon-lm2-seed3"]

@@ -124,10 +124,10 @@ class SimulateTest(unittest.TestCase):
         self.assertAlmostEqual(cost["worker_up_bytes"] / sent, 1, delta=1e-3)
         self.assertAlmostEqual(cost["coordinator_out_bytes"] / (8 * sent), 1, delta=1e-3)
         self.assertAlmostEqual(cost["egress"] / (16 * sent * 50e-12), 1, delta=1e-3)
-        # Two snapshots of 12 bytes per value; ten rounds between them, so twenty are kept.
-        self.assertAlmostEqual(plan["disk_bytes"], 10e9 * (24 + 20 * 9 * 4.25 / 8), delta=1e6)
+        # What rests and two snapshots, of 12 bytes per value; ten rounds between these, so twenty are kept.
+        self.assertAlmostEqual(plan["disk_bytes"], 10e9 * (36 + 20 * 9 * 4.25 / 8), delta=1e6)
         often = simulate(*asked, "--days=30", "--snapshot_every_rounds=5", command="plan")
-        self.assertAlmostEqual(often["disk_bytes"], 10e9 * (24 + 10 * 9 * 4.25 / 8), delta=1e6)
+        self.assertAlmostEqual(often["disk_bytes"], 10e9 * (36 + 10 * 9 * 4.25 / 8), delta=1e6)
         self.assertLess(often["recovery_seconds"], plan["recovery_seconds"])
         status, _, error = run_tool(CTL, "plan", *asked, "--snapshot_every_rounds=0")
         self.assertEqual((status, "--snapshot_every_rounds must be 1" in error), (2, True))

@@ -468,7 +468,7 @@ void Auditor::CheckWait(int i) {
   const std::map<std::string, Arrival>& arrivals = fragment(i).arrivals[version(i) + 1];
   std::vector<absl::Duration> times;
   for (const auto& [id, arrival] : arrivals) {
-    times.insert(times.end(), static_cast<size_t>(SitesOf(id)), std::max(arrival.time, since));
+    times.insert(times.end(), static_cast<size_t>(SitesOf(id)), std::max(arrival.time, started_));
   }
   if (static_cast<int>(times.size()) < quorum_ || ClosedHere(i, version(i) + 1)) return;
   std::sort(times.begin(), times.end());
@@ -481,7 +481,7 @@ void Auditor::CheckWait(int i) {
   absl::Duration latest = alone;
   if (grace > absl::ZeroDuration()) latest = std::min(latest, quorum + grace);
   if (parent_ != nullptr) latest = std::max(latest, fragment(i).no_room);
-  if (world_.now() <= latest + slack) return;
+  if (world_.now() <= latest + 2 * scenario_.tick) return;
   world_.Violate("no_wait_for_the_dead",
                  absl::StrCat(RoundName(i, version(i) + 1), " has ", arrivals.size(),
                               " contributions and should have closed at ",

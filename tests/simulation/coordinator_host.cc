@@ -1,6 +1,7 @@
 #include "tests/simulation/coordinator_host.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -45,6 +46,7 @@ void CoordinatorHost::Start() {
   options.config = scenario_.config;
   options.run_id = "simulated-1";
   options.initial_parameters = initial_;
+  options.scratch_folder = std::filesystem::temp_directory_path().string();
   options.clock = &world_.clock();
   options.store = store_.get();
   options.kept_answers = scenario_.kept_answers;

@@ -58,6 +58,7 @@ absl::StatusOr<std::unique_ptr<Coordinator>> ToyRun::MakeCoordinator(
     options.initial_parameters.resize(static_cast<size_t>(plan.arena_size()));
     InitializeParameters(plan, 1, options.initial_parameters);
   }
+  options.scratch_folder = testing::TempDir();
   options.merge_pool = merge_pool;
   options.clock = &clock;
   options.store = &store;

@@ -45,8 +45,9 @@ TEST(Planner, WhatIsPlannedReachesTheTargetWithLittleOverlap) {
   EXPECT_EQ(plan.machines, 1);
   // 10e9 values of 4.25 bits in 100 steps of 0.8 s.
   EXPECT_NEAR(plan.needed_bit_per_s[0], 531e6, 1e6);
-  // theta, momentum and published alone are 120 GB.
-  EXPECT_GT(plan.coordinator_memory_bytes, 120e9);
+  // theta, momentum and published of two fragments, and what they exchange.
+  EXPECT_GT(plan.coordinator_memory_bytes, 2 * 12 * 10e9 / plan.fragments);
+  EXPECT_LT(plan.coordinator_memory_bytes, 5 * 12 * 10e9 / plan.fragments);
 }
 
 TEST(Planner, ALinkThatIsTooThinIsNamed) {
@@ -75,13 +76,18 @@ TEST(Planner, ASlowSiteIsWhatTheOthersWaitFor) {
   EXPECT_THAT(plan.binding, HasSubstr("the steps of old"));
 }
 
-TEST(Planner, ABigModelWantsMoreThanOneMachine) {
+TEST(Planner, ThinnerLinksOrLessMemoryThanItTakesWantMoreThanOneMachine) {
   PlanRequest request = TenBillion(100e9);
   request.values = 1e12;
   request.sites[0].step_seconds = 30;
   const Plan plan = Planned(request);
-  EXPECT_GT(plan.machines, 40);  // 12 TB of state, 256 GB each.
+  EXPECT_EQ(plan.machines, 1);  // Of 12 TB of state, two fragments are in memory.
   EXPECT_NEAR(plan.coordinator_bit_per_s, 2 * plan.needed_bit_per_s[0], 1e9);
+  request.coordinator_memory_bytes = plan.coordinator_memory_bytes / 2;
+  EXPECT_EQ(Planned(request).machines, 3);
+  request.coordinator_memory_bytes = 256e9;
+  request.coordinator_bit_per_s = plan.coordinator_bit_per_s;
+  EXPECT_EQ(Planned(request).machines, 2);
 }
 
 TEST(Planner, LongerWaysWantMoreConnections) {
