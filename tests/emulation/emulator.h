@@ -49,6 +49,7 @@ int64_t KernelsLaunched();
 // Counts, since the program began, what must not happen inside a step: calls that wait for a
 // device, and allocations, on devices and of pinned memory.
 int64_t HostWaits();
+int64_t HostWaitsOfThread();  // Of the calling thread alone.
 int64_t AllocationsMade();
 
 }  // namespace causeway::emulation

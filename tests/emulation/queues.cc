@@ -69,7 +69,7 @@ void Run(std::unique_lock<std::mutex>& lock, cudaStream_t stream, cudaEvent_t ev
     stream->items.pop_front();
     stream->running = true;
     if (item.operation == nullptr) {
-      if (item.event->reached < item.record) Run(lock, item.event->stream, item.event, item.record);
+      if (item.event->reached < item.record) Run(lock, item.recorded_in, item.event, item.record);
     } else {
       lock.unlock();
       item.operation();
@@ -107,7 +107,10 @@ void IssueWork(std::unique_lock<std::mutex>& lock, cudaStream_t stream, Operatio
 }
 
 void IssueWait(std::unique_lock<std::mutex>& lock, cudaStream_t stream, cudaEvent_t event) {
-  stream->items.push_back({.operation = nullptr, .event = event, .record = event->recorded});
+  stream->items.push_back({.operation = nullptr,
+                           .event = event,
+                           .record = event->recorded,
+                           .recorded_in = event->stream});
   if (eager) Run(lock, stream);
 }
 

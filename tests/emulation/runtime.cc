@@ -19,6 +19,13 @@ using namespace causeway::emulation;  // NOLINT: what follows is its implementat
 
 namespace {
 
+thread_local int64_t waits_of_thread = 0;
+
+void CountHostWait() {
+  ++TheState().host_waits;
+  ++waits_of_thread;
+}
+
 const Allocation* Find(const void* pointer) {
   const char* const address = static_cast<const char*>(pointer);
   auto it = TheState().allocations.upper_bound(address);
@@ -107,6 +114,8 @@ cudaError_t Release(void* pointer, bool on_device) {
 }
 
 }  // namespace
+
+int64_t causeway::emulation::HostWaitsOfThread() { return waits_of_thread; }
 
 const char* cudaGetErrorName(cudaError_t error) {
   switch (error) {
@@ -222,7 +231,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
 
 cudaError_t cudaDeviceSynchronize() {
   std::unique_lock lock(TheState().mutex);
-  ++TheState().host_waits;
+  CountHostWait();
   Drain(lock, present_device);
   return Note(Standing());
 }
@@ -273,7 +282,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   }
   Issue(lock, stream, [=] { std::memmove(to, from, bytes); });
   if (Find(to) == nullptr && stream->capture == nullptr) {  // To ordinary memory: it waits.
-    ++TheState().host_waits;
+    CountHostWait();
     Run(lock, stream);
   }
   return cudaSuccess;
@@ -338,7 +347,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   std::unique_lock lock(TheState().mutex);
   stream = StreamOf(stream);
   if (stream->capture != nullptr) return Note(cudaErrorStreamCaptureUnsupported);
-  ++TheState().host_waits;
+  CountHostWait();
   Run(lock, stream);
   return Note(Standing());
 }
@@ -399,13 +408,20 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   std::unique_lock lock(TheState().mutex);
-  ++TheState().host_waits;
+  CountHostWait();
   if (event->reached < event->recorded) Run(lock, event->stream, event, event->recorded);
   return Note(Standing());
 }
 
-// Whoever asks again and again would wait for ever if nothing ran meanwhile.
-cudaError_t cudaEventQuery(cudaEvent_t event) { return cudaEventSynchronize(event); }
+// Whoever asks again and again would wait for ever if nothing ran meanwhile: what was not reached
+// is so when it is asked for again.
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  std::unique_lock lock(TheState().mutex);
+  if (const cudaError_t error = Standing(); error != cudaSuccess) return Note(error);
+  if (event->reached >= event->recorded) return cudaSuccess;
+  Run(lock, event->stream, event, event->recorded);
+  return Note(cudaErrorNotReady);
+}
 
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
   const std::unique_lock lock(TheState().mutex);

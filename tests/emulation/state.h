@@ -42,6 +42,7 @@ struct CUstream_st {
     causeway::emulation::Operation operation;  // Null: wait for the event.
     cudaEvent_t event = nullptr;
     uint64_t record = 0;
+    cudaStream_t recorded_in = nullptr;
   };
   int device = 0;
   std::deque<Item> items;

@@ -102,6 +102,7 @@ def environment(context):
     data["compute_sanitizer"] = _version(context, "compute-sanitizer", r"Version ([\d.]+)")
     python = _look_at_python(context)
     data["torch"] = python["torch"]
+    context.tools = data
     data["libraries"] = find_libraries(library_folders(python["path"]))
     paths = [str(context.pack / "lib"), *dict.fromkeys(data["libraries"].values()),
              context.variables.get("LD_LIBRARY_PATH", ""),
@@ -125,6 +126,5 @@ def environment(context):
         context.no_gpu = f"nvidia-smi says: {asked.last_lines(1)}"
         raise Skip(f"no GPU: {context.no_gpu}; the packed programs start")
     context.gpu = data["gpus"][0]
-    context.tools = data
     return (f"{len(data['gpus'])} x {context.gpu['name']}, driver {context.gpu['driver_version']}, "
             f"torch {data['torch']}")

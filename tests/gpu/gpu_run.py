@@ -16,6 +16,7 @@ import report
 from environment import environment
 from kernel_tests import sanitizer, unit
 from parts import FAIL, PASS, SKIP, Context, run_part
+from sites import sites
 from throughput import bench, torch
 from quality import quality
 from training import end_to_end, synchronization
@@ -31,6 +32,7 @@ PARTS = {
     "unit": (unit, 150),
     "bench": (bench, 310),
     "synchronization": (synchronization, 140),
+    "sites": (sites, 175),
     "end_to_end": (end_to_end, 140),
     "sanitizer": (sanitizer, 185),
     "torch": (torch, 460),
@@ -138,6 +140,11 @@ def run(options):
     print("\n" + report.summary(context.results, context.compared))
     print(f"{counts[0]} passed, {counts[1]} failed, {counts[2]} skipped, "
           f"{(time.monotonic() - begin) / 60:.1f} minutes; kernel by kernel: {out}/report.md")
+    if options.json:
+        figures = {"passed": counts[0], "failed": counts[1], "skipped": counts[2]}
+        for name in options.parts:
+            figures.update(context.results[name].data)
+        print(json.dumps(figures))
     if counts[1]:
         return 1
     if context.gpu is None and not options.dry_run:
@@ -171,6 +178,8 @@ def main():
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
                         help="a setting of all trainings of the part quality, as "
                              "train.weight_decay=0.05; may be repeated")
+    parser.add_argument("--json", action="store_true",
+                        help="the last line is an object of counts and of the figures of --parts")
     parser.add_argument("--minutes", type=float, default=8.5,
                         help="no part begins or goes on after so many (default 8.5)")
     parser.add_argument("--dry-run", action="store_true",

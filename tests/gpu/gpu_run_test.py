@@ -150,7 +150,8 @@ class Machine:
             tar.add(self.packed, arcname=".")
         options = argparse.Namespace(pack=str(archive), out=out and str(self.folder / out),
                                      parts=list(only), skip=[], minutes=minutes, dry_run=dry_run,
-                                     compare=compare, study=study, set=list(changes))
+                                     compare=compare, study=study, set=list(changes),
+                                     json=False)
         printed = io.StringIO()
         with mock.patch.dict(os.environ, {"PATH": f"{self.tools}:/usr/bin:/bin"}), \
                 mock.patch.object(environment, "TOOL_FOLDERS", self.tool_folders), \
@@ -178,7 +179,7 @@ class RunTest(unittest.TestCase):
         self.assertIn("libcuda.so.1 was not found", results["bench"]["reason"])
         self.assertIn("no GPU can be used on this machine", results["end_to_end"]["reason"])
         self.assertEqual(status, 0)
-        self.assertIn("0 passed, 0 failed, 7 skipped", printed)
+        self.assertIn("0 passed, 0 failed, 8 skipped", printed)
 
     def test_without_a_gpu_a_real_run_has_not_passed(self):
         status, _, printed = self.machine.run("unit")

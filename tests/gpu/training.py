@@ -80,6 +80,7 @@ class Run:
         self._context = context
         self._data = data
         self._children = []
+        self._coordinator = None
         self.name = name
         self.folder = context.out / name
         self.folder.mkdir(parents=True)
@@ -99,13 +100,24 @@ class Run:
             self._context.log(self.name, f"[{name}, status {child.returncode}]\n"
                               f"{(self.folder / f'{name}.log').read_text(errors='replace')}\n")
 
-    def _start(self, name, *command):
+    def _start(self, name, *command, variables=None):
+        variables = self._context.program_variables if variables is None else variables
         with open(self.folder / f"{name}.log", "wb") as log:
             child = subprocess.Popen(  # pylint: disable=consider-using-with
                 [str(part) for part in command], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                env={**self._context.variables, **self._context.program_variables})
+                env={**self._context.variables, **variables})
         self._children.append((name, child))
         return child
+
+    def start_python(self, name, script, *arguments):
+        """A program with the packed Python package."""
+        return self._start(name, "python3", "-B", script, *arguments,
+                           variables={"PYTHONPATH": str(self._context.pack / "python")})
+
+    def start_worker(self, name, address, device):
+        return self._start(name, self._context.program("causeway-worker"), "train",
+                           f"--device={device}", f"--coordinator={address}", f"--id={name}",
+                           f"--data={self._data}", f"--out={self.folder / name}")
 
     def _wait(self, name, child, end):
         try:
@@ -117,30 +129,34 @@ class Run:
             raise Failed(f"{name} of {self.name} ended with status {status}: "
                          f"{' | '.join(lines[-2:])}")
 
-    def train(self, device, workers, limit_s):
-        """To the end; returns every worker's summary.json and metrics."""
-        context = self._context
-        end = time.monotonic() + min(limit_s, context.left())
+    def serve(self, end):
+        """Starts the coordinator; returns its address."""
         address = self.folder / "address"
-        coordinator = self._start(
-            "coordinator", context.program("causeway-coordinator"), "serve",
+        self._coordinator = self._start(
+            "coordinator", self._context.program("causeway-coordinator"), "serve",
             f"--run_dir={self.folder / 'run'}", f"--config={self.folder / 'run.textproto'}",
             "--listen=127.0.0.1:0", "--http=127.0.0.1:0", f"--address_file={address}",
             "--exit_when_finished")
         started = time.monotonic()
         while not address.exists():
-            if coordinator.poll() is not None or time.monotonic() > started + _START_S:
-                self._wait("coordinator", coordinator, time.monotonic())
+            if self._coordinator.poll() is not None or time.monotonic() > min(started + _START_S, end):
+                self._wait("coordinator", self._coordinator, time.monotonic())
                 raise Failed(f"the coordinator of {self.name} ended at once")
             time.sleep(0.05)
-        names = [f"worker-{index}" for index in range(workers)]
-        children = [self._start(
-            name, context.program("causeway-worker"), "train", f"--device={device}",
-            f"--coordinator={address.read_text().strip()}", f"--id={name}", f"--data={self._data}",
-            f"--out={self.folder / name}") for name in names]
-        for name, child in zip(names, children):
+        return address.read_text().strip()
+
+    def finish(self, children, end):
+        """Waits for pairs of a name and a process, and for the coordinator."""
+        for name, child in children:
             self._wait(name, child, end)
-        self._wait("coordinator", coordinator, end)
+        self._wait("coordinator", self._coordinator, end)
+
+    def train(self, device, workers, limit_s):
+        """To the end; returns every worker's summary.json and metrics."""
+        end = time.monotonic() + min(limit_s, self._context.left())
+        address = self.serve(end)
+        names = [f"worker-{index}" for index in range(workers)]
+        self.finish([(name, self.start_worker(name, address, device)) for name in names], end)
         return [{"summary": json.loads((self.folder / name / "summary.json").read_text()),
                  "lines": read_lines(self.folder / name / "metrics.jsonl")} for name in names]
 

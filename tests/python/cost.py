@@ -9,6 +9,10 @@ AdamW on constant gradients: `step` in the result says so.
   training_thread_share     of the wall time that the training thread spends in Causeway; the largest
                             of all sites. Other work on the machine counts, so
                             training_thread_cpu_seconds_per_step stands beside it
+  step_share_idle, step_share_due
+                            the same of steps at which nothing was sent or merged, and of the others;
+                            step_seconds_idle and _due: the median of what one spends in Causeway,
+                            step_count_idle and _due: how many there were
   host_bytes_per_parameter  of what the process of a site occupies more than before it joined, by its
                             resident memory between steps (median); `_peak` the most, `_by_account`
                             the arena and the published values
@@ -52,6 +56,7 @@ sync {{
 outer {{ optimizer: NESTEROV learning_rate: 0.7 momentum: 0.6 }}
 membership {{ start_workers: {sites} max_workers: {sites} }}
 """
+KINDS = ("_idle", "_due")
 FRAGMENTS, DISTANCE, OVERLAP = 8, 30, 4
 RANKS = 2
 PATIENCE_S = 1200
@@ -185,6 +190,7 @@ def summary_of(results):
     """Of the sites of one run."""
     return {
         "training_thread_share": max(one["training_thread_share"] for one in results),
+        **{name: max(one[name] for one in results) for name in results[0] if name.endswith(KINDS)},
         "training_thread_cpu_seconds_per_step": max(one["training_thread_cpu_seconds_per_step"]
                                                     for one in results),
         "step_seconds": max(one["step_seconds"] for one in results),
@@ -240,6 +246,8 @@ def measure(arguments, folder):
     result["on_this_machine"] = summary_of(here)
     say(f"  {100 * result['on_this_machine']['training_thread_share']:.2f} % of the training thread, "
         f"{result['host_bytes_per_parameter']:.2f} bytes per parameter")
+    result |= {name: value for name, value in result["on_this_machine"].items()
+               if name.endswith(KINDS)}
     say(f"one site of {RANKS} processes, FSDP2")
     sharded = sharded_site(arguments, folder / "sharded")
     result["fsdp2"] = {

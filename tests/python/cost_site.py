@@ -111,6 +111,16 @@ def compute(optimizer, step_s):
     time.sleep(max(0.0, step_s - (time.monotonic() - begin)))
 
 
+def figures_of(steps, due):
+    """Of steps with something due, or with nothing."""
+    chosen = [(computing, in_causeway) for computing, in_causeway, is_due in steps if is_due is due]
+    if not chosen:
+        return {}
+    spent = sorted(in_causeway for _, in_causeway in chosen)
+    return {"share": sum(spent) / sum(map(sum, chosen)), "seconds": spent[len(spent) // 2],
+            "count": len(spent)}
+
+
 def site(arguments):
     import causeway.torch as cw
 
@@ -135,13 +145,14 @@ def site(arguments):
             computed, used = time.monotonic(), training_cpu_s()
             joined.step()
             cpu_s += training_cpu_s() - used
-            steps.append((computed - begin, time.monotonic() - computed))
+            due = bool(joined._session.touched) if rank == 0 else None
+            steps.append((computed - begin, time.monotonic() - computed, due))
         memory = watch.stop()
         own = 2 * 4 * joined.info.arena_values if rank == 0 else 0
         parameters = joined.info.parameters
     summary = joined.summary()
-    causeway = [in_causeway for _, in_causeway in steps]
-    whole = sum(computing + in_causeway for computing, in_causeway in steps)
+    causeway = [in_causeway for _, in_causeway, _ in steps]
+    whole = sum(computing + in_causeway for computing, in_causeway, _ in steps)
     return {
         "rank": rank,
         "parameters": parameters,
@@ -149,6 +160,8 @@ def site(arguments):
         "join_seconds": round(join_s, 2),
         "step_seconds": round(whole / len(steps), 4),
         "training_thread_share": sum(causeway) / whole,
+        **{f"step_{name}_{kind}": value for kind in ("idle", "due")
+           for name, value in figures_of(steps, kind == "due").items()},
         "training_thread_cpu_seconds_per_step": cpu_s / len(steps),
         "longest_step_in_causeway_seconds": round(max(causeway), 4),
         "waited_seconds": summary.get("blocked_seconds"),

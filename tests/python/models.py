@@ -3,6 +3,8 @@
 import torch
 from torch import nn
 
+import emulated  # noqa: F401 (where it is chosen, tensors are on its device)
+
 
 class SmallModel(nn.Module):
     """A language model's shape without its attention: embedding, blocks, a tied head."""

@@ -70,6 +70,8 @@ def main(arguments=None):
                 torch.save({**state, "causeway": site.state_dict()}, options.checkpoint + ".new")
                 os.replace(options.checkpoint + ".new", options.checkpoint)
                 site.saved()
+            if site.should_save:
+                print("anew", flush=True)
             print(f"step {step}", flush=True)
             if step == options.hold:
                 while True:

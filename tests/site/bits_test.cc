@@ -1,5 +1,8 @@
 // A site through the C interface does what a worker's own loop over SyncEngine does, bit for bit:
-// every object that it pushes and everything that is published then, for every codec.
+// every object that it pushes and everything that is published then, for every codec, with values
+// in the arena and on an emulated device.
+#include <cuda_runtime.h>
+#include <device_emulation.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -20,6 +23,7 @@
 #include "server/core/coordinator.h"
 #include "server/service/coordinator_server.h"
 #include "server/store/memory_store.h"
+#include "tests/emulation/emulator.h"
 #include "tests/reference/in_process_exchange.h"
 #include "worker/site/causeway_site.h"
 #include "worker/sync/host_replica.h"
@@ -129,11 +133,13 @@ absl::Status TrainWithEngine(const Run& run, int worker, InProcessExchange& exch
   return left.ok() ? exchange.session_status() : left;
 }
 
-// A trainer that knows the C interface alone.
+enum class Place { kArena, kDevice, kDeviceAndPinned };
+
+// A trainer that knows the C interface alone. On a device its updates are a stream's work.
 class CTrainer {
  public:
-  CTrainer(const Run& run, int worker, int port)
-      : worker_(worker), coordinator_(absl::StrCat("127.0.0.1:", port)) {
+  CTrainer(const Run& run, int worker, int port, Place place)
+      : worker_(worker), place_(place), coordinator_(absl::StrCat("127.0.0.1:", port)) {
     for (const PlacedTensor& tensor : run.plan.tensors()) {
       const int64_t values = TrainedValues(run.config, tensor.info);
       names_.push_back(tensor.info.name);
@@ -155,12 +161,34 @@ class CTrainer {
     options.id = kIds[worker];
     options.data_slot = 1;
     options.log = [](void*, int, const char*) {};
+    std::vector<causeway_device_tensor> addresses;
+    for (const size_t i : order_) {
+      addresses.push_back({.data = values_[i].data(), .type = CAUSEWAY_FLOAT32});
+    }
+    const causeway_device device = {.size = sizeof(device),
+                                    .device = 0,
+                                    .published_on_host = place == Place::kDeviceAndPinned ? 1 : 0,
+                                    .tensors = addresses.data()};
+    if (place != Place::kArena) {
+      EXPECT_EQ(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), cudaSuccess);
+      options.on_device = &device;
+    }
     Must(causeway_site_join(&options, tensors.data(), static_cast<int64_t>(tensors.size()), nullptr,
                             0, &site_, &error_));
-    Copy(CAUSEWAY_ALL, false);
+    const int32_t* all = nullptr;
+    int32_t count = 0;
+    Must(causeway_site_changed(site_, &all, &count, &error_));
+    Give(all, count);
     Must(causeway_site_ready(site_, &error_));
   }
-  ~CTrainer() { causeway_site_free(site_); }
+  ~CTrainer() {
+    causeway_site_free(site_);
+    if (stream_ != nullptr) {
+      EXPECT_EQ(cudaStreamDestroy(stream_), cudaSuccess);
+    }
+  }
+
+  int64_t waits() const { return waits_; }
 
   void Train() {
     const int32_t* fragments = nullptr;
@@ -171,23 +199,51 @@ class CTrainer {
       Must(causeway_site_wait(site_, -1, &orders, &error_));
       if (orders.finished != 0) break;
       ASSERT_EQ(orders.go, 1);
-      for (size_t t = 0; t < values_.size(); ++t) {
-        for (size_t i = 0; i < values_[t].size(); ++i) {
-          values_[t][i] +=
-              Change(orders.next_step, static_cast<int64_t>(t), static_cast<int64_t>(i), worker_);
+      const int64_t step = orders.next_step;
+      const auto update = [this, step] {
+        for (size_t t = 0; t < values_.size(); ++t) {
+          for (size_t i = 0; i < values_[t].size(); ++i) {
+            values_[t][i] +=
+                Change(step, static_cast<int64_t>(t), static_cast<int64_t>(i), worker_);
+          }
         }
+      };
+      if (place_ == Place::kArena) {
+        update();
+      } else {
+        emulation::Enqueue(stream_, update);
       }
+      const int64_t waits = emulation::HostWaitsOfThread();
       Must(causeway_site_next(site_, &fragments, &count, &error_));
-      for (int32_t i = 0; i < count; ++i) Copy(fragments[i], true);
+      Take(fragments, count);
       Must(causeway_site_step(site_, kTokens, 1, &fragments, &count, &error_));
-      for (int32_t i = 0; i < count; ++i) Copy(fragments[i], false);
+      Give(fragments, count);
+      waits_ += emulation::HostWaitsOfThread() - waits;
     }
+    Must(causeway_site_next(site_, &fragments, &count, &error_));
+    Take(fragments, count);
     Must(causeway_site_finish(site_, &fragments, &count, &error_));
     Must(causeway_site_leave(site_, CAUSEWAY_FINISHED, nullptr, &error_));
   }
 
  private:
   void Must(int code) { ASSERT_EQ(code, CAUSEWAY_OK) << error_.message; }
+
+  void Take(const int32_t* fragments, int32_t count) {
+    if (place_ == Place::kArena) {
+      for (int32_t i = 0; i < count; ++i) Copy(fragments[i], true);
+    } else {
+      Must(causeway_site_gather(site_, fragments, count, stream_, &error_));
+    }
+  }
+
+  void Give(const int32_t* fragments, int32_t count) {
+    if (place_ == Place::kArena) {
+      for (int32_t i = 0; i < count; ++i) Copy(fragments[i], false);
+    } else {
+      Must(causeway_site_scatter(site_, fragments, count, 0, stream_, &error_));
+    }
+  }
 
   void Copy(int32_t fragment, bool into_arena) {
     const causeway_range* ranges = nullptr;
@@ -210,7 +266,10 @@ class CTrainer {
   }
 
   const int worker_;
+  const Place place_;
   const std::string coordinator_;
+  cudaStream_t stream_ = nullptr;
+  int64_t waits_ = 0;
   std::vector<std::string> names_;
   std::vector<std::vector<int64_t>> shapes_;
   std::vector<std::vector<float>> values_;
@@ -219,8 +278,13 @@ class CTrainer {
   causeway_error error_ = {};
 };
 
+struct Trained {
+  Recorded recorded;
+  int64_t waits = 0;  // Calls in steps that waited for a device.
+};
+
 // All three, of which those from `first_engine` on are loops of ours.
-Recorded Train(const v1::RunConfig& config, int first_engine) {
+Trained Train(const v1::RunConfig& config, int first_engine, Place place = Place::kArena) {
   Run run(config);
   server::CoordinatorServer::Options options;
   options.address = "127.0.0.1:0";
@@ -231,7 +295,7 @@ Recorded Train(const v1::RunConfig& config, int first_engine) {
   }
   std::vector<std::unique_ptr<CTrainer>> trainers;
   for (int i = 0; i < first_engine; ++i) {
-    trainers.push_back(std::make_unique<CTrainer>(run, i, server->port()));
+    trainers.push_back(std::make_unique<CTrainer>(run, i, server->port(), place));
   }
   for (const auto& exchange : exchanges) EXPECT_TRUE(exchange->Ready(0).ok());
   {
@@ -245,8 +309,11 @@ Recorded Train(const v1::RunConfig& config, int first_engine) {
           });
     }
   }
+  Trained trained;
+  for (const auto& trainer : trainers) trained.waits += trainer->waits();
   trainers.clear();
-  return run.store.recorded();
+  trained.recorded = run.store.recorded();
+  return trained;
 }
 
 struct Case {
@@ -256,9 +323,19 @@ struct Case {
   int vocabulary = 61;
 };
 
-class BitsTest : public testing::TestWithParam<Case> {};
+class BitsTest : public testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override { UseDevices(emulation::Order::kForward, /*eager=*/false); }
+  void TearDown() override { UseDevices(emulation::Order::kForward, /*eager=*/false); }
 
-TEST_P(BitsTest, SitesPushAndPublishWhatWorkersDo) {
+  static void UseDevices(emulation::Order order, bool eager) {
+    emulation::SetOrder(order);
+    emulation::SetEager(eager);
+  }
+  static v1::RunConfig Config();
+};
+
+v1::RunConfig BitsTest::Config() {
   v1::RunConfig config = ParseRunConfig(absl::StrCat(R"(
         model { layers: 3 width: 16 heads: 4 kv_heads: 2 mlp_width: 24
                 untied_head: true sequence_length: 12 }
@@ -269,11 +346,13 @@ TEST_P(BitsTest, SitesPushAndPublishWhatWorkersDo) {
                                                      GetParam().settings, " }"),
                                         "bits")
                              .value();
-  ASSERT_TRUE(CompleteRunConfig(config).ok()) << CompleteRunConfig(config).status();
-  const Recorded of_workers = Train(config, 0);
+  EXPECT_TRUE(CompleteRunConfig(config).ok()) << CompleteRunConfig(config).status();
+  return config;
+}
+
+void ExpectEqual(const Recorded& of_workers, const Recorded& of_sites) {
   ASSERT_GE(of_workers.published.size(), 4U);
   ASSERT_EQ(of_workers.pushed.size(), 3 * of_workers.published.size());
-  const Recorded of_sites = Train(config, 2);
   ASSERT_EQ(of_sites.pushed.size(), of_workers.pushed.size());
   for (const auto& [key, pushed] : of_workers.pushed) {
     const auto& [fragment, round, worker] = key;
@@ -286,6 +365,23 @@ TEST_P(BitsTest, SitesPushAndPublishWhatWorkersDo) {
     EXPECT_TRUE(of_sites.published.at(key) == published)
         << "round " << key.second << " of fragment " << key.first;
   }
+}
+
+TEST_P(BitsTest, SitesPushAndPublishWhatWorkersDo) {
+  const v1::RunConfig config = Config();
+  const Recorded of_workers = Train(config, 0).recorded;
+  ExpectEqual(of_workers, Train(config, 2).recorded);
+  // Streams do their work late, and in an order of their own.
+  UseDevices(emulation::Order::kShuffled, /*eager=*/false);
+  ExpectEqual(of_workers, Train(config, 2, Place::kDevice).recorded);
+  ExpectEqual(of_workers, Train(config, 2, Place::kDeviceAndPinned).recorded);
+}
+
+// On a device that has done what it was given.
+TEST_P(BitsTest, NoStepWaitsForADevice) {
+  UseDevices(emulation::Order::kForward, /*eager=*/true);
+  EXPECT_EQ(Train(Config(), 3, Place::kDevice).waits, 0);
+  EXPECT_EQ(Train(Config(), 3, Place::kDeviceAndPinned).waits, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -167,6 +167,8 @@ int main(int argc, char** argv) {
   if (orders.drain) {
     check(causeway_site_leave(site, CAUSEWAY_DRAINED, NULL, &error));
   } else {
+    check(causeway_site_next(site, &fragments, &count, &error));
+    for (int32_t i = 0; i < count; ++i) copy(fragments[i], 1);
     check(causeway_site_finish(site, &fragments, &count, &error));
     for (int32_t i = 0; i < count; ++i) copy(fragments[i], 0);
     check(causeway_site_leave(site, CAUSEWAY_FINISHED, NULL, &error));

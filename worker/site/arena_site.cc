@@ -135,6 +135,7 @@ absl::StatusOr<std::unique_ptr<ArenaSite>> ArenaSite::Join(const SiteJoin& join,
     std::unique_ptr<ArenaSite> site(
         new ArenaSite(join, std::move(member), std::move(match), clock));
     site->brought_model_ = brought;
+    site->tensors_ = std::ssize(tensors);
     RETURN_IF_ERROR(site->Begin(join, state, file_system));
     return site;
   }();
@@ -151,7 +152,13 @@ absl::Status ArenaSite::Begin(const SiteJoin& join, std::span<const uint8_t> sta
   }
   ASSIGN_OR_RETURN(std::optional<RunMember::Place> place, ReadState(state));
   RETURN_IF_ERROR(member_->OpenTelemetry());
-  arena_.resize(static_cast<size_t>(member_->plan().arena_size()));
+  if (join.device.has_value()) {
+    device_number_ = join.device->device;
+    ASSIGN_OR_RETURN(
+        device_, OpenDeviceValues(member_->plan(), member_->config().sync(), match_, *join.device));
+  } else {
+    arena_.resize(static_cast<size_t>(member_->plan().arena_size()));
+  }
   ASSIGN_OR_RETURN(watcher_, StartThread([this, stop = join.stop] { Watch(stop); }));
   if (join.stop && join.stop()) return absl::CancelledError("before it was a member");
   RETURN_IF_ERROR(member_->Attach(join.description, place.has_value() ? &*place : nullptr));
@@ -184,6 +191,11 @@ absl::StatusOr<std::optional<RunMember::Place>> ArenaSite::ReadState(
         "the published values");
   }
   saved_parameters_ = std::move(saved.parameters);
+  for (size_t i = 0; i < saved.sync.fragments.size(); ++i) {
+    if (saved.sync.fragments[i].round_in_flight != 0) {
+      saved_in_flight_.push_back(static_cast<int>(i));
+    }
+  }
   RunMember::Place place;
   place.step = saved.step;
   place.tokens = saved.tokens;
@@ -198,13 +210,18 @@ RunMember::Hooks ArenaSite::MakeHooks(const SiteJoin& join) {
   RunMember::Hooks hooks;
   hooks.meanwhile = join.meanwhile;
   hooks.make_replica = [this]() -> absl::StatusOr<std::unique_ptr<Replica>> {
+    if (device_ != nullptr) return device_->MakeReplica();
     return std::make_unique<HostReplica>(member_->plan(), member_->config().sync(),
                                          std::span(arena_), std::span<const float>());
   };
-  hooks.restore_parameters = [this] {
+  hooks.restore_parameters = [this]() -> absl::Status {
     // Merges that the former process was waiting for mix with what it had.
-    if (!saved_parameters_.empty()) std::ranges::copy(saved_parameters_, arena_.begin());
-    saved_parameters_ = {};
+    const std::vector<float> saved = std::exchange(saved_parameters_, {});
+    if (saved.empty()) return absl::OkStatus();
+    if (device_ == nullptr) std::ranges::copy(saved, arena_.begin());
+    for (const int fragment : saved_in_flight_) {
+      if (device_ != nullptr) RETURN_IF_ERROR(CopyToDevice(fragment, saved));
+    }
     return absl::OkStatus();
   };
   // The caller reads part and draw from its orders, and saves then (site_library.md).
@@ -298,7 +315,7 @@ absl::StatusOr<ArenaSite::Orders> ArenaSite::Wait(absl::Duration timeout,
         "causeway_site_ready comes first: the coordinator waits for it");
   }
   const absl::Duration begin = clock_.Monotonic();
-  go_ = false;
+  go_ = finished_ = false;
   if (ready_due_ && !anew_due_) {
     ready_due_ = false;
     member_->Ready();
@@ -314,7 +331,11 @@ absl::StatusOr<ArenaSite::Orders> ArenaSite::Wait(absl::Duration timeout,
       return orders;
     }
     const absl::Duration left = timeout - (clock_.Monotonic() - begin);
-    const absl::StatusOr<RunMember::Turn> turn = [&] {
+    const absl::StatusOr<RunMember::Turn> turn = [&]() -> absl::StatusOr<RunMember::Turn> {
+      if (timeout <= absl::ZeroDuration()) {
+        ASSIGN_OR_RETURN(const Session::Orders now, member_->session().orders());
+        if (now.start_anew.has_value()) return RunMember::Turn::kWait;
+      }
       const Waiting waiting(*this);  // It may start anew, and wait for states.
       return member_->NextTurn(std::clamp(left, absl::ZeroDuration(), kLook));
     }();
@@ -327,7 +348,7 @@ absl::StatusOr<ArenaSite::Orders> ArenaSite::Wait(absl::Duration timeout,
         member_->telemetry().StepBegins(member_->NextStep());
         return orders;
       case RunMember::Turn::kFinished:
-        orders.finished = true;
+        orders.finished = finished_ = true;
         return orders;
       case RunMember::Turn::kDrain:
         orders.drain = true;
@@ -347,11 +368,13 @@ absl::StatusOr<ArenaSite::Orders> ArenaSite::Wait(absl::Duration timeout,
 
 absl::StatusOr<std::span<const int32_t>> ArenaSite::Next() {
   RETURN_IF_ERROR(CheckJoined());
-  if (!go_) {
+  if (!go_ && !finished_) {
     return absl::FailedPreconditionError(
         "no step is under way: call causeway_site_wait until its orders say go");
   }
-  const std::vector<int> touched = member_->sync().FragmentsTouchedBy(member_->NextStep());
+  const std::vector<int> touched = finished_
+                                       ? member_->sync().FragmentsInFlight()
+                                       : member_->sync().FragmentsTouchedBy(member_->NextStep());
   std::vector<int32_t> fragments(touched.begin(), touched.end());
   return Sorted(std::move(fragments));
 }
@@ -360,6 +383,27 @@ void ArenaSite::SetFigures(const RunMember::StepFigures& figures,
                            std::optional<absl::Duration> step_time) {
   figures_ = figures;
   step_time_ = step_time;
+}
+
+absl::StatusOr<DeviceValues*> ArenaSite::Device() {
+  if (device_ != nullptr) return device_.get();
+  return absl::FailedPreconditionError(
+      "this site has no values on a device: it joined without options.on_device, and its values "
+      "cross in the arena");
+}
+
+absl::Status ArenaSite::CopyFromDevice(int fragment, std::span<float> arena) {
+  const FragmentRange& range = member_->plan().range(fragment);
+  return device_->CopyLocal(
+      fragment, 0,
+      arena.subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.size())));
+}
+
+absl::Status ArenaSite::CopyToDevice(int fragment, std::span<const float> arena) {
+  const FragmentRange& range = member_->plan().range(fragment);
+  return device_->SetLocal(
+      fragment, 0,
+      arena.subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.size())));
 }
 
 absl::Status ArenaSite::FillPadding(int fragment) {
@@ -375,13 +419,23 @@ absl::Status ArenaSite::FillPadding(int fragment) {
 
 absl::StatusOr<std::span<const int32_t>> ArenaSite::Step(int64_t tokens, int64_t draws) {
   ASSIGN_OR_RETURN(const std::span<const int32_t> read, Next());
+  if (finished_) return absl::FailedPreconditionError("the run wants no more steps of this site");
   if (tokens < 0 || tokens > kMaxTokens || draws < 0 ||
       draws > kMaxDraw - member_->sync().next_draw()) {
     return absl::InvalidArgumentError(
         absl::StrCat("a step trains 0 .. 2^40 tokens in 0 or more draws; this one has ", tokens,
                      " and ", draws));
   }
-  for (const int32_t fragment : read) RETURN_IF_ERROR(FillPadding(fragment));
+  for (const int32_t fragment : read) {
+    if (device_ == nullptr) {
+      RETURN_IF_ERROR(FillPadding(fragment));
+    } else if (!device_->HasGathered(fragment)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("this step reads fragment ", fragment,
+                       ", which was not gathered: call causeway_site_gather with what "
+                       "causeway_site_next says before every step"));
+    }
+  }
   RunMember::Step step;
   step.tokens = tokens;
   step.draws = draws;
@@ -415,7 +469,13 @@ absl::Status ArenaSite::Save(const std::function<uint8_t*(size_t bytes)>& alloca
   state.pace_milli = place.pace_milli;
   state.pace_carry_milli = place.pace_carry_milli;
   state.sync = std::move(place.sync);
-  if (cut_step_) state.parameters = arena_;
+  if (cut_step_ && device_ == nullptr) state.parameters = arena_;
+  if (cut_step_ && device_ != nullptr) {
+    state.parameters.resize(static_cast<size_t>(member_->plan().arena_size()));
+    for (int i = 0; i < member_->plan().fragments(); ++i) {
+      if (device_->HasGathered(i)) RETURN_IF_ERROR(CopyFromDevice(i, state.parameters));
+    }
+  }
   return PackSiteState(state, allocate);
 }
 

@@ -1,5 +1,5 @@
-// A site whose trainer is its own: a member of a run over an arena in ordinary memory. What
-// causeway_site.h offers, in C++; its contracts hold here.
+// A site whose trainer is its own: a member of a run over an arena in ordinary memory, or over the
+// trainer's tensors on a device. What causeway_site.h offers, in C++; its contracts hold here.
 #ifndef CAUSEWAY_WORKER_SITE_ARENA_SITE_H_
 #define CAUSEWAY_WORKER_SITE_ARENA_SITE_H_
 
@@ -23,6 +23,7 @@
 #include "common/params/sync_schedule.h"
 #include "nlohmann/json.hpp"
 #include "worker/member/run_member.h"
+#include "worker/site/device_values.h"
 #include "worker/site/tensor_match.h"
 
 namespace causeway::worker {
@@ -31,6 +32,8 @@ struct SiteJoin {
   MemberOptions member;
   RunMember::Description description;
   absl::Duration drain_timeout = absl::Seconds(20);
+  // The trainer's tensors on a device; none: values cross in the arena.
+  std::optional<DeviceOptions> device;
   // Writes the initial values of that tensor, as many as it has, or returns false to give up.
   // Empty: this site cannot bring the model.
   std::function<bool(size_t tensor, std::span<float> values)> initial_values;
@@ -65,7 +68,13 @@ class ArenaSite {
   bool brought_model() const { return brought_model_; }
   // The pieces of one fragment, or of all.
   std::span<const causeway_range> ranges(std::optional<int> fragment) const;
+  // Empty with values on a device.
   std::span<float> arena() { return arena_; }
+  // Its number; -1 without.
+  int device() const { return device_number_; }
+  int64_t tensors() const { return tensors_; }
+  // The same, or why not.
+  absl::StatusOr<DeviceValues*> Device();
 
   std::span<const int32_t> Changed();
   absl::Status Ready();
@@ -112,22 +121,30 @@ class ArenaSite {
   absl::Status CheckJoined() const;
   // Values that the trainer has not are the published ones.
   absl::Status FillPadding(int fragment);
+  // To and from the whole arena's place of a fragment, from and to the device.
+  absl::Status CopyFromDevice(int fragment, std::span<float> arena);
+  absl::Status CopyToDevice(int fragment, std::span<const float> arena);
   std::span<const int32_t> Sorted(std::vector<int32_t> fragments);
 
+  int device_number_ = -1;
+  std::unique_ptr<DeviceValues> device_;  // Outlives the member's replica.
   const absl::Duration drain_timeout_;
   const std::string id_;
   const std::unique_ptr<RunMember> member_;
   const TensorMatch match_;
+  int64_t tensors_ = 0;  // As they were given.
   Clock& clock_;
   std::vector<causeway_range> all_ranges_;
   std::vector<float> arena_;
-  std::vector<float> saved_parameters_;  // Parameters of a state, until it is continued from.
+  std::vector<float> saved_parameters_;  // Parameters of a state, until it is continued from,
+  std::vector<int> saved_in_flight_;     // and the fragments that its merges may be of.
   bool restored_ = false;
   bool brought_model_ = false;
   bool ready_ = false;
   bool ready_due_ = false;  // After an anew, at the next Wait.
   bool anew_due_ = false;   // To be said at the next Wait.
-  bool go_ = false;         // The last Wait said so.
+  bool go_ = false;         // The last Wait said so,
+  bool finished_ = false;   // or this.
   bool cut_step_ = false;   // The last step was cancelled: what it waited for is due still.
   bool left_ = false;
   bool clock_started_ = false;

@@ -3,7 +3,6 @@
 #include <grpc/support/log.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -16,27 +15,28 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/host_port.h"
 #include "common/base/status_macros.h"
-#include "common/base/threads.h"
 #include "common/files/message_json.h"
 #include "common/params/run_config.h"
-#include "common/rpc/tcp_links.h"
-#include "common/transfer/wire.h"
 #include "worker/member/join_checks.h"
 #include "worker/site/arena_site.h"
 #include "worker/site/log_queue.h"
+#include "worker/site/site_arguments.h"
 
 using causeway::Clock;
 using causeway::FileSystem;
 using causeway::FragmentPlan;
 using causeway::worker::ArenaSite;
-using causeway::worker::GivenTensor;
+using causeway::worker::CheckSize;
+using causeway::worker::DeviceValues;
 using causeway::worker::LogLine;
 using causeway::worker::LogQueue;
-using causeway::worker::MemberOptions;
+using causeway::worker::NullArgument;
 using causeway::worker::ReachedRun;
 using causeway::worker::ReachRun;
+using causeway::worker::ReadDevice;
+using causeway::worker::ReadOptions;
+using causeway::worker::ReadTensors;
 using causeway::worker::RunMember;
 using causeway::worker::SiteJoin;
 
@@ -49,12 +49,6 @@ struct causeway_site {
 };
 
 namespace {
-
-constexpr int64_t kMaxTensors = 1 << 20;
-constexpr int kMaxRank = 8;
-constexpr double kMaxMbit = 1e6;
-constexpr double kBytesPerMbit = 1e6 / 8;
-constexpr absl::Duration kLongest = absl::Hours(24 * 365);
 
 // --- Errors --------------------------------------------------------------------------------------
 
@@ -82,17 +76,6 @@ int Guarded(causeway_error* error, const Body& body) {
   } catch (const std::exception& exception) {
     return Answer(absl::InternalError(exception.what()), error);
   }
-}
-
-absl::Status NullArgument(absl::string_view name) {
-  return absl::InvalidArgumentError(absl::StrCat(name, " must not be NULL"));
-}
-
-absl::Status CheckSize(absl::string_view name, size_t size, size_t expected) {
-  if (size == expected) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      name, "->size is ", size, ", this library (ABI version ", CAUSEWAY_ABI_VERSION, ") expects ",
-      expected, ": set it to sizeof, and use the header of the same version"));
 }
 
 // --- Log -----------------------------------------------------------------------------------------
@@ -125,111 +108,7 @@ void PrepareProcess() {
   LogQueue::Get();
 }
 
-// --- Arguments -----------------------------------------------------------------------------------
-
-std::string Text(const char* text) { return text == nullptr ? "" : text; }
-
-absl::StatusOr<int64_t> BytesPerSecond(absl::string_view name, double mbit) {
-  if (mbit == 0) return 0;
-  // Slower than that, the coordinator takes what comes for something that does not move.
-  if (!(mbit >= 1 && mbit <= kMaxMbit)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("options->", name, " must be 0 or 1 .. ", kMaxMbit, "; it is ", mbit));
-  }
-  return static_cast<int64_t>(mbit * kBytesPerMbit);
-}
-
-absl::StatusOr<absl::Duration> Seconds(absl::string_view name, double seconds,
-                                       absl::Duration otherwise) {
-  if (seconds == 0) return otherwise;
-  if (!(seconds > 0 && seconds <= absl::ToDoubleSeconds(kLongest))) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "options->", name, " must be more than 0 s and at most a year, or 0; it is ", seconds));
-  }
-  return absl::Seconds(seconds);
-}
-
-absl::StatusOr<SiteJoin> ReadOptions(const causeway_site_options* options) {
-  if (options == nullptr) return NullArgument("options");
-  RETURN_IF_ERROR(CheckSize("options", options->size, sizeof(*options)));
-  SiteJoin join;
-  MemberOptions& member = join.member;
-  member.coordinator = Text(options->coordinator);
-  RETURN_IF_ERROR(
-      causeway::Annotate(causeway::SplitAddresses(member.coordinator).status(), "coordinator"));
-  member.worker_id = Text(options->id);
-  member.security.ca_file = Text(options->tls_ca);
-  member.security.cert_file = Text(options->tls_cert);
-  member.security.key_file = Text(options->tls_key);
-  member.security.server_name = Text(options->tls_server_name);
-  member.security.token_file = Text(options->token_file);
-  member.security.insecure = options->insecure != 0;
-  member.own_data = options->data_slot == 0;
-  member.any_model = true;
-  member.output = Text(options->output);
-  member.tensorboard = Text(options->tensorboard);
-  member.metrics_address = Text(options->metrics);
-  if (options->threads < 0 || options->threads > causeway::kMaxThreads) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "options->threads must be 0 .. ", causeway::kMaxThreads, "; it is ", options->threads));
-  }
-  member.threads = std::max(1, options->threads);
-  if (options->connections < 0 || options->connections > causeway::kMaxConnections) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("options->connections must be 0 (as many as help) .. ",
-                     causeway::kMaxConnections, "; it is ", options->connections));
-  }
-  member.connections = options->connections;
-  ASSIGN_OR_RETURN(member.max_upload_bytes_per_second,
-                   BytesPerSecond("max_upload_mbit", options->max_upload_mbit));
-  ASSIGN_OR_RETURN(member.max_download_bytes_per_second,
-                   BytesPerSecond("max_download_mbit", options->max_download_mbit));
-  ASSIGN_OR_RETURN(member.connect_timeout,
-                   Seconds("connect_timeout_s", options->connect_timeout_s, absl::Seconds(30)));
-  ASSIGN_OR_RETURN(join.drain_timeout,
-                   Seconds("drain_timeout_s", options->drain_timeout_s, absl::Seconds(20)));
-  const std::string control = Text(options->congestion_control);
-  ASSIGN_OR_RETURN(member.congestion_control,
-                   causeway::ChooseCongestionControl(control.empty() ? "auto" : control));
-  join.description.device = options->device == nullptr ? "not said" : options->device;
-  if (options->software != nullptr) join.description.software = options->software;
-  if (options->stop != nullptr) {
-    join.stop = [stop = options->stop] { return *stop != 0; };
-  }
-  if (options->initial_values != nullptr) {
-    join.initial_values = [give = options->initial_values,
-                           context = options->initial_values_context](size_t tensor,
-                                                                      std::span<float> values) {
-      return give(context, static_cast<int64_t>(tensor), 0, std::ssize(values), values.data()) == 0;
-    };
-  }
-  return join;
-}
-
-absl::StatusOr<std::vector<GivenTensor>> ReadTensors(const causeway_tensor* tensors,
-                                                     int64_t count) {
-  if (tensors == nullptr) return NullArgument("tensors");
-  if (count < 1 || count > kMaxTensors) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tensor_count must be 1 .. 2^20; it is ", count));
-  }
-  std::vector<GivenTensor> given;
-  for (int64_t i = 0; i < count; ++i) {
-    const causeway_tensor& tensor = tensors[i];
-    if (tensor.name == nullptr || tensor.name[0] == '\0') {
-      return absl::InvalidArgumentError(absl::StrCat("tensors[", i, "] has no name"));
-    }
-    if (tensor.rank < 0 || tensor.rank > kMaxRank || (tensor.rank > 0 && tensor.shape == nullptr)) {
-      return absl::InvalidArgumentError(absl::StrCat("tensors[", i, "] (", tensor.name,
-                                                     ") must have a shape of 0 .. ", kMaxRank,
-                                                     " sizes; its rank is ", tensor.rank));
-    }
-    GivenTensor& one = given.emplace_back();
-    one.name = tensor.name;
-    one.shape.assign(tensor.shape, tensor.shape + tensor.rank);
-  }
-  return given;
-}
+// --- Handles -------------------------------------------------------------------------------------
 
 // The site, if this process may use it.
 absl::Status CheckSite(const causeway_site* site) {
@@ -242,14 +121,41 @@ absl::Status CheckSite(const causeway_site* site) {
   return absl::OkStatus();
 }
 
+// The trainer's device is as it was afterwards.
+class DeviceHold {
+ public:
+  explicit DeviceHold(int device) : before_(causeway::worker::SwapDevice(device)) {}
+  ~DeviceHold() { causeway::worker::SwapDevice(before_); }
+  DeviceHold(const DeviceHold&) = delete;
+  DeviceHold& operator=(const DeviceHold&) = delete;
+
+ private:
+  const int before_;
+};
+
 // Runs `body` with the site of a usable handle.
 template <typename Handle, typename Body>
 int WithSite(Handle* site, causeway_error* error, const Body& body) {
   return Guarded(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(CheckSite(site));
     const LogHandOut log(site->log, site->log_context);
+    const DeviceHold device(site->site->device());
     return body(*site->site);
   });
+}
+
+absl::StatusOr<std::span<const int32_t>> ReadFragments(const ArenaSite& site,
+                                                       const int32_t* fragments, int32_t count) {
+  if (count < 0 || (count > 0 && fragments == nullptr)) return NullArgument("fragments");
+  const std::span<const int32_t> given(fragments, static_cast<size_t>(count));
+  const int all = site.member().plan().fragments();
+  for (const int32_t fragment : given) {
+    if (fragment < 0 || fragment >= all) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("there is no fragment ", fragment, ": they are 0 .. ", all - 1));
+    }
+  }
+  return given;
 }
 
 absl::Status GiveFragments(absl::StatusOr<std::span<const int32_t>> result,
@@ -329,7 +235,9 @@ int causeway_site_join(const causeway_site_options* options, const causeway_tens
     if (state == nullptr && state_bytes > 0) return NullArgument("state");
     ASSIGN_OR_RETURN(SiteJoin join, ReadOptions(options));
     RETURN_IF_ERROR(causeway::CheckName("id", join.member.worker_id));
-    ASSIGN_OR_RETURN(std::vector<GivenTensor> given, ReadTensors(tensors, tensor_count));
+    ASSIGN_OR_RETURN(std::vector<causeway::worker::GivenTensor> given,
+                     ReadTensors(tensors, tensor_count));
+    ASSIGN_OR_RETURN(join.device, ReadDevice(options->on_device, tensor_count));
     PrepareProcess();
     auto joined = std::make_unique<causeway_site>();
     if (options->log != nullptr) joined->wants_log.emplace();
@@ -337,6 +245,7 @@ int causeway_site_join(const causeway_site_options* options, const causeway_tens
     join.meanwhile = [log = options->log, context = options->log_context] {
       HandOutLog(log, context);
     };
+    const DeviceHold device(join.device.has_value() ? join.device->device : -1);
     joined->pid = getpid();
     joined->log = options->log;
     joined->log_context = options->log_context;
@@ -465,7 +374,7 @@ int causeway_site_report(causeway_site* site, double loss, double step_s, causew
     figures.loss = Known(loss);
     std::optional<absl::Duration> time;
     if (!std::isnan(step_s)) {
-      if (!(step_s >= 0 && step_s <= absl::ToDoubleSeconds(kLongest))) {
+      if (!(step_s >= 0 && step_s <= absl::ToDoubleSeconds(causeway::worker::kLongest))) {
         return absl::InvalidArgumentError(
             absl::StrCat("step_s must be 0 or more seconds, or NaN; it is ", step_s));
       }
@@ -508,6 +417,54 @@ void causeway_state_free(void* state) { std::free(state); }
 
 int causeway_site_saved(causeway_site* site, int64_t step, causeway_error* error) {
   return WithSite(site, error, [&](ArenaSite& joined) { return joined.Saved(step); });
+}
+
+int causeway_device_check(int32_t device, causeway_error* error) {
+  return Guarded(error, [&] { return causeway::worker::CheckDeviceValues(device); });
+}
+
+int causeway_site_gather(causeway_site* site, const int32_t* fragments, int32_t count, void* stream,
+                         causeway_error* error) {
+  return WithSite(site, error, [&](ArenaSite& joined) -> absl::Status {
+    ASSIGN_OR_RETURN(DeviceValues* const values, joined.Device());
+    ASSIGN_OR_RETURN(const std::span<const int32_t> given, ReadFragments(joined, fragments, count));
+    return values->Gather(given, stream);
+  });
+}
+
+int causeway_site_scatter(causeway_site* site, const int32_t* fragments, int32_t count,
+                          int32_t published, void* stream, causeway_error* error) {
+  return WithSite(site, error, [&](ArenaSite& joined) -> absl::Status {
+    ASSIGN_OR_RETURN(DeviceValues* const values, joined.Device());
+    ASSIGN_OR_RETURN(const std::span<const int32_t> given, ReadFragments(joined, fragments, count));
+    return values->Scatter(given, published != 0, stream);
+  });
+}
+
+int causeway_site_move(causeway_site* site, const causeway_device_tensor* tensors,
+                       causeway_error* error) {
+  return WithSite(site, error, [&](ArenaSite& joined) -> absl::Status {
+    ASSIGN_OR_RETURN(DeviceValues* const values, joined.Device());
+    if (tensors == nullptr) return NullArgument("tensors");
+    return values->SetTensors({tensors, static_cast<size_t>(joined.tensors())});
+  });
+}
+
+int causeway_site_local(causeway_site* site, const causeway_range* range, int32_t set,
+                        float* values, causeway_error* error) {
+  return WithSite(site, error, [&](ArenaSite& joined) -> absl::Status {
+    ASSIGN_OR_RETURN(DeviceValues* const device, joined.Device());
+    if (range == nullptr || values == nullptr) return NullArgument("range or values");
+    const FragmentPlan& plan = joined.member().plan();
+    for (int i = 0; i < plan.fragments(); ++i) {
+      const int64_t first = range->arena_offset - plan.range(i).begin;
+      if (first < 0 || range->count < 0 || first + range->count > plan.range(i).size()) continue;
+      const std::span<float> host(values, static_cast<size_t>(range->count));
+      return set != 0 ? device->SetLocal(i, first, host) : device->CopyLocal(i, first, host);
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        range->count, " values from ", range->arena_offset, " on are not in one fragment"));
+  });
 }
 
 int causeway_site_finish(causeway_site* site, const int32_t** changed, int32_t* count,
@@ -554,5 +511,6 @@ void causeway_site_free(causeway_site* site) {
   if (site == nullptr || site->pid != getpid()) return;
   const std::unique_ptr<causeway_site> owned(site);
   const LogHandOut log(site->log, site->log_context);
+  const DeviceHold device(site->site->device());
   site->site.reset();
 }

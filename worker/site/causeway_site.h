@@ -16,7 +16,9 @@
  *     causeway_site_step(site, tokens, draws, &changed, &changed_count, &error);
  *     for each changed fragment: arena -> parameters, over its ranges
  *   }
- *   causeway_site_finish(site, &changed, &changed_count, &error);   // unless drained
+ *   if (orders.finished) {
+ *     causeway_site_next, causeway_site_finish: as next and step, with their copies
+ *   }
  *   causeway_site_leave(site, CAUSEWAY_FINISHED, NULL, &error);
  *   causeway_site_free(site);
  *
@@ -25,7 +27,14 @@
  * fragment is one contiguous range of it. Values cross between it and the trainer's parameters only
  * where this interface says so.
  *
- * Memory: 8 bytes per parameter (the arena and the published copy), and what is in flight.
+ * Where the trainer's tensors are on a CUDA device (options.on_device) there is no arena: in its
+ * place causeway_site_gather takes touched fragments from the tensors, and causeway_site_scatter
+ * writes changed ones to them. Encoding, merging and hashing are kernels; codes alone cross to the
+ * host.
+ *
+ * Memory: 8 bytes per parameter (the arena and the published copy), and what is in flight. On a
+ * device 4 (the published copy, which may be in page-locked host memory), 4 more if any tensor has
+ * values of two bytes, and two fragments.
  *
  * Threads: one thread at a time calls the functions of a site, not always the same one. Blocking
  * calls are ended by causeway_site_cancel and causeway_site_drain, from any thread. The library's
@@ -92,6 +101,23 @@ typedef struct {
   int32_t rank; /* 0 .. 8 */
 } causeway_tensor;
 
+enum { CAUSEWAY_FLOAT32 = 0, CAUSEWAY_BFLOAT16 = 1, CAUSEWAY_FLOAT16 = 2 };
+
+/* The values of a tensor in a device's memory, row-major, without gaps. */
+typedef struct {
+  void* data;
+  int32_t type; /* CAUSEWAY_FLOAT32 and so on. */
+} causeway_device_tensor;
+
+/* Tensors of two bytes per value are rounded copies: what rounding left out stays on the device,
+ * and is added when they are gathered again. */
+typedef struct {
+  size_t size;                           /* sizeof(causeway_device) */
+  int32_t device;                        /* CUDA's number of it. */
+  int32_t published_on_host;             /* 1: the published copy is in page-locked host memory. */
+  const causeway_device_tensor* tensors; /* As many as join's, in their order. Copied. */
+} causeway_device;
+
 enum { CAUSEWAY_LOG_INFO = 0, CAUSEWAY_LOG_WARNING = 1, CAUSEWAY_LOG_ERROR = 2 };
 typedef void (*causeway_log_function)(void* context, int level, const char* line);
 
@@ -134,6 +160,7 @@ typedef struct {
   /* NULL, or read while the site joins: once it is not 0, the join ends with CAUSEWAY_CANCELLED.
    * Set it in any thread, or in a signal's handler. */
   const volatile int32_t* stop;
+  const causeway_device* on_device; /* NULL: values cross in the arena. */
 } causeway_site_options;
 
 CAUSEWAY_API int causeway_abi_version(void);
@@ -187,9 +214,11 @@ CAUSEWAY_API int causeway_site_ranges(const causeway_site* site, int32_t fragmen
                                       const causeway_range** ranges, int64_t* count,
                                       causeway_error* error);
 
-/* The arena: causeway_site_info.arena_values fp32 values that live as long as the site. */
+/* The arena: causeway_site_info.arena_values fp32 values that live as long as the site. NULL where
+ * the tensors are on a device. */
 CAUSEWAY_API float* causeway_site_arena(causeway_site* site);
-/* The published copy, equally long; changes in causeway_site_step alone. */
+/* The published copy, equally long; changes in causeway_site_step alone. From a device it is copied
+ * for this call, and stays until the next one. */
 CAUSEWAY_API int causeway_site_published(causeway_site* site, const float** values,
                                          causeway_error* error);
 
@@ -220,12 +249,14 @@ CAUSEWAY_API int causeway_site_changed(causeway_site* site, const int32_t** frag
  * the next causeway_site_wait says it by itself. */
 CAUSEWAY_API int causeway_site_ready(causeway_site* site, causeway_error* error);
 /* Waits until training has started and is not paused, or until it is over; up to `timeout_s`
- * (CAUSEWAY_DEADLINE_EXCEEDED), without a limit if it is negative. */
+ * (CAUSEWAY_DEADLINE_EXCEEDED), without a limit if it is negative. With 0 it comes back at once,
+ * also where published values would have to be fetched first. */
 CAUSEWAY_API int causeway_site_wait(causeway_site* site, double timeout_s,
                                     causeway_site_orders* orders, causeway_error* error);
 
-/* Which fragments' local values the coming causeway_site_step will read or write: they are to be in
- * the arena before it. Sorted; valid until the next call. Empty at most steps. */
+/* Which fragments' local values the coming causeway_site_step, or after orders.finished
+ * causeway_site_finish, will read or write: they are to be in the arena before it. Sorted; valid
+ * until the next call. Empty at most steps. */
 CAUSEWAY_API int causeway_site_next(causeway_site* site, const int32_t** fragments, int32_t* count,
                                     causeway_error* error);
 
@@ -257,6 +288,29 @@ CAUSEWAY_API int causeway_site_save(causeway_site* site, void** state, size_t* s
 CAUSEWAY_API void causeway_state_free(void* state);
 /* The state saved at `step` is on a disk. */
 CAUSEWAY_API int causeway_site_saved(causeway_site* site, int64_t step, causeway_error* error);
+
+/* --- Tensors on a device ---
+ * `stream` is the cudaStream_t in which the trainer's work is ordered, the same in all calls of one
+ * step. Nothing here waits for the device unless it says so; errors of the device may come with a
+ * later call. The calling thread's device stays what it is. */
+
+/* 0 where options.on_device can name that device; otherwise why not: no driver, one that is too
+ * old, no such device, or one for which this library has no machine code. */
+CAUSEWAY_API int causeway_device_check(int32_t device, causeway_error* error);
+/* Takes the values of these fragments, as causeway_site_next gave them, from the tensors. */
+CAUSEWAY_API int causeway_site_gather(causeway_site* site, const int32_t* fragments, int32_t count,
+                                      void* stream, causeway_error* error);
+/* Writes the values of these fragments, as causeway_site_step gave them, to the tensors; with
+ * `published` those of the published copy. */
+CAUSEWAY_API int causeway_site_scatter(causeway_site* site, const int32_t* fragments, int32_t count,
+                                       int32_t published, void* stream, causeway_error* error);
+/* The tensors lie elsewhere on the device from now on; types are those of the join. Waits. */
+CAUSEWAY_API int causeway_site_move(causeway_site* site, const causeway_device_tensor* tensors,
+                                    causeway_error* error);
+/* Copies the exact local values of a range to `values`, or sets them from there. For states, where
+ * tensors have two bytes per value. Waits. */
+CAUSEWAY_API int causeway_site_local(causeway_site* site, const causeway_range* range, int32_t set,
+                                     float* values, causeway_error* error);
 
 enum { CAUSEWAY_FINISHED = 1, CAUSEWAY_DRAINED = 2, CAUSEWAY_FAILED = 3 };
 

@@ -60,6 +60,8 @@ class Replica {
   // beside a step. Once after every Merge, before the next Merge, Snapshot or SetPublished of the
   // fragment.
   virtual absl::StatusOr<uint64_t> FinishMerge(int fragment) = 0;
+  // Whether FinishMerge would not wait for it.
+  virtual bool IsMerged(int /*fragment*/) { return true; }
 
   // Makes the published copy what `values` says, fp32 in little endian, as many as the fragment
   // has. Returns its hash.

@@ -37,6 +37,8 @@ class ReplicaPart {
   virtual absl::Status SetPublished(int fragment, std::span<const uint8_t> values) = 0;
   // Waits for the leaves of whichever of the two began last.
   virtual absl::Status FinishHash(int fragment, LeafSink& leaves) = 0;
+  // Whether FinishHash would not wait.
+  virtual bool IsHashed(int /*fragment*/) { return true; }
   virtual absl::Status Mix(int fragment, float alpha) = 0;
   virtual absl::Status Hold(int fragment) = 0;
   // To and from the values of the whole fragment.

@@ -1,5 +1,6 @@
 #include "worker/sync/sharded_replica.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -91,6 +92,10 @@ absl::StatusOr<uint64_t> ShardedReplica::FinishHash(int fragment) {
 }
 
 absl::StatusOr<uint64_t> ShardedReplica::FinishMerge(int fragment) { return FinishHash(fragment); }
+
+bool ShardedReplica::IsMerged(int fragment) {
+  return std::ranges::all_of(parts_, [&](const auto& part) { return part->IsHashed(fragment); });
+}
 
 absl::StatusOr<uint64_t> ShardedReplica::SetPublished(int fragment,
                                                       std::span<const uint8_t> values) {

@@ -26,6 +26,7 @@ class ShardedReplica final : public Replica {
   absl::Status StageAnswer(int fragment, std::span<const uint8_t> answer) override;
   absl::Status Merge(int fragment, std::span<const uint8_t> answer, float alpha) override;
   absl::StatusOr<uint64_t> FinishMerge(int fragment) override;
+  bool IsMerged(int fragment) override;
   absl::StatusOr<uint64_t> SetPublished(int fragment, std::span<const uint8_t> values) override;
   absl::Status Mix(int fragment, float alpha) override;
   absl::Status Hold(int fragment) override;

@@ -19,8 +19,8 @@ constexpr int kMaxElasticThreads = 64;
 
 constexpr absl::Duration kMeanwhile = absl::Milliseconds(100);
 
-int FragmentsInFlight(const SyncSchedule& schedule, const v1::SyncConfig& config, int max_advance,
-                      int most) {
+int MostInFlight(const SyncSchedule& schedule, const v1::SyncConfig& config, int max_advance,
+                 int most) {
   const int64_t steps = int64_t{MaxOverlapSteps(config)} + max_advance - 1;
   const int64_t overlapping = schedule.fragments() * steps / config.steps_between_syncs() + 2;
   return static_cast<int>(
@@ -53,10 +53,10 @@ SyncEngine::SyncEngine(Options options)
       fragments_(static_cast<size_t>(options_.plan->fragments())),
       data_slot_(options_.data_slot),
       threads_(std::make_unique<TransferThreads>(
-          FragmentsInFlight(schedule_, options_.config, options_.max_advance,
-                            early_.possible() ? kMaxElasticThreads : kMaxTransferThreads))),
-      encoders_(std::make_unique<TransferThreads>(FragmentsInFlight(
-          schedule_, options_.config, options_.max_advance, kMaxTransferThreads))) {}
+          MostInFlight(schedule_, options_.config, options_.max_advance,
+                       early_.possible() ? kMaxElasticThreads : kMaxTransferThreads))),
+      encoders_(std::make_unique<TransferThreads>(
+          MostInFlight(schedule_, options_.config, options_.max_advance, kMaxTransferThreads))) {}
 
 SyncEngine::~SyncEngine() { options_.exchange->Cancel(); }
 
@@ -198,7 +198,7 @@ absl::Status SyncEngine::AfterStep(int64_t step, int64_t tokens, int64_t draws) 
                                             ": an inner step advances by 1 .. ",
                                             options_.max_advance));
   }
-  RETURN_IF_ERROR(FinishMerges());
+  RETURN_IF_ERROR(FinishMerges(/*waits=*/false));
   FixEarlyMerges(step);
   for (FragmentState& state : fragments_) {
     state.tokens += tokens;
@@ -254,6 +254,14 @@ std::vector<int> SyncEngine::FragmentsTouchedBy(int64_t step) {
   return touched;
 }
 
+std::vector<int> SyncEngine::FragmentsInFlight() const {
+  std::vector<int> in_flight;
+  for (size_t i = 0; i < fragments_.size(); ++i) {
+    if (fragments_[i].flight != nullptr) in_flight.push_back(static_cast<int>(i));
+  }
+  return in_flight;
+}
+
 SyncEngine::Slack SyncEngine::slack() const {
   Slack slack{.steps = std::numeric_limits<int64_t>::max()};
   for (int i = 0; i < options_.plan->fragments(); ++i) {
@@ -303,6 +311,7 @@ absl::Status SyncEngine::Send(const SyncEvent& event, int64_t step) {
   flight->contributes = true;
   flight->tokens = std::exchange(fragment(event.fragment).tokens, 0);
   flight->draws = std::exchange(fragment(event.fragment).draws, {});
+  RETURN_IF_ERROR(FinishMergeOf(event.fragment));
   if (keeps_in_flight_) RETURN_IF_ERROR(options_.replica->Hold(event.fragment));
   ASSIGN_OR_RETURN(flight->delta, options_.replica->Snapshot(event.fragment));
   Launch(std::move(flight));
@@ -430,6 +439,7 @@ absl::Status SyncEngine::Land(int index, int64_t step) {
   // Still in flight: a checkpoint taken now lets another process wait for it.
   if (absl::IsCancelled(flight->answer.status())) return flight->answer.status();
   fragment(index).flight = nullptr;
+  RETURN_IF_ERROR(FinishMergeOf(index));
   if (flight->late) {
     RETURN_IF_ERROR(FoldLateDelta(*flight, flight->object.bytes));
     ++rounds_late_;
@@ -472,9 +482,21 @@ absl::Status SyncEngine::MergeAnswer(const SyncEvent& event, const PulledObject&
   return absl::OkStatus();
 }
 
-absl::Status SyncEngine::FinishMerges() {
-  for (const UnfinishedMerge& merge : std::exchange(unfinished_, {})) {
+absl::Status SyncEngine::FinishMergeOf(int fragment) {
+  const bool found = std::ranges::any_of(
+      unfinished_, [&](const UnfinishedMerge& merge) { return merge.event.fragment == fragment; });
+  return found ? FinishMerges() : absl::OkStatus();
+}
+
+absl::Status SyncEngine::FinishMerges(bool waits) {
+  std::vector<UnfinishedMerge> merges = std::exchange(unfinished_, {});
+  for (auto it = merges.begin(); it != merges.end(); ++it) {
+    const UnfinishedMerge& merge = *it;
     const SyncEvent& event = merge.event;
+    if (!waits && !options_.replica->IsMerged(event.fragment)) {
+      unfinished_.assign(it, merges.end());
+      break;
+    }
     const absl::StatusOr<uint64_t> hash = options_.replica->FinishMerge(event.fragment);
     RETURN_IF_ERROR(Annotate(hash.status(), absl::StrCat("the answer of ", Describe(event))));
     if (*hash != merge.expected_hash) {

@@ -161,6 +161,8 @@ class SyncEngine {
   // The fragments, sorted, whose local values AfterStep(step, ...) will read or write. From then on
   // it is certain what that call merges: an answer that comes later is merged after a later step.
   std::vector<int> FragmentsTouchedBy(int64_t step);
+  // The same of Drain.
+  std::vector<int> FragmentsInFlight() const;
 
   // How far training gets if no further answer comes.
   struct Slack {
@@ -247,8 +249,11 @@ class SyncEngine {
   absl::Status Land(int fragment, int64_t step);
   bool Answers(const SyncEvent& event, const PulledObject& answer) const;
   absl::Status MergeAnswer(const SyncEvent& event, const PulledObject& answer);
-  // Compares the hashes of the last merges, and tells the coordinator.
-  absl::Status FinishMerges();
+  // Compares the hashes of the last merges, in their order, and tells the coordinator. Those that
+  // the replica still computes are waited for, or left for a later step.
+  absl::Status FinishMerges(bool waits = true);
+  // The same before something else happens to the fragment.
+  absl::Status FinishMergeOf(int fragment);
   absl::Status FetchState(int fragment);
   // Takes over the rounds of a fragment that are merged by `step`. Returns how many.
   absl::StatusOr<int> CatchUp(int fragment, int64_t step);

@@ -73,6 +73,11 @@ class _Arrays:
         finally:
             self.write(everything)
 
+    def not_finite(self, fragments):
+        names = list(self._arrays)
+        return next((names[piece.tensor] for values, piece in self._pieces(fragments)
+                     if not np.isfinite(values).all()), None)
+
     def kept(self):
         return np.zeros(0, np.uint8)
 

@@ -29,6 +29,19 @@ class TensorStruct(ctypes.Structure):
     _fields_ = [("name", c_char_p), ("shape", POINTER(c_int64)), ("rank", c_int32)]
 
 
+class DeviceTensorStruct(ctypes.Structure):
+    _fields_ = [("data", c_void_p), ("type", c_int32)]
+
+
+class DeviceStruct(ctypes.Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("device", c_int32),
+        ("published_on_host", c_int32),
+        ("tensors", POINTER(DeviceTensorStruct)),
+    ]
+
+
 class OptionsStruct(ctypes.Structure):
     _fields_ = [
         ("size", c_size_t),
@@ -58,6 +71,7 @@ class OptionsStruct(ctypes.Structure):
         ("log", LogFunction),
         ("log_context", c_void_p),
         ("stop", POINTER(c_int32)),
+        ("on_device", POINTER(DeviceStruct)),
     ]
 
 
@@ -137,6 +151,14 @@ _FUNCTIONS = {
     "causeway_site_save": (c_int, [_SITE, POINTER(c_void_p), POINTER(c_size_t), _ERROR]),
     "causeway_state_free": (None, [c_void_p]),
     "causeway_site_saved": (c_int, [_SITE, c_int64, _ERROR]),
+    "causeway_device_check": (c_int, [c_int32, _ERROR]),
+    "causeway_site_gather": (c_int, [_SITE, POINTER(c_int32), c_int32, c_void_p, _ERROR]),
+    "causeway_site_scatter": (
+        c_int,
+        [_SITE, POINTER(c_int32), c_int32, c_int32, c_void_p, _ERROR],
+    ),
+    "causeway_site_move": (c_int, [_SITE, POINTER(DeviceTensorStruct), _ERROR]),
+    "causeway_site_local": (c_int, [_SITE, POINTER(RangeStruct), c_int32, c_void_p, _ERROR]),
     "causeway_site_finish": (c_int, [_SITE, *_FRAGMENTS]),
     "causeway_site_leave": (c_int, [_SITE, c_int, c_char_p, _ERROR]),
     "causeway_site_drain": (None, [_SITE]),

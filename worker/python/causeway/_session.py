@@ -173,6 +173,53 @@ def describe(coordinator: str, site_id: str, options: Dict[str, Any]) -> Dict[st
     return json.loads(text)
 
 
+class DeviceTensor(NamedTuple):
+    """Where the values of a tensor lie on a CUDA device, contiguous."""
+
+    address: int
+    type: int  # FLOAT32, BFLOAT16 or FLOAT16 of causeway_site.h.
+
+
+def device_tensors(tensors: Sequence[DeviceTensor]) -> Any:
+    return (lib.DeviceTensorStruct * max(1, len(tensors)))(*tensors)
+
+
+class DeviceArena:
+    """In place of the arena where the tensors are on a device. `stream` is the trainer's."""
+
+    def __init__(self, session: "Session") -> None:
+        self._session = session
+
+    def _fragments(self, fragments: Sequence[int]) -> Any:
+        return (ctypes.c_int32 * max(1, len(fragments)))(*fragments)
+
+    def gather(self, fragments: Sequence[int], stream: int) -> None:
+        """Takes what the coming `step` reads from the tensors."""
+        lib.call("causeway_site_gather", self._session.site, self._fragments(fragments),
+                 len(fragments), stream)
+
+    def scatter(self, fragments: Sequence[int], stream: int, published: bool = False) -> None:
+        """Writes local values, or published ones, to the tensors."""
+        lib.call("causeway_site_scatter", self._session.site, self._fragments(fragments),
+                 len(fragments), int(published), stream)
+
+    def move(self, tensors: Sequence[DeviceTensor]) -> None:
+        """The tensors lie elsewhere from now on."""
+        lib.call("causeway_site_move", self._session.site, device_tensors(tensors))
+
+    def local(self, span: Range) -> np.ndarray:
+        """Exact local values."""
+        values = np.empty(span.count, np.float32)
+        lib.call("causeway_site_local", self._session.site, lib.RangeStruct(*span), 0,
+                 values.ctypes.data)
+        return values
+
+    def set_local(self, span: Range, values: np.ndarray) -> None:
+        values = np.ascontiguousarray(values, np.float32)
+        lib.call("causeway_site_local", self._session.site, lib.RangeStruct(*span), 1,
+                 values.ctypes.data)
+
+
 class Session:
     """A joined site. One thread at a time calls its methods.
 
@@ -254,6 +301,7 @@ class Session:
                 raise failure[0] from error
             raise
         self._site = site
+        self.touched: List[int] = []  # What `next` returned last.
         self._free = weakref.finalize(self, _free, site, self._calls)
         info = lib.InfoStruct(size=ctypes.sizeof(lib.InfoStruct))
         lib.call("causeway_site_describe", self._site, ctypes.byref(info))
@@ -278,12 +326,21 @@ class Session:
         array.session = self  # Whoever uses the memory keeps it.
         return array
 
+    @property
+    def site(self) -> ctypes.c_void_p:
+        return self._site
+
     def arena(self) -> Any:
-        """All values of the run on the host, fp32, as a ctypes array that lives as long as this."""
-        return self._array(lib.load().causeway_site_arena(self._site))
+        """All values of the run on the host, fp32, as a ctypes array that lives as long as this; a
+        DeviceArena where the tensors are on a device."""
+        address = lib.load().causeway_site_arena(self._site)
+        return self._array(address) if address else DeviceArena(self)
 
     def published(self) -> Any:
-        """The published copy, equally long. `step` changes it."""
+        """The published copy, equally long. `step` changes it. None where the tensors are on a
+        device."""
+        if not lib.load().causeway_site_arena(self._site):
+            return None
         values = ctypes.c_void_p()
         lib.call("causeway_site_published", self._site, ctypes.byref(values))
         return self._array(values.value)
@@ -298,20 +355,30 @@ class Session:
     def wait(self, timeout_s: float = -1) -> Orders:
         """Waits until training may go on or is over."""
         orders = lib.OrdersStruct(size=ctypes.sizeof(lib.OrdersStruct))
-        self._calls.run(lambda: lib.call("causeway_site_wait", self._site, timeout_s,
-                                         ctypes.byref(orders)), self._cancel)
+        try:
+            # Most often it may go on: then nothing is to be interrupted.
+            lib.call("causeway_site_wait", self._site, 0, ctypes.byref(orders))
+        except errors.Unavailable as error:
+            if error.code != "DEADLINE_EXCEEDED" or timeout_s == 0:
+                raise
+            self._calls.run(lambda: lib.call("causeway_site_wait", self._site, timeout_s,
+                                             ctypes.byref(orders)), self._cancel)
         return Orders(bool(orders.go), bool(orders.finished), bool(orders.drain),
                       bool(orders.anew), orders.data_slot, orders.next_draw, orders.step,
                       orders.next_step, orders.end_step)
 
     def next(self) -> List[int]:
         """Fragments whose local values the coming `step` reads."""
-        return lib.call_for_fragments("causeway_site_next", self._site)
+        self.touched = lib.call_for_fragments("causeway_site_next", self._site)
+        return self.touched
 
     def step(self, tokens: int, draws: int) -> List[int]:
-        """After an optimizer step. Fragments whose values in the arena have changed."""
-        return self._calls.run(lambda: lib.call_for_fragments(
-            "causeway_site_step", self._site, tokens, draws), self._cancel)
+        """After an optimizer step and `next`. Fragments whose values in the arena have changed."""
+        def call() -> List[int]:
+            return lib.call_for_fragments("causeway_site_step", self._site, tokens, draws)
+
+        # Where nothing is due, nothing is waited for.
+        return self._calls.run(call, self._cancel) if self.touched else call()
 
     def report(self, loss: Optional[float], step_s: Optional[float]) -> None:
         lib.call("causeway_site_report", self._site, math.nan if loss is None else loss,

@@ -50,6 +50,10 @@ class Values(Protocol):
     def replaced(self, published: Any) -> Iterator[None]:
         """The parameters have the published values inside, and their own again after it."""
 
+    def not_finite(self, fragments: Sequence[int]) -> Optional[str]:
+        """The name of a tensor of these fragments that has a value, as it was read last, that is
+        not finite. In the process that leads."""
+
     def kept(self) -> np.ndarray:
         """What a continuation needs beside the parameters, as bytes."""
 
@@ -209,6 +213,8 @@ class BaseSite:
         failure = error
         try:
             if error is None and self.finished:
+                # What is still in flight mixes with the values of now.
+                self._values.read(self._team.lead(lambda: self._session.next()))
                 self._values.write(self._team.lead(self._finish))
         except errors.Cancelled:
             self._orders = self._orders._replace(finished=False, drain=True)
@@ -330,18 +336,13 @@ class BaseSite:
         return _Outcome(sorted(changed), orders)
 
     def _name_what_is_not_finite(self, error: errors.Error, touched: Sequence[int]) -> errors.Error:
-        arena = np.frombuffer(self._session.arena(), dtype=np.float32)
-        table = self._values.table()
-        for fragment in touched:
-            for piece in self._session.ranges(fragment):
-                part = arena[piece.arena_offset:piece.arena_offset + piece.count]
-                if not np.isfinite(part).all():
-                    return errors.NotFinite(
-                        f"{table[piece.tensor][0]} has a value that is not finite after "
-                        f"step {self._orders.next_step}; nothing of it was sent. Lower the "
-                        "learning rate, clip gradients, or look at the data of that step, and "
-                        f"resume from a checkpoint ({error.message})", error.code)
-        return error
+        name = self._values.not_finite(touched)
+        if name is None:
+            return error
+        return errors.NotFinite(
+            f"{name} has a value that is not finite after step {self._orders.next_step}; nothing of "
+            "it was sent. Lower the learning rate, clip gradients, or look at the data of that step, "
+            f"and resume from a checkpoint ({error.message})", error.code)
 
     def _take(self, outcome: _Outcome) -> None:
         self._values.write(outcome.changed)

@@ -110,6 +110,8 @@ _ARGUMENTS = {
 def from_code(code: int, message: str) -> Error:
     """The exception of a code of the C interface."""
     name = CODES.get(code, "UNKNOWN")
+    message = message.replace("--published=host", "values='pinned'")
+    message = message.replace("--values=host", "values='host'")
     message = re.sub(r"--(\w+)", lambda flag: _ARGUMENTS.get(flag.group(1), flag.group()), message)
     message = message.replace("options->", "")
     return _CLASSES.get(name, Error)(message, name)

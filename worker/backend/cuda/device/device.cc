@@ -221,11 +221,11 @@ Stream::~Stream() {
   if (stream_ != nullptr) (void)cudaStreamDestroy(stream_);
 }
 
-absl::StatusOr<Event> Event::Create(bool timing) {
+absl::StatusOr<Event> Event::Create(bool timing, bool sleeps) {
   Event event;
-  RETURN_IF_ERROR(CheckCuda(
-      cudaEventCreateWithFlags(&event.event_, timing ? cudaEventDefault : cudaEventDisableTiming),
-      "creating an event"));
+  const unsigned flags = (timing ? cudaEventDefault : cudaEventDisableTiming) |
+                         (sleeps ? cudaEventBlockingSync : cudaEventDefault);
+  RETURN_IF_ERROR(CheckCuda(cudaEventCreateWithFlags(&event.event_, flags), "creating an event"));
   return event;
 }
 

@@ -146,7 +146,8 @@ class Stream {
 class Event {
  public:
   Event() = default;
-  static absl::StatusOr<Event> Create(bool timing = false);
+  // `sleeps`: a thread that waits for it leaves its processor to others.
+  static absl::StatusOr<Event> Create(bool timing = false, bool sleeps = false);
   Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
   Event& operator=(Event&& other) noexcept {
     std::swap(event_, other.event_);
@@ -161,9 +162,16 @@ class Event {
   absl::Status HoldUp(cudaStream_t stream) const {
     return CheckCuda(cudaStreamWaitEvent(stream, event_, 0), "making a stream wait for an event");
   }
-  // The host waits.
+  // The host waits, unless it is reached.
   absl::Status Wait(absl::string_view what) const {
-    return CheckCuda(cudaEventSynchronize(event_), what);
+    return IsReached() ? CheckCuda(cudaEventQuery(event_), what)
+                       : CheckCuda(cudaEventSynchronize(event_), what);
+  }
+  // False while its last record is still to come. An error counts as reached: Wait says it.
+  bool IsReached() const {
+    if (cudaEventQuery(event_) != cudaErrorNotReady) return true;
+    (void)cudaGetLastError();  // It would be the next launch's.
+    return false;
   }
 
  private:

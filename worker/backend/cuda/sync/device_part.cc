@@ -90,6 +90,10 @@ absl::Status DevicePart::FinishHash(int fragment, LeafSink& leaves) {
   return absl::OkStatus();
 }
 
+bool DevicePart::IsHashed(int fragment) {
+  return std::ranges::all_of(shards_, [&](const auto& shard) { return shard->IsHashed(fragment); });
+}
+
 absl::Status DevicePart::Mix(int fragment, float alpha) {
   for (const auto& shard : shards_) RETURN_IF_ERROR(shard->Mix(fragment, alpha));
   if (options_.weights_changed) options_.weights_changed(fragment);
@@ -136,6 +140,19 @@ const float* DevicePart::published_on_device(int rank) const {
     if (shard->rank() == rank) return shard->published_on_device();
   }
   return nullptr;
+}
+
+void DevicePart::UseStream(cudaStream_t training) {
+  for (const auto& shard : shards_) shard->UseStream(training);
+}
+
+absl::Status DevicePart::HoldUp(cudaStream_t stream) {
+  for (const auto& shard : shards_) RETURN_IF_ERROR(shard->HoldUp(stream));
+  return absl::OkStatus();
+}
+
+const float* DevicePart::PublishedValues(int fragment) const {
+  return shards_.front()->PublishedValues(fragment);
 }
 
 }  // namespace causeway::worker::cuda

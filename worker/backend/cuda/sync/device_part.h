@@ -33,6 +33,9 @@ struct DeviceShard {
   int rank = 0;  // In the shard plan.
   // Master weights: the rank's own, in the order of its pieces, without gaps.
   float* master = nullptr;
+  // In place of it, by fragment: its values alone, which may lie elsewhere at every step boundary;
+  // null where they are the published ones and are of no interest.
+  float* const* locals = nullptr;
   // The gradients of the step just done, before clipping: the whole arena, of which the own pieces
   // count, or these alone, as `master`. Null unless gradients are what is contributed.
   const float* gradients = nullptr;
@@ -41,7 +44,8 @@ struct DeviceShard {
   __nv_bfloat16* weights = nullptr;
   // The one that steps are issued to. Nothing is recorded of it while synchronization is called.
   cudaStream_t training = nullptr;
-  // Recorded after every snapshot: an update of master weights waits for it, on the device.
+  // Recorded after every snapshot: an update of master weights waits for it, on the device. May be
+  // null.
   cudaEvent_t snapshots_done = nullptr;
 };
 
@@ -76,6 +80,7 @@ class DevicePart final : public ReplicaPart {
   absl::Status Merge(int fragment, std::span<const uint8_t> answer, float alpha) override;
   absl::Status SetPublished(int fragment, std::span<const uint8_t> values) override;
   absl::Status FinishHash(int fragment, LeafSink& leaves) override;
+  bool IsHashed(int fragment) override;
   absl::Status Mix(int fragment, float alpha) override;
   absl::Status Hold(int fragment) override;
   absl::Status CopyHeld(int fragment, std::span<float> values) override;
@@ -88,6 +93,13 @@ class DevicePart final : public ReplicaPart {
   // The published copy of a rank of this process, on its device, in the order of its pieces; null
   // where it is in host memory. Kernels that read it wait for `training`, at a step boundary.
   const float* published_on_device(int rank) const;
+
+  // Steps are issued to that stream from now on.
+  void UseStream(cudaStream_t training);
+  // Makes what is issued to that stream later follow all kernels so far.
+  absl::Status HoldUp(cudaStream_t stream);
+  // The published copy of a fragment of the first rank, wherever it is: kernels may read it.
+  const float* PublishedValues(int fragment) const;
 
  private:
   class DeviceCodes;

@@ -142,6 +142,7 @@ absl::Status ReplicaShard::Allocate(bool published_on_device, const v1::SyncConf
   }
   if (sync.error_feedback()) RETURN_IF_ERROR(EnsureResiduals(/*of_all_fragments=*/true, 0));
   RETURN_IF_ERROR(PrepareSlots(sync));
+  RETURN_IF_ERROR(LoadKernels(sync));
   return stream_.Wait("clearing the published copy");
 }
 
@@ -170,9 +171,20 @@ absl::Status ReplicaShard::FollowTraining() {
   return boundary_.HoldUp(stream_.get());
 }
 
-absl::Status ReplicaShard::HoldUpTraining() {
+absl::Status ReplicaShard::HoldUp(cudaStream_t stream) {
+  RETURN_IF_ERROR(UseDevice(shard_.device));
   RETURN_IF_ERROR(merged_.Record(stream_.get()));
-  return merged_.HoldUp(shard_.training);
+  return merged_.HoldUp(stream);
+}
+
+float* ReplicaShard::Local(int index) const {
+  if (shard_.locals != nullptr) return shard_.locals[index];
+  return shard_.master + parts_[static_cast<size_t>(index)].offset;
+}
+
+const float* ReplicaShard::PublishedValues(int index) const {
+  const float* const copy = published_ != nullptr ? published_ : published_host_.data();
+  return copy + parts_[static_cast<size_t>(index)].offset;
 }
 
 absl::StatusOr<float*> ReplicaShard::LoadPublished(const Part& fragment) {
@@ -188,6 +200,11 @@ absl::Status ReplicaShard::StorePublished(const Part& fragment, const float* pub
               cudaMemcpyDeviceToHost, stream_);
 }
 
+absl::Status ReplicaShard::RecordSnapshot() {
+  if (shard_.snapshots_done == nullptr) return absl::OkStatus();
+  return CheckCuda(cudaEventRecord(shard_.snapshots_done, stream_.get()), "recording a snapshot");
+}
+
 // --- Deltas --------------------------------------------------------------------------------------
 
 absl::StatusOr<ReplicaShard::Slot*> ReplicaShard::Snapshot(int index) {
@@ -197,7 +214,7 @@ absl::StatusOr<ReplicaShard::Slot*> ReplicaShard::Snapshot(int index) {
   ASSIGN_OR_RETURN(Slot* const slot, Acquire(index));
   RETURN_IF_ERROR(FollowTraining());
   EncodeJob job{.values = fragment.values,
-                .target = shard_.master + fragment.offset,
+                .target = Local(index),
                 .residual = fragment.keeps_residual ? residual_ + fragment.offset : nullptr,
                 .decay = decay_,
                 .out = slot->on_device,
@@ -218,8 +235,7 @@ absl::StatusOr<ReplicaShard::Slot*> ReplicaShard::Snapshot(int index) {
       cudaMemsetAsync(slot->refusal_on_device, 0, sizeof(Refusal), stream_.get()), "encoding"));
   LaunchEncode(device_codec_up_, job, stream_.get());
   RETURN_IF_ERROR(CheckLaunches("encoding"));
-  RETURN_IF_ERROR(
-      CheckCuda(cudaEventRecord(shard_.snapshots_done, stream_.get()), "recording a snapshot"));
+  RETURN_IF_ERROR(RecordSnapshot());
   if (contributes_gradients_) {
     // The next step begins with writing gradients, not with reading them.
     RETURN_IF_ERROR(CheckCuda(cudaStreamWaitEvent(shard_.training, shard_.snapshots_done, 0),
@@ -334,10 +350,11 @@ absl::Status ReplicaShard::StageAnswer(int index, std::span<const uint8_t> answe
   return absl::OkStatus();
 }
 
-MergeJob ReplicaShard::LocalJob(const Part& fragment, const float* published, float alpha) const {
+MergeJob ReplicaShard::LocalJob(int index, const float* published, float alpha) const {
+  const Part& fragment = parts_[static_cast<size_t>(index)];
   return {.values = fragment.values,
           .base = published,
-          .local = shard_.master + fragment.offset,
+          .local = Local(index),
           .alpha = alpha,
           .beta = 1.0F - alpha,
           .held = fragment.held,
@@ -366,14 +383,14 @@ absl::Status ReplicaShard::Merge(int index, std::span<const uint8_t> answer, flo
   RETURN_IF_ERROR(slot->copied.HoldUp(stream_.get()));
   RETURN_IF_ERROR(FollowTraining());
   ASSIGN_OR_RETURN(float* const published, LoadPublished(fragment));
-  MergeJob job = LocalJob(fragment, published, alpha);
+  MergeJob job = LocalJob(index, published, alpha);
   job.encoded = slot->on_device;
   job.published = published;
   job.refusal = slot->refusal_on_device;
   LaunchMerge(device_codec_down_, job, stream_.get());
   RETURN_IF_ERROR(CheckLaunches("merging"));
   ReleaseHeld(fragment);
-  RETURN_IF_ERROR(HoldUpTraining());
+  RETURN_IF_ERROR(HoldUp(shard_.training));
   RETURN_IF_ERROR(StorePublished(fragment, published));
   return BeginHash(index, published, slot);
 }
@@ -429,6 +446,12 @@ absl::Status ReplicaShard::FinishHash(int index, LeafSink& leaves) {
   return status;
 }
 
+bool ReplicaShard::IsHashed(int index) {
+  const auto found = hashing_.find(index);
+  if (found == hashing_.end() || !UseDevice(shard_.device).ok()) return true;
+  return found->second->done.IsReached();
+}
+
 absl::Status ReplicaShard::SetPublished(int index, std::span<const uint8_t> values) {
   const Part& fragment = part(index);
   if (fragment.values == 0) return absl::OkStatus();
@@ -458,10 +481,10 @@ absl::Status ReplicaShard::Mix(int index, float alpha) {
   RETURN_IF_ERROR(UseDevice(shard_.device));
   RETURN_IF_ERROR(FollowTraining());
   ASSIGN_OR_RETURN(const float* const published, LoadPublished(fragment));
-  LaunchMix(LocalJob(fragment, published, alpha), stream_.get());
+  LaunchMix(LocalJob(index, published, alpha), stream_.get());
   RETURN_IF_ERROR(CheckLaunches("mixing"));
   ReleaseHeld(fragment);
-  return HoldUpTraining();
+  return HoldUp(shard_.training);
 }
 
 // --- What is trained in flight -------------------------------------------------------------------
@@ -472,9 +495,9 @@ absl::Status ReplicaShard::Hold(int index) {
   RETURN_IF_ERROR(UseDevice(shard_.device));
   ASSIGN_OR_RETURN(float* const held, AcquireHeld(fragment));
   RETURN_IF_ERROR(FollowTraining());
-  RETURN_IF_ERROR(Copy(held, shard_.master + fragment.offset, fragment.values * kFloatBytes,
-                       cudaMemcpyDeviceToDevice, stream_));
-  return CheckCuda(cudaEventRecord(shard_.snapshots_done, stream_.get()), "recording a copy");
+  RETURN_IF_ERROR(
+      Copy(held, Local(index), fragment.values * kFloatBytes, cudaMemcpyDeviceToDevice, stream_));
+  return RecordSnapshot();
 }
 
 absl::Status ReplicaShard::CopyHeld(int index, std::span<float> values) {

@@ -62,6 +62,7 @@ class ReplicaShard {
   absl::Status Merge(int fragment, std::span<const uint8_t> answer, float alpha);
   absl::Status SetPublished(int fragment, std::span<const uint8_t> values);
   absl::Status FinishHash(int fragment, LeafSink& leaves);
+  bool IsHashed(int fragment);
   absl::Status Mix(int fragment, float alpha);
   absl::Status Hold(int fragment);
   absl::Status CopyHeld(int fragment, std::span<float> values);
@@ -73,6 +74,9 @@ class ReplicaShard {
 
   int rank() const { return shard_.rank; }
   const float* published_on_device() const { return published_; }
+  void UseStream(cudaStream_t training) { shard_.training = training; }
+  absl::Status HoldUp(cudaStream_t stream);
+  const float* PublishedValues(int fragment) const;
 
  private:
   // Bytes of shared leaves.
@@ -110,6 +114,9 @@ class ReplicaShard {
   absl::Status Allocate(bool published_on_device, const v1::SyncConfig& sync);
   // Slots for what a run has in flight, so that nothing is allocated while it trains.
   absl::Status PrepareSlots(const v1::SyncConfig& sync);
+  // Encodes and decodes some zeros: the driver loads a kernel when it is launched first, which may
+  // wait for the device.
+  absl::Status LoadKernels(const v1::SyncConfig& sync);
   void LayOut(Part& part) const;
 
   Part& part(int fragment) { return parts_[static_cast<size_t>(fragment)]; }
@@ -126,22 +133,25 @@ class ReplicaShard {
   absl::StatusOr<HashSlot*> MakeHash();
   // Copies the pieces of an object to the device.
   absl::StatusOr<Slot*> Upload(const Codec& codec, int fragment, std::span<const uint8_t> object);
-  // Makes the synchronizing stream's later work follow the training stream, or the other way round.
+  // Makes the synchronizing stream's later work follow the training stream.
   absl::Status FollowTraining();
-  absl::Status HoldUpTraining();
+  // The local values of a fragment; null where they are of no interest.
+  float* Local(int fragment) const;
+  // Local values have been read.
+  absl::Status RecordSnapshot();
   // The fragment's part of the published copy, on the device; and puts it back.
   absl::StatusOr<float*> LoadPublished(const Part& part);
   absl::Status StorePublished(const Part& part, const float* published);
   absl::Status BeginHash(int fragment, const float* published, Slot* answer);
   absl::Status EnsureResiduals(bool of_all_fragments, int fragment);
-  MergeJob LocalJob(const Part& part, const float* published, float alpha) const;
+  MergeJob LocalJob(int fragment, const float* published, float alpha) const;
   // The host's codec's word on the chunk that was refused.
   absl::Status DecodeStatus(const Codec& codec, const Slot& slot);
   absl::Status CopyOut(const float* from, const Part& part, std::span<float> arena);
 
   const FragmentPlan& plan_;
   const ShardPlan& shard_plan_;
-  const DeviceShard shard_;
+  DeviceShard shard_;
   const Codec* const codec_up_;
   const Codec* const codec_down_;
   const DeviceCodec device_codec_up_;

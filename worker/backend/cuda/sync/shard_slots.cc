@@ -27,8 +27,8 @@ int FragmentsInFlight(int fragments, const v1::SyncConfig& sync) {
       std::min<int64_t>(fragments, overlap / std::max(1, sync.steps_between_syncs()) + 2));
 }
 
-// Merges of one step boundary, hashed until the next one.
-constexpr int kMergesAtOnce = 2;
+// Merges of one step boundary, hashed until the next one or the one after.
+constexpr int kMergesAtOnce = 4;
 
 }  // namespace
 
@@ -70,6 +70,42 @@ absl::Status ReplicaShard::PrepareSlots(const v1::SyncConfig& sync) {
   return absl::OkStatus();
 }
 
+absl::Status ReplicaShard::LoadKernels(const v1::SyncConfig& sync) {
+  constexpr int64_t kValues = 256;
+  ASSIGN_OR_RETURN(Slot* const slot, Acquire(0));
+  float* zeros = nullptr;
+  {
+    absl::MutexLock lock(&mutex_);
+    ASSIGN_OR_RETURN(zeros, memory_.Allocate<float>("zeros", 3 * kValues, ""));
+  }
+  const auto clear = [&](void* memory, size_t bytes) {
+    return CheckCuda(cudaMemsetAsync(memory, 0, bytes, stream_.get()), "clearing zeros");
+  };
+  RETURN_IF_ERROR(clear(zeros, FloatBytes(3 * kValues)));
+  RETURN_IF_ERROR(clear(slot->refusal_on_device, sizeof(Refusal)));
+  const int64_t values = std::min(kValues, most_values_);
+  LaunchEncode(device_codec_up_,
+               {.values = values,
+                .base = zeros,
+                .target = zeros,
+                .residual = sync.error_feedback() ? zeros + kValues : nullptr,
+                .decay = decay_,
+                .out = slot->on_device,
+                .refusal = slot->refusal_on_device},
+               stream_.get());
+  RETURN_IF_ERROR(clear(slot->on_device, static_cast<size_t>(EncodedBytes(*codec_down_, values))));
+  LaunchMerge(device_codec_down_,
+              {.values = values,
+               .encoded = slot->on_device,
+               .base = zeros,
+               .published = zeros + 2 * kValues,
+               .refusal = slot->refusal_on_device},
+              stream_.get());
+  RETURN_IF_ERROR(CheckLaunches("loading kernels"));
+  Release(slot);
+  return absl::OkStatus();  // Allocate waits.
+}
+
 absl::StatusOr<ReplicaShard::Slot*> ReplicaShard::Acquire(int fragment) {
   absl::MutexLock lock(&mutex_);
   Slot* slot = nullptr;
@@ -92,7 +128,8 @@ absl::StatusOr<ReplicaShard::Slot*> ReplicaShard::MakeSlot() {
   ASSIGN_OR_RETURN(slot->codes, PinnedBuffer<uint8_t>::Create(static_cast<size_t>(bytes)));
   ASSIGN_OR_RETURN(slot->refusal, PinnedBuffer<Refusal>::Create(1));
   ASSIGN_OR_RETURN(slot->made, Event::Create());
-  ASSIGN_OR_RETURN(slot->copied, Event::Create());
+  // The device may be a step behind.
+  ASSIGN_OR_RETURN(slot->copied, Event::Create(/*timing=*/false, /*sleeps=*/true));
   slots_.push_back(std::move(slot));
   return slots_.back().get();
 }

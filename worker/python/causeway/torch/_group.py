@@ -34,6 +34,13 @@ class Solo(Team):
         """Calls `function` in all processes; raises in all of them if it raises in one."""
         function()
 
+    def spreads(self, device: torch.device) -> bool:
+        """Whether `spread` takes tensors of that device."""
+        return True
+
+    def spread(self, buffer: torch.Tensor) -> None:
+        """Makes it what it is in the process that leads, without waiting for a device."""
+
     def send(self, buffer: torch.Tensor, rank: int) -> None:
         raise NotImplementedError
 
@@ -51,6 +58,7 @@ class Group(Solo):
         ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
         self._group: Optional[dist.ProcessGroup] = dist.new_group(
             ranks, backend="gloo", timeout=_TIMEOUT, use_local_synchronization=True)
+        self._trainers = group or dist.group.WORLD
         self._ranks = ranks
         self.rank = ranks.index(dist.get_rank())
         self.size = len(ranks)
@@ -86,6 +94,15 @@ class Group(Solo):
         if int(failed[0]):
             raise errors.Aborted("another process of this site cannot go on; its own output says "
                                  "why", "ABORTED")
+
+    def spreads(self, device):
+        try:
+            return self._trainers._get_backend(torch.device(device.type)) is not None
+        except RuntimeError:
+            return False
+
+    def spread(self, buffer):
+        dist.broadcast(buffer, self._ranks[0], group=self._trainers)
 
     def send(self, buffer, rank):
         self._safely(dist.send, buffer, self._ranks[rank])

@@ -230,6 +230,9 @@ class TorchValues:
         self._team.agree(self.check)
         self._watch.before_read(span.tensor for fragment in fragments
                                 for span in self._fragments[fragment])
+        self._read(fragments)
+
+    def _read(self, fragments: Sequence[int]) -> None:
         for fragment in fragments:
             self._gather(self._fragments[fragment], self._arena)
 
@@ -294,9 +297,12 @@ class TorchValues:
         self.check(sends=False)
         self._watch.before_write(span.tensor for fragment in fragments
                                  for span in self._fragments[fragment])
+        self._write(fragments)
+        self._watch.after_write()
+
+    def _write(self, fragments: Sequence[int]) -> None:
         for fragment in fragments:
             self._scatter(self._fragments[fragment], self._arena)
-        self._watch.after_write()
 
     def _scatter(self, spans: Sequence[Range], source: Optional[torch.Tensor]) -> None:
         if self._team.leads:
@@ -365,30 +371,43 @@ class TorchValues:
                 for values, copy in copies:
                     values.copy_(copy)
 
-    def _rounded(self, fragment: int) -> Iterator[torch.Tensor]:
-        """Parts of the arena whose parameters are not in fp32."""
-        for span in self._fragments[fragment]:
-            if self._trained[span.tensor].tensor.dtype != torch.float32:
-                yield self._arena[span.arena_offset:span.arena_offset + span.count]
+    def not_finite(self, fragments: Sequence[int]) -> Optional[str]:
+        for fragment in fragments:
+            for span in self._fragments[fragment]:
+                if not np.isfinite(self._exact(span)).all():
+                    return self._trained[span.tensor].name
+        return None
+
+    def _rounded(self) -> Iterator[Tuple[int, Range]]:
+        """Fragments and their ranges whose parameters are not in fp32."""
+        for fragment, spans in enumerate(self._fragments):
+            for span in spans:
+                if self._trained[span.tensor].tensor.dtype != torch.float32:
+                    yield fragment, span
+
+    def _exact(self, span: Range) -> np.ndarray:
+        return self._arena[span.arena_offset:span.arena_offset + span.count].numpy()
+
+    def _set_exact(self, span: Range, values: np.ndarray) -> None:
+        self._exact(span)[:] = values
 
     def kept(self) -> np.ndarray:
-        parts = [values.numpy() for fragment in range(len(self._fragments))
-                 for values in self._rounded(fragment)]
+        parts = [self._exact(span) for _, span in self._rounded()]
         return np.concatenate(parts).view(np.uint8) if parts else np.zeros(0, np.uint8)
 
     def restore(self, kept: np.ndarray, but: Sequence[int]) -> None:
         if self._arena is None:
             return
-        values = torch.from_numpy(kept.copy().view(np.float32))
+        values = kept.copy().view(np.float32)
         at = 0
-        for fragment in range(len(self._fragments)):
-            for part in self._rounded(fragment):
-                if at + part.numel() > values.numel():
-                    raise errors.DataLoss("the state was taken of a model with other types: "
-                                          "restore the model as it was saved", "DATA_LOSS")
-                if fragment not in but:
-                    part.copy_(values[at:at + part.numel()])
-                at += part.numel()
+        for fragment, span in self._rounded():
+            part = values[at:at + span.count]
+            if part.size < span.count:
+                raise errors.DataLoss("the state was taken of a model with other types: restore "
+                                      "the model as it was saved", "DATA_LOSS")
+            if fragment not in but:
+                self._set_exact(span, part)
+            at += span.count
 
 
 def _unpin(address: int) -> None:

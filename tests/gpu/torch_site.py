@@ -1,0 +1,115 @@
+"""A plain PyTorch loop, first without Causeway and then as a site of a run. Prints one JSON object.
+
+usage: torch_site.py SETTINGS.json, with {"coordinator", "id", "values", "compiled", "plain_steps",
+"micro_batch", "batch", "meet": FOLDER, "processes"}
+
+The model is the run's, as torch_baseline.py builds it. Every step is timed until the device is done with
+it. With several processes, each of which has a file in FOLDER, they begin together.
+"""
+
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch_baseline import Transformer, make_step
+
+import causeway
+import causeway.torch as cw
+
+
+def named(transformer):
+    """The tensors by the names that the run has."""
+    tensors = {"model.embed_tokens.weight": transformer.embedding.weight,
+               "model.norm.weight": transformer.norm.weight}
+    for index, block in enumerate(transformer.blocks):
+        width = block.heads * block.head_dim
+        keys = block.kv_heads * block.head_dim
+        qkv = block.qkv.weight.detach()
+        gate_and_up = block.mlp_in.weight.detach()
+        parts = {"input_layernorm": block.attention_norm.weight,
+                 "self_attn.q_proj": qkv[:width], "self_attn.k_proj": qkv[width:width + keys],
+                 "self_attn.v_proj": qkv[width + keys:], "self_attn.o_proj": block.o.weight,
+                 "post_attention_layernorm": block.mlp_norm.weight,
+                 "mlp.down_proj": block.down.weight}
+        if block.gated:
+            parts["mlp.gate_proj"], parts["mlp.up_proj"] = gate_and_up.chunk(2)
+        else:
+            parts["mlp.up_proj"] = gate_and_up
+        if block.qk_norm:
+            parts["self_attn.q_norm"] = block.q_norm.weight
+            parts["self_attn.k_norm"] = block.k_norm.weight
+        for name, tensor in parts.items():
+            tensors[f"model.layers.{index}.{name}.weight"] = tensor
+    if transformer.head.weight is not transformer.embedding.weight:
+        tensors["lm_head.weight"] = transformer.head.weight
+    return tensors
+
+
+def meet(settings, phase):
+    folder = Path(settings["meet"])
+    (folder / f"{settings['id']}.{phase}").touch()
+    while len(list(folder.glob(f"*.{phase}"))) < settings["processes"]:
+        time.sleep(0.01)
+
+
+def figures(seconds):
+    return {"median": statistics.median(seconds), "mean": statistics.mean(seconds),
+            "most": max(seconds), "count": len(seconds)}
+
+
+def main():
+    with open(sys.argv[1], encoding="utf-8") as file:
+        settings = json.load(file)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    settle = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    model = causeway.describe(settings["coordinator"])["config"]["model"]
+    torch.manual_seed(1)
+    torch.set_float32_matmul_precision("high")
+    transformer = Transformer(model).to(device)
+    optimizer = torch.optim.AdamW(transformer.parameters(), lr=1e-4, betas=(0.9, 0.95),
+                                  fused=device.type == "cuda")
+    trained = torch.compile(transformer) if settings["compiled"] else transformer
+    step = make_step(model, trained, optimizer, settings, device)
+    for _ in range(3):
+        step()
+    settle()
+    meet(settings, "plain")
+    plain = []
+    for _ in range(settings["plain_steps"]):
+        begin = time.monotonic()
+        step()
+        settle()
+        plain.append(time.monotonic() - begin)
+    meet(settings, "join")
+    before = torch.cuda.mem_get_info()[0] if device.type == "cuda" else 0
+    joined, in_causeway = [], []
+    begin = time.monotonic()
+    with cw.join(settings["coordinator"], named(transformer), id=settings["id"],
+                 values=settings["values"],
+                 tokens_per_step=settings["batch"] * model["sequence_length"]) as site:
+        join_s = time.monotonic() - begin
+        taken = before - torch.cuda.mem_get_info()[0] if device.type == "cuda" else 0
+        while not site.should_stop:
+            begin = time.monotonic()
+            step()
+            called = time.monotonic()
+            site.step()
+            in_causeway.append(time.monotonic() - called)
+            settle()
+            joined.append(time.monotonic() - begin)
+    # The last one waits for all that is under way.
+    joined, in_causeway = joined[:-1], in_causeway[:-1]
+    plain, whole = figures(plain), figures(joined)
+    print("\n" + json.dumps({
+        "plain_seconds": plain, "site_seconds": whole, "in_causeway_seconds": figures(in_causeway),
+        "overhead_median": whole["median"] / plain["median"],
+        "overhead_mean": whole["mean"] / plain["mean"],
+        "values": type(site._torch_values).__name__, "join_seconds": join_s,
+        "device_bytes": taken, "summary": site.summary(), "torch": torch.__version__}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""Sites whose tensors are on a CUDA device, here an emulated one: the bytes of the host's way, and no
+step that waits for the device."""
+
+import copy
+import logging
+import threading
+import unittest
+
+import torch
+from torch import nn
+
+import causeway
+import causeway.torch as cw
+import emulated
+from models import small_model, synthetic_gradients, values_of
+from runs import STREAMING, Run
+
+torch.set_num_threads(1)
+ONE = "membership { start_workers: 1 }"
+SYNC = "sync { fragments: 3 pattern: BALANCED steps_between_syncs: 4 overlap_steps: 2 "
+CODECS = {
+    "int4": "codec_up: INT4 codec_down: INT4",
+    "int4 with feedback": "codec_up: INT4 codec_down: INT8 error_feedback: true",
+    "fp32": "codec_up: FP32 codec_down: FP32",
+    "bf16": "codec_up: BF16 codec_down: E2M1",
+    "lm2": "codec_up: LM2 codec_down: INT4 error_feedback: true",
+    "in flight": "mixing: 0 codec_up: INT8 codec_down: INT8 keep_in_flight: 0.5",
+}
+STEPS = 20
+
+
+class Transposed(nn.Module):
+    """A parameter that is not contiguous."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(24, 40, generator=torch.Generator().manual_seed(1)).t())
+        self.bias = nn.Parameter(torch.zeros(40))
+
+
+@unittest.skipUnless(emulated.chosen, "without an emulated device: run it with --device")
+class DeviceTest(unittest.TestCase):
+    def setUp(self):
+        emulated.use()
+        emulated.elsewhere.clear()
+
+    def trained(self, settings, model, values, after_step=lambda step, model: None):
+        """Objects, published hashes, the model's values after every step, and of steps the calls that
+        waited for a device, trained in a thread of its own."""
+        steps, waits, problems, lines = [], [], [], []
+
+        def train(address):
+            try:
+                optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-3)
+                with cw.join(address, model, None, id="s", tokens_per_step=12, values=values) as site:
+                    while not site.should_stop:
+                        synthetic_gradients(model, site.current_step)
+                        optimizer.step()
+                        before = emulated.library().causeway_emulated_waits_of_thread()
+                        site.step()
+                        waits.append(emulated.library().causeway_emulated_waits_of_thread() - before)
+                        steps.append([p.detach().clone() for p in model.parameters()])
+                        after_step(site.current_step, model)
+            except Exception as error:  # Looked at below.
+                problems.append(error)
+
+        with Run() as run:
+            run.serve(settings, steps=STEPS, initial=values_of(model))
+            with self.assertLogs("causeway") as logs:
+                logging.getLogger("causeway").info("the site begins")
+                trainer = threading.Thread(target=train, args=(run.address,))
+                trainer.start()
+                trainer.join()
+                lines.extend(logs.output)
+            if problems:
+                raise problems[0]
+            run.finish()
+            self.lines = lines
+            return run.pushed(), run.published_hashes(), steps, waits
+
+    def same(self, one, other):
+        self.assertGreater(len(one[0]), 10)
+        self.assertEqual(one[0], other[0])
+        self.assertEqual(one[1], other[1])
+        for step, (mine, theirs) in enumerate(zip(one[2], other[2])):
+            for a, b in zip(mine, theirs):
+                self.assertTrue(torch.equal(a, b), f"after step {step + 1}")
+
+    def test_every_type_and_codec_sends_the_bytes_of_the_hosts_way_and_waits_for_nothing(self):
+        for name, codecs in CODECS.items():
+            for dtype in (torch.float32, torch.bfloat16, torch.float16):
+                mixing = "" if "mixing" in codecs else "mixing: 0.5"
+                settings = f"{SYNC} {mixing} {codecs} }} {ONE}"
+                host = self.trained(settings, small_model(dtype), "host")
+                for values in ("device", "pinned"):
+                    with self.subTest(name, dtype=dtype, values=values):
+                        kernels = emulated.library().causeway_emulated_kernels()
+                        device = self.trained(settings, small_model(dtype), values)
+                        self.assertGreater(emulated.library().causeway_emulated_kernels(), kernels)
+                        self.same(device, host)
+                        self.assertEqual(device[3], [0] * STEPS)
+
+    def test_a_parameter_that_is_not_contiguous(self):
+        self.same(self.trained(STREAMING, Transposed(), "device"),
+                  self.trained(STREAMING, Transposed(), "host"))
+
+    def test_parameters_with_other_storage_after_the_join(self):
+        def renew(step, model):
+            if step == 5:
+                for parameter in model.parameters():
+                    parameter.data = parameter.data.clone()
+
+        self.same(self.trained(STREAMING, small_model(), "device", renew),
+                  self.trained(STREAMING, small_model(), "host"))
+
+    def test_a_parameter_that_moves_to_another_device_after_the_join(self):
+        def move(step, model):
+            if step == 5:
+                model.norm.weight.data = model.norm.weight.data.clone()
+                emulated.elsewhere.add(model.norm.weight.data_ptr())
+
+        device = self.trained(STREAMING, small_model(), "device", move)
+        told = [line for line in self.lines if "it is copied to and fro" in line]
+        self.assertEqual(len(told), 1)
+        self.assertIn("norm.weight is on cpu now", told[0])
+        emulated.elsewhere.clear()
+        self.same(device, self.trained(STREAMING, small_model(), "host"))
+
+    def test_without_a_usable_driver_or_with_tensors_apart_it_is_the_hosts_way(self):
+        host = self.trained(STREAMING, small_model(), "host")
+        self.assertFalse([line for line in self.lines if "values cross" in line])
+        emulated.use(driver=35)  # cudaErrorInsufficientDriver
+        self.same(self.trained(STREAMING, small_model(), "device"), host)
+        told = [line for line in self.lines if "values cross in the host's memory" in line]
+        self.assertEqual(len(told), 1)
+        self.assertIn("this library needs CUDA 13.0", told[0])
+        emulated.use()
+        model = small_model()
+        emulated.elsewhere.add(model.norm.weight.data_ptr())
+        self.same(self.trained(STREAMING, model, "device"), host)
+        self.assertEqual(len([line for line in self.lines if "on several devices" in line]), 1)
+
+    def resumed(self, dtype, before, after):
+        """Objects and published hashes of a site that is saved and begins again, another way."""
+        with Run() as run:
+            run.serve(STREAMING, steps=STEPS, initial=values_of(small_model(dtype)))
+            saved = None
+            for values in (before, after):
+                model = small_model(dtype)
+                optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-3)
+                if saved:
+                    model.load_state_dict(saved[0])
+                    optimizer.load_state_dict(saved[1])
+                with cw.join(run.address, model, None, id="s", values=values,
+                             state=saved[2] if saved else None) as site:
+                    self.assertEqual(site.info.restored, saved is not None)
+                    while not site.should_stop:
+                        if site.current_step == 9 and saved is None:
+                            saved = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+                            saved = (*saved, site.state_dict())
+                            site.saved()
+                            break
+                        synthetic_gradients(model, site.current_step)
+                        optimizer.step()
+                        site.step()
+            run.finish()
+            return run.pushed(), run.published_hashes()
+
+    def test_a_state_continues_on_the_host_and_on_the_device(self):
+        for dtype in (torch.float32, torch.bfloat16):
+            undisturbed = self.trained(STREAMING, small_model(dtype), "host")[:2]
+            for before, after in (("device", "device"), ("device", "host"), ("host", "pinned")):
+                with self.subTest(dtype=dtype, before=before, after=after):
+                    self.assertEqual(self.resumed(dtype, before, after), undisturbed)
+
+    def test_too_little_memory_is_refused_before_training(self):
+        emulated.use(memory=210_000)  # Two of three fragments, but not all published values.
+        for dtype, choice in ((torch.float32, "values='pinned'"), (torch.bfloat16, "values='host'")):
+            with self.assertRaises(causeway.ResourceExhausted) as caught:
+                self.trained(STREAMING, nn.Linear(256, 256).to(dtype), "device")
+            self.assertIn(choice, caught.exception.message)
+            self.assertIn("GB", caught.exception.message)
+
+    def test_another_way_is_named(self):
+        with self.assertRaisesRegex(causeway.InvalidArgument, "'device', 'pinned', 'host'"):
+            cw.join("h:1", small_model(), None, id="s", values="gpu")
+
+
+if __name__ == "__main__":
+    unittest.main()

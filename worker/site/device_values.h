@@ -1,0 +1,72 @@
+// The values of a site whose tensors lie on a CUDA device: the library reads and writes them there.
+// The implementation is worker/backend/cuda/values; a build without CUDA has another one, which
+// says so.
+#ifndef CAUSEWAY_WORKER_SITE_DEVICE_VALUES_H_
+#define CAUSEWAY_WORKER_SITE_DEVICE_VALUES_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "causeway/v1/config.pb.h"
+#include "common/params/fragment_plan.h"
+#include "worker/site/causeway_site.h"
+#include "worker/site/tensor_match.h"
+#include "worker/sync/replica.h"
+
+namespace causeway::worker {
+
+struct DeviceOptions {
+  int device = 0;
+  bool published_on_host = false;
+  std::vector<causeway_device_tensor> tensors;  // In the order of their join.
+};
+
+// One thread at a time, as the replicas that it makes have it. Streams are cudaStream_t; nothing
+// waits for a device unless it says so.
+class DeviceValues {
+ public:
+  virtual ~DeviceValues() = default;
+
+  // A replica of these values; a former one is gone by then. Waits. RESOURCE_EXHAUSTED with the
+  // bytes that are needed.
+  virtual absl::StatusOr<std::unique_ptr<Replica>> MakeReplica() = 0;
+
+  // The tensors lie elsewhere from now on. Waits.
+  virtual absl::Status SetTensors(std::span<const causeway_device_tensor> tensors) = 0;
+
+  // Takes the local values of these fragments from the tensors, for what the replica does next to
+  // them; those of other fragments are of no interest then. What no tensor has is what is
+  // published.
+  virtual absl::Status Gather(std::span<const int32_t> fragments, void* stream) = 0;
+  // Whether they were gathered last.
+  virtual bool HasGathered(int fragment) const = 0;
+  // Writes the local values of these fragments, or the published ones, to the tensors. Where local
+  // values are of no interest the published ones are the local ones.
+  virtual absl::Status Scatter(std::span<const int32_t> fragments, bool published,
+                               void* stream) = 0;
+
+  // Local values of a fragment, from its value `first` on, to and from the host. Both wait.
+  virtual absl::Status CopyLocal(int fragment, int64_t first, std::span<float> values) = 0;
+  virtual absl::Status SetLocal(int fragment, int64_t first, std::span<const float> values) = 0;
+};
+
+// Makes a device the calling thread's; returns the one before. Nothing for -1, and without CUDA.
+int SwapDevice(int device);
+
+// FAILED_PRECONDITION where these values cannot be on that device: why not.
+absl::Status CheckDeviceValues(int device);
+
+// The plan outlives the values. INVALID_ARGUMENT for a tensor without an address or of no type that
+// is known; RESOURCE_EXHAUSTED with the bytes that are needed.
+absl::StatusOr<std::unique_ptr<DeviceValues>> OpenDeviceValues(const FragmentPlan& plan,
+                                                               const v1::SyncConfig& sync,
+                                                               const TensorMatch& match,
+                                                               const DeviceOptions& options);
+
+}  // namespace causeway::worker
+
+#endif  // CAUSEWAY_WORKER_SITE_DEVICE_VALUES_H_

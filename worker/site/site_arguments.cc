@@ -1,0 +1,148 @@
+#include "worker/site/site_arguments.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/host_port.h"
+#include "common/base/status_macros.h"
+#include "common/base/threads.h"
+#include "common/rpc/tcp_links.h"
+#include "common/transfer/wire.h"
+
+namespace causeway::worker {
+namespace {
+
+constexpr int64_t kMaxTensors = 1 << 20;
+constexpr int kMaxRank = 8;
+constexpr double kMaxMbit = 1e6;
+constexpr double kBytesPerMbit = 1e6 / 8;
+
+std::string Text(const char* text) { return text == nullptr ? "" : text; }
+
+absl::StatusOr<int64_t> BytesPerSecond(absl::string_view name, double mbit) {
+  if (mbit == 0) return 0;
+  // Slower than that, the coordinator takes what comes for something that does not move.
+  if (!(mbit >= 1 && mbit <= kMaxMbit)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("options->", name, " must be 0 or 1 .. ", kMaxMbit, "; it is ", mbit));
+  }
+  return static_cast<int64_t>(mbit * kBytesPerMbit);
+}
+
+absl::StatusOr<absl::Duration> Seconds(absl::string_view name, double seconds,
+                                       absl::Duration otherwise) {
+  if (seconds == 0) return otherwise;
+  if (!(seconds > 0 && seconds <= absl::ToDoubleSeconds(kLongest))) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "options->", name, " must be more than 0 s and at most a year, or 0; it is ", seconds));
+  }
+  return absl::Seconds(seconds);
+}
+
+}  // namespace
+
+absl::Status NullArgument(absl::string_view name) {
+  return absl::InvalidArgumentError(absl::StrCat(name, " must not be NULL"));
+}
+
+absl::Status CheckSize(absl::string_view name, size_t size, size_t expected) {
+  if (size == expected) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      name, "->size is ", size, ", this library (ABI version ", CAUSEWAY_ABI_VERSION, ") expects ",
+      expected, ": set it to sizeof, and use the header of the same version"));
+}
+
+absl::StatusOr<SiteJoin> ReadOptions(const causeway_site_options* options) {
+  if (options == nullptr) return NullArgument("options");
+  RETURN_IF_ERROR(CheckSize("options", options->size, sizeof(*options)));
+  SiteJoin join;
+  MemberOptions& member = join.member;
+  member.coordinator = Text(options->coordinator);
+  RETURN_IF_ERROR(Annotate(SplitAddresses(member.coordinator).status(), "coordinator"));
+  member.worker_id = Text(options->id);
+  member.security.ca_file = Text(options->tls_ca);
+  member.security.cert_file = Text(options->tls_cert);
+  member.security.key_file = Text(options->tls_key);
+  member.security.server_name = Text(options->tls_server_name);
+  member.security.token_file = Text(options->token_file);
+  member.security.insecure = options->insecure != 0;
+  member.own_data = options->data_slot == 0;
+  member.any_model = true;
+  member.output = Text(options->output);
+  member.tensorboard = Text(options->tensorboard);
+  member.metrics_address = Text(options->metrics);
+  if (options->threads < 0 || options->threads > kMaxThreads) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("options->threads must be 0 .. ", kMaxThreads, "; it is ", options->threads));
+  }
+  member.threads = std::max(1, options->threads);
+  if (options->connections < 0 || options->connections > kMaxConnections) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("options->connections must be 0 (as many as help) .. ", kMaxConnections,
+                     "; it is ", options->connections));
+  }
+  member.connections = options->connections;
+  ASSIGN_OR_RETURN(member.max_upload_bytes_per_second,
+                   BytesPerSecond("max_upload_mbit", options->max_upload_mbit));
+  ASSIGN_OR_RETURN(member.max_download_bytes_per_second,
+                   BytesPerSecond("max_download_mbit", options->max_download_mbit));
+  ASSIGN_OR_RETURN(member.connect_timeout,
+                   Seconds("connect_timeout_s", options->connect_timeout_s, absl::Seconds(30)));
+  ASSIGN_OR_RETURN(join.drain_timeout,
+                   Seconds("drain_timeout_s", options->drain_timeout_s, absl::Seconds(20)));
+  const std::string control = Text(options->congestion_control);
+  ASSIGN_OR_RETURN(member.congestion_control,
+                   ChooseCongestionControl(control.empty() ? "auto" : control));
+  join.description.device = options->device == nullptr ? "not said" : options->device;
+  if (options->software != nullptr) join.description.software = options->software;
+  if (options->stop != nullptr) {
+    join.stop = [stop = options->stop] { return *stop != 0; };
+  }
+  if (options->initial_values != nullptr) {
+    join.initial_values = [give = options->initial_values,
+                           context = options->initial_values_context](size_t tensor,
+                                                                      std::span<float> values) {
+      return give(context, static_cast<int64_t>(tensor), 0, std::ssize(values), values.data()) == 0;
+    };
+  }
+  return join;
+}
+
+absl::StatusOr<std::optional<DeviceOptions>> ReadDevice(const causeway_device* device,
+                                                        int64_t tensors) {
+  if (device == nullptr) return std::nullopt;
+  RETURN_IF_ERROR(CheckSize("options->on_device", device->size, sizeof(*device)));
+  if (device->tensors == nullptr) return NullArgument("options->on_device->tensors");
+  return DeviceOptions{.device = device->device,
+                       .published_on_host = device->published_on_host != 0,
+                       .tensors = {device->tensors, device->tensors + tensors}};
+}
+
+absl::StatusOr<std::vector<GivenTensor>> ReadTensors(const causeway_tensor* tensors,
+                                                     int64_t count) {
+  if (tensors == nullptr) return NullArgument("tensors");
+  if (count < 1 || count > kMaxTensors) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor_count must be 1 .. 2^20; it is ", count));
+  }
+  std::vector<GivenTensor> given;
+  for (int64_t i = 0; i < count; ++i) {
+    const causeway_tensor& tensor = tensors[i];
+    if (tensor.name == nullptr || tensor.name[0] == '\0') {
+      return absl::InvalidArgumentError(absl::StrCat("tensors[", i, "] has no name"));
+    }
+    if (tensor.rank < 0 || tensor.rank > kMaxRank || (tensor.rank > 0 && tensor.shape == nullptr)) {
+      return absl::InvalidArgumentError(absl::StrCat("tensors[", i, "] (", tensor.name,
+                                                     ") must have a shape of 0 .. ", kMaxRank,
+                                                     " sizes; its rank is ", tensor.rank));
+    }
+    GivenTensor& one = given.emplace_back();
+    one.name = tensor.name;
+    one.shape.assign(tensor.shape, tensor.shape + tensor.rank);
+  }
+  return given;
+}
+
+}  // namespace causeway::worker

@@ -1,0 +1,36 @@
+// What a caller of causeway_site.h hands over, checked.
+#ifndef CAUSEWAY_WORKER_SITE_SITE_ARGUMENTS_H_
+#define CAUSEWAY_WORKER_SITE_SITE_ARGUMENTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "worker/site/arena_site.h"
+#include "worker/site/causeway_site.h"
+#include "worker/site/tensor_match.h"
+
+namespace causeway::worker {
+
+inline constexpr absl::Duration kLongest = absl::Hours(24 * 365);
+
+// INVALID_ARGUMENT: something must not be NULL.
+absl::Status NullArgument(absl::string_view name);
+// INVALID_ARGUMENT unless a struct has the size that this library knows.
+absl::Status CheckSize(absl::string_view name, size_t size, size_t expected);
+
+// All of them: INVALID_ARGUMENT with what was expected and what came.
+absl::StatusOr<SiteJoin> ReadOptions(const causeway_site_options* options);
+// `tensors`: how many are joined.
+absl::StatusOr<std::optional<DeviceOptions>> ReadDevice(const causeway_device* device,
+                                                        int64_t tensors);
+absl::StatusOr<std::vector<GivenTensor>> ReadTensors(const causeway_tensor* tensors, int64_t count);
+
+}  // namespace causeway::worker
+
+#endif  // CAUSEWAY_WORKER_SITE_SITE_ARGUMENTS_H_
