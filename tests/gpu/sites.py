@@ -10,16 +10,19 @@ from training import Run, make_data
 # At most this much longer is a step of a site, by median and by mean.
 SITE_TARGET = 1.01
 _PROCESS_S = 75
+_BYTES = 256  # Tokens of make_data's text.
 _CONFIG = """
-model { preset: "%(preset)s" }
+model { %(model)s vocabulary_size: %(vocabulary)d }
 train { steps: %(steps)d batch_sequences: %(batch)d seed: 7 evaluation_sequences: 2 }
 sync { fragments: 4 pattern: BALANCED steps_between_syncs: %(between)d overlap_steps: 4 mixing: 0.5
        codec_up: INT4 codec_down: INT4 }
 membership { start_workers: %(sites)d max_workers: %(sites)d }
 """
 # 124M parameters; 8 windows of 1024 tokens take some 50 ms in eager PyTorch.
-_ON_A_GPU = {"preset": "gpt2-124m-shape", "steps": 96, "batch": 8, "between": 16, "plain_steps": 60}
-_REHEARSED = {"preset": "tiny-1m", "steps": 20, "batch": 2, "between": 8, "plain_steps": 4}
+_ON_A_GPU = {"model": 'preset: "gpt2-124m-shape"', "vocabulary": 50257, "steps": 96, "batch": 8,
+             "between": 16, "plain_steps": 60}
+_REHEARSED = {"model": "layers: 2 width: 32 heads: 2 mlp_width: 64 sequence_length: 32",
+              "vocabulary": _BYTES, "steps": 20, "batch": 2, "between": 8, "plain_steps": 4}
 # Name, sites of PyTorch, whether a causeway-worker trains beside them, and whether it is compiled.
 _RUNS = (("alone", 1, False, False), ("two", 2, False, False), ("beside_a_worker", 1, True, False),
          ("compiled", 1, False, True))
@@ -29,6 +32,8 @@ def _train(context, kind, name, sites, with_worker, compiled):
     """A run's result: of each site, and the coordinator's hashes."""
     data = make_data(context) if with_worker else None
     everyone = sites + int(with_worker)
+    if with_worker:
+        kind = {**kind, "vocabulary": _BYTES}
     with Run(context, f"sites_{name}", _CONFIG % {**kind, "sites": everyone}, data) as run:
         end = time.monotonic() + min(_PROCESS_S, context.left())
         address = run.serve(end)
@@ -81,7 +86,7 @@ def sites(context):
     context.data["overhead_mean"] = max(site["overhead_mean"] for site in alone)
     context.data["hash_mismatches"] = 0
     if rehearsed:
-        raise Skip(f"no GPU: {context.no_gpu}; on the CPU {len(every)} sites of tiny-1m trained, "
+        raise Skip(f"no GPU: {context.no_gpu}; on the CPU {len(every)} sites trained, "
                    f"{hashes} hashes equal")
     said = ", ".join(_said(name, context.data[name]) for name, *_ in _RUNS)
     if any(site["values"] != "DeviceValues" for site in every):

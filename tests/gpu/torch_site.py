@@ -65,6 +65,8 @@ def main():
         settings = json.load(file)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     settle = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    if device.type == "cpu":
+        torch.set_num_threads(1)
     model = causeway.describe(settings["coordinator"])["config"]["model"]
     torch.manual_seed(1)
     torch.set_float32_matmul_precision("high")
