@@ -3,6 +3,7 @@ step that waits for the device."""
 
 import copy
 import logging
+import signal
 import threading
 import unittest
 
@@ -13,7 +14,7 @@ import causeway
 import causeway.torch as cw
 import emulated
 from models import small_model, synthetic_gradients, values_of
-from runs import STREAMING, Run
+from runs import STREAMING, Run, wait_until
 
 torch.set_num_threads(1)
 ONE = "membership { start_workers: 1 }"
@@ -172,6 +173,26 @@ class DeviceTest(unittest.TestCase):
             for before, after in (("device", "device"), ("device", "host"), ("host", "pinned")):
                 with self.subTest(dtype=dtype, before=before, after=after):
                     self.assertEqual(self.resumed(dtype, before, after), undisturbed)
+
+    def test_a_site_that_was_away_starts_anew(self):
+        with Run() as run:
+            run.serve(f"{SYNC} mixing: 0.5 {CODECS['int4']} }} membership {{ start_workers: 2 max_workers: 2 "
+                      "quorum: 1 lease_ms: 1500 }", steps=60, initial=values_of(small_model()))
+            away = run.start_program("away", "torch_trainer.py", run.address)
+            model = small_model()
+            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-3)
+            with cw.join(run.address, model, None, id="other", tokens_per_step=12) as site:
+                while not site.should_stop:
+                    if site.current_step == 20:
+                        away.signal(signal.SIGSTOP)
+                    if site.current_step == 40:
+                        away.signal(signal.SIGCONT)
+                        wait_until(lambda: "anew\n" in away.log(), "it is back")
+                    synthetic_gradients(model, site.current_step)
+                    optimizer.step()
+                    site.step()
+            self.assertEqual(away.wait(), 0, away.log())
+            run.finish()
 
     def test_too_little_memory_is_refused_before_training(self):
         emulated.use(memory=210_000)  # Two of three fragments, but not all published values.
