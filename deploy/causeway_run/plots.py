@@ -182,26 +182,3 @@ def shares(groups: list[tuple[str, list[tuple[str, float]]]], label: str) -> str
         axes.set_title(title, loc="left", fontsize=12, fontweight="bold")
     np.atleast_1d(all_axes)[-1].set_xlabel(label)
     return _svg(figure, label)
-
-
-def utilization_curves(curves: list[dict]) -> str:
-    """Share of the time spent computing against the links' rate: a plot per model, a line per mode.
-
-    A curve is {"model", "mode", "points": [(bits per second, share)]}."""
-    models = list(dict.fromkeys(curve["model"] for curve in curves))
-    modes = list(dict.fromkeys(curve["mode"] for curve in curves))
-    figure, axes = _figure(rows=len(models), size_inches=(5.3, 2.5 * len(models)))
-    for one, model in zip(np.atleast_1d(axes), models):
-        for curve in curves:
-            if curve["model"] != model:
-                continue
-            rates, shares = zip(*curve["points"])
-            one.plot(np.array(rates) / 1e9, 100 * np.array(shares), linewidth=1.6,
-                     label=curve["mode"], **_style(modes.index(curve["mode"])))
-        one.set_xscale("log")
-        one.set_ylim(0, 103)
-        one.set_title(f"{model} parameters", fontsize=12)
-        one.set_ylabel("computing, %")
-    np.atleast_1d(axes)[-1].set_xlabel("each site's link, Gbit/s")
-    np.atleast_1d(axes)[-1].legend(loc="center right", fontsize=9)
-    return _svg(figure, "Share of the time spent computing over the links' rate")

@@ -14,9 +14,6 @@
 namespace causeway::server {
 namespace {
 
-// Shards hear so often how fast members are.
-constexpr absl::Duration kTellEvery = absl::Seconds(1);
-
 // Steps that a worker may have trained without contributing them: a delta that is being taken, one
 // on its way and one that was late; and as many as a takeover may repeat.
 int64_t ReserveSteps(const v1::SyncConfig& sync) {

@@ -24,7 +24,6 @@
 #include "server/ctl/events_command.h"
 #include "server/ctl/export_command.h"
 #include "server/ctl/run_admin.h"
-#include "server/ctl/simulate_command.h"
 #include "server/status/status_text.h"
 
 ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070",
@@ -97,28 +96,9 @@ constexpr Command kCommands[] = {
      .flags = "preset @coordinator",
      .arguments = 3,
      .heading = "Configurations:"},
-    {.usage = "plan --params=10e9 --step_ms=800 --links=1gbit,400mbit",
-     .about = "Which settings to take for given links.",
-     .flags = "@setting target coordinator_memory_gb disk_gb_per_s snapshot_every_rounds days "
-              "egress_per_tb",
-     .heading = "Before there is a run (docs/simulator.md):"},
-    {.usage = "simulate --params=10e9 --step_ms=800 --links=2x600mbit --rtt_ms=80\n"
-              "simulate --params=10e9 --step_ms=800 --need --target=0.99\n"
-              "simulate --params=10e9 --step_ms=800 --links=2x600mbit --outages=20s/exp:1h\n"
-              "simulate --table=paper",
-     .about = "What share of the time workers would compute.",
-     .flags = "@setting fragments steps_between_syncs overlap_steps max_overlap_steps codec_up "
-              "codec_down object_bytes tiers slices grace_ms quorum failure_hours lease_s "
-              "restart_s steps seed sweep need table target"},
 };
 
 constexpr FlagGroup kFlagGroups[] = {
-    {.name = "setting",
-     .heading = "The setting, of plan and simulate:",
-     .flags =
-         "params config preset step_ms links rtt_ms max_pace connections link_efficiency "
-         "coordinator_link merge_gb_per_s commit_ms outages return_s silences jitter stragglers "
-         "step_spread"},
     {.name = "coordinator",
      .heading = "Which run, and who you are, by an operator's or observer's certificate or token:",
      .flags = "coordinator timeout tls_ca tls_cert tls_key token_file tls_server_name tls_refresh "
@@ -380,14 +360,7 @@ int Main(int argc, char** argv) {
       ParseCommandLine(argc, argv, kCtlProgram, kSoftwareVersion);
   const std::string& command = arguments[0];
   if (command == "config") return Config(arguments);
-  if (command != "simulate" && command != "plan") return RunOnline(command, arguments);
-  const bool json = absl::GetFlag(FLAGS_json);
-  const absl::StatusOr<std::string> text =
-      command == "plan" ? PlanCommand(json) : SimulateCommand(json);
-  if (absl::IsUnavailable(text.status())) return Fail(kProgram, text.status());
-  if (!text.ok()) return Refuse(kProgram, text.status());
-  Print(*text);
-  return 0;
+  return RunOnline(command, arguments);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A run as JSON, for the status page and other programs. docs/status_page.md lists the fields.
+// A run as JSON, for the status page and other programs. docs/operating.md lists the fields.
 //
 // Times are seconds since 1970 by the coordinator's clock, null where something has not happened or
 // is not known. Text comes as workers wrote it: whoever shows it escapes it.

@@ -38,8 +38,7 @@ bool IsOwnTemporary(absl::string_view name) {
   }
   return name == kDatabaseFile || name == kWitnessFile || name == kConfigFile ||
          name == kRoundsFile || name == kSummaryFile || name == kReportFile ||
-         name == kCurvesFile || name == kInitialFile || name == kCopyFile ||
-         name == kDeltasInFile;
+         name == kCurvesFile || name == kInitialFile || name == kCopyFile || name == kDeltasInFile;
 }
 
 absl::Status LostCommits(const std::string& folder, int64_t commits, absl::string_view witness,

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Does what `causewayctl plan` recommends, over the links that it was asked about.
+"""Does what `python3 -m causeway.plan` recommends, over the links that it was asked about.
 
     tests/experiments/planner_check.py [--bin build/release/bin] [--out docs/figures/planner_check.json]
 
@@ -16,20 +16,20 @@ import dataclasses
 import json
 import os
 import statistics
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "wan"))
+sys.path[:0] = [str(ROOT / "tests" / "wan"), str(ROOT / "worker" / "python")]
 
 import network  # noqa: E402
 import utilization  # noqa: E402
+import causeway.plan  # noqa: E402
 from processes import working_folder  # noqa: E402
 from training import make_data, train  # noqa: E402
 
 MODEL = 'model { preset: "tiny-1m" sequence_length: 64 }'
+PARAMETERS = 1165312
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,27 +50,22 @@ CASES = (
 )
 
 
-def _ctl(bin_folder, *arguments):
-    done = subprocess.run([str(bin_folder / "causewayctl"), *arguments, "--json"],
-                          capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-    if done.returncode != 0:
-        raise SystemExit(done.stderr)
-    return json.loads(done.stdout)
-
-
-def plan(bin_folder, case):
+def plan(case):
     """The planner's answer."""
-    with tempfile.NamedTemporaryFile("w", suffix=".textproto") as config:
-        config.write(f"{MODEL}\nsync {{ codec_up: INT4 codec_down: INT4 }}\n")
-        config.flush()
-        return _ctl(bin_folder, "plan", f"--config={config.name}", f"--step_ms={case.step_ms}",
-                    "--links=" + ",".join(f"{rate}mbit" for rate in case.rates_mbit),
-                    f"--rtt_ms={case.rtt_ms}")
+    sites = [causeway.plan.Site(f"{rate:g}mbit", 1, case.step_ms / 1e3, 1.0, rate * 1e6, rate * 1e6, case.rtt_ms / 2e3)
+             for rate in case.rates_mbit]
+    return causeway.plan.make_plan(causeway.plan.Request(PARAMETERS, sites))
+
+
+def _sync(answer):
+    return {"fragments": answer.fragments, "steps_between_syncs": answer.steps_between_syncs,
+            "overlap_steps": answer.overlap_steps, "codec_up": answer.codec_up.upper(),
+            "codec_down": answer.codec_down.upper()}
 
 
 def config_text(answer, steps, workers):
     """A run with the settings that the planner answered."""
-    sync = dict(answer["sync"], mixing=0.5)
+    sync = {"pattern": "BALANCED", "mixing": 0.5, **_sync(answer)}
     if sync["codec_up"] == "LM2":
         sync["error_feedback"] = "true"
     fields = " ".join(f"{name}: {value}" for name, value in sync.items())
@@ -93,8 +88,8 @@ def payload_per_step(rounds, parameters, period):
 
 def check(bin_folder, case):
     """What the planner says of a case, and what training with it shows."""
-    answer = plan(bin_folder, case)
-    period = answer["sync"]["steps_between_syncs"]
+    answer = plan(case)
+    period = answer.steps_between_syncs
     steps = period * case.periods
     links = [network.LinkSettings(rate_mbit=rate, rtt_ms=case.rtt_ms) for rate in case.rates_mbit]
     with network.Network(bin_folder / "causeway-wan-link", links) as joined, \
@@ -106,15 +101,15 @@ def check(bin_folder, case):
     steady = [utilization.steady(worker, case.skipped * period) for worker in result["workers"]]
     return {
         "case": case.name, "links_mbit": case.rates_mbit, "rtt_ms": case.rtt_ms,
-        "step_ms": case.step_ms, "sync": answer["sync"], "binding": answer["binding"],
-        "reaches_target": answer["reaches_target"],
-        "expected": [site["utilization"] for site in answer["sites"]],
+        "step_ms": case.step_ms, "sync": _sync(answer), "binding": answer.binding,
+        "reaches_target": answer.reaches_target,
+        "expected": [site.utilization for site in answer.expected.sites],
         "measured": [worker["utilization"] for worker in steady],
         "measured_step_ms": [worker["step_ms"] for worker in steady],
-        "rounds": len(result["rounds"]), "rounds_due": steps // period * answer["sync"]["fragments"],
+        "rounds": len(result["rounds"]), "rounds_due": steps // period * answer.fragments,
         "payload_per_step": payload_per_step(
             result["rounds"], result["workers"][0]["summary"]["parameters"], period),
-        "expected_payload_per_step": answer["params"] * 4.25 / 8 / period,
+        "expected_payload_per_step": PARAMETERS * 4.25 / 8 / period,
         "load_average": os.getloadavg()[0],
     }
 
@@ -125,7 +120,7 @@ def points_off(row):
 
 
 def table(rows):
-    """Markdown, as in docs/reports/simulator_checks.md."""
+    """Markdown, as in docs/simulator.md."""
     lines = ["| links | step | H, P, tau, up | what binds | expected | measured |",
              "| --- | ---: | --- | --- | ---: | ---: |"]
     for row in rows:
@@ -155,7 +150,7 @@ def main(arguments):
     options = parser.parse_args(arguments)
     cases = [case for case in CASES if not options.only or case.name in options.only]
     if options.plan:
-        print(json.dumps([plan(options.bin, case) for case in cases], indent=1))
+        print(json.dumps([dataclasses.asdict(plan(case)) for case in cases], indent=1))
         return 0
     network.skip_if_impossible()
     if os.getloadavg()[0] > 0.5:

@@ -24,7 +24,7 @@ class PlannerTest(unittest.TestCase):
         self.assertEqual(len(row["measured"]), 2)
 
     def test_every_case_has_a_plan_and_one_is_out_of_reach(self):
-        reached = [planner_check.plan(BIN, case)["reaches_target"] for case in planner_check.CASES]
+        reached = [planner_check.plan(case).reaches_target for case in planner_check.CASES]
         self.assertEqual(reached.count(False), 1)
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares what causewayctl simulate predicts with what is measured on emulated links.
+"""Compares what causeway.plan predicts with what is measured on emulated links.
 
     tests/experiments/simulator_check.py --measure --out docs/figures/simulator_check.json
     tests/experiments/simulator_check.py --measured docs/figures/simulator_check.json [--json]
@@ -15,22 +15,23 @@ import argparse
 import dataclasses
 import json
 import os
-import subprocess
+import re
 import sys
-import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "wan"))
+sys.path[:0] = [str(ROOT / "tests" / "wan"), str(ROOT / "worker" / "python")]
 
 import network  # noqa: E402
 import utilization  # noqa: E402
+from causeway import plan  # noqa: E402
 
-# Payload's share of the frames on the link, at most (docs/reports/long_links.md).
+# Payload's share of the frames on the link, at most (docs/reports/results.md).
 EFFICIENCY = 0.965
 OBJECT_BYTES = 2500  # Beside a fragment's values (docs/reports/experiments.md, Bytes on the wire).
 CONNECTIONS = 4  # A worker's own choice on a link that fewer would fill.
 PERIODS = 40  # Enough for the steady state.
+PARAMETERS = {"tiny-1m": 1165312, "small-10m": 10000704}
 FIGURE = ROOT / "docs" / "figures" / "simulator_check.json"
 
 
@@ -65,22 +66,16 @@ def _mode(name):
     return next(mode for mode in utilization.MODES if mode.name == name)
 
 
-def predict(bin_folder, model, mode, rate_mbit, rtt_ms, connections):
+def predict(parameters, model, mode, rate_mbit, rtt_ms, connections):
     """The utilization of two workers with this model and mode over links of that rate."""
-    period = 1 if mode.name == "data-parallel" else utilization.PERIOD
-    with tempfile.NamedTemporaryFile("w", suffix=".textproto") as config:
-        config.write(utilization.config_text(model, mode))
-        config.flush()
-        done = subprocess.run(
-            [str(bin_folder / "causewayctl"), "simulate", f"--config={config.name}",
-             f"--step_ms={model.step_ms}", f"--links=2x{rate_mbit}mbit",
-             f"--rtt_ms={rtt_ms}", f"--link_efficiency={EFFICIENCY}",
-             f"--connections={connections}", f"--object_bytes={OBJECT_BYTES}",
-             f"--steps={PERIODS * period}", "--json"],
-            capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-    if done.returncode != 0:
-        raise SystemExit(done.stderr)
-    return json.loads(done.stdout)["utilization"]
+    sync = dict(re.findall(r"(\w+): (\w+)", mode.sync.format(fragments=model.fragments, overlap=model.overlap)))
+    period, fragments = int(sync["steps_between_syncs"]), int(sync["fragments"])
+    site = plan.Site("site", 2, model.step_ms / 1e3, 1.0, *[rate_mbit * 1e6 * EFFICIENCY] * 2, rtt_ms / 2e3, connections)
+    return plan.simulate(plan.Setting(
+        [site], [parameters / fragments] * fragments, period, int(sync["overlap_steps"]),
+        bits_up=plan.CODEC_BITS[sync["codec_up"].lower()], bits_down=plan.CODEC_BITS[sync["codec_down"].lower()],
+        object_bits=8 * OBJECT_BYTES, coordinator_bit_per_s=10e9, steps=PERIODS * period,
+        warm_up_steps=period)).utilization
 
 
 def measure(options, settings, keep):
@@ -109,7 +104,7 @@ def measure(options, settings, keep):
     return report
 
 
-def compare(bin_folder, measured):
+def compare(measured):
     rows = []
     for entry in measured["models"]:
         model = _model(entry["model"])
@@ -117,13 +112,13 @@ def compare(bin_folder, measured):
             rows.append({
                 "model": entry["model"], "mode": run["label"], "mbit": entry["rate_mbit"],
                 "rtt_ms": entry["rtt_ms"], "measured": run["utilization"],
-                "predicted": predict(bin_folder, model, _mode(run["mode"]), entry["rate_mbit"],
+                "predicted": predict(PARAMETERS[model.preset], model, _mode(run["mode"]), entry["rate_mbit"],
                                      entry["rtt_ms"], entry.get("connections", CONNECTIONS))})
     return rows
 
 
 def table(rows):
-    """Markdown, as in docs/reports/simulator_checks.md."""
+    """Markdown, as in docs/simulator.md."""
     lines = ["| model | link | | measured | predicted | points |",
              "| --- | ---: | --- | ---: | ---: | ---: |"]
     for row in rows:
@@ -165,7 +160,7 @@ def main(arguments):
         measured = measure(options, chosen, keep)
     else:
         measured = json.loads(options.measured.read_text())
-    rows = compare(options.bin, measured)
+    rows = compare(measured)
     print(json.dumps(rows, indent=1) if options.json else table(rows))
     off = max(abs(row["predicted"] - row["measured"]) for row in rows)
     return 0 if 100 * off <= options.points else 1

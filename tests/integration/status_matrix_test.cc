@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "causeway/v1/standby.grpc.pb.h"
 #include "common/client/grpc_exchange.h"
 #include "common/client/session.h"
 #include "common/params/run_config.h"
@@ -21,7 +22,6 @@
 #include "server/core/waiting_coordinator.h"
 #include "server/ctl/run_admin.h"
 #include "server/service/coordinator_server.h"
-#include "server/standby_rpc/follower.h"
 #include "server/store/memory_store.h"
 #include "tests/unit/common/rpc/faulty_proxy.h"
 #include "tests/unit/server/service/secure_run.h"
@@ -264,7 +264,11 @@ TEST(StatusMatrixOfLines, AnOperatorAStandbyAndThePreflightHearTheTruth) {
       {"Admin/Stop", admin([](auto& of) { return of.Stop(9, 0); })},
       {"Standby/Follow",
        [](const std::string& address) {
-         return server::AskForRun(ChannelTo(address), "spare", absl::Minutes(1)).status();
+         grpc::ClientContext context;
+         const auto stub = v1::Standby::NewStub(ChannelTo(address));
+         const auto stream = stub->Follow(&context);
+         stream->WritesDone();
+         return FromGrpcStatus(stream->Finish());
        }},
       {"Probe/Echo", [](const std::string& address) {
          const auto stub = v1::Probe::NewStub(ChannelTo(address));

@@ -42,7 +42,7 @@ CORE_FOLDERS = (
     "common/http", "common/huggingface", "common/identity", "common/metrics",
     "common/telemetry",
     "server/round", "server/outer", "server/store", "server/core", "server/history",
-    "server/planner", "server/standby",
+    "server/standby",
     "worker/backend/cpu", "worker/backend/site", "worker/sync", "worker/train", "worker/data",
     "worker/io")
 

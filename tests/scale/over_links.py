@@ -4,7 +4,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 
@@ -49,19 +48,6 @@ def shares(workers, periods):
     return {"computing_share": statistics.mean(one["utilization"] for one in each),
             "least_computing_share": min(one["utilization"] for one in each),
             "step_ms": statistics.mean(one["step_ms"] for one in each)}
-
-
-def simulate(options, parameters, *flags):
-    """The share of computing that the simulator says. `flags`: links and who is behind them."""
-    model = model_of(options)
-    done = subprocess.run(
-        [str(options.bin / "causewayctl"), "simulate", f"--params={parameters}",
-         f"--step_ms={options.step_ms}", f"--fragments={model.fragments}",
-         f"--steps_between_syncs={PERIOD}", f"--overlap_steps={model.overlap}", *flags, "--json"],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise Failed(f"causewayctl simulate: {done.stderr}")
-    return min(site["utilization"] for site in json.loads(done.stdout)["sites"])
 
 
 def report(options, measure):

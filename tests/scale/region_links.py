@@ -8,7 +8,6 @@ up with training, as tests/wan/run --training has it. The flat run has the same 
 the hub through their region's place, and share its link. Needs root and /dev/net/tun.
 Exit status 1 if any hash differs. Reports, each a share of the time that sites compute:
   computing_share, flat_computing_share        measured, after the first rounds
-  simulated_computing_share                    by causewayctl simulate --tiers
   hash_mismatches                              of all comparisons by sites, regions and hubs
 """
 
@@ -119,13 +118,6 @@ def train(options, periods, regions):
     return over_links.shares(workers, periods) | {"hash_mismatches": differ, "rounds": len(published)}
 
 
-def simulate(options, parameters):
-    return over_links.simulate(
-        options, parameters,
-        f"--links={options.sites}x{4 * options.rate_mbit}mbit", f"--rtt_ms={INSIDE_RTT_MS}",
-        f"--tiers={options.count}x{options.rate_mbit}mbit@{BETWEEN_RTT_MS}ms")
-
-
 def measure(options, progress):
     bound_mbit, parameters = over_links.least_rate(options)
     options.rate_mbit = round(options.bound_factor * bound_mbit, 4)
@@ -140,7 +132,6 @@ def measure(options, progress):
         "bound_mbit": bound_mbit, "between_mbit": options.rate_mbit,
         "inside_mbit": 4 * options.rate_mbit, "load_average": os.getloadavg()[0],
         "computing_share": tree["computing_share"], "flat_computing_share": flat["computing_share"],
-        "simulated_computing_share": simulate(options, parameters),
         "hash_mismatches": tree["hash_mismatches"] + flat["hash_mismatches"],
         "tree": tree, "flat": flat,
     }
