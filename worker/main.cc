@@ -38,7 +38,7 @@ constexpr Command kCommands[] = {
     {.usage = "train (one of several processes)",
      .about = "Several machines can be one worker: with RANK, WORLD_SIZE, LOCAL_RANK, "
               "LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the environment, as torchrun sets "
-              "them, this is one of its processes (docs/several_processes.md).",
+              "them, this is one of its processes (docs/gpu.md).",
      .flags = "site_timeout site_secret_file"},
     {.usage = "preflight --coordinator=HOST:PORT [--id=NAME --data=SHARDS --out=FOLDER]",
      .about = "Says line by line whether this site can join the run there, and how its link will "

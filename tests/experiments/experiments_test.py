@@ -18,7 +18,6 @@ from pathlib import Path
 
 import numpy as np
 
-import codec_quality
 import delta_agreement
 import lost_rounds
 import parity_report
@@ -194,54 +193,6 @@ class SpreadTest(unittest.TestCase):
         self.assertEqual(training_runs.differences({1: 2.0}, {2: 2.0}), [])
 
 
-def _result(inner, setting, seed, loss):
-    return {"inner": inner, "setting": setting, "seed": seed, "eval_loss": loss,
-            "bytes_per_param_per_sync": {"up": 0.53, "down": 4.0}}
-
-
-class CodecQualityTest(unittest.TestCase):
-    def test_every_setting_is_run_with_both_optimizers_and_all_seeds(self):
-        runs = codec_quality.plan([1, 2, 3], 160)
-        self.assertEqual(len(runs), 36)
-        self.assertEqual(len({run.name for run in runs}), 36)
-        fields = {run.name: config.read_fields(run.config_text(160, 2)) for run in runs}
-        self.assertEqual({f["sync.steps_between_syncs"] for f in fields.values()}, {"20"})
-        small = fields["muon-lm2-seed3"]
-        self.assertEqual((small["sync.codec_up"], small["sync.codec_down"]), ("LM2", "INT4"))
-        self.assertEqual((small["sync.error_feedback"], small["train.seed"]), ("true", "3"))
-        self.assertEqual(fields["adamw-int4-seed2"]["train.optimizer"], "ADAMW")
-        self.assertEqual(fields["adamw-int4-seed2"]["outer.momentum"], "0.6")
-
-    def test_table_marks_what_exceeds_the_spread(self):
-        results = [_result("muon", "fp32", seed, 2.0 + seed) for seed in (1, 2, 3)]
-        results += [_result("muon", "e3m0", seed, 2.5 + seed) for seed in (1, 2, 3)]
-        results += [_result("muon", "int4", seed, 2.0 + seed + 0.1 * (seed - 2))
-                    for seed in (1, 2, 3)]
-        lines = codec_quality.table(codec_quality.summarize(results)).splitlines()
-        self.assertEqual(len(lines), 2 + 3)
-        by_name = {line.split("|")[2].strip(): line for line in lines[2:]}
-        self.assertIn("| 4.0000 | 1.0000 | - |", by_name["fp32 both ways"])
-        # Squares 0.02 over four degrees of freedom.
-        self.assertIn("**+0.5000 ± 0.1133**", by_name["e3m0 both ways"])
-        self.assertRegex(by_name["int4 both ways"], r"\| .0.0000 ± 0.1133 \|")
-
-    def test_plot_is_an_svg_with_a_panel_for_each_optimizer(self):
-        results = [_result(inner, setting, seed, 2.0 + shift)
-                   for inner in ("adamw", "muon") for seed in (1, 2)
-                   for setting, shift in (("fp32", 0.0), ("int4", 0.01), ("lm2", 0.5))]
-        svg = codec_quality.plot(codec_quality.summarize(results))
-        self.assertEqual(xml.fromstring(svg.split("\n", 1)[1]).tag,
-                         "{http://www.w3.org/2000/svg}svg")
-        for text in ("AdamW inside", "Muon inside", "int4 both ways", "+0.500"):
-            self.assertIn(text, svg)
-
-    def test_bad_settings_are_refused(self):
-        for option in ("--seeds=1,x", "--steps=39", "--runs=(", "--programs=/nowhere"):
-            with contextlib.redirect_stderr(io.StringIO()), self.assertRaises(SystemExit) as ended:
-                codec_quality.main([option])
-            self.assertEqual(ended.exception.code, 2, option)
-
-
 def _study_result(inner, variant, seed, loss):
     return {"name": f"small-{inner}-{variant}-seed{seed}", "inner": inner, "variant": variant,
             "seed": seed, "eval_loss": loss, "bytes_per_worker": {"up": 1e6, "down": 3e6},
@@ -342,8 +293,9 @@ class StudyTest(unittest.TestCase):
         self.assertTrue(new.startswith("before\n<!-- study.py period -->\n| inside |"))
         self.assertTrue(new.endswith("|\n<!-- end -->\nafter\n"))
         self.assertNotIn("old", new)
-        with self.assertRaisesRegex(ValueError, "no place for the table of period"):
-            study_report.put_into_page("nothing\n", reports)
+        self.assertEqual(study_report.put_into_page("nothing\n", reports), "nothing\n")
+        with self.assertRaisesRegex(ValueError, "no end of the table of period"):
+            study_report.put_into_page("<!-- study.py period -->\n", reports)
 
     def test_long_runs_are_asked_for_by_name_alone(self):
         with contextlib.redirect_stdout(io.StringIO()) as names:

@@ -10,7 +10,6 @@ import unittest
 import torch
 import torch.distributed as dist
 from torch import nn
-
 import causeway
 import causeway.torch as cw
 from models import equal, loss_of, small_model, values_of
@@ -18,14 +17,11 @@ from runs import PLAIN, Run
 
 torch.set_num_threads(1)
 NAMES = ["0.weight", "0.bias", "1.weight", "1.bias"]
-ALONE = """
-sync { steps_between_syncs: 5 } outer { learning_rate: 1 momentum: 0 }
-membership { start_workers: 1 }
-"""
 TWO_SITES = """
 sync { steps_between_syncs: 5 } outer { learning_rate: 1 momentum: 0 }
 membership { start_workers: 2 }
 """
+ALONE = TWO_SITES.replace("start_workers: 2", "start_workers: 1")
 
 
 def needs(*packages):

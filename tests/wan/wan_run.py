@@ -79,7 +79,7 @@ def parse_arguments():
     parser.add_argument("--out", type=Path, help="receives the JSON")
     parser.add_argument("--svg", type=Path, help="receives the figure of --training or --peak")
     parser.add_argument("--docs", type=Path, help="a page whose table of these measurements is "
-                        "replaced: docs/reports/long_links.md")
+                        "replaced: docs/reports/results.md")
     parser.add_argument("--redraw", type=Path,
                         help="measures nothing: takes the JSON that --out wrote")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
@@ -97,7 +97,7 @@ def cells(options):
 
 
 def table(results):
-    """As in docs/reports/long_links.md."""
+    """As in docs/reports/results.md."""
     lines = ["| Mbit/s | RTT | loss | workers | exchange, up / down | plain TCP, 1 connection | "
              "plain TCP, as many connections | CPU s per GB: coordinator, worker | "
              "cores busy otherwise |",
