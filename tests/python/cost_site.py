@@ -132,7 +132,7 @@ def site(arguments):
     mine = sum(parameter.numel() for parameter in model.parameters())
     before = resident_bytes()
     joined = cw.join(arguments.coordinator, model, id=arguments.id, tokens_per_step=1024,
-                     insecure=int(arguments.insecure))
+                     insecure=arguments.insecure)
     steps = []
     cpu_s = 0.0
     begin = time.monotonic()
