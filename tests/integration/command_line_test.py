@@ -66,7 +66,6 @@ class CommandLineTest(unittest.TestCase):
         self.assertEqual(completed(CTL, "config", "check", ""), [])
         self.assertEqual(completed(CTL, "config", "show", "--js"), ["--json"])
         self.assertEqual(completed(CTL, "export", "--js", "--to"), ["--tokenizer=", "--token_file="])
-        self.assertEqual(completed(CTL, "simulate", "--ta"), ["--table=paper", "--target="])
         self.assertEqual(completed(WORKER, "make-task", "--to"), ["--tokenizer="])
 
     def test_values_are_completed(self):
