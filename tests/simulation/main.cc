@@ -101,6 +101,7 @@ int Main(int argc, char** argv) {
   Counts counts = {};
   int64_t events = 0;
   int64_t done = 0;
+  int64_t comparable = 0;
   int64_t compared = 0;
   int64_t with_liars = 0;
   std::vector<Failure> failures;
@@ -111,6 +112,7 @@ int Main(int argc, char** argv) {
       if (trace) std::cout << Describe(scenario) << '\n';
       const Outcome outcome = SimulateAndCompare(scenario, trace ? &std::cout : nullptr);
       events += outcome.events;
+      comparable += scenario.undisturbed_bits;
       compared += outcome.compared;
       with_liars += scenario.liars > 0;
       for (size_t i = 0; i < kHappenings; ++i) counts[i] += outcome.counts[i];
@@ -129,6 +131,7 @@ int Main(int argc, char** argv) {
   nlohmann::json report = {{"scenarios", done},
                            {"first_seed", first},
                            {"failed", failures.size()},
+                           {"comparable_with_undisturbed", comparable},
                            {"compared_with_undisturbed", compared},
                            {"with_liars", with_liars},
                            {"events", events},
@@ -144,9 +147,9 @@ int Main(int argc, char** argv) {
   } else {
     std::cout << absl::StrFormat(
         "%d scenarios from seed %d, %d with liars, %d events, %.1f s (%.0f per second), %d failed; "
-        "%d compared with their undisturbed run\n",
+        "%d of %d compared with their undisturbed run\n",
         done, first, with_liars, events, seconds, static_cast<double>(done) / seconds,
-        failures.size(), compared);
+        failures.size(), compared, comparable);
     for (size_t i = 0; i < kHappenings; ++i) {
       std::cout << absl::StrFormat("%10d  %s\n", counts[i], HappeningName(i));
     }
