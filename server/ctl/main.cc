@@ -184,7 +184,9 @@ int Watch(RunAdmin& run) {
     }
     const std::string time = absl::FormatTime("%H:%M:%S", absl::Now(), absl::LocalTimeZone());
     if (!status.ok()) {
-      if (!json) Print(absl::StrCat(time, "  no answer; looking again\n"));
+      const absl::string_view why =
+          absl::IsResourceExhausted(status.status()) ? status.status().message() : "no answer";
+      if (!json) Print(absl::StrCat(time, "  ", why, "; looking again\n"));
     } else if (json) {
       Print(StatusJson(*status, /*one_line=*/true));
     } else {

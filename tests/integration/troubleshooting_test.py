@@ -302,8 +302,9 @@ class TroubleshootingTest(unittest.TestCase):
             make(cluster, "operator", "o")
             cluster.start_coordinator(RUN, *tls(cluster, "coordinator"), "--max_requests_per_second=1",
                                       "--max_connections_per_address=3")
-            self.refused(CTL, "watch", "--json", "--interval=100ms", *tls(cluster, "operator-o"),
-                         f"--coordinator={cluster.address}", status=1,
+            status = [CTL, "status", *tls(cluster, "operator-o"), f"--coordinator={cluster.address}"]
+            wait_until(lambda: run_tool(*status)[0] != 0, "one is refused")
+            self.refused(*status, status=1,
                          row="more than ... requests and messages per second: try again later, or raise "
                              "--max_requests_per_second")
             host, _, port = cluster.address.rpartition(":")
