@@ -70,7 +70,8 @@ constexpr Command kCommands[] = {
     {.usage = "bench --model=gpt2-124m-shape --seq=1024",
      .about = "How fast this machine trains, against how fast it multiplies matrices; on a GPU "
               "also where a step's time goes, kernel by kernel.",
-     .flags = "model seq micro_batch batch steps optimizer device attention deterministic threads json"},
+     .flags =
+         "model seq micro_batch batch steps optimizer device attention deterministic threads json"},
 };
 
 constexpr FlagGroup kFlagGroups[] = {

@@ -37,9 +37,7 @@ bool IsNoAnswer(const absl::Status& status) {
 
 RunAdmin::RunAdmin(const std::string& address, const std::string& target,
                    const ChannelSecurity& security, absl::Duration timeout)
-    : address_(address),
-      timeout_(timeout),
-      channel_(target, 0, SecurityTo(address, security)) {}
+    : address_(address), timeout_(timeout), channel_(target, 0, SecurityTo(address, security)) {}
 
 template <typename Request, typename Response, typename Method>
 absl::StatusOr<Response> RunAdmin::Call(const Request& request, Method method) {

@@ -56,7 +56,8 @@ absl::Status Follower::FollowOnce(grpc::ClientContext& context) {
   int64_t commits = 0;
   while (broken.ok() && stream->Read(&response)) {
     if (response.kind_case() == v1::FollowResponse::KIND_NOT_SET && response.commits() == 0) {
-      // gRPC 1.51 gives an empty message for what is none, such as a proxy's page: the end says why.
+      // gRPC 1.51 gives an empty message for what is none, such as a proxy's page: the end says
+      // why.
       context.TryCancel();
       continue;
     }

@@ -32,7 +32,8 @@ using nlohmann::json;
 absl::StatusOr<json> BenchOnCpu() {
   if (absl::GetFlag(FLAGS_batch) != 0 || absl::GetFlag(FLAGS_optimizer) != "adamw") {
     return absl::InvalidArgumentError(
-        "bench: --batch and --optimizer are for GPUs, and this is a CPU's: leave them away, or name "
+        "bench: --batch and --optimizer are for GPUs, and this is a CPU's: leave them away, or "
+        "name "
         "a GPU, as in --device=cuda:0");
   }
   BenchOptions options;
@@ -80,15 +81,16 @@ void PrintGpu(const json& result) {
   std::printf(
       "%s on %s, %ld tokens per window: %.0f tokens/s, %.1f TFLOP/s, %.0f%% of the roofline of "
       "%.0f tokens/s\n"
-      "  attention by %s; measured: products %.1f TFLOP/s (%.1f%% apart before and after), mma.sync "
+      "  attention by %s; measured: products %.1f TFLOP/s (%.1f%% apart before and after), "
+      "mma.sync "
       "%.1f TFLOP/s, copy %.0f GB/s\n",
       result.at("model").get<std::string>().c_str(), result.at("device").get<std::string>().c_str(),
       result.at("sequence_length").get<long>(), result.at("tokens_per_second").get<double>(),
       result.at("tflops").get<double>(), 100 * result.at("roofline_fraction").get<double>(),
       result.at("roofline_tokens_per_second").get<double>(),
       result.at("attention").get<std::string>().c_str(), rates.at("gemm_tflops").get<double>(),
-      100 * result.at("rates_spread").at("gemm_tflops").get<double>(), rates.at("mma_tflops").get<double>(),
-      rates.at("copy_gb_per_s").get<double>());
+      100 * result.at("rates_spread").at("gemm_tflops").get<double>(),
+      rates.at("mma_tflops").get<double>(), rates.at("copy_gb_per_s").get<double>());
   for (const json& kernel : result.at("kernels")) {
     std::printf("  %-46s %9.3f ms per step, %3.0f%% of its limit (%s)\n",
                 kernel.at("name").get<std::string>().c_str(),

@@ -112,9 +112,8 @@ Made ChooseAttention(const AttentionChoice& choice, const DeviceInfo& device,
     }
     return std::make_unique<OwnAttention>();
   }
-  ASSIGN_OR_RETURN(
-      std::unique_ptr<AttentionProvider> made,
-      free ? ChooseFreely(choice, key, shape) : ChooseAsAsked(choice, key, shape));
+  ASSIGN_OR_RETURN(std::unique_ptr<AttentionProvider> made,
+                   free ? ChooseFreely(choice, key, shape) : ChooseAsAsked(choice, key, shape));
   RETURN_IF_ERROR(GiveWorkspace(*made, *memory));
   return made;
 }

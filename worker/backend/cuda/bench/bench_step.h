@@ -38,9 +38,9 @@ struct KernelTime {
   double RooflineSeconds(const DeviceRates& rates) const;
 };
 
-// Times the kernels of one GPU, with AdamW if that is the optimizer: Muon's update is timed by whole
-// steps alone. `config` must be complete and `plan` be made from it.
-// Allocates for one block, the head and the optimizer, measures, and frees again.
+// Times the kernels of one GPU, with AdamW if that is the optimizer: Muon's update is timed by
+// whole steps alone. `config` must be complete and `plan` be made from it. Allocates for one block,
+// the head and the optimizer, measures, and frees again.
 absl::StatusOr<std::vector<KernelTime>> TimeStepKernels(const v1::RunConfig& config,
                                                         const FragmentPlan& plan,
                                                         const DeviceInfo& device, Gemm& gemm,

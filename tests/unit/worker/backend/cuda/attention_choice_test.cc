@@ -72,8 +72,7 @@ class AttentionChoiceTest : public ::testing::Test {
   absl::StatusOr<std::string> Choose(AttentionPreference preference) {
     choice_.preference = preference;
     DeviceMemory memory;
-    const auto made =
-        ChooseAttention(choice_, {.name = "GPU", .major = 9}, kShape, &memory);
+    const auto made = ChooseAttention(choice_, {.name = "GPU", .major = 9}, kShape, &memory);
     if (!made.ok()) return made.status();
     workspace_ = memory.bytes();
     return (*made)->name();

@@ -149,8 +149,8 @@ class GemmTest : public ::testing::Test {
           const double product = sum;
           if (s.beta != 0) sum += double{s.beta} * Value(c[Size(at)]);
           if (s.with_bias) sum += Value(bias[Size(kOffset + column)]);
-          // fp32 sums in any order, and a rounding of the result to bf16. Some of cuBLASLt's kernels
-          // round the product to bf16, too, before they add C.
+          // fp32 sums in any order, and a rounding of the result to bf16. Some of cuBLASLt's
+          // kernels round the product to bf16, too, before they add C.
           double bound = 1e-6 * (2 + magnitude);
           if (!s.float_d) bound += std::abs(sum) / 256;
           if (!s.float_d && s.beta != 0) bound += std::abs(product) / 256;
