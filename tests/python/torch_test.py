@@ -345,6 +345,7 @@ class TorchTest(unittest.TestCase):
             "group": (1,),
             "buffers": ("running_mean", 5),
             "rename": ("x", lambda name: 3),
+            "masters": (5, b"x", [1], "", object(), torch.ones(3)),
             "state": (5, {"state": object()}),
         }
         for name, cases in wrong.items():

@@ -204,6 +204,18 @@ class ChangedTest(unittest.TestCase):
                 self.assertEqual(site.current_step, 6)
                 self.assertLessEqual(step, 7)
 
+    def test_an_optimizer_made_anew_for_every_step_is_found(self):
+        model = self.model()
+        _, site = self.site(model, self.sgd(model))
+        with self.assertRaisesRegex(causeway.Refused, "made anew for each"):
+            with site:
+                for step in range(20):
+                    optimizer = self.sgd(model)
+                    loss_of(model, step).backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+        self.assertEqual((site.current_step, step), (0, 4))
+
     def test_published_values_reach_the_model_or_nothing_does(self):
         model = self.model()
         optimizer = self.sgd(model)

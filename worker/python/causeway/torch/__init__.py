@@ -63,7 +63,7 @@ class Site(BaseSite):
                  rename: Optional[Callable[[str], str]] = None, masters: Masters = None,
                  values: str = "device", state: Optional[Dict[str, Any]] = None,
                  **options: Any) -> None:
-        _check_arguments(model, scaler, group, buffers, rename)
+        _check_arguments(model, scaler, group, buffers, rename, masters)
         self._scaler = scaler
         if scaler is not None and not scaler.is_enabled():
             self._scaler = None
@@ -279,7 +279,8 @@ def join(coordinator: str, model: Union[nn.Module, Mapping[str, torch.Tensor]],
     return Site(coordinator, model, optimizer, id=id, **arguments)
 
 
-def _check_arguments(model: Any, scaler: Any, group: Any, buffers: Any, rename: Any) -> None:
+def _check_arguments(model: Any, scaler: Any, group: Any, buffers: Any, rename: Any,
+                     masters: Any) -> None:
     if not isinstance(model, (nn.Module, Mapping)):
         raise check.wrong("model", "a torch.nn.Module, or names and tensors", model)
     if isinstance(model, Mapping):
@@ -296,6 +297,9 @@ def _check_arguments(model: Any, scaler: Any, group: Any, buffers: Any, rename: 
         raise check.wrong("buffers", "True, False or names", buffers)
     if rename is not None and not callable(rename):
         raise check.wrong("rename", "a function from the model's names to the run's", rename)
+    if masters is not None and not isinstance(masters, Mapping) and not callable(masters):
+        raise check.wrong("masters", "names and tensors, or a function from a parameter to its own",
+                          masters)
 
 
 def _checked(rename: Optional[Callable[[str], str]]) -> Optional[Callable[[str], str]]:

@@ -28,6 +28,8 @@ _SAMPLE = 64
 # A write is undone if the next step leaves less than this part of it (of its square).
 _LEFT = 0.01
 _NEVER, _UNRELATED = -1, -2
+# So many optimizers may share a site's tensors; more were made anew for each step.
+_MOST_NEWCOMERS = 4
 _SAME = ("A site trains the same tensors from its join to its end: make such a change before it "
          "joins")
 
@@ -88,6 +90,8 @@ class Watch:
         self._steps = 0
         # Of optimizers of this process that are not the site's: its step after which they made one.
         self._others: Any = weakref.WeakKeyDictionary()
+        # How many that share its tensors were first seen since its own last step.
+        self._newcomers = 0
         self._before: Dict[int, torch.Tensor] = {}
         self._after: Dict[int, torch.Tensor] = {}
         self._views: Dict[int, Optional[torch.Tensor]] = {}
@@ -237,10 +241,12 @@ class Watch:
             if theirs & new:
                 self.check(sends=True)
             last = _NEVER if theirs & mine else _UNRELATED
-        if last == self._steps:
+            self._newcomers += last == _NEVER
+        if last == self._steps or last == _NEVER and self._newcomers > _MOST_NEWCOMERS:
             raise _refused(
                 f"{type(optimizer).__name__} trains tensors of this site's optimizer, and made two "
-                "steps while that made none: a site follows the optimizer with which it joined. "
+                "steps, or was made anew for each, while that made none: a site follows the optimizer "
+                "with which it joined. "
                 "Hand over the one that trains, and join again")
         self._others[optimizer] = self._steps if last != _UNRELATED else _UNRELATED
 
@@ -266,6 +272,7 @@ class Watch:
             Refused: the optimizer's steps undo what the run gives.
         """
         self._steps += 1
+        self._newcomers = 0
         if self._before:
             if not self._searched and not self._masters:
                 # Masters that the first step made. In fp32 it may keep what it began with.
