@@ -8,8 +8,8 @@ import sys
 import tempfile
 import unittest
 
-from examples_test import WORDS, needs
-from runs import BIN, ROOT
+from examples_test import WORDS
+from runs import BIN, ROOT, needs
 
 HERE = pathlib.Path(__file__).resolve().parent
 PATIENCE_S = 500

@@ -1,12 +1,11 @@
 """The examples of worker/python/examples as people start them, with tiny settings."""
 
-import importlib.util
 import json
 import re
 import sys
 import unittest
 
-from runs import ROOT, Run
+from runs import ROOT, Run, needs
 
 EXAMPLES = ROOT / "worker" / "python" / "examples"
 sys.path.insert(0, str(EXAMPLES))
@@ -25,12 +24,6 @@ model { layers: 2 width: 32 heads: 2 mlp_width: 64 sequence_length: 32 qk_norm: 
 train { batch_sequences: 4 optimizer: MUON learning_rate: 0.01 evaluate_every_steps: 12
         evaluation_sequences: 8 seed: 5 }
 """
-
-
-def needs(*packages):
-    """Skips a test where packages are missing."""
-    missing = [name for name in packages if importlib.util.find_spec(name) is None]
-    return unittest.skipIf(missing, f"{', '.join(missing)} is not installed for {sys.executable}")
 
 
 class ExamplesTest(unittest.TestCase):

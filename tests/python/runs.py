@@ -1,12 +1,14 @@
 """Runs for tests of the Python package: a real coordinator, and sites in this process or in others."""
 
 import functools
+import importlib.util
 import json
 import os
 import pathlib
 import struct
 import subprocess
 import sys
+import unittest
 
 import numpy as np
 
@@ -28,11 +30,22 @@ sync { fragments: 3 pattern: BALANCED steps_between_syncs: 4 }
 outer { learning_rate: 1 momentum: 0 }
 membership { start_workers: 1 }
 """
+TWO_SITES = """
+sync { steps_between_syncs: 5 } outer { learning_rate: 1 momentum: 0 }
+membership { start_workers: 2 }
+"""
+ALONE = TWO_SITES.replace("start_workers: 2", "start_workers: 1")
 STREAMING = """
 sync { fragments: 3 pattern: BALANCED steps_between_syncs: 4 overlap_steps: 2 mixing: 0.5
        codec_up: INT4 codec_down: INT4 error_feedback: true }
 membership { start_workers: 1 }
 """
+
+
+def needs(*packages):
+    """Skips a test where packages are missing."""
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    return unittest.skipIf(missing, f"{', '.join(missing)} is not installed for {sys.executable}")
 
 
 def write_safetensors(path, arrays):

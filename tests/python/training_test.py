@@ -1,6 +1,5 @@
 """The callbacks for a Hugging Face Trainer and for Lightning, with LoRA by peft."""
 
-import importlib.util
 import pathlib
 import tempfile
 import unittest
@@ -9,14 +8,9 @@ import torch
 
 import causeway.torch as cw
 from models import loss_of, small_model, tokens, values_of
-from runs import PLAIN, STREAMING, Run
+from runs import PLAIN, STREAMING, Run, needs
 
 torch.set_num_threads(1)
-
-
-def needs(*packages):
-    missing = [package for package in packages if importlib.util.find_spec(package) is None]
-    return unittest.skipIf(missing, f"{', '.join(missing)} not installed")
 
 
 class Texts(torch.utils.data.Dataset):
