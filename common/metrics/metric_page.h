@@ -2,7 +2,7 @@
 // added is not there, so the series of a worker that has left are gone with it.
 //
 // Names follow Prometheus's rules: causeway_, the thing, the unit in its base (seconds, bytes), and
-// _total for what only grows. docs/metrics.md lists all of them; a test compares.
+// _total for what only grows. docs/monitoring.md lists all of them.
 #ifndef CAUSEWAY_COMMON_METRICS_METRIC_PAGE_H_
 #define CAUSEWAY_COMMON_METRICS_METRIC_PAGE_H_
 

@@ -45,8 +45,9 @@ void AddCertificateFigures(
   for (const auto& [flag, file] : files) {
     if (file.empty()) continue;
     const absl::StatusOr<absl::Time> end = end_of(file);
-    page.Gauge("causeway_certificate_readable", "1 if the certificate's file can be read.",
-               end.ok() ? 1 : 0, {{"flag", flag}});
+    page.Gauge("causeway_certificate_readable",
+               "1 if the certificate that this flag names can be read.", end.ok() ? 1 : 0,
+               {{"flag", flag}});
     if (!end.ok()) continue;
     page.Gauge("causeway_certificate_end_timestamp_seconds",
                "When the certificate ends, in seconds since 1970.",

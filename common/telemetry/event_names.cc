@@ -5,75 +5,148 @@ namespace {
 
 using enum EventLevel;
 
+// What an event's comment says is what docs/monitoring.md says of it.
 constexpr EventName kCoordinatorEvents[] = {
+    // It listens.
     {"coordinator_started", kInfo},
+    // It ends; `code` is OK, or why it failed.
     {"coordinator_stopped", kInfo},
+    // A coordinator took over the run in its folder.
     {"recovered", kInfo},
+    // The first site brought the model (`--initial=first-site`).
     {"model_brought", kInfo},
+    // It got a lease; `resumes`: it goes on from its checkpoint.
     {"worker_joined", kInfo},
+    // It takes part from that step on.
     {"worker_ready", kInfo},
+    // A newer incarnation attached: the former session is closed.
     {"worker_fenced", kWarn},
+    // Its stream is over; the lease goes on.
     {"worker_disconnected", kWarn},
+    // Its lease ended without a word.
     {"worker_lost", kWarn},
+    // It said good-bye: finished, drained or failed.
     {"worker_left", kInfo},
+    // Another run, configuration, release or data, an id in use, or an old copy of the run here.
     {"join_refused", kWarn},
+    // No valid identity, or a role that may not.
     {"access_refused", kWarn},
+    // `start_workers` were ready.
     {"training_started", kInfo},
+    // A round closed without somebody (`rounds.jsonl` has every round).
     {"round_closed", kWarn},
+    // A delta came after its round had closed.
     {"contribution_late", kWarn},
+    // A delta claims text of parts that its worker never had, or (`ahead`) more than it can have
+    // trained: the delta counts, the claim does not.
     {"draws_ignored", kWarn},
+    // A delta claims more tokens than it can have (SECURITY.md#what-a-member-is-believed).
     {"tokens_cut", kWarn},
+    // A delta is kept, not merged. `why`: outlier (against the fragment's median), cap
+    // (`membership.norm_cap`), overflow (values would not be finite), rejected (by an operator). 0:
+    // not judged by that.
     {"contribution_quarantined", kWarn},
+    // A worker's copy differs from the coordinator's: it is ended.
     {"hash_mismatch", kError},
+    // How many steps of the schedule an inner step counts for.
     {"pace_set", kInfo},
+    // By an operator.
     {"paused", kInfo},
+    // By an operator.
     {"resumed", kInfo},
+    // An operator asked a worker, or all (""), to leave.
     {"draining", kInfo},
+    // An operator keeps its deltas out, or (`undo`) lets them in again. `round` 0, `fragment` -1:
+    // all from the open rounds on.
     {"worker_rejected", kWarn},
+    // Where training ends, by an operator or the token budget.
     {"stopping", kInfo},
+    // At a start: it could not be read, and the run goes on from the one before.
     {"snapshot_damaged", kError},
+    // A fragment's state is on the disk.
     {"snapshot_saved", kInfo},
+    // No room for a fragment's snapshot; it is tried again.
     {"snapshot_refused", kWarn},
+    // No room for a delta: workers try again.
     {"store_low", kWarn},
+    // There is room again.
     {"store_has_room", kInfo},
+    // A standby follows: its copy has `commits`, and lacks `behind`.
     {"standby_attached", kInfo},
+    // It does not follow any more.
     {"standby_detached", kWarn},
+    // With `--durability=replicated` or `--etcd`: everybody waits until a standby has that commit;
+    // the furthest has `held`.
     {"standby_missing", kWarn},
+    // Standbys have what is told again.
     {"standby_back", kInfo},
+    // With `--etcd`: its copy has all that was told, and may lead.
     {"standby_in_sync", kInfo},
+    // With `--etcd`: the coordinator goes on without it; it may not lead.
     {"standby_out_of_sync", kWarn},
+    // Its certificate ends within a week, or cannot be read; once a day.
     {"certificate_expiring", kWarn},
+    // A list of `--tls_crl_dir` is near its end, cannot be read, or was replaced in place, which
+    // OpenSSL does not see; once a day.
     {"revocation_list_ending", kWarn},
+    // New connections with certificates of its authority are refused; once an hour.
     {"revocation_list_ended", kError},
+    // New connections show another certificate.
     {"certificate_reloaded", kInfo},
+    // Store or merge failed: the coordinator stops.
     {"failed", kError},
+    // Every worker has left.
     {"run_finished", kInfo},
 };
 
 constexpr EventName kWorkerEvents[] = {
+    // The coordinator has welcomed it.
     {"attached", kInfo},
+    // The stream to the coordinator ended, or is not welcome yet; it tries again.
     {"session_broke", kWarn},
+    // It has attached again.
     {"session_resumed", kInfo},
+    // It cannot, or was told not to.
     {"session_failed", kError},
+    // It goes on from its checkpoint.
     {"checkpoint_restored", kInfo},
+    // Too old: it takes the published weights and keeps its moments.
     {"checkpoint_stale", kWarn},
+    // It has the published state and begins there.
     {"state_fetched", kInfo},
+    // It was away too long: it took the published state, and goes on at `to_step`.
     {"started_anew", kWarn},
+    // From that step on.
     {"data_part_changed", kInfo},
+    // From that step on.
     {"pace_changed", kInfo},
+    // The coordinator said START, PAUSE, RESUME, DRAIN, STOP_AT_STEP or SET_PACE.
     {"ordered", kInfo},
+    // It came after the round had closed; it travels with the next.
     {"delta_late", kWarn},
+    // For an answer, five seconds or more.
     {"training_waited", kWarn},
+    // The published parameters on held-out text, nats per token.
     {"evaluated", kInfo},
+    // It is on the disk.
     {"checkpoint_written", kInfo},
+    // It could not be written: the one before stands, and training goes on until the next try.
     {"checkpoint_failed", kWarn},
+    // It finishes its transfers before it leaves.
     {"draining", kInfo},
+    // They outlasted `--drain_timeout` and stay in the checkpoint.
     {"transfers_cut", kWarn},
+    // The kernel's buffers hold the link down (docs/links.md#buffers).
     {"buffers_small", kWarn},
+    // Its certificate ends within a week, or cannot be read; once a day.
     {"certificate_expiring", kWarn},
+    // New connections show another certificate.
     {"certificate_reloaded", kInfo},
+    // The budget is spent, all is merged.
     {"finished", kInfo},
+    // It was drained.
     {"left", kInfo},
+    // Training failed.
     {"failed", kError},
 };
 

@@ -1,5 +1,5 @@
 // Writes down what befalls a run and its workers: a sentence for people, fields for programs.
-// docs/events.md lists the events.
+// docs/monitoring.md lists the events.
 #ifndef CAUSEWAY_SERVER_CORE_INCIDENT_LOG_H_
 #define CAUSEWAY_SERVER_CORE_INCIDENT_LOG_H_
 

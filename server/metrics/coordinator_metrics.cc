@@ -71,11 +71,11 @@ void CoordinatorMetrics::AddStandbys(MetricPage& page) const {
 
 void CoordinatorMetrics::AddLoad(MetricPage& page, const ServerLoad& load) const {
   const std::string held = "causeway_transfer_memory_bytes";
-  const std::string held_help = "Memory that transfers hold.";
+  const std::string held_help = "Memory of transfers: deltas up, packed chunks of answers down.";
   const std::string limit = "causeway_transfer_memory_limit_bytes";
   const std::string limit_help = "Memory that they may hold (--memory_mb).";
   const std::string queue = "causeway_queue_length";
-  const std::string queue_help = "Tasks that wait for a thread.";
+  const std::string queue_help = "Tasks that wait for a thread: merge, copy.";
   page.Gauge(held, held_help, static_cast<double>(load.push_bytes), {{"direction", "up"}});
   page.Gauge(held, held_help, static_cast<double>(load.pull_bytes), {{"direction", "down"}});
   page.Gauge(limit, limit_help, static_cast<double>(load.push_bytes_limit), {{"direction", "up"}});
@@ -104,11 +104,12 @@ std::string CoordinatorMetrics::Text(const v1::RunStatus& status, bool healthy,
   }
   rounds_.AddTo(page, open);
   std::map<std::string, int64_t> counts = options_.events->counts();
-  page.Counter("causeway_contributions_total", "Deltas of workers by what came of them.",
+  page.Counter("causeway_contributions_total",
+               "Deltas: merged, late (their round had closed) or quarantined.",
                static_cast<double>(counts["contribution_late"]), {{"outcome", "late"}});
   // From 0 on, so that the first one is an increase, too.
   for (const EventName& event : CoordinatorEvents()) {
-    page.Counter("causeway_events_total", "Events by name (docs/events.md).",
+    page.Counter("causeway_events_total", "Events by name.",
                  static_cast<double>(counts[event.name]), {{"event", event.name}});
   }
   AddStore(page);

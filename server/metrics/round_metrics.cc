@@ -93,7 +93,7 @@ void RoundMetrics::AddTo(MetricPage& page, const std::vector<int>& open_fragment
                "Rounds that closed without a worker that was expected.",
                static_cast<double>(incomplete_));
   const std::string contributions = "causeway_contributions_total";
-  const std::string help = "Deltas of workers by what came of them.";
+  const std::string help = "Deltas: merged, late (their round had closed) or quarantined.";
   page.Counter(contributions, help, static_cast<double>(merged_), {{"outcome", "merged"}});
   page.Counter(contributions, help, static_cast<double>(quarantined_),
                {{"outcome", "quarantined"}});

@@ -59,7 +59,7 @@ void AddRun(MetricPage& page, const v1::RunStatus& status, bool healthy) {
   }
   page.Gauge("causeway_run_tokens_per_second", "Of all active workers together.", rate);
   const std::string workers = "causeway_workers";
-  const std::string help = "Workers by state.";
+  const std::string help = "Workers by state: joining, active, lost, left.";
   constexpr std::pair<v1::WorkerStatus::State, const char*> kStates[] = {
       {v1::WorkerStatus::JOINING, "joining"},
       {v1::WorkerStatus::ACTIVE, "active"},
@@ -135,7 +135,8 @@ void AddLink(MetricPage& page, const v1::WorkerStatus& worker) {
   page.Counter("causeway_worker_resumes_total", "Transfers that went on after a cut.",
                static_cast<double>(link.resumes()), labels);
   const std::string segments = "causeway_worker_retransmitted_segments_total";
-  const std::string segments_help = "Segments that TCP sent again, at either end.";
+  const std::string segments_help =
+      "Segments that TCP sent again: up at the worker, down at the coordinator.";
   page.Counter(segments, segments_help, static_cast<double>(link.retransmitted_segments()),
                with("direction", "up"));
   page.Counter(segments, segments_help,

@@ -19,9 +19,10 @@ std::string StandbyMetricsText(const StandbyNotes& notes, FileSystem& file_syste
   page.Gauge("causeway_copy_behind_commits",
              "Commits that the coordinator had beyond those, when it was last heard.",
              static_cast<double>(view.behind));
-  page.Gauge("causeway_copy_ready", "1 if this copy could take over.", notes.Ready().ok() ? 1 : 0);
+  page.Gauge("causeway_copy_ready", "1 if this copy could take over, as /readyz says.",
+             notes.Ready().ok() ? 1 : 0);
   if (view.in_sync.has_value()) {
-    page.Gauge("causeway_copy_in_sync", "1 if this copy has all that workers were told.",
+    page.Gauge("causeway_copy_in_sync", "With --etcd: 1 if this copy is in the in-sync set.",
                *view.in_sync ? 1 : 0);
   }
   const absl::StatusOr<uint64_t> free = file_system.FreeBytes(run_dir);

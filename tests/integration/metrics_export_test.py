@@ -1,5 +1,4 @@
-"""What both programs export to Prometheus is what docs/metrics.md says, and follows the run; what
-they record is what docs/events.md says."""
+"""What both programs export to Prometheus and record is what docs/monitoring.md says, and follows the run."""
 
 import os
 import re
@@ -10,8 +9,8 @@ import urllib.request
 
 from cluster import COORDINATOR, SIGTERM, Cluster, json_lines, wait_until
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "monitoring"))
-import documents  # noqa: E402
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "docs"))
+import make_monitoring  # noqa: E402
 
 SETTINGS = """
 train { steps: 100000 optimizer: MUON evaluate_every_steps: 10 %s }
@@ -89,7 +88,7 @@ class MetricsTest(unittest.TestCase):
 
     def compare(self, scrape, documented, absent):
         """`absent`: documented, but not in this run."""
-        expected = {name: labels for name, (_, labels) in documented.items() if name not in absent}
+        expected = {name: labels for name, (_, labels, _) in documented.items() if name not in absent}
         self.assertEqual(scrape.labels(), expected)
         for name in expected:
             self.assertEqual(scrape.types[name], documented[name][0], name)
@@ -110,16 +109,16 @@ class MetricsTest(unittest.TestCase):
             wait_until(lambda: "causeway_run_eval_loss" in Scrape(cluster.http_address).types,
                        "a heartbeat tells of an evaluation")
             scrape = Scrape(cluster.http_address)
-            self.compare(scrape, documents.metrics("coordinator"), certificate)
+            self.compare(scrape, make_monitoring.metrics("coordinator"), certificate)
             self.assertLess(scrape("causeway_standby_behind_commits", standby="spare"), 100)
             self.assertEqual(scrape("causeway_standby_in_sync", standby="spare"), 1)
             self.assertEqual(scrape("causeway_standby_missing"), 0)
             scrapes = {name: self.worker_scrape(cluster, name) for name in ("a", "b")}
             evaluates = next(name for name, scrape in scrapes.items()
                              if "causeway_training_eval_loss" in scrape.types)
-            self.compare(scrapes.pop(evaluates), documents.metrics("worker"), certificate)
+            self.compare(scrapes.pop(evaluates), make_monitoring.metrics("worker"), certificate)
             other = next(iter(scrapes.values()))
-            self.compare(other, documents.metrics("worker"),
+            self.compare(other, make_monitoring.metrics("worker"),
                          certificate | {"causeway_training_eval_loss"})
 
     def test_figures_follow_the_run(self):
@@ -174,21 +173,21 @@ class MetricsTest(unittest.TestCase):
                 self.assertEqual(process.wait(), 0, process.log())
             cluster.coordinator.signal(SIGTERM)
             self.assertEqual(cluster.coordinator.wait(), 0)
-            written = {"coordinator": cluster.events(),
-                       "worker": json_lines(cluster.out("a") / "events.jsonl")}
+            written = {"Coordinator": cluster.events(),
+                       "Worker": json_lines(cluster.out("a") / "events.jsonl")}
             for side, lines in written.items():
-                documented = documents.events(side)
+                documented = make_monitoring.events(side)
                 for line in lines:
-                    level, fields = documented[line["event"]]
+                    level, fields, _ = documented[line["event"]]
                     self.assertEqual(line["level"], level, line)
                     own = set(line) - {"time", "event", "level", "message"}
-                    self.assertLessEqual(own, fields, line)
+                    self.assertLessEqual(own, set(fields), line)
             names = {side: [line["event"] for line in lines] for side, lines in written.items()}
-            self.assertEqual(names["coordinator"][0], "coordinator_started")
-            self.assertEqual(names["coordinator"][-1], "coordinator_stopped")
+            self.assertEqual(names["Coordinator"][0], "coordinator_started")
+            self.assertEqual(names["Coordinator"][-1], "coordinator_stopped")
             for name in ("attached", "state_fetched", "ordered", "evaluated", "draining",
                          "checkpoint_written", "left"):
-                self.assertIn(name, names["worker"])
+                self.assertIn(name, names["Worker"])
 
     def test_curves_for_tensorboard(self):
         with Cluster() as cluster:

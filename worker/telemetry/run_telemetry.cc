@@ -184,7 +184,7 @@ std::string RunTelemetry::MetricsText() const {
   }
   std::map<std::string, int64_t> counts = counter_.counts();
   for (const EventName& event : WorkerEvents()) {
-    page.Counter("causeway_events_total", "Events by name (docs/events.md).",
+    page.Counter("causeway_events_total", "Events by name.",
                  static_cast<double>(counts[event.name]), {{"event", event.name}});
   }
   absl::StatusOr<uint64_t> free = absl::NotFoundError("no folder");

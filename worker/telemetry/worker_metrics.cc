@@ -21,10 +21,11 @@ void AddTraining(MetricPage& page, const WorkerFigures& figures) {
              heartbeat.train_loss());
   if (figures.eval_loss.has_value()) {
     page.Gauge("causeway_training_eval_loss",
-               "Of the published parameters on held-out text, nats per token.", *figures.eval_loss);
+               "Of the published parameters, at the worker that evaluates.", *figures.eval_loss);
   }
   if (figures.learning_rate.has_value()) {
-    page.Gauge("causeway_training_learning_rate", "Of the last inner step.",
+    page.Gauge("causeway_training_learning_rate",
+               "Of the last inner step; absent with gradients as contributions.",
                *figures.learning_rate);
   }
   if (figures.gradient_norm.has_value()) {
