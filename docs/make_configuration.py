@@ -28,8 +28,7 @@ membership { start_workers: 2 max_workers: 4 }
 ```
 
 The coordinator owns it (`serve --config=FILE`, over the settings of `--preset=NAME` if there is one) and hands it to every worker
-that joins. The worker's own flags say only what is local. [algorithm.md](algorithm.md#defaults-presets-and-why) has the presets and
-their reasons. Before a run begins,
+that joins. [algorithm.md](algorithm.md#defaults-presets-and-why) has the presets and their reasons. Before a run begins,
 
 ```sh
 causewayctl config presets                              # what there is to start from
@@ -38,9 +37,9 @@ causewayctl config diff run.textproto other.textproto
 causewayctl config show --coordinator=10.0.0.1:7070     # that of a run
 ```
 
-A field without a default below is 0, false or nothing. A model's shape must be given, or `model.preset`. Settings that contradict
-each other are refused with the field's name, the value it has and those that it may have. The fields of a run that has begun
-never change.
+In brackets: the type (a flag is true or false), and the default; without one it is 0, false or nothing. A model's shape must be given, or `model.preset`.
+Settings that contradict each other are refused with the field's name, the value it has and those that it may have. The fields of a
+run that has begun never change.
 """
 
 FIELD = re.compile(r"^(optional |repeated )?([A-Za-z0-9_.]+) ([a-z0-9_]+) = \d+;(?:\s*//\s?(.*))?$")
@@ -48,8 +47,8 @@ VALUE = re.compile(r"^([A-Z0-9_]+) = (\d+);(?:\s*//\s?(.*))?$")
 BEGIN = re.compile(r"^(message|enum) ([A-Za-z0-9_]+) \{$")
 COMMENT = re.compile(r"^//\s?(.*)$")
 DEFAULT = re.compile(r"\s*\bDefault: (.+?)\.(?=\s|$)", re.DOTALL)
-TYPES = {"string": "text", "bool": "true, false", "double": "number", "int32": "whole number",
-         "int64": "whole number", "uint64": "whole number"}
+TYPES = {"string": "text", "bool": "flag", "double": "number", "int32": "integer",
+         "int64": "integer", "uint64": "integer"}
 
 
 class Node:
@@ -112,7 +111,7 @@ def parse(text):
 def prose(lines):
     """Comment lines as Markdown: one line, with links."""
     text = re.sub(r"\s+", " ", " ".join(lines)).strip()
-    text = text.replace("|", "\\|").replace("*", "\\*")
+    text = text.replace("*", "\\*")
     text = re.sub(r"\bdocs/([a-z_]+\.md)", r"[\1](\1)", text)
     return re.sub(r"\b(?:arXiv )?(\d{4}\.\d{5})\b", r"[arXiv \1](https://arxiv.org/abs/\1)", text)
 
@@ -135,18 +134,16 @@ def enum_default(node):
 
 
 def enum_lines(node):
-    lines = ["", f"`{node.name}`" + (f": {prose(node.comment)}" if node.comment else ""), "",
-             "| value | |", "| --- | --- |"]
+    lines = ["", f"`{node.name}`" + (f": {prose(node.comment)}" if node.comment else ""), ""]
     for name, number, comment in node.entries:
         if number != "0":
-            lines.append(f"| `{name}` | {prose(comment)} |")
+            lines.append(f"- `{name}`" + (f": {prose(comment)}" if comment else ""))
     return lines
 
 
 def message_lines(node, prefix, messages, enums, shown):
-    """A table of the fields, the values of its enumerations, then the messages within."""
+    """The fields, the values of its enumerations, then the messages within."""
     lines = ["", prose(node.comment), ""] if node.comment else [""]
-    lines += ["| field | type | default | |", "| --- | --- | --- | --- |"]
     used = []
     nested = []
     for name, kind, comment in node.entries:
@@ -156,8 +153,8 @@ def message_lines(node, prefix, messages, enums, shown):
         if kind in messages:
             nested.append((f"{prefix}{name}", messages[kind]))
             link = f"{prefix}{name}".replace(".", "").lower()
-            rest = f"[below](#{link})" + (f". {text}" if text else "")
-            lines.append(f"| `{prefix}{name}` | {'messages' if repeated else 'message'} | {default} | {rest} |")
+            lines.append(f"- `{prefix}{name}`: {'each ' if repeated else ''}[below](#{link})"
+                         + (f". {text}" if text else ""))
             continue
         scoped = f"{node.name}.{kind}" if f"{node.name}.{kind}" in enums else kind
         if scoped in enums:
@@ -170,7 +167,8 @@ def message_lines(node, prefix, messages, enums, shown):
             raise ValueError(f"{PROTO}: {node.name}.{name} has the unknown type {kind}")
         else:
             kind = TYPES[kind] + (", repeated" if repeated else "")
-        lines.append(f"| `{prefix}{name}` | {kind} | {default} | {text} |")
+        lines.append(f"- `{prefix}{name}` ({kind}{f'; {default}' if default else ''})"
+                     + (f": {text}" if text else ""))
     for enum in used:
         lines += enum_lines(enum)
     for path, message in nested:

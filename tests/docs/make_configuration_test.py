@@ -44,12 +44,12 @@ class MakeConfigurationTest(unittest.TestCase):
 
     def test_comments_before_beside_and_going_on(self):
         page = make_configuration.page(SAMPLE.partition("  enum Kind { //")[0] + "}\n")
-        self.assertIn("| `before` | number | 0.5 | Stands before. |", page)
-        self.assertIn("| `beside` | whole number | a \\| b | Stands beside, and goes on. |", page)
-        self.assertIn("| `next` | true, false |  | Describes the next one. |", page)
-        self.assertIn("| `kind` | `Kind` | PLAIN |  |", page)
-        self.assertIn("| `PLAIN` | See [codecs.md](codecs.md). |", page)
-        self.assertIn("| `part` | message |  | [below](#part) |", page)
+        self.assertIn("- `before` (number; 0.5): Stands before.\n", page)
+        self.assertIn("- `beside` (integer; a | b): Stands beside, and goes on.\n", page)
+        self.assertIn("- `next` (flag): Describes the next one.\n", page)
+        self.assertIn("- `kind` (`Kind`; PLAIN)\n", page)
+        self.assertIn("- `PLAIN`: See [codecs.md](codecs.md).\n", page)
+        self.assertIn("- `part`: [below](#part)\n", page)
         self.assertIn("\n## part\n\nA part.\n", page)
         self.assertNotIn("UNSPECIFIED", page)
         self.assertNotIn("About the file", page)
