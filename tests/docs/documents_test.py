@@ -13,6 +13,7 @@ CODE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 STARTED = re.compile(r"^(?:sudo )?(?:[A-Z_]+=\S+ )*(?:\./)?((?:deploy|tests)/[\w./-]+)", re.MULTILINE)
 ADJACENT = re.compile(r'(?<!\\)"\s*"')
+EXPLAINED = re.compile(r"^- (`[^`]+`(?:, `[^`]+`)*): ", re.MULTILINE)
 LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 
 
@@ -62,11 +63,9 @@ def literals():
 
 
 def explained_messages(text):
-    """The cells of the first columns, without the section of other programs' messages."""
-    text = text[:text.index("\n## Messages of others")]
-    for line in text.splitlines():
-        if line.startswith("| `"):
-            yield from re.findall(r"`([^`]+)`", line.split(" | ")[0])
+    """What the lines begin with, without the section of other programs' messages."""
+    for line in EXPLAINED.findall(text[:text.index("\n## Messages of others")]):
+        yield from re.findall(r"`([^`]+)`", line)
 
 
 def missing_pieces(message, texts):

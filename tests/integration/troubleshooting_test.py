@@ -19,8 +19,9 @@ from security_test import make, tls, with_certificates
 
 CTL = BIN / "causewayctl"
 PAGE = (pathlib.Path(__file__).resolve().parents[2] / "docs" / "troubleshooting.md").read_text()
-ROWS = [message for line in PAGE[:PAGE.index("\n## Messages of others")].splitlines()
-        if line.startswith("| `") for message in re.findall(r"`([^`]+)`", line.split(" | ")[0])]
+ROWS = [message for line in re.findall(r"^- (`[^`]+`(?:, `[^`]+`)*): ", PAGE[:PAGE.index("\n## Messages of others")],
+                                       re.MULTILINE)
+        for message in re.findall(r"`([^`]+)`", line)]
 RUN = "train { steps: 100000 } sync { steps_between_syncs: 6 } membership { start_workers: 1 }"
 PACE = "--max_tokens_per_second=6400"
 NOBODY = 65534
