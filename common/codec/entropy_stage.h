@@ -1,5 +1,5 @@
 // The lossless stage after the codecs: zstd at its fastest level with entropy coding. Codes are not
-// equally frequent, which saves 5 to 26 % of them (docs/reports/results.md has what it brings and
+// equally frequent, which saves 5 to 26 % of them (docs/results.md has what it brings and
 // costs).
 //
 // One piece of bytes makes one frame, which is unpacked without any other.

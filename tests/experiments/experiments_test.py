@@ -285,18 +285,6 @@ class StudyTest(unittest.TestCase):
         self.assertEqual(summary["runs_finished"], len(results))
         self.assertAlmostEqual(summary["minutes"], len(results), delta=0.1)
 
-    def test_tables_go_to_their_places_in_a_page(self):
-        reports = study_report.summarize(
-            [_study_result("muon", name, 1, 2.0) for name in ("H10", "streaming", "H100")], ["period"])
-        page = "before\n<!-- study.py period -->\nold\n<!-- end -->\nafter\n"
-        new = study_report.put_into_page(page, reports)
-        self.assertTrue(new.startswith("before\n<!-- study.py period -->\n| inside |"))
-        self.assertTrue(new.endswith("|\n<!-- end -->\nafter\n"))
-        self.assertNotIn("old", new)
-        self.assertEqual(study_report.put_into_page("nothing\n", reports), "nothing\n")
-        with self.assertRaisesRegex(ValueError, "no end of the table of period"):
-            study_report.put_into_page("<!-- study.py period -->\n", reports)
-
     def test_long_runs_are_asked_for_by_name_alone(self):
         with contextlib.redirect_stdout(io.StringIO()) as names:
             study.main(["all", "--list", "--inner=muon"])
@@ -419,9 +407,6 @@ class ParityReportTest(unittest.TestCase):
         text = parity_report.table(reports)
         self.assertIn("| **+0.0100 ± 0.0025** | +0.0090, +0.0100, +0.0110 | 0.0177 / 0.0177 |", text)
         self.assertIn("| 36.5 | Muon | mean, M 4 | 4 | 1 | 3.0600 | **+0.0500** |", text)
-        page = parity_report.put_into_page("<!-- parity_report.py gap -->\n<!-- end -->\nb\n", "gap", text)
-        self.assertTrue(page.startswith("<!-- parity_report.py gap -->\n| tokens per parameter |"))
-        self.assertTrue(page.endswith("|\n<!-- end -->\nb\n"))
 
     def test_the_figure_has_both_panels(self):
         results = [_long_result(scale, name, seed, 2.0 + 0.001 * seed + 0.01 * len(name))

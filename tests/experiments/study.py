@@ -7,7 +7,7 @@
 Trains with real processes, a coordinator and its workers, one run after the other; experiments share
 runs, and none is repeated that has finished with the same configuration. Experiments on headlines take
 all seeds, the others the first. --figures writes NAME.json and NAME.svg of every experiment, and
-summary.json; --docs writes the tables of docs/reports/experiments.md. Needs the release build of causeway-coordinator and causeway-worker.
+summary.json. Needs the release build of causeway-coordinator and causeway-worker.
 Exit status: 0; 1 if a run failed, which then has no figures; 2 for bad settings.
 """
 
@@ -62,8 +62,6 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="print the runs' names and stop")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument("--figures", type=Path, help="where JSON and plots go")
-    parser.add_argument("--docs", type=Path, help="a page whose tables of these experiments are "
-                        "replaced: docs/reports/experiments.md")
     parsed = parser.parse_args(arguments)
     if "all" in parsed.experiments:
         parsed.experiments = [name for name, experiment in variants.EXPERIMENTS.items()
@@ -111,9 +109,6 @@ def main(arguments: list[str]) -> int:
     summary = study_report.overview(results, parsed.scale, len(planned), failures)
     if parsed.figures:
         study_report.write(parsed.figures, reports, summary)
-    if parsed.docs:
-        page = parsed.docs.read_text(encoding="utf-8")
-        parsed.docs.write_text(study_report.put_into_page(page, reports), encoding="utf-8")
     if parsed.json:
         print(json.dumps({**summary, "experiments": reports}, indent=1))
     else:

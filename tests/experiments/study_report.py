@@ -198,20 +198,6 @@ def curves(report: dict) -> str | None:
     return plots.standalone(plots.compare_losses(lines)) if lines else None
 
 
-def put_into_page(page: str, reports: list[dict]) -> str:
-    """Replaces what stands between the page's marks of each experiment by its table. An experiment without
-    marks has no table there."""
-    for report in reports:
-        begin, end = f"<!-- study.py {report['experiment']} -->\n", "<!-- end -->"
-        before, mark, rest = page.partition(begin)
-        if not mark:
-            continue
-        if end not in rest:
-            raise ValueError(f"the page has no end of the table of {report['experiment']}: expected {end}")
-        page = before + mark + table(report) + "\n" + end + rest.partition(end)[2]
-    return page
-
-
 def write(folder: Path, reports: list[dict], summary: dict) -> None:
     """NAME.json and NAME.svg of every experiment, summary.json, and the curves of `parity`."""
     folder.mkdir(parents=True, exist_ok=True)

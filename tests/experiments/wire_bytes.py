@@ -62,7 +62,7 @@ def per_step(run, parameters):
 
 
 def table(rows):
-    """Markdown, as in docs/reports/experiments.md."""
+    """Markdown, as in docs/results.md."""
     base = rows[0]
     lines = ["| | bytes per worker and step, up / down | fewer than data parallel here, up / down | "
              "fewer than 16 bits per parameter and step, up / down |",

@@ -18,7 +18,7 @@ _STEPS = 5
 # Seconds of one shape, of those that both parts have for all.
 _BENCH_S = 120
 _TORCH_S = 150
-# Gates stand a little below what an H200 gave (docs/reports/gpu.md), to notice what gets slower.
+# Gates stand a little below what an H200 gave (docs/results.md#on-a-gpu), to notice what gets slower.
 ROOFLINE_GATE = 0.72
 TORCH_GATE = 1.02
 # At most this part of a step is Muon's beside AdamW's.

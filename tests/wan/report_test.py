@@ -75,12 +75,6 @@ class ReportTest(unittest.TestCase):
         self.assertIn("| a push, connections reset | 4 | 3.0 MiB | 0.75 MiB | 1.0 MiB | 2.0 s |", text)
         self.assertNotIn("undisturbed", text)
 
-    def test_table_takes_its_place_in_a_page(self):
-        page = "a\n<!-- tests/wan/run --cuts -->\nold\n<!-- end -->\nb\n<!-- end -->\n"
-        self.assertEqual(wan_run.put_into_page(page, "cuts", "new"), page.replace("old", "new"))
-        with self.assertRaises(processes.Failed):
-            wan_run.put_into_page(page, "peak", "new")
-
     def test_figures_are_svg_with_their_numbers(self):
         runs = [training("streaming", 0.995, 3.5), training("DiLoCo", 0.07, 100)]
         peak = {"runs": runs}

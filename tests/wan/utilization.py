@@ -195,7 +195,7 @@ def run_peak(options, progress):
 
 
 def utilization_table(report):
-    """As in docs/reports/results.md."""
+    """As in docs/results.md."""
     lines = ["| model | link | " + " | ".join(run["label"] for run in report["models"][0]["runs"])
              + " |", "| --- | ---: |" + " ---: |" * len(report["models"][0]["runs"])]
     for model in report["models"]:

@@ -78,8 +78,6 @@ def parse_arguments():
                                                                         "build/release/bin")))
     parser.add_argument("--out", type=Path, help="receives the JSON")
     parser.add_argument("--svg", type=Path, help="receives the figure of --training or --peak")
-    parser.add_argument("--docs", type=Path, help="a page whose table of these measurements is "
-                        "replaced: docs/reports/results.md")
     parser.add_argument("--redraw", type=Path,
                         help="measures nothing: takes the JSON that --out wrote")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
@@ -97,7 +95,7 @@ def cells(options):
 
 
 def table(results):
-    """As in docs/reports/results.md."""
+    """Markdown, of all cells."""
     lines = ["| Mbit/s | RTT | loss | workers | exchange, up / down | plain TCP, 1 connection | "
              "plain TCP, as many connections | CPU s per GB: coordinator, worker | "
              "cores busy otherwise |",
@@ -147,20 +145,6 @@ def keep(options, report):
         options.out.write_text(json.dumps(report, indent=1) + "\n")
 
 
-def put_into_page(page, subject, text):
-    """Replaces what stands between the page's two marks of that subject."""
-    begin, end = f"<!-- tests/wan/run --{subject} -->\n", "<!-- end -->"
-    before, mark, rest = page.partition(begin)
-    if not mark or end not in rest:
-        raise Failed(f"the page has no place for the table: expected {begin.strip()} and {end}")
-    return before + mark + text + "\n" + end + rest.partition(end)[2]
-
-
-def subject_of(options):
-    return next((name for name in ("cuts", "training", "peak") if getattr(options, name)),
-                "matrix")
-
-
 def run(options):
     """The report, a table of it, and what draws a figure of it or None."""
     former = json.loads(options.redraw.read_text()) if options.redraw else None
@@ -200,10 +184,6 @@ def main():
         keep(options, report)
         if options.svg and draw:
             options.svg.write_text(draw(report), encoding="utf-8")
-        if options.docs:
-            page = options.docs.read_text(encoding="utf-8")
-            options.docs.write_text(put_into_page(page, subject_of(options), text),
-                                    encoding="utf-8")
     except Failed as failure:
         print(f"tests/wan/run: {failure}", file=sys.stderr)
         return 1

@@ -64,7 +64,7 @@ struct DeviceFacts {
 DeviceFacts FindDevices(FileSystem& file_system, int threads, const std::string& root = "");
 CheckResult JudgeDevices(const DeviceFacts& devices);
 // Guesses the time of an inner step: products at the measured rate, and the rest as on the machines
-// of docs/reports/results.md.
+// of docs/results.md.
 absl::Duration GuessStepTime(const UnderstoodRun& run, const DeviceFacts& devices);
 
 // --- Data ---

@@ -46,7 +46,7 @@ absl::Status GiveWorkspace(AttentionProvider& provider, DeviceMemory& memory) {
 }
 
 // cuDNN's kernels where they can be had: our own take 13 to 17 % longer on an H200
-// (docs/reports/gpu.md). A worker that goes on keeps what its earlier steps had.
+// (docs/results.md#on-a-gpu). A worker that goes on keeps what its earlier steps had.
 Made ChooseFreely(const AttentionChoice& choice, const std::string& key,
                   const AttentionShape& shape) {
   const std::string stored = choice.plans->FindAttention(key);

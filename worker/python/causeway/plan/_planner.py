@@ -15,7 +15,7 @@ PERIODS = (30, 50, 100, 200, 500)
 FRAGMENTS = (12, 25, 50, 100, 200)  # And H.
 # Up to 10 costs training less than 0.2 % of the loss (arXiv 2501.18512, figure 6).
 MOST_OVERLAP = 10
-# Share of a line that arrives as payload, 0.85 to 0.9 at 100 ms (docs/reports/results.md).
+# Share of a line that arrives as payload, 0.85 to 0.9 at 100 ms (docs/results.md).
 PLAN_EFFICIENCY = 0.85
 
 # theta, momentum and published: in memory of a fragment that is merged and of one whose snapshot is
@@ -37,7 +37,7 @@ class Request:
     codecs: Sequence[Tuple[str, str]] = (("int4", "int4"), ("lm2", "int4"))
     coordinator_bit_per_s: float = 10e9
     merge_bytes_per_s: float = MERGE_BYTES_PER_S
-    disk_bytes_per_s: float = 1.7e9  # As measured (docs/reports/results.md, Durability).
+    disk_bytes_per_s: float = 1.7e9  # As measured (docs/results.md, Durability).
     snapshot_every_rounds: int = 10
     outages: Outages = dataclasses.field(default_factory=Outages)
     return_seconds: float = 4.5

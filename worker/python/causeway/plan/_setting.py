@@ -8,7 +8,7 @@ import random
 from typing import List
 
 UNLIMITED = math.inf
-# As measured on two cores and a local disk (docs/reports/results.md): bytes moved by a merge per
+# As measured on two cores and a local disk (docs/results.md): bytes moved by a merge per
 # second, seconds that a round's commit adds, bytes of an object beside its values, and seconds from
 # a coordinator's start until the workers' transfers go on.
 MERGE_BYTES_PER_S = 20e9
