@@ -118,7 +118,7 @@ def compare(measured):
 
 
 def table(rows):
-    """Markdown, as in docs/simulator.md."""
+    """Markdown, as in docs/links.md."""
     lines = ["| model | link | | measured | predicted | points |",
              "| --- | ---: | --- | ---: | ---: | ---: |"]
     for row in rows:

@@ -1,6 +1,6 @@
 """Links and schedules on paper: which settings suit given links, and what a run would do over them.
 
-`python3 -m causeway.plan --help`; docs/simulator.md describes it.
+`python3 -m causeway.plan --help`; docs/links.md describes it.
 """
 
 from causeway.plan._planner import CODEC_BITS, NoLink, Plan, Request, make_plan, needed_rate  # noqa: F401

@@ -35,7 +35,7 @@ def straggler_seconds(size: float, bit_per_s: float, connections: int, round_tri
 
 def rested_seconds(size: float, bit_per_s: float, connections: int, round_trip: float) -> float:
     """The same for connections that rested before: BBR sends 2.89 times as fast as they have ever
-    delivered (docs/simulator.md, Against measurements)."""
+    delivered (docs/links.md, Against measurements)."""
     if connections < 1 or math.isinf(bit_per_s):
         return 0.0
     segments = size / min(math.ceil(size / _CHUNK_BYTES), connections) / 1448

@@ -7,7 +7,7 @@ where an answer is missing that is due at the latest.
 
 Left out: TCP's slow start, losses, the state fetched at the start, quorum and grace, deaths of
 workers. Time is simulated and randomness follows from the seed: equal settings give equal results.
-Checked against measurements in docs/simulator.md.
+Checked against measurements in docs/links.md.
 """
 
 from __future__ import annotations
