@@ -1,7 +1,26 @@
-// A GPU on the CPU, for tests: runs the kernels of CUDA sources that were compiled as C++ against
-// tests/emulation/include. Every thread of a block is a fiber, so barriers, shuffles and shared
-// memory work as written; blocks run one after another. Streams keep their work until something
-// waits for it, so a missing wait shows as a wrong result and not as luck.
+// A GPU on the CPU, for tests. Sources under worker/backend/cuda are compiled twice: by nvcc, and
+// by the C++ compiler against tests/emulation/include. So kernels, streams, graphs and everything
+// around them are tested on every machine; tests/gpu runs the same tests on a real GPU.
+//
+// What is like a GPU:
+// - Every thread of a block is a fiber: barriers, shuffles, votes, shared memory, ldmatrix and
+//   mma.sync do what they do there. A barrier or shuffle that some lanes miss ends the test with
+//   the place.
+// - cp.async delivers when it is waited for; until then its destination is garbage. Fresh memory
+//   is NaN.
+// - A stream's work runs when something waits for it, in an order that SetOrder chooses
+//   where nothing orders it. What misses an event or a barrier shows as a wrong result.
+// - Several devices, each with its memory; out of memory, a missing driver, missing machine code
+//   and a lost device can be staged. A machine that computes nothing needs no memory for its
+//   devices: what a model takes on machines larger than this one.
+//
+// What is not:
+// - Time: nothing here says how fast a kernel is.
+// - Arithmetic is the CPU's: no fused multiply-add unless written as one, exp and the like to the
+//   last bit of the C library's. Only a GPU can show that kernels have a CPU's bits there.
+// - Blocks run one after another, so a kernel whose blocks race with each other is not found out.
+// - Registers, bank conflicts, alignment of vector loads, the memory model's finer points.
+// - cuBLASLt and NCCL: what stands behind their interfaces in tests is plain C++.
 //
 // Thread-safety: any thread may use the runtime; what is declared here is set before it is used.
 #ifndef CAUSEWAY_TESTS_EMULATION_EMULATOR_H_

@@ -1,6 +1,6 @@
 // The part of CUDA's C++ language and runtime that Causeway's sources use, on the CPU: found
 // instead of NVIDIA's header by what is built for tests/emulation, so that kernels and the code
-// around them are tested on machines without a GPU. tests/emulation/README.md says what is like a
+// around them are tested on machines without a GPU. tests/emulation/emulator.h says what is like a
 // GPU and what is not. Names and meanings are CUDA's.
 #ifndef CAUSEWAY_TESTS_EMULATION_INCLUDE_CUDA_RUNTIME_H_
 #define CAUSEWAY_TESTS_EMULATION_INCLUDE_CUDA_RUNTIME_H_

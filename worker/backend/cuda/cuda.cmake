@@ -1,5 +1,5 @@
 # CUDA: whether it is there, and libraries whose kernels are built twice, for GPUs and for the
-# tests' emulation of one (tests/emulation/README.md).
+# tests' emulation of one (tests/emulation/emulator.h).
 
 set(CAUSEWAY_HAVE_CUDA OFF)
 if(NOT CAUSEWAY_CUDA STREQUAL "OFF" AND NOT CAUSEWAY_SANITIZE AND NOT CAUSEWAY_FUZZ)

@@ -1,5 +1,5 @@
 // How kernels are started, and what they share: the two things that are written differently for a
-// GPU and for the tests' emulation of one (tests/emulation/README.md).
+// GPU and for the tests' emulation of one (tests/emulation/emulator.h).
 #ifndef CAUSEWAY_WORKER_BACKEND_CUDA_KERNELS_LAUNCH_CUH_
 #define CAUSEWAY_WORKER_BACKEND_CUDA_KERNELS_LAUNCH_CUH_
 
