@@ -471,7 +471,7 @@ absl::StatusOr<Architecture> ChooseArchitecture(const v1::ModelConfig& model) {
       ", learned_positions ", model.learned_positions(), ", qk_norm ", model.qk_norm(),
       ", qkv_bias ", model.qkv_bias(), ", output_bias ", model.output_bias(), ", mlp_bias ",
       model.mlp_bias(), ", heads * head_dim ", int64_t{model.heads()} * model.head_dim(),
-      " for width ", model.width(), "; docs/huggingface.md lists those that have one"));
+      " for width ", model.width(), "; docs/data.md lists those that have one"));
 }
 
 json MakeHuggingFaceConfig(const v1::ModelConfig& model, Architecture architecture,
