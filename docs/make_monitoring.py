@@ -116,7 +116,7 @@ def metrics(side):
 
 def linked(text):
     text = re.sub(r"\bdocs/([a-z_]+\.md)(#[\w-]+)?", r"[\1](\1\2)", text)
-    return re.sub(r"\bSECURITY\.md(#[\w-]+)", r"[SECURITY.md](../SECURITY.md\1)", text)
+    return text.replace("(SECURITY.md#", "(../SECURITY.md#")
 
 
 def event_lines(side):

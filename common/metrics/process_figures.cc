@@ -21,20 +21,20 @@ double Seconds(const timeval& time) {
 void AddProcessFigures(MetricPage& page) {
   rusage usage{};
   if (getrusage(RUSAGE_SELF, &usage) == 0) {
-    page.Counter("process_cpu_seconds_total", "Time of processors that this process has used.",
+    page.Counter("process_cpu_seconds_total", "Of this process.",
                  Seconds(usage.ru_utime) + Seconds(usage.ru_stime));
   }
   std::ifstream statm("/proc/self/statm");
   int64_t pages = 0;
   int64_t resident_pages = 0;
   if (statm >> pages >> resident_pages) {
-    page.Gauge("process_resident_memory_bytes", "Memory of this process that is in RAM.",
+    page.Gauge("process_resident_memory_bytes", "Of this process.",
                static_cast<double>(resident_pages) * static_cast<double>(sysconf(_SC_PAGESIZE)));
   }
   std::error_code error;
   const std::filesystem::directory_iterator files("/proc/self/fd", error);
   if (!error) {
-    page.Gauge("process_open_fds", "Files and connections that this process has open.",
+    page.Gauge("process_open_fds", "Files and connections.",
                static_cast<double>(std::distance(begin(files), end(files))));
   }
 }
@@ -49,8 +49,7 @@ void AddCertificateFigures(
                "1 if the certificate that this flag names can be read.", end.ok() ? 1 : 0,
                {{"flag", flag}});
     if (!end.ok()) continue;
-    page.Gauge("causeway_certificate_end_timestamp_seconds",
-               "When the certificate ends, in seconds since 1970.",
+    page.Gauge("causeway_certificate_end_timestamp_seconds", "Its end, in seconds since 1970.",
                absl::ToDoubleSeconds(*end - absl::UnixEpoch()), {{"flag", flag}});
   }
 }

@@ -11,15 +11,15 @@ constexpr EventName kCoordinatorEvents[] = {
     {"coordinator_started", kInfo},
     // It ends; `code` is OK, or why it failed.
     {"coordinator_stopped", kInfo},
-    // A coordinator took over the run in its folder.
+    // It took over the run in its folder.
     {"recovered", kInfo},
     // The first site brought the model (`--initial=first-site`).
     {"model_brought", kInfo},
-    // It got a lease; `resumes`: it goes on from its checkpoint.
+    // It got a lease; `resumes`: from its checkpoint.
     {"worker_joined", kInfo},
     // It takes part from that step on.
     {"worker_ready", kInfo},
-    // A newer incarnation attached: the former session is closed.
+    // A newer incarnation attached.
     {"worker_fenced", kWarn},
     // Its stream is over; the lease goes on.
     {"worker_disconnected", kWarn},
@@ -27,26 +27,25 @@ constexpr EventName kCoordinatorEvents[] = {
     {"worker_lost", kWarn},
     // It said good-bye: finished, drained or failed.
     {"worker_left", kInfo},
-    // Another run, configuration, release or data, an id in use, or an old copy of the run here.
+    // Another run, configuration, release or data, an id in use, or an old copy of the run.
     {"join_refused", kWarn},
     // No valid identity, or a role that may not.
     {"access_refused", kWarn},
     // `start_workers` were ready.
     {"training_started", kInfo},
-    // A round closed without somebody (`rounds.jsonl` has every round).
+    // Without somebody.
     {"round_closed", kWarn},
     // A delta came after its round had closed.
     {"contribution_late", kWarn},
-    // A delta claims text of parts that its worker never had, or (`ahead`) more than it can have
+    // It claims text of parts that its worker never had, or (`ahead`) more than it can have
     // trained: the delta counts, the claim does not.
     {"draws_ignored", kWarn},
-    // A delta claims more tokens than it can have (SECURITY.md#what-a-member-is-believed).
+    // It claims more tokens than it [can have](SECURITY.md#what-a-member-is-believed).
     {"tokens_cut", kWarn},
-    // A delta is kept, not merged. `why`: outlier (against the fragment's median), cap
-    // (`membership.norm_cap`), overflow (values would not be finite), rejected (by an operator). 0:
-    // not judged by that.
+    // Kept, not merged. `why`: outlier (against the fragment's median), cap
+    // (`membership.norm_cap`), overflow, rejected (by an operator).
     {"contribution_quarantined", kWarn},
-    // A worker's copy differs from the coordinator's: it is ended.
+    // A worker's copy differs: it is ended.
     {"hash_mismatch", kError},
     // How many steps of the schedule an inner step counts for.
     {"pace_set", kInfo},
@@ -61,7 +60,7 @@ constexpr EventName kCoordinatorEvents[] = {
     {"worker_rejected", kWarn},
     // Where training ends, by an operator or the token budget.
     {"stopping", kInfo},
-    // At a start: it could not be read, and the run goes on from the one before.
+    // At a start: the run goes on from the one before.
     {"snapshot_damaged", kError},
     // A fragment's state is on the disk.
     {"snapshot_saved", kInfo},
@@ -75,19 +74,18 @@ constexpr EventName kCoordinatorEvents[] = {
     {"standby_attached", kInfo},
     // It does not follow any more.
     {"standby_detached", kWarn},
-    // With `--durability=replicated` or `--etcd`: everybody waits until a standby has that commit;
-    // the furthest has `held`.
+    // Everybody waits until a standby has that commit; the furthest has `held`.
     {"standby_missing", kWarn},
     // Standbys have what is told again.
     {"standby_back", kInfo},
     // With `--etcd`: its copy has all that was told, and may lead.
     {"standby_in_sync", kInfo},
-    // With `--etcd`: the coordinator goes on without it; it may not lead.
+    // With `--etcd`: the coordinator goes on without it.
     {"standby_out_of_sync", kWarn},
     // Its certificate ends within a week, or cannot be read; once a day.
     {"certificate_expiring", kWarn},
-    // A list of `--tls_crl_dir` is near its end, cannot be read, or was replaced in place, which
-    // OpenSSL does not see; once a day.
+    // A list of `--tls_crl_dir` is near its end, cannot be read, or was replaced in place; once a
+    // day.
     {"revocation_list_ending", kWarn},
     // New connections with certificates of its authority are refused; once an hour.
     {"revocation_list_ended", kError},
@@ -110,11 +108,11 @@ constexpr EventName kWorkerEvents[] = {
     {"session_failed", kError},
     // It goes on from its checkpoint.
     {"checkpoint_restored", kInfo},
-    // Too old: it takes the published weights and keeps its moments.
+    // Too old: it takes the published weights.
     {"checkpoint_stale", kWarn},
     // It has the published state and begins there.
     {"state_fetched", kInfo},
-    // It was away too long: it took the published state, and goes on at `to_step`.
+    // It was away too long: it took the published state.
     {"started_anew", kWarn},
     // From that step on.
     {"data_part_changed", kInfo},
@@ -130,7 +128,7 @@ constexpr EventName kWorkerEvents[] = {
     {"evaluated", kInfo},
     // It is on the disk.
     {"checkpoint_written", kInfo},
-    // It could not be written: the one before stands, and training goes on until the next try.
+    // The one before stands, and training goes on until the next try.
     {"checkpoint_failed", kWarn},
     // It finishes its transfers before it leaves.
     {"draining", kInfo},

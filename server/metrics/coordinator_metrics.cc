@@ -45,8 +45,7 @@ double CoordinatorMetrics::StoreBytes() {
 }
 
 void CoordinatorMetrics::AddStore(MetricPage& page) {
-  page.Gauge("causeway_store_bytes",
-             "Size of all files in the run's folder, as of the last half minute.", StoreBytes());
+  page.Gauge("causeway_store_bytes", "All files in the run's folder.", StoreBytes());
   const absl::StatusOr<uint64_t> free = options_.file_system->FreeBytes(options_.run_dir);
   if (!free.ok()) return;
   page.Gauge("causeway_store_free_bytes", "Free on the disk of the run's folder.",
@@ -85,18 +84,16 @@ void CoordinatorMetrics::AddLoad(MetricPage& page, const ServerLoad& load) const
   page.Gauge(queue, queue_help, static_cast<double>(load.copies_queued), {{"queue", "copy"}});
   page.Gauge("causeway_pushes", "Deltas that are being received.",
              static_cast<double>(load.pushes));
-  page.Gauge("causeway_lanes", "Streams over which objects come and go.",
-             static_cast<double>(load.lanes));
+  page.Gauge("causeway_lanes", "Streams of deltas and answers.", static_cast<double>(load.lanes));
   page.Counter("causeway_pushes_evicted_total",
-               "Deltas that nobody was sending, dropped for want of memory.",
+               "Deltas nobody was sending, dropped for want of memory.",
                static_cast<double>(load.pushes_evicted));
 }
 
 std::string CoordinatorMetrics::Text(const v1::RunStatus& status, bool healthy,
                                      const ServerLoad& load) {
   MetricPage page;
-  page.Gauge("causeway_build_info", "1; the label says which release this is.", 1,
-             {{"version", kSoftwareVersion}});
+  page.Gauge("causeway_build_info", "1; the release.", 1, {{"version", kSoftwareVersion}});
   run_.AddTo(page, status, healthy);
   std::vector<int> open;
   for (const v1::FragmentStatus& fragment : status.fragments()) {

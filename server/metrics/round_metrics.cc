@@ -67,8 +67,8 @@ void RoundMetrics::OnApplied(const std::string& /*worker_id*/, int fragment, int
 void RoundMetrics::AddTo(MetricPage& page, const std::vector<int>& open_fragments) {
   constexpr const char* kNames[kPhases] = {"transfer", "collect", "merge", "apply"};
   for (size_t phase = 0; phase < kPhases; ++phase) {
-    page.Histogram("causeway_round_phase_seconds", "How long the phases of rounds took.",
-                   phases_[phase].Collect().histogram, {{"phase", kNames[phase]}});
+    page.Histogram("causeway_round_phase_seconds", "Of rounds.", phases_[phase].Collect().histogram,
+                   {{"phase", kNames[phase]}});
   }
   const absl::Duration now = clock_->Monotonic();
   absl::Duration oldest = absl::ZeroDuration();
@@ -84,13 +84,11 @@ void RoundMetrics::AddTo(MetricPage& page, const std::vector<int>& open_fragment
     }
     oldest = std::max(oldest, now - fragment.first);
   }
-  page.Gauge("causeway_rounds_open", "Fragments whose open round has contributions.",
+  page.Gauge("causeway_rounds_open", "With contributions.",
              static_cast<double>(open_fragments.size()));
-  page.Gauge("causeway_round_oldest_open_seconds",
-             "Since the first contribution to the round that has been open longest; 0: none is.",
+  page.Gauge("causeway_round_oldest_open_seconds", "Since its first contribution; 0: none is.",
              absl::ToDoubleSeconds(oldest));
-  page.Counter("causeway_rounds_incomplete_total",
-               "Rounds that closed without a worker that was expected.",
+  page.Counter("causeway_rounds_incomplete_total", "Closed without a worker that was expected.",
                static_cast<double>(incomplete_));
   const std::string contributions = "causeway_contributions_total";
   const std::string help = "Deltas: merged, late (their round had closed) or quarantined.";

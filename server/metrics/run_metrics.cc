@@ -20,23 +20,21 @@ bool IsLive(const v1::WorkerStatus& worker) {
 
 void AddRun(MetricPage& page, const v1::RunStatus& status, bool healthy) {
   const v1::RunConfig& config = status.config();
-  page.Gauge("causeway_run_info", "1; the labels say which run this is.", 1,
+  page.Gauge("causeway_run_info", "1; which run this is.", 1,
              {{"run", status.run_id()}, {"mode", std::string(RunMode(config.sync()))}});
-  page.Gauge("causeway_run_healthy", "1 while rounds can close, 0 once the run has failed.",
-             healthy ? 1 : 0);
+  page.Gauge("causeway_run_healthy", "0 once the run has failed.", healthy ? 1 : 0);
   page.Gauge("causeway_run_started", "1 once training has begun.", status.started() ? 1 : 0);
-  page.Gauge("causeway_run_paused", "1 while an operator has paused the run.",
-             status.paused() ? 1 : 0);
+  page.Gauge("causeway_run_paused", "1 while it is paused.", status.paused() ? 1 : 0);
   page.Gauge("causeway_run_finished", "1 once every worker has left at the end.",
              status.finished() ? 1 : 0);
-  page.Gauge("causeway_run_step", "The largest step that a worker has done.",
+  page.Gauge("causeway_run_step", "The largest of a worker.",
              static_cast<double>(status.run_step()));
-  page.Gauge("causeway_run_budget_steps", "Steps that the run may take (train.steps).",
+  page.Gauge("causeway_run_budget_steps", "train.steps",
              static_cast<double>(config.train().steps()));
-  page.Counter("causeway_run_tokens_total", "Tokens that all workers together have trained.",
+  page.Counter("causeway_run_tokens_total", "Of all workers together.",
                static_cast<double>(status.tokens()));
   if (config.train().tokens() > 0) {
-    page.Gauge("causeway_run_budget_tokens", "Tokens that the run may take (train.tokens).",
+    page.Gauge("causeway_run_budget_tokens", "train.tokens, if set.",
                static_cast<double>(config.train().tokens()));
   }
   double loss = 0;
@@ -54,12 +52,12 @@ void AddRun(MetricPage& page, const v1::RunStatus& status, bool healthy) {
     ++active;
   }
   if (active > 0) {
-    page.Gauge("causeway_run_train_loss",
-               "Mean of the active workers' last training losses, nats per token.", loss / active);
+    page.Gauge("causeway_run_train_loss", "Mean of the active workers' last, nats per token.",
+               loss / active);
   }
-  page.Gauge("causeway_run_tokens_per_second", "Of all active workers together.", rate);
+  page.Gauge("causeway_run_tokens_per_second", "Of all active workers.", rate);
   const std::string workers = "causeway_workers";
-  const std::string help = "Workers by state: joining, active, lost, left.";
+  const std::string help = "joining, active, lost, left.";
   constexpr std::pair<v1::WorkerStatus::State, const char*> kStates[] = {
       {v1::WorkerStatus::JOINING, "joining"},
       {v1::WorkerStatus::ACTIVE, "active"},
@@ -72,37 +70,32 @@ void AddRun(MetricPage& page, const v1::RunStatus& status, bool healthy) {
   for (const v1::FragmentStatus& fragment : status.fragments()) {
     published += static_cast<double>(fragment.published_version());
   }
-  page.Gauge("causeway_fragments", "Fragments that the parameters are cut into.",
-             status.fragments_size());
-  page.Counter("causeway_rounds_published_total", "Rounds merged and published, of all fragments.",
-               published);
+  page.Gauge("causeway_fragments", "Of the parameters.", status.fragments_size());
+  page.Counter("causeway_rounds_published_total", "Of all fragments.", published);
 }
 
 void AddProgress(MetricPage& page, const v1::WorkerStatus& worker) {
   const MetricLabels labels = {{"worker", worker.worker_id()}};
-  page.Gauge("causeway_worker_info", "1; the labels say what the worker runs on.", 1,
+  page.Gauge("causeway_worker_info", "1; what the worker runs on.", 1,
              {{"worker", worker.worker_id()},
               {"device", LabelText(worker.device())},
               {"version", LabelText(worker.software_version())}});
-  page.Gauge("causeway_worker_step", "Steps of the schedule that the worker has done.",
+  page.Gauge("causeway_worker_step", "Steps of the schedule done.",
              static_cast<double>(worker.step()), labels);
-  page.Counter("causeway_worker_tokens_total", "Tokens that the worker has trained in this run.",
+  page.Counter("causeway_worker_tokens_total", "Trained in this run.",
                static_cast<double>(worker.tokens()), labels);
-  page.Gauge("causeway_worker_tokens_per_second", "Over the last seconds of training.",
+  page.Gauge("causeway_worker_tokens_per_second", "Over the last seconds.",
              worker.tokens_per_second(), labels);
   page.Gauge("causeway_worker_train_loss", "Mean of the last step, nats per token.",
              worker.train_loss(), labels);
-  page.Gauge("causeway_worker_compute_utilization_ratio",
-             "Time in training steps by that and the time waited for synchronization.",
+  page.Gauge("causeway_worker_compute_utilization_ratio", "Compute / (compute + blocked).",
              worker.compute_utilization(), labels);
   page.Gauge("causeway_worker_pace_ratio", "Steps of the schedule that an inner step counts for.",
              worker.pace(), labels);
-  page.Gauge("causeway_worker_late_answers",
-             "Answers that the worker lacks although overlap_steps have passed since their sends.",
+  page.Gauge("causeway_worker_late_answers", "Answers missing overlap_steps after their sends.",
              worker.late_answers(), labels);
   if (worker.has_steps_before_wait()) {
-    page.Gauge("causeway_worker_steps_before_wait",
-               "Steps that it can do before it waits, should no answer come; 0: it waits.",
+    page.Gauge("causeway_worker_steps_before_wait", "Steps before it waits, should no answer come.",
                static_cast<double>(worker.steps_before_wait()), labels);
   }
 }
@@ -115,7 +108,7 @@ void AddLink(MetricPage& page, const v1::WorkerStatus& worker) {
     return more;
   };
   const std::string bytes = "causeway_worker_payload_bytes_total";
-  const std::string bytes_help = "Payload of fragments that crossed the worker's link.";
+  const std::string bytes_help = "Payload that crossed the link.";
   page.Counter(bytes, bytes_help, static_cast<double>(worker.bytes_up()), with("direction", "up"));
   page.Counter(bytes, bytes_help, static_cast<double>(worker.bytes_down()),
                with("direction", "down"));
@@ -125,18 +118,15 @@ void AddLink(MetricPage& page, const v1::WorkerStatus& worker) {
   page.Gauge(goodput, goodput_help, link.goodput_up_bytes_per_second(), with("direction", "up"));
   page.Gauge(goodput, goodput_help, link.goodput_down_bytes_per_second(),
              with("direction", "down"));
-  page.Gauge("causeway_worker_rtt_seconds",
-             "The smallest round trip that the worker's TCP has measured lately; 0: not known.",
+  page.Gauge("causeway_worker_rtt_seconds", "The smallest that TCP measured lately; 0: not known.",
              link.rtt_seconds(), labels);
-  page.Gauge("causeway_worker_connections", "Connections that the worker's transfers use.",
-             link.connections(), labels);
+  page.Gauge("causeway_worker_connections", "That transfers use.", link.connections(), labels);
   page.Counter("causeway_worker_resent_chunks_total", "Chunks sent or received more than once.",
                static_cast<double>(link.resent_chunks()), labels);
   page.Counter("causeway_worker_resumes_total", "Transfers that went on after a cut.",
                static_cast<double>(link.resumes()), labels);
   const std::string segments = "causeway_worker_retransmitted_segments_total";
-  const std::string segments_help =
-      "Segments that TCP sent again: up at the worker, down at the coordinator.";
+  const std::string segments_help = "By TCP: up at the worker, down at the coordinator.";
   page.Counter(segments, segments_help, static_cast<double>(link.retransmitted_segments()),
                with("direction", "up"));
   page.Counter(segments, segments_help,
@@ -174,11 +164,10 @@ void RunMetrics::AddWorkers(MetricPage& page, const v1::RunStatus& status) {
     const auto seen = heartbeats_.find(worker.worker_id());
     if (seen == heartbeats_.end()) continue;
     const MetricLabels labels = {{"worker", worker.worker_id()}};
-    page.Counter("causeway_worker_compute_seconds_total",
-                 "Time in training steps since the worker was ready.",
+    page.Counter("causeway_worker_compute_seconds_total", "In training steps, since it was ready.",
                  seen->second.heartbeat.compute_seconds(), labels);
     page.Counter("causeway_worker_blocked_seconds_total",
-                 "Time that training waited for synchronization since the worker was ready.",
+                 "Waiting for synchronization, since it was ready.",
                  seen->second.heartbeat.blocked_seconds(), labels);
     page.Gauge("causeway_worker_heartbeat_age_seconds", "Since the worker's last heartbeat.",
                absl::ToDoubleSeconds(now - seen->second.at), labels);
@@ -204,8 +193,8 @@ void RunMetrics::AddTo(MetricPage& page, const v1::RunStatus& status, bool healt
     if (newest == nullptr || evaluation.step() > newest->step()) newest = &evaluation;
   }
   if (newest != nullptr) {
-    page.Gauge("causeway_run_eval_loss",
-               "Of the published parameters on held-out text, nats per token.", newest->loss());
+    page.Gauge("causeway_run_eval_loss", "Of the published parameters, held out, nats per token.",
+               newest->loss());
   }
   AddWorkers(page, status);
 }

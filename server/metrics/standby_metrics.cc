@@ -10,8 +10,7 @@ std::string StandbyMetricsText(const StandbyNotes& notes, FileSystem& file_syste
                                const std::string& run_dir, const CertificateFiles& certificates) {
   const StandbyNotes::View view = notes.Get();
   MetricPage page;
-  page.Gauge("causeway_build_info", "1; the label says which release this is.", 1,
-             {{"version", kSoftwareVersion}});
+  page.Gauge("causeway_build_info", "1; the release.", 1, {{"version", kSoftwareVersion}});
   page.Gauge("causeway_copy_following", "1 while a coordinator sends what it commits.",
              view.following ? 1 : 0);
   page.Gauge("causeway_copy_commits", "Commits that this copy has.",

@@ -84,7 +84,7 @@ class DashboardTest(unittest.TestCase):
             self.check(body[body.index("expr:"):body.index("labels:")])
             self.assertIn("summary:", body)
             self.assertIn("action:", body)
-            self.assertIn(f"- `{alert}`: ", documented)
+            self.assertIn(f"`{alert}`", documented)
         # Those that people are woken by have unit tests.
         for alert in ("WorkerLost", "RoundLate", "UtilizationLow", "CertificateExpiring", "DiskLow",
                       "RunFailed", "CoordinatorDown", "HashMismatch"):

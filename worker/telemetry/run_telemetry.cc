@@ -176,8 +176,7 @@ absl::Status RunTelemetry::Evaluated(int64_t step, double loss) {
 
 std::string RunTelemetry::MetricsText() const {
   MetricPage page;
-  page.Gauge("causeway_build_info", "1; the label says which release this is.", 1,
-             {{"version", kSoftwareVersion}});
+  page.Gauge("causeway_build_info", "1; the release.", 1, {{"version", kSoftwareVersion}});
   {
     absl::MutexLock lock(&mutex_);
     AddWorkerFigures(page, figures_);
@@ -190,7 +189,7 @@ std::string RunTelemetry::MetricsText() const {
   absl::StatusOr<uint64_t> free = absl::NotFoundError("no folder");
   if (!options_.output.empty()) free = options_.file_system->FreeBytes(options_.output);
   if (free.ok()) {
-    page.Gauge("causeway_store_free_bytes", "Free on the disk of --out.",
+    page.Gauge("causeway_store_free_bytes", "On the disk of --out, or of the run's folder.",
                static_cast<double>(*free));
   }
   AddCertificateFigures(page, {{"tls_cert", options_.cert_file}}, EndOfCertificate);
