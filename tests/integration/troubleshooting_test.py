@@ -1,5 +1,6 @@
 """docs/troubleshooting.md against the programs: every message of the page is provoked here and compared
-with the page, letter by letter, or stands in ELSEWHERE with the reason why not."""
+with the page, letter by letter, or stands in ELSEWHERE with the reason why not. So are messages that say
+what to do, and do not stand there (TELLING)."""
 
 import ast
 import contextlib
@@ -37,22 +38,19 @@ ELSEWHERE = {
         "no GPU can be used: ...", "this program was built without CUDA",
         "there is no GPU ...: this machine has ...",
         "training on a GPU needs NVIDIA's cuBLASLt, which was not found",
-        "the GPU's memory does not suffice: ... needs ...",
         "... which ... cannot share evenly",
-        "the GPU cannot be used any more by this process", "--attention=cudnn: ...",
-        "attention was computed by ... before, and now by ..."],
+        "the GPU cannot be used any more by this process", "--attention=cudnn: ..."],
     "a long or thin link (tests/wan)": [
         "... runs at ... of the at most ... Mbit/s that ... connection"],
     "broken memory, full memory, or a process that stands still for long (tests/unit)": [
         "the published copy hashes to ..., the coordinator's to ...",
         "no room for another ... bytes: ... are taken by objects that are being received; try again later",
         "the worker does not read its session", "the coordinator did not welcome this worker",
-        "nothing moved for too long", "nothing came for ...",
-        "... could not be copied in ... tries while process ... uses it"],
+        "nothing moved for too long", "nothing came for ..."],
     "several processes (tests/integration/site_processes_test.py)": [
         "process 0 of this site waited ... for others", "... of this site did not reach process 0 at ...",
         "process 0 at ... has another site secret than this one",
-        "process 0 of this site cannot listen on port ...", "...turned process ... away: ...",
+        "...turned process ... away: ...",
         "... it runs another build of this program ...", "... it computes on ..., process 0 on ...",
         "... it has ..., process 0 ...: give all of them the same flags",
         "the connection to ... is lost (...): has it ended?", "rank ...: ..."],
@@ -63,11 +61,9 @@ ELSEWHERE = {
         "the run waits for the first site to bring its model"],
     "a proxy (tests/integration/proxies_test.py, tests/unit/common/rpc)": [
         "a proxy on the way ...", "whatever answers there is no coordinator", "no coordinator's own answer: ..."],
-    "another client than causewayctl": ["give either at_step or at_tokens, not both"],
     "a member that lies, a broken disk or a copy of a run (tests/security, tests/unit/server)": [
         "the certificate of ... ended at ...",
         "ended a connection from ...: ...",
-        "... is refused by the coordinator's operator (--refused_identities)",
         "the coordinator cannot read its list of refused identities",
         "..., the fragment takes ... at most (membership.norm_cap)",
         "... tokens: it counts for ..., more it cannot have trained",
@@ -75,10 +71,24 @@ ELSEWHERE = {
         "...: it serves an old copy of the run directory, or another coordinator has taken over",
         "... was taken against ..., published here is ...",
         "...; recovered from what was saved before it"],
-    "a mount (tests/unit/common/files)": [
-        "... has ... bytes free; ... are needed and ... more for rounds, snapshots and the database: make room",
-        "... is a mount point: give a folder inside it"],
 }
+
+# Messages that say what to do, which a page need not repeat.
+TELLING = [
+    'expected HOST:PORT, for example 127.0.0.1:7070; got "..."', "give the run's configuration: --config=FILE",
+    "... must be ...; it is ...", "cannot create the folder ...: ...; set TMPDIR to one that can be written",
+    "... can be read or written by everybody on this machine: chmod 600 ...",
+    "... is valid from ... on, and this machine's clock says ...: set the clock",
+    "... does not speak TLS: start the coordinator with --tls_cert and --tls_key",
+    "--token_file without TLS: tokens are never sent in the clear", "another link is being measured: try again in ...",
+    "more than ... requests and messages per second: try again later, or raise --max_requests_per_second",
+    "... has format version ...; this program reads version ...", "no worker ... is a member; there are: ...",
+    "the run has done ... steps, it cannot stop at ...", "stop takes --at_step=N or --at_tokens=N",
+    "--out=... exists: choose another file, or give --replace to write over it",
+    'completion is for bash or zsh, not "..."', "... is not set, but RANK or WORLD_SIZE is",
+    "the run has its ... workers (membership.max_workers)", "no interface of this machine has the address of ...",
+    "... has no saved state of fragment ... yet", "... takes no --..., which is for ...", "... holds no run: there is no ...",
+    "... is there: somebody writes ... just now, or was killed at it", "... belongs to another process (pid ..."]
 
 
 def pattern(row):
@@ -91,7 +101,7 @@ class TroubleshootingTest(unittest.TestCase):
     def says(self, output, *rows):
         """That the output has the message of one of these rows."""
         for row in rows:
-            self.assertIn(row, ROWS, "not on the page")
+            self.assertIn(row, [*ROWS, *TELLING], "not on the page")
         self.assertTrue([row for row in rows if re.search(pattern(row), output)],
                         f"none of {rows} in:\n{output}")
 
@@ -100,6 +110,7 @@ class TroubleshootingTest(unittest.TestCase):
                 if isinstance(node, ast.Constant)}
         self.assertEqual([], [row for row in ROWS if row not in here])
         self.assertEqual([], [row for rows in ELSEWHERE.values() for row in rows if row not in ROWS])
+        self.assertEqual([], [row for row in TELLING if row in ROWS])
 
     def refused(self, *command, row, status=2, **options):
         found, _, error = run_tool(*command, **options)
