@@ -224,7 +224,7 @@ RunMember::Hooks ArenaSite::MakeHooks(const SiteJoin& join) {
     }
     return absl::OkStatus();
   };
-  // The caller reads part and draw from its orders, and saves then (site_library.md).
+  // The caller reads part and draw from its orders, and saves then (docs/pytorch.md).
   hooks.use_data_part = [](int) { return absl::OkStatus(); };
   hooks.checkpoint = [] { return absl::OkStatus(); };
   hooks.started_anew = [this] {
