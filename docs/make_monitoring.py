@@ -28,6 +28,7 @@ ENTRY = re.compile(r'((?: *// .*\n)+) *\{"(\w+)", k(\w+)\},')
 RECORD = re.compile(r'\bRecord\(\s*"([a-z_]+)",')
 FIELD = re.compile(r'\{"([a-z_]+)",')
 EXPORT = re.compile(r"\bpage\.(Gauge|Counter|Histogram)(?=\()")
+ENDING = re.compile(r"^causeway_(training|link)_")  # As the coordinator's causeway_worker_...
 STRINGS = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 
@@ -129,7 +130,7 @@ def event_lines(side):
 def metric_lines(found):
     for name, (kind, own, said) in found.items():
         series = name + (f"{{{','.join(sorted(own))}}}" if own else "")
-        yield f"- `{series}`{' (histogram)' if kind == 'histogram' else ''}: {linked(said)}"
+        yield f"- `{series}`{' (histogram)' if kind == 'histogram' else ''}{': ' if said else ''}{linked(said)}"
 
 
 def lists():
@@ -138,6 +139,9 @@ def lists():
     both = {name: sides["worker"][name] for name in sides["worker"] if name in sides["coordinator"]}
     made = {f"metrics: {side}": metric_lines({name: found[name] for name in found if name not in both})
             for side, found in sides.items()}
+    made["metrics: worker"] = metric_lines({
+        name: (kind, own, "" if said == sides["coordinator"].get(ENDING.sub("causeway_worker_", name), (0, 0, 0))[2] else said)
+        for name, (kind, own, said) in sides["worker"].items() if name not in both})
     made["metrics: both"] = metric_lines(both)
     for side in RECORDING:
         made[f"events: {side.lower()}"] = event_lines(side)
