@@ -18,14 +18,7 @@ HEAD = """# Configuration
 
 <!-- Made by docs/make_configuration.py of the comments in proto/causeway/v1/config.proto: change them there. -->
 
-One file describes a run: a textproto, such as
-
-```
-run_name: "first"
-model { preset: "small-10m" }
-train { steps: 2000 batch_sequences: 8 micro_batch_sequences: 4 }
-membership { start_workers: 2 max_workers: 4 }
-```
+One file describes a run: a textproto ([an example](operating.md#the-pieces)).
 
 The coordinator owns it (`serve --config=FILE`, over the settings of `--preset=NAME` if there is one) and hands it to every worker
 that joins. [algorithm.md](algorithm.md#defaults-presets-and-why) has the presets and their reasons. Before a run begins,

@@ -1,5 +1,11 @@
 // The curves of a run: what workers told while they trained, thinned out (bounded_series.h), and
-// the file that keeps them from one coordinator process to the next (docs/formats.md).
+// the file that keeps them from one coordinator process to the next: an array file
+// (docs/formats.md) of kind CWAYCURV, written anew every 30 s and at the end. In place of a damaged
+// one the curves begin anew. A point stands for `stride` samples, the last one for `in_last`.
+// - Metadata: run_id; workers, a list of id, stride, in_last; held_out with stride and in_last.
+// - Arrays 0, 1, ... of each worker in that order, 12 doubles a point: seconds since 1970, step,
+//   then sum and number of samples of loss, tokens/s, utilization, bytes/s up and bytes/s down.
+// - Array held_out, 2 doubles a point: step, loss.
 #ifndef CAUSEWAY_SERVER_HISTORY_RUN_CURVES_H_
 #define CAUSEWAY_SERVER_HISTORY_RUN_CURVES_H_
 
