@@ -24,7 +24,7 @@ EXPORTING = {
     "worker": ("worker/telemetry/worker_metrics.cc", "worker/telemetry/run_telemetry.cc",
                "common/metrics/process_figures.cc")}
 
-ENTRY = re.compile(r'((?: *// .*\n)+) *\{"(\w+)", k(\w+)\},')
+ENTRY = re.compile(r'((?: *// .*\n)*) *\{"(\w+)", k(\w+)\},')
 RECORD = re.compile(r'\bRecord\(\s*"([a-z_]+)",')
 FIELD = re.compile(r'\{"([a-z_]+)",')
 EXPORT = re.compile(r"\bpage\.(Gauge|Counter|Histogram)(?=\()")
@@ -71,7 +71,7 @@ def events(side):
     called = set()
     for name, fields, where in recorded(*RECORDING[side]):
         if name not in found:
-            raise ValueError(f"{where}: k{side}Events in {EVENTS} lacks {name}, with a comment that says when")
+            raise ValueError(f"{where}: k{side}Events in {EVENTS} lacks {name}, with a comment where the name does not say all")
         called.add(name)
         found[name][1].extend(field for field in fields if field not in found[name][1])
     if found.keys() != called:
@@ -124,7 +124,7 @@ def event_lines(side):
     for name, (level, fields, when) in events(side).items():
         said = "" if level == "info" else f" {level}"
         said += f" ({', '.join(fields)})" if fields else ""
-        yield f"- `{name}`{said}: {linked(when)}"
+        yield f"- `{name}`{said}{': ' if when else ''}{linked(when)}"
 
 
 def metric_lines(found):

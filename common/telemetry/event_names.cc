@@ -5,7 +5,7 @@ namespace {
 
 using enum EventLevel;
 
-// What an event's comment says is what docs/monitoring.md says of it.
+// An event's comment, where its name does not say all, goes to docs/monitoring.md.
 constexpr EventName kCoordinatorEvents[] = {
     // It listens.
     {"coordinator_started", kInfo},
@@ -35,7 +35,6 @@ constexpr EventName kCoordinatorEvents[] = {
     {"training_started", kInfo},
     // Without somebody.
     {"round_closed", kWarn},
-    // A delta came after its round had closed.
     {"contribution_late", kWarn},
     // It claims text of parts that its worker never had, or (`ahead`) more than it can have
     // trained: the delta counts, the claim does not.
@@ -47,11 +46,8 @@ constexpr EventName kCoordinatorEvents[] = {
     {"contribution_quarantined", kWarn},
     // A worker's copy differs: it is ended.
     {"hash_mismatch", kError},
-    // How many steps of the schedule an inner step counts for.
     {"pace_set", kInfo},
-    // By an operator.
     {"paused", kInfo},
-    // By an operator.
     {"resumed", kInfo},
     // An operator asked a worker, or all (""), to leave.
     {"draining", kInfo},
@@ -62,21 +58,17 @@ constexpr EventName kCoordinatorEvents[] = {
     {"stopping", kInfo},
     // At a start: the run goes on from the one before.
     {"snapshot_damaged", kError},
-    // A fragment's state is on the disk.
     {"snapshot_saved", kInfo},
     // No room for a fragment's snapshot; it is tried again.
     {"snapshot_refused", kWarn},
     // No room for a delta: workers try again.
     {"store_low", kWarn},
-    // There is room again.
     {"store_has_room", kInfo},
     // A standby follows: its copy has `commits`, and lacks `behind`.
     {"standby_attached", kInfo},
-    // It does not follow any more.
     {"standby_detached", kWarn},
     // Everybody waits until a standby has that commit; the furthest has `held`.
     {"standby_missing", kWarn},
-    // Standbys have what is told again.
     {"standby_back", kInfo},
     // With `--etcd`: its copy has all that was told, and may lead.
     {"standby_in_sync", kInfo},
@@ -93,7 +85,6 @@ constexpr EventName kCoordinatorEvents[] = {
     {"certificate_reloaded", kInfo},
     // Store or merge failed: the coordinator stops.
     {"failed", kError},
-    // Every worker has left.
     {"run_finished", kInfo},
 };
 
@@ -102,7 +93,6 @@ constexpr EventName kWorkerEvents[] = {
     {"attached", kInfo},
     // The stream to the coordinator ended, or is not welcome yet; it tries again.
     {"session_broke", kWarn},
-    // It has attached again.
     {"session_resumed", kInfo},
     // It cannot, or was told not to.
     {"session_failed", kError},
@@ -126,7 +116,6 @@ constexpr EventName kWorkerEvents[] = {
     {"training_waited", kWarn},
     // The published parameters on held-out text, nats per token.
     {"evaluated", kInfo},
-    // It is on the disk.
     {"checkpoint_written", kInfo},
     // The one before stands, and training goes on until the next try.
     {"checkpoint_failed", kWarn},
@@ -142,7 +131,6 @@ constexpr EventName kWorkerEvents[] = {
     {"certificate_reloaded", kInfo},
     // The budget is spent, all is merged.
     {"finished", kInfo},
-    // It was drained.
     {"left", kInfo},
     // Training failed.
     {"failed", kError},
