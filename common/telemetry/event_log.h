@@ -1,8 +1,8 @@
 // Events for people and for programs: each is one log line, a sentence, and one line of JSON in a
 // file:
 //   {"time": "...", "event": "worker_joined", "level": "info", "message": "...", ...fields}
-// Event names are stable; event_names.h has them with their levels, docs/monitoring.md says when they
-// come and with which fields.
+// Event names are stable; event_names.h has them with their levels, docs/monitoring.md says when
+// they come and with which fields.
 #ifndef CAUSEWAY_COMMON_TELEMETRY_EVENT_LOG_H_
 #define CAUSEWAY_COMMON_TELEMETRY_EVENT_LOG_H_
 

@@ -1,5 +1,5 @@
-// Every event that the programs record: docs/monitoring.md says when, and with which fields. A script
-// makes that page of this table and of the calls of EventLog::Record.
+// Every event that the programs record: docs/monitoring.md says when, and with which fields. A
+// script makes that page of this table and of the calls of EventLog::Record.
 #ifndef CAUSEWAY_COMMON_TELEMETRY_EVENT_NAMES_H_
 #define CAUSEWAY_COMMON_TELEMETRY_EVENT_NAMES_H_
 

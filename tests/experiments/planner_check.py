@@ -120,7 +120,7 @@ def points_off(row):
 
 
 def table(rows):
-    """Markdown, as in docs/links.md."""
+    """Markdown."""
     lines = ["| links | step | H, P, tau, up | what binds | expected | measured |",
              "| --- | ---: | --- | --- | ---: | ---: |"]
     for row in rows:

@@ -118,7 +118,7 @@ def compare(measured):
 
 
 def table(rows):
-    """Markdown, as in docs/links.md."""
+    """Markdown."""
     lines = ["| model | link | | measured | predicted | points |",
              "| --- | ---: | --- | ---: | ---: | ---: |"]
     for row in rows:
