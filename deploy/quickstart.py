@@ -2,10 +2,11 @@
 
 Prepares the text, starts one coordinator and the workers as processes, shows how they do, and
 writes the report. Exit status: 0; 1 if a process failed; 2 if a setting cannot be used; 130 after
-Ctrl-C or SIGTERM, with everything stopped.
+Ctrl-C, SIGTERM or SIGHUP (unless nohup started it), with everything stopped.
 """
 
 import argparse
+import contextlib
 import fcntl
 import os
 import re
@@ -28,6 +29,7 @@ _RESULTS = re.compile(
 _PACKAGE = Path(__file__).resolve().parent.parent / "worker" / "python"
 _SAMPLE_TOKENS = 400
 _PATIENCE_S = 60.0
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class BadSetting(Exception):
@@ -35,7 +37,7 @@ class BadSetting(Exception):
 
 
 class Stopped(Exception):
-    """Ctrl-C or SIGTERM."""
+    """Ctrl-C, SIGTERM or SIGHUP."""
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
@@ -196,7 +198,7 @@ def run(arguments: argparse.Namespace) -> None:
     try:
         train(arguments, out, group)
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):  # A second Ctrl-C leaves nobody behind.
+        for number in _ENDS:  # A second Ctrl-C leaves nobody behind.
             signal.signal(number, signal.SIG_IGN)
         group.stop_all()
     report.tell(out)
@@ -207,8 +209,9 @@ def main(arguments: list[str]) -> int:
     def stop(_signal, _frame):
         raise Stopped
 
-    signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGTERM, stop)
+    for number in _ENDS:
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, stop)
     try:
         run(parse_arguments(arguments))
     except BadSetting as error:
@@ -221,7 +224,8 @@ def main(arguments: list[str]) -> int:
         print(f"\nquickstart: {error}", file=sys.stderr)
         return 2 if error.refused else 1
     except Stopped:
-        print("\nquickstart: stopped; all processes have ended", file=sys.stderr)
+        with contextlib.suppress(OSError):  # The terminal may be gone.
+            print("\nquickstart: stopped; all processes have ended", file=sys.stderr)
         return 130
     return 0
 

@@ -39,7 +39,8 @@ class QuickstartTest(unittest.TestCase):
         self.out = self.folder / "out"
         self.text = self.folder / "text.txt"
         self.text.write_text("words and words\n", encoding="utf-8")
-        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        handlers = {number: signal.getsignal(number)
+                    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
         for number, handler in handlers.items():
             self.addCleanup(signal.signal, number, handler)
 
@@ -119,23 +120,39 @@ class WholeRun(QuickstartTest):
         self.assertIn("could not be made into shards", complained)
         self.assertIn("tokenize was told to fail", complained)
 
-    def test_termination_stops_every_process(self):
-        programs = self.folder / "bin"
+    def start_training(self, number, disposition):
+        """One whose processes wait, started with that disposition of that signal; and their folder."""
+        programs = Path(tempfile.mkdtemp(dir=self.folder)) / "bin"
         fake_programs.install(programs, coordinator="wait", worker_0="wait", worker_1="wait")
         child = subprocess.Popen(
             ["/usr/bin/python3", str(ROOT / "deploy" / "quickstart.py"), f"--programs={programs}",
              f"--out={self.out}", f"--corpus={self.text}"],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            # A shell's background jobs ignore the signal, and so would what they start.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+            preexec_fn=lambda: signal.signal(number, disposition))
         for line in child.stdout:
             if "coordinator at" in line:
                 break
-        child.send_signal(signal.SIGINT)
-        _, complained = child.communicate()
+        return child, programs
+
+    def test_termination_stops_every_process(self):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            with self.subTest(number):
+                # A shell's background jobs ignore Ctrl-C, and so would what they start.
+                child, programs = self.start_training(number, signal.SIG_DFL)
+                child.send_signal(number)
+                _, complained = child.communicate()
+                self.assertEqual(child.returncode, 130)
+                self.assertIn("all processes have ended", complained)
+                self.assertEqual(processes_of(programs), [])
+
+    def test_a_hangup_that_nohup_ignores_stays_ignored(self):
+        child, _ = self.start_training(signal.SIGHUP, signal.SIG_IGN)
+        status = Path(f"/proc/{child.pid}/status").read_text(encoding="utf-8")
+        ignored = next(line.split()[1] for line in status.splitlines() if line.startswith("SigIgn"))
+        self.assertTrue(int(ignored, 16) >> (signal.SIGHUP - 1) & 1)
+        child.terminate()
+        child.communicate()
         self.assertEqual(child.returncode, 130)
-        self.assertIn("all processes have ended", complained)
-        self.assertEqual(processes_of(programs), [])
 
 
 class Folder(QuickstartTest):
