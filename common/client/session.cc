@@ -6,6 +6,7 @@
 #include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "common/base/nonce.h"
 #include "common/base/printable.h"
@@ -21,6 +22,8 @@ namespace {
 
 constexpr absl::Duration kFirstBackoff = absl::Milliseconds(200);
 constexpr absl::Duration kMaxBackoff = absl::Seconds(2);
+// How often a caller who may want no answer any more is asked.
+constexpr absl::Duration kLookForStop = absl::Milliseconds(100);
 // For the answer to a heartbeat.
 constexpr absl::Duration kAnswerTimeout = absl::Seconds(5);
 // For one attempt to be welcomed.
@@ -30,12 +33,29 @@ constexpr absl::Duration kLookForRenewal = absl::Seconds(1);
 // Beyond the time in which another coordinator takes the lead, and a session finds it.
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(10);
 
+// stub.Describe, which `stop` ends.
+grpc::Status Describe(v1::Session::StubInterface& stub, grpc::ClientContext& context,
+                      const v1::DescribeRequest& request, v1::DescribeResponse& response,
+                      const std::function<bool()>& stop) {
+  if (!stop) return stub.Describe(&context, request, &response);
+  absl::Notification done;
+  grpc::Status answer;
+  stub.async()->Describe(&context, &request, &response, [&](grpc::Status status) {
+    answer = std::move(status);
+    done.Notify();
+  });
+  while (!done.WaitForNotificationWithTimeout(kLookForStop)) {
+    if (stop()) context.TryCancel();
+  }
+  return answer;
+}
+
 }  // namespace
 
 absl::StatusOr<v1::DescribeResponse> DescribeRun(v1::Session::StubInterface& stub,
                                                  const std::string& address, absl::Duration timeout,
-                                                 absl::Duration waited,
-                                                 absl::string_view region_id) {
+                                                 absl::Duration waited, absl::string_view region_id,
+                                                 const std::function<bool()>& stop) {
   v1::DescribeRequest request;
   request.set_wire_version(kWireVersion);
   request.set_software_version(kSoftwareVersion);
@@ -48,8 +68,9 @@ absl::StatusOr<v1::DescribeResponse> DescribeRun(v1::Session::StubInterface& stu
     grpc::ClientContext context;
     context.set_wait_for_ready(true);
     context.set_deadline(absl::ToChronoTime(end));
-    const absl::Status answer = FromGrpcStatus(stub.Describe(&context, request, &response));
+    const absl::Status answer = FromGrpcStatus(Describe(stub, context, request, response, stop));
     if (answer.ok()) return response;
+    if (stop && stop()) return absl::CancelledError("nobody waits for the answer any more");
     // The end of the time says less than what failed before it.
     if (status.ok() || !absl::IsDeadlineExceeded(answer)) status = answer;
     if (!IsRetryable(answer) || absl::Now() + backoff >= end) break;

@@ -33,11 +33,12 @@ namespace causeway {
 // Asks the coordinator for the run's configuration; waits up to `timeout` for it to come up, after
 // the caller has done so for `waited`. UNAVAILABLE names the address, the whole time and the flag
 // that gave the address. region_id: of a region that asks its parent, and is refused there if it
-// may not be one; a worker has none.
+// may not be one; a worker has none. `stop`, unless it is empty: true ends it with CANCELLED.
 absl::StatusOr<v1::DescribeResponse> DescribeRun(v1::Session::StubInterface& stub,
                                                  const std::string& address, absl::Duration timeout,
                                                  absl::Duration waited = absl::ZeroDuration(),
-                                                 absl::string_view region_id = "");
+                                                 absl::string_view region_id = "",
+                                                 const std::function<bool()>& stop = {});
 
 // Gives the stub over the channel of now: another one once its credentials are others.
 // Thread-safe.

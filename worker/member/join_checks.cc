@@ -56,13 +56,17 @@ absl::StatusOr<FragmentPlan> CheckRun(const v1::DescribeResponse& run, bool any_
 absl::StatusOr<v1::DescribeResponse> DescribeOrExplain(v1::Session::StubInterface& stub,
                                                        const std::string& coordinator,
                                                        const SecurityOptions& security,
-                                                       absl::Duration timeout) {
+                                                       absl::Duration timeout,
+                                                       const std::function<bool()>& stop) {
   const absl::Duration first = std::min(timeout, kExplainAfter);
-  absl::StatusOr<v1::DescribeResponse> description = DescribeRun(stub, coordinator, first);
+  absl::StatusOr<v1::DescribeResponse> description =
+      DescribeRun(stub, coordinator, first, absl::ZeroDuration(), /*region_id=*/"", stop);
   if (!absl::IsUnavailable(description.status())) return description;
   ASSIGN_OR_RETURN(const std::vector<std::string> addresses, SplitAddresses(coordinator));
   RETURN_IF_ERROR(ExplainByTls(addresses.front(), security, kExplainTimeout));
-  if (timeout > first) description = DescribeRun(stub, coordinator, timeout - first, first);
+  if (timeout > first) {
+    description = DescribeRun(stub, coordinator, timeout - first, first, /*region_id=*/"", stop);
+  }
   if (!absl::IsUnavailable(description.status())) return description;
   const std::string why =
       ExplainNoAnswer(addresses.front(), security.UsesTls(),

@@ -2,6 +2,7 @@
 #ifndef CAUSEWAY_WORKER_MEMBER_JOIN_CHECKS_H_
 #define CAUSEWAY_WORKER_MEMBER_JOIN_CHECKS_H_
 
+#include <functional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -22,11 +23,13 @@ absl::Status CheckWireVersion(const v1::DescribeResponse& run);
 // Causeway's.
 absl::StatusOr<FragmentPlan> CheckRun(const v1::DescribeResponse& run, bool any_model);
 
-// DescribeRun that does not wait for a coordinator that will never talk to this worker.
+// DescribeRun, with its `stop`, that does not wait for a coordinator that will never talk to this
+// worker.
 absl::StatusOr<v1::DescribeResponse> DescribeOrExplain(v1::Session::StubInterface& stub,
                                                        const std::string& coordinator,
                                                        const SecurityOptions& security,
-                                                       absl::Duration timeout);
+                                                       absl::Duration timeout,
+                                                       const std::function<bool()>& stop);
 
 // Refuses what the coordinator would refuse later, and at greater length.
 absl::Status CheckIdentity(const ChannelSecurity& security, const std::string& worker_id);

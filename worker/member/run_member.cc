@@ -47,8 +47,9 @@ absl::StatusOr<ReachedRun> ReachRun(const MemberOptions& options, const Clock& c
   reached.channel =
       std::make_shared<RenewedChannel>(reached.target, kSessionConnection, reached.security);
   reached.stub = v1::Session::NewStub(reached.channel->Now());
-  ASSIGN_OR_RETURN(reached.run, DescribeOrExplain(*reached.stub, options.coordinator,
-                                                  options.security, options.connect_timeout));
+  ASSIGN_OR_RETURN(reached.run,
+                   DescribeOrExplain(*reached.stub, options.coordinator, options.security,
+                                     options.connect_timeout, options.stop));
   RETURN_IF_ERROR(CheckWireVersion(reached.run));
   return reached;
 }

@@ -63,6 +63,8 @@ struct MemberOptions {
   std::string tensorboard;           // Folder of curves, a subfolder for each worker; empty: none.
   int threads = 1;
   absl::Duration connect_timeout = absl::Seconds(30);
+  // True ends ReachRun with CANCELLED. May be empty.
+  std::function<bool()> stop;
   // For bulk transfers, beside the session's; 0: as many as help, from 4 to 16.
   int connections = 0;
   // A record of merges to repeat (merge_record.h); empty: none.

@@ -69,7 +69,8 @@ absl::StatusOr<ReachedRun> ReachRunWithModel(const SiteJoin& join,
           "this run waits for the first site to bring its model, and this site brings none: give "
           "initial values, or join after a site that does");
     }
-    if (join.stop && join.stop()) return absl::CancelledError("before it had its model");
+    if (join.member.stop && join.member.stop())
+      return absl::CancelledError("before it had its model");
     bool gave_up = false;
     int64_t sent = 0;
     const absl::Status status = Bring(join, tensors, reached, gave_up, sent);
@@ -139,7 +140,7 @@ absl::StatusOr<std::unique_ptr<ArenaSite>> ArenaSite::Join(const SiteJoin& join,
     RETURN_IF_ERROR(site->Begin(join, state, file_system));
     return site;
   }();
-  if (!joined.ok() && join.stop && join.stop()) {
+  if (!joined.ok() && join.member.stop && join.member.stop()) {
     return absl::CancelledError("the join was ended before the site had joined");
   }
   return joined;
@@ -159,8 +160,8 @@ absl::Status ArenaSite::Begin(const SiteJoin& join, std::span<const uint8_t> sta
   } else {
     arena_.resize(static_cast<size_t>(member_->plan().arena_size()));
   }
-  ASSIGN_OR_RETURN(watcher_, StartThread([this, stop = join.stop] { Watch(stop); }));
-  if (join.stop && join.stop()) return absl::CancelledError("before it was a member");
+  ASSIGN_OR_RETURN(watcher_, StartThread([this, stop = join.member.stop] { Watch(stop); }));
+  if (join.member.stop && join.member.stop()) return absl::CancelledError("before it was a member");
   RETURN_IF_ERROR(member_->Attach(join.description, place.has_value() ? &*place : nullptr));
   RETURN_IF_ERROR(member_->Begin(MakeHooks(join), std::move(place)));
   restored_ = !member_->anew();

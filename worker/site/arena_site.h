@@ -29,6 +29,7 @@
 namespace causeway::worker {
 
 struct SiteJoin {
+  // `stop` is asked by any thread until Join returns, and ends all of it.
   MemberOptions member;
   RunMember::Description description;
   absl::Duration drain_timeout = absl::Seconds(20);
@@ -37,8 +38,6 @@ struct SiteJoin {
   // Writes the initial values of that tensor, as many as it has, or returns false to give up.
   // Empty: this site cannot bring the model.
   std::function<bool(size_t tensor, std::span<float> values)> initial_values;
-  // True ends the join with CANCELLED. Asked by any thread until Join returns. May be empty.
-  std::function<bool()> stop;
   // Called on the training thread, some times a second while it waits for an answer. May be empty.
   std::function<void()> meanwhile;
 };

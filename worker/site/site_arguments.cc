@@ -98,7 +98,7 @@ absl::StatusOr<SiteJoin> ReadOptions(const causeway_site_options* options) {
   join.description.device = options->device == nullptr ? "not said" : options->device;
   if (options->software != nullptr) join.description.software = options->software;
   if (options->stop != nullptr) {
-    join.stop = [stop = options->stop] { return *stop != 0; };
+    member.stop = [stop = options->stop] { return *stop != 0; };
   }
   if (options->initial_values != nullptr) {
     join.initial_values = [give = options->initial_values,
