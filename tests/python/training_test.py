@@ -6,6 +6,7 @@ import unittest
 
 import torch
 
+import causeway
 import causeway.torch as cw
 from models import loss_of, small_model, tokens, values_of
 from runs import PLAIN, STREAMING, Run, needs
@@ -115,20 +116,33 @@ class TransformersTest(unittest.TestCase):
 
 @needs("lightning")
 class LightningTest(unittest.TestCase):
-    def module(self):
+    def module(self, steps=None):
+        """`steps`: what a batch does by hand with its optimizers, of matrices and of the rest."""
         import lightning
 
         class Module(lightning.LightningModule):
             def __init__(self):
                 super().__init__()
                 self.model = small_model()
+                self.automatic_optimization = steps is None
+                self.losses = 0
 
             def training_step(self, batch, index):
                 # Where the loader is after a resumption is Lightning's matter.
-                return loss_of(self.model, self.trainer.global_step)
+                if steps is None:
+                    return loss_of(self.model, self.trainer.global_step)
+                steps(self, index)
+
+            def backward_once(self):
+                self.zero_grad()
+                loss_of(self.model, self.losses).backward()
+                self.losses += 1
 
             def configure_optimizers(self):
-                return torch.optim.AdamW(self.parameters(), lr=1e-2)
+                if steps is None:
+                    return torch.optim.AdamW(self.parameters(), lr=1e-2)
+                return [torch.optim.SGD([p for p in self.parameters() if p.ndim == 2], lr=0.1),
+                        torch.optim.AdamW([p for p in self.parameters() if p.ndim != 2], lr=1e-2)]
 
         return Module()
 
@@ -140,7 +154,8 @@ class LightningTest(unittest.TestCase):
             batch_size=2)
         callback = CausewayCallback(run.address, id="s", rename=lambda name: name[len("model."):])
         trainer = lightning.Trainer(
-            callbacks=[callback, *callbacks], max_epochs=-1, accumulate_grad_batches=2,
+            callbacks=[callback, *callbacks], max_epochs=-1,
+            accumulate_grad_batches=2 if module.automatic_optimization else 1,
             accelerator="cpu", devices=1, logger=False, enable_progress_bar=False,
             enable_model_summary=False, default_root_dir=str(folder), **more)
         trainer.fit(module, data, ckpt_path=path)
@@ -153,6 +168,64 @@ class LightningTest(unittest.TestCase):
             self.assertEqual(trainer.global_step, 10)
             self.assertTrue(callback.site.finished)
             run.finish()
+
+    def test_with_accumulated_gradients_a_step_is_one_of_the_optimizer(self):
+        made = []
+        with Run() as run, tempfile.TemporaryDirectory() as folder:
+            run.serve(PLAIN, steps=10, initial=values_of(small_model()))
+            module = self.module()
+            module.optimizer_step = lambda _epoch, batch, optimizer, closure: (
+                made.append(batch), optimizer.step(closure))
+            _, trainer = self.fit(run, module, folder, enable_checkpointing=False)
+            self.assertEqual(made, list(range(1, 20, 2)))
+            self.assertEqual(trainer.fit_loop.total_batch_idx, 19)
+            self.assertEqual(run.finish()["tokens"], 10)
+
+    def test_by_hand_a_step_is_one_of_each_optimizer(self):
+        def together(module, _index):
+            module.backward_once()
+            for optimizer in module.optimizers():
+                optimizer.step()
+
+        def in_turn(module, index):
+            module.backward_once()
+            module.optimizers()[index % 2].step()
+
+        def without_lightning(module, _index):
+            module.backward_once()
+            for optimizer in module.optimizers(use_pl_optimizer=False):
+                optimizer.step()
+
+        for steps, batches in ((together, 6), (in_turn, 12), (without_lightning, 6)):
+            with self.subTest(steps.__name__), Run() as run, \
+                    tempfile.TemporaryDirectory() as folder:
+                run.serve(PLAIN, steps=6, initial=values_of(small_model()))
+                module = self.module(steps)
+                callback, trainer = self.fit(run, module, folder, enable_checkpointing=False)
+                self.assertEqual(module.losses, batches)
+                self.assertTrue(callback.site.finished)
+                self.assertEqual(run.finish()["tokens"], 6)
+                self.assertFalse(any(optimizer._optimizer_step_post_hooks
+                                     for optimizer in trainer.optimizers))
+
+    def test_optimizers_that_do_not_step_once_each_are_refused(self):
+        def twice_in_a_batch(module, _index):
+            for _ in range(2):
+                module.backward_once()
+                module.optimizers()[1].step()
+
+        def one_of_two(module, _index):
+            module.backward_once()
+            module.optimizers(use_pl_optimizer=False)[0].step()
+
+        for steps, name in ((twice_in_a_batch, "AdamW"), (one_of_two, "SGD")):
+            with self.subTest(steps.__name__), Run() as run, \
+                    tempfile.TemporaryDirectory() as folder:
+                run.serve(PLAIN, steps=6, initial=values_of(small_model()))
+                with self.assertRaisesRegex(causeway.InvalidArgument,
+                                            f"{name} steps twice for one step of the site"):
+                    self.fit(run, self.module(steps), folder, enable_checkpointing=False)
+                run.wait_for_event("worker_left", worker="s")
 
     def test_checkpoints_continue_it(self):
         import lightning

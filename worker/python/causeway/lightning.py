@@ -8,16 +8,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional, Set
 
 import torch
 from lightning.pytorch.callbacks import Callback
 
 import causeway.torch as cw
+from causeway import _arguments as check
 
 
 class CausewayCallback(Callback):
     """Joins when training begins, follows every optimizer step, and stops training with the run.
+
+    A step of the site is one of each optimizer, with manual optimization, too, and ends with its
+    batch: an optimizer that steps twice meanwhile raises InvalidArgument.
 
     The site's state is in Lightning's checkpoints, and training that resumes from one continues
     from there.
@@ -33,7 +37,10 @@ class CausewayCallback(Callback):
     def __init__(self, coordinator: str, *, id: str, **arguments: Any) -> None:
         self._join = lambda module, **more: cw.join(coordinator, module, id=id, **arguments, **more)
         self._loaded: Optional[Dict[str, Any]] = None
-        self._steps = 0
+        self._stepped: Set[torch.optim.Optimizer] = set()  # Since the last step of the site.
+        # Of those in whose step Lightning is, the trainer's global_step.
+        self._begun: Dict[torch.optim.Optimizer, int] = {}
+        self._hooks: List[Any] = []
         self._is_saved = True
         self.site: Optional[cw.Site] = None
 
@@ -41,8 +48,13 @@ class CausewayCallback(Callback):
         self.site = self._join(pl_module, state=self._loaded)
         self.site.look_at(trainer.optimizers)
         self._loaded = None
-        self._steps = trainer.global_step
+        self._stepped.clear()
+        self._begun.clear()
         self.site.open()
+        # Lightning does not tell of steps that a module makes without it.
+        self._hooks = [optimizer.register_step_post_hook(
+            lambda one, _arguments, _named: self._step_ended(one))
+            for optimizer in trainer.optimizers]
         trainer.should_stop = trainer.should_stop or self.site.should_stop
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx) -> None:
@@ -51,18 +63,42 @@ class CausewayCallback(Callback):
             self._is_saved = True
             self.site.saved()
 
+    def on_before_optimizer_step(self, trainer, pl_module, optimizer) -> None:
+        # Steps that a scaler skips count, too. A closure may be called several times in one.
+        if self._begun.get(optimizer) != trainer.global_step:
+            self._begun[optimizer] = trainer.global_step
+            self._count(optimizer)
+
+    def _step_ended(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._begun.pop(optimizer, None) is None:
+            self._count(optimizer)
+
+    def _count(self, optimizer: torch.optim.Optimizer) -> None:
+        if optimizer in self._stepped:
+            raise check.invalid(
+                f"{type(optimizer).__name__} steps twice for one step of the site, which is one of "
+                "each optimizer and ends with its batch. Where training has other steps, take no "
+                "callback: causeway.torch.join without optimizer, and site.step() where one ends")
+        self._stepped.add(optimizer)
+
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
-        # Batches that only accumulate gradients do not count; steps that a scaler skips do.
-        if trainer.global_step == self._steps:
+        # Batches that only accumulate gradients do not count.
+        if len(self._stepped) < len(trainer.optimizers):
             return
-        self._steps = trainer.global_step
+        self._stepped.clear()
         if not self.site.step():
             trainer.should_stop = True
 
+    def _remove_hooks(self) -> None:
+        while self._hooks:
+            self._hooks.pop().remove()
+
     def on_train_end(self, trainer, pl_module) -> None:
+        self._remove_hooks()
         self.site.close()
 
     def on_exception(self, trainer, pl_module, exception) -> None:
+        self._remove_hooks()
         if self.site is not None:
             self.site.close(exception)
 
