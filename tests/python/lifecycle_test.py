@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import multiprocessing
 import os
 import re
 import signal
@@ -14,7 +15,7 @@ import unittest
 import numpy as np
 
 import causeway
-from runs import BIN, PLAIN, STREAMING, Run, arrays, run_tool, update, wait_until
+from runs import BIN, PLAIN, STREAMING, Run, arrays, cluster, run_tool, wait_until
 
 
 
@@ -188,6 +189,19 @@ class JoinTest(unittest.TestCase):
                 site.open()
             thread.join()
 
+    def test_a_join_that_a_drain_ended_calls_nobody_any_more(self):
+        with SilentCoordinator() as silent:
+            site = causeway.Site(silent.address, arrays(), id="s", connect_timeout_s=10 ** 6)
+            thread = threading.Thread(target=lambda: (silent.called.wait(), site.drain()))
+            thread.start()
+            with self.assertRaises(causeway.Cancelled):
+                site.open()
+            thread.join()
+            for connection in silent.connections:
+                connection.settimeout(cluster.DEADLINE_S)
+                while connection.recv(1 << 16):  # To its end.
+                    pass
+
     def test_a_drain_before_it_joins_keeps_it_out(self):
         site = causeway.Site("127.0.0.1:9", arrays(), id="s", connect_timeout_s=120)
         site.drain()
@@ -323,6 +337,93 @@ class WaitTest(unittest.TestCase):
             run.finish()
 
 
+class SignalTest(unittest.TestCase):
+    """Programs without handlers of their own."""
+
+    @staticmethod
+    def start(run, address, *flags):
+        return run.start_program("s", "numpy_trainer.py", address, "s", run.folder / "checkpoint",
+                                 "--default_signals", *flags)
+
+    def test_one_that_joins_is_drained_with_a_line(self):
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            with self.subTest(number), Run() as run, SilentCoordinator() as silent:
+                joins = self.start(run, silent.address)
+                silent.called.wait()
+                joins.signal(number)
+                self.assertEqual(joins.wait(), 1, joins.log())
+                self.assertRegex(joins.log(), f"site s: {number.name}: it leaves the run in good")
+                self.assertRegex(joins.log().rstrip().splitlines()[-1],
+                                 f"Cancelled: .*{number.name} ended the join: this site takes no part")
+
+    def test_one_that_waits_for_others_leaves_in_good_order(self):
+        with Run() as run:
+            run.serve(PLAIN.replace("start_workers: 1", "start_workers: 2"), initial=arrays())
+            waits = self.start(run, run.address)
+            run.wait_for_event("worker_ready", worker="s")
+            waits.signal(signal.SIGTERM)
+            self.assertEqual(waits.wait(), 0, waits.log())
+            self.assertTrue(waits.log().rstrip().endswith("done False"), waits.log())
+            self.assertEqual(how_it_left(run, "s"), "drained")
+
+    def test_one_that_trains_leaves_after_its_step(self):
+        with Run() as run:
+            run.serve(PLAIN, steps=10_000_000, initial=arrays())
+            trains = self.start(run, run.address)
+            wait_until(lambda: "step 5\n" in trains.log(), "it trains")
+            trains.signal(signal.SIGTERM)
+            self.assertEqual(trains.wait(), 0, trains.log())
+            self.assertEqual(how_it_left(run, "s"), "drained")
+
+    def test_a_second_one_ends_the_program(self):
+        with Run() as run:
+            run.serve(PLAIN, initial=arrays())
+            holds = self.start(run, run.address, "--hold=5")
+            wait_until(lambda: "step 5\n" in holds.log(), "it is there")
+            holds.signal(signal.SIGTERM)
+            wait_until(lambda: "A second signal ends the program" in holds.log(), "it says so")
+            holds.signal(signal.SIGTERM)
+            self.assertEqual(holds.wait(), -signal.SIGTERM, holds.log())
+
+    def test_handlers_of_the_program_rule_and_others_are_there_only_while_a_site_is_open(self):
+        numbers = (signal.SIGTERM, signal.SIGHUP)
+        former = [signal.signal(number, signal.SIG_DFL) for number in numbers]
+        for number, handler in zip(numbers, former):
+            self.addCleanup(signal.signal, number, handler)
+
+        def handler(*_):
+            pass
+
+        with Run() as run:
+            run.serve(PLAIN.replace("membership {", "membership { max_workers: 2"),
+                      initial=arrays())
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+            with causeway.Site(run.address, arrays(), id="one"):
+                with causeway.Site(run.address, arrays(), id="two"):
+                    self.assertNotEqual(signal.getsignal(signal.SIGTERM), signal.SIG_DFL)
+                    self.assertEqual(signal.getsignal(signal.SIGHUP), signal.SIG_IGN)
+                self.assertNotEqual(signal.getsignal(signal.SIGTERM), signal.SIG_DFL)
+            self.assertEqual(signal.getsignal(signal.SIGTERM), signal.SIG_DFL)
+            signal.signal(signal.SIGTERM, handler)
+            with causeway.Site(run.address, arrays(), id="one"):
+                self.assertIs(signal.getsignal(signal.SIGTERM), handler)
+            self.assertIs(signal.getsignal(signal.SIGTERM), handler)
+
+    def test_a_forked_child_ends_as_ever(self):
+        former = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self.addCleanup(signal.signal, signal.SIGTERM, former)
+        with Run() as run:
+            run.serve(PLAIN, initial=arrays())
+            with causeway.Site(run.address, arrays(), id="s") as site:
+                self.assertNotEqual(signal.getsignal(signal.SIGTERM), signal.SIG_DFL)
+                child = multiprocessing.get_context("fork").Process(
+                    target=lambda: os._exit(signal.getsignal(signal.SIGTERM) != signal.SIG_DFL))
+                child.start()
+                child.join()
+                self.assertEqual(child.exitcode, 0)
+                self.assertTrue(site.step(100))
+
+
 class LeaveTest(unittest.TestCase):
     def test_a_program_that_exits_in_the_block_has_come_to_its_end(self):
         for code, reason in ((0, "drained"), (None, "drained"), (3, "failed"),
@@ -406,8 +507,8 @@ class ArgumentsTest(unittest.TestCase):
             return causeway.Site(named.pop("coordinator"), named.pop("arrays"), **named)
 
         wrong = {
-            "coordinator": (7070, None, b"h:1", "h:1\0", "\ud800"),
-            "id": (5, None, "a\0b"),
+            "coordinator": (7070, None, b"h:1", "h:1\0", "\ud800", ""),
+            "id": (5, None, "a\0b", ""),
             "arrays": ([1], 5),
             "tls": (5, "", {"ca": 1}, {"server_name": 3}, "/nowhere"),
             "data_slot": (3, "yes", None),
@@ -419,13 +520,13 @@ class ArgumentsTest(unittest.TestCase):
             "max_download_mbit": ([], float("inf")),
             "connect_timeout_s": ("3", -0.5),
             "drain_timeout_s": ({}, -1),
-            "congestion_control": (1, b"bbr"),
-            "metrics": (9100,),
+            "congestion_control": (1, b"bbr", ""),
+            "metrics": (9100, ""),
             "output": (1, "", "a\0b"),
             "tensorboard": (2,),
             "insecure": (1, "no"),
-            "device": (np.float32(1),),
-            "software": (3,),
+            "device": (np.float32(1), ""),
+            "software": (3, ""),
         }
         for name, cases in wrong.items():
             for value in cases:
@@ -450,6 +551,7 @@ class ArgumentsTest(unittest.TestCase):
             "loss": (lambda: site.report("x"), lambda: site.report_evaluation(float("inf")),
                      lambda: site.report_evaluation(None)),
             "step_s": (lambda: site.report(step_s=-1), lambda: site.report(step_s=float("nan"))),
+            "error": (lambda: site.close("no more data"),),
         }
         for name, calls in wrong.items():
             for call in calls:

@@ -2,7 +2,7 @@
 """A site of numpy arrays as a program, for tests that kill, interrupt and resume it.
 
 usage: numpy_trainer.py ADDRESS ID CHECKPOINT [--every N] [--hold STEP] [--site N]
-                        [--ignore_ctrl_c]
+                        [--ignore_ctrl_c] [--default_signals]
 
 Writes a checkpoint every N steps, continues from it if it is there, and prints a line for every
 step. At step STEP it waits for its end. Sites of another N train otherwise.
@@ -27,10 +27,14 @@ def main():
     parser.add_argument("--hold", type=int, default=-1)
     parser.add_argument("--site", type=int, default=0)
     parser.add_argument("--ignore_ctrl_c", action="store_true")
+    parser.add_argument("--default_signals", action="store_true")
     options = parser.parse_args()
     # Tests may have been started where it is ignored, and children inherit that.
     signal.signal(signal.SIGINT,
                   signal.SIG_IGN if options.ignore_ctrl_c else signal.default_int_handler)
+    if options.default_signals:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
     values = arrays()
     state = None
     if os.path.exists(options.checkpoint):

@@ -18,6 +18,7 @@ from causeway import _library as lib
 from causeway import errors
 
 log = logging.getLogger("causeway")
+_LOOK_FOR_SIGNALS_S = 0.25
 _LEVELS = {0: logging.INFO, 1: logging.WARNING, 2: logging.ERROR}
 
 
@@ -94,7 +95,7 @@ class _Interruptible:
         self.busy = True
         self._jobs.put((function, outcome))
         try:
-            result, error = outcome.get()
+            result, error = self._wait(outcome)
         except BaseException:
             if cancel is not None:
                 cancel()
@@ -107,6 +108,15 @@ class _Interruptible:
         if error is not None:
             raise error
         return result
+
+    @staticmethod
+    def _wait(outcome: "queue.SimpleQueue[Any]") -> Any:
+        while True:
+            try:
+                # A signal just before this wait does not end it: Python looks for one between two.
+                return outcome.get(timeout=_LOOK_FOR_SIGNALS_S)
+            except queue.Empty:
+                pass
 
     @staticmethod
     def _serve(jobs) -> None:
@@ -134,16 +144,16 @@ class Stop:
     handler: nothing here waits for a lock."""
 
     def __init__(self) -> None:
-        self.error = errors.Cancelled("drain() ended the join: this site takes no part. To take "
-                                      "part later, make a new one", "CANCELLED")
-        self._wished = False
+        self.error: Optional[errors.Cancelled] = None
         self._outcome: Optional["queue.SimpleQueue[Any]"] = None
 
     def __bool__(self) -> bool:
-        return self._wished
+        return self.error is not None
 
-    def set(self) -> None:
-        self._wished = True
+    def set(self, who: str) -> None:
+        if self.error is None:
+            self.error = errors.Cancelled(f"{who} ended the join: this site takes no part. To take "
+                                          "part later, make a new one", "CANCELLED")
         if self._outcome is not None:
             self._outcome.put((None, self.error))
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from causeway import _arguments as check
 from causeway import _library as lib
-from causeway import errors
+from causeway import _signals, errors
 from causeway._arguments import PathLike
 from causeway._session import Info, Orders, Range, Session, Stop
 
@@ -65,6 +65,7 @@ class Team:
     """The processes of a site: one."""
 
     leads = True
+    size = 1
 
     def lead(self, function: Callable[[], Any]) -> Any:
         """What `function` returns or raises in the process that leads, in all of them."""
@@ -101,6 +102,9 @@ class BaseSite:
     step. The block's end leaves the run: finished if the budget is spent, failed if an exception
     ends it, and drained otherwise (early end of the data, Ctrl-C, sys.exit(0)), which hands over
     what is in flight. Afterwards `published`, `summary` and `state_dict` still work.
+
+    In a site of one process, opened in the main thread, SIGTERM and SIGHUP call `drain`, unless the
+    program has handlers of its own; a second one ends the program.
 
     Not for several threads at once, but for `drain`.
     """
@@ -146,10 +150,11 @@ class BaseSite:
         if self._info is not None or self._closed:
             raise self._misuse("this site has joined already; make a new one to join again")
         self._unopened.detach()
+        drained = self._team.size == 1 and _signals.watch(self)
         if self._team.leads and signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
             log.warning("site %s: Ctrl-C is ignored, since this process was started so (by a "
-                        "script, with &): SIGTERM ends it, or, with a handler that calls drain(), "
-                        "has it leave in good order; so has causewayctl drain", self._id)
+                        "script, with &): %scausewayctl drain has it leave in good order",
+                        self._id, "SIGTERM or " if drained else "")
         try:
             start = self._team.serve_initial(self._values, self._join)
             self._info = start.info
@@ -203,6 +208,8 @@ class BaseSite:
 
         Rounds in flight are merged first if the budget is spent.
         """
+        if error is not None and not isinstance(error, BaseException):
+            raise check.wrong("error", "the exception that ended training, or None", error)
         if self._closed:
             return
         self._closed = True
@@ -231,6 +238,7 @@ class BaseSite:
                 log.error("leaving the run: %s", unheard.message)
             finally:
                 self._team.leave()
+                _signals.forget(self)
 
     def _finish(self) -> List[int]:
         self._values.settle()
@@ -405,7 +413,10 @@ class BaseSite:
         `should_stop` becomes true, and waits for answers end soon. A join under way, and a later
         one, raises Cancelled. Any process of a site may call it.
         """
-        self._stop.set()
+        self._drain("drain()")
+
+    def _drain(self, who: str) -> None:
+        self._stop.set(who)
         if self._session is not None:
             self._session.drain()
 

@@ -15,7 +15,6 @@ import json
 import logging
 import math
 import pathlib
-import signal
 import sys
 import time
 from typing import Any, Dict, List
@@ -100,7 +99,6 @@ def train_site(arguments: argparse.Namespace, make_model=make_model) -> Dict[str
 
     site = cw.join(arguments.coordinator, model, id=arguments.id, tls=arguments.tls,
                    data_slot=True, output=arguments.out, threads=arguments.threads)
-    signal.signal(signal.SIGTERM, lambda *_: site.drain())
     with site:
         evaluates = site.data_slot == 0
         if evaluates:
