@@ -6,6 +6,7 @@ import io
 import logging
 import pathlib
 import tempfile
+import types
 import unittest
 import weakref
 
@@ -174,8 +175,9 @@ class TorchTest(unittest.TestCase):
         for message, model in cases.items():
             with self.assertRaisesRegex(causeway.InvalidArgument, message):
                 cw.join("h:1", model, None, id="s")
-        with self.assertRaisesRegex(causeway.InvalidArgument, "without hooks"):
-            cw.join("h:1", nn.Linear(2, 2), object(), id="s")
+        steps = types.SimpleNamespace(step=lambda: None)
+        with self.assertRaisesRegex(causeway.InvalidArgument, "without hooks.*call site.step"):
+            cw.join("h:1", nn.Linear(2, 2), steps, id="s")
 
     def test_buffers_are_synchronized_when_asked_for(self):
         model = nn.BatchNorm1d(4)
@@ -338,15 +340,18 @@ class TorchTest(unittest.TestCase):
 
     def test_arguments_of_pytorch_are_checked_and_named(self):
         model = nn.Linear(2, 2)
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
         wrong = {
             "model": (5, [model], {"w": 1}, {1: model.weight}),
-            "optimizer": ("adam", [object()]),
+            "optimizer": ("adam", 5, [object()], [], {}, [sgd, sgd]),
             "scaler": (1, "cpu"),
             "group": (1,),
-            "buffers": ("running_mean", 5),
-            "rename": ("x", lambda name: 3),
+            "buffers": ("running_mean", 5, [5]),
+            "rename": ("x", lambda name: 3, lambda name: ""),
             "masters": (5, b"x", [1], "", object(), torch.ones(3)),
             "state": (5, {"state": object()}),
+            "values": (5, "gpu", None),
+            "metrics": (9100, ""),
         }
         for name, cases in wrong.items():
             for value in cases:
@@ -354,6 +359,19 @@ class TorchTest(unittest.TestCase):
                     given = {"model": model, "optimizer": None, name: value}
                     with self.assertRaisesRegex(causeway.InvalidArgument, name):
                         cw.join("h:1", given.pop("model"), given.pop("optimizer"), id="s", **given)
+        with self.assertRaises(causeway.InvalidArgument) as caught:
+            cw.join("h:1", model, 5, id="s")
+        self.assertEqual(caught.exception.message, "optimizer must be a torch.optim.Optimizer, a list "
+                         "of them, or None; it is 5 (int)")
+        for name, call in {
+                "optimizer": lambda: cw.join("h:1", model, id="s").look_at(5),
+                "model": lambda: cw.trained_tensors(5),
+                "buffers": lambda: cw.trained_tensors({"w": model.weight}, buffers=["b"]),
+                "masters": lambda: cw.trained_tensors(model, masters={1: model.weight, "b": 2}),
+        }.items():
+            with self.subTest(name=name):
+                with self.assertRaisesRegex(causeway.InvalidArgument, name):
+                    call()
 
     def test_a_nan_is_named(self):
         model = small_model()

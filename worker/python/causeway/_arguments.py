@@ -29,9 +29,11 @@ def wrong(name: str, expected: str, value: Any) -> errors.InvalidArgument:
     return invalid(f"{name} must be {expected}; it is {shown} ({type(value).__name__})")
 
 
-def text(name: str, value: Any, expected: str = "a text") -> str:
+def text(name: str, value: Any, expected: str = "a text", may_be_empty: bool = False) -> str:
     if not isinstance(value, str):
         raise wrong(name, expected, value)
+    if not value and not may_be_empty:
+        raise wrong(name, f"{expected} that is not empty", value)
     try:
         value.encode()
     except UnicodeEncodeError:

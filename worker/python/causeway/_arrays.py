@@ -125,4 +125,4 @@ def describe_run(coordinator: str, *, id: str = "",
                  **options: Any) -> Dict[str, Any]:
     """Asks a coordinator what its run is: run_id, config, parameters, fragments, awaits_model."""
     return describe(check.text("coordinator", coordinator, "a text, HOST:PORT"),
-                    check.text("id", id), {**check.check_tls(tls), **check.check_options(options)})
+                    check.text("id", id, may_be_empty=True), {**check.check_tls(tls), **check.check_options(options)})

@@ -35,8 +35,8 @@ from causeway import _arguments as check
 from causeway._site import BaseSite
 from causeway.torch._device import WAYS, DeviceValues, device_for, log
 from causeway.torch._group import Group, Solo
-from causeway.torch._parameters import Masters, Trained, invalid, is_dtensor, local, part_of
-from causeway.torch._parameters import trained_tensors
+from causeway.torch._parameters import Masters, Trained, check_model, invalid, is_dtensor, local
+from causeway.torch._parameters import part_of, trained_tensors
 from causeway.torch._values import TorchValues
 from causeway.torch._watch import Watch
 
@@ -63,14 +63,15 @@ class Site(BaseSite):
                  rename: Optional[Callable[[str], str]] = None, masters: Masters = None,
                  values: str = "device", state: Optional[Dict[str, Any]] = None,
                  **options: Any) -> None:
-        _check_arguments(model, scaler, group, buffers, rename, masters)
+        check_model(model, buffers, rename, masters)
+        _check_arguments(optimizer, scaler, group, values)
         self._scaler = scaler
         if scaler is not None and not scaler.is_enabled():
             self._scaler = None
         buffers = buffers if isinstance(buffers, bool) else list(buffers)
 
         def look_up() -> List[Trained]:
-            return trained_tensors(model, buffers, _checked(rename), masters)
+            return trained_tensors(model, buffers, rename, masters)
 
         trained = look_up()
         self._watch = Watch(model, look_up, trained, _listed(optimizer), masters is not None)
@@ -108,6 +109,7 @@ class Site(BaseSite):
         Raises:
             InvalidArgument: one of them trains other tensors than the model's.
         """
+        _check_optimizers(optimizer)
         self._watch.look_at(_listed(optimizer))
 
     # --- Hooks ------------------------------------------------------------------------------------
@@ -279,33 +281,28 @@ def join(coordinator: str, model: Union[nn.Module, Mapping[str, torch.Tensor]],
     return Site(coordinator, model, optimizer, id=id, **arguments)
 
 
-def _check_arguments(model: Any, scaler: Any, group: Any, buffers: Any, rename: Any,
-                     masters: Any) -> None:
-    if not isinstance(model, (nn.Module, Mapping)):
-        raise check.wrong("model", "a torch.nn.Module, or names and tensors", model)
-    if isinstance(model, Mapping):
-        for name, tensor in model.items():
-            check.text("a name in model", name)
-            if not isinstance(tensor, torch.Tensor):
-                raise check.wrong(f"model[{name!r}]", "a tensor", tensor)
+def _check_arguments(optimizer: Any, scaler: Any, group: Any, values: Any) -> None:
+    _check_optimizers(optimizer)
     if scaler is not None and not (hasattr(scaler, "is_enabled") and hasattr(scaler, "update")):
         raise check.wrong("scaler", "a GradScaler", scaler)
     if group is not None and not (dist.is_available() and isinstance(group, dist.ProcessGroup)):
         raise check.wrong("group", "a torch.distributed.ProcessGroup", group)
-    if isinstance(buffers, (str, bytes)) or not (isinstance(buffers, bool) or
-                                                 isinstance(buffers, Iterable)):
-        raise check.wrong("buffers", "True, False or names", buffers)
-    if rename is not None and not callable(rename):
-        raise check.wrong("rename", "a function from the model's names to the run's", rename)
-    if masters is not None and not isinstance(masters, Mapping) and not callable(masters):
-        raise check.wrong("masters", "names and tensors, or a function from a parameter to its own",
-                          masters)
+    if values not in WAYS:
+        raise check.wrong("values", f"one of {', '.join(map(repr, WAYS))}", values)
 
 
-def _checked(rename: Optional[Callable[[str], str]]) -> Optional[Callable[[str], str]]:
-    if rename is None:
-        return None
-    return lambda name: check.text(f"rename({name!r})", rename(name))
+def _check_optimizers(optimizer: Any) -> None:
+    several = isinstance(optimizer, (list, tuple))
+    for at, entry in enumerate(_listed(optimizer)):
+        if not callable(getattr(entry, "step", None)):
+            raise check.wrong(f"optimizer[{at}]" if several else "optimizer",
+                              "a torch.optim.Optimizer" if several else
+                              "a torch.optim.Optimizer, a list of them, or None", entry)
+        if any(entry is other for other in _listed(optimizer)[:at]):
+            raise check.wrong(f"optimizer[{at}]", "another one than those before it", entry)
+    if several and not optimizer:
+        raise check.wrong("optimizer", "at least one, or None: site.step() then follows each step",
+                          optimizer)
 
 
 def _listed(optimizer: Optimizers) -> List[Any]:
@@ -336,8 +333,6 @@ def _team(model: Any, tensors: Sequence[torch.Tensor], group: Optional[dist.Proc
 
 def _values(site_id: str, way: str, trained: Sequence[Any], team: Solo,
             *arguments: Any) -> TorchValues:
-    if way not in WAYS:
-        raise invalid(f"values must be one of {', '.join(map(repr, WAYS))}; it is {way!r}")
     if way != "host":
         place, reason = device_for(trained, team)
         if place is not None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
-from typing import Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Set
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Set
 from typing import Tuple, Union
 
 import torch
 from torch import nn
 
+from causeway import _arguments as check
 from causeway import errors
 
 # Classes of modules that stand for another one, and the attribute that has it.
@@ -147,6 +148,26 @@ def _named(model: nn.Module, kind: str) -> Iterator[Tuple[str, torch.Tensor]]:
                 yield f"{name}.{own}" if name else own, tensor
 
 
+def check_model(model: Any, buffers: Any, rename: Any, masters: Any) -> None:
+    """Raises InvalidArgument for arguments of other types than `trained_tensors` says."""
+    if not isinstance(model, (nn.Module, Mapping)):
+        raise check.wrong("model", "a torch.nn.Module, or names and tensors", model)
+    for name, tensor in model.items() if isinstance(model, Mapping) else ():
+        check.text("a name in model", name)
+        if not isinstance(tensor, torch.Tensor):
+            raise check.wrong(f"model[{name!r}]", "a tensor", tensor)
+    if isinstance(buffers, (str, bytes)) or not isinstance(buffers, (bool, Iterable)):
+        raise check.wrong("buffers", "True, False or names", buffers)
+    if isinstance(model, Mapping) and buffers is not False:
+        raise check.wrong("buffers", "False beside names and tensors: add what is synchronized to "
+                          "these", buffers)
+    if rename is not None and not callable(rename):
+        raise check.wrong("rename", "a function from the model's names to the run's", rename)
+    if masters is not None and not isinstance(masters, Mapping) and not callable(masters):
+        raise check.wrong("masters", "names and tensors, or a function from a parameter to its own",
+                          masters)
+
+
 def trained_tensors(model: Model, buffers: Union[bool, Iterable[str]] = False,
                     rename: Optional[Callable[[str], str]] = None,
                     masters: Masters = None) -> List[Trained]:
@@ -165,6 +186,7 @@ def trained_tensors(model: Model, buffers: Union[bool, Iterable[str]] = False,
     Raises:
         InvalidArgument: there is none, one is of another type or on no device, or two overlap.
     """
+    check_model(model, buffers, rename, masters)
     reshard(sharded_modules(model))
     if isinstance(model, nn.Module):
         if any(_is(module, "FullyShardedDataParallel") for _, module in named_modules(model)):
@@ -185,8 +207,8 @@ def trained_tensors(model: Model, buffers: Union[bool, Iterable[str]] = False,
     if isinstance(masters, Mapping):
         unknown = set(masters) - {name for name, _ in named}
         if unknown:
-            raise invalid(f"masters names {min(unknown)!r}, which is none of the model's trained "
-                          "parameters")
+            raise invalid(f"masters names {min(unknown, key=str)!r}, which is none of the model's "
+                          "trained parameters")
     trained: List[Trained] = []
     storages: Dict[int, Trained] = {}
     for name, tensor in named:
@@ -194,8 +216,9 @@ def trained_tensors(model: Model, buffers: Union[bool, Iterable[str]] = False,
             masters(tensor) if masters is not None else None
         _check_tensor(name, tensor, master)
         shape = tuple(tensor.shape)
-        entry = Trained(rename(name) if rename else name, tensor, shape) if master is None else \
-            Trained(rename(name) if rename else name, master, shape, tensor)
+        known = check.text(f"rename({name!r})", rename(name)) if rename else name
+        entry = Trained(known, tensor, shape) if master is None else \
+            Trained(known, master, shape, tensor)
         here = local(tensor)
         if here.numel() > 0:
             other = storages.setdefault(here.untyped_storage().data_ptr(), entry)
