@@ -314,11 +314,21 @@ class TroubleshootingTest(unittest.TestCase):
             make(cluster, "operator", "o")
             cluster.start_coordinator(RUN, *tls(cluster, "coordinator"), "--max_requests_per_second=1",
                                       "--max_connections_per_address=3")
-            status = [CTL, "status", *tls(cluster, "operator-o"), f"--coordinator={cluster.address}"]
-            wait_until(lambda: run_tool(*status)[0] != 0, "one is refused")
-            self.refused(*status, status=1,
-                         row="more than ... requests and messages per second: try again later, or raise "
-                             "--max_requests_per_second")
+            row = "more than ... requests and messages per second: try again later, or raise " \
+                  "--max_requests_per_second"
+            to = [*tls(cluster, "operator-o"), f"--coordinator={cluster.address}"]
+            # What looks again and again says so, and goes on.
+            watch = cluster.start("watch.log", CTL, "watch", "--interval=100ms", *to)
+            wait_until(lambda: watch.log().count("; looking again\n") > 20, "it is refused again and again")
+            lines = [line for line in watch.log().splitlines() if line.endswith("; looking again")]
+            self.assertEqual([], [line for line in lines if not re.search(pattern(row) + "; looking", line)])
+            asked = []
+            wait_until(lambda: asked.append(run_tool(CTL, "status", *to)) or asked[-1][0] != 0, "one is refused")
+            self.assertEqual(asked[-1][0], 1)
+            self.says(asked[-1][2], row)
+            self.assertIsNone(watch.child.poll())
+            watch.signal(signal.SIGINT)
+            self.assertEqual(watch.wait(), 0)
             host, _, port = cluster.address.rpartition(":")
             for _ in range(5):
                 crowd.enter_context(socket.create_connection((host, int(port))))
