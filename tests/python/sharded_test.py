@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import socket
 import unittest
 
 import torch_trainer
@@ -11,12 +10,6 @@ from runs import STREAMING, SIGKILL, Run
 
 
 PATIENCE_S = 300
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Rank:
@@ -48,10 +41,10 @@ class Rank:
 
 class ShardedTest(unittest.TestCase):
     def start(self, run, size, *flags):
-        port = str(free_port())
+        # Not a port that was free a moment ago: whoever takes it meanwhile keeps the others waiting.
         return [Rank(run.folder / f"rank{rank}.log", [run.address, *flags],
                      {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size),
-                      "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})
+                      "STORE": str(run.folder / "store")})
                 for rank in range(size)]
 
     def trained(self, dtype, size, *flags):

@@ -6,8 +6,8 @@ usage: torch_trainer.py ADDRESS [--checkpoint FILE] [--every N] [--hold STEP] [-
                         [--shard fsdp|ddp] [--fail STEP] [--die STEP] [--freeze STEP]
                         [--evaluate]
 
-Gradients are a function of step and place, the same for every way to shard. With RANK and
-WORLD_SIZE set, it is one process of the site. At step HOLD it waits for its end; at step FAIL the
+Gradients are a function of step and place, the same for every way to shard. With RANK,
+WORLD_SIZE and STORE (a file by which they find each other) set, it is one process of the site. At step HOLD it waits for its end; at step FAIL the
 last process raises, at step DIE it is gone, from step FREEZE on it trains less.
 Forward passes of --evaluate, before it joins and of published values, change nothing.
 """
@@ -41,7 +41,8 @@ def main(arguments=None):
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     model = small_model(getattr(torch, options.dtype))
     if options.shard:
-        dist.init_process_group("gloo")
+        dist.init_process_group("gloo", init_method=f"file://{os.environ['STORE']}", rank=rank,
+                                world_size=size)
     if options.shard == "fsdp":
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
