@@ -112,7 +112,7 @@ int Main(int argc, char** argv) {
       if (trace) std::cout << Describe(scenario) << '\n';
       const Outcome outcome = SimulateAndCompare(scenario, trace ? &std::cout : nullptr);
       events += outcome.events;
-      comparable += scenario.undisturbed_bits;
+      comparable += outcome.comparable;
       compared += outcome.compared;
       with_liars += scenario.liars > 0;
       for (size_t i = 0; i < kHappenings; ++i) counts[i] += outcome.counts[i];

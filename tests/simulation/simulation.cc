@@ -399,6 +399,7 @@ Outcome Simulation::Run() {
                      .counts = world_.counts(),
                      .published = auditor_.Published(),
                      .merges = {},
+                     .comparable = false,
                      .compared = false};
   for (Site& site : sites_) outcome.merges.push_back(std::move(site.record));
   return outcome;
@@ -461,12 +462,12 @@ Outcome Simulate(const Scenario& scenario, std::ostream* trace, const PlantedBug
 
 Outcome SimulateAndCompare(const Scenario& scenario, std::ostream* trace, const PlantedBug& bug) {
   Outcome outcome = Simulate(scenario, trace, bug);
-  bool all_resumed = outcome.counts[static_cast<size_t>(Happening::kWorkerTooFarBehind)] == 0;
+  const auto count = [&](Happening what) { return outcome.counts[static_cast<size_t>(what)]; };
   // A region goes on without a site that says that it has failed.
-  if (!scenario.regions.empty()) {
-    all_resumed &= outcome.counts[static_cast<size_t>(Happening::kWorkerFailed)] == 0;
-  }
-  if (!scenario.undisturbed_bits || outcome.violation.has_value() || !all_resumed) return outcome;
+  outcome.comparable = scenario.undisturbed_bits &&
+                       (scenario.regions.empty() || count(Happening::kWorkerFailed) == 0);
+  const bool all_resumed = count(Happening::kWorkerTooFarBehind) == 0;
+  if (!outcome.comparable || outcome.violation.has_value() || !all_resumed) return outcome;
   outcome.compared = true;
   const Outcome undisturbed =
       Simulation(WithoutFaults(scenario), nullptr, {}, outcome.merges).Run();

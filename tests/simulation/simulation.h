@@ -36,7 +36,9 @@ struct Outcome {
   Counts counts = {};
   std::vector<float> published;     // At the end, in arena order.
   std::vector<MergeRecord> merges;  // By site.
-  bool compared = false;            // With the undisturbed run.
+  // Whether it must end in the bits of the undisturbed run: no region has gone on without a site.
+  bool comparable = false;
+  bool compared = false;  // With the undisturbed run.
 };
 
 // Runs the scenario until every site has finished. `trace`: null for none.
