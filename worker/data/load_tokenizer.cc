@@ -24,6 +24,8 @@ namespace {
 
 constexpr char kTokenizerJson[] = "tokenizer.json";
 constexpr char kSentencePieceModel[] = "tokenizer.model";
+constexpr const char* kFilesBeside[] = {"added_tokens.json", "special_tokens_map.json",
+                                        kTokenizerConfigName};
 constexpr size_t kMaxModelBytes = size_t{256} << 20;
 
 absl::StatusOr<nlohmann::json> ReadJsonFile(FileSystem& file_system, const std::string& path) {
@@ -42,6 +44,15 @@ std::string TokenText(const nlohmann::json& value) {
   if (!value.is_object()) return "";
   const auto content = value.find("content");
   return content != value.end() && content->is_string() ? content->get<std::string>() : "";
+}
+
+// That the files beside a tokenizer are what their names say, whether or not it can be used itself.
+absl::Status CheckReadable(FileSystem& file_system, const std::string& folder) {
+  for (const char* const name : kFilesBeside) {
+    const std::string path = JoinPath(folder, name);
+    if (file_system.Exists(path)) RETURN_IF_ERROR(file_system.ReadFile(path).status());
+  }
+  return absl::OkStatus();
 }
 
 // transformers adds the tokens of the files beside a tokenizer to those that it has. Here they must
@@ -147,6 +158,7 @@ class FilesBeside {
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizerJson(FileSystem& file_system,
                                                              const std::string& path) {
+  RETURN_IF_ERROR(CheckReadable(file_system, ParentFolder(path)));
   ASSIGN_OR_RETURN(const std::string text, file_system.ReadFile(path));
   absl::StatusOr<ByteLevelBpe> bpe = ParseTokenizerJson(text);
   if (!bpe.ok()) return Annotate(bpe.status(), absl::StrCat(path, " cannot be used"));
@@ -170,6 +182,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizerJson(FileSystem& file_sy
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadSentencePiece(FileSystem& file_system,
                                                              const std::string& path) {
+  RETURN_IF_ERROR(CheckReadable(file_system, ParentFolder(path)));
   ASSIGN_OR_RETURN(const std::string model, file_system.ReadFile(path));
   if (model.size() > kMaxModelBytes) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -134,6 +134,11 @@ absl::StatusOr<ImportedModel> ImportHuggingFace(FileSystem& file_system, const s
                                                 int sequence_length) {
   ImportedModel result;
   RETURN_IF_ERROR(CheckNothingOnTop(file_system, folder));
+  // Goes along with exports, and must be what its name says.
+  const std::string generation_path = JoinPath(folder, "generation_config.json");
+  if (file_system.Exists(generation_path)) {
+    RETURN_IF_ERROR(file_system.ReadFile(generation_path).status());
+  }
   const std::string config_path = JoinPath(folder, "config.json");
   ASSIGN_OR_RETURN(const std::string text, file_system.ReadFile(config_path));
   ASSIGN_OR_RETURN(result.description, ReadHuggingFaceConfig(text, config_path, sequence_length));

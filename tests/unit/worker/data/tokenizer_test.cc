@@ -122,6 +122,21 @@ TEST_F(FilesBesideTest, TokensThatATokenizerLacksAreRefusedByName) {
   EXPECT_EQ(end_of_text_, end);
 }
 
+TEST_F(FilesBesideTest, AGitLfsPointerIsNamedAlsoBesideATokenizerThatCannotBeRead) {
+  const std::string folder = folder_.File("pointer");
+  ASSERT_TRUE(files_.CreateFolders(folder).ok());
+  const auto write = [&](const char* name, absl::string_view text) {
+    ASSERT_TRUE(WriteFileAtomically(files_, JoinPath(folder, name), text).ok());
+  };
+  write("tokenizer_config.json",
+        "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n");
+  for (const char* const tokenizer : {"tokenizer.model", "tokenizer.json"}) {
+    write(tokenizer, "neither the one nor the other");
+    EXPECT_THAT(std::string(LoadTokenizer(files_, folder).status().message()),
+                HasSubstr("tokenizer_config.json is a Git LFS pointer"));
+  }
+}
+
 TEST_F(FilesBesideTest, ASpaceBeforeTheTextIsTwoFilesMatter) {
   EXPECT_EQ(Error("gpt2", "tokenizer_config.json", R"({"add_prefix_space": false})"), "");
   EXPECT_THAT(Error("gpt2", "tokenizer_config.json", R"({"add_prefix_space": true})"),

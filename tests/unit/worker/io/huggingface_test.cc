@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/files/safetensors.h"
 #include "common/files/safetensors_writer.h"
 #include "common/huggingface/huggingface_export.h"
@@ -276,6 +277,17 @@ TEST(HuggingFaceImport, AnAdapterOnTopIsRefused) {
                                   absl::string_view("{}"))
                   .ok());
   EXPECT_THAT(ImportError(folder), HasSubstr("adapter_config.json"));
+}
+
+TEST(HuggingFaceImport, AGitLfsPointerAmongItsFilesIsCalledThat) {
+  for (const char* const name : {"config.json", "generation_config.json", "model.safetensors"}) {
+    const std::string folder = Edited("llama", "pointer", [](std::vector<TensorSource>&) {});
+    ASSERT_TRUE(WriteFileAtomically(*FileSystem::Real(), absl::StrCat(folder, "/", name),
+                                    absl::string_view("version https://git-lfs.github.com/spec/v1\n"
+                                                      "oid sha256:0\nsize 1\n"))
+                    .ok());
+    EXPECT_THAT(ImportError(folder), HasSubstr(absl::StrCat(name, " is a Git LFS pointer")));
+  }
 }
 
 TEST(HuggingFaceImport, NamesTheTensorAndBothShapes) {
