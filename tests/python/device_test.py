@@ -15,7 +15,7 @@ import causeway
 import causeway.torch as cw
 import emulated
 from models import small_model, synthetic_gradients, values_of
-from runs import STREAMING, Run, wait_until
+from runs import BIN, STREAMING, Run, run_tool, wait_until
 
 torch.set_num_threads(1)
 ONE = "membership { start_workers: 1 }"
@@ -175,27 +175,44 @@ class DeviceTest(unittest.TestCase):
                 with self.subTest(dtype=dtype, before=before, after=after):
                     self.assertEqual(self.resumed(dtype, before, after), undisturbed)
 
-    def test_a_site_that_was_away_comes_back(self):
+    def test_a_site_that_was_away_starts_anew(self):
         with Run() as run:
             run.serve(f"{SYNC} mixing: 0.5 {CODECS['int4']} }} membership {{ start_workers: 2 max_workers: 2 "
-                      "quorum: 1 lease_ms: 1500 }", steps=80, initial=values_of(small_model()))
+                      "quorum: 1 lease_ms: 1500 }", steps=100_000, initial=values_of(small_model()))
+            answers = run.folder / "coordinator" / "answers"
+
+            def gone():
+                """That no answer is left which the other, at step 20 at most, needs next."""
+                kept = {}
+                for path in answers.iterdir():
+                    name, _, number = path.name.partition("-r")
+                    if number:
+                        kept.setdefault(name, []).append(int(number.split(".")[0]))
+                return len(kept) == 3 and all(min(rounds) > 20 // 4 + 8 for rounds in kept.values())
+
             away = run.start_program("away", "torch_trainer.py", run.address)
             model = small_model()
             optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-3)
+            back = None
             with cw.join(run.address, model, None, id="other", tokens_per_step=12) as site:
                 while not site.should_stop:
                     if site.current_step == 20:
                         away.signal(signal.SIGSTOP)
-                    if site.current_step == 60:
+                    if back is None and site.current_step > 20 and gone():
                         away.signal(signal.SIGCONT)
-                        # It folds its deltas into the next round, or is given the run anew.
-                        wait_until(lambda: re.search("came too late|the run went on without", away.log()),
-                                   "it is back")
+                        wait_until(lambda: "anew\n" in away.log(), "it is back")
+                        back = site.current_step
+                        run_tool(BIN / "causewayctl", "stop", f"--coordinator={run.address}",
+                                 f"--at_step={back + 60}")
                     synthetic_gradients(model, site.current_step)
                     optimizer.step()
                     site.step()
             self.assertEqual(away.wait(), 0, away.log())
             self.assertIn("the session with the coordinator broke", away.log())
+            was, began = map(int, re.search("it was at step ([0-9]+), .* goes on at step ([0-9]+)$",
+                                            away.log(), re.MULTILINE).groups())
+            self.assertLessEqual(was, 24)
+            self.assertGreater(began, back - 8)
             run.finish()
 
     def test_too_little_memory_is_refused_before_training(self):
