@@ -2,7 +2,10 @@
 
 import multiprocessing
 import os
+import sys
 import unittest
+from multiprocessing import forkserver
+from unittest import mock
 
 import torch_trainer
 from models import small_model, values_of
@@ -12,21 +15,27 @@ from runs import STREAMING, SIGKILL, Run
 PATIENCE_S = 300
 
 
+def train(log, arguments, variables):
+    os.environ.update(variables)
+    with open(log, "wb") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+    torch_trainer.run(arguments)
+
+
+# Forks processes that need not import torch again. Not this process, in which other tests' sites were:
+# a child of one whose gRPC has not ended yet has no threads of gRPC, and waits for ever.
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["torch_trainer"])
+
+
 class Rank:
-    """A process of a site, forked: it need not import torch again."""
+    """A process of a site."""
 
     def __init__(self, log, arguments, variables):
         self._log = log
-        self._process = multiprocessing.get_context("fork").Process(
-            target=self._train, args=(arguments, variables))
+        self._process = FORKS.Process(target=train, args=(log, arguments, variables))
         self._process.start()
-
-    def _train(self, arguments, variables):
-        os.environ.update(variables)
-        with open(self._log, "wb") as output:
-            os.dup2(output.fileno(), 1)
-            os.dup2(output.fileno(), 2)
-        torch_trainer.run(arguments)
 
     def wait(self):
         """Its status, negative after a signal."""
@@ -40,6 +49,11 @@ class Rank:
 
 
 class ShardedTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)):
+            forkserver.ensure_running()  # Python 3.11's looks for what it preloads nowhere else.
+
     def start(self, run, size, *flags):
         # Not a port that was free a moment ago: whoever takes it meanwhile keeps the others waiting.
         return [Rank(run.folder / f"rank{rank}.log", [run.address, *flags],
