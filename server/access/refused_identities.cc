@@ -79,8 +79,7 @@ absl::StatusOr<std::set<std::string>> ParseRefused(absl::string_view text,
 }
 
 RefusedIdentities::RefusedIdentities(const std::string& file, const Clock* clock)
-    : list_(file, ParseRefused, clock, /*may_be_empty=*/true, "identities are refused now",
-            "nobody is let in until it can be read") {}
+    : list_(file, ParseRefused, clock, /*may_be_empty=*/true, "identities are refused now") {}
 
 absl::StatusOr<std::unique_ptr<RefusedIdentities>> RefusedIdentities::Open(const std::string& file,
                                                                            const Clock* clock) {
@@ -103,18 +102,12 @@ absl::Status RefusedIdentities::Check(const Identity& identity, const std::strin
         RoleName(identity.role), " ", identity.name,
         " is refused by the coordinator's operator (--refused_identities): ask for another name"));
   }
-  // Not final: whoever trains tries again, and goes on once the list is whole.
-  if (!seen.state.ok()) {
-    return absl::UnavailableError(
-        "the coordinator cannot read its list of refused identities, and lets nobody in: tell its "
-        "operator");
-  }
   for (const auto& former : seen.former) {
     if (former->contains(certificate) || former->contains(name)) {
       return absl::UnavailableError(absl::StrCat(
           RoleName(identity.role), " ", identity.name,
-          " was refused a moment ago, and the coordinator's list may still be being written: try "
-          "again"));
+          " was refused a moment ago; in case the coordinator's list is still being written, that ",
+          "ends only in ", absl::FormatDuration(absl::Ceil(seen.settles_in, absl::Seconds(1)))));
     }
   }
   return absl::OkStatus();

@@ -28,9 +28,9 @@ class RefusedIdentities {
       const std::string& file, const Clock* clock = Clock::Real());
 
   // UNAUTHENTICATED for who is on the list that could be read last, by name or by the certificate
-  // (Certificate::fingerprint; empty: he has shown none). UNAVAILABLE for everybody else as long as
-  // the file cannot be read or understood, which the log says, and for a moment for who was on a
-  // former list (watched_list.h). An empty file refuses nobody.
+  // (Certificate::fingerprint; empty: he has shown none). UNAVAILABLE, for a moment, for who was on
+  // a former list (watched_list.h). An empty file refuses nobody; while it is away or malformed,
+  // which the log says, the list before counts.
   absl::Status Check(const Identity& identity, const std::string& fingerprint);
 
  private:

@@ -18,6 +18,7 @@ namespace causeway::server {
 namespace {
 
 constexpr size_t kHashBytes = SHA256_DIGEST_LENGTH;
+constexpr char kNobody[] = "nobody";
 constexpr char kUnknownToken[] =
     "the token is unknown or was revoked: ask the coordinator's operator for a new one "
     "(deploy/make_certificates token)";
@@ -47,11 +48,16 @@ absl::StatusOr<std::vector<TokenEntry>> ParseTokens(absl::string_view text,
                                                     const std::string& file) {
   std::vector<TokenEntry> entries;
   std::set<std::array<uint8_t, kHashBytes>> seen;
+  bool nobody = false;
   int number = 0;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
     ++number;
     line = absl::StripAsciiWhitespace(line);
     if (line.empty() || line[0] == '#') continue;
+    if (line == kNobody) {
+      nobody = true;
+      continue;
+    }
     absl::StatusOr<TokenEntry> entry = ParseLine(line);
     if (!entry.ok()) return Annotate(entry.status(), absl::StrCat(file, ":", number));
     if (!seen.insert(entry->hash).second) {
@@ -60,12 +66,16 @@ absl::StatusOr<std::vector<TokenEntry>> ParseTokens(absl::string_view text,
     }
     entries.push_back(*std::move(entry));
   }
-  return entries;
+  if (nobody == entries.empty()) return entries;
+  return absl::InvalidArgumentError(
+      nobody ? absl::StrCat(file, " says \"", kNobody, "\", and holds ", entries.size(),
+                            entries.size() == 1 ? " token" : " tokens", ": leave one of them out")
+             : absl::StrCat(file, " holds no token: deploy/make_certificates token makes one; the ",
+                            "line \"", kNobody, "\" is a list that lets nobody in"));
 }
 
 TokenTable::TokenTable(const std::string& file, const Clock* clock)
-    : list_(file, ParseTokens, clock, /*may_be_empty=*/false, "tokens count now",
-            "no token is new until it can be read whole") {}
+    : list_(file, ParseTokens, clock, /*may_be_empty=*/false, "tokens count now") {}
 
 absl::StatusOr<std::unique_ptr<TokenTable>> TokenTable::Open(const std::string& file,
                                                              const Clock* clock) {
@@ -95,18 +105,21 @@ absl::StatusOr<TokenEntry> TokenTable::FindHash(const TokenHash& hash) {
     }
     return found;
   };
-  // A list that is there, but not whole, is about to be: until then the one before it counts. One
-  // that is away says nothing of anybody.
-  const bool is_there = seen.state.ok() || absl::IsInvalidArgument(seen.state);
   const std::optional<TokenEntry> found = stands_in(*seen.list);
-  if (found.has_value() && is_there) return *found;
-  const bool may_come = std::ranges::any_of(
+  if (found.has_value()) return *found;
+  if (!seen.state.ok()) {
+    return absl::UnavailableError(
+        "this token was not on the coordinator's list of tokens when it could be read last, and "
+        "now "
+        "it cannot: try again; if that lasts, tell its operator");
+  }
+  const bool was_there = std::ranges::any_of(
       seen.former, [&](const auto& former) { return stands_in(*former).has_value(); });
-  if (seen.state.ok() && !may_come) return absl::UnauthenticatedError(kUnknownToken);
-  return absl::UnavailableError(
-      "the coordinator's list of tokens is away, or is being written, and so it cannot tell "
-      "whether "
-      "this token counts: try again; if that lasts, tell its operator");
+  if (!was_there) return absl::UnauthenticatedError(kUnknownToken);
+  return absl::UnavailableError(absl::StrCat(
+      "this token is not on the coordinator's list of tokens any more, which has just changed; in "
+      "case it is still being written, that is final only in ",
+      absl::FormatDuration(absl::Ceil(seen.settles_in, absl::Seconds(1)))));
 }
 
 }  // namespace causeway::server

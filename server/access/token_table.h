@@ -4,7 +4,8 @@
 //   9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08 worker site-a
 //
 // Whoever reads the file learns no token. A changed file counts from the next call on: a line that
-// is gone is a token that is refused.
+// is gone is a token that is refused. A file without a token is no list: it may be half written.
+// The single line "nobody" is a list that lets nobody in.
 #ifndef CAUSEWAY_SERVER_ACCESS_TOKEN_TABLE_H_
 #define CAUSEWAY_SERVER_ACCESS_TOKEN_TABLE_H_
 
@@ -42,10 +43,9 @@ class TokenTable {
                                                           const Clock* clock = Clock::Real());
 
   // The token's entry. Takes the same time whichever of the tokens it is, or none.
-  // UNAUTHENTICATED: it is on no list. A file that is empty or malformed is no list: the last one
-  // that could be read whole counts, and a token that is not on it is UNAVAILABLE. So is every
-  // token while the file is gone or cannot be read, and, for a moment, one that was on a former
-  // list (watched_list.h). The log says so.
+  // UNAUTHENTICATED: it is on no list. While the file is away, empty or malformed the last list
+  // that could be read whole counts, and a token that is not on it is UNAVAILABLE. So is, for a
+  // moment, one that was on a former list (watched_list.h). The log says so.
   absl::StatusOr<TokenEntry> Find(absl::string_view token);
   // OK if what Find returned still stands in the file; its errors.
   absl::Status Holds(const TokenEntry& entry);

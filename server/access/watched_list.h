@@ -1,7 +1,8 @@
 // A list in a file that its operator changes while it is used. `cp` and `scp` empty a file before
-// they write it, and editors may take it away for a moment. So what a changed file says is final
-// only once the file has been as it is for a while; until then who is on the list that was there
-// before and not on this one cannot be told apart from who is about to come.
+// they write it, and editors may take it away for a moment. So the last list that could be read
+// whole counts until the next one. What a changed list says is final only once the file has been as
+// it is for a while: until then who was on the one before, and is not on this one, may be about to
+// come.
 #ifndef CAUSEWAY_SERVER_ACCESS_WATCHED_LIST_H_
 #define CAUSEWAY_SERVER_ACCESS_WATCHED_LIST_H_
 
@@ -38,22 +39,21 @@ class WatchedList {
     std::shared_ptr<const List> list;  // The last one that could be read whole.
     // Those before it, as long as it may be a part of a list that is being written.
     std::vector<std::shared_ptr<const List>> former;
+    absl::Duration settles_in = absl::ZeroDuration();  // For so long yet.
     // NOT_FOUND and the other errors of ReadTrustedFile; INVALID_ARGUMENT if the file, as it is, is
     // no whole list.
     absl::Status state;
   };
 
-  // may_be_empty: a file of no bytes is a whole list. `counts` ends the line of the log about a
-  // list that has changed ("27 tokens count now"), and `otherwise` that about one that is none. The
-  // clock outlives the list.
+  // may_be_empty: a file of no bytes is a whole list. `counts` ends the lines of the log about a
+  // list that has changed: "27 tokens count now". The clock outlives the list.
   WatchedList(std::string file, Parse parse, const Clock* clock, bool may_be_empty,
-              std::string counts, std::string otherwise)
+              std::string counts)
       : file_(std::move(file)),
         parse_(parse),
         clock_(clock),
         may_be_empty_(may_be_empty),
-        counts_(std::move(counts)),
-        otherwise_(std::move(otherwise)) {}
+        counts_(std::move(counts)) {}
 
   // The first time: the errors of ReadTrustedFile and of parsing.
   absl::Status Open() {
@@ -68,17 +68,18 @@ class WatchedList {
     const bool changed = FileVersion::Of(file_) != version_;
     if (changed) changed_ = clock_->Monotonic();
     const bool settled = clock_->Monotonic() - changed_ >= kListSettles;
-    if (changed) {
+    if (changed || (settled && unfinished_)) {
       Load();
       if (seen_.state.ok()) {
         Log().info("{} has changed: {} {}", file_, seen_.list->size(), counts_);
       } else {
-        Log().error("{}; {}", std::string(seen_.state.message()), otherwise_);
+        Log().warn("{}. Until the list can be read whole, the one before counts: {} {}",
+                   std::string(seen_.state.message()), seen_.list->size(), counts_);
       }
-    } else if (settled && unfinished_) {
-      Load();
     }
     if (settled && seen_.state.ok()) seen_.former.clear();
+    seen_.settles_in =
+        settled ? absl::ZeroDuration() : kListSettles - (clock_->Monotonic() - changed_);
     return seen_;
   }
 
@@ -112,7 +113,6 @@ class WatchedList {
   const Clock* const clock_;
   const bool may_be_empty_;
   const std::string counts_;
-  const std::string otherwise_;
   absl::Mutex mutex_;
   FileVersion version_ ABSL_GUARDED_BY(mutex_);
   absl::Duration changed_ ABSL_GUARDED_BY(mutex_) = -absl::InfiniteDuration();

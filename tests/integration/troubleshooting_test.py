@@ -64,7 +64,7 @@ ELSEWHERE = {
     "a member that lies, a broken disk or a copy of a run (tests/security, tests/unit/server)": [
         "the certificate of ... ended at ...",
         "ended a connection from ...: ...",
-        "the coordinator cannot read its list of refused identities",
+        "this token was not on the coordinator's list of tokens when ...",
         "..., the fragment takes ... at most (membership.norm_cap)",
         "... tokens: it counts for ..., more it cannot have trained",
         "...; nobody gets beyond step ... before the rounds that are open are published",

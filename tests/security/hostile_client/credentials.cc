@@ -10,7 +10,7 @@
 
 namespace causeway::hostile {
 
-Credentials::Credentials() { folder_.Write("tokens", token_list_); }
+Credentials::Credentials() { folder_.Write("tokens", "nobody\n"); }
 
 std::function<void(server::CoordinatorServer::Options&)> Credentials::Server(
     std::function<void(server::CoordinatorServer::Options&)> change) {

@@ -136,7 +136,10 @@ class MakeCertificatesTest(unittest.TestCase):
         self.assertEqual([line.split()[2] for line in
                           (self.dir / "tokens").read_text().splitlines()], ["axb"])
         self.make("revoke_token", "worker", "axb")
+        self.assertEqual((self.dir / "tokens").read_text(), "nobody\n")
         self.refused("revoke_token", "worker", "axb", status=1, saying="no token")
+        self.make("token", "worker", "c")
+        self.assertEqual([line.split()[2] for line in (self.dir / "tokens").read_text().splitlines()], ["c"])
 
     def test_what_makes_no_sense_is_refused(self):
         for arguments, saying in (

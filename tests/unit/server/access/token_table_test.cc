@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <filesystem>
+#include <optional>
 #include <random>
 #include <string>
 
@@ -95,8 +96,10 @@ TEST(TokenTable, AChangedFileCountsFromTheNextCallOnAndItsRefusalsAreFinalOnceIt
   EXPECT_TRUE((*table)->Find(kOther).ok());
   clock.Advance(kListSettles);
   EXPECT_EQ(Code(**table, kSecret), absl::StatusCode::kUnauthenticated);
-  folder.Write("tokens", "# nobody\n");
-  EXPECT_EQ(Code(**table, kOther), absl::StatusCode::kUnavailable);
+  folder.Write("tokens", "# all are gone\nnobody\n");
+  const absl::Status gone = (*table)->Find(kOther).status();
+  EXPECT_EQ(gone.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(gone.message()), HasSubstr("that is final only in 5s"));
   clock.Advance(kListSettles);
   EXPECT_EQ(Code(**table, kOther), absl::StatusCode::kUnauthenticated);
   folder.Write("tokens", with);
@@ -144,19 +147,44 @@ TEST(TokenTable, AListThatIsBeingWrittenRefusesNobodyForGood) {
   }
 }
 
-TEST(TokenTable, AListThatStaysEmptyOrMalformedLeavesTheLastOneInForce) {
+TEST(Tokens, AFileWithoutOneSaysThatNobodyCountsOrIsNoList) {
+  for (const char* none : {"", "\n\n", "# a comment\n", "nobod"}) {
+    EXPECT_EQ(ParseTokens(none, "file").status().code(), absl::StatusCode::kInvalidArgument);
+  }
+  EXPECT_THAT(std::string(ParseTokens("# none", "file").status().message()),
+              AllOf(HasSubstr("file holds no token"), HasSubstr("\"nobody\"")));
+  const auto nobody = ParseTokens("# for a while\n nobody\n", "file");
+  ASSERT_TRUE(nobody.ok()) << nobody.status();
+  EXPECT_TRUE(nobody->empty());
+  EXPECT_THAT(
+      std::string(ParseTokens(absl::StrCat("nobody\n", HashOf(kSecret), " worker a"), "file")
+                      .status()
+                      .message()),
+      HasSubstr("holds 1 token: leave one of them out"));
+}
+
+TEST(TokenTable, AListThatStaysAwayEmptyOrMalformedLeavesTheLastOneInForce) {
   const TestFolder folder;
   FakeClock clock;
   const std::string text = absl::StrCat(HashOf(kSecret), " worker a\n");
   const auto table = TokenTable::Open(folder.Write("tokens", text), &clock);
   ASSERT_TRUE(table.ok()) << table.status();
-  for (const std::string& broken : {std::string(), text.substr(0, 40)}) {
-    folder.Write("tokens", broken);
+  for (const auto& broken : {std::optional<std::string>(), std::optional<std::string>(""),
+                             std::optional<std::string>("\n# to be written\n"),
+                             std::optional<std::string>(text.substr(0, 40))}) {
+    if (broken.has_value()) {
+      folder.Write("tokens", *broken);
+    } else {
+      std::filesystem::remove(folder.path("tokens"));
+    }
     for (int i = 0; i < 3; ++i) {
-      EXPECT_TRUE((*table)->Find(kSecret).ok());
+      EXPECT_EQ((*table)->Find(kSecret)->identity.name, "a");
       EXPECT_EQ(Code(**table, kOther), absl::StatusCode::kUnavailable) << "it may be a new one";
       clock.Advance(absl::Hours(1));
     }
+    folder.Write("tokens", text);
+    EXPECT_TRUE((*table)->Find(kSecret).ok());
+    EXPECT_EQ(Code(**table, kOther), absl::StatusCode::kUnauthenticated);
   }
   // A last line without an end counts once nothing has come for a while.
   folder.Write("tokens", absl::StrCat(HashOf(kOther), " worker b"));
@@ -166,30 +194,14 @@ TEST(TokenTable, AListThatStaysEmptyOrMalformedLeavesTheLastOneInForce) {
   EXPECT_EQ(Code(**table, kSecret), absl::StatusCode::kUnauthenticated);
 }
 
-TEST(TokenTable, WhoRemovesTheListLetsNobodyInUntilItIsBack) {
-  const TestFolder folder;
-  FakeClock clock;
-  const std::string text = absl::StrCat(HashOf(kSecret), " worker a\n");
-  const std::string file = folder.Write("tokens", text);
-  const auto table = TokenTable::Open(file, &clock);
-  ASSERT_TRUE(table.ok()) << table.status();
-  std::filesystem::remove(file);
-  for (int i = 0; i < 3; ++i) {
-    EXPECT_EQ(Code(**table, kSecret), absl::StatusCode::kUnavailable);
-    EXPECT_EQ(Code(**table, kOther), absl::StatusCode::kUnavailable);
-    clock.Advance(absl::Hours(1));
-  }
-  folder.Write("tokens", text);
-  EXPECT_TRUE((*table)->Find(kSecret).ok());
-  EXPECT_EQ(Code(**table, kOther), absl::StatusCode::kUnauthenticated);
-}
-
 TEST(TokenTable, FilesThatOthersMayWriteAreRefused) {
   const TestFolder folder;
   const std::string file = folder.Write("tokens", absl::StrCat(HashOf(kSecret), " worker a\n"));
   ASSERT_EQ(chmod(file.c_str(), 0646), 0);
   EXPECT_EQ(TokenTable::Open(file).status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(TokenTable::Open(folder.path("none")).status().code(), absl::StatusCode::kNotFound);
+  const absl::Status none = TokenTable::Open(folder.path("none")).status();
+  EXPECT_EQ(none.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(none.message()), HasSubstr("none: No such file or directory"));
 }
 
 }  // namespace

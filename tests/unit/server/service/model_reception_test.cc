@@ -284,7 +284,7 @@ TEST_F(RevokedTest, ASiteThatIsRevokedBringsNothing) {
   const auto stream = stub_->BringModel(&context, &response);
   ASSERT_TRUE(stream->Write(HeaderMessage()));
   stream->WaitForInitialMetadata();
-  folder_.Write("tokens", "# nobody\n");
+  folder_.Write("tokens", "nobody\n");
   const absl::Status status = FromGrpcStatus(stream->Finish());
   // The stream ends at once. A list may be in the middle of being written, so the refusal for good
   // comes once it has settled (credentials_test.cc).
