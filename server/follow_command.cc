@@ -10,6 +10,7 @@
 #include "common/base/file_system.h"
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
+#include "common/client/security_log.h"
 #include "common/params/run_config.h"
 #include "common/rpc/status.h"
 #include "common/telemetry/log.h"
@@ -49,7 +50,7 @@ absl::Status FollowCommand(const FollowFlags& flags,
   RETURN_IF_ERROR(CheckName("--standby_name", name));
   ASSIGN_OR_RETURN(const ChannelSecurity security,
                    MakeChannelSecurity(flags.security, of, Clock::Real()->Now()));
-  for (const std::string& warning : security.warnings) Log().warn("{}", warning);
+  LogSecurity(security);
   ASSIGN_OR_RETURN(std::optional<HttpListener> port,
                    OpenHttpPort(flags.http, flags.security.UsesTls()));
   StandbyNotes notes;

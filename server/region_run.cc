@@ -123,8 +123,8 @@ absl::Status FetchInitialParameters(FileSystem& file_system, const std::string& 
   const std::string& address = region.options.address;
   StatePullOptions options;
   options.worker_id = region.options.region_id;
-  absl::StatusOr<PublishedState> state = PullPublishedState(
-      region.parent.channel->Now(), region.parent.run.run_id(), region.plan, options);
+  absl::StatusOr<PublishedState> state =
+      PullPublishedState(*region.parent.channel, region.parent.run.run_id(), region.plan, options);
   RETURN_IF_ERROR(Annotate(state.status(), absl::StrCat("the state of the run at ", address)));
   for (size_t i = 0; i < state->versions.size(); ++i) {
     if (state->versions[i] == 0) continue;

@@ -12,6 +12,7 @@
 #include "common/base/clock.h"
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
+#include "common/client/security_log.h"
 #include "common/identity/certificate.h"
 #include "common/params/run_config.h"
 #include "common/rpc/security.h"
@@ -114,7 +115,7 @@ absl::StatusOr<ChannelSecurity> EtcdSecurity() {
   }
   auto made = MakeChannelSecurity(security, absl::GetFlag(FLAGS_etcd), Clock::Real()->Now());
   RETURN_IF_ERROR(Annotate(made.status(), "--etcd_ca, --etcd_cert, --etcd_key"));
-  for (const std::string& warning : made->warnings) Log().warn("{}", warning);
+  LogSecurity(*made);
   return made;
 }
 
@@ -164,7 +165,7 @@ absl::StatusOr<std::optional<Leading::Options>> SharedRunFromFlags(
   security.token_file.clear();
   ASSIGN_OR_RETURN(options.security,
                    MakeChannelSecurity(security, options.address, Clock::Real()->Now()));
-  for (const std::string& warning : options.security.warnings) Log().warn("{}", warning);
+  LogSecurity(options.security);
   return std::optional<Leading::Options>(std::move(options));
 }
 

@@ -58,9 +58,10 @@ class PullProgress final : public LaneObserver {
 };
 
 absl::StatusOr<LaneClient::Result> AwaitState(LaneClient& client, const LaneClient::Handle& state,
-                                              const PullProgress& progress,
+                                              const PullProgress& progress, LaneDialer& dialer,
                                               const StatePullOptions& options) {
   while (absl::Now() < options.deadline) {
+    dialer.EndOutdated();
     if (client.AwaitAWhile(state)) {
       LaneClient::Result result = client.Await(state);
       RETURN_IF_ERROR(result.status);
@@ -76,7 +77,7 @@ absl::StatusOr<LaneClient::Result> AwaitState(LaneClient& client, const LaneClie
 
 }  // namespace
 
-absl::StatusOr<PublishedState> PullPublishedState(const std::shared_ptr<grpc::Channel>& channel,
+absl::StatusOr<PublishedState> PullPublishedState(RenewedChannel& channel,
                                                   const std::string& run_id,
                                                   const FragmentPlan& plan,
                                                   const StatePullOptions& options) {
@@ -85,7 +86,7 @@ absl::StatusOr<PublishedState> PullPublishedState(const std::shared_ptr<grpc::Ch
   state.versions.resize(static_cast<size_t>(plan.fragments()));
   PullProgress progress(options, plan.arena_size() * static_cast<int64_t>(sizeof(float)));
   WorkQueue unpacker(1);
-  LaneDialer dialer([&channel](int) { return channel; });
+  LaneDialer dialer([&channel](int) { return channel.Now(); });
   LaneClient::Options client_options;
   client_options.greeting.set_wire_version(kWireVersion);
   client_options.greeting.set_run_id(run_id);
@@ -105,7 +106,7 @@ absl::StatusOr<PublishedState> PullPublishedState(const std::shared_ptr<grpc::Ch
     wanted.want.set_fragment(fragment);
     wanted.expected_bytes = range.size() * int64_t{sizeof(float)};
     const LaneClient::Handle handle = client->Want(std::move(wanted));
-    const auto result = AwaitState(*client, handle, progress, options);
+    const auto result = AwaitState(*client, handle, progress, dialer, options);
     status = Annotate(result.status(), absl::StrCat("fragment ", fragment));
     if (!status.ok()) break;
     std::memcpy(state.parameters.data() + range.begin, result->bytes->data(),

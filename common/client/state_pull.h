@@ -2,8 +2,6 @@
 #ifndef CAUSEWAY_COMMON_CLIENT_STATE_PULL_H_
 #define CAUSEWAY_COMMON_CLIENT_STATE_PULL_H_
 
-#include <grpcpp/channel.h>
-
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -13,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/params/fragment_plan.h"
+#include "common/rpc/channel.h"
 
 namespace causeway {
 
@@ -38,7 +37,7 @@ struct StatePullOptions {
 // Fetches every fragment over one lane of the channel, one after the other; a lane that breaks is
 // opened again, and goes on with what is missing. Errors are those of a Want; UNAVAILABLE if
 // nothing comes; DATA_LOSS if what comes is not what was announced.
-absl::StatusOr<PublishedState> PullPublishedState(const std::shared_ptr<grpc::Channel>& channel,
+absl::StatusOr<PublishedState> PullPublishedState(RenewedChannel& channel,
                                                   const std::string& run_id,
                                                   const FragmentPlan& plan,
                                                   const StatePullOptions& options);

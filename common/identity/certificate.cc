@@ -92,9 +92,7 @@ absl::StatusOr<std::vector<X509Ptr>> ParseAll(absl::string_view pem, const std::
   return certificates;
 }
 
-absl::StatusOr<KeyPtr> ReadKey(const std::string& file) {
-  ASSIGN_OR_RETURN(std::string pem, ReadTrustedFile(file, /*secret=*/true));
-  const auto wipe = absl::MakeCleanup([&pem] { OPENSSL_cleanse(pem.data(), pem.size()); });
+absl::StatusOr<KeyPtr> ParseKey(const std::string& pem, const std::string& file) {
   ERR_clear_error();
   KeyPtr key(PEM_read_bio_PrivateKey(MemoryBio(pem).get(), nullptr, NoPassphrase, nullptr));
   const std::string reason = TakeOpenSslError();
@@ -200,9 +198,12 @@ absl::StatusOr<std::string> ReadTrustedFile(const std::string& file, bool secret
   if (!S_ISREG(facts.st_mode)) {
     return absl::InvalidArgumentError(absl::StrCat(file, " is not a plain file"));
   }
-  if (facts.st_size == 0 || static_cast<uint64_t>(facts.st_size) > max_bytes) {
+  if (facts.st_size == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(file, " is empty"));
+  }
+  if (static_cast<uint64_t>(facts.st_size) > max_bytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat(file, " has ", facts.st_size, " bytes; expected 1 .. ", max_bytes));
+        absl::StrCat(file, " has ", facts.st_size, " bytes; expected at most ", max_bytes));
   }
   if ((facts.st_mode & S_IWOTH) != 0 || (secret && (facts.st_mode & S_IROTH) != 0)) {
     return absl::FailedPreconditionError(
@@ -255,12 +256,14 @@ absl::Status CheckValidity(const Certificate& certificate, const std::string& fi
   return absl::OkStatus();
 }
 
-absl::StatusOr<Certificate> CheckOwnCertificate(const std::string& cert_file,
-                                                const std::string& key_file, CertificateUse use,
-                                                absl::Time now) {
-  ASSIGN_OR_RETURN(const std::string pem, ReadTrustedFile(cert_file, /*secret=*/false));
-  ASSIGN_OR_RETURN(const std::vector<X509Ptr> chain, ParseAll(pem, cert_file));
-  ASSIGN_OR_RETURN(const KeyPtr key, ReadKey(key_file));
+absl::StatusOr<OwnCertificate> ReadOwnCertificate(const std::string& cert_file,
+                                                  const std::string& key_file, CertificateUse use,
+                                                  absl::Time now) {
+  OwnCertificate own;
+  ASSIGN_OR_RETURN(own.chain, ReadTrustedFile(cert_file, /*secret=*/false));
+  ASSIGN_OR_RETURN(const std::vector<X509Ptr> chain, ParseAll(own.chain, cert_file));
+  ASSIGN_OR_RETURN(own.key, ReadTrustedFile(key_file, /*secret=*/true));
+  ASSIGN_OR_RETURN(const KeyPtr key, ParseKey(own.key, key_file));
   const bool matches = X509_check_private_key(chain[0].get(), key.get()) == 1;
   ERR_clear_error();
   if (!matches) {
@@ -269,20 +272,20 @@ absl::StatusOr<Certificate> CheckOwnCertificate(const std::string& cert_file,
                                                    ": name the two files that were made "
                                                    "together"));
   }
-  Certificate certificate = Describe(chain[0].get());
-  RETURN_IF_ERROR(CheckValidity(certificate, cert_file, now));
+  own.certificate = Describe(chain[0].get());
+  RETURN_IF_ERROR(CheckValidity(own.certificate, cert_file, now));
   if (X509_check_purpose(chain[0].get(), Purpose(use), /*ca=*/0) != 1) {
     const bool server = use == CertificateUse::kServer;
     return absl::InvalidArgumentError(absl::StrCat(
-        "the certificate ", cert_file, " (", certificate.subject, ") is not meant for a ",
+        "the certificate ", cert_file, " (", own.certificate.subject, ") is not meant for a ",
         server ? "server" : "client", ": a ", server ? "coordinator" : "worker",
         " needs one of its own kind, see deploy/make_certificates"));
   }
-  return certificate;
+  return own;
 }
 
-absl::Status CheckAuthorities(const std::string& ca_file, absl::Time now) {
-  ASSIGN_OR_RETURN(const std::string pem, ReadTrustedFile(ca_file, /*secret=*/false));
+absl::StatusOr<std::string> ReadAuthorities(const std::string& ca_file, absl::Time now) {
+  ASSIGN_OR_RETURN(std::string pem, ReadTrustedFile(ca_file, /*secret=*/false));
   ASSIGN_OR_RETURN(const std::vector<X509Ptr> certificates, ParseAll(pem, ca_file));
   absl::Status last;
   for (const X509Ptr& certificate : certificates) {
@@ -293,7 +296,7 @@ absl::Status CheckAuthorities(const std::string& ca_file, absl::Time now) {
           absl::StrCat("the certificate ", facts.subject, " in ", ca_file,
                        " is no authority's: name the CA's own certificate (ca.pem)"));
     }
-    if (last.ok()) return last;
+    if (last.ok()) return pem;
   }
   return last;
 }

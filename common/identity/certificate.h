@@ -45,14 +45,21 @@ absl::StatusOr<absl::Time> EndOfCertificate(const std::string& file);
 // FAILED_PRECONDITION if `certificate` is expired or not valid yet.
 absl::Status CheckValidity(const Certificate& certificate, const std::string& file, absl::Time now);
 
-// Checks that a peer can be shown this pair of PEM files: both parse, the key is the certificate's,
-// the certificate is valid now and meant for that use.
-absl::StatusOr<Certificate> CheckOwnCertificate(const std::string& cert_file,
-                                                const std::string& key_file, CertificateUse use,
-                                                absl::Time now);
+// PEM texts as they were checked: a file may change between two looks.
+struct OwnCertificate {
+  Certificate certificate;
+  std::string chain;  // The certificate, and those between it and its authority.
+  std::string key;
+};
 
-// Checks that `ca_file` holds at least one authority that can sign at present.
-absl::Status CheckAuthorities(const std::string& ca_file, absl::Time now);
+// Reads a pair of PEM files, and checks that a peer can be shown it: both parse, the key is the
+// certificate's, the certificate is valid now and meant for that use.
+absl::StatusOr<OwnCertificate> ReadOwnCertificate(const std::string& cert_file,
+                                                  const std::string& key_file, CertificateUse use,
+                                                  absl::Time now);
+
+// The PEM text of `ca_file`, which holds at least one authority that can sign at present.
+absl::StatusOr<std::string> ReadAuthorities(const std::string& ca_file, absl::Time now);
 
 // Checks that an authority of `ca_file` stands behind the certificate, through the further ones in
 // `cert_file`. FAILED_PRECONDITION gives OpenSSL's reason.

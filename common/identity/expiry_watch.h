@@ -20,17 +20,12 @@ class ExpiryWatch {
   // A line for the log, or "": once a day while the certificate is near its end (ExpiryWarning) or
   // cannot be read. Looks at the file once an hour at most, so that it may be called at any rate.
   std::string Poll();
-  // A line for the log, or "": once after the file holds another certificate than before, which new
-  // connections then show. Looks at the file every ten seconds at most.
-  std::string PollRenewal();
 
  private:
   const std::string file_;
   const Clock& clock_;
   // The process warned when it started, so the first day needs no second warning.
   absl::Duration next_look_ = absl::Hours(1) + clock_.Monotonic();
-  absl::Duration next_renewal_look_ = clock_.Monotonic();
-  std::string shown_;  // The certificate that PollRenewal saw last; "" before the first look.
   absl::Duration next_warning_ = absl::Hours(24) + clock_.Monotonic();
 };
 

@@ -9,46 +9,74 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
+#include "common/base/file_version.h"
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
 #include "common/identity/revocation_watch.h"
-#include "common/rpc/status.h"
 
 namespace causeway {
 namespace {
 
-using grpc::experimental::FileWatcherCertificateProvider;
-
-absl::StatusOr<std::string> ReadToken(const std::string& file) {
-  ASSIGN_OR_RETURN(const std::string text, ReadTrustedFile(file, /*secret=*/true));
+absl::StatusOr<std::string> TokenIn(const std::string& text, const std::string& file) {
   const absl::string_view token = absl::StripAsciiWhitespace(text);
   RETURN_IF_ERROR(Annotate(CheckToken(token), file));
   return std::string(token);
 }
 
-// Reads the file for every call, so that a new token needs no restart. gRPC sends what this gives
-// over encrypted connections only.
+// Looks at the file for every call, so that a new token needs no restart. While the file is away,
+// or may be half written, the token before counts. gRPC sends what this gives over encrypted
+// connections only.
 class TokenFromFile final : public grpc::MetadataCredentialsPlugin {
  public:
-  explicit TokenFromFile(std::string file) : file_(std::move(file)) {}
+  TokenFromFile(std::string file, std::string token, FileVersion version)
+      : file_(std::move(file)), token_(std::move(token)), read_(version), seen_(version) {}
   const char* GetType() const override { return "causeway_token"; }
   grpc::string DebugString() override { return absl::StrCat("the token in ", file_); }
   grpc::Status GetMetadata(grpc::string_ref, grpc::string_ref, const grpc::AuthContext&,
                            std::multimap<grpc::string, grpc::string>* metadata) override {
-    const absl::StatusOr<std::string> token = ReadToken(file_);
-    if (!token.ok()) {
-      // It may be half replaced: the call is worth another try.
-      return ToGrpcStatus(absl::UnavailableError(token.status().message()));
-    }
-    metadata->emplace("authorization", absl::StrCat("Bearer ", *token));
+    metadata->emplace("authorization", absl::StrCat("Bearer ", Now()));
     return grpc::Status::OK;
   }
 
  private:
+  std::string Now() {
+    absl::MutexLock lock(&mutex_);
+    const FileVersion version = FileVersion::Of(file_);
+    if (version == read_) return token_;
+    const absl::Duration now = Clock::Real()->Monotonic();
+    if (version != seen_) changed_ = now;
+    seen_ = version;
+    const absl::StatusOr<std::string> text = ReadTrustedFile(file_, /*secret=*/true);
+    const bool is_whole =
+        text.ok() && (absl::EndsWith(*text, "\n") || now - changed_ >= CertificateWatch::kSettles);
+    if (!is_whole) return token_;
+    absl::StatusOr<std::string> token = TokenIn(*text, file_);
+    if (!token.ok()) return token_;
+    token_ = *std::move(token);
+    read_ = version;
+    return token_;
+  }
+
   const std::string file_;
+  absl::Mutex mutex_;
+  std::string token_ ABSL_GUARDED_BY(mutex_);
+  FileVersion read_ ABSL_GUARDED_BY(mutex_);  // That of the token.
+  FileVersion seen_ ABSL_GUARDED_BY(mutex_);
+  absl::Duration changed_ ABSL_GUARDED_BY(mutex_);
 };
+
+// Null without a file.
+absl::StatusOr<std::shared_ptr<grpc::CallCredentials>> TokenCredentials(const std::string& file) {
+  if (file.empty()) return std::shared_ptr<grpc::CallCredentials>();
+  const FileVersion version = FileVersion::Of(file);
+  ASSIGN_OR_RETURN(const std::string text, ReadTrustedFile(file, /*secret=*/true));
+  ASSIGN_OR_RETURN(std::string token, TokenIn(text, file));
+  return grpc::MetadataCredentialsFromPlugin(
+      std::make_unique<TokenFromFile>(file, std::move(token), version));
+}
 
 absl::Status CheckPlaintext(const SecurityOptions& options, const std::string& address,
                             std::vector<std::string>& warnings) {
@@ -93,32 +121,24 @@ absl::Status CheckCommon(const SecurityOptions& options) {
   return absl::OkStatus();
 }
 
-std::shared_ptr<FileWatcherCertificateProvider> Watch(const SecurityOptions& options) {
-  return std::make_shared<FileWatcherCertificateProvider>(
-      options.key_file, options.cert_file, options.ca_file,
-      static_cast<unsigned>(absl::ToInt64Seconds(options.refresh_interval)));
-}
-
-void AddExpiryWarning(const Certificate& certificate, const std::string& file, absl::Time now,
-                      std::vector<std::string>& warnings) {
-  std::string warning = ExpiryWarning(certificate, file, now);
+// Reads one's own files. Their warnings: an end that is near, and an issuer that this side does not
+// trust; whether the peers do, only they know.
+absl::StatusOr<CertificateWatch> OpenFiles(const SecurityOptions& options, CertificateUse use,
+                                           absl::Time now, std::vector<std::string>& warnings) {
+  ASSIGN_OR_RETURN(CertificateWatch files,
+                   CertificateWatch::Open(
+                       {.ca = options.ca_file, .cert = options.cert_file, .key = options.key_file},
+                       use, options.refresh_interval, now));
+  if (!files.set().own.has_value()) return files;
+  std::string warning = ExpiryWarning(files.set().own->certificate, options.cert_file, now);
   if (!warning.empty()) warnings.push_back(std::move(warning));
-}
-
-// The pair of one's own, whose issuer the peers must trust, which only they know for certain.
-absl::StatusOr<Certificate> CheckPair(const SecurityOptions& options, CertificateUse use,
-                                      absl::Time now, std::vector<std::string>& warnings) {
-  ASSIGN_OR_RETURN(Certificate certificate,
-                   CheckOwnCertificate(options.cert_file, options.key_file, use, now));
-  AddExpiryWarning(certificate, options.cert_file, now, warnings);
-  if (!options.ca_file.empty()) {
-    const absl::Status is_signed = CheckSigned(options.cert_file, options.ca_file, use, now);
-    if (!is_signed.ok()) {
-      warnings.push_back(absl::StrCat(std::string(is_signed.message()),
-                                      "; right only if the peers trust another CA than this side"));
-    }
+  if (options.ca_file.empty()) return files;
+  const absl::Status is_signed = CheckSigned(options.cert_file, options.ca_file, use, now);
+  if (!is_signed.ok()) {
+    warnings.push_back(absl::StrCat(std::string(is_signed.message()),
+                                    "; right only if the peers trust another CA than this side"));
   }
-  return certificate;
+  return files;
 }
 
 // OpenSSL passes over what it does not find in the folder, and so lets in whom nobody wants.
@@ -147,47 +167,38 @@ absl::Status CheckLists(const SecurityOptions& options, std::vector<std::string>
 
 }  // namespace
 
-CredentialsOfFiles::CredentialsOfFiles(SecurityOptions options)
-    : options_(std::move(options)),
-      looked_(Clock::Real()->Monotonic()),
-      versions_(Look()),
-      made_{.credentials = Make()} {}
-
-CredentialsOfFiles::Versions CredentialsOfFiles::Look() const {
-  return {.ca = FileVersion::Of(options_.ca_file),
-          .cert = FileVersion::Of(options_.cert_file),
-          .key = FileVersion::Of(options_.key_file)};
-}
+CredentialsOfFiles::CredentialsOfFiles(CertificateWatch files,
+                                       std::shared_ptr<grpc::CallCredentials> token)
+    : token_(std::move(token)), files_(std::move(files)), made_{.credentials = Make()} {}
 
 std::shared_ptr<grpc::ChannelCredentials> CredentialsOfFiles::Make() const {
+  const CertificateSet& set = files_.set();
+  std::vector<grpc::experimental::IdentityKeyCertPair> own;
+  if (set.own.has_value()) {
+    own.push_back({.private_key = set.own->key, .certificate_chain = set.own->chain});
+  }
   grpc::experimental::TlsChannelCredentialsOptions tls;
-  tls.set_certificate_provider(Watch(options_));
+  tls.set_certificate_provider(
+      std::make_shared<grpc::experimental::StaticDataCertificateProvider>(set.authorities, own));
   tls.watch_root_certs();
-  if (!options_.cert_file.empty()) tls.watch_identity_key_cert_pairs();
+  if (set.own.has_value()) tls.watch_identity_key_cert_pairs();
   std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::experimental::TlsCredentials(tls);
-  if (options_.token_file.empty()) return credentials;
-  return grpc::CompositeChannelCredentials(
-      credentials,
-      grpc::MetadataCredentialsFromPlugin(std::make_unique<TokenFromFile>(options_.token_file)));
+  return token_ == nullptr ? credentials : grpc::CompositeChannelCredentials(credentials, token_);
 }
 
 CredentialsOfFiles::Made CredentialsOfFiles::Now() {
   absl::MutexLock lock(&mutex_);
-  const absl::Duration now = Clock::Real()->Monotonic();
-  if (now - looked_ < options_.refresh_interval) return made_;
-  looked_ = now;
-  const Versions versions = Look();
-  if (versions == versions_) return made_;
-  absl::Status whole = CheckAuthorities(options_.ca_file, absl::Now());
-  if (whole.ok() && !options_.cert_file.empty()) {
-    whole = CheckOwnCertificate(options_.cert_file, options_.key_file, CertificateUse::kClient,
-                                absl::Now())
-                .status();
+  const std::optional<CertificateNotice> notice = files_.Look();
+  if (files_.generation() != made_.generation) {
+    made_ = {.credentials = Make(), .generation = files_.generation()};
   }
-  if (!whole.ok()) return made_;
-  versions_ = versions;
-  made_ = {.credentials = Make(), .generation = made_.generation + 1};
+  if (notice.has_value() && report_) report_(*notice);
   return made_;
+}
+
+void CredentialsOfFiles::ReportTo(CertificateReport report) {
+  absl::MutexLock lock(&mutex_);
+  report_ = std::move(report);
 }
 
 CredentialsOfFiles::Made ChannelSecurity::Now() const {
@@ -215,15 +226,13 @@ absl::StatusOr<ChannelSecurity> MakeChannelSecurity(const SecurityOptions& optio
   if (!options.crl_folder.empty()) {
     return absl::InvalidArgumentError("--tls_crl_dir is a coordinator's flag");
   }
-  RETURN_IF_ERROR(CheckAuthorities(options.ca_file, now));
+  ASSIGN_OR_RETURN(CertificateWatch files,
+                   OpenFiles(options, CertificateUse::kClient, now, result.warnings));
+  ASSIGN_OR_RETURN(auto token, TokenCredentials(options.token_file));
   result.encrypted = true;
   result.server_name = options.server_name;
-  if (!options.cert_file.empty()) {
-    ASSIGN_OR_RETURN(result.certificate,
-                     CheckPair(options, CertificateUse::kClient, now, result.warnings));
-  }
-  if (!options.token_file.empty()) RETURN_IF_ERROR(ReadToken(options.token_file).status());
-  result.files = std::make_shared<CredentialsOfFiles>(options);
+  if (files.set().own.has_value()) result.certificate = files.set().own->certificate;
+  result.files = std::make_shared<CredentialsOfFiles>(std::move(files), std::move(token));
   return result;
 }
 
@@ -249,11 +258,12 @@ absl::StatusOr<ServerSecurity> MakeServerSecurity(const SecurityOptions& options
     return absl::InvalidArgumentError("--tls_server_name is a worker's flag");
   }
   if (!options.crl_folder.empty()) RETURN_IF_ERROR(CheckLists(options, result.warnings));
+  ASSIGN_OR_RETURN(CertificateWatch files,
+                   OpenFiles(options, CertificateUse::kServer, now, result.warnings));
   result.encrypted = true;
-  if (!options.ca_file.empty()) RETURN_IF_ERROR(CheckAuthorities(options.ca_file, now));
-  ASSIGN_OR_RETURN(result.certificate,
-                   CheckPair(options, CertificateUse::kServer, now, result.warnings));
-  grpc::experimental::TlsServerCredentialsOptions tls(Watch(options));
+  result.certificate = files.set().own->certificate;
+  ASSIGN_OR_RETURN(result.files, ServedCertificates::Serve(std::move(files)));
+  grpc::experimental::TlsServerCredentialsOptions tls(result.files->provider());
   tls.watch_identity_key_cert_pairs();
   if (!options.ca_file.empty()) {
     tls.watch_root_certs();

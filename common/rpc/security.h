@@ -5,10 +5,12 @@
 //   TLS and tokens  the coordinator has cert, key and a file of tokens, the worker ca and its token
 //   plaintext       none of them: on loopback, or elsewhere with --insecure
 //
-// Files are checked when the credentials are made. Afterwards gRPC looks at them every
-// `refresh_interval` and takes changed ones for new connections, so that certificates are renewed
-// without a restart. An open connection keeps the certificate that it began with, up to a day: who
-// dials by ChannelSecurity::generation (RenewedChannel) has a new one long before the old one ends.
+// Files are checked when the credentials are made, and looked at every `refresh_interval`: a
+// changed set that is whole counts for new connections (certificate_watch.h), so that certificates
+// are renewed without a restart. gRPC has texts that were checked, never the files: it ends the
+// process at an empty one. An open connection keeps the certificate that it began with, up to a
+// day: who dials by ChannelSecurity::Now (RenewedChannel) has a new one long before the old one
+// ends.
 #ifndef CAUSEWAY_COMMON_RPC_SECURITY_H_
 #define CAUSEWAY_COMMON_RPC_SECURITY_H_
 
@@ -26,8 +28,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "common/base/file_version.h"
 #include "common/identity/certificate.h"
+#include "common/rpc/certificate_watch.h"
+#include "common/rpc/served_certificates.h"
 
 namespace causeway {
 
@@ -51,8 +54,8 @@ struct SecurityOptions {
 // Credentials that are made anew when their files have changed. Thread-safe.
 class CredentialsOfFiles {
  public:
-  // The files were checked.
-  explicit CredentialsOfFiles(SecurityOptions options);
+  // `token`: for every call; null for who has a certificate.
+  CredentialsOfFiles(CertificateWatch files, std::shared_ptr<grpc::CallCredentials> token);
   struct Made {
     std::shared_ptr<grpc::ChannelCredentials> credentials;
     int64_t generation = 0;  // Counts how often they were made anew.
@@ -60,19 +63,16 @@ class CredentialsOfFiles {
   // Looks at the files, once a refresh_interval at most. While they do not fit together the former
   // credentials go on.
   Made Now();
+  // Who is told of changes from now on, one call at a time, by whoever calls Now; null: nobody.
+  void ReportTo(CertificateReport report);
 
  private:
-  struct Versions {
-    FileVersion ca, cert, key;
-    bool operator==(const Versions&) const = default;
-  };
-  Versions Look() const;
-  std::shared_ptr<grpc::ChannelCredentials> Make() const;
+  std::shared_ptr<grpc::ChannelCredentials> Make() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const SecurityOptions options_;
+  const std::shared_ptr<grpc::CallCredentials> token_;
   absl::Mutex mutex_;
-  absl::Duration looked_ ABSL_GUARDED_BY(mutex_);
-  Versions versions_ ABSL_GUARDED_BY(mutex_);
+  CertificateWatch files_ ABSL_GUARDED_BY(mutex_);
+  CertificateReport report_ ABSL_GUARDED_BY(mutex_);
   Made made_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -90,6 +90,8 @@ struct ChannelSecurity {
 
 struct ServerSecurity {
   std::shared_ptr<grpc::ServerCredentials> credentials;
+  // To be looked at while the server runs; null: plaintext.
+  std::shared_ptr<ServedCertificates> files;
   bool encrypted = false;
   std::optional<Certificate> certificate;
   std::vector<std::string> warnings;

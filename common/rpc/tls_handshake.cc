@@ -206,8 +206,8 @@ absl::StatusOr<ContextPtr> MakeContext(const SecurityOptions& options) {
   }
   if (fits) return context;
   if (!options.cert_file.empty()) {
-    RETURN_IF_ERROR(CheckOwnCertificate(options.cert_file, options.key_file,
-                                        CertificateUse::kClient, absl::Now())
+    RETURN_IF_ERROR(ReadOwnCertificate(options.cert_file, options.key_file, CertificateUse::kClient,
+                                       absl::Now())
                         .status());
   }
   return absl::InvalidArgumentError(

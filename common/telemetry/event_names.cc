@@ -81,8 +81,10 @@ constexpr EventName kCoordinatorEvents[] = {
     {"revocation_list_ending", kWarn},
     // New connections with certificates of its authority are refused; once an hour.
     {"revocation_list_ended", kError},
-    // New connections show another certificate.
+    // Its files have changed and count for new connections.
     {"certificate_reloaded", kInfo},
+    // They have changed, are not whole or do not fit together: those before count.
+    {"certificate_unfit", kWarn},
     // Store or merge failed: the coordinator stops.
     {"failed", kError},
     {"run_finished", kInfo},
@@ -127,8 +129,10 @@ constexpr EventName kWorkerEvents[] = {
     {"buffers_small", kWarn},
     // Its certificate ends within a week, or cannot be read; once a day.
     {"certificate_expiring", kWarn},
-    // New connections show another certificate.
+    // Its files have changed and count for new connections.
     {"certificate_reloaded", kInfo},
+    // They have changed, are not whole or do not fit together: those before count.
+    {"certificate_unfit", kWarn},
     // The budget is spent, all is merged.
     {"finished", kInfo},
     {"left", kInfo},

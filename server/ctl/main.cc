@@ -298,8 +298,14 @@ int RunOnline(const std::string& command, const std::vector<std::string>& argume
   const absl::StatusOr<ChannelSecurity> security =
       MakeChannelSecurity(SecurityOptionsFromFlags(), addresses->front(), absl::Now());
   if (!security.ok()) return Refuse(kProgram, security.status());
-  for (const std::string& warning : security->warnings) {
+  const auto warn = [](const std::string& warning) {
     std::fprintf(stderr, "warning: %s\n", warning.c_str());
+  };
+  for (const std::string& warning : security->warnings) warn(warning);
+  if (security->files != nullptr) {
+    security->files->ReportTo([warn](const CertificateNotice& notice) {
+      if (!notice.fit) warn(notice.message);
+    });
   }
   RunAdmin run(address, *target, *security, absl::GetFlag(FLAGS_timeout));
   if (command == "drain") return Drain(run, arguments);

@@ -38,7 +38,7 @@ class RunAdmin {
   absl::Status Stop(int64_t at_step, int64_t at_tokens);
 
   // To the same coordinator.
-  std::shared_ptr<grpc::Channel> channel() { return channel_.Now(); }
+  RenewedChannel& channel() { return channel_; }
 
  private:
   template <typename Request, typename Response, typename Method>

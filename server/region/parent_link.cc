@@ -10,6 +10,7 @@
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
 #include "common/base/threads.h"
+#include "common/client/security_log.h"
 #include "common/params/draws.h"
 #include "common/params/run_config.h"
 #include "common/rpc/channel.h"
@@ -85,6 +86,7 @@ absl::StatusOr<ReachedParent> ReachParent(const ParentOptions& options) {
   ReachedParent parent;
   ASSIGN_OR_RETURN(parent.security,
                    MakeChannelSecurity(options.security, addresses->front(), absl::Now()));
+  LogSecurity(parent.security);
   parent.security = SecurityTo(options.address, std::move(parent.security));
   ASSIGN_OR_RETURN(parent.target, ChannelTarget(options.address));
   parent.channel =

@@ -186,6 +186,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   result->acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
       security.credentials);
+  result->certificates_ = security.files;
   builder.RegisterService(&result->session_);
   builder.RegisterService(&result->exchange_);
   builder.RegisterService(&result->admin_);
@@ -309,9 +310,10 @@ void CoordinatorServer::MaintainLoop() {
     if (!reminder.empty()) {
       events_->Record("certificate_expiring", reminder, nlohmann::json::object());
     }
-    const std::string renewal = expiry_.PollRenewal();
-    if (!renewal.empty()) {
-      events_->Record("certificate_reloaded", renewal, nlohmann::json::object());
+    const auto news = certificates_ == nullptr ? std::nullopt : certificates_->Look();
+    if (news.has_value()) {
+      events_->Record(news->fit ? "certificate_reloaded" : "certificate_unfit", news->message,
+                      nlohmann::json::object());
     }
     for (const RevocationWatch::Notice& notice : revocations_.Poll()) {
       if (notice.ended) {

@@ -131,7 +131,8 @@ class CoordinatorServer {
   std::unique_ptr<ConnectionListener> listener_;
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  ExpiryWatch expiry_;  // The maintainer's, as is the next.
+  std::shared_ptr<ServedCertificates> certificates_;  // The maintainer's; null without TLS.
+  ExpiryWatch expiry_;                                // The maintainer's, as is the next.
   RevocationWatch revocations_;
   EventLog* const events_;
   std::thread ticker_;

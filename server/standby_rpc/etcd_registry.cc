@@ -39,16 +39,24 @@ void AddPut(etcdserverpb::TxnRequest& request, const std::string& key, const std
 
 }  // namespace
 
-EtcdRegistry::EtcdRegistry(const std::vector<std::shared_ptr<grpc::Channel>>& members,
+EtcdRegistry::EtcdRegistry(std::vector<std::shared_ptr<RenewedChannel>> members,
                            const std::string& run, absl::Duration timeout, EtcdUser user)
     : leader_key_(absl::StrCat("/causeway/", run, "/leader")),
       set_key_(absl::StrCat("/causeway/", run, "/in_sync")),
       timeout_(timeout),
       user_(std::move(user)) {
-  for (const auto& channel : members) {
-    members_.push_back({etcdserverpb::KV::NewStub(channel), etcdserverpb::Lease::NewStub(channel),
-                        etcdserverpb::Auth::NewStub(channel)});
-  }
+  for (auto& channel : members) members_.emplace_back().channel = std::move(channel);
+}
+
+EtcdRegistry::Member& EtcdRegistry::member() {
+  Member& member = members_[next_ % members_.size()];
+  std::shared_ptr<grpc::Channel> now = member.channel->Now();
+  if (now == member.dialled) return member;
+  member.keys = etcdserverpb::KV::NewStub(now);
+  member.leases = etcdserverpb::Lease::NewStub(now);
+  member.auth = etcdserverpb::Auth::NewStub(now);
+  member.dialled = std::move(now);
+  return member;
 }
 
 absl::Status EtcdRegistry::Answered(const grpc::Status& status) {

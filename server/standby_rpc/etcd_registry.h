@@ -5,7 +5,6 @@
 #ifndef CAUSEWAY_SERVER_STANDBY_RPC_ETCD_REGISTRY_H_
 #define CAUSEWAY_SERVER_STANDBY_RPC_ETCD_REGISTRY_H_
 
-#include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 
 #include <cstdint>
@@ -17,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/rpc/channel.h"
 #include "etcd/rpc.grpc.pb.h"
 #include "server/standby/registry.h"
 
@@ -33,7 +33,7 @@ class EtcdRegistry final : public Registry {
   // Each channel goes to a member of the cluster. A call ends after `timeout`; the one after a call
   // without an answer goes to the next member. FAILED_PRECONDITION of any call: another cluster
   // answers than before. PERMISSION_DENIED: etcd does not let this user do it.
-  EtcdRegistry(const std::vector<std::shared_ptr<grpc::Channel>>& members, const std::string& run,
+  EtcdRegistry(std::vector<std::shared_ptr<RenewedChannel>> members, const std::string& run,
                absl::Duration timeout, EtcdUser user = {});
 
   absl::StatusOr<RegistryView> Read() override;
@@ -46,11 +46,14 @@ class EtcdRegistry final : public Registry {
 
  private:
   struct Member {
+    std::shared_ptr<RenewedChannel> channel;
+    std::shared_ptr<grpc::Channel> dialled;  // Of the stubs.
     std::unique_ptr<etcdserverpb::KV::Stub> keys;
     std::unique_ptr<etcdserverpb::Lease::Stub> leases;
     std::unique_ptr<etcdserverpb::Auth::Stub> auth;
   };
-  Member& member() { return members_[next_ % members_.size()]; }
+  // The one to ask, over a connection with the certificate of now.
+  Member& member();
   // Gives a call its deadline and its user, who is introduced to etcd where it has no token.
   absl::Status Prepare(grpc::ClientContext& context);
   // Passes an answer on. etcd's own errors of a member without a majority come with many codes: all

@@ -30,11 +30,12 @@ constexpr absl::Duration kFirstAnswer = absl::Seconds(10);
 absl::StatusOr<std::unique_ptr<Registry>> OpenEtcd(const Leading::Options& options,
                                                    absl::Duration timeout) {
   ASSIGN_OR_RETURN(const std::vector<std::string> list, SplitAddresses(options.etcd));
-  std::vector<std::shared_ptr<grpc::Channel>> members;
+  std::vector<std::shared_ptr<RenewedChannel>> members;
   for (const std::string& address : list) {
-    members.push_back(MakeChannel(address, 0, options.etcd_security));
+    members.push_back(std::make_shared<RenewedChannel>(address, 0, options.etcd_security));
   }
-  return std::make_unique<EtcdRegistry>(members, options.run, timeout, options.etcd_user);
+  return std::make_unique<EtcdRegistry>(std::move(members), options.run, timeout,
+                                        options.etcd_user);
 }
 
 // The content of a small file, which is made with what `make` gives where it is missing.

@@ -164,12 +164,40 @@ class SecurityTest(unittest.TestCase):
                 wait_until(lambda: len(cluster.rounds()) >= wanted, "rounds are published")
             rounds(2)
             tokens = (at / "tokens").read_bytes()
-            (at / "tokens").write_bytes(b"")  # As cp and scp do first.
-            rounds(2)
-            (at / "tokens").unlink()
-            wait_until(lambda: any(e["event"] == "session_broke"
-                                   for e in json_lines(cluster.out("a") / "events.jsonl")), "nobody is let in")
+            for change in (lambda: (at / "tokens").write_bytes(b""),  # As cp and scp do first.
+                           lambda: (at / "tokens").write_bytes(b"# the tokens of the run\n"),
+                           (at / "tokens").unlink):
+                change()
+                rounds(2)
             (at / "tokens").write_bytes(tokens)
+            self.finish(cluster, *workers)
+            for name in ("a", "b"):
+                broke = [e for e in json_lines(cluster.out(name) / "events.jsonl") if e["event"] == "session_broke"]
+                self.assertEqual(broke, [])
+
+    def test_certificate_files_that_are_empty_for_a_while_end_nobody(self):
+        """gRPC ends a process to which it hands an empty certificate or key."""
+        with Cluster() as cluster:
+            with_certificates(cluster, "a", "b")
+            cluster.start_coordinator(LONGER_RUN, *tls(cluster, "coordinator"))
+            workers = [cluster.start_worker(name, *tls(cluster, f"worker-{name}"), "--min_step_time=150ms")
+                       for name in ("a", "b")]
+            wait_until(lambda: len(cluster.rounds()) >= 2, "rounds are published")
+            other = (cluster.folder / "certificates" / "worker-b" / "key.pem").read_bytes()
+            mended = "says what it said before"
+            for owner, process, file, text, says in (
+                    ("coordinator", cluster.coordinator, "cert.pem", b"", "cert.pem is empty"),
+                    ("coordinator", cluster.coordinator, "key.pem", b"", "key.pem is empty"),
+                    ("coordinator", cluster.coordinator, "ca.pem", b"", "ca.pem is empty"),
+                    ("worker-a", workers[0], "cert.pem", b"", "cert.pem is empty"),
+                    ("worker-a", workers[0], "key.pem", other, "is not the private key of")):
+                path = cluster.folder / "certificates" / owner / file
+                whole = path.read_bytes()
+                path.write_bytes(text)  # As cp does, and then nothing for a while.
+                wait_until(lambda: says in process.log(), f"{owner} says that {says}")
+                said = process.log().count(mended)
+                path.write_bytes(whole)
+                wait_until(lambda: process.log().count(mended) > said, f"{owner} sees the whole file")
             self.finish(cluster, *workers)
 
     def test_who_follows_looks_at_no_revocation_list(self):

@@ -11,6 +11,7 @@
 #include "common/base/byte_buffer.h"
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
+#include "common/client/security_log.h"
 #include "common/params/draws.h"
 #include "common/params/run_config.h"
 #include "common/rpc/channel.h"
@@ -43,7 +44,7 @@ absl::StatusOr<ReachedRun> ReachRun(const MemberOptions& options, const Clock& c
   if (!options.worker_id.empty()) {
     RETURN_IF_ERROR(CheckIdentity(reached.security, options.worker_id));
   }
-  for (const std::string& warning : reached.security.warnings) Log().warn("{}", warning);
+  LogSecurity(reached.security);
   reached.channel =
       std::make_shared<RenewedChannel>(reached.target, kSessionConnection, reached.security);
   reached.stub = v1::Session::NewStub(reached.channel->Now());
@@ -68,6 +69,7 @@ RunMember::RunMember(const MemberOptions& options, ReachedRun reached, FragmentP
       end_(run_.config().train().steps()) {}
 
 RunMember::~RunMember() {
+  if (security_.files != nullptr) security_.files->ReportTo(nullptr);
   sync_.reset();     // Its threads use the session.
   session_.reset();  // Its threads reach for the exchange.
 }
@@ -91,6 +93,11 @@ absl::Status RunMember::OpenTelemetry() {
                                        .cert_file = options_.security.cert_file,
                                        .file_system = &file_system_,
                                        .clock = &clock_}));
+  if (security_.files == nullptr) return absl::OkStatus();
+  security_.files->ReportTo([telemetry = telemetry_.get()](const CertificateNotice& notice) {
+    telemetry->Record(notice.fit ? "certificate_reloaded" : "certificate_unfit", notice.message,
+                      nlohmann::json::object());
+  });
   return absl::OkStatus();
 }
 

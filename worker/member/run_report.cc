@@ -205,8 +205,6 @@ void RunMember::WatchCertificate() {
   if (!reminder.empty()) {
     telemetry_->Record("certificate_expiring", reminder, json::object());
   }
-  const std::string renewal = expiry_.PollRenewal();
-  if (!renewal.empty()) telemetry_->Record("certificate_reloaded", renewal, json::object());
 }
 
 void RunMember::ShowFigures(const StepFigures& step_figures) {

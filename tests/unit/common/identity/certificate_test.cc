@@ -23,7 +23,7 @@ class CertificateTest : public ::testing::Test {
   // The error of a pair as a worker's, as text.
   std::string PairError(const std::string& cert, const std::string& key,
                         CertificateUse use = CertificateUse::kClient) {
-    return std::string(CheckOwnCertificate(cert, key, use, absl::Now()).status().message());
+    return std::string(ReadOwnCertificate(cert, key, use, absl::Now()).status().message());
   }
 
   const TestAuthority authority_;
@@ -101,12 +101,14 @@ TEST_F(CertificateTest, APairThatFitsIsTaken) {
   const PemPair pair = IssueIdentity(authority_, "causeway://*/worker/a");
   const std::string cert = folder_.Write("cert", pair.certificate);
   const std::string key = folder_.Write("key", pair.key);
-  const absl::StatusOr<Certificate> certificate =
-      CheckOwnCertificate(cert, key, CertificateUse::kClient, absl::Now());
-  ASSERT_TRUE(certificate.ok()) << certificate.status();
-  EXPECT_EQ(certificate->identity->name, "a");
+  const absl::StatusOr<OwnCertificate> own =
+      ReadOwnCertificate(cert, key, CertificateUse::kClient, absl::Now());
+  ASSERT_TRUE(own.ok()) << own.status();
+  EXPECT_EQ(own->certificate.identity->name, "a");
+  EXPECT_EQ(own->chain, pair.certificate);
+  EXPECT_EQ(own->key, pair.key);
   const std::string ca = folder_.Write("ca", authority_.pem());
-  EXPECT_TRUE(CheckAuthorities(ca, absl::Now()).ok());
+  EXPECT_EQ(*ReadAuthorities(ca, absl::Now()), authority_.pem());
   EXPECT_TRUE(CheckSigned(cert, ca, CertificateUse::kClient, absl::Now()).ok());
 }
 
@@ -151,7 +153,7 @@ TEST_F(CertificateTest, PairsThatWouldFailLaterAreRefusedNow) {
 TEST_F(CertificateTest, AuthoritiesMustBeAuthoritiesAndStandBehindACertificate) {
   const PemPair pair = IssueIdentity(authority_, "causeway://*/worker/a");
   const std::string cert = folder_.Write("cert", pair.certificate);
-  EXPECT_THAT(std::string(CheckAuthorities(cert, absl::Now()).message()),
+  EXPECT_THAT(std::string(ReadAuthorities(cert, absl::Now()).status().message()),
               HasSubstr("no authority's"));
   const TestAuthority other("other");
   const std::string ca = folder_.Write("ca", other.pem());
@@ -199,9 +201,9 @@ TEST_F(CertificateTest, DamagedFilesAreRefusedOrRead) {
       default:
         damaged.insert(random() % damaged.size(), damaged.substr(0, random() % damaged.size()));
     }
-    const absl::StatusOr<Certificate> result =
-        CheckOwnCertificate(folder_.Write("cert", cert), folder_.Write("key", key),
-                            CertificateUse::kServer, absl::Now());
+    const absl::StatusOr<OwnCertificate> result =
+        ReadOwnCertificate(folder_.Write("cert", cert), folder_.Write("key", key),
+                           CertificateUse::kServer, absl::Now());
     if (!result.ok()) {
       EXPECT_FALSE(result.status().message().empty());
     }

@@ -39,29 +39,6 @@ TEST(ExpiryWatch, RemindsOnceADayUntilTheCertificateIsRenewed) {
   EXPECT_EQ(watch.Poll(), "");
 }
 
-TEST(ExpiryWatch, ARenewedCertificateIsNewsOnce) {
-  const TestAuthority authority;
-  const TestFolder folder;
-  FakeClock clock(absl::Now());
-  CertificateRequest request;
-  request.not_after = absl::Now() + absl::Hours(24 * 10);
-  const std::string file = folder.Write("cert", authority.Issue(request).certificate);
-  ExpiryWatch watch(file, clock);
-  EXPECT_EQ(watch.PollRenewal(), "") << "the first one is no news";
-  clock.Advance(absl::Minutes(1));
-  EXPECT_EQ(watch.PollRenewal(), "");
-  request.not_after = absl::Now() + absl::Hours(24 * 90);
-  folder.Write("cert", authority.Issue(request).certificate);
-  EXPECT_EQ(watch.PollRenewal(), "") << "it has just been looked at";
-  clock.Advance(absl::Minutes(1));
-  EXPECT_THAT(watch.PollRenewal(), HasSubstr("was renewed"));
-  clock.Advance(absl::Minutes(1));
-  EXPECT_EQ(watch.PollRenewal(), "");
-  std::filesystem::remove(file);
-  clock.Advance(absl::Minutes(1));
-  EXPECT_EQ(watch.PollRenewal(), "") << "Poll says that";
-}
-
 TEST(ExpiryWatch, WithoutACertificateThereIsNothingToSay) {
   FakeClock clock;
   ExpiryWatch watch("", clock);

@@ -10,12 +10,15 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
+#include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/client/grpc_exchange.h"
 #include "common/client/session.h"
+#include "common/client/state_pull.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "common/rpc/tls_handshake.h"
@@ -127,30 +130,46 @@ TEST_F(CredentialsTest, ARenewedCertificateOfTheCoordinatorIsTakenUpWithoutARest
   EXPECT_TRUE(Describe(late).ok());
 }
 
-TEST_F(CredentialsTest, BrokenFilesDoNotEndTheRunAndCanBeMended) {
+// gRPC ends a process that hands it an empty certificate or key.
+TEST_F(CredentialsTest, FilesThatAreNotWholeLeaveThoseBeforeInForce) {
   const PemPair good = Server(authority_, absl::Hours(100));
+  const PemPair other = Server(authority_, absl::Hours(1));
   Serve(folder_.WriteSet("server", authority_.pem(), good));
   const SecurityOptions worker = folder_.WriteSet("worker", authority_.pem(), Worker(authority_));
   Train(worker);
-  const auto until = [&](bool ok) {
-    Await(ok ? "handshakes succeed again" : "handshakes fail",
-          [&] { return Handshake(worker).ok() == ok; });
-    honest_->AwaitRounds(2);
+  const std::string nonsense = "-----BEGIN CERTIFICATE-----\nnonsense\n";
+  size_t seen = 0;
+  // The last event but those seen before it is of that name.
+  const auto await = [&](const std::string& event, const std::string& words) {
+    Await(absl::StrCat(event, " of ", words), [&] {
+      const auto all = events_.all();
+      for (size_t i = seen; i < all.size(); ++i) {
+        if (all[i].first != event) continue;
+        seen = i + 1;
+        EXPECT_THAT(all[i].second["message"].get<std::string>(), HasSubstr(words));
+        return true;
+      }
+      return false;
+    });
   };
-  // Half a certificate, another's key, nonsense for an authority: new connections fail, the
-  // present ones go on, and all is well again with the next good files.
-  folder_.Write("server.cert", good.certificate.substr(0, good.certificate.size() / 2));
-  until(false);
-  folder_.Write("server.cert", good.certificate);
-  until(true);
-  folder_.Write("server.key", Server(authority_, absl::Hours(1)).key);
-  until(false);
-  folder_.Write("server.key", good.key);
-  until(true);
-  folder_.Write("server.ca", "-----BEGIN CERTIFICATE-----\nnonsense\n");
-  until(false);
-  folder_.Write("server.ca", authority_.pem());
-  until(true);
+  for (const auto& [file, broken, whole] : {
+           std::tuple("server.cert", std::string(), good.certificate),
+           std::tuple("server.key", std::string(), good.key),
+           std::tuple("server.ca", std::string(), authority_.pem()),
+           std::tuple("server.cert", good.certificate.substr(0, 200), good.certificate),
+           std::tuple("server.key", other.key, good.key),
+           std::tuple("server.ca", nonsense, authority_.pem()),
+       }) {
+    folder_.Write(file, broken);
+    await("certificate_unfit", file == std::string("server.key") && !broken.empty()
+                                   ? "is not the private key of"
+                                   : file);
+    EXPECT_TRUE(Handshake(worker).ok()) << file;
+    folder_.Write(file, whole);
+    await("certificate_reloaded", "says what it said before");
+    EXPECT_TRUE(Handshake(worker).ok()) << file;
+    honest_->AwaitRounds(2);
+  }
 }
 
 TEST_F(CredentialsTest, ANewAuthorityTakesOverFromAnOldOne) {
@@ -187,9 +206,26 @@ TEST_F(CredentialsTest, AWorkersRenewedCertificateServesItsNextConnection) {
   const std::string both = authority_.pem() + successor.pem();
   Serve(folder_.WriteSet("server", both, Server(authority_, absl::Hours(100))));
   const SecurityOptions worker = folder_.WriteSet("worker", both, Worker(authority_));
-  Stubs stubs = With(worker);
-  ASSERT_TRUE(Describe(stubs).ok());
-  // The same channel, after its file was renewed, at a coordinator that takes the new one alone.
+  const auto security = MakeChannelSecurity(worker, address_, absl::Now());
+  ASSERT_TRUE(security.ok()) << security.status();
+  RenewedChannel channel(address_, 0, *security);
+  const auto describe = [&] {
+    Stubs stubs(channel.Now());
+    return Describe(stubs);
+  };
+  ASSERT_TRUE(describe().ok());
+  // Broken, and then renewed, at a coordinator that takes the new one alone.
+  for (const std::string& file : {worker.cert_file, worker.key_file}) {
+    folder_.Write(std::filesystem::path(file).filename().string(), "");
+    std::vector<std::string> said;
+    security->files->ReportTo([&](const CertificateNotice& notice) {
+      EXPECT_FALSE(notice.fit);
+      said.push_back(notice.message);
+    });
+    Await("the empty file is seen", [&] { return describe().ok() && !said.empty(); });
+    EXPECT_THAT(said.front(), HasSubstr(absl::StrCat(worker.cert_file, " is empty")));
+    security->files->ReportTo(nullptr);
+  }
   folder_.WriteSet("worker", both, Worker(successor));
   const int port = server_->port();
   server_->Stop(absl::Seconds(1));
@@ -200,7 +236,11 @@ TEST_F(CredentialsTest, AWorkersRenewedCertificateServesItsNextConnection) {
   auto server = CoordinatorServer::Start(options, run_.coordinator());
   ASSERT_TRUE(server.ok()) << server.status();
   server_ = *std::move(server);
-  Await("the channel connects with the renewed certificate", [&] { return Describe(stubs).ok(); });
+  Await("the channel connects with the renewed certificate", [&] { return describe().ok(); });
+  StatePullOptions pull;
+  pull.worker_id = "a";
+  const auto state = PullPublishedState(channel, kRunId, run_.coordinator().plan(), pull);
+  EXPECT_TRUE(state.ok()) << state.status();
 }
 
 TEST_F(CredentialsTest, AnOpenSessionAndItsLanesGoOnWithTheRenewedCertificate) {
@@ -324,7 +364,7 @@ TEST_F(CredentialsTest, ASessionEndsWithTheTokenThatOpenedIt) {
   }
   const absl::Status end = FromGrpcStatus(stream->Finish());
   EXPECT_EQ(end.code(), absl::StatusCode::kUnavailable) << end;
-  EXPECT_THAT(std::string(end.message()), HasSubstr("is being written"));
+  EXPECT_THAT(std::string(end.message()), HasSubstr("still being written"));
   honest_->AwaitRounds(2);  // The other token's session goes on.
 }
 

@@ -32,8 +32,9 @@ class FakeEtcd final : private etcdserverpb::KV::CallbackService,
   }
   ~FakeEtcd() override { server_->Shutdown(std::chrono::system_clock::now()); }
 
-  std::shared_ptr<grpc::Channel> Channel() const {
-    return MakeChannel(absl::StrCat("127.0.0.1:", port_), 0, ChannelSecurity::Plaintext());
+  std::shared_ptr<RenewedChannel> Channel() const {
+    return std::make_shared<RenewedChannel>(absl::StrCat("127.0.0.1:", port_), 0,
+                                            ChannelSecurity::Plaintext());
   }
 
   // How it answers from now on.

@@ -1,0 +1,86 @@
+// The PEM files of one side while their owner replaces them.
+//
+// cp and scp empty a file before they write it, and of two files that belong together one changes
+// before the other. So a changed set counts once its files have been as they are for a moment, can
+// be read whole, and fit together; until then the one before it does.
+#ifndef CAUSEWAY_COMMON_RPC_CERTIFICATE_WATCH_H_
+#define CAUSEWAY_COMMON_RPC_CERTIFICATE_WATCH_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/base/file_version.h"
+#include "common/identity/certificate.h"
+
+namespace causeway {
+
+struct CertificatePaths {
+  std::string ca;         // Empty: there are no peers with certificates.
+  std::string cert, key;  // Both or none.
+};
+
+// What the files said when they were whole.
+struct CertificateSet {
+  std::string authorities;  // PEM text; empty without `ca`.
+  std::optional<OwnCertificate> own;
+};
+
+// News of the files, for the log.
+struct CertificateNotice {
+  bool fit =
+      false;  // A set counts from now on; else its files are not fit, and the one before does.
+  std::string message;
+};
+using CertificateReport = std::function<void(const CertificateNotice&)>;
+
+// Not thread-safe.
+class CertificateWatch {
+ public:
+  // For so long a changed file must be as it is before it is read.
+  static constexpr absl::Duration kSettles = absl::Seconds(1);
+
+  // Reads and checks the files: the errors of certificate.h. Looks at them again every `interval`.
+  // `now` is that of the check; the clock outlives the object.
+  static absl::StatusOr<CertificateWatch> Open(CertificatePaths paths, CertificateUse use,
+                                               absl::Duration interval, absl::Time now,
+                                               const Clock& clock = *Clock::Real());
+
+  const CertificateSet& set() const { return set_; }
+  // Counts how often another set has come to count.
+  int64_t generation() const { return generation_; }
+  // Looks at the files if that is due. What there is to say is said once for a change.
+  std::optional<CertificateNotice> Look();
+
+ private:
+  struct Versions {
+    FileVersion ca, cert, key;
+    bool operator==(const Versions&) const = default;
+    static Versions Of(const CertificatePaths& paths);
+  };
+  CertificateWatch(CertificatePaths paths, CertificateUse use, absl::Duration interval,
+                   const Clock& clock)
+      : paths_(std::move(paths)), use_(use), interval_(interval), clock_(&clock) {}
+  absl::StatusOr<CertificateSet> Read(absl::Time now) const;
+  CertificateNotice Take(CertificateSet set);
+
+  CertificatePaths paths_;
+  CertificateUse use_;
+  absl::Duration interval_;
+  const Clock* clock_;
+  absl::Duration next_look_;
+  Versions counts_;    // Of the set that counts.
+  Versions seen_;      // At the last look.
+  Versions reported_;  // Of the files that were last said to be unfit; else as `counts_`.
+  CertificateSet set_;
+  int64_t generation_ = 0;
+};
+
+}  // namespace causeway
+
+#endif  // CAUSEWAY_COMMON_RPC_CERTIFICATE_WATCH_H_

@@ -1,0 +1,46 @@
+// What a server shows and trusts, handed to gRPC as files in memory: gRPC looks at files only, and
+// ends the process at an empty one, so it gets none that was not checked.
+#ifndef CAUSEWAY_COMMON_RPC_SERVED_CERTIFICATES_H_
+#define CAUSEWAY_COMMON_RPC_SERVED_CERTIFICATES_H_
+
+#include <grpcpp/security/tls_certificate_provider.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/rpc/certificate_watch.h"
+#include "common/rpc/replaced_file.h"
+
+namespace causeway {
+
+// Not thread-safe.
+class ServedCertificates {
+ public:
+  // `files` have a pair of one's own. INTERNAL where the system has no files in memory.
+  static absl::StatusOr<std::unique_ptr<ServedCertificates>> Serve(CertificateWatch files);
+
+  // For a server's credentials.
+  std::shared_ptr<grpc::experimental::CertificateProviderInterface> provider() const {
+    return provider_;
+  }
+  // Looks at the files. gRPC shows what has changed within a second or two.
+  std::optional<CertificateNotice> Look();
+
+ private:
+  ServedCertificates(CertificateWatch files, ReplacedFile own,
+                     std::optional<ReplacedFile> authorities);
+  absl::Status Replace();
+
+  CertificateWatch files_;
+  int64_t served_ = 0;  // That generation of the files.
+  ReplacedFile own_;    // The certificate and its key in one, so that they change together.
+  std::optional<ReplacedFile> authorities_;
+  std::shared_ptr<grpc::experimental::CertificateProviderInterface> provider_;
+};
+
+}  // namespace causeway
+
+#endif  // CAUSEWAY_COMMON_RPC_SERVED_CERTIFICATES_H_

@@ -1,0 +1,169 @@
+#include "common/rpc/certificate_watch.h"
+
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/rpc/replaced_file.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/common/rpc/test_authority.h"
+
+namespace causeway {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kInterval = absl::Seconds(10);
+
+std::string Read(const std::string& path) {
+  std::ifstream stream(path);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+class CertificateWatchTest : public ::testing::Test {
+ protected:
+  CertificateWatchTest() {
+    auto files = CertificateWatch::Open(
+        {.ca = options_.ca_file, .cert = options_.cert_file, .key = options_.key_file},
+        CertificateUse::kClient, kInterval, clock_.Now(), clock_);
+    EXPECT_TRUE(files.ok()) << files.status();
+    files_.emplace(*std::move(files));
+  }
+  // What there is to say of a change: it has settled by then.
+  std::optional<CertificateNotice> Look() {
+    clock_.Advance(kInterval);
+    EXPECT_EQ(files_->Look(), std::nullopt) << "it has just been seen to change";
+    clock_.Advance(CertificateWatch::kSettles);
+    return files_->Look();
+  }
+  // Expects that what was there at the start counts, and that this is said once.
+  void ExpectUnfit(const std::string& words) {
+    const auto notice = Look();
+    ASSERT_TRUE(notice.has_value()) << words;
+    EXPECT_FALSE(notice->fit);
+    EXPECT_THAT(notice->message, AllOf(HasSubstr(words), HasSubstr("Until the files are whole")));
+    for (int i = 0; i < 3; ++i) {
+      clock_.Advance(kInterval);
+      EXPECT_EQ(files_->Look(), std::nullopt) << "said before: " << words;
+    }
+    EXPECT_EQ(files_->generation(), 0);
+    EXPECT_EQ(files_->set().authorities, authority_.pem());
+    EXPECT_EQ(files_->set().own->chain, pair_.certificate);
+    EXPECT_EQ(files_->set().own->key, pair_.key);
+  }
+
+  const TestAuthority authority_;
+  const TestFolder folder_;
+  FakeClock clock_{absl::Now()};
+  const PemPair pair_ = IssueIdentity(authority_, "causeway://*/worker/a");
+  const SecurityOptions options_ = folder_.WriteSet("a", authority_.pem(), pair_);
+  std::optional<CertificateWatch> files_;
+};
+
+TEST_F(CertificateWatchTest, WhatIsNotWholeLeavesTheSetBeforeInForceAndIsSaidOnce) {
+  const PemPair other = IssueIdentity(authority_, "causeway://*/worker/a");
+  struct Case {
+    std::string name, text, words;
+  };
+  for (const Case& one : {
+           Case{"a.cert", "", "a.cert is empty"},
+           Case{"a.cert", pair_.certificate.substr(0, pair_.certificate.size() / 2), "a.cert"},
+           Case{"a.cert", other.certificate, "is not the private key of"},
+           Case{"a.key", "", "a.key is empty"},
+           Case{"a.key", pair_.key.substr(0, pair_.key.size() / 2), "holds no private key"},
+           Case{"a.key", other.key, "is not the private key of"},
+           Case{"a.ca", "", "a.ca is empty"},
+           Case{"a.ca", "-----BEGIN CERTIFICATE-----\nnonsense\n", "a.ca"},
+       }) {
+    const std::string good = Read(folder_.path(one.name));
+    folder_.Write(one.name, one.text);
+    ExpectUnfit(one.words);
+    folder_.Write(one.name, good);
+    const auto mended = Look();
+    ASSERT_TRUE(mended.has_value()) << one.words;
+    EXPECT_TRUE(mended->fit);
+    EXPECT_THAT(mended->message, HasSubstr("says what it said before"));
+    EXPECT_EQ(files_->generation(), 0) << "nobody need dial anew";
+  }
+  std::filesystem::remove(options_.key_file);
+  ExpectUnfit("a.key: No such file");
+}
+
+TEST_F(CertificateWatchTest, ABlipBetweenTwoLooksIsNoNews) {
+  folder_.Write("a.cert", "");
+  folder_.Write("a.cert", pair_.certificate);
+  EXPECT_TRUE(Look()->fit);
+  EXPECT_EQ(files_->generation(), 0);
+  // Seen empty, and whole a moment later.
+  folder_.Write("a.cert", "");
+  clock_.Advance(kInterval);
+  EXPECT_EQ(files_->Look(), std::nullopt);
+  folder_.Write("a.cert", pair_.certificate);
+  clock_.Advance(CertificateWatch::kSettles);
+  EXPECT_EQ(files_->Look(), std::nullopt);
+  clock_.Advance(CertificateWatch::kSettles);
+  EXPECT_TRUE(files_->Look()->fit);
+}
+
+TEST_F(CertificateWatchTest, ARenewedPairCountsOnceBothFilesAreThere) {
+  const PemPair renewed = IssueIdentity(authority_, "causeway://*/worker/a");
+  folder_.Write("a.cert", renewed.certificate);
+  ExpectUnfit("is not the private key of");
+  folder_.Write("a.key", renewed.key);
+  const auto notice = Look();
+  ASSERT_TRUE(notice.has_value());
+  EXPECT_TRUE(notice->fit);
+  EXPECT_THAT(notice->message, HasSubstr("was renewed"));
+  EXPECT_EQ(files_->generation(), 1);
+  EXPECT_EQ(files_->set().own->chain, renewed.certificate);
+  EXPECT_EQ(files_->set().own->key, renewed.key);
+  clock_.Advance(kInterval);
+  EXPECT_EQ(files_->Look(), std::nullopt);
+}
+
+TEST_F(CertificateWatchTest, ACertificateThatIsNotValidYetCountsWhenItIs) {
+  CertificateRequest request;
+  request.not_before = absl::Now() + absl::Hours(1);
+  folder_.WriteSet("a", authority_.pem(), authority_.Issue(request));
+  ExpectUnfit("is valid from");
+  clock_.Advance(absl::Hours(1));
+  EXPECT_TRUE(files_->Look()->fit);
+  EXPECT_EQ(files_->generation(), 1);
+}
+
+TEST_F(CertificateWatchTest, ACertificateOfAnAuthorityThatThisSideDoesNotTrustIsTakenWithAWord) {
+  const TestAuthority other("other");
+  folder_.WriteSet("a", authority_.pem(), IssueIdentity(other, "causeway://*/worker/a"));
+  const auto notice = Look();
+  EXPECT_TRUE(notice->fit);
+  EXPECT_THAT(notice->message, HasSubstr("no authority in"));
+  folder_.Write("a.ca", other.pem());
+  EXPECT_THAT(Look()->message, HasSubstr("the authorities in"));
+  EXPECT_EQ(files_->generation(), 2);
+  EXPECT_EQ(files_->set().authorities, other.pem());
+}
+
+TEST(ReplacedFile, WhoOpensItsPathSeesOneTextOrTheOtherWithAnotherTime) {
+  auto file = ReplacedFile::Make("former");
+  ASSERT_TRUE(file.ok()) << file.status();
+  const std::string path = file->path();
+  std::ifstream open_before(path);
+  struct stat before {};
+  ASSERT_EQ(stat(path.c_str(), &before), 0);
+  const std::string latter(100'000, 'x');
+  ASSERT_TRUE(file->Replace(latter).ok());
+  EXPECT_EQ(file->path(), path);
+  EXPECT_EQ(Read(path), latter);
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(open_before), {}), "former");
+  struct stat after {};
+  ASSERT_EQ(stat(path.c_str(), &after), 0);
+  EXPECT_LT(before.st_mtim.tv_sec, after.st_mtim.tv_sec);
+}
+
+}  // namespace
+}  // namespace causeway
