@@ -10,6 +10,7 @@
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
 #include "common/base/threads.h"
+#include "common/client/describe_run.h"
 #include "common/client/security_log.h"
 #include "common/params/draws.h"
 #include "common/params/run_config.h"
@@ -92,8 +93,8 @@ absl::StatusOr<ReachedParent> ReachParent(const ParentOptions& options) {
   parent.channel =
       std::make_shared<RenewedChannel>(parent.target, kSessionConnection, parent.security);
   const auto stub = v1::Session::NewStub(parent.channel->Now());
-  ASSIGN_OR_RETURN(parent.run, DescribeRun(*stub, options.address, options.connect_timeout,
-                                           absl::ZeroDuration(), options.region_id));
+  ASSIGN_OR_RETURN(parent.run, DescribeOrExplain(*stub, options.address, options.security,
+                                                 options.connect_timeout, options.region_id));
   RETURN_IF_ERROR(CheckRun(options, parent.run));
   return parent;
 }

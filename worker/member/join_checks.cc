@@ -1,28 +1,13 @@
 #include "worker/member/join_checks.h"
 
-#include <algorithm>
-#include <cstdlib>
 #include <optional>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
-#include "common/base/host_port.h"
 #include "common/base/status_macros.h"
-#include "common/client/session.h"
 #include "common/params/run_config.h"
-#include "common/rpc/tls_handshake.h"
 #include "common/transfer/wire.h"
-#include "worker/link/reach.h"
 
 namespace causeway::worker {
-namespace {
-
-// A coordinator that is up answers sooner; whether TLS is what keeps it silent is worth a look.
-constexpr absl::Duration kExplainAfter = absl::Seconds(5);
-constexpr absl::Duration kExplainTimeout = absl::Seconds(5);
-
-}  // namespace
 
 absl::Status CheckWireVersion(const v1::DescribeResponse& run) {
   if (run.wire_version() != kWireVersion) {
@@ -51,29 +36,6 @@ absl::StatusOr<FragmentPlan> CheckRun(const v1::DescribeResponse& run, bool any_
   }
   if (!any_model) RETURN_IF_ERROR(CheckOwnModel(config));
   return FragmentPlan::Create(config);
-}
-
-absl::StatusOr<v1::DescribeResponse> DescribeOrExplain(v1::Session::StubInterface& stub,
-                                                       const std::string& coordinator,
-                                                       const SecurityOptions& security,
-                                                       absl::Duration timeout,
-                                                       const std::function<bool()>& stop) {
-  const absl::Duration first = std::min(timeout, kExplainAfter);
-  absl::StatusOr<v1::DescribeResponse> description =
-      DescribeRun(stub, coordinator, first, absl::ZeroDuration(), /*region_id=*/"", stop);
-  if (!absl::IsUnavailable(description.status())) return description;
-  ASSIGN_OR_RETURN(const std::vector<std::string> addresses, SplitAddresses(coordinator));
-  RETURN_IF_ERROR(ExplainByTls(addresses.front(), security, kExplainTimeout));
-  if (timeout > first) {
-    description = DescribeRun(stub, coordinator, timeout - first, first, /*region_id=*/"", stop);
-  }
-  if (!absl::IsUnavailable(description.status())) return description;
-  const std::string why =
-      ExplainNoAnswer(addresses.front(), security.UsesTls(),
-                      [](const char* name) -> const char* { return std::getenv(name); });
-  if (why.empty()) return description;
-  return absl::UnavailableError(absl::StrCat("no coordinator answers at ", coordinator, " within ",
-                                             absl::FormatDuration(timeout), ": ", why));
 }
 
 absl::Status CheckIdentity(const ChannelSecurity& security, const std::string& worker_id) {

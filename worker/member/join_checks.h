@@ -2,13 +2,10 @@
 #ifndef CAUSEWAY_WORKER_MEMBER_JOIN_CHECKS_H_
 #define CAUSEWAY_WORKER_MEMBER_JOIN_CHECKS_H_
 
-#include <functional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
-#include "causeway/v1/session.grpc.pb.h"
 #include "causeway/v1/session.pb.h"
 #include "common/params/fragment_plan.h"
 #include "common/rpc/security.h"
@@ -22,14 +19,6 @@ absl::Status CheckWireVersion(const v1::DescribeResponse& run);
 // if they differ. Only a trainer of one's own (`any_model`) can be given another model than
 // Causeway's.
 absl::StatusOr<FragmentPlan> CheckRun(const v1::DescribeResponse& run, bool any_model);
-
-// DescribeRun, with its `stop`, that does not wait for a coordinator that will never talk to this
-// worker.
-absl::StatusOr<v1::DescribeResponse> DescribeOrExplain(v1::Session::StubInterface& stub,
-                                                       const std::string& coordinator,
-                                                       const SecurityOptions& security,
-                                                       absl::Duration timeout,
-                                                       const std::function<bool()>& stop);
 
 // Refuses what the coordinator would refuse later, and at greater length.
 absl::Status CheckIdentity(const ChannelSecurity& security, const std::string& worker_id);

@@ -11,6 +11,7 @@
 #include "common/base/byte_buffer.h"
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
+#include "common/client/describe_run.h"
 #include "common/client/security_log.h"
 #include "common/params/draws.h"
 #include "common/params/run_config.h"
@@ -50,7 +51,7 @@ absl::StatusOr<ReachedRun> ReachRun(const MemberOptions& options, const Clock& c
   reached.stub = v1::Session::NewStub(reached.channel->Now());
   ASSIGN_OR_RETURN(reached.run,
                    DescribeOrExplain(*reached.stub, options.coordinator, options.security,
-                                     options.connect_timeout, options.stop));
+                                     options.connect_timeout, /*region_id=*/"", options.stop));
   RETURN_IF_ERROR(CheckWireVersion(reached.run));
   return reached;
 }

@@ -9,10 +9,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/client/reach.h"
 #include "common/identity/certificate.h"
 #include "common/rpc/tcp_address.h"
 #include "common/rpc/tls_handshake.h"
-#include "worker/link/reach.h"
 #include "worker/preflight/check_result.h"
 
 namespace causeway::worker {

@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
@@ -103,6 +104,28 @@ TEST(ReachParentTest, ARegionHasANameAndSites) {
   options.region_id = "eu";
   options.sites = 0;
   ExpectRefused(ReachParent(options).status(), absl::StatusCode::kInvalidArgument, {"--sites=N"});
+}
+
+TEST(ReachParentTest, WhatStandsBeforeAParentIsNamed) {
+  std::string gone;
+  {
+    const DescribingParent parent(HubsRun());
+    gone = parent.address();
+  }
+  ParentOptions options;
+  options.address = gone;
+  options.region_id = "eu";
+  options.sites = 1;
+  options.connect_timeout = absl::Milliseconds(20);
+  ExpectRefused(ReachParent(options).status(), absl::StatusCode::kUnavailable,
+                {gone + " refuses the connection: nothing listens there"});
+  setenv("grpc_proxy", absl::StrCat("http://", gone).c_str(), /*overwrite=*/1);
+  setenv("no_grpc_proxy", "elsewhere", /*overwrite=*/1);
+  ExpectRefused(ReachParent(options).status(), absl::StatusCode::kUnavailable,
+                {absl::StrCat("the proxy ", gone, " (grpc_proxy) refuses the connection"),
+                 "unset grpc_proxy"});
+  unsetenv("grpc_proxy");
+  unsetenv("no_grpc_proxy");
 }
 
 TEST(ReachParentTest, AParentOfAnotherModelIsRefused) {

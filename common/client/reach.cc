@@ -1,4 +1,4 @@
-#include "worker/link/reach.h"
+#include "common/client/reach.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -24,7 +24,7 @@
 #include "common/base/printable.h"
 #include "common/base/status_macros.h"
 
-namespace causeway::worker {
+namespace causeway {
 namespace {
 
 constexpr absl::Duration kTimeout = absl::Seconds(3);
@@ -252,7 +252,7 @@ Obstacle ObstacleOf(std::span<const ConnectAttempt> attempts) {
                     attempt.status.message());
   }
   return {failed, refused ? "nothing listens there: is causeway-coordinator running, with --listen "
-                            "on an address that this site reaches, and is --coordinator right?"
+                            "on an address that this site reaches, and is the address right?"
                   : silent ? "check the address, and that firewalls on both sides let this port "
                              "through"
                            : "check this machine's network and routes"};
@@ -266,7 +266,7 @@ Obstacle ObstacleOf(const std::string& address, Greeting greeting, bool speaks_t
             "operator hands them out"};
   }
   const std::string remedy =
-      "another program has this port: check --coordinator against the coordinator's log line "
+      "another program has this port: check the address against the coordinator's log line "
       "\"listens on\"";
   switch (greeting) {
     case Greeting::kHttp1:
@@ -379,4 +379,4 @@ std::string ExplainNoAnswer(const std::string& address, bool uses_tls,
   return obstacle.finding.empty() ? "" : say(obstacle);
 }
 
-}  // namespace causeway::worker
+}  // namespace causeway

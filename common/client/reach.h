@@ -1,7 +1,7 @@
 // From a name to something that answers as a coordinator does: what stands in the way, told apart
 // before gRPC makes one error of it all.
-#ifndef CAUSEWAY_WORKER_LINK_REACH_H_
-#define CAUSEWAY_WORKER_LINK_REACH_H_
+#ifndef CAUSEWAY_COMMON_CLIENT_REACH_H_
+#define CAUSEWAY_COMMON_CLIENT_REACH_H_
 
 #include <functional>
 #include <span>
@@ -14,7 +14,7 @@
 #include "absl/time/time.h"
 #include "common/rpc/tcp_address.h"
 
-namespace causeway::worker {
+namespace causeway {
 
 // What stands in the way, and what to do about it. Empty: nothing does.
 struct Obstacle {
@@ -76,6 +76,6 @@ Obstacle ObstacleOf(const ProxySetting& proxy, const absl::Status& tunnel);
 std::string ExplainNoAnswer(const std::string& address, bool uses_tls,
                             const ReadVariable& variable);
 
-}  // namespace causeway::worker
+}  // namespace causeway
 
-#endif  // CAUSEWAY_WORKER_LINK_REACH_H_
+#endif  // CAUSEWAY_COMMON_CLIENT_REACH_H_
