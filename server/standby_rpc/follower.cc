@@ -45,7 +45,8 @@ bool Follower::has_followed() const {
 }
 
 absl::Status Follower::FollowOnce(grpc::ClientContext& context) {
-  const auto stub = v1::Standby::NewStub(channel_.Now());
+  const std::shared_ptr<grpc::Channel> channel = channel_.Now();
+  const auto stub = v1::Standby::NewStub(channel);
   const auto stream = stub->Follow(&context);
   v1::FollowRequest request = copy_.Ask();
   notes_.SetCommits(request.position().commits());
@@ -86,6 +87,10 @@ absl::Status Follower::FollowOnce(grpc::ClientContext& context) {
     request = copy_.Ask();
     notes_.SetCommits(request.position().commits());
     stream->Write(request);
+    // Between two commits, so that no transfer begins again.
+    if (channel_.Now() != channel) {
+      broken = absl::UnavailableError("its connection is made anew: the certificate has changed");
+    }
     if (!caught_up && request.position().commits() >= commits) {
       caught_up = true;
       Log().info("has all {} commits, and goes on following", request.position().commits());

@@ -179,10 +179,14 @@ class SecurityTest(unittest.TestCase):
         """gRPC ends a process to which it hands an empty certificate or key."""
         with Cluster() as cluster:
             with_certificates(cluster, "a", "b")
+            make(cluster, "operator", "me")
             cluster.start_coordinator(LONGER_RUN, *tls(cluster, "coordinator"))
             workers = [cluster.start_worker(name, *tls(cluster, f"worker-{name}"), "--min_step_time=150ms")
                        for name in ("a", "b")]
+            copy = cluster.start("copy.log", COORDINATOR, "follow", f"--run_dir={cluster.folder / 'copy'}",
+                                 f"--of={cluster.address}", "--http=off", *tls(cluster, "operator-me"))
             wait_until(lambda: len(cluster.rounds()) >= 2, "rounds are published")
+            wait_until(lambda: "has all" in copy.log(), "the copy has all")
             other = (cluster.folder / "certificates" / "worker-b" / "key.pem").read_bytes()
             mended = "says what it said before"
             for owner, process, file, text, says in (
@@ -190,7 +194,8 @@ class SecurityTest(unittest.TestCase):
                     ("coordinator", cluster.coordinator, "key.pem", b"", "key.pem is empty"),
                     ("coordinator", cluster.coordinator, "ca.pem", b"", "ca.pem is empty"),
                     ("worker-a", workers[0], "cert.pem", b"", "cert.pem is empty"),
-                    ("worker-a", workers[0], "key.pem", other, "is not the private key of")):
+                    ("worker-a", workers[0], "key.pem", other, "is not the private key of"),
+                    ("operator-me", copy, "key.pem", b"", "key.pem is empty")):
                 path = cluster.folder / "certificates" / owner / file
                 whole = path.read_bytes()
                 path.write_bytes(text)  # As cp does, and then nothing for a while.
@@ -198,6 +203,8 @@ class SecurityTest(unittest.TestCase):
                 said = process.log().count(mended)
                 path.write_bytes(whole)
                 wait_until(lambda: process.log().count(mended) > said, f"{owner} sees the whole file")
+            make(cluster, "renew", "operator-me")
+            wait_until(lambda: "its connection is made anew" in copy.log(), "the copy connects anew")
             self.finish(cluster, *workers)
 
     def test_who_follows_looks_at_no_revocation_list(self):
