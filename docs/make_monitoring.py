@@ -25,7 +25,7 @@ EXPORTING = {
                "common/metrics/process_figures.cc")}
 
 ENTRY = re.compile(r'((?: *// .*\n)*) *\{"(\w+)", k(\w+)\},')
-RECORD = re.compile(r'\bRecord\(\s*"([a-z_]+)",')
+RECORD = re.compile(r'\bRecord\((?:[^",;]+\? )?\s*"([a-z_]+)"(?: : "([a-z_]+)")?,')
 FIELD = re.compile(r'\{"([a-z_]+)",')
 EXPORT = re.compile(r"\bpage\.(Gauge|Counter|Histogram)(?=\()")
 ENDING = re.compile(r"^causeway_(training|link)_")  # As the coordinator's causeway_worker_...
@@ -53,13 +53,15 @@ def arguments(text, begin):
 
 
 def recorded(*folders):
-    """(event, fields, where) of every call of Record with a literal name below the folders."""
+    """(event, fields, where) of every call of Record with a literal name, or of a choice of two, below the
+    folders."""
     for folder in folders:
         for path in sorted((ROOT / folder).rglob("*.cc")):
             text = path.read_text()
             for match in RECORD.finditer(text):
                 fields = FIELD.findall(", ".join(arguments(text, text.index("(", match.start()))))
-                yield match[1], fields, f"{path.relative_to(ROOT)}:{text[:match.start()].count(chr(10)) + 1}"
+                for name in filter(None, match.groups()):
+                    yield name, fields, f"{path.relative_to(ROOT)}:{text[:match.start()].count(chr(10)) + 1}"
 
 
 def events(side):
