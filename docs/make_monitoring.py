@@ -21,8 +21,7 @@ EXPORTING = {
     "coordinator": ("server/metrics/run_metrics.cc", "server/metrics/round_metrics.cc",
                     "server/metrics/coordinator_metrics.cc", "common/metrics/process_figures.cc"),
     "standby": ("server/metrics/standby_metrics.cc", "common/metrics/process_figures.cc"),
-    "worker": ("worker/telemetry/worker_metrics.cc", "worker/telemetry/run_telemetry.cc",
-               "common/metrics/process_figures.cc")}
+    "worker": ("worker/member/run_telemetry.cc", "common/metrics/process_figures.cc")}
 
 ENTRY = re.compile(r'((?: *// .*\n)*) *\{"(\w+)", k(\w+)\},')
 RECORD = re.compile(r'\bRecord\((?:[^",;]+\? )?\s*"([a-z_]+)"(?: : "([a-z_]+)")?,')

@@ -59,7 +59,7 @@
 #include "tests/bench/bare_grpc.h"
 #include "tests/bench/bench_peer.h"
 #include "tests/bench/plain_tcp.h"
-#include "worker/sync/encoded_object.h"
+#include "worker/sync/replica.h"
 
 ABSL_FLAG(bool, json, false, "Print one JSON object instead of a table");
 ABSL_FLAG(bool, quick, false, "A run of seconds that only shows that everything works");

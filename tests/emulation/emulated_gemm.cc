@@ -5,7 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "device_emulation.h"
-#include "worker/backend/cpu/gemm.h"
+#include "worker/backend/cpu/kernels.h"
 
 namespace causeway::emulation {
 namespace {

@@ -14,7 +14,7 @@ _SANITIZER_S = 90
 # minutes for one of them. Every kernel of ours has the namespace in its name.
 _TOOLS = {"memcheck": (), "racecheck": ("--kernel-name", "kns=causeway")}
 # Its kernels are cuDNN's.
-_NOT_SANITIZED = ("cudnn_attention_test_gpu",)
+_NOT_SANITIZED = ("cudnn_test_gpu",)
 
 
 def test_programs(context):

@@ -16,7 +16,7 @@
 #include "common/client/session.h"
 #include "common/files/safetensors.h"
 #include "common/rpc/channel.h"
-#include "worker/link/bring_model.h"
+#include "worker/member/joining.h"
 
 namespace causeway::worker {
 namespace {

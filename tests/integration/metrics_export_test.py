@@ -61,7 +61,7 @@ class Scrape:
 
 
 def tensorboard_records(path):
-    """The data of every whole record; the checksums are checked by tests/unit/worker/telemetry."""
+    """The data of every whole record; the checksums are checked by tests/unit/worker/member."""
     data = path.read_bytes()
     at = 0
     while at + 12 <= len(data):

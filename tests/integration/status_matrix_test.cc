@@ -25,9 +25,8 @@
 #include "server/store/memory_store.h"
 #include "tests/unit/common/rpc/faulty_proxy.h"
 #include "tests/unit/server/service/secure_run.h"
-#include "worker/link/bring_model.h"
-#include "worker/preflight/coordinator_checks.h"
-#include "worker/preflight/link_rate.h"
+#include "worker/member/joining.h"
+#include "worker/preflight/checks.h"
 
 namespace causeway {
 namespace {

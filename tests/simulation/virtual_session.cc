@@ -1,4 +1,4 @@
-// The session of VirtualWorker: what worker/link does over gRPC.
+// The session of VirtualWorker: what worker/member does over gRPC.
 #include <algorithm>
 #include <utility>
 

@@ -1,4 +1,4 @@
-// One process of a worker: speaks the protocol as worker/link does, synchronizes as worker/sync
+// One process of a worker: speaks the protocol as worker/member does, synchronizes as worker/sync
 // and worker/commands do, and only pretends to train. Where those block a thread, this one is
 // pumped again when something has happened.
 #ifndef CAUSEWAY_TESTS_SIMULATION_VIRTUAL_WORKER_H_
@@ -20,7 +20,7 @@
 #include "tests/simulation/coordinator_host.h"
 #include "tests/simulation/scenario.h"
 #include "tests/simulation/world.h"
-#include "worker/sync/early_merges.h"
+#include "worker/sync/sync_engine.h"
 
 namespace causeway::simulation {
 

@@ -12,7 +12,7 @@
 #include "worker/commands/commands.h"
 #include "worker/commands/device_flag.h"
 #ifdef CAUSEWAY_HAVE_CUDA
-#include "worker/backend/cuda/open/open_bench.h"
+#include "worker/run/open_cuda.h"
 #endif
 
 ABSL_DECLARE_FLAG(int, threads);

@@ -3,7 +3,7 @@
 #define CAUSEWAY_WORKER_COMMANDS_DEVICE_FLAG_H_
 
 #include "absl/status/statusor.h"
-#include "worker/backend/open/device_choice.h"
+#include "worker/run/device_choice.h"
 
 namespace causeway::worker {
 

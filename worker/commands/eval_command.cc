@@ -20,7 +20,7 @@
 #include "common/cli/command_line.h"
 #include "common/params/fragment_plan.h"
 #include "nlohmann/json.hpp"
-#include "worker/backend/cpu/cpu_evaluation.h"
+#include "worker/backend/cpu/cpu_backend.h"
 #include "worker/commands/commands.h"
 #include "worker/commands/device_flag.h"
 #include "worker/commands/given_model.h"
@@ -28,7 +28,6 @@
 #include "worker/data/dataset.h"
 #include "worker/data/text_bytes.h"
 #include "worker/data/tokenizer.h"
-#include "worker/train/choice_accuracy.h"
 #include "worker/train/evaluate.h"
 
 ABSL_DECLARE_FLAG(std::string, data);

@@ -20,7 +20,7 @@
 #include "worker/commands/given_model.h"
 #include "worker/data/text_stream.h"
 #include "worker/data/tokenizer.h"
-#include "worker/preflight/site_checks.h"
+#include "worker/preflight/checks.h"
 #include "worker/train/generate.h"
 
 ABSL_DECLARE_FLAG(std::string, tokenizer);

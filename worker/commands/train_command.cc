@@ -22,7 +22,7 @@
 #include "worker/commands/commands.h"
 #include "worker/commands/device_flag.h"
 #include "worker/commands/given_model.h"
-#include "worker/group/launch_environment.h"
+#include "worker/run/launch_environment.h"
 #include "worker/run/site.h"
 #include "worker/run/site_follower.h"
 #include "worker/run/training_run.h"

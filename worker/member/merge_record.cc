@@ -5,6 +5,7 @@
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
 #include "common/files/json_integer.h"
+#include "common/telemetry/log.h"
 
 namespace causeway::worker {
 namespace {
@@ -66,6 +67,13 @@ absl::Status MergeRecord::Add(const RecordedMerge& merge) {
   if (!rounds_.insert({merge.event.fragment, merge.event.round}).second) return absl::OkStatus();
   return file_->Append(
       {{"step", merge.step}, {"fragment", merge.event.fragment}, {"round", merge.event.round}});
+}
+
+void MergeRecord::Note(const RecordedMerge& merge) {
+  const bool was_noted = std::exchange(noted_, Add(merge)).ok();
+  if (noted_.ok() || !was_noted) return;
+  Log().warn("merges are not recorded ({}): should this worker be killed, it will not repeat them",
+             std::string(noted_.message()));
 }
 
 }  // namespace causeway::worker

@@ -18,8 +18,8 @@
 #include "common/rpc/channel.h"
 #include "common/rpc/tcp_links.h"
 #include "common/telemetry/log.h"
-#include "worker/member/join_checks.h"
-#include "worker/sync/encoded_object.h"
+#include "worker/member/joining.h"
+#include "worker/sync/replica.h"
 
 namespace causeway::worker {
 namespace {
@@ -29,6 +29,39 @@ constexpr absl::Duration kFirstAttachPatience = absl::Seconds(10);
 // The session has a connection of its own, which no bulk transfer holds up.
 constexpr int kSessionConnection = 0;
 constexpr int kFirstLane = 1;
+
+RunReport::Options ReportOptions(const MemberOptions& options, const ChannelSecurity& security,
+                                 const v1::DescribeResponse& run, const FragmentPlan& plan,
+                                 FileSystem& file_system, Clock& clock) {
+  RunReport::Options report = {.worker_id = options.worker_id,
+                               .output = options.output,
+                               .cert_file = options.security.cert_file,
+                               .certificate_end = std::nullopt,
+                               .threads = options.threads,
+                               .parameters = plan.parameters(),
+                               .steps = run.config().train().steps(),
+                               .may_connect = options.connections == 0,
+                               .file_system = &file_system,
+                               .clock = &clock};
+  if (security.certificate.has_value()) report.certificate_end = security.certificate->not_after;
+  return report;
+}
+
+// Steps of the schedule that an inner step may advance by.
+int MaxAdvance(const v1::RunConfig& config) {
+  return std::max(1, static_cast<int>(std::ceil(config.membership().max_pace())));
+}
+
+// The reason for not training yet, or not now.
+std::string WhyHeld(const v1::RunConfig& config, const Session::Orders& orders) {
+  if (orders.started) {
+    return absl::StrCat("the run is paused", orders.pause_reason.empty()
+                                                 ? ""
+                                                 : absl::StrCat(" (", orders.pause_reason, ")"));
+  }
+  return absl::StrCat("the run begins with ", config.membership().start_workers(),
+                      " workers, and has these: ", absl::StrJoin(orders.members, ", "));
+}
 
 }  // namespace
 
@@ -60,11 +93,11 @@ RunMember::RunMember(const MemberOptions& options, ReachedRun reached, FragmentP
                      FileSystem& file_system, Clock& clock)
     : options_(options),
       security_(std::move(reached.security)),
-      expiry_(options.security.cert_file, clock),
       file_system_(file_system),
       clock_(clock),
       run_(std::move(reached.run)),
       plan_(std::move(plan)),
+      report_(ReportOptions(options_, security_, run_, plan_, file_system, clock)),
       channel_target_(std::move(reached.target)),
       session_channel_(std::move(reached.channel)),
       end_(run_.config().train().steps()) {}
@@ -140,6 +173,7 @@ absl::Status RunMember::Attach(const Description& description, const Place* plac
   session.first_attach_patience =
       absl::Milliseconds(config().membership().lease_ms()) + kFirstAttachPatience;
   ASSIGN_OR_RETURN(session_, Session::Attach(std::move(session)));
+  report_.SpeakBy(telemetry_.get(), session_.get(), wait_watch_.get());
   return absl::OkStatus();
 }
 
@@ -184,12 +218,12 @@ absl::Status RunMember::Continue(std::optional<Place> place) {
 
   const int64_t behind = place.has_value() ? welcome.run_step() - place->step : 0;
   if (place.has_value()) {
-    tokens_ = place->tokens;
+    report_.Resume(place->tokens);
     counter_ = StepCounter(place->step, place->pace_milli, place->pace_carry_milli);
   }
   if (place.has_value() && (welcome.resumes() || behind <= config().sync().steps_between_syncs())) {
     RETURN_IF_ERROR(hooks_.restore_parameters());
-    checkpoint_step_ = place->step;
+    report_.UseCheckpoint(place->step);
     const bool same_part = place->data_slot == data_slot_ || options_.own_data;
     const absl::Status restored = sync_->Restore(std::move(place->sync), step());
     anew_ = absl::IsOutOfRange(restored);
@@ -219,7 +253,7 @@ absl::Status RunMember::Continue(std::optional<Place> place) {
     sync_->UseData(DataPart(), welcome.next_draw());
     const absl::Duration begin = clock_.Monotonic();
     ASSIGN_OR_RETURN(const int64_t step, FetchPublished());
-    JudgeBuffers();  // The state was the first to cross the link.
+    report_.JudgeBuffers(*link_);  // The state was the first to cross the link.
     const int64_t moved = step - welcome.run_step();
     telemetry_->Record(
         "state_fetched",
@@ -231,14 +265,16 @@ absl::Status RunMember::Continue(std::optional<Place> place) {
         {{"step", step}});
     counter_ = StepCounter(step, counter_.pace_milli());
   }
-  first_step_ = step();
-  first_tokens_ = tokens_;
-  heartbeat_.set_step(step());
-  heartbeat_.set_tokens(tokens_);
-  heartbeat_.set_pace_milli(counter_.pace_milli());
-  heartbeat_.set_checkpoint_step(checkpoint_step_);
-  session_->SetProgress(heartbeat_);
-  return OpenMetrics();
+  return report_.Begin(standing(), anew_);
+}
+
+RunReport::Standing RunMember::standing() const {
+  return {.counter = counter_,
+          .end = end_,
+          .data_slot = data_slot_,
+          .sync = *sync_,
+          .exchange = *exchange_,
+          .link = *link_};
 }
 
 absl::Status RunMember::OpenMergeRecord(bool anew) {
@@ -261,13 +297,6 @@ absl::Status RunMember::OpenMergeRecord(bool anew) {
   return absl::OkStatus();
 }
 
-void RunMember::RecordMerge(const RecordedMerge& merge) {
-  const bool was_recorded = std::exchange(merges_recorded_, merge_record_->Add(merge)).ok();
-  if (merges_recorded_.ok() || !was_recorded) return;
-  Log().warn("merges are not recorded ({}): should this worker be killed, it will not repeat them",
-             std::string(merges_recorded_.message()));
-}
-
 absl::StatusOr<std::shared_ptr<Link>> RunMember::MakeLink(const std::string& coordinator,
                                                           const std::string& target,
                                                           const ChannelSecurity& security) {
@@ -286,7 +315,7 @@ absl::StatusOr<std::shared_ptr<Link>> RunMember::MakeLink(const std::string& coo
   const absl::StatusOr<SocketBuffers> buffers = ReadSocketBuffers(file_system_);
   if (buffers.ok()) {
     link.send_buffer_bytes = buffers->send.largest;
-    socket_buffers_ = *buffers;
+    report_.UseBuffers(*buffers);
   }
   return std::make_shared<Link>(std::move(link));
 }
@@ -313,7 +342,7 @@ absl::Status RunMember::MakeSync() {
   sync.replica = replica_.get();
   sync.exchange = exchange_.get();
   sync.clock = &clock_;
-  sync.max_advance = MaxAdvance();
+  sync.max_advance = MaxAdvance(config());
   sync.data_slot = DataPart();
   sync.observer.late = [this](const SyncEvent& event) {
     telemetry_->Record(
@@ -324,10 +353,12 @@ absl::Status RunMember::MakeSync() {
   };
   sync.recorded_merges = recorded_merges_;
   sync.observer.merged = [this](int64_t step, const SyncEvent& event) {
-    if (merge_record_ != nullptr) RecordMerge({step, event});
+    if (merge_record_ != nullptr) merge_record_->Note({step, event});
     if (hooks_.merged) hooks_.merged(event);
   };
-  sync.observer.waits = [this](const std::optional<SyncEvent>& event) { NoteWaiting(event); };
+  sync.observer.waits = [this](const std::optional<SyncEvent>& event) {
+    report_.Waiting(step(), event);
+  };
   sync.observer.meanwhile = hooks_.meanwhile;
   sync_ = std::make_unique<SyncEngine>(std::move(sync));
   return sync_->started();
@@ -342,10 +373,11 @@ absl::StatusOr<int64_t> RunMember::FetchPublished() {
   ASSIGN_OR_RETURN(const int64_t run_step, session_->RunStep(absl::Seconds(1)));
   // The answers from here on are kept while states are on their way, however long that takes.
   has_values_ = false;
-  session_->SetCheckpoint(checkpoint_step_ < 0 ? run_step : std::min(checkpoint_step_, run_step));
+  const int64_t checkpoint = report_.checkpoint_step();
+  session_->SetCheckpoint(checkpoint < 0 ? run_step : std::min(checkpoint, run_step));
   absl::StatusOr<int64_t> step =
       sync_->Fetch(run_step, [this](absl::Duration max_age) { return session_->RunStep(max_age); });
-  session_->SetCheckpoint(checkpoint_step_);
+  session_->SetCheckpoint(checkpoint);
   has_values_ = step.ok();
   return step;
 }
@@ -384,10 +416,6 @@ absl::Status RunMember::ObeyDataSlot(const Session::Orders& orders) {
   return hooks_.checkpoint();
 }
 
-int RunMember::MaxAdvance() const {
-  return std::max(1, static_cast<int>(std::ceil(config().membership().max_pace())));
-}
-
 void RunMember::ObeyPace(const Session::Orders& orders) {
   if (orders.pace_milli == 0 || step() < orders.pace_from_step) return;
   const auto most = static_cast<int64_t>(std::max(1.0, config().membership().max_pace()) *
@@ -404,16 +432,6 @@ void RunMember::ObeyPace(const Session::Orders& orders) {
 
 void RunMember::Ready() { session_->Ready(step(), anew_); }
 
-std::string RunMember::WhyHeld(const Session::Orders& orders) const {
-  if (orders.started) {
-    return absl::StrCat("the run is paused", orders.pause_reason.empty()
-                                                 ? ""
-                                                 : absl::StrCat(" (", orders.pause_reason, ")"));
-  }
-  return absl::StrCat("the run begins with ", config().membership().start_workers(),
-                      " workers, and has these: ", absl::StrJoin(orders.members, ", "));
-}
-
 absl::StatusOr<RunMember::Turn> RunMember::NextTurn(absl::Duration timeout) {
   ASSIGN_OR_RETURN(const Session::Orders orders, session_->WaitForGo(timeout));
   const int64_t budget = config().train().steps();
@@ -426,7 +444,7 @@ absl::StatusOr<RunMember::Turn> RunMember::NextTurn(absl::Duration timeout) {
   }
   if (!orders.started || orders.paused) {
     wait_watch_->SetSlack(std::nullopt);
-    wait_watch_->SetHeld(WhyHeld(orders));
+    wait_watch_->SetHeld(WhyHeld(config(), orders));
     return Turn::kWait;
   }
   wait_watch_->SetHeld("");
@@ -436,12 +454,8 @@ absl::StatusOr<RunMember::Turn> RunMember::NextTurn(absl::Duration timeout) {
 }
 
 absl::StatusOr<bool> RunMember::StepDone(const Step& step) {
-  compute_ += step.time;
-  step_time_ = step.time;
-  step_tokens_ = step.tokens;
-  NoteStepTime(step.time);
+  report_.CountStep(step.tokens, step.time);
   const int64_t now = counter_.Advance(end_);
-  tokens_ += step.tokens;
   const absl::Status synced = sync_->AfterStep(now, step.tokens, step.draws);
   if (absl::IsOutOfRange(synced)) {
     Log().warn("{}", std::string(synced.message()));
@@ -460,7 +474,7 @@ absl::StatusOr<RunMember::Place> RunMember::Save() {
   }
   Place place;
   place.step = step();
-  place.tokens = tokens_;
+  place.tokens = report_.tokens();
   place.pace_milli = counter_.pace_milli();
   place.pace_carry_milli = counter_.carry_milli();
   place.data_slot = data_slot_;
@@ -477,7 +491,7 @@ absl::Status RunMember::Finish(bool drained) {
   } else {
     status = sync_->Drain();
   }
-  if (step() > first_step_) wall_ = clock_.Monotonic() - start_ - evaluation_;
+  report_.StopClock(step());
   return status;
 }
 

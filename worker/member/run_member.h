@@ -11,7 +11,7 @@
 //     ASSIGN_OR_RETURN(const RunMember::Turn turn, member->NextTurn(absl::Seconds(1)));
 //     ... kFinished and kDrain end it; kTrain: one inner step, which ends at member->NextStep() ...
 //     ASSIGN_OR_RETURN(bool goes_on, member->StepDone(step));
-//     member->Report(figures);
+//     member->report().Step(member->standing(), figures);
 //   }
 //   RETURN_IF_ERROR(member->Finish(drained));
 //   member->Leave(drained);
@@ -36,17 +36,14 @@
 #include "common/client/grpc_exchange.h"
 #include "common/client/link.h"
 #include "common/client/session.h"
-#include "common/identity/expiry_watch.h"
 #include "common/params/fragment_plan.h"
 #include "common/rpc/security.h"
-#include "common/rpc/socket_buffers.h"
-#include "common/telemetry/event_log.h"
 #include "common/transfer/wire.h"
 #include "worker/member/merge_record.h"
-#include "worker/member/step_counter.h"
+#include "worker/member/run_report.h"
+#include "worker/member/run_telemetry.h"
 #include "worker/member/wait_watch.h"
 #include "worker/sync/sync_engine.h"
-#include "worker/telemetry/run_telemetry.h"
 
 namespace causeway::worker {
 
@@ -143,12 +140,6 @@ class RunMember {
     absl::Duration time;  // Without synchronization.
   };
 
-  struct StepFigures {
-    std::optional<double> loss;
-    std::optional<double> learning_rate;
-    std::optional<double> gradient_norm;
-  };
-
   // Checks whatever can be refused before a join.
   static absl::StatusOr<std::unique_ptr<RunMember>> Create(const MemberOptions& options,
                                                            ReachedRun reached,
@@ -171,16 +162,11 @@ class RunMember {
   absl::StatusOr<Turn> NextTurn(absl::Duration timeout);
   // The step at which the next inner step ends.
   int64_t NextStep() const { return counter_.Next(end_); }
-  // Training begins now, after evaluations: what rates and utilization are counted from.
-  void StartClock();
   // Sends and merges what is due. False: the run went on without this worker, which began anew.
   absl::StatusOr<bool> StepDone(const Step& step);
-  // Tells the coordinator, the log, metrics.jsonl, the metrics and the curves.
-  void Report(const StepFigures& figures);
-  // `loss`: held-out, of the published parameters.
-  absl::Status ReportEvaluation(double loss);
-  // The state of that step is safe: says so.
-  void CheckpointWritten(int64_t step);
+  // What this worker tells of its training: member->report().Step(member->standing(), figures).
+  RunReport& report() { return report_; }
+  RunReport::Standing standing() const;
   // Saves the place from which a successor continues.
   absl::StatusOr<Place> Save();
 
@@ -196,12 +182,11 @@ class RunMember {
   const v1::DescribeResponse& run() const { return run_; }
   const v1::RunConfig& config() const { return run_.config(); }
   const FragmentPlan& plan() const { return plan_; }
-  const ChannelSecurity& security() const { return security_; }
   RunTelemetry& telemetry() { return *telemetry_; }
   Session& session() { return *session_; }
   SyncEngine& sync() { return *sync_; }
   int64_t step() const { return counter_.step(); }
-  int64_t first_step() const { return first_step_; }
+  int64_t first_step() const { return report_.first_step(); }
   int64_t end_step() const { return end_; }
   int data_slot() const { return data_slot_; }
   // The name of this worker's part in the record of draws.
@@ -210,11 +195,6 @@ class RunMember {
   bool anew() const { return anew_; }
   // Continues from a place whose part of the data is not its own any more.
   bool took_other_part() const { return took_other_part_; }
-  void AddEvaluationTime(absl::Duration time) { evaluation_ += time; }
-  // A line of metrics.jsonl; nothing without an output folder.
-  absl::Status AppendMetrics(nlohmann::json line);
-  // This worker's figures, for a summary.
-  nlohmann::json Summary() const;
 
  private:
   RunMember(const MemberOptions& options, ReachedRun reached, FragmentPlan plan,
@@ -226,9 +206,6 @@ class RunMember {
                                                  const ChannelSecurity& security);
   // With sync.max_overlap_steps. `anew`: there is no place to continue from.
   absl::Status OpenMergeRecord(bool anew);
-  void RecordMerge(const RecordedMerge& merge);
-  // Training waits for that answer from now on; nothing: it goes on.
-  void NoteWaiting(const std::optional<SyncEvent>& event);
   // An exchange and an engine that have seen nothing yet.
   absl::Status MakeSync();
   // Takes the published state and goes on where the run is, drawing from `next_draw` on.
@@ -238,31 +215,17 @@ class RunMember {
   // Draws another part of the data if the coordinator says so.
   absl::Status ObeyDataSlot(const Session::Orders& orders);
   void ObeyPace(const Session::Orders& orders);
-  // The reason for not training yet, or not now.
-  std::string WhyHeld(const Session::Orders& orders) const;
   // The log of one that has left, or cannot go on, is at its end.
   void SaysNoMore();
-  // Steps of the schedule that an inner step may advance by.
-  int MaxAdvance() const;
-  absl::Status OpenMetrics();
-  void NoteStepTime(absl::Duration step_time);
-  void LogProgress(absl::Duration now);
-  // To metrics over HTTP and the curves.
-  void ShowFigures(const StepFigures& figures);
-  void WatchCertificate();
-  // Warns once if the system's socket buffers are what limits the link.
-  void JudgeBuffers();
-  double Utilization() const;
 
   const MemberOptions options_;
   const ChannelSecurity security_;
-  ExpiryWatch expiry_;
   FileSystem& file_system_;
   Clock& clock_;
   const v1::DescribeResponse run_;
   const FragmentPlan plan_;
   Hooks hooks_;
-  std::unique_ptr<JsonLinesFile> metrics_;   // Null without an output folder.
+  RunReport report_;
   std::unique_ptr<RunTelemetry> telemetry_;  // The session's and the engine's, so before them.
   std::unique_ptr<WaitWatch> wait_watch_;    // Likewise.
   const std::string channel_target_;         // All addresses of the coordinator.
@@ -276,7 +239,6 @@ class RunMember {
   std::unique_ptr<SyncEngine> sync_;
   std::unique_ptr<MergeRecord> merge_record_;   // Null: the overlap does not give way.
   std::vector<RecordedMerge> recorded_merges_;  // To be repeated.
-  absl::Status merges_recorded_;                // How the last one went.
   int data_slot_ = 0;
   bool anew_ = true;
   bool took_other_part_ = false;
@@ -284,28 +246,6 @@ class RunMember {
   std::atomic<bool> left_ = false;
   StepCounter counter_;
   int64_t end_ = 0;  // The schedule's end, for now.
-
-  v1::Heartbeat heartbeat_;  // The last one that the session was given.
-  int64_t first_step_ = 0;   // Belongs to this process, as the next four do.
-  int64_t first_tokens_ = 0;
-  int64_t inner_steps_ = 0;
-  absl::Duration compute_ = absl::ZeroDuration();
-  absl::Duration evaluation_ = absl::ZeroDuration();
-  int64_t tokens_ = 0;                                     // Trained by this worker in the run.
-  absl::Duration inner_step_time_ = absl::ZeroDuration();  // Smoothed; zero: not known yet.
-  absl::Duration step_time_ = absl::ZeroDuration();        // Duration of the last inner step.
-  int64_t step_tokens_ = 0;
-  int64_t checkpoint_step_ = -1;  // -1: there is none.
-  std::optional<double> loss_;    // The last.
-  std::optional<double> initial_eval_loss_;
-  std::optional<double> eval_loss_;
-  double tokens_per_second_ = 0;  // Over the last seconds.
-  absl::Duration start_;          // Monotonic, when the clock was started.
-  // Time of the training phase, evaluations excepted; zero if no step was trained.
-  absl::Duration wall_ = absl::ZeroDuration();
-  absl::Duration last_line_;
-  int64_t last_line_tokens_ = 0;
-  std::optional<SocketBuffers> socket_buffers_;  // None: not known, or warned about.
 };
 
 }  // namespace causeway::worker

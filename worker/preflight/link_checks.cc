@@ -1,4 +1,4 @@
-#include "worker/preflight/link_checks.h"
+#include "worker/preflight/checks.h"
 
 #include <algorithm>
 #include <numeric>

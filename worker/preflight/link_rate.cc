@@ -1,4 +1,4 @@
-#include "worker/preflight/link_rate.h"
+#include "worker/preflight/checks.h"
 
 #include <atomic>
 #include <chrono>

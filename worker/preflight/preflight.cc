@@ -18,11 +18,7 @@
 #include "common/rpc/tls_handshake.h"
 #include "common/transfer/wire.h"
 #include "worker/backend/cpu/bench.h"
-#include "worker/preflight/coordinator_checks.h"
-#include "worker/preflight/link_checks.h"
-#include "worker/preflight/link_rate.h"
-#include "worker/preflight/reach_checks.h"
-#include "worker/preflight/site_checks.h"
+#include "worker/preflight/checks.h"
 
 namespace causeway::worker {
 namespace {

@@ -1,7 +1,7 @@
 // `causeway-worker preflight`: everything that can keep a site from joining a run, or from training
 // well in it, looked at one after the other before it joins. Joins nothing and leaves nothing.
 //
-// The checks themselves are in reach.h, coordinator_checks.h, link_checks.h and site_checks.h: they
+// The checks themselves are in reach.h and checks.h: they
 // judge facts, so that tests can make the facts up. Here the facts are gathered. A check that fails
 // does not stop those that do without it; the others are reported as skipped, with the reason.
 #ifndef CAUSEWAY_WORKER_PREFLIGHT_PREFLIGHT_H_

@@ -1,4 +1,4 @@
-#include "worker/preflight/site_checks.h"
+#include "worker/preflight/checks.h"
 
 #include <unistd.h>
 

@@ -12,10 +12,10 @@
 #include "common/transfer/wire.h"
 #include "nlohmann/json.hpp"
 #include "worker/backend/cpu/cpu_backend.h"
-#include "worker/backend/site/cpu_site.h"
-#include "worker/backend/site/site_backend.h"
-#include "worker/backend/site/site_calls.h"
-#include "worker/rendezvous/site_rendezvous.h"
+#include "worker/backend/cpu/cpu_site.h"
+#include "worker/backend/site_backend.h"
+#include "worker/backend/site_calls.h"
+#include "worker/run/rendezvous.h"
 
 namespace causeway::worker {
 namespace {

@@ -22,12 +22,12 @@
 #include "common/base/thread_pool.h"
 #include "common/params/fragment_plan.h"
 #include "worker/backend/backend.h"
-#include "worker/backend/open/device_choice.h"
-#include "worker/backend/step_tokens.h"
-#include "worker/group/launch_environment.h"
-#include "worker/group/shared_cause.h"
-#include "worker/group/site_link.h"
-#include "worker/rendezvous/site_door.h"
+#include "worker/backend/site_calls.h"
+#include "worker/run/device_choice.h"
+#include "worker/run/launch_environment.h"
+#include "worker/run/rendezvous.h"
+#include "worker/sync/local_group.h"
+#include "worker/sync/process_link.h"
 
 namespace causeway::worker {
 

@@ -10,9 +10,9 @@
 #include "common/base/status_macros.h"
 #include "common/base/threads.h"
 #include "common/telemetry/log.h"
-#include "worker/backend/open/device_choice.h"
-#include "worker/backend/site/site_calls.h"
-#include "worker/rendezvous/site_rendezvous.h"
+#include "worker/backend/site_calls.h"
+#include "worker/run/device_choice.h"
+#include "worker/run/rendezvous.h"
 
 namespace causeway::worker {
 namespace {

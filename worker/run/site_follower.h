@@ -17,11 +17,11 @@
 #include "common/base/file_system.h"
 #include "common/base/thread_pool.h"
 #include "common/params/fragment_plan.h"
-#include "worker/backend/site/cpu_site.h"
-#include "worker/backend/site/shard_server.h"
-#include "worker/group/shared_cause.h"
-#include "worker/group/site_link.h"
+#include "worker/backend/cpu/cpu_site.h"
+#include "worker/backend/site_backend.h"
 #include "worker/run/site.h"
+#include "worker/sync/local_group.h"
+#include "worker/sync/process_link.h"
 
 namespace causeway::worker {
 

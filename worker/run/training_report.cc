@@ -51,9 +51,9 @@ absl::Status TrainingRun::EvaluateTasks() {
                task.path, accuracy->accuracy, accuracy->normalized, accuracy->examples);
     json line = task.result;
     line["kind"] = "task";
-    RETURN_IF_ERROR(member_->AppendMetrics(std::move(line)));
+    RETURN_IF_ERROR(member_->report().Append(std::move(line)));
   }
-  member_->AddEvaluationTime(clock_.Monotonic() - before);
+  member_->report().CountEvaluation(clock_.Monotonic() - before);
   return absl::OkStatus();
 }
 
@@ -83,7 +83,7 @@ std::string TrainingRun::Sample() {
 }
 
 absl::Status TrainingRun::WriteSummary() {
-  json summary = member_->Summary();
+  json summary = member_->report().Summary(member_->standing());
   for (const Task& task : tasks_) {
     if (!task.result.is_null()) summary["tasks"].push_back(task.result);
   }

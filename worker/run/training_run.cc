@@ -89,7 +89,7 @@ absl::Status TrainingRun::TrainSteps() {
       begun = true;
       if (EvaluatesHere() && member_->step() == 0) RETURN_IF_ERROR(Evaluate());
       if (options_.eval_tasks_every > 0 && member_->step() == 0) RETURN_IF_ERROR(EvaluateTasks());
-      member_->StartClock();
+      member_->report().StartClock();
       last_checkpoint_ = clock_.Monotonic();
     }
     RETURN_IF_ERROR(StepOnce());
@@ -114,13 +114,13 @@ absl::Status TrainingRun::StepOnce() {
       member_->StepDone({.tokens = report->tokens, .draws = report->draws, .time = step_time}));
   if (!goes_on) return absl::OkStatus();
   Throttle(report->tokens, step_time);
-  RunMember::StepFigures figures;
+  StepFigures figures;
   figures.loss = report->loss;
   if (report->update.has_value()) {
     figures.learning_rate = report->update->learning_rate;
     figures.gradient_norm = report->update->gradient_norm;
   }
-  member_->Report(figures);
+  member_->report().Step(member_->standing(), figures);
   const auto is_due = [&](int64_t every) {
     return every > 0 && step / every != former_step / every && step < config().train().steps();
   };
@@ -146,8 +146,8 @@ absl::Status TrainingRun::Evaluate() {
   const absl::Duration before = clock_.Monotonic();
   ASSIGN_OR_RETURN(const std::span<const float> published, member_->sync().published());
   ASSIGN_OR_RETURN(const std::optional<double> loss, trainer_->Evaluate(published));
-  member_->AddEvaluationTime(clock_.Monotonic() - before);
-  return loss.has_value() ? member_->ReportEvaluation(*loss) : absl::OkStatus();
+  member_->report().CountEvaluation(clock_.Monotonic() - before);
+  return loss.has_value() ? member_->report().Evaluated(member_->step(), *loss) : absl::OkStatus();
 }
 
 absl::Status TrainingRun::Checkpoint(bool must) {
@@ -180,7 +180,7 @@ absl::Status TrainingRun::Checkpoint(bool must) {
         {{"step", place.step}, {"reason", std::string(written.message())}});
     return absl::OkStatus();
   }
-  member_->CheckpointWritten(place.step);
+  member_->report().CheckpointWritten(place.step);
   return absl::OkStatus();
 }
 

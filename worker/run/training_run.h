@@ -20,11 +20,11 @@
 #include "common/base/file_system.h"
 #include "common/base/thread_pool.h"
 #include "nlohmann/json.hpp"
-#include "worker/backend/open/device_choice.h"
 #include "worker/data/choice_task.h"
 #include "worker/data/dataset.h"
 #include "worker/io/worker_checkpoint.h"
 #include "worker/member/run_member.h"
+#include "worker/run/device_choice.h"
 #include "worker/run/site.h"
 #include "worker/train/trainer.h"
 

@@ -12,7 +12,7 @@
 #include "common/rpc/status.h"
 #include "common/telemetry/log.h"
 #include "worker/io/worker_checkpoint.h"
-#include "worker/link/bring_model.h"
+#include "worker/member/joining.h"
 #include "worker/sync/host_replica.h"
 
 namespace causeway::worker {
@@ -344,7 +344,7 @@ absl::StatusOr<ArenaSite::Orders> ArenaSite::Wait(absl::Duration timeout,
     switch (*turn) {
       case RunMember::Turn::kTrain:
         orders.go = go_ = true;
-        if (!std::exchange(clock_started_, true)) member_->StartClock();
+        if (!std::exchange(clock_started_, true)) member_->report().StartClock();
         step_begin_ = clock_.Monotonic();
         member_->telemetry().StepBegins(member_->NextStep());
         return orders;
@@ -380,8 +380,7 @@ absl::StatusOr<std::span<const int32_t>> ArenaSite::Next() {
   return Sorted(std::move(fragments));
 }
 
-void ArenaSite::SetFigures(const RunMember::StepFigures& figures,
-                           std::optional<absl::Duration> step_time) {
+void ArenaSite::SetFigures(const StepFigures& figures, std::optional<absl::Duration> step_time) {
   figures_ = figures;
   step_time_ = step_time;
 }
@@ -448,12 +447,12 @@ absl::StatusOr<std::span<const int32_t>> ArenaSite::Step(int64_t tokens, int64_t
     const Waiting waiting(*this);
     return member_->StepDone(step);
   }();
-  const RunMember::StepFigures figures = std::exchange(figures_, {});
+  const StepFigures figures = std::exchange(figures_, {});
   step_time_.reset();
   cut_step_ = absl::IsCancelled(goes_on.status());
   if (!goes_on.ok()) return Failed(goes_on.status());
   if (!*goes_on) return Sorted(changed_);
-  member_->Report(figures);
+  member_->report().Step(member_->standing(), figures);
   return Sorted(merged_);
 }
 
@@ -485,7 +484,7 @@ absl::Status ArenaSite::Saved(int64_t step) {
     return absl::InvalidArgumentError(absl::StrCat(
         "no state of step ", step, " can be safe: this site is at step ", member_->step()));
   }
-  member_->CheckpointWritten(step);
+  member_->report().CheckpointWritten(step);
   return absl::OkStatus();
 }
 
@@ -528,6 +527,6 @@ absl::Status ArenaSite::LeaveFailed(const std::string& detail) {
   return absl::OkStatus();
 }
 
-nlohmann::json ArenaSite::Summary() const { return member_->Summary(); }
+nlohmann::json ArenaSite::Summary() const { return member_->report().Summary(member_->standing()); }
 
 }  // namespace causeway::worker

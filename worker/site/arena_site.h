@@ -24,7 +24,6 @@
 #include "nlohmann/json.hpp"
 #include "worker/member/run_member.h"
 #include "worker/site/device_values.h"
-#include "worker/site/tensor_match.h"
 
 namespace causeway::worker {
 
@@ -82,7 +81,7 @@ class ArenaSite {
   absl::StatusOr<std::span<const int32_t>> Next();
   absl::StatusOr<std::span<const int32_t>> Step(int64_t tokens, int64_t draws);
   // Figures of the coming Step.
-  void SetFigures(const RunMember::StepFigures& figures, std::optional<absl::Duration> step_time);
+  void SetFigures(const StepFigures& figures, std::optional<absl::Duration> step_time);
   absl::Status Save(const std::function<uint8_t*(size_t bytes)>& allocate);
   absl::Status Saved(int64_t step);
   absl::StatusOr<std::span<const int32_t>> Finish();
@@ -149,7 +148,7 @@ class ArenaSite {
   bool clock_started_ = false;
   absl::Status failure_;
   absl::Duration step_begin_;
-  RunMember::StepFigures figures_;
+  StepFigures figures_;
   std::optional<absl::Duration> step_time_;
   std::vector<int32_t> merged_;   // In the present call.
   std::vector<int32_t> changed_;  // Not asked for yet.

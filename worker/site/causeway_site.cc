@@ -18,7 +18,7 @@
 #include "common/base/status_macros.h"
 #include "common/files/message_json.h"
 #include "common/params/run_config.h"
-#include "worker/member/join_checks.h"
+#include "worker/member/joining.h"
 #include "worker/site/arena_site.h"
 #include "worker/site/log_queue.h"
 #include "worker/site/site_arguments.h"
@@ -370,7 +370,7 @@ int causeway_site_step(causeway_site* site, int64_t tokens, int64_t draws, const
 
 int causeway_site_report(causeway_site* site, double loss, double step_s, causeway_error* error) {
   return WithSite(site, error, [&](ArenaSite& joined) -> absl::Status {
-    RunMember::StepFigures figures;
+    causeway::worker::StepFigures figures;
     figures.loss = Known(loss);
     std::optional<absl::Duration> time;
     if (!std::isnan(step_s)) {
@@ -392,7 +392,7 @@ int causeway_site_report_evaluation(causeway_site* site, double held_out_loss,
       return absl::InvalidArgumentError(
           absl::StrCat("held_out_loss must be finite; it is ", held_out_loss));
     }
-    return joined.member().ReportEvaluation(held_out_loss);
+    return joined.member().report().Evaluated(joined.member().step(), held_out_loss);
   });
 }
 

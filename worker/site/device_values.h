@@ -1,5 +1,5 @@
 // The values of a site whose tensors lie on a CUDA device: the library reads and writes them there.
-// The implementation is worker/backend/cuda/values; a build without CUDA has another one, which
+// The implementation is worker/backend/cuda/sync; a build without CUDA has another one, which
 // says so.
 #ifndef CAUSEWAY_WORKER_SITE_DEVICE_VALUES_H_
 #define CAUSEWAY_WORKER_SITE_DEVICE_VALUES_H_
@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,10 +15,36 @@
 #include "causeway/v1/config.pb.h"
 #include "common/params/fragment_plan.h"
 #include "worker/site/causeway_site.h"
-#include "worker/site/tensor_match.h"
 #include "worker/sync/replica.h"
 
 namespace causeway::worker {
+
+// Where a trainer's tensors lie in the arena of a run.
+
+// A tensor as its trainer has it.
+struct GivenTensor {
+  std::string name;
+  std::vector<int64_t> shape;
+};
+
+// Values of the arena that no tensor of the trainer has: rows of the vocabulary's padding.
+struct ArenaRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+// By fragment, in arena order.
+struct TensorMatch {
+  std::vector<std::vector<causeway_range>> ranges;
+  std::vector<std::vector<ArenaRange>> padding;
+};
+
+// The run's tensors must be exactly `tensors`, in any order. The vocabulary's tensors may have as
+// many rows as the vocabulary, or some of its padding; the first rows of the run's are theirs.
+// FAILED_PRECONDITION names the first few that are missing, unknown or of another shape;
+// INVALID_ARGUMENT for a name that comes twice.
+absl::StatusOr<TensorMatch> MatchTensors(const v1::RunConfig& config, const FragmentPlan& plan,
+                                         std::span<const GivenTensor> tensors);
 
 struct DeviceOptions {
   int device = 0;

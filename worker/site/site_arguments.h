@@ -13,7 +13,7 @@
 #include "absl/time/time.h"
 #include "worker/site/arena_site.h"
 #include "worker/site/causeway_site.h"
-#include "worker/site/tensor_match.h"
+#include "worker/site/device_values.h"
 
 namespace causeway::worker {
 

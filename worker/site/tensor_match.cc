@@ -1,4 +1,4 @@
-#include "worker/site/tensor_match.h"
+#include "worker/site/device_values.h"
 
 #include <algorithm>
 #include <map>

@@ -13,17 +13,38 @@ namespace {
 // Each waits for a device's copy of codes: some of them at once are plenty.
 constexpr int kThreads = 4;
 
-std::span<const uint8_t> BytesOf(std::span<const float> values) {
-  return {reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()};
-}
+struct Contents {
+  PartData in = PartData::kNone;
+  PartData out = PartData::kNone;
+  bool of_fragment = true;
+};
 
-std::span<uint8_t> MutableBytesOf(std::span<float> values) {
-  return {reinterpret_cast<uint8_t*>(values.data()), values.size_bytes()};
-}
-
-size_t BytesOfValues(const Codec* codec, int64_t values) {
-  const auto count = static_cast<size_t>(values);
-  return codec == nullptr ? count * sizeof(float) : codec->EncodedBytes(count);
+// Of every method but Snapshot and FinishHash. A merge finds its answer staged.
+Contents ContentsOf(PartMethod method) {
+  switch (method) {
+    case kPartFoldLate:
+      return {.in = PartData::kCodesUp};
+    case kPartStageAnswer:
+      return {.in = PartData::kCodesDown};
+    case kPartSetPublished:
+    case kPartSetHeld:
+      return {.in = PartData::kFragment};
+    case kPartCopyHeld:
+      return {.out = PartData::kFragment};
+    case kPartCopyPublished:
+    case kPartCopyResiduals:
+      return {.out = PartData::kArena, .of_fragment = false};
+    case kPartRestorePublished:
+    case kPartRestoreResidual:
+      return {.in = PartData::kArena, .of_fragment = false};
+    case kPartSnapshot:
+    case kPartMerge:
+    case kPartFinishHash:
+    case kPartMix:
+    case kPartHold:
+      break;
+  }
+  return {};
 }
 
 // Writes a part's leaves as bytes: {leaf, checksum} with a count before them, then {offset, size,
@@ -91,69 +112,66 @@ absl::Status ReadLeaves(std::span<const uint8_t> bytes, LeafSink& leaves) {
 
 // --- Pieces --------------------------------------------------------------------------------------
 
+PieceBytes::PieceBytes(const FragmentPlan& plan, const ShardPlan& shard_plan,
+                       const v1::SyncConfig& sync, int first_rank, int ranks)
+    : plan_(plan),
+      shard_plan_(shard_plan),
+      codec_up_(FindCodec(sync.codec_up()).value()),
+      codec_down_(FindCodec(sync.codec_down()).value()),
+      first_rank_(first_rank),
+      ranks_(ranks) {}
+
+size_t PieceBytes::BytesOfValues(PartData data, int64_t values) const {
+  const auto count = static_cast<size_t>(values);
+  if (data == PartData::kCodesUp) return codec_up_->EncodedBytes(count);
+  if (data == PartData::kCodesDown) return codec_down_->EncodedBytes(count);
+  return count * sizeof(float);
+}
+
+size_t PieceBytes::WholeBytes(PartData data, int fragment) const {
+  if (data == PartData::kNone) return 0;
+  return BytesOfValues(
+      data, data == PartData::kArena ? plan_.arena_size() : plan_.range(fragment).size());
+}
+
 template <typename Copy>
-size_t PieceBytes::ForEach(const Codec* codec, int fragment, const Copy& copy) const {
+size_t PieceBytes::ForEach(PartData data, int fragment, const Copy& copy) const {
+  if (data == PartData::kNone) return 0;
+  const bool all = data == PartData::kArena;
   size_t packed = 0;
-  for (int rank = first_rank_; rank < first_rank_ + ranks_; ++rank) {
-    for (const ShardPiece& piece : shard_plan_.pieces(rank, fragment)) {
-      const size_t size = BytesOfValues(codec, piece.size());
-      copy(BytesOfValues(codec, piece.begin - plan_.range(fragment).begin), packed, size);
-      packed += size;
+  for (int i = all ? 0 : fragment; i < (all ? plan_.fragments() : fragment + 1); ++i) {
+    const int64_t begin = all ? 0 : plan_.range(i).begin;  // Of the whole, in the arena.
+    for (int rank = first_rank_; rank < first_rank_ + ranks_; ++rank) {
+      for (const ShardPiece& piece : shard_plan_.pieces(rank, i)) {
+        const size_t size = BytesOfValues(data, piece.size());
+        copy(BytesOfValues(data, piece.begin - begin), packed, size);
+        packed += size;
+      }
     }
   }
   return packed;
 }
 
-size_t PieceBytes::ObjectBytes(const Codec* codec, int fragment) const {
-  return BytesOfValues(codec, plan_.range(fragment).size());
-}
-
-ByteBuffer PieceBytes::Pack(const Codec* codec, int fragment,
-                            std::span<const uint8_t> object) const {
-  ByteBuffer packed(ForEach(codec, fragment, [](size_t, size_t, size_t) {}));
-  ForEach(codec, fragment, [&](size_t in_object, size_t in_packed, size_t size) {
-    std::memcpy(packed.data() + in_packed, object.data() + in_object, size);
+ByteBuffer PieceBytes::Pack(PartData data, int fragment, std::span<const uint8_t> whole) const {
+  ByteBuffer packed(ForEach(data, fragment, [](size_t, size_t, size_t) {}));
+  ForEach(data, fragment, [&](size_t in_whole, size_t in_packed, size_t size) {
+    std::memcpy(packed.data() + in_packed, whole.data() + in_whole, size);
   });
   return packed;
 }
 
-absl::Status PieceBytes::Unpack(const Codec* codec, int fragment, std::span<const uint8_t> packed,
-                                std::span<uint8_t> object) const {
-  const size_t expected = ForEach(codec, fragment, [](size_t, size_t, size_t) {});
+absl::Status PieceBytes::Unpack(PartData data, int fragment, std::span<const uint8_t> packed,
+                                std::span<uint8_t> whole) const {
+  const size_t expected = ForEach(data, fragment, [](size_t, size_t, size_t) {});
   if (packed.size() != expected) {
-    return absl::InvalidArgumentError(absl::StrCat("another process of this site sends ",
-                                                   packed.size(), " bytes of fragment ", fragment,
-                                                   "; its pieces take ", expected));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "another process of this site sends ", packed.size(), " bytes of ",
+        data == PartData::kArena ? "all fragments" : absl::StrCat("fragment ", fragment),
+        "; its pieces take ", expected));
   }
-  ForEach(codec, fragment, [&](size_t in_object, size_t in_packed, size_t size) {
-    std::memcpy(object.data() + in_object, packed.data() + in_packed, size);
+  ForEach(data, fragment, [&](size_t in_whole, size_t in_packed, size_t size) {
+    std::memcpy(whole.data() + in_whole, packed.data() + in_packed, size);
   });
-  return absl::OkStatus();
-}
-
-ByteBuffer PieceBytes::PackArena(std::span<const float> arena) const {
-  ByteBuffer packed;
-  for (int fragment = 0; fragment < plan_.fragments(); ++fragment) {
-    const FragmentRange& range = plan_.range(fragment);
-    const ByteBuffer part = Pack(nullptr, fragment,
-                                 BytesOf(arena.subspan(static_cast<size_t>(range.begin),
-                                                       static_cast<size_t>(range.size()))));
-    packed.insert(packed.end(), part.begin(), part.end());
-  }
-  return packed;
-}
-
-absl::Status PieceBytes::UnpackArena(std::span<const uint8_t> packed,
-                                     std::span<float> arena) const {
-  for (int fragment = 0; fragment < plan_.fragments(); ++fragment) {
-    const FragmentRange& range = plan_.range(fragment);
-    const size_t size =
-        std::min(packed.size(), ForEach(nullptr, fragment, [](size_t, size_t, size_t) {}));
-    const std::span<float> part =
-        arena.subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.size()));
-    RETURN_IF_ERROR(Unpack(nullptr, fragment, packed.first(size), MutableBytesOf(part)));
-    packed = packed.subspan(size);
-  }
   return absl::OkStatus();
 }
 
@@ -166,7 +184,7 @@ class RemotePart::RemoteCodes final : public ReplicaPart::Codes {
 
   absl::Status Read(std::span<uint8_t> object) override {
     ASSIGN_OR_RETURN(const ByteBuffer packed, part_.link_.Await(call_));
-    return part_.pieces_.Unpack(part_.codec_up_, fragment_, packed, object);
+    return part_.pieces_.Unpack(PartData::kCodesUp, fragment_, packed, object);
   }
 
  private:
@@ -175,53 +193,38 @@ class RemotePart::RemoteCodes final : public ReplicaPart::Codes {
   const uint64_t call_;
 };
 
-RemotePart::RemotePart(SiteLink& link, const FragmentPlan& plan, const ShardPlan& shard_plan,
-                       const v1::SyncConfig& sync, int first_rank, int ranks)
-    : link_(link),
-      codec_up_(FindCodec(sync.codec_up()).value()),
-      codec_down_(FindCodec(sync.codec_down()).value()),
-      pieces_(plan, shard_plan, first_rank, ranks),
-      keeps_residuals_(sync.error_feedback()) {}
-
 absl::StatusOr<std::unique_ptr<ReplicaPart::Codes>> RemotePart::Snapshot(int fragment) {
   ASSIGN_OR_RETURN(const uint64_t call, link_.Call(kPartSnapshot, fragment, 0, {}));
   return std::make_unique<RemoteCodes>(*this, fragment, call);
 }
 
-absl::Status RemotePart::FoldLate(int fragment, std::span<const uint8_t> object) {
-  keeps_residuals_ = true;
-  return link_.CallAndAwait(kPartFoldLate, fragment, 0, pieces_.Pack(codec_up_, fragment, object))
-      .status();
-}
-
-absl::Status RemotePart::StageAnswer(int fragment, std::span<const uint8_t> answer) {
-  RETURN_IF_ERROR(
-      link_.CallAndAwait(kPartStageAnswer, fragment, 0, pieces_.Pack(codec_down_, fragment, answer))
-          .status());
-  absl::MutexLock lock(&mutex_);
-  staged_.insert(fragment);
-  return absl::OkStatus();
-}
-
-absl::Status RemotePart::Merge(int fragment, std::span<const uint8_t> answer, float alpha) {
-  bool is_staged = false;
-  {
+absl::Status RemotePart::Do(const PartCall& call) {
+  if (call.method == kPartMerge) return Merge(call);
+  if (call.method == kPartFoldLate || call.method == kPartRestoreResidual) keeps_residuals_ = true;
+  const Contents contents = ContentsOf(call.method);
+  ASSIGN_OR_RETURN(const ByteBuffer answer,
+                   link_.CallAndAwait(call.method, call.fragment, call.alpha,
+                                      pieces_.Pack(contents.in, call.fragment, call.in)));
+  if (call.method == kPartStageAnswer) {
     absl::MutexLock lock(&mutex_);
-    is_staged = staged_.erase(fragment) > 0;
+    staged_.insert(call.fragment);
   }
-  if (!is_staged) {
-    RETURN_IF_ERROR(StageAnswer(fragment, answer));
+  if (contents.out == PartData::kNone) return absl::OkStatus();
+  return pieces_.Unpack(contents.out, call.fragment, answer, call.out);
+}
+
+absl::Status RemotePart::Merge(const PartCall& call) {
+  const auto take_staged = [&] {
     absl::MutexLock lock(&mutex_);
-    staged_.erase(fragment);
+    return staged_.erase(call.fragment) > 0;
+  };
+  if (!take_staged()) {
+    RETURN_IF_ERROR(Do({.method = kPartStageAnswer, .fragment = call.fragment, .in = call.in}));
+    take_staged();
   }
   // How it went is asked with the hash: no step waits for it.
-  ASSIGN_OR_RETURN(merges_[fragment], link_.Call(kPartMerge, fragment, alpha, {}));
+  ASSIGN_OR_RETURN(merges_[call.fragment], link_.Call(kPartMerge, call.fragment, call.alpha, {}));
   return absl::OkStatus();
-}
-
-absl::Status RemotePart::SetPublished(int fragment, std::span<const uint8_t> values) {
-  return link_.CallAndAwait(kPartSetPublished, fragment, 0, pieces_.Pack(nullptr, fragment, values))
-      .status();
 }
 
 absl::Status RemotePart::FinishHash(int fragment, LeafSink& leaves) {
@@ -235,58 +238,11 @@ absl::Status RemotePart::FinishHash(int fragment, LeafSink& leaves) {
   return ReadLeaves(bytes, leaves);
 }
 
-absl::Status RemotePart::Mix(int fragment, float alpha) {
-  return link_.CallAndAwait(kPartMix, fragment, alpha).status();
-}
-
-absl::Status RemotePart::Hold(int fragment) {
-  return link_.CallAndAwait(kPartHold, fragment).status();
-}
-
-absl::Status RemotePart::CopyHeld(int fragment, std::span<float> values) {
-  ASSIGN_OR_RETURN(const ByteBuffer packed, link_.CallAndAwait(kPartCopyHeld, fragment));
-  return pieces_.Unpack(nullptr, fragment, packed, MutableBytesOf(values));
-}
-
-absl::Status RemotePart::SetHeld(int fragment, std::span<const float> values) {
-  return link_
-      .CallAndAwait(kPartSetHeld, fragment, 0, pieces_.Pack(nullptr, fragment, BytesOf(values)))
-      .status();
-}
-
-absl::Status RemotePart::CopyPublished(std::span<float> arena) {
-  ASSIGN_OR_RETURN(const ByteBuffer packed, link_.CallAndAwait(kPartCopyPublished));
-  return pieces_.UnpackArena(packed, arena);
-}
-
-absl::Status RemotePart::CopyResiduals(std::span<float> arena) {
-  ASSIGN_OR_RETURN(const ByteBuffer packed, link_.CallAndAwait(kPartCopyResiduals));
-  return pieces_.UnpackArena(packed, arena);
-}
-
-absl::Status RemotePart::Restore(std::span<const float> published,
-                                 std::span<const float> residual) {
-  RETURN_IF_ERROR(
-      link_.CallAndAwait(kPartRestorePublished, 0, 0, pieces_.PackArena(published)).status());
-  keeps_residuals_ = keeps_residuals_ || !residual.empty();
-  return link_
-      .CallAndAwait(kPartRestoreResidual, residual.empty() ? 0 : 1, 0,
-                    residual.empty() ? ByteBuffer() : pieces_.PackArena(residual))
-      .status();
-}
-
 // --- The others ----------------------------------------------------------------------------------
 
-PartServer::PartServer(SiteLink& link, ReplicaPart& part, const FragmentPlan& plan,
-                       const ShardPlan& shard_plan, const v1::SyncConfig& sync, int first_rank,
-                       int ranks)
-    : link_(link),
-      part_(part),
-      plan_(plan),
-      codec_up_(FindCodec(sync.codec_up()).value()),
-      codec_down_(FindCodec(sync.codec_down()).value()),
-      pieces_(plan, shard_plan, first_rank, ranks),
-      threads_(kThreads) {}
+PartServer::PartServer(SiteLink& link, std::span<const std::unique_ptr<ReplicaPart>> parts,
+                       const PieceBytes& pieces)
+    : link_(link), parts_(parts), pieces_(pieces), threads_(kThreads) {}
 
 bool PartServer::HandleAtOnce(SiteCall& call) {
   if (call.method != kPartStageAnswer) return false;
@@ -296,13 +252,17 @@ bool PartServer::HandleAtOnce(SiteCall& call) {
 }
 
 absl::Status PartServer::Handle(SiteCall& call) {
-  const bool has_fragment =
-      call.method <= kPartMix || (call.method >= kPartHold && call.method <= kPartSetHeld);
-  if (has_fragment && (call.argument < 0 || call.argument >= plan_.fragments())) {
+  if (call.method < kPartSnapshot || call.method > kPartSetHeld) {
+    return link_.Answer(
+        call.id, absl::InvalidArgumentError(absl::StrCat("there is no method ", call.method)));
+  }
+  const auto method = static_cast<PartMethod>(call.method);
+  if (ContentsOf(method).of_fragment &&
+      (call.argument < 0 || call.argument >= pieces_.fragments())) {
     return link_.Answer(
         call.id, absl::InvalidArgumentError(absl::StrCat("there is no fragment ", call.argument)));
   }
-  if (call.method == kPartSnapshot) return Snapshot(call);
+  if (method == kPartSnapshot) return Snapshot(call);
   const absl::StatusOr<ByteBuffer> bytes = Do(call);
   return link_.Answer(call.id, bytes.status(),
                       bytes.ok() ? std::span<const uint8_t>(*bytes) : std::span<const uint8_t>());
@@ -310,92 +270,49 @@ absl::Status PartServer::Handle(SiteCall& call) {
 
 absl::Status PartServer::Snapshot(const SiteCall& call) {
   const auto fragment = static_cast<int>(call.argument);
-  absl::StatusOr<std::unique_ptr<ReplicaPart::Codes>> codes = part_.Snapshot(fragment);
-  if (!codes.ok()) return link_.Answer(call.id, codes.status());
-  threads_.Add([this, fragment, id = call.id,
-                read = std::shared_ptr<ReplicaPart::Codes>(*std::move(codes))] {
-    ByteBuffer object(pieces_.ObjectBytes(codec_up_, fragment));
-    const absl::Status status = read->Read(object);
+  const auto codes = std::make_shared<std::vector<std::unique_ptr<ReplicaPart::Codes>>>();
+  for (const std::unique_ptr<ReplicaPart>& part : parts_) {
+    absl::StatusOr<std::unique_ptr<ReplicaPart::Codes>> made = part->Snapshot(fragment);
+    if (!made.ok()) return link_.Answer(call.id, made.status());
+    codes->push_back(*std::move(made));
+  }
+  threads_.Add([this, fragment, codes, id = call.id] {
+    ByteBuffer object(pieces_.WholeBytes(PartData::kCodesUp, fragment));
+    absl::Status status;
+    for (const std::unique_ptr<ReplicaPart::Codes>& each : *codes) {
+      if (status.ok()) status = each->Read(object);
+    }
     // An error of the link has a cause, which the training thread finds.
-    link_.Answer(id, status, status.ok() ? pieces_.Pack(codec_up_, fragment, object) : ByteBuffer())
+    link_
+        .Answer(id, status,
+                status.ok() ? pieces_.Pack(PartData::kCodesUp, fragment, object) : ByteBuffer())
         .IgnoreError();
   });
   return absl::OkStatus();
 }
 
-absl::StatusOr<ByteBuffer> PartServer::Do(SiteCall& call) {
+absl::StatusOr<ByteBuffer> PartServer::Do(const SiteCall& call) {
+  const auto method = static_cast<PartMethod>(call.method);
   const auto fragment = static_cast<int>(call.argument);
-  const auto alpha = static_cast<float>(call.number);
-  const auto unpack = [&](const Codec* codec) -> absl::StatusOr<ByteBuffer> {
-    ByteBuffer object(pieces_.ObjectBytes(codec, fragment));
-    RETURN_IF_ERROR(pieces_.Unpack(codec, fragment, call.bytes, object));
-    return object;
-  };
-  std::vector<float> arena;
-  switch (call.method) {
-    case kPartFoldLate: {
-      ASSIGN_OR_RETURN(const ByteBuffer object, unpack(codec_up_));
-      RETURN_IF_ERROR(part_.FoldLate(fragment, object));
-      break;
+  if (method == kPartFinishHash) {
+    LeafWriter leaves;
+    for (const std::unique_ptr<ReplicaPart>& part : parts_) {
+      RETURN_IF_ERROR(part->FinishHash(fragment, leaves));
     }
-    case kPartStageAnswer: {
-      ASSIGN_OR_RETURN(const ByteBuffer object, unpack(codec_down_));
-      RETURN_IF_ERROR(part_.StageAnswer(fragment, object));
-      break;
-    }
-    case kPartMerge:
-      RETURN_IF_ERROR(part_.Merge(fragment, {}, alpha));  // It is staged.
-      break;
-    case kPartSetPublished: {
-      ASSIGN_OR_RETURN(const ByteBuffer values, unpack(nullptr));
-      RETURN_IF_ERROR(part_.SetPublished(fragment, values));
-      break;
-    }
-    case kPartFinishHash: {
-      LeafWriter leaves;
-      RETURN_IF_ERROR(part_.FinishHash(fragment, leaves));
-      return leaves.Take();
-    }
-    case kPartMix:
-      RETURN_IF_ERROR(part_.Mix(fragment, alpha));
-      break;
-    case kPartHold:
-      RETURN_IF_ERROR(part_.Hold(fragment));
-      break;
-    case kPartCopyHeld:
-      arena.resize(static_cast<size_t>(plan_.range(fragment).size()));
-      RETURN_IF_ERROR(part_.CopyHeld(fragment, arena));
-      return pieces_.Pack(nullptr, fragment, BytesOf(arena));
-    case kPartSetHeld:
-      arena.resize(static_cast<size_t>(plan_.range(fragment).size()));
-      RETURN_IF_ERROR(pieces_.Unpack(nullptr, fragment, call.bytes, MutableBytesOf(arena)));
-      RETURN_IF_ERROR(part_.SetHeld(fragment, arena));
-      break;
-    case kPartCopyPublished:
-      arena.resize(static_cast<size_t>(plan_.arena_size()));
-      RETURN_IF_ERROR(part_.CopyPublished(arena));
-      return pieces_.PackArena(arena);
-    case kPartCopyResiduals:
-      arena.resize(static_cast<size_t>(plan_.arena_size()));
-      RETURN_IF_ERROR(part_.CopyResiduals(arena));
-      return pieces_.PackArena(arena);
-    case kPartRestorePublished:
-      restored_.resize(static_cast<size_t>(plan_.arena_size()));
-      RETURN_IF_ERROR(pieces_.UnpackArena(call.bytes, restored_));
-      break;
-    case kPartRestoreResidual: {
-      if (call.argument != 0) {
-        arena.resize(static_cast<size_t>(plan_.arena_size()));
-        RETURN_IF_ERROR(pieces_.UnpackArena(call.bytes, arena));
-      }
-      const std::vector<float> published = std::exchange(restored_, {});
-      RETURN_IF_ERROR(part_.Restore(published, arena));
-      break;
-    }
-    default:
-      return absl::InvalidArgumentError(absl::StrCat("there is no method ", call.method));
+    return leaves.Take();
   }
-  return ByteBuffer();
+  const Contents contents = ContentsOf(method);
+  ByteBuffer in(pieces_.WholeBytes(contents.in, fragment));
+  RETURN_IF_ERROR(pieces_.Unpack(contents.in, fragment, call.bytes, in));
+  ByteBuffer out(pieces_.WholeBytes(contents.out, fragment));
+  for (const std::unique_ptr<ReplicaPart>& part : parts_) {
+    RETURN_IF_ERROR(part->Do({.method = method,
+                              .fragment = fragment,
+                              .alpha = static_cast<float>(call.number),
+                              .in = in,
+                              .out = out}));
+  }
+  return pieces_.Pack(contents.out, fragment, out);
 }
 
 }  // namespace causeway::worker

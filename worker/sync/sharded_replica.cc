@@ -10,6 +10,8 @@
 namespace causeway::worker {
 namespace {
 
+constexpr auto kLeaf = static_cast<int64_t>(kTreeLeafBytes);
+
 absl::Status CheckBytes(const Codec& codec, size_t bytes, int64_t values) {
   const size_t expected = codec.EncodedBytes(static_cast<size_t>(values));
   if (bytes == expected) return absl::OkStatus();
@@ -46,8 +48,9 @@ ShardedReplica::ShardedReplica(const FragmentPlan& plan, const v1::SyncConfig& s
       codec_down_(FindCodec(sync.codec_down()).value()),
       parts_(std::move(parts)) {}
 
-int64_t ShardedReplica::FragmentBytes(int fragment) const {
-  return plan_.range(fragment).size() * static_cast<int64_t>(sizeof(float));
+absl::Status ShardedReplica::Do(const PartCall& call) {
+  for (const std::unique_ptr<ReplicaPart>& part : parts_) RETURN_IF_ERROR(part->Do(call));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<Replica::Delta>> ShardedReplica::Snapshot(int fragment) {
@@ -61,37 +64,26 @@ absl::StatusOr<std::unique_ptr<Replica::Delta>> ShardedReplica::Snapshot(int fra
 
 absl::Status ShardedReplica::FoldLate(int fragment, std::span<const uint8_t> object) {
   RETURN_IF_ERROR(CheckBytes(*codec_up_, object.size(), plan_.range(fragment).size()));
-  for (const std::unique_ptr<ReplicaPart>& part : parts_) {
-    RETURN_IF_ERROR(part->FoldLate(fragment, object));
-  }
-  return absl::OkStatus();
+  return Do({.method = kPartFoldLate, .fragment = fragment, .in = object});
 }
 
 absl::Status ShardedReplica::StageAnswer(int fragment, std::span<const uint8_t> answer) {
   RETURN_IF_ERROR(CheckBytes(*codec_down_, answer.size(), plan_.range(fragment).size()));
-  for (const std::unique_ptr<ReplicaPart>& part : parts_) {
-    RETURN_IF_ERROR(part->StageAnswer(fragment, answer));
-  }
-  return absl::OkStatus();
+  return Do({.method = kPartStageAnswer, .fragment = fragment, .in = answer});
 }
 
 absl::Status ShardedReplica::Merge(int fragment, std::span<const uint8_t> answer, float alpha) {
   RETURN_IF_ERROR(CheckBytes(*codec_down_, answer.size(), plan_.range(fragment).size()));
-  for (const std::unique_ptr<ReplicaPart>& part : parts_) {
-    RETURN_IF_ERROR(part->Merge(fragment, answer, alpha));
-  }
-  return absl::OkStatus();
+  return Do({.method = kPartMerge, .fragment = fragment, .alpha = alpha, .in = answer});
 }
 
-absl::StatusOr<uint64_t> ShardedReplica::FinishHash(int fragment) {
-  LeafAssembly hash(FragmentBytes(fragment));
+absl::StatusOr<uint64_t> ShardedReplica::FinishMerge(int fragment) {
+  LeafAssembly hash(plan_.range(fragment).size() * static_cast<int64_t>(sizeof(float)));
   for (const std::unique_ptr<ReplicaPart>& part : parts_) {
     RETURN_IF_ERROR(part->FinishHash(fragment, hash));
   }
   return hash.Root();
 }
-
-absl::StatusOr<uint64_t> ShardedReplica::FinishMerge(int fragment) { return FinishHash(fragment); }
 
 bool ShardedReplica::IsMerged(int fragment) {
   return std::ranges::all_of(parts_, [&](const auto& part) { return part->IsHashed(fragment); });
@@ -99,64 +91,87 @@ bool ShardedReplica::IsMerged(int fragment) {
 
 absl::StatusOr<uint64_t> ShardedReplica::SetPublished(int fragment,
                                                       std::span<const uint8_t> values) {
-  for (const std::unique_ptr<ReplicaPart>& part : parts_) {
-    RETURN_IF_ERROR(part->SetPublished(fragment, values));
-  }
-  return FinishHash(fragment);
+  RETURN_IF_ERROR(Do({.method = kPartSetPublished, .fragment = fragment, .in = values}));
+  return FinishMerge(fragment);
 }
 
 absl::Status ShardedReplica::Mix(int fragment, float alpha) {
-  for (const std::unique_ptr<ReplicaPart>& part : parts_) {
-    RETURN_IF_ERROR(part->Mix(fragment, alpha));
-  }
-  return absl::OkStatus();
+  return Do({.method = kPartMix, .fragment = fragment, .alpha = alpha});
 }
 
 absl::Status ShardedReplica::Hold(int fragment) {
-  for (const std::unique_ptr<ReplicaPart>& part : parts_) RETURN_IF_ERROR(part->Hold(fragment));
-  return absl::OkStatus();
+  return Do({.method = kPartHold, .fragment = fragment});
 }
 
 absl::StatusOr<std::vector<float>> ShardedReplica::Held(int fragment) {
   std::vector<float> values(static_cast<size_t>(plan_.range(fragment).size()));
-  for (const std::unique_ptr<ReplicaPart>& part : parts_) {
-    RETURN_IF_ERROR(part->CopyHeld(fragment, values));
-  }
+  RETURN_IF_ERROR(
+      Do({.method = kPartCopyHeld, .fragment = fragment, .out = MutableBytesOf(values)}));
   return values;
 }
 
 absl::Status ShardedReplica::SetHeld(int fragment, std::span<const float> values) {
-  for (const std::unique_ptr<ReplicaPart>& part : parts_) {
-    RETURN_IF_ERROR(part->SetHeld(fragment, values));
-  }
-  return absl::OkStatus();
+  return Do({.method = kPartSetHeld, .fragment = fragment, .in = BytesOf(values)});
 }
 
 absl::StatusOr<std::span<const float>> ShardedReplica::Published() {
   published_.resize(static_cast<size_t>(plan_.arena_size()));
-  for (const std::unique_ptr<ReplicaPart>& part : parts_) {
-    RETURN_IF_ERROR(part->CopyPublished(published_));
-  }
+  RETURN_IF_ERROR(Do({.method = kPartCopyPublished, .out = MutableBytesOf(published_)}));
   return published_;
 }
 
 absl::StatusOr<Replica::State> ShardedReplica::Save() {
   State state;
   state.published.resize(static_cast<size_t>(plan_.arena_size()));
+  RETURN_IF_ERROR(Do({.method = kPartCopyPublished, .out = MutableBytesOf(state.published)}));
   for (const std::unique_ptr<ReplicaPart>& part : parts_) {
-    RETURN_IF_ERROR(part->CopyPublished(state.published));
     if (!part->KeepsResiduals()) continue;
     state.residual.resize(state.published.size());
-    RETURN_IF_ERROR(part->CopyResiduals(state.residual));
+    RETURN_IF_ERROR(
+        part->Do({.method = kPartCopyResiduals, .out = MutableBytesOf(state.residual)}));
   }
   return state;
 }
 
 absl::Status ShardedReplica::Restore(State state) {
-  for (const std::unique_ptr<ReplicaPart>& part : parts_) {
-    RETURN_IF_ERROR(part->Restore(state.published, state.residual));
+  RETURN_IF_ERROR(Do({.method = kPartRestorePublished, .in = BytesOf(state.published)}));
+  if (state.residual.empty()) return absl::OkStatus();
+  return Do({.method = kPartRestoreResidual, .in = BytesOf(state.residual)});
+}
+
+LeafRanges::LeafRanges(int64_t begin, int64_t end, int64_t total) {
+  first_leaf = (begin + kLeaf - 1) / kLeaf;
+  const int64_t behind = end == total ? (end + kLeaf - 1) / kLeaf : end / kLeaf;
+  leaves = std::max<int64_t>(behind - first_leaf, 0);
+  const int64_t whole_begin = std::min(first_leaf * kLeaf, end);
+  const int64_t whole_end = leaves == 0 ? whole_begin : std::min(behind * kLeaf, end);
+  if (begin < whole_begin) shared.push_back({begin, whole_begin});
+  if (whole_end < end) shared.push_back({whole_end, end});
+}
+
+LeafAssembly::LeafAssembly(int64_t bytes)
+    : bytes_(bytes), checksums_(static_cast<size_t>((bytes + kLeaf - 1) / kLeaf)) {}
+
+void LeafAssembly::SetLeaf(int64_t leaf, uint64_t checksum) {
+  checksums_[static_cast<size_t>(leaf)] = checksum;
+}
+
+void LeafAssembly::AddShared(int64_t offset, std::span<const uint8_t> bytes) {
+  while (!bytes.empty()) {
+    const int64_t leaf = offset / kLeaf;
+    std::vector<uint8_t>& whole = shared_[leaf];
+    whole.resize(static_cast<size_t>(std::min(kLeaf, bytes_ - leaf * kLeaf)));
+    const auto place = static_cast<size_t>(offset % kLeaf);
+    const size_t size = std::min(bytes.size(), whole.size() - place);
+    std::copy_n(bytes.begin(), size, whole.begin() + static_cast<ptrdiff_t>(place));
+    offset += static_cast<int64_t>(size);
+    bytes = bytes.subspan(size);
   }
-  return absl::OkStatus();
+}
+
+uint64_t LeafAssembly::Root() {
+  for (const auto& [leaf, bytes] : shared_) SetLeaf(leaf, Checksum64(bytes));
+  return TreeRoot(checksums_);
 }
 
 }  // namespace causeway::worker

@@ -4,7 +4,7 @@
 //   SyncEngine sync(options);
 //   ASSIGN_OR_RETURN(int64_t step, sync.Fetch(welcome.run_step(), now));  // or Restore a
 //   checkpoint while (step < steps) {
-//     trainer.Step(++step);  // or further ahead, at another pace (train/step_counter.h)
+//     trainer.Step(++step);  // or further ahead, at another pace (StepCounter)
 //     RETURN_IF_ERROR(sync.AfterStep(step, tokens, windows));
 //   }
 //   RETURN_IF_ERROR(sync.Drain());
@@ -29,6 +29,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -48,12 +49,52 @@
 #include "common/params/draws.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/sync_schedule.h"
-#include "worker/sync/early_merges.h"
-#include "worker/sync/encoded_object.h"
 #include "worker/sync/replica.h"
 #include "worker/sync/transfer_threads.h"
 
 namespace causeway::worker {
+
+// When an answer is merged before it has to be (sync.max_overlap_steps, docs/algorithm.md).
+//
+// From overlap_steps after its send on an answer is merged after the first step at which it is
+// there. A process that continues what a former one did must merge at the same steps, or what it
+// sends again has other bits. The record says when the former one merged. A round that the record
+// lacks was not merged before the first step at which the former process would have waited for
+// such a round: until then this one merges none of them either.
+
+// Fragment and round -> the step after which it was merged.
+using MergeSteps = std::map<std::pair<int, int64_t>, int64_t>;
+
+// Not thread-safe.
+class EarlyMerges {
+ public:
+  enum class Answer {
+    kStays,     // Not merged now, whether it is there or not.
+    kIfThere,   // Merged now if it is there.
+    kRecorded,  // Merged now, and waited for.
+  };
+
+  // `config` is complete; `schedule` is its, with merge steps at max_overlap_steps. `recorded`:
+  // what former processes merged.
+  EarlyMerges(const v1::SyncConfig& config, const SyncSchedule& schedule, MergeSteps recorded);
+
+  // False where every answer has one step: overlap_steps is max_overlap_steps.
+  bool possible() const { return slack_steps_ > 0; }
+  // Steps that an answer may be late, at most, without being waited for.
+  int64_t slack_steps() const { return slack_steps_; }
+
+  // This process continues from a checkpoint with these versions, by fragment.
+  void Resume(std::span<const int64_t> versions);
+
+  // Decides about a round in flight after `step`, which lies before its last merge step.
+  Answer After(int64_t step, const SyncEvent& event) const;
+
+ private:
+  const SyncSchedule schedule_;
+  const int64_t slack_steps_;
+  const MergeSteps recorded_;
+  int64_t unrecorded_from_ = 0;
+};
 
 // A round was merged after that step.
 struct RecordedMerge {

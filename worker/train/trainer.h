@@ -19,7 +19,7 @@
 #include "worker/backend/backend.h"
 #include "worker/data/dataset.h"
 #include "worker/data/window_sampler.h"
-#include "worker/train/choice_accuracy.h"
+#include "worker/train/evaluate.h"
 
 namespace causeway::worker {
 

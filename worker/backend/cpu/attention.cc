@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "worker/backend/cpu/gemm.h"
 #include "worker/backend/cpu/kernels.h"
 
 namespace causeway::worker {

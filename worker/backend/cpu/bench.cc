@@ -14,7 +14,7 @@
 #include "common/params/run_config.h"
 #include "hwy/highway.h"
 #include "worker/backend/cpu/cpu_transformer.h"
-#include "worker/backend/cpu/gemm.h"
+#include "worker/backend/cpu/kernels.h"
 
 namespace causeway::worker {
 namespace {

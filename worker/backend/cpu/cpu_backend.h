@@ -14,15 +14,34 @@
 #include "common/base/thread_pool.h"
 #include "common/params/fragment_plan.h"
 #include "worker/backend/backend.h"
-#include "worker/backend/cpu/cpu_evaluation.h"
 #include "worker/backend/cpu/cpu_transformer.h"
 #include "worker/backend/cpu/optimizer.h"
-#include "worker/backend/step_tokens.h"
+#include "worker/backend/site_calls.h"
 
 namespace causeway::worker {
 
+// A model on CPU cores whose losses can be asked for.
+
+class CpuEvaluationModel final : public EvaluationModel {
+ public:
+  // `transformer` outlives this and is used by its calls alone.
+  explicit CpuEvaluationModel(CpuTransformer<float>* transformer) : transformer_(*transformer) {}
+
+  int64_t sequence_length() const override { return transformer_.sequence_length(); }
+  int micro_batch_sequences() const override { return transformer_.micro_batch_sequences(); }
+  absl::Status UseParameters(std::span<const float> parameters) override;
+  absl::StatusOr<double> Loss(std::span<const int32_t> inputs, std::span<const int32_t> targets,
+                              std::span<const int32_t> document_starts) override;
+  absl::Status TokenLosses(std::span<const int32_t> inputs, std::span<const int32_t> targets,
+                           int64_t length, std::span<float> losses) override;
+
+ private:
+  CpuTransformer<float>& transformer_;
+  std::span<const float> parameters_;
+};
+
 // Who does a share of every step's micro-batches: other processes of the site
-// (worker/backend/site/cpu_site.h).
+// (worker/backend/cpu/cpu_site.h).
 class StepHelpers {
  public:
   virtual ~StepHelpers() = default;

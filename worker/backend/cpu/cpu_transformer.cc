@@ -5,9 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/fatal.h"
-#include "common/params/rope.h"
-#include "worker/backend/cpu/gemm.h"
-#include "worker/backend/cpu/kernel_timer.h"
+#include "worker/backend/cpu/kernels.h"
 
 namespace causeway::worker {
 namespace {
@@ -32,66 +30,43 @@ CpuTransformer<T>::CpuTransformer(const v1::ModelConfig& model, const FragmentPl
       kernels_(GetKernels<T>()),
       pool_(pool),
       max_sequences_(micro_batch_sequences),
-      length_(model.sequence_length()),
-      width_(model.width()),
-      mlp_width_(model.mlp_width()),
-      mlp_inputs_(model.mlp() == v1::ModelConfig::SWIGLU ? 2 * mlp_width_ : mlp_width_),
-      heads_(model.heads()),
-      kv_heads_(model.kv_heads()),
-      head_dim_(model.head_dim()),
-      query_width_(heads_ * head_dim_),
-      kv_width_(kv_heads_ * head_dim_),
-      qkv_width_(query_width_ + 2 * kv_width_),
-      vocabulary_(model.vocabulary_size()),
-      padded_vocabulary_(PaddedVocabulary(model)),
-      gated_(model.mlp() == v1::ModelConfig::SWIGLU),
-      qk_norm_(model.qk_norm()),
+      shape_(model),
       epsilon_(static_cast<T>(model.norm_epsilon())),
       z_loss_(static_cast<T>(model.z_loss())),
-      head_chunk_(HeadChunk(int64_t{micro_batch_sequences} * length_,
-                            padded_vocabulary_ * static_cast<int64_t>(sizeof(T)))),
+      head_chunk_(HeadChunk(int64_t{micro_batch_sequences} * shape_.length,
+                            shape_.padded_vocabulary * static_cast<int64_t>(sizeof(T)))),
       blocks_(layout_.blocks.size()),
-      scratch_(Size(pool->threads()), AttentionScratchSize(length_)) {
-  const int64_t tokens = max_sequences_ * length_;
+      scratch_(Size(pool->threads()), AttentionScratchSize(shape_.length)) {
+  const int64_t tokens = max_sequences_ * shape_.length;
   for (BlockActivations& block : blocks_) {
-    block.attention_input.resize(Size(tokens * width_));
+    block.attention_input.resize(Size(tokens * shape_.width));
     block.attention_rms.resize(Size(tokens));
-    block.qkv.resize(Size(tokens * qkv_width_));
-    if (qk_norm_) {
-      block.raw_qk.resize(Size(tokens * (query_width_ + kv_width_)));
-      block.qk_rms.resize(Size(tokens * (heads_ + kv_heads_)));
+    block.qkv.resize(Size(tokens * shape_.qkv_width));
+    if (shape_.qk_norm) {
+      block.raw_qk.resize(Size(tokens * (shape_.query_width + shape_.kv_width)));
+      block.qk_rms.resize(Size(tokens * (shape_.heads + shape_.kv_heads)));
     }
-    block.attention.resize(Size(tokens * query_width_));
-    block.log_sum_exp.resize(Size(tokens * heads_));
-    block.mlp_input.resize(Size(tokens * width_));
+    block.attention.resize(Size(tokens * shape_.query_width));
+    block.log_sum_exp.resize(Size(tokens * shape_.heads));
+    block.mlp_input.resize(Size(tokens * shape_.width));
     block.mlp_rms.resize(Size(tokens));
-    block.pre_activation.resize(Size(tokens * mlp_inputs_));
+    block.pre_activation.resize(Size(tokens * shape_.mlp_inputs));
   }
   for (auto* buffer : {&final_input_, &normed_, &projected_, &dresidual_, &dnormed_}) {
-    buffer->resize(Size(tokens * width_));
+    buffer->resize(Size(tokens * shape_.width));
   }
   for (auto* buffer : {&final_rms_, &row_loss_, &row_lse_}) buffer->resize(Size(tokens));
-  hidden_.resize(Size(tokens * mlp_width_));
-  dhidden_.resize(Size(tokens * mlp_width_));
-  dattention_.resize(Size(tokens * query_width_));
-  dqkv_.resize(Size(tokens * qkv_width_));
-  if (kv_heads_ != heads_) dkv_per_head_.resize(Size(tokens * 2 * query_width_));
-  logits_.resize(Size(head_chunk_ * padded_vocabulary_));
-  partials_.resize(Size((tokens + kRowsPerTask - 1) / kRowsPerTask *
-                        std::max({2 * width_, 2 * head_dim_, model.qkv_bias() ? qkv_width_ : 0,
-                                  model.mlp_bias() ? mlp_inputs_ : 0})));
-
-  const int64_t half = head_dim_ / 2;
-  cosine_.resize(Size(length_ * half));
-  sine_.resize(Size(length_ * half));
-  const std::vector<double> frequencies = RopeFrequencies(model);
-  for (int64_t position = 0; position < length_; ++position) {
-    for (int64_t i = 0; i < half; ++i) {
-      const double angle = static_cast<double>(position) * frequencies[Size(i)];
-      cosine_[Size(position * half + i)] = static_cast<T>(std::cos(angle));
-      sine_[Size(position * half + i)] = static_cast<T>(std::sin(angle));
-    }
-  }
+  hidden_.resize(Size(tokens * shape_.mlp_width));
+  dhidden_.resize(Size(tokens * shape_.mlp_width));
+  dattention_.resize(Size(tokens * shape_.query_width));
+  dqkv_.resize(Size(tokens * shape_.qkv_width));
+  if (shape_.kv_heads != shape_.heads) dkv_per_head_.resize(Size(tokens * 2 * shape_.query_width));
+  logits_.resize(Size(head_chunk_ * shape_.padded_vocabulary));
+  partials_.resize(
+      Size((tokens + kRowsPerTask - 1) / kRowsPerTask *
+           std::max({2 * shape_.width, 2 * shape_.head_dim, model.qkv_bias() ? shape_.qkv_width : 0,
+                     model.mlp_bias() ? shape_.mlp_inputs : 0})));
+  FillAngles(model, shape_.length, cosine_, sine_);
 }
 
 template <typename T>
@@ -100,7 +75,7 @@ TokenLoss CpuTransformer<T>::ForwardBackward(std::span<const T> parameters,
                                              std::span<const int32_t> targets, T gradient_scale,
                                              bool accumulate, std::span<T> gradients,
                                              std::span<const int32_t> document_starts) {
-  CheckCall(parameters, inputs, targets, length_, document_starts);
+  CheckCall(parameters, inputs, targets, shape_.length, document_starts);
   if (static_cast<int64_t>(gradients.size()) != layout_.arena_size) {
     Fatal(absl::StrCat("gradients must have the arena's ", layout_.arena_size, " values, not ",
                        gradients.size()));
@@ -111,7 +86,7 @@ TokenLoss CpuTransformer<T>::ForwardBackward(std::span<const T> parameters,
     }
   }
   documents_ = document_starts;
-  Forward(parameters.data(), inputs, length_);
+  Forward(parameters.data(), inputs, shape_.length);
   const TokenLoss loss =
       Head(parameters.data(), targets, gradient_scale, accumulate, gradients.data());
   Backward(parameters.data(), inputs, accumulate, gradients.data());
@@ -122,9 +97,9 @@ template <typename T>
 double CpuTransformer<T>::Loss(std::span<const T> parameters, std::span<const int32_t> inputs,
                                std::span<const int32_t> targets,
                                std::span<const int32_t> document_starts) {
-  CheckCall(parameters, inputs, targets, length_, document_starts);
+  CheckCall(parameters, inputs, targets, shape_.length, document_starts);
   documents_ = document_starts;
-  Forward(parameters.data(), inputs, length_);
+  Forward(parameters.data(), inputs, shape_.length);
   return Head(parameters.data(), targets, T{0}, false, nullptr).cross_entropy;
 }
 
@@ -146,17 +121,19 @@ template <typename T>
 void CpuTransformer<T>::Logits(std::span<const T> parameters, std::span<const int32_t> tokens,
                                std::span<T> last_position_logits) {
   const auto length = static_cast<int64_t>(tokens.size());
-  if (length < 1 || length > length_ ||
-      static_cast<int64_t>(last_position_logits.size()) != vocabulary_) {
-    Fatal(absl::StrCat("Logits takes 1 to ", length_, " tokens and a span of ", vocabulary_,
-                       " logits, not ", length, " and ", last_position_logits.size()));
+  if (length < 1 || length > shape_.length ||
+      static_cast<int64_t>(last_position_logits.size()) != shape_.vocabulary) {
+    Fatal(absl::StrCat("Logits takes 1 to ", shape_.length, " tokens and a span of ",
+                       shape_.vocabulary, " logits, not ", length, " and ",
+                       last_position_logits.size()));
   }
   CheckTokens(tokens, /*targets=*/false);
   documents_ = {};
   Forward(parameters.data(), tokens, length);
-  Gemm<T>(pool_, false, true, 1, vocabulary_, width_, T{1}, normed_.data() + (length - 1) * width_,
-          width_, parameters.data() + layout_.head, width_, T{0}, last_position_logits.data(),
-          vocabulary_);
+  Gemm<T>(pool_, false, true, 1, shape_.vocabulary, shape_.width, T{1},
+          normed_.data() + (length - 1) * shape_.width, shape_.width,
+          parameters.data() + layout_.head, shape_.width, T{0}, last_position_logits.data(),
+          shape_.vocabulary);
 }
 
 template <typename T>
@@ -168,7 +145,7 @@ void CpuTransformer<T>::CheckCall(std::span<const T> parameters, std::span<const
     Fatal(absl::StrCat("parameters must have the arena's ", layout_.arena_size, " values, not ",
                        parameters.size()));
   }
-  if (length < 1 || length > length_ || tokens == 0 || tokens % length != 0 ||
+  if (length < 1 || length > shape_.length || tokens == 0 || tokens % length != 0 ||
       tokens > max_sequences_ * length || targets.size() != inputs.size()) {
     Fatal(absl::StrCat("inputs and targets must be 1 to ", max_sequences_, " windows of ", length,
                        " tokens, not ", tokens, " and ", targets.size(), " tokens"));
@@ -181,7 +158,7 @@ void CpuTransformer<T>::CheckCall(std::span<const T> parameters, std::span<const
                        document_starts.size()));
   }
   for (size_t i = 0; i < document_starts.size(); ++i) {
-    const auto position = static_cast<int32_t>(static_cast<int64_t>(i) % length_);
+    const auto position = static_cast<int32_t>(static_cast<int64_t>(i) % shape_.length);
     const bool continues = position > 0 && document_starts[i] == document_starts[i - 1];
     if (document_starts[i] != position && !continues) {
       Fatal(absl::StrCat("position ", position, " cannot be in a document that begins at ",
@@ -193,8 +170,8 @@ void CpuTransformer<T>::CheckCall(std::span<const T> parameters, std::span<const
 template <typename T>
 void CpuTransformer<T>::CheckTokens(std::span<const int32_t> tokens, bool targets) const {
   for (const int32_t token : tokens) {
-    if (token >= vocabulary_ || (token < 0 && !targets)) {
-      Fatal(absl::StrCat("token ", token, " is outside the vocabulary of ", vocabulary_));
+    if (token >= shape_.vocabulary || (token < 0 && !targets)) {
+      Fatal(absl::StrCat("token ", token, " is outside the vocabulary of ", shape_.vocabulary));
     }
   }
 }
@@ -212,14 +189,14 @@ void CpuTransformer<T>::Norm(const T* x_in, const T* addend, const T* arena, con
                              T* x_out, T* inverse_rms) {
   const KernelTimer timer(kernel_seconds_, KernelKind::kNorm);
   ParallelRows(kRowsPerTask, [&](int64_t begin, int64_t end) {
-    const int64_t at = begin * width_;
+    const int64_t at = begin * shape_.width;
     const T* const add = addend == nullptr ? nullptr : addend + at;
     if (norm.bias >= 0) {
       kernels_.layer_norm(x_in + at, add, arena + norm.weight, arena + norm.bias, epsilon_,
-                          end - begin, width_, x_out + at, normed_.data() + at,
+                          end - begin, shape_.width, x_out + at, normed_.data() + at,
                           inverse_rms + begin);
     } else {
-      kernels_.rms_norm(x_in + at, add, arena + norm.weight, epsilon_, end - begin, width_,
+      kernels_.rms_norm(x_in + at, add, arena + norm.weight, epsilon_, end - begin, shape_.width,
                         x_out + at, normed_.data() + at, inverse_rms + begin);
     }
   });
@@ -254,10 +231,11 @@ void CpuTransformer<T>::Forward(const T* parameters, std::span<const int32_t> in
     T* const out = blocks_.front().attention_input.data();
     ParallelRows(kRowsPerTask, [&](int64_t begin, int64_t end) {
       for (int64_t n = begin; n < end; ++n) {
-        std::copy_n(embedding + inputs[Size(n)] * width_, width_, out + n * width_);
+        std::copy_n(embedding + inputs[Size(n)] * shape_.width, shape_.width,
+                    out + n * shape_.width);
         if (layout_.positions < 0) continue;
-        kernels_.add(parameters + layout_.positions + n % present_length_ * width_, width_,
-                     out + n * width_);
+        kernels_.add(parameters + layout_.positions + n % present_length_ * shape_.width,
+                     shape_.width, out + n * shape_.width);
       }
     });
   }
@@ -283,47 +261,49 @@ template <typename T>
 void CpuTransformer<T>::AttentionForward(const T* parameters, size_t block) {
   const BlockLayout& at = layout_.blocks[block];
   BlockActivations& b = blocks_[block];
-  Project(parameters, at.qkv, width_, normed_.data(), b.qkv.data(), qkv_width_);
+  Project(parameters, at.qkv, shape_.width, normed_.data(), b.qkv.data(), shape_.qkv_width);
   {
     const KernelTimer timer(kernel_seconds_, KernelKind::kRotate);
-    const HeadShape shape = {heads_, kv_heads_, head_dim_};
-    const T* const q_weight = qk_norm_ ? parameters + at.q_norm : nullptr;
-    const T* const k_weight = qk_norm_ ? parameters + at.k_norm : nullptr;
+    const HeadShape shape = {shape_.heads, shape_.kv_heads, shape_.head_dim};
+    const T* const q_weight = shape_.qk_norm ? parameters + at.q_norm : nullptr;
+    const T* const k_weight = shape_.qk_norm ? parameters + at.k_norm : nullptr;
     ParallelRows(kRowsPerTask, [&](int64_t begin, int64_t end) {
       for (int64_t n = begin; n < end; ++n) {
-        const int64_t angle = n % present_length_ * (head_dim_ / 2);
-        kernels_.rotate(shape, q_weight, k_weight, epsilon_, cosine_.data() + angle,
-                        sine_.data() + angle, b.qkv.data() + n * qkv_width_,
-                        qk_norm_ ? b.raw_qk.data() + n * (query_width_ + kv_width_) : nullptr,
-                        qk_norm_ ? b.qk_rms.data() + n * shape.rotated() : nullptr);
+        const int64_t angle = n % present_length_ * (shape_.head_dim / 2);
+        kernels_.rotate(
+            shape, q_weight, k_weight, epsilon_, cosine_.data() + angle, sine_.data() + angle,
+            b.qkv.data() + n * shape_.qkv_width,
+            shape_.qk_norm ? b.raw_qk.data() + n * (shape_.query_width + shape_.kv_width) : nullptr,
+            shape_.qk_norm ? b.qk_rms.data() + n * shape.rotated() : nullptr);
       }
     });
   }
   {
     const KernelTimer timer(kernel_seconds_, KernelKind::kAttention);
-    pool_->ParallelFor(tokens_ / present_length_ * heads_, [&](int64_t task) {
+    pool_->ParallelFor(tokens_ / present_length_ * shape_.heads, [&](int64_t task) {
       const typename ScratchPool<T>::Lease scratch(&scratch_);
       const AttentionHead<T> head = HeadAt(b, task);
-      ForEachDocument(task / heads_, [&](int64_t begin, int64_t length) {
-        worker::AttentionForward(length, head_dim_, head.From(begin), scratch.data());
+      ForEachDocument(task / shape_.heads, [&](int64_t begin, int64_t length) {
+        worker::AttentionForward(length, shape_.head_dim, head.From(begin), scratch.data());
       });
     });
   }
-  Project(parameters, at.o, query_width_, b.attention.data(), projected_.data(), width_);
+  Project(parameters, at.o, shape_.query_width, b.attention.data(), projected_.data(),
+          shape_.width);
 }
 
 template <typename T>
 AttentionHead<T> CpuTransformer<T>::HeadAt(BlockActivations& block, int64_t task) const {
-  const int64_t first_row = task / heads_ * present_length_;
-  const int64_t head = task % heads_;
-  const int64_t kv_head = head / (heads_ / kv_heads_);
-  const T* const row = block.qkv.data() + first_row * qkv_width_;
-  return {.q = row + head * head_dim_,
-          .k = row + query_width_ + kv_head * head_dim_,
-          .v = row + query_width_ + kv_width_ + kv_head * head_dim_,
-          .qkv_stride = qkv_width_,
-          .out = block.attention.data() + first_row * query_width_ + head * head_dim_,
-          .out_stride = query_width_,
+  const int64_t first_row = task / shape_.heads * present_length_;
+  const int64_t head = task % shape_.heads;
+  const int64_t kv_head = head / (shape_.heads / shape_.kv_heads);
+  const T* const row = block.qkv.data() + first_row * shape_.qkv_width;
+  return {.q = row + head * shape_.head_dim,
+          .k = row + shape_.query_width + kv_head * shape_.head_dim,
+          .v = row + shape_.query_width + shape_.kv_width + kv_head * shape_.head_dim,
+          .qkv_stride = shape_.qkv_width,
+          .out = block.attention.data() + first_row * shape_.query_width + head * shape_.head_dim,
+          .out_stride = shape_.query_width,
           .log_sum_exp = block.log_sum_exp.data() + task * present_length_};
 }
 
@@ -331,17 +311,17 @@ template <typename T>
 void CpuTransformer<T>::MlpForward(const T* parameters, size_t block) {
   const BlockLayout& at = layout_.blocks[block];
   const T* const in = blocks_[block].pre_activation.data();
-  Project(parameters, at.mlp_in, width_, normed_.data(), blocks_[block].pre_activation.data(),
-          mlp_inputs_);
+  Project(parameters, at.mlp_in, shape_.width, normed_.data(), blocks_[block].pre_activation.data(),
+          shape_.mlp_inputs);
   {
     const KernelTimer timer(kernel_seconds_, KernelKind::kActivation);
-    const auto activation = gated_ ? kernels_.swiglu : kernels_.gelu;
+    const auto activation = shape_.gated ? kernels_.swiglu : kernels_.gelu;
     ParallelRows(kRowsPerTask, [&](int64_t begin, int64_t end) {
-      activation(in + begin * mlp_inputs_, end - begin, mlp_width_,
-                 hidden_.data() + begin * mlp_width_);
+      activation(in + begin * shape_.mlp_inputs, end - begin, shape_.mlp_width,
+                 hidden_.data() + begin * shape_.mlp_width);
     });
   }
-  Project(parameters, at.down, mlp_width_, hidden_.data(), projected_.data(), width_);
+  Project(parameters, at.down, shape_.mlp_width, hidden_.data(), projected_.data(), shape_.width);
 }
 
 template <typename T>
@@ -350,33 +330,36 @@ TokenLoss CpuTransformer<T>::Head(const T* parameters, std::span<const int32_t> 
   TokenLoss loss;
   loss.tokens = std::count_if(targets.begin(), targets.end(), [](int32_t t) { return t >= 0; });
   const T factor = loss.tokens == 0 ? T{0} : gradient_scale / static_cast<T>(loss.tokens);
-  const int64_t rows_per_task = std::clamp<int64_t>(kLogitsPerTask / padded_vocabulary_, 1, 64);
+  const int64_t rows_per_task =
+      std::clamp<int64_t>(kLogitsPerTask / shape_.padded_vocabulary, 1, 64);
   for (int64_t begin = 0; begin < tokens_; begin += head_chunk_) {
     const int64_t rows = std::min(head_chunk_, tokens_ - begin);
     const T* const head = parameters + layout_.head;
-    const T* const normed = normed_.data() + begin * width_;
+    const T* const normed = normed_.data() + begin * shape_.width;
     {
       const KernelTimer timer(kernel_seconds_, KernelKind::kHeadProduct);
-      Gemm<T>(pool_, false, true, rows, padded_vocabulary_, width_, T{1}, normed, width_, head,
-              width_, T{0}, logits_.data(), padded_vocabulary_);
+      Gemm<T>(pool_, false, true, rows, shape_.padded_vocabulary, shape_.width, T{1}, normed,
+              shape_.width, head, shape_.width, T{0}, logits_.data(), shape_.padded_vocabulary);
     }
     {
       const KernelTimer timer(kernel_seconds_, KernelKind::kClassifier);
       pool_->ParallelFor((rows + rows_per_task - 1) / rows_per_task, [&](int64_t task) {
         const int64_t first = task * rows_per_task;
-        kernels_.classifier(logits_.data() + first * padded_vocabulary_,
+        kernels_.classifier(logits_.data() + first * shape_.padded_vocabulary,
                             targets.data() + begin + first, std::min(rows_per_task, rows - first),
-                            vocabulary_, padded_vocabulary_, factor, z_loss_, gradients != nullptr,
-                            row_loss_.data() + begin + first, row_lse_.data() + begin + first);
+                            shape_.vocabulary, shape_.padded_vocabulary, factor, z_loss_,
+                            gradients != nullptr, row_loss_.data() + begin + first,
+                            row_lse_.data() + begin + first);
       });
     }
     if (gradients == nullptr) continue;
     const KernelTimer timer(kernel_seconds_, KernelKind::kHeadProduct);
-    Gemm<T>(pool_, false, false, rows, width_, padded_vocabulary_, T{1}, logits_.data(),
-            padded_vocabulary_, head, width_, T{0}, dnormed_.data() + begin * width_, width_);
-    Gemm<T>(pool_, true, false, padded_vocabulary_, width_, rows, T{1}, logits_.data(),
-            padded_vocabulary_, normed, width_, begin == 0 && !accumulate ? T{0} : T{1},
-            gradients + layout_.head, width_);
+    Gemm<T>(pool_, false, false, rows, shape_.width, shape_.padded_vocabulary, T{1}, logits_.data(),
+            shape_.padded_vocabulary, head, shape_.width, T{0},
+            dnormed_.data() + begin * shape_.width, shape_.width);
+    Gemm<T>(pool_, true, false, shape_.padded_vocabulary, shape_.width, rows, T{1}, logits_.data(),
+            shape_.padded_vocabulary, normed, shape_.width, begin == 0 && !accumulate ? T{0} : T{1},
+            gradients + layout_.head, shape_.width);
   }
   if (loss.tokens == 0) return loss;
   double squares = 0;

@@ -28,11 +28,10 @@
 #include "causeway/v1/config.pb.h"
 #include "common/base/thread_pool.h"
 #include "common/params/fragment_plan.h"
-#include "worker/backend/cpu/aligned_vector.h"
 #include "worker/backend/cpu/attention.h"
-#include "worker/backend/cpu/kernel_timer.h"
 #include "worker/backend/cpu/kernels.h"
 #include "worker/backend/cpu/scratch_pool.h"
+#include "worker/model/model_shape.h"
 #include "worker/model/parameter_layout.h"
 
 namespace causeway::worker {
@@ -86,7 +85,7 @@ class CpuTransformer {
   void Logits(std::span<const T> parameters, std::span<const int32_t> tokens,
               std::span<T> last_position_logits);
 
-  int64_t sequence_length() const { return length_; }
+  int64_t sequence_length() const { return shape_.length; }
   int micro_batch_sequences() const { return max_sequences_; }
 
   // Seconds since the construction or the last reset, by kind.
@@ -177,11 +176,7 @@ class CpuTransformer {
   const Kernels<T>& kernels_;
   ThreadPool* const pool_;
   const int max_sequences_;
-  const int64_t length_;
-  const int64_t width_, mlp_width_, mlp_inputs_;  // mlp_inputs_: values into the activation.
-  const int64_t heads_, kv_heads_, head_dim_, query_width_, kv_width_, qkv_width_;
-  const int64_t vocabulary_, padded_vocabulary_;
-  const bool gated_, qk_norm_;
+  const ModelShape shape_;
   const T epsilon_, z_loss_;
   const int64_t head_chunk_;  // Tokens whose logits exist at a time.
 

@@ -2,9 +2,9 @@
 // travels from the last block to the first; every norm adds its share to it.
 #include <algorithm>
 
-#include "worker/backend/cpu/aligned_vector.h"
 #include "worker/backend/cpu/cpu_transformer.h"
-#include "worker/backend/cpu/gemm.h"
+#include "worker/backend/cpu/kernels.h"
+#include "worker/backend/cpu/scratch_pool.h"
 
 namespace causeway::worker {
 namespace {
@@ -31,28 +31,28 @@ void CpuTransformer<T>::MlpBackward(const T* parameters, size_t block, bool accu
                                     T* gradients) {
   const BlockLayout& at = layout_.blocks[block];
   BlockActivations& b = blocks_[block];
-  ProjectBackwardBias(dresidual_.data(), width_, at.down.biases, accumulate, gradients);
-  ProjectBackwardInput(parameters, at.down.matrices, mlp_width_, dresidual_.data(), width_,
-                       dhidden_.data());
+  ProjectBackwardBias(dresidual_.data(), shape_.width, at.down.biases, accumulate, gradients);
+  ProjectBackwardInput(parameters, at.down.matrices, shape_.mlp_width, dresidual_.data(),
+                       shape_.width, dhidden_.data());
   {
     const KernelTimer timer(kernel_seconds_, KernelKind::kActivation);
-    const auto activation = gated_ ? kernels_.swiglu_backward : kernels_.gelu_backward;
+    const auto activation = shape_.gated ? kernels_.swiglu_backward : kernels_.gelu_backward;
     ParallelRows(kRowsPerTask, [&](int64_t begin, int64_t end) {
-      activation(dhidden_.data() + begin * mlp_width_, end - begin, mlp_width_,
-                 b.pre_activation.data() + begin * mlp_inputs_,
-                 hidden_.data() + begin * mlp_width_);
+      activation(dhidden_.data() + begin * shape_.mlp_width, end - begin, shape_.mlp_width,
+                 b.pre_activation.data() + begin * shape_.mlp_inputs,
+                 hidden_.data() + begin * shape_.mlp_width);
     });
   }
   const T* const dpre_activation = b.pre_activation.data();
-  ProjectBackwardWeight(dresidual_.data(), width_, hidden_.data(), mlp_width_, at.down.matrices,
-                        accumulate, gradients);
-  ProjectBackwardBias(dpre_activation, mlp_inputs_, at.mlp_in.biases, accumulate, gradients);
-  ProjectBackwardInput(parameters, at.mlp_in.matrices, width_, dpre_activation, mlp_inputs_,
-                       dnormed_.data());
+  ProjectBackwardWeight(dresidual_.data(), shape_.width, hidden_.data(), shape_.mlp_width,
+                        at.down.matrices, accumulate, gradients);
+  ProjectBackwardBias(dpre_activation, shape_.mlp_inputs, at.mlp_in.biases, accumulate, gradients);
+  ProjectBackwardInput(parameters, at.mlp_in.matrices, shape_.width, dpre_activation,
+                       shape_.mlp_inputs, dnormed_.data());
   NormBackward(dnormed_.data(), b.mlp_input.data(), parameters, at.mlp_norm, b.mlp_rms.data(),
                /*accumulate_dx=*/true, accumulate, gradients);
-  ProjectBackwardWeight(dpre_activation, mlp_inputs_, normed_.data(), width_, at.mlp_in.matrices,
-                        accumulate, gradients);
+  ProjectBackwardWeight(dpre_activation, shape_.mlp_inputs, normed_.data(), shape_.width,
+                        at.mlp_in.matrices, accumulate, gradients);
 }
 
 template <typename T>
@@ -60,47 +60,47 @@ void CpuTransformer<T>::AttentionBackward(const T* parameters, size_t block, boo
                                           T* gradients) {
   const BlockLayout& at = layout_.blocks[block];
   BlockActivations& b = blocks_[block];
-  ProjectBackwardBias(dresidual_.data(), width_, at.o.biases, accumulate, gradients);
-  ProjectBackwardWeight(dresidual_.data(), width_, b.attention.data(), query_width_, at.o.matrices,
-                        accumulate, gradients);
-  ProjectBackwardInput(parameters, at.o.matrices, query_width_, dresidual_.data(), width_,
-                       dattention_.data());
+  ProjectBackwardBias(dresidual_.data(), shape_.width, at.o.biases, accumulate, gradients);
+  ProjectBackwardWeight(dresidual_.data(), shape_.width, b.attention.data(), shape_.query_width,
+                        at.o.matrices, accumulate, gradients);
+  ProjectBackwardInput(parameters, at.o.matrices, shape_.query_width, dresidual_.data(),
+                       shape_.width, dattention_.data());
   AttentionHeadsBackward(b);
   RotateBackward(parameters, block, accumulate, gradients);
-  ProjectBackwardBias(dqkv_.data(), qkv_width_, at.qkv.biases, accumulate, gradients);
-  ProjectBackwardInput(parameters, at.qkv.matrices, width_, dqkv_.data(), qkv_width_,
+  ProjectBackwardBias(dqkv_.data(), shape_.qkv_width, at.qkv.biases, accumulate, gradients);
+  ProjectBackwardInput(parameters, at.qkv.matrices, shape_.width, dqkv_.data(), shape_.qkv_width,
                        dnormed_.data());
   NormBackward(dnormed_.data(), b.attention_input.data(), parameters, at.attention_norm,
                b.attention_rms.data(), /*accumulate_dx=*/true, accumulate, gradients);
-  ProjectBackwardWeight(dqkv_.data(), qkv_width_, normed_.data(), width_, at.qkv.matrices,
-                        accumulate, gradients);
+  ProjectBackwardWeight(dqkv_.data(), shape_.qkv_width, normed_.data(), shape_.width,
+                        at.qkv.matrices, accumulate, gradients);
 }
 
 template <typename T>
 void CpuTransformer<T>::AttentionHeadsBackward(BlockActivations& block) {
   const KernelTimer timer(kernel_seconds_, KernelKind::kAttention);
-  const bool grouped = kv_heads_ != heads_;
-  pool_->ParallelFor(tokens_ / present_length_ * heads_, [&](int64_t task) {
-    const int64_t first_row = task / heads_ * present_length_;
-    const int64_t column = task % heads_ * head_dim_;
+  const bool grouped = shape_.kv_heads != shape_.heads;
+  pool_->ParallelFor(tokens_ / present_length_ * shape_.heads, [&](int64_t task) {
+    const int64_t first_row = task / shape_.heads * present_length_;
+    const int64_t column = task % shape_.heads * shape_.head_dim;
     AttentionHeadGradients<T> gradients = {
-        .dout = dattention_.data() + first_row * query_width_ + column,
-        .dq = dqkv_.data() + first_row * qkv_width_ + column,
-        .dq_stride = qkv_width_};
+        .dout = dattention_.data() + first_row * shape_.query_width + column,
+        .dq = dqkv_.data() + first_row * shape_.qkv_width + column,
+        .dq_stride = shape_.qkv_width};
     if (grouped) {
       // Query heads that share a key head are different tasks: RotateBackward adds them up.
-      gradients.dk = dkv_per_head_.data() + first_row * 2 * query_width_ + column;
-      gradients.dv = gradients.dk + query_width_;
-      gradients.dkv_stride = 2 * query_width_;
+      gradients.dk = dkv_per_head_.data() + first_row * 2 * shape_.query_width + column;
+      gradients.dv = gradients.dk + shape_.query_width;
+      gradients.dkv_stride = 2 * shape_.query_width;
     } else {
-      gradients.dk = gradients.dq + query_width_;
-      gradients.dv = gradients.dk + kv_width_;
-      gradients.dkv_stride = qkv_width_;
+      gradients.dk = gradients.dq + shape_.query_width;
+      gradients.dv = gradients.dk + shape_.kv_width;
+      gradients.dkv_stride = shape_.qkv_width;
     }
     const typename ScratchPool<T>::Lease scratch(&scratch_);
     const AttentionHead<T> head = HeadAt(block, task);
-    ForEachDocument(task / heads_, [&](int64_t begin, int64_t length) {
-      worker::AttentionBackward(length, head_dim_, head.From(begin),
+    ForEachDocument(task / shape_.heads, [&](int64_t begin, int64_t length) {
+      worker::AttentionBackward(length, shape_.head_dim, head.From(begin),
                                 gradients.From(begin, head.out_stride), scratch.data());
     });
   });
@@ -112,36 +112,37 @@ void CpuTransformer<T>::RotateBackward(const T* parameters, size_t block, bool a
   const KernelTimer timer(kernel_seconds_, KernelKind::kRotate);
   const BlockLayout& at = layout_.blocks[block];
   const BlockActivations& b = blocks_[block];
-  const HeadShape shape = {heads_, kv_heads_, head_dim_};
-  const T* const q_weight = qk_norm_ ? parameters + at.q_norm : nullptr;
-  const T* const k_weight = qk_norm_ ? parameters + at.k_norm : nullptr;
-  const int64_t group = heads_ / kv_heads_;
+  const HeadShape shape = {shape_.heads, shape_.kv_heads, shape_.head_dim};
+  const T* const q_weight = shape_.qk_norm ? parameters + at.q_norm : nullptr;
+  const T* const k_weight = shape_.qk_norm ? parameters + at.k_norm : nullptr;
+  const int64_t group = shape_.heads / shape_.kv_heads;
   ParallelRows(kRowsPerTask, [&](int64_t begin, int64_t end) {
-    T* const dweights = partials_.data() + begin / kRowsPerTask * 2 * head_dim_;
-    std::fill_n(dweights, 2 * head_dim_, T{0});
+    T* const dweights = partials_.data() + begin / kRowsPerTask * 2 * shape_.head_dim;
+    std::fill_n(dweights, 2 * shape_.head_dim, T{0});
     for (int64_t n = begin; n < end; ++n) {
-      T* const drow = dqkv_.data() + n * qkv_width_;
+      T* const drow = dqkv_.data() + n * shape_.qkv_width;
       if (group > 1) {
         // The k and v parts, [2, kv_heads, head_dim], from [2, heads, head_dim].
-        const T* const per_head = dkv_per_head_.data() + n * 2 * query_width_;
-        for (int64_t kv = 0; kv < 2 * kv_heads_; ++kv) {
-          T* const sum = drow + query_width_ + kv * head_dim_;
-          std::copy_n(per_head + kv * group * head_dim_, head_dim_, sum);
+        const T* const per_head = dkv_per_head_.data() + n * 2 * shape_.query_width;
+        for (int64_t kv = 0; kv < 2 * shape_.kv_heads; ++kv) {
+          T* const sum = drow + shape_.query_width + kv * shape_.head_dim;
+          std::copy_n(per_head + kv * group * shape_.head_dim, shape_.head_dim, sum);
           for (int64_t member = 1; member < group; ++member) {
-            kernels_.add(per_head + (kv * group + member) * head_dim_, head_dim_, sum);
+            kernels_.add(per_head + (kv * group + member) * shape_.head_dim, shape_.head_dim, sum);
           }
         }
       }
-      const int64_t angle = n % present_length_ * (head_dim_ / 2);
+      const int64_t angle = n % present_length_ * (shape_.head_dim / 2);
       kernels_.rotate_backward(
           shape, q_weight, k_weight, cosine_.data() + angle, sine_.data() + angle,
-          qk_norm_ ? b.raw_qk.data() + n * (query_width_ + kv_width_) : nullptr,
-          qk_norm_ ? b.qk_rms.data() + n * shape.rotated() : nullptr, drow, dweights);
+          shape_.qk_norm ? b.raw_qk.data() + n * (shape_.query_width + shape_.kv_width) : nullptr,
+          shape_.qk_norm ? b.qk_rms.data() + n * shape.rotated() : nullptr, drow, dweights);
     }
   });
-  if (!qk_norm_) return;
-  ReducePartials(2 * head_dim_, 0, head_dim_, accumulate, gradients + at.q_norm);
-  ReducePartials(2 * head_dim_, head_dim_, head_dim_, accumulate, gradients + at.k_norm);
+  if (!shape_.qk_norm) return;
+  ReducePartials(2 * shape_.head_dim, 0, shape_.head_dim, accumulate, gradients + at.q_norm);
+  ReducePartials(2 * shape_.head_dim, shape_.head_dim, shape_.head_dim, accumulate,
+                 gradients + at.k_norm);
 }
 
 template <typename T>
@@ -151,17 +152,18 @@ void CpuTransformer<T>::EmbeddingBackward(std::span<const int32_t> inputs, bool 
   T* const dembedding = gradients + layout_.embedding;
   // A tied embedding already holds the head's gradient.
   if (!layout_.tied && !accumulate) {
-    pool_->ParallelFor(padded_vocabulary_ / kColumnsPerTask, [&](int64_t task) {
-      std::fill_n(dembedding + task * kColumnsPerTask * width_, kColumnsPerTask * width_, T{0});
+    pool_->ParallelFor(shape_.padded_vocabulary / kColumnsPerTask, [&](int64_t task) {
+      std::fill_n(dembedding + task * kColumnsPerTask * shape_.width,
+                  kColumnsPerTask * shape_.width, T{0});
     });
   }
   // Tasks own columns, not tokens: equal tokens add to the same row, always in this order.
-  pool_->ParallelFor((width_ + kColumnsPerTask - 1) / kColumnsPerTask, [&](int64_t task) {
+  pool_->ParallelFor((shape_.width + kColumnsPerTask - 1) / kColumnsPerTask, [&](int64_t task) {
     const int64_t begin = task * kColumnsPerTask;
-    const int64_t size = std::min(kColumnsPerTask, width_ - begin);
+    const int64_t size = std::min(kColumnsPerTask, shape_.width - begin);
     for (int64_t n = 0; n < tokens_; ++n) {
-      kernels_.add(dresidual_.data() + n * width_ + begin, size,
-                   dembedding + inputs[Size(n)] * width_ + begin);
+      kernels_.add(dresidual_.data() + n * shape_.width + begin, size,
+                   dembedding + inputs[Size(n)] * shape_.width + begin);
     }
   });
 }
@@ -171,11 +173,11 @@ void CpuTransformer<T>::PositionsBackward(bool accumulate, T* gradients) {
   const KernelTimer timer(kernel_seconds_, KernelKind::kEmbedding);
   T* const dpositions = gradients + layout_.positions;
   pool_->ParallelFor(layout_.learned_positions, [&](int64_t position) {
-    T* const row = dpositions + position * width_;
-    if (!accumulate) std::fill_n(row, width_, T{0});
+    T* const row = dpositions + position * shape_.width;
+    if (!accumulate) std::fill_n(row, shape_.width, T{0});
     if (position >= present_length_) return;
     for (int64_t n = position; n < tokens_; n += present_length_) {
-      kernels_.add(dresidual_.data() + n * width_, width_, row);
+      kernels_.add(dresidual_.data() + n * shape_.width, shape_.width, row);
     }
   });
 }
@@ -186,25 +188,25 @@ void CpuTransformer<T>::NormBackward(const T* dout, const T* x, const T* arena,
                                      bool accumulate_dx, bool accumulate_weight, T* gradients) {
   const KernelTimer timer(kernel_seconds_, KernelKind::kNorm);
   const bool layer_norm = norm.bias >= 0;
-  const int64_t stride = layer_norm ? 2 * width_ : width_;
+  const int64_t stride = layer_norm ? 2 * shape_.width : shape_.width;
   ParallelRows(kRowsPerTask, [&](int64_t begin, int64_t end) {
-    const int64_t at = begin * width_;
+    const int64_t at = begin * shape_.width;
     T* const partial = partials_.data() + begin / kRowsPerTask * stride;
     std::fill_n(partial, stride, T{0});
     if (layer_norm) {
       kernels_.layer_norm_backward(dout + at, x + at, arena + norm.weight, arena + norm.bias,
-                                   inverse_rms + begin, end - begin, width_, accumulate_dx,
+                                   inverse_rms + begin, end - begin, shape_.width, accumulate_dx,
                                    dresidual_.data() + at, normed_.data() + at, partial,
-                                   partial + width_);
+                                   partial + shape_.width);
     } else {
       kernels_.rms_norm_backward(dout + at, x + at, arena + norm.weight, inverse_rms + begin,
-                                 end - begin, width_, accumulate_dx, dresidual_.data() + at,
+                                 end - begin, shape_.width, accumulate_dx, dresidual_.data() + at,
                                  normed_.data() + at, partial);
     }
   });
-  ReducePartials(stride, 0, width_, accumulate_weight, gradients + norm.weight);
+  ReducePartials(stride, 0, shape_.width, accumulate_weight, gradients + norm.weight);
   if (layer_norm) {
-    ReducePartials(stride, width_, width_, accumulate_weight, gradients + norm.bias);
+    ReducePartials(stride, shape_.width, shape_.width, accumulate_weight, gradients + norm.bias);
   }
 }
 

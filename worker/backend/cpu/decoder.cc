@@ -5,9 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/fatal.h"
-#include "common/params/rope.h"
 #include "worker/backend/cpu/attention.h"
-#include "worker/backend/cpu/gemm.h"
+#include "worker/backend/cpu/kernels.h"
 
 namespace causeway::worker {
 namespace {
@@ -28,51 +27,34 @@ CpuDecoder<T>::CpuDecoder(const v1::ModelConfig& model, const FragmentPlan& plan
       pool_(pool),
       capacity_(capacity > 0 ? std::min<int64_t>(capacity, model.sequence_length())
                              : model.sequence_length()),
-      width_(model.width()),
-      mlp_width_(model.mlp_width()),
-      mlp_inputs_(model.mlp() == v1::ModelConfig::SWIGLU ? 2 * mlp_width_ : mlp_width_),
-      heads_(model.heads()),
-      kv_heads_(model.kv_heads()),
-      head_dim_(model.head_dim()),
-      query_width_(heads_ * head_dim_),
-      kv_width_(kv_heads_ * head_dim_),
-      qkv_width_(query_width_ + 2 * kv_width_),
-      vocabulary_(model.vocabulary_size()),
-      gated_(model.mlp() == v1::ModelConfig::SWIGLU),
-      qk_norm_(model.qk_norm()),
+      shape_(model),
       epsilon_(static_cast<T>(model.norm_epsilon())),
-      score_scale_(static_cast<T>(1.0 / std::sqrt(static_cast<double>(head_dim_)))),
+      score_scale_(static_cast<T>(1.0 / std::sqrt(static_cast<double>(shape_.head_dim)))),
       lengths_(Size(sequences)),
       keys_(layout_.blocks.size()),
       values_(layout_.blocks.size()),
       scratch_(Size(pool->threads()), Size(kScoreRows * (ScoreStride(capacity_) + 2))) {
   for (auto* cache : {&keys_, &values_}) {
-    for (AlignedVector<T>& block : *cache) block.resize(Size(sequences * capacity_ * kv_width_));
+    for (AlignedVector<T>& block : *cache)
+      block.resize(Size(sequences * capacity_ * shape_.kv_width));
   }
   const int64_t rows = std::max<int64_t>(sequences, std::min(capacity_, kPromptRows));
-  for (auto* buffer : {&x_, &normed_, &projected_}) buffer->resize(Size(rows * width_));
+  for (auto* buffer : {&x_, &normed_, &projected_}) buffer->resize(Size(rows * shape_.width));
   inverse_rms_.resize(Size(rows));
-  qkv_.resize(Size(rows * qkv_width_));
-  raw_qk_.resize(Size(rows * (query_width_ + kv_width_)));
-  qk_rms_.resize(Size(rows * (heads_ + kv_heads_)));
-  attention_.resize(Size(rows * query_width_));
-  pre_activation_.resize(Size(rows * mlp_inputs_));
-  hidden_.resize(Size(rows * mlp_width_));
-  const std::vector<double> frequencies = RopeFrequencies(model);
-  for (int64_t position = 0; position < capacity_; ++position) {
-    for (const double frequency : frequencies) {
-      const double angle = static_cast<double>(position) * frequency;
-      cosine_.push_back(static_cast<T>(std::cos(angle)));
-      sine_.push_back(static_cast<T>(std::sin(angle)));
-    }
-  }
+  qkv_.resize(Size(rows * shape_.qkv_width));
+  raw_qk_.resize(Size(rows * (shape_.query_width + shape_.kv_width)));
+  qk_rms_.resize(Size(rows * (shape_.heads + shape_.kv_heads)));
+  attention_.resize(Size(rows * shape_.query_width));
+  pre_activation_.resize(Size(rows * shape_.mlp_inputs));
+  hidden_.resize(Size(rows * shape_.mlp_width));
+  FillAngles(model, capacity_, cosine_, sine_);
 }
 
 template <typename T>
 void CpuDecoder<T>::Append(std::span<const T> parameters, int sequence,
                            std::span<const int32_t> tokens, std::span<T> logits) {
-  if (tokens.empty() || static_cast<int64_t>(logits.size()) != vocabulary_) {
-    Fatal(absl::StrCat("Append takes tokens and a span of ", vocabulary_, " logits, not ",
+  if (tokens.empty() || static_cast<int64_t>(logits.size()) != shape_.vocabulary) {
+    Fatal(absl::StrCat("Append takes tokens and a span of ", shape_.vocabulary, " logits, not ",
                        tokens.size(), " and ", logits.size()));
   }
   while (!tokens.empty()) {
@@ -91,9 +73,9 @@ void CpuDecoder<T>::Append(std::span<const T> parameters, int sequence,
 template <typename T>
 void CpuDecoder<T>::Step(std::span<const T> parameters, std::span<const NextToken> next,
                          std::span<T> logits) {
-  if (next.empty() || static_cast<int64_t>(logits.size()) != std::ssize(next) * vocabulary_) {
-    Fatal(absl::StrCat("Step takes tokens and ", vocabulary_, " logits for each, not ", next.size(),
-                       " and ", logits.size()));
+  if (next.empty() || static_cast<int64_t>(logits.size()) != std::ssize(next) * shape_.vocabulary) {
+    Fatal(absl::StrCat("Step takes tokens and ", shape_.vocabulary, " logits for each, not ",
+                       next.size(), " and ", logits.size()));
   }
   rows_.clear();
   for (const NextToken& token : next) {
@@ -111,10 +93,10 @@ void CpuDecoder<T>::CheckToken(std::span<const T> parameters, int sequence, int3
                        parameters.size()));
   }
   if (sequence < 0 || sequence >= sequences() || lengths_[Size(sequence)] >= capacity_ ||
-      token < 0 || token >= vocabulary_) {
+      token < 0 || token >= shape_.vocabulary) {
     Fatal(absl::StrCat("token ", token, " for sequence ", sequence, ": there are ", sequences(),
                        " sequences of up to ", capacity_, " tokens, and a vocabulary of ",
-                       vocabulary_));
+                       shape_.vocabulary));
   }
 }
 
@@ -122,29 +104,34 @@ template <typename T>
 void CpuDecoder<T>::Run(const T* parameters, bool prompt) {
   const int64_t rows = std::ssize(rows_);
   for (int64_t n = 0; n < rows; ++n) {
-    T* const out = x_.data() + n * width_;
-    std::copy_n(parameters + layout_.embedding + rows_[Size(n)].token * width_, width_, out);
+    T* const out = x_.data() + n * shape_.width;
+    std::copy_n(parameters + layout_.embedding + rows_[Size(n)].token * shape_.width, shape_.width,
+                out);
     if (layout_.positions >= 0) {
-      kernels_.add(parameters + layout_.positions + rows_[Size(n)].position * width_, width_, out);
+      kernels_.add(parameters + layout_.positions + rows_[Size(n)].position * shape_.width,
+                   shape_.width, out);
     }
   }
   for (size_t block = 0; block < layout_.blocks.size(); ++block) {
     const BlockLayout& at = layout_.blocks[block];
     Norm(parameters, at.attention_norm, block == 0 ? nullptr : projected_.data());
-    Project(parameters, at.qkv, width_, normed_.data(), qkv_.data(), qkv_width_, prompt);
+    Project(parameters, at.qkv, shape_.width, normed_.data(), qkv_.data(), shape_.qkv_width,
+            prompt);
     RotateAndKeep(parameters, block);
     if (prompt) {
       AttendPrompt(block);
     } else {
       AttendStep(block);
     }
-    Project(parameters, at.o, query_width_, attention_.data(), projected_.data(), width_, prompt);
+    Project(parameters, at.o, shape_.query_width, attention_.data(), projected_.data(),
+            shape_.width, prompt);
     Norm(parameters, at.mlp_norm, projected_.data());
-    Project(parameters, at.mlp_in, width_, normed_.data(), pre_activation_.data(), mlp_inputs_,
+    Project(parameters, at.mlp_in, shape_.width, normed_.data(), pre_activation_.data(),
+            shape_.mlp_inputs, prompt);
+    (shape_.gated ? kernels_.swiglu : kernels_.gelu)(pre_activation_.data(), rows, shape_.mlp_width,
+                                                     hidden_.data());
+    Project(parameters, at.down, shape_.mlp_width, hidden_.data(), projected_.data(), shape_.width,
             prompt);
-    (gated_ ? kernels_.swiglu : kernels_.gelu)(pre_activation_.data(), rows, mlp_width_,
-                                               hidden_.data());
-    Project(parameters, at.down, mlp_width_, hidden_.data(), projected_.data(), width_, prompt);
   }
 }
 
@@ -153,10 +140,10 @@ void CpuDecoder<T>::Norm(const T* arena, const NormLayout& norm, const T* addend
   const int64_t rows = std::ssize(rows_);
   if (norm.bias >= 0) {
     kernels_.layer_norm(x_.data(), addend, arena + norm.weight, arena + norm.bias, epsilon_, rows,
-                        width_, x_.data(), normed_.data(), inverse_rms_.data());
+                        shape_.width, x_.data(), normed_.data(), inverse_rms_.data());
   } else {
-    kernels_.rms_norm(x_.data(), addend, arena + norm.weight, epsilon_, rows, width_, x_.data(),
-                      normed_.data(), inverse_rms_.data());
+    kernels_.rms_norm(x_.data(), addend, arena + norm.weight, epsilon_, rows, shape_.width,
+                      x_.data(), normed_.data(), inverse_rms_.data());
   }
 }
 
@@ -194,20 +181,22 @@ void CpuDecoder<T>::Project(const T* arena, const ProjectionLayout& projection, 
 template <typename T>
 void CpuDecoder<T>::RotateAndKeep(const T* parameters, size_t block) {
   const BlockLayout& at = layout_.blocks[block];
-  const HeadShape shape = {heads_, kv_heads_, head_dim_};
+  const HeadShape shape = {shape_.heads, shape_.kv_heads, shape_.head_dim};
   for (int64_t n = 0; n < std::ssize(rows_); ++n) {
     const Row& row = rows_[Size(n)];
-    T* const heads = qkv_.data() + n * qkv_width_;
-    const int64_t angle = row.position * (head_dim_ / 2);
-    kernels_.rotate(shape, qk_norm_ ? parameters + at.q_norm : nullptr,
-                    qk_norm_ ? parameters + at.k_norm : nullptr, epsilon_, cosine_.data() + angle,
-                    sine_.data() + angle, heads, raw_qk_.data() + n * (query_width_ + kv_width_),
+    T* const heads = qkv_.data() + n * shape_.qkv_width;
+    const int64_t angle = row.position * (shape_.head_dim / 2);
+    kernels_.rotate(shape, shape_.qk_norm ? parameters + at.q_norm : nullptr,
+                    shape_.qk_norm ? parameters + at.k_norm : nullptr, epsilon_,
+                    cosine_.data() + angle, sine_.data() + angle, heads,
+                    raw_qk_.data() + n * (shape_.query_width + shape_.kv_width),
                     qk_rms_.data() + n * shape.rotated());
-    for (int64_t head = 0; head < kv_heads_; ++head) {
-      const int64_t place = row.position * head_dim_;
-      const T* const key = heads + query_width_ + head * head_dim_;
-      std::copy_n(key, head_dim_, CacheAt(keys_, block, row.sequence, head) + place);
-      std::copy_n(key + kv_width_, head_dim_, CacheAt(values_, block, row.sequence, head) + place);
+    for (int64_t head = 0; head < shape_.kv_heads; ++head) {
+      const int64_t place = row.position * shape_.head_dim;
+      const T* const key = heads + shape_.query_width + head * shape_.head_dim;
+      std::copy_n(key, shape_.head_dim, CacheAt(keys_, block, row.sequence, head) + place);
+      std::copy_n(key + shape_.kv_width, shape_.head_dim,
+                  CacheAt(values_, block, row.sequence, head) + place);
     }
   }
 }
@@ -218,8 +207,8 @@ void CpuDecoder<T>::AttendPrompt(size_t block) {
   const int sequence = rows_.front().sequence;
   const int64_t start = rows_.front().position;
   const int64_t stride = ScoreStride(capacity_);
-  pool_->ParallelFor(heads_, [&](int64_t head) {
-    const int64_t kv_head = head / (heads_ / kv_heads_);
+  pool_->ParallelFor(shape_.heads, [&](int64_t head) {
+    const int64_t kv_head = head / (shape_.heads / shape_.kv_heads);
     const T* const keys = CacheAt(keys_, block, sequence, kv_head);
     const T* const values = CacheAt(values_, block, sequence, kv_head);
     const typename ScratchPool<T>::Lease scratch(&scratch_);
@@ -229,46 +218,48 @@ void CpuDecoder<T>::AttendPrompt(size_t block) {
     for (int64_t first = 0; first < rows; first += kScoreRows) {
       const int64_t count = std::min(kScoreRows, rows - first);
       const int64_t columns = start + first + count;
-      T* const out = attention_.data() + first * query_width_ + head * head_dim_;
-      GemmTile<T>(false, true, count, columns, head_dim_, T{1},
-                  qkv_.data() + first * qkv_width_ + head * head_dim_, qkv_width_, keys, head_dim_,
-                  T{0}, scores, stride);
+      T* const out = attention_.data() + first * shape_.query_width + head * shape_.head_dim;
+      GemmTile<T>(false, true, count, columns, shape_.head_dim, T{1},
+                  qkv_.data() + first * shape_.qkv_width + head * shape_.head_dim, shape_.qkv_width,
+                  keys, shape_.head_dim, T{0}, scores, stride);
       kernels_.causal_softmax(scores, count, columns, stride, start + first, score_scale_,
                               inverse_sum, log_sum_exp);
-      GemmTile<T>(false, false, count, head_dim_, columns, T{1}, scores, stride, values, head_dim_,
-                  T{0}, out, query_width_);
-      kernels_.scale_rows(out, count, head_dim_, query_width_, inverse_sum);
+      GemmTile<T>(false, false, count, shape_.head_dim, columns, T{1}, scores, stride, values,
+                  shape_.head_dim, T{0}, out, shape_.query_width);
+      kernels_.scale_rows(out, count, shape_.head_dim, shape_.query_width, inverse_sum);
     }
   });
 }
 
 template <typename T>
 void CpuDecoder<T>::AttendStep(size_t block) {
-  pool_->ParallelFor(std::ssize(rows_) * heads_, [&](int64_t task) {
-    const int64_t n = task / heads_;
-    const int64_t head = task % heads_;
+  pool_->ParallelFor(std::ssize(rows_) * shape_.heads, [&](int64_t task) {
+    const int64_t n = task / shape_.heads;
+    const int64_t head = task % shape_.heads;
     const Row& row = rows_[Size(n)];
-    const int64_t kv_head = head / (heads_ / kv_heads_);
+    const int64_t kv_head = head / (shape_.heads / shape_.kv_heads);
     const int64_t columns = row.position + 1;
     const typename ScratchPool<T>::Lease scratch(&scratch_);
     T* const scores = scratch.data();
     T* const inverse_sum = scores + ScoreStride(capacity_);
-    T* const out = attention_.data() + n * query_width_ + head * head_dim_;
-    kernels_.dot_products(CacheAt(keys_, block, row.sequence, kv_head), columns, head_dim_,
-                          qkv_.data() + n * qkv_width_ + head * head_dim_, 1, scores, columns);
+    T* const out = attention_.data() + n * shape_.query_width + head * shape_.head_dim;
+    kernels_.dot_products(CacheAt(keys_, block, row.sequence, kv_head), columns, shape_.head_dim,
+                          qkv_.data() + n * shape_.qkv_width + head * shape_.head_dim, 1, scores,
+                          columns);
     kernels_.causal_softmax(scores, 1, columns, ScoreStride(capacity_), row.position, score_scale_,
                             inverse_sum, inverse_sum + 1);
-    kernels_.weighted_rows(CacheAt(values_, block, row.sequence, kv_head), columns, head_dim_,
+    kernels_.weighted_rows(CacheAt(values_, block, row.sequence, kv_head), columns, shape_.head_dim,
                            scores, out);
-    kernels_.scale_rows(out, 1, head_dim_, head_dim_, inverse_sum);
+    kernels_.scale_rows(out, 1, shape_.head_dim, shape_.head_dim, inverse_sum);
   });
 }
 
 template <typename T>
 void CpuDecoder<T>::WriteLogits(const T* parameters, int64_t first_row, std::span<T> logits) {
   Norm(parameters, layout_.final_norm, projected_.data());
-  MultiplyOnce(parameters + layout_.head, vocabulary_, width_, normed_.data() + first_row * width_,
-               std::ssize(rows_) - first_row, logits.data(), vocabulary_);
+  MultiplyOnce(parameters + layout_.head, shape_.vocabulary, shape_.width,
+               normed_.data() + first_row * shape_.width, std::ssize(rows_) - first_row,
+               logits.data(), shape_.vocabulary);
 }
 
 template class CpuDecoder<float>;

@@ -17,9 +17,9 @@
 #include "causeway/v1/config.pb.h"
 #include "common/base/thread_pool.h"
 #include "common/params/fragment_plan.h"
-#include "worker/backend/cpu/aligned_vector.h"
 #include "worker/backend/cpu/kernels.h"
 #include "worker/backend/cpu/scratch_pool.h"
+#include "worker/model/model_shape.h"
 #include "worker/model/parameter_layout.h"
 
 namespace causeway::worker {
@@ -43,7 +43,7 @@ class CpuDecoder {
   }
 
   int sequences() const { return static_cast<int>(lengths_.size()); }
-  int64_t vocabulary_size() const { return vocabulary_; }
+  int64_t vocabulary_size() const { return shape_.vocabulary; }
   // Tokens that a sequence may have.
   int64_t capacity() const { return capacity_; }
   int64_t length(int sequence) const { return lengths_[static_cast<size_t>(sequence)]; }
@@ -87,17 +87,14 @@ class CpuDecoder {
   void CheckToken(std::span<const T> parameters, int sequence, int32_t token) const;
   // The cache of one head of one sequence: [capacity, head_dim].
   T* CacheAt(std::vector<AlignedVector<T>>& cache, size_t block, int sequence, int64_t head) {
-    return cache[block].data() + (sequence * kv_heads_ + head) * capacity_ * head_dim_;
+    return cache[block].data() + (sequence * shape_.kv_heads + head) * capacity_ * shape_.head_dim;
   }
 
   const ParameterLayout layout_;
   const Kernels<T>& kernels_;
   ThreadPool* const pool_;
   const int64_t capacity_;
-  const int64_t width_, mlp_width_, mlp_inputs_;
-  const int64_t heads_, kv_heads_, head_dim_, query_width_, kv_width_, qkv_width_;
-  const int64_t vocabulary_;
-  const bool gated_, qk_norm_;
+  const ModelShape shape_;
   const T epsilon_, score_scale_;
 
   std::vector<int64_t> lengths_;

@@ -1,4 +1,4 @@
-#include "worker/backend/cpu/gemm.h"
+#include "worker/backend/cpu/kernels.h"
 
 #include <omp.h>
 
@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/fatal.h"
 #include "dnnl.h"
-#include "worker/backend/cpu/aligned_vector.h"
+#include "worker/backend/cpu/scratch_pool.h"
 
 namespace causeway::worker {
 namespace {

@@ -2,7 +2,7 @@
 // arenas in the layout of the FragmentPlan, and its state never leaves the worker.
 //
 //   ADAMW  AdamW (common/optim/adamw.h) on every tensor.
-//   MUON   Muon (muon.h) on the matrices of the blocks, AdamW on embedding, head and norms, each
+//   MUON   Muon on the matrices of the blocks, AdamW on embedding, head and norms, each
 //          with a learning rate of its own under the same schedule.
 //
 // Both scale the gradient down to train.clip_norm first, if its global norm is larger, and decay
@@ -10,6 +10,8 @@
 #ifndef CAUSEWAY_WORKER_BACKEND_CPU_OPTIMIZER_H_
 #define CAUSEWAY_WORKER_BACKEND_CPU_OPTIMIZER_H_
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -25,6 +27,65 @@
 #include "worker/backend/cpu/scratch_pool.h"
 
 namespace causeway::worker {
+
+// The square of a vector's norm, with the same bits on every machine.
+
+// In double. Value i goes to lane i mod 16, and the lanes are added in order: compilers may use
+// vectors of any width for that without changing the result.
+template <typename T>
+double SumOfSquares(std::span<const T> values) {
+  constexpr size_t kLanes = 16;
+  std::array<double, kLanes> lanes = {};
+  size_t i = 0;
+  for (; i + kLanes <= values.size(); i += kLanes) {
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      const auto value = static_cast<double>(values[i + lane]);
+      lanes[lane] += value * value;
+    }
+  }
+  for (size_t lane = 0; i < values.size(); ++i, ++lane) {
+    const auto value = static_cast<double>(values[i]);
+    lanes[lane] += value * value;
+  }
+  double sum = 0;
+  for (const double lane : lanes) sum += lane;
+  return sum;
+}
+
+// Muon: momentum whose singular values are all moved to about 1 before it is applied (Jordan et
+// al., "Muon: An optimizer for hidden layers in neural networks", 2024; as the inner optimizer of
+// DiLoCo: MuLoCo, arXiv 2505.23725). For the matrices of the blocks.
+//
+//   M = momentum * M + G
+//   O = Orthogonalize(G + momentum * M)              (Nesterov)
+//   W = W - lr * weight_decay * W
+//   W = W - lr * sqrt(max(1, rows / cols)) * O
+
+inline constexpr int kNewtonSchulzIterations = 5;
+
+// Values of working memory that Orthogonalize and MuonStep::Apply need for such a matrix.
+int64_t MuonScratchSize(int64_t rows, int64_t cols);
+
+// Replaces the row-major matrix x = U S V^T by about U V^T: x is scaled to Frobenius norm 1, then
+// the quintic iteration X <- a X + (b A + c A^2) X, A = X X^T, with (a, b, c) = (3.4445, -4.7750,
+// 2.0315) brings all singular values that are not tiny into about [0.7, 1.2]. A tall matrix is
+// treated by its columns (A = X^T X), as if it were transposed. `scratch` holds MuonScratchSize
+// values and is overwritten. One thread, fixed order. T is float or double.
+template <typename T>
+void Orthogonalize(int64_t rows, int64_t cols, T* x, std::span<T> scratch);
+
+// The constants of one step.
+template <typename T>
+struct MuonStep {
+  T momentum = 0;
+  T learning_rate = 0;
+  T weight_decay = 0;
+  T gradient_factor = 1;  // Multiplies the gradient (clipping).
+
+  // One matrix, row-major. `scratch` as for Orthogonalize.
+  void Apply(int64_t rows, int64_t cols, const T* gradient, T* weight, T* moment,
+             std::span<T> scratch) const;
+};
 
 // A part of a state that a checkpoint saves and restores, in place.
 template <typename T>

@@ -61,14 +61,16 @@ if(CAUSEWAY_HAVE_CUDA AND NOT CAUSEWAY_CUDNN STREQUAL "OFF")
   endif()
 endif()
 
-# causeway_cuda_library(NAME SOURCES ... KERNELS ... EXACT_KERNELS ... DEPS ... CUDA_DEPS ...):
+# causeway_cuda_library(NAME SOURCES ... GPU_SOURCES ... KERNELS ... EXACT_KERNELS ... DEPS ...
+# CUDA_DEPS ...):
 # causeway::NAME for GPUs, where nvcc is, and causeway::NAME_emulated, for tests. SOURCES are host
-# code, KERNELS are *.cu; EXACT_KERNELS are compiled without fused multiply-add, so that they give
+# code, GPU_SOURCES host code that only GPUs have, KERNELS are *.cu; EXACT_KERNELS are compiled without fused multiply-add, so that they give
 # the same bits as a CPU. CUDA_DEPS are the names of other libraries of this kind.
 function(causeway_cuda_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;KERNELS;EXACT_KERNELS;DEPS;CUDA_DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "SOURCES;GPU_SOURCES;KERNELS;EXACT_KERNELS;DEPS;CUDA_DEPS" ${ARGN})
   if(CAUSEWAY_HAVE_CUDA)
-    add_library(causeway_${name} STATIC ${ARG_SOURCES} ${ARG_KERNELS} ${ARG_EXACT_KERNELS})
+    add_library(causeway_${name} STATIC
+      ${ARG_SOURCES} ${ARG_GPU_SOURCES} ${ARG_KERNELS} ${ARG_EXACT_KERNELS})
     set_source_files_properties(${ARG_EXACT_KERNELS} PROPERTIES COMPILE_OPTIONS "--fmad=false")
     # CMake 3.31 and later would compile kernels together, too.
     set_source_files_properties(${ARG_KERNELS} ${ARG_EXACT_KERNELS}

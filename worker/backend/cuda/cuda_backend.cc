@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status_macros.h"
+#include "worker/backend/site_calls.h"
 
 namespace causeway::worker::cuda {
 namespace {
@@ -279,13 +280,20 @@ std::vector<DeviceShard> CudaBackend::Shards() const {
   return shards;
 }
 
-DevicePartOptions CudaBackend::PartOptions() {
-  return {.published_on_device = options_.published_on_device,
-          .weights_changed = [this](int fragment) { merged_fragments_.push_back(fragment); }};
-}
-
-absl::StatusOr<std::unique_ptr<ReplicaPart>> CudaBackend::MakePart() {
-  return DevicePart::Create(plan_, shards_, config_.sync(), Shards(), PartOptions());
+absl::StatusOr<std::vector<std::unique_ptr<ReplicaPart>>> CudaBackend::MakeParts() {
+  std::vector<std::unique_ptr<ReplicaPart>> parts;
+  const std::vector<DeviceShard> shards = Shards();
+  for (const DeviceShard& shard : shards) {
+    DevicePartOptions options{.published_on_device = options_.published_on_device,
+                              .weights_changed = nullptr};
+    if (&shard == &shards.back()) {
+      options.weights_changed = [this](int fragment) { merged_fragments_.push_back(fragment); };
+    }
+    ASSIGN_OR_RETURN(std::unique_ptr<ReplicaPart> part,
+                     DevicePart::Create(plan_, shards_, config_.sync(), shard, std::move(options)));
+    parts.push_back(std::move(part));
+  }
+  return parts;
 }
 
 std::string CudaBackend::Describe() const {

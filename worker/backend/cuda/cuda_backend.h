@@ -20,15 +20,13 @@
 #include "absl/status/statusor.h"
 #include "causeway/v1/config.pb.h"
 #include "common/params/fragment_plan.h"
+#include "worker/backend/backend.h"
 #include "worker/backend/cuda/cuda_transformer.h"
-#include "worker/backend/cuda/device/device.h"
 #include "worker/backend/cuda/device_rank.h"
-#include "worker/backend/cuda/device_thread.h"
+#include "worker/backend/cuda/kernels/device.h"
 #include "worker/backend/cuda/sync/device_part.h"
-#include "worker/backend/evaluation_model.h"
-#include "worker/backend/sharded_backend.h"
-#include "worker/group/local_group.h"
-#include "worker/group/shard_plan.h"
+#include "worker/sync/local_group.h"
+#include "worker/sync/shard_plan.h"
 
 namespace causeway::worker::cuda {
 
@@ -39,7 +37,7 @@ class CudaBackend final : public ShardedBackend, public EvaluationModel {
 
   struct Options {
     std::vector<DeviceInfo> devices;  // At least one.
-    DeviceRank::MakeGemm make_gemm;
+    MakeGemm make_gemm;
     // The ranks of the site, of which the devices are those from `first_rank` on; 0: as many as
     // there are devices.
     int ranks = 0;
@@ -79,7 +77,7 @@ class CudaBackend final : public ShardedBackend, public EvaluationModel {
             .count = static_cast<int>(options_.devices.size()),
             .ranks = shards_.ranks()};
   }
-  absl::StatusOr<std::unique_ptr<ReplicaPart>> MakePart() override;
+  absl::StatusOr<std::vector<std::unique_ptr<ReplicaPart>>> MakeParts() override;
   void RefreshWeights() override { weights_stale_ = true; }
 
   EvaluationModel& evaluation() override { return *this; }
@@ -105,7 +103,6 @@ class CudaBackend final : public ShardedBackend, public EvaluationModel {
   // allocates them later.
   int64_t LaterBytes(size_t device) const;
   std::vector<DeviceShard> Shards() const;
-  DevicePartOptions PartOptions();
   int RankOf(size_t device) const { return options_.first_rank + static_cast<int>(device); }
   // The first level that fits, of those that may be.
   absl::Status BuildLevels();

@@ -4,6 +4,7 @@
 #define CAUSEWAY_WORKER_BACKEND_CUDA_CUDA_EVALUATION_H_
 
 #include <cuda_bf16.h>
+#include <cuda_runtime.h>
 
 #include <cstdint>
 #include <memory>
@@ -13,23 +14,62 @@
 #include "absl/status/statusor.h"
 #include "causeway/v1/config.pb.h"
 #include "common/params/fragment_plan.h"
+#include "worker/backend/backend.h"
 #include "worker/backend/cuda/cuda_transformer.h"
-#include "worker/backend/cuda/device/device.h"
-#include "worker/backend/cuda/device_evaluator.h"
-#include "worker/backend/cuda/device_rank.h"
 #include "worker/backend/cuda/gemm.h"
-#include "worker/backend/evaluation_model.h"
+#include "worker/backend/cuda/kernels/device.h"
+#include "worker/backend/cuda/kernels/kernels.h"
 
 namespace causeway::worker::cuda {
+
+// Losses of given parameters on one GPU: what is behind EvaluationModel's calls, in training
+// (DeviceRank) and where there is nothing to train (CudaEvaluation).
+
+// Used by the thread whose device it is. Every call waits for what it has enqueued.
+class DeviceEvaluator {
+ public:
+  // All that is pointed at is on the device but the transformer, and outlives the evaluator.
+  struct Options {
+    CudaTransformer* transformer = nullptr;
+    __nv_bfloat16* weights = nullptr;  // That the transformer reads.
+    DeviceTokens tokens;               // Room for a micro-batch; document_starts, too.
+    StepLoss* loss = nullptr;
+    cudaStream_t stream = nullptr;
+  };
+
+  // Allocates a staging buffer.
+  static absl::StatusOr<std::unique_ptr<DeviceEvaluator>> Create(const Options& options,
+                                                                 DeviceMemory* memory);
+
+  // As EvaluationModel's; `parameters` need not stay.
+  absl::Status UseParameters(std::span<const float> parameters);
+  absl::StatusOr<double> Loss(std::span<const int32_t> inputs, std::span<const int32_t> targets,
+                              std::span<const int32_t> document_starts);
+  absl::Status TokenLosses(std::span<const int32_t> inputs, std::span<const int32_t> targets,
+                           int64_t length, std::span<float> losses);
+
+ private:
+  explicit DeviceEvaluator(const Options& options) : options_(options) {}
+  // Enqueues the forward pass of these windows.
+  absl::Status Forward(std::span<const int32_t> inputs, std::span<const int32_t> targets,
+                       std::span<const int32_t> document_starts, int64_t length);
+  absl::Status Wait() const;
+
+  const Options options_;
+  float* staging_ = nullptr;
+  PinnedBuffer<StepLoss> host_loss_;
+};
 
 // Made and used by one thread, whose device it becomes.
 class CudaEvaluation final : public EvaluationModel {
  public:
   // `model` is complete, `plan` made from it; both may go. Errors of CheckShape, and
   // RESOURCE_EXHAUSTED as DeviceMemory says it.
-  static absl::StatusOr<std::unique_ptr<CudaEvaluation>> Create(
-      const v1::ModelConfig& model, const FragmentPlan& plan, int micro_batch_sequences,
-      const DeviceInfo& device, const DeviceRank::MakeGemm& make_gemm);
+  static absl::StatusOr<std::unique_ptr<CudaEvaluation>> Create(const v1::ModelConfig& model,
+                                                                const FragmentPlan& plan,
+                                                                int micro_batch_sequences,
+                                                                const DeviceInfo& device,
+                                                                const MakeGemm& make_gemm);
   ~CudaEvaluation() override;
 
   int64_t sequence_length() const override { return transformer_->sequence_length(); }
@@ -41,9 +81,9 @@ class CudaEvaluation final : public EvaluationModel {
                            int64_t length, std::span<float> losses) override;
 
  private:
-  explicit CudaEvaluation(const DeviceRank::MakeGemm& make_gemm) : make_gemm_(make_gemm) {}
+  explicit CudaEvaluation(const MakeGemm& make_gemm) : make_gemm_(make_gemm) {}
 
-  const DeviceRank::MakeGemm make_gemm_;  // Owns what products refer to.
+  const MakeGemm make_gemm_;  // Owns what products refer to.
   // Memory before what uses it, so that it is freed last.
   DeviceMemory memory_;
   Stream stream_;

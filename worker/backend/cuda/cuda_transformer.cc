@@ -6,10 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/params/rope.h"
-#include "worker/backend/cuda/kernels/activation.h"
-#include "worker/backend/cuda/kernels/embedding.h"
-#include "worker/backend/cuda/kernels/kernel_limits.h"
+#include "worker/backend/cuda/kernels/kernels.h"
 
 namespace causeway::worker::cuda {
 namespace {
@@ -74,10 +71,11 @@ absl::Status CheckShape(const v1::ModelConfig& model) {
 
 CudaTransformer::Block::Block(const BlockLayout& layout, const CudaTransformer& of)
     : at(layout),
-      qkv(layout.qkv, of.width_, of.qk_norm_ ? of.query_width_ + of.kv_width_ : 0),
-      o(layout.o, of.query_width_),
-      mlp_in(layout.mlp_in, of.width_),
-      down(layout.down, of.mlp_width_) {}
+      qkv(layout.qkv, of.shape_.width,
+          of.shape_.qk_norm ? of.shape_.query_width + of.shape_.kv_width : 0),
+      o(layout.o, of.shape_.query_width),
+      mlp_in(layout.mlp_in, of.shape_.width),
+      down(layout.down, of.shape_.mlp_width) {}
 
 CudaTransformer::CudaTransformer(const v1::ModelConfig& model, const FragmentPlan& plan,
                                  const Options& options, const __nv_bfloat16* weights,
@@ -88,21 +86,7 @@ CudaTransformer::CudaTransformer(const v1::ModelConfig& model, const FragmentPla
       gradients_(gradients),
       gemm_(*gemm),
       attention_(options.attention == nullptr ? own_attention_ : *options.attention),
-      length_(model.sequence_length()),
-      width_(model.width()),
-      mlp_width_(model.mlp_width()),
-      mlp_inputs_(model.mlp() == v1::ModelConfig::SWIGLU ? 2 * mlp_width_ : mlp_width_),
-      heads_(model.heads()),
-      kv_heads_(model.kv_heads()),
-      head_dim_(model.head_dim()),
-      query_width_(heads_ * head_dim_),
-      kv_width_(kv_heads_ * head_dim_),
-      qkv_width_(query_width_ + 2 * kv_width_),
-      vocabulary_(model.vocabulary_size()),
-      padded_vocabulary_(PaddedVocabulary(model)),
-      gated_(model.mlp() == v1::ModelConfig::SWIGLU),
-      qk_norm_(model.qk_norm()),
-      layer_norm_(model.layer_norm()),
+      shape_(model),
       epsilon_(static_cast<float>(model.norm_epsilon())),
       z_loss_(static_cast<float>(model.z_loss())) {
   for (const BlockLayout& block : layout_.blocks) blocks_.emplace_back(block, *this);
@@ -121,7 +105,7 @@ absl::StatusOr<std::unique_ptr<CudaTransformer>> CudaTransformer::Create(
 }
 
 absl::Status CudaTransformer::AllocateActivations(DeviceMemory& memory) {
-  const int64_t tokens = int64_t{options_.micro_batch_sequences} * length_;
+  const int64_t tokens = int64_t{options_.micro_batch_sequences} * shape_.length;
   const auto bf16 = [&](__nv_bfloat16*& to, int64_t width) {
     return AssignOr(
         to, memory.Allocate<__nv_bfloat16>("activations", tokens * width, kLowerActivations));
@@ -131,31 +115,31 @@ absl::Status CudaTransformer::AllocateActivations(DeviceMemory& memory) {
   };
   const bool keeps_normed = options_.recompute == Recompute::kNone;
   __nv_bfloat16* shared_hidden = nullptr;
-  if (!keeps_normed) RETURN_IF_ERROR(bf16(shared_hidden, mlp_width_));
+  if (!keeps_normed) RETURN_IF_ERROR(bf16(shared_hidden, shape_.mlp_width));
   for (Block& block : blocks_) {
     BlockActivations& kept = block.kept;
     if (options_.recompute == Recompute::kBlocks && &block != &blocks_.front()) {
       kept = blocks_.front().kept;
-      RETURN_IF_ERROR(bf16(kept.attention_input, width_));
+      RETURN_IF_ERROR(bf16(kept.attention_input, shape_.width));
       continue;
     }
-    RETURN_IF_ERROR(bf16(kept.attention_input, width_));
+    RETURN_IF_ERROR(bf16(kept.attention_input, shape_.width));
     RETURN_IF_ERROR(fp32(kept.attention_deviation, 1));
-    if (qk_norm_) RETURN_IF_ERROR(bf16(kept.raw_qk, query_width_ + kv_width_));
-    RETURN_IF_ERROR(bf16(kept.qkv, qkv_width_));
-    RETURN_IF_ERROR(bf16(kept.attention, query_width_));
-    RETURN_IF_ERROR(fp32(kept.log_sum_exp, heads_));
-    RETURN_IF_ERROR(bf16(kept.mlp_input, width_));
+    if (shape_.qk_norm) RETURN_IF_ERROR(bf16(kept.raw_qk, shape_.query_width + shape_.kv_width));
+    RETURN_IF_ERROR(bf16(kept.qkv, shape_.qkv_width));
+    RETURN_IF_ERROR(bf16(kept.attention, shape_.query_width));
+    RETURN_IF_ERROR(fp32(kept.log_sum_exp, shape_.heads));
+    RETURN_IF_ERROR(bf16(kept.mlp_input, shape_.width));
     RETURN_IF_ERROR(fp32(kept.mlp_deviation, 1));
-    RETURN_IF_ERROR(bf16(kept.pre_activation, mlp_inputs_));
-    if (layer_norm_) {
+    RETURN_IF_ERROR(bf16(kept.pre_activation, shape_.mlp_inputs));
+    if (shape_.layer_norm) {
       RETURN_IF_ERROR(fp32(kept.attention_mean, 1));
       RETURN_IF_ERROR(fp32(kept.mlp_mean, 1));
     }
     if (keeps_normed) {
-      RETURN_IF_ERROR(bf16(kept.attention_normed, width_));
-      RETURN_IF_ERROR(bf16(kept.mlp_normed, width_));
-      RETURN_IF_ERROR(bf16(kept.hidden, mlp_width_));
+      RETURN_IF_ERROR(bf16(kept.attention_normed, shape_.width));
+      RETURN_IF_ERROR(bf16(kept.mlp_normed, shape_.width));
+      RETURN_IF_ERROR(bf16(kept.hidden, shape_.mlp_width));
     } else {
       kept.attention_normed = normed_;
       kept.mlp_normed = normed_;
@@ -166,7 +150,7 @@ absl::Status CudaTransformer::AllocateActivations(DeviceMemory& memory) {
 }
 
 absl::Status CudaTransformer::Allocate(DeviceMemory& memory) {
-  const int64_t tokens = int64_t{options_.micro_batch_sequences} * length_;
+  const int64_t tokens = int64_t{options_.micro_batch_sequences} * shape_.length;
   const auto bf16 = [&](__nv_bfloat16*& to, int64_t width) {
     return AssignOr(
         to, memory.Allocate<__nv_bfloat16>("activations' gradients", tokens * width, kLowerLogits));
@@ -176,30 +160,32 @@ absl::Status CudaTransformer::Allocate(DeviceMemory& memory) {
                     memory.Allocate<float>("activations' gradients", tokens * width, kLowerLogits));
   };
   for (auto* buffer : {&final_input_, &normed_, &projected_, &dresidual_, &dnormed_}) {
-    RETURN_IF_ERROR(bf16(*buffer, width_));
+    RETURN_IF_ERROR(bf16(*buffer, shape_.width));
   }
-  RETURN_IF_ERROR(bf16(dhidden_, mlp_width_));
-  RETURN_IF_ERROR(bf16(dattention_, query_width_));
-  RETURN_IF_ERROR(bf16(dqkv_, qkv_width_));
+  RETURN_IF_ERROR(bf16(dhidden_, shape_.mlp_width));
+  RETURN_IF_ERROR(bf16(dattention_, shape_.query_width));
+  RETURN_IF_ERROR(bf16(dqkv_, shape_.qkv_width));
   for (auto* buffer : {&final_deviation_, &row_loss_, &row_lse_}) RETURN_IF_ERROR(fp32(*buffer, 1));
-  if (layer_norm_) RETURN_IF_ERROR(fp32(final_mean_, 1));
-  RETURN_IF_ERROR(fp32(delta_, heads_));
+  if (shape_.layer_norm) RETURN_IF_ERROR(fp32(final_mean_, 1));
+  RETURN_IF_ERROR(fp32(delta_, shape_.heads));
   RETURN_IF_ERROR(AllocateActivations(memory));
 
-  head_chunk_ = HeadChunk(tokens, padded_vocabulary_ * static_cast<int64_t>(sizeof(__nv_bfloat16)),
-                          options_.logits_bytes);
-  RETURN_IF_ERROR(AssignOr(logits_, memory.Allocate<__nv_bfloat16>(
-                                        "logits", head_chunk_ * padded_vocabulary_, kLowerLogits)));
+  head_chunk_ =
+      HeadChunk(tokens, shape_.padded_vocabulary * static_cast<int64_t>(sizeof(__nv_bfloat16)),
+                options_.logits_bytes);
+  RETURN_IF_ERROR(
+      AssignOr(logits_, memory.Allocate<__nv_bfloat16>(
+                            "logits", head_chunk_ * shape_.padded_vocabulary, kLowerLogits)));
   RETURN_IF_ERROR(AssignOr(target_count_, memory.Allocate<TargetCount>("partial sums", 1, "")));
 
   tokens_ = tokens;
-  present_length_ = length_;
-  int64_t scratch = std::max({NormBackwardScratch(tokens, width_, layer_norm_),
-                              EmbeddingBackwardScratch(tokens, width_), int64_t{1}});
+  present_length_ = shape_.length;
+  int64_t scratch = std::max({NormBackwardScratch(tokens, shape_.width, shape_.layer_norm),
+                              EmbeddingBackwardScratch(tokens, shape_.width), int64_t{1}});
   for (const Block& block : blocks_) {
     scratch = std::max({scratch, block.qkv.BiasScratch(tokens), block.o.BiasScratch(tokens),
                         block.mlp_in.BiasScratch(tokens), block.down.BiasScratch(tokens)});
-    if (qk_norm_) scratch = std::max(scratch, RotaryBackwardScratch(Rotary(block)));
+    if (shape_.qk_norm) scratch = std::max(scratch, RotaryBackwardScratch(Rotary(block)));
   }
   return AssignOr(scratch_, memory.Allocate<float>("partial sums", scratch, kLowerLogits));
 }
@@ -207,19 +193,11 @@ absl::Status CudaTransformer::Allocate(DeviceMemory& memory) {
 absl::Status CudaTransformer::FillAngles(const v1::ModelConfig& model, DeviceMemory& memory,
                                          cudaStream_t stream) {
   if (model.learned_positions() > 0) return absl::OkStatus();
-  const int64_t half = head_dim_ / 2;
-  const std::vector<double> frequencies = RopeFrequencies(model);
-  std::vector<float> cosine(static_cast<size_t>(length_ * half));
-  std::vector<float> sine(cosine.size());
-  for (int64_t position = 0; position < length_; ++position) {
-    for (int64_t i = 0; i < half; ++i) {
-      const double angle = static_cast<double>(position) * frequencies[static_cast<size_t>(i)];
-      cosine[static_cast<size_t>(position * half + i)] = static_cast<float>(std::cos(angle));
-      sine[static_cast<size_t>(position * half + i)] = static_cast<float>(std::sin(angle));
-    }
-  }
+  std::vector<float> cosine;
+  std::vector<float> sine;
+  worker::FillAngles(model, shape_.length, cosine, sine);
   for (const auto& [to, values] : {std::pair(&cosine_, &cosine), std::pair(&sine_, &sine)}) {
-    RETURN_IF_ERROR(AssignOr(*to, memory.Allocate<float>("angles of positions", length_ * half,
+    RETURN_IF_ERROR(AssignOr(*to, memory.Allocate<float>("angles of positions", std::ssize(*values),
                                                          "a smaller model.sequence_length")));
     RETURN_IF_ERROR(CheckCuda(cudaMemcpyAsync(*to, values->data(), values->size() * sizeof(float),
                                               cudaMemcpyHostToDevice, stream),
@@ -244,9 +222,9 @@ CudaTransformer::NormPlace CudaTransformer::FinalNorm() const {
 RotaryShape CudaTransformer::Rotary(const Block& block) const {
   return {.tokens = tokens_,
           .length = present_length_,
-          .query_heads = heads_,
-          .kv_heads = kv_heads_,
-          .head_dim = head_dim_,
+          .query_heads = shape_.heads,
+          .kv_heads = shape_.kv_heads,
+          .head_dim = shape_.head_dim,
           .query_weight = Weight(block.at.q_norm),
           .key_weight = Weight(block.at.k_norm),
           .epsilon = epsilon_,
@@ -257,15 +235,15 @@ RotaryShape CudaTransformer::Rotary(const Block& block) const {
 AttentionShape CudaTransformer::Attention() const {
   return {.sequences = static_cast<int>(tokens_ / present_length_),
           .length = static_cast<int>(present_length_),
-          .heads = static_cast<int>(heads_),
-          .kv_heads = static_cast<int>(kv_heads_),
-          .head_dim = static_cast<int>(head_dim_)};
+          .heads = static_cast<int>(shape_.heads),
+          .kv_heads = static_cast<int>(shape_.kv_heads),
+          .head_dim = static_cast<int>(shape_.head_dim)};
 }
 
 void CudaTransformer::Norm(const NormPlace& place, const __nv_bfloat16* addend,
                            __nv_bfloat16* x_out, __nv_bfloat16* out, cudaStream_t stream) {
   NormForward({.rows = tokens_,
-               .width = width_,
+               .width = shape_.width,
                .epsilon = epsilon_,
                .x = place.x,
                .addend = addend,
@@ -280,8 +258,8 @@ void CudaTransformer::Norm(const NormPlace& place, const __nv_bfloat16* addend,
 
 absl::Status CudaTransformer::ForwardBackward(const Pass& pass, const StageHooks& hooks,
                                               cudaStream_t stream) {
-  tokens_ = int64_t{options_.micro_batch_sequences} * length_;
-  present_length_ = length_;
+  tokens_ = int64_t{options_.micro_batch_sequences} * shape_.length;
+  present_length_ = shape_.length;
   RETURN_IF_ERROR(ForwardToHead(pass.tokens, &hooks, stream));
   if (hooks.before_backward != nullptr) RETURN_IF_ERROR(hooks.before_backward(0));
   RETURN_IF_ERROR(Head(pass.tokens, &pass, pass.loss, stream));
@@ -308,7 +286,7 @@ absl::Status CudaTransformer::ForwardToHead(const DeviceTokens& tokens, const St
   RETURN_IF_ERROR(needs(layers + 1));
   EmbeddingForward({.tokens = tokens_,
                     .length = present_length_,
-                    .width = width_,
+                    .width = shape_.width,
                     .inputs = tokens.inputs,
                     .embedding = Weight(layout_.embedding),
                     .positions = Weight(layout_.positions),
@@ -341,34 +319,35 @@ absl::Status CudaTransformer::ForwardToHead(const DeviceTokens& tokens, const St
 absl::Status CudaTransformer::AttentionForwardPass(Block& block, const int32_t* document_starts,
                                                    cudaStream_t stream) {
   BlockActivations& kept = block.kept;
-  const Projection::Output qkv = {.data = kept.qkv, .stride = qkv_width_};
-  const Projection::Output raw = {.data = kept.raw_qk, .stride = query_width_ + kv_width_};
-  const Projection::Output& queries = qk_norm_ ? raw : qkv;
+  const Projection::Output qkv = {.data = kept.qkv, .stride = shape_.qkv_width};
+  const Projection::Output raw = {.data = kept.raw_qk,
+                                  .stride = shape_.query_width + shape_.kv_width};
+  const Projection::Output& queries = shape_.qk_norm ? raw : qkv;
   RETURN_IF_ERROR(
       block.qkv.Forward(gemm_, tokens_, weights_, kept.attention_normed, queries, qkv, stream));
-  if (qk_norm_ || cosine_ != nullptr) {
+  if (shape_.qk_norm || cosine_ != nullptr) {
     RotaryForward({.shape = Rotary(block),
                    .in = queries.data,
                    .in_stride = queries.stride,
                    .out = kept.qkv,
-                   .out_stride = qkv_width_},
+                   .out_stride = shape_.qkv_width},
                   stream);
   }
   RETURN_IF_ERROR(attention_.Forward(Attention(), kept.qkv, document_starts, kept.attention,
                                      kept.log_sum_exp, stream));
   return block.o.Forward(gemm_, tokens_, weights_, kept.attention,
-                         {.data = projected_, .stride = width_}, {}, stream);
+                         {.data = projected_, .stride = shape_.width}, {}, stream);
 }
 
 absl::Status CudaTransformer::MlpForwardPass(Block& block, cudaStream_t stream) {
   BlockActivations& kept = block.kept;
   RETURN_IF_ERROR(block.mlp_in.Forward(gemm_, tokens_, weights_, kept.mlp_normed,
-                                       {.data = kept.pre_activation, .stride = mlp_inputs_}, {},
-                                       stream));
-  const auto activation = gated_ ? SwigluForward : GeluForward;
-  activation(tokens_, mlp_width_, kept.pre_activation, kept.hidden, stream);
+                                       {.data = kept.pre_activation, .stride = shape_.mlp_inputs},
+                                       {}, stream));
+  const auto activation = shape_.gated ? SwigluForward : GeluForward;
+  activation(tokens_, shape_.mlp_width, kept.pre_activation, kept.hidden, stream);
   return block.down.Forward(gemm_, tokens_, weights_, kept.hidden,
-                            {.data = projected_, .stride = width_}, {}, stream);
+                            {.data = projected_, .stride = shape_.width}, {}, stream);
 }
 
 absl::Status CudaTransformer::Head(const DeviceTokens& tokens, const Pass* pass, StepLoss* loss,
@@ -378,18 +357,18 @@ absl::Status CudaTransformer::Head(const DeviceTokens& tokens, const Pass* pass,
   const __nv_bfloat16* const head = Weight(layout_.head);
   for (int64_t begin = 0; begin < tokens_; begin += head_chunk_) {
     const int64_t rows = std::min(head_chunk_, tokens_ - begin);
-    const __nv_bfloat16* const normed = normed_ + begin * width_;
+    const __nv_bfloat16* const normed = normed_ + begin * shape_.width;
     RETURN_IF_ERROR(gemm_.Run({.m = rows,
-                               .n = padded_vocabulary_,
-                               .k = width_,
-                               .a = {.data = normed, .stride = width_},
-                               .b = {.data = head, .stride = width_, .transpose = true},
+                               .n = shape_.padded_vocabulary,
+                               .k = shape_.width,
+                               .a = {.data = normed, .stride = shape_.width},
+                               .b = {.data = head, .stride = shape_.width, .transpose = true},
                                .d = logits_,
-                               .d_stride = padded_vocabulary_},
+                               .d_stride = shape_.padded_vocabulary},
                               stream));
     Classifier({.rows = rows,
-                .vocabulary = vocabulary_,
-                .stride = padded_vocabulary_,
+                .vocabulary = shape_.vocabulary,
+                .stride = shape_.padded_vocabulary,
                 .z_loss = z_loss_,
                 .gradient = pass != nullptr,
                 .logits = logits_,
@@ -400,23 +379,23 @@ absl::Status CudaTransformer::Head(const DeviceTokens& tokens, const Pass* pass,
                stream);
     if (pass == nullptr) continue;
     RETURN_IF_ERROR(gemm_.Run({.m = rows,
-                               .n = width_,
-                               .k = padded_vocabulary_,
-                               .a = {.data = logits_, .stride = padded_vocabulary_},
-                               .b = {.data = head, .stride = width_},
-                               .d = dnormed_ + begin * width_,
-                               .d_stride = width_},
+                               .n = shape_.width,
+                               .k = shape_.padded_vocabulary,
+                               .a = {.data = logits_, .stride = shape_.padded_vocabulary},
+                               .b = {.data = head, .stride = shape_.width},
+                               .d = dnormed_ + begin * shape_.width,
+                               .d_stride = shape_.width},
                               stream));
     float* const dhead = Gradient(layout_.head);
     RETURN_IF_ERROR(
-        gemm_.Run({.m = padded_vocabulary_,
-                   .n = width_,
+        gemm_.Run({.m = shape_.padded_vocabulary,
+                   .n = shape_.width,
                    .k = rows,
                    .beta = begin > 0 || pass->accumulate ? 1.0F : 0.0F,
-                   .a = {.data = logits_, .stride = padded_vocabulary_, .transpose = true},
-                   .b = {.data = normed, .stride = width_},
+                   .a = {.data = logits_, .stride = shape_.padded_vocabulary, .transpose = true},
+                   .b = {.data = normed, .stride = shape_.width},
                    .d_float = dhead,
-                   .d_stride = width_,
+                   .d_stride = shape_.width,
                    .c = dhead},
                   stream));
   }

@@ -26,14 +26,12 @@
 #include "absl/status/statusor.h"
 #include "causeway/v1/config.pb.h"
 #include "common/params/fragment_plan.h"
-#include "worker/backend/cuda/attention_provider.h"
-#include "worker/backend/cuda/device/device.h"
+#include "worker/backend/cuda/attention_choice.h"
 #include "worker/backend/cuda/gemm.h"
-#include "worker/backend/cuda/kernels/classifier.h"
-#include "worker/backend/cuda/kernels/gradient_places.h"
-#include "worker/backend/cuda/kernels/norm.h"
-#include "worker/backend/cuda/kernels/rotary.h"
+#include "worker/backend/cuda/kernels/device.h"
+#include "worker/backend/cuda/kernels/kernels.h"
 #include "worker/backend/cuda/projection.h"
+#include "worker/model/model_shape.h"
 #include "worker/model/parameter_layout.h"
 
 namespace causeway::worker::cuda {
@@ -110,7 +108,7 @@ class CudaTransformer {
                        cudaStream_t stream);
   const float* row_losses() const { return row_loss_; }
 
-  int64_t sequence_length() const { return length_; }
+  int64_t sequence_length() const { return shape_.length; }
   int micro_batch_sequences() const { return options_.micro_batch_sequences; }
   int stages() const { return static_cast<int>(blocks_.size()) + 2; }
 
@@ -191,11 +189,7 @@ class CudaTransformer {
   Gemm& gemm_;
   OwnAttention own_attention_;
   AttentionProvider& attention_;
-  const int64_t length_;
-  const int64_t width_, mlp_width_, mlp_inputs_;  // mlp_inputs_: values into the activation.
-  const int64_t heads_, kv_heads_, head_dim_, query_width_, kv_width_, qkv_width_;
-  const int64_t vocabulary_, padded_vocabulary_;
-  const bool gated_, qk_norm_, layer_norm_;
+  const ModelShape shape_;
   const float epsilon_, z_loss_;
   int64_t head_chunk_ = 0;  // Tokens whose logits exist at a time.
 

@@ -2,8 +2,7 @@
 // travels from the last block to the first; every norm adds its share to it.
 #include "common/base/status_macros.h"
 #include "worker/backend/cuda/cuda_transformer.h"
-#include "worker/backend/cuda/kernels/activation.h"
-#include "worker/backend/cuda/kernels/embedding.h"
+#include "worker/backend/cuda/kernels/kernels.h"
 
 namespace causeway::worker::cuda {
 
@@ -44,60 +43,63 @@ absl::Status CudaTransformer::RecomputeBlock(Block& block, const int32_t* docume
   Norm(norm, projected_, kept.mlp_input, kept.mlp_normed, stream);
   // The activation is computed again by its own backward pass.
   return block.mlp_in.Forward(gemm_, tokens_, weights_, kept.mlp_normed,
-                              {.data = kept.pre_activation, .stride = mlp_inputs_}, {}, stream);
+                              {.data = kept.pre_activation, .stride = shape_.mlp_inputs}, {},
+                              stream);
 }
 
 absl::Status CudaTransformer::MlpBackward(Block& block, bool accumulate, cudaStream_t stream) {
   BlockActivations& kept = block.kept;
   const bool again = options_.recompute != Recompute::kNone;
-  block.down.BackwardBias(tokens_, dresidual_, width_, accumulate, gradients_, scratch_, stream);
-  RETURN_IF_ERROR(
-      block.down.BackwardInput(gemm_, tokens_, weights_, dresidual_, width_, dhidden_, stream));
-  const auto activation = gated_ ? SwigluBackward : GeluBackward;
-  activation(tokens_, mlp_width_, dhidden_, kept.pre_activation, again ? kept.hidden : nullptr,
-             stream);
+  block.down.BackwardBias(tokens_, dresidual_, shape_.width, accumulate, gradients_, scratch_,
+                          stream);
+  RETURN_IF_ERROR(block.down.BackwardInput(gemm_, tokens_, weights_, dresidual_, shape_.width,
+                                           dhidden_, stream));
+  const auto activation = shape_.gated ? SwigluBackward : GeluBackward;
+  activation(tokens_, shape_.mlp_width, dhidden_, kept.pre_activation,
+             again ? kept.hidden : nullptr, stream);
   const __nv_bfloat16* const dpre_activation = kept.pre_activation;
-  RETURN_IF_ERROR(block.down.BackwardWeight(gemm_, tokens_, dresidual_, width_, kept.hidden,
+  RETURN_IF_ERROR(block.down.BackwardWeight(gemm_, tokens_, dresidual_, shape_.width, kept.hidden,
                                             accumulate, gradients_, stream));
-  block.mlp_in.BackwardBias(tokens_, dpre_activation, mlp_inputs_, accumulate, gradients_, scratch_,
-                            stream);
-  RETURN_IF_ERROR(block.mlp_in.BackwardInput(gemm_, tokens_, weights_, dpre_activation, mlp_inputs_,
-                                             dnormed_, stream));
+  block.mlp_in.BackwardBias(tokens_, dpre_activation, shape_.mlp_inputs, accumulate, gradients_,
+                            scratch_, stream);
+  RETURN_IF_ERROR(block.mlp_in.BackwardInput(gemm_, tokens_, weights_, dpre_activation,
+                                             shape_.mlp_inputs, dnormed_, stream));
   NormBackwardPass(MlpNorm(block), /*accumulate_dx=*/true, accumulate,
                    again ? kept.mlp_normed : nullptr, stream);
-  return block.mlp_in.BackwardWeight(gemm_, tokens_, dpre_activation, mlp_inputs_, kept.mlp_normed,
-                                     accumulate, gradients_, stream);
+  return block.mlp_in.BackwardWeight(gemm_, tokens_, dpre_activation, shape_.mlp_inputs,
+                                     kept.mlp_normed, accumulate, gradients_, stream);
 }
 
 absl::Status CudaTransformer::AttentionBackwardPass(Block& block, const int32_t* document_starts,
                                                     bool accumulate, cudaStream_t stream) {
   BlockActivations& kept = block.kept;
   const bool again = options_.recompute != Recompute::kNone;
-  block.o.BackwardBias(tokens_, dresidual_, width_, accumulate, gradients_, scratch_, stream);
-  RETURN_IF_ERROR(block.o.BackwardWeight(gemm_, tokens_, dresidual_, width_, kept.attention,
+  block.o.BackwardBias(tokens_, dresidual_, shape_.width, accumulate, gradients_, scratch_, stream);
+  RETURN_IF_ERROR(block.o.BackwardWeight(gemm_, tokens_, dresidual_, shape_.width, kept.attention,
                                          accumulate, gradients_, stream));
-  RETURN_IF_ERROR(
-      block.o.BackwardInput(gemm_, tokens_, weights_, dresidual_, width_, dattention_, stream));
+  RETURN_IF_ERROR(block.o.BackwardInput(gemm_, tokens_, weights_, dresidual_, shape_.width,
+                                        dattention_, stream));
   RETURN_IF_ERROR(attention_.Backward(Attention(), kept.qkv, document_starts, kept.attention,
                                       kept.log_sum_exp, dattention_, delta_, dqkv_, stream));
-  if (qk_norm_ || cosine_ != nullptr) {
+  if (shape_.qk_norm || cosine_ != nullptr) {
     RotaryBackward({.shape = Rotary(block),
                     .raw = kept.raw_qk,
-                    .raw_stride = query_width_ + kv_width_,
+                    .raw_stride = shape_.query_width + shape_.kv_width,
                     .dheads = dqkv_,
-                    .dheads_stride = qkv_width_,
+                    .dheads_stride = shape_.qkv_width,
                     .accumulate_weight = accumulate,
                     .dquery_weight = Gradient(block.at.q_norm),
                     .dkey_weight = Gradient(block.at.k_norm),
                     .scratch = scratch_},
                    stream);
   }
-  block.qkv.BackwardBias(tokens_, dqkv_, qkv_width_, accumulate, gradients_, scratch_, stream);
+  block.qkv.BackwardBias(tokens_, dqkv_, shape_.qkv_width, accumulate, gradients_, scratch_,
+                         stream);
   RETURN_IF_ERROR(
-      block.qkv.BackwardInput(gemm_, tokens_, weights_, dqkv_, qkv_width_, dnormed_, stream));
+      block.qkv.BackwardInput(gemm_, tokens_, weights_, dqkv_, shape_.qkv_width, dnormed_, stream));
   NormBackwardPass(AttentionNorm(block), /*accumulate_dx=*/true, accumulate,
                    again ? kept.attention_normed : nullptr, stream);
-  return block.qkv.BackwardWeight(gemm_, tokens_, dqkv_, qkv_width_, kept.attention_normed,
+  return block.qkv.BackwardWeight(gemm_, tokens_, dqkv_, shape_.qkv_width, kept.attention_normed,
                                   accumulate, gradients_, stream);
 }
 
@@ -106,12 +108,13 @@ absl::Status CudaTransformer::EmbeddingsBackward(const Pass& pass, cudaStream_t 
   // A tied embedding already holds the head's gradient.
   if (!layout_.tied && !pass.accumulate) {
     RETURN_IF_ERROR(CheckCuda(
-        cudaMemsetAsync(dembedding, 0,
-                        static_cast<size_t>(padded_vocabulary_ * width_) * sizeof(float), stream),
+        cudaMemsetAsync(
+            dembedding, 0,
+            static_cast<size_t>(shape_.padded_vocabulary * shape_.width) * sizeof(float), stream),
         "clearing the embedding's gradient"));
   }
   EmbeddingBackward({.tokens = tokens_,
-                     .width = width_,
+                     .width = shape_.width,
                      .inputs = pass.tokens.inputs,
                      .order = pass.tokens.order,
                      .dout = dresidual_,
@@ -122,7 +125,7 @@ absl::Status CudaTransformer::EmbeddingsBackward(const Pass& pass, cudaStream_t 
     PositionsBackward({.sequences = tokens_ / present_length_,
                        .length = present_length_,
                        .learned_positions = layout_.learned_positions,
-                       .width = width_,
+                       .width = shape_.width,
                        .dout = dresidual_,
                        .accumulate = pass.accumulate,
                        .dpositions = Gradient(layout_.positions)},
@@ -135,7 +138,7 @@ void CudaTransformer::NormBackwardPass(const NormPlace& place, bool accumulate_d
                                        bool accumulate_weight, __nv_bfloat16* out,
                                        cudaStream_t stream) {
   NormBackward({.rows = tokens_,
-                .width = width_,
+                .width = shape_.width,
                 .dout = dnormed_,
                 .x = place.x,
                 .weight = Weight(place.layout.weight),

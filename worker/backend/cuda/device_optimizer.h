@@ -28,16 +28,46 @@
 #include "causeway/v1/config.pb.h"
 #include "common/optim/adamw.h"
 #include "common/params/fragment_plan.h"
-#include "worker/backend/cuda/device/device.h"
 #include "worker/backend/cuda/gemm.h"
-#include "worker/backend/cuda/kernels/adamw.h"
-#include "worker/backend/cuda/kernels/gradient_norm.h"
-#include "worker/backend/cuda/kernels/muon.h"
-#include "worker/backend/cuda/newton_schulz.h"
-#include "worker/group/local_group.h"
-#include "worker/group/shard_plan.h"
+#include "worker/backend/cuda/kernels/device.h"
+#include "worker/backend/cuda/kernels/kernels.h"
+#include "worker/sync/local_group.h"
+#include "worker/sync/shard_plan.h"
 
 namespace causeway::worker::cuda {
+
+// Muon's orthogonalization (worker/backend/cpu/optimizer.h) of many equally shaped matrices at
+// once, as batches of bf16 products.
+
+// `count` matrices of one shape.
+struct MatrixBatch {
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t count = 0;
+};
+
+// Used by one thread.
+class NewtonSchulz {
+ public:
+  // Allocates for the batches that Orthogonalize will be called with.
+  static absl::StatusOr<NewtonSchulz> Create(const std::vector<MatrixBatch>& batches,
+                                             DeviceMemory* memory, Gemm* gemm);
+
+  // Enqueues: replaces each of the matrices [count, rows, cols], X = U S V^T, by about U V^T.
+  absl::Status Orthogonalize(const MatrixBatch& batch, __nv_bfloat16* matrices,
+                             cudaStream_t stream) const;
+
+ private:
+  explicit NewtonSchulz(Gemm* gemm) : gemm_(gemm) {}
+  absl::Status Iterate(const MatrixBatch& batch, const __nv_bfloat16* from, __nv_bfloat16* to,
+                       cudaStream_t stream) const;
+
+  Gemm* gemm_;
+  __nv_bfloat16* next_ = nullptr;        // The matrices after an iteration.
+  __nv_bfloat16* gram_ = nullptr;        // A = X X^T, or X^T X of tall ones.
+  __nv_bfloat16* polynomial_ = nullptr;  // b A + c A^2
+  double* scratch_ = nullptr;
+};
 
 // The arrays of one GPU. `master` has the rank's own pieces (ShardPiece::offset), and so have the
 // gradients where they are divided; the others are in arena order.

@@ -21,40 +21,72 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "causeway/v1/config.pb.h"
 #include "common/params/fragment_plan.h"
 #include "worker/backend/backend.h"
-#include "worker/backend/cuda/attention_provider.h"
+#include "worker/backend/cuda/attention_choice.h"
+#include "worker/backend/cuda/cuda_evaluation.h"
 #include "worker/backend/cuda/cuda_transformer.h"
-#include "worker/backend/cuda/device/device.h"
-#include "worker/backend/cuda/device_evaluator.h"
 #include "worker/backend/cuda/device_optimizer.h"
 #include "worker/backend/cuda/gemm.h"
-#include "worker/backend/cuda/kernels/classifier.h"
-#include "worker/backend/cuda/kernels/clear_ranges.h"
-#include "worker/backend/cuda/kernels/gradient_norm.h"
-#include "worker/backend/cuda/kernels/token_order.h"
+#include "worker/backend/cuda/kernels/device.h"
+#include "worker/backend/cuda/kernels/kernels.h"
 #include "worker/backend/cuda/staged_gradients.h"
-#include "worker/group/local_group.h"
-#include "worker/group/shard_plan.h"
+#include "worker/sync/local_group.h"
+#include "worker/sync/shard_plan.h"
 
 namespace causeway::worker::cuda {
+
+// The thread that serves one GPU.
+
+// Runs tasks in the order in which they are posted. After one that fails, those that follow are
+// dropped until Wait has returned its error. Post and Wait are called by one thread.
+class DeviceThread {
+ public:
+  using Task = std::function<absl::Status()>;
+
+  // `failed` is called on this thread with every error, at once.
+  explicit DeviceThread(std::function<void(const absl::Status&)> failed);
+  // Runs what was posted to its end.
+  ~DeviceThread();
+  DeviceThread(const DeviceThread&) = delete;
+  DeviceThread& operator=(const DeviceThread&) = delete;
+
+  void Post(Task task);
+  // Until all tasks are done: the first error since the last Wait.
+  absl::Status Wait();
+
+ private:
+  void Run();
+  bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return tasks_.empty() && !busy_; }
+  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ends_ || !tasks_.empty(); }
+
+  const std::function<void(const absl::Status&)> failed_;
+  absl::Mutex mutex_;
+  std::deque<Task> tasks_ ABSL_GUARDED_BY(mutex_);
+  bool busy_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ends_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_;  // Last: it uses the above.
+};
 
 // Made and used by one thread, whose device is the rank's; what is said to be the host's may be
 // called by another one while that thread is idle.
 class DeviceRank {
  public:
-  using MakeGemm =
-      std::function<absl::StatusOr<std::unique_ptr<Gemm>>(const DeviceInfo&, DeviceMemory*)>;
   // All that is pointed at outlives the rank.
   struct Options {
     const v1::RunConfig* config = nullptr;

@@ -1,4 +1,4 @@
-#include "worker/backend/cuda/gemm_plan_store.h"
+#include "worker/backend/cuda/gemm.h"
 
 #include <utility>
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "common/base/status_macros.h"
-#include "worker/backend/cuda/kernels/bias.h"
+#include "worker/backend/cuda/kernels/kernels.h"
 
 namespace causeway::worker::cuda {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "worker/backend/cuda/gemm.h"
-#include "worker/backend/cuda/kernels/gradient_places.h"
+#include "worker/backend/cuda/kernels/kernels.h"
 #include "worker/model/parameter_layout.h"
 
 namespace causeway::worker::cuda {

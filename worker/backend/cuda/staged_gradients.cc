@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "common/base/status_macros.h"
-#include "worker/backend/cuda/kernels/elementwise.h"
+#include "worker/backend/cuda/kernels/kernels.h"
 
 namespace causeway::worker::cuda {
 absl::StatusOr<std::unique_ptr<StagedGradients>> StagedGradients::Create(const Options& options,

@@ -24,11 +24,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/params/fragment_plan.h"
-#include "worker/backend/cuda/device/device.h"
-#include "worker/backend/cuda/kernels/clear_ranges.h"
-#include "worker/backend/cuda/kernels/gradient_places.h"
-#include "worker/group/local_group.h"
-#include "worker/group/shard_plan.h"
+#include "worker/backend/cuda/kernels/device.h"
+#include "worker/backend/cuda/kernels/kernels.h"
+#include "worker/sync/local_group.h"
+#include "worker/sync/shard_plan.h"
 
 namespace causeway::worker::cuda {
 

@@ -27,7 +27,7 @@
 #include "server/service/coordinator_server.h"
 #include "server/store/memory_store.h"
 #include "tests/unit/common/rpc/test_authority.h"
-#include "worker/link/bring_model.h"
+#include "worker/member/joining.h"
 
 namespace causeway::server {
 namespace {

@@ -1,4 +1,4 @@
-#include "worker/member/step_counter.h"
+#include "worker/member/merge_record.h"
 
 #include <vector>
 

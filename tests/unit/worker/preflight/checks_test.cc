@@ -9,9 +9,7 @@
 #include "gtest/gtest.h"
 #include "tests/unit/common/base/temporary_folder.h"
 #include "worker/data/tokenize.h"
-#include "worker/preflight/coordinator_checks.h"
-#include "worker/preflight/link_checks.h"
-#include "worker/preflight/site_checks.h"
+#include "worker/preflight/checks.h"
 
 namespace causeway::worker {
 namespace {

@@ -1,4 +1,4 @@
-#include "worker/preflight/reach_checks.h"
+#include "worker/preflight/checks.h"
 
 #include <map>
 #include <string>

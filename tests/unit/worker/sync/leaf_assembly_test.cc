@@ -1,4 +1,4 @@
-#include "worker/sync/leaf_assembly.h"
+#include "worker/sync/sharded_replica.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "worker/backend/cuda/kernels/activation.h"
+#include "worker/backend/cuda/kernels/kernels.h"
 
 #include "worker/backend/cuda/kernels/launch.cuh"
 #include "worker/backend/cuda/kernels/vectors.cuh"

@@ -1,9 +1,8 @@
-#include "worker/backend/cuda/kernels/bias.h"
+#include "worker/backend/cuda/kernels/kernels.h"
 
 #include <algorithm>
 
 #include "worker/backend/cuda/kernels/launch.cuh"
-#include "worker/backend/cuda/kernels/partial_sums.cuh"
 #include "worker/backend/cuda/kernels/vectors.cuh"
 
 namespace causeway::worker::cuda {
@@ -92,6 +91,41 @@ void BiasBackward(int64_t rows, int64_t width, int64_t stride, const Bf16* dout,
   Launch(ColumnSumsKernel, dim3(BlocksFor(width, kColumns), row_blocks), kThreads, 0, stream, rows,
          width, stride, rows_per_block, dout, scratch);
   SumPartials(row_blocks, width, width, scratch, accumulate, dbias, stream);
+}
+
+namespace {
+
+constexpr int kPartialColumns = 32;
+constexpr int kPartialWarps = 16;
+
+// A warp takes every kPartialWarps-th row of 32 columns; the warps' sums are added in order.
+__global__ __launch_bounds__(kPartialColumns* kPartialWarps) void SumPartialsKernel(
+    int64_t count, int64_t stride, int64_t width, const float* partials, bool accumulate,
+    float* out) {
+  __shared__ float sums[kPartialWarps][kPartialColumns];
+  const int lane = static_cast<int>(threadIdx.x) % kPartialColumns;
+  const int warp = static_cast<int>(threadIdx.x) / kPartialColumns;
+  const int64_t column = int64_t{blockIdx.x} * kPartialColumns + lane;
+  float sum = 0;
+  if (column < width) {
+#pragma unroll 8
+    for (int64_t row = warp; row < count; row += kPartialWarps)
+      sum += partials[row * stride + column];
+  }
+  sums[warp][lane] = sum;
+  __syncthreads();
+  if (warp != 0 || column >= width) return;
+#pragma unroll
+  for (int i = 1; i < kPartialWarps; ++i) sum += sums[i][lane];
+  out[column] = accumulate ? out[column] + sum : sum;
+}
+
+}  // namespace
+
+void SumPartials(int64_t count, int64_t stride, int64_t width, const float* partials,
+                 bool accumulate, float* out, cudaStream_t stream) {
+  Launch(SumPartialsKernel, BlocksFor(width, kPartialColumns), kPartialColumns * kPartialWarps, 0,
+         stream, count, stride, width, partials, accumulate, out);
 }
 
 }  // namespace causeway::worker::cuda

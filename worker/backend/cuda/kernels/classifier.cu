@@ -1,4 +1,4 @@
-#include "worker/backend/cuda/kernels/classifier.h"
+#include "worker/backend/cuda/kernels/kernels.h"
 
 #include "worker/backend/cuda/kernels/intrinsics.cuh"
 #include "worker/backend/cuda/kernels/launch.cuh"
@@ -7,7 +7,7 @@
 namespace causeway::worker::cuda {
 namespace {
 
-constexpr int kRowThreads = 512;
+constexpr int kShortRowThreads = 512;
 // Threads for rows so long that two blocks' rows per multiprocessor exceed the second-level cache,
 // 40 to 50 MB with 108 to 132 multiprocessors: one block with all threads halves them.
 constexpr int kLongRowThreads = 1024;
@@ -193,7 +193,8 @@ void Classifier(const ClassifierArguments& a, cudaStream_t stream) {
   if (a.stride * static_cast<int64_t>(sizeof(Bf16)) > kLongRowBytes) {
     Launch(ClassifierKernel<kLongRowThreads>, BlocksFor(a.rows, 1), kLongRowThreads, 0, stream, a);
   } else {
-    Launch(ClassifierKernel<kRowThreads>, BlocksFor(a.rows, 1), kRowThreads, 0, stream, a);
+    Launch(ClassifierKernel<kShortRowThreads>, BlocksFor(a.rows, 1), kShortRowThreads, 0, stream,
+           a);
   }
 }
 

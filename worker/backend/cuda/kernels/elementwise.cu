@@ -1,4 +1,6 @@
-#include "worker/backend/cuda/kernels/elementwise.h"
+#include "worker/backend/cuda/kernels/kernels.h"
+
+#include <algorithm>
 
 #include "worker/backend/cuda/kernels/launch.cuh"
 #include "worker/backend/cuda/kernels/vectors.cuh"
@@ -73,6 +75,77 @@ void Add(int64_t size, const Bf16* values, Bf16* sum, cudaStream_t stream) {
 
 void Add(int64_t size, const float* values, float* sum, cudaStream_t stream) {
   Combine<true>(size, values, sum, stream);
+}
+
+namespace {
+
+constexpr int kRangeThreads = 64;
+
+__global__ void ClearRangesKernel(const ClearedRange* ranges, float* values) {
+  const ClearedRange range = ranges[blockIdx.x];
+  for (int64_t i = threadIdx.x; i < range.size; i += kRangeThreads) values[range.begin + i] = 0;
+}
+
+}  // namespace
+
+void ClearRanges(int64_t count, const ClearedRange* ranges, float* values, cudaStream_t stream) {
+  Launch(ClearRangesKernel, dim3(static_cast<unsigned>(count)), dim3(kRangeThreads), 0, stream,
+         ranges, values);
+}
+
+namespace {
+
+constexpr int64_t kMostFillBlocks = 132 * 32;
+
+__device__ __forceinline__ uint32_t Random(int64_t index, uint32_t seed) {
+  return Mix(static_cast<uint32_t>(index) ^ Mix(seed + static_cast<uint32_t>(index >> 32)));
+}
+
+__device__ __forceinline__ float Uniform(uint32_t bits, float scale) {
+  return scale * (static_cast<float>(bits >> 8) * 0x1p-23F - 1.0F);
+}
+
+// out[i] = value(bits of i).
+template <typename T, typename Value>
+__device__ __forceinline__ void FillEach(int64_t size, uint32_t seed, T* out, Value value) {
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < size;
+       i += stride) {
+    out[i] = value(Random(i, seed));
+  }
+}
+
+__global__ void FillBf16Kernel(int64_t size, uint32_t seed, float scale, __nv_bfloat16* out) {
+  FillEach(size, seed, out,
+           [scale](uint32_t bits) { return __float2bfloat16(Uniform(bits, scale)); });
+}
+
+__global__ void FillFloatKernel(int64_t size, uint32_t seed, float scale, float* out) {
+  FillEach(size, seed, out, [scale](uint32_t bits) { return Uniform(bits, scale); });
+}
+
+__global__ void FillTokensKernel(int64_t size, uint32_t seed, int32_t limit, int32_t* out) {
+  FillEach(size, seed, out, [limit](uint32_t bits) {
+    return static_cast<int32_t>(bits % static_cast<uint32_t>(limit));
+  });
+}
+
+dim3 FillBlocks(int64_t size) {
+  return dim3(static_cast<unsigned>(std::min(kMostFillBlocks, (size + kThreads - 1) / kThreads)));
+}
+
+}  // namespace
+
+void FillRandom(int64_t size, uint32_t seed, float scale, __nv_bfloat16* out, cudaStream_t stream) {
+  Launch(FillBf16Kernel, FillBlocks(size), dim3(kThreads), 0, stream, size, seed, scale, out);
+}
+
+void FillRandom(int64_t size, uint32_t seed, float scale, float* out, cudaStream_t stream) {
+  Launch(FillFloatKernel, FillBlocks(size), dim3(kThreads), 0, stream, size, seed, scale, out);
+}
+
+void FillRandom(int64_t size, uint32_t seed, int32_t limit, int32_t* out, cudaStream_t stream) {
+  Launch(FillTokensKernel, FillBlocks(size), dim3(kThreads), 0, stream, size, seed, limit, out);
 }
 
 }  // namespace causeway::worker::cuda

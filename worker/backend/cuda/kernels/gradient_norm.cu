@@ -1,4 +1,4 @@
-#include "worker/backend/cuda/kernels/gradient_norm.h"
+#include "worker/backend/cuda/kernels/kernels.h"
 
 #include <algorithm>
 

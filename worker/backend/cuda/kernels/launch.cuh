@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <cstdint>
 
 #ifdef CAUSEWAY_EMULATED_DEVICE
 #include <device_emulation.h>
@@ -48,6 +49,16 @@ void Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_
   extern __shared__ __align__(128) unsigned char causeway_dynamic_shared[]; \
   type* const name = reinterpret_cast<type*>(causeway_dynamic_shared)
 #endif
+
+// Sums over rows that many blocks have a part of.
+
+// Blocks that share the rows of a pass with sums over all of them: two or four for each of an
+// H200's 132 multiprocessors. A constant, since the sums' bits depend on it.
+inline constexpr int64_t kPartialBlocks = 528;
+
+// out[c] = (or += with accumulate) the sum of column c of partials [count, stride], c < width.
+void SumPartials(int64_t count, int64_t stride, int64_t width, const float* partials,
+                 bool accumulate, float* out, cudaStream_t stream);
 
 }  // namespace causeway::worker::cuda
 

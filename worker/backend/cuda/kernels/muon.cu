@@ -1,4 +1,4 @@
-#include "worker/backend/cuda/kernels/muon.h"
+#include "worker/backend/cuda/kernels/kernels.h"
 
 #include <algorithm>
 

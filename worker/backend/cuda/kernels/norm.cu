@@ -1,10 +1,8 @@
-#include "worker/backend/cuda/kernels/norm.h"
+#include "worker/backend/cuda/kernels/kernels.h"
 
 #include <algorithm>
 
 #include "worker/backend/cuda/kernels/launch.cuh"
-#include "worker/backend/cuda/kernels/partial_sums.cuh"
-#include "worker/backend/cuda/kernels/row_groups.cuh"
 #include "worker/backend/cuda/kernels/vectors.cuh"
 
 namespace causeway::worker::cuda {

@@ -1,10 +1,9 @@
-#include "worker/backend/cuda/kernels/rotary.h"
+#include "worker/backend/cuda/kernels/kernels.h"
 
 #include <algorithm>
 
 #include "worker/backend/cuda/kernels/intrinsics.cuh"
 #include "worker/backend/cuda/kernels/launch.cuh"
-#include "worker/backend/cuda/kernels/partial_sums.cuh"
 #include "worker/backend/cuda/kernels/vectors.cuh"
 
 namespace causeway::worker::cuda {

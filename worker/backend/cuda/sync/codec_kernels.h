@@ -1,6 +1,8 @@
-// The codecs (common/codec) as kernels: the same bytes, the same values, the same refusals, bit for
+// The kernels of synchronization: codecs, the hashes of leaves, and a trainer's tensors.
+//
+// The codecs (common/codec): the same bytes, the same values, the same refusals, bit for
 // bit. One kernel encodes a fragment's delta straight from the weights, one applies an answer and
-// mixes it into them. They are started here; device_codec.h says how it went.
+// mixes it into them; device_codec.h says how it went.
 //
 // Arrays are in device memory, or in pinned host memory, at multiples of 256 bytes, and hold a
 // whole number of codec chunks, the last of which may be shorter. A block of threads has one chunk.
@@ -74,6 +76,50 @@ struct FoldJob {
   Refusal* refusal = nullptr;
 };
 void LaunchFold(DeviceCodec codec, const FoldJob& job, cudaStream_t stream);
+
+// The checksums of a tree hash's leaves (common/base/checksum.h) on a device: of what lies there,
+// only 8 bytes per leaf have to leave it.
+
+// Shorter leaves are hashed in another way, which is not here.
+inline constexpr int64_t kLeastLeafBytes = 256;
+
+struct HashLeaf {
+  int64_t offset = 0;  // In bytes; a multiple of 16.
+  int64_t bytes = 0;   // A multiple of 64, and at least kLeastLeafBytes.
+};
+
+// out[i] = Checksum64 of leaf i of `memory`. All pointers are to device memory.
+void LaunchLeafHashes(const void* memory, const HashLeaf* leaves, int64_t count,
+                      unsigned long long* out, cudaStream_t stream);
+
+// Kernels between a trainer's tensors, of fp32, bf16 or fp16, and fp32 values of a fragment: one
+// for all ranges of a fragment.
+
+// kOwn: of fp32, and the library's: what lies between tensors in the arena.
+enum class ValueType : int { kFp32, kBf16, kFp16, kOwn };
+
+// A range of a tensor.
+struct ValueRange {
+  void* data = nullptr;  // Its first value.
+  int64_t first = 0;     // The same in the fragment.
+  int64_t count = 0;
+  ValueType type = ValueType::kFp32;
+};
+
+// All pointers are to what the device can read.
+struct ValueJob {
+  const ValueRange* ranges = nullptr;  // By `first`, without overlaps.
+  int range_count = 0;
+  int64_t values = 0;  // Of the fragment.
+};
+
+// local = what the ranges have; `published` where none is. A value of two bytes was trained from a
+// rounded copy of `local`: local becomes it and what that rounding left out, so that it still
+// rounds to it.
+void LaunchGather(const ValueJob& job, float* local, const float* published, cudaStream_t stream);
+
+// The ranges = values, rounded to the nearest even; kOwn only where `own` is true.
+void LaunchScatter(const ValueJob& job, const float* values, bool own, cudaStream_t stream);
 
 }  // namespace causeway::worker::cuda
 

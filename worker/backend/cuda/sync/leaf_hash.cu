@@ -5,7 +5,7 @@
 // that the others have just been through.
 #include "worker/backend/cuda/kernels/intrinsics.cuh"
 #include "worker/backend/cuda/kernels/launch.cuh"
-#include "worker/backend/cuda/sync/leaf_hash.h"
+#include "worker/backend/cuda/sync/codec_kernels.h"
 
 namespace causeway::worker::cuda {
 namespace {

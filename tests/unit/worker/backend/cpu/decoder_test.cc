@@ -11,7 +11,7 @@
 namespace causeway::worker {
 namespace {
 
-std::vector<ModelShape> Shapes() {
+std::vector<SmallModel> Shapes() {
   return {
       {.sequence_length = 21},
       {.swiglu = false, .sequence_length = 21},
@@ -38,7 +38,7 @@ double Largest(const std::vector<T>& a, const std::vector<double>& b) {
 
 // A prompt in two parts, then single tokens: the logits of the definition at every length.
 template <typename T>
-void ExpectLogitsOfTheDefinition(const ModelShape& shape, double bound) {
+void ExpectLogitsOfTheDefinition(const SmallModel& shape, double bound) {
   const v1::ModelConfig model = MakeModel(shape);
   const FragmentPlan plan = MakePlan(model);
   const auto tokens = RandomTokens(model, 1, 2);
@@ -62,7 +62,7 @@ void ExpectLogitsOfTheDefinition(const ModelShape& shape, double bound) {
 }
 
 TEST(CpuDecoderTest, LogitsAreThoseOfTheDefinition) {
-  for (const ModelShape& shape : Shapes()) {
+  for (const SmallModel& shape : Shapes()) {
     SCOPED_TRACE(MakeModel(shape).ShortDebugString());
     ExpectLogitsOfTheDefinition<double>(shape, 1e-11);
     ExpectLogitsOfTheDefinition<float>(shape, 2e-5);

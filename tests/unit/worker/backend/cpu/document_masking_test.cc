@@ -12,7 +12,7 @@ namespace {
 
 struct MaskingCase {
   std::string name;
-  ModelShape shape;
+  SmallModel shape;
 };
 
 class DocumentMaskingTest : public testing::TestWithParam<MaskingCase> {

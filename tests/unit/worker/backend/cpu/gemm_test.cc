@@ -1,4 +1,4 @@
-#include "worker/backend/cpu/gemm.h"
+#include "worker/backend/cpu/kernels.h"
 
 #include <cmath>
 #include <random>

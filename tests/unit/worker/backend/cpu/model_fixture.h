@@ -14,7 +14,7 @@
 
 namespace causeway::worker {
 
-struct ModelShape {
+struct SmallModel {
   int vocabulary_size = 37;
   int layers = 2;
   int width = 24;
@@ -35,7 +35,7 @@ struct ModelShape {
   bool rope_scaling = false;
 };
 
-inline v1::ModelConfig MakeModel(const ModelShape& shape) {
+inline v1::ModelConfig MakeModel(const SmallModel& shape) {
   v1::ModelConfig model;
   model.set_vocabulary_size(shape.vocabulary_size);
   model.set_layers(shape.layers);

@@ -1,4 +1,4 @@
-#include "worker/backend/cpu/muon.h"
+#include "worker/backend/cpu/optimizer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

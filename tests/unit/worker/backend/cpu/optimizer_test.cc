@@ -11,7 +11,6 @@
 #include "common/optim/adamw.h"
 #include "common/optim/learning_rate.h"
 #include "common/params/run_config.h"
-#include "worker/backend/cpu/muon.h"
 
 namespace causeway::worker {
 namespace {

@@ -12,7 +12,7 @@ namespace {
 
 struct GradientCase {
   std::string name;
-  ModelShape shape;
+  SmallModel shape;
 };
 
 class GradientTest : public testing::TestWithParam<GradientCase> {};

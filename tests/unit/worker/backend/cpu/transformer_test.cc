@@ -11,7 +11,7 @@
 namespace causeway::worker {
 namespace {
 
-std::vector<ModelShape> OddShapes() {
+std::vector<SmallModel> OddShapes() {
   return {
       {},
       {.swiglu = false, .z_loss = 0.02},
@@ -54,7 +54,7 @@ std::vector<ModelShape> OddShapes() {
 }
 
 TEST(CpuTransformerTest, LossIsThatOfTheDefinition) {
-  for (const ModelShape& shape : OddShapes()) {
+  for (const SmallModel& shape : OddShapes()) {
     const v1::ModelConfig model = MakeModel(shape);
     const FragmentPlan plan = MakePlan(model);
     const auto parameters = RandomParameters<double>(plan, 1);
@@ -70,7 +70,7 @@ TEST(CpuTransformerTest, LossIsThatOfTheDefinition) {
 }
 
 TEST(CpuTransformerTest, FloatAgreesWithDouble) {
-  for (const ModelShape& shape : OddShapes()) {
+  for (const SmallModel& shape : OddShapes()) {
     const v1::ModelConfig model = MakeModel(shape);
     const FragmentPlan plan = MakePlan(model);
     const auto inputs = RandomTokens(model, 2, 2);

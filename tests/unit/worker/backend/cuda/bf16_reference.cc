@@ -6,7 +6,6 @@
 
 #include "common/params/rope.h"
 #include "worker/backend/cpu/attention.h"
-#include "worker/backend/cpu/gemm.h"
 #include "worker/backend/cpu/kernels.h"
 #include "worker/model/parameter_layout.h"
 

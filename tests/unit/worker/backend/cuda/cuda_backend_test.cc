@@ -158,8 +158,8 @@ TEST_F(Staged, KeepsLessWhereTheMemoryDoesNotSuffice) {
   options = TestOptions(1);
   Begin(options);
   EXPECT_EQ(backend_->recompute(), Recompute::kNorms);
-  const auto part = backend_->MakePart();
-  EXPECT_TRUE(part.ok()) << part.status();
+  const auto parts = backend_->MakeParts();
+  EXPECT_TRUE(parts.ok()) << parts.status();
 }
 
 TEST_F(Staged, GpusThatKeepLessTrainTogether) {

@@ -16,12 +16,12 @@ namespace {
 
 struct Case {
   std::string name;
-  ModelShape shape;
+  SmallModel shape;
   bool documents = false;
 };
 void PrintTo(const Case& param, std::ostream* out) { *out << param.name; }
 
-ModelShape Small() {
+SmallModel Small() {
   return {.vocabulary_size = 131,
           .width = 64,
           .heads = 2,
@@ -31,8 +31,8 @@ ModelShape Small() {
           .sequence_length = 13};
 }
 
-ModelShape With(void (*change)(ModelShape&)) {
-  ModelShape shape = Small();
+SmallModel With(void (*change)(SmallModel&)) {
+  SmallModel shape = Small();
   change(shape);
   return shape;
 }
@@ -112,17 +112,17 @@ TEST_P(CudaTransformerCases, ErrsNoMoreThanBf16Does) {
 INSTANTIATE_TEST_SUITE_P(
     Shapes, CudaTransformerCases,
     ::testing::Values(
-        Case{"Llama", Small()}, Case{"Qwen3", With([](ModelShape& s) { s.qk_norm = true; })},
-        Case{"GroupedQueries", With([](ModelShape& s) { s.heads = 4, s.kv_heads = 1; })},
-        Case{"Untied", With([](ModelShape& s) { s.untied_head = true, s.z_loss = 1e-2; })},
-        Case{"ScaledRope", With([](ModelShape& s) { s.rope_scaling = true; })},
-        Case{"OneToken", With([](ModelShape& s) { s.sequence_length = 1; })},
-        Case{"Qwen2", With([](ModelShape& s) { s.qkv_bias = true, s.kv_heads = 1; })},
-        Case{"Gpt2", With([](ModelShape& s) {
+        Case{"Llama", Small()}, Case{"Qwen3", With([](SmallModel& s) { s.qk_norm = true; })},
+        Case{"GroupedQueries", With([](SmallModel& s) { s.heads = 4, s.kv_heads = 1; })},
+        Case{"Untied", With([](SmallModel& s) { s.untied_head = true, s.z_loss = 1e-2; })},
+        Case{"ScaledRope", With([](SmallModel& s) { s.rope_scaling = true; })},
+        Case{"OneToken", With([](SmallModel& s) { s.sequence_length = 1; })},
+        Case{"Qwen2", With([](SmallModel& s) { s.qkv_bias = true, s.kv_heads = 1; })},
+        Case{"Gpt2", With([](SmallModel& s) {
                s.swiglu = false, s.layer_norm = true, s.learned_positions = 16;
                s.qkv_bias = s.output_bias = s.mlp_bias = true;
              })},
-        Case{"Documents", With([](ModelShape& s) { s.qk_norm = true; }), true}),
+        Case{"Documents", With([](SmallModel& s) { s.qk_norm = true; }), true}),
     [](const auto& param) { return param.param.name; });
 
 // How far results may be apart whose products have other shapes: cuBLASLt may sum them in another
@@ -134,7 +134,7 @@ constexpr double kOtherShapes = 1e-2;
 #endif
 
 TEST(CudaTransformer, MicroBatchesAddUpToTheirBatch) {
-  const v1::ModelConfig model = MakeModel(With([](ModelShape& s) { s.untied_head = true; }));
+  const v1::ModelConfig model = MakeModel(With([](SmallModel& s) { s.untied_head = true; }));
   const FragmentPlan plan = MakePlan(model);
   const std::vector<float> parameters = RoundedParameters(plan);
   HostTokens whole = Tokens(model, false, 4);
@@ -157,7 +157,7 @@ TEST(CudaTransformer, MicroBatchesAddUpToTheirBatch) {
 }
 
 TEST(CudaTransformer, TheHeadsChunksDoNotChangeTheResult) {
-  const v1::ModelConfig model = MakeModel(With([](ModelShape& s) { s.sequence_length = 80; }));
+  const v1::ModelConfig model = MakeModel(With([](SmallModel& s) { s.sequence_length = 80; }));
   const FragmentPlan plan = MakePlan(model);
   const std::vector<float> parameters = RoundedParameters(plan);
   const HostTokens tokens = Tokens(model, false);

@@ -1,6 +1,6 @@
 // Muon's orthogonalization as a whole on the device, against the CPU's in double: at most 1.5 times
 // as far off as the same iteration in double, rounded to bf16 where the device writes a matrix.
-#include "worker/backend/cuda/newton_schulz.h"
+#include "worker/backend/cuda/device_optimizer.h"
 
 #include <gtest/gtest.h>
 
@@ -8,10 +8,10 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "tests/unit/worker/backend/cuda/cublaslt/test_gemm.h"
 #include "tests/unit/worker/backend/cuda/kernels/kernel_testing.h"
+#include "tests/unit/worker/backend/cuda/libraries/test_gemm.h"
 #include "tests/unit/worker/backend/cuda/test_backend.h"
-#include "worker/backend/cpu/muon.h"
+#include "worker/backend/cpu/optimizer.h"
 
 namespace causeway::worker::cuda {
 namespace {

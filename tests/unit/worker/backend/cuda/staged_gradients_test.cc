@@ -11,7 +11,7 @@
 #include "common/params/initialize.h"
 #include "tests/unit/worker/backend/backend_contract.h"
 #include "tests/unit/worker/backend/cuda/test_backend.h"
-#include "worker/backend/cuda/kernels/elementwise.h"
+#include "worker/backend/cuda/kernels/kernels.h"
 #include "worker/sync/sharded_replica.h"
 #ifdef CAUSEWAY_EMULATED_DEVICE
 #include "tests/emulation/emulator.h"
@@ -135,9 +135,8 @@ TEST_F(StagedGradientsTest, SendsTheGradientsThatWholeOnesWouldSend) {
         "sync { contribution: GRADIENT fragments: 1 steps_between_syncs: 1 codec_up: BF16 "
         "codec_down: FP32 } outer { optimizer: ADAMW }",
         2, shard);
-    std::vector<std::unique_ptr<ReplicaPart>> parts;
-    parts.push_back(backend_->MakePart().value());
-    const auto replica = std::make_unique<ShardedReplica>(plan_, config_.sync(), std::move(parts));
+    const auto replica =
+        std::make_unique<ShardedReplica>(plan_, config_.sync(), backend_->MakeParts().value());
     const std::vector<uint8_t> zeros(static_cast<size_t>(plan_.range(0).size()) * sizeof(float));
     ASSERT_TRUE(replica->SetPublished(0, zeros).ok());
     for (int64_t step = 1; step <= 2; ++step) {

@@ -6,13 +6,13 @@
 #include <vector>
 
 #include "common/base/file_system.h"
-#include "tests/unit/worker/backend/cuda/cublaslt/test_gemm.h"
-#include "worker/backend/site/site_backend.h"
+#include "tests/unit/worker/backend/cuda/libraries/test_gemm.h"
+#include "worker/backend/site_backend.h"
 #ifdef CAUSEWAY_EMULATED_DEVICE
 #include "tests/emulation/emulator.h"
-#include "worker/group/thread_group.h"
+#include "worker/sync/local_group.h"
 #else
-#include "worker/backend/cuda/nccl/nccl_group.h"
+#include "worker/backend/cuda/libraries/nccl.h"
 #endif
 
 namespace causeway::worker::cuda {

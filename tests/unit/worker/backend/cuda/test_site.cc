@@ -7,13 +7,12 @@
 #include <utility>
 
 #include "tests/unit/worker/backend/cuda/test_backend.h"
-#include "tests/unit/worker/backend/site/site_thread.h"
-#include "worker/backend/site/shard_server.h"
-#include "worker/backend/site/site_backend.h"
+#include "tests/unit/worker/backend/site_thread.h"
+#include "worker/backend/site_backend.h"
 #ifdef CAUSEWAY_EMULATED_DEVICE
-#include "worker/group/thread_group.h"
+#include "worker/sync/local_group.h"
 #else
-#include "worker/backend/cuda/nccl/nccl_group.h"
+#include "worker/backend/cuda/libraries/nccl.h"
 #endif
 
 namespace causeway::worker::cuda {

@@ -3,9 +3,9 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "tests/unit/worker/backend/cuda/cublaslt/test_gemm.h"
-#include "tests/unit/worker/backend/cuda/device/device_array.h"
-#include "worker/backend/cuda/kernels/token_order.h"
+#include "tests/unit/worker/backend/cuda/kernels/device_array.h"
+#include "tests/unit/worker/backend/cuda/libraries/test_gemm.h"
+#include "worker/backend/cuda/kernels/kernels.h"
 
 namespace causeway::worker::cuda {
 namespace {

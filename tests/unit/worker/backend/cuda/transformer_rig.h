@@ -9,7 +9,7 @@
 #include "causeway/v1/config.pb.h"
 #include "common/params/fragment_plan.h"
 #include "worker/backend/cuda/cuda_transformer.h"
-#include "worker/backend/cuda/device/device.h"
+#include "worker/backend/cuda/kernels/device.h"
 
 namespace causeway::worker::cuda {
 

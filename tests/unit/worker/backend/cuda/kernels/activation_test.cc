@@ -1,10 +1,9 @@
 // Activations and biases against the CPU's kernels in double.
-#include "worker/backend/cuda/kernels/activation.h"
+#include "worker/backend/cuda/kernels/kernels.h"
 
 #include "gtest/gtest.h"
 #include "tests/unit/worker/backend/cuda/kernels/kernel_testing.h"
 #include "worker/backend/cpu/kernels.h"
-#include "worker/backend/cuda/kernels/bias.h"
 
 namespace causeway::worker::cuda {
 namespace {

@@ -1,5 +1,5 @@
 // Cross entropy with z-loss against the CPU's kernel in double.
-#include "worker/backend/cuda/kernels/classifier.h"
+#include "worker/backend/cuda/kernels/kernels.h"
 
 #include <cmath>
 #include <limits>

@@ -1,4 +1,4 @@
-#include "worker/backend/cuda/kernels/elementwise.h"
+#include "worker/backend/cuda/kernels/kernels.h"
 
 #include <cmath>
 #include <limits>

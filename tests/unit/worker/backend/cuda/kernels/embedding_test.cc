@@ -1,11 +1,10 @@
 // Embeddings forward, and backward with runs of equal tokens that blocks share.
-#include "worker/backend/cuda/kernels/embedding.h"
+#include "worker/backend/cuda/kernels/kernels.h"
 
 #include <algorithm>
 
 #include "gtest/gtest.h"
 #include "tests/unit/worker/backend/cuda/kernels/kernel_testing.h"
-#include "worker/backend/cuda/kernels/token_order.h"
 
 namespace causeway::worker::cuda {
 namespace {

@@ -1,5 +1,5 @@
 // RMSNorm and LayerNorm against the CPU's kernels in double.
-#include "worker/backend/cuda/kernels/norm.h"
+#include "worker/backend/cuda/kernels/kernels.h"
 
 #include <numeric>
 #include <string>

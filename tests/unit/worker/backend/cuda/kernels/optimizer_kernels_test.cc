@@ -7,11 +7,8 @@
 #include "gtest/gtest.h"
 #include "tests/unit/worker/backend/cuda/kernels/kernel_testing.h"
 #include "worker/backend/cpu/kernels.h"
-#include "worker/backend/cpu/muon.h"
-#include "worker/backend/cpu/sum_of_squares.h"
-#include "worker/backend/cuda/kernels/adamw.h"
-#include "worker/backend/cuda/kernels/gradient_norm.h"
-#include "worker/backend/cuda/kernels/muon.h"
+#include "worker/backend/cpu/optimizer.h"
+#include "worker/backend/cuda/kernels/kernels.h"
 
 namespace causeway::worker::cuda {
 namespace {

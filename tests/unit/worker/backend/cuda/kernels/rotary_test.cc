@@ -1,5 +1,5 @@
 // QK-norm and RoPE against the CPU's kernels in double.
-#include "worker/backend/cuda/kernels/rotary.h"
+#include "worker/backend/cuda/kernels/kernels.h"
 
 #include <cmath>
 #include <string>

@@ -11,9 +11,8 @@
 #include <vector>
 
 #include "common/base/random.h"
-#include "tests/unit/worker/backend/cuda/device/device_array.h"
-#include "worker/backend/cuda/device/device.h"
-#include "worker/backend/cuda/sync/codec_kernels.h"
+#include "tests/unit/worker/backend/cuda/kernels/device_array.h"
+#include "worker/backend/cuda/kernels/device.h"
 
 #ifdef CAUSEWAY_EMULATED_DEVICE
 #include <device_emulation.h>

@@ -326,8 +326,7 @@ TEST_P(DeviceReplicaTest, TooLittleMemoryNamesWhatNeedsIt) {
   const FragmentPlan plan = FragmentPlan::Create(config).value();
   const ShardPlan shards(plan, 1);
   const absl::Status status =
-      DevicePart::Create(plan, shards, config.sync(), {DeviceShard{}}, DevicePartOptions{})
-          .status();
+      DevicePart::Create(plan, shards, config.sync(), DeviceShard{}, DevicePartOptions{}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(status.message(), HasSubstr("published copy"));
   EXPECT_THAT(status.message(), HasSubstr("--published=host"));

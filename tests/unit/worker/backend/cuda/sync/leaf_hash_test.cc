@@ -1,5 +1,5 @@
 // The leaves that a device hashes have the checksums of the host's.
-#include "worker/backend/cuda/sync/leaf_hash.h"
+#include "worker/backend/cuda/sync/codec_kernels.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 
 #include "common/base/checksum.h"
 #include "common/base/random.h"
-#include "tests/unit/worker/backend/cuda/device/device_array.h"
-#include "worker/backend/cuda/device/device.h"
+#include "tests/unit/worker/backend/cuda/kernels/device_array.h"
+#include "worker/backend/cuda/kernels/device.h"
 
 namespace causeway::worker::cuda {
 namespace {

@@ -17,12 +17,12 @@
 #include "common/base/random.h"
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
-#include "tests/unit/worker/group/memory_stream.h"
 #include "tests/unit/worker/sync/fake_exchange.h"
-#include "worker/backend/cuda/device/device.h"
+#include "tests/unit/worker/sync/memory_stream.h"
+#include "worker/backend/cuda/kernels/device.h"
 #include "worker/backend/cuda/sync/device_part.h"
-#include "worker/group/site_link.h"
 #include "worker/sync/host_replica.h"
+#include "worker/sync/process_link.h"
 #include "worker/sync/remote_part.h"
 #include "worker/sync/sharded_replica.h"
 #include "worker/sync/sync_engine.h"
@@ -126,8 +126,9 @@ class OtherProcess {
     auto [near, far] = MemoryStream::MakePair();
     near_ = std::make_unique<SiteLink>(std::move(near), "process 1", cause_);
     far_ = std::make_unique<SiteLink>(std::move(far), "process 0", cause_);
-    part_ = DevicePart::Create(plan, shard_plan, sync, {shard}, options).value();
-    server_ = std::make_unique<PartServer>(*far_, *part_, plan, shard_plan, sync, shard.rank, 1);
+    parts_.push_back(DevicePart::Create(plan, shard_plan, sync, shard, options).value());
+    server_ = std::make_unique<PartServer>(*far_, parts_,
+                                           PieceBytes(plan, shard_plan, sync, shard.rank, 1));
     far_->Start([this](SiteCall& call) { return server_->HandleAtOnce(call); });
     near_->Start();
     thread_ = std::thread([this] {
@@ -153,7 +154,7 @@ class OtherProcess {
  private:
   const std::shared_ptr<SharedCause> cause_;
   std::unique_ptr<SiteLink> near_;
-  std::unique_ptr<DevicePart> part_;
+  std::vector<std::unique_ptr<ReplicaPart>> parts_;
   std::unique_ptr<PartServer> server_;
   std::unique_ptr<SiteLink> far_;
   std::thread thread_;
@@ -192,22 +193,22 @@ class DeviceValues final : public Values {
     }
     DevicePartOptions options;
     options.published_on_device = layout_.published_on_device;
-    options.weights_changed = [this](int fragment) { changed_.push_back(fragment); };
     other_.reset();
-    std::vector<std::unique_ptr<ReplicaPart>> parts;
+    std::unique_ptr<ReplicaPart> remote;
     if (layout_.last_is_remote) {
-      const int last = layout_.ranks - 1;
-      DevicePartOptions other_options;
-      other_options.published_on_device = layout_.published_on_device;
-      other_ =
-          std::make_unique<OtherProcess>(plan_, shard_plan_, sync_, shards.back(), other_options);
+      other_ = std::make_unique<OtherProcess>(plan_, shard_plan_, sync_, shards.back(), options);
       shards.pop_back();
-      parts.push_back(
-          std::make_unique<RemotePart>(other_->link(), plan_, shard_plan_, sync_, last, 1));
+      remote = std::make_unique<RemotePart>(
+          other_->link(), PieceBytes(plan_, shard_plan_, sync_, layout_.ranks - 1, 1), sync_);
     }
-    parts.insert(parts.begin(), DevicePart::Create(plan_, shard_plan_, sync_, std::move(shards),
-                                                   std::move(options))
-                                    .value());
+    std::vector<std::unique_ptr<ReplicaPart>> parts;
+    for (const DeviceShard& shard : shards) {
+      if (&shard == &shards.back()) {
+        options.weights_changed = [this](int fragment) { changed_.push_back(fragment); };
+      }
+      parts.push_back(DevicePart::Create(plan_, shard_plan_, sync_, shard, options).value());
+    }
+    if (remote != nullptr) parts.push_back(std::move(remote));
     return std::make_unique<ShardedReplica>(plan_, sync_, std::move(parts));
   }
 

@@ -1,0 +1,52 @@
+// What a worker does before it asks to join: it checks whom it has reached and whether it fits, and
+// brings its model where the run awaits one.
+#ifndef CAUSEWAY_WORKER_MEMBER_JOINING_H_
+#define CAUSEWAY_WORKER_MEMBER_JOINING_H_
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "causeway/v1/session.grpc.pb.h"
+#include "causeway/v1/session.pb.h"
+#include "common/params/fragment_plan.h"
+#include "common/rpc/security.h"
+
+namespace causeway::worker {
+
+struct ModelToBring {
+  std::string run_id;     // As described.
+  std::string worker_id;  // As in the Join that follows.
+  v1::TensorTable tensors;
+  // The values of tensor `index`, row-major. Called twice for each, in order: to hash them, and to
+  // send them. They must not change meanwhile, and stay until the next call.
+  std::function<std::span<const float>(int index)> values;
+  // Asked between chunks; true ends it with CANCELLED.
+  std::function<bool()> is_cancelled = [] { return false; };
+};
+
+// Blocks until the run has begun with this model, or cannot. After OK or ALREADY_EXISTS (another
+// site brought the model), describe the run again and join. INVALID_ARGUMENT if the values are not
+// those of the table; other errors are session.proto's. The call tries once: after an error that
+// passes (common/rpc/status.h) describe the run again first. The next try goes on where this one
+// broke, if the coordinator has kept that. `sent`: bytes that this try wrote.
+absl::Status BringModel(v1::Session::Stub& stub, const ModelToBring& model,
+                        int64_t* sent = nullptr);
+
+// FAILED_PRECONDITION unless the coordinator speaks this build's wire version.
+absl::Status CheckWireVersion(const v1::DescribeResponse& run);
+
+// Compares the coordinator's description with what this build computes from it: FAILED_PRECONDITION
+// if they differ. Only a trainer of one's own (`any_model`) can be given another model than
+// Causeway's.
+absl::StatusOr<FragmentPlan> CheckRun(const v1::DescribeResponse& run, bool any_model);
+
+// Refuses what the coordinator would refuse later, and at greater length.
+absl::Status CheckIdentity(const ChannelSecurity& security, const std::string& worker_id);
+
+}  // namespace causeway::worker
+
+#endif  // CAUSEWAY_WORKER_MEMBER_JOINING_H_

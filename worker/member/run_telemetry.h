@@ -1,0 +1,134 @@
+// A training worker's word to others than its log: events, metrics over HTTP, and curves for
+// TensorBoard.
+#ifndef CAUSEWAY_WORKER_MEMBER_RUN_TELEMETRY_H_
+#define CAUSEWAY_WORKER_MEMBER_RUN_TELEMETRY_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "causeway/v1/session.pb.h"
+#include "common/base/clock.h"
+#include "common/base/file_system.h"
+#include "common/http/http_server.h"
+#include "common/metrics/metric_page.h"
+#include "common/telemetry/counting_event_log.h"
+#include "common/telemetry/event_log.h"
+#include "worker/member/tensorboard_writer.h"
+
+namespace causeway::worker {
+
+// A worker's answer to GET /metrics.
+
+// As of the last inner step.
+struct WorkerFigures {
+  std::string run_id;
+  std::string worker_id;
+  int64_t budget_steps = 0;
+  int data_slot = 0;
+  v1::Heartbeat heartbeat;
+  double utilization = 0;  // Compute by wall time, evaluations excepted.
+  double evaluation_seconds = 0;
+  int64_t rounds_merged = 0;
+  int64_t rounds_late = 0;
+  // The inner optimizer's; empty where the coordinator has the optimizer.
+  std::optional<double> learning_rate;
+  std::optional<double> gradient_norm;
+  std::optional<double> eval_loss;  // Set on the worker that evaluates.
+};
+
+void AddWorkerFigures(MetricPage& page, const WorkerFigures& figures);
+
+// GET /healthz asks whether this process should be started anew: 503 once a step computes for
+// kStuckAfter and kStuckSteps times as long as usual (not the first two of a process), which is a
+// device or a disk that hangs. Whatever waits for others, such as an answer or a coordinator that
+// is away, is well. GET /readyz: 200 while the worker takes part in the run; 503 before it is
+// welcome and while its stream is broken.
+//
+// Thread-safe, but for Begin, Update and Evaluated, which are the training thread's.
+class RunTelemetry {
+ public:
+  static constexpr absl::Duration kStuckAfter = absl::Minutes(10);
+  static constexpr double kStuckSteps = 30;
+
+  struct Options {
+    std::string metrics_address;       // HOST:PORT; empty: no metrics.
+    std::string metrics_address_file;  // Receives it once it is served.
+    std::string tensorboard;           // Folder for those of all workers; empty: no curves.
+    std::string output;  // Folder of this worker: OUTPUT/events.jsonl. Empty: the log alone.
+    std::string worker_id;
+    std::string cert_file;              // Empty: there is none.
+    FileSystem* file_system = nullptr;  // This and the clock outlive the object.
+    Clock* clock = nullptr;
+  };
+
+  // Serves the metrics, of which there are few yet. Errors are those of HttpListener.
+  static absl::StatusOr<std::unique_ptr<RunTelemetry>> Open(Options options);
+
+  // The worker is welcome: from now on there are files. `first_step` is behind it already.
+  absl::Status Begin(const std::string& run_id, int64_t budget_steps, int64_t first_step);
+
+  // Events go to the log alone until Begin. Valid as long as this object.
+  EventLog& events() { return counter_; }
+  void Record(absl::string_view event, const std::string& message, const nlohmann::json& fields) {
+    counter_.Record(event, message, fields);
+  }
+
+  // After every inner step. Run, worker and budget are filled in here. An error concerns the
+  // curves alone.
+  absl::Status Update(WorkerFigures figures);
+  // Around what an inner step computes.
+  void StepBegins(int64_t step);
+  void StepEnds();
+  // Sets what the metrics say of it until the next Update. Any thread.
+  void SetStepsBeforeWait(int64_t steps);
+  // Whether the session's stream stands.
+  void SetAttached(bool attached);
+
+  absl::Status Evaluated(int64_t step, double loss);
+
+  std::string MetricsText() const;
+
+ private:
+  // To the log until there is a file.
+  class LateEventLog final : public EventLog {
+   public:
+    void Record(absl::string_view event, const std::string& message,
+                const nlohmann::json& fields) override;
+    void Open(std::unique_ptr<EventLog> file);
+
+   private:
+    absl::Mutex mutex_;
+    std::unique_ptr<EventLog> file_ ABSL_GUARDED_BY(mutex_);
+  };
+
+  struct StepUnderWay {
+    int64_t step = 0;
+    absl::Duration since;  // Monotonic.
+  };
+
+  explicit RunTelemetry(Options options);
+  HttpResponse Health() const;
+  HttpResponse Readiness() const;
+
+  const Options options_;
+  LateEventLog late_;
+  CountingEventLog counter_;
+  mutable absl::Mutex mutex_;
+  WorkerFigures figures_ ABSL_GUARDED_BY(mutex_);
+  std::optional<StepUnderWay> computing_ ABSL_GUARDED_BY(mutex_);
+  bool welcomed_ ABSL_GUARDED_BY(mutex_) = false;  // Has been attached.
+  bool attached_ ABSL_GUARDED_BY(mutex_) = false;
+  std::unique_ptr<TensorBoardWriter> curves_;  // Null: none were asked for.
+  std::unique_ptr<HttpServer> http_;           // Last: its handlers use all of the above.
+};
+
+}  // namespace causeway::worker
+
+#endif  // CAUSEWAY_WORKER_MEMBER_RUN_TELEMETRY_H_
