@@ -37,8 +37,7 @@ _OVER_STEPS = ("plain-mu0.9", *_OVER_TOKENS, "mean-rates0.5")
 _SETTLED = 0.2  # The share of a run before which losses fall so fast that differences say nothing.
 _OVER_WORKERS = {"mean": ("mean", "mean-M4", "mean-M8", "mean-M16"),
                  "mean-H10": ("mean-H10", "mean-M4-H10", "mean-M8-H10", "mean-M16-H10"),
-                 "mean-M2-lm2-H16": tuple(f"mean-M{workers}-lm2-H16" for workers in (2, 4, 8, 16)),
-                 "mean-keep": ("mean-keep", "mean-keep-M4", "mean-keep-M8")}
+                 "mean-keep": ("mean-keep",)}
 
 
 def tail_loss(result: dict) -> float:

@@ -73,7 +73,6 @@ def _row(inner: str, name: str, label: str, own: list[dict], minus: dict | None)
         "minus_baseline": minus, "bytes_per_worker": moved,
         "syncs_per_fragment": min(result["syncs_per_fragment"] for result in own),
         "rounds": own[0]["rounds"],
-        "rounds_without_somebody": [result["rounds_without_somebody"] for result in own],
         "tokens": [result["tokens"] for result in own],
         "seconds": [result["elapsed_seconds"] for result in own],
         "eval_curve": own[0]["eval_curve"],

@@ -32,15 +32,10 @@ from causeway_run.processes import ProcessDied, ProcessGroup  # noqa: E402
 import quickstart  # noqa: E402
 
 import prose  # noqa: E402
-from lost_rounds import LostRounds  # noqa: E402
 
 # 97.5 % quantiles of Student's t by degrees of freedom. Between two of them the lower one counts.
 _T_QUANTILES = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306,
                 9: 2.262, 10: 2.228, 12: 2.179, 15: 2.131, 20: 2.086, 30: 2.042, 60: 2.0}
-
-
-# Where paces or losses decide which worker takes the last steps, the sum is off by a few of them.
-_TOKEN_TOLERANCE = 0.01
 
 
 class Incomplete(Exception):
@@ -57,8 +52,6 @@ class TrainingRun:
     settings: dict[str, str] = field(default_factory=dict)
     mode: str = "streaming"  # Whose settings of quickstart they change.
     workers: int | None = None  # The series' if left out.
-    worker_flags: tuple[tuple[str, ...], ...] = ()  # Flags of worker 0, 1, ...; none if left out.
-    lost_share: float = 0  # Share of the rounds, to be closed without one of the workers.
     tokens: int | None = None  # Tokens of all workers together, which the run must come to.
 
     def config_text(self, steps: int, workers: int) -> str:
@@ -72,18 +65,16 @@ class TrainingRun:
         return "\n".join(lines) + "\n"
 
 
-def result_of(folder: Path, steps: int, tokens: int | None = None, may_lose: bool = False) -> dict:
+def result_of(folder: Path, steps: int, tokens: int | None = None) -> dict:
     """The figures of a finished run, or Incomplete with the reason. tokens: what all workers together
-    must have trained, to within a step of theirs, in place of the steps. may_lose: rounds may have
-    closed without a worker."""
+    must have trained, too."""
     run = output.load_run(folder)
     numbers = figures.compute(run)
     problems = list(numbers["notes"])
     done = [worker.summary.get("steps") for worker in run.workers]
-    if tokens is None:
-        if any(count != steps for count in done):
-            problems.append(f"the workers did {done} steps instead of {steps}")
-    elif abs(numbers["tokens"] - tokens) > _TOKEN_TOLERANCE * tokens:
+    if any(count != steps for count in done):
+        problems.append(f"the workers did {done} steps instead of {steps}")
+    if tokens is not None and numbers["tokens"] != tokens:
         problems.append(f"the workers trained {numbers['tokens']} tokens instead of {tokens}")
     if numbers["hash_mismatches"] != 0 or not numbers["hash_checks"]:
         problems.append(f"{numbers['hash_mismatches']} of {numbers['hash_checks']} checks of the "
@@ -91,7 +82,7 @@ def result_of(folder: Path, steps: int, tokens: int | None = None, may_lose: boo
     if not isinstance(numbers["eval_loss"], float) or not math.isfinite(numbers["eval_loss"]):
         problems.append(f"the held-out loss is {numbers['eval_loss']}")
     partial = [row for row in run.rounds if len(row["contributors"]) != len(run.workers)]
-    if partial and not may_lose:
+    if partial:
         problems.append(f"{len(partial)} rounds closed without all workers")
     if problems:
         raise Incomplete("; ".join(problems))
@@ -106,7 +97,6 @@ def result_of(folder: Path, steps: int, tokens: int | None = None, may_lose: boo
         "tokens": numbers["tokens"],
         "syncs_per_fragment": min(counts),
         "rounds": len(run.rounds),
-        "rounds_without_somebody": len(partial),
         "bytes_per_worker": {
             way: statistics.fmean(numbers[f"bytes_{way}"].values()) for way in ("up", "down")},
         "state_bytes_per_worker": _mean_known(numbers["state_bytes_down"].values()),
@@ -204,10 +194,6 @@ class Series:
         (folder / "complete").touch()
         os.close(lock)
 
-    def _worker_flags(self, run: TrainingRun, workers: int) -> tuple[tuple[str, ...], ...]:
-        own = run.worker_flags or ((),) * workers
-        return tuple((*flags, *self._flags) for flags in own)
-
     def _train(self, run: TrainingRun) -> dict:
         folder = self._out / run.name
         workers = run.workers or self._workers
@@ -219,13 +205,12 @@ class Series:
         begin = time.monotonic()
         try:
             with (folder / "progress.log").open("w", encoding="utf-8") as log:
-                with contextlib.redirect_stdout(log), _losses(run, folder, group):
-                    quickstart.train(self._arguments(workers), folder, group,
-                                     self._worker_flags(run, workers))
+                with contextlib.redirect_stdout(log):
+                    quickstart.train(self._arguments(workers), folder, group, (self._flags,) * workers)
         finally:
             group.stop_all()
         result = {"name": run.name, **run.labels, "seed": run.seed,
-                  **result_of(folder, self._steps, run.tokens, run.lost_share > 0),
+                  **result_of(folder, self._steps, run.tokens),
                   "elapsed_seconds": round(time.monotonic() - begin, 1)}
         for path in [folder / "coordinator" / "checkpoint.bin",
                      *(folder / f"worker-{i}" / "checkpoint" for i in range(workers))]:
@@ -235,13 +220,6 @@ class Series:
         partial.rename(folder / "result.json")
         os.close(lock)
         return result
-
-
-def _losses(run: TrainingRun, folder: Path, group: ProcessGroup):
-    """What makes rounds close without a worker while a run goes, if it is to."""
-    if run.lost_share == 0:
-        return contextlib.nullcontext()
-    return LostRounds(folder / "coordinator" / "rounds.jsonl", group, run.lost_share, run.seed)
 
 
 def _say(line: str) -> None:

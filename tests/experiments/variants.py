@@ -28,9 +28,6 @@ class Scale:
     learning_rate: str = "3e-3"  # AdamW inside.
     muon_learning_rate: str = "0.02"
     muon_adamw_learning_rate: str = "1e-2"  # Peak for what Muon leaves to AdamW.
-    # Step times of a fast and a slow worker in the experiment with unequal ones; longer than they
-    # really take.
-    unequal_step_ms: tuple[int, int] = (80, 160)
     needs_data: bool = False  # A vocabulary of its own: tokens have to be prepared beforehand.
 
     @property
@@ -42,30 +39,19 @@ SCALES = {scale.name: scale for scale in (
     Scale("small",
           {"layers": "6", "width": "64", "heads": "4", "mlp_width": "192"},
           sequence_length=128, global_windows=16, steps=600, evaluation_windows=256),
-    # The same for longer: what of a difference goes away with training.
-    Scale("small-long",
-          {"layers": "6", "width": "64", "heads": "4", "mlp_width": "192"},
-          sequence_length=128, global_windows=16, steps=1800, evaluation_windows=256),
     # 3.6, 12, 36 and 121 tokens per parameter of prose, where the paper has 20.
     *(Scale(f"small-{name}", {"layers": "6", "width": "64", "heads": "4", "mlp_width": "192"},
             sequence_length=128, global_windows=16, steps=steps, evaluation_windows=1024,
             evaluations=evaluations, prose=True)
       for name, steps, evaluations in (("600", 600, 6), ("2k", 2000, 10), ("6k", 6000, 24),
                                        ("20k", 20000, 40))),
-    # As many tokens as `small-6k` in half as many steps: four sites have the batch that two have there.
-    Scale("small-6k-wide", {"layers": "6", "width": "64", "heads": "4", "mlp_width": "192"},
-          sequence_length=128, global_windows=32, steps=3000, evaluation_windows=1024,
-          evaluations=24, prose=True),
-    Scale("large", {"preset": '"tiny-1m"'},
-          sequence_length=256, global_windows=16, steps=3000, evaluation_windows=256,
-          unequal_step_ms=(1200, 2400)),
     # The paper's shapes and about its 20 tokens per parameter. For GPUs.
     Scale("paper-35m", {"preset": '"paper-35m"'},
           sequence_length=1024, global_windows=256, steps=2700, evaluation_windows=512,
-          learning_rate="1e-3", muon_adamw_learning_rate="1e-3", unequal_step_ms=(2000, 4000), needs_data=True),
+          learning_rate="1e-3", muon_adamw_learning_rate="1e-3", needs_data=True),
     Scale("paper-100m", {"preset": '"paper-100m"'},
           sequence_length=1024, global_windows=512, steps=3900, evaluation_windows=512,
-          learning_rate="1e-3", muon_adamw_learning_rate="1e-3", unequal_step_ms=(6000, 12000), needs_data=True),
+          learning_rate="1e-3", muon_adamw_learning_rate="1e-3", needs_data=True),
 )}
 
 _STREAMING = {
@@ -90,8 +76,6 @@ class Variant:
     changes: dict[str, str] = field(default_factory=dict)  # Settings that differ from _STREAMING.
     workers: int = 2
     mode: str = "streaming"
-    unequal: bool = False  # Worker 1 is half as fast, and has a pace of its own.
-    lost_share: float = 0
     inner: tuple[str, ...] = tuple(INNER)
 
     @property
@@ -103,14 +87,10 @@ class Variant:
 # The mean of all workers' values, as it is: no outer momentum, and nothing of the local values stays.
 _MEAN = {"sync.mixing": "0", "outer.learning_rate": "1", "outer.momentum": "0"}
 _KEEP = _MEAN | {"sync.keep_in_flight": "1"}
-# Two bits both ways in the bytes of four at H 30.
-_MEAN_LM2 = _MEAN | _codecs("LM2", "LM2") | {
-    "sync.error_feedback": "true", "sync.steps_between_syncs": "16"}
 # The study's rates of Muon and of what it leaves to AdamW, times a factor.
 _RATES = {factor: {"train.muon_learning_rate": muon, "train.learning_rate": adamw}
           for factor, muon, adamw in (("0.5", "0.01", "5e-3"), ("0.7", "0.014", "7e-3"),
                                       ("1.4", "0.028", "1.4e-2"))}
-
 
 _PLAIN = _FP32 | _BLOCKING | {
     "sync.fragments": "1", "outer.learning_rate": "1", "outer.momentum": "0"}
@@ -150,37 +130,26 @@ VARIANTS = {
         {"outer.learning_rate": rate, "outer.momentum": momentum})
        for rate, momentum in (("0.4", "0.6"), ("1", "0.6"), ("0.7", "0"), ("0.7", "0.9"),
                               ("0.4", "0.9"))},
-    "unequal": Variant("one worker half as fast, with a pace", {"membership.max_pace": "2.5"},
-                       unequal=True),
-    "lost": Variant("10 % of the rounds without one worker",
-                    {"membership.grace_ms": "1500", "membership.quorum": "1"}, lost_share=0.1),
     "adamw1e-3": _rates("adamw", "rate 1e-3", learning_rate="1e-3"),
     "adamw1e-2": _rates("adamw", "rate 1e-2", learning_rate="1e-2"),
     "muon0.02-3e-3": _rates("muon", "rates 0.02, 3e-3", learning_rate="3e-3"),
     "muon0.04-1e-2": _rates("muon", "rates 0.04, 1e-2", muon_learning_rate="0.04"),
-    **{f"plain-mu{mu}": _rates("muon", f"data parallel, Muon momentum {mu}", muon_momentum=mu)
-       for mu in ("0.8", "0.85", "0.9", "0.975")},
+    "plain-mu0.9": _rates("muon", "data parallel, Muon momentum 0.9", muon_momentum="0.9"),
     "mean": Variant("mean: outer 1 / 0, alpha 0", _MEAN),
     "mean-fp32": Variant("mean, fp32 both ways", _MEAN | _FP32),
     "mean-tau0": Variant("mean, tau 0", _MEAN | {"sync.overlap_steps": "0"}),
     "mean-tau10": Variant("mean, tau 10", _MEAN | {"sync.overlap_steps": "10"}),
     "mean-H10": Variant("mean, H 10", _MEAN | {"sync.steps_between_syncs": "10"}),
     "mean-H100": Variant("mean, H 100", _MEAN | {"sync.steps_between_syncs": "100"}),
-    "mean-diloco": Variant("mean, one fragment, fp32, tau 0",
-                           _MEAN | _FP32 | _BLOCKING | {"sync.fragments": "1"}),
     **{f"mean-mu{mu}": Variant(f"mean, Muon momentum {mu}", _MEAN | {"train.muon_momentum": mu},
                                inner=("muon",))
-       for mu in ("0.8", "0.9", "0.975")},
-    # Four sites have four windows each: other momenta, rates, and a shorter way between two merges.
-    **{f"mean-M4-mu{mu}": Variant(f"mean, M 4, Muon momentum {mu}", _MEAN | {"train.muon_momentum": mu},
-                                  workers=4, inner=("muon",))
-       for mu in ("0.8", "0.9")},
+       for mu in ("0.9", "0.975")},
+    # Four sites have four windows each: another momentum, and a shorter way between two merges.
+    "mean-M4-mu0.9": Variant("mean, M 4, Muon momentum 0.9", _MEAN | {"train.muon_momentum": "0.9"},
+                             workers=4, inner=("muon",)),
     # The mean of deltas that agree little is short: an outer rate above 1 lengthens it.
-    **{f"mean-outer{rate}": Variant(f"mean, outer rate {rate}", _MEAN | {"outer.learning_rate": rate})
-       for rate in ("1.2", "1.4")},
-    **{f"mean-M4-outer{rate}": Variant(f"mean, M 4, outer rate {rate}", _MEAN | {"outer.learning_rate": rate},
-                                       workers=4)
-       for rate in ("1.4", "1.8")},
+    "mean-outer1.2": Variant("mean, outer rate 1.2", _MEAN | {"outer.learning_rate": "1.2"}),
+    "mean-M4-outer1.4": Variant("mean, M 4, outer rate 1.4", _MEAN | {"outer.learning_rate": "1.4"}, workers=4),
     "mean-outer1.4-rates0.5": Variant("mean, outer rate 1.4, inner rates times 0.5",
                                       _MEAN | _RATES["0.5"] | {"outer.learning_rate": "1.4"}, inner=("muon",)),
     "mean-M4-outer1.8-rates0.5": Variant("mean, M 4, outer rate 1.8, inner rates times 0.5",
@@ -191,36 +160,24 @@ VARIANTS = {
        for workers in (4, 8, 16)},
     **{f"mean-M{workers}": Variant(f"mean, M {workers}", _MEAN, workers=workers)
        for workers in (4, 8, 16)},
-    **{f"mean-M{workers}-lm2-H16": Variant(f"mean, M {workers}, lm2 both ways, H 16", _MEAN_LM2,
-                                           workers=workers)
-       for workers in (2, 4, 8, 16)},
     # The cost of a merge that holds against some where all are honest.
     "mean-M8-clip": Variant("mean, M 8, clipped at 1.5 medians", _MEAN | {"outer.clip_factor": "1.5"}, workers=8),
     "mean-M8-trim": Variant("mean, M 8, trimmed by 1", _MEAN | {"outer.merge": "TRIMMED_MEAN"}, workers=8),
     # The same, and what was trained in flight is kept.
     "mean-keep": Variant("mean that keeps", _KEEP),
-    "mean-keep-mu0.9": Variant("mean that keeps, Muon momentum 0.9", _KEEP | {"train.muon_momentum": "0.9"},
-                               inner=("muon",)),
     # Inner rates times a factor, for data parallelism and for the mean.
-    **{f"plain-rates{factor}": Variant(f"data parallel, inner rates times {factor}", _PLAIN | rates,
-                                       workers=1, inner=("muon",))
-       for factor, rates in _RATES.items()},
+    "plain-rates0.5": Variant("data parallel, inner rates times 0.5", _PLAIN | _RATES["0.5"], workers=1,
+                              inner=("muon",)),
     **{f"mean-rates{factor}": Variant(f"mean, inner rates times {factor}", _MEAN | rates, inner=("muon",))
        for factor, rates in _RATES.items()},
-    **{f"mean-M4-rates{factor}": Variant(f"mean, M 4, inner rates times {factor}", _MEAN | rates,
-                                         workers=4, inner=("muon",))
-       for factor, rates in _RATES.items()},
+    "mean-M4-rates0.5": Variant("mean, M 4, inner rates times 0.5", _MEAN | _RATES["0.5"], workers=4,
+                                inner=("muon",)),
     "mean-keep-tau10": Variant("mean that keeps, tau 10", _KEEP | {"sync.overlap_steps": "10"}),
-    "mean-keep-H100": Variant("mean that keeps, H 100", _KEEP | {"sync.steps_between_syncs": "100"}),
     "mean-keep-lm2": Variant("mean that keeps, lm2 up with feedback", _KEEP | {
         "sync.codec_up": "LM2", "sync.error_feedback": "true"}),
-    **{f"mean-keep-M{workers}": Variant(f"mean that keeps, M {workers}", _KEEP, workers=workers)
-       for workers in (4, 8)},
     "muloco": Variant("MuLoCo's settings: outer 0.9 / 0.8, Muon momentum 0.9", {
         "sync.mixing": "0", "outer.learning_rate": "0.9", "outer.momentum": "0.8", "train.muon_momentum": "0.9"},
                       inner=("muon",)),
-    "nesterov0.9-0.3": Variant("outer 0.9 / 0.3, alpha 0", {
-        "sync.mixing": "0", "outer.learning_rate": "0.9", "outer.momentum": "0.3"}),
 }
 
 
@@ -242,20 +199,16 @@ EXPERIMENTS = {
     # Long runs: what suits each side, by seeds that no claim rests on, and what is claimed.
     "tuning": Experiment(
         "What suits data parallelism and the mean",
-        ("plain", "plain-mu0.8", "plain-mu0.9", "plain-mu0.85", "plain-mu0.975", "plain-rates0.5", "plain-rates0.7",
-         "plain-rates1.4", "muon0.04-1e-2", "adamw1e-3", "adamw1e-2", "mean", "mean-rates0.5", "mean-rates0.7",
-         "mean-rates1.4", "mean-mu0.8", "mean-mu0.9", "mean-mu0.975", "mean-M4", "mean-M4-mu0.8", "mean-M4-mu0.9",
-         "mean-M4-rates0.5", "mean-M4-rates0.7", "mean-outer1.2", "mean-outer1.4",
-         "mean-outer1.4-rates0.5", "mean-M4-outer1.4", "mean-M4-outer1.8", "mean-M4-outer1.8-rates0.5", "mean-H10", "mean-tau0", "mean-fp32", "mean-diloco", "mean-keep", "mean-keep-mu0.9"),
+        ("plain", "plain-mu0.9", "plain-rates0.5", "muon0.04-1e-2", "adamw1e-3", "adamw1e-2", "mean",
+         "mean-rates0.5", "mean-rates0.7", "mean-rates1.4", "mean-mu0.9", "mean-mu0.975", "mean-M4", "mean-M4-mu0.9",
+         "mean-M4-rates0.5", "mean-outer1.2", "mean-outer1.4-rates0.5", "mean-M4-outer1.4",
+         "mean-M4-outer1.8-rates0.5", "mean-H10", "mean-tau0", "mean-fp32", "mean-keep"),
         "plain", headline=True, in_all=False),
     "gap": Experiment(
         "What is left of the gap to data parallelism",
-        ("plain", "plain-mu0.9", "streaming", "nesterov0.9-0.3", "muloco", "mean", "mean-fp32", "mean-tau0",
-         "mean-tau10", "mean-H10", "mean-H100", "mean-M4", "mean-M4-H10", "mean-M8", "mean-M8-H10", "mean-M16",
-         "mean-M16-H10", "mean-rates0.5", "mean-rates0.7", "mean-keep",
-         "mean-keep-tau10", "mean-keep-H100", "mean-keep-lm2", "mean-keep-M4", "mean-keep-M8",
-         "mean-M2-lm2-H16",
-         "mean-M4-lm2-H16", "mean-M8-lm2-H16", "mean-M16-lm2-H16"),
+        ("plain", "plain-mu0.9", "streaming", "muloco", "mean", "mean-fp32", "mean-tau0", "mean-tau10", "mean-H10",
+         "mean-H100", "mean-M4", "mean-M4-H10", "mean-M8", "mean-M8-H10", "mean-M16", "mean-M16-H10", "mean-rates0.5",
+         "mean-rates0.7", "mean-keep", "mean-keep-tau10", "mean-keep-lm2"),
         "plain", headline=True, streaming_is="alpha 0.5, outer 0.7 / 0.6", in_all=False),
     "parity": Experiment(
         "Data parallel, DiLoCo and Streaming at equal tokens",
@@ -281,8 +234,6 @@ EXPERIMENTS = {
         "Outer learning rate and momentum",
         ("outer0.4-0.6", "streaming", "outer1-0.6", "outer0.7-0", "outer0.7-0.9", "outer0.4-0.9"),
         "streaming", streaming_is="rate 0.7, momentum 0.6"),
-    "sites": Experiment("Unequal and lost workers", ("streaming", "unequal", "lost"), "streaming",
-                        streaming_is="two alike, all rounds"),
     "rates": Experiment(
         "Inner learning rates, data parallel",
         ("plain", "adamw1e-3", "adamw1e-2", "muon0.02-3e-3", "muon0.04-1e-2"), "plain"),
@@ -310,21 +261,12 @@ def training_run(name: str, inner: str, seed: int, scale: Scale) -> TrainingRun:
     if variant.mode == "streaming":
         settings |= _STREAMING
     settings |= variant.changes
-    if not variant.lost_share:
-        # A busy machine may starve a worker for longer than the usual lease. Every round waits for all.
-        settings["membership.lease_ms"] = "3600000"
-    flags = ()
-    if variant.unequal:
-        # At pace 2 the slow worker takes half as many steps, so the schedule is longer by a third.
-        fast_ms, slow_ms = scale.unequal_step_ms
-        settings |= {"train.steps": str(scale.steps * 4 // 3), "train.tokens": str(scale.tokens),
-                     "train.warmup_steps": str(scale.steps * 4 // 3 // 20)}
-        flags = ((f"--min_step_time={fast_ms}ms",), (f"--min_step_time={slow_ms}ms",))
+    # A busy machine may starve a worker for longer than the usual lease. Every round waits for all.
+    settings["membership.lease_ms"] = "3600000"
     return TrainingRun(
         f"{scale.name}-{inner}-{name}-seed{seed}", seed,
         {"scale": scale.name, "inner": inner, "variant": name}, settings, mode=variant.mode,
-        workers=variant.workers, worker_flags=flags, lost_share=variant.lost_share,
-        tokens=scale.tokens)
+        workers=variant.workers, tokens=scale.tokens)
 
 
 def plan(experiments: list[str], inner: list[str], seeds: list[int],
