@@ -9,7 +9,7 @@ import sys
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "experiments"))
+sys.path.insert(0, str(ROOT / "tests" / "wan"))
 
 MODEL = ("simulate", "--params=1e9", "--step_ms=100")
 TEN = ("--params=10e9", "--step_ms=800")
@@ -119,16 +119,19 @@ class PlanTest(unittest.TestCase):
                 self.assertAlmostEqual(without, measured_without, delta=3)
 
     def test_predictions_are_near_what_was_measured(self):
-        import simulator_check
+        import planner
 
         for name, rows, far in (("thin_link", 8, 0), ("simulator_check", 7, 1)):
             measured = json.loads((ROOT / "docs" / "figures" / f"{name}.json").read_text())
-            compared = simulator_check.compare(measured)
+            compared = planner.compare(measured)
             self.assertEqual(len(compared), rows)
             off = [abs(row["predicted"] - row["measured"]) for row in compared]
             # A link that streaming saturates is beyond the model (docs/links.md).
             self.assertEqual(sum(error > 0.03 for error in off), far, compared)
             self.assertLess(max(off), 0.07)
+        # One of the planned runs is out of reach, and the plan says so.
+        reached = [planner.make_plan(case).reaches_target for case in planner.CASES]
+        self.assertEqual(reached.count(False), 1)
 
     def test_documented_outputs_are_what_the_commands_print(self):
         text = (ROOT / "docs" / "links.md").read_text(encoding="utf-8")

@@ -1,11 +1,14 @@
-"""Training over long links publishes the bits that training without them does.
+"""Training over long links publishes the bits that training without them does, and what is planned trains
+as the plan says.
 Usage: training_test.py FOLDER_OF_PROGRAMS"""
 
+import argparse
 import sys
 import unittest
 from pathlib import Path
 
 import network
+import planner
 from network import LinkSettings, Network
 from processes import working_folder
 from training import hashes, make_data, train
@@ -40,6 +43,15 @@ class TrainingTest(unittest.TestCase):
         self.assertGreater(len(expected), 4)
         self.assertEqual(self.train(LONG), expected)
         self.assertEqual(self.train(LONG, disturb="when up 100000 reset"), expected)
+
+    def test_what_is_planned_trains_and_moves_what_was_expected(self):
+        case = planner.Case("quick", (20, 10), rtt_ms=20, step_ms=50, periods=2)
+        row = planner.check(argparse.Namespace(bin=BIN), case)
+        self.assertTrue(row["reaches_target"])
+        self.assertEqual(row["rounds"], row["rounds_due"])
+        for way in ("up", "down"):
+            self.assertAlmostEqual(row["payload_per_step"][way] / row["expected_payload_per_step"], 1, delta=0.01)
+        self.assertEqual(len(row["measured"]), 2)
 
 
 if __name__ == "__main__":

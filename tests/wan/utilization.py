@@ -11,6 +11,7 @@ no part of the result; what steps really took is reported, too.
 
 import statistics
 import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from network import LinkSettings, Network
@@ -32,8 +33,6 @@ sync {{ {sync} }}
 membership {{ start_workers: 2 max_workers: 2 quorum: 2 lease_ms: 60000 }}
 """
 
-# Name, sync settings, outer optimizer, periods of H steps to train (data parallelism: steps), and
-# those at the start that are not counted.
 _STREAMING = ("pattern: BALANCED fragments: {fragments} steps_between_syncs: 30 overlap_steps: "
               "{overlap} mixing: 0.5 codec_up: INT4 codec_down: INT4")
 _DILOCO = ("fragments: 1 steps_between_syncs: 30 overlap_steps: 0 mixing: 0 codec_up: {codec} "
@@ -42,37 +41,46 @@ _PARALLEL = ("contribution: GRADIENT fragments: 1 steps_between_syncs: 1 overlap
              "codec_up: BF16 codec_down: BF16")
 
 
+@dataclass(frozen=True)
 class Model:
-    """What of a model matters here. step_ms: long enough for two workers on this machine."""
+    """What of a model matters here."""
 
-    def __init__(self, preset, tokens, step_ms, fragments, overlap):
-        self.preset = preset
-        self.tokens = tokens  # Per step and worker.
-        self.step_ms = step_ms
-        self.fragments = fragments
-        self.overlap = overlap
+    preset: str
+    tokens: int   # Per step and worker.
+    step_ms: int  # Long enough for two workers on this machine.
+    fragments: int
+    overlap: int
 
 
 MODELS = (Model("tiny-1m", tokens=64, step_ms=200, fragments=30, overlap=8),
           Model("small-10m", tokens=32, step_ms=400, fragments=30, overlap=8))
 
 
+@dataclass(frozen=True)
 class Mode:
-    def __init__(self, name, label, sync, outer="", periods=2, skipped=1, steps_per_period=PERIOD):
-        self.name = name
-        self.label = label
-        self.sync = sync
-        self.outer = outer
-        self.steps = periods * steps_per_period
-        self.skipped = skipped * steps_per_period
+    name: str
+    label: str
+    sync: str
+    outer: str = ""
+    periods: int = 2
+    skipped_periods: int = 1  # Those at the start that are not counted.
+    steps_per_period: int = PERIOD
+
+    @property
+    def steps(self):
+        return self.periods * self.steps_per_period
+
+    @property
+    def skipped(self):
+        return self.skipped_periods * self.steps_per_period
 
 
 MODES = (
-    Mode("streaming", "streaming, int4, overlap", _STREAMING, periods=10, skipped=2),
+    Mode("streaming", "streaming, int4, overlap", _STREAMING, periods=10, skipped_periods=2),
     Mode("diloco-int4", "DiLoCo, int4", _DILOCO.replace("{codec}", "INT4"), periods=4),
-    Mode("diloco", "DiLoCo, fp32", _DILOCO.replace("{codec}", "FP32"), periods=2, skipped=0),
+    Mode("diloco", "DiLoCo, fp32", _DILOCO.replace("{codec}", "FP32"), periods=2, skipped_periods=0),
     Mode("data-parallel", "data parallel, bf16", _PARALLEL, "outer { optimizer: ADAMW }",
-         periods=3, skipped=1, steps_per_period=1),
+         periods=3, steps_per_period=1),
 )
 
 
@@ -187,11 +195,64 @@ def run_peak(options, progress):
     runs = []
     for mode in MODES[:3]:
         progress(f"{model.preset}, {mode.label}, {settings.rate_mbit:g} Mbit/s ...")
-        short = Mode(mode.name, mode.label, mode.sync, periods=5, skipped=2)
+        short = replace(mode, periods=5, skipped_periods=2)
         runs.append(run_one(options, model, short, settings))
     return {"model": model.preset, "rate_mbit": settings.rate_mbit, "rtt_ms": RTT_MS,
             "steps_between_syncs": PERIOD, "step_ms": model.step_ms,
             "fragments": model.fragments, "overlap_steps": model.overlap, "runs": runs}
+
+
+# --wire: H, and data parallelism beside Streaming with several codecs.
+_WIRE_PERIOD = 100
+_WIRE_MODEL = Model("tiny-1m", tokens=64, step_ms=150, fragments=10, overlap=5)
+
+
+def _wire_mode(name, label, codecs):
+    return Mode(name, label, "pattern: BALANCED fragments: {fragments} steps_between_syncs: 100 "
+                "overlap_steps: {overlap} mixing: 0.5 " + codecs, periods=3, skipped_periods=0,
+                steps_per_period=_WIRE_PERIOD)
+
+
+_WIRE_MODES = (
+    replace(MODES[-1], periods=30, skipped_periods=0),
+    _wire_mode("int4", "Streaming, H 100, int4 both ways", "codec_up: INT4 codec_down: INT4"),
+    _wire_mode("int4-entropy", "the same, compressed without loss",
+               "codec_up: INT4 codec_down: INT4 entropy_up: true entropy_down: true"),
+    _wire_mode("lm2", "Streaming, H 100, lm2 up, int4 down", "codec_up: LM2 codec_down: INT4 error_feedback: true"),
+)
+
+
+def run_wire(options, progress):
+    """IP packets with all their headers from the first step to the last: acknowledgements, heartbeats,
+    telemetry and gRPC's frames included. By worker and step, and how many times fewer than in the paper's
+    count of data parallelism: 16 bits per parameter and step, one way."""
+    report = {"command": "tests/wan/run --wire", "model": _WIRE_MODEL.preset,
+              "steps_between_syncs": _WIRE_PERIOD, "step_ms": _WIRE_MODEL.step_ms, "rows": []}
+    for mode in _WIRE_MODES:
+        progress(f"{mode.label} ...")
+        run = run_one(options, _WIRE_MODEL, mode, LinkSettings(rate_mbit=200, rtt_ms=20))
+        # Counting begins when the first step is over, of data parallelism with its exchange.
+        steps = mode.steps - (mode.name == "data-parallel")
+        wire = {}
+        for way in ("up", "down"):
+            wire[way] = statistics.fmean(link[f"{way}_bytes"] for link in run["links"]) / steps
+            wire[f"{way}_of_paper"] = 2 * run["parameters"] / wire[way]
+        report["rows"].append({"name": mode.name, "label": mode.label, "steps": mode.steps,
+                               "parameters": run["parameters"], "wire": wire})
+    return report
+
+
+def wire_table(report):
+    """As in docs/results.md."""
+    base = report["rows"][0]["wire"]
+    lines = ["| | bytes per worker and step, up / down | fewer than data parallel here, up / down | "
+             "fewer than 16 bits per parameter and step, up / down |", "| --- | ---: | ---: | ---: |"]
+    for row in report["rows"]:
+        moved = row["wire"]
+        lines.append(f"| {row['label']} | {moved['up']:,.0f} / {moved['down']:,.0f} | "
+                     f"{base['up'] / moved['up']:.0f}x / {base['down'] / moved['down']:.0f}x | "
+                     f"{moved['up_of_paper']:.0f}x / {moved['down_of_paper']:.0f}x |")
+    return "\n".join(lines)
 
 
 def utilization_table(report):

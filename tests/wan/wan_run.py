@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import cuts  # noqa: E402
 import network  # noqa: E402
 import outage  # noqa: E402
+import planner  # noqa: E402
 import utilization  # noqa: E402
 from exchange import measure  # noqa: E402
 from network import LinkSettings  # noqa: E402
@@ -28,8 +29,8 @@ _GOALS = {0: 0.90, 0.1: 0.70}
 def parse_arguments():
     parser = argparse.ArgumentParser(
         prog="tests/wan/run", description="Measures workers over emulated long links: the "
-        "exchange of fragments beside plain TCP, or what --matrix, --cuts, --training, --peak, "
-        "--outage_s, --black_s and --jitter name. Needs root and /dev/net/tun.")
+        "exchange of fragments beside plain TCP, or what --matrix, --cuts, --training, --peak, --wire, "
+        "--simulated, --planned, --outage_s, --black_s and --jitter name. Needs root and /dev/net/tun.")
     parser.add_argument("--rate_mbit", type=float, default=1000, help="of every link, each way")
     parser.add_argument("--rtt_ms", type=float, default=100)
     parser.add_argument("--loss", type=float, default=0, help="per cent of packets, each way")
@@ -49,6 +50,13 @@ def parse_arguments():
                         choices=[model.preset for model in utilization.MODELS])
     parser.add_argument("--peak", action="store_true",
                         help="link rate over time, streaming beside plain DiLoCo")
+    parser.add_argument("--wire", action="store_true",
+                        help="every byte of every packet, streaming at H 100 beside data parallelism: 4 minutes")
+    parser.add_argument("--simulated", action="store_true",
+                        help="seven settings beside what causeway.plan predicts of them: 13 minutes; with "
+                        "--redraw also of what --training measured")
+    parser.add_argument("--planned", action="store_true",
+                        help="training with what causeway.plan answers for four pairs of links: 5 minutes")
     parser.add_argument("--outage_s", type=float,
                         help="kills the coordinator for so long: the share of three minutes around "
                         "it that workers compute, with sync.max_overlap_steps and without")
@@ -120,7 +128,7 @@ def goals_missed(results):
             and (goal := _GOALS.get(cell["loss_percent"])) and cell["link_utilization"] < goal]
 
 
-def measure_cells(options):
+def measure_cells(options, progress):
     results = []
     wanted = cells(options)
     for number, settings in enumerate(wanted, 1):
@@ -145,29 +153,26 @@ def keep(options, report):
         options.out.write_text(json.dumps(report, indent=1) + "\n")
 
 
+# By option: what measures, its table, and what draws a figure of it.
+_KINDS = {
+    "cuts": (cuts.run_cuts, cuts.table, None),
+    "training": (utilization.run_utilization, utilization.utilization_table, utilization.utilization_figure),
+    "peak": (utilization.run_peak, utilization.peak_table, utilization.peak_figure),
+    "wire": (utilization.run_wire, utilization.wire_table, None),
+    "simulated": (planner.run_simulated, planner.simulated_table, None),
+    "planned": (planner.run_planned, planner.planned_table, None),
+    "outage_s": (outage.run_outage, outage.table, None),
+    "black_s": (outage.run_black, outage.table, None),
+    "jitter": (outage.run_jitter, outage.table, None),
+}
+
+
 def run(options):
     """The report, a table of it, and what draws a figure of it or None."""
-    former = json.loads(options.redraw.read_text()) if options.redraw else None
-    if options.cuts:
-        report = former or cuts.run_cuts(options, progress)
-        return report, cuts.table(report), None
-    if options.training:
-        report = former or utilization.run_utilization(options, progress)
-        return report, utilization.utilization_table(report), utilization.utilization_figure
-    if options.peak:
-        report = former or utilization.run_peak(options, progress)
-        return report, utilization.peak_table(report), utilization.peak_figure
-    if options.outage_s is not None:
-        report = former or outage.run_outage(options, progress)
-        return report, outage.table(report), None
-    if options.black_s is not None:
-        report = former or outage.run_black(options, progress)
-        return report, outage.table(report), None
-    if options.jitter:
-        report = former or outage.run_jitter(options, progress)
-        return report, outage.table(report), None
-    report = former or measure_cells(options)
-    return report, table(report), None
+    kind = next((name for name in _KINDS if getattr(options, name) not in (None, False)), None)
+    measure_all, tabulate, draw = _KINDS.get(kind, (measure_cells, table, None))
+    report = json.loads(options.redraw.read_text()) if options.redraw else measure_all(options, progress)
+    return report, tabulate(report), draw
 
 
 def main():
