@@ -1,22 +1,18 @@
-"""One process of cost.py, with a Python that has torch: a trainer of GPT-2's shape, as a site of a run or
-in torch's DistributedDataParallel. Prints one JSON object.
+"""One process of cost.py, with a Python that has torch: a trainer of GPT-2's shape, as a site of a run.
+Writes one JSON object.
 
 A step is a sleep, which stands for forward and backward passes, and a real step of AdamW on gradients
 that are always the same. So a machine with few cores can tell what synchronization adds to it.
 """
 
 import argparse
-import datetime
 import json
-import os
 import pathlib
 import threading
 import time
 
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 VOCABULARY, POSITIONS = 50257, 1024
 
@@ -46,10 +42,6 @@ class Gpt2Tensors(nn.Module):
                 add(f"transformer.h.{layer}.{name}.bias", shape[-1])
         add("transformer.ln_f.weight", width)
         add("transformer.ln_f.bias", width)
-
-    def forward(self):
-        """Touches every parameter, so that each gets a gradient of full size."""
-        return sum(parameter.reshape(-1)[0] for parameter in self.parameters())
 
 
 def resident_bytes():
@@ -93,11 +85,6 @@ def training_cpu_s():
 def make_trainer(arguments):
     torch.manual_seed(1)
     model = Gpt2Tensors(arguments.layers, arguments.width)
-    if arguments.ranks > 1 and arguments.kind == "site":
-        from torch.distributed.fsdp import fully_shard
-        for block in model.transformer.h.children():
-            fully_shard(block)
-        fully_shard(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, 1e-3)
@@ -124,15 +111,9 @@ def figures_of(steps, due):
 def site(arguments):
     import causeway.torch as cw
 
-    rank = 0
-    if arguments.ranks > 1:
-        dist.init_process_group("gloo", timeout=datetime.timedelta(hours=1))
-        rank = dist.get_rank()
     model, optimizer = make_trainer(arguments)
-    mine = sum(parameter.numel() for parameter in model.parameters())
     before = resident_bytes()
-    joined = cw.join(arguments.coordinator, model, id=arguments.id, tokens_per_step=1024,
-                     insecure=arguments.insecure)
+    joined = cw.join(arguments.coordinator, model, id=arguments.id, tokens_per_step=1024)
     steps = []
     cpu_s = 0.0
     begin = time.monotonic()
@@ -145,16 +126,14 @@ def site(arguments):
             computed, used = time.monotonic(), training_cpu_s()
             joined.step()
             cpu_s += training_cpu_s() - used
-            due = bool(joined._session.touched) if rank == 0 else None
-            steps.append((computed - begin, time.monotonic() - computed, due))
+            steps.append((computed - begin, time.monotonic() - computed, bool(joined._session.touched)))
         memory = watch.stop()
-        own = 2 * 4 * joined.info.arena_values if rank == 0 else 0
+        own = 2 * 4 * joined.info.arena_values
         parameters = joined.info.parameters
     summary = joined.summary()
     causeway = [in_causeway for _, in_causeway, _ in steps]
     whole = sum(computing + in_causeway for computing, in_causeway, _ in steps)
     return {
-        "rank": rank,
         "parameters": parameters,
         "steps": len(steps),
         "join_seconds": round(join_s, 2),
@@ -170,46 +149,20 @@ def site(arguments):
         "host_bytes_per_parameter": (memory[len(memory) // 2] - before) / parameters,
         "host_bytes_per_parameter_peak": (memory[-1] - before) / parameters,
         "host_bytes_per_parameter_by_account": own / parameters,
-        "parameters_of_all_ranks": mine,
     }
-
-
-def data_parallel(arguments):
-    dist.init_process_group("gloo", timeout=datetime.timedelta(hours=1))
-    model, optimizer = make_trainer(arguments)
-    wrapped = nn.parallel.DistributedDataParallel(model, init_sync=False)
-    wrapped.register_comm_hook(None, default_hooks.bf16_compress_hook)
-    exchanges = []
-    for _ in range(arguments.steps):
-        compute(optimizer, arguments.step_s)
-        optimizer.zero_grad()
-        dist.barrier()
-        begin = time.monotonic()
-        wrapped().backward()
-        exchanges.append(time.monotonic() - begin)
-    exchanges = exchanges[1:] or exchanges  # DDP rearranges its buckets after the first.
-    dist.barrier()
-    dist.destroy_process_group()
-    return {"exchange_seconds": sum(exchanges) / len(exchanges), "steps": len(exchanges)}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kind", choices=("site", "data_parallel"))
     parser.add_argument("--coordinator")
     parser.add_argument("--id")
-    parser.add_argument("--insecure", action="store_true", help="plaintext beyond this machine")
     parser.add_argument("--layers", type=int, required=True)
     parser.add_argument("--width", type=int, required=True)
     parser.add_argument("--step_s", type=float, required=True)
-    parser.add_argument("--steps", type=int, default=0, help="data_parallel: exchanges")
-    parser.add_argument("--out", required=True, help="file for the result; .RANK is added")
+    parser.add_argument("--out", required=True, help="file for the result")
     arguments = parser.parse_args()
-    arguments.ranks = int(os.environ.get("WORLD_SIZE", "1"))
     torch.set_num_threads(1)
-    result = site(arguments) if arguments.kind == "site" else data_parallel(arguments)
-    path = pathlib.Path(f"{arguments.out}.{os.environ.get('RANK', '0')}")
-    path.write_text(json.dumps(result), encoding="utf-8")
+    pathlib.Path(arguments.out).write_text(json.dumps(site(arguments)), encoding="utf-8")
 
 
 if __name__ == "__main__":
