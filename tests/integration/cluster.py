@@ -10,7 +10,8 @@ import subprocess
 import tempfile
 import time
 
-BIN = pathlib.Path(os.environ["CAUSEWAY_BIN"])
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BIN = pathlib.Path(os.environ.get("CAUSEWAY_BIN", ROOT / "build/release/bin"))
 COORDINATOR = BIN / "causeway-coordinator"
 WORKER = BIN / "causeway-worker"
 DEADLINE_S = 120
@@ -52,15 +53,30 @@ def json_lines(path):
     return [json.loads(line) for line in complete.split("\n") if line]
 
 
-class Process:
-    """A child with its output in a file."""
+def make_data(folder, words=20000, bin_folder=BIN):
+    """Token shards of a text of bytes, in a folder below this one; what it says does not matter."""
+    shards = folder / "data"
+    (folder / "text.txt").write_text(" ".join(WORDS[(i * i + i // 7) % len(WORDS)] for i in range(words)))
+    status, _, error = run_tool(bin_folder / "causeway-worker", "tokenize", f"--input={folder / 'text.txt'}",
+                                f"--out={shards}")
+    assert status == 0, error
+    return shards
 
-    def __init__(self, log, *command, variables=None):
+
+class Process:
+    """A child with its errors in a file, and its output there or in one of its own."""
+
+    def __init__(self, log, *command, variables=None, output=None):
         self.log_path = log
-        with open(log, "ab") as output:
+        with open(log, "ab") as errors, open(output or log, "ab") as said:
             self.child = subprocess.Popen(
-                [str(part) for part in command], stdout=output, stderr=output,
+                [str(part) for part in command], stdout=said, stderr=errors,
                 stdin=subprocess.DEVNULL, env={**os.environ, **(variables or {})})
+
+    def cpu_s(self):
+        """Of a running process, all its threads."""
+        fields = pathlib.Path(f"/proc/{self.child.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def log(self):
         return self.log_path.read_text(errors="replace")
@@ -93,13 +109,7 @@ class Cluster:
     @property
     def data(self):
         folder = self.folder / "data"
-        if not folder.exists():
-            text = " ".join(WORDS[(i * i + i // 7) % len(WORDS)] for i in range(20000))
-            (self.folder / "text.txt").write_text(text)
-            status, _, error = run_tool(
-                WORKER, "tokenize", f"--input={self.folder / 'text.txt'}", f"--out={folder}")
-            assert status == 0, error
-        return folder
+        return folder if folder.exists() else make_data(self.folder)
 
     @property
     def address(self):

@@ -36,18 +36,12 @@ sync {{ pattern: BALANCED fragments: {fragments} steps_between_syncs: 1000
        codec_up: INT4 codec_down: INT4 }}
 membership {{ start_workers: {sites} max_workers: {sites} quorum: {sites} lease_ms: 120000 }}
 """
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PATIENCE_S = 600
 
 
 def config_text(million_values, sites):
     vocabulary = max(256, int(million_values * 1e6 - 7 * WIDTH * WIDTH) // WIDTH)
     return CONFIG.format(vocabulary=vocabulary, fragments=FRAGMENTS, sites=sites)
-
-
-def cpu_s(process):
-    fields = pathlib.Path(f"/proc/{process.child.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
 def peak_mib(process):
@@ -100,9 +94,9 @@ def run(options, at_hub, regions, sites, round_s=0.0):
 
         # The first round of each fragment also waits for everybody to begin.
         wait_until(lambda: published(FRAGMENTS), "the first rounds are published", PATIENCE_S)
-        begun, cpu, since = len(tree.rounds()), cpu_s(tree.coordinator), time.monotonic()
+        begun, cpu, since = len(tree.rounds()), tree.coordinator.cpu_s(), time.monotonic()
         wait_until(lambda: published(wanted), "all rounds are published", PATIENCE_S)
-        cpu = cpu_s(tree.coordinator) - cpu
+        cpu = tree.coordinator.cpu_s() - cpu
         seconds = time.monotonic() - since
         peak = peak_mib(tree.coordinator)
         for process in [*processes, *coordinators]:

@@ -11,22 +11,24 @@ Exit status 1 if any hash differs. Reports, each a share of the time that sites 
   hash_mismatches                              of all comparisons by sites, regions and hubs
 """
 
+import argparse
 import contextlib
 import dataclasses
+import json
 import os
+import statistics
 import sys
 from pathlib import Path
 
-import over_links
-from over_links import JOINING_MBIT
-
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "wan"))
 from exchange import Run  # noqa: E402
-from network import LinkSettings, Network  # noqa: E402
-from processes import working_folder  # noqa: E402
+from network import LinkSettings, Network, skip_if_impossible  # noqa: E402
+from processes import Failed, working_folder  # noqa: E402
 from training import Coordinator, hashes, json_lines, make_data, train_at  # noqa: E402
-from utilization import PERIOD  # noqa: E402
+from utilization import MODELS, PERIOD, bytes_per_sync, steady  # noqa: E402
 
+JOINING_MBIT = 100
+SKIPPED_PERIODS = 2
 INSIDE_RTT_MS = 10
 BETWEEN_RTT_MS = 100
 CONFIG = """
@@ -85,13 +87,26 @@ def start_region(run, network, index, sites):
     return region, Coordinator(address.read_text().strip(), run_dir)
 
 
+def model_of(options):
+    return next(model for model in MODELS if model.preset == options.model)
+
+
+def shares(workers, periods):
+    """What the workers' steps say, after the first periods."""
+    skipped = min(SKIPPED_PERIODS, periods - 1) * PERIOD
+    each = [steady(worker, skipped) for worker in workers]
+    return {"computing_share": statistics.mean(one["utilization"] for one in each),
+            "least_computing_share": min(one["utilization"] for one in each),
+            "step_ms": statistics.mean(one["step_ms"] for one in each)}
+
+
 def hashes_of(coordinator):
     return hashes({"rounds": json_lines(coordinator.run_dir / "rounds.jsonl")})
 
 
 def train(options, periods, regions):
     """One training, as a tree or flat. Returns the share of computing and the hashes that differ."""
-    model = over_links.model_of(options)
+    model = model_of(options)
     config = CONFIG.format(model=model.preset, tokens=model.tokens, steps=periods * PERIOD,
                            fragments=model.fragments, overlap=model.overlap, period=PERIOD,
                            sites=options.count * options.sites)
@@ -115,11 +130,13 @@ def train(options, periods, regions):
                           for key in published.keys() | below.keys())
             differ += sum(line["event"] == "hash_mismatch"
                           for line in json_lines(region.run_dir / "events.jsonl"))
-    return over_links.shares(workers, periods) | {"hash_mismatches": differ, "rounds": len(published)}
+    return shares(workers, periods) | {"hash_mismatches": differ, "rounds": len(published)}
 
 
 def measure(options, progress):
-    bound_mbit, parameters = over_links.least_rate(options)
+    # The rate at which one site's bytes just keep up.
+    size, parameters = bytes_per_sync(options, model_of(options))
+    bound_mbit = size * 8e-6 / (PERIOD * options.step_ms / 1000)
     options.rate_mbit = round(options.bound_factor * bound_mbit, 4)
     progress(f"regions of {options.sites} sites, {4 * options.rate_mbit:.3f} Mbit/s inside, "
              f"{options.rate_mbit:.3f} Mbit/s to the hub ...")
@@ -138,7 +155,16 @@ def measure(options, progress):
 
 
 def main():
-    parser = over_links.make_parser(__doc__, step_ms=800, bound_factor=1.25, periods=6)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--links", action="store_true", help="what this program is for")
+    parser.add_argument("--step_ms", type=int, default=800, help="least time of an inner step")
+    parser.add_argument("--model", choices=[model.preset for model in MODELS], default="tiny-1m")
+    parser.add_argument("--bound_factor", type=float, default=1.25)
+    parser.add_argument("--periods", type=int, default=6, help=f"of {PERIOD} steps")
+    parser.add_argument("--bin", type=Path,
+                        default=Path(os.environ.get("CAUSEWAY_BIN", "build/release/bin")))
+    parser.add_argument("--json", action="store_true")
     parser.add_argument("--regions", default="2x4", help="REGIONSxSITES")
     parser.add_argument("--flat_periods", type=int, default=3)
     options = parser.parse_args()
@@ -148,7 +174,20 @@ def main():
             raise ValueError
     except ValueError:
         parser.error(f"--regions is REGIONSxSITES such as 2x4, not {options.regions}")
-    return over_links.report(options, measure)
+    options.congestion = None
+    options.bin = options.bin.resolve()
+    skip_if_impossible()
+    try:
+        found = measure(options, lambda line: print(line, file=sys.stderr, flush=True))
+    except Failed as failure:
+        print(f"tests/scale/run: {failure}", file=sys.stderr)
+        return 1
+    if options.json:
+        print(json.dumps(found))
+    else:
+        for key, value in found.items():
+            print(f"{key}: {value}")
+    return 0 if found["hash_mismatches"] == 0 else 1
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from network import Network
-from processes import Program, machine_cpu_s, working_folder
+from processes import Program, json_lines, machine_cpu_s, working_folder
 
 _PLAIN_TCP = Path(__file__).resolve().parent / "plain_tcp.py"
 _WIDTH = 256
@@ -76,9 +76,7 @@ class Run:
             *self.flags, *flags)
 
     def rounds(self):
-        path = self.folder / "run" / "rounds.jsonl"
-        complete = path.read_text().rpartition("\n")[0] if path.exists() else ""
-        return [json.loads(line) for line in complete.split("\n") if line]
+        return json_lines(self.folder / "run" / "rounds.jsonl")
 
     def __enter__(self):
         return self
@@ -99,8 +97,8 @@ def plain_tcp(network, connections, warm_up_s, seconds):
         for worker in network.workers:
             clients.append(subprocess.Popen(
                 worker.command(python, "-B", _PLAIN_TCP, "connect", "--address", network.address, "--port",
-                               port, "--connections", connections, "--direction", "both",
-                               "--warm_up", warm_up_s, "--seconds", seconds),
+                               port, "--connections", connections, "--warm_up", warm_up_s,
+                               "--seconds", seconds),
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True))
         results = [json.loads(client.communicate()[0]) for client in clients]
     finally:

@@ -18,7 +18,6 @@ import shutil
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 ADDRESS = "10.77.0.1"
 SKIPPED = 77  # Exit status of a test that cannot run here; ctest knows it.

@@ -1,10 +1,10 @@
 """How much of the time workers compute while something is amiss: a coordinator that is killed and
-stays away, a link that nothing crosses, or links whose rate jumps and that fall silent. With an overlap that gives way, and beside
-it without; and the run with it once more, from the record of its merges, to the same bits.
+stays away, a link that nothing crosses, or links whose rate jumps and that fall silent. With an overlap
+that gives way, and beside it without; and the run with it once more, from the record of its merges, to
+the same bits.
 """
 
 import concurrent.futures
-import json
 import random
 import signal
 import threading
@@ -13,7 +13,7 @@ import time
 from exchange import Run
 from network import LinkSettings, Network
 from processes import Failed, working_folder
-from training import has_joined, hashes, json_lines, make_data
+from training import Coordinator, hashes, make_data, train_at
 from utilization import Model, bytes_per_sync
 
 _WORKERS = 4
@@ -60,43 +60,28 @@ class _Training:
                      congestion=self.options.congestion) as network, \
                 working_folder() as folder, \
                 Run(network, self.options.bin, folder, self.config) as run:
-            data = make_data(self.options.bin, folder)
+            happened = []
+            coordinator = Coordinator(run.address, run.folder / "run")
+            workers = train_at(
+                run, [(place, coordinator) for place in network.workers], make_data(self.options.bin, folder),
+                lambda name: ["--checkpoint_interval=0", *self.flags(name)], 3600,
+                lambda: happened.append(self.meanwhile(network, run) if self.meanwhile else None))
+            began = happened[0]
+            if callable(began):
+                began()
             names = [f"worker-{i}" for i in range(_WORKERS)]
-            workers = []
-            for name, place in zip(names, network.workers):
-                workers.append(run.start(
-                    place, name, run.bin / "causeway-worker", "train",
-                    f"--coordinator={run.address}", f"--id={name}", f"--data={data}",
-                    f"--out={run.folder / name}", "--threads=1", "--checkpoint_interval=0",
-                    *run.flags, *self.flags(name)))
-                workers[-1].wait_until(lambda name=name: has_joined(
-                    run.folder / "run" / "events.jsonl", name), "it has joined")
-            first = run.folder / names[0] / "metrics.jsonl"
-            workers[0].wait_until(lambda: any(line["kind"] == "step" for line in json_lines(first)),
-                                  "it trains", timeout_s=120)
-            happened = self.meanwhile(network, run) if self.meanwhile else None
-            for worker in workers:
-                worker.wait(3600)
-            if callable(happened):
-                happened()
             return {
-                "began_unix_s": None if callable(happened) else happened,
+                "began_unix_s": None if callable(began) else began,
                 "hashes": hashes({"rounds": run.rounds()}),
-                "workers": [[line for line in json_lines(run.folder / name / "metrics.jsonl")
-                             if line["kind"] == "step"] for name in names],
+                "workers": [worker["steps"] for worker in workers],
                 "merges": {name: self._record(run, name) for name in names},
-                "links": [self._link(run, name) for name in names]}
+                # As the worker counts it.
+                "links": [worker["summary"]["link"] for worker in workers]}
 
     @staticmethod
     def _record(run, name):
         path = run.folder / name / "merges.jsonl"
         return path.read_text() if path.exists() else ""
-
-
-    @staticmethod
-    def _link(run, name):
-        """As the worker counts it."""
-        return json.loads((run.folder / name / "summary.json").read_text())["link"]
 
 
 def _share(steps, begin, end):

@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-"""Plain TCP connections, the limit that transfers are compared with. In either direction:
+"""Plain TCP connections, the limit that transfers are compared with. In both directions at once:
 
     plain_tcp.py listen --address 10.77.0.1            prints its port, serves until its input ends
-    plain_tcp.py connect --address 10.77.0.1 --port N --connections 4 --direction up|down|both
-                 --warm_up 2 --seconds 5               prints JSON
+    plain_tcp.py connect --address 10.77.0.1 --port N --connections 4 --warm_up 2 --seconds 5
+                                                       prints JSON
 
 Rates are those of what the receiving program has read between the ends of the warm-up and of the
 measurement.
@@ -79,14 +79,6 @@ def _report(control):
     return struct.unpack("!Qd", control.recv(16, socket.MSG_WAITALL))
 
 
-def _tcp_info(connection):
-    """Selected fields of struct tcp_info: microseconds and segments."""
-    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192)
-    fields = struct.unpack_from("=24I", info, 8)
-    min_rtt = struct.unpack_from("=I", info, 148)[0]
-    return {"rtt_us": fields[15], "min_rtt_us": min_rtt, "retransmits": fields[23]}
-
-
 def connect(options):
     def open_one(kind):
         connection = socket.create_connection((options.address, options.port))
@@ -98,16 +90,10 @@ def connect(options):
     rtt_s = time.monotonic() - before
     _report(control)
     received = []
-    senders = []
     for _ in range(options.connections):
-        if options.direction in ("up", "both"):
-            senders.append(open_one(_UP))
-            threading.Thread(target=_send_all, args=(senders[-1],), daemon=True).start()
-        if options.direction in ("down", "both"):
-            total = [0]
-            received.append(total)
-            threading.Thread(target=_receive_all, args=(open_one(_DOWN), total),
-                             daemon=True).start()
+        threading.Thread(target=_send_all, args=(open_one(_UP),), daemon=True).start()
+        received.append([0])
+        threading.Thread(target=_receive_all, args=(open_one(_DOWN), received[-1]), daemon=True).start()
     marks = []
     for pause in (options.warm_up, options.seconds):
         time.sleep(pause)
@@ -116,13 +102,9 @@ def connect(options):
         up, up_time = _report(control)
         marks.append((up, up_time, down, down_time))
     (up_0, up_time_0, down_0, down_time_0), (up_1, up_time_1, down_1, down_time_1) = marks
-    result = {"connections": options.connections, "rtt_ms": 1000 * rtt_s}
-    if options.direction in ("up", "both"):
-        result["up_bytes_per_s"] = (up_1 - up_0) / (up_time_1 - up_time_0)
-        result["senders"] = [_tcp_info(sender) for sender in senders]
-    if options.direction in ("down", "both"):
-        result["down_bytes_per_s"] = (down_1 - down_0) / (down_time_1 - down_time_0)
-    print(json.dumps(result))
+    print(json.dumps({"connections": options.connections, "rtt_ms": 1000 * rtt_s,
+                      "up_bytes_per_s": (up_1 - up_0) / (up_time_1 - up_time_0),
+                      "down_bytes_per_s": (down_1 - down_0) / (down_time_1 - down_time_0)}))
 
 
 def main():
@@ -132,7 +114,6 @@ def main():
     parser.add_argument("--address", required=True)
     parser.add_argument("--port", type=int)
     parser.add_argument("--connections", type=int, default=1)
-    parser.add_argument("--direction", choices=("up", "down", "both"), default="up")
     parser.add_argument("--warm_up", type=float, default=2)
     parser.add_argument("--seconds", type=float, default=5)
     options = parser.parse_args()

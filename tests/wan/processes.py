@@ -4,27 +4,27 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "integration"))
+
+from cluster import Process, json_lines, make_data  # noqa: E402,F401
 
 
 class Failed(Exception):
     """A program ended badly, or never did what it was waited for; the text says which and how."""
 
 
-class Program:
+class Program(Process):
     """One of them. Its standard output and error are kept in folder/name.out and .log."""
 
     def __init__(self, place, folder, name, *command):
         self.name = name
-        self.log = Path(folder) / f"{name}.log"
         self.output = Path(folder) / f"{name}.out"
-        with open(self.log, "ab") as log, open(self.output, "wb") as output:
-            self.child = subprocess.Popen(place.command(*command), stdin=subprocess.DEVNULL,
-                                          stdout=output, stderr=log)
+        super().__init__(Path(folder) / f"{name}.log", *place.command(*command), output=self.output)
 
     def wait(self, timeout_s):
         """Until it ends well; returns what it wrote."""
@@ -38,12 +38,7 @@ class Program:
         return self.output.read_text()
 
     def _tail(self):
-        return self.log.read_text(errors="replace")[-2000:]
-
-    def cpu_s(self):
-        """Of a running process, all its threads."""
-        fields = Path(f"/proc/{self.child.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+        return self.log()[-2000:]
 
     def wait_until(self, condition, what, timeout_s=60):
         end = time.monotonic() + timeout_s
@@ -68,7 +63,7 @@ class Program:
 def machine_cpu_s():
     """Processor time that this machine has spent on anything, since it started."""
     fields = [int(field) for field in Path("/proc/stat").read_text().split("\n")[0].split()[1:]]
-    return (sum(fields[:8]) - fields[3] - fields[4]) / _TICKS_PER_S
+    return (sum(fields[:8]) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ import xml.etree.ElementTree as xml
 
 import cuts
 import exchange
-import processes
 import utilization
 import wan_run
 from network import LinkSettings

@@ -2,31 +2,15 @@
 
 import dataclasses
 import json
-import subprocess
 from pathlib import Path
 
 from exchange import Run
-from processes import Failed
-
-_WORDS = "the bridge carries a stone over water and wind slowly home again".split()
+import processes
+from processes import json_lines
 
 
 def make_data(bin_folder, folder):
-    """Token shards of a text of bytes; what it says does not matter here."""
-    text = " ".join(_WORDS[(i * i + i // 7) % len(_WORDS)] for i in range(60000))
-    source, shards = Path(folder) / "text.txt", Path(folder) / "data"
-    source.write_text(text)
-    done = subprocess.run(
-        [str(Path(bin_folder) / "causeway-worker"), "tokenize", f"--input={source}",
-         f"--out={shards}"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise Failed(f"the text could not be made into shards:\n{done.stderr}")
-    return shards
-
-
-def json_lines(path):
-    complete = path.read_text().rpartition("\n")[0] if path.exists() else ""
-    return [json.loads(line) for line in complete.split("\n") if line]
+    return processes.make_data(Path(folder), 60000, Path(bin_folder))
 
 
 def has_joined(events, worker):
@@ -54,14 +38,14 @@ class Coordinator:
 
 def train_at(run, sites, data, flags, timeout_s, once_training=lambda: None):
     """Workers at `sites`, (place, coordinator) each, to their end. Returns what train() has of them.
-    once_training: called when every worker has done a step."""
+    flags: of all, or what gives those of a name. once_training: called when every worker has done a step."""
     workers = []
     for index, (place, coordinator) in enumerate(sites):
         name = f"worker-{index}"
         workers.append(run.start(
             place, name, run.bin / "causeway-worker", "train",
             f"--coordinator={coordinator.address}", f"--id={name}", f"--data={data}",
-            f"--out={run.folder / name}", "--threads=1", *run.flags, *flags))
+            f"--out={run.folder / name}", "--threads=1", *run.flags, *(flags(name) if callable(flags) else flags)))
         # Who comes first gets the first part of the data.
         events = coordinator.run_dir / "events.jsonl"
         workers[-1].wait_until(lambda name=name, events=events: has_joined(events, name),
