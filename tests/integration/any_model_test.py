@@ -3,15 +3,12 @@
 tools make of a run that causeway-worker has no code for."""
 
 import json
-import os
-import pathlib
 import struct
 import unittest
 
 import cluster
-from cluster import SIGKILL, SIGTERM, COORDINATOR, WORKER, run_tool, wait_until
+from cluster import COORDINATOR, CTL, SIGKILL, WORKER, run_tool, wait_until, write_safetensors
 
-CTL = cluster.BIN / "causewayctl"
 CONFIG = """
 run_name: "any"
 sync { fragments: 2 steps_between_syncs: 10 codec_up: INT4 codec_down: INT4 }
@@ -39,16 +36,6 @@ TENSORS = {
 EXACT = {**{name: data for name, (dtype, _, data) in TENSORS.items() if dtype == "F32"},
          "ln_f.weight": struct.pack("<3I", 0x3F800000, 0xC0000000, 0x00010000),
          "temperature": f32(struct.unpack("<e", struct.pack("<H", 0x3555))[0])}
-
-
-def write_safetensors(path, tensors):
-    header, data = {}, b""
-    for name, (dtype, shape, content) in tensors.items():
-        header[name] = {"dtype": dtype, "shape": shape,
-                        "data_offsets": [len(data), len(data) + len(content)]}
-        data += content
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
 def read_safetensors(path):

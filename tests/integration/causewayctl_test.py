@@ -4,9 +4,8 @@ import json
 import subprocess
 import unittest
 
-from cluster import BIN, SIGKILL, SIGTERM, Cluster, run_tool, wait_until
+from cluster import BIN, CTL, SIGKILL, SIGTERM, Cluster, run_tool, wait_until
 
-CTL = BIN / "causewayctl"
 SETTINGS = """
 train { steps: %d optimizer: MUON }
 sync { fragments: 2 steps_between_syncs: 6 overlap_steps: 2 mixing: 0.5

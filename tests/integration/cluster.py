@@ -6,14 +6,18 @@ import pathlib
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import tempfile
 import time
+import urllib.error
+import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("CAUSEWAY_BIN", ROOT / "build/release/bin"))
 COORDINATOR = BIN / "causeway-coordinator"
 WORKER = BIN / "causeway-worker"
+CTL = BIN / "causewayctl"
 DEADLINE_S = 120
 
 MODEL = """
@@ -38,6 +42,26 @@ def wait_until(condition, what, deadline_s=DEADLINE_S):
         if time.monotonic() > end:
             raise AssertionError(f"waited {deadline_s} s in vain until {what}")
         time.sleep(0.02)
+
+
+def get(address, path):
+    """(status, body) of a GET."""
+    try:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def write_safetensors(path, tensors):
+    """tensors: (dtype, shape, bytes) by name."""
+    header, data = {}, b""
+    for name, (dtype, shape, content) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape,
+                        "data_offsets": [len(data), len(data) + len(content)]}
+        data += content
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
 def free_port():

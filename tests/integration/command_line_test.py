@@ -5,10 +5,9 @@ import re
 import subprocess
 import unittest
 
-from cluster import BIN, COORDINATOR, WORKER, run_tool
+from cluster import COORDINATOR, CTL, WORKER, run_tool
 
 ROOT = pathlib.Path(__file__).parents[2]
-CTL = BIN / "causewayctl"
 SOURCES = {COORDINATOR: ["server/*.cc"], WORKER: ["worker/**/*.cc"], CTL: ["server/ctl/*.cc"]}
 
 

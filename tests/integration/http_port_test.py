@@ -2,21 +2,10 @@
 
 import json
 import unittest
-import urllib.error
-import urllib.request
 
-from cluster import SIGKILL, SIGTERM, Cluster, wait_until
+from cluster import SIGKILL, SIGTERM, Cluster, get, wait_until
 
 RUN = "train { steps: 100000 } sync { steps_between_syncs: 6 } membership { start_workers: 1 }"
-
-
-def get(address, path):
-    """(status, body) of a GET."""
-    try:
-        with urllib.request.urlopen(f"http://{address}{path}", timeout=30) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
 
 
 class HttpPortTest(unittest.TestCase):

@@ -5,9 +5,8 @@ import subprocess
 import sys
 import unittest
 
-from cluster import COORDINATOR, MODEL, SIGKILL, Cluster, free_port, json_lines, wait_until
+from cluster import COORDINATOR, MODEL, Cluster, free_port, get, json_lines, wait_until
 from etcd import Etcd
-from standby_processes_test import get
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "faults"))
 from proxy import Proxy  # noqa: E402

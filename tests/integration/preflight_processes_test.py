@@ -8,9 +8,8 @@ import threading
 import time
 import unittest
 
-from cluster import BIN, SIGTERM, WORKER, Cluster, run_tool, wait_until
+from cluster import CTL, SIGTERM, WORKER, Cluster, run_tool, wait_until
 
-CTL = BIN / "causewayctl"
 MAKE_CERTIFICATES = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "make_certificates"
 
 RUN = """train { steps: 100000 } sync { steps_between_syncs: 6 fragments: 2 }

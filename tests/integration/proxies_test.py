@@ -6,12 +6,11 @@ import json
 import sys
 import unittest
 
-from cluster import BIN, COORDINATOR, MODEL, SIGKILL, SIGTERM, free_port, json_lines, run_tool, wait_until
+from cluster import COORDINATOR, CTL, MODEL, SIGKILL, SIGTERM, free_port, json_lines, run_tool, wait_until
 from http_proxies import HttpProxy, documented, program
 from regions import Tree
 from security_test import make
 
-CTL = BIN / "causewayctl"
 KINDS = ("nginx", "haproxy")
 PACE = "--min_step_time=40ms"
 RUN = """

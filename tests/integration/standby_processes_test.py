@@ -5,11 +5,9 @@ import pathlib
 import shutil
 import sys
 import unittest
-import urllib.error
-import urllib.request
 
 from cluster import (
-    COORDINATOR, SIGKILL, SIGTERM, Cluster, free_port, json_lines, run_tool, wait_until)
+    COORDINATOR, SIGKILL, SIGTERM, Cluster, free_port, get, json_lines, run_tool, wait_until)
 from metrics_export_test import Scrape
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "docs"))
@@ -72,14 +70,6 @@ def hashes(folder):
 def files(folder):
     return {str(path.relative_to(folder)): path.read_bytes()
             for kind in ("deltas", "answers", "snapshots") for path in (folder / kind).iterdir()}
-
-
-def get(address, path):
-    try:
-        with urllib.request.urlopen(f"http://{address}{path}", timeout=30) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
 
 
 def inspect(folder):

@@ -8,10 +8,9 @@ import pathlib
 import signal
 import sys
 import unittest
-import urllib.request
 
 import browser
-from cluster import BIN, SIGKILL, SIGTERM, Cluster, free_port, run_tool, wait_until
+from cluster import CTL, SIGKILL, SIGTERM, Cluster, free_port, get, run_tool, wait_until
 from regions import Tree
 
 REPORT = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "report.py"
@@ -29,8 +28,7 @@ HOSTILE = "<img src=x onerror=document.title='pwned'>\"'&amp;</td><script>docume
 
 
 def api(cluster, path):
-    with urllib.request.urlopen(f"http://{cluster.http_address}/api/v1/{path}", timeout=30) as got:
-        return json.load(got)
+    return json.loads(get(cluster.http_address, f"/api/v1/{path}")[1])
 
 
 class StatusPageTest(unittest.TestCase):
@@ -203,7 +201,7 @@ class StatusPageTest(unittest.TestCase):
             self.shows(page, "attention", "late, and it waits.")
             self.shows(page, "attention", "Worker a: ")
             self.shows(page, "workers", "late, waits")
-            status, shown, _ = run_tool(BIN / "causewayctl", "status", f"--coordinator={cluster.address}")
+            status, shown, _ = run_tool(CTL, "status", f"--coordinator={cluster.address}")
             self.assertEqual(status, 0)
             self.assertRegex(shown, r"(?m)^a: \d answers? (is|are) late, and it waits$")
             workers[1].signal(signal.SIGCONT)

@@ -15,10 +15,9 @@ import sqlite3
 import subprocess
 import unittest
 
-from cluster import BIN, COORDINATOR, MODEL, SIGKILL, SIGTERM, WORKER, Cluster, run_tool, wait_until
+from cluster import COORDINATOR, CTL, MODEL, SIGKILL, SIGTERM, WORKER, Cluster, run_tool, wait_until
 from security_test import make, tls, with_certificates
 
-CTL = BIN / "causewayctl"
 PAGE = (pathlib.Path(__file__).resolve().parents[2] / "docs" / "troubleshooting.md").read_text()
 ROWS = [message for line in re.findall(r"^- (`[^`]+`(?:, `[^`]+`)*): ", PAGE[:PAGE.index("\n## Messages of others")],
                                        re.MULTILINE)

@@ -50,14 +50,8 @@ def needs(*packages):
 
 def write_safetensors(path, arrays):
     """The initial values of a run."""
-    header, data = {}, b""
-    for name, array in arrays.items():
-        content = np.ascontiguousarray(array, dtype="<f4").tobytes()
-        header[name] = {"dtype": "F32", "shape": list(array.shape),
-                        "data_offsets": [len(data), len(data) + len(content)]}
-        data += content
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+    cluster.write_safetensors(path, {name: ("F32", list(array.shape), np.ascontiguousarray(array, dtype="<f4").tobytes())
+                                     for name, array in arrays.items()})
 
 
 def read_arrays(path):

@@ -13,12 +13,11 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
 
 import c_interface as c  # noqa: E402
-from cluster import (BIN, COORDINATOR, DEADLINE_S, SIGKILL, SIGTERM, Cluster, json_lines,  # noqa: E402
+from cluster import (BIN, COORDINATOR, CTL, DEADLINE_S, SIGKILL, SIGTERM, Cluster, json_lines,  # noqa: E402
                      run_tool, wait_until)
 from security_test import make, with_certificates  # noqa: E402
 
 C_SITE = BIN / "c_site"
-CTL = BIN / "causewayctl"
 SYNC = ("sync { fragments: 3 pattern: BALANCED steps_between_syncs: 6 overlap_steps: 2 mixing: 0.5 "
         "codec_up: INT4 codec_down: INT4 %s } ")
 FEEDBACK = SYNC % "error_feedback: true"
