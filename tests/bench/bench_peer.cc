@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <spawn.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "common/base/status_macros.h"
+#include "tests/bench/measure.h"
 
 namespace causeway::bench {
 namespace {
@@ -21,17 +21,7 @@ namespace {
 constexpr char kThisProgram[] = "/proc/self/exe";
 constexpr char kQuestion = '?';
 
-double Seconds(const timeval& time) {
-  return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
-}
-
 }  // namespace
-
-double CpuSeconds() {
-  rusage usage = {};
-  getrusage(RUSAGE_SELF, &usage);
-  return Seconds(usage.ru_utime) + Seconds(usage.ru_stime);
-}
 
 absl::StatusOr<BenchPeer> BenchPeer::Start(const std::vector<std::string>& arguments) {
   std::array<int, 2> to = {};
@@ -94,7 +84,7 @@ void ServeBenchPeer(int port) {
   std::fflush(stdout);
   char question = 0;
   while (read(STDIN_FILENO, &question, 1) == 1) {
-    std::printf("%.6f\n", CpuSeconds());
+    std::printf("%.6f\n", ProcessCpuSeconds());
     std::fflush(stdout);
   }
 }

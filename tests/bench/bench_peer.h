@@ -13,9 +13,6 @@
 
 namespace causeway::bench {
 
-// User and system time of this process.
-double CpuSeconds();
-
 class BenchPeer {
  public:
   // Runs this program again with these arguments, which make it call ServeBenchPeer.

@@ -22,29 +22,21 @@
 //
 // The fastest of --repeats passes counts: other load only ever adds time.
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <iostream>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/base/random.h"
 #include "common/base/thread_pool.h"
 #include "common/cli/command_line.h"
 #include "common/codec/codec.h"
 #include "nlohmann/json.hpp"
-#include "tests/bench/memory_rates.h"
+#include "tests/bench/measure.h"
 
-ABSL_FLAG(bool, json, false, "Print one JSON object instead of a table");
-ABSL_FLAG(bool, quick, false, "A run of a second that only shows that everything works");
 ABSL_FLAG(std::string, codec, "", "Only this codec, such as int4");
 ABSL_FLAG(int64_t, values, int64_t{128} << 20, "Values per array");
 ABSL_FLAG(int, threads, 0, "Threads; 0: one per core");
@@ -56,16 +48,6 @@ namespace {
 constexpr char kProgram[] = "codec_bench";
 constexpr size_t kSlice = 4 * kCodecChunk;
 constexpr size_t kPattern = 16 * kSlice;  // Values until the arrays repeat themselves.
-
-void ExitUnless(const absl::Status& status) {
-  if (!status.ok()) std::exit(Fail(kProgram, status));
-}
-
-double LoadAverage() {
-  double load = 0;
-  std::ifstream("/proc/loadavg") >> load;
-  return load;
-}
 
 // `pattern` again and again.
 template <typename T>
@@ -97,8 +79,8 @@ class CodecBench {
   // The rows of one codec: operation by operation.
   nlohmann::json Rows(const Codec& codec, const MemoryRates& one_core, const MemoryRates& all) {
     std::vector<uint8_t> pattern(codec.EncodedBytes(kPattern));
-    ExitUnless(codec.Encode(std::span(base_).first(kPattern), std::span(target_).first(kPattern),
-                            {}, pattern));
+    Check(codec.Encode(std::span(base_).first(kPattern), std::span(target_).first(kPattern), {},
+                       pattern));
     // Readers go round `base` while the codes take as many bytes as it.
     const size_t rounds = std::max(size_t{1}, base_.size() * sizeof(float) / pattern.size());
     const std::vector<uint8_t> encoded = Repeated(pattern, rounds);
@@ -152,15 +134,15 @@ class CodecBench {
     constexpr size_t kSlicesPerTask = kPattern / kSlice;
     double best = 1e300;
     for (int i = 0; i < repeats_; ++i) {
-      const auto start = std::chrono::steady_clock::now();
-      pool->ParallelFor(static_cast<int64_t>(values / kPattern), [&](int64_t task) {
-        const size_t first = static_cast<size_t>(task) * kSlicesPerTask;
-        for (size_t slice = first; slice < first + kSlicesPerTask; ++slice) {
-          ExitUnless(operation(slice));
-        }
+      const double seconds = Seconds([&] {
+        pool->ParallelFor(static_cast<int64_t>(values / kPattern), [&](int64_t task) {
+          const size_t first = static_cast<size_t>(task) * kSlicesPerTask;
+          for (size_t slice = first; slice < first + kSlicesPerTask; ++slice) {
+            Check(operation(slice));
+          }
+        });
       });
-      const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-      best = std::min(best, taken.count());
+      best = std::min(best, seconds);
     }
     return static_cast<double>(values * sizeof(float)) / best;
   }
@@ -171,11 +153,6 @@ class CodecBench {
   std::vector<float> base_, target_, residual_, values_;
 };
 
-nlohmann::json RatesToJson(const MemoryRates& rates) {
-  return {{"memcpy_gb_per_s", rates.memcpy_bytes_per_s * 1e-9},
-          {"triad_gb_per_s", rates.triad_bytes_per_s * 1e-9}};
-}
-
 nlohmann::json Run(size_t values, int threads, int repeats, const std::string& only) {
   nlohmann::json report;
   report["values"] = values;
@@ -183,8 +160,8 @@ nlohmann::json Run(size_t values, int threads, int repeats, const std::string& o
   report["load_average"] = LoadAverage();
   const MemoryRates one_core = MeasureMemory(1, values * sizeof(float), repeats);
   const MemoryRates all_cores = MeasureMemory(threads, values * sizeof(float), repeats);
-  report["single_core"] = RatesToJson(one_core);
-  report["all_cores"] = RatesToJson(all_cores);
+  report["single_core"] = one_core.ToJson();
+  report["all_cores"] = all_cores.ToJson();
   report["rows"] = nlohmann::json::array();
   CodecBench bench(values, threads, repeats);
   for (const v1::Codec id : {v1::FP32, v1::BF16, v1::INT8, v1::E3M0, v1::E2M1, v1::INT4, v1::LM2}) {
@@ -198,24 +175,6 @@ nlohmann::json Run(size_t values, int threads, int repeats, const std::string& o
   return report;
 }
 
-void PrintTable(const nlohmann::json& report) {
-  const auto number = [](const nlohmann::json& value) { return value.get<double>(); };
-  for (const char* cores : {"single_core", "all_cores"}) {
-    absl::PrintF("%-12s memcpy %6.2f GB/s   triad %6.2f GB/s\n", cores,
-                 number(report[cores]["memcpy_gb_per_s"]), number(report[cores]["triad_gb_per_s"]));
-  }
-  absl::PrintF("%-6s %-16s %22s %22s\n", "codec", "operation", "one core: GB/s, memcpy",
-               "all cores: GB/s, memcpy");
-  for (const auto& row : report["rows"]) {
-    absl::PrintF("%-6s %-16s %13.2f %8.2f %14.2f %8.2f\n", row["codec"].get<std::string>(),
-                 row["operation"].get<std::string>(), number(row["gb_per_s"]),
-                 number(row["memcpy_fraction"]), number(row["all_cores_gb_per_s"]),
-                 number(row["all_cores_memcpy_fraction"]));
-  }
-  absl::PrintF("load average %.1f before, %.1f after\n", number(report["load_average"]),
-               number(report["load_average_after"]));
-}
-
 int Main(int argc, char** argv) {
   if (!ParseCommandLine(argc, argv, "Times the codecs.").empty()) {
     return Refuse(kProgram, absl::InvalidArgumentError("takes flags only"));
@@ -223,8 +182,7 @@ int Main(int argc, char** argv) {
   const bool quick = absl::GetFlag(FLAGS_quick);
   const int64_t values = quick ? int64_t{1} << 20 : absl::GetFlag(FLAGS_values);
   const int repeats = quick ? 1 : absl::GetFlag(FLAGS_repeats);
-  int threads = absl::GetFlag(FLAGS_threads);
-  if (threads == 0) threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  const int threads = Threads(absl::GetFlag(FLAGS_threads));
   if (values < 1 || values % static_cast<int64_t>(kPattern) != 0 || repeats < 1 || threads < 1) {
     return Refuse(kProgram, absl::InvalidArgumentError(
                                 absl::StrCat("--values must be a multiple of ", kPattern,
@@ -232,11 +190,7 @@ int Main(int argc, char** argv) {
   }
   const nlohmann::json report =
       Run(static_cast<size_t>(values), threads, repeats, absl::GetFlag(FLAGS_codec));
-  if (absl::GetFlag(FLAGS_json)) {
-    std::cout << report.dump(2) << "\n";
-  } else {
-    PrintTable(report);
-  }
+  Print(report);
   return 0;
 }
 

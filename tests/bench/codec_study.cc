@@ -24,14 +24,12 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
-#include <iostream>
 #include <limits>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/base/random.h"
@@ -40,10 +38,9 @@
 #include "common/codec/codec.h"
 #include "common/codec/entropy_stage.h"
 #include "nlohmann/json.hpp"
+#include "tests/bench/measure.h"
 #include "tests/bench/training_delta.h"
 
-ABSL_FLAG(bool, json, false, "Print one JSON object instead of tables");
-ABSL_FLAG(bool, quick, false, "Few values: only shows that everything works");
 ABSL_FLAG(std::string, data, "", "Tokens to train on for real deltas; without any there are none");
 ABSL_FLAG(std::string, model, "tiny-1m", "The model that is trained");
 ABSL_FLAG(int, steps_before, 60, "Inner steps before the delta's");
@@ -278,30 +275,6 @@ absl::StatusOr<nlohmann::json> Study(const std::vector<DataSet>& sets) {
   return report;
 }
 
-void PrintTables(const nlohmann::json& report) {
-  const auto number = [](const nlohmann::json& value) { return value.get<double>(); };
-  absl::PrintF("%-12s %-6s %8s %9s %9s %8s %8s %10s\n", "data", "codec", "bits", "entropy",
-               "lossless", "packs", "unpacks", "error");
-  for (const auto& row : report["codecs"]) {
-    absl::PrintF("%-12s %-6s %8.3f %9.3f %8.1f%% %8.2f %8.2f %9.4f%%\n",
-                 row["data"].get<std::string>(), row["codec"].get<std::string>(),
-                 number(row["bits_per_value"]), number(row["entropy_bits_per_value"]),
-                 100 * number(row["lossless_saves"]), number(row["packs_bytes_per_s"]) / 1e9,
-                 number(row["unpacks_bytes_per_s"]) / 1e9, 100 * number(row["error"]));
-  }
-  absl::PrintF("\n%-12s %-6s %5s   bits and error with scales in ...\n", "data", "format", "block");
-  const auto& blocks = report["blocks"];
-  for (size_t i = 0; i < blocks.size(); ++i) {
-    const auto& row = blocks[i];
-    if (i % 4 == 0) {
-      absl::PrintF("%-12s %-6s %5d", row["data"].get<std::string>(),
-                   row["format"].get<std::string>(), row["block"].get<int>());
-    }
-    absl::PrintF("   %s %.3f %8.4f%%%s", row["scale"].get<std::string>(),
-                 number(row["bits_per_value"]), 100 * number(row["error"]), i % 4 == 3 ? "\n" : "");
-  }
-}
-
 absl::Status Run() {
   const bool quick = absl::GetFlag(FLAGS_quick);
   const size_t values = quick ? size_t{1} << 14 : size_t{1} << 21;
@@ -320,11 +293,7 @@ absl::Status Run() {
     }
   }
   ASSIGN_OR_RETURN(const nlohmann::json report, Study(sets));
-  if (absl::GetFlag(FLAGS_json)) {
-    std::cout << report.dump(2) << "\n";
-  } else {
-    PrintTables(report);
-  }
+  Print(report);
   return absl::OkStatus();
 }
 

@@ -19,17 +19,14 @@
 // does falls on all alike; medians count.
 //
 // CPU seconds are per 10^9 bytes that crossed, of this process (here: the worker, or the sender)
-// and of the other one (there); the table has their sum.
+// and of the other one (there).
 //
 // No disk is measured. Without --store the coordinator keeps nothing but what is in memory anyway;
 // with it, a run folder there that is not synced: in /dev/shm, what writing deltas and answers
 // costs a processor. --certificates adds rows with TLS: a folder that
 // deploy/make_certificates has filled for a coordinator at 127.0.0.1 and the workers w0, w1, ...
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
-#include <fstream>
-#include <iostream>
 #include <memory>
 #include <span>
 #include <string>
@@ -39,7 +36,6 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "causeway/v1/session.grpc.pb.h"
 #include "common/base/byte_buffer.h"
@@ -58,11 +54,10 @@
 #include "server/store/run_directory_store.h"
 #include "tests/bench/bare_grpc.h"
 #include "tests/bench/bench_peer.h"
+#include "tests/bench/measure.h"
 #include "tests/bench/plain_tcp.h"
 #include "worker/sync/replica.h"
 
-ABSL_FLAG(bool, json, false, "Print one JSON object instead of a table");
-ABSL_FLAG(bool, quick, false, "A run of seconds that only shows that everything works");
 ABSL_FLAG(std::vector<std::string>, sizes_mib, std::vector<std::string>({"8", "32", "256"}),
           "Sizes of the encoded fragment, in MiB");
 ABSL_FLAG(std::vector<std::string>, workers, std::vector<std::string>({"2", "4"}),
@@ -84,34 +79,6 @@ using nlohmann::json;
 
 constexpr char kProgram[] = "exchange_bench";
 constexpr int kStepsBetweenSyncs = 5;
-
-void Check(const absl::Status& status) {
-  if (!status.ok()) std::exit(Fail(kProgram, status));
-}
-
-template <typename T>
-T Value(absl::StatusOr<T> value) {
-  Check(value.status());
-  return *std::move(value);
-}
-
-template <typename Work>
-double Seconds(const Work& work) {
-  const auto start = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-double Median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
-
-double LoadAverage() {
-  double load = 0;
-  std::ifstream("/proc/loadavg") >> load;
-  return load;
-}
 
 // A model of one fragment with about so many values, most of them embeddings.
 v1::RunConfig Config(int64_t size_mib, int workers) {
@@ -311,10 +278,10 @@ class Site {
 struct Samples {
   template <typename Work>
   void Measure(BenchPeer& peer, const Work& work) {
-    const double here = CpuSeconds();
+    const double here = ProcessCpuSeconds();
     const double there = peer.CpuSeconds();
     seconds.push_back(Seconds(work));
-    cpu_here.push_back(CpuSeconds() - here);
+    cpu_here.push_back(ProcessCpuSeconds() - here);
     cpu_there.push_back(peer.CpuSeconds() - there);
   }
   // Medians of this process and of the other one.
@@ -326,8 +293,6 @@ struct Samples {
   std::vector<double> cpu_here;
   std::vector<double> cpu_there;
 };
-
-double Total(const json& cpu) { return cpu["here"].get<double>() + cpu["there"].get<double>(); }
 
 json MeasureRow(const Fragment& fragment, int64_t size_mib, int workers, int connections, bool tls,
                 int repeats) {
@@ -435,23 +400,6 @@ absl::StatusOr<std::vector<int>> Numbers(const std::vector<std::string>& words, 
   return numbers;
 }
 
-void PrintRow(const json& row) {
-  std::cout << absl::StreamFormat(
-      "%8.1f %7d %11d %8s %6.2f %6.2f %6.2f %6.2f %6.2f %6.2f %6.2f %6.2f %6.2f %9.3f %6.2f %6.2f "
-      "%6.2f %6.2f %8.2f\n",
-      row["object_bytes"].get<double>() / (1 << 20), row["workers"].get<int>(),
-      row["connections"].get<int>(), row["security"].get<std::string>(),
-      row["tcp_gb_per_s"].get<double>(), row["grpc_gb_per_s"].get<double>(),
-      row["push_gb_per_s"].get<double>(), row["pull_gb_per_s"].get<double>(),
-      row["grpc_of_tcp"].get<double>(), row["push_of_tcp"].get<double>(),
-      row["pull_of_tcp"].get<double>(), row["push_of_grpc"].get<double>(),
-      row["pull_of_grpc"].get<double>(), row["exchange_s"].get<double>(),
-      Total(row["tcp_cpu_s_per_gb"]), Total(row["grpc_cpu_s_per_gb"]),
-      Total(row["push_cpu_s_per_gb"]), Total(row["pull_cpu_s_per_gb"]),
-      Total(row["exchange_cpu_s_per_gb"]));
-  std::cout.flush();
-}
-
 int Main(int argc, char** argv) {
   TuneForStreams();
   if (!ParseCommandLine(argc, argv, "Times exchanges over loopback.").empty()) {
@@ -477,14 +425,6 @@ int Main(int argc, char** argv) {
     if (!status.ok()) return Refuse(kProgram, status);
   }
   if (repeats < 1) return Refuse(kProgram, absl::InvalidArgumentError("--repeats is 1 or more"));
-  const bool as_json = absl::GetFlag(FLAGS_json);
-  if (!as_json) {
-    std::cout
-        << "    size workers connections security                        GB/s               of tcp"
-           "       of grpc  exchange                       CPU seconds per GB\n"
-        << "     MiB                                 tcp   grpc   push   pull   grpc   push   pull"
-           "   push   pull         s    tcp   grpc   push   pull exchange\n";
-  }
   json rows = json::array();
   json encode = json::array();
   for (const bool tls : {false, true}) {
@@ -495,20 +435,15 @@ int Main(int argc, char** argv) {
       for (const int count : *workers) {
         for (const int lanes : *connections) {
           rows.push_back(MeasureRow(fragment, size, count, lanes, tls, repeats));
-          if (!as_json) PrintRow(rows.back());
         }
       }
     }
   }
-  if (as_json) {
-    std::cout << json{{"rows", rows},
-                      {"encode", encode},
-                      {"store", absl::GetFlag(FLAGS_store).empty() ? "none" : "not synced"},
-                      {"load_average", LoadAverage()},
-                      {"cores", std::thread::hardware_concurrency()}}
-                     .dump(2)
-              << "\n";
-  }
+  Print({{"rows", rows},
+         {"encode", encode},
+         {"store", absl::GetFlag(FLAGS_store).empty() ? "none" : "not synced"},
+         {"load_average", LoadAverage()},
+         {"cores", std::thread::hardware_concurrency()}});
   return 0;
 }
 

@@ -6,10 +6,8 @@
 // by reading alone. Several texts at once share the reading.
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -23,6 +21,7 @@
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
 #include "nlohmann/json.hpp"
+#include "tests/bench/measure.h"
 #include "worker/backend/cpu/cpu_transformer.h"
 #include "worker/train/generate.h"
 
@@ -32,7 +31,6 @@ ABSL_FLAG(int, tokens, 32, "tokens to generate with the cache");
 ABSL_FLAG(int, uncached_tokens, 4, "tokens to generate without it");
 ABSL_FLAG(std::string, batches, "1,4,8", "texts at once");
 ABSL_FLAG(int, threads, 0, "0: one per core");
-ABSL_FLAG(bool, json, false, "print JSON");
 
 namespace causeway::worker {
 namespace {
@@ -75,9 +73,7 @@ absl::StatusOr<nlohmann::json> Measure() {
   const int prompt = absl::GetFlag(FLAGS_prompt);
   const int tokens = absl::GetFlag(FLAGS_tokens);
   const int uncached = absl::GetFlag(FLAGS_uncached_tokens);
-  const int threads = absl::GetFlag(FLAGS_threads) > 0
-                          ? absl::GetFlag(FLAGS_threads)
-                          : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const int threads = bench::Threads(std::max(0, absl::GetFlag(FLAGS_threads)));
   v1::RunConfig config;
   config.mutable_model()->set_preset(absl::GetFlag(FLAGS_model));
   RETURN_IF_ERROR(CompleteRunConfig(config).status());
@@ -152,23 +148,7 @@ absl::StatusOr<nlohmann::json> Measure() {
 int Main() {
   const absl::StatusOr<nlohmann::json> result = Measure();
   if (!result.ok()) return Refuse("generate_bench", result.status());
-  if (absl::GetFlag(FLAGS_json)) {
-    std::printf("%s\n", result->dump(2).c_str());
-    return 0;
-  }
-  std::printf(
-      "%s on %d threads: weights of %.0f MB, read at %.1f GB/s: at most %.1f tokens/s a text\n",
-      absl::GetFlag(FLAGS_model).c_str(), result->at("threads").get<int>(),
-      result->at("weight_bytes").get<double>() * 1e-6, result->at("read_gb_per_s").get<double>(),
-      result->at("read_limit_tokens_per_second").get<double>());
-  std::printf("without the cache: %.2f tokens/s\n",
-              result->at("tokens_per_second_without_cache").get<double>());
-  for (const nlohmann::json& row : result->at("rows")) {
-    std::printf("%3d texts: %7.1f tokens/s, %3.0f%% of the limit, prompts %.0f tokens/s\n",
-                row["texts"].get<int>(), row["tokens_per_second"].get<double>(),
-                100 * row["read_limit_fraction"].get<double>(),
-                row["prompt_tokens_per_second"].get<double>());
-  }
+  bench::Print(*result);
   return 0;
 }
 

@@ -23,15 +23,11 @@
 // less the answer: what the merge takes beyond state, contributions and answer, as exact as the
 // kernel counts (it may come out some pages below zero).
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <iostream>
 #include <sstream>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -46,10 +42,8 @@
 #include "common/params/outer_config.h"
 #include "nlohmann/json.hpp"
 #include "server/outer/merge.h"
-#include "tests/bench/memory_rates.h"
+#include "tests/bench/measure.h"
 
-ABSL_FLAG(bool, json, false, "Print one JSON object instead of a table");
-ABSL_FLAG(bool, quick, false, "A run of a second that only shows that everything works");
 ABSL_FLAG(int64_t, values, int64_t{256} << 20, "Parameters of the fragment");
 ABSL_FLAG(int, threads, 0, "Threads; 0: one per core");
 ABSL_FLAG(std::string, dump, "", "Folder for the inputs and results of one merge per row");
@@ -82,12 +76,6 @@ int64_t ProcessBytes(const std::string& field) {
 // The peak counts from here.
 void ResetPeak() { std::ofstream("/proc/self/clear_refs") << "5"; }
 
-double LoadAverage() {
-  double load = 0;
-  std::ifstream("/proc/loadavg") >> load;
-  return load;
-}
-
 // Contributions of one fragment. A pattern of whole codec chunks is encoded once per worker and
 // repeated.
 class Inputs {
@@ -101,8 +89,7 @@ class Inputs {
         target[i] = static_cast<float>(1e-3 * RandomNormal(worker, 0, i));
       }
       std::vector<uint8_t> pattern(codec->EncodedBytes(kPattern));
-      const absl::Status status = codec->Encode(base, target, {}, pattern);
-      if (!status.ok()) std::exit(Fail(kProgram, status));
+      Check(codec->Encode(base, target, {}, pattern));
       std::vector<uint8_t>& all = bytes_.emplace_back(codec->EncodedBytes(values));
       // A last part of a chunk would have another layout; whole chunks do not depend on where.
       for (size_t at = 0; at < all.size(); at += pattern.size()) {
@@ -142,11 +129,8 @@ Timing TimeMerges(const MergeInput& input, const FragmentState& state, ThreadPoo
   Timing best;
   for (int i = 0; i < repeats; ++i) {
     const double cpu = ProcessCpuSeconds();
-    const auto start = std::chrono::steady_clock::now();
-    const auto result = MergeFragment(input, state, pool);
-    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-    if (!result.ok()) std::exit(Fail(kProgram, result.status()));
-    best.seconds = std::min(best.seconds, taken.count());
+    best.seconds =
+        std::min(best.seconds, Seconds([&] { Check(MergeFragment(input, state, pool).status()); }));
     best.cpu_seconds = std::min(best.cpu_seconds, ProcessCpuSeconds() - cpu);
   }
   return best;
@@ -157,9 +141,7 @@ void WriteArray(const std::string& path, const std::vector<T>& values) {
   std::ofstream file(path, std::ios::binary);
   file.write(reinterpret_cast<const char*>(values.data()),
              static_cast<std::streamsize>(values.size() * sizeof(T)));
-  if (!file.flush()) {
-    std::exit(Fail(kProgram, absl::UnavailableError(absl::StrCat("cannot write ", path))));
-  }
+  if (!file.flush()) Check(absl::UnavailableError(absl::StrCat("cannot write ", path)));
 }
 
 // One merge of values that differ from each other.
@@ -184,8 +166,7 @@ void DumpMerge(const std::string& folder, const Inputs& inputs, size_t values, M
                inputs.encoded()[worker]);
   }
   const FragmentState state{.theta = theta, .published = published, .optimizer = {momentum}};
-  const auto result = MergeFragment(input, state, pool);
-  if (!result.ok()) std::exit(Fail(kProgram, result.status()));
+  Check(MergeFragment(input, state, pool).status());
   write_state("after");
 }
 
@@ -211,29 +192,22 @@ nlohmann::json TimeRules(MergeInput input, const FragmentState& state, ThreadPoo
   return report;
 }
 
-nlohmann::json RatesToJson(const MemoryRates& rates) {
-  return {{"memcpy_gb_per_s", rates.memcpy_bytes_per_s * 1e-9},
-          {"triad_gb_per_s", rates.triad_bytes_per_s * 1e-9},
-          {"triad_gb_per_cpu_s", rates.triad_bytes_per_cpu_s * 1e-9}};
-}
-
 nlohmann::json Run(size_t values, int threads, int repeats, size_t rate_bytes,
                    const std::string& dump) {
   nlohmann::json report;
   report["values"] = values;
   report["threads"] = threads;
   report["load_average"] = LoadAverage();
-  report["single_core"] = RatesToJson(MeasureMemory(1, rate_bytes, repeats));
+  report["single_core"] = MeasureMemory(1, rate_bytes, repeats).ToJson();
   const MemoryRates all_cores = MeasureMemory(threads, rate_bytes, repeats);
-  report["all_cores"] = RatesToJson(all_cores);
+  report["all_cores"] = all_cores.ToJson();
 
   const Codec* const codec = *FindCodec(v1::INT4);
   v1::OuterConfig outer;
   outer.set_optimizer(v1::OuterConfig::NESTEROV);
   outer.set_learning_rate(0.7);
   outer.set_momentum(0.9);
-  const auto optimizer = server::CreateOuterOptimizer(outer, v1::TrainConfig(), {});
-  if (!optimizer.ok()) std::exit(Fail(kProgram, optimizer.status()));
+  const auto optimizer = Value(server::CreateOuterOptimizer(outer, v1::TrainConfig(), {}));
   std::vector<float> theta(values, 0.02F);
   std::vector<float> published(values, 0.02F);
   std::vector<float> momentum(values, 0.0F);
@@ -246,7 +220,7 @@ nlohmann::json Run(size_t values, int threads, int repeats, size_t rate_bytes,
     const size_t answer_bytes = codec->EncodedBytes(values);
     const size_t moved = inputs.bytes() + 3 * 2 * values * sizeof(float) + answer_bytes;
     MergeInput input{.contributions = inputs.contributions(true),
-                     .optimizer = optimizer->get(),
+                     .optimizer = optimizer.get(),
                      .answer_codec = codec,
                      .round = 1};
     if (!dump.empty()) DumpMerge(dump, inputs, values, input, &pool);
@@ -282,30 +256,6 @@ nlohmann::json Run(size_t values, int threads, int repeats, size_t rate_bytes,
   return report;
 }
 
-void PrintTable(const nlohmann::json& report) {
-  const auto number = [](const nlohmann::json& value) { return value.get<double>(); };
-  for (const char* cores : {"single_core", "all_cores"}) {
-    absl::PrintF("%-12s memcpy %6.2f GB/s   triad %6.2f GB/s\n", cores,
-                 number(report[cores]["memcpy_gb_per_s"]), number(report[cores]["triad_gb_per_s"]));
-  }
-  for (const auto& row : report["rows"]) {
-    absl::PrintF(
-        "merge of %d %s: %.3f s (%.3f s of CPU), %.2f GB/s, %.2f of triad (%.2f with validation, "
-        "%.2f by CPU time), "
-        "%.1f MiB beyond state, contributions and answer\n",
-        row["workers"].get<int>(), row["codec"].get<std::string>(), number(row["seconds"]),
-        number(row["cpu_seconds"]), number(row["gb_per_s"]), number(row["triad_fraction"]),
-        number(row["validating_triad_fraction"]), number(row["cpu_triad_fraction"]),
-        number(row["beyond_bytes"]) / (1 << 20));
-    for (const auto& [name, rule] : row["rules"].items()) {
-      absl::PrintF("  %-20s %.3f s, %.2f times the mean (%.2f by CPU time)\n", name,
-                   number(rule["seconds"]), number(rule["of_mean"]), number(rule["cpu_of_mean"]));
-    }
-  }
-  absl::PrintF("load average %.1f before, %.1f after\n", number(report["load_average"]),
-               number(report["load_average_after"]));
-}
-
 int Main(int argc, char** argv) {
   if (!ParseCommandLine(argc, argv, "Times the merge of one fragment's round.").empty()) {
     return Refuse(kProgram, absl::InvalidArgumentError("takes flags only"));
@@ -313,8 +263,7 @@ int Main(int argc, char** argv) {
   const bool quick = absl::GetFlag(FLAGS_quick);
   const int64_t values = quick ? int64_t{1} << 20 : absl::GetFlag(FLAGS_values);
   const int repeats = quick ? 1 : absl::GetFlag(FLAGS_repeats);
-  int threads = absl::GetFlag(FLAGS_threads);
-  if (threads == 0) threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  const int threads = Threads(absl::GetFlag(FLAGS_threads));
   if (values < 1 || values % static_cast<int64_t>(kCodecChunk) != 0 || repeats < 1 || threads < 1) {
     return Refuse(kProgram, absl::InvalidArgumentError(
                                 absl::StrCat("--values must be a multiple of ", kCodecChunk,
@@ -323,11 +272,7 @@ int Main(int argc, char** argv) {
   const size_t rate_bytes = size_t{1} << (quick ? 22 : 30);
   const nlohmann::json report =
       Run(static_cast<size_t>(values), threads, repeats, rate_bytes, absl::GetFlag(FLAGS_dump));
-  if (absl::GetFlag(FLAGS_json)) {
-    std::cout << report.dump(2) << "\n";
-  } else {
-    PrintTable(report);
-  }
+  Print(report);
   return 0;
 }
 

@@ -15,21 +15,16 @@
 // what is read. Beside each stands how long it takes, in the same run, to read the files that it
 // reads from the page cache (`cached_read_s`), and what processors spent (`cpu_seconds`). What a
 // run without snapshots needs beside that, its initial values, is `initial_values_s`.
-#include <stdlib.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <iostream>
 #include <memory>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/base/checksum.h"
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
@@ -46,10 +41,8 @@
 #include "server/core/coordinator.h"
 #include "server/store/memory_store.h"
 #include "server/store/run_directory_store.h"
-#include "tests/bench/memory_rates.h"
+#include "tests/bench/measure.h"
 
-ABSL_FLAG(bool, json, false, "Print one JSON object instead of lines");
-ABSL_FLAG(bool, quick, false, "A tiny model, to show that everything works");
 ABSL_FLAG(std::string, folder, ".", "Where to measure; a folder below it is made and removed");
 ABSL_FLAG(std::string, keep, "", "Where the run directory goes in the end; empty: it is removed");
 ABSL_FLAG(int, fragments, 8, "Fragments of the model");
@@ -67,25 +60,6 @@ class SilentSink final : public SessionSink {
  public:
   void Send(const v1::CoordinatorMessage&) override {}
   void Close(const absl::Status&) override {}
-};
-
-// Removes the folder at the end.
-class Scratch {
- public:
-  explicit Scratch(const std::string& parent) {
-    std::string pattern = JoinPath(parent, "recovery_bench_XXXXXX");
-    if (mkdtemp(pattern.data()) != nullptr) path_ = pattern;
-  }
-  ~Scratch() {
-    std::error_code error;
-    if (!path_.empty()) std::filesystem::remove_all(path_, error);
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
 };
 
 v1::RunConfig MakeConfig(bool quick, int fragments) {
@@ -191,8 +165,7 @@ class Bench {
           target[i] = 0x1p-24F * static_cast<float>(static_cast<int16_t>(bits));
         }
         std::vector<uint8_t>& object = objects_.emplace_back(codec.EncodedBytes(size));
-        const absl::Status encoded = codec.Encode(zeros, target, {}, object);
-        if (!encoded.ok()) std::exit(Fail(kProgram, encoded));
+        bench::Check(codec.Encode(zeros, target, {}, object));
         hashes_.push_back(TreeHash(object));
       }
     }
@@ -255,7 +228,8 @@ absl::StatusOr<json> MeasureRecovery(Bench& bench, const std::string& folder, co
   return row;
 }
 
-absl::StatusOr<json> Measure(const Scratch& scratch, bool quick, int fragments, int64_t rounds) {
+absl::StatusOr<json> Measure(const bench::Scratch& scratch, bool quick, int fragments,
+                             int64_t rounds) {
   FileSystem& files = *FileSystem::Real();
   Bench bench(MakeConfig(quick, fragments), rounds);
   const auto all = static_cast<double>(rounds * fragments);
@@ -274,14 +248,13 @@ absl::StatusOr<json> Measure(const Scratch& scratch, bool quick, int fragments, 
     row("memory", seconds);
   }
   {
-    ASSIGN_OR_RETURN(
-        const auto store,
-        RunDirectoryStore::Open(files, JoinPath(scratch.path(), "unsynced"), {.durable = false}));
+    ASSIGN_OR_RETURN(const auto store,
+                     RunDirectoryStore::Open(files, scratch.File("unsynced"), {.durable = false}));
     ASSIGN_OR_RETURN(const auto coordinator, bench.Start(*store, bench.initial()));
     ASSIGN_OR_RETURN(const double seconds, bench.Train(*coordinator));
     row("unsynced", seconds);
   }
-  const std::string folder = JoinPath(scratch.path(), "durable");
+  const std::string folder = scratch.File("durable");
   {
     ASSIGN_OR_RETURN(const auto store, RunDirectoryStore::Open(files, folder, {}));
     ASSIGN_OR_RETURN(const auto coordinator, bench.Start(*store, bench.initial()));
@@ -316,35 +289,12 @@ int Main(int argc, char** argv) {
                                 "--fragments and --rounds must be 1 or more, and nothing else "
                                 "is taken"));
   }
-  const Scratch scratch(absl::GetFlag(FLAGS_folder));
-  if (scratch.path().empty()) {
-    return Refuse(kProgram, absl::InvalidArgumentError(absl::StrCat("cannot write below --folder ",
-                                                                    absl::GetFlag(FLAGS_folder))));
-  }
+  const bench::Scratch scratch(absl::GetFlag(FLAGS_folder));
   const absl::StatusOr<json> report =
       Measure(scratch, absl::GetFlag(FLAGS_quick), absl::GetFlag(FLAGS_fragments),
               absl::GetFlag(FLAGS_rounds));
   if (!report.ok()) return Fail(kProgram, report.status());
-  if (absl::GetFlag(FLAGS_json)) {
-    std::cout << report->dump(2) << "\n";
-    return 0;
-  }
-  for (const char* const name : {"memory", "unsynced", "durable"}) {
-    std::cout << absl::StrFormat("%-9s %6.2f rounds/s\n", name,
-                                 (*report)[name]["rounds_per_s"].get<double>());
-  }
-  std::cout << absl::StrFormat("durability adds %.1f ms to a round of %d deltas of %.1f MiB\n",
-                               1e3 * (*report)["sync_s_per_round"].get<double>(), kWorkers,
-                               (*report)["object_bytes"].get<double>() / (1 << 20));
-  for (const char* const name : {"recovery", "recovery_from_snapshots"}) {
-    const json& row = (*report)[name];
-    std::cout << absl::StrFormat(
-        "%s of %d parameters, %d rounds merged again: %.2f s, %.1f times reading %.0f MB from the "
-        "page cache\n",
-        name, (*report)["parameters"].get<int64_t>(), row["rounds_merged_again"].get<int64_t>(),
-        row["seconds"].get<double>(), row["times_cached_read"].get<double>(),
-        1e-6 * row["read_bytes"].get<double>());
-  }
+  bench::Print(*report);
   return 0;
 }
 

@@ -15,32 +15,22 @@
 //
 // `recovery`: Open and Recover of a directory with --rounds rounds of one fragment, each with one
 // contribution, all answers but the last forgotten, a snapshot every 100 rounds.
-#include <stdlib.h>
-
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
-#include <filesystem>
-#include <fstream>
-#include <iostream>
 #include <memory>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/base/checksum.h"
 #include "common/base/file_system.h"
 #include "common/base/random.h"
 #include "common/cli/command_line.h"
 #include "nlohmann/json.hpp"
 #include "server/store/run_directory_store.h"
+#include "tests/bench/measure.h"
 
-ABSL_FLAG(bool, json, false, "Print one JSON object instead of a table");
-ABSL_FLAG(bool, quick, false, "A run of a second that only shows that everything works");
 ABSL_FLAG(std::string, folder, ".", "Where to measure; a folder below it is made and removed");
 ABSL_FLAG(int, repeats, 20, "Timed calls per row; the median counts");
 ABSL_FLAG(int64_t, snapshot_values, int64_t{64} << 20, "Parameters of the snapshot's fragment");
@@ -58,52 +48,6 @@ using server::RunDirectoryStore;
 
 constexpr char kProgram[] = "store_bench";
 constexpr int64_t kRoundsPerSnapshot = 100;
-
-void Check(const absl::Status& status) {
-  if (!status.ok()) std::exit(Fail(kProgram, status));
-}
-
-template <typename T>
-T Value(absl::StatusOr<T> value) {
-  Check(value.status());
-  return *std::move(value);
-}
-
-double Seconds(absl::FunctionRef<void()> work) {
-  const auto start = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-double Median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
-
-double LoadAverage() {
-  double load = 0;
-  std::ifstream("/proc/loadavg") >> load;
-  return load;
-}
-
-class Scratch {
- public:
-  explicit Scratch(const std::string& parent)
-      : path_(JoinPath(parent, absl::StrCat("store_bench_", "XXXXXX"))) {
-    if (mkdtemp(path_.data()) == nullptr) {
-      std::exit(Refuse(
-          kProgram, absl::InvalidArgumentError(absl::StrCat("cannot make a folder in ", parent))));
-    }
-  }
-  ~Scratch() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  std::string File(const std::string& name) const { return JoinPath(path_, name); }
-
- private:
-  std::string path_;
-};
 
 std::vector<uint8_t> RandomBytes(size_t bytes) {
   std::vector<uint8_t> data(bytes);
@@ -277,33 +221,6 @@ json MeasureRecovery(const Scratch& scratch, int64_t rounds, int repeats) {
           {"recover_s", Median(recover_s)}};
 }
 
-void PrintTable(const json& report) {
-  const auto number = [](const json& value) { return value.get<double>(); };
-  for (const json& row : report["contributions"]) {
-    absl::PrintF(
-        "contribution of %.0f MiB: durable %.1f ms (%.0f MB/s), not synced %.1f ms (%.0f MB/s), "
-        "plain write and sync %.1f ms (%.0f MB/s): %.2f of plain\n",
-        number(row["object_bytes"]) / (1 << 20), number(row["durable_s"]) * 1e3,
-        number(row["durable_mb_per_s"]), number(row["unsynced_s"]) * 1e3,
-        number(row["unsynced_mb_per_s"]), number(row["plain_s"]) * 1e3,
-        number(row["plain_mb_per_s"]), number(row["durable_of_plain"]));
-  }
-  const json& commits = report["commits"];
-  absl::PrintF("commits: %.0f per second (%.2f ms; a plain sync of a page %.2f ms)\n",
-               number(commits["commits_per_s"]), number(commits["commit_s"]) * 1e3,
-               number(commits["plain_sync_s"]) * 1e3);
-  const json& snapshot = report["snapshot"];
-  absl::PrintF("snapshot of %.0f MB: %.2f GB/s (plain %.2f GB/s): %.2f of plain\n",
-               number(snapshot["bytes"]) / 1e6, number(snapshot["gb_per_s"]),
-               number(snapshot["plain_gb_per_s"]), number(snapshot["snapshot_of_plain"]));
-  const json& recovery = report["recovery"];
-  absl::PrintF("recovery of %d rounds (database of %.1f MB): %.3f s\n",
-               recovery["rounds"].get<int64_t>(), number(recovery["database_bytes"]) / 1e6,
-               number(recovery["recover_s"]));
-  absl::PrintF("load average %.1f before, %.1f after\n", number(report["load_average"]),
-               number(report["load_average_after"]));
-}
-
 int Main(int argc, char** argv) {
   if (!ParseCommandLine(argc, argv, "Times the store of a run directory.").empty()) {
     return Refuse(kProgram, absl::InvalidArgumentError("takes flags only"));
@@ -327,11 +244,7 @@ int Main(int argc, char** argv) {
   report["snapshot"] = MeasureSnapshot(scratch, values, std::min(repeats, 3));
   report["recovery"] = MeasureRecovery(scratch, rounds, std::min(repeats, 5));
   report["load_average_after"] = LoadAverage();
-  if (absl::GetFlag(FLAGS_json)) {
-    std::cout << report.dump(2) << "\n";
-  } else {
-    PrintTable(report);
-  }
+  Print(report);
   return 0;
 }
 

@@ -1,14 +1,29 @@
-#include "tests/bench/memory_rates.h"
+#include "tests/bench/measure.h"
+
+#include <errno.h>
+#include <stdlib.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <ctime>
+#include <filesystem>
+#include <fstream>
 #include <functional>
+#include <iostream>
+#include <system_error>
+#include <thread>
 #include <vector>
 
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/file_system.h"
 #include "common/base/thread_pool.h"
+#include "common/cli/command_line.h"
+
+ABSL_FLAG(bool, json, false, "Print the report on one line");
+ABSL_FLAG(bool, quick, false, "A run of a second that only shows that everything works");
 
 namespace causeway::bench {
 namespace {
@@ -20,6 +35,54 @@ void Triad(double* a, const double* b, const double* c, size_t size) {
 }
 
 }  // namespace
+
+void Check(const absl::Status& status) {
+  if (!status.ok()) std::exit(Fail(program_invocation_short_name, status));
+}
+
+double Seconds(absl::FunctionRef<void()> work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+double Median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+double LoadAverage() {
+  double load = 0;
+  std::ifstream("/proc/loadavg") >> load;
+  return load;
+}
+
+int Threads(int asked) {
+  return asked != 0 ? asked : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+}
+
+void Print(const nlohmann::json& report) {
+  std::cout << report.dump(absl::GetFlag(FLAGS_json) ? -1 : 2) << "\n";
+}
+
+Scratch::Scratch(const std::string& parent) : path_(JoinPath(parent, "bench_XXXXXX")) {
+  if (mkdtemp(path_.data()) != nullptr) return;
+  std::exit(Refuse(program_invocation_short_name, absl::InvalidArgumentError(absl::StrCat(
+                                                      "cannot write below --folder ", parent))));
+}
+
+Scratch::~Scratch() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+std::string Scratch::File(const std::string& name) const { return JoinPath(path_, name); }
+
+nlohmann::json MemoryRates::ToJson() const {
+  return {{"memcpy_gb_per_s", memcpy_bytes_per_s * 1e-9},
+          {"triad_gb_per_s", triad_bytes_per_s * 1e-9},
+          {"triad_gb_per_cpu_s", triad_bytes_per_cpu_s * 1e-9}};
+}
 
 double ProcessCpuSeconds() {
   timespec time = {};
