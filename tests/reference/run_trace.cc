@@ -35,6 +35,7 @@
 #include "common/base/file_system.h"
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
+#include "common/files/message_json.h"
 #include "common/params/initialize.h"
 #include "common/telemetry/event_log.h"
 #include "nlohmann/json.hpp"
@@ -149,56 +150,7 @@ absl::Status RunSite(const v1::RunConfig& config, const FragmentPlan& plan, cons
 }
 
 nlohmann::json Describe(const v1::RunConfig& config, const FragmentPlan& plan) {
-  const v1::ModelConfig& model = config.model();
-  const v1::TrainConfig& train = config.train();
-  const v1::SyncConfig& sync = config.sync();
-  nlohmann::json trace;
-  trace["model"] = {{"vocabulary_size", model.vocabulary_size()},
-                    {"layers", model.layers()},
-                    {"width", model.width()},
-                    {"heads", model.heads()},
-                    {"kv_heads", model.kv_heads()},
-                    {"head_dim", model.head_dim()},
-                    {"mlp_width", model.mlp_width()},
-                    {"mlp", v1::ModelConfig::Mlp_Name(model.mlp())},
-                    {"qk_norm", model.qk_norm()},
-                    {"untied_head", model.untied_head()},
-                    {"rope_theta", model.rope_theta()},
-                    {"norm_epsilon", model.norm_epsilon()},
-                    {"z_loss", model.z_loss()},
-                    {"sequence_length", model.sequence_length()}};
-  trace["train"] = {{"steps", train.steps()},
-                    {"optimizer", v1::TrainConfig::Optimizer_Name(train.optimizer())},
-                    {"learning_rate", train.learning_rate()},
-                    {"muon_learning_rate", train.muon_learning_rate()},
-                    {"muon_momentum", train.muon_momentum()},
-                    {"beta1", train.beta1()},
-                    {"beta2", train.beta2()},
-                    {"epsilon", train.epsilon()},
-                    {"weight_decay", train.weight_decay()},
-                    {"clip_norm", train.clip_norm()},
-                    {"warmup_steps", train.warmup_steps()},
-                    {"final_learning_rate_fraction", train.final_learning_rate_fraction()}};
-  trace["sync"] = {{"pattern", v1::SyncConfig::Pattern_Name(sync.pattern())},
-                   {"fragments", sync.fragments()},
-                   {"steps_between_syncs", sync.steps_between_syncs()},
-                   {"overlap_steps", sync.overlap_steps()},
-                   {"mixing", sync.mixing()},
-                   {"keep_in_flight", sync.keep_in_flight()},
-                   {"codec_up", v1::Codec_Name(sync.codec_up())},
-                   {"codec_down", v1::Codec_Name(sync.codec_down())},
-                   {"error_feedback", sync.error_feedback()},
-                   {"error_feedback_decay", sync.error_feedback_decay()}};
-  const v1::OuterConfig& outer = config.outer();
-  trace["outer"] = {{"optimizer", v1::OuterConfig::Optimizer_Name(outer.optimizer())},
-                    {"merge", v1::OuterConfig::Merge_Name(outer.merge())},
-                    {"clip_factor", outer.clip_factor()},
-                    {"trim", outer.trim()},
-                    {"learning_rate", outer.learning_rate()},
-                    {"momentum", outer.momentum()},
-                    {"beta1", outer.beta1()},
-                    {"beta2", outer.beta2()},
-                    {"epsilon", outer.epsilon()}};
+  nlohmann::json trace = MessageToJson(config);
   trace["arena_size"] = plan.arena_size();
   trace["tensors"] = nlohmann::json::array();
   for (const PlacedTensor& tensor : plan.tensors()) {
