@@ -1,1 +1,1 @@
-"""What deploy/quickstart, deploy/report.py and deploy/compare_reports.py are made of."""
+"""What deploy/quickstart and deploy/report.py are made of."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import gzip
+import importlib
 import io
 import json
 import shutil
@@ -13,6 +14,7 @@ import unittest.mock
 import xml.etree.ElementTree as xml
 from pathlib import Path
 
+import compare_reports
 import parity_report
 import prose
 import study
@@ -24,6 +26,8 @@ from training_runs import Series, TrainingRun
 sys.path.insert(0, str(training_runs.ROOT / "tests" / "unit" / "deploy"))
 
 import fake_programs  # noqa: E402
+import fake_run  # noqa: E402
+import report  # noqa: E402
 from causeway_run import config  # noqa: E402
 
 FAKE_STEPS = 60  # Steps that fake_programs pretend to train.
@@ -301,6 +305,39 @@ def _long_result(scale, variant, seed, loss):
             "parameters": 336896, "syncs_per_fragment": steps // 30,
             "bytes_per_param_per_sync": {"up": 0.53, "down": 0.53},
             "eval_curve": [[0, 5.0], [steps // 2, 9.0], [steps - 20, loss + 0.02], [steps, loss]]}
+
+
+class CompareReportsTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def test_three_modes_make_one_plot_and_one_table(self):
+        outs = [self.folder / mode for mode in config.MODES]
+        for out in outs:
+            fake_run.write_fake_run(out, out.name, steps=60)
+            report.write_report(out)
+        svg = self.folder / "figures" / "modes.svg"
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            self.assertEqual(compare_reports.main([*map(str, outs), "--svg", str(svg)]), 0)
+        rows = printed.getvalue().splitlines()
+        self.assertEqual(len(rows), 5)
+        self.assertEqual(len({row.count("|") for row in rows}), 1)
+        self.assertTrue(rows[2].startswith("| streaming |"))
+        self.assertEqual(xml.parse(svg).getroot().tag, "{http://www.w3.org/2000/svg}svg")
+
+    def test_without_matplotlib_the_list_that_has_it_is_named(self):
+        with unittest.mock.patch.dict(sys.modules, {"matplotlib": None}):
+            sys.modules.pop("plots", None)
+            with self.assertRaisesRegex(SystemExit, "install_packages packages_figures"):
+                importlib.import_module("plots")
+
+    def test_folder_without_report_is_refused_by_name(self):
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            self.assertEqual(compare_reports.main([str(self.folder)]), 2)
+        self.assertIn("report.json", said.getvalue())
 
 
 class ParityReportTest(unittest.TestCase):

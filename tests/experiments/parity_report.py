@@ -19,11 +19,10 @@ import statistics
 import sys
 from pathlib import Path
 
+import plots
 import training_runs
 import variants
 from training_runs import deviation, differences, intervals
-
-from causeway_run import plots  # noqa: E402  (found by training_runs)
 
 _TAIL = 0.9  # Evaluations after this share of the steps count.
 _TUNED = tuple(name for name in variants.EXPERIMENTS["tuning"].variants

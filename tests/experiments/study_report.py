@@ -10,10 +10,9 @@ import re
 import statistics
 from pathlib import Path
 
+import plots
 import variants
 from training_runs import deviation, differences, intervals
-
-from causeway_run import plots  # noqa: E402  (found by training_runs)
 
 # Whose differences from `streaming`, seed by seed, tell what chance does.
 _DENSE = ("diloco", "streaming-fp32", "overlap-fp32", "e3m0", "lm2")

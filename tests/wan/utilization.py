@@ -18,7 +18,7 @@ from network import LinkSettings, Network
 from processes import Failed, working_folder
 from training import make_data, train
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "deploy"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))
 
 PERIOD = 30  # H
 RTT_MS = 100
@@ -277,7 +277,7 @@ def peak_table(report):
 
 def utilization_figure(report):
     """As SVG text. Matplotlib takes a second to load, so only who wants a figure does."""
-    from causeway_run import plots
+    import plots
     groups = [(f"{model['model']} over {model['rate_mbit']:.2f} Mbit/s, {model['bound_factor']:g} "
                f"times the bound; {model['rtt_ms']} ms",
                [(run["label"], run["utilization"]) for run in model["runs"]])
@@ -287,7 +287,7 @@ def utilization_figure(report):
 
 def peak_figure(report):
     """As SVG text."""
-    from causeway_run import plots
+    import plots
     panels = [(run["label"], run["links"][0]["up_mbit"], run["links"][0]["down_mbit"])
               for run in report["runs"]]
     return plots.standalone(plots.link_rates(panels, report["runs"][0]["links"][0]["bin_s"]))

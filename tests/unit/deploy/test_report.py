@@ -1,20 +1,16 @@
-"""deploy/report.py and deploy/compare_reports.py on runs that were made up."""
+"""deploy/report.py on runs that were made up."""
 
 import contextlib
-import importlib
 import io
 import json
 import shutil
 import sys
 import tempfile
 import unittest
-import unittest.mock
-import xml.etree.ElementTree as xml
 from pathlib import Path
 
 import fake_run  # First: it puts deploy/ on the path.
 
-import compare_reports
 import report
 from causeway_run import config, output, units
 
@@ -147,36 +143,6 @@ class IncompleteRun(TemporaryFolder):
         numbers = self.report_of(steps=3)
         self.assertEqual(numbers["rounds"], 0)
         self.assertEqual(numbers["bytes_per_param_per_sync"], {"up": None, "down": None})
-
-
-class Comparison(TemporaryFolder):
-    def test_three_modes_make_one_plot_and_one_table(self):
-        outs = []
-        for mode in config.MODES:
-            self.out = self.folder / mode
-            self.report_of(mode, steps=60)
-            outs.append(str(self.out))
-        svg = self.folder / "figures" / "modes.svg"
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            self.assertEqual(compare_reports.main([*outs, "--svg", str(svg)]), 0)
-        rows = printed.getvalue().splitlines()
-        self.assertEqual(len(rows), 5)
-        self.assertEqual(len({row.count("|") for row in rows}), 1)
-        self.assertTrue(rows[2].startswith("| streaming |"))
-        self.assertEqual(xml.parse(svg).getroot().tag, "{http://www.w3.org/2000/svg}svg")
-
-    def test_without_matplotlib_the_list_that_has_it_is_named(self):
-        with unittest.mock.patch.dict(sys.modules, {"matplotlib": None}):
-            sys.modules.pop("causeway_run.plots", None)
-            with self.assertRaisesRegex(SystemExit, "install_packages packages_figures"):
-                importlib.import_module("causeway_run.plots")
-
-    def test_folder_without_report_is_refused_by_name(self):
-        said = io.StringIO()
-        with contextlib.redirect_stderr(said):
-            self.assertEqual(compare_reports.main([str(self.folder)]), 2)
-        self.assertIn("report.json", said.getvalue())
 
 
 class Reading(TemporaryFolder):

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Compares runs: their held-out losses in one plot, their figures in one Markdown table.
 
-    deploy/compare_reports.py OUT1 OUT2 OUT3 --svg docs/figures/modes.svg
+    tests/experiments/compare_reports.py OUT1 OUT2 OUT3 --svg docs/figures/modes.svg
 
 Each OUT holds a report.json. The table goes to standard output.
 """
@@ -11,7 +11,10 @@ import json
 import sys
 from pathlib import Path
 
-from causeway_run import units
+import plots
+import training_runs  # noqa: F401  (it finds deploy/)
+
+from causeway_run import units  # noqa: E402
 
 _UNKNOWN = "-"
 
@@ -67,7 +70,6 @@ def main(arguments: list[str]) -> int:
         if labels.count(entry[0]) > 1:
             entry[0] = f"{entry[0]} ({out})"
     if parsed.svg:
-        from causeway_run import plots  # Here, as it needs matplotlib.
         curves = [(label, report["eval_curve"]) for label, report in reports
                   if report["eval_curve"]]
         if not curves:
