@@ -245,6 +245,8 @@ class StatusPageTest(unittest.TestCase):
                              [[step, f"{loss:.3f}"] for step, loss in numbers["eval_curve"]])
             inside = page.run("return JSON.parse(document.getElementById('answers').textContent);")
             self.assertEqual(len(inside["rounds"]["rounds"]), numbers["rounds"])
+            # The last one, although worker-0 measured the held-out loss after it.
+            self.assertEqual([one["checkpoint_step"] for one in inside["workers"]["workers"]], [40, 40])
             sample = page.run("return document.getElementById('sample-text').textContent;")
             self.assertEqual(f"{sample}\n".encode(), (cluster.folder / "sample.txt").read_bytes())
             page.run("document.getElementById('configuration').open = true;")

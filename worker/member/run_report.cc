@@ -178,6 +178,7 @@ absl::Status RunReport::Evaluated(int64_t step, double loss) {
 
 void RunReport::CheckpointWritten(int64_t step) {
   checkpoint_step_ = step;
+  heartbeat_.set_checkpoint_step(step);  // An evaluation may send it before the next step does.
   session_->SetCheckpoint(checkpoint_step_);
   telemetry_->Record("checkpoint_written",
                      absl::StrCat("checkpoint written at step ", checkpoint_step_),
