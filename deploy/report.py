@@ -3,8 +3,7 @@
 
     deploy/report.py OUT
 
-report.html is the one that the coordinator left when it stopped, with the sample and the
-figures of report.json. A run that was cut short gets a report, too, and notes of what is missing.
+report.html is the one that the coordinator left when it stopped, with the sample. A run that was cut short gets a report, too, and notes of what is missing.
 """
 
 import argparse
@@ -22,13 +21,13 @@ def write_report(out: Path) -> dict:
     run = output.load_run(out)
     sample = next((w.summary["sample"] for w in run.workers if w.summary.get("sample")), None)
     page = out / "coordinator" / "report.html"
-    if not page.exists():
+    if page.exists():
+        more = json.dumps(sample).replace("<", "\\u003c")
+        text = page.read_text(encoding="utf-8").replace(_ANSWERS, f'{_ANSWERS}"sample":{more},', 1)
+        (out / "report.html").write_text(text, encoding="utf-8")
+    else:
         run.notes.append("coordinator/report.html is missing, and so there is no report.html.")
     numbers = figures.compute(run)
-    if page.exists():
-        more = json.dumps({"figures": numbers, "sample": sample}).replace("<", "\\u003c")
-        text = page.read_text(encoding="utf-8").replace(_ANSWERS, f"{_ANSWERS}{more[1:-1]},", 1)
-        (out / "report.html").write_text(text, encoding="utf-8")
     (out / "report.json").write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
     if sample is not None:
         (out / "sample.txt").write_text(sample + "\n", encoding="utf-8")

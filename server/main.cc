@@ -353,6 +353,10 @@ int ServeRun(ServeFlags flags, Standbys& standbys, std::unique_ptr<Leading> lead
                        .clock = Clock::Real(),
                        .status = [&server] { return (*server)->GetStatus(); }});
   std::atomic<bool> stopping = false;
+  const std::string report_path = JoinPath(flags.run_dir, kReportFile);
+  // What this process knows of a run that was over before it is less than its report has.
+  const bool keeps_report =
+      run->resumes && (*coordinator)->ReachedItsEnd() && file_system.Exists(report_path);
   if (waiting != nullptr) flags.http_port = waiting->Release();
   const auto http = ServeHttp(std::move(flags.http_port), absl::GetFlag(FLAGS_http_address_file),
                               **coordinator, **server, metrics, api, stopping);
@@ -379,8 +383,10 @@ int ServeRun(ServeFlags flags, Standbys& standbys, std::unique_ptr<Leading> lead
                            ? "the coordinator has stopped"
                            : absl::StrCat("the coordinator has stopped: ", status.message()),
                        {{"code", std::string(absl::StatusCodeToString(status.code()))}});
-  const absl::Status report = WriteFileAtomically(file_system, JoinPath(flags.run_dir, kReportFile),
-                                                  absl::string_view(ReportPage(api)));
+  const absl::Status report =
+      keeps_report ? absl::OkStatus()
+                   : WriteFileAtomically(file_system, report_path,
+                                         absl::string_view(ReportPage(api, /*stopped=*/true)));
   if (!report.ok()) Log().warn("the run's report cannot be written: {}", report.ToString());
   if (!status.ok()) return Fail(kProgram, status);
   Log().info("the run's state, rounds, summary and report.html are in {}", flags.run_dir);

@@ -84,6 +84,12 @@ void AddStatusPage(const StatusApi& api, HttpHandlers& handlers) {
     const absl::StatusOr<int64_t> after = Number(request, "after", 0, INT64_MAX, 0);
     return after.ok() ? Json(api.Events(*after)) : Refuse(after.status());
   };
+  handlers["/report.html"] = [&api](const HttpRequest&) {
+    HttpResponse response;
+    response.content_type = "application/octet-stream";  // This port lets no script in a page run.
+    response.body = ReportPage(api, /*stopped=*/false);
+    return response;
+  };
   handlers["/api/v1/config"] = [&api](const HttpRequest&) {
     HttpResponse response;
     response.body = api.Config();
@@ -91,9 +97,10 @@ void AddStatusPage(const StatusApi& api, HttpHandlers& handlers) {
   };
 }
 
-std::string ReportPage(const StatusApi& api) {
+std::string ReportPage(const StatusApi& api, bool stopped) {
   const std::map<std::string, absl::string_view>& files = EmbeddedPage();
-  const std::string answers = Dump({{"status", api.Status()},
+  const std::string answers = Dump({{"stopped", stopped},
+                                    {"status", api.Status()},
                                     {"workers", api.Workers()},
                                     {"rounds", api.Rounds(kMostRounds)},
                                     {"series", api.Series()},

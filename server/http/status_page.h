@@ -4,6 +4,7 @@
 //   /api/v1/status  workers  rounds?most=N  series        JSON, see status_api.h
 //   /api/v1/events?after=N
 //   /api/v1/config                                        a textproto
+//   /report.html                                          the run as it is, to be saved
 #ifndef CAUSEWAY_SERVER_HTTP_STATUS_PAGE_H_
 #define CAUSEWAY_SERVER_HTTP_STATUS_PAGE_H_
 
@@ -18,8 +19,8 @@ namespace causeway::server {
 void AddStatusPage(const StatusApi& api, HttpHandlers& handlers);
 
 // The page as one file that opens from a disk, with what the API answers now inside, as JSON in the
-// element `answers`.
-std::string ReportPage(const StatusApi& api);
+// element `answers`. stopped: the coordinator has, so this is what it leaves.
+std::string ReportPage(const StatusApi& api, bool stopped);
 
 }  // namespace causeway::server
 

@@ -91,6 +91,17 @@ class StatusPageTest(unittest.TestCase):
             self.needs_no_color(page)
             self.assert_quiet(page)
 
+            # What it saves is a report of a run that goes on.
+            self.assertEqual(page.run("return document.querySelector('#save a').href;"),
+                             f"http://{cluster.http_address}/report.html")
+            saved = cluster.folder / "saved.html"
+            urllib.request.urlretrieve(f"http://{cluster.http_address}/report.html", saved)
+            page.open(saved.as_uri())
+            self.shows(page, "connection", "A report of what was known while the coordinator ran")
+            self.assertEqual([page.text(name) for name in ("run-state", "save")], ["▶ training", ""])
+            self.assertGreaterEqual(self.step_shown(page), before)
+            self.assert_quiet(page)
+
     def test_a_region_has_its_sites_below_it(self):
         with Tree() as tree, browser.Browser() as page:
             tree.start_coordinator(SETTINGS)
@@ -230,28 +241,54 @@ class StatusPageTest(unittest.TestCase):
             for identifier, text in (
                     ("run-state", "■ finished"), ("banner", ""), ("attention", ""),
                     ("progress", "40 of 40"), ("tokens", "5.12 k"),
-                    ("held-out", f"{numbers['eval_loss']:.3f}"),
-                    ("computing", f"{100 * numbers['compute_utilization']['mean']:.1f} %")):
+                    ("held-out", f"{numbers['eval_loss']:.3f}")):
                 self.assertEqual(page.text(identifier), text)
             for identifier, text in (
                     ("workers", "worker-1"), ("events", "coordinator_stopped"),
-                    ("round-reason", "every expected worker contributed (2)"),
-                    ("held-out-note", f"before it {numbers['initial_loss']:.3f}")):
+                    ("round-reason", "every expected worker contributed (2)")):
                 self.assertIn(text, page.text(identifier))
             self.assertAlmostEqual(float(page.text("bytes").split(" ")[0]),
                                    numbers["data_parallel_ratio"], delta=0.05)
             curve = page.run("return Chart.getChart('loss-plot').data.datasets[0].data;")
             self.assertEqual([[point["x"], f"{point['y']:.3f}"] for point in curve],
                              [[step, f"{loss:.3f}"] for step, loss in numbers["eval_curve"]])
+            page.run("const axis = document.getElementById('loss-axis'); axis.value = 'time';"
+                     "axis.dispatchEvent(new Event('change'));")
+            at = page.run("return Chart.getChart('loss-plot').data.datasets[0].data.map((p) => p.x);")
+            self.assertEqual(at, sorted(at))
+            self.assertGreater(at[0], 1e9)
             inside = page.run("return JSON.parse(document.getElementById('answers').textContent);")
             self.assertEqual(len(inside["rounds"]["rounds"]), numbers["rounds"])
+            workers = inside["workers"]["workers"]
+            self.assertAlmostEqual(float(page.text("computing").removesuffix(" %")),
+                                   50 * sum(one["utilization"] for one in workers), delta=0.06)
             # The last one, although worker-0 measured the held-out loss after it.
-            self.assertEqual([one["checkpoint_step"] for one in inside["workers"]["workers"]], [40, 40])
+            self.assertEqual([one["checkpoint_step"] for one in workers], [40, 40])
             sample = page.run("return document.getElementById('sample-text').textContent;")
             self.assertEqual(f"{sample}\n".encode(), (cluster.folder / "sample.txt").read_bytes())
             page.run("document.getElementById('configuration').open = true;")
             self.shows(page, "configuration-text", "steps_between_syncs: 6")
             self.assertEqual(page.run("return performance.getEntriesByType('resource').length;"), 0)
+            self.fits_every_width(page)
+            self.assert_quiet(page)
+
+            # Served once more, the run is known less well: its report stays.
+            left = cluster.folder / "coordinator" / "report.html"
+            before = left.read_bytes()
+            (cluster.folder / "address").unlink()
+            cluster.start_coordinator(SETTINGS.replace("100000", "40"), "--noexit_when_finished")
+            self.assertEqual(api(cluster, "status")["run"]["state"], "finished")
+            cluster.coordinator.signal(SIGTERM)
+            self.assertEqual(cluster.coordinator.wait(), 0)
+            self.assertEqual(left.read_bytes(), before)
+
+            # A worker's name in it is no more than text.
+            hostile = json.dumps(HOSTILE).replace("<", "\\u003c")
+            left.write_text(before.decode().replace('"worker-1"', hostile))
+            page.open(left.as_uri())
+            self.shows(page, "workers", HOSTILE)
+            self.assertEqual(page.run("return document.querySelectorAll('img').length;"), 0)
+            self.assertIn("Causeway", page.driver.title)
             self.fits_every_width(page)
             self.assert_quiet(page)
 

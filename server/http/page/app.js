@@ -95,13 +95,13 @@ async function update() {
   ended = status.run.state === 'finished' || status.run.step >= status.run.steps;
   known = { run: status.run, workers };
   learn(workers.map((worker) => worker.id));
-  overview.drawHead(status, inside !== null);
-  overview.drawCards(status, workers, inside?.figures);
+  overview.drawHead(status, inside);
+  overview.drawCards(status, workers);
   overview.drawWorkers(workers, status.run.lease_seconds);
   overview.drawFragments(rounds.fragments, status.run);
   overview.drawEvents(events);
-  overview.drawAttention(status, workers, rounds.fragments, inside?.figures?.notes ?? []);
-  drawRounds(rounds, status.run.state === 'training' && inside === null);
+  overview.drawAttention(status, workers, rounds.fragments);
+  drawRounds(rounds, status.run.state === 'training' && !inside?.stopped);
   const begun = performance.now();
   if (begun >= nextSeries) {
     const answer = await getJson('series');
@@ -118,7 +118,7 @@ function showConnection() {
   document.body.classList.toggle('stale', lost && lastAnswer !== null);
   banner.hidden = !lost;
   if (inside !== null) {
-    setText('connection', `A report of what was known when the coordinator stopped, ${format.date(inside.status.now)}.`);
+    setText('connection', `A report of what was known ${inside.stopped ? 'when the coordinator stopped' : 'while the coordinator ran'}, ${format.date(inside.status.now)}.`);
     return;
   }
   if (!lost) {
@@ -163,13 +163,16 @@ async function showConfiguration() {
 }
 
 find('configuration').addEventListener('toggle', showConfiguration);
-matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => {
+const drawAgain = () => {
   if (series !== null) drawCharts(series);
   redraw();
-});
+};
+matchMedia('(prefers-color-scheme: dark)').addEventListener('change', drawAgain);
+find('loss-axis').addEventListener('change', drawAgain);
 document.addEventListener('visibilitychange', () => {
   if (!document.hidden && !polling && inside === null) poll();
 });
+find('save').hidden = inside !== null;
 find('sample').hidden = !inside?.sample;
 setText('sample-text', inside?.sample ?? '');
 startTimeline();

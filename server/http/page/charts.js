@@ -135,6 +135,12 @@ function drawLegend(ids) {
   replace('curve-legend', ...lines);
 }
 
+// When the first worker had come so far; null if none has.
+function timeOf(step, workers) {
+  const times = workers.map((curve) => curve.time[curve.step.findIndex((at) => at >= step)]).filter(format.known);
+  return times.length > 0 ? Math.min(...times) : null;
+}
+
 // data: the answer of api/v1/series.
 export function drawCharts(data) {
   const curves = (x, y, change = (curve) => curve) => data.workers.map((series) => {
@@ -144,15 +150,16 @@ export function drawCharts(data) {
   const step = (value) => format.short(Math.round(value));
   drawLegend(data.workers.map((series) => series.id));
 
-  const losses = curves('step', (series, i) => series.train_loss[i]);
-  const heldOut = data.held_out.step.map((at, i) => ({ x: at, y: data.held_out.loss[i] }))
-    .filter((point) => format.known(point.y));
+  const axis = find('loss-axis').value;
+  const losses = curves(axis, (series, i) => series.train_loss[i]);
+  const heldOut = data.held_out.step.map((at, i) => ({ x: axis === 'step' ? at : timeOf(at, data.workers), y: data.held_out.loss[i] }))
+    .filter((point) => format.known(point.x) && format.known(point.y));
   losses.unshift({
     label: 'held-out', data: heldOut, borderColor: color('--ink'), backgroundColor: color('--card'),
     borderWidth: 2.2, pointStyle: 'circle', pointRadius: 3.5, pointBorderWidth: 2, pointHitRadius: 8, clip: 8,
   });
-  draw('loss-plot', losses, describe('Loss by step', losses, format.loss),
-       { x: step, title: (value) => `step ${step(value)}`, y: format.digitsOf, range: {} });
+  const [x, title] = axis === 'step' ? [step, (value) => `step ${step(value)}`] : [format.clock, format.clock];
+  draw('loss-plot', losses, describe(`Loss by ${axis}`, losses, format.loss), { x, title, y: format.digitsOf, range: {} });
 
   const speeds = curves('time', (series, i) => series.tokens_per_second[i], smooth);
   draw('speed-plot', speeds, describe('Tokens per second', speeds, format.short),

@@ -51,9 +51,9 @@ export function withoutCoordinator(run, workers, age) {
     : ` Workers wait for the coordinator by now, ${first.id} as the first.`;
 }
 
-export function drawHead(status, isReport) {
+export function drawHead(status, inside) {
   const { run } = status;
-  const stopped = isReport && run.state !== 'finished' && run.state !== 'failed';
+  const stopped = inside?.stopped && run.state !== 'finished' && run.state !== 'failed';
   const [text, kind] = stopped ? ['‖ stopped', 'warn'] : RUN_STATES[run.state] ?? [run.state, 'unknown'];
   setText('run-name', run.name || run.id);
   setText('run-state', text);
@@ -67,11 +67,10 @@ export function drawHead(status, isReport) {
       : `applied ${format.plural(run.overlap_steps, 'step')} later`,
     `${run.codec_up} up, ${run.codec_down} down`, run.id,
   ].join(' · '));
-  setText('footer', `causeway-coordinator ${status.coordinator.version}, ${isReport ? 'which ran from' : 'running since'} ${format.date(status.coordinator.started)}.${isReport ? '' : ' This page only reads.'}`);
+  setText('footer', `causeway-coordinator ${status.coordinator.version}, ${inside?.stopped ? 'which ran from' : 'running since'} ${format.date(status.coordinator.started)}.${inside === null ? ' This page only reads.' : ''}`);
 }
 
-// figures: of a report, over the whole run (deploy/report.py). Else the latest of the workers are shown.
-export function drawCards(status, workers, figures) {
+export function drawCards(status, workers) {
   const { run, bytes } = status;
   const share = run.steps > 0 ? run.step / run.steps : 0;
   setText('progress', `${run.step} of ${run.steps}`);
@@ -83,7 +82,7 @@ export function drawCards(status, workers, figures) {
 
   const live = workers.filter(isLive);
   const counted = live.length > 0 || run.state !== 'finished' ? live : workers;
-  const speed = figures?.tokens_per_second ?? counted.reduce((sum, worker) => sum + (worker.tokens_per_second ?? 0), 0);
+  const speed = counted.reduce((sum, worker) => sum + (worker.tokens_per_second ?? 0), 0);
   setText('tokens', format.short(run.tokens));
   const budget = run.token_budget > 0 ? ` of ${format.short(run.token_budget)}` : '';
   setText('tokens-note', `trained${budget}; ${format.short(speed)} tokens/s by ${format.plural(counted.length, 'worker')}`);
@@ -93,12 +92,9 @@ export function drawCards(status, workers, figures) {
   const mean = losses.reduce((sum, value) => sum + value, 0) / losses.length;
   setText('held-out-note', [
     run.held_out === null ? 'not measured yet' : `nats per token, at step ${run.held_out.step}`,
-    losses.length > 0 ? `training ${format.loss(mean)}` : null,
-    figures?.initial_loss ? `before it ${format.loss(figures.initial_loss)}` : null].filter(Boolean).join('; '));
+    losses.length > 0 ? `training ${format.loss(mean)}` : null].filter(Boolean).join('; '));
 
-  const { mean: whole, ...each } = figures?.compute_utilization ?? {};
-  const shares = format.known(whole) ? Object.values(each)
-    : (live.length > 0 ? live : workers).map((worker) => worker.utilization).filter(format.known);
+  const shares = (live.length > 0 ? live : workers).map((worker) => worker.utilization).filter(format.known);
   const lowest = shares.length > 0 ? Math.min(...shares) : null;
   setText('computing', format.percent(
     shares.length > 0 ? shares.reduce((sum, value) => sum + value, 0) / shares.length : null));
@@ -164,6 +160,7 @@ export function drawWorkers(workers, leaseSeconds) {
 }
 
 export function drawFragments(fragments, run) {
+  find('fragments').parentElement.hidden = run.state === 'finished';
   replace('fragments', table('Fragments and their open rounds', [
     { title: 'Fragment', words: true, cell: (one) => `Fragment ${one.fragment}` },
     { title: 'Values', optional: true, cell: (one) => format.short(one.values) },
@@ -188,9 +185,8 @@ export function drawEvents(events) {
   ], events.slice(-MOST_EVENTS).reverse()));
 }
 
-// notes: of a report, on what is missing in it.
-export function drawAttention(status, workers, fragments, notes) {
-  const lines = [...notes];
+export function drawAttention(status, workers, fragments) {
+  const lines = [];
   if (status.coordinator.problem !== null) lines.push(`The coordinator stopped working: ${status.coordinator.problem}`);
   if (status.run.state === 'paused') lines.push('The run is paused; causewayctl resume lets it go on.');
   for (const worker of workers) {

@@ -77,13 +77,11 @@ class CompleteRun(TemporaryFolder):
         self.assertEqual(page.count("<script"), 1)
         return json.loads(page.partition('id="answers">')[2].partition("</script>")[0])
 
-    def test_the_page_is_the_coordinators_with_sample_and_figures(self):
+    def test_the_page_is_the_coordinators_with_the_sample(self):
         self.report_of()
         sample = (self.out / "sample.txt").read_text(encoding="utf-8").removesuffix("\n")
         self.assertIn("<script>", sample)
-        numbers = json.loads((self.out / "report.json").read_text(encoding="utf-8"))
-        self.assertEqual(self.inside(),
-                         {"figures": numbers, "sample": sample, "config": "<!-- a: {} -->"})
+        self.assertEqual(self.inside(), {"sample": sample, "config": "<!-- a: {} -->"})
 
     def test_without_a_page_of_the_coordinator_the_figures_are_named(self):
         fake_run.write_fake_run(self.out)

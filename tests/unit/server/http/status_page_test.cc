@@ -220,7 +220,7 @@ TEST_F(StatusPageTest, ThePageIsMadeOfFilesOfTheProgramAlone) {
 TEST_F(StatusPageTest, AReportIsThePageWithTheAnswersInsideAndNothingBesideIt) {
   Train(12);
   events_.Record("worker_joined", "</script><script src=http://a/>", {});
-  const std::string report = ReportPage(*api_);
+  const std::string report = ReportPage(*api_, /*stopped=*/true);
   const std::string begin = "<script type=\"application/json\" id=\"answers\">";
   const size_t at = report.find(begin) + begin.size();
   const json inside = json::parse(report.substr(at, report.find("</script>", at) - at));
@@ -231,6 +231,7 @@ TEST_F(StatusPageTest, AReportIsThePageWithTheAnswersInsideAndNothingBesideIt) {
   EXPECT_EQ(inside["events"], GetJson("/api/v1/events"));
   EXPECT_EQ(inside["events"]["events"].back()["message"], "</script><script src=http://a/>");
   EXPECT_EQ(inside["config"], Get("/api/v1/config").body);
+  EXPECT_EQ(inside["stopped"], true);
 
   // Chart.js, the answers, the page's own; each one ends where it should.
   const std::vector<absl::string_view> parts = absl::StrSplit(report, "</script>");
@@ -241,6 +242,10 @@ TEST_F(StatusPageTest, AReportIsThePageWithTheAnswersInsideAndNothingBesideIt) {
   EXPECT_THAT(parts[2], HasSubstr("modules.timeline = "));
   EXPECT_THAT(report, HasSubstr("default-src 'none'"));
   EXPECT_THAT(report, Not(HasSubstr("=\"assets/")));
+
+  const HttpResponse saved = Get("/report.html");  // While the run goes on.
+  EXPECT_EQ(saved.content_type, "application/octet-stream");
+  EXPECT_EQ(saved.body, ReportPage(*api_, /*stopped=*/false));
 }
 
 }  // namespace
