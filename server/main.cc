@@ -278,8 +278,11 @@ int ServeRun(ServeFlags flags, Standbys& standbys, std::unique_ptr<Leading> lead
   if (!event_file.ok()) return Refuse(kProgram, event_file.status());
   CountingEventLog counted_events(event_file->get());
   const bool replicated = IsReplicatedByFlag() || flags.shared.has_value();
+  RunHistory run_history({.clock = Clock::Real()});
+  if (run->resumes) run_history.Restore(*run->recovered);
   CoordinatorMetrics metrics({.file_system = &file_system,
                               .clock = Clock::Real(),
+                              .history = &run_history,
                               .run_dir = flags.run_dir,
                               .certificates = CertificatesFromFlags(),
                               .events = &counted_events,
@@ -288,8 +291,6 @@ int ServeRun(ServeFlags flags, Standbys& standbys, std::unique_ptr<Leading> lead
                               .replicated = replicated});
   ThreadPool merge_pool(ThreadsFor(0).value());
   if (!merge_pool.started().ok()) return Refuse(kProgram, merge_pool.started());
-  RunHistory run_history({.clock = Clock::Real()});
-  if (run->resumes) run_history.Restore(*run->recovered);
   CurveKeeper curves(&run_history, &file_system, Clock::Real(),
                      JoinPath(flags.run_dir, kCurvesFile), run->run_id);
   curves.Restore();
@@ -307,7 +308,6 @@ int ServeRun(ServeFlags flags, Standbys& standbys, std::unique_ptr<Leading> lead
   if (replicated && run->resumes) standbys.Begin(run->store->Position().commits);
   options.events = &event_history;
   options.observers = metrics.observers();
-  options.observers.push_back(&run_history);
   options.merge_pool = &merge_pool;
   options.snapshot_every_rounds = absl::GetFlag(FLAGS_snapshot_every_rounds);
   std::unique_ptr<ParentLink> parent;

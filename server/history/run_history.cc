@@ -253,6 +253,12 @@ std::vector<EvaluationPoint> RunHistory::Evaluations() const {
   return evaluations_.points();
 }
 
+RoundTimes RunHistory::Round(int fragment, int64_t round) {
+  absl::MutexLock lock(&mutex_);
+  const RoundTimes* const found = FindRound(fragment, round);
+  return found == nullptr ? RoundTimes() : *found;
+}
+
 std::vector<RoundTimes> RunHistory::Rounds(size_t most) const {
   absl::MutexLock lock(&mutex_);
   const size_t count = std::min(most, rounds_.size());

@@ -92,6 +92,8 @@ class RunHistory final : public RunObserver {
   std::vector<WorkerCurve> Curves() const;
   // By step.
   std::vector<EvaluationPoint> Evaluations() const;
+  // One that is kept; else nothing is known in it.
+  RoundTimes Round(int fragment, int64_t round);
   // The newest `most` of those that are kept, oldest first.
   std::vector<RoundTimes> Rounds(size_t most) const;
 

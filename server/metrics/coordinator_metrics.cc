@@ -32,7 +32,9 @@ uint64_t FolderBytes(FileSystem& file_system, const std::string& folder) {
 }  // namespace
 
 CoordinatorMetrics::CoordinatorMetrics(Options options)
-    : options_(std::move(options)), run_(options_.clock), rounds_(options_.clock) {}
+    : options_(std::move(options)),
+      run_(options_.clock),
+      rounds_(options_.clock, options_.history) {}
 
 double CoordinatorMetrics::StoreBytes() {
   const absl::Duration now = options_.clock->Monotonic();
@@ -95,11 +97,7 @@ std::string CoordinatorMetrics::Text(const v1::RunStatus& status, bool healthy,
   MetricPage page;
   page.Gauge("causeway_build_info", "1; the release.", 1, {{"version", kSoftwareVersion}});
   run_.AddTo(page, status, healthy);
-  std::vector<int> open;
-  for (const v1::FragmentStatus& fragment : status.fragments()) {
-    if (fragment.contributed_size() > 0) open.push_back(fragment.fragment());
-  }
-  rounds_.AddTo(page, open);
+  rounds_.AddTo(page, status);
   std::map<std::string, int64_t> counts = options_.events->counts();
   page.Counter("causeway_contributions_total",
                "Deltas: merged, late (their round had closed) or quarantined.",

@@ -30,6 +30,7 @@ class CoordinatorMetrics {
   struct Options {
     FileSystem* file_system = nullptr;
     const Clock* clock = nullptr;
+    RunHistory* history = nullptr;
     std::string run_dir;
     CertificateFiles certificates;
     const CountingEventLog* events = nullptr;
@@ -39,8 +40,8 @@ class CoordinatorMetrics {
   };
   explicit CoordinatorMetrics(Options options);
 
-  // For Coordinator::Options::observers.
-  std::vector<RunObserver*> observers() { return {&run_, &rounds_}; }
+  // For Coordinator::Options::observers: the history, which the others read, first.
+  std::vector<RunObserver*> observers() { return {options_.history, &run_, &rounds_}; }
 
   // `status` and `load` are those of now.
   std::string Text(const v1::RunStatus& status, bool healthy, const ServerLoad& load);

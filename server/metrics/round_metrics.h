@@ -8,59 +8,45 @@
 #define CAUSEWAY_SERVER_METRICS_ROUND_METRICS_H_
 
 #include <array>
+#include <atomic>
 #include <cstdint>
-#include <deque>
-#include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
+#include "causeway/v1/admin.pb.h"
 #include "common/base/clock.h"
 #include "common/metrics/metric_page.h"
 #include "prometheus/histogram.h"
 #include "server/core/run_observer.h"
+#include "server/history/run_history.h"
 
 namespace causeway::server {
 
-// Thread-safe. What it remembers is bounded by the workers of one round and a few rounds of each
-// fragment.
+// Thread-safe.
 class RoundMetrics final : public RunObserver {
  public:
-  // The clock outlives the object.
-  explicit RoundMetrics(const Clock* clock);
+  // Both outlive the object. The history hears of everything first.
+  RoundMetrics(const Clock* clock, RunHistory* history);
 
-  void OnPushBegun(const v1::PushHeader& header) override;
   void OnContributed(const v1::PushHeader& header, bool quarantined) override;
   void OnPublished(const RoundRecord& round, const std::vector<std::string>& missing) override;
   void OnApplied(const std::string& worker_id, int fragment, int64_t round) override;
 
-  // `open_fragments`: whose open round has contributions by now; those of a recovered round came
-  // before this object was there.
-  void AddTo(MetricPage& page, const std::vector<int>& open_fragments);
+  // `status`: of now.
+  void AddTo(MetricPage& page, const v1::RunStatus& status);
 
  private:
   enum Phase { kTransfer, kCollect, kMerge, kApply, kPhases };
-  struct Admitted {
-    int64_t round = 0;
-    absl::Duration since;
-  };
-  struct Fragment {
-    std::map<std::string, Admitted> admitted;                  // By worker.
-    std::deque<std::pair<int64_t, absl::Duration>> published;  // Rounds, and when.
-    int64_t first_round = 0;  // The round whose first contribution came ...
-    absl::Duration first;     // ... then.
-  };
+
+  // Nothing if one of the two moments is not known.
+  void Observe(Phase phase, double from_unix_s, double to_unix_s);
 
   const Clock* const clock_;
+  RunHistory* const history_;
   std::array<prometheus::Histogram, kPhases> phases_;
-  absl::Mutex mutex_;
-  std::map<int, Fragment> fragments_ ABSL_GUARDED_BY(mutex_);
-  int64_t incomplete_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t merged_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t quarantined_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::atomic<int64_t> incomplete_ = 0;
+  std::atomic<int64_t> merged_ = 0;
+  std::atomic<int64_t> quarantined_ = 0;
 };
 
 }  // namespace causeway::server
