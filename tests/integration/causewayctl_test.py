@@ -4,14 +4,10 @@ import json
 import subprocess
 import unittest
 
-from cluster import BIN, CTL, SIGKILL, SIGTERM, Cluster, run_tool, wait_until
+from cluster import BIN, CTL, SIGKILL, SIGTERM, SYNC, Cluster, run_tool, wait_until
 
-SETTINGS = """
-train { steps: %d optimizer: MUON }
-sync { fragments: 2 steps_between_syncs: 6 overlap_steps: 2 mixing: 0.5
-       codec_up: INT4 codec_down: INT4 }
-membership { start_workers: 2 max_workers: 4 lease_ms: 2000 }
-"""
+SETTINGS = (SYNC + "train { steps: %d optimizer: MUON } "
+            "membership { start_workers: 2 max_workers: 4 lease_ms: 2000 } ")
 PACE = "--max_tokens_per_second=3200"
 
 

@@ -24,6 +24,11 @@ MODEL = """
 model { layers: 2 width: 32 heads: 2 mlp_width: 64 sequence_length: 32 qk_norm: true }
 train { batch_sequences: 2 seed: 5 evaluation_sequences: 8 }
 """
+# Settings over MODEL.
+SYNC = """
+sync { fragments: 2 steps_between_syncs: 6 overlap_steps: 2 mixing: 0.5
+       codec_up: INT4 codec_down: INT4 }
+"""
 WORDS = "the bridge carries a stone over water and wind slowly home again".split()
 
 

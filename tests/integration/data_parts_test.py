@@ -3,14 +3,10 @@
 import json
 import unittest
 
-from cluster import COORDINATOR, SIGKILL, SIGTERM, WORKER, Cluster, run_tool
+from cluster import COORDINATOR, SIGKILL, SIGTERM, WORKER, SYNC, Cluster, run_tool
 
-STREAMING = """
-train { steps: %d optimizer: MUON }
-sync { fragments: 2 steps_between_syncs: 6 overlap_steps: 2 mixing: 0.5
-       codec_up: INT4 codec_down: INT4 }
-membership { start_workers: %d max_workers: 2 lease_ms: 2000 }
-"""
+STREAMING = (SYNC + "train { steps: %d optimizer: MUON } "
+             "membership { start_workers: %d max_workers: 2 lease_ms: 2000 } ")
 PACE = "--max_tokens_per_second=3200"
 
 

@@ -5,19 +5,15 @@ import subprocess
 import sys
 import unittest
 
-from cluster import COORDINATOR, MODEL, Cluster, free_port, get, json_lines, wait_until
+from cluster import COORDINATOR, MODEL, SYNC, Cluster, free_port, get, json_lines, wait_until
 from etcd import Etcd
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "faults"))
 from proxy import Proxy  # noqa: E402
 
-RUN = """
-run_name: "shared"
-train { steps: 90 optimizer: MUON }
-sync { fragments: 2 steps_between_syncs: 6 overlap_steps: 2 mixing: 0.5
-       codec_up: INT4 codec_down: INT4 }
-membership { start_workers: 2 max_workers: 2 lease_ms: 20000 }
-"""
+RUN = (SYNC + 'run_name: "shared" '
+       'train { steps: 90 optimizer: MUON } '
+       'membership { start_workers: 2 max_workers: 2 lease_ms: 20000 } ')
 FOR_EVER_S = 1e6
 MAKE_CERTIFICATES = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "make_certificates"
 

@@ -7,17 +7,13 @@ import sys
 import unittest
 import urllib.request
 
-from cluster import COORDINATOR, SIGTERM, Cluster, json_lines, wait_until
+from cluster import COORDINATOR, SIGTERM, SYNC, Cluster, json_lines, wait_until
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "docs"))
 import make_monitoring  # noqa: E402
 
-SETTINGS = """
-train { steps: 100000 optimizer: MUON evaluate_every_steps: 10 %s }
-sync { fragments: 2 steps_between_syncs: 6 overlap_steps: 2 mixing: 0.5
-       codec_up: INT4 codec_down: INT4 }
-membership { start_workers: 2 max_workers: 4 lease_ms: 2000 }
-"""
+SETTINGS = (SYNC + "train { steps: 100000 optimizer: MUON evaluate_every_steps: 10 %s } "
+            "membership { start_workers: 2 max_workers: 4 lease_ms: 2000 } ")
 PACE = "--max_tokens_per_second=6400"
 SAMPLE = re.compile(r"^([a-z_]+)(?:\{(.*)\})? (\S+)$")
 LABEL = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"')

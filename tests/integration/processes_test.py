@@ -6,14 +6,10 @@ import shutil
 import signal
 import unittest
 
-from cluster import (COORDINATOR, SIGKILL, SIGTERM, Cluster, free_port, json_lines, run_tool,
+from cluster import (COORDINATOR, SIGKILL, SIGTERM, SYNC, Cluster, free_port, json_lines, run_tool,
                      wait_until)
 
-STREAMING = """
-train { steps: %d optimizer: MUON }
-sync { fragments: 2 steps_between_syncs: 6 overlap_steps: 2 mixing: 0.5
-       codec_up: INT4 codec_down: INT4 }
-"""
+STREAMING = SYNC + "train { steps: %d optimizer: MUON } "
 TWO = "membership { start_workers: 2 max_workers: 4 lease_ms: 2000 }"
 ONE = "membership { start_workers: 1 max_workers: 4 lease_ms: 2000 }"
 # Slow enough that others can act while it trains: 64 tokens a step, 50 steps a second.

@@ -11,18 +11,14 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-from cluster import SIGTERM, Cluster, run_tool, wait_until
+from cluster import SIGTERM, SYNC, Cluster, run_tool, wait_until
 
 DEPLOY = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "prometheus"
 DASHBOARD = DEPLOY.parent / "grafana" / "causeway.json"
 # Panels without a figure in a run on loopback, which has no certificates.
 EMPTY_PANELS = {"Certificate"}
-SETTINGS = """
-train { steps: 100000 optimizer: MUON }
-sync { fragments: 2 steps_between_syncs: 6 overlap_steps: 2 mixing: 0.5
-       codec_up: INT4 codec_down: INT4 }
-membership { start_workers: 2 max_workers: 4 lease_ms: 2000 }
-"""
+SETTINGS = (SYNC + "train { steps: 100000 optimizer: MUON } "
+            "membership { start_workers: 2 max_workers: 4 lease_ms: 2000 } ")
 
 
 class PromtoolTest(unittest.TestCase):

@@ -3,16 +3,12 @@
 import shutil
 import unittest
 
-from cluster import BIN, COORDINATOR, SIGKILL, SIGTERM, free_port, json_lines, run_tool, wait_until
+from cluster import BIN, COORDINATOR, SIGKILL, SIGTERM, SYNC, free_port, json_lines, run_tool, wait_until
 from regions import Tree
 from security_test import make, tls
 
-SETTINGS = """
-train { steps: %d optimizer: MUON }
-sync { fragments: 2 steps_between_syncs: 6 overlap_steps: 2 mixing: 0.5
-       codec_up: INT4 codec_down: INT4 }
-membership { start_workers: 3 max_workers: 6 lease_ms: 4000 }
-"""
+SETTINGS = (SYNC + "train { steps: %d optimizer: MUON } "
+            "membership { start_workers: 3 max_workers: 6 lease_ms: 4000 } ")
 SLOW = "--min_step_time=60ms"
 
 

@@ -7,18 +7,14 @@ import sys
 import unittest
 
 from cluster import (
-    COORDINATOR, SIGKILL, SIGTERM, Cluster, free_port, get, json_lines, run_tool, wait_until)
+    COORDINATOR, SIGKILL, SIGTERM, SYNC, Cluster, free_port, get, json_lines, run_tool, wait_until)
 from metrics_export_test import Scrape
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "docs"))
 import make_monitoring  # noqa: E402
 
-RUN = """
-train { steps: 60 optimizer: MUON }
-sync { fragments: 2 steps_between_syncs: 6 overlap_steps: 2 mixing: 0.5
-       codec_up: INT4 codec_down: INT4 }
-membership { start_workers: 2 max_workers: 2 lease_ms: 5000 }
-"""
+RUN = (SYNC + "train { steps: 60 optimizer: MUON } "
+       "membership { start_workers: 2 max_workers: 2 lease_ms: 5000 } ")
 SNAPSHOTS = "--snapshot_every_rounds=3"
 
 

@@ -10,16 +10,12 @@ import sys
 import unittest
 
 import browser
-from cluster import CTL, SIGKILL, SIGTERM, Cluster, free_port, get, run_tool, wait_until
+from cluster import CTL, SIGKILL, SIGTERM, SYNC, Cluster, free_port, get, run_tool, wait_until
 from regions import Tree
 
 REPORT = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "report.py"
-SETTINGS = """
-train { steps: 100000 optimizer: MUON evaluate_every_steps: 20 }
-sync { fragments: 2 steps_between_syncs: 6 overlap_steps: 2 mixing: 0.5
-       codec_up: INT4 codec_down: INT4 }
-membership { start_workers: 2 max_workers: 4 lease_ms: 2000 }
-"""
+SETTINGS = (SYNC + "train { steps: 100000 optimizer: MUON evaluate_every_steps: 20 } "
+            "membership { start_workers: 2 max_workers: 4 lease_ms: 2000 } ")
 PACE = "--max_tokens_per_second=1280"  # 20 steps a second.
 WIDTHS = (1400, 1100, 860, 400)
 # Messages of a connection that is refused while the coordinator is away: not the page's own.

@@ -20,14 +20,11 @@ import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "integration"))
+from cluster import SYNC  # noqa: E402
 from regions import Tree  # noqa: E402
 
-SETTINGS = """
-train { steps: %d seed: %d optimizer: MUON }
-sync { fragments: 2 steps_between_syncs: 6 overlap_steps: 2 mixing: 0.5
-       codec_up: INT4 codec_down: INT4 }
-membership { start_workers: %d max_workers: %d lease_ms: 30000 }
-"""
+SETTINGS = (SYNC + "train { steps: %d seed: %d optimizer: MUON } "
+            "membership { start_workers: %d max_workers: %d lease_ms: 30000 } ")
 
 
 def finish(tree, processes):

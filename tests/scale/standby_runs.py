@@ -37,15 +37,11 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "integration"))
 import etcd  # noqa: E402
 from cluster import (  # noqa: E402
-    COORDINATOR, MODEL, SIGKILL, SIGTERM, Cluster, free_port, json_lines, wait_until)
+    COORDINATOR, MODEL, SIGKILL, SIGTERM, SYNC, Cluster, free_port, json_lines, wait_until)
 
-SETTINGS = """
-run_name: "shared"
-train { steps: %d optimizer: MUON }
-sync { fragments: 2 steps_between_syncs: 6 overlap_steps: 2 mixing: 0.5
-       codec_up: INT4 codec_down: INT4 }
-membership { start_workers: 2 max_workers: 2 lease_ms: 20000 }
-"""
+SETTINGS = (SYNC + 'run_name: "shared" '
+            'train { steps: %d optimizer: MUON } '
+            'membership { start_workers: 2 max_workers: 2 lease_ms: 20000 } ')
 STEP_MS = 20
 NODES = 3
 DEADLINE_S = 120
