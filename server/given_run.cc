@@ -72,7 +72,7 @@ absl::StatusOr<CompleteConfig> ChooseConfig(FileSystem& file_system, const Given
     return LoadConfig(file_system, given,
                       given.awaits_first_site() ? ModelIs::kStillToCome : ModelIs::kGiven);
   }
-  const v1::RunConfig& own = recovered->identity.config;
+  const v1::RunConfig& own = recovered->identity.config();
   if (!given.has_config()) return CompleteConfig{own, {}};
   ASSIGN_OR_RETURN(CompleteConfig asked, LoadConfig(file_system, given, ModelIs::kStillToCome));
   if (!SaysWhatIsTrained(asked.config)) {
@@ -84,7 +84,7 @@ absl::StatusOr<CompleteConfig> ChooseConfig(FileSystem& file_system, const Given
   const std::string difference = ConfigDifference(own, asked.config).substr(0, kReadable);
   if (difference.empty()) return asked;
   return absl::FailedPreconditionError(absl::StrCat(
-      "the run ", recovered->identity.run_id, " in ", given.run_dir,
+      "the run ", recovered->identity.run_id(), " in ", given.run_dir,
       " has another configuration than the one given: ", difference,
       "; leave --config and --preset out to continue it, or choose another --run_dir"));
 }

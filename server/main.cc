@@ -287,7 +287,7 @@ int ServeRun(ServeFlags flags, Standbys& standbys, std::unique_ptr<Leading> lead
                               .certificates = CertificatesFromFlags(),
                               .events = &counted_events,
                               .standbys = &standbys,
-                              .commits = [&] { return run->store->Position().commits; },
+                              .commits = [&] { return run->store->Position().commits(); },
                               .replicated = replicated});
   ThreadPool merge_pool(ThreadsFor(0).value());
   if (!merge_pool.started().ok()) return Refuse(kProgram, merge_pool.started());
@@ -305,7 +305,7 @@ int ServeRun(ServeFlags flags, Standbys& standbys, std::unique_ptr<Leading> lead
   const absl::Cleanup end_of_events = [&] { standby_events.Begin(nullptr); };
   ReplicatedStore replicated_store(*run->store, standbys);
   options.store = replicated ? static_cast<Store*>(&replicated_store) : run->store.get();
-  if (replicated && run->resumes) standbys.Begin(run->store->Position().commits);
+  if (replicated && run->resumes) standbys.Begin(run->store->Position().commits());
   options.events = &event_history;
   options.observers = metrics.observers();
   options.merge_pool = &merge_pool;

@@ -45,7 +45,7 @@ absl::StatusOr<OpenedRun> OpenRun(FileSystem& file_system, const ServeFlags& fla
   ASSIGN_OR_RETURN(run.recovered, run.store->Recover());
   run.resumes = run.recovered.has_value();
   if (was_copy && run.resumes && !flags.shared.has_value()) {
-    Log().warn("{}", PromotedByHand(flags.run_dir, run.store->Position().commits));
+    Log().warn("{}", PromotedByHand(flags.run_dir, run.store->Position().commits()));
   }
   if (!flags.parent.address.empty()) {
     ASSIGN_OR_RETURN(run.region, OpenRegion(flags.parent, flags.run_dir, run.recovered, wait));
@@ -57,7 +57,7 @@ absl::StatusOr<OpenedRun> OpenRun(FileSystem& file_system, const ServeFlags& fla
   ASSIGN_OR_RETURN(CompleteConfig complete, ChooseConfig(file_system, flags.given, run.recovered));
   for (const std::string& warning : complete.warnings) Log().warn("{}", warning);
   run.config = std::move(complete.config);
-  run.run_id = run.resumes ? run.recovered->identity.run_id
+  run.run_id = run.resumes ? run.recovered->identity.run_id()
                            : absl::StrCat(run.config.run_name(), "-", RandomSuffix());
   return run;
 }

@@ -107,9 +107,9 @@ absl::StatusOr<std::unique_ptr<RegionRun>> OpenRegion(
   ASSIGN_OR_RETURN(ReachedParent parent,
                    recovered.has_value() ? AwaitParent(options, wait) : ReachParent(options));
   ASSIGN_OR_RETURN(FragmentPlan plan, FragmentPlan::Create(parent.run.config()));
-  if (recovered.has_value() && recovered->identity.run_id != parent.run.run_id()) {
+  if (recovered.has_value() && recovered->identity.run_id() != parent.run.run_id()) {
     return absl::FailedPreconditionError(
-        absl::StrCat(run_dir, " holds the run ", recovered->identity.run_id, ", the parent at ",
+        absl::StrCat(run_dir, " holds the run ", recovered->identity.run_id(), ", the parent at ",
                      options.address, " serves ", parent.run.run_id(),
                      ": check --parent, or give this region a fresh --run_dir"));
   }

@@ -72,7 +72,7 @@ absl::Status ReplayCommand(const ReplayFlags& flags) {
                                            {.retain_deltas = true, .read_only = true}));
   ASSIGN_OR_RETURN(const std::optional<RecoveredRun> run, store->Recover());
   if (!run.has_value()) return absl::NotFoundError(absl::StrCat(flags.run_dir, " holds no run"));
-  const v1::RunConfig& config = run->identity.config;
+  const v1::RunConfig& config = run->identity.config();
   ReplayOptions options;
   options.store = store.get();
   options.run = &*run;
@@ -84,7 +84,7 @@ absl::Status ReplayCommand(const ReplayFlags& flags) {
   }
   for (const std::string& worker : options.without) {
     if (std::any_of(run->members.begin(), run->members.end(),
-                    [&](const MemberRecord& record) { return record.member.id == worker; })) {
+                    [&](const v1::Member& member) { return member.worker_id() == worker; })) {
       continue;
     }
     return absl::NotFoundError(absl::StrCat("--without: no worker ", worker, " joined this run"));
@@ -98,7 +98,7 @@ absl::Status ReplayCommand(const ReplayFlags& flags) {
   options.progress = ReplayProgress();
   ASSIGN_OR_RETURN(const ReplayResult result, Replay(options));
   std::printf("%lld rounds of run %s merged again, each with its recorded hashes\n",
-              static_cast<long long>(result.rounds), run->identity.run_id.c_str());
+              static_cast<long long>(result.rounds), run->identity.run_id().c_str());
   if (options.outer.has_value()) {
     std::printf("with outer { %s } the parameters differ by %.6g of their norm\n",
                 flags.outer.c_str(), result.relative_difference);
@@ -109,9 +109,9 @@ absl::Status ReplayCommand(const ReplayFlags& flags) {
   if (flags.output.empty()) return absl::OkStatus();
   v1::RunConfig described = config;
   if (options.outer.has_value()) *described.mutable_outer() = *options.outer;
-  RETURN_IF_ERROR(WriteParametersFile(file_system, flags.output,
-                                      {{"run_id", run->identity.run_id}, {"rounds", result.rounds}},
-                                      FormatRunConfig(described), result.parameters));
+  RETURN_IF_ERROR(WriteParametersFile(
+      file_system, flags.output, {{"run_id", run->identity.run_id()}, {"rounds", result.rounds}},
+      FormatRunConfig(described), result.parameters));
   std::printf("the parameters are in %s\n", flags.output.c_str());
   return absl::OkStatus();
 }

@@ -50,8 +50,8 @@ absl::StatusOr<std::string> NameOfParentsRun(FileSystem& file_system, const std:
   if (file_system.Exists(path)) {
     ASSIGN_OR_RETURN(const auto locked, RunDirectoryStore::Open(file_system, folder, {}));
     ASSIGN_OR_RETURN(const auto database, RunDatabase::Open(path, {}));
-    ASSIGN_OR_RETURN(const DatabaseContent content, database->Load(/*recent_rounds=*/1));
-    return content.identity.config.run_name();
+    ASSIGN_OR_RETURN(const RecoveredRun run, database->Load(/*recent_rounds=*/1));
+    return run.identity.config().run_name();
   }
   ASSIGN_OR_RETURN(const ReachedParent reached, ReachParent(parent));
   return reached.run.config().run_name();

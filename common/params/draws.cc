@@ -66,14 +66,21 @@ absl::StatusOr<Draws> DrawsFromProto(
     return absl::InvalidArgumentError(absl::StrCat("a delta is of at most ", kMaxDrawRanges,
                                                    " ranges of draws, not ", ranges.size()));
   }
+  Draws draws = DrawsOf(ranges);
+  for (const DrawRange& range : draws) {
+    RETURN_IF_ERROR(CheckDraw(range));
+    if (range.slot >= slots) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("there is no part ", range.slot, " of the data: the run has ", slots));
+    }
+  }
+  return draws;
+}
+
+Draws DrawsOf(const google::protobuf::RepeatedPtrField<v1::DrawRange>& ranges) {
   Draws draws;
   for (const v1::DrawRange& range : ranges) {
     draws.push_back({range.data_slot(), range.begin(), range.end()});
-    RETURN_IF_ERROR(CheckDraw(draws.back()));
-    if (range.data_slot() >= slots) {
-      return absl::InvalidArgumentError(absl::StrCat("there is no part ", range.data_slot(),
-                                                     " of the data: the run has ", slots));
-    }
   }
   return draws;
 }

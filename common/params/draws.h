@@ -47,6 +47,8 @@ absl::StatusOr<Draws> ParseDraws(absl::string_view text);
 // negative or beyond kMaxDraw, or a part that does not exist.
 absl::StatusOr<Draws> DrawsFromProto(
     const google::protobuf::RepeatedPtrField<v1::DrawRange>& ranges, int slots);
+// The same, of what was checked before.
+Draws DrawsOf(const google::protobuf::RepeatedPtrField<v1::DrawRange>& ranges);
 void DrawsToProto(const Draws& draws, google::protobuf::RepeatedPtrField<v1::DrawRange>* ranges);
 
 }  // namespace causeway

@@ -12,18 +12,19 @@
 namespace causeway::server {
 namespace {
 
-v1::WorkerStatus::State StateToProto(MemberState state) {
+v1::WorkerStatus::State StateToProto(v1::Member::State state) {
   switch (state) {
-    case MemberState::kJoining:
+    case v1::Member::JOINING:
       return v1::WorkerStatus::JOINING;
-    case MemberState::kActive:
+    case v1::Member::ACTIVE:
       return v1::WorkerStatus::ACTIVE;
-    case MemberState::kLost:
+    case v1::Member::LOST:
       return v1::WorkerStatus::LOST;
-    case MemberState::kLeft:
+    case v1::Member::LEFT:
       return v1::WorkerStatus::LEFT;
+    default:
+      return v1::WorkerStatus::STATE_UNSPECIFIED;
   }
-  return v1::WorkerStatus::STATE_UNSPECIFIED;
 }
 
 }  // namespace
@@ -40,16 +41,16 @@ v1::RunStatus CoordinatorImpl::GetStatus() const {
     absl::MutexLock lock(&members_mutex_);
     members = membership_.members();
     policy = PolicyNow();
-    status.set_started(state_.started);
-    status.set_data_fingerprint(state_.data_fingerprint);
-    status.set_paused(state_.paused);
+    status.set_started(state_.started());
+    status.set_data_fingerprint(state_.data_fingerprint());
+    status.set_paused(state_.paused());
     status.set_finished(FinishedLocked(rounds_are_done));
     status.set_run_step(membership_.largest_step());
     int64_t tokens = 0;
     for (const auto& [id, member] : members) {
       const auto found = accounts_.find(id);
-      const WorkerAccount account = found == accounts_.end() ? WorkerAccount() : found->second;
-      const v1::Heartbeat& heartbeat = account.heartbeat;
+      const v1::Member account = found == accounts_.end() ? v1::Member() : found->second;
+      const v1::Heartbeat& heartbeat = account.heartbeat();
       tokens += heartbeat.tokens();
       v1::WorkerStatus& worker = *status.add_workers();
       worker.set_worker_id(id);
@@ -62,11 +63,11 @@ v1::RunStatus CoordinatorImpl::GetStatus() const {
       worker.set_train_loss(heartbeat.train_loss());
       const double seconds = heartbeat.compute_seconds() + heartbeat.blocked_seconds();
       worker.set_compute_utilization(seconds > 0 ? heartbeat.compute_seconds() / seconds : 0);
-      worker.set_bytes_up(account.bytes_up);
-      worker.set_bytes_down(account.bytes_down + account.state_bytes_down);
+      worker.set_bytes_up(account.bytes_up());
+      worker.set_bytes_down(account.bytes_down() + account.state_bytes_down());
       *worker.mutable_link() = heartbeat.link();
-      worker.set_device(account.device);
-      worker.set_software_version(account.software_version);
+      worker.set_device(account.device());
+      worker.set_software_version(account.software_version());
       worker.set_rejected(member.rejected);
       worker.set_pace(static_cast<double>(member.progress.pace_milli) / kPaceOne);
       worker.set_late_answers(std::clamp(heartbeat.late_answers(), 0, plan_.fragments()));
@@ -106,8 +107,8 @@ absl::Status CoordinatorImpl::Pause(const std::string& reason) {
   Outbox outbox;
   {
     absl::MutexLock lock(&members_mutex_);
-    state_.paused = true;
-    state_.pause_reason = reason;
+    state_.set_paused(true);
+    state_.set_pause_reason(reason);
     for (const auto& [id, sink] : sinks_) {
       AddDirective(v1::Directive::PAUSE, 0, reason, id, outbox);
     }
@@ -123,8 +124,8 @@ absl::Status CoordinatorImpl::Resume() {
   Outbox outbox;
   {
     absl::MutexLock lock(&members_mutex_);
-    state_.paused = false;
-    state_.pause_reason.clear();
+    state_.set_paused(false);
+    state_.clear_pause_reason();
     for (const auto& [id, sink] : sinks_) AddDirective(v1::Directive::RESUME, 0, "", id, outbox);
   }
   RETURN_IF_ERROR(SaveRunState());
@@ -150,7 +151,7 @@ absl::Status CoordinatorImpl::Drain(const std::string& worker_id) {
     for (const std::string& id : membership_.LiveIds()) {
       if (!worker_id.empty() && id != worker_id) continue;
       asked.push_back(id);
-      accounts_[id].draining = membership_.Find(id)->process_nonce;
+      accounts_[id].set_draining(membership_.Find(id)->process_nonce);
       AddDirective(v1::Directive::DRAIN, 0, "asked to by the operator", id, outbox);
     }
   }
@@ -218,7 +219,7 @@ absl::Status CoordinatorImpl::StopAtStep(int64_t step) {
       return absl::FailedPreconditionError(absl::StrCat(
           "the run has done ", membership_.largest_step(), " steps, it cannot stop at ", step));
     }
-    state_.stop_step = step;
+    state_.set_stop_step(step);
     for (const auto& [id, sink] : sinks_) {
       AddDirective(v1::Directive::STOP_AT_STEP, step, "asked to by the operator", id, outbox);
     }
@@ -242,7 +243,7 @@ absl::Status CoordinatorImpl::StopAtTokens(int64_t tokens) {
           absl::StrCat("the run has trained ", trained, " tokens, it cannot stop at ", tokens,
                        "; to end it as soon as possible, drain it or give at_step"));
     }
-    state_.stop_tokens = tokens;
+    state_.set_stop_tokens(tokens);
   }
   RETURN_IF_ERROR(SaveRunState());
   Record("stopping", absl::StrCat("training ends when ", tokens, " tokens have been trained"),
@@ -251,8 +252,8 @@ absl::Status CoordinatorImpl::StopAtTokens(int64_t tokens) {
 }
 
 int64_t CoordinatorImpl::TokenBudget() const {
-  if (region()) return state_.stop_tokens;  // The hub sees to the run's.
-  return state_.stop_tokens > 0 ? state_.stop_tokens : options_.config.train().tokens();
+  if (region()) return state_.stop_tokens();  // The hub sees to the run's.
+  return state_.stop_tokens() > 0 ? state_.stop_tokens() : options_.config.train().tokens();
 }
 
 absl::Status CoordinatorImpl::ActOnProgress() {
@@ -263,7 +264,7 @@ absl::Status CoordinatorImpl::ActOnProgress() {
   std::optional<int64_t> stop;
   {
     absl::MutexLock lock(&members_mutex_);
-    if (!state_.started) return absl::OkStatus();
+    if (!state_.started()) return absl::OkStatus();
     pace_start = PaceStart(membership_.largest_step(), config.sync().steps_between_syncs());
     const std::map<std::string, Member> members = Believed(membership_.members(), config);
     // A region orders paces among its own sites.
@@ -284,12 +285,12 @@ absl::Status CoordinatorImpl::ActOnProgress() {
     }
     // Announced once: later estimates differ a little, and somebody may be there already.
     if (stop.has_value() && (*stop >= config.train().steps() || budget_announced_ ||
-                             (state_.stop_step > 0 && state_.stop_step <= *stop))) {
+                             (state_.stop_step() > 0 && state_.stop_step() <= *stop))) {
       stop.reset();
     }
     if (stop.has_value()) {
       budget_announced_ = true;
-      state_.stop_step = *stop;
+      state_.set_stop_step(*stop);
       for (const auto& [id, sink] : sinks_) {
         AddDirective(v1::Directive::STOP_AT_STEP, *stop, "the token budget is spent there", id,
                      outbox);
@@ -316,7 +317,7 @@ absl::Status CoordinatorImpl::ActOnProgress() {
 
 int64_t CoordinatorImpl::EndStep() const {
   const int64_t budget = options_.config.train().steps();
-  return state_.stop_step > 0 ? std::min(budget, state_.stop_step) : budget;
+  return state_.stop_step() > 0 ? std::min(budget, state_.stop_step()) : budget;
 }
 
 bool CoordinatorImpl::RoundsAreDone() const {
@@ -330,7 +331,7 @@ bool CoordinatorImpl::RoundsAreDone() const {
 }
 
 bool CoordinatorImpl::ReachedItsEndLocked(bool rounds_are_done) const {
-  if (!state_.started || membership_.live() > 0) return false;
+  if (!state_.started() || membership_.live() > 0) return false;
   const auto& members = membership_.members();
   const int64_t end = EndStep();
   // At the end only a good-bye may be missing.
@@ -341,11 +342,11 @@ bool CoordinatorImpl::ReachedItsEndLocked(bool rounds_are_done) const {
 
 bool CoordinatorImpl::FinishedLocked(bool rounds_are_done) const {
   if (ReachedItsEndLocked(rounds_are_done)) return true;
-  if (!state_.started || membership_.live() > 0) return false;
+  if (!state_.started() || membership_.live() > 0) return false;
   const auto& members = membership_.members();
   // Before it, all have gone on purpose, and not to a former coordinator, whose run goes on.
   return somebody_left_ && std::all_of(members.begin(), members.end(), [](const auto& m) {
-           return m.second.state == MemberState::kLeft;
+           return m.second.state == v1::Member::LEFT;
          });
 }
 
@@ -377,7 +378,7 @@ RunSummary CoordinatorImpl::Summarize() const {
   summary.ended_unix_s = absl::ToDoubleSeconds(options_.clock->Now() - absl::UnixEpoch());
   absl::MutexLock lock(&members_mutex_);
   summary.steps = membership_.largest_step();
-  summary.started_unix_s = state_.started_unix_s;
+  summary.started_unix_s = state_.started_unix_s();
   summary.workers = accounts_;
   return summary;
 }

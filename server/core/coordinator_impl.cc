@@ -289,8 +289,9 @@ absl::StatusOr<v1::PushResponse> CoordinatorImpl::Contribute(const v1::PushHeade
   if (added.ok() && !added->response.duplicate()) {
     {
       absl::MutexLock lock(&members_mutex_);
-      accounts_[header.worker_id()].bytes_up += header.total_bytes();
-      draws_.Add(header.worker_id(), added->draws,
+      v1::Member& account = accounts_[header.worker_id()];
+      account.set_bytes_up(account.bytes_up() + header.total_bytes());
+      draws_.Add(header.worker_id(), DrawsOf(header.draws()),
                  schedule_.SendStep(header.fragment(), header.round()));
       tokens_.Add(header.fragment(), header.worker_id(), header.tokens(),
                   schedule_.SendStep(header.fragment(), header.round()));
@@ -364,12 +365,17 @@ void CoordinatorImpl::RecordPulled(const std::string& worker_id, v1::Want::Objec
   absl::MutexLock lock(&members_mutex_);
   const auto found = accounts_.find(worker_id);
   if (found == accounts_.end()) return;  // An id that never joined is not kept an account of.
-  (object == v1::Want::ANSWER ? found->second.bytes_down : found->second.state_bytes_down) += bytes;
+  v1::Member& account = found->second;
+  if (object == v1::Want::ANSWER) {
+    account.set_bytes_down(account.bytes_down() + bytes);
+  } else {
+    account.set_state_bytes_down(account.state_bytes_down() + bytes);
+  }
 }
 
 RoundPolicy CoordinatorImpl::PolicyNow() const {
   RoundPolicy policy = policy_;
-  policy.stop_step = state_.stop_step;
+  policy.stop_step = state_.stop_step();
   return policy;
 }
 
@@ -398,7 +404,7 @@ void CoordinatorImpl::Advance(FragmentRounds& fragment) {
 }
 
 void CoordinatorImpl::Announce(const PublishedRound& round) {
-  const RoundRecord& record = round.record;
+  const v1::Round& record = round.record;
   for (RunObserver* const observer : options_.observers) {
     observer->OnPublished(record, round.missing);
   }
@@ -407,14 +413,14 @@ void CoordinatorImpl::Announce(const PublishedRound& round) {
   BroadcastOutcome(record);
 }
 
-void CoordinatorImpl::BroadcastOutcome(const RoundRecord& record) {
+void CoordinatorImpl::BroadcastOutcome(const v1::Round& record) {
   v1::CoordinatorMessage message;
   v1::RoundOutcome& outcome = *message.mutable_round_outcome();
-  outcome.set_fragment(record.fragment);
-  outcome.set_round(record.round);
-  for (const std::string& id : record.contributors) outcome.add_contributors(id);
-  outcome.set_published_hash(record.published_hash);
-  outcome.set_reason(record.reason);
+  outcome.set_fragment(record.fragment());
+  outcome.set_round(record.round());
+  *outcome.mutable_contributors() = record.contributors();
+  outcome.set_published_hash(record.published_hash());
+  outcome.set_reason(record.reason());
   Broadcast(message);
 }
 

@@ -95,7 +95,7 @@ class CoordinatorImpl final : public Coordinator {
   // Becomes what the store remembers.
   absl::Status Recover(const RecoveredRun& run, const InitialValues& initial);
   absl::Status RecoverFragments(const RecoveredRun& run, const InitialValues& initial);
-  RunIdentity Identity() const;
+  v1::RunIdentity Identity() const;
   // The first worker that shares the data says which they are; refuses those who have others.
   // `changed`: it did.
   absl::Status CheckSharedData(const v1::Join& join, bool& changed)
@@ -182,7 +182,7 @@ class CoordinatorImpl final : public Coordinator {
   // Closes and publishes whatever rounds of the fragment are due.
   void Advance(FragmentRounds& fragment);
   void Announce(const PublishedRound& round);
-  void BroadcastOutcome(const RoundRecord& record);
+  void BroadcastOutcome(const v1::Round& record);
   // Stops the coordinator. Returns what everybody is told, callers too: UNAVAILABLE, since a
   // successor may go on; INTERNAL if the training has diverged.
   absl::Status Fail(const absl::Status& status);
@@ -242,9 +242,9 @@ class CoordinatorImpl final : public Coordinator {
   Membership membership_ ABSL_GUARDED_BY(members_mutex_);
   DrawLedger draws_ ABSL_GUARDED_BY(members_mutex_);
   TokenLedger tokens_ ABSL_GUARDED_BY(members_mutex_);
-  std::map<std::string, WorkerAccount> accounts_ ABSL_GUARDED_BY(members_mutex_);
+  std::map<std::string, v1::Member> accounts_ ABSL_GUARDED_BY(members_mutex_);
   Sinks sinks_ ABSL_GUARDED_BY(members_mutex_);  // One for each attached member.
-  RunState state_ ABSL_GUARDED_BY(members_mutex_);
+  v1::State state_ ABSL_GUARDED_BY(members_mutex_);
   bool parent_started_ ABSL_GUARDED_BY(members_mutex_) = false;  // A region's parent has begun.
   bool budget_announced_ ABSL_GUARDED_BY(members_mutex_) = false;
   // While this process served: somebody left, somebody as finished.

@@ -21,25 +21,33 @@ constexpr int64_t kBytesAtOnce = int64_t{1} << 30;
 // Maintain goes on with the next snapshot for so long: its caller has other things to look after.
 constexpr absl::Duration kSavingTime = absl::Seconds(1);
 
+int FragmentOfRecord(const v1::Contribution& record) { return record.header().fragment(); }
+template <typename Record>
+int FragmentOfRecord(const Record& record) {
+  return record.fragment();
+}
+
 // The part of a sorted array that belongs to one fragment.
 template <typename Record>
 std::span<const Record> OfFragment(const std::vector<Record>& records, int fragment) {
-  const auto begin = std::partition_point(records.begin(), records.end(),
-                                          [&](const Record& r) { return r.fragment < fragment; });
-  const auto end = std::partition_point(begin, records.end(),
-                                        [&](const Record& r) { return r.fragment == fragment; });
+  const auto begin = std::partition_point(records.begin(), records.end(), [&](const Record& r) {
+    return FragmentOfRecord(r) < fragment;
+  });
+  const auto end = std::partition_point(
+      begin, records.end(), [&](const Record& r) { return FragmentOfRecord(r) == fragment; });
   return {begin, end};
 }
 
 }  // namespace
 
-RunIdentity CoordinatorImpl::Identity() const {
-  RunIdentity identity{.run_id = options_.run_id,
-                       .config = options_.config,
-                       .config_hash = config_hash_,
-                       .plan_hash = plan_.hash()};
+v1::RunIdentity CoordinatorImpl::Identity() const {
+  v1::RunIdentity identity;
+  identity.set_run_id(options_.run_id);
+  *identity.mutable_config() = options_.config;
+  identity.set_config_hash(config_hash_);
+  identity.set_plan_hash(plan_.hash());
   for (const auto& fragment : fragments_) {
-    identity.initial_hashes.push_back(fragment->PublishedHash(0).value());
+    identity.add_initial_hashes(fragment->PublishedHash(0).value());
   }
   return identity;
 }
@@ -51,13 +59,13 @@ absl::Status CoordinatorImpl::RecoverFragments(const RecoveredRun& run,
     const auto index = static_cast<size_t>(i);
     const auto fragment = static_cast<int>(i);
     FragmentRounds::History history{
-        .initial_hash = run.identity.initial_hashes[index],
+        .initial_hash = run.identity.initial_hashes(fragment),
         .initial = [&](std::span<float> values) { return initial(fragment, values); },
         .rounds = OfFragment(run.rounds, fragment),
         .contributions = OfFragment(run.contributions, fragment),
         .snapshots = {}};
-    for (const SnapshotRecord& snapshot : OfFragment(run.snapshots, fragment)) {
-      history.snapshots.push_back(snapshot.version);
+    for (const v1::Snapshot& snapshot : OfFragment(run.snapshots, fragment)) {
+      history.snapshots.push_back(snapshot.version());
     }
     recovered[index] = fragments_[index]->Recover(history);
   };
@@ -84,16 +92,15 @@ absl::Status CoordinatorImpl::RecoverFragments(const RecoveredRun& run,
 }
 
 absl::Status CoordinatorImpl::Recover(const RecoveredRun& run, const InitialValues& initial) {
-  const RunIdentity& identity = run.identity;
-  if (identity.run_id != options_.run_id || identity.config_hash != config_hash_) {
+  const v1::RunIdentity& identity = run.identity;
+  if (identity.run_id() != options_.run_id || identity.config_hash() != config_hash_) {
     return absl::FailedPreconditionError(
-        absl::StrCat("the store holds the run ", identity.run_id,
+        absl::StrCat("the store holds the run ", identity.run_id(),
                      ", which has another configuration than the one asked for"));
   }
-  if (identity.plan_hash != plan_.hash() ||
-      std::ssize(identity.initial_hashes) != plan_.fragments()) {
+  if (identity.plan_hash() != plan_.hash() || identity.initial_hashes_size() != plan_.fragments()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("this release cuts the model of run ", identity.run_id,
+        absl::StrCat("this release cuts the model of run ", identity.run_id(),
                      " into other fragments than the one that began it: continue with that one"));
   }
   const absl::Duration began = options_.clock->Monotonic();
@@ -106,9 +113,11 @@ absl::Status CoordinatorImpl::Recover(const RecoveredRun& run, const InitialValu
              absl::StrCat(why.message(), "; recovered from what was saved before it"),
              {{"fragment", i}, {"round", version}, {"reason", std::string(why.message())}});
     }
-    for (const MemberRecord& record : run.members) {
-      if (i >= record.rejected.size() || record.rejected[i].empty()) continue;
-      fragments_[i]->RestoreRejections(record.member.id, record.rejected[i]);
+    for (const v1::Member& record : run.members) {
+      if (static_cast<int>(i) >= record.rejected_size()) continue;
+      const auto& rounds_out = record.rejected(static_cast<int>(i)).rounds();
+      if (rounds_out.empty()) continue;
+      fragments_[i]->RestoreRejections(record.worker_id(), {rounds_out.begin(), rounds_out.end()});
     }
     rounds += fragments_[i]->version();
     folded += fragments_[i]->rounds_since_snapshot();
@@ -117,11 +126,10 @@ absl::Status CoordinatorImpl::Recover(const RecoveredRun& run, const InitialValu
   {
     absl::MutexLock lock(&members_mutex_);
     state_ = run.state;
-    budget_announced_ = state_.stop_step > 0;
-    for (const MemberRecord& record : run.members) {
-      accounts_[record.member.id] = record.account;
-      Member member = record.member;
-      member.progress.tokens = record.account.heartbeat.tokens();
+    budget_announced_ = state_.stop_step() > 0;
+    for (const v1::Member& record : run.members) {
+      accounts_[record.worker_id()] = record;
+      Member member = ReadMember(record);
       std::erase_if(member.had_slots, [this](int slot) {
         return slot < 0 || slot >= options_.config.membership().max_workers();
       });
@@ -135,21 +143,18 @@ absl::Status CoordinatorImpl::Recover(const RecoveredRun& run, const InitialValu
           (&record == &run.members.front() || member.data_slot < membership_.first_slot())) {
         membership_.SetFirstSlot(member.data_slot);
       }
-      member.rejected = std::ranges::any_of(record.rejected, [](const std::set<int64_t>& out) {
-        return !out.empty() && *out.begin() <= 0;
-      });
       membership_.Restore(std::move(member), options_.clock->Monotonic());
     }
-    for (const ContributionRecord& contribution : run.contributions) {
-      if (region() && contribution.worker_id == options_.region->id)
-        continue;  // Those of its sites.
-      const int64_t step = schedule_.SendStep(contribution.fragment, contribution.round);
-      draws_.Add(contribution.worker_id, contribution.draws, step);
-      tokens_.Add(contribution.fragment, contribution.worker_id, contribution.tokens, step);
+    for (const v1::Contribution& contribution : run.contributions) {
+      const v1::PushHeader& header = contribution.header();
+      if (region() && header.worker_id() == options_.region->id) continue;  // Those of its sites.
+      const int64_t step = schedule_.SendStep(header.fragment(), header.round());
+      draws_.Add(header.worker_id(), DrawsOf(header.draws()), step);
+      tokens_.Add(header.fragment(), header.worker_id(), header.tokens(), step);
     }
   }
-  hash_checks_ = run.state.hash_checks;
-  hash_mismatches_ = run.state.hash_mismatches;
+  hash_checks_ = run.state.hash_checks();
+  hash_mismatches_ = run.state.hash_mismatches();
   const double seconds = absl::ToDoubleSeconds(options_.clock->Monotonic() - began);
   Record("recovered",
          absl::StrCat("run ", options_.run_id, " goes on after ", rounds, " rounds; ", folded,
@@ -168,16 +173,20 @@ absl::Status CoordinatorImpl::SaveMembers(std::span<const std::string> worker_id
     absl::MutexLock save_lock(&save_mutex_);
     std::vector<std::map<std::string, std::set<int64_t>>> rejections;
     for (const auto& fragment : fragments_) rejections.push_back(fragment->rejections());
-    std::vector<MemberRecord> records;
+    std::vector<v1::Member> records;
     {
       absl::MutexLock lock(&members_mutex_);
       for (const std::string& id : worker_ids) {
-        MemberRecord& record =
-            records.emplace_back(MemberRecord{*membership_.Find(id), accounts_[id], {}});
+        v1::Member& record = records.emplace_back(accounts_[id]);
+        WriteMember(*membership_.Find(id), record);
+        record.clear_rejected();
         if (std::ranges::none_of(rejections, [&](const auto& of) { return of.contains(id); })) {
           continue;
         }
-        for (auto& of_fragment : rejections) record.rejected.push_back(of_fragment[id]);
+        for (auto& of_fragment : rejections) {
+          const std::set<int64_t>& out = of_fragment[id];
+          record.add_rejected()->mutable_rounds()->Assign(out.begin(), out.end());
+        }
       }
     }
     status = options_.store->SaveMembers(records);
@@ -194,13 +203,13 @@ absl::Status CoordinatorImpl::SaveRunState() {
   absl::Status status;
   {
     absl::MutexLock save_lock(&save_mutex_);
-    RunState state;
+    v1::State state;
     {
       absl::MutexLock lock(&members_mutex_);
       state = state_;
     }
-    state.hash_checks = hash_checks_.load();
-    state.hash_mismatches = hash_mismatches_.load();
+    state.set_hash_checks(hash_checks_.load());
+    state.set_hash_mismatches(hash_mismatches_.load());
     status = options_.store->SaveRunState(state);
   }
   if (!status.ok()) status = Fail(status);
@@ -212,8 +221,8 @@ absl::Status CoordinatorImpl::ForgetOldAnswers() {
   {
     absl::MutexLock lock(&members_mutex_);
     for (const auto& [id, member] : membership_.members()) {
-      const int64_t step = accounts_[id].heartbeat.checkpoint_step();
-      if (member.state != MemberState::kLeft && step >= 0) checkpoints.push_back(step);
+      const int64_t step = accounts_[id].heartbeat().checkpoint_step();
+      if (member.state != v1::Member::LEFT && step >= 0) checkpoints.push_back(step);
     }
   }
   const int64_t kept = std::max(2, options_.kept_answers);

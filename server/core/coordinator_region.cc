@@ -75,8 +75,8 @@ void CoordinatorImpl::OnParentAnswer(FragmentRounds& fragment,
     Fail(published.status()).IgnoreError();
     return;
   }
-  const RoundRecord& record = published->record;
-  options_.region->parent->Applied(record.fragment, record.round, record.published_hash);
+  const v1::Round& record = published->record;
+  options_.region->parent->Applied(record.fragment(), record.round(), record.published_hash());
   Announce(*published);
   fragment.Rest();
   Advance(fragment);
@@ -93,7 +93,7 @@ absl::StatusOr<RegionPlace> CoordinatorImpl::Place() const {
   }
   absl::MutexLock lock(&members_mutex_);
   place.ready =
-      state_.started ? membership_.live() > 0 : membership_.active() >= options_.region->sites;
+      state_.started() ? membership_.live() > 0 : membership_.active() >= options_.region->sites;
   place.step = std::min(open_step, membership_.largest_step());
   v1::Heartbeat& heartbeat = place.heartbeat;
   heartbeat.set_step(membership_.largest_step());
@@ -106,7 +106,7 @@ absl::StatusOr<RegionPlace> CoordinatorImpl::Place() const {
   for (const auto& [id, member] : Believed(membership_.members(), options_.config)) {
     const auto account = accounts_.find(id);
     if (account == accounts_.end()) continue;
-    const v1::Heartbeat& site = account->second.heartbeat;
+    const v1::Heartbeat& site = account->second.heartbeat();
     tokens = std::min(kMaxTokens, tokens + std::min(kMaxTokens, member.progress.tokens));
     if (!member.live()) continue;
     AddReports(id, member, site, heartbeat);
@@ -137,7 +137,7 @@ absl::Status CoordinatorImpl::BeginUnderParent(int first_slot,
   {
     absl::MutexLock lock(&members_mutex_);
     parent_started_ = true;
-    if (!state_.started) membership_.SetFirstSlot(first_slot);
+    if (!state_.started()) membership_.SetFirstSlot(first_slot);
     for (size_t i = 0; i < next_draws.size(); ++i) {
       if (next_draws[i] <= 0) continue;
       draws_.Add("", {{first_slot + static_cast<int>(i), 0, next_draws[i]}}, 0);
@@ -146,7 +146,7 @@ absl::Status CoordinatorImpl::BeginUnderParent(int first_slot,
     if (starts_now) {
       live = membership_.LiveIds();
       for (const auto& [id, sink] : sinks_) {
-        if (membership_.Find(id)->state == MemberState::kActive) AddStart(id, outbox);
+        if (membership_.Find(id)->state == v1::Member::ACTIVE) AddStart(id, outbox);
       }
     }
   }
@@ -172,8 +172,8 @@ absl::Status CoordinatorImpl::StopUnderParent(int64_t step) {
   Outbox outbox;
   {
     absl::MutexLock lock(&members_mutex_);
-    if (state_.stop_step == step) return absl::OkStatus();
-    state_.stop_step = step;
+    if (state_.stop_step() == step) return absl::OkStatus();
+    state_.set_stop_step(step);
     for (const auto& [id, sink] : sinks_) {
       AddDirective(v1::Directive::STOP_AT_STEP, step, "the run ends there", id, outbox);
     }

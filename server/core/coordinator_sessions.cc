@@ -104,10 +104,10 @@ absl::Status CoordinatorImpl::CheckJoin(const v1::Join& join) const {
 absl::Status CoordinatorImpl::CheckSharedData(const v1::Join& join, bool& changed) {
   const uint64_t fingerprint = join.data_fingerprint();
   if (join.own_data() || fingerprint == 0) return absl::OkStatus();
-  changed = state_.data_fingerprint == 0;
-  if (changed) state_.data_fingerprint = fingerprint;
-  if (fingerprint == state_.data_fingerprint) return absl::OkStatus();
-  return Mismatch("data_fingerprint", HashToHex(fingerprint), HashToHex(state_.data_fingerprint),
+  changed = state_.data_fingerprint() == 0;
+  if (changed) state_.set_data_fingerprint(fingerprint);
+  if (fingerprint == state_.data_fingerprint()) return absl::OkStatus();
+  return Mismatch("data_fingerprint", HashToHex(fingerprint), HashToHex(state_.data_fingerprint()),
                   "workers that share the data need the same training shards, or some text would "
                   "be trained twice: copy them from another worker; or, if these are this site's "
                   "own, start it with --own_data");
@@ -138,7 +138,7 @@ int64_t CoordinatorImpl::PublishedStep(const std::vector<OpenRound>& open_rounds
 
 int64_t CoordinatorImpl::StepByNow(const std::vector<OpenRound>& open_rounds) const {
   const int64_t known = std::max(membership_.largest_step(), PublishedStep(open_rounds));
-  if (!state_.started || state_.paused) return known;
+  if (!state_.started() || state_.paused()) return known;
   const int64_t most = std::min(EndStep(), LargestPossibleStep(open_rounds, options_.config));
   const int64_t likely = LikelyStep(options_.clock->Monotonic(), membership_.members());
   return std::max(known, std::min(most, likely));
@@ -185,15 +185,15 @@ absl::StatusOr<v1::Welcome> CoordinatorImpl::Admit(const v1::Join& join,
     welcome.set_next_draw(NextDraw(member));
     for (const int64_t draw : NextDraws(member)) welcome.add_next_draws(draw);
     former = std::exchange(sinks_[id], std::move(sink));
-    WorkerAccount& account = accounts_[id];
-    account.device = join.device();
-    account.software_version = join.software_version();
-    welcome.set_started(state_.started);
+    v1::Member& account = accounts_[id];
+    account.set_device(join.device());
+    account.set_software_version(join.software_version());
+    welcome.set_started(state_.started());
     int64_t largest = membership_.largest_step();
     if (region()) largest = std::max(largest, PublishedStep(open_rounds));  // It may be further.
     welcome.set_run_step(StartStep(open_rounds, membership_.members(), largest, PolicyNow()));
     welcome.set_resumes(member.was_ready &&
-                        (member.state == MemberState::kActive || welcome.run_step() < largest));
+                        (member.state == v1::Member::ACTIVE || welcome.run_step() < largest));
     if (!welcome.resumes()) GiveParts(member, welcome.run_step());
     AddRoster(outbox);
   }
@@ -269,11 +269,11 @@ absl::Status CoordinatorImpl::CheckReached(const std::string& worker_id, int64_t
 bool CoordinatorImpl::StartIfDue() {
   const int needed =
       region() ? options_.region->sites : options_.config.membership().start_workers();
-  if (state_.started || membership_.active() < needed || (region() && !parent_started_)) {
+  if (state_.started() || membership_.active() < needed || (region() && !parent_started_)) {
     return false;
   }
-  state_.started = true;
-  state_.started_unix_s = absl::ToDoubleSeconds(options_.clock->Now() - absl::UnixEpoch());
+  state_.set_started(true);
+  state_.set_started_unix_s(absl::ToDoubleSeconds(options_.clock->Now() - absl::UnixEpoch()));
   membership_.NumberByName();
   return true;
 }
@@ -286,15 +286,15 @@ void CoordinatorImpl::AddStart(const std::string& id, Outbox& outbox) const {
   start.set_data_slot(member.data_slot);
   start.set_next_draw(NextDraw(member));
   for (const int64_t draw : NextDraws(member)) start.add_next_draws(draw);
-  if (state_.paused) {
-    AddDirective(v1::Directive::PAUSE, 0, state_.pause_reason, id, outbox);
+  if (state_.paused()) {
+    AddDirective(v1::Directive::PAUSE, 0, state_.pause_reason(), id, outbox);
   }
   // It may have missed the end of a pause while its stream was broken.
-  if (!state_.paused && member.incarnation > 1) {
+  if (!state_.paused() && member.incarnation > 1) {
     AddDirective(v1::Directive::RESUME, 0, "", id, outbox);
   }
-  if (state_.stop_step > 0) {
-    AddDirective(v1::Directive::STOP_AT_STEP, state_.stop_step, "the run ends there", id, outbox);
+  if (state_.stop_step() > 0) {
+    AddDirective(v1::Directive::STOP_AT_STEP, state_.stop_step(), "the run ends there", id, outbox);
   }
   if (member.ordered_pace_milli > 0) {
     AddDirective(v1::Directive::SET_PACE, member.ordered_from_step, "as before", id, outbox);
@@ -322,11 +322,13 @@ absl::Status CoordinatorImpl::HandleReady(const std::string& worker_id, uint64_t
     if (starts_now) live = membership_.LiveIds();
     for (const auto& [id, sink] : sinks_) {
       const Member* const member = membership_.Find(id);
-      const bool told = starts_now ? member->state == MemberState::kActive : id == worker_id;
-      if (told && state_.started) AddStart(id, outbox);
+      const bool told = starts_now ? member->state == v1::Member::ACTIVE : id == worker_id;
+      if (told && state_.started()) AddStart(id, outbox);
     }
     // Its stream may have been broken when it was asked.
-    if (accounts_[worker_id].draining == membership_.Find(worker_id)->process_nonce) {
+    const v1::Member& account = accounts_[worker_id];
+    if (account.has_draining() &&
+        account.draining() == membership_.Find(worker_id)->process_nonce) {
       AddDirective(v1::Directive::DRAIN, 0, "asked to by the operator", worker_id, outbox);
     }
   }
@@ -358,7 +360,7 @@ absl::Status CoordinatorImpl::HandleHeartbeat(const std::string& worker_id, uint
     absl::MutexLock lock(&members_mutex_);
     RETURN_IF_ERROR(membership_.Heartbeat(worker_id, incarnation, heartbeat.step(),
                                           options_.clock->Monotonic(), ProgressOf(heartbeat)));
-    accounts_[worker_id].heartbeat = heartbeat;
+    *accounts_[worker_id].mutable_heartbeat() = heartbeat;
     const auto sink = sinks_.find(worker_id);
     attached = sink != sinks_.end();
     if (attached) {
@@ -516,8 +518,8 @@ void CoordinatorImpl::NoteIfFinished() {
   const bool rounds_are_done = RoundsAreDone();
   {
     absl::MutexLock lock(&members_mutex_);
-    if (state_.finish_recorded || !FinishedLocked(rounds_are_done)) return;
-    state_.finish_recorded = true;
+    if (state_.finish_recorded() || !FinishedLocked(rounds_are_done)) return;
+    state_.set_finish_recorded(true);
     steps = membership_.largest_step();
   }
   if (!SaveRunState().ok()) return;

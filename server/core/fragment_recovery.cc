@@ -31,8 +31,8 @@ absl::Status FragmentRounds::Recover(const History& history) {
   {
     absl::MutexLock lock(&mutex_);
     published_hashes_ = {history.initial_hash};
-    for (const RoundRecord& round : history.rounds) {
-      published_hashes_.push_back(round.published_hash);
+    for (const v1::Round& round : history.rounds) {
+      published_hashes_.push_back(round.published_hash());
     }
   }
   ASSIGN_OR_RETURN(int64_t folded, LoadBase(history));
@@ -51,11 +51,11 @@ absl::Status FragmentRounds::Recover(const History& history) {
   std::map<int64_t, std::map<std::string, uint64_t>> past;
   size_t open_begin = history.contributions.size();
   for (size_t i = 0; i < history.contributions.size(); ++i) {
-    const ContributionRecord& record = history.contributions[i];
-    if (record.round > version) {
+    const v1::PushHeader& header = history.contributions[i].header();
+    if (header.round() > version) {
       open_begin = std::min(open_begin, i);
     } else {
-      past[record.round][record.worker_id] = record.object_hash;
+      past[header.round()][header.worker_id()] = header.object_hash();
     }
   }
   {
@@ -98,22 +98,24 @@ absl::StatusOr<int64_t> FragmentRounds::LoadBase(const History& history) {
 
 void FragmentRounds::RecoverNorms(const History& history) {
   const auto version = static_cast<int64_t>(history.rounds.size());
+  const auto round_at = [&](size_t i) { return history.contributions[i].header().round(); };
   size_t i = 0;
-  while (i < history.contributions.size() && history.contributions[i].round <= version) {
-    const int64_t round = history.contributions[i].round;
+  while (i < history.contributions.size() && round_at(i) <= version) {
+    const int64_t round = round_at(i);
     std::vector<double> merged;
     std::vector<double> quarantined;
-    const std::vector<std::string>& contributors =
-        history.rounds[static_cast<size_t>(round - 1)].contributors;  // Sorted.
-    for (; i < history.contributions.size() && history.contributions[i].round == round; ++i) {
-      const ContributionRecord& record = history.contributions[i];
-      if (std::ranges::binary_search(contributors, record.worker_id)) {
-        merged.push_back(record.norm);
+    const auto& contributors =
+        history.rounds[static_cast<size_t>(round - 1)].contributors();  // Sorted.
+    for (; i < history.contributions.size() && round_at(i) == round; ++i) {
+      const v1::Contribution& record = history.contributions[i];
+      const std::string& worker_id = record.header().worker_id();
+      if (std::ranges::binary_search(contributors, worker_id)) {
+        merged.push_back(record.norm());
         continue;
       }
       // The others were rejected, or the merge could not take them.
-      if (record.quarantined) quarantined.push_back(record.norm);
-      quarantined_.emplace(round, record.worker_id);
+      if (record.quarantined()) quarantined.push_back(record.norm());
+      quarantined_.emplace(round, worker_id);
     }
     RememberNorms(merged, quarantined);
   }
@@ -153,80 +155,67 @@ absl::Status FragmentRounds::LoadSnapshot(int64_t version) {
   return absl::OkStatus();
 }
 
-absl::Status FragmentRounds::Refold(const RoundRecord& round) {
-  if (round.weights.size() != round.contributors.size()) {
+absl::Status FragmentRounds::Refold(const v1::Round& round) {
+  if (round.weights_size() != round.contributors_size()) {
     return absl::DataLossError(absl::StrCat(
-        "round ", round.round, " of fragment ", options_.fragment, " has ", round.weights.size(),
-        " weights for ", round.contributors.size(), " contributors: ", kDamaged));
+        "round ", round.round(), " of fragment ", options_.fragment, " has ", round.weights_size(),
+        " weights for ", round.contributors_size(), " contributors: ", kDamaged));
   }
   std::vector<std::vector<uint8_t>> objects;
   std::vector<Contribution> contributions;
-  for (const std::string& id : round.contributors) {
+  for (const std::string& id : round.contributors()) {
     ASSIGN_OR_RETURN(objects.emplace_back(),
-                     options_.store->ReadContribution(options_.fragment, round.round, id));
+                     options_.store->ReadContribution(options_.fragment, round.round(), id));
   }
-  for (size_t i = 0; i < round.contributors.size(); ++i) {
-    contributions.push_back({round.contributors[i], options_.codec_up, objects[i], round.weights[i],
+  for (int i = 0; i < round.contributors_size(); ++i) {
+    contributions.push_back({round.contributors(i), options_.codec_up,
+                             objects[static_cast<size_t>(i)], round.weights(i),
                              /*validated=*/false});
   }
   absl::WriterMutexLock data_lock(&data_mutex_);
   if (options_.region()) return RefoldRegion(round, std::move(contributions));
   ASSIGN_OR_RETURN(const MergeResult merged,
-                   Merge(round.round, std::move(contributions), /*rehearse=*/false));
-  const std::string name = VersionName(options_.fragment, round.round);
-  if (merged.published_hash != round.published_hash) {
-    return Differs(name, merged.published_hash, round.published_hash, kDamaged);
+                   Merge(round.round(), std::move(contributions), /*rehearse=*/false));
+  const std::string name = VersionName(options_.fragment, round.round());
+  if (merged.published_hash != round.published_hash()) {
+    return Differs(name, merged.published_hash, round.published_hash(), kDamaged);
   }
-  if (merged.answer_hash != round.answer_hash) {
-    return Differs(absl::StrCat("the answer of ", name), merged.answer_hash, round.answer_hash,
+  if (merged.answer_hash != round.answer_hash()) {
+    return Differs(absl::StrCat("the answer of ", name), merged.answer_hash, round.answer_hash(),
                    kDamaged);
   }
   return absl::OkStatus();
 }
 
-absl::Status FragmentRounds::LoadOpenRound(std::span<const ContributionRecord> records) {
-  for (const ContributionRecord& record : records) {
-    if (options_.region() && record.worker_id == options_.region_id) {
+absl::Status FragmentRounds::LoadOpenRound(std::span<const v1::Contribution> records) {
+  for (const v1::Contribution& record : records) {
+    const v1::PushHeader& header = record.header();
+    if (options_.region() && header.worker_id() == options_.region_id) {
       absl::MutexLock lock(&mutex_);
       closed_ = true;
-      closed_before_ = record.object_hash;
+      closed_before_ = header.object_hash();
       continue;
     }
     ASSIGN_OR_RETURN(
         std::vector<uint8_t> bytes,
-        options_.store->ReadContribution(record.fragment, record.round, record.worker_id));
+        options_.store->ReadContribution(header.fragment(), header.round(), header.worker_id()));
     ReceivedObject object(std::move(bytes));
-    v1::PushHeader header;
-    header.set_worker_id(record.worker_id);
-    header.set_incarnation(record.incarnation);
-    header.set_fragment(record.fragment);
-    header.set_round(record.round);
-    header.set_codec(record.codec);
-    header.set_total_bytes(record.bytes);
-    header.set_object_hash(record.object_hash);
-    header.set_tokens(record.tokens);
-    header.set_send_step(record.send_step);
-    const absl::StatusOr<double> norm = VerifyObject(header, object);
+    const absl::Status verified = VerifyObject(header, object).status();
     RETURN_IF_ERROR(
-        Annotate(norm.status(), absl::StrCat("the delta of ", record.worker_id, " to round ",
-                                             record.round, " of fragment ", record.fragment)));
+        Annotate(verified, absl::StrCat("the delta of ", header.worker_id(), " to round ",
+                                        header.round(), " of fragment ", header.fragment())));
     absl::MutexLock lock(&mutex_);
-    if (record.round != static_cast<int64_t>(published_hashes_.size())) {
-      return absl::DataLossError(
-          absl::StrCat("there is a delta to round ", record.round, " of fragment ", record.fragment,
-                       ", but the open round is ", published_hashes_.size(), ": ", kDamaged));
+    if (header.round() != static_cast<int64_t>(published_hashes_.size())) {
+      return absl::DataLossError(absl::StrCat(
+          "there is a delta to round ", header.round(), " of fragment ", header.fragment(),
+          ", but the open round is ", published_hashes_.size(), ": ", kDamaged));
     }
-    Held& entry = contributions_[record.worker_id];
-    entry.header = std::move(header);
+    Held& entry = contributions_[header.worker_id()];
+    entry.record = record;
     entry.object = std::move(object.bytes);
     entry.arrived = options_.clock->Monotonic();
-    entry.unix_s = record.unix_s;
-    entry.draws = record.draws;
-    // A former release did not ask for it.
-    entry.norm = record.norm == 0 ? *norm : record.norm;
-    entry.quarantined = record.quarantined;
     entry.accepted = true;
-    if (entry.quarantined) quarantined_.emplace(record.round, record.worker_id);
+    if (record.quarantined()) quarantined_.emplace(header.round(), header.worker_id());
   }
   return absl::OkStatus();
 }

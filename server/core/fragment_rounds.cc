@@ -85,7 +85,7 @@ absl::StatusOr<std::optional<v1::PushResponse>> FragmentRounds::Lookup(
   if (header.round() == open) {
     const auto held = contributions_.find(header.worker_id());
     if (held != contributions_.end() && (held->second.accepted || closed_)) {
-      return same_object(held->second.header.object_hash());
+      return same_object(held->second.record.header().object_hash());
     }
     if (!closed_) return std::nullopt;
   } else {
@@ -134,6 +134,13 @@ absl::StatusOr<std::optional<v1::PushResponse>> FragmentRounds::BeginPush(
 absl::StatusOr<AddedContribution> FragmentRounds::Add(const v1::PushHeader& header,
                                                       ReceivedObject object) {
   RETURN_IF_ERROR(CheckHeader(header));
+  v1::Contribution record;
+  *record.mutable_header() = header;
+  // These belong to the call.
+  record.mutable_header()->clear_run_id();
+  record.mutable_header()->clear_attempt();
+  record.mutable_header()->clear_epoch();
+  record.mutable_header()->clear_base_hash();
   {
     absl::MutexLock lock(&mutex_);
     // Another stream may be adding this worker's object at this moment.
@@ -144,14 +151,14 @@ absl::StatusOr<AddedContribution> FragmentRounds::Add(const v1::PushHeader& head
     mutex_.Await(absl::Condition(&other_stream_is_done));
     ASSIGN_OR_RETURN(std::optional<v1::PushResponse> held, Lookup(header));
     if (held.has_value()) return AddedContribution{.response = *std::move(held)};
-    contributions_[header.worker_id()].header = header;
+    contributions_[header.worker_id()].record = record;
   }
   {
     absl::ReaderMutexLock data_lock(&data_mutex_);
     arrays_.Expect();  // The round may close soon.
   }
-  const double unix_s = UnixSeconds(options_.clock->Now());
-  absl::StatusOr<AddedContribution> added = VerifyAndSave(header, object, unix_s);
+  record.set_unix_s(UnixSeconds(options_.clock->Now()));
+  absl::StatusOr<AddedContribution> added = VerifyAndSave(record, object);
   absl::MutexLock lock(&mutex_);
   if (!added.ok()) {
     contributions_.erase(header.worker_id());
@@ -160,44 +167,28 @@ absl::StatusOr<AddedContribution> FragmentRounds::Add(const v1::PushHeader& head
   Held& entry = contributions_[header.worker_id()];
   entry.object = std::move(object.bytes);
   entry.arrived = options_.clock->Monotonic();
-  entry.unix_s = unix_s;
-  entry.norm = added->norm;
-  entry.draws = added->draws;
+  entry.record = std::move(record);
   entry.rejected = IsRejected(header.worker_id(), header.round());
-  entry.quarantined = added->out_of_line();
   entry.accepted = true;
   if (entry.kept_out()) quarantined_.emplace(header.round(), header.worker_id());
   added->response = Accepted(header, /*duplicate=*/false);
   return added;
 }
 
-absl::StatusOr<AddedContribution> FragmentRounds::VerifyAndSave(const v1::PushHeader& header,
-                                                                const ReceivedObject& object,
-                                                                double unix_s) {
+absl::StatusOr<AddedContribution> FragmentRounds::VerifyAndSave(v1::Contribution& record,
+                                                                const ReceivedObject& object) {
+  const v1::PushHeader& header = record.header();
   ASSIGN_OR_RETURN(const double norm, VerifyObject(header, object));
   AddedContribution added = Judge(norm);
-  ASSIGN_OR_RETURN(added.draws,
-                   DrawsFromProto(header.draws(), options_.config->membership().max_workers()));
   {
     absl::MutexLock lock(&mutex_);
     if (!added.quarantined() && IsRejected(header.worker_id(), header.round())) {
       added.quarantine = Quarantine::kRejected;
     }
   }
-  const absl::Status saved = options_.store->SaveContribution({.fragment = options_.fragment,
-                                                               .round = header.round(),
-                                                               .worker_id = header.worker_id(),
-                                                               .incarnation = header.incarnation(),
-                                                               .codec = header.codec(),
-                                                               .bytes = header.total_bytes(),
-                                                               .object_hash = header.object_hash(),
-                                                               .tokens = header.tokens(),
-                                                               .draws = added.draws,
-                                                               .send_step = header.send_step(),
-                                                               .unix_s = unix_s,
-                                                               .norm = added.norm,
-                                                               .quarantined = added.out_of_line()},
-                                                              object.bytes.view());
+  record.set_norm(added.norm);
+  record.set_quarantined(added.out_of_line());
+  const absl::Status saved = options_.store->SaveContribution(record, object.bytes.view());
   // Whatever its code: of a store only a full disk passes. Other codes would be taken for the
   // contribution's.
   if (saved.ok()) return added;
@@ -269,28 +260,28 @@ FragmentRounds::ClosedRound FragmentRounds::Close(int64_t round, const Contribut
                                                   Decision decision) const {
   ClosedRound closed;
   closed.closed_at = options_.clock->Monotonic();
-  RoundRecord& record = closed.result.record;
-  record.fragment = options_.fragment;
-  record.round = round;
-  record.send_step = options_.schedule.SendStep(options_.fragment, round);
-  record.closed_unix_s = UnixSeconds(options_.clock->Now());
-  record.reason = std::move(decision.reason);
+  v1::Round& record = closed.result.record;
+  record.set_fragment(options_.fragment);
+  record.set_round(round);
+  record.set_send_step(options_.schedule.SendStep(options_.fragment, round));
+  record.set_closed_unix_s(UnixSeconds(options_.clock->Now()));
+  record.set_reason(std::move(decision.reason));
   closed.result.missing = std::move(decision.missing);
   for (const auto& [id, held] : contributions) {
-    closed.object_hashes[id] = held.header.object_hash();
-    record.bytes_in += static_cast<int64_t>(held.object.size());
-    if (held.quarantined) closed.quarantined_norms.push_back(held.norm);
+    closed.object_hashes[id] = held.record.header().object_hash();
+    record.set_bytes_in(record.bytes_in() + static_cast<int64_t>(held.object.size()));
+    if (held.record.quarantined()) closed.quarantined_norms.push_back(held.record.norm());
   }
   return closed;
 }
 
 void FragmentRounds::NoteContributors(const Contributions& contributions, ClosedRound& closed) {
-  RoundRecord& record = closed.result.record;
-  for (const std::string& id : record.contributors) {
-    const Held& held = contributions.at(id);
-    closed.merged_norms.push_back(held.norm);
-    if (record.first_unix_s == 0 || held.unix_s < record.first_unix_s) {
-      record.first_unix_s = held.unix_s;
+  v1::Round& record = closed.result.record;
+  for (const std::string& id : record.contributors()) {
+    const v1::Contribution& held = contributions.at(id).record;
+    closed.merged_norms.push_back(held.norm());
+    if (record.first_unix_s() == 0 || held.unix_s() < record.first_unix_s()) {
+      record.set_first_unix_s(held.unix_s());
     }
   }
 }
@@ -305,8 +296,8 @@ absl::StatusOr<PublishedRound> FragmentRounds::MergeAndPublish(int64_t round,
   absl::StatusOr<MergeResult> merged = MergeWhatCanBe(contributions, closed.result);
   RETURN_IF_ERROR(merged.status());
   NoteContributors(contributions, closed);
-  closed.result.record.published_hash = merged->published_hash;
-  closed.result.record.answer_hash = merged->answer_hash;
+  closed.result.record.set_published_hash(merged->published_hash);
+  closed.result.record.set_answer_hash(merged->answer_hash);
   ASSIGN_OR_RETURN(PublishedRound published,
                    StoreAndPublish(std::move(closed), std::move(merged->answer),
                                    std::move(merged->answer_leaves)));
@@ -319,29 +310,29 @@ absl::StatusOr<PublishedRound> FragmentRounds::StoreAndPublish(ClosedRound close
                                                                ByteBuffer answer,
                                                                std::vector<uint64_t> leaves) {
   PublishedRound& result = closed.result;
-  RoundRecord& record = result.record;
-  record.bytes_out = static_cast<int64_t>(answer.size());
-  record.published_unix_s = UnixSeconds(options_.clock->Now());
+  v1::Round& record = result.record;
+  record.set_bytes_out(static_cast<int64_t>(answer.size()));
+  record.set_published_unix_s(UnixSeconds(options_.clock->Now()));
   const absl::Status stored = options_.store->SaveRound(record, answer);
   // The state is ahead of the version now: nobody may see or save it.
   state_is_void_ = !stored.ok();
   RETURN_IF_ERROR(stored);
   result.answer = MakeAnswer(record, std::move(answer), std::move(leaves));
   absl::MutexLock lock(&mutex_);
-  published_hashes_.push_back(record.published_hash);
+  published_hashes_.push_back(record.published_hash());
   contributions_.clear();
   closed_ = false;
   for (const LateQuarantine& held : result.overflowed) {
-    quarantined_.emplace(record.round, held.worker_id);
+    quarantined_.emplace(record.round(), held.worker_id);
   }
-  RememberPast(record.round, std::move(closed.object_hashes));
+  RememberPast(record.round(), std::move(closed.object_hashes));
   RememberNorms(closed.merged_norms, closed.quarantined_norms);
   const absl::Duration merge_time = options_.clock->Monotonic() - closed.closed_at;
   merge_time_ = merge_time_ == absl::ZeroDuration()
                     ? merge_time
                     : merge_time_ * (1 - kNewestMerge) + merge_time * kNewestMerge;
   std::erase_if(answers_, [](const auto& one) { return one.second.expired(); });
-  answers_[record.round] = result.answer;
+  answers_[record.round()] = result.answer;
   if (options_.answers != nullptr) options_.answers->Keep(result.answer);
   result.waiters.swap(waiters_);
   return std::move(result);
@@ -349,20 +340,20 @@ absl::StatusOr<PublishedRound> FragmentRounds::StoreAndPublish(ClosedRound close
 
 absl::StatusOr<MergeResult> FragmentRounds::MergeWhatCanBe(const Contributions& contributions,
                                                            PublishedRound& result) {
-  RoundRecord& record = result.record;
+  v1::Round& record = result.record;
   std::set<std::string> left_out;
   bool rehearse = PublishedNorm() > kSafeNorm;
   for (const auto& [id, held] : contributions) {
     if (held.kept_out()) left_out.insert(id);
-    rehearse |= !held.kept_out() && held.norm > kSafeNorm;
+    rehearse |= !held.kept_out() && held.record.norm() > kSafeNorm;
   }
   for (;;) {
     std::vector<int64_t> claimed;
-    record.contributors.clear();
+    record.clear_contributors();
     for (const auto& [id, held] : contributions) {
       if (left_out.contains(id)) continue;
-      record.contributors.push_back(id);
-      claimed.push_back(held.header.tokens());
+      record.add_contributors(id);
+      claimed.push_back(held.record.header().tokens());
     }
     std::vector<int64_t> tokens = claimed;
     result.cut.clear();
@@ -372,28 +363,31 @@ absl::StatusOr<MergeResult> FragmentRounds::MergeWhatCanBe(const Contributions& 
       const auto least = static_cast<size_t>(std::ranges::min_element(claimed) - claimed.begin());
       for (size_t i = 0; i < tokens.size(); ++i) {
         if (tokens[i] < claimed[i]) {
-          result.cut.push_back({record.contributors[i], claimed[i], tokens[i],
-                                record.contributors[least], claimed[least]});
+          result.cut.push_back({record.contributors(static_cast<int>(i)), claimed[i], tokens[i],
+                                record.contributors(static_cast<int>(least)), claimed[least]});
         }
       }
     }
-    ASSIGN_OR_RETURN(record.weights,
+    ASSIGN_OR_RETURN(const std::vector<double> weights,
                      ContributionWeights(tokens, options_.config->membership().weighting()));
+    record.mutable_weights()->Assign(weights.begin(), weights.end());
     std::vector<Contribution> inputs;
     const std::string* largest = nullptr;
-    for (const std::string& id : record.contributors) {
+    for (const std::string& id : record.contributors()) {
       const Held& held = contributions.at(id);
       // Add has validated the object, against published as it still is.
-      inputs.push_back({id, options_.codec_up, held.object.view(), record.weights[inputs.size()],
+      inputs.push_back({id, options_.codec_up, held.object.view(), weights[inputs.size()],
                         /*validated=*/true});
-      if (largest == nullptr || held.norm > contributions.at(*largest).norm) largest = &id;
+      if (largest == nullptr || held.record.norm() > contributions.at(*largest).record.norm()) {
+        largest = &id;
+      }
     }
-    absl::StatusOr<MergeResult> merged = Merge(record.round, std::move(inputs), rehearse);
+    absl::StatusOr<MergeResult> merged = Merge(record.round(), std::move(inputs), rehearse);
     if (!rehearse || !absl::IsFailedPrecondition(merged.status()) || largest == nullptr) {
       return merged;
     }
-    result.overflowed.push_back(
-        {*largest, contributions.at(*largest).norm, std::string(merged.status().message())});
+    result.overflowed.push_back({*largest, contributions.at(*largest).record.norm(),
+                                 std::string(merged.status().message())});
     left_out.insert(*largest);
   }
 }
@@ -441,15 +435,15 @@ void FragmentRounds::RememberNorms(const std::vector<double>& merged,
   for (const double norm : merged.empty() ? quarantined : merged) norms_.Add(norm);
 }
 
-std::shared_ptr<PullObject> FragmentRounds::MakeAnswer(const RoundRecord& record, ByteBuffer bytes,
+std::shared_ptr<PullObject> FragmentRounds::MakeAnswer(const v1::Round& record, ByteBuffer bytes,
                                                        std::vector<uint64_t> leaves) const {
   auto answer = std::make_shared<PullObject>();
   answer->header.set_fragment(options_.fragment);
-  answer->header.set_round(record.round);
+  answer->header.set_round(record.round());
   answer->header.set_codec(options_.codec_down->id());
   answer->header.set_total_bytes(static_cast<int64_t>(bytes.size()));
-  answer->header.set_object_hash(record.answer_hash);
-  answer->header.set_published_hash(record.published_hash);
+  answer->header.set_object_hash(record.answer_hash());
+  answer->header.set_published_hash(record.published_hash());
   answer->bytes = std::move(bytes);
   answer->leaves = std::move(leaves);
   return answer;
@@ -457,7 +451,7 @@ std::shared_ptr<PullObject> FragmentRounds::MakeAnswer(const RoundRecord& record
 
 absl::StatusOr<std::shared_ptr<const PullObject>> FragmentRounds::AnswerOrWait(
     int64_t round, PullCallback& callback) {
-  RoundRecord record;
+  v1::Round record;
   {
     absl::MutexLock lock(&mutex_);
     const int64_t open = static_cast<int64_t>(published_hashes_.size());
@@ -478,8 +472,8 @@ absl::StatusOr<std::shared_ptr<const PullObject>> FragmentRounds::AnswerOrWait(
     if (const auto held = answers_.find(round); held != answers_.end()) {
       if (std::shared_ptr<const PullObject> answer = held->second.lock()) return answer;
     }
-    record.round = round;
-    record.published_hash = published_hashes_[static_cast<size_t>(round)];
+    record.set_round(round);
+    record.set_published_hash(published_hashes_[static_cast<size_t>(round)]);
   }
   const absl::StatusOr<std::vector<uint8_t>> bytes =
       options_.store->ReadAnswer(options_.fragment, round);
@@ -492,7 +486,7 @@ absl::StatusOr<std::shared_ptr<const PullObject>> FragmentRounds::AnswerOrWait(
                                             " cannot be read any more: fetch the STATE"));
   }
   std::vector<uint64_t> leaves = LeafChecksums(*bytes);
-  record.answer_hash = TreeRoot(leaves);
+  record.set_answer_hash(TreeRoot(leaves));
   std::shared_ptr<const PullObject> answer =
       MakeAnswer(record, ByteBuffer(bytes->begin(), bytes->end()), std::move(leaves));
   absl::MutexLock lock(&mutex_);

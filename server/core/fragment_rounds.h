@@ -31,6 +31,7 @@
 #include "common/base/shared_bytes.h"
 #include "common/base/thread_pool.h"
 #include "common/codec/codec.h"
+#include "common/params/draws.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/sync_schedule.h"
 #include "server/core/fragment_arrays.h"
@@ -74,7 +75,6 @@ enum class Quarantine { kNone, kOutlier, kAboveCap, kOverflow, kRejected };
 // The outcome of a contribution.
 struct AddedContribution {
   v1::PushResponse response = {};  // A duplicate was held already, and has nothing of what follows.
-  Draws draws = {};                // Data that it was trained on.
   Quarantine quarantine = Quarantine::kNone;
   double norm = 0;
   // The outlier guard judged it by this; 0: it has too few norms yet, or is off.
@@ -105,7 +105,7 @@ struct CutClaim {
 
 // The outcome of closing a round.
 struct PublishedRound {
-  RoundRecord record;
+  v1::Round record;
   std::vector<std::string> missing;  // Expected, but closed without.
   std::vector<LateQuarantine> overflowed;
   std::vector<CutClaim> cut;
@@ -141,9 +141,9 @@ class FragmentRounds {
     uint64_t initial_hash = 0;
     // Fills in the initial values; asked where no snapshot does.
     std::function<absl::Status(std::span<float>)> initial;
-    std::span<const RoundRecord> rounds;                // From 1, without gaps.
-    std::span<const ContributionRecord> contributions;  // Sorted by round.
-    std::vector<int64_t> snapshots;                     // Versions, ascending.
+    std::span<const v1::Round> rounds;                // From 1, without gaps.
+    std::span<const v1::Contribution> contributions;  // Sorted by round.
+    std::vector<int64_t> snapshots;                   // Versions, ascending.
   };
 
   explicit FragmentRounds(const Options& options);
@@ -231,16 +231,12 @@ class FragmentRounds {
 
  private:
   struct Held {
-    v1::PushHeader header;
-    Draws draws;
+    v1::Contribution record;
     SharedBytes object;
     bool accepted = false;  // False while Add verifies and stores it.
     absl::Duration arrived;
-    double unix_s = 0;
-    double norm = 0;
-    bool quarantined = false;
     bool rejected = false;
-    bool kept_out() const { return quarantined || rejected; }
+    bool kept_out() const { return record.quarantined() || rejected; }
   };
   // By worker id: the summation order. Copies share the objects' bytes.
   using Contributions = std::map<std::string, Held>;
@@ -263,8 +259,8 @@ class FragmentRounds {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   OpenRound OpenRoundLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Verifies, judges and stores the object, as Add does.
-  absl::StatusOr<AddedContribution> VerifyAndSave(const v1::PushHeader& header,
-                                                  const ReceivedObject& object, double unix_s);
+  absl::StatusOr<AddedContribution> VerifyAndSave(v1::Contribution& record,
+                                                  const ReceivedObject& object);
   // Returns the delta's norm.
   absl::StatusOr<double> VerifyObject(const v1::PushHeader& header, const ReceivedObject& object);
   // The sum of squares of a codec chunk; an error if its codes are not valid.
@@ -308,7 +304,7 @@ class FragmentRounds {
   absl::Status CloseForParent(int64_t round, const Contributions& contributions, Decision decision);
   absl::StatusOr<MergeResult> MergeRegion(int64_t round, std::vector<Contribution> contributions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(data_mutex_);
-  absl::Status RefoldRegion(const RoundRecord& round, std::vector<Contribution> contributions)
+  absl::Status RefoldRegion(const v1::Round& round, std::vector<Contribution> contributions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(data_mutex_);
   void RecoverLateRounds(const History& history) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Merges what is not kept out. Without those, the largest first, that would make values which are
@@ -320,11 +316,11 @@ class FragmentRounds {
   absl::Status LoadSnapshot(int64_t version);
   // From the newest whole snapshot, or the initial values. Returns its version.
   absl::StatusOr<int64_t> LoadBase(const History& history);
-  absl::Status Refold(const RoundRecord& round);
-  absl::Status LoadOpenRound(std::span<const ContributionRecord> records);
+  absl::Status Refold(const v1::Round& round);
+  absl::Status LoadOpenRound(std::span<const v1::Contribution> records);
   void RememberPast(int64_t round, std::map<std::string, uint64_t> object_hashes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::shared_ptr<PullObject> MakeAnswer(const RoundRecord& record, ByteBuffer bytes,
+  std::shared_ptr<PullObject> MakeAnswer(const v1::Round& record, ByteBuffer bytes,
                                          std::vector<uint64_t> leaves) const;
 
   const Options options_;

@@ -146,24 +146,25 @@ void IncidentLog::RecordQuarantine(const std::string& worker_id, int fragment, i
 }
 
 void IncidentLog::Published(const PublishedRound& round) {
-  const RoundRecord& record = round.record;
+  const v1::Round& record = round.record;
   for (const CutClaim& cut : round.cut) {
-    TokensCut(record.fragment, record.round, cut);
+    TokensCut(record.fragment(), record.round(), cut);
   }
   for (const LateQuarantine& held : round.overflowed) {
-    RecordQuarantine(held.worker_id, record.fragment, record.round,
+    RecordQuarantine(held.worker_id, record.fragment(), record.round(),
                      {.quarantine = Quarantine::kOverflow, .norm = held.norm},
                      absl::StrCat(", with which ", held.reason));
   }
-  if (round.missing.empty() && !record.contributors.empty()) return;
+  if (round.missing.empty() && !record.contributors().empty()) return;
   Record("round_closed",
-         absl::StrCat("round ", record.round, " of fragment ", record.fragment,
-                      " closed: ", record.reason),
-         {{"fragment", record.fragment},
-          {"round", record.round},
-          {"contributors", record.contributors},
+         absl::StrCat("round ", record.round(), " of fragment ", record.fragment(),
+                      " closed: ", record.reason()),
+         {{"fragment", record.fragment()},
+          {"round", record.round()},
+          {"contributors",
+           std::vector<std::string>(record.contributors().begin(), record.contributors().end())},
           {"without", round.missing},
-          {"reason", record.reason}});
+          {"reason", record.reason()}});
 }
 
 }  // namespace causeway::server

@@ -9,23 +9,20 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "causeway/v1/config.pb.h"
+#include "causeway/v1/exchange.pb.h"
 #include "common/base/byte_buffer.h"
 #include "common/base/shared_bytes.h"
-#include "common/params/draws.h"
 
 namespace causeway::server {
 
 // One closed round of a region, on its way up. What is in it is durable.
 struct RegionDelta {
-  int fragment = 0;
-  int64_t round = 0;
+  // As its parent will see it, but for what belongs to the parent's session. The record has no
+  // draws: those are in the contributions of its sites.
+  v1::PushHeader header;
   // False: the parent has published the round; its answer alone is wanted.
   bool contributes = true;
   bool maybe_sent = false;  // A former process may have sent some of it.
-  int64_t tokens = 0;       // Trained by all sites.
-  Draws draws;
-  int64_t send_step = 0;
   int64_t due_step = 0;
   SharedBytes object;            // In the run's codec_up.
   std::vector<uint64_t> leaves;  // LeafChecksums(object).

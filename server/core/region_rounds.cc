@@ -29,8 +29,14 @@ Draws InFewRanges(Draws draws) {
   return few;
 }
 
-bool IsLate(const RoundRecord& round) {
-  return std::ranges::any_of(round.weights, [](double weight) { return weight < 0; });
+// Adds what a contribution was trained on.
+void AddClaims(const v1::Contribution& record, int64_t& tokens, Draws& draws) {
+  tokens += record.header().tokens();
+  for (const DrawRange& range : DrawsOf(record.header().draws())) AddDraws(range, draws);
+}
+
+bool IsLate(const v1::Round& round) {
+  return std::ranges::any_of(round.weights(), [](double weight) { return weight < 0; });
 }
 
 }  // namespace
@@ -77,33 +83,39 @@ absl::Status FragmentRounds::CloseForParent(int64_t round, const Contributions& 
   absl::StatusOr<MergeResult> merged = MergeWhatCanBe(contributions, closed.result);
   RETURN_IF_ERROR(merged.status());
   NoteContributors(contributions, closed);
+  const v1::Round& round_record = closed.result.record;
+  const bool empty = round_record.contributors().empty();
   RegionDelta delta;
-  delta.fragment = options_.fragment;
-  delta.round = round;
-  delta.send_step = closed.result.record.send_step;
   delta.due_step = options_.schedule.MergeStep(options_.fragment, round);
   delta.object = SharedBytes(std::move(merged->answer));
   delta.leaves = std::move(merged->answer_leaves);
+  // What carries nothing counts for nothing.
+  int64_t tokens = 0;
+  Draws draws;
   std::optional<uint64_t> before;
   {
     absl::MutexLock lock(&mutex_);
     before = std::exchange(closed_before_, std::nullopt);
-    delta.tokens = late_tokens_;
-    delta.draws = late_draws_;
-    delta.contributes =
-        before.has_value() || !closed.result.record.contributors.empty() || round > parent_version_;
+    if (!empty) tokens = late_tokens_;
+    if (!empty) draws = late_draws_;
+    delta.contributes = before.has_value() || !empty || round > parent_version_;
   }
-  for (const std::string& id : closed.result.record.contributors) {
-    const Held& held = contributions.at(id);
-    delta.tokens += held.header.tokens();
-    for (const DrawRange& range : held.draws) AddDraws(range, delta.draws);
+  for (const std::string& id : round_record.contributors()) {
+    AddClaims(contributions.at(id).record, tokens, draws);
   }
-  // It carries nothing, and so counts for nothing.
-  if (closed.result.record.contributors.empty()) {
-    delta.tokens = 0;
-    delta.draws.clear();
-  }
-  delta.draws = InFewRanges(std::move(delta.draws));
+  v1::Contribution record;
+  v1::PushHeader& header = *record.mutable_header();
+  header.set_worker_id(options_.region_id);
+  header.set_fragment(options_.fragment);
+  header.set_round(round);
+  header.set_codec(options_.codec_up->id());
+  header.set_total_bytes(static_cast<int64_t>(delta.object.size()));
+  header.set_object_hash(merged->answer_hash);
+  header.set_tokens(tokens);
+  header.set_send_step(round_record.send_step());
+  record.set_unix_s(round_record.closed_unix_s());
+  delta.header = header;
+  DrawsToProto(InFewRanges(std::move(draws)), delta.header.mutable_draws());
   delta.maybe_sent = before.has_value();
   if (before.has_value() && *before != merged->answer_hash) {
     return absl::DataLossError(absl::StrCat(
@@ -113,18 +125,7 @@ absl::Status FragmentRounds::CloseForParent(int64_t round, const Contributions& 
         "backup, or continue with the release that wrote it"));
   }
   if (delta.contributes && !before.has_value()) {
-    const absl::Status saved = options_.store->SaveContribution(
-        {.fragment = options_.fragment,
-         .round = round,
-         .worker_id = options_.region_id,
-         .codec = options_.codec_up->id(),
-         .bytes = static_cast<int64_t>(delta.object.size()),
-         .object_hash = merged->answer_hash,
-         .tokens = delta.tokens,
-         .draws = {},  // Those of its sites are in their contributions.
-         .send_step = delta.send_step,
-         .unix_s = closed.result.record.closed_unix_s},
-        delta.object.view());
+    const absl::Status saved = options_.store->SaveContribution(record, delta.object.view());
     if (absl::IsResourceExhausted(saved)) {
       // Nobody has heard of it: the round is closed anew when there is room.
       absl::MutexLock lock(&mutex_);
@@ -154,7 +155,7 @@ void FragmentRounds::NoteParentVersion(int64_t round) {
 
 absl::StatusOr<PublishedRound> FragmentRounds::AcceptAnswer(ParentAnswer answer) {
   absl::WriterMutexLock data_lock(&data_mutex_);
-  if (!at_parent_.has_value() || answer.round != at_parent_->result.record.round ||
+  if (!at_parent_.has_value() || answer.round != at_parent_->result.record.round() ||
       answer.codec != options_.codec_down->id()) {
     return absl::DataLossError(absl::StrCat(
         "the parent answered fragment ", options_.fragment, " with round ", answer.round, " in ",
@@ -162,42 +163,40 @@ absl::StatusOr<PublishedRound> FragmentRounds::AcceptAnswer(ParentAnswer answer)
   }
   ClosedRound closed = *std::move(at_parent_);
   at_parent_.reset();
-  RoundRecord& record = closed.result.record;
+  v1::Round& record = closed.result.record;
   int64_t tokens = 0;
   Draws draws;
   const bool gradients = options_.config->sync().contribution() == v1::SyncConfig::GRADIENT;
   if (answer.late) {
-    for (double& weight : record.weights) weight = -weight;
-    absl::StrAppend(&record.reason, "; the parent had closed it without this region");
-    if (!gradients && !record.contributors.empty()) {
+    for (double& weight : *record.mutable_weights()) weight = -weight;
+    absl::StrAppend(record.mutable_reason(), "; the parent had closed it without this region");
+    if (!gradients && !record.contributors().empty()) {
       RETURN_IF_ERROR(
           FoldBack(*options_.codec_up, sent_.view(), arrays_.set().published, next_theta_));
       absl::MutexLock lock(&mutex_);
       tokens = late_tokens_;
       draws = late_draws_;
-      for (const std::string& id : record.contributors) {
-        const Held& held = contributions_.at(id);
-        tokens += held.header.tokens();
-        for (const DrawRange& range : held.draws) AddDraws(range, draws);
+      for (const std::string& id : record.contributors()) {
+        AddClaims(contributions_.at(id).record, tokens, draws);
       }
     }
   }
-  const bool carried_on = record.contributors.empty();
+  const bool carried_on = record.contributors().empty();
   RETURN_IF_ERROR(Annotate(options_.codec_down->Apply(answer.bytes, arrays_.set().published),
                            "the parent's answer cannot be applied"));
   state_is_void_ = true;  // Until it is stored.
-  record.published_hash = TreeHash(std::span<const float>(arrays_.set().published));
-  if (record.published_hash != answer.published_hash) {
+  record.set_published_hash(TreeHash(std::span<const float>(arrays_.set().published)));
+  if (record.published_hash() != answer.published_hash) {
     return absl::DataLossError(absl::StrCat(
-        "after round ", record.round, " of fragment ", options_.fragment, " this region holds ",
-        HashToHex(record.published_hash), ", its parent published ",
+        "after round ", record.round(), " of fragment ", options_.fragment, " this region holds ",
+        HashToHex(record.published_hash()), ", its parent published ",
         HashToHex(answer.published_hash), ": serve a fresh --run_dir"));
   }
   std::swap(arrays_.set().theta, next_theta_);
   next_theta_ = {};
   sent_ = {};
   std::vector<uint64_t> leaves = LeafChecksums(answer.bytes);
-  record.answer_hash = TreeRoot(leaves);
+  record.set_answer_hash(TreeRoot(leaves));
   ASSIGN_OR_RETURN(PublishedRound published,
                    StoreAndPublish(std::move(closed), std::move(answer.bytes), std::move(leaves)));
   absl::MutexLock lock(&mutex_);
@@ -209,14 +208,15 @@ absl::StatusOr<PublishedRound> FragmentRounds::AcceptAnswer(ParentAnswer answer)
   return published;
 }
 
-absl::Status FragmentRounds::RefoldRegion(const RoundRecord& round,
+absl::Status FragmentRounds::RefoldRegion(const v1::Round& round,
                                           std::vector<Contribution> contributions) {
   const bool late = IsLate(round);
   for (Contribution& contribution : contributions) {
     contribution.weight = std::abs(contribution.weight);
   }
   if (!contributions.empty()) {
-    ASSIGN_OR_RETURN(const MergeResult merged, MergeRegion(round.round, std::move(contributions)));
+    ASSIGN_OR_RETURN(const MergeResult merged,
+                     MergeRegion(round.round(), std::move(contributions)));
     if (late && options_.config->sync().contribution() != v1::SyncConfig::GRADIENT) {
       RETURN_IF_ERROR(
           FoldBack(*options_.codec_up, merged.answer, arrays_.set().published, next_theta_));
@@ -225,35 +225,34 @@ absl::Status FragmentRounds::RefoldRegion(const RoundRecord& round,
     next_theta_ = {};
   }
   ASSIGN_OR_RETURN(const std::vector<uint8_t> answer,
-                   options_.store->ReadAnswer(options_.fragment, round.round));
+                   options_.store->ReadAnswer(options_.fragment, round.round()));
   RETURN_IF_ERROR(options_.codec_down->Apply(answer, arrays_.set().published));
   const uint64_t hash = TreeHash(std::span<const float>(arrays_.set().published));
-  if (hash == round.published_hash) return absl::OkStatus();
+  if (hash == round.published_hash()) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(
-      "version ", round.round, " of fragment ", options_.fragment, " hashes to ", HashToHex(hash),
-      ", recorded is ", HashToHex(round.published_hash),
+      "version ", round.round(), " of fragment ", options_.fragment, " hashes to ", HashToHex(hash),
+      ", recorded is ", HashToHex(round.published_hash()),
       ": the region's run directory is damaged: restore it from a backup, or begin with a fresh "
       "one"));
 }
 
 void FragmentRounds::RecoverLateRounds(const History& history) {
-  std::vector<const RoundRecord*> late;
+  std::vector<const v1::Round*> late;
   for (size_t i = history.rounds.size(); i > 0; --i) {
-    const RoundRecord& round = history.rounds[i - 1];
-    if (round.contributors.empty()) continue;
+    const v1::Round& round = history.rounds[i - 1];
+    if (round.contributors().empty()) continue;
     if (!IsLate(round)) break;
     late.push_back(&round);
   }
   if (options_.config->sync().contribution() == v1::SyncConfig::GRADIENT) return;
   std::ranges::reverse(late);
-  for (const RoundRecord* const round : late) {
-    for (const ContributionRecord& record : history.contributions) {
-      if (record.round != round->round ||
-          !std::ranges::binary_search(round->contributors, record.worker_id)) {
+  for (const v1::Round* const round : late) {
+    for (const v1::Contribution& record : history.contributions) {
+      if (record.header().round() != round->round() ||
+          !std::ranges::binary_search(round->contributors(), record.header().worker_id())) {
         continue;
       }
-      late_tokens_ += record.tokens;
-      for (const DrawRange& range : record.draws) AddDraws(range, late_draws_);
+      AddClaims(record, late_tokens_, late_draws_);
     }
   }
 }

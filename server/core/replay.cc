@@ -36,7 +36,7 @@ struct Trajectory {
 class Replayer {
  public:
   Replayer(const ReplayOptions& options, const FragmentPlan& plan)
-      : options_(options), config_(options.run->identity.config), plan_(plan) {}
+      : options_(options), config_(options.run->identity.config()), plan_(plan) {}
 
   absl::StatusOr<ReplayResult> Run() {
     ASSIGN_OR_RETURN(codec_up_, FindCodec(config_.sync().codec_up()));
@@ -58,8 +58,8 @@ class Replayer {
     auto round = options_.run->rounds.begin();
     for (int i = 0; i < plan_.fragments(); ++i) {
       auto end = round;
-      while (end != options_.run->rounds.end() && end->fragment == i) ++end;
-      RETURN_IF_ERROR(ReplayFragment(i, std::span<const RoundRecord>(round, end)));
+      while (end != options_.run->rounds.end() && end->fragment() == i) ++end;
+      RETURN_IF_ERROR(ReplayFragment(i, std::span<const v1::Round>(round, end)));
       round = end;
     }
     if (squares_ > 0) result_.relative_difference = std::sqrt(difference_squares_ / squares_);
@@ -67,21 +67,20 @@ class Replayer {
   }
 
  private:
-  absl::Status ReplayFragment(int fragment, std::span<const RoundRecord> rounds) {
+  absl::Status ReplayFragment(int fragment, std::span<const v1::Round> rounds) {
     const FragmentRange& range = plan_.range(fragment);
     const std::span<const float> initial =
         std::span(options_.initial_parameters)
             .subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.size()));
     const uint64_t hash = TreeHash(initial);
-    const uint64_t recorded = options_.run->identity.initial_hashes[static_cast<size_t>(fragment)];
+    const uint64_t recorded = options_.run->identity.initial_hashes(fragment);
     std::copy(initial.begin(), initial.end(), result_.parameters.begin() + range.begin);
-    if (recorded == 0) return absl::OkStatus();  // It is at another coordinator of the run.
     if (hash != recorded) return Differs(fragment, 0, hash, recorded);
     Trajectory run(*optimizer_, initial);
     std::optional<Trajectory> other;
     if (other_optimizer_ != nullptr) other.emplace(*other_optimizer_, initial);
     std::vector<float> published(initial.begin(), initial.end());
-    for (const RoundRecord& round : rounds) {
+    for (const v1::Round& round : rounds) {
       RETURN_IF_ERROR(ReplayRound(round, run, other, published));
       ++result_.rounds;
       if (options_.progress) {
@@ -100,18 +99,18 @@ class Replayer {
     return absl::OkStatus();
   }
 
-  absl::Status ReplayRound(const RoundRecord& round, Trajectory& run,
+  absl::Status ReplayRound(const v1::Round& round, Trajectory& run,
                            std::optional<Trajectory>& other, std::vector<float>& published) {
-    if (round.weights.size() != round.contributors.size()) {
+    if (round.weights_size() != round.contributors_size()) {
       return absl::DataLossError(absl::StrCat(
-          "round ", round.round, " of fragment ", round.fragment, " has ", round.weights.size(),
-          " weights for ", round.contributors.size(), " contributors"));
+          "round ", round.round(), " of fragment ", round.fragment(), " has ", round.weights_size(),
+          " weights for ", round.contributors_size(), " contributors"));
     }
     std::vector<std::vector<uint8_t>> objects;
     Store& store = *options_.store;
-    for (const std::string& id : round.contributors) {
+    for (const std::string& id : round.contributors()) {
       absl::StatusOr<std::vector<uint8_t>> object =
-          store.ReadContribution(round.fragment, round.round, id);
+          store.ReadContribution(round.fragment(), round.round(), id);
       if (absl::IsNotFound(object.status())) {
         return absl::NotFoundError(
             absl::StrCat(object.status().message(),
@@ -121,11 +120,11 @@ class Replayer {
       RETURN_IF_ERROR(object.status());
       objects.push_back(*std::move(object));
     }
-    const FragmentRange& range = plan_.range(round.fragment);
+    const FragmentRange& range = plan_.range(round.fragment());
     double kept = 0;
-    std::vector<double> weights = round.weights;
+    std::vector<double> weights(round.weights().begin(), round.weights().end());
     for (size_t i = 0; i < weights.size(); ++i) {
-      if (options_.without.contains(round.contributors[i])) weights[i] = 0;
+      if (options_.without.contains(round.contributors(static_cast<int>(i)))) weights[i] = 0;
       kept += weights[i];
     }
     if (other.has_value() && kept > 0) {
@@ -137,12 +136,12 @@ class Replayer {
         // Nobody left out: the bits of the weights as they were.
         const double weight = options_.without.empty() ? weights[i] : weights[i] / kept;
         if (weight == 0) continue;
-        input.contributions.push_back(
-            {round.contributors[i], codec_up_, objects[i], weight, /*validated=*/false});
+        input.contributions.push_back({round.contributors(static_cast<int>(i)), codec_up_,
+                                       objects[i], weight, /*validated=*/false});
       }
       ASSIGN_OR_RETURN(const std::vector<double> mean, MergedDelta(input, options_.pool));
       other->optimizer->Step({.arena_begin = range.begin,
-                              .round = round.round,
+                              .round = round.round(),
                               .gradient_norm = 0,
                               .g = mean,
                               .theta = other->theta,
@@ -150,25 +149,26 @@ class Replayer {
     }
     MergeInput input;
     for (size_t i = 0; i < objects.size(); ++i) {
-      input.contributions.push_back(
-          {round.contributors[i], codec_up_, objects[i], round.weights[i], /*validated=*/false});
+      input.contributions.push_back({round.contributors(static_cast<int>(i)), codec_up_, objects[i],
+                                     round.weights(static_cast<int>(i)), /*validated=*/false});
     }
     input.kind = config_.sync().contribution();
     input.rule = MergeRuleOf(config_.outer());
     input.optimizer = run.optimizer;
     input.answer_codec = codec_down_;
-    input.round = round.round;
+    input.round = round.round();
     input.arena_begin = range.begin;
     const FragmentState state{
         .theta = run.theta, .published = published, .optimizer = run.StateViews()};
     absl::StatusOr<MergeResult> merged = MergeFragment(input, state, options_.pool);
-    RETURN_IF_ERROR(Annotate(merged.status(),
-                             absl::StrCat("round ", round.round, " of fragment ", round.fragment)));
-    if (merged->published_hash != round.published_hash) {
-      return Differs(round.fragment, round.round, merged->published_hash, round.published_hash);
+    RETURN_IF_ERROR(Annotate(
+        merged.status(), absl::StrCat("round ", round.round(), " of fragment ", round.fragment())));
+    if (merged->published_hash != round.published_hash()) {
+      return Differs(round.fragment(), round.round(), merged->published_hash,
+                     round.published_hash());
     }
-    if (merged->answer_hash != round.answer_hash) {
-      return Differs(round.fragment, round.round, merged->answer_hash, round.answer_hash);
+    if (merged->answer_hash != round.answer_hash()) {
+      return Differs(round.fragment(), round.round(), merged->answer_hash, round.answer_hash());
     }
     return absl::OkStatus();
   }
@@ -195,17 +195,16 @@ class Replayer {
 }  // namespace
 
 absl::StatusOr<ReplayResult> Replay(const ReplayOptions& options) {
-  const RunIdentity& identity = options.run->identity;
-  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(identity.config));
-  if (identity.plan_hash != plan.hash() ||
-      std::ssize(identity.initial_hashes) != plan.fragments() ||
+  const v1::RunIdentity& identity = options.run->identity;
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(identity.config()));
+  if (identity.plan_hash() != plan.hash() || identity.initial_hashes_size() != plan.fragments() ||
       std::ssize(options.initial_parameters) != plan.arena_size()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("this release cuts the model of run ", identity.run_id,
+        absl::StrCat("this release cuts the model of run ", identity.run_id(),
                      " into other fragments than the one that wrote it: replay it with that one"));
   }
   if ((options.outer.has_value() || !options.without.empty()) &&
-      identity.config.sync().contribution() != v1::SyncConfig::PARAMETER_DELTA) {
+      identity.config().sync().contribution() != v1::SyncConfig::PARAMETER_DELTA) {
     return absl::InvalidArgumentError(
         "a run that exchanged gradients can be verified, but not replayed with another optimizer: "
         "its gradients belong to the parameters that they were taken at");

@@ -25,7 +25,7 @@ class RunObserver {
   // The object is in the store, once.
   virtual void OnContributed(const v1::PushHeader& /*header*/, bool /*quarantined*/) {}
   // `missing`: expected, but closed without.
-  virtual void OnPublished(const RoundRecord& /*round*/,
+  virtual void OnPublished(const v1::Round& /*round*/,
                            const std::vector<std::string>& /*missing*/) {}
   // The worker's copy has that round, with the right hash.
   virtual void OnApplied(const std::string& /*worker_id*/, int /*fragment*/, int64_t /*round*/) {}

@@ -23,7 +23,7 @@ struct RunSummary {
   int64_t hash_mismatches = 0;
   double started_unix_s = 0;  // Training; 0 if it never began.
   double ended_unix_s = 0;
-  std::map<std::string, WorkerAccount> workers;
+  std::map<std::string, v1::Member> workers;
 };
 
 // "data-parallel" for GRADIENT contributions; "diloco" for one fragment without overlap; else

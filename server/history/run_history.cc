@@ -42,54 +42,61 @@ ProgressPoint PointBetween(const v1::Heartbeat& before, const v1::Heartbeat& aft
   return point;
 }
 
+void NotePublished(const v1::Round& record, RoundTimes& round) {
+  round.fragment = record.fragment();
+  round.round = record.round();
+  round.send_step = record.send_step();
+  round.closed_unix_s = record.closed_unix_s();
+  round.published_unix_s = record.published_unix_s();
+  round.bytes_in = record.bytes_in();
+  round.bytes_out = record.bytes_out();
+  round.reason = record.reason();
+}
+
 }  // namespace
 
 RunHistory::RunHistory(const Options& options) : options_(options), evaluations_(options.points) {}
 
 void RunHistory::Restore(const RecoveredRun& run) {
   absl::MutexLock lock(&mutex_);
-  std::vector<const RoundRecord*> rounds;
-  for (const RoundRecord& round : run.rounds) rounds.push_back(&round);
+  std::vector<const v1::Round*> rounds;
+  for (const v1::Round& round : run.rounds) rounds.push_back(&round);
   const size_t kept = std::min(rounds.size(), options_.rounds);
   std::ranges::nth_element(rounds, rounds.end() - static_cast<std::ptrdiff_t>(kept), {},
-                           &RoundRecord::published_unix_s);
+                           &v1::Round::published_unix_s);
   rounds.erase(rounds.begin(), rounds.end() - static_cast<std::ptrdiff_t>(kept));
-  std::ranges::sort(rounds, {}, &RoundRecord::published_unix_s);
+  std::ranges::sort(rounds, {}, &v1::Round::published_unix_s);
   std::map<int, int64_t> published;
-  for (const RoundRecord& round : run.rounds) {
-    published[round.fragment] = std::max(published[round.fragment], round.round);
+  for (const v1::Round& round : run.rounds) {
+    int64_t& version = published[round.fragment()];
+    version = std::max(version, round.round());
   }
   std::map<std::pair<int, int64_t>, RoundTimes*> places;
-  for (const RoundRecord* const record : rounds) {
+  for (const v1::Round* const record : rounds) {
     RoundTimes& round = rounds_.emplace_back();
-    round.fragment = record->fragment;
-    round.round = record->round;
-    round.send_step = record->send_step;
-    round.closed_unix_s = record->closed_unix_s;
-    round.published_unix_s = record->published_unix_s;
-    round.bytes_in = record->bytes_in;
-    round.bytes_out = record->bytes_out;
-    round.reason = record->reason;
+    NotePublished(*record, round);
     places[{round.fragment, round.round}] = &round;
   }
-  std::vector<const ContributionRecord*> open;
-  const auto add = [](RoundTimes& round, const ContributionRecord& contribution) {
-    round.send_step = contribution.send_step;
-    PushTimes& push = round.workers[contribution.worker_id];
-    push.arrived_unix_s = contribution.unix_s;
-    push.quarantined = contribution.quarantined;
+  std::vector<const v1::Contribution*> open;
+  const auto add = [](RoundTimes& round, const v1::Contribution& contribution) {
+    round.send_step = contribution.header().send_step();
+    PushTimes& push = round.workers[contribution.header().worker_id()];
+    push.arrived_unix_s = contribution.unix_s();
+    push.quarantined = contribution.quarantined();
   };
-  for (const ContributionRecord& contribution : run.contributions) {
-    const auto place = places.find({contribution.fragment, contribution.round});
+  for (const v1::Contribution& contribution : run.contributions) {
+    const v1::PushHeader& header = contribution.header();
+    const auto place = places.find({header.fragment(), header.round()});
     if (place != places.end()) {
       add(*place->second, contribution);
-    } else if (contribution.round > published[contribution.fragment]) {
+    } else if (header.round() > published[header.fragment()]) {
       open.push_back(&contribution);
     }
   }
   // From here on older rounds may make way.
-  for (const ContributionRecord* const contribution : open) {
-    add(FindOrMakeRound(contribution->fragment, contribution->round), *contribution);
+  for (const v1::Contribution* const contribution : open) {
+    const v1::PushHeader& header = contribution->header();
+    add(FindOrMakeRound(header.fragment(), header.round()), *contribution);
   }
 }
 
@@ -176,15 +183,10 @@ void RunHistory::OnContributed(const v1::PushHeader& header, bool quarantined) {
   push.quarantined = quarantined;
 }
 
-void RunHistory::OnPublished(const RoundRecord& record, const std::vector<std::string>& missing) {
+void RunHistory::OnPublished(const v1::Round& record, const std::vector<std::string>& missing) {
   absl::MutexLock lock(&mutex_);
-  RoundTimes& round = FindOrMakeRound(record.fragment, record.round);
-  round.send_step = record.send_step;
-  round.closed_unix_s = record.closed_unix_s;
-  round.published_unix_s = record.published_unix_s;
-  round.bytes_in = record.bytes_in;
-  round.bytes_out = record.bytes_out;
-  round.reason = record.reason;
+  RoundTimes& round = FindOrMakeRound(record.fragment(), record.round());
+  NotePublished(record, round);
   round.missing = missing;
 }
 

@@ -74,7 +74,7 @@ class RunHistory final : public RunObserver {
   void OnHeartbeat(const std::string& worker_id, const v1::Heartbeat& heartbeat) override;
   void OnPushBegun(const v1::PushHeader& header) override;
   void OnContributed(const v1::PushHeader& header, bool quarantined) override;
-  void OnPublished(const RoundRecord& record, const std::vector<std::string>& missing) override;
+  void OnPublished(const v1::Round& record, const std::vector<std::string>& missing) override;
   void OnApplied(const std::string& worker_id, int fragment, int64_t round) override;
 
   // For a successor. Errors are those of the file system; what stood at `path` stands then.

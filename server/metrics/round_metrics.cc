@@ -29,13 +29,13 @@ void RoundMetrics::OnContributed(const v1::PushHeader& header, bool quarantined)
   Observe(kTransfer, push.sent_unix_s, push.arrived_unix_s);
 }
 
-void RoundMetrics::OnPublished(const RoundRecord& round, const std::vector<std::string>& missing) {
-  if (!round.contributors.empty()) {
-    Observe(kCollect, round.first_unix_s, round.closed_unix_s);
-    Observe(kMerge, round.closed_unix_s, round.published_unix_s);
+void RoundMetrics::OnPublished(const v1::Round& round, const std::vector<std::string>& missing) {
+  if (!round.contributors().empty()) {
+    Observe(kCollect, round.first_unix_s(), round.closed_unix_s());
+    Observe(kMerge, round.closed_unix_s(), round.published_unix_s());
   }
-  if (!missing.empty() || round.contributors.empty()) ++incomplete_;
-  merged_ += std::ssize(round.contributors);
+  if (!missing.empty() || round.contributors().empty()) ++incomplete_;
+  merged_ += round.contributors_size();
 }
 
 void RoundMetrics::OnApplied(const std::string& worker_id, int fragment, int64_t round) {

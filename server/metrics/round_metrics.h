@@ -29,7 +29,7 @@ class RoundMetrics final : public RunObserver {
   RoundMetrics(const Clock* clock, RunHistory* history);
 
   void OnContributed(const v1::PushHeader& header, bool quarantined) override;
-  void OnPublished(const RoundRecord& round, const std::vector<std::string>& missing) override;
+  void OnPublished(const v1::Round& round, const std::vector<std::string>& missing) override;
   void OnApplied(const std::string& worker_id, int fragment, int64_t round) override;
 
   // `status`: of now.

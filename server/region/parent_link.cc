@@ -299,14 +299,15 @@ void ParentLink::Fly(const std::shared_ptr<RegionDelta>& delta, const Callback& 
     }
     absl::StatusOr<PulledObject> answer = absl::UnknownError("not asked");
     if (pushed) {
-      answer = connection->exchange->PullAnswer(delta->fragment, delta->round, delta->due_step);
+      answer = connection->exchange->PullAnswer(delta->header.fragment(), delta->header.round(),
+                                                delta->due_step);
     } else {
       causeway::Contribution contribution;
-      contribution.fragment = delta->fragment;
-      contribution.round = delta->round;
-      contribution.tokens = delta->tokens;
-      contribution.draws = delta->draws;
-      contribution.send_step = delta->send_step;
+      contribution.fragment = delta->header.fragment();
+      contribution.round = delta->header.round();
+      contribution.tokens = delta->header.tokens();
+      contribution.draws = DrawsOf(delta->header.draws());
+      contribution.send_step = delta->header.send_step();
       contribution.due_step = delta->due_step;
       contribution.maybe_sent = delta->maybe_sent;
       contribution.object = delta->object.view();

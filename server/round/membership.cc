@@ -26,6 +26,45 @@ absl::Status TakeJoin(Member& member, absl::Duration now) {
 
 }  // namespace
 
+void WriteMember(const Member& member, v1::Member& record) {
+  record.set_worker_id(member.id);
+  record.set_state(member.state);
+  record.set_incarnation(member.incarnation);
+  record.set_data_slot(member.data_slot);
+  record.mutable_had_slots()->Assign(member.had_slots.begin(), member.had_slots.end());
+  record.set_sites(member.sites);
+  record.set_own_data(member.own_data);
+  record.set_process_nonce(member.process_nonce);
+  record.set_active_from_step(member.active_from_step);
+  record.set_was_ready(member.was_ready);
+  record.set_step(member.step);
+  record.set_ordered_pace_milli(member.ordered_pace_milli);
+  record.set_ordered_from_step(member.ordered_from_step);
+}
+
+Member ReadMember(const v1::Member& record) {
+  Member member;
+  member.id = record.worker_id();
+  member.state = record.state();
+  member.incarnation = record.incarnation();
+  member.data_slot = record.data_slot();
+  member.had_slots = {record.had_slots().begin(), record.had_slots().end()};
+  member.sites = record.sites();
+  member.own_data = record.own_data();
+  member.process_nonce = record.process_nonce();
+  member.active_from_step = record.active_from_step();
+  member.was_ready = record.was_ready();
+  member.step = record.step();
+  member.ordered_pace_milli = record.ordered_pace_milli();
+  member.ordered_from_step = record.ordered_from_step();
+  // An order to keep out all rounds from one on.
+  member.rejected = std::ranges::any_of(record.rejected(), [](const v1::RejectedRounds& out) {
+    return out.rounds_size() > 0 && out.rounds(0) <= 0;
+  });
+  member.progress.tokens = record.heartbeat().tokens();
+  return member;
+}
+
 absl::StatusOr<Member> Membership::Join(const std::string& id, uint64_t process_nonce,
                                         bool has_checkpoint, absl::Duration now, bool own_data,
                                         int sites) {
@@ -68,7 +107,7 @@ absl::StatusOr<Member> Membership::Join(const std::string& id, uint64_t process_
   }
   HadSlots(member);
   member.was_ready = member.was_ready && (same_process || has_checkpoint);
-  if (!live || !(same_process || member.was_ready)) member.state = MemberState::kJoining;
+  if (!live || !(same_process || member.was_ready)) member.state = v1::Member::JOINING;
   member.id = id;
   member.process_nonce = process_nonce;
   member.own_data = own_data;
@@ -137,11 +176,11 @@ absl::Status Membership::Check(const std::string& id, uint64_t incarnation) cons
                                            " is fenced off: incarnation ", member->incarnation,
                                            " has attached"));
   }
-  if (member->state == MemberState::kLost) {
+  if (member->state == v1::Member::LOST) {
     return absl::UnavailableError(
         absl::StrCat(id, " was silent longer than its lease; attach again to go on"));
   }
-  if (member->state == MemberState::kLeft) {
+  if (member->state == v1::Member::LEFT) {
     return absl::FailedPreconditionError(absl::StrCat(id, " has left the run; attach again first"));
   }
   return absl::OkStatus();
@@ -163,7 +202,7 @@ absl::Status Membership::Ready(const std::string& id, uint64_t incarnation, int6
   member->active_from_step =
       member->was_ready && !anew ? std::min(member->active_from_step, step) : step;
   member->was_ready = true;
-  member->state = MemberState::kActive;
+  member->state = v1::Member::ACTIVE;
   Advance(*member, step);
   return absl::OkStatus();
 }
@@ -202,14 +241,14 @@ void Membership::OrderPace(const std::string& id, int64_t pace_milli, int64_t fr
 
 absl::Status Membership::Leave(const std::string& id, uint64_t incarnation) {
   ASSIGN_OR_RETURN(Member* const member, FindLive(id, incarnation));
-  member->state = MemberState::kLeft;
+  member->state = v1::Member::LEFT;
   member->attached = false;
   return absl::OkStatus();
 }
 
 absl::Status Membership::Expel(const std::string& id, uint64_t incarnation) {
   ASSIGN_OR_RETURN(Member* const member, FindLive(id, incarnation));
-  member->state = MemberState::kLost;
+  member->state = v1::Member::LOST;
   member->attached = false;
   return absl::OkStatus();
 }
@@ -224,7 +263,7 @@ std::vector<std::string> Membership::Expire(absl::Duration now) {
   std::vector<std::string> lost;
   for (auto& [id, member] : members_) {
     if (!member.live() || member.lease_end > now) continue;
-    member.state = MemberState::kLost;
+    member.state = v1::Member::LOST;
     member.attached = false;
     lost.push_back(id);
   }
@@ -253,7 +292,7 @@ int Membership::live() const {
 int Membership::active() const {
   int workers = 0;
   for (const auto& [id, member] : members_) {
-    workers += member.state == MemberState::kActive ? member.workers() : 0;
+    workers += member.state == v1::Member::ACTIVE ? member.workers() : 0;
   }
   return workers;
 }

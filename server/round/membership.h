@@ -34,10 +34,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "causeway/v1/record.pb.h"
 
 namespace causeway::server {
-
-enum class MemberState { kJoining, kActive, kLost, kLeft };
 
 // How fast a member is, as its heartbeats say (session.proto).
 struct Progress {
@@ -60,7 +59,7 @@ inline constexpr absl::Duration kJoinInterval = absl::Seconds(5);
 
 struct Member {
   std::string id;
-  MemberState state = MemberState::kJoining;
+  v1::Member::State state = v1::Member::JOINING;
   uint64_t incarnation = 0;
   int data_slot = 0;
   // All slots that it ever had: late deltas may belong to an earlier one.
@@ -88,12 +87,17 @@ struct Member {
   double joins_left = kJoinsAtOnce;
   absl::Duration joined_at = absl::ZeroDuration();
 
-  bool live() const { return state == MemberState::kJoining || state == MemberState::kActive; }
+  bool live() const { return state == v1::Member::JOINING || state == v1::Member::ACTIVE; }
   bool region() const { return sites > 0; }
   int workers() const { return sites > 0 ? sites : 1; }
   // Every slot from data_slot on that is its own.
   bool HasSlot(int slot) const { return slot >= data_slot && slot < data_slot + workers(); }
 };
+
+// What of a member outlives the coordinator's process: fills it in, and reads it back. Step and
+// slots are as the record says them: whoever reads checks them.
+void WriteMember(const Member& member, v1::Member& record);
+Member ReadMember(const v1::Member& record);
 
 // Time in which a member finds out that the coordinator is back.
 inline constexpr absl::Duration kReturnTime = absl::Seconds(30);

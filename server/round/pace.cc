@@ -13,7 +13,7 @@ constexpr double kTooSlow = 1.02;      // Above pace * kTooSlow, the others woul
 constexpr double kTooFast = 1.115;     // A pace of more than ratio * kTooFast gives away steps.
 
 bool HasSpeed(const Member& member) {
-  return member.state == MemberState::kActive &&
+  return member.state == v1::Member::ACTIVE &&
          member.progress.inner_step_time > absl::ZeroDuration();
 }
 

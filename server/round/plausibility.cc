@@ -153,7 +153,7 @@ std::map<std::string, Member> Believed(const std::map<std::string, Member>& memb
                                       : MostByOthers(members, members.at(id));
     member.progress.tokens = std::min(member.progress.tokens, most);
     if (per_step == 0) HoldAgainstOthers(members, member);
-    if (member.state == MemberState::kActive &&
+    if (member.state == v1::Member::ACTIVE &&
         member.progress.inner_step_time > absl::ZeroDuration()) {
       with_speed.push_back(&member);
     }

@@ -10,7 +10,7 @@ namespace causeway::server {
 namespace {
 
 bool Expects(const OpenRound& round, const Member& member) {
-  return member.state == MemberState::kActive && !member.rejected &&
+  return member.state == v1::Member::ACTIVE && !member.rejected &&
          member.active_from_step < round.send_step;
 }
 
@@ -44,7 +44,7 @@ absl::Duration QuorumReached(const OpenRound& round, const std::map<std::string,
 absl::Duration AnswerDue(const OpenRound& round, const Member& member, absl::Duration arrival,
                          int64_t overlap_steps) {
   const absl::Duration step_time = member.progress.step_time();
-  if (member.state != MemberState::kActive || step_time <= absl::ZeroDuration()) {
+  if (member.state != v1::Member::ACTIVE || step_time <= absl::ZeroDuration()) {
     return absl::InfiniteDuration();
   }
   // It had done the send step when its delta arrived, and somewhat more: the upload took time. A
@@ -112,7 +112,7 @@ Decision Decide(absl::Duration now, const OpenRound& round,
   bool somebody_is_there = heard > 0;
   std::vector<std::string> described;
   for (const auto& [id, member] : members) {
-    if (member.state == MemberState::kActive) {
+    if (member.state == v1::Member::ACTIVE) {
       // Nothing comes of those that are kept out: a round of theirs alone is not empty, it waits.
       active += member.rejected ? 0 : 1;
       somebody_is_there |= member.step >= round.send_step;
@@ -185,7 +185,7 @@ int64_t StartStep(const std::vector<OpenRound>& open_rounds,
 int64_t LikelyStep(absl::Duration now, const std::map<std::string, Member>& members) {
   int64_t likely = 0;
   for (const auto& [id, member] : members) {
-    if (member.state != MemberState::kActive) continue;
+    if (member.state != v1::Member::ACTIVE) continue;
     const absl::Duration step_time = member.progress.step_time();
     int64_t since = 0;
     if (step_time > absl::ZeroDuration()) {

@@ -10,7 +10,7 @@ namespace {
 constexpr double kFar = 1e15;
 
 bool Trains(const Member& member) {
-  return member.state == MemberState::kActive && member.progress.step_time() > absl::ZeroDuration();
+  return member.state == v1::Member::ACTIVE && member.progress.step_time() > absl::ZeroDuration();
 }
 
 // Where the fastest member is `ahead` after its last heartbeat, if it never waits.

@@ -25,7 +25,9 @@ class ReplicatedStore final : public Store {
 
   absl::StatusOr<std::optional<RecoveredRun>> Recover() override { return store_.Recover(); }
   // Nobody is told of these: what follows them waits for them, too.
-  absl::Status BeginRun(const RunIdentity& identity) override { return store_.BeginRun(identity); }
+  absl::Status BeginRun(const v1::RunIdentity& identity) override {
+    return store_.BeginRun(identity);
+  }
   absl::StatusOr<int64_t> TakeOver() override { return store_.TakeOver(); }
   absl::Status SaveSnapshot(const FragmentView& fragment) override {
     return store_.SaveSnapshot(fragment);
@@ -41,23 +43,20 @@ class ReplicatedStore final : public Store {
   }
 
   absl::Status CheckRoom(uint64_t bytes) override { return store_.CheckRoom(bytes); }
-  absl::Status SaveContribution(const ContributionRecord& record,
+  absl::Status SaveContribution(const v1::Contribution& record,
                                 std::span<const uint8_t> object) override {
     const absl::Status saved = store_.SaveContribution(record, object);
     if (!saved.ok()) return saved;
     const absl::Status held = Held();
     return held.ok() ? held : absl::CancelledError(held.message());
   }
-  absl::Status SaveRound(const RoundRecord& record, std::span<const uint8_t> answer) override {
+  absl::Status SaveRound(const v1::Round& record, std::span<const uint8_t> answer) override {
     return Replicated(store_.SaveRound(record, answer));
   }
-  absl::Status SaveMember(const MemberRecord& member) override {
-    return Replicated(store_.SaveMember(member));
-  }
-  absl::Status SaveMembers(std::span<const MemberRecord> members) override {
+  absl::Status SaveMembers(std::span<const v1::Member> members) override {
     return Replicated(store_.SaveMembers(members));
   }
-  absl::Status SaveRunState(const RunState& state) override {
+  absl::Status SaveRunState(const v1::State& state) override {
     return Replicated(store_.SaveRunState(state));
   }
 
@@ -74,7 +73,7 @@ class ReplicatedStore final : public Store {
 
  private:
   absl::Status Replicated(const absl::Status& saved) { return saved.ok() ? Held() : saved; }
-  absl::Status Held() { return standbys_.WaitUntilHeld(store_.Position().commits); }
+  absl::Status Held() { return standbys_.WaitUntilHeld(store_.Position().commits()); }
 
   RunDirectoryStore& store_;
   Standbys& standbys_;

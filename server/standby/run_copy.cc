@@ -30,12 +30,8 @@ v1::FollowRequest RunCopy::Ask() {
   v1::FollowRequest request;
   request.set_wire_version(kWireVersion);
   request.set_name(name_);
-  const RunPosition position = store_.Position();
-  v1::CopyPosition& message = *request.mutable_position();
-  message.set_run_id(position.run_id);
-  message.set_commits(position.commits);
-  message.set_digest(position.digest);
-  for (const int64_t round : position.last_rounds) message.add_last_rounds(round);
+  request.set_format_version(kRunFormatVersion);
+  *request.mutable_position() = store_.Position();
   for (const std::string& file : held_) request.add_held_files(file);
   return request;
 }
@@ -47,8 +43,10 @@ absl::StatusOr<bool> RunCopy::Take(const v1::FollowResponse& response) {
     case v1::FollowResponse::kPart:
       RETURN_IF_ERROR(TakePart(response.part()));
       return false;
-    case v1::FollowResponse::kRows:
-      for (const std::string& row : response.rows().rows()) changes_.rows.push_back(row);
+    case v1::FollowResponse::kRecords:
+      for (const v1::Record& record : response.records().records()) {
+        changes_.records.push_back(record);
+      }
       return false;
     case v1::FollowResponse::kBegin:
       RETURN_IF_ERROR(TakeBegin(response.begin()));
@@ -64,7 +62,7 @@ absl::StatusOr<bool> RunCopy::Take(const v1::FollowResponse& response) {
 
 absl::Status RunCopy::TakePart(const v1::FilePart& part) {
   const std::string& file = part.file();
-  const bool is_initial = file == kInitialFile && store_.Position().commits == 0;
+  const bool is_initial = file == kInitialFile && store_.Position().commits() == 0;
   if (!is_initial && !BlobFolder::IsBlobName(file)) return Unexpected("a file of another name");
   const auto bytes = static_cast<int64_t>(part.data().size());
   if (part.offset() == 0) {
@@ -103,27 +101,20 @@ absl::Status RunCopy::TakePart(const v1::FilePart& part) {
 }
 
 absl::Status RunCopy::TakeBegin(const v1::CopyBegin& begin) {
-  ASSIGN_OR_RETURN(const RunIdentity identity, UnpackRow<RunIdentity>(begin.identity()));
+  if (begin.identity().run_id().empty()) return Unexpected("a run without a name");
   if (!has_initial_ && store_.file_system().Exists(Path(kInitialFile))) {
     RETURN_IF_ERROR(store_.file_system().Remove(Path(kInitialFile)));
     RETURN_IF_ERROR(store_.file_system().SyncFolder(store_.folder()));
   }
-  return store_.BeginRun(identity);
+  return store_.BeginRun(begin.identity());
 }
 
 absl::Status RunCopy::TakeAdvance(const v1::CopyAdvance& advance) {
-  // No row names them, now or later.
+  // No record names them, now or later.
   for (const std::string& file : advance.dropped_files()) {
     if (held_.erase(file) > 0) RETURN_IF_ERROR(store_.blobs().RemoveFile(file));
   }
-  changes_.from = advance.from();
-  changes_.to = advance.to();
-  changes_.digest = advance.digest();
-  changes_.all_snapshots = advance.all_snapshots();
-  for (const v1::FilesGone& gone : advance.gone()) {
-    changes_.gone.push_back(
-        {.fragment = gone.fragment(), .deltas = gone.deltas(), .answers = gone.answers()});
-  }
+  changes_.advance = advance;
   RETURN_IF_ERROR(store_.Advance(changes_));
   held_.clear();
   return absl::OkStatus();

@@ -16,7 +16,6 @@
 #include "absl/status/statusor.h"
 #include "causeway/v1/standby.pb.h"
 #include "common/base/file_system.h"
-#include "server/store/run_changes.h"
 #include "server/store/run_directory_store.h"
 
 namespace causeway::server {
@@ -28,7 +27,8 @@ class RunCopy {
   RunCopy(RunDirectoryStore& store, std::string name) : store_(store), name_(std::move(name)) {}
 
   // Says what to ask for: where the copy stands, and which files it has beyond that. Drops what
-  // came of a file or of rows that was not whole: ask when a stream begins, and after every step.
+  // came of a file or of records that was not whole: ask when a stream begins, and after every
+  // step.
   v1::FollowRequest Ask();
   // Takes the next message. True: the copy has made a step, which is durable. Errors are final but
   // for RESOURCE_EXHAUSTED (the disk is full: ask again once there is room). INVALID_ARGUMENT and
@@ -43,9 +43,9 @@ class RunCopy {
 
   RunDirectoryStore& store_;
   const std::string name_;
-  std::set<std::string> held_;  // Whole and durable; no row names them yet.
+  std::set<std::string> held_;  // Whole and durable; no record names them yet.
   bool has_initial_ = false;    // Came with this stream.
-  RunChanges changes_;          // Rows so far.
+  RunChanges changes_;          // Records so far.
   std::string file_;            // Being written; empty: none.
   std::string path_;            // Where it will be.
   std::unique_ptr<WritableFile> writer_;

@@ -15,10 +15,10 @@ namespace causeway::server {
 namespace {
 
 constexpr size_t kPartBytes = kTreeLeafBytes;
-constexpr size_t kRowBytes = size_t{512} << 10;  // Limit per message, unless a row has more.
+constexpr size_t kRecordBytes = size_t{512} << 10;  // Per message, unless one record has more.
 
 absl::Status Send(RunDirectoryStore& store, v1::FollowResponse& response, FeedWriter write) {
-  response.set_commits(store.Position().commits);
+  response.set_commits(store.Position().commits());
   if (write(response)) return absl::OkStatus();
   return absl::CancelledError("the follower is gone");
 }
@@ -46,43 +46,36 @@ absl::Status SendFile(RunDirectoryStore& store, const std::string& file, const s
 }
 
 absl::Status SendBegin(RunDirectoryStore& store, FeedWriter write) {
-  ASSIGN_OR_RETURN(const RunIdentity identity, store.Identity());
+  v1::FollowResponse response;
+  ASSIGN_OR_RETURN(*response.mutable_begin()->mutable_identity(), store.Identity());
   const absl::Status initial =
       SendFile(store, kInitialFile, JoinPath(store.folder(), kInitialFile), write);
   if (!absl::IsNotFound(initial)) RETURN_IF_ERROR(initial);
-  v1::FollowResponse response;
-  ASSIGN_OR_RETURN(*response.mutable_begin()->mutable_identity(), PackRow(identity));
   return Send(store, response, write);
 }
 
-absl::Status SendRows(RunDirectoryStore& store, RunChanges& changes, FeedWriter write) {
+absl::Status SendRecords(RunDirectoryStore& store, RunChanges& changes, FeedWriter write) {
   v1::FollowResponse response;
   size_t bytes = 0;
-  for (std::string& row : changes.rows) {
-    if (bytes > 0 && bytes + row.size() > kRowBytes) {
+  for (v1::Record& record : changes.records) {
+    const size_t size = record.ByteSizeLong();
+    if (bytes > 0 && bytes + size > kRecordBytes) {
       RETURN_IF_ERROR(Send(store, response, write));
       response.Clear();
       bytes = 0;
     }
-    bytes += row.size();
-    *response.mutable_rows()->add_rows() = std::move(row);
+    bytes += size;
+    *response.mutable_records()->add_records() = std::move(record);
   }
   return bytes > 0 ? Send(store, response, write) : absl::OkStatus();
 }
 
 }  // namespace
 
-RunPosition PositionFromProto(const v1::CopyPosition& position) {
-  return {.run_id = position.run_id(),
-          .commits = position.commits(),
-          .digest = position.digest(),
-          .last_rounds = {position.last_rounds().begin(), position.last_rounds().end()}};
-}
-
 absl::StatusOr<bool> SendWhatLacks(RunDirectoryStore& store, const v1::FollowRequest& request,
                                    FeedWriter write) {
-  const RunPosition position = PositionFromProto(request.position());
-  if (position.commits == 0) {
+  const v1::CopyPosition& position = request.position();
+  if (position.commits() == 0) {
     RETURN_IF_ERROR(SendBegin(store, write));
     return true;
   }
@@ -92,32 +85,24 @@ absl::StatusOr<bool> SendWhatLacks(RunDirectoryStore& store, const v1::FollowReq
     ASSIGN_OR_RETURN(changes, store.ChangesSince(position));
     if (changes.empty()) return false;
     complete = true;
-    for (const BlobRef& blob : changes.blobs) {
-      if (held.contains(blob.file)) continue;
-      const absl::Status sent = SendFile(store, blob.file, store.blobs().Path(blob.file), write);
+    for (const v1::Blob& blob : changes.blobs) {
+      if (held.contains(blob.file())) continue;
+      const absl::Status sent =
+          SendFile(store, blob.file(), store.blobs().Path(blob.file()), write);
       if (absl::IsNotFound(sent) &&
-          store.WaitForCommit(changes.to, absl::ZeroDuration()) > changes.to) {
+          store.WaitForCommit(changes.advance.to(), absl::ZeroDuration()) > changes.advance.to()) {
         complete = false;  // A later commit has removed it: what it says is asked for anew.
         break;
       }
       RETURN_IF_ERROR(sent);
-      held.insert(blob.file);
+      held.insert(blob.file());
     }
   }
-  for (const BlobRef& blob : changes.blobs) held.erase(blob.file);
-  RETURN_IF_ERROR(SendRows(store, changes, write));
+  for (const v1::Blob& blob : changes.blobs) held.erase(blob.file());
+  RETURN_IF_ERROR(SendRecords(store, changes, write));
   v1::FollowResponse response;
   v1::CopyAdvance& advance = *response.mutable_advance();
-  advance.set_from(changes.from);
-  advance.set_to(changes.to);
-  advance.set_digest(changes.digest);
-  advance.set_all_snapshots(changes.all_snapshots);
-  for (const RunChanges::Gone& gone : changes.gone) {
-    v1::FilesGone& message = *advance.add_gone();
-    message.set_fragment(gone.fragment);
-    message.set_deltas(gone.deltas);
-    message.set_answers(gone.answers);
-  }
+  advance = std::move(changes.advance);
   for (const std::string& file : held) advance.add_dropped_files(file);
   RETURN_IF_ERROR(Send(store, response, write));
   return true;

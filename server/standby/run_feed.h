@@ -8,15 +8,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "causeway/v1/standby.pb.h"
-#include "server/store/run_changes.h"
 #include "server/store/run_directory_store.h"
 
 namespace causeway::server {
 
 // Hands one message on. False: the follower is gone.
 using FeedWriter = absl::FunctionRef<bool(const v1::FollowResponse&)>;
-
-RunPosition PositionFromProto(const v1::CopyPosition& position);
 
 // Sends what a copy that stands where `request` says lacks: the beginning of the run, or everything
 // up to one commit. False: it lacks nothing. CANCELLED once the writer says that nobody reads;

@@ -6,6 +6,7 @@
 #include "common/rpc/status.h"
 #include "common/telemetry/log.h"
 #include "common/transfer/wire.h"
+#include "server/store/run_database.h"
 
 namespace causeway::server {
 
@@ -68,6 +69,13 @@ absl::Status Follower::FollowOnce(grpc::ClientContext& context) {
         broken = absl::FailedPreconditionError(absl::StrCat(
             "the coordinator at ", address_, " speaks wire version ", header.wire_version(),
             ", this follower ", kWireVersion, ": use the same release for both"));
+        break;
+      }
+      if (header.format_version() != kRunFormatVersion) {
+        broken = absl::FailedPreconditionError(
+            absl::StrCat("the coordinator at ", address_, " keeps its run in format version ",
+                         header.format_version(), ", this follower in ", kRunFormatVersion,
+                         ": use the same release for both"));
         break;
       }
       commits = header.commits();

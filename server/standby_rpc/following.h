@@ -42,7 +42,7 @@ class Following {
   // Ends it; the folder is free once the object is gone. Result of Follower::Run.
   absl::Status Stop();
   bool has_followed() const { return follower_.has_followed(); }
-  int64_t commits() { return store_->Position().commits; }
+  int64_t commits() { return store_->Position().commits(); }
 
  private:
   Following(std::unique_ptr<RunDirectoryStore> store, const std::string& name,

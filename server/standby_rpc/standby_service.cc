@@ -22,6 +22,11 @@ absl::Status CheckRequest(const v1::FollowRequest& request) {
         absl::StrCat("this coordinator speaks wire version ", kWireVersion, ", the follower ",
                      request.wire_version(), ": use the same release for both"));
   }
+  if (request.format_version() != kRunFormatVersion) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "this coordinator keeps its run in format version ", kRunFormatVersion, ", the follower ",
+        "in ", request.format_version(), ": use the same release for both"));
+  }
   return CheckName("the follower's name", request.name());
 }
 
@@ -36,26 +41,28 @@ absl::Status StandbyService::Serve(grpc::ServerContext& context, Stream& stream)
   v1::FollowRequest request;
   if (!stream.Read(&request)) return absl::CancelledError("the follower is gone");
   RETURN_IF_ERROR(CheckRequest(request));
-  ASSIGN_OR_RETURN(const RunIdentity identity, store_.Identity());
+  ASSIGN_OR_RETURN(const v1::RunIdentity identity, store_.Identity());
   // Who cannot follow hears it in place of the header.
-  const RunPosition theirs = PositionFromProto(request.position());
-  if (theirs.commits > 0) RETURN_IF_ERROR(store_.ChangesSince(theirs).status());
-  const RunPosition own = store_.Position();
+  if (request.position().commits() > 0) {
+    RETURN_IF_ERROR(store_.ChangesSince(request.position()).status());
+  }
+  const int64_t commits = store_.Position().commits();
   v1::FollowResponse response;
   v1::FollowHeader& header = *response.mutable_header();
-  header.set_run_id(identity.run_id);
+  header.set_run_id(identity.run_id());
   header.set_wire_version(kWireVersion);
   header.set_software_version(kSoftwareVersion);
-  header.set_commits(own.commits);
+  header.set_commits(commits);
+  header.set_format_version(kRunFormatVersion);
   stream.Write(response);
   const std::string name = request.name();
   events_.Record(
       "standby_attached",
       absl::StrCat("standby ", name, " at ", peer.address, " follows from commit ",
-                   request.position().commits(), " of ", own.commits, standbys_.AmongOthers(name)),
+                   request.position().commits(), " of ", commits, standbys_.AmongOthers(name)),
       {{"standby", name},
        {"commits", request.position().commits()},
-       {"behind", own.commits - request.position().commits()}});
+       {"behind", commits - request.position().commits()}});
   int64_t standby = 0;
   const absl::Status ended = Feed(context, stream, peer, request, standby);
   standbys_.Detach(standby);

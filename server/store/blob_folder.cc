@@ -54,18 +54,18 @@ class RewrittenFile final : public ForwardingFile {
   uint64_t written_ = 0;
 };
 
-json DeltaMetadata(const ContributionRecord& record) {
-  return {{"fragment", record.fragment},
-          {"round", record.round},
-          {"worker_id", record.worker_id},
-          {"codec", v1::Codec_Name(record.codec)},
-          {"object_hash", HashToHex(record.object_hash)}};
+json DeltaMetadata(const v1::PushHeader& header) {
+  return {{"fragment", header.fragment()},
+          {"round", header.round()},
+          {"worker_id", header.worker_id()},
+          {"codec", v1::Codec_Name(header.codec())},
+          {"object_hash", HashToHex(header.object_hash())}};
 }
 
-json AnswerMetadata(const RoundRecord& record) {
-  return {{"fragment", record.fragment},
-          {"round", record.round},
-          {"answer_hash", HashToHex(record.answer_hash)}};
+json AnswerMetadata(const v1::Round& record) {
+  return {{"fragment", record.fragment()},
+          {"round", record.round()},
+          {"answer_hash", HashToHex(record.answer_hash())}};
 }
 
 json SnapshotMetadata(int fragment, int64_t version, uint64_t published_hash) {
@@ -129,12 +129,13 @@ absl::Status BlobFolder::CreateFolders() {
   return file_system_.SyncFolder(folder_);
 }
 
-absl::StatusOr<BlobRef> BlobFolder::Write(const char* blob_folder, const std::string& name,
-                                          const ArrayFileKind& kind, const json& metadata,
-                                          std::span<const NamedBytes> arrays) {
-  const BlobRef blob = {.file = JoinPath(blob_folder, name),
-                        .bytes = static_cast<int64_t>(ArrayFileBytes(metadata, arrays))};
-  const std::string path = Path(blob.file);
+absl::StatusOr<v1::Blob> BlobFolder::Write(const char* blob_folder, const std::string& name,
+                                           const ArrayFileKind& kind, const json& metadata,
+                                           std::span<const NamedBytes> arrays) {
+  v1::Blob blob;
+  blob.set_file(JoinPath(blob_folder, name));
+  blob.set_bytes(static_cast<int64_t>(ArrayFileBytes(metadata, arrays)));
+  const std::string path = Path(blob.file());
   absl::Status written = WriteAt(path, blob, kind, metadata, arrays);
   if (absl::IsResourceExhausted(written) && DropSpares()) {
     written = WriteAt(path, blob, kind, metadata, arrays);
@@ -143,12 +144,12 @@ absl::StatusOr<BlobRef> BlobFolder::Write(const char* blob_folder, const std::st
   return blob;
 }
 
-absl::Status BlobFolder::WriteAt(const std::string& path, const BlobRef& blob,
+absl::Status BlobFolder::WriteAt(const std::string& path, const v1::Blob& blob,
                                  const ArrayFileKind& kind, const json& metadata,
                                  std::span<const NamedBytes> arrays) {
   const std::string temporary = path + ".tmp";
   const absl::Status written = [&]() -> absl::Status {
-    ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, Open(temporary, blob.bytes));
+    ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, Open(temporary, blob.bytes()));
     RETURN_IF_ERROR(WriteArrays(*file, kind, kVersion, metadata, arrays));
     CrashPoint("before_blob_sync");
     RETURN_IF_ERROR(SyncFailure(file->Sync()));
@@ -163,29 +164,31 @@ absl::Status BlobFolder::WriteAt(const std::string& path, const BlobRef& blob,
   return SyncFailure(file_system_.SyncFolder(ParentFolder(path)));
 }
 
-absl::StatusOr<BlobRef> BlobFolder::WriteDelta(const ContributionRecord& record,
-                                               std::span<const uint8_t> object, int64_t commits) {
-  RETURN_IF_ERROR(CheckName("worker id", record.worker_id));  // It becomes part of a file's name.
-  json metadata = DeltaMetadata(record);
+absl::StatusOr<v1::Blob> BlobFolder::WriteDelta(const v1::Contribution& record,
+                                                std::span<const uint8_t> object, int64_t commits) {
+  const v1::PushHeader& header = record.header();
+  RETURN_IF_ERROR(CheckName("worker id", header.worker_id()));  // It becomes part of a file's name.
+  json metadata = DeltaMetadata(header);
   metadata["commits"] = commits;
   const NamedBytes array = {kObject, object};
   return Write(kDeltas,
-               Numbered(commits, absl::StrCat("f", record.fragment, "-r", record.round, "-",
-                                              record.worker_id, ".delta")),
+               Numbered(commits, absl::StrCat("f", header.fragment(), "-r", header.round(), "-",
+                                              header.worker_id(), ".delta")),
                kDelta, metadata, {&array, 1});
 }
 
-absl::StatusOr<BlobRef> BlobFolder::WriteAnswer(const RoundRecord& record,
-                                                std::span<const uint8_t> answer, int64_t commits) {
+absl::StatusOr<v1::Blob> BlobFolder::WriteAnswer(const v1::Round& record,
+                                                 std::span<const uint8_t> answer, int64_t commits) {
   json metadata = AnswerMetadata(record);
   metadata["commits"] = commits;
   const NamedBytes array = {kObject, answer};
-  return Write("answers",
-               Numbered(commits, absl::StrCat("f", record.fragment, "-r", record.round, ".answer")),
-               kAnswer, metadata, {&array, 1});
+  return Write(
+      "answers",
+      Numbered(commits, absl::StrCat("f", record.fragment(), "-r", record.round(), ".answer")),
+      kAnswer, metadata, {&array, 1});
 }
 
-absl::StatusOr<BlobRef> BlobFolder::WriteSnapshot(const FragmentView& fragment, int64_t commits) {
+absl::StatusOr<v1::Blob> BlobFolder::WriteSnapshot(const FragmentView& fragment, int64_t commits) {
   json metadata = SnapshotMetadata(fragment.fragment, fragment.version, fragment.published_hash);
   metadata["commits"] = commits;
   std::vector<NamedBytes> arrays = {NameBytes("theta", fragment.theta),
@@ -199,9 +202,9 @@ absl::StatusOr<BlobRef> BlobFolder::WriteSnapshot(const FragmentView& fragment, 
       kSnapshot, metadata, arrays);
 }
 
-absl::StatusOr<ArrayFile> BlobFolder::Read(const BlobRef& blob, const ArrayFileKind& kind,
+absl::StatusOr<ArrayFile> BlobFolder::Read(const v1::Blob& blob, const ArrayFileKind& kind,
                                            const json& expected) {
-  const std::string path = Path(blob.file);
+  const std::string path = Path(blob.file());
   absl::StatusOr<ArrayFile> file = ArrayFile::ReadIntoMemory(file_system_, path, kind, kVersion);
   if (!file.ok()) {
     const absl::StatusCode code = file.status().code();
@@ -222,35 +225,35 @@ absl::StatusOr<ArrayFile> BlobFolder::Read(const BlobRef& blob, const ArrayFileK
   return file;
 }
 
-absl::StatusOr<std::vector<uint8_t>> BlobFolder::ReadObject(const BlobRef& blob,
+absl::StatusOr<std::vector<uint8_t>> BlobFolder::ReadObject(const v1::Blob& blob,
                                                             const ArrayFileKind& kind,
                                                             const json& expected) {
   ASSIGN_OR_RETURN(const ArrayFile file, Read(blob, kind, expected));
   const NamedBytes* const object = file.Find(kObject);
   if (object == nullptr) {
-    return absl::DataLossError(absl::StrCat(Path(blob.file), " has no array ", kObject,
+    return absl::DataLossError(absl::StrCat(Path(blob.file()), " has no array ", kObject,
                                             "; see Repair in docs/formats.md"));
   }
   return std::vector<uint8_t>(object->bytes.begin(), object->bytes.end());
 }
 
-absl::StatusOr<std::vector<uint8_t>> BlobFolder::ReadDelta(const StoredContribution& row) {
-  return ReadObject(row.delta, kDelta, DeltaMetadata(row.record));
+absl::StatusOr<std::vector<uint8_t>> BlobFolder::ReadDelta(const v1::Contribution& record) {
+  return ReadObject(record.delta(), kDelta, DeltaMetadata(record.header()));
 }
 
-absl::StatusOr<std::vector<uint8_t>> BlobFolder::ReadAnswer(const StoredRound& row) {
-  return ReadObject(row.answer, kAnswer, AnswerMetadata(row.record));
+absl::StatusOr<std::vector<uint8_t>> BlobFolder::ReadAnswer(const v1::Round& record) {
+  return ReadObject(record.answer(), kAnswer, AnswerMetadata(record));
 }
 
-absl::StatusOr<FragmentSnapshot> BlobFolder::ReadSnapshot(const StoredSnapshot& row) {
-  ASSIGN_OR_RETURN(
-      const ArrayFile file,
-      Read(row.state, kSnapshot, SnapshotMetadata(row.fragment, row.version, row.published_hash)));
-  const std::string path = Path(row.state.file);
+absl::StatusOr<FragmentSnapshot> BlobFolder::ReadSnapshot(const v1::Snapshot& record) {
+  ASSIGN_OR_RETURN(const ArrayFile file, Read(record.state(), kSnapshot,
+                                              SnapshotMetadata(record.fragment(), record.version(),
+                                                               record.published_hash())));
+  const std::string path = Path(record.state().file());
   FragmentSnapshot snapshot;
-  snapshot.fragment = row.fragment;
-  snapshot.version = row.version;
-  snapshot.published_hash = row.published_hash;
+  snapshot.fragment = record.fragment();
+  snapshot.version = record.version();
+  snapshot.published_hash = record.published_hash();
   const std::vector<NamedBytes>& arrays = file.arrays();
   if (arrays.size() < 2 || arrays[0].name != "theta" || arrays[1].name != "published" ||
       arrays[0].bytes.size() != arrays[1].bytes.size()) {
@@ -268,17 +271,17 @@ absl::StatusOr<FragmentSnapshot> BlobFolder::ReadSnapshot(const StoredSnapshot& 
   return snapshot;
 }
 
-absl::Status BlobFolder::CheckPresent(const BlobRef& blob) {
-  const std::string path = Path(blob.file);
+absl::Status BlobFolder::CheckPresent(const v1::Blob& blob) {
+  const std::string path = Path(blob.file());
   const absl::StatusOr<uint64_t> bytes = file_system_.FileSize(path);
   if (absl::IsNotFound(bytes.status())) {
     return absl::DataLossError(absl::StrCat(path, " is missing: the database says that it has ",
-                                            blob.bytes, " bytes; see Repair in docs/formats.md"));
+                                            blob.bytes(), " bytes; see Repair in docs/formats.md"));
   }
   RETURN_IF_ERROR(bytes.status());
-  if (*bytes == static_cast<uint64_t>(blob.bytes)) return absl::OkStatus();
+  if (*bytes == static_cast<uint64_t>(blob.bytes())) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(path, " is damaged: it ends at offset ", *bytes,
-                                          "; the database says that it has ", blob.bytes,
+                                          "; the database says that it has ", blob.bytes(),
                                           " bytes; see Repair in docs/formats.md"));
 }
 
@@ -293,15 +296,15 @@ bool BlobFolder::IsBlobName(absl::string_view file) {
 
 absl::StatusOr<std::unique_ptr<WritableFile>> BlobFolder::Open(const std::string& path,
                                                                int64_t bytes) {
-  std::optional<BlobRef> spare;
+  std::optional<v1::Blob> spare;
   {
     absl::MutexLock lock(&mutex_);
     // A blob that is written once more takes its own file.
-    std::erase_if(spares_, [&](const BlobRef& one) { return Path(one.file) == path; });
+    std::erase_if(spares_, [&](const v1::Blob& one) { return Path(one.file()) == path; });
     auto best = spares_.end();
     for (auto it = spares_.begin(); it != spares_.end(); ++it) {
-      const bool fits = it->bytes <= bytes && it->bytes >= bytes / 2;
-      if (fits && (best == spares_.end() || it->bytes > best->bytes)) best = it;
+      const bool fits = it->bytes() <= bytes && it->bytes() >= bytes / 2;
+      if (fits && (best == spares_.end() || it->bytes() > best->bytes())) best = it;
     }
     if (best != spares_.end()) {
       spare = std::move(*best);
@@ -310,42 +313,44 @@ absl::StatusOr<std::unique_ptr<WritableFile>> BlobFolder::Open(const std::string
   }
   if (!spare.has_value()) return file_system_.Create(path);
   // A row may be wrong about a file that was damaged; another disk may be mounted below the folder.
-  const absl::StatusOr<uint64_t> size = file_system_.FileSize(Path(spare->file));
-  if (!size.ok() || *size != static_cast<uint64_t>(spare->bytes) ||
-      !file_system_.Rename(Path(spare->file), path).ok()) {
-    Discard(spare->file);
+  const absl::StatusOr<uint64_t> size = file_system_.FileSize(Path(spare->file()));
+  if (!size.ok() || *size != static_cast<uint64_t>(spare->bytes()) ||
+      !file_system_.Rename(Path(spare->file()), path).ok()) {
+    Discard(spare->file());
     return file_system_.Create(path);
   }
   absl::StatusOr<std::unique_ptr<WritableFile>> file = file_system_.OpenForAppend(path);
   if (!file.ok()) return file_system_.Create(path);
-  return std::make_unique<RewrittenFile>(*std::move(file), spare->bytes);
+  return std::make_unique<RewrittenFile>(*std::move(file), spare->bytes());
 }
 
-void BlobFolder::Remove(const BlobRef& blob) {
-  const std::string spare = blob.file + ".tmp";
-  if (blob.bytes < kLeastSpareBytes || !file_system_.Rename(Path(blob.file), Path(spare)).ok()) {
-    return Discard(blob.file);
+void BlobFolder::Remove(const v1::Blob& blob) {
+  const std::string spare = blob.file() + ".tmp";
+  if (blob.bytes() < kLeastSpareBytes ||
+      !file_system_.Rename(Path(blob.file()), Path(spare)).ok()) {
+    return Discard(blob.file());
   }
-  std::vector<BlobRef> superfluous;
+  std::vector<v1::Blob> superfluous;
   {
     absl::MutexLock lock(&mutex_);
-    spares_.push_back({.file = spare, .bytes = blob.bytes});
+    v1::Blob& kept = spares_.emplace_back(blob);
+    kept.set_file(spare);
     int64_t bytes = 0;
-    for (const BlobRef& one : spares_) bytes += one.bytes;
+    for (const v1::Blob& one : spares_) bytes += one.bytes();
     while (bytes > kMostSpareBytes) {
-      bytes -= spares_.front().bytes;
+      bytes -= spares_.front().bytes();
       superfluous.push_back(std::move(spares_.front()));
       spares_.pop_front();
     }
   }
-  for (const BlobRef& one : superfluous) Discard(one.file);
+  for (const v1::Blob& one : superfluous) Discard(one.file());
 }
 
 bool BlobFolder::DropSpares() {
   // Locked: a spare of a blob that is written once more has the name under which that is done.
   absl::MutexLock lock(&mutex_);
   const bool had_some = !spares_.empty();
-  for (const BlobRef& spare : spares_) Discard(spare.file);
+  for (const v1::Blob& spare : spares_) Discard(spare.file());
   spares_.clear();
   return had_some;
 }

@@ -26,7 +26,6 @@
 #include "common/base/file_system.h"
 #include "common/files/array_file.h"
 #include "nlohmann/json.hpp"
-#include "server/store/run_tables.h"
 #include "server/store/store.h"
 
 namespace causeway::server {
@@ -46,23 +45,23 @@ class BlobFolder {
   absl::Status CreateFolders();
 
   // `commits`: of the database, before the blob's own row.
-  absl::StatusOr<BlobRef> WriteDelta(const ContributionRecord& record,
-                                     std::span<const uint8_t> object, int64_t commits);
-  absl::StatusOr<BlobRef> WriteAnswer(const RoundRecord& record, std::span<const uint8_t> answer,
-                                      int64_t commits);
-  absl::StatusOr<BlobRef> WriteSnapshot(const FragmentView& fragment, int64_t commits);
+  absl::StatusOr<v1::Blob> WriteDelta(const v1::Contribution& record,
+                                      std::span<const uint8_t> object, int64_t commits);
+  absl::StatusOr<v1::Blob> WriteAnswer(const v1::Round& record, std::span<const uint8_t> answer,
+                                       int64_t commits);
+  absl::StatusOr<v1::Blob> WriteSnapshot(const FragmentView& fragment, int64_t commits);
 
-  absl::StatusOr<std::vector<uint8_t>> ReadDelta(const StoredContribution& row);
-  absl::StatusOr<std::vector<uint8_t>> ReadAnswer(const StoredRound& row);
-  absl::StatusOr<FragmentSnapshot> ReadSnapshot(const StoredSnapshot& row);
+  absl::StatusOr<std::vector<uint8_t>> ReadDelta(const v1::Contribution& record);
+  absl::StatusOr<std::vector<uint8_t>> ReadAnswer(const v1::Round& record);
+  absl::StatusOr<FragmentSnapshot> ReadSnapshot(const v1::Snapshot& record);
 
   // DATA_LOSS unless it is there with its size.
-  absl::Status CheckPresent(const BlobRef& blob);
+  absl::Status CheckPresent(const v1::Blob& blob);
   // The commit that no row names the blob in is durable. A file that cannot be removed now is an
   // orphan, which the next opening removes. A large one stays for a while, under a name that ends
   // with .tmp: the next blob is written over it, because finding new pages or blocks takes longer
   // than to fill them. Whoever reads a file without a lock asks afterwards if it is still there.
-  void Remove(const BlobRef& blob);
+  void Remove(const v1::Blob& blob);
   // OK also if it is not there.
   absl::Status RemoveFile(const std::string& file);
   // The same, with a line in the log where that fails.
@@ -84,15 +83,15 @@ class BlobFolder {
   std::string Path(const std::string& file) const { return JoinPath(folder_, file); }
 
  private:
-  absl::StatusOr<BlobRef> Write(const char* blob_folder, const std::string& name,
-                                const ArrayFileKind& kind, const nlohmann::json& metadata,
-                                std::span<const NamedBytes> arrays);
-  absl::StatusOr<ArrayFile> Read(const BlobRef& blob, const ArrayFileKind& kind,
+  absl::StatusOr<v1::Blob> Write(const char* blob_folder, const std::string& name,
+                                 const ArrayFileKind& kind, const nlohmann::json& metadata,
+                                 std::span<const NamedBytes> arrays);
+  absl::StatusOr<ArrayFile> Read(const v1::Blob& blob, const ArrayFileKind& kind,
                                  const nlohmann::json& expected);
-  absl::StatusOr<std::vector<uint8_t>> ReadObject(const BlobRef& blob, const ArrayFileKind& kind,
+  absl::StatusOr<std::vector<uint8_t>> ReadObject(const v1::Blob& blob, const ArrayFileKind& kind,
                                                   const nlohmann::json& expected);
 
-  absl::Status WriteAt(const std::string& path, const BlobRef& blob, const ArrayFileKind& kind,
+  absl::Status WriteAt(const std::string& path, const v1::Blob& blob, const ArrayFileKind& kind,
                        const nlohmann::json& metadata, std::span<const NamedBytes> arrays);
   // The file to write: a spare of `bytes` or somewhat less, or a new one.
   absl::StatusOr<std::unique_ptr<WritableFile>> Open(const std::string& path, int64_t bytes);
@@ -100,7 +99,7 @@ class BlobFolder {
   FileSystem& file_system_;
   const std::string folder_;
   absl::Mutex mutex_;
-  std::deque<BlobRef> spares_ ABSL_GUARDED_BY(mutex_);  // The oldest first.
+  std::deque<v1::Blob> spares_ ABSL_GUARDED_BY(mutex_);  // The oldest first.
 };
 
 }  // namespace causeway::server

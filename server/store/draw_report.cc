@@ -45,13 +45,14 @@ int64_t Count(const Draws& draws) {
 
 }  // namespace
 
-json ReportDraws(const std::vector<ContributionRecord>& contributions) {
+json ReportDraws(const std::vector<v1::Contribution>& contributions) {
   std::map<std::pair<int, std::string>, Part> parts;
-  for (const ContributionRecord& record : contributions) {
-    for (const DrawRange& range : record.draws) {
-      Part& part = parts[{range.slot, range.slot == kOwnData ? record.worker_id : std::string()}];
-      part.by_fragment[record.fragment].push_back(range);
-      part.by_worker[record.worker_id].push_back(range);
+  for (const v1::Contribution& contribution : contributions) {
+    const v1::PushHeader& header = contribution.header();
+    for (const DrawRange& range : DrawsOf(header.draws())) {
+      Part& part = parts[{range.slot, range.slot == kOwnData ? header.worker_id() : std::string()}];
+      part.by_fragment[header.fragment()].push_back(range);
+      part.by_worker[header.worker_id()].push_back(range);
     }
   }
   json report = json::array();

@@ -18,7 +18,7 @@ namespace causeway::server {
 //    "repeated"}    // The most draws that any one fragment got more than once.
 // Draws of several fragments count once, quarantined deltas as any other: they were trained, if in
 // vain.
-nlohmann::json ReportDraws(const std::vector<ContributionRecord>& contributions);
+nlohmann::json ReportDraws(const std::vector<v1::Contribution>& contributions);
 
 }  // namespace causeway::server
 

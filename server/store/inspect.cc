@@ -1,16 +1,17 @@
 #include "server/store/inspect.h"
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
+#include "common/files/message_json.h"
 #include "server/store/database_copy.h"
 #include "server/store/draw_report.h"
 #include "server/store/run_directory.h"
@@ -25,7 +26,7 @@ constexpr int kTries = 10;
 constexpr absl::Duration kPause = absl::Milliseconds(50);
 
 struct Copy {
-  DatabaseContent content;
+  RecoveredRun run;
   int64_t commits = 0;
   std::string owner;  // Empty: nobody, from the beginning to the end.
   std::vector<std::string> orphans;
@@ -41,45 +42,18 @@ absl::StatusOr<Copy> ReadCopy(FileSystem& file_system, const std::string& folder
     ASSIGN_OR_RETURN(const std::unique_ptr<DatabaseCopy> copied,
                      DatabaseCopy::Make(file_system, folder));
     ASSIGN_OR_RETURN(const std::unique_ptr<RunDatabase> database, copied->Open());
-    absl::StatusOr<DatabaseContent> content = database->Load();
-    if (!content.ok()) return copied->Named(content.status());
-    copy.content = *std::move(content);
+    absl::StatusOr<RecoveredRun> run = database->Load();
+    if (!run.ok()) return copied->Named(run.status());
+    copy.run = *std::move(run);
     copy.commits = database->commits();
   }
   copy.owner = owner;
   if (owner.empty()) {
     ASSIGN_OR_RETURN(copy.owner, file_system.LockOwner(folder));
   }
-  RETURN_IF_ERROR(CheckBlobs(file_system, folder, traces, copy.content, copy.commits,
+  RETURN_IF_ERROR(CheckBlobs(file_system, folder, traces, copy.run, copy.commits,
                              /*in_use=*/!copy.owner.empty(), copy.orphans));
   return copy;
-}
-
-const char* StateName(MemberState state) {
-  switch (state) {
-    case MemberState::kJoining:
-      return "joining";
-    case MemberState::kActive:
-      return "active";
-    case MemberState::kLost:
-      return "lost";
-    case MemberState::kLeft:
-      return "left";
-  }
-  return "unknown";
-}
-
-json StateToJson(const RunState& state) {
-  return {{"started", state.started},
-          {"started_unix_s", state.started_unix_s},
-          {"paused", state.paused},
-          {"pause_reason", state.pause_reason},
-          {"stop_step", state.stop_step},
-          {"stop_tokens", state.stop_tokens},
-          {"finish_recorded", state.finish_recorded},
-          {"data_fingerprint", HashToHex(state.data_fingerprint)},
-          {"hash_checks", state.hash_checks},
-          {"hash_mismatches", state.hash_mismatches}};
 }
 
 struct Totals {
@@ -89,96 +63,69 @@ struct Totals {
 };
 
 // By fragment.
-json FragmentsToJson(const DatabaseContent& content, Totals& totals) {
-  std::map<int, json> fragments;
-  const auto at = [&](int fragment) -> json& {
-    json& entry = fragments[fragment];
-    if (!entry.is_null()) return entry;
-    const auto index = static_cast<size_t>(fragment);
-    const std::vector<uint64_t>& initial = content.identity.initial_hashes;
-    entry = {{"fragment", fragment},
-             {"version", 0},
-             {"published_hash", index < initial.size() ? HashToHex(initial[index]) : ""},
-             {"last_round", nullptr},
-             {"waiting", json::array()},
-             {"snapshots", json::array()},
-             {"contributions", 0},
-             {"deltas_kept", 0},
-             {"delta_bytes", 0},
-             {"answers_kept", 0},
-             {"answer_bytes", 0},
-             {"quarantined", 0}};
-    return entry;
-  };
+json FragmentsToJson(const RecoveredRun& run, Totals& totals) {
+  std::vector<json> fragments;
+  for (const uint64_t initial_hash : run.identity.initial_hashes()) {
+    fragments.push_back({{"fragment", fragments.size()},
+                         {"version", 0},
+                         {"published_hash", HashToHex(initial_hash)},
+                         {"last_round", nullptr},
+                         {"waiting", json::array()},
+                         {"snapshots", json::array()},
+                         {"contributions", 0},
+                         {"deltas_kept", 0},
+                         {"delta_bytes", 0},
+                         {"answers_kept", 0},
+                         {"answer_bytes", 0},
+                         {"quarantined", 0}});
+  }
   const auto add = [](json& entry, const char* key, int64_t amount) {
     entry[key] = entry[key].get<int64_t>() + amount;
   };
-  for (size_t i = 0; i < content.identity.initial_hashes.size(); ++i) {
-    // Without one, it is at another coordinator of the run.
-    if (content.identity.initial_hashes[i] != 0) at(static_cast<int>(i));
-  }
-  for (const StoredRound& row : content.rounds) {
-    json& entry = at(row.record.fragment);
-    entry["version"] = row.record.round;
-    entry["published_hash"] = HashToHex(row.record.published_hash);
-    entry["last_round"] = {{"round", row.record.round},
-                           {"contributors", row.record.contributors},
-                           {"weights", row.record.weights},
-                           {"reason", row.record.reason},
-                           {"published_unix_s", row.record.published_unix_s},
-                           {"bytes_in", row.record.bytes_in},
-                           {"bytes_out", row.record.bytes_out},
-                           {"answer_hash", HashToHex(row.record.answer_hash)}};
-    if (!row.answer.kept()) continue;
+  for (const v1::Round& round : run.rounds) {
+    json& entry = fragments.at(static_cast<size_t>(round.fragment()));
+    entry["version"] = round.round();
+    entry["published_hash"] = HashToHex(round.published_hash());
+    entry["last_round"] = MessageToJson(round);
+    if (round.answer().file().empty()) continue;
     add(entry, "answers_kept", 1);
-    add(entry, "answer_bytes", row.answer.bytes);
-    totals.answers += row.answer.bytes;
+    add(entry, "answer_bytes", round.answer().bytes());
+    totals.answers += round.answer().bytes();
   }
-  for (const StoredContribution& row : content.contributions) {
-    json& entry = at(row.record.fragment);
+  for (const v1::Contribution& record : run.contributions) {
+    const v1::PushHeader& header = record.header();
+    json& entry = fragments.at(static_cast<size_t>(header.fragment()));
     add(entry, "contributions", 1);
-    if (row.record.quarantined) add(entry, "quarantined", 1);
-    if (row.delta.kept()) {
+    if (record.quarantined()) add(entry, "quarantined", 1);
+    if (!record.delta().file().empty()) {
       add(entry, "deltas_kept", 1);
-      add(entry, "delta_bytes", row.delta.bytes);
-      totals.deltas += row.delta.bytes;
+      add(entry, "delta_bytes", record.delta().bytes());
+      totals.deltas += record.delta().bytes();
     }
-    if (row.record.round > entry["version"].get<int64_t>()) {
-      entry["waiting"].push_back({{"round", row.record.round},
-                                  {"worker_id", row.record.worker_id},
-                                  {"bytes", row.record.bytes},
-                                  {"object_hash", HashToHex(row.record.object_hash)}});
+    if (header.round() > entry["version"].get<int64_t>()) {
+      entry["waiting"].push_back({{"round", header.round()},
+                                  {"worker_id", header.worker_id()},
+                                  {"bytes", header.total_bytes()},
+                                  {"object_hash", HashToHex(header.object_hash())}});
     }
   }
-  for (const StoredSnapshot& row : content.snapshots) {
-    totals.snapshots += row.state.bytes;
-    at(row.fragment)["snapshots"].push_back({{"version", row.version},
-                                             {"published_hash", HashToHex(row.published_hash)},
-                                             {"file", row.state.file},
-                                             {"bytes", row.state.bytes}});
+  for (const v1::Snapshot& snapshot : run.snapshots) {
+    totals.snapshots += snapshot.state().bytes();
+    json& entry = fragments.at(static_cast<size_t>(snapshot.fragment()))["snapshots"];
+    entry.push_back(MessageToJson(snapshot));
+    entry.back()["file"] = snapshot.state().file();
+    entry.back()["bytes"] = snapshot.state().bytes();
   }
-  json result = json::array();
-  for (auto& [fragment, entry] : fragments) result.push_back(std::move(entry));
-  return result;
+  return fragments;
 }
 
-json MembersToJson(const std::vector<MemberRecord>& members) {
+json MembersToJson(const std::vector<v1::Member>& members) {
   json result = json::array();
-  for (const MemberRecord& record : members) {
-    result.push_back({{"worker_id", record.member.id},
-                      {"state", StateName(record.member.state)},
-                      {"incarnation", record.member.incarnation},
-                      {"data_slot", record.member.data_slot},
-                      {"own_data", record.member.own_data},
-                      {"step", record.member.step}});
+  for (const v1::Member& member : members) {
+    result.push_back(MessageToJson(member));
+    result.back()["state"] = absl::AsciiStrToLower(v1::Member::State_Name(member.state()));
   }
   return result;
-}
-
-json DataToJson(const DatabaseContent& content) {
-  std::vector<ContributionRecord> contributions;
-  for (const StoredContribution& row : content.contributions) contributions.push_back(row.record);
-  return ReportDraws(contributions);
 }
 
 int64_t SizeOrZero(FileSystem& file_system, const std::string& path) {
@@ -257,21 +204,21 @@ absl::StatusOr<json> InspectRun(FileSystem& file_system, const std::string& fold
   const int64_t database_bytes = SizeOrZero(file_system, JoinPath(folder, kDatabaseFile)) +
                                  SizeOrZero(file_system, JoinPath(folder, kDatabaseLogFile));
   Totals totals;
-  const DatabaseContent& content = copy.content;
-  json fragments = FragmentsToJson(content, totals);
+  const RecoveredRun& run = copy.run;
+  json fragments = FragmentsToJson(run, totals);
   return json{{"folder", folder},
               {"format_version", kRunFormatVersion},
               {"in_use_by", copy.owner},
               {"commits", copy.commits},
               {"run",
-               {{"run_id", content.identity.run_id},
-                {"run_name", content.identity.config.run_name()},
-                {"config_hash", HashToHex(content.identity.config_hash)},
-                {"plan_hash", HashToHex(content.identity.plan_hash)}}},
-              {"state", StateToJson(content.state)},
+               {{"run_id", run.identity.run_id()},
+                {"run_name", run.identity.config().run_name()},
+                {"config_hash", HashToHex(run.identity.config_hash())},
+                {"plan_hash", HashToHex(run.identity.plan_hash())}}},
+              {"state", MessageToJson(run.state)},
               {"fragments", std::move(fragments)},
-              {"members", MembersToJson(content.members)},
-              {"data", DataToJson(content)},
+              {"members", MembersToJson(run.members)},
+              {"data", ReportDraws(run.contributions)},
               {"bytes",
                {{"database", database_bytes},
                 {"deltas", totals.deltas},

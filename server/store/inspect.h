@@ -19,16 +19,13 @@ namespace causeway::server {
 //
 //   {"folder", "format_version", "in_use_by" (a pid; empty: nobody), "commits",
 //    "run": {"run_id", "run_name", "config_hash", "plan_hash"},
-//    "state": {"started", "started_unix_s", "paused", "pause_reason", "stop_step", "stop_tokens",
-//              "finish_recorded", "data_fingerprint", "hash_checks", "hash_mismatches"},
-//    "fragments": [{"fragment", "version", "published_hash", "last_round" (null: none yet):
-//                     {"round", "contributors", "weights", "reason", "published_unix_s",
-//                      "bytes_in", "bytes_out", "answer_hash"},
+//    "state": State (record.proto, as the next ones),
+//    "fragments": [{"fragment", "version", "published_hash", "last_round" (null: none yet): Round,
 //                   "waiting": [{"round", "worker_id", "bytes", "object_hash"}],
-//                   "snapshots": [{"version", "published_hash", "file", "bytes"}],
+//                   "snapshots": [Snapshot with "file", "bytes"],
 //                   "contributions", "deltas_kept", "delta_bytes", "answers_kept", "answer_bytes",
 //                   "quarantined"}],
-//    "members": [{"worker_id", "state", "incarnation", "data_slot", "own_data", "step"}],
+//    "members": [Member, its state in small letters],
 //    "data": what draw_report.h makes of all contributions,
 //    "bytes": {"database", "deltas", "answers", "snapshots"},
 //   "orphans": [file]}          // The next start removes them; null, not known, while in use.

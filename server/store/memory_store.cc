@@ -12,6 +12,11 @@ absl::Status Absent(absl::string_view what, int fragment, int64_t number) {
       absl::StrCat("the store does not keep ", what, " ", number, " of fragment ", fragment));
 }
 
+std::tuple<int, int64_t, std::string> KeyOf(const v1::Contribution& record) {
+  const v1::PushHeader& header = record.header();
+  return {header.fragment(), header.round(), header.worker_id()};
+}
+
 }  // namespace
 
 absl::StatusOr<std::optional<RecoveredRun>> MemoryStore::Recover() {
@@ -24,38 +29,39 @@ absl::StatusOr<std::optional<RecoveredRun>> MemoryStore::Recover() {
   for (const auto& [id, member] : members_) run.members.push_back(member);
   run.rounds = rounds_;
   std::sort(run.rounds.begin(), run.rounds.end(), [](const auto& a, const auto& b) {
-    return std::tie(a.fragment, a.round) < std::tie(b.fragment, b.round);
+    return std::make_tuple(a.fragment(), a.round()) < std::make_tuple(b.fragment(), b.round());
   });
   run.contributions = contributions_;
-  std::sort(run.contributions.begin(), run.contributions.end(), [](const auto& a, const auto& b) {
-    return std::tie(a.fragment, a.round, a.worker_id) < std::tie(b.fragment, b.round, b.worker_id);
-  });
+  std::ranges::sort(run.contributions, {}, KeyOf);
   for (const auto& [key, snapshot] : snapshots_) {
-    run.snapshots.push_back({snapshot.fragment, snapshot.version});
+    v1::Snapshot& record = run.snapshots.emplace_back();
+    record.set_fragment(snapshot.fragment);
+    record.set_version(snapshot.version);
+    record.set_published_hash(snapshot.published_hash);
   }
   return run;
 }
 
-absl::Status MemoryStore::BeginRun(const RunIdentity& identity) {
+absl::Status MemoryStore::BeginRun(const v1::RunIdentity& identity) {
   absl::MutexLock lock(&mutex_);
   if (failure_.ok()) identity_ = identity;
   return failure_;
 }
 
-absl::Status MemoryStore::SaveContribution(const ContributionRecord& record,
+absl::Status MemoryStore::SaveContribution(const v1::Contribution& record,
                                            std::span<const uint8_t> object) {
   absl::MutexLock lock(&mutex_);
   if (!failure_.ok()) return failure_;
   contributions_.push_back(record);
-  objects_[{record.fragment, record.round, record.worker_id}].assign(object.begin(), object.end());
+  objects_[KeyOf(record)].assign(object.begin(), object.end());
   return absl::OkStatus();
 }
 
-absl::Status MemoryStore::SaveRound(const RoundRecord& record, std::span<const uint8_t> answer) {
+absl::Status MemoryStore::SaveRound(const v1::Round& record, std::span<const uint8_t> answer) {
   absl::MutexLock lock(&mutex_);
   if (!failure_.ok()) return failure_;
   rounds_.push_back(record);
-  answers_[{record.fragment, record.round}].assign(answer.begin(), answer.end());
+  answers_[{record.fragment(), record.round()}].assign(answer.begin(), answer.end());
   return absl::OkStatus();
 }
 
@@ -78,13 +84,15 @@ absl::StatusOr<int64_t> MemoryStore::TakeOver() {
   return ++epoch_;
 }
 
-absl::Status MemoryStore::SaveMember(const MemberRecord& member) {
+absl::Status MemoryStore::SaveMembers(std::span<const v1::Member> members) {
   absl::MutexLock lock(&mutex_);
-  if (failure_.ok()) members_[member.member.id] = member;
+  for (const v1::Member& member : members) {
+    if (failure_.ok()) members_[member.worker_id()] = member;
+  }
   return failure_;
 }
 
-absl::Status MemoryStore::SaveRunState(const RunState& state) {
+absl::Status MemoryStore::SaveRunState(const v1::State& state) {
   absl::MutexLock lock(&mutex_);
   if (failure_.ok()) state_ = state;
   return failure_;
@@ -131,17 +139,17 @@ absl::StatusOr<FragmentSnapshot> MemoryStore::ReadSnapshot(int fragment, int64_t
   return found->second;
 }
 
-RunIdentity MemoryStore::identity() const {
+v1::RunIdentity MemoryStore::identity() const {
   absl::MutexLock lock(&mutex_);
-  return identity_.value_or(RunIdentity());
+  return identity_.value_or(v1::RunIdentity());
 }
 
-std::vector<ContributionRecord> MemoryStore::contributions() const {
+std::vector<v1::Contribution> MemoryStore::contributions() const {
   absl::MutexLock lock(&mutex_);
   return contributions_;
 }
 
-std::vector<RoundRecord> MemoryStore::rounds() const {
+std::vector<v1::Round> MemoryStore::rounds() const {
   absl::MutexLock lock(&mutex_);
   return rounds_;
 }

@@ -4,15 +4,15 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/checksum.h"
 #include "common/base/status_macros.h"
+#include "common/files/message_json.h"
 #include "common/telemetry/log.h"
 
 namespace causeway::server {
 namespace {
 
-std::string Line(const RoundRecord& record) {
-  return RoundToJson(record).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+std::string Line(const v1::Round& round) {
+  return RoundToJson(round).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 std::span<const uint8_t> AsBytes(const std::string& text) {
@@ -21,30 +21,22 @@ std::span<const uint8_t> AsBytes(const std::string& text) {
 
 }  // namespace
 
-nlohmann::json RoundToJson(const RoundRecord& record) {
-  return {{"unix_s", record.published_unix_s},
-          {"fragment", record.fragment},
-          {"round", record.round},
-          {"contributors", record.contributors},
-          {"weights", record.weights},
-          {"send_step", record.send_step},
-          {"first_unix_s", record.first_unix_s},
-          {"closed_unix_s", record.closed_unix_s},
-          {"published_unix_s", record.published_unix_s},
-          {"bytes_in", record.bytes_in},
-          {"bytes_out", record.bytes_out},
-          {"published_hash", HashToHex(record.published_hash)},
-          {"reason", record.reason}};
+nlohmann::json RoundToJson(const v1::Round& round) {
+  nlohmann::json json = MessageToJson(round);
+  json.erase("answer");
+  json.erase("commit");
+  json["unix_s"] = round.published_unix_s();
+  return json;
 }
 
 absl::StatusOr<std::unique_ptr<RoundLog>> RoundLog::Open(FileSystem& file_system,
                                                          const std::string& path,
-                                                         std::span<const StoredRound> rounds) {
-  std::vector<const StoredRound*> ordered;
-  for (const StoredRound& round : rounds) ordered.push_back(&round);
-  std::ranges::sort(ordered, {}, &StoredRound::commit);
+                                                         std::span<const v1::Round> rounds) {
+  std::vector<const v1::Round*> ordered;
+  for (const v1::Round& round : rounds) ordered.push_back(&round);
+  std::ranges::sort(ordered, {}, &v1::Round::commit);
   std::string expected;
-  for (const StoredRound* round : ordered) expected += Line(round->record);
+  for (const v1::Round* round : ordered) expected += Line(*round);
   const absl::StatusOr<std::string> found = file_system.ReadFile(path);
   if (!found.ok() || *found != expected) {
     const std::string temporary = path + ".tmp";
@@ -56,9 +48,9 @@ absl::StatusOr<std::unique_ptr<RoundLog>> RoundLog::Open(FileSystem& file_system
   return std::unique_ptr<RoundLog>(new RoundLog(std::move(file)));
 }
 
-void RoundLog::Append(const RoundRecord& record) {
+void RoundLog::Append(const v1::Round& round) {
   if (file_ == nullptr) return;
-  const absl::Status status = file_->Append(AsBytes(Line(record)));
+  const absl::Status status = file_->Append(AsBytes(Line(round)));
   if (status.ok()) return;
   Log().warn("{}; rounds are recorded in the database alone until the next start",
              std::string(status.message()));

@@ -12,17 +12,15 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "causeway/v1/record.pb.h"
 #include "common/base/file_system.h"
 #include "nlohmann/json.hpp"
-#include "server/store/run_tables.h"
-#include "server/store/store.h"
 
 namespace causeway::server {
 
-// {"unix_s" (published), "fragment", "round", "contributors", "weights", "send_step",
-//  "first_unix_s", "closed_unix_s", "published_unix_s", "bytes_in", "bytes_out",
-//  "published_hash" (16 hexadecimal digits), "reason"}
-nlohmann::json RoundToJson(const RoundRecord& record);
+// The record's own fields (record.proto), but for what the store adds, and "unix_s": when it was
+// published.
+nlohmann::json RoundToJson(const v1::Round& round);
 
 // Not thread-safe.
 class RoundLog {
@@ -30,10 +28,10 @@ class RoundLog {
   // Makes the file hold exactly these rounds, in order of their commits.
   static absl::StatusOr<std::unique_ptr<RoundLog>> Open(FileSystem& file_system,
                                                         const std::string& path,
-                                                        std::span<const StoredRound> rounds);
+                                                        std::span<const v1::Round> rounds);
   // After the first failure, which is logged, nothing more is appended: the next opening rebuilds
   // the file.
-  void Append(const RoundRecord& record);
+  void Append(const v1::Round& round);
 
  private:
   explicit RoundLog(std::unique_ptr<WritableFile> file) : file_(std::move(file)) {}

@@ -1,9 +1,8 @@
 #include "server/store/run_database.h"
 
-#include <algorithm>
 #include <bit>
 #include <cstring>
-#include <iterator>
+#include <limits>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -20,7 +19,13 @@ namespace {
 constexpr size_t kHeaderBytes = 100;
 constexpr size_t kUserVersionOffset = 60;
 constexpr size_t kApplicationIdOffset = 68;
+constexpr char kTable[] =
+    "CREATE TABLE records (key TEXT PRIMARY KEY, value BLOB NOT NULL, checksum INTEGER NOT NULL) "
+    "WITHOUT ROWID";
 constexpr char kSqliteMagic[] = "SQLite format 3";  // And its terminating zero.
+
+// Of a contribution without draws.
+constexpr int kNoPart = std::numeric_limits<int>::min();
 
 uint32_t BigEndian32(std::span<const uint8_t> bytes, size_t offset) {
   return static_cast<uint32_t>(bytes[offset]) << 24 |
@@ -30,6 +35,14 @@ uint32_t BigEndian32(std::span<const uint8_t> bytes, size_t offset) {
 
 absl::Status CheckVersion(int64_t version, const std::string& path) {
   if (version == kRunFormatVersion) return absl::OkStatus();
+  if (version >= 1 && version < kRunFormatVersion) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        path, " has format version ", version, " of a former release; this program reads version ",
+        kRunFormatVersion,
+        ": continue the run with the release that wrote it, or save its "
+        "parameters with that one (causewayctl export --format=parameters) and begin a run with "
+        "them (--initial)"));
+  }
   if (version > kRunFormatVersion) {
     return absl::FailedPreconditionError(
         absl::StrCat(path, " has format version ", version, "; this program reads version ",
@@ -70,47 +83,61 @@ absl::Status CheckRunFormat(FileSystem& file_system, const std::string& path) {
   return CheckVersion(std::bit_cast<int32_t>(BigEndian32(bytes, kUserVersionOffset)), path);
 }
 
-template <typename Row>
-absl::Status DatabaseEdit::Write(const Row& row, bool replace) {
-  if (replace) {
-    ASSIGN_OR_RETURN(const uint64_t before, FindRowChecksum(database_, row));
-    digest_ -= before;
+absl::Status ReadRecords(SqliteDatabase& database, const KeyRange& range, RecordReader read) {
+  ASSIGN_OR_RETURN(Statement rows,
+                   database.Prepare("SELECT key, value, checksum FROM records WHERE key >= ? AND "
+                                    "key < ? ORDER BY key"));
+  rows.Bind(absl::string_view(range.begin)).Bind(absl::string_view(range.end));
+  for (;;) {
+    ASSIGN_OR_RETURN(const bool found, rows.Step());
+    if (!found) return absl::OkStatus();
+    ASSIGN_OR_RETURN(const std::string key, rows.Text(0));
+    ASSIGN_OR_RETURN(const absl::string_view value, rows.Blob(1));
+    ASSIGN_OR_RETURN(const int64_t stored, rows.Int(2));
+    const auto checksum = static_cast<uint64_t>(stored);
+    absl::Status status = RecordChecksum(key, value) == checksum
+                              ? read(key, value, checksum)
+                              : absl::InvalidArgumentError(absl::StrCat(
+                                    "the checksum of ", key, " differs from its content"));
+    if (absl::IsInvalidArgument(status)) {
+      status =
+          absl::DataLossError(absl::StrCat(database.path(), " is damaged: ", status.message()));
+    }
+    RETURN_IF_ERROR(status);
   }
-  ASSIGN_OR_RETURN(const uint64_t after, WriteRow(database_, row, replace));
-  digest_ += after;
+}
+
+absl::Status DatabaseEdit::Discount(absl::string_view key) {
+  ASSIGN_OR_RETURN(Statement former,
+                   database_.Prepare("SELECT checksum FROM records WHERE key = ?"));
+  former.Bind(key);
+  ASSIGN_OR_RETURN(const bool found, former.Step());
+  if (!found) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const int64_t checksum, former.Int(0));
+  digest_ -= static_cast<uint64_t>(checksum);
   return absl::OkStatus();
 }
 
-template <typename Row>
-absl::Status DatabaseEdit::PutPacked(const Row& row, absl::string_view packed) {
-  ASSIGN_OR_RETURN(const uint64_t before, FindRowChecksum(database_, row));
-  digest_ -= before;
-  ASSIGN_OR_RETURN(const uint64_t after, WritePackedRow<Row>(database_, packed, /*replace=*/true));
-  digest_ += after;
+absl::Status DatabaseEdit::Write(absl::string_view key, absl::string_view value, bool replace) {
+  if (replace) RETURN_IF_ERROR(Discount(key));
+  ASSIGN_OR_RETURN(Statement row,
+                   database_.Prepare(absl::StrCat(replace ? "INSERT OR REPLACE" : "INSERT",
+                                                  " INTO records VALUES (?, ?, ?)")));
+  const uint64_t checksum = RecordChecksum(key, value);
+  row.Bind(key).BindBlob(value).Bind(static_cast<int64_t>(checksum));
+  RETURN_IF_ERROR(row.Run());
+  digest_ += checksum;
+  changed_.emplace_back(key);
   return absl::OkStatus();
 }
 
-template <typename Row>
-absl::Status DatabaseEdit::Remove(const Row& row) {
-  ASSIGN_OR_RETURN(const uint64_t before, FindRowChecksum(database_, row));
-  digest_ -= before;
-  return DeleteRow(database_, row);
+absl::Status DatabaseEdit::RemoveKey(absl::string_view key) {
+  RETURN_IF_ERROR(Discount(key));
+  ASSIGN_OR_RETURN(Statement row, database_.Prepare("DELETE FROM records WHERE key = ?"));
+  row.Bind(key);
+  changed_.emplace_back(key);
+  return row.Run();
 }
-
-template absl::Status DatabaseEdit::Write(const RunIdentity&, bool);
-template absl::Status DatabaseEdit::Write(const RunState&, bool);
-template absl::Status DatabaseEdit::Write(const MemberRecord&, bool);
-template absl::Status DatabaseEdit::Write(const StoredContribution&, bool);
-template absl::Status DatabaseEdit::Write(const StoredRound&, bool);
-template absl::Status DatabaseEdit::Write(const StoredSnapshot&, bool);
-template absl::Status DatabaseEdit::Remove(const StoredContribution&);
-template absl::Status DatabaseEdit::Remove(const StoredRound&);
-template absl::Status DatabaseEdit::Remove(const StoredSnapshot&);
-template absl::Status DatabaseEdit::PutPacked(const RunState&, absl::string_view);
-template absl::Status DatabaseEdit::PutPacked(const MemberRecord&, absl::string_view);
-template absl::Status DatabaseEdit::PutPacked(const StoredContribution&, absl::string_view);
-template absl::Status DatabaseEdit::PutPacked(const StoredRound&, absl::string_view);
-template absl::Status DatabaseEdit::PutPacked(const StoredSnapshot&, absl::string_view);
 
 absl::StatusOr<std::unique_ptr<SqliteDatabase>> RunDatabase::OpenExclusively(
     const std::string& path, const Options& options, bool create) {
@@ -127,7 +154,7 @@ absl::StatusOr<std::unique_ptr<SqliteDatabase>> RunDatabase::OpenExclusively(
 }
 
 absl::Status RunDatabase::Create(const std::string& path, const Options& options,
-                                 const RunIdentity& identity) {
+                                 const v1::RunIdentity& identity) {
   ASSIGN_OR_RETURN(std::unique_ptr<SqliteDatabase> sqlite, OpenExclusively(path, options, true));
   RETURN_IF_ERROR(sqlite->Execute(absl::StrCat("PRAGMA application_id = ", kRunApplicationId,
                                                "; PRAGMA user_version = ", kRunFormatVersion)));
@@ -138,11 +165,9 @@ absl::Status RunDatabase::Create(const std::string& path, const Options& options
   }
   RunDatabase database(std::move(sqlite), options.log_pages);
   const auto fill = [&](DatabaseEdit& edit) -> absl::Status {
-    for (const std::string& table : CreateTableStatements()) {
-      RETURN_IF_ERROR(database.database_->Execute(table));
-    }
+    RETURN_IF_ERROR(database.database_->Execute(kTable));
     RETURN_IF_ERROR(edit.Insert(identity));
-    return edit.Insert(RunState());
+    return edit.Insert(v1::State());
   };
   RETURN_IF_ERROR(database.Commit(fill));
   RETURN_IF_ERROR(database.database_->Checkpoint(/*truncate=*/true));
@@ -172,122 +197,136 @@ absl::Status RunDatabase::CheckStructure() {
   RETURN_IF_ERROR(CheckVersion(version, path()));
   ASSIGN_OR_RETURN(const std::string mode, database_->Text("PRAGMA journal_mode"));
   if (mode != "wal") return Damaged("it is not in the mode of a write-ahead log (offsets 18, 19)");
-  const std::vector<std::string> expected = CreateTableStatements();
-  std::vector<std::string> found;
-  ASSIGN_OR_RETURN(Statement schema,
-                   database_->Prepare("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL "
-                                      "ORDER BY name"));
-  for (;;) {
-    ASSIGN_OR_RETURN(const bool row, schema.Step());
-    if (!row) break;
-    ASSIGN_OR_RETURN(found.emplace_back(), schema.Text(0));
+  ASSIGN_OR_RETURN(const std::string tables,
+                   database_->Text("SELECT coalesce(group_concat(sql), '') FROM sqlite_schema"));
+  if (tables != kTable) {
+    return Damaged(absl::StrCat("its table is not that of format version ", kRunFormatVersion));
   }
-  if (found != expected) return Damaged("its tables are not those of format version 1");
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<StoredContribution>> RunDatabase::LoadContributions(
-    const std::vector<StoredRound>& rounds, int64_t recent_rounds, uint64_t& digest) {
+template <typename Record>
+absl::StatusOr<std::vector<Record>> RunDatabase::LoadAll(uint64_t& digest) {
+  std::vector<Record> records;
+  const auto add = [&](absl::string_view key, absl::string_view value,
+                       uint64_t checksum) -> absl::Status {
+    ASSIGN_OR_RETURN(records.emplace_back(), ParseRecord<Record>(key, value));
+    digest += checksum;
+    return absl::OkStatus();
+  };
+  RETURN_IF_ERROR(ReadRecords(*database_, AllOf<Record>(), add));
+  return records;
+}
+
+absl::StatusOr<std::vector<v1::Contribution>> RunDatabase::LoadContributions(
+    const std::vector<v1::Round>& rounds, int64_t recent_rounds, uint64_t& digest) {
   std::map<int, int64_t> last;  // By fragment.
-  for (const StoredRound& round : rounds) last[round.record.fragment] = round.record.round;
-  std::erase_if(last, [&](const auto& item) { return item.second <= recent_rounds; });
-  if (last.empty()) return ReadRows<StoredContribution>(*database_, "", &digest);
-  const char* const table = Columns<StoredContribution>::kName;
-  std::string bound = "CASE fragment";
-  std::vector<StoredContribution> contributions;
-  for (const auto& [fragment, round] : last) {
-    absl::StrAppend(&bound, " WHEN ", fragment, " THEN ", round - recent_rounds);
-    const std::string old = absl::StrCat(
-        "fragment = ", fragment, " AND round <= ", round - recent_rounds, " AND delta = ''");
-    // Ranges are what stands between spaces, a part of the data what stands before a colon
-    // (FormatDraws).
-    constexpr char kRanges[] = "json_each('[' || replace(json_quote(draws), ' ', '\",\"') || ']')";
-    ASSIGN_OR_RETURN(
-        std::vector<StoredContribution> newest,
-        ReadRows<StoredContribution>(
-            *database_,
-            absl::StrCat(old, " AND (round, worker_id) IN (SELECT max(round), worker_id FROM ",
-                         table, ", ", kRanges, " WHERE ", old,
-                         " GROUP BY worker_id, substr(value, 1, instr(value, ':')))"),
-            nullptr));
-    std::ranges::move(newest, std::back_inserter(contributions));
+  for (const v1::Round& round : rounds) last[round.fragment()] = round.round();
+  std::vector<v1::Contribution> contributions;
+  // Of the old ones, by fragment, worker and part of the data.
+  std::map<std::tuple<int, std::string, int>, v1::Contribution> newest;
+  const auto add = [&](absl::string_view key, absl::string_view value,
+                       uint64_t checksum) -> absl::Status {
+    ASSIGN_OR_RETURN(v1::Contribution record, ParseRecord<v1::Contribution>(key, value));
+    digest += checksum;
+    const v1::PushHeader& header = record.header();
+    const auto found = last.find(header.fragment());
+    const int64_t old = found == last.end() ? 0 : found->second - recent_rounds;
+    if (header.round() > old || !record.delta().file().empty()) {
+      contributions.push_back(std::move(record));
+      return absl::OkStatus();
+    }
+    const auto keep = [&](int part) {
+      newest.insert_or_assign({header.fragment(), header.worker_id(), part}, record);
+    };
+    if (header.draws().empty()) keep(kNoPart);
+    for (const v1::DrawRange& range : header.draws()) keep(range.data_slot());
+    return absl::OkStatus();
+  };
+  RETURN_IF_ERROR(ReadRecords(*database_, AllOf<v1::Contribution>(), add));
+  if (newest.empty()) return contributions;
+  std::map<std::string, v1::Contribution> kept;
+  for (auto& [place, record] : newest) kept.insert_or_assign(RecordKey(record), std::move(record));
+  for (v1::Contribution& record : contributions) {
+    kept.insert_or_assign(RecordKey(record), std::move(record));
   }
-  const std::string old = absl::StrCat("(round <= ", bound, " ELSE 0 END AND delta = '')");
-  ASSIGN_OR_RETURN(const uint64_t sum, SumOfChecksums<StoredContribution>(*database_, old));
-  digest += sum;
-  ASSIGN_OR_RETURN(std::vector<StoredContribution> recent,
-                   ReadRows<StoredContribution>(*database_, absl::StrCat("NOT ", old), &digest));
-  std::ranges::move(recent, std::back_inserter(contributions));
-  std::ranges::sort(contributions, {}, [](const StoredContribution& row) {
-    return std::tie(row.record.fragment, row.record.round, row.record.worker_id);
-  });
+  contributions.clear();
+  for (auto& [key, record] : kept) contributions.push_back(std::move(record));
   return contributions;
 }
 
-absl::StatusOr<DatabaseContent> RunDatabase::Load(int64_t recent_rounds) {
-  DatabaseContent content;
+absl::StatusOr<RecoveredRun> RunDatabase::Load(int64_t recent_rounds) {
+  RecoveredRun run;
   uint64_t digest = 0;
-  ASSIGN_OR_RETURN(const std::vector<CommitRow> commits,
-                   ReadRows<CommitRow>(*database_, "", nullptr));
-  ASSIGN_OR_RETURN(std::vector<RunIdentity> identity,
-                   ReadRows<RunIdentity>(*database_, "", &digest));
-  ASSIGN_OR_RETURN(std::vector<RunState> state, ReadRows<RunState>(*database_, "", &digest));
-  ASSIGN_OR_RETURN(content.members, ReadRows<MemberRecord>(*database_, "", &digest));
-  ASSIGN_OR_RETURN(content.rounds, ReadRows<StoredRound>(*database_, "", &digest));
-  ASSIGN_OR_RETURN(content.contributions, LoadContributions(content.rounds, recent_rounds, digest));
-  ASSIGN_OR_RETURN(content.snapshots, ReadRows<StoredSnapshot>(*database_, "", &digest));
+  ASSIGN_OR_RETURN(const std::vector<v1::Commit> commits, Read<v1::Commit>(AllOf<v1::Commit>()));
+  ASSIGN_OR_RETURN(std::vector<v1::RunIdentity> identity, LoadAll<v1::RunIdentity>(digest));
+  ASSIGN_OR_RETURN(std::vector<v1::State> state, LoadAll<v1::State>(digest));
+  ASSIGN_OR_RETURN(run.members, LoadAll<v1::Member>(digest));
+  ASSIGN_OR_RETURN(run.rounds, LoadAll<v1::Round>(digest));
+  ASSIGN_OR_RETURN(run.contributions, LoadContributions(run.rounds, recent_rounds, digest));
+  ASSIGN_OR_RETURN(run.snapshots, LoadAll<v1::Snapshot>(digest));
   if (commits.size() != 1 || identity.size() != 1 || state.size() != 1) {
-    return Damaged("commits, run and run_state do not have one row each");
+    return Damaged("commit, run and state are not there once each");
   }
-  row_ = commits[0];
-  if (digest != row_.digest) {
-    return Damaged(absl::StrCat("its rows are not those of commit ", row_.commits));
+  commit_ = commits[0];
+  if (digest != commit_.digest()) {
+    return Damaged(absl::StrCat("its records are not those of commit ", commit_.number()));
   }
-  content.identity = std::move(identity[0]);
-  content.state = std::move(state[0]);
-  RETURN_IF_ERROR(CheckOrder(content));
-  return content;
+  run.identity = std::move(identity[0]);
+  run.state = std::move(state[0]);
+  RETURN_IF_ERROR(CheckOrder(run));
+  return run;
 }
 
-absl::Status RunDatabase::CheckOrder(const DatabaseContent& content) const {
-  std::map<int, int64_t> last;
-  for (const StoredRound& round : content.rounds) {
-    const int64_t expected = ++last[round.record.fragment];
-    if (round.record.round != expected) {
-      return Damaged(
-          absl::StrCat("round ", expected, " of fragment ", round.record.fragment, " is missing"));
+absl::Status RunDatabase::CheckOrder(const RecoveredRun& run) const {
+  const auto exists = [&](int fragment) {
+    return fragment >= 0 && fragment < run.identity.initial_hashes_size();
+  };
+  for (const v1::Contribution& record : run.contributions) {
+    if (!exists(record.header().fragment())) {
+      return Damaged("it has a contribution to a fragment that the run does not have");
     }
   }
-  for (const StoredSnapshot& snapshot : content.snapshots) {
-    if (snapshot.version > last[snapshot.fragment]) {
-      return Damaged(absl::StrCat("it has a snapshot of fragment ", snapshot.fragment,
-                                  " at version ", snapshot.version, ", but no such round"));
+  std::map<int, int64_t> last;
+  for (const v1::Round& round : run.rounds) {
+    const int64_t expected = ++last[round.fragment()];
+    if (round.round() != expected || !exists(round.fragment())) {
+      return Damaged(
+          absl::StrCat("round ", expected, " of fragment ", round.fragment(), " is missing"));
+    }
+  }
+  for (const v1::Snapshot& snapshot : run.snapshots) {
+    if (snapshot.version() > last[snapshot.fragment()] || !exists(snapshot.fragment())) {
+      return Damaged(absl::StrCat("it has a snapshot of fragment ", snapshot.fragment(),
+                                  " at version ", snapshot.version(), ", but no such round"));
     }
   }
   return absl::OkStatus();
 }
 
 absl::Status RunDatabase::Commit(absl::FunctionRef<absl::Status(DatabaseEdit&)> edit) {
-  return CommitRowed({.commits = row_.commits + 1}, /*is_copy=*/false, edit);
+  return CommitNumber(commit_.number() + 1, nullptr, edit);
 }
 
-absl::Status RunDatabase::CommitAs(const CommitRow& row,
+absl::Status RunDatabase::CommitAs(int64_t number, uint64_t digest,
                                    absl::FunctionRef<absl::Status(DatabaseEdit&)> edit) {
-  return CommitRowed(row, /*is_copy=*/true, edit);
+  return CommitNumber(number, &digest, edit);
 }
 
-absl::Status RunDatabase::CommitRowed(CommitRow row, bool is_copy,
-                                      absl::FunctionRef<absl::Status(DatabaseEdit&)> edit) {
+absl::Status RunDatabase::CommitNumber(int64_t number, const uint64_t* expected,
+                                       absl::FunctionRef<absl::Status(DatabaseEdit&)> edit) {
   ASSIGN_OR_RETURN(Transaction transaction, Transaction::Begin(*database_));
-  DatabaseEdit changes(*database_, row.commits, row_.digest);
+  DatabaseEdit changes(*database_, number, commit_.digest());
+  v1::Commit commit;
   const absl::Status status = [&]() -> absl::Status {
     RETURN_IF_ERROR(edit(changes));
-    if (is_copy && changes.digest_ != row.digest) {
+    if (expected != nullptr && changes.digest_ != *expected) {
       return absl::DataLossError(
-          absl::StrCat(path(), ": the rows that came do not make it commit ", row.commits));
+          absl::StrCat(path(), ": the records that came do not make it commit ", number));
     }
-    row.digest = changes.digest_;
-    RETURN_IF_ERROR(WriteRow(*database_, row, /*replace=*/true).status());
+    commit.set_number(number);
+    commit.set_digest(changes.digest_);
+    RETURN_IF_ERROR(changes.Put(commit));  // Itself no part of the digest.
     CrashPoint("before_row_commit");
     return transaction.Commit();
   }();
@@ -299,7 +338,7 @@ absl::Status RunDatabase::CommitRowed(CommitRow row, bool is_copy,
     return status;
   }
   CrashPoint("after_row_commit");
-  row_ = row;
+  commit_ = std::move(commit);
   return MoveLog();
 }
 

@@ -2,7 +2,10 @@
 //
 // SQLite in WAL mode with synchronous=FULL, held exclusively. Each commit is durable when it
 // returns. The file is created as a whole (written beside, synced, renamed), so a run.db without
-// its tables was damaged, not interrupted.
+// its table was damaged, not interrupted.
+//
+// One table holds all records (run_records.h): key, value, checksum. A record's checksum finds what
+// is damaged, the sum of all of them what is missing or older than it must be.
 #ifndef CAUSEWAY_SERVER_STORE_RUN_DATABASE_H_
 #define CAUSEWAY_SERVER_STORE_RUN_DATABASE_H_
 
@@ -16,14 +19,17 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "causeway/v1/record.pb.h"
 #include "common/base/file_system.h"
-#include "server/store/run_tables.h"
+#include "common/base/status_macros.h"
+#include "server/store/run_records.h"
 #include "server/store/sqlite_database.h"
 #include "server/store/store.h"
 
 namespace causeway::server {
 
-inline constexpr int64_t kRunFormatVersion = 1;           // PRAGMA user_version
+inline constexpr int64_t kRunFormatVersion = 2;           // PRAGMA user_version
 inline constexpr int64_t kRunApplicationId = 0x43574159;  // "CWAY": PRAGMA application_id
 
 // Checks a file that is to be opened: FAILED_PRECONDITION if its format is another program's, which
@@ -34,51 +40,67 @@ absl::Status CheckRunFormat(FileSystem& file_system, const std::string& path);
 // True if a commit that ended with this error left everything as it was.
 bool ChangedNothing(const absl::Status& status);
 
-struct DatabaseContent {
-  RunIdentity identity;
-  RunState state;
-  std::vector<MemberRecord> members;              // By id.
-  std::vector<StoredRound> rounds;                // By fragment, then round.
-  std::vector<StoredContribution> contributions;  // By fragment, round, worker id.
-  std::vector<StoredSnapshot> snapshots;          // By fragment, then version.
-};
+// What a record's key and value are shown to. An error ends the reading.
+using RecordReader = absl::FunctionRef<absl::Status(absl::string_view key, absl::string_view value,
+                                                    uint64_t checksum)>;
+
+// Calls for each record of the range, in order of their keys. DATA_LOSS if a checksum differs.
+absl::Status ReadRecords(SqliteDatabase& database, const KeyRange& range, RecordReader read);
+
+template <typename Record>
+absl::StatusOr<std::vector<Record>> ReadAll(SqliteDatabase& database, const KeyRange& range) {
+  std::vector<Record> records;
+  const auto add = [&](absl::string_view key, absl::string_view value, uint64_t) -> absl::Status {
+    ASSIGN_OR_RETURN(records.emplace_back(), ParseRecord<Record>(key, value));
+    return absl::OkStatus();
+  };
+  RETURN_IF_ERROR(ReadRecords(database, range, add));
+  return records;
+}
 
 // The changes of one commit. Used only within RunDatabase::Commit.
 class DatabaseEdit {
  public:
   // This commit's number.
   int64_t number() const { return number_; }
-  // ALREADY_EXISTS if there is a row with this key.
-  template <typename Row>
-  absl::Status Insert(const Row& row) {
-    return Write(row, /*replace=*/false);
+  // Keys of what was written or removed so far.
+  const std::vector<std::string>& changed() const { return changed_; }
+  // ALREADY_EXISTS if there is a record with this key.
+  template <typename Record>
+  absl::Status Insert(const Record& record) {
+    return Write(RecordKey(record), record.SerializeAsString(), /*replace=*/false);
   }
-  // Replaces the row of this key, if there is one.
-  template <typename Row>
-  absl::Status Put(const Row& row) {
-    return Write(row, /*replace=*/true);
+  // Replaces the record of this key, if there is one.
+  template <typename Record>
+  absl::Status Put(const Record& record) {
+    return Write(RecordKey(record), record.SerializeAsString(), /*replace=*/true);
   }
-  // Replaces as Put does, by a row that came from another database; `row` is what it unpacks to.
-  template <typename Row>
-  absl::Status PutPacked(const Row& row, absl::string_view packed);
-  template <typename Row>
-  absl::Status Remove(const Row& row);
-  // As ReadRows.
-  template <typename Row>
-  absl::StatusOr<std::vector<Row>> Rows(const std::string& where) {
-    return ReadRows<Row>(database_, where, nullptr);
+  // The same, for bytes that came from another database.
+  absl::Status Put(const v1::Record& record) {
+    return Write(record.key(), record.value(), /*replace=*/true);
+  }
+  template <typename Record>
+  absl::Status Remove(const Record& record) {
+    return RemoveKey(RecordKey(record));
+  }
+  template <typename Record>
+  absl::StatusOr<std::vector<Record>> Read(const KeyRange& range) {
+    return ReadAll<Record>(database_, range);
   }
 
  private:
   friend class RunDatabase;
   DatabaseEdit(SqliteDatabase& database, int64_t number, uint64_t digest)
       : database_(database), number_(number), digest_(digest) {}
-  template <typename Row>
-  absl::Status Write(const Row& row, bool replace);
+  absl::Status Write(absl::string_view key, absl::string_view value, bool replace);
+  absl::Status RemoveKey(absl::string_view key);
+  // Takes the record of the key out of the digest.
+  absl::Status Discount(absl::string_view key);
 
   SqliteDatabase& database_;
   const int64_t number_;
   uint64_t digest_;
+  std::vector<std::string> changed_;
 };
 
 // Not thread-safe.
@@ -95,19 +117,18 @@ class RunDatabase {
   // Writes a database with that identity, the default state and one commit to `path`, synced, and
   // closes it. There is nothing at `path` before; after an error there may be.
   static absl::Status Create(const std::string& path, const Options& options,
-                             const RunIdentity& identity);
+                             const v1::RunIdentity& identity);
 
-  // DATA_LOSS if SQLite finds damage or the tables are not those of the format. Changes nothing,
+  // DATA_LOSS if SQLite finds damage or the table is not that of the format. Changes nothing,
   // and closing the result changes nothing, until AllowChanges.
   static absl::StatusOr<std::unique_ptr<RunDatabase>> Open(const std::string& path,
                                                            const Options& options);
-  // Every row, verified. DATA_LOSS if one is damaged, missing or too many, or if the rounds of a
+  // Every record, verified. DATA_LOSS if one is damaged, missing or too many, or if the rounds of a
   // fragment have a gap.
   //
-  // Before a fragment's last `recent_rounds`, where deltas are gone, it reads only the newest
-  // contribution of each worker and part of the data, and takes the stored checksums of the others.
-  // So a run's length hardly shows.
-  absl::StatusOr<DatabaseContent> Load(int64_t recent_rounds = std::numeric_limits<int64_t>::max());
+  // Of the contributions before a fragment's last `recent_rounds`, where deltas are gone, it gives
+  // only the newest of each worker and part of the data.
+  absl::StatusOr<RecoveredRun> Load(int64_t recent_rounds = std::numeric_limits<int64_t>::max());
   // Say whether closing moves the log into the database.
   void AllowChanges() { database_->set_checkpoint_on_close(true); }
   void ForbidChanges() { database_->set_checkpoint_on_close(false); }
@@ -116,25 +137,23 @@ class RunDatabase {
   // INVALID_ARGUMENT it was nothing. After any other error the database must be closed and opened
   // again.
   absl::Status Commit(absl::FunctionRef<absl::Status(DatabaseEdit&)> edit);
-  // Commits as the commit `row` of another database of the run, of which this one is a copy.
-  // DATA_LOSS, and nothing was changed, unless the rows are those of that commit afterwards.
-  absl::Status CommitAs(const CommitRow& row, absl::FunctionRef<absl::Status(DatabaseEdit&)> edit);
+  // Commits as that commit of another database of the run, of which this one is a copy. DATA_LOSS,
+  // and nothing was changed, unless the records are those of that commit afterwards.
+  absl::Status CommitAs(int64_t number, uint64_t digest,
+                        absl::FunctionRef<absl::Status(DatabaseEdit&)> edit);
 
-  template <typename Row>
-  absl::StatusOr<std::vector<Row>> Rows(const std::string& where) {
-    return ReadRows<Row>(*database_, where, nullptr);
+  template <typename Record>
+  absl::StatusOr<std::vector<Record>> Read(const KeyRange& range) {
+    return ReadAll<Record>(*database_, range);
   }
-  // Each packed, too.
-  template <typename Row>
-  absl::StatusOr<std::vector<Row>> Rows(const std::string& where,
-                                        std::vector<std::string>& packed) {
-    return ReadRows<Row>(*database_, where, nullptr, &packed);
+  absl::Status ReadRaw(const KeyRange& range, RecordReader read) {
+    return ReadRecords(*database_, range, read);
   }
 
   // The number of the last commit; the first is 1.
-  int64_t commits() const { return row_.commits; }
-  // Covers its rows: CommitRow::digest.
-  uint64_t digest() const { return row_.digest; }
+  int64_t commits() const { return commit_.number(); }
+  // Covers its records: record.proto.
+  uint64_t digest() const { return commit_.digest(); }
   const std::string& path() const { return database_->path(); }
 
  private:
@@ -145,16 +164,20 @@ class RunDatabase {
                                                                          bool create);
   absl::Status Damaged(absl::string_view what) const;
   absl::Status CheckStructure();
-  absl::StatusOr<std::vector<StoredContribution>> LoadContributions(
-      const std::vector<StoredRound>& rounds, int64_t recent_rounds, uint64_t& digest);
-  absl::Status CheckOrder(const DatabaseContent& content) const;
-  absl::Status CommitRowed(CommitRow row, bool is_copy,
-                           absl::FunctionRef<absl::Status(DatabaseEdit&)> edit);
+  // Adds to `digest`, as the next.
+  template <typename Record>
+  absl::StatusOr<std::vector<Record>> LoadAll(uint64_t& digest);
+  absl::StatusOr<std::vector<v1::Contribution>> LoadContributions(
+      const std::vector<v1::Round>& rounds, int64_t recent_rounds, uint64_t& digest);
+  absl::Status CheckOrder(const RecoveredRun& run) const;
+  // `expected`: the digest that must come out; null: any.
+  absl::Status CommitNumber(int64_t number, const uint64_t* expected,
+                            absl::FunctionRef<absl::Status(DatabaseEdit&)> edit);
   absl::Status MoveLog();
 
   const std::unique_ptr<SqliteDatabase> database_;
   const int64_t log_pages_;
-  CommitRow row_;
+  v1::Commit commit_;
 };
 
 }  // namespace causeway::server

@@ -106,7 +106,7 @@ absl::StatusOr<FolderTraces> ReadTraces(FileSystem& file_system, const std::stri
 }
 
 absl::Status CheckBlobs(FileSystem& file_system, const std::string& folder,
-                        const FolderTraces& traces, const DatabaseContent& content, int64_t commits,
+                        const FolderTraces& traces, const RecoveredRun& run, int64_t commits,
                         bool in_use, std::vector<std::string>& orphans) {
   if (traces.commits > commits) {
     return LostCommits(folder, commits, kWitnessFile, traces.commits);
@@ -114,30 +114,31 @@ absl::Status CheckBlobs(FileSystem& file_system, const std::string& folder,
   const bool is_copy = file_system.Exists(JoinPath(folder, kCopyFile));
   BlobFolder blobs(file_system, folder);
   std::set<std::string> named;
-  const auto check = [&](const BlobRef& blob) {
-    if (!blob.kept()) return absl::OkStatus();
-    named.insert(blob.file);
+  const auto check = [&](const v1::Blob& blob) {
+    if (blob.file().empty()) return absl::OkStatus();
+    named.insert(blob.file());
     const absl::Status present = blobs.CheckPresent(blob);
-    if (in_use && !file_system.Exists(blobs.Path(blob.file))) return absl::OkStatus();
+    if (in_use && !file_system.Exists(blobs.Path(blob.file()))) return absl::OkStatus();
     return present;
   };
   // Without these the run may go on all the same: answers are fetched as states, and a snapshot
   // follows from the one before it. Whoever needs one that is damaged says so by its name.
-  const auto note = [&](const BlobRef& blob) {
+  const auto note = [&](const v1::Blob& blob) {
     const absl::Status present = check(blob);
     if (!present.ok()) Log().error("{}", std::string(present.message()));
   };
   std::map<int, int64_t> newest;
-  for (const auto& row : content.snapshots) {
-    note(row.state);
-    newest[row.fragment] = std::max(newest[row.fragment], row.version);
+  for (const v1::Snapshot& snapshot : run.snapshots) {
+    note(snapshot.state());
+    int64_t& version = newest[snapshot.fragment()];
+    version = std::max(version, snapshot.version());
   }
-  for (const auto& row : content.rounds) note(row.answer);
-  for (const auto& row : content.contributions) {
-    if (row.record.round > newest[row.record.fragment]) {
-      RETURN_IF_ERROR(check(row.delta));
+  for (const v1::Round& round : run.rounds) note(round.answer());
+  for (const v1::Contribution& contribution : run.contributions) {
+    if (contribution.header().round() > newest[contribution.header().fragment()]) {
+      RETURN_IF_ERROR(check(contribution.delta()));
     } else {
-      note(row.delta);
+      note(contribution.delta());
     }
   }
   for (const BlobFolder::Entry& entry : traces.blobs) {

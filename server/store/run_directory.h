@@ -70,7 +70,7 @@ absl::StatusOr<FolderTraces> ReadTraces(FileSystem& file_system, const std::stri
 // an owner goes on. `in_use`: one does, and may have removed blobs since, which are not missed
 // then; and there are no orphans, as a row may follow.
 absl::Status CheckBlobs(FileSystem& file_system, const std::string& folder,
-                        const FolderTraces& traces, const DatabaseContent& content, int64_t commits,
+                        const FolderTraces& traces, const RecoveredRun& run, int64_t commits,
                         bool in_use, std::vector<std::string>& orphans);
 
 // Removes `orphans` and the files that this program was writing when it died: those of its own

@@ -15,8 +15,8 @@
 namespace causeway::server {
 namespace {
 
-std::string WhereRound(int fragment, int64_t round) {
-  return absl::StrCat("fragment = ", fragment, " AND round = ", round);
+absl::Status HasNotBegun() {
+  return absl::UnavailableError("the run has not begun yet: there is nothing to follow");
 }
 
 // NOT_FOUND unless the folder holds a run.
@@ -41,8 +41,8 @@ absl::Status MakeFolder(FileSystem& file_system, const std::string& folder) {
   return absl::IsPermissionDenied(synced) ? absl::OkStatus() : Annotate(synced, folder);
 }
 
-// A file may go between the reading of its row and its own: its damage counts only if the row that
-// `find` gives, none if it names no file, is there afterwards.
+// A file may go between the reading of its record and its own: its damage counts only if the record
+// that `find` gives, none if it names no file, is there afterwards.
 template <typename Find, typename Read>
 auto ReadNamed(Find find, Read read, const std::string& what) -> decltype(read(**find())) {
   auto row = find();
@@ -58,13 +58,13 @@ auto ReadNamed(Find find, Read read, const std::string& what) -> decltype(read(*
 
 // Former releases spread a run over several folders: 0 is the hash of a fragment that is in
 // another.
-absl::Status CheckHasAllFragments(const std::string& folder, const RunIdentity& identity) {
-  const auto& hashes = identity.initial_hashes;
+absl::Status CheckHasAllFragments(const std::string& folder, const v1::RunIdentity& identity) {
+  const auto& hashes = identity.initial_hashes();
   const auto elsewhere = std::count(hashes.begin(), hashes.end(), 0u);
   if (elsewhere == 0) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
-      folder, " has ", std::ssize(hashes) - elsewhere, " of the ", hashes.size(),
-      " fragments of run ", identity.run_id,
+      folder, " has ", hashes.size() - elsewhere, " of the ", hashes.size(), " fragments of run ",
+      identity.run_id(),
       ": it was served with --shards, which this release does not know. Go on with the release "
       "that began it, or save its parameters with that one (causewayctl export "
       "--format=parameters) and begin a run with them (--initial)"));
@@ -132,15 +132,15 @@ absl::Status RunDirectoryStore::NoteLocked(absl::Status status) {
   if (status.ok() || ChangedNothing(status) || !failure_.ok()) return status;
   failure_ = status;
   // The next opening finds out what the disk holds.
-  if (database_ != nullptr) database_->ForbidChanges();
+  if (ledger_ != nullptr) ledger_->database().ForbidChanges();
   return status;
 }
 
 absl::StatusOr<int64_t> RunDirectoryStore::Running() {
   absl::MutexLock lock(&mutex_);
   RETURN_IF_ERROR(failure_);
-  if (database_ == nullptr) return absl::FailedPreconditionError("the run has not begun");
-  return database_->commits();
+  if (ledger_ == nullptr) return absl::FailedPreconditionError("the run has not begun");
+  return ledger_->database().commits();
 }
 
 absl::StatusOr<std::optional<RecoveredRun>> RunDirectoryStore::Recover() {
@@ -152,7 +152,7 @@ absl::StatusOr<std::optional<RecoveredRun>> RunDirectoryStore::Recover() {
     run = RecoverLocked();
     recovered_ = run.ok();
     if (!run.ok()) {
-      database_ = nullptr;
+      ledger_ = nullptr;
       failure_ = run.status();
     }
   }
@@ -171,64 +171,49 @@ absl::StatusOr<std::optional<RecoveredRun>> RunDirectoryStore::RecoverLocked() {
     RETURN_IF_ERROR(EndCopy());
     return std::nullopt;
   }
+  std::unique_ptr<RunDatabase> database;
   if (options_.read_only) {
     ASSIGN_OR_RETURN(copy_, DatabaseCopy::Make(file_system_, folder_));
-    ASSIGN_OR_RETURN(database_, copy_->Open());
+    ASSIGN_OR_RETURN(database, copy_->Open());
   } else {
-    ASSIGN_OR_RETURN(database_, RunDatabase::Open(Path(kDatabaseFile), DatabaseOptions()));
+    ASSIGN_OR_RETURN(database, RunDatabase::Open(Path(kDatabaseFile), DatabaseOptions()));
   }
-  absl::StatusOr<DatabaseContent> loaded = database_->Load(options_.recovered_rounds);
-  if (!loaded.ok()) return copy_ != nullptr ? copy_->Named(loaded.status()) : loaded.status();
-  DatabaseContent content = *std::move(loaded);
-  RETURN_IF_ERROR(CheckHasAllFragments(folder_, content.identity));
+  absl::StatusOr<RecoveredRun> run = database->Load(options_.recovered_rounds);
+  if (!run.ok()) return copy_ != nullptr ? copy_->Named(run.status()) : run.status();
+  RETURN_IF_ERROR(CheckHasAllFragments(folder_, run->identity));
   std::vector<std::string> orphans;
   ASSIGN_OR_RETURN(const FolderTraces traces, ReadTraces(file_system_, folder_));
-  RETURN_IF_ERROR(CheckBlobs(file_system_, folder_, traces, content, database_->commits(),
+  RETURN_IF_ERROR(CheckBlobs(file_system_, folder_, traces, *run, database->commits(),
                              /*in_use=*/false, orphans));
-  Remember(content);
+  Keep(std::move(database), *run);
   if (!options_.read_only) {
     CrashPoint("during_recovery");
     RETURN_IF_ERROR(RemoveOrphans(file_system_, folder_, orphans));
     RETURN_IF_ERROR(EndCopy());
-    RETURN_IF_ERROR(Continue(content.rounds));
+    RETURN_IF_ERROR(blobs_.CreateFolders());
+    RETURN_IF_ERROR(ledger_->AllowChanges(file_system_, folder_, run->rounds));
   }
-
-  RecoveredRun run;
-  run.identity = std::move(content.identity);
-  run.state = std::move(content.state);
-  run.members = std::move(content.members);
-  for (StoredRound& row : content.rounds) run.rounds.push_back(std::move(row.record));
-  for (StoredContribution& row : content.contributions) {
-    run.contributions.push_back(std::move(row.record));
-  }
-  for (const StoredSnapshot& row : content.snapshots) {
-    run.snapshots.push_back({.fragment = row.fragment, .version = row.version});
-  }
-  return run;
+  return *std::move(run);
 }
 
-absl::Status RunDirectoryStore::Continue(const std::vector<StoredRound>& rounds) {
-  RETURN_IF_ERROR(blobs_.CreateFolders());
-  ASSIGN_OR_RETURN(rounds_, RoundLog::Open(file_system_, Path(kRoundsFile), rounds));
-  ASSIGN_OR_RETURN(witness_,
-                   CommitWitness::Create(file_system_, Path(kWitnessFile), database_->commits()));
-  database_->AllowChanges();
-  return absl::OkStatus();
+void RunDirectoryStore::Keep(std::unique_ptr<RunDatabase> database, const RecoveredRun& run) {
+  ledger_ = std::make_unique<RunLedger>(std::move(database), run, options_.snapshots_kept,
+                                        options_.retain_deltas);
 }
 
-absl::Status RunDirectoryStore::BeginRun(const RunIdentity& identity) {
+absl::Status RunDirectoryStore::BeginRun(const v1::RunIdentity& identity) {
   absl::MutexLock lock(&mutex_);
   RETURN_IF_ERROR(failure_);
-  if (!recovered_ || database_ != nullptr) {
+  if (!recovered_ || ledger_ != nullptr) {
     return absl::FailedPreconditionError("a run begins after a Recover that found none");
   }
   failure_ = BeginRunLocked(identity);
   return failure_;
 }
 
-absl::Status RunDirectoryStore::BeginRunLocked(const RunIdentity& identity) {
+absl::Status RunDirectoryStore::BeginRunLocked(const v1::RunIdentity& identity) {
   RETURN_IF_ERROR(WriteFileAtomically(file_system_, Path(kConfigFile),
-                                      absl::string_view(FormatRunConfig(identity.config))));
+                                      absl::string_view(FormatRunConfig(identity.config()))));
   const std::string path = Path(kDatabaseFile);
   const std::string temporary = path + ".tmp";
   RETURN_IF_ERROR(RunDatabase::Create(temporary, DatabaseOptions(), identity));
@@ -241,19 +226,18 @@ absl::Status RunDirectoryStore::BeginRunLocked(const RunIdentity& identity) {
   RETURN_IF_ERROR(file_system_.Rename(temporary, path));
   CrashPoint("after_database_rename");
   RETURN_IF_ERROR(file_system_.SyncFolder(folder_));
-  ASSIGN_OR_RETURN(database_, RunDatabase::Open(path, DatabaseOptions()));
-  ASSIGN_OR_RETURN(const DatabaseContent content, database_->Load());
-  Remember(content);
-  return Continue({});
+  ASSIGN_OR_RETURN(auto database, RunDatabase::Open(path, DatabaseOptions()));
+  ASSIGN_OR_RETURN(const RecoveredRun run, database->Load());
+  Keep(std::move(database), run);
+  RETURN_IF_ERROR(blobs_.CreateFolders());
+  return ledger_->AllowChanges(file_system_, folder_, {});
 }
 
 absl::Status RunDirectoryStore::AbandonRun() {
   absl::MutexLock lock(&mutex_);
   RETURN_IF_ERROR(failure_);
   failure_ = absl::FailedPreconditionError("the run was abandoned");
-  database_ = nullptr;
-  witness_ = nullptr;
-  rounds_ = nullptr;
+  ledger_ = nullptr;
   // The database last: without it, nothing else may be left.
   for (const char* name : {kWitnessFile, kDatabaseLogFile, kDatabaseFile}) {
     if (file_system_.Exists(Path(name))) RETURN_IF_ERROR(file_system_.Remove(Path(name)));
@@ -273,74 +257,37 @@ absl::Status RunDirectoryStore::CheckSpace(uint64_t bytes) {
       " more for rounds, snapshots and the database: make room, the run then goes on"));
 }
 
-absl::Status RunDirectoryStore::Commit(
-    absl::FunctionRef<absl::Status(DatabaseEdit&, std::vector<BlobRef>&)> edit, const BlobRef* blob,
-    absl::FunctionRef<void()> committed) {
-  std::vector<BlobRef> freed;
+absl::Status RunDirectoryStore::Commit(RunLedger::Edit edit, const v1::Blob* blob,
+                                       absl::FunctionRef<void()> committed) {
+  RunLedger::Freed freed;
   absl::Status status;
   {
     absl::MutexLock lock(&mutex_);
     RETURN_IF_ERROR(failure_);
-    const auto make = [&](DatabaseEdit& changes) -> absl::Status {
-      mutex_.AssertHeld();
-      freed.clear();
-      RETURN_IF_ERROR(edit(changes, freed));
-      return ForgetInCommit(changes, freed);
-    };
-    status = database_->Commit(make);
+    if (ledger_ == nullptr) return absl::FailedPreconditionError("the run has not begun");
+    status = ledger_->Commit(edit, freed);
     if (absl::IsResourceExhausted(status) && blobs_.DropSpares()) {
-      status = database_->Commit(make);
+      status = ledger_->Commit(edit, freed);
     }
     if (status.ok()) {
-      forgotten_before_ = forget_before_;
       committed();
-      status = witness_->Update(database_->commits());
-      // A disk too full to overwrite bytes that it has is none that can be worked with.
-      if (!status.ok()) status = absl::InternalError(status.message());
     } else if (ChangedNothing(status)) {
+      freed.clear();
       if (blob != nullptr) freed = {*blob};
     }
     if (!NoteLocked(status).ok() && !ChangedNothing(status)) return status;
   }
-  for (const BlobRef& file : freed) {
+  for (const v1::Blob& file : freed) {
     CrashPoint("before_removal");
     blobs_.Remove(file);
   }
   return status;
 }
 
-absl::Status RunDirectoryStore::ForgetInCommit(DatabaseEdit& edit, std::vector<BlobRef>& freed) {
-  for (const auto& [fragment, before] : forget_before_) {
-    const auto done = forgotten_before_.find(fragment);
-    const int64_t from = done == forgotten_before_.end() ? 0 : done->second;
-    if (from >= before) continue;
-    book_.Note(ChangeBook::Fragment(fragment), edit.number());
-    RETURN_IF_ERROR(EmptyAnswers(edit, fragment, from, before, freed));
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<int64_t> RunDirectoryStore::RetainInCommit(int fragment, DatabaseEdit& edit,
-                                                          std::vector<BlobRef>& freed) {
-  ASSIGN_OR_RETURN(const std::vector<StoredSnapshot> snapshots,
-                   edit.Rows<StoredSnapshot>(absl::StrCat("fragment = ", fragment)));
-  const auto kept = static_cast<size_t>(options_.snapshots_kept);
-  if (snapshots.size() < kept) return 0;
-  const size_t removed = snapshots.size() - kept;
-  for (size_t i = 0; i < removed; ++i) {
-    RETURN_IF_ERROR(edit.Remove(snapshots[i]));
-    freed.push_back(snapshots[i].state);
-  }
-  if (options_.retain_deltas) return 0;
-  const int64_t covered = snapshots[removed].version;
-  RETURN_IF_ERROR(EmptyDeltas(edit, fragment, deltas_gone_[fragment], covered, freed));
-  return covered;
-}
-
-absl::Status RunDirectoryStore::SaveContribution(const ContributionRecord& record,
+absl::Status RunDirectoryStore::SaveContribution(const v1::Contribution& record,
                                                  std::span<const uint8_t> object) {
   ASSIGN_OR_RETURN(const int64_t commits, Running());
-  absl::StatusOr<BlobRef> blob;
+  absl::StatusOr<v1::Blob> blob;
   {
     const uint64_t bytes = writing_ += object.size();
     const absl::Cleanup written = [&] { writing_ -= object.size(); };
@@ -349,36 +296,37 @@ absl::Status RunDirectoryStore::SaveContribution(const ContributionRecord& recor
   }
   if (!blob.ok()) return Note(blob.status());
   return Commit(
-      [&](DatabaseEdit& edit, std::vector<BlobRef>&) {
-        mutex_.AssertHeld();
-        book_.Note(ChangeBook::Fragment(record.fragment), edit.number());
-        return edit.Insert(
-            StoredContribution{.record = record, .delta = *blob, .commit = edit.number()});
+      [&](DatabaseEdit& edit, RunLedger::Freed&) {
+        v1::Contribution own = record;
+        *own.mutable_delta() = *blob;
+        own.set_commit(edit.number());
+        return edit.Insert(own);
       },
       &*blob);
 }
 
-absl::Status RunDirectoryStore::SaveRound(const RoundRecord& record,
+absl::Status RunDirectoryStore::SaveRound(const v1::Round& record,
                                           std::span<const uint8_t> answer) {
   ASSIGN_OR_RETURN(const int64_t commits, Running());
-  absl::StatusOr<BlobRef> blob = blobs_.WriteAnswer(record, answer, commits);
+  absl::StatusOr<v1::Blob> blob = blobs_.WriteAnswer(record, answer, commits);
   if (!blob.ok()) return Note(blob.status());
   CrashPoint("before_round_row");
-  const auto insert = [&](DatabaseEdit& edit, std::vector<BlobRef>&) -> absl::Status {
+  v1::Round own = record;
+  *own.mutable_answer() = *blob;
+  const auto insert = [&](DatabaseEdit& edit, RunLedger::Freed&) -> absl::Status {
     mutex_.AssertHeld();
-    book_.Note(ChangeBook::Fragment(record.fragment), edit.number());
-    const int64_t last = last_round_[record.fragment];
-    if (record.round != last + 1) {
-      return absl::FailedPreconditionError(absl::StrCat("fragment ", record.fragment, ": round ",
+    const int64_t last = ledger_->last_round(own.fragment());
+    if (own.round() != last + 1) {
+      return absl::FailedPreconditionError(absl::StrCat("fragment ", own.fragment(), ": round ",
                                                         last + 1, " must be saved before round ",
-                                                        record.round));
+                                                        own.round()));
     }
-    return edit.Insert(StoredRound{.record = record, .answer = *blob, .commit = edit.number()});
+    own.set_commit(edit.number());
+    return edit.Insert(own);
   };
   return Commit(insert, &*blob, [&] {
     mutex_.AssertHeld();
-    last_round_[record.fragment] = record.round;
-    rounds_->Append(record);
+    ledger_->NoteRound(own);
   });
 }
 
@@ -386,86 +334,59 @@ absl::Status RunDirectoryStore::SaveSnapshot(const FragmentView& fragment) {
   ASSIGN_OR_RETURN(const int64_t commits, Running());
   {
     absl::MutexLock lock(&mutex_);
-    absl::StatusOr<std::vector<StoredSnapshot>> same = database_->Rows<StoredSnapshot>(
-        absl::StrCat("fragment = ", fragment.fragment, " AND version = ", fragment.version));
+    absl::StatusOr<std::vector<v1::Snapshot>> same = ledger_->database().Read<v1::Snapshot>(
+        RangeOf<v1::Snapshot>(fragment.fragment, fragment.version, fragment.version));
     if (!same.ok()) return NoteLocked(same.status());
     // A version has one state.
     if (!same->empty()) return absl::OkStatus();
   }
-  absl::StatusOr<BlobRef> blob = blobs_.WriteSnapshot(fragment, commits);
+  absl::StatusOr<v1::Blob> blob = blobs_.WriteSnapshot(fragment, commits);
   if (!blob.ok()) return Note(blob.status());
   CrashPoint("before_snapshot_row");
-  int64_t covered = 0;
-  const auto insert = [&](DatabaseEdit& edit, std::vector<BlobRef>& freed) -> absl::Status {
+  const auto insert = [&](DatabaseEdit& edit, RunLedger::Freed& freed) -> absl::Status {
     mutex_.AssertHeld();
-    book_.Note(ChangeBook::kSnapshots, edit.number());
-    book_.Note(ChangeBook::Fragment(fragment.fragment), edit.number());
-    const absl::Status inserted =
-        edit.Insert(StoredSnapshot{.fragment = fragment.fragment,
-                                   .version = fragment.version,
-                                   .published_hash = fragment.published_hash,
-                                   .state = *blob,
-                                   .commit = edit.number()});
-    if (!inserted.ok()) return inserted;
-    ASSIGN_OR_RETURN(covered, RetainInCommit(fragment.fragment, edit, freed));
-    return absl::OkStatus();
+    v1::Snapshot snapshot;
+    snapshot.set_fragment(fragment.fragment);
+    snapshot.set_version(fragment.version);
+    snapshot.set_published_hash(fragment.published_hash);
+    *snapshot.mutable_state() = *blob;
+    snapshot.set_commit(edit.number());
+    RETURN_IF_ERROR(edit.Insert(snapshot));
+    return ledger_->Retain(fragment.fragment, edit, freed);
   };
-  return Commit(insert, &*blob, [&] {
-    mutex_.AssertHeld();
-    int64_t& gone = deltas_gone_[fragment.fragment];
-    gone = std::max(gone, covered);
-  });
+  return Commit(insert, &*blob);
 }
 
 absl::Status RunDirectoryStore::DropSnapshot(int fragment, int64_t version) {
-  RETURN_IF_ERROR(Running().status());
-  return Commit([&](DatabaseEdit& edit, std::vector<BlobRef>& freed) -> absl::Status {
-    mutex_.AssertHeld();
-    book_.Note(ChangeBook::kSnapshots, edit.number());
-    ASSIGN_OR_RETURN(const std::vector<StoredSnapshot> rows,
-                     edit.Rows<StoredSnapshot>(
-                         absl::StrCat("fragment = ", fragment, " AND version = ", version)));
-    for (const StoredSnapshot& row : rows) {
-      RETURN_IF_ERROR(edit.Remove(row));
-      freed.push_back(row.state);
+  return Commit([&](DatabaseEdit& edit, RunLedger::Freed& freed) -> absl::Status {
+    ASSIGN_OR_RETURN(const std::vector<v1::Snapshot> snapshots,
+                     edit.Read<v1::Snapshot>(RangeOf<v1::Snapshot>(fragment, version, version)));
+    for (const v1::Snapshot& snapshot : snapshots) {
+      RETURN_IF_ERROR(edit.Remove(snapshot));
+      freed.push_back(snapshot.state());
     }
     return absl::OkStatus();
   });
 }
 
 absl::StatusOr<int64_t> RunDirectoryStore::TakeOver() {
-  RETURN_IF_ERROR(Running().status());
   int64_t number = 0;
-  RETURN_IF_ERROR(Commit([&](DatabaseEdit& edit, std::vector<BlobRef>&) {
+  RETURN_IF_ERROR(Commit([&](DatabaseEdit& edit, RunLedger::Freed&) {
     number = edit.number();
     return absl::OkStatus();
   }));
   return number;
 }
 
-absl::Status RunDirectoryStore::SaveMember(const MemberRecord& member) {
-  return SaveMembers({&member, 1});
-}
-
-absl::Status RunDirectoryStore::SaveMembers(std::span<const MemberRecord> members) {
-  RETURN_IF_ERROR(Running().status());
-  return Commit([&](DatabaseEdit& edit, std::vector<BlobRef>&) -> absl::Status {
-    mutex_.AssertHeld();
-    for (const MemberRecord& member : members) {
-      book_.Note(ChangeBook::Member(member.member.id), edit.number());
-      RETURN_IF_ERROR(edit.Put(member));
-    }
+absl::Status RunDirectoryStore::SaveMembers(std::span<const v1::Member> members) {
+  return Commit([&](DatabaseEdit& edit, RunLedger::Freed&) -> absl::Status {
+    for (const v1::Member& member : members) RETURN_IF_ERROR(edit.Put(member));
     return absl::OkStatus();
   });
 }
 
-absl::Status RunDirectoryStore::SaveRunState(const RunState& state) {
-  RETURN_IF_ERROR(Running().status());
-  return Commit([&](DatabaseEdit& edit, std::vector<BlobRef>&) {
-    mutex_.AssertHeld();
-    book_.Note(ChangeBook::kState, edit.number());
-    return edit.Put(state);
-  });
+absl::Status RunDirectoryStore::SaveRunState(const v1::State& state) {
+  return Commit([&](DatabaseEdit& edit, RunLedger::Freed&) { return edit.Put(state); });
 }
 
 absl::Status RunDirectoryStore::SaveSummary(const nlohmann::json& summary) {
@@ -478,57 +399,129 @@ absl::Status RunDirectoryStore::SaveSummary(const nlohmann::json& summary) {
 absl::Status RunDirectoryStore::ForgetAnswers(int fragment, int64_t before_round) {
   RETURN_IF_ERROR(Running().status());
   absl::MutexLock lock(&mutex_);
-  int64_t& before = forget_before_[fragment];
-  before = std::max(before, before_round);
+  ledger_->Forget(fragment, before_round);
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<uint8_t>> RunDirectoryStore::ReadContribution(
     int fragment, int64_t round, const std::string& worker_id) {
   RETURN_IF_ERROR(Running().status());
-  const auto find = [&]() -> absl::StatusOr<std::optional<StoredContribution>> {
+  const auto find = [&]() -> absl::StatusOr<std::optional<v1::Contribution>> {
     absl::MutexLock lock(&mutex_);
-    ASSIGN_OR_RETURN(const std::vector<StoredContribution> rows,
-                     database_->Rows<StoredContribution>(WhereRound(fragment, round)));
-    for (const StoredContribution& row : rows) {
-      if (row.record.worker_id == worker_id && row.delta.kept()) return row;
+    ASSIGN_OR_RETURN(const std::vector<v1::Contribution> records,
+                     ledger_->database().Read<v1::Contribution>(
+                         RangeOf<v1::Contribution>(fragment, round, round)));
+    for (const v1::Contribution& record : records) {
+      if (record.header().worker_id() == worker_id && !record.delta().file().empty()) return record;
     }
     return std::nullopt;
   };
   return ReadNamed(
-      find, [&](const StoredContribution& row) { return blobs_.ReadDelta(row); },
+      find, [&](const v1::Contribution& record) { return blobs_.ReadDelta(record); },
       absl::StrCat(folder_, " has no delta of ", worker_id, " for round ", round, " of fragment ",
                    fragment));
 }
 
 absl::StatusOr<std::vector<uint8_t>> RunDirectoryStore::ReadAnswer(int fragment, int64_t round) {
   RETURN_IF_ERROR(Running().status());
-  const auto find = [&]() -> absl::StatusOr<std::optional<StoredRound>> {
+  const auto find = [&]() -> absl::StatusOr<std::optional<v1::Round>> {
     absl::MutexLock lock(&mutex_);
-    if (round < forget_before_[fragment]) return std::nullopt;
-    ASSIGN_OR_RETURN(const std::vector<StoredRound> rows,
-                     database_->Rows<StoredRound>(WhereRound(fragment, round)));
-    if (rows.empty() || !rows[0].answer.kept()) return std::nullopt;
-    return rows[0];
+    if (ledger_->forgotten(fragment, round)) return std::nullopt;
+    ASSIGN_OR_RETURN(
+        const std::vector<v1::Round> records,
+        ledger_->database().Read<v1::Round>(RangeOf<v1::Round>(fragment, round, round)));
+    if (records.empty() || records[0].answer().file().empty()) return std::nullopt;
+    return records[0];
   };
   return ReadNamed(
-      find, [&](const StoredRound& row) { return blobs_.ReadAnswer(row); },
+      find, [&](const v1::Round& record) { return blobs_.ReadAnswer(record); },
       absl::StrCat(folder_, " has no answer of round ", round, " of fragment ", fragment));
 }
 
 absl::StatusOr<FragmentSnapshot> RunDirectoryStore::ReadSnapshot(int fragment, int64_t version) {
   RETURN_IF_ERROR(Running().status());
-  const auto find = [&]() -> absl::StatusOr<std::optional<StoredSnapshot>> {
+  const auto find = [&]() -> absl::StatusOr<std::optional<v1::Snapshot>> {
     absl::MutexLock lock(&mutex_);
-    ASSIGN_OR_RETURN(const std::vector<StoredSnapshot> rows,
-                     database_->Rows<StoredSnapshot>(
-                         absl::StrCat("fragment = ", fragment, " AND version = ", version)));
-    if (rows.empty()) return std::nullopt;
-    return rows[0];
+    ASSIGN_OR_RETURN(
+        const std::vector<v1::Snapshot> records,
+        ledger_->database().Read<v1::Snapshot>(RangeOf<v1::Snapshot>(fragment, version, version)));
+    if (records.empty()) return std::nullopt;
+    return records[0];
   };
   return ReadNamed(
-      find, [&](const StoredSnapshot& row) { return blobs_.ReadSnapshot(row); },
+      find, [&](const v1::Snapshot& record) { return blobs_.ReadSnapshot(record); },
       absl::StrCat(folder_, " has no snapshot of fragment ", fragment, " at version ", version));
+}
+
+v1::CopyPosition RunDirectoryStore::Position() {
+  absl::MutexLock lock(&mutex_);
+  return ledger_ == nullptr ? v1::CopyPosition() : ledger_->Position();
+}
+
+int64_t RunDirectoryStore::WaitForCommit(int64_t after, absl::Duration timeout) {
+  absl::MutexLock lock(&mutex_);
+  const auto commits = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return ledger_ == nullptr ? 0 : ledger_->database().commits();
+  };
+  const auto came = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !failure_.ok() || commits() > after;
+  };
+  mutex_.AwaitWithTimeout(absl::Condition(&came), timeout);
+  return commits();
+}
+
+absl::StatusOr<v1::RunIdentity> RunDirectoryStore::Identity() {
+  absl::MutexLock lock(&mutex_);
+  RETURN_IF_ERROR(failure_);
+  if (ledger_ == nullptr) return HasNotBegun();
+  return ledger_->identity();
+}
+
+absl::StatusOr<RunChanges> RunDirectoryStore::ChangesSince(const v1::CopyPosition& position) {
+  absl::MutexLock lock(&mutex_);
+  RETURN_IF_ERROR(failure_);
+  if (ledger_ == nullptr) return HasNotBegun();
+  return ledger_->ChangesSince(position);
+}
+
+absl::Status RunDirectoryStore::BeginCopy() {
+  return WriteFileAtomically(file_system_, Path(kCopyFile),
+                             absl::string_view("a copy that follows a coordinator\n"));
+}
+
+absl::Status RunDirectoryStore::EndCopy() {
+  if (!file_system_.Exists(Path(kCopyFile))) return absl::OkStatus();
+  for (const char* folder : kBlobFolders) {
+    if (file_system_.IsFolder(Path(folder))) RETURN_IF_ERROR(file_system_.SyncFolder(Path(folder)));
+  }
+  RETURN_IF_ERROR(file_system_.Remove(Path(kCopyFile)));
+  return file_system_.SyncFolder(folder_);
+}
+
+absl::Status RunDirectoryStore::Advance(const RunChanges& changes) {
+  absl::MutexLock lock(&mutex_);
+  RETURN_IF_ERROR(failure_);
+  if (ledger_ == nullptr) return absl::FailedPreconditionError("the copy has not begun");
+  const int64_t commits = ledger_->database().commits();
+  const v1::CopyAdvance& advance = changes.advance;
+  if (advance.from() != commits || advance.to() <= advance.from()) {
+    return absl::FailedPreconditionError(absl::StrCat(folder_, " is at commit ", commits,
+                                                      ": changes from ", advance.from(), " to ",
+                                                      advance.to(), " are not for it"));
+  }
+  const auto check = [this](const v1::Blob& blob) -> absl::Status {
+    if (blob.file().empty()) return absl::OkStatus();
+    if (BlobFolder::IsBlobName(blob.file())) return blobs_.CheckPresent(blob);
+    return absl::InvalidArgumentError(
+        absl::StrCat("a record names ", blob.file(), ", which is no blob of a run directory"));
+  };
+  RunLedger::Freed freed;
+  RETURN_IF_ERROR(NoteLocked(ledger_->Advance(changes, check, freed)));
+  for (const v1::Blob& file : freed) {
+    CrashPoint("before_removal");
+    blobs_.Discard(file.file());  // A copy makes its files anew.
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace causeway::server

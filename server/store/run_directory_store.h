@@ -4,13 +4,13 @@
 //   ASSIGN_OR_RETURN(std::optional<RecoveredRun> run, store->Recover());
 //   if (!run) RETURN_IF_ERROR(store->BeginRun(identity));
 //
-// Everything small is a row of a database, everything large a file that a row names
+// Everything small is a record in a database, everything large a file that a record names
 // (run_directory.h). A contribution is: write the delta, sync it, rename it, sync its folder, then
-// commit the row. What a crash leaves between two of these steps is removed by the next Recover.
+// commit the record. What a crash leaves between two of these steps is removed by the next Recover.
 //
 // Kept are the last `snapshots_kept` snapshots of each fragment, the deltas of the rounds after
 // the oldest of these (all, with `retain_deltas`), the answers that
-// were not forgotten, and every row.
+// were not forgotten, and every record.
 //
 // An error other than RESOURCE_EXHAUSTED, ALREADY_EXISTS, INVALID_ARGUMENT and those of the Read
 // methods is final: every later call returns it again.
@@ -19,7 +19,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,11 +30,9 @@
 #include "absl/time/time.h"
 #include "common/base/file_system.h"
 #include "server/store/blob_folder.h"
-#include "server/store/commit_witness.h"
 #include "server/store/database_copy.h"
-#include "server/store/round_log.h"
-#include "server/store/run_changes.h"
 #include "server/store/run_database.h"
+#include "server/store/run_ledger.h"
 #include "server/store/store.h"
 
 namespace causeway::server {
@@ -89,38 +86,36 @@ class RunDirectoryStore final : public Store {
   // Frees the folder for another run, if this one never served anybody. The last call.
   absl::Status AbandonRun();
 
-  // --- Copies of the run (run_changes.h) ---
+  // --- Copies of the run (run_ledger.h) ---
   // Where this one stands. Commit 0: no run has begun here.
-  RunPosition Position();
+  v1::CopyPosition Position();
   // Returns what a copy begins with. UNAVAILABLE before the run begins, as the next.
-  absl::StatusOr<RunIdentity> Identity();
-  // Returns what a copy at `position`, which has begun, lacks: all of it, as of one commit.
-  // FAILED_PRECONDITION: it is of another run; OUT_OF_RANGE: it has rows that are not here.
-  absl::StatusOr<RunChanges> ChangesSince(const RunPosition& position);
+  absl::StatusOr<v1::RunIdentity> Identity();
+  // As RunLedger::ChangesSince.
+  absl::StatusOr<RunChanges> ChangesSince(const v1::CopyPosition& position);
   // Returns the number of commits once it is above `after`, or after so long.
   int64_t WaitForCommit(int64_t after, absl::Duration timeout);
   // After Recover: from now on this is a copy. Until the next Recover the folder may hold blobs of
   // commits that it does not have.
   absl::Status BeginCopy();
-  // In a copy that has begun (BeginRun): becomes what the original was at commit `changes.to`, in
-  // one commit of its own. The blobs that the rows name are there already, durable.
-  // FAILED_PRECONDITION if the changes do not begin where this copy stands; DATA_LOSS if the rows
-  // do not make it that commit: then it is of another history.
+  // In a copy that has begun (BeginRun): becomes what the original was at commit `to` of the
+  // changes, in one commit of its own. The blobs that the records name are there already, durable.
+  // FAILED_PRECONDITION if the changes do not begin where this copy stands; DATA_LOSS if the
+  // records do not make it that commit: then it is of another history.
   absl::Status Advance(const RunChanges& changes);
 
   absl::StatusOr<std::optional<RecoveredRun>> Recover() override;
-  absl::Status BeginRun(const RunIdentity& identity) override;
+  absl::Status BeginRun(const v1::RunIdentity& identity) override;
   absl::Status CheckRoom(uint64_t bytes) override { return CheckSpace(writing_ + bytes); }
-  absl::Status SaveContribution(const ContributionRecord& record,
+  absl::Status SaveContribution(const v1::Contribution& record,
                                 std::span<const uint8_t> object) override;
-  absl::Status SaveRound(const RoundRecord& record, std::span<const uint8_t> answer) override;
+  absl::Status SaveRound(const v1::Round& record, std::span<const uint8_t> answer) override;
   absl::Status SaveSnapshot(const FragmentView& fragment) override;
   absl::Status DropSnapshot(int fragment, int64_t version) override;
   // The number of a commit that nothing else is done in.
   absl::StatusOr<int64_t> TakeOver() override;
-  absl::Status SaveMember(const MemberRecord& member) override;
-  absl::Status SaveMembers(std::span<const MemberRecord> members) override;
-  absl::Status SaveRunState(const RunState& state) override;
+  absl::Status SaveMembers(std::span<const v1::Member> members) override;
+  absl::Status SaveRunState(const v1::State& state) override;
   absl::Status SaveSummary(const nlohmann::json& summary) override;
   // Becomes durable, and the files go, with the next commit.
   absl::Status ForgetAnswers(int fragment, int64_t before_round) override;
@@ -143,41 +138,19 @@ class RunDirectoryStore final : public Store {
   // Remembers an error that is final. Returns it.
   absl::Status Note(absl::Status status);
   absl::Status NoteLocked(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // After the database is open: the rest of what a run needs.
-  absl::Status Continue(const std::vector<StoredRound>& rounds)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Removes the mark of BeginCopy; the files that it excused are gone before.
   absl::Status EndCopy();
-  // Where each fragment stands by the rows of a run that was there.
-  void Remember(const DatabaseContent& content) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  RunPosition PositionLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status AddFragmentRows(const RunPosition& position, RunChanges& changes)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status ApplyChanges(const RunChanges& changes, DatabaseEdit& edit,
-                            std::vector<BlobRef>& freed, std::vector<StoredRound>& rounds)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Takes the deltas of rounds in (after, up_to], or the answers of rounds in [from, before), out
-  // of their rows.
-  static absl::Status EmptyDeltas(DatabaseEdit& edit, int fragment, int64_t after, int64_t up_to,
-                                  std::vector<BlobRef>& freed);
-  static absl::Status EmptyAnswers(DatabaseEdit& edit, int fragment, int64_t from, int64_t before,
-                                   std::vector<BlobRef>& freed);
   absl::StatusOr<std::optional<RecoveredRun>> RecoverLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status BeginRunLocked(const RunIdentity& identity) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // `edit` and the answers to be forgotten, in one commit; then removes the files that it freed.
-  // `blob`, if it was written for this commit, goes when the commit was not made. `committed` is
-  // called under the lock when it was.
+  absl::Status BeginRunLocked(const v1::RunIdentity& identity)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The run is read: makes its ledger.
+  void Keep(std::unique_ptr<RunDatabase> database, const RecoveredRun& run)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // As RunLedger::Commit; then removes the files that it freed. `blob`, if it was written for this
+  // commit, goes when the commit was not made. `committed` is called under the lock when it was.
   absl::Status Commit(
-      absl::FunctionRef<absl::Status(DatabaseEdit&, std::vector<BlobRef>&)> edit,
-      const BlobRef* blob = nullptr, absl::FunctionRef<void()> committed = [] {})
-      ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status ForgetInCommit(DatabaseEdit& edit, std::vector<BlobRef>& freed)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Drops the snapshots and deltas of one fragment that have become superfluous. Returns the round
-  // up to which deltas are gone then.
-  absl::StatusOr<int64_t> RetainInCommit(int fragment, DatabaseEdit& edit,
-                                         std::vector<BlobRef>& freed)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      RunLedger::Edit edit, const v1::Blob* blob = nullptr,
+      absl::FunctionRef<void()> committed = [] {}) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const std::unique_ptr<FileSystem> own_file_system_;  // Null unless durable is false.
   FileSystem& file_system_;
@@ -193,18 +166,7 @@ class RunDirectoryStore final : public Store {
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   bool recovered_ ABSL_GUARDED_BY(mutex_) = false;
   std::unique_ptr<DatabaseCopy> copy_ ABSL_GUARDED_BY(mutex_);  // Null unless read_only.
-  std::unique_ptr<RunDatabase> database_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<CommitWitness> witness_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<RoundLog> rounds_ ABSL_GUARDED_BY(mutex_);
-  // By fragment: the last round; up to which round deltas are gone; before which round answers
-  // were asked to be forgotten, and are.
-  std::map<int, int64_t> last_round_ ABSL_GUARDED_BY(mutex_);
-  std::map<int, int64_t> deltas_gone_ ABSL_GUARDED_BY(mutex_);
-  std::map<int, int64_t> forget_before_ ABSL_GUARDED_BY(mutex_);
-  std::map<int, int64_t> forgotten_before_ ABSL_GUARDED_BY(mutex_);
-  std::string run_id_ ABSL_GUARDED_BY(mutex_);
-  int fragments_ ABSL_GUARDED_BY(mutex_) = 0;
-  ChangeBook book_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<RunLedger> ledger_ ABSL_GUARDED_BY(mutex_);   // Null: no run has begun.
 };
 
 }  // namespace causeway::server

@@ -1,6 +1,5 @@
 #include "server/store/sqlite_database.h"
 
-#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -59,17 +58,14 @@ Statement& Statement::Bind(int64_t value) {
   return *this;
 }
 
-Statement& Statement::Bind(double value) {
-  if (std::isnan(value) && status_.ok()) {
-    status_ = absl::InvalidArgumentError(absl::StrCat("NaN cannot be kept in ", path_));
-  }
-  Note(sqlite3_bind_double(statement_.get(), ++bound_, value));
-  return *this;
-}
-
 Statement& Statement::Bind(absl::string_view value) {
   Note(sqlite3_bind_text64(statement_.get(), ++bound_, value.data(), value.size(), SQLITE_TRANSIENT,
                            SQLITE_UTF8));
+  return *this;
+}
+
+Statement& Statement::BindBlob(absl::string_view value) {
+  Note(sqlite3_bind_blob64(statement_.get(), ++bound_, value.data(), value.size(), SQLITE_STATIC));
   return *this;
 }
 
@@ -103,13 +99,6 @@ absl::StatusOr<int64_t> Statement::Int(int column) const {
   return sqlite3_column_int64(statement_.get(), column);
 }
 
-absl::StatusOr<double> Statement::Real(int column) const {
-  if (sqlite3_column_type(statement_.get(), column) != SQLITE_FLOAT) {
-    return WrongType(column, "number");
-  }
-  return sqlite3_column_double(statement_.get(), column);
-}
-
 absl::StatusOr<std::string> Statement::Text(int column) const {
   if (sqlite3_column_type(statement_.get(), column) != SQLITE_TEXT) {
     return WrongType(column, "text");
@@ -118,6 +107,15 @@ absl::StatusOr<std::string> Statement::Text(int column) const {
   if (text == nullptr) return absl::ResourceExhaustedError("out of memory");
   return std::string(reinterpret_cast<const char*>(text),
                      static_cast<size_t>(sqlite3_column_bytes(statement_.get(), column)));
+}
+
+absl::StatusOr<absl::string_view> Statement::Blob(int column) const {
+  if (sqlite3_column_type(statement_.get(), column) != SQLITE_BLOB) {
+    return WrongType(column, "blob");
+  }
+  const void* const bytes = sqlite3_column_blob(statement_.get(), column);
+  return absl::string_view(static_cast<const char*>(bytes),
+                           static_cast<size_t>(sqlite3_column_bytes(statement_.get(), column)));
 }
 
 SqliteDatabase::SqliteDatabase(sqlite3* database, std::string path)

@@ -30,9 +30,8 @@ namespace causeway::server {
 class Statement {
  public:
   Statement& Bind(int64_t value);
-  // NaN would become NULL: it is refused with INVALID_ARGUMENT.
-  Statement& Bind(double value);
-  Statement& Bind(absl::string_view value);
+  Statement& Bind(absl::string_view value);      // As text.
+  Statement& BindBlob(absl::string_view value);  // Its bytes stay until the statement ends.
 
   // True: a row is there to be read. False: done.
   absl::StatusOr<bool> Step();
@@ -41,8 +40,9 @@ class Statement {
 
   // Reads a column of the present row. The type must be exactly that one: DATA_LOSS otherwise.
   absl::StatusOr<int64_t> Int(int column) const;
-  absl::StatusOr<double> Real(int column) const;
   absl::StatusOr<std::string> Text(int column) const;
+  // Valid until the next Step.
+  absl::StatusOr<absl::string_view> Blob(int column) const;
   int columns() const { return sqlite3_column_count(statement_.get()); }
 
  private:

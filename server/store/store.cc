@@ -1,7 +1,5 @@
 #include "server/store/store.h"
 
-#include "common/base/status_macros.h"
-
 namespace causeway::server {
 
 FragmentSnapshot CopyFragment(const FragmentView& view) {
@@ -15,11 +13,6 @@ FragmentSnapshot CopyFragment(const FragmentView& view) {
     copy.optimizer.emplace_back(array.name, FloatBuffer(array.values.begin(), array.values.end()));
   }
   return copy;
-}
-
-absl::Status Store::SaveMembers(std::span<const MemberRecord> members) {
-  for (const MemberRecord& member : members) RETURN_IF_ERROR(SaveMember(member));
-  return absl::OkStatus();
 }
 
 }  // namespace causeway::server

@@ -102,11 +102,10 @@ v1::RunConfig Config(int64_t size_mib, int workers) {
 // Remembers nothing: what the exchange costs without a disk, or a second copy in memory.
 class NoStore final : public server::MemoryStore {
  public:
-  absl::Status SaveContribution(const server::ContributionRecord&,
-                                std::span<const uint8_t>) override {
+  absl::Status SaveContribution(const v1::Contribution&, std::span<const uint8_t>) override {
     return absl::OkStatus();
   }
-  absl::Status SaveRound(const server::RoundRecord&, std::span<const uint8_t>) override {
+  absl::Status SaveRound(const v1::Round&, std::span<const uint8_t>) override {
     return absl::OkStatus();
   }
   absl::Status SaveSnapshot(const server::FragmentView&) override { return absl::OkStatus(); }

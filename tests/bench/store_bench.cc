@@ -8,7 +8,7 @@
 // The three take turns, so that what else the disk does falls on all alike. A durable contribution
 // syncs three times: the file, its folder, and the database's log.
 //
-// `commits`: SaveMember, a commit without a file, beside an fdatasync of 4,096 bytes.
+// `commits`: SaveMembers, a commit without a file, beside an fdatasync of 4,096 bytes.
 //
 // `snapshot`: SaveSnapshot of a fragment with theta, published and momentum, beside the plain
 // write.
@@ -40,10 +40,7 @@ namespace causeway::bench {
 namespace {
 
 using nlohmann::json;
-using server::ContributionRecord;
 using server::FragmentView;
-using server::MemberRecord;
-using server::RoundRecord;
 using server::RunDirectoryStore;
 
 constexpr char kProgram[] = "store_bench";
@@ -67,18 +64,18 @@ std::unique_ptr<RunDirectoryStore> Begin(const std::string& folder,
                                          const RunDirectoryStore::Options& options) {
   auto store = Value(RunDirectoryStore::Open(*FileSystem::Real(), folder, options));
   Check(store->Recover().status());
-  server::RunIdentity identity;
-  identity.run_id = "bench";
-  identity.initial_hashes = {1};
+  v1::RunIdentity identity;
+  identity.set_run_id("bench");
+  identity.add_initial_hashes(1);
   Check(store->BeginRun(identity));
   return store;
 }
 
 absl::Status Contribute(RunDirectoryStore& store, int64_t round, std::span<const uint8_t> object) {
-  ContributionRecord record;
-  record.round = round;
-  record.worker_id = "worker";
-  record.bytes = static_cast<int64_t>(object.size());
+  v1::Contribution record;
+  record.mutable_header()->set_round(round);
+  record.mutable_header()->set_worker_id("worker");
+  record.mutable_header()->set_total_bytes(static_cast<int64_t>(object.size()));
   return store.SaveContribution(record, object);
 }
 
@@ -124,11 +121,11 @@ json MeasureCommits(const Scratch& scratch, int repeats) {
   const auto file = Value(FileSystem::Real()->Create(scratch.File("pages")));
   std::vector<double> commit_s;
   std::vector<double> plain_s;
-  MemberRecord member;
-  member.member.id = "worker";
+  v1::Member member;
+  member.set_worker_id("worker");
   for (int i = 0; i <= repeats; ++i) {
-    member.member.step = i;
-    commit_s.push_back(Seconds([&] { Check(store->SaveMember(member)); }));
+    member.set_step(i);
+    commit_s.push_back(Seconds([&] { Check(store->SaveMembers({&member, 1})); }));
     plain_s.push_back(Seconds([&] {
       Check(file->Append(page));
       Check(file->Sync());
@@ -156,8 +153,8 @@ json MeasureSnapshot(const Scratch& scratch, int64_t values, int repeats) {
     view.published = array;
     view.optimizer = {{"momentum", array}};
     if (i > 0) {
-      RoundRecord round;
-      round.round = i;
+      v1::Round round;
+      round.set_round(i);
       Check(store->SaveRound(round, {}));
     }
     const double snapshot = Seconds([&] { Check(store->SaveSnapshot(view)); });
@@ -190,11 +187,11 @@ json MeasureRecovery(const Scratch& scratch, int64_t rounds, int repeats) {
     const auto store = Begin(folder, {.durable = false});
     for (int64_t i = 1; i <= rounds; ++i) {
       Check(Contribute(*store, i, object));
-      RoundRecord round;
-      round.round = i;
-      round.contributors = {"worker"};
-      round.weights = {1.0};
-      round.reason = "every expected worker contributed (1)";
+      v1::Round round;
+      round.set_round(i);
+      round.add_contributors("worker");
+      round.add_weights(1.0);
+      round.set_reason("every expected worker contributed (1)");
       Check(store->SaveRound(round, object));
       Check(store->ForgetAnswers(0, i));
       if (i % kRoundsPerSnapshot == 0) {

@@ -1,5 +1,5 @@
 // The files of a coordinator's run directory beside its database: snapshots, deltas and answers
-// (blobs), curves, and the witness of its commits. What is accepted is of the row that names it,
+// (blobs), curves, and the witness of its commits. What is accepted is of the record that names it,
 // and is the same after it is written and read again.
 //
 // Input: the first byte's bits 3 to 5 choose the kind of file; with the rest of the input it makes
@@ -16,7 +16,6 @@
 #include "server/history/run_curves.h"
 #include "server/store/blob_folder.h"
 #include "server/store/commit_witness.h"
-#include "server/store/run_tables.h"
 #include "tests/fuzz/array_file_input.h"
 #include "tests/fuzz/memory_files.h"
 #include "tests/fuzz/target.h"
@@ -25,13 +24,9 @@ namespace causeway::fuzz {
 namespace {
 
 using server::BlobFolder;
-using server::BlobRef;
 using server::CommitWitness;
 using server::FragmentSnapshot;
 using server::FragmentView;
-using server::StoredContribution;
-using server::StoredRound;
-using server::StoredSnapshot;
 
 constexpr uint64_t kHash = 0x1234;
 
@@ -50,19 +45,24 @@ bool Same(const FragmentSnapshot& a, const FragmentSnapshot& b) {
 }
 
 // The blob as the folder would find it.
-BlobRef PutBlob(MemoryFiles& files, const std::string& name, std::span<const uint8_t> input,
-                const ArrayFileKind& kind) {
+v1::Blob PutBlob(MemoryFiles& files, const std::string& name, std::span<const uint8_t> input,
+                 const ArrayFileKind& kind) {
   std::vector<uint8_t> bytes = ArrayFileFromInput(input, kind, 1);
-  const BlobRef blob = {.file = name, .bytes = static_cast<int64_t>(bytes.size())};
+  v1::Blob blob;
+  blob.set_file(name);
+  blob.set_bytes(static_cast<int64_t>(bytes.size()));
   files.Put(JoinPath("run", name), std::move(bytes));
   return blob;
 }
 
 void CheckSnapshot(MemoryFiles& files, BlobFolder& blobs, std::span<const uint8_t> input) {
-  StoredSnapshot row = {.fragment = 0, .version = 7, .published_hash = kHash, .state = {}};
-  row.state = PutBlob(files, "snapshots/s", input, {'C', 'W', 'A', 'Y', 'S', 'N', 'A', 'P'});
-  FUZZ_REQUIRE(blobs.CheckPresent(row.state).ok(), "the blob is not seen");
-  const absl::StatusOr<FragmentSnapshot> read = blobs.ReadSnapshot(row);
+  v1::Snapshot record;
+  record.set_version(7);
+  record.set_published_hash(kHash);
+  *record.mutable_state() =
+      PutBlob(files, "snapshots/s", input, {'C', 'W', 'A', 'Y', 'S', 'N', 'A', 'P'});
+  FUZZ_REQUIRE(blobs.CheckPresent(record.state()).ok(), "the blob is not seen");
+  const absl::StatusOr<FragmentSnapshot> read = blobs.ReadSnapshot(record);
   if (!read.ok()) return;
   FUZZ_REQUIRE(read->theta.size() == read->published.size(), "theta is not published");
   FragmentView view = {.fragment = 0, .version = 7, .published_hash = kHash};
@@ -71,44 +71,48 @@ void CheckSnapshot(MemoryFiles& files, BlobFolder& blobs, std::span<const uint8_
   for (const auto& [name, values] : read->optimizer) view.optimizer.push_back({name, values});
   const auto written = blobs.WriteSnapshot(view, 3);
   FUZZ_REQUIRE(written.ok(), "what was read cannot be written");
-  row.state = *written;
-  const auto again = blobs.ReadSnapshot(row);
+  *record.mutable_state() = *written;
+  const auto again = blobs.ReadSnapshot(record);
   FUZZ_REQUIRE(again.ok(), std::string(again.status().message()));
   FUZZ_REQUIRE(Same(*again, *read), "the snapshot changed");
 }
 
 void CheckDelta(MemoryFiles& files, BlobFolder& blobs, std::span<const uint8_t> input) {
-  StoredContribution row;
-  row.record.round = 7;
-  row.record.worker_id = "a";
-  row.record.codec = v1::INT4;
-  row.record.object_hash = kHash;
-  row.delta = PutBlob(files, "deltas/d", input, {'C', 'W', 'A', 'Y', 'D', 'E', 'L', 'T'});
-  const auto read = blobs.ReadDelta(row);
+  v1::Contribution record;
+  record.mutable_header()->set_round(7);
+  record.mutable_header()->set_worker_id("a");
+  record.mutable_header()->set_codec(v1::INT4);
+  record.mutable_header()->set_object_hash(kHash);
+  *record.mutable_delta() =
+      PutBlob(files, "deltas/d", input, {'C', 'W', 'A', 'Y', 'D', 'E', 'L', 'T'});
+  const auto read = blobs.ReadDelta(record);
   if (!read.ok()) return;
-  const auto written = blobs.WriteDelta(row.record, *read, 3);
+  const auto written = blobs.WriteDelta(record, *read, 3);
   FUZZ_REQUIRE(written.ok(), "what was read cannot be written");
-  row.delta = *written;
-  const auto again = blobs.ReadDelta(row);
+  *record.mutable_delta() = *written;
+  const auto again = blobs.ReadDelta(record);
   FUZZ_REQUIRE(again.ok() && *again == *read, "the delta changed");
-  row.record.object_hash += 1;
-  FUZZ_REQUIRE(absl::IsDataLoss(blobs.ReadDelta(row).status()), "another row's delta is read");
+  record.mutable_header()->set_object_hash(kHash + 1);
+  FUZZ_REQUIRE(absl::IsDataLoss(blobs.ReadDelta(record).status()),
+               "another record's delta is read");
 }
 
 void CheckAnswer(MemoryFiles& files, BlobFolder& blobs, std::span<const uint8_t> input) {
-  StoredRound row;
-  row.record.round = 7;
-  row.record.answer_hash = kHash;
-  row.answer = PutBlob(files, "answers/a", input, {'C', 'W', 'A', 'Y', 'A', 'N', 'S', 'W'});
-  const auto read = blobs.ReadAnswer(row);
+  v1::Round record;
+  record.set_round(7);
+  record.set_answer_hash(kHash);
+  *record.mutable_answer() =
+      PutBlob(files, "answers/a", input, {'C', 'W', 'A', 'Y', 'A', 'N', 'S', 'W'});
+  const auto read = blobs.ReadAnswer(record);
   if (!read.ok()) return;
-  const auto written = blobs.WriteAnswer(row.record, *read, 3);
+  const auto written = blobs.WriteAnswer(record, *read, 3);
   FUZZ_REQUIRE(written.ok(), "what was read cannot be written");
-  row.answer = *written;
-  const auto again = blobs.ReadAnswer(row);
+  *record.mutable_answer() = *written;
+  const auto again = blobs.ReadAnswer(record);
   FUZZ_REQUIRE(again.ok() && *again == *read, "the answer changed");
-  row.record.round += 1;
-  FUZZ_REQUIRE(absl::IsDataLoss(blobs.ReadAnswer(row).status()), "another round's answer is read");
+  record.set_round(8);
+  FUZZ_REQUIRE(absl::IsDataLoss(blobs.ReadAnswer(record).status()),
+               "another round's answer is read");
 }
 
 void CheckWitness(MemoryFiles& files, std::span<const uint8_t> input) {

@@ -4,7 +4,6 @@ with the coordinator and with the oracle of tests/reference."""
 
 import json
 import re
-import sqlite3
 import sys
 import threading
 import unittest
@@ -21,6 +20,7 @@ except ModuleNotFoundError as missing:
     print(f"skipped: Debian's python3-grpcio, python3-protobuf or python3-xxhash: {missing}")
     sys.exit(77)
 from google.protobuf import text_format
+from run_record import records
 
 # Blocks out of order, a name of two bytes a letter, a matrix of more than one chunk, a convolution,
 # a scalar, gaps.
@@ -103,12 +103,12 @@ class ForeignWorkerTest(unittest.TestCase):
                                   "membership { start_workers: 1 }")
             self.assertEqual(run.start_worker("a").wait(), 0)
             self.assertEqual(run.coordinator.wait(), 0)
-            with sqlite3.connect(run.folder / "coordinator" / "run.db") as database:
-                told, = database.execute("SELECT data_fingerprint FROM run_state").fetchone()
+            told, = (state.data_fingerprint for state in
+                     records(run.folder / "coordinator", "state"))
             shards = json.loads((run.data / "data.json").read_text())["train_shards"]
             tokens = [token for shard in shards
                       for token in np.fromfile(run.data / shard, "<u2")[512:].tolist()]
-        self.assertEqual(int(told, 16), hashes.data_fingerprint(tokens))
+        self.assertEqual(told, hashes.data_fingerprint(tokens))
 
     def test_what_differs_is_refused(self):
         address = self.serve_model(ALONE)

@@ -2,13 +2,13 @@
 coordinators acknowledge, and what was acknowledged is there. Real processes, and two by hand that do."""
 
 import json
-import sqlite3
 import unittest
 from signal import SIGCONT, SIGSTOP
 
 from cluster import BIN, COORDINATOR, MODEL, SIGTERM, wait_until
 from etcd import MISSING, is_there
 from machines import FOR_EVER_S, Machines, Proxy, hashes
+from run_record import records
 
 # A round closes without a worker that is cut off.
 RUN = """
@@ -69,8 +69,8 @@ class Recorded(Machines):
 
 
 def contributions(folder):
-    with sqlite3.connect(f"file:{folder / 'run.db'}?mode=ro", uri=True) as database:
-        return set(database.execute("SELECT worker_id, fragment, round FROM contributions"))
+    return {(one.header.worker_id, one.header.fragment, one.header.round)
+            for one in records(folder, "contribution")}
 
 
 class HistoryTest(unittest.TestCase):

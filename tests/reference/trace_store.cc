@@ -16,35 +16,37 @@ std::string PublishedFileName(int fragment, int64_t round) {
   return absl::StrCat("published.", fragment, ".", round, ".f32");
 }
 
-absl::Status TraceStore::SaveContribution(const server::ContributionRecord& record,
+absl::Status TraceStore::SaveContribution(const v1::Contribution& record,
                                           std::span<const uint8_t> object) {
   RETURN_IF_ERROR(MemoryStore::SaveContribution(record, object));
   const std::string name =
-      absl::StrCat("delta.", record.fragment, ".", record.round, ".", record.worker_id, ".bin");
+      absl::StrCat("delta.", record.header().fragment(), ".", record.header().round(), ".",
+                   record.header().worker_id(), ".bin");
   RETURN_IF_ERROR(WriteTraceFile(folder_, name, object));
   absl::MutexLock lock(&mutex_);
-  contributions_.push_back({{"fragment", record.fragment},
-                            {"round", record.round},
-                            {"worker", record.worker_id},
-                            {"tokens", record.tokens},
-                            {"send_step", record.send_step},
+  contributions_.push_back({{"fragment", record.header().fragment()},
+                            {"round", record.header().round()},
+                            {"worker", record.header().worker_id()},
+                            {"tokens", record.header().tokens()},
+                            {"send_step", record.header().send_step()},
                             {"object", name}});
   return absl::OkStatus();
 }
 
-absl::Status TraceStore::SaveRound(const server::RoundRecord& record,
-                                   std::span<const uint8_t> answer) {
+absl::Status TraceStore::SaveRound(const v1::Round& record, std::span<const uint8_t> answer) {
   RETURN_IF_ERROR(MemoryStore::SaveRound(record, answer));
-  const std::string name = absl::StrCat("answer.", record.fragment, ".", record.round, ".bin");
+  const std::string name = absl::StrCat("answer.", record.fragment(), ".", record.round(), ".bin");
   RETURN_IF_ERROR(WriteTraceFile(folder_, name, answer));
   absl::MutexLock lock(&mutex_);
-  rounds_.push_back({{"fragment", record.fragment},
-                     {"round", record.round},
-                     {"contributors", record.contributors},
-                     {"weights", record.weights},
-                     {"answer", name},
-                     {"published", PublishedFileName(record.fragment, record.round)}});
-  published_hashes_[{record.fragment, record.round}] = record.published_hash;
+  rounds_.push_back(
+      {{"fragment", record.fragment()},
+       {"round", record.round()},
+       {"contributors",
+        std::vector<std::string>(record.contributors().begin(), record.contributors().end())},
+       {"weights", std::vector<double>(record.weights().begin(), record.weights().end())},
+       {"answer", name},
+       {"published", PublishedFileName(record.fragment(), record.round())}});
+  published_hashes_[{record.fragment(), record.round()}] = record.published_hash();
   return absl::OkStatus();
 }
 

@@ -29,10 +29,9 @@ class TraceStore final : public server::MemoryStore {
   // The folder exists.
   explicit TraceStore(std::string folder) : folder_(std::move(folder)) {}
 
-  absl::Status SaveContribution(const server::ContributionRecord& record,
+  absl::Status SaveContribution(const v1::Contribution& record,
                                 std::span<const uint8_t> object) override;
-  absl::Status SaveRound(const server::RoundRecord& record,
-                         std::span<const uint8_t> answer) override;
+  absl::Status SaveRound(const v1::Round& record, std::span<const uint8_t> answer) override;
 
   // Arrays of objects, for trace.json.
   nlohmann::json contributions_json() const;

@@ -29,7 +29,6 @@ import json
 import pathlib
 import random
 import shutil
-import sqlite3
 import statistics
 import sys
 import time
@@ -38,6 +37,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "integra
 import etcd  # noqa: E402
 from cluster import (  # noqa: E402
     COORDINATOR, MODEL, SIGKILL, SIGTERM, SYNC, Cluster, free_port, json_lines, wait_until)
+from run_record import records  # noqa: E402
 
 SETTINGS = (SYNC + 'run_name: "shared" '
             'train { steps: %d optimizer: MUON } '
@@ -203,19 +203,18 @@ class ByEtcd(Run):
 
 def record(folder):
     """(round hashes, contributions with what they held) of a run directory that nobody owns."""
-    database = sqlite3.connect(f"file:{folder / 'run.db'}?mode=ro&immutable=1", uri=True)
     rounds = {}
     twice = 0
-    for fragment, number, contributors, published in database.execute(
-            "SELECT fragment, round, contributors, published_hash FROM rounds"):
-        names = json.loads(contributors)
+    for one in records(folder, "round"):
+        names = tuple(one.contributors)
         twice += len(names) - len(set(names))
-        twice += (fragment, number) in rounds
-        rounds[fragment, number] = (tuple(names), published)
-    contributions = {
-        row[:3]: row[3:] for row in database.execute(
-            "SELECT fragment, round, worker_id, object_hash, tokens FROM contributions")}
-    database.close()
+        twice += (one.fragment, one.round) in rounds
+        rounds[one.fragment, one.round] = (names, one.published_hash)
+    contributions = {}
+    for one in records(folder, "contribution"):
+        header = one.header
+        contributions[header.fragment, header.round, header.worker_id] = (
+            header.object_hash, header.tokens)
     return rounds, contributions, twice
 
 

@@ -200,45 +200,48 @@ void Auditor::StateShown(const server::PullObject& state) {
   }
 }
 
-void Auditor::Stored(const server::ContributionRecord& record, std::span<const uint8_t> object) {
-  if (parent_ != nullptr && record.worker_id == region_id_) {
+void Auditor::Stored(const v1::Contribution& record, std::span<const uint8_t> object) {
+  if (parent_ != nullptr && record.header().worker_id() == region_id_) {
     StoredForParent(record, object);
     return;
   }
   world_.Count(Happening::kContributed);
-  Fragment& entry = fragment(record.fragment);
-  const std::string what = absl::StrCat("the delta of ", record.worker_id, " stored for ",
-                                        RoundName(record.fragment, record.round));
-  auto& arrivals = entry.arrivals[record.round];
-  if (arrivals.contains(record.worker_id)) {
+  Fragment& entry = fragment(record.header().fragment());
+  const std::string what =
+      absl::StrCat("the delta of ", record.header().worker_id(), " stored for ",
+                   RoundName(record.header().fragment(), record.header().round()));
+  auto& arrivals = entry.arrivals[record.header().round()];
+  if (arrivals.contains(record.header().worker_id())) {
     world_.Violate("counted_once", absl::StrCat(what, " is the second one"));
     return;
   }
-  if (record.round != version(record.fragment) + 1) {
-    world_.Violate("made_for_its_round", absl::StrCat(what, " comes while round ",
-                                                      version(record.fragment) + 1, " is open"));
+  if (record.header().round() != version(record.header().fragment()) + 1) {
+    world_.Violate("made_for_its_round",
+                   absl::StrCat(what, " comes while round ",
+                                version(record.header().fragment()) + 1, " is open"));
     return;
   }
-  if (entry.upward.contains(record.round)) {
+  if (entry.upward.contains(record.header().round())) {
     world_.Violate("acknowledged_is_kept",
                    absl::StrCat(what, " comes after the region's own delta of that round"));
     return;
   }
-  const auto made = entry.deltas.find({record.worker_id, record.object_hash});
+  const auto made = entry.deltas.find({record.header().worker_id(), record.header().object_hash()});
   if (made == entry.deltas.end()) {
     world_.Violate("made_for_its_round", absl::StrCat(what, " was made by nobody"));
     return;
   }
   for (const auto& [round, delta] : made->second) {
-    const auto other = entry.arrivals[round].find(record.worker_id);
-    if (round == record.round || other == entry.arrivals[round].end()) continue;
-    if (other->second.object_hash != record.object_hash || made->second.contains(record.round)) {
+    const auto other = entry.arrivals[round].find(record.header().worker_id());
+    if (round == record.header().round() || other == entry.arrivals[round].end()) continue;
+    if (other->second.object_hash != record.header().object_hash() ||
+        made->second.contains(record.header().round())) {
       continue;
     }
     world_.Violate("counted_once", absl::StrCat(what, " is in round ", round, " already"));
     return;
   }
-  const auto delta = made->second.find(record.round);
+  const auto delta = made->second.find(record.header().round());
   if (delta == made->second.end() || delta->second.base_hash != entry.hashes.back() ||
       !std::ranges::equal(delta->second.object, object)) {
     world_.Violate("made_for_its_round",
@@ -250,41 +253,43 @@ void Auditor::Stored(const server::ContributionRecord& record, std::span<const u
   int64_t trained_before = 0;  // Trained by a region's sites: what one has not sent comes later.
   const bool region = delta->second.tokens >= 0;
   for (const auto& [round, others] : entry.arrivals) {
-    const auto other = others.find(record.worker_id);
-    if (round >= record.round || other == others.end()) continue;
+    const auto other = others.find(record.header().worker_id());
+    if (round >= record.header().round() || other == others.end()) continue;
     if (region) {
       trained_before += other->second.tokens;
     } else {
-      sent_before = schedule_.SendStep(record.fragment, round);
+      sent_before = schedule_.SendStep(record.header().fragment(), round);
     }
   }
-  const int64_t steps = schedule_.SendStep(record.fragment, record.round) - sent_before;
+  const int64_t steps =
+      schedule_.SendStep(record.header().fragment(), record.header().round()) - sent_before;
   const v1::RunConfig& config = scenario_.config;
   const int64_t most = steps * config.train().batch_sequences() * config.model().sequence_length() *
-                           SitesOf(record.worker_id) -
+                           SitesOf(record.header().worker_id()) -
                        trained_before;
-  if (record.tokens > most) {
+  if (record.header().tokens() > most) {
     world_.Violate("tokens_are_bounded",
-                   absl::StrCat(what, " counts for ", record.tokens, " tokens; in ", steps,
-                                " steps nobody trains more than ", most));
+                   absl::StrCat(what, " counts for ", record.header().tokens(), " tokens; in ",
+                                steps, " steps nobody trains more than ", most));
     return;
   }
   const int64_t trained = delta->second.tokens;
-  if (trained >= 0 && record.tokens != trained) {
-    world_.Violate("counted_once", absl::StrCat(what, " counts for ", record.tokens,
+  if (trained >= 0 && record.header().tokens() != trained) {
+    world_.Violate("counted_once", absl::StrCat(what, " counts for ", record.header().tokens(),
                                                 " tokens, its sites trained ", trained));
     return;
   }
-  arrivals[record.worker_id] = {.object_hash = record.object_hash,
-                                .tokens = record.tokens,
-                                .time = world_.now(),
-                                .acknowledged = false};
+  arrivals[record.header().worker_id()] = {.object_hash = record.header().object_hash(),
+                                           .tokens = record.header().tokens(),
+                                           .time = world_.now(),
+                                           .acknowledged = false};
 }
 
-void Auditor::CheckContributors(const server::RoundRecord& record,
+void Auditor::CheckContributors(const v1::Round& record,
                                 const std::map<std::string, Arrival>& arrivals) {
-  const std::string name = RoundName(record.fragment, record.round);
-  const std::set<std::string> contributors(record.contributors.begin(), record.contributors.end());
+  const std::string name = RoundName(record.fragment(), record.round());
+  const std::set<std::string> contributors(record.contributors().begin(),
+                                           record.contributors().end());
   for (const auto& [id, arrival] : arrivals) {
     if (contributors.contains(id)) continue;
     world_.Violate("acknowledged_is_kept",
@@ -304,28 +309,27 @@ void Auditor::CheckContributors(const server::RoundRecord& record,
   }
 }
 
-bool Auditor::Merge(const server::RoundRecord& record,
-                    const std::map<std::string, Arrival>& arrivals) {
-  Fragment& entry = fragment(record.fragment);
+bool Auditor::Merge(const v1::Round& record, const std::map<std::string, Arrival>& arrivals) {
+  Fragment& entry = fragment(record.fragment());
   int64_t tokens = 0;
   for (const auto& [id, arrival] : arrivals) tokens += arrival.tokens;
   const bool uniform =
       scenario_.config.membership().weighting() == v1::MembershipConfig::UNIFORM || tokens == 0;
   std::vector<double> g(entry.published.size());
-  size_t at = 0;
+  int at = 0;
   for (const auto& [id, arrival] : arrivals) {
     const double share = uniform
                              ? 1.0 / static_cast<double>(arrivals.size())
                              : static_cast<double>(arrival.tokens) / static_cast<double>(tokens);
-    const double weight = record.weights[at++];
+    const double weight = record.weights(at++);
     if (std::abs(weight - share) > 1e-12) {
       world_.Violate("counted_once",
-                     absl::StrCat(RoundName(record.fragment, record.round), " weighs ", id, " by ",
-                                  weight, ", its share is ", share));
+                     absl::StrCat(RoundName(record.fragment(), record.round()), " weighs ", id,
+                                  " by ", weight, ", its share is ", share));
       return false;
     }
     const auto made = entry.deltas.find({id, arrival.object_hash});
-    if (!up_.Accumulate(made->second.at(record.round).object, entry.published, weight, g).ok()) {
+    if (!up_.Accumulate(made->second.at(record.round()).object, entry.published, weight, g).ok()) {
       return false;
     }
   }
@@ -351,21 +355,21 @@ bool Auditor::Merge(const server::RoundRecord& record,
   return true;
 }
 
-void Auditor::RoundStored(const server::RoundRecord& record, std::span<const uint8_t> answer) {
-  const std::string name = RoundName(record.fragment, record.round);
-  world_.Trace(name, " is durable: ", absl::StrJoin(record.contributors, " "), " (", record.reason,
-               ")");
-  world_.Count(record.contributors.empty() ? Happening::kRoundPublishedEmpty
-                                           : Happening::kRoundPublished);
-  if (record.contributors.size() < static_cast<size_t>(scenario_.sites)) {
+void Auditor::RoundStored(const v1::Round& record, std::span<const uint8_t> answer) {
+  const std::string name = RoundName(record.fragment(), record.round());
+  world_.Trace(name, " is durable: ", absl::StrJoin(record.contributors(), " "), " (",
+               record.reason(), ")");
+  world_.Count(record.contributors().empty() ? Happening::kRoundPublishedEmpty
+                                             : Happening::kRoundPublished);
+  if (record.contributors_size() < scenario_.sites) {
     world_.Count(Happening::kRoundWithoutSome);
   }
-  Fragment& entry = fragment(record.fragment);
-  if (record.round != version(record.fragment) + 1) {
-    world_.Violate("no_gaps", absl::StrCat(name, " follows version ", version(record.fragment)));
+  Fragment& entry = fragment(record.fragment());
+  if (record.round() != version(record.fragment()) + 1) {
+    world_.Violate("no_gaps", absl::StrCat(name, " follows version ", version(record.fragment())));
     return;
   }
-  const std::map<std::string, Arrival>& arrivals = entry.arrivals[record.round];
+  const std::map<std::string, Arrival>& arrivals = entry.arrivals[record.round()];
   CheckContributors(record, arrivals);
   if (world_.violation().has_value()) return;
   if (parent_ != nullptr) {
@@ -376,10 +380,10 @@ void Auditor::RoundStored(const server::RoundRecord& record, std::span<const uin
     world_.Violate("counted_once", absl::StrCat(name, " cannot be computed from what was sent"));
     return;
   }
-  if (entry.hashes.back() != record.published_hash ||
-      entry.answer_hashes.back() != record.answer_hash) {
+  if (entry.hashes.back() != record.published_hash() ||
+      entry.answer_hashes.back() != record.answer_hash()) {
     world_.Violate("counted_once",
-                   absl::StrCat(name, " hashes to ", HashToHex(record.published_hash),
+                   absl::StrCat(name, " hashes to ", HashToHex(record.published_hash()),
                                 "; the contributions to it give ", HashToHex(entry.hashes.back())));
   }
 }

@@ -75,10 +75,10 @@ class Auditor {
   void StateShown(const server::PullObject& state);
 
   // Tells what is durable from now on.
-  void Stored(const server::ContributionRecord& record, std::span<const uint8_t> object);
+  void Stored(const v1::Contribution& record, std::span<const uint8_t> object);
   // There was none for a delta: a region's round may have waited for it.
   void NoRoom(int index) { fragment(index).no_room = world_.now(); }
-  void RoundStored(const server::RoundRecord& record, std::span<const uint8_t> answer);
+  void RoundStored(const v1::Round& record, std::span<const uint8_t> answer);
 
   // At a worker: `base - target` has been encoded into `object`, against version round - 1.
   void DeltaMade(const std::string& worker, int fragment, int64_t round,
@@ -144,10 +144,9 @@ class Auditor {
 
   Fragment& fragment(int index) { return fragments_[static_cast<size_t>(index)]; }
   std::string RoundName(int fragment, int64_t round) const;
-  void CheckContributors(const server::RoundRecord& record,
-                         const std::map<std::string, Arrival>& arrivals);
+  void CheckContributors(const v1::Round& record, const std::map<std::string, Arrival>& arrivals);
   // False if the books do not give a round.
-  bool Merge(const server::RoundRecord& record, const std::map<std::string, Arrival>& arrivals);
+  bool Merge(const v1::Round& record, const std::map<std::string, Arrival>& arrivals);
   void CheckCarried(const std::string& worker, int fragment, int64_t round,
                     std::span<const float> residual, const DeltaLedger& ledger);
   void CheckWait(int index);
@@ -155,11 +154,11 @@ class Auditor {
 
   // --- Of a region (auditor_region.cc) ---
   // The round is closed: that is its delta for the parent.
-  void StoredForParent(const server::ContributionRecord& record, std::span<const uint8_t> object);
-  void RoundOfRegionStored(const server::RoundRecord& record, std::span<const uint8_t> answer);
+  void StoredForParent(const v1::Contribution& record, std::span<const uint8_t> object);
+  void RoundOfRegionStored(const v1::Round& record, std::span<const uint8_t> answer);
   // The delta of these arrivals, which changes the residual; nothing if the books do not give one.
   std::optional<std::vector<uint8_t>> EncodeForParent(
-      const server::RoundRecord& record, const std::map<std::string, Arrival>& arrivals);
+      const v1::Round& record, const std::map<std::string, Arrival>& arrivals);
   bool ClosedHere(int index, int64_t round) const;
 
   World& world_;

@@ -15,53 +15,53 @@ bool Auditor::ClosedHere(int index, int64_t round) const {
          parent_->version(index) >= round;
 }
 
-void Auditor::StoredForParent(const server::ContributionRecord& record,
-                              std::span<const uint8_t> object) {
-  Fragment& entry = fragment(record.fragment);
+void Auditor::StoredForParent(const v1::Contribution& record, std::span<const uint8_t> object) {
+  Fragment& entry = fragment(record.header().fragment());
   const std::string what =
-      absl::StrCat("the delta of ", region_id_, " for ", RoundName(record.fragment, record.round));
-  if (entry.upward.contains(record.round)) {
+      absl::StrCat("the delta of ", region_id_, " for ",
+                   RoundName(record.header().fragment(), record.header().round()));
+  if (entry.upward.contains(record.header().round())) {
     world_.Violate("counted_once", absl::StrCat(what, " is the second one"));
     return;
   }
-  if (record.round != version(record.fragment) + 1) {
-    world_.Violate("made_for_its_round",
-                   absl::StrCat(what, " comes after version ", version(record.fragment)));
+  if (record.header().round() != version(record.header().fragment()) + 1) {
+    world_.Violate("made_for_its_round", absl::StrCat(what, " comes after version ",
+                                                      version(record.header().fragment())));
     return;
   }
-  const std::map<std::string, Arrival>& arrivals = entry.arrivals[record.round];
+  const std::map<std::string, Arrival>& arrivals = entry.arrivals[record.header().round()];
   int64_t trained = arrivals.empty() ? 0 : entry.late_tokens;
   for (const auto& [id, arrival] : arrivals) trained += arrival.tokens;
-  if (record.tokens != trained) {
-    world_.Violate("counted_once", absl::StrCat(what, " counts for ", record.tokens,
+  if (record.header().tokens() != trained) {
+    world_.Violate("counted_once", absl::StrCat(what, " counts for ", record.header().tokens(),
                                                 " tokens, its sites trained ", trained));
     return;
   }
-  Upward& sent = entry.upward[record.round];
-  sent.object_hash = record.object_hash;
+  Upward& sent = entry.upward[record.header().round()];
+  sent.object_hash = record.header().object_hash();
   sent.object.assign(object.begin(), object.end());
-  Delta& delta =
-      parent_->fragment(record.fragment).deltas[{region_id_, record.object_hash}][record.round];
+  Delta& delta = parent_->fragment(record.header().fragment())
+                     .deltas[{region_id_, record.header().object_hash()}][record.header().round()];
   delta.base_hash = entry.hashes.back();
   delta.object = sent.object;
   delta.tokens = trained;
 }
 
 std::optional<std::vector<uint8_t>> Auditor::EncodeForParent(
-    const server::RoundRecord& record, const std::map<std::string, Arrival>& arrivals) {
-  Fragment& entry = fragment(record.fragment);
+    const v1::Round& record, const std::map<std::string, Arrival>& arrivals) {
+  Fragment& entry = fragment(record.fragment());
   int64_t tokens = 0;
   for (const auto& [id, arrival] : arrivals) tokens += arrival.tokens;
   std::vector<double> g(entry.published.size());
-  size_t at = 0;
+  int at = 0;
   for (const auto& [id, arrival] : arrivals) {
     const double share = tokens == 0
                              ? 1.0 / static_cast<double>(arrivals.size())
                              : static_cast<double>(arrival.tokens) / static_cast<double>(tokens);
-    const double weight = std::abs(record.weights[at++]);
+    const double weight = std::abs(record.weights(at++));
     if (std::abs(weight - share) > 1e-12) return std::nullopt;
     const auto made = entry.deltas.find({id, arrival.object_hash});
-    if (!up_.Accumulate(made->second.at(record.round).object, entry.published, weight, g).ok()) {
+    if (!up_.Accumulate(made->second.at(record.round()).object, entry.published, weight, g).ok()) {
       return std::nullopt;
     }
   }
@@ -75,22 +75,22 @@ std::optional<std::vector<uint8_t>> Auditor::EncodeForParent(
   return object;
 }
 
-void Auditor::RoundOfRegionStored(const server::RoundRecord& record,
-                                  std::span<const uint8_t> answer) {
-  const int index = record.fragment;
-  const std::string name = absl::StrCat(RoundName(index, record.round), " of ", region_id_);
+void Auditor::RoundOfRegionStored(const v1::Round& record, std::span<const uint8_t> answer) {
+  const int index = record.fragment();
+  const std::string name = absl::StrCat(RoundName(index, record.round()), " of ", region_id_);
   Fragment& entry = fragment(index);
   Fragment& above = parent_->fragment(index);
-  if (parent_->version(index) < record.round) {
+  if (parent_->version(index) < record.round()) {
     world_.Violate("tiers_agree", absl::StrCat(name, " is published before its parent has"));
     return;
   }
-  const std::map<std::string, Arrival>& arrivals = entry.arrivals[record.round];
+  const std::map<std::string, Arrival>& arrivals = entry.arrivals[record.round()];
   if (!arrivals.empty()) {
-    const auto sent = entry.upward.find(record.round);
-    const bool late = std::ranges::any_of(record.weights, [](double weight) { return weight < 0; });
-    const auto counted = above.arrivals[record.round].find(region_id_);
-    const bool counts = counted != above.arrivals[record.round].end();
+    const auto sent = entry.upward.find(record.round());
+    const bool late =
+        std::ranges::any_of(record.weights(), [](double weight) { return weight < 0; });
+    const auto counted = above.arrivals[record.round()].find(region_id_);
+    const bool counts = counted != above.arrivals[record.round()].end();
     if (sent == entry.upward.end() ||
         (counts && counted->second.object_hash != sent->second.object_hash)) {
       world_.Violate("counted_once", absl::StrCat(name, " has another delta than its parent"));
@@ -120,15 +120,16 @@ void Auditor::RoundOfRegionStored(const server::RoundRecord& record,
     for (const auto& [id, arrival] : arrivals) tokens += arrival.tokens;
     entry.late_tokens = late ? tokens : 0;
   }
-  const auto at = static_cast<size_t>(record.round);
+  const auto at = static_cast<size_t>(record.round());
   if (!down_.Apply(answer, entry.published).ok() || TreeHash(answer) != above.answer_hashes[at] ||
       TreeHash(std::span<const float>(entry.published)) != above.hashes[at] ||
-      record.published_hash != above.hashes[at] || record.answer_hash != above.answer_hashes[at]) {
+      record.published_hash() != above.hashes[at] ||
+      record.answer_hash() != above.answer_hashes[at]) {
     world_.Violate("tiers_agree", absl::StrCat(name, " has other bits than its parent's"));
     return;
   }
-  entry.answer_hashes.push_back(record.answer_hash);
-  entry.hashes.push_back(record.published_hash);
+  entry.answer_hashes.push_back(record.answer_hash());
+  entry.hashes.push_back(record.published_hash());
 }
 
 }  // namespace causeway::simulation

@@ -38,18 +38,18 @@ absl::StatusOr<std::optional<server::RecoveredRun>> MortalStore::Recover() {
   return options_.disk->Recover();
 }
 
-absl::Status MortalStore::BeginRun(const server::RunIdentity& identity) {
+absl::Status MortalStore::BeginRun(const v1::RunIdentity& identity) {
   return Write("BeginRun", [&] { return options_.disk->BeginRun(identity); });
 }
 
-absl::Status MortalStore::SaveContribution(const server::ContributionRecord& record,
+absl::Status MortalStore::SaveContribution(const v1::Contribution& record,
                                            std::span<const uint8_t> object) {
   World& world = *options_.world;
   RETURN_IF_ERROR(failure_);
   if (world.faulty() && world.Chance(options_.death_rate)) {
     world.Count(Happening::kDiskFull);
-    world.Trace("the disk is full for the delta of ", record.worker_id);
-    options_.auditor->NoRoom(record.fragment);
+    world.Trace("the disk is full for the delta of ", record.header().worker_id());
+    options_.auditor->NoRoom(record.header().fragment());
     return absl::ResourceExhaustedError("the disk is full");
   }
   return Write("SaveContribution", [&] {
@@ -59,8 +59,7 @@ absl::Status MortalStore::SaveContribution(const server::ContributionRecord& rec
   });
 }
 
-absl::Status MortalStore::SaveRound(const server::RoundRecord& record,
-                                    std::span<const uint8_t> answer) {
+absl::Status MortalStore::SaveRound(const v1::Round& record, std::span<const uint8_t> answer) {
   return Write("SaveRound", [&] {
     RETURN_IF_ERROR(options_.disk->SaveRound(record, answer));
     options_.auditor->RoundStored(record, answer);
@@ -76,15 +75,20 @@ absl::Status MortalStore::DropSnapshot(int fragment, int64_t version) {
   return Write("DropSnapshot", [&] { return options_.disk->DropSnapshot(fragment, version); });
 }
 
-absl::Status MortalStore::SaveMember(const server::MemberRecord& member) {
-  const bool well = failure_.ok();
-  const absl::Status status =
-      Write("SaveMember", [&] { return options_.disk->SaveMember(member); });
-  if (well && !status.ok()) options_.auditor->MembershipUnsure(member.member.id);
-  return status;
+absl::Status MortalStore::SaveMembers(std::span<const v1::Member> members) {
+  // One by one: it may die between two of them.
+  for (const v1::Member& member : members) {
+    const bool well = failure_.ok();
+    const absl::Status status = Write("SaveMembers", [&] {
+      return options_.disk->SaveMembers({&member, 1});
+    });
+    if (well && !status.ok()) options_.auditor->MembershipUnsure(member.worker_id());
+    RETURN_IF_ERROR(status);
+  }
+  return absl::OkStatus();
 }
 
-absl::Status MortalStore::SaveRunState(const server::RunState& state) {
+absl::Status MortalStore::SaveRunState(const v1::State& state) {
   return Write("SaveRunState", [&] { return options_.disk->SaveRunState(state); });
 }
 

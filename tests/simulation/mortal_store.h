@@ -32,16 +32,15 @@ class MortalStore final : public server::Store {
   bool failed() const { return !failure_.ok(); }
 
   absl::StatusOr<std::optional<server::RecoveredRun>> Recover() override;
-  absl::Status BeginRun(const server::RunIdentity& identity) override;
-  absl::Status SaveContribution(const server::ContributionRecord& record,
+  absl::Status BeginRun(const v1::RunIdentity& identity) override;
+  absl::Status SaveContribution(const v1::Contribution& record,
                                 std::span<const uint8_t> object) override;
-  absl::Status SaveRound(const server::RoundRecord& record,
-                         std::span<const uint8_t> answer) override;
+  absl::Status SaveRound(const v1::Round& record, std::span<const uint8_t> answer) override;
   absl::Status SaveSnapshot(const server::FragmentView& fragment) override;
   absl::Status DropSnapshot(int fragment, int64_t version) override;
   absl::StatusOr<int64_t> TakeOver() override { return options_.disk->TakeOver(); }
-  absl::Status SaveMember(const server::MemberRecord& member) override;
-  absl::Status SaveRunState(const server::RunState& state) override;
+  absl::Status SaveMembers(std::span<const v1::Member> members) override;
+  absl::Status SaveRunState(const v1::State& state) override;
   absl::Status SaveSummary(const nlohmann::json& summary) override;
   absl::Status ForgetAnswers(int fragment, int64_t before_round) override;
   absl::StatusOr<std::vector<uint8_t>> ReadContribution(int fragment, int64_t round,

@@ -124,7 +124,7 @@ void Simulation::AddRegion(int sites) {
         .parent = region.process.get(), .id = region.id, .sites = sites, .above = {}};
     if (!options.recovered.has_value() || !bug_.regions_forget_what_they_sent) return;
     std::erase_if(options.recovered->contributions,
-                  [&](const auto& record) { return record.worker_id == region.id; });
+                  [&](const auto& record) { return record.header().worker_id() == region.id; });
   };
   hooks.started = [&region] { region.process->Start(); };
   hooks.died = [this, &region] {

@@ -259,19 +259,10 @@ void VirtualRegion::Push(const std::shared_ptr<Flight>& flight, int attempt) {
     return;
   }
   const server::RegionDelta& delta = flight->delta;
-  v1::PushHeader header;
+  v1::PushHeader header = delta.header;
   header.set_run_id("simulated-1");
-  header.set_worker_id(options_.id);
   header.set_incarnation(incarnation_);
-  header.set_fragment(delta.fragment);
-  header.set_round(delta.round);
   header.set_attempt(static_cast<uint32_t>(attempt));
-  header.set_codec(options_.scenario->config.sync().codec_up());
-  header.set_total_bytes(static_cast<int64_t>(delta.object.size()));
-  header.set_object_hash(TreeRoot(delta.leaves));
-  header.set_tokens(delta.tokens);
-  DrawsToProto(delta.draws, header.mutable_draws());
-  header.set_send_step(delta.send_step);
   header.set_epoch(epoch_);
   const std::span<const uint8_t> object = delta.object.view();
   options_.parent->Push(
@@ -299,7 +290,7 @@ void VirtualRegion::Pull(const std::shared_ptr<Flight>& flight, int attempt) {
     return;
   }
   options_.parent->PullAnswer(
-      weak_from_this(), flight->delta.fragment, flight->delta.round,
+      weak_from_this(), flight->delta.header.fragment(), flight->delta.header.round(),
       [this, flight, attempt](const CoordinatorHost::Reply& reply) {
         if (dead_) return;
         if (IsRetryable(reply.status())) {

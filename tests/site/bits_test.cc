@@ -44,21 +44,21 @@ struct Recorded {
 
 class RecordingStore final : public server::MemoryStore {
  public:
-  absl::Status SaveContribution(const server::ContributionRecord& record,
+  absl::Status SaveContribution(const v1::Contribution& record,
                                 std::span<const uint8_t> object) override {
     {
       absl::MutexLock lock(&mutex_);
-      recorded_.pushed[{record.fragment, record.round, record.worker_id}] = {
-          record.tokens, {object.begin(), object.end()}};
+      recorded_.pushed[{record.header().fragment(), record.header().round(),
+                        record.header().worker_id()}] = {record.header().tokens(),
+                                                         {object.begin(), object.end()}};
     }
     return MemoryStore::SaveContribution(record, object);
   }
-  absl::Status SaveRound(const server::RoundRecord& record,
-                         std::span<const uint8_t> answer) override {
+  absl::Status SaveRound(const v1::Round& record, std::span<const uint8_t> answer) override {
     {
       absl::MutexLock lock(&mutex_);
-      recorded_.published[{record.fragment, record.round}] = {record.published_hash,
-                                                              {answer.begin(), answer.end()}};
+      recorded_.published[{record.fragment(), record.round()}] = {record.published_hash(),
+                                                                  {answer.begin(), answer.end()}};
     }
     return MemoryStore::SaveRound(record, answer);
   }

@@ -102,12 +102,12 @@ Outcome Tokens() {
   if (!played.ok()) return Failed(played);
   liar.Disconnect();
   run.Kill();
-  const absl::StatusOr<std::vector<server::RoundRecord>> rounds = run.Rounds();
+  const absl::StatusOr<std::vector<v1::Round>> rounds = run.Rounds();
   if (!rounds.ok()) return Failed(rounds.status());
   double largest = 0;
-  for (const server::RoundRecord& round : *rounds) {
-    for (size_t i = 0; i < round.contributors.size(); ++i) {
-      if (round.contributors[i] == "liar") largest = std::max(largest, round.weights[i]);
+  for (const v1::Round& round : *rounds) {
+    for (int i = 0; i < round.contributors_size(); ++i) {
+      if (round.contributors(i) == "liar") largest = std::max(largest, round.weights(i));
     }
   }
   return {.held = largest < 0.25 + 1e-9, .what = absl::StrCat("its weight is ", largest)};
@@ -149,12 +149,12 @@ Outcome Rejected() {
   if (!played.ok()) return Failed(played);
   liar.Disconnect();
   run.Kill();
-  const absl::StatusOr<std::vector<server::RoundRecord>> rounds = run.Rounds();
+  const absl::StatusOr<std::vector<v1::Round>> rounds = run.Rounds();
   if (!rounds.ok()) return Failed(rounds.status());
   int merged = 0;
-  for (const server::RoundRecord& round : *rounds) {
-    if (round.round < kRejectedFrom) continue;
-    for (const std::string& id : round.contributors) merged += id == "liar";
+  for (const v1::Round& round : *rounds) {
+    if (round.round() < kRejectedFrom) continue;
+    for (const std::string& id : round.contributors()) merged += id == "liar";
   }
   return {.held = merged == 0,
           .what = absl::StrCat(merged, " of ", kHonestRounds - kRejectedFrom + 1,

@@ -94,7 +94,7 @@ void Run::Kill() {
 
 std::string Run::address() const { return absl::StrCat("127.0.0.1:", server_->port()); }
 
-absl::StatusOr<std::vector<server::RoundRecord>> Run::Rounds() const {
+absl::StatusOr<std::vector<v1::Round>> Run::Rounds() const {
   ASSIGN_OR_RETURN(const std::unique_ptr<server::RunDirectoryStore> store,
                    server::RunDirectoryStore::Open(*FileSystem::Real(), folder_, StoreOptions()));
   ASSIGN_OR_RETURN(std::optional<server::RecoveredRun> run, store->Recover());

@@ -72,7 +72,7 @@ class Run {
   const std::string& folder() const { return folder_; }
   std::string address() const;
   // All rounds that are durable, in order; the coordinator must be dead.
-  absl::StatusOr<std::vector<server::RoundRecord>> Rounds() const;
+  absl::StatusOr<std::vector<v1::Round>> Rounds() const;
 
  private:
   const Options options_;

@@ -64,13 +64,13 @@ absl::Status CompareWithAlone(Run& run, const ConfigChange& change, int64_t roun
   run.Kill();
   alone.Kill();
   if (same) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const std::vector<server::RoundRecord> attacked, run.Rounds());
-  ASSIGN_OR_RETURN(const std::vector<server::RoundRecord> honest, alone.Rounds());
+  ASSIGN_OR_RETURN(const std::vector<v1::Round> attacked, run.Rounds());
+  ASSIGN_OR_RETURN(const std::vector<v1::Round> honest, alone.Rounds());
   for (size_t i = 0; i < std::min(attacked.size(), honest.size()); ++i) {
-    if (attacked[i].published_hash == honest[i].published_hash) continue;
-    return absl::InternalError(absl::StrCat("other bits from round ", attacked[i].round, " on, of ",
-                                            absl::StrJoin(attacked[i].contributors, ", "), " (",
-                                            attacked[i].reason, ")"));
+    if (attacked[i].published_hash() == honest[i].published_hash()) continue;
+    return absl::InternalError(absl::StrCat(
+        "other bits from round ", attacked[i].round(), " on, of ",
+        absl::StrJoin(attacked[i].contributors(), ", "), " (", attacked[i].reason(), ")"));
   }
   return absl::InternalError(
       absl::StrCat("other bits: ", attacked.size(), " rounds in place of ", honest.size()));

@@ -38,16 +38,16 @@ TEST(CoordinatorExchangeTest, AllWorkersHoldWhatTheCoordinatorPublished) {
 TEST(CoordinatorExchangeTest, ARoundIsRecordedAndAnnounced) {
   TwoWorkers two;
   two.TrainBoth(2);
-  const std::vector<RoundRecord> rounds = two.run.store.rounds();
+  const std::vector<v1::Round> rounds = two.run.store.rounds();
   ASSERT_EQ(rounds.size(), 1u);
-  EXPECT_EQ(rounds[0].fragment, 0);
-  EXPECT_EQ(rounds[0].round, 1);
-  EXPECT_EQ(rounds[0].send_step, 2);
-  EXPECT_THAT(rounds[0].contributors, ElementsAre("a", "b"));
-  EXPECT_THAT(rounds[0].weights, ElementsAre(0.5, 0.5));
-  EXPECT_GT(rounds[0].bytes_in, rounds[0].bytes_out);
+  EXPECT_EQ(rounds[0].fragment(), 0);
+  EXPECT_EQ(rounds[0].round(), 1);
+  EXPECT_EQ(rounds[0].send_step(), 2);
+  EXPECT_THAT(rounds[0].contributors(), ElementsAre("a", "b"));
+  EXPECT_THAT(rounds[0].weights(), ElementsAre(0.5, 0.5));
+  EXPECT_GT(rounds[0].bytes_in(), rounds[0].bytes_out());
   ASSERT_EQ(two.a.sink().outcomes().size(), 1u);
-  EXPECT_EQ(two.a.sink().outcomes()[0].published_hash(), rounds[0].published_hash);
+  EXPECT_EQ(two.a.sink().outcomes()[0].published_hash(), rounds[0].published_hash());
   EXPECT_EQ(two.run.events.Count("round_closed"), 0) << "only for those that miss somebody";
 }
 
@@ -70,7 +70,7 @@ TEST(CoordinatorExchangeTest, AContributionIsHeldBeforeItsRoundIsMerged) {
   EXPECT_TRUE(two.run.store.rounds().empty());
   two.run.coordinator->MergeDue(0);
   ASSERT_EQ(two.run.store.rounds().size(), 1u);
-  EXPECT_THAT(two.run.store.rounds()[0].contributors, ElementsAre("a", "b"));
+  EXPECT_THAT(two.run.store.rounds()[0].contributors(), ElementsAre("a", "b"));
 }
 
 TEST(CoordinatorExchangeTest, ARepeatedPushCountsOnce) {
@@ -117,7 +117,7 @@ TEST(CoordinatorExchangeTest, WhoIsLaterThanTheGraceFoldsItsDeltaIntoTheNextRoun
   two.run.clock.Advance(absl::Milliseconds(1));
   two.run.coordinator->Tick();
   ASSERT_EQ(two.run.store.rounds().size(), 1u);
-  EXPECT_THAT(two.run.store.rounds()[0].contributors, ElementsAre("a"));
+  EXPECT_THAT(two.run.store.rounds()[0].contributors(), ElementsAre("a"));
   EXPECT_EQ(two.run.events.Count("round_closed"), 1);
   const absl::Status late = two.b.Push(0, 1);
   EXPECT_EQ(late.code(), absl::StatusCode::kAborted);
@@ -265,14 +265,14 @@ TEST_F(LeafValidationTest, WhatIsValidLeafByLeafIsAcceptedWithTheSameNorm) {
   EXPECT_TRUE(Measure(0));
   EXPECT_TRUE(Measure(1));
   EXPECT_EQ(Contribute(), absl::StatusCode::kOk);
-  const double norm = two_.run.store.contributions().back().norm;
+  const double norm = two_.run.store.contributions().back().norm();
   EXPECT_GT(norm, 0);
   header_.set_worker_id("b");
   header_.set_incarnation(two_.b.welcome().incarnation());
   squares_[0].clear();
   EXPECT_EQ(Contribute(), absl::StatusCode::kOk);
-  EXPECT_EQ(two_.run.store.contributions().back().worker_id, "b");
-  EXPECT_EQ(two_.run.store.contributions().back().norm, norm) << "half of it measured in the end";
+  EXPECT_EQ(two_.run.store.contributions().back().header().worker_id(), "b");
+  EXPECT_EQ(two_.run.store.contributions().back().norm(), norm) << "half of it measured in the end";
 }
 
 TEST_F(LeafValidationTest, EveryCodecChunkWithinALeafIsChecked) {
@@ -401,7 +401,7 @@ TEST(CoordinatorExchangeTest, WhereEverybodyDivergesTheFragmentStaysAsItWas) {
   }
   EXPECT_TRUE(two.run.coordinator->Health().ok());
   ASSERT_EQ(two.run.store.rounds().size(), 1u);
-  EXPECT_TRUE(two.run.store.rounds()[0].contributors.empty());
+  EXPECT_TRUE(two.run.store.rounds()[0].contributors().empty());
   EXPECT_EQ(two.run.events.Count("contribution_quarantined"), 2);
   EXPECT_EQ(two.run.coordinator->PublishedParameters(), before);
 }

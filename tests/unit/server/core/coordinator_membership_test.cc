@@ -121,7 +121,7 @@ TEST(CoordinatorMembershipTest, ADeadWorkerIsNotWaitedForBeyondItsLease) {
   run.clock.Advance(absl::Seconds(1));
   run.coordinator->Tick();
   ASSERT_EQ(run.store.rounds().size(), 1u);
-  EXPECT_THAT(run.store.rounds()[0].contributors, ElementsAre("a"));
+  EXPECT_THAT(run.store.rounds()[0].contributors(), ElementsAre("a"));
   EXPECT_EQ(run.events.Count("worker_lost"), 1);
   EXPECT_EQ(b.sink().closed(), 1);
   EXPECT_THAT(a.sink().roster(), ElementsAre("a"));
@@ -155,7 +155,7 @@ TEST(CoordinatorMembershipTest, ALateWorkerFetchesTheStateAndTakesPartFromThereO
     ASSERT_TRUE(late.MergeDue().ok());
   }
   EXPECT_EQ(late.published(), a.published());
-  EXPECT_THAT(run.store.rounds().back().contributors, ElementsAre("a", "late"));
+  EXPECT_THAT(run.store.rounds().back().contributors(), ElementsAre("a", "late"));
 }
 
 TEST(CoordinatorMembershipTest, AWorkerThatLeavesIsNotExpectedAnyMore) {
@@ -171,7 +171,7 @@ TEST(CoordinatorMembershipTest, AWorkerThatLeavesIsNotExpectedAnyMore) {
   run.coordinator->Tick();
   EXPECT_EQ(run.store.rounds().size(), 1u) << "fragment 0, without b";
   ASSERT_TRUE(a.Push(1, 1).ok());
-  EXPECT_THAT(run.store.rounds().back().contributors, ElementsAre("a", "b"))
+  EXPECT_THAT(run.store.rounds().back().contributors(), ElementsAre("a", "b"))
       << "what it contributed counts";
   EXPECT_EQ(run.events.Count("worker_left"), 1);
   EXPECT_EQ(run.events.Count("worker_disconnected"), 0);
@@ -240,8 +240,8 @@ TEST(CoordinatorMembershipTest, RoundsThatDiedWithTheirOnlySenderDoNotStopTheRun
     const absl::Status sent = c.SendDue();
     ASSERT_TRUE(sent.ok()) << sent;
   }
-  EXPECT_THAT(run.store.rounds().back().contributors, ElementsAre("c"));
-  EXPECT_EQ(run.store.rounds().back().round, 2);
+  EXPECT_THAT(run.store.rounds().back().contributors(), ElementsAre("c"));
+  EXPECT_EQ(run.store.rounds().back().round(), 2);
 }
 
 TEST(CoordinatorMembershipTest, WhatAWorkerSaysOfItsLinkIsShownAndSummarized) {
@@ -392,7 +392,7 @@ TEST(CoordinatorMembershipTest, WhatALeavingWorkerContributedIsInTheFinalState) 
   ASSERT_TRUE(a.Leave(v1::Leave::DRAINED).ok());
   ASSERT_TRUE(run.coordinator->Shutdown().ok());  // Before the next Tick.
   ASSERT_EQ(run.store.rounds().size(), 1u);
-  EXPECT_THAT(run.store.rounds()[0].contributors, ElementsAre("a"));
+  EXPECT_THAT(run.store.rounds()[0].contributors(), ElementsAre("a"));
   EXPECT_EQ(run.store.snapshots()[0].version, 1);
 }
 

@@ -86,7 +86,7 @@ TEST(CoordinatorPaceTest, AnAdaptiveWindowEndsWhenTheFirstContributorNeedsTheAns
   two.run.clock.Advance(absl::Milliseconds(200));
   two.run.coordinator->Tick();
   ASSERT_EQ(two.run.store.rounds().size(), 1u);
-  EXPECT_THAT(two.run.store.rounds()[0].contributors, ElementsAre("a"));
+  EXPECT_THAT(two.run.store.rounds()[0].contributors(), ElementsAre("a"));
   EXPECT_EQ(two.b.Push(0, 1).code(), absl::StatusCode::kAborted);
 }
 
@@ -109,7 +109,7 @@ TEST(CoordinatorPaceTest, AnAdaptiveWindowCountsOnTheSlackOfAnOverlapThatGivesWa
   two.run.clock.Advance(absl::Milliseconds(200));
   two.run.coordinator->Tick();
   ASSERT_EQ(two.run.store.rounds().size(), 1u);
-  EXPECT_THAT(two.run.store.rounds()[0].contributors, ElementsAre("a"));
+  EXPECT_THAT(two.run.store.rounds()[0].contributors(), ElementsAre("a"));
 }
 
 // 64 tokens per inner step and worker, steps of five seconds, a lease of ten.

@@ -51,9 +51,12 @@ struct Guarded {
   bool Quarantined(const ToyWorker& worker, int64_t round) {
     std::vector<uint8_t> object;
     v1::PushHeader header = worker.MakePush(0, round, object);
-    for (const ContributionRecord& held : run.store.contributions()) {
-      const bool same = held.worker_id == header.worker_id() && held.round == round;
-      if (same && held.fragment == 0) header.set_object_hash(held.object_hash);
+    for (const v1::Contribution& held : run.store.contributions()) {
+      const bool same =
+          held.header().worker_id() == header.worker_id() && held.header().round() == round;
+      if (same && held.header().fragment() == 0) {
+        header.set_object_hash(held.header().object_hash());
+      }
     }
     return SaysQuarantined(*run.coordinator, header);
   }
@@ -73,9 +76,9 @@ TEST(CoordinatorQuarantineTest, AnOutlierIsHeldButNotMergedAndNobodyWaitsForIt) 
   EXPECT_THAT(two.run.coordinator->GetStatus().fragments(0).quarantined(), ElementsAre("a"));
   EXPECT_THAT(two.run.coordinator->GetStatus().fragments(0).contributed(), IsEmpty());
   EXPECT_EQ(two.run.events.Count("contribution_quarantined"), 1);
-  const ContributionRecord held = two.run.store.contributions().back();
-  EXPECT_TRUE(held.quarantined);
-  EXPECT_GT(held.norm, 10 * two.run.store.contributions().front().norm);
+  const v1::Contribution held = two.run.store.contributions().back();
+  EXPECT_TRUE(held.quarantined());
+  EXPECT_GT(held.norm(), 10 * two.run.store.contributions().front().norm());
   EXPECT_THAT(two.a.sink().notices(),
               ElementsAre(AllOf(HasSubstr("the delta of worker a to round 5 of fragment 0"),
                                 HasSubstr("(membership.outlier_factor): it is kept"))))
@@ -83,10 +86,10 @@ TEST(CoordinatorQuarantineTest, AnOutlierIsHeldButNotMergedAndNobodyWaitsForIt) 
   EXPECT_THAT(two.b.sink().notices(), IsEmpty());
 
   ASSERT_TRUE(two.b.Push(0, 5).ok());
-  const RoundRecord round = two.run.store.rounds().back();
-  EXPECT_EQ(round.round, 5);
-  EXPECT_THAT(round.contributors, ElementsAre("b"));
-  EXPECT_THAT(round.weights, ElementsAre(1.0));
+  const v1::Round round = two.run.store.rounds().back();
+  EXPECT_EQ(round.round(), 5);
+  EXPECT_THAT(round.contributors(), ElementsAre("b"));
+  EXPECT_THAT(round.weights(), ElementsAre(1.0));
   EXPECT_TRUE(two.a.Push(0, 5).ok()) << "it is held, so a repetition is welcome";
   EXPECT_TRUE(two.Quarantined(two.a, 5)) << "after the round, too";
   ASSERT_TRUE(two.a.Merge(0, 5).ok());
@@ -101,7 +104,7 @@ TEST(CoordinatorQuarantineTest, WhereAllAreOutOfLineTheRoundIsPublishedEmpty) {
   two.b.Diverge();
   ASSERT_TRUE(two.a.Push(0, 5).ok());
   ASSERT_TRUE(two.b.Push(0, 5).ok());
-  EXPECT_THAT(two.run.store.rounds().back().contributors, IsEmpty());
+  EXPECT_THAT(two.run.store.rounds().back().contributors(), IsEmpty());
   EXPECT_TRUE(two.a.Merge(0, 5).ok());
 }
 
@@ -130,7 +133,7 @@ TEST(CoordinatorQuarantineTest, WithoutAGuardTheCapHoldsFromTheFirstRound) {
   ASSERT_TRUE(two.a.Push(0, 1).ok());
   EXPECT_TRUE(two.Quarantined(two.a, 1));
   ASSERT_TRUE(two.b.Push(0, 1).ok());
-  EXPECT_THAT(two.run.store.rounds().back().contributors, ElementsAre("b"));
+  EXPECT_THAT(two.run.store.rounds().back().contributors(), ElementsAre("b"));
 }
 
 v1::RejectRequest Order(const std::string& worker, int64_t round = 0, bool undo = false) {
@@ -153,7 +156,7 @@ TEST(CoordinatorQuarantineTest, ARejectedWorkerIsNeitherMergedNorWaitedForUntilT
   EXPECT_TRUE(two.Quarantined(two.a, 1)) << "of the open round";
   EXPECT_TRUE(two.run.coordinator->GetStatus().workers(0).rejected());
   ASSERT_TRUE(two.b.Push(0, 1).ok());
-  EXPECT_THAT(two.run.store.rounds().back().contributors, ElementsAre("b"));
+  EXPECT_THAT(two.run.store.rounds().back().contributors(), ElementsAre("b"));
   two.run.Restart();
   EXPECT_TRUE(two.Quarantined(two.a, 1)) << "of a past round";
   EXPECT_TRUE(two.run.coordinator->GetStatus().workers(0).rejected());
@@ -162,13 +165,13 @@ TEST(CoordinatorQuarantineTest, ARejectedWorkerIsNeitherMergedNorWaitedForUntilT
   ASSERT_TRUE(two.a.Merge(0, 1).ok());
   ASSERT_TRUE(two.b.Merge(0, 1).ok());
   ASSERT_TRUE(two.b.Push(1, 1).ok());
-  EXPECT_THAT(two.run.store.rounds().back().contributors, ElementsAre("b")) << "not waited for";
+  EXPECT_THAT(two.run.store.rounds().back().contributors(), ElementsAre("b")) << "not waited for";
   ASSERT_TRUE(two.a.Push(0, 2).ok());
   EXPECT_TRUE(two.Quarantined(two.a, 2));
   ASSERT_TRUE(two.run.coordinator->Reject(Order("a", 0, true)).ok());
   EXPECT_FALSE(two.Quarantined(two.a, 2)) << "it counts again";
   ASSERT_TRUE(two.b.Push(0, 2).ok());
-  EXPECT_THAT(two.run.store.rounds().back().contributors, ElementsAre("a", "b"));
+  EXPECT_THAT(two.run.store.rounds().back().contributors(), ElementsAre("a", "b"));
   two.run.Restart();
   EXPECT_FALSE(two.run.coordinator->GetStatus().workers(0).rejected());
 }
@@ -184,12 +187,12 @@ TEST(CoordinatorQuarantineTest, OneContributionCanBeRejectedWhileItsRoundIsOpen)
   ASSERT_TRUE(two.a.Join().ok());
   ASSERT_TRUE(two.b.Join().ok());
   ASSERT_TRUE(two.b.Push(0, 1).ok());
-  EXPECT_THAT(two.run.store.rounds().back().contributors, ElementsAre("b"));
+  EXPECT_THAT(two.run.store.rounds().back().contributors(), ElementsAre("b"));
   ASSERT_TRUE(two.a.Merge(0, 1).ok());
   ASSERT_TRUE(two.b.Merge(0, 1).ok());
   ASSERT_TRUE(two.a.Push(0, 2).ok());
   ASSERT_TRUE(two.b.Push(0, 2).ok());
-  EXPECT_THAT(two.run.store.rounds().back().contributors, ElementsAre("a", "b"));
+  EXPECT_THAT(two.run.store.rounds().back().contributors(), ElementsAre("a", "b"));
   EXPECT_EQ(two.run.coordinator->Reject(Order("a", 1)).code(),
             absl::StatusCode::kFailedPrecondition)
       << "what is published stays";
@@ -221,7 +224,7 @@ TEST(CoordinatorQuarantineTest, WhatWouldOverflowIsLeftOutAndTheRoundMergedWitho
   ASSERT_TRUE(pushed.ok()) << pushed;
   ASSERT_TRUE(with.b.Push(0, 1).ok());
   ASSERT_TRUE(with.run.coordinator->Health().ok()) << with.run.coordinator->Health();
-  EXPECT_THAT(with.run.store.rounds().back().contributors, ElementsAre("b"));
+  EXPECT_THAT(with.run.store.rounds().back().contributors(), ElementsAre("b"));
   EXPECT_EQ(with.run.events.Count("contribution_quarantined"), 1);
   ASSERT_TRUE(without.run.coordinator->Reject(Order("a")).ok());
   ASSERT_TRUE(without.b.Push(0, 1).ok());
@@ -246,7 +249,7 @@ TEST(CoordinatorQuarantineTest, WhoeverSendsWhatOverflowsLastIsToldSo) {
   const auto accepted = two.run.coordinator->Contribute(header, std::move(object));
   ASSERT_TRUE(accepted.ok()) << accepted.status();
   EXPECT_TRUE(accepted->quarantined());
-  EXPECT_THAT(two.run.store.rounds().back().contributors, ElementsAre("a"));
+  EXPECT_THAT(two.run.store.rounds().back().contributors(), ElementsAre("a"));
 }
 
 TEST(CoordinatorQuarantineTest, ClaimedTokensCountAsFarAsTheyCanHaveBeenTrained) {
@@ -262,7 +265,7 @@ TEST(CoordinatorQuarantineTest, ClaimedTokensCountAsFarAsTheyCanHaveBeenTrained)
     ASSERT_TRUE(two.run.coordinator->Contribute(header, std::move(object)).ok());
     two.run.coordinator->MergeDue(0);
   }
-  EXPECT_THAT(two.run.store.rounds().back().weights, ElementsAre(0.5, 0.5));
+  EXPECT_THAT(two.run.store.rounds().back().weights(), ElementsAre(0.5, 0.5));
   EXPECT_EQ(two.run.events.Count("tokens_cut"), 1);
 }
 

@@ -5,8 +5,10 @@
 
 #include "common/base/checksum.h"
 #include "common/base/thread_pool.h"
+#include "common/params/draws.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/round/membership.h"
 #include "tests/unit/server/core/toy_run.h"
 
 namespace causeway::server {
@@ -43,7 +45,6 @@ TEST(CoordinatorRecoveryTest, AnAcknowledgedDeltaSurvivesAndCountsOnce) {
   two.a.Train();
   two.b.Train();
   ASSERT_TRUE(two.a.Push(0, 1).ok());
-  const std::vector<uint64_t> hashes = two.run.store.identity().initial_hashes;
   two.run.Restart();
   EXPECT_THAT(two.run.coordinator->GetStatus().fragments(0).contributed(), ElementsAre("a"));
   std::vector<uint8_t> object;
@@ -60,7 +61,7 @@ TEST(CoordinatorRecoveryTest, AnAcknowledgedDeltaSurvivesAndCountsOnce) {
   ASSERT_TRUE(two.b.Join().ok());
   ASSERT_TRUE(two.b.Push(0, 1).ok());
   ASSERT_EQ(two.run.store.rounds().size(), 1u);
-  EXPECT_THAT(two.run.store.rounds()[0].contributors, ElementsAre("a", "b"));
+  EXPECT_THAT(two.run.store.rounds()[0].contributors(), ElementsAre("a", "b"));
 }
 
 TEST(CoordinatorRecoveryTest, AnswersOfTheFormerCoordinatorAreStillThere) {
@@ -116,7 +117,7 @@ TEST(CoordinatorRecoveryTest, AMemberThatDiedWithTheCoordinatorIsWaitedForALease
   two.run.clock.Advance(absl::Seconds(1));
   two.run.coordinator->Tick();
   ASSERT_EQ(two.run.store.rounds().size(), 1u);
-  EXPECT_THAT(two.run.store.rounds()[0].contributors, ElementsAre("a"));
+  EXPECT_THAT(two.run.store.rounds()[0].contributors(), ElementsAre("a"));
   two.run.Restart();
   EXPECT_EQ(two.run.coordinator->GetStatus().workers(1).state(), v1::WorkerStatus::LOST);
 }
@@ -203,7 +204,7 @@ TEST(CoordinatorRecoveryTest, ACoordinatorThatServesAnOldCopyIsFoundOut) {
   const absl::Status other_base = two.run.coordinator->BeginPush(header, nullptr).status();
   EXPECT_EQ(other_base.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(other_base.message()), HasSubstr("old copy of its run directory"));
-  header.set_base_hash(two.run.store.identity().initial_hashes[0]);
+  header.set_base_hash(two.run.store.identity().initial_hashes(0));
   header.set_epoch(two.a.welcome().epoch() + 1);
   const absl::Status later = two.run.coordinator->BeginPush(header, nullptr).status();
   EXPECT_EQ(later.code(), absl::StatusCode::kFailedPrecondition);
@@ -264,7 +265,8 @@ TEST(CoordinatorRecoveryTest, ARoundThatComesOutOtherwiseIsRefused) {
   two.TrainBoth(4);
   absl::StatusOr<std::optional<RecoveredRun>> recovered = two.run.store.Recover();
   ASSERT_TRUE(recovered.ok());
-  (*recovered)->rounds[0].answer_hash ^= 1;
+  v1::Round& round = (*recovered)->rounds[0];
+  round.set_answer_hash(round.answer_hash() ^ 1);
   const absl::Status status = two.run.MakeCoordinator(**recovered).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(status.message(), HasSubstr("version 1 of fragment 0"));
@@ -273,14 +275,14 @@ TEST(CoordinatorRecoveryTest, ARoundThatComesOutOtherwiseIsRefused) {
 TEST(CoordinatorRecoveryTest, AnotherConfigurationOrOtherInitialValuesAreRefused) {
   TwoWorkers two;
   absl::StatusOr<std::optional<RecoveredRun>> recovered = two.run.store.Recover();
-  (*recovered)->identity.initial_hashes[1] ^= 1;
+  (*recovered)->identity.set_initial_hashes(1, (*recovered)->identity.initial_hashes(1) ^ 1);
   EXPECT_EQ(two.run.MakeCoordinator(**recovered).status().code(), absl::StatusCode::kDataLoss);
   recovered = two.run.store.Recover();
-  (*recovered)->identity.config_hash ^= 1;
+  (*recovered)->identity.set_config_hash(1);
   EXPECT_EQ(two.run.MakeCoordinator(**recovered).status().code(),
             absl::StatusCode::kFailedPrecondition);
   recovered = two.run.store.Recover();
-  (*recovered)->identity.plan_hash ^= 1;
+  (*recovered)->identity.set_plan_hash(1);
   EXPECT_EQ(two.run.MakeCoordinator(**recovered).status().code(),
             absl::StatusCode::kFailedPrecondition);
 }

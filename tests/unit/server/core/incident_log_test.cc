@@ -72,7 +72,7 @@ TEST_F(IncidentLogTest, ARefusedSnapshotIsRecordedOnceUntilItIsSaved) {
 
 TEST_F(IncidentLogTest, ARoundWithEverybodyIsNoIncident) {
   PublishedRound round;
-  round.record.contributors = {"a"};
+  round.record.add_contributors("a");
   log_.Published(round);
   EXPECT_EQ(events_.Count("round_closed"), 0);
   round.missing = {"b"};

@@ -8,13 +8,15 @@
 
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
-#include "common/params/draws.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/core/fragment_rounds.h"
 #include "tests/unit/server/core/toy_run.h"
 
 namespace causeway::server {
 namespace {
+
+using ::testing::ElementsAre;
 
 // Brings deltas to the hub when it is told to, as a link does.
 class ToyParent final : public Parent {
@@ -73,7 +75,7 @@ class ToyParent final : public Parent {
       Flight flight = std::move(under_way_.front());
       under_way_.pop_front();
       hub_.coordinator->PullAnswer(
-          flight.delta.fragment, flight.delta.round,
+          flight.delta.header.fragment(), flight.delta.header.round(),
           [flight](absl::StatusOr<std::shared_ptr<const PullObject>> answer) {
             if (!answer.ok()) return flight.done(answer.status());
             const v1::PullHeader& header = (*answer)->header;
@@ -101,23 +103,15 @@ class ToyParent final : public Parent {
 
   absl::Status Push(const RegionDelta& delta) {
     EXPECT_EQ(delta.leaves, LeafChecksums(delta.object.view()));
-    v1::PushHeader header;
+    EXPECT_EQ(delta.header.object_hash(), TreeRoot(delta.leaves));
+    v1::PushHeader header = delta.header;
     header.set_run_id(hub_.coordinator->run_id());
-    header.set_worker_id("eu");
     header.set_incarnation(welcome_.incarnation());
-    header.set_fragment(delta.fragment);
-    header.set_round(delta.round);
-    header.set_codec(hub_.coordinator->config().sync().codec_up());
-    header.set_total_bytes(static_cast<int64_t>(delta.object.size()));
-    header.set_object_hash(TreeRoot(delta.leaves));
-    header.set_tokens(delta.tokens);
-    DrawsToProto(delta.draws, header.mutable_draws());
-    header.set_send_step(delta.send_step);
-    last_tokens_ = delta.tokens;
+    last_tokens_ = header.tokens();
     ASSIGN_OR_RETURN(const auto held, hub_.coordinator->BeginPush(header, nullptr));
     if (held.has_value()) return absl::OkStatus();
     const absl::Status pushed = hub_.coordinator->Contribute(header, delta.object).status();
-    hub_.coordinator->MergeDue(delta.fragment);
+    hub_.coordinator->MergeDue(header.fragment());
     return pushed;
   }
 
@@ -199,9 +193,9 @@ TEST(RegionTest, EveryReplicaOfTheTreeHasTheSameBits) {
   EXPECT_EQ(tree.region.coordinator->PublishedParameters(),
             tree.hub.coordinator->PublishedParameters());
   int64_t rounds = 0;
-  for (const RoundRecord& round : tree.hub.store.rounds()) {
-    EXPECT_EQ(round.contributors, (std::vector<std::string>{"c", "eu"}));
-    EXPECT_NEAR(round.weights[1], 2.0 / 3, 1e-12);
+  for (const v1::Round& round : tree.hub.store.rounds()) {
+    EXPECT_THAT(round.contributors(), ElementsAre("c", "eu"));
+    EXPECT_NEAR(round.weights(1), 2.0 / 3, 1e-12);
     ++rounds;
   }
   EXPECT_EQ(rounds, 18);
@@ -291,8 +285,8 @@ TEST_P(RegionRestartTest, ARestartedRegionPublishesTheSameBits) {
   EXPECT_EQ(tree.c.published(), undisturbed.c.published());
   EXPECT_EQ(tree.a.published(), undisturbed.a.published());
   EXPECT_EQ(tree.hub.store.rounds().size(), undisturbed.hub.store.rounds().size());
-  for (const RoundRecord& round : tree.hub.store.rounds()) {
-    EXPECT_EQ(round.contributors, (std::vector<std::string>{"c", "eu"}));
+  for (const v1::Round& round : tree.hub.store.rounds()) {
+    EXPECT_THAT(round.contributors(), ElementsAre("c", "eu"));
   }
 }
 
@@ -328,14 +322,14 @@ TEST(RegionTest, ALateRegionFoldsItsDeltaIntoTheNext) {
     tree.Train(6);
     EXPECT_EQ(tree.parent.last_tokens(), 128);
     BeLateOnce(tree, restart);
-    const RoundRecord late = tree.hub.store.rounds().back();
-    EXPECT_EQ(late.contributors, std::vector<std::string>{"c"});
-    const RoundRecord own = tree.region.store.rounds().back();
-    EXPECT_EQ(own.contributors, (std::vector<std::string>{"a", "b"}));
-    EXPECT_LT(own.weights[0], 0);
+    const v1::Round late = tree.hub.store.rounds().back();
+    EXPECT_THAT(late.contributors(), ElementsAre("c"));
+    const v1::Round own = tree.region.store.rounds().back();
+    EXPECT_THAT(own.contributors(), ElementsAre("a", "b"));
+    EXPECT_LT(own.weights(0), 0);
     // Until that fragment is sent again.
-    while (tree.hub.store.rounds().back().fragment != late.fragment ||
-           tree.hub.store.rounds().back().round == late.round) {
+    while (tree.hub.store.rounds().back().fragment() != late.fragment() ||
+           tree.hub.store.rounds().back().round() == late.round()) {
       tree.Train(1);
     }
     EXPECT_EQ(tree.parent.last_tokens(), 256);

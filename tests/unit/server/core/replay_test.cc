@@ -70,7 +70,7 @@ TEST_F(ReplayTest, WithoutOneWorkerOnlyTheOthersDeltasStep) {
 }
 
 TEST_F(ReplayTest, TheSameOptimizerBesideItselfGivesTheSameTheta) {
-  options_.outer = recovered_.identity.config.outer();
+  options_.outer = recovered_.identity.config().outer();
   const absl::StatusOr<ReplayResult> same = Replay(options_);
   ASSERT_TRUE(same.ok()) << same.status();
   EXPECT_EQ(same->relative_difference, 0);
@@ -116,7 +116,7 @@ TEST(ReplayOfRobustMerges, ClippingAndTrimmingComeOutAgain) {
   ASSERT_TRUE(replayed.ok()) << replayed.status();
   EXPECT_EQ(replayed->parameters, published);
 
-  options.outer = recovered.identity.config.outer();
+  options.outer = recovered.identity.config().outer();
   const absl::StatusOr<ReplayResult> same = Replay(options);
   ASSERT_TRUE(same.ok()) << same.status();
   EXPECT_EQ(same->relative_difference, 0);
@@ -137,12 +137,13 @@ TEST(ReplayOfRobustMerges, ClippingAndTrimmingComeOutAgain) {
 }
 
 TEST_F(ReplayTest, ARoundThatComesOutOtherwiseIsNamed) {
-  recovered_.rounds[4].published_hash ^= 1;
+  v1::Round& round = recovered_.rounds[4];
+  round.set_published_hash(round.published_hash() ^ 1);
   const absl::Status status = Replay(options_).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(status.message(),
-              HasSubstr(absl::StrCat("version ", recovered_.rounds[4].round, " of fragment ",
-                                     recovered_.rounds[4].fragment)));
+              HasSubstr(absl::StrCat("version ", recovered_.rounds[4].round(), " of fragment ",
+                                     recovered_.rounds[4].fragment())));
 }
 
 TEST_F(ReplayTest, OtherInitialValuesAreNoticed) {
@@ -151,14 +152,14 @@ TEST_F(ReplayTest, OtherInitialValuesAreNoticed) {
 }
 
 TEST_F(ReplayTest, AMissingDeltaSaysHowToKeepThem) {
-  recovered_.rounds[0].contributors[0] = "nobody";
+  recovered_.rounds[0].set_contributors(0, "nobody");
   const absl::Status status = Replay(options_).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(status.message(), HasSubstr("--retain_deltas"));
 }
 
 TEST_F(ReplayTest, AnOptimizerForGradientsIsRefused) {
-  options_.outer = recovered_.identity.config.outer();
+  options_.outer = recovered_.identity.config().outer();
   options_.outer->set_optimizer(v1::OuterConfig::ADAMW);
   EXPECT_EQ(Replay(options_).status().code(), absl::StatusCode::kInvalidArgument);
 }

@@ -131,9 +131,10 @@ v1::RunConfig ToyConfig();
 
 class ToyStore final : public MemoryStore {
  public:
-  absl::Status SaveContribution(const ContributionRecord& record,
+  absl::Status SaveContribution(const v1::Contribution& record,
                                 std::span<const uint8_t> object) override {
-    if (record.worker_id == full_for) return absl::ResourceExhaustedError("the disk is full");
+    if (record.header().worker_id() == full_for)
+      return absl::ResourceExhaustedError("the disk is full");
     return MemoryStore::SaveContribution(record, object);
   }
   absl::Status SaveSnapshot(const FragmentView& fragment) override {

@@ -42,14 +42,14 @@ class RunHistoryTest : public ::testing::Test {
     header.set_send_step(6 * round);
     return header;
   }
-  static RoundRecord Record(int fragment, int64_t round, double closed, double published) {
-    RoundRecord record;
-    record.fragment = fragment;
-    record.round = round;
-    record.send_step = 6 * round;
-    record.closed_unix_s = closed;
-    record.published_unix_s = published;
-    record.reason = "every expected worker contributed (2)";
+  static v1::Round Record(int fragment, int64_t round, double closed, double published) {
+    v1::Round record;
+    record.set_fragment(fragment);
+    record.set_round(round);
+    record.set_send_step(6 * round);
+    record.set_closed_unix_s(closed);
+    record.set_published_unix_s(published);
+    record.set_reason("every expected worker contributed (2)");
     return record;
   }
   std::vector<ProgressPoint> PointsOf(const std::string& id) const {
@@ -290,12 +290,12 @@ TEST_F(RunHistoryTest, ATakenOverRunBeginsWithItsNewestRoundsAndTheOpenOnes) {
     }
   }
   const auto contribution = [](int fragment, int64_t round, double unix_s) {
-    ContributionRecord record;
-    record.fragment = fragment;
-    record.round = round;
-    record.worker_id = "a";
-    record.send_step = 6 * round;
-    record.unix_s = unix_s;
+    v1::Contribution record;
+    record.mutable_header()->set_fragment(fragment);
+    record.mutable_header()->set_round(round);
+    record.mutable_header()->set_worker_id("a");
+    record.mutable_header()->set_send_step(6 * round);
+    record.set_unix_s(unix_s);
     return record;
   };
   run.contributions = {contribution(0, 1, kStart), contribution(0, 3, kStart + 28),

@@ -20,13 +20,14 @@ class RoundMetricsTest : public testing::Test {
   }
   // Round `round` of fragment 0 with a and b, published now, collected in 4 s and merged in half a
   // second.
-  RoundRecord Round(int64_t round) const {
-    RoundRecord record;
-    record.round = round;
-    record.contributors = {"a", "b"};
-    record.published_unix_s = absl::ToDoubleSeconds(clock_.Now() - absl::UnixEpoch());
-    record.closed_unix_s = record.published_unix_s - 0.5;
-    record.first_unix_s = record.closed_unix_s - 4;
+  v1::Round Round(int64_t round) const {
+    v1::Round record;
+    record.set_round(round);
+    record.add_contributors("a");
+    record.add_contributors("b");
+    record.set_published_unix_s(absl::ToDoubleSeconds(clock_.Now() - absl::UnixEpoch()));
+    record.set_closed_unix_s(record.published_unix_s() - 0.5);
+    record.set_first_unix_s(record.closed_unix_s() - 4);
     return record;
   }
   // The history hears of it first, as from a coordinator.
@@ -36,7 +37,7 @@ class RoundMetricsTest : public testing::Test {
   void OnContributed(const v1::PushHeader& header, bool quarantined) {
     for (RunObserver* const observer : observers_) observer->OnContributed(header, quarantined);
   }
-  void OnPublished(const RoundRecord& round, const std::vector<std::string>& missing) {
+  void OnPublished(const v1::Round& round, const std::vector<std::string>& missing) {
     for (RunObserver* const observer : observers_) observer->OnPublished(round, missing);
   }
   void OnApplied(const std::string& worker_id, int fragment, int64_t round) {

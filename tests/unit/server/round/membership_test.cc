@@ -81,7 +81,7 @@ TEST(MembershipTest, TheSameProcessTakesItsMembershipOverAfterABrokenStream) {
   EXPECT_FALSE(members.Find("a")->attached);
   const Member again = *members.Join("a", 1, false, kStart + absl::Seconds(5));
   EXPECT_EQ(again.incarnation, 2u);
-  EXPECT_EQ(again.state, MemberState::kActive);
+  EXPECT_EQ(again.state, v1::Member::ACTIVE);
   EXPECT_EQ(again.active_from_step, 7);
   EXPECT_TRUE(again.attached);
   EXPECT_EQ(members.Check("a", 1).code(), absl::StatusCode::kAborted);
@@ -96,12 +96,12 @@ TEST(MembershipTest, ARestartedProcessWaitsForItsFormerStreamToBreak) {
   EXPECT_EQ(members.Join("a", 2, true, kStart).status().code(), absl::StatusCode::kAlreadyExists);
   members.Disconnected("a", 1);
   const Member resumed = *members.Join("a", 2, true, kStart);
-  EXPECT_EQ(resumed.state, MemberState::kActive) << "open rounds go on expecting it";
+  EXPECT_EQ(resumed.state, v1::Member::ACTIVE) << "open rounds go on expecting it";
   EXPECT_EQ(resumed.active_from_step, 7);
   EXPECT_EQ(resumed.incarnation, 2u);
   members.Disconnected("a", 2);
   const Member anew = *members.Join("a", 3, false, kStart);
-  EXPECT_EQ(anew.state, MemberState::kJoining);
+  EXPECT_EQ(anew.state, v1::Member::JOINING);
   ASSERT_TRUE(members.Ready("a", 3, 60, false).ok());
   EXPECT_EQ(members.Find("a")->active_from_step, 60) << "it knows nothing of earlier rounds";
 }
@@ -112,7 +112,7 @@ TEST(MembershipTest, ALostWorkerThatResumesIsExpectedWhereItWas) {
   ASSERT_TRUE(members.Ready("a", 1, 7, false).ok());
   members.Expire(kStart + kLease);
   ASSERT_TRUE(members.Join("a", 2, true, kStart + kLease).ok());
-  EXPECT_EQ(members.Find("a")->state, MemberState::kJoining);
+  EXPECT_EQ(members.Find("a")->state, v1::Member::JOINING);
   ASSERT_TRUE(members.Ready("a", 2, 40, false).ok());
   EXPECT_EQ(members.Find("a")->active_from_step, 7);
 }
@@ -121,7 +121,7 @@ TEST(MembershipTest, ARestoredMemberHasALeaseToComeBackAndKeepsItsIncarnation) {
   Membership members = TwoSlots();
   Member former;
   former.id = "a";
-  former.state = MemberState::kActive;
+  former.state = v1::Member::ACTIVE;
   former.incarnation = 4;
   former.data_slot = 1;
   former.process_nonce = 9;
@@ -133,7 +133,7 @@ TEST(MembershipTest, ARestoredMemberHasALeaseToComeBackAndKeepsItsIncarnation) {
   const Member back = *members.Join("a", 9, false, kStart + absl::Seconds(1));
   EXPECT_EQ(back.incarnation, 5u);
   EXPECT_EQ(back.data_slot, 1);
-  EXPECT_EQ(back.state, MemberState::kActive);
+  EXPECT_EQ(back.state, v1::Member::ACTIVE);
 }
 
 TEST(MembershipTest, ARepeatedReadyKeepsTheRoundsUnderWay) {
@@ -154,7 +154,7 @@ TEST(MembershipTest, SilenceBeyondTheLeaseIsDeath) {
   ASSERT_TRUE(members.Heartbeat("a", 1, 12, kStart + absl::Seconds(6)).ok());
   EXPECT_THAT(members.Expire(kStart + absl::Seconds(9)), IsEmpty());
   EXPECT_THAT(members.Expire(kStart + absl::Seconds(10)), ElementsAre("b"));
-  EXPECT_EQ(members.Find("b")->state, MemberState::kLost);
+  EXPECT_EQ(members.Find("b")->state, v1::Member::LOST);
   EXPECT_EQ(members.Heartbeat("b", 1, 3, kStart + absl::Seconds(11)).code(),
             absl::StatusCode::kUnavailable);
   EXPECT_THAT(members.Expire(kStart + absl::Seconds(11)), IsEmpty());
@@ -169,7 +169,7 @@ TEST(MembershipTest, ALostWorkerComesBackToItsOwnSlot) {
   const Member back = *members.Join("b", 9, false, kStart + kLease);
   EXPECT_EQ(back.data_slot, 1);
   EXPECT_EQ(back.incarnation, 2u);
-  EXPECT_EQ(back.state, MemberState::kJoining);
+  EXPECT_EQ(back.state, v1::Member::JOINING);
 }
 
 TEST(MembershipTest, ASlotThatWasGivenAwayIsNotGivenTwice) {

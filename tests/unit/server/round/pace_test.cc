@@ -16,7 +16,7 @@ using ::testing::Pair;
 Member PacedWorker(const std::string& id, double step_seconds, int64_t pace_milli = kPaceOne) {
   Member member;
   member.id = id;
-  member.state = MemberState::kActive;
+  member.state = v1::Member::ACTIVE;
   member.step = 50;
   member.progress.inner_step_time = absl::Seconds(step_seconds);
   member.progress.pace_milli = pace_milli;
@@ -78,7 +78,7 @@ TEST(PaceTest, AnOrderOnItsWayIsNotRepeated) {
 
 TEST(PaceTest, WhoHasNoSpeedYetOrIsGoneIsComparedWithNobody) {
   Member dead = PacedWorker("a", 0.1);
-  dead.state = MemberState::kLost;
+  dead.state = v1::Member::LOST;
   EXPECT_THAT(NewPaces(Table({dead, PacedWorker("b", 1), PacedWorker("c", 0)}), 4), IsEmpty());
 }
 

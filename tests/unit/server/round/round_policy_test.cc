@@ -19,7 +19,7 @@ constexpr absl::Duration kNow = absl::Seconds(100);
 Member Active(const std::string& id, int64_t from_step, int64_t step) {
   Member member;
   member.id = id;
-  member.state = MemberState::kActive;
+  member.state = v1::Member::ACTIVE;
   member.active_from_step = from_step;
   member.step = step;
   return member;
@@ -79,14 +79,14 @@ TEST(RoundPolicyTest, ALateJoinerIsNotExpectedForRoundsSentBeforeItBegan) {
 
 TEST(RoundPolicyTest, WorkerThatDiesAfterPushIsStillCounted) {
   Member dead = Active("b", 0, 60);
-  dead.state = MemberState::kLost;
+  dead.state = v1::Member::LOST;
   const Decision decision = Decide(kNow, RoundAt60({{"a", kNow}, {"b", kNow}}),
                                    Table({Active("a", 0, 60), dead}), {.quorum = 2});
   EXPECT_EQ(decision.action, Decision::kClose);
 }
 
 TEST(RoundPolicyTest, WorkerThatDiesBeforePushIsNotWaitedFor) {
-  for (const MemberState gone : {MemberState::kLost, MemberState::kLeft}) {
+  for (const MemberState gone : {v1::Member::LOST, v1::Member::LEFT}) {
     Member member = Active("b", 0, 40);
     member.state = gone;
     EXPECT_EQ(
@@ -97,7 +97,7 @@ TEST(RoundPolicyTest, WorkerThatDiesBeforePushIsNotWaitedFor) {
 
 TEST(RoundPolicyTest, BelowTheQuorumItWaitsForANewWorker) {
   Member dead = Active("b", 0, 40);
-  dead.state = MemberState::kLost;
+  dead.state = v1::Member::LOST;
   const Decision decision =
       Decide(kNow, RoundAt60({{"a", kNow}}), Table({Active("a", 0, 60), dead}), {.quorum = 2});
   EXPECT_EQ(decision.action, Decision::kWait);
@@ -124,7 +124,7 @@ TEST(RoundPolicyTest, WithoutGraceItWaitsForALiveWorkerForEver) {
 
 TEST(RoundPolicyTest, ARoundThatNobodyCanSendAnyMoreIsPublishedEmpty) {
   Member dead = Active("a", 0, 59);
-  dead.state = MemberState::kLost;
+  dead.state = v1::Member::LOST;
   const Decision decision = Decide(kNow, RoundAt60({}), Table({dead, Active("late", 65, 65)}), {});
   EXPECT_EQ(decision.action, Decision::kCloseEmpty);
   EXPECT_THAT(decision.reason, HasSubstr("step 60"));
@@ -236,7 +236,7 @@ TEST(RoundPolicyTest, AdaptiveGraceNeverGoesBeyondTheBound) {
 
 TEST(RoundPolicyTest, WithoutKnownSpeedsOrAContributorLeftOnlyTheBoundHolds) {
   Member gone = AtSpeed("a", 60, 1);
-  gone.state = MemberState::kLeft;
+  gone.state = v1::Member::LEFT;
   for (const Member& a : {Active("a", 0, 60), gone}) {
     EXPECT_EQ(Decide(kNow, RoundAt60({{"a", kNow}}), Table({a, AtSpeed("b", 40, 1)}), kAdaptive)
                   .wait_until,
@@ -292,7 +292,7 @@ TEST(RoundPolicyTest, ANewWorkerStartsWhereTheOthersAre) {
 
 TEST(RoundPolicyTest, ANewWorkerStartsEarlierIfAnOpenRoundNeedsIt) {
   Member dead = Active("b", 0, 55);
-  dead.state = MemberState::kLost;
+  dead.state = v1::Member::LOST;
   EXPECT_EQ(
       StartStep({RoundAt60({{"a", kNow}})}, Table({Active("a", 0, 62), dead}), 62, {.quorum = 2}),
       59);

@@ -1,6 +1,7 @@
 // A copy of a run directory, fed message by message, without sockets.
 #include "server/standby/run_copy.h"
 
+#include <array>
 #include <functional>
 #include <limits>
 #include <map>
@@ -94,8 +95,8 @@ class RunCopyTest : public testing::Test {
     return Follow(original, follower, cut);
   }
   void ExpectSame(Directory& original, Directory& copy) {
-    EXPECT_EQ(copy.store().Position().commits, original.store().Position().commits);
-    EXPECT_EQ(copy.store().Position().digest, original.store().Position().digest);
+    EXPECT_EQ(copy.store().Position().commits(), original.store().Position().commits());
+    EXPECT_EQ(copy.store().Position().digest(), original.store().Position().digest());
     EXPECT_EQ(copy.Files(), original.Files());
     EXPECT_EQ(copy.Reopened(), original.Reopened());
   }
@@ -116,7 +117,7 @@ class RunCopyTest : public testing::Test {
       const absl::Status followed = Follow(original, follower);
       ASSERT_TRUE(followed.ok()) << life_[i].name << ": " << followed;
       ASSERT_EQ(copy.Files(), original.Files()) << life_[i].name;
-      ASSERT_EQ(copy.store().Position().digest, original.store().Position().digest);
+      ASSERT_EQ(copy.store().Position().digest(), original.store().Position().digest());
     }
   }
 
@@ -183,13 +184,13 @@ TEST_F(RunCopyTest, WhoServesACopyThatWasCutFindsARunAndNothingElse) {
   RunCopy follower(copy->store(), "spare");
   Take(*original, 0, 8);
   ASSERT_TRUE(Follow(*original, follower).ok());
-  const int64_t commits = copy->store().Position().commits;
+  const int64_t commits = copy->store().Position().commits();
   Take(*original, 8, 12);
   ASSERT_TRUE(Follow(*original, follower, /*cut=*/1).ok());
   EXPECT_NE(copy->Files().size(), 0);
   copy->Close();
   Directory served(parent_.File("copy"), /*is_copy=*/false);
-  EXPECT_EQ(served.store().Position().commits, commits);
+  EXPECT_EQ(served.store().Position().commits(), commits);
   EXPECT_FALSE(FileSystem::Real()->Exists(parent_.File("copy/COPY")));
   // A run that has lost commits is told from that again.
   ASSERT_TRUE(served.store().TakeOver().ok());
@@ -222,13 +223,13 @@ TEST_F(RunCopyTest, AFileThatIsWholeIsNotSentAgain) {
   ExpectSame(*original, *copy);
 }
 
-TEST_F(RunCopyTest, ARowThatReadsBackOtherwiseStaysAsItIs) {
+TEST_F(RunCopyTest, ARecordWithAnUnusualNumberStaysAsItIs) {
   const auto original = Make("original");
   const auto copy = Make("copy");
   Take(*original, 0, 5);
-  MemberRecord record = ScriptedMember("alice", 2);
-  record.account.heartbeat.set_train_loss(std::numeric_limits<float>::quiet_NaN());
-  ASSERT_TRUE(original->store().SaveMember(record).ok());
+  v1::Member record = ScriptedMember("alice", 2);
+  record.mutable_heartbeat()->set_train_loss(std::numeric_limits<float>::quiet_NaN());
+  ASSERT_TRUE(original->store().SaveMembers(std::array{record}).ok());
   const absl::Status followed = Follow(*original, *copy);
   ASSERT_TRUE(followed.ok()) << followed;
   ExpectSame(*original, *copy);
@@ -279,14 +280,14 @@ TEST_F(RunCopyTest, AFolderOfAnotherRunIsRefused) {
   const auto original = Make("original");
   const auto copy = Make("copy");
   Take(*original, 0, 5);
-  RunIdentity other = ScriptedIdentity();
-  other.run_id = "toy-78";
+  v1::RunIdentity other = ScriptedIdentity();
+  other.set_run_id("toy-78");
   ASSERT_TRUE(copy->store().BeginRun(other).ok());
   const absl::Status followed = Follow(*original, *copy);
   EXPECT_EQ(followed.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(followed.message(), HasSubstr("this is the run toy-77, the folder that follows holds "
                                             "the run toy-78: move that folder away"));
-  EXPECT_EQ(copy->store().Position().commits, 1);
+  EXPECT_EQ(copy->store().Position().commits(), 1);
 }
 
 TEST_F(RunCopyTest, AnOriginalThatHasLessIsRefused) {
@@ -305,14 +306,14 @@ TEST_F(RunCopyTest, TwoThatWereBothServedAreToldApart) {
     const auto copy = Make(absl::StrCat("copy", more));
     Take(*original, 0, 5);
     ASSERT_TRUE(Follow(*original, *copy).ok());
-    ASSERT_TRUE(original->store().SaveMember(ScriptedMember("carol", 1)).ok());
-    ASSERT_TRUE(copy->store().SaveMember(ScriptedMember("dave", 1)).ok());
+    ASSERT_TRUE(original->store().SaveMembers(std::array{ScriptedMember("carol", 1)}).ok());
+    ASSERT_TRUE(copy->store().SaveMembers(std::array{ScriptedMember("dave", 1)}).ok());
     Take(*original, 5, 5 + more);
-    const int64_t before = copy->store().Position().commits;
+    const int64_t before = copy->store().Position().commits();
     const absl::Status followed = Follow(*original, *copy);
     EXPECT_FALSE(followed.ok());
     EXPECT_THAT(followed.message(), HasSubstr("move that folder away"));
-    EXPECT_EQ(copy->store().Position().commits, before);
+    EXPECT_EQ(copy->store().Position().commits(), before);
   }
 }
 
@@ -377,11 +378,15 @@ TEST_F(HostileMessageTest, RowsThatAreNotThoseOfTheCommitAreRefused) {
             }).code(),
             absl::StatusCode::kDataLoss);
   EXPECT_EQ(FollowWith([](v1::FollowResponse& response) {
-              if (response.has_rows()) response.mutable_rows()->mutable_rows()->RemoveLast();
+              if (response.has_records()) {
+                response.mutable_records()->mutable_records()->RemoveLast();
+              }
             }).code(),
             absl::StatusCode::kDataLoss);
   EXPECT_EQ(FollowWith([](v1::FollowResponse& response) {
-              if (response.has_rows()) response.mutable_rows()->mutable_rows(0)->pop_back();
+              if (response.has_records()) {
+                response.mutable_records()->mutable_records(0)->mutable_value()->pop_back();
+              }
             }).code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(FollowWith([](v1::FollowResponse& response) {
@@ -392,7 +397,7 @@ TEST_F(HostileMessageTest, RowsThatAreNotThoseOfTheCommitAreRefused) {
 
 TEST_F(HostileMessageTest, ARowWhoseFileDidNotComeIsRefused) {
   const absl::Status taken = FollowWith([](v1::FollowResponse& response) {
-    if (response.has_part()) *response.mutable_rows() = v1::CopyRows();
+    if (response.has_part()) *response.mutable_records() = v1::CopyRecords();
   });
   EXPECT_EQ(taken.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(taken.message(), HasSubstr("is missing"));

@@ -1,5 +1,6 @@
 #include "server/standby/standbys.h"
 
+#include <array>
 #include <functional>
 #include <string>
 #include <thread>
@@ -175,16 +176,16 @@ TEST_F(StandbysTest, ASavedFactWaitsForACopy) {
   // Nobody is told of these.
   ASSERT_TRUE(store.BeginRun(ScriptedIdentity()).ok());
   ASSERT_TRUE(store.TakeOver().ok());
-  const int64_t a = standbys_.Attach("a", (*directory)->Position().commits);
+  const int64_t a = standbys_.Attach("a", (*directory)->Position().commits());
   for (const auto& save : std::vector<std::function<absl::Status()>>{
-           [&] { return store.SaveMember(ScriptedMember("alice", 1)); },
+           [&] { return store.SaveMembers(std::array{ScriptedMember("alice", 1)}); },
            [&] {
              return store.SaveContribution(ScriptedContribution(0, 1, "alice"),
                                            ScriptedObject(0, 1, "alice"));
            },
            [&] { return store.SaveRound(ScriptedRound(0, 1), ScriptedObject(0, 1, "answer")); },
            [&] { return store.SaveRunState({}); }}) {
-    const int64_t before = (*directory)->Position().commits;
+    const int64_t before = (*directory)->Position().commits();
     std::thread saves([&] { EXPECT_TRUE(save().ok()); });
     ASSERT_EQ((*directory)->WaitForCommit(before, absl::InfiniteDuration()), before + 1);
     standbys_.Acknowledge(a, before + 1);

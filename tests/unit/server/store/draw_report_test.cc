@@ -1,16 +1,19 @@
 #include "server/store/draw_report.h"
 
+#include "common/params/draws.h"
 #include "gtest/gtest.h"
 
 namespace causeway::server {
 namespace {
 
-ContributionRecord Record(int fragment, int64_t round, const std::string& worker, Draws draws) {
-  ContributionRecord record;
-  record.fragment = fragment;
-  record.round = round;
-  record.worker_id = worker;
-  record.draws = std::move(draws);
+v1::Contribution Record(int fragment, int64_t round, const std::string& worker,
+                        const Draws& draws) {
+  v1::Contribution record;
+  v1::PushHeader& header = *record.mutable_header();
+  header.set_fragment(fragment);
+  header.set_round(round);
+  header.set_worker_id(worker);
+  DrawsToProto(draws, header.mutable_draws());
   return record;
 }
 

@@ -1,9 +1,10 @@
-// Run directories that earlier versions wrote stay readable. golden/vN was made by make_golden_run
-// when format version N was the newest.
+// Run directories of this format stay readable, former ones are refused. golden/vN was made by
+// make_golden_run when format version N was the newest.
 #include <filesystem>
 #include <string>
 #include <system_error>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/store/run_directory_store.h"
 #include "tests/unit/common/base/temporary_folder.h"
@@ -35,7 +36,23 @@ TEST_P(GoldenRunTest, IsReadAsItWasWritten) {
   EXPECT_TRUE(next.ok()) << next;
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, GoldenRunTest, testing::Values("v1"));
+INSTANTIATE_TEST_SUITE_P(Formats, GoldenRunTest, testing::Values("v2"));
+
+// Version 1 had a table for each kind of record.
+TEST(FormerRunTest, IsRefusedWithWhatToDoAndStaysAsItIs) {
+  FileSystem& fs = *FileSystem::Real();
+  const TemporaryFolder parent;
+  const std::string path = JoinPath(parent.path(), "run.db");
+  const std::string former = *fs.ReadFile(JoinPath(CAUSEWAY_GOLDEN_RUNS, "v1/run.db"));
+  ASSERT_TRUE(WriteFileAtomically(fs, path, absl::string_view(former)).ok());
+  const absl::Status status = RunDirectoryStore::Open(fs, parent.path(), {}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.message(),
+              testing::HasSubstr("has format version 1 of a former release; this program reads "
+                                 "version 2: continue the run with the release that wrote it"));
+  EXPECT_THAT(status.message(), testing::HasSubstr("begin a run with them (--initial)"));
+  EXPECT_EQ(*fs.ReadFile(path), former);
+}
 
 }  // namespace
 }  // namespace causeway::server

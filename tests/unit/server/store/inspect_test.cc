@@ -122,7 +122,7 @@ TEST_F(InspectTest, ARunThatGoesOnWhileItIsInspectedIsNotCalledDamaged) {
     ASSERT_TRUE(store->SaveRound(ScriptedRound(1, round), ScriptedObject(1, 2, "x")).ok());
     // The answer before goes.
     ASSERT_TRUE(store->ForgetAnswers(1, round).ok());
-    ASSERT_TRUE(store->SaveRunState({.started = true}).ok());
+    ASSERT_TRUE(store->SaveRunState(v1::State()).ok());
     ++round;
   };
   busy.before_copy = go_on;

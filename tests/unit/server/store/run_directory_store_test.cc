@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/forwarding_file_system.h"
+#include "common/params/draws.h"
 #include "common/params/run_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -103,11 +104,11 @@ TEST_F(RunDirectoryStoreTest, RecoveryTellsOfRecentContributionsAndTheNewestOfEa
         store->SaveContribution(ScriptedContribution(0, 1, "carol"), ScriptedObject(0, 1, "carol"))
             .ok());
     // One that was given another part; what it had of the former one is told by no later delta.
-    ContributionRecord moved = ScriptedContribution(0, 2, "dave");
-    moved.draws = {{.slot = 5, .begin = 0, .end = 8}, {.slot = 6, .begin = 0, .end = 8}};
+    v1::Contribution moved = ScriptedContribution(0, 2, "dave");
+    DrawsToProto({{5, 0, 8}, {6, 0, 8}}, moved.mutable_header()->mutable_draws());
     ASSERT_TRUE(store->SaveContribution(moved, ScriptedObject(0, 2, "dave")).ok());
-    ContributionRecord back = ScriptedContribution(0, 3, "dave");
-    back.draws = {{.slot = 5, .begin = 8, .end = 16}};
+    v1::Contribution back = ScriptedContribution(0, 3, "dave");
+    DrawsToProto({{5, 8, 16}}, back.mutable_header()->mutable_draws());
     ASSERT_TRUE(store->SaveContribution(back, ScriptedObject(0, 3, "dave")).ok());
     for (int64_t round = 1; round <= kRounds; ++round) Publish(*store, 0, round);
     ASSERT_TRUE(Snapshot(*store, 0, 10).ok());
@@ -118,8 +119,9 @@ TEST_F(RunDirectoryStoreTest, RecoveryTellsOfRecentContributionsAndTheNewestOfEa
     const auto run = store->Recover();
     EXPECT_TRUE(run.ok()) << run.status();
     if (!run.ok()) return contributions;
-    for (const ContributionRecord& record : (*run)->contributions) {
-      contributions.push_back(absl::StrCat(record.round, " ", record.worker_id));
+    for (const v1::Contribution& record : (*run)->contributions) {
+      contributions.push_back(
+          absl::StrCat(record.header().round(), " ", record.header().worker_id()));
     }
     return contributions;
   };
@@ -135,7 +137,9 @@ TEST_F(RunDirectoryStoreTest, RecoveryTellsOfRecentContributionsAndTheNewestOfEa
   // One of those that are not told of is lost.
   {
     auto database = SqliteDatabase::Open(Path("run.db"), {});
-    ASSERT_TRUE((*database)->Execute("DELETE FROM contributions WHERE round = 5").ok());
+    ASSERT_TRUE((*database)
+                    ->Execute("DELETE FROM records WHERE key GLOB 'contribution/*/000000000005/*'")
+                    .ok());
   }
   EXPECT_EQ((*Open(options))->Recover().status().code(), absl::StatusCode::kDataLoss);
 }
@@ -207,8 +211,8 @@ TEST_F(RunDirectoryStoreTest, AFolderWithSomeFragmentsAloneIsRefusedAndStaysAsIt
   {
     auto store = Open();
     ASSERT_TRUE((*store)->Recover().ok());
-    RunIdentity identity = ScriptedIdentity();
-    identity.initial_hashes[1] = 0;
+    v1::RunIdentity identity = ScriptedIdentity();
+    identity.set_initial_hashes(1, 0);
     ASSERT_TRUE((*store)->BeginRun(identity).ok());
   }
   ASSERT_TRUE(
@@ -271,8 +275,8 @@ TEST_F(RunDirectoryStoreTest, AllDeltasStayWhereTheyAreToBeRetained) {
 
 TEST_F(RunDirectoryStoreTest, AQuarantinedDeltaStaysAsLongAsTheOthersOfItsRound) {
   const auto store = Begin({.snapshots_kept = 1});
-  ContributionRecord record = ScriptedContribution(0, 1, "mallory");
-  record.quarantined = true;
+  v1::Contribution record = ScriptedContribution(0, 1, "mallory");
+  record.set_quarantined(true);
   ASSERT_TRUE(store->SaveContribution(record, ScriptedObject(0, 1, "mallory")).ok());
   Publish(*store, 0, 1);
   EXPECT_EQ(*store->ReadContribution(0, 1, "mallory"), ScriptedObject(0, 1, "mallory"));
@@ -299,9 +303,9 @@ TEST_F(RunDirectoryStoreTest, EveryTakeOverHasALargerNumberAndSeveralMembersAreO
   const int64_t first = store->TakeOver().value();
   const int64_t second = store->TakeOver().value();
   EXPECT_GT(second, first);
-  std::vector<MemberRecord> members(2);
-  members[0].member.id = "a";
-  members[1].member.id = "b";
+  std::vector<v1::Member> members(2);
+  members[0].set_worker_id("a");
+  members[1].set_worker_id("b");
   ASSERT_TRUE(store->SaveMembers(members).ok());
   EXPECT_EQ(store->TakeOver().value(), second + 2);
 }
@@ -311,7 +315,7 @@ TEST_F(RunDirectoryStoreTest, ForgottenAnswersLeaveTheDiskWithTheNextCommit) {
   Publish(*store, 0, 1);
   Publish(*store, 0, 2);
   ASSERT_TRUE(store->ForgetAnswers(0, 2).ok());
-  ASSERT_TRUE(store->SaveRunState({.started = true}).ok());
+  ASSERT_TRUE(store->SaveRunState(v1::State()).ok());
   EXPECT_THAT(Names("answers"), SizeIs(1));
 }
 
@@ -456,7 +460,7 @@ TEST_F(RunDirectoryStoreTest, AFileThatGoesWhileItIsReadIsNotFound) {
   ASSERT_TRUE(Snapshot(**store, 0, 1).ok());
   hooked.before_read = [&] {
     EXPECT_TRUE((*store)->ForgetAnswers(0, 2).ok());
-    EXPECT_TRUE((*store)->SaveRunState({.started = true}).ok());
+    EXPECT_TRUE((*store)->SaveRunState(v1::State()).ok());
   };
   EXPECT_TRUE(absl::IsNotFound((*store)->ReadAnswer(0, 1).status()));
   hooked.before_read = [&] { EXPECT_TRUE(Snapshot(**store, 0, 2).ok()); };

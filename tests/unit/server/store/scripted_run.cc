@@ -3,11 +3,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/base/checksum.h"
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
-#include "common/params/run_config.h"
+#include "common/params/draws.h"
 
 namespace causeway::server {
 namespace {
@@ -40,8 +39,8 @@ ScriptedStep Contribute(int fragment, int64_t round, const std::string& worker_i
                         bool quarantined = false) {
   return {absl::StrCat("delta of ", worker_id, " for round ", round, " of fragment ", fragment),
           [=](Store& store) {
-            ContributionRecord record = ScriptedContribution(fragment, round, worker_id);
-            record.quarantined = quarantined;
+            v1::Contribution record = ScriptedContribution(fragment, round, worker_id);
+            record.set_quarantined(quarantined);
             return store.SaveContribution(record, ScriptedObject(fragment, round, worker_id));
           }};
 }
@@ -63,12 +62,13 @@ ScriptedStep Forget(int fragment, int64_t before_round) {
           [=](Store& store) { return store.ForgetAnswers(fragment, before_round); }};
 }
 
-ScriptedStep Tell(MemberRecord member) {
-  return {absl::StrCat("member ", member.member.id),
-          [=](Store& store) { return store.SaveMember(member); }};
+ScriptedStep Tell(v1::Member member) {
+  return {absl::StrCat("member ", member.worker_id()), [=](Store& store) {
+            return store.SaveMembers({&member, 1});
+          }};
 }
 
-ScriptedStep Tell(RunState state) {
+ScriptedStep Tell(v1::State state) {
   return {"state of the run", [=](Store& store) { return store.SaveRunState(state); }};
 }
 
@@ -82,77 +82,61 @@ std::string HashOf(const absl::StatusOr<std::vector<uint8_t>>& bytes) {
   return bytes.ok() ? Hex(TreeHash(*bytes)) : "none";
 }
 
-std::string Line(const MemberRecord& record) {
-  const Member& member = record.member;
-  return absl::StrCat("member ", member.id, " ", static_cast<int>(member.state), " ",
-                      member.incarnation, " ", member.data_slot, " ", member.own_data, " ",
-                      Hex(member.process_nonce), " ", member.active_from_step, " ",
-                      member.was_ready, " ", member.step, " ", member.ordered_pace_milli, " ",
-                      member.ordered_from_step, " ", AccountToJson(record).dump(), "\n");
-}
-
-std::string Line(const ContributionRecord& record) {
-  return absl::StrCat("delta ", record.fragment, " ", record.round, " ", record.worker_id, " ",
-                      record.incarnation, " ", static_cast<int>(record.codec), " ", record.bytes,
-                      " ", Hex(record.object_hash), " ", record.tokens, " ",
-                      FormatDraws(record.draws), " ", record.send_step, " ", record.unix_s, " ",
-                      record.norm, " ", record.quarantined);
-}
-
-std::string Line(const RoundRecord& record) {
-  return absl::StrCat("round ", record.fragment, " ", record.round, " ",
-                      absl::StrJoin(record.contributors, ","), " ",
-                      absl::StrJoin(record.weights, ","), " ", record.send_step, " ",
-                      record.first_unix_s, " ", record.closed_unix_s, " ", record.published_unix_s,
-                      " ", record.bytes_in, " ", record.bytes_out, " ", Hex(record.published_hash),
-                      " ", Hex(record.answer_hash), " ", record.reason);
+// Every field of the record, one after the other.
+std::string Line(const google::protobuf::Message& record) {
+  return absl::StrCat(record.GetDescriptor()->name(), " ", record.ShortDebugString());
 }
 
 }  // namespace
 
-RunIdentity ScriptedIdentity() {
-  RunIdentity identity;
-  identity.run_id = "toy-77";
-  identity.config.set_run_name("toy");
-  identity.config.mutable_train()->set_seed(17);
-  identity.config_hash = 0xfedcba9876543210;
-  identity.plan_hash = 5;
-  identity.initial_hashes = {1, 0xffffffffffffffff};
+v1::RunIdentity ScriptedIdentity() {
+  v1::RunIdentity identity;
+  identity.set_run_id("toy-77");
+  identity.mutable_config()->set_run_name("toy");
+  identity.mutable_config()->mutable_train()->set_seed(17);
+  identity.set_config_hash(0xfedcba9876543210);
+  identity.set_plan_hash(5);
+  identity.add_initial_hashes(1);
+  identity.add_initial_hashes(0xffffffffffffffff);
   return identity;
 }
 
-ContributionRecord ScriptedContribution(int fragment, int64_t round, const std::string& worker_id) {
-  ContributionRecord record;
-  record.fragment = fragment;
-  record.round = round;
-  record.worker_id = worker_id;
-  record.incarnation = 3;
-  record.codec = v1::INT4;
-  record.bytes = static_cast<int64_t>(kObjectBytes);
-  record.object_hash = TreeHash(ScriptedObject(fragment, round, worker_id));
-  record.tokens = 1000 * round;
-  record.draws = {{1, 5 * round, 5 * round + 5}, {kOwnData, round, 2 * round + 1}};
-  record.send_step = 10 * round + fragment;
-  record.unix_s = 1.7e9 + static_cast<double>(round) / 3;
-  record.norm = 0.1 * static_cast<double>(round);
+v1::Contribution ScriptedContribution(int fragment, int64_t round, const std::string& worker_id) {
+  v1::Contribution record;
+  v1::PushHeader& header = *record.mutable_header();
+  header.set_fragment(fragment);
+  header.set_round(round);
+  header.set_worker_id(worker_id);
+  header.set_incarnation(3);
+  header.set_codec(v1::INT4);
+  header.set_total_bytes(static_cast<int64_t>(kObjectBytes));
+  header.set_object_hash(TreeHash(ScriptedObject(fragment, round, worker_id)));
+  header.set_tokens(1000 * round);
+  DrawsToProto({{1, 5 * round, 5 * round + 5}, {kOwnData, round, 2 * round + 1}},
+               header.mutable_draws());
+  header.set_send_step(10 * round + fragment);
+  record.set_unix_s(1.7e9 + static_cast<double>(round) / 3);
+  record.set_norm(0.1 * static_cast<double>(round));
   return record;
 }
 
-RoundRecord ScriptedRound(int fragment, int64_t round) {
-  RoundRecord record;
-  record.fragment = fragment;
-  record.round = round;
-  record.contributors = {"alice", "bob"};
-  record.weights = {1.0 / 3, 2.0 / 3};
-  record.send_step = 10 * round + fragment;
-  record.first_unix_s = 1.7e9 + 0.1;
-  record.closed_unix_s = 1.7e9 + 0.2;
-  record.published_unix_s = 1.7e9 - 0.3;  // The clock was set back: times are data only.
-  record.bytes_in = 200;
-  record.bytes_out = 100;
-  record.published_hash = static_cast<uint64_t>(fragment) << 60 | static_cast<uint64_t>(round);
-  record.answer_hash = TreeHash(ScriptedObject(fragment, round, "answer"));
-  record.reason = "every expected worker contributed (2)";
+v1::Round ScriptedRound(int fragment, int64_t round) {
+  v1::Round record;
+  record.set_fragment(fragment);
+  record.set_round(round);
+  record.add_contributors("alice");
+  record.add_contributors("bob");
+  record.add_weights(1.0 / 3);
+  record.add_weights(2.0 / 3);
+  record.set_send_step(10 * round + fragment);
+  record.set_first_unix_s(1.7e9 + 0.1);
+  record.set_closed_unix_s(1.7e9 + 0.2);
+  record.set_published_unix_s(1.7e9 - 0.3);  // The clock was set back: times are data only.
+  record.set_bytes_in(200);
+  record.set_bytes_out(100);
+  record.set_published_hash(static_cast<uint64_t>(fragment) << 60 | static_cast<uint64_t>(round));
+  record.set_answer_hash(TreeHash(ScriptedObject(fragment, round, "answer")));
+  record.set_reason("every expected worker contributed (2)");
   return record;
 }
 
@@ -165,41 +149,44 @@ std::vector<uint8_t> ScriptedObject(int fragment, int64_t round, const std::stri
   return bytes;
 }
 
-MemberRecord ScriptedMember(const std::string& id, uint64_t incarnation) {
-  MemberRecord record;
-  record.member.id = id;
-  record.member.state = MemberState::kActive;
-  record.member.incarnation = incarnation;
-  record.member.data_slot = 1;
-  record.member.own_data = id == "bob";
-  record.member.process_nonce = 0x8000000000000001;
-  record.member.active_from_step = 5;
-  record.member.was_ready = true;
-  record.member.step = 40;
-  record.member.ordered_pace_milli = 1500;
-  record.member.ordered_from_step = 41;
-  record.account.device = "cpu";
-  record.account.heartbeat.set_tokens(5120);
-  record.account.heartbeat.set_train_loss(0.1);
-  record.account.draining = record.member.process_nonce;
-  record.member.had_slots = {0, 1};
-  record.rejected = {{}, {-3, 2}};
+v1::Member ScriptedMember(const std::string& id, uint64_t incarnation) {
+  v1::Member record;
+  record.set_worker_id(id);
+  record.set_state(v1::Member::ACTIVE);
+  record.set_incarnation(incarnation);
+  record.set_data_slot(1);
+  record.add_had_slots(0);
+  record.add_had_slots(1);
+  record.set_own_data(id == "bob");
+  record.set_process_nonce(0x8000000000000001);
+  record.set_active_from_step(5);
+  record.set_was_ready(true);
+  record.set_step(40);
+  record.set_ordered_pace_milli(1500);
+  record.set_ordered_from_step(41);
+  record.set_device("cpu");
+  record.mutable_heartbeat()->set_tokens(5120);
+  record.mutable_heartbeat()->set_train_loss(0.1);
+  record.set_draining(record.process_nonce());
+  record.add_rejected();
+  record.add_rejected()->add_rounds(-3);
+  record.mutable_rejected(1)->add_rounds(2);
   return record;
 }
 
 std::vector<ScriptedStep> ScriptedLife() {
-  RunState started;
-  started.started = true;
-  started.started_unix_s = 1.7e9;
-  RunState paused = started;
-  paused.paused = true;
-  paused.pause_reason = "by hand: \"lunch\"";
-  RunState finished = started;
-  finished.stop_step = 40;
-  finished.stop_tokens = 1'000'000'000'000;
-  finished.finish_recorded = true;
-  finished.hash_checks = 12;
-  finished.data_fingerprint = 0x8123456789abcdef;
+  v1::State started;
+  started.set_started(true);
+  started.set_started_unix_s(1.7e9);
+  v1::State paused = started;
+  paused.set_paused(true);
+  paused.set_pause_reason("by hand: \"lunch\"");
+  v1::State finished = started;
+  finished.set_stop_step(40);
+  finished.set_stop_tokens(1'000'000'000'000);
+  finished.set_finish_recorded(true);
+  finished.set_hash_checks(12);
+  finished.set_data_fingerprint(0x8123456789abcdef);
   return {{"the beginning", [](Store& store) { return store.BeginRun(ScriptedIdentity()); }},
           Tell(ScriptedMember("alice", 1)),
           Tell(ScriptedMember("bob", 1)),
@@ -229,32 +216,32 @@ std::vector<ScriptedStep> ScriptedLife() {
 
 absl::StatusOr<std::string> Fingerprint(Store& store, const std::optional<RecoveredRun>& run) {
   if (!run) return std::string("no run");
-  std::string text =
-      absl::StrCat("run ", run->identity.run_id, " ", FormatRunConfig(run->identity.config), " ",
-                   Hex(run->identity.config_hash), " ", Hex(run->identity.plan_hash), " ",
-                   absl::StrJoin(run->identity.initial_hashes, ","), "\nstate ", run->state.started,
-                   " ", run->state.started_unix_s, " ", run->state.paused, " ",
-                   run->state.pause_reason, " ", run->state.stop_step, " ", run->state.stop_tokens,
-                   " ", run->state.finish_recorded, " ", run->state.hash_checks, " ",
-                   run->state.hash_mismatches, " ", Hex(run->state.data_fingerprint), "\n");
+  std::string text = absl::StrCat(Line(run->identity), "\n", Line(run->state), "\n");
   // A missing file is gone on purpose: damage is an error of its own.
   const auto readable = [](const absl::Status& status) {
     return status.ok() || absl::IsNotFound(status);
   };
-  for (const MemberRecord& record : run->members) text += Line(record);
-  for (const ContributionRecord& record : run->contributions) {
-    const auto object = store.ReadContribution(record.fragment, record.round, record.worker_id);
+  for (const v1::Member& record : run->members) absl::StrAppend(&text, Line(record), "\n");
+  for (v1::Contribution record : run->contributions) {
+    const v1::PushHeader& header = record.header();
+    const auto object =
+        store.ReadContribution(header.fragment(), header.round(), header.worker_id());
     if (!readable(object.status())) return object.status();
+    // Where a store keeps it, and since which commit, is its own.
+    record.clear_delta();
+    record.clear_commit();
     absl::StrAppend(&text, Line(record), " ", HashOf(object), "\n");
   }
-  for (const RoundRecord& record : run->rounds) {
-    const auto answer = store.ReadAnswer(record.fragment, record.round);
+  for (v1::Round record : run->rounds) {
+    const auto answer = store.ReadAnswer(record.fragment(), record.round());
     if (!readable(answer.status())) return answer.status();
+    record.clear_answer();
+    record.clear_commit();
     absl::StrAppend(&text, Line(record), " ", HashOf(answer), "\n");
   }
-  for (const SnapshotRecord& record : run->snapshots) {
+  for (const v1::Snapshot& record : run->snapshots) {
     ASSIGN_OR_RETURN(const FragmentSnapshot snapshot,
-                     store.ReadSnapshot(record.fragment, record.version));
+                     store.ReadSnapshot(record.fragment(), record.version()));
     absl::StrAppend(&text, "snapshot ", snapshot.fragment, " ", snapshot.version, " ",
                     Hex(snapshot.published_hash), " ", HashOf(snapshot.theta), " ",
                     HashOf(snapshot.published));

@@ -14,13 +14,13 @@
 
 namespace causeway::server {
 
-RunIdentity ScriptedIdentity();
+v1::RunIdentity ScriptedIdentity();
 
 // Each worker's delta and each round's result: all of it follows from the arguments.
-ContributionRecord ScriptedContribution(int fragment, int64_t round, const std::string& worker_id);
-RoundRecord ScriptedRound(int fragment, int64_t round);
+v1::Contribution ScriptedContribution(int fragment, int64_t round, const std::string& worker_id);
+v1::Round ScriptedRound(int fragment, int64_t round);
 std::vector<uint8_t> ScriptedObject(int fragment, int64_t round, const std::string& worker_id);
-MemberRecord ScriptedMember(const std::string& id, uint64_t incarnation);
+v1::Member ScriptedMember(const std::string& id, uint64_t incarnation);
 
 struct ScriptedStep {
   std::string name;  // "round 2 of fragment 0"

@@ -1,4 +1,5 @@
 // Large blobs that are written over removed ones.
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -129,7 +130,7 @@ TEST(SpareBlobs, MakeRoomForRowsThatFindNone) {
   run.disk().SetCapacity(used);
   absl::Status saved;
   for (int i = 0; i < 40 && saved.ok(); ++i) {
-    saved = run.store().SaveMember(ScriptedMember(absl::StrCat("member-", i), 1));
+    saved = run.store().SaveMembers(std::array{ScriptedMember(absl::StrCat("member-", i), 1)});
   }
   EXPECT_TRUE(saved.ok()) << saved;
   EXPECT_THAT(run.Deltas(), IsEmpty());

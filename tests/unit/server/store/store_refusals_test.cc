@@ -1,4 +1,5 @@
 // The store's messages when something is wrong with its disk or its folder.
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -117,8 +118,8 @@ TEST_F(StoreRefusalsTest, ARunIsReadFromADiskThatCannotBeWritten) {
   const auto run = store.Recover();
   ASSERT_TRUE(run.ok()) << run.status();
   ASSERT_TRUE(run->has_value());
-  EXPECT_THAT((*run)->rounds, SizeIs(1));
-  EXPECT_THAT((*run)->contributions, SizeIs(2));
+  EXPECT_EQ((*run)->rounds.size(), 1u);
+  EXPECT_EQ((*run)->contributions.size(), 2u);
   EXPECT_EQ(*store.ReadContribution(0, 2, "alice"), ScriptedObject(0, 2, "alice"));
   EXPECT_EQ(*store.ReadAnswer(0, 1), ScriptedObject(0, 1, "answer"));
 }
@@ -220,13 +221,13 @@ TEST_F(StoreRefusalsTest, AfterAFailedSyncNothingSucceedsUntilTheNextOpening) {
   absl::Status failure;
   for (int64_t call = 0; failure.ok() || !absl::StartsWith(disk_.failed_call(), "sync"); ++call) {
     disk_.FailCall(call, FaultDisk::Fault::kInputOutput);
-    failure = store->SaveRunState({.started = true});
+    failure = store->SaveRunState(v1::State());
     if (!failure.ok()) break;
   }
   ASSERT_FALSE(failure.ok());
   disk_.FailCall(-1, FaultDisk::Fault::kInputOutput);
   EXPECT_EQ(Contribute(*store, 1, "bob"), failure);
-  EXPECT_EQ(store->SaveMember(ScriptedMember("bob", 1)), failure);
+  EXPECT_EQ(store->SaveMembers(std::array{ScriptedMember("bob", 1)}), failure);
   EXPECT_EQ(store->ReadContribution(0, 1, "alice").status(), failure);
   EXPECT_EQ(store->ForgetAnswers(0, 1), failure);
   store = nullptr;
@@ -307,7 +308,7 @@ TEST_F(StoreRefusalsTest, AMissingDatabaseIsNoNewRun) {
 TEST_F(StoreRefusalsTest, LostCommitsAreRefusedAgainAndAgain) {
   auto store = Begin();
   ASSERT_TRUE(Contribute(*store, 1, "alice").ok());
-  ASSERT_TRUE(store->SaveMember(ScriptedMember("bob", 1)).ok());
+  ASSERT_TRUE(store->SaveMembers(std::array{ScriptedMember("bob", 1)}).ok());
   disk_.Crash(Loss::kNothing, 0);
   const auto died = disk_.Clone();
   store = nullptr;
