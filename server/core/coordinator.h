@@ -2,7 +2,8 @@
 //
 // Decisions are made elsewhere, in pure code (server/round); server/outer computes; what lasts is
 // behind server/store. This class holds the locks and calls them in order. The gRPC services
-// (server/service) and the in-process exchange of the tests are its only callers.
+// (server/service) and the in-process exchange of the tests are its only callers. Each calls the
+// role that it needs: members, rounds, orders, or that of a region.
 //
 // The store has every fact and decision before anybody hears of it. So a coordinator that dies is
 // replaced by one made from what the store recovers: same members under the same incarnations, same
@@ -92,6 +93,86 @@ struct RegionPlace {
 // fragments at once.
 using InitialValues = std::function<absl::Status(int fragment, std::span<float> values)>;
 
+// What workers say in their sessions (proto/causeway/v1/session.proto has the meaning and the
+// errors).
+class Members {
+ public:
+  virtual ~Members() = default;
+  // Checks the join, gives a lease and keeps the sink until Close, Disconnected or a newer
+  // incarnation. The sink receives no Welcome: the caller sends the returned one first.
+  virtual absl::StatusOr<v1::Welcome> Join(const v1::Join& join,
+                                           std::shared_ptr<SessionSink> sink) = 0;
+  // Ready, Heartbeat, Applied or Leave of that incarnation. An error ends the session.
+  virtual absl::Status Handle(const std::string& worker_id, uint64_t incarnation,
+                              const v1::WorkerMessage& message) = 0;
+  // The stream is over, as `why` says. The lease goes on.
+  virtual void Disconnected(const std::string& worker_id, uint64_t incarnation,
+                            const absl::Status& why) = 0;
+};
+
+// What travels (proto/causeway/v1/exchange.proto).
+class Rounds {
+ public:
+  virtual ~Rounds() = default;
+  // Begins a push, before any chunk is taken. Returns what became of the object if it was accepted
+  // before, nothing if it is to be sent, or the error that the push would end with. If it is to be
+  // sent the observers are told, and `closed` (may be null) is called once the round has closed,
+  // with the object or without it: BeginPush says which. A callback of the same worker and fragment
+  // that came before is not called.
+  virtual absl::StatusOr<std::optional<v1::PushResponse>> BeginPush(const v1::PushHeader& header,
+                                                                    RoundClosed closed) = 0;
+  // Checks the codes of leaf `leaf`, the bytes from `leaf` MiB on, of an object that was admitted
+  // to that round and is still coming: they are in a cache then. Returns the sums of squares of the
+  // codec chunks that lie in the leaf from end to end. Contribute takes these and looks at the
+  // other chunks itself, or at the whole leaf if nothing is returned. Never blocks.
+  virtual std::vector<double> MeasureLeaf(int fragment, int64_t round, int64_t leaf,
+                                          std::span<const uint8_t> bytes) const = 0;
+  // Takes the whole object. Verifies size, hash and codes before anything changes; returns what
+  // became of it when it is as durable as the store makes it. The same object again is OK. Waits
+  // for a merge only if nothing else can say whether this object overflows.
+  virtual absl::StatusOr<v1::PushResponse> Contribute(const v1::PushHeader& header,
+                                                      ReceivedObject object) = 0;
+  // Closes, merges and publishes the fragment's round if that is due. Call it once the sender was
+  // told what Contribute returned, an error too; else the next Tick does it.
+  virtual void MergeDue(int fragment) = 0;
+  // Calls back with the answer of the round, at once if it is kept, else when it is published.
+  virtual void PullAnswer(int fragment, int64_t round, PullCallback callback) = 0;
+  // Returns the published values and their version, as a consistent pair.
+  virtual absl::StatusOr<std::shared_ptr<const PullObject>> PullState(int fragment) = 0;
+  // Adds to the accounts that the worker was sent `bytes` of such an object.
+  virtual void RecordPulled(const std::string& worker_id, v1::Want::Object object,
+                            int64_t bytes) = 0;
+};
+
+// What an operator orders (proto/causeway/v1/admin.proto).
+class Orders {
+ public:
+  virtual ~Orders() = default;
+  virtual absl::Status Pause(const std::string& reason) = 0;
+  virtual absl::Status Resume() = 0;
+  // Drains that worker; empty: all workers. NOT_FOUND if there is none.
+  virtual absl::Status Drain(const std::string& worker_id) = 0;
+  // Keeps a worker's contributions out, or lets them in again (proto/causeway/v1/admin.proto).
+  virtual absl::Status Reject(const v1::RejectRequest& order) = 0;
+  virtual absl::Status StopAtStep(int64_t step) = 0;
+  virtual absl::Status StopAtTokens(int64_t tokens) = 0;
+};
+
+// What a region's parent says, and asks (parent.h).
+class Region {
+ public:
+  virtual ~Region() = default;
+  virtual RegionPlace Place() const = 0;
+  // Begins training, or lets it go on. The region's sites have the parts of the data from
+  // first_slot on; part first_slot + i goes on with next_draws[i].
+  virtual absl::Status Begin(int first_slot, const std::vector<int64_t>& next_draws) = 0;
+  virtual absl::Status NoteParentPublished(int fragment, int64_t round) = 0;
+  // As Orders::StopAtStep, whatever step the sites are at.
+  virtual absl::Status Stop(int64_t step) = 0;
+  // The parent refuses this region, for good.
+  virtual void Fail(const absl::Status& why) = 0;
+};
+
 class Coordinator {
  public:
   struct Options {
@@ -132,6 +213,12 @@ class Coordinator {
   virtual const std::string& run_id() const = 0;
   virtual v1::DescribeResponse Describe() const = 0;
 
+  // The roles live as long as the coordinator.
+  virtual Members& members() = 0;
+  virtual Rounds& rounds() = 0;
+  virtual Orders& orders() = 0;
+  virtual Region* region() = 0;  // Null: this is the hub.
+
   // --- A run that awaits its model (waiting_coordinator.h). ALREADY_EXISTS in all other runs ---
   // Says what the run would be with that model. Changes nothing. Errors are BringModel's.
   virtual absl::StatusOr<BroughtModel> AdmitModel(const v1::ModelHeader& header) const;
@@ -139,60 +226,6 @@ class Coordinator {
   // thread that may take its time.
   virtual absl::Status BeginWith(BroughtModel model, std::vector<float> values);
 
-  // --- Session (proto/causeway/v1/session.proto has the meaning and the errors) ---
-  // Checks the join, gives a lease and keeps the sink until Close, Disconnected or a newer
-  // incarnation. The sink receives no Welcome: the caller sends the returned one first.
-  virtual absl::StatusOr<v1::Welcome> Join(const v1::Join& join,
-                                           std::shared_ptr<SessionSink> sink) = 0;
-  // Ready, Heartbeat, Applied or Leave of that incarnation. An error ends the session.
-  virtual absl::Status Handle(const std::string& worker_id, uint64_t incarnation,
-                              const v1::WorkerMessage& message) = 0;
-  // The stream is over, as `why` says. The lease goes on.
-  virtual void Disconnected(const std::string& worker_id, uint64_t incarnation,
-                            const absl::Status& why) = 0;
-
-  // --- Exchange (proto/causeway/v1/exchange.proto) ---
-  // Begins a push, before any chunk is taken. Returns what became of the object if it was accepted
-  // before, nothing if it is to be sent, or the error that the push would end with. If it is to be
-  // sent the observers are told, and `closed` (may be null) is called once the round has closed,
-  // with the object or without it: BeginPush says which. A callback of the same worker and fragment
-  // that came before is not called.
-  virtual absl::StatusOr<std::optional<v1::PushResponse>> BeginPush(const v1::PushHeader& header,
-                                                                    RoundClosed closed) = 0;
-  // Checks the codes of leaf `leaf`, the bytes from `leaf` MiB on, of an object that was admitted
-  // to that round and is still coming: they are in a cache then. Returns the sums of squares of the
-  // codec chunks that lie in the leaf from end to end. Contribute takes these and looks at the
-  // other chunks itself, or at the whole leaf if nothing is returned. Never blocks.
-  virtual std::vector<double> MeasureLeaf(int fragment, int64_t round, int64_t leaf,
-                                          std::span<const uint8_t> bytes) const = 0;
-  // Takes the whole object. Verifies size, hash and codes before anything changes; returns what
-  // became of it when it is as durable as the store makes it. The same object again is OK. Waits
-  // for a merge only if nothing else can say whether this object overflows.
-  virtual absl::StatusOr<v1::PushResponse> Contribute(const v1::PushHeader& header,
-                                                      ReceivedObject object) = 0;
-  // Closes, merges and publishes the fragment's round if that is due. Call it once the sender was
-  // told what Contribute returned, an error too; else the next Tick does it.
-  virtual void MergeDue(int fragment) = 0;
-  // Calls back with the answer of the round, at once if it is kept, else when it is published.
-  virtual void PullAnswer(int fragment, int64_t round, PullCallback callback) = 0;
-  // Returns the published values and their version, as a consistent pair.
-  virtual absl::StatusOr<std::shared_ptr<const PullObject>> PullState(int fragment) = 0;
-  // Adds to the accounts that the worker was sent `bytes` of such an object.
-  virtual void RecordPulled(const std::string& worker_id, v1::Want::Object object,
-                            int64_t bytes) = 0;
-
-  // --- A region's parent speaks (parent.h). FAILED_PRECONDITION where there is none ---
-  virtual absl::StatusOr<RegionPlace> Place() const;
-  // Begins training, or lets it go on. The region's sites have the parts of the data from
-  // first_slot on; part first_slot + i goes on with next_draws[i].
-  virtual absl::Status BeginUnderParent(int first_slot, const std::vector<int64_t>& next_draws);
-  virtual absl::Status NoteParentPublished(int fragment, int64_t round);
-  // As StopAtStep, whatever step the sites are at.
-  virtual absl::Status StopUnderParent(int64_t step);
-  // The parent refuses this region, for good.
-  virtual absl::Status FailUnderParent(const absl::Status& why);
-
-  // --- Time ---
   // Ends leases that ran out and closes rounds whose grace is over. Call it a few times a second.
   virtual void Tick() = 0;
   // Saves the state of fragments that are due, until a second has passed, and the accounts of the
@@ -201,16 +234,7 @@ class Coordinator {
   // takes as long as the disk does.
   virtual bool Maintain() = 0;
 
-  // --- Administration ---
   virtual v1::RunStatus GetStatus() const = 0;
-  virtual absl::Status Pause(const std::string& reason) = 0;
-  virtual absl::Status Resume() = 0;
-  // Drains that worker; empty: all workers. NOT_FOUND if there is none.
-  virtual absl::Status Drain(const std::string& worker_id) = 0;
-  // Keeps a worker's contributions out, or lets them in again (proto/causeway/v1/admin.proto).
-  virtual absl::Status Reject(const v1::RejectRequest& order) = 0;
-  virtual absl::Status StopAtStep(int64_t step) = 0;
-  virtual absl::Status StopAtTokens(int64_t tokens) = 0;
   // True once training began, no member is live, and the end was reached: as a member said when it
   // left, by a member's step, or by all rounds being published.
   virtual bool ReachedItsEnd() const = 0;

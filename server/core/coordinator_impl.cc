@@ -1,23 +1,33 @@
-// Construction, the exchange, and time. Sessions are in coordinator_sessions.cc, administration in
-// coordinator_admin.cc.
+// Construction, time, status and the end.
 #include "server/core/coordinator_impl.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/codec/codec.h"
-#include "common/params/run_config.h"
 #include "common/telemetry/log.h"
 #include "common/transfer/wire.h"
+#include "server/core/run_summary.h"
+#include "server/round/pace.h"
 
 namespace causeway::server {
 namespace {
 
-// Steps that a worker may have trained without contributing them: a delta that is being taken, one
-// on its way and one that was late; and as many as a takeover may repeat.
-int64_t ReserveSteps(const v1::SyncConfig& sync) {
-  return 3 * int64_t{sync.steps_between_syncs()} + 2 * int64_t{MaxOverlapSteps(sync)} + 8;
+v1::WorkerStatus::State StateToProto(v1::Member::State state) {
+  switch (state) {
+    case v1::Member::JOINING:
+      return v1::WorkerStatus::JOINING;
+    case v1::Member::ACTIVE:
+      return v1::WorkerStatus::ACTIVE;
+    case v1::Member::LOST:
+      return v1::WorkerStatus::LOST;
+    case v1::Member::LEFT:
+      return v1::WorkerStatus::LEFT;
+    default:
+      return v1::WorkerStatus::STATE_UNSPECIFIED;
+  }
 }
 
 }  // namespace
@@ -65,6 +75,17 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(Options options
   return CoordinatorImpl::Create(std::move(options));
 }
 
+CoordinatorImpl::CoordinatorImpl(Options options, FragmentPlan plan, Tier tier,
+                                 std::unique_ptr<const OuterOptimizer> optimizer)
+    : run_(std::move(options), std::move(plan), std::move(tier), std::move(optimizer)),
+      rounds_(run_),
+      orders_(run_),
+      members_(run_, orders_) {
+  if (!run_.options.region.has_value()) return;
+  region_ = std::make_unique<RegionRole>(run_, rounds_, *run_.options.region->parent);
+  rounds_.GoUp(*region_);
+}
+
 absl::StatusOr<std::unique_ptr<CoordinatorImpl>> CoordinatorImpl::Create(Options options) {
   ASSIGN_OR_RETURN(FragmentPlan plan, FragmentPlan::Create(options.config));
   const auto arena =
@@ -77,18 +98,16 @@ absl::StatusOr<std::unique_ptr<CoordinatorImpl>> CoordinatorImpl::Create(Options
     return absl::InvalidArgumentError(absl::StrCat("the plan takes ", plan.arena_size(),
                                                    " initial values, there are ", arena->size()));
   }
-  v1::OuterConfig outer = options.config.outer();
-  // Its parent's parent, or the one above, has the run's: a region steps nothing and keeps no
-  // state.
-  if (options.region.has_value()) outer.set_optimizer(v1::OuterConfig::SGD);
+  Tier tier = TierOf(options);
   ASSIGN_OR_RETURN(std::unique_ptr<const OuterOptimizer> optimizer,
-                   CreateOuterOptimizer(outer, options.config.train(), plan.tensors()));
+                   CreateOuterOptimizer(tier.outer, options.config.train(), plan.tensors()));
   if (options.events == nullptr) options.events = NullEventLog();
-  std::unique_ptr<CoordinatorImpl> coordinator(
-      new CoordinatorImpl(std::move(options), std::move(plan), std::move(optimizer)));
+  std::unique_ptr<CoordinatorImpl> coordinator(new CoordinatorImpl(
+      std::move(options), std::move(plan), std::move(tier), std::move(optimizer)));
+  Run& run = coordinator->run_;
   RETURN_IF_ERROR(coordinator->MakeFragments());
   if (!is_given) {
-    initial = [arena, &own = coordinator->plan_](int fragment, std::span<float> values) {
+    initial = [arena, &own = run.plan](int fragment, std::span<float> values) {
       const FragmentRange& range = own.range(fragment);
       if (std::ssize(*arena) < range.end) {
         return absl::DataLossError(absl::StrCat("fragment ", fragment, " has no snapshot"));
@@ -100,385 +119,256 @@ absl::StatusOr<std::unique_ptr<CoordinatorImpl>> CoordinatorImpl::Create(Options
   if (recovered.has_value()) {
     RETURN_IF_ERROR(coordinator->Recover(*recovered, initial));
   } else {
-    for (const auto& fragment : coordinator->fragments_) {
-      const FragmentRange& range = coordinator->plan_.range(fragment->fragment());
+    for (const auto& fragment : run.fragments) {
+      const FragmentRange& range = run.plan.range(fragment->fragment());
       FloatBuffer values(static_cast<size_t>(range.size()));
       RETURN_IF_ERROR(initial(fragment->fragment(), values));
       fragment->Begin(std::move(values));
     }
-    RETURN_IF_ERROR(coordinator->options_.store->BeginRun(coordinator->Identity()));
+    RETURN_IF_ERROR(run.options.store->BeginRun(coordinator->Identity()));
   }
-  ASSIGN_OR_RETURN(coordinator->epoch_, coordinator->options_.store->TakeOver());
+  ASSIGN_OR_RETURN(run.epoch, run.options.store->TakeOver());
   return coordinator;
 }
 
 absl::Status CoordinatorImpl::MakeFragments() {
-  ASSIGN_OR_RETURN(const Codec* const codec_up, FindCodec(options_.config.sync().codec_up()));
-  ASSIGN_OR_RETURN(const Codec* const codec_down, FindCodec(options_.config.sync().codec_down()));
-  const size_t states = optimizer_->state_names().size();
-  if (!options_.scratch_folder.empty()) {
+  ASSIGN_OR_RETURN(const Codec* const codec_up, FindCodec(run_.options.config.sync().codec_up()));
+  ASSIGN_OR_RETURN(const Codec* const codec_down,
+                   FindCodec(run_.options.config.sync().codec_down()));
+  const size_t states = run_.optimizer->state_names().size();
+  if (!run_.options.scratch_folder.empty()) {
     uint64_t bytes = 0;
-    for (int i = 0; i < plan_.fragments(); ++i) {
-      bytes += FragmentArrays::BytesAtRest(static_cast<size_t>(plan_.range(i).size()), states);
+    for (int i = 0; i < run_.plan.fragments(); ++i) {
+      bytes += FragmentArrays::BytesAtRest(static_cast<size_t>(run_.plan.range(i).size()), states);
     }
-    auto scratch = ScratchFile::Create(options_.scratch_folder, bytes);
+    auto scratch = ScratchFile::Create(run_.options.scratch_folder, bytes);
     if (scratch.ok()) {
-      scratch_ = *std::move(scratch);
+      run_.scratch = *std::move(scratch);
     } else {
       Log().warn("all fragments stay in memory, {} bytes: {}", bytes,
                  std::string(scratch.status().message()));
     }
   }
   uint64_t scratch_offset = 0;
-  for (int i = 0; i < plan_.fragments(); ++i) {
-    fragments_.push_back(
+  for (int i = 0; i < run_.plan.fragments(); ++i) {
+    run_.fragments.push_back(
         std::make_unique<FragmentRounds>(FragmentRounds::Options{.fragment = i,
-                                                                 .range = plan_.range(i),
-                                                                 .config = &options_.config,
-                                                                 .optimizer = optimizer_.get(),
+                                                                 .range = run_.plan.range(i),
+                                                                 .config = &run_.options.config,
+                                                                 .optimizer = run_.optimizer.get(),
                                                                  .codec_up = codec_up,
                                                                  .codec_down = codec_down,
-                                                                 .clock = options_.clock,
-                                                                 .store = options_.store,
-                                                                 .merge_pool = &merge_pool_,
-                                                                 .answers = &answers_,
-                                                                 .scratch = scratch_.get(),
+                                                                 .clock = run_.options.clock,
+                                                                 .store = run_.options.store,
+                                                                 .merge_pool = &run_.merge_pool,
+                                                                 .answers = &run_.recent_answers,
+                                                                 .scratch = run_.scratch.get(),
                                                                  .scratch_offset = scratch_offset,
-                                                                 .schedule = schedule_,
-                                                                 .region_id = RegionId()}));
+                                                                 .schedule = run_.schedule,
+                                                                 .region_id = run_.tier.own_id}));
     scratch_offset +=
-        FragmentArrays::BytesAtRest(static_cast<size_t>(plan_.range(i).size()), states);
+        FragmentArrays::BytesAtRest(static_cast<size_t>(run_.plan.range(i).size()), states);
   }
   return absl::OkStatus();
-}
-
-CoordinatorImpl::CoordinatorImpl(Options options, FragmentPlan plan,
-                                 std::unique_ptr<const OuterOptimizer> optimizer)
-    : options_(std::move(options)),
-      plan_(std::move(plan)),
-      schedule_(plan_.fragments(), options_.config.sync().steps_between_syncs(),
-                MaxOverlapSteps(options_.config.sync())),
-      // The run's quorum is of all its workers: the parent looks at that.
-      policy_({.quorum = region() ? 1 : options_.config.membership().quorum(),
-               .grace = absl::Milliseconds(options_.config.membership().grace_ms()),
-               .adaptive = options_.config.membership().adaptive_grace(),
-               .overlap_steps = MaxOverlapSteps(options_.config.sync())}),
-      optimizer_(std::move(optimizer)),
-      config_hash_(RunConfigHash(options_.config)),
-      membership_(region() ? options_.region->sites : options_.config.membership().max_workers(),
-                  absl::Milliseconds(options_.config.membership().lease_ms())),
-      draws_(options_.config.train().batch_sequences(), ReserveSteps(options_.config.sync())),
-      tokens_(TokensPerStep(options_.config), LargestPace(options_.config) - 1),
-      incidents_(options_.events, options_.clock,
-                 [this](const std::string& id, const std::string& text) { Tell(id, text); }) {
-  merge_pool_.threads = options_.merge_pool;
 }
 
 v1::DescribeResponse CoordinatorImpl::Describe() const {
   v1::DescribeResponse response;
-  response.set_run_id(options_.run_id);
-  *response.mutable_config() = options_.config;
-  response.set_config_hash(config_hash_);
-  response.set_plan_hash(plan_.hash());
+  response.set_run_id(run_.options.run_id);
+  *response.mutable_config() = run_.options.config;
+  response.set_config_hash(run_.config_hash);
+  response.set_plan_hash(run_.plan.hash());
   response.set_wire_version(kWireVersion);
   response.set_software_version(kSoftwareVersion);
-  if (region()) {
-    for (const std::string& id : options_.region->above) response.add_regions(id);
-    response.add_regions(options_.region->id);
-  }
+  for (const std::string& id : run_.tier.regions) response.add_regions(id);
   return response;
-}
-
-absl::Status CoordinatorImpl::Serving() const {
-  absl::MutexLock lock(&members_mutex_);
-  RETURN_IF_ERROR(failure_);
-  if (shut_down_) return absl::UnavailableError("the coordinator is shutting down");
-  return absl::OkStatus();
-}
-
-absl::StatusOr<FragmentRounds*> CoordinatorImpl::FindFragment(int fragment) const {
-  if (fragment < 0 || fragment >= plan_.fragments()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "there is no fragment ", fragment, ": the run has ", plan_.fragments(), " of them"));
-  }
-  return fragments_[static_cast<size_t>(fragment)].get();
-}
-
-std::vector<OpenRound> CoordinatorImpl::OpenRounds() const {
-  std::vector<OpenRound> rounds;
-  for (const auto& fragment : fragments_) rounds.push_back(fragment->open_round());
-  return rounds;
-}
-
-absl::Status CoordinatorImpl::CheckPush(const v1::PushHeader& header) const {
-  RETURN_IF_ERROR(Serving());
-  RETURN_IF_ERROR(CheckRunId("push", header.run_id(), options_.run_id));
-  RETURN_IF_ERROR(CheckEpoch(header.worker_id(), header.epoch(), epoch_));
-  absl::MutexLock lock(&members_mutex_);
-  absl::Status member = membership_.Check(header.worker_id(), header.incarnation());
-  // Not ABORTED, which would say that the round closed: if it is the same process, which has
-  // attached again meanwhile, the round still expects this contribution.
-  if (absl::IsAborted(member)) {
-    return absl::UnavailableError(
-        absl::StrCat(member.message(), "; if it is yours, repeat the push with it"));
-  }
-  return member;
-}
-
-absl::StatusOr<std::optional<v1::PushResponse>> CoordinatorImpl::BeginPush(
-    const v1::PushHeader& header, RoundClosed closed) {
-  RETURN_IF_ERROR(CheckPush(header));
-  ASSIGN_OR_RETURN(FragmentRounds* const fragment, FindFragment(header.fragment()));
-  const absl::StatusOr<std::optional<v1::PushResponse>> held =
-      fragment->BeginPush(header, std::move(closed));
-  if (absl::IsAborted(held.status())) incidents_.Late(header, held.status());
-  if (!held.ok() || held->has_value()) return held;
-  // Before it is sent rather than after.
-  const absl::Status room = options_.store->CheckRoom(static_cast<uint64_t>(header.total_bytes()));
-  incidents_.NoteRoom(room);
-  RETURN_IF_ERROR(room);
-  for (RunObserver* const observer : options_.observers) observer->OnPushBegun(header);
-  return std::nullopt;
-}
-
-CoordinatorImpl::DroppedDraws CoordinatorImpl::DropImpossibleDraws(const FragmentRounds& fragment,
-                                                                   v1::PushHeader& header) const {
-  DroppedDraws dropped;
-  // A delta to a round that does not exist is refused.
-  if (header.round() < 1 || header.round() > fragment.version() + 1) return dropped;
-  const int64_t step = schedule_.SendStep(fragment.fragment(), header.round());
-  auto& draws = *header.mutable_draws();
-  absl::MutexLock lock(&members_mutex_);
-  const Member* const member = membership_.Find(header.worker_id());
-  const auto cannot_be = [&](v1::DrawRange& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(members_mutex_) {
-    if (range.data_slot() == kOwnData) return false;  // It is nobody else's.
-    if (member == nullptr || !member->had_slots.contains(range.data_slot())) {
-      ++dropped.foreign;
-      return true;
-    }
-    const int64_t end = draws_.PossibleEnd(range.data_slot(), step);
-    if (range.end() <= end) return false;
-    ++dropped.ahead;
-    range.set_end(end);
-    return range.begin() >= end;
-  };
-  draws.erase(std::remove_if(draws.begin(), draws.end(), cannot_be), draws.end());
-  return dropped;
-}
-
-std::vector<double> CoordinatorImpl::MeasureLeaf(int fragment, int64_t round, int64_t leaf,
-                                                 std::span<const uint8_t> bytes) const {
-  const absl::StatusOr<FragmentRounds*> found = FindFragment(fragment);
-  if (!found.ok()) return {};
-  return (*found)->MeasureLeaf(round, leaf, bytes);
-}
-
-absl::StatusOr<v1::PushResponse> CoordinatorImpl::Contribute(const v1::PushHeader& claimed,
-                                                             ReceivedObject object) {
-  const Call call(*this);
-  RETURN_IF_ERROR(CheckPush(claimed));
-  v1::PushHeader header = claimed;
-  ASSIGN_OR_RETURN(FragmentRounds* const fragment, FindFragment(header.fragment()));
-  // The delta counts, the claim does not: nobody keeps others from the text of their parts.
-  const DroppedDraws dropped = DropImpossibleDraws(*fragment, header);
-  const int64_t claimed_tokens = CutTokens(*fragment, header);
-  const absl::StatusOr<AddedContribution> added = fragment->Add(header, std::move(object));
-  if (IsFatal(added.status())) return Fail(added.status());
-  if (absl::IsAborted(added.status())) incidents_.Late(header, added.status());
-  if (absl::IsResourceExhausted(added.status())) incidents_.NoteRoom(added.status());
-  if (added.ok() && !added->response.duplicate()) {
-    {
-      absl::MutexLock lock(&members_mutex_);
-      v1::Member& account = accounts_[header.worker_id()];
-      account.set_bytes_up(account.bytes_up() + header.total_bytes());
-      draws_.Add(header.worker_id(), DrawsOf(header.draws()),
-                 schedule_.SendStep(header.fragment(), header.round()));
-      tokens_.Add(header.fragment(), header.worker_id(), header.tokens(),
-                  schedule_.SendStep(header.fragment(), header.round()));
-    }
-    for (RunObserver* const observer : options_.observers) {
-      observer->OnContributed(header, added->quarantined());
-    }
-    if (dropped.foreign + dropped.ahead > 0) {
-      incidents_.DrawsIgnored(header, dropped.foreign, dropped.ahead);
-    }
-    if (header.tokens() < claimed_tokens) {
-      incidents_.TokensCut(header.fragment(), header.round(),
-                           {header.worker_id(), claimed_tokens, header.tokens()});
-    }
-    if (added->quarantined()) incidents_.Quarantined(header, *added);
-  }
-  RETURN_IF_ERROR(added.status());
-  v1::PushResponse response = added->response;
-  if (added->may_overflow) {
-    Advance(*fragment);
-    const auto held = fragment->FindHeld(header);
-    if (held.ok() && held->has_value()) response.set_quarantined((*held)->quarantined());
-  }
-  return response;
-}
-
-void CoordinatorImpl::MergeDue(int fragment) {
-  const Call call(*this);
-  const absl::StatusOr<FragmentRounds*> found = FindFragment(fragment);
-  if (found.ok()) Advance(**found);
-}
-
-int64_t CoordinatorImpl::CutTokens(const FragmentRounds& fragment, v1::PushHeader& header) const {
-  const int64_t claimed = header.tokens();
-  if (header.round() < 1 || header.round() > fragment.version() + 1) return claimed;
-  const int64_t step = schedule_.SendStep(fragment.fragment(), header.round());
-  absl::MutexLock lock(&members_mutex_);
-  const int64_t most = tokens_.Most(fragment.fragment(), header.worker_id(), step);
-  if (claimed > most) header.set_tokens(most);
-  return claimed;
-}
-
-void CoordinatorImpl::PullAnswer(int fragment, int64_t round, PullCallback callback) {
-  const absl::StatusOr<FragmentRounds*> found = FindFragment(fragment);
-  absl::Status serving = Serving();
-  if (serving.ok()) serving = found.status();
-  if (!serving.ok()) {
-    callback(serving);
-    return;
-  }
-  absl::StatusOr<std::shared_ptr<const PullObject>> answer =
-      (*found)->AnswerOrWait(round, callback);
-  if (!answer.ok() || *answer != nullptr) {
-    callback(std::move(answer));
-    return;
-  }
-  // It waits now; but if the end came in between, nobody else will call it back.
-  serving = Serving();
-  if (serving.ok()) return;
-  for (const PullCallback& waiter : (*found)->TakeWaiters()) waiter(serving);
-}
-
-absl::StatusOr<std::shared_ptr<const PullObject>> CoordinatorImpl::PullState(int fragment) {
-  RETURN_IF_ERROR(Serving());
-  ASSIGN_OR_RETURN(FragmentRounds* const found, FindFragment(fragment));
-  return found->State();
-}
-
-void CoordinatorImpl::RecordPulled(const std::string& worker_id, v1::Want::Object object,
-                                   int64_t bytes) {
-  absl::MutexLock lock(&members_mutex_);
-  const auto found = accounts_.find(worker_id);
-  if (found == accounts_.end()) return;  // An id that never joined is not kept an account of.
-  v1::Member& account = found->second;
-  if (object == v1::Want::ANSWER) {
-    account.set_bytes_down(account.bytes_down() + bytes);
-  } else {
-    account.set_state_bytes_down(account.state_bytes_down() + bytes);
-  }
-}
-
-RoundPolicy CoordinatorImpl::PolicyNow() const {
-  RoundPolicy policy = policy_;
-  policy.stop_step = state_.stop_step();
-  return policy;
-}
-
-void CoordinatorImpl::Advance(FragmentRounds& fragment) {
-  while (Serving().ok()) {
-    std::map<std::string, Member> members;
-    RoundPolicy policy;
-    {
-      absl::MutexLock lock(&members_mutex_);
-      members = membership_.members();
-      policy = PolicyNow();
-    }
-    const absl::StatusOr<std::optional<PublishedRound>> round = fragment.Advance(members, policy);
-    if (region() && absl::IsResourceExhausted(round.status())) {
-      return incidents_.NoteRoom(round.status());  // The next Tick tries again.
-    }
-    if (!round.ok()) {
-      Fail(round.status()).IgnoreError();
-      return;
-    }
-    if (region()) return CarryUp(fragment);
-    if (!round->has_value()) return;
-    Announce(**round);
-    fragment.Rest();
-  }
-}
-
-void CoordinatorImpl::Announce(const PublishedRound& round) {
-  const v1::Round& record = round.record;
-  for (RunObserver* const observer : options_.observers) {
-    observer->OnPublished(record, round.missing);
-  }
-  incidents_.Published(round);
-  for (const PullCallback& waiter : round.waiters) waiter(round.answer);
-  BroadcastOutcome(record);
-}
-
-void CoordinatorImpl::BroadcastOutcome(const v1::Round& record) {
-  v1::CoordinatorMessage message;
-  v1::RoundOutcome& outcome = *message.mutable_round_outcome();
-  outcome.set_fragment(record.fragment());
-  outcome.set_round(record.round());
-  *outcome.mutable_contributors() = record.contributors();
-  outcome.set_published_hash(record.published_hash());
-  outcome.set_reason(record.reason());
-  Broadcast(message);
 }
 
 void CoordinatorImpl::Tick() {
-  const Call call(*this);
-  if (!Serving().ok()) return;
+  const Run::Call call(run_);
+  if (!run_.Serving().ok()) return;
   std::vector<std::string> lost;
   std::vector<std::shared_ptr<SessionSink>> silent;
-  Outbox outbox;
+  Run::Outbox outbox;
   {
-    absl::MutexLock lock(&members_mutex_);
-    lost = membership_.Expire(options_.clock->Monotonic());
+    absl::MutexLock lock(&run_.mutex);
+    lost = run_.membership.Expire(run_.options.clock->Monotonic());
     for (const std::string& id : lost) {
-      const auto sink = sinks_.find(id);
-      if (sink == sinks_.end()) continue;
+      const auto sink = run_.sinks.find(id);
+      if (sink == run_.sinks.end()) continue;
       silent.push_back(std::move(sink->second));
-      sinks_.erase(sink);
+      run_.sinks.erase(sink);
     }
-    if (!lost.empty()) AddRoster(outbox);
+    if (!lost.empty()) run_.AddRoster(outbox);
   }
   for (const auto& sink : silent) {
     sink->Close(absl::UnavailableError(absl::StrCat("no heartbeat came for ",
-                                                    options_.config.membership().lease_ms(),
+                                                    run_.options.config.membership().lease_ms(),
                                                     " ms: the lease ended; attach again")));
   }
   for (const std::string& id : lost) {
-    Record("worker_lost",
-           absl::StrCat("worker ", id, " was silent for ", options_.config.membership().lease_ms(),
-                        " ms and is taken for dead; rounds go on without it"),
-           {{"worker", id}});
+    run_.Record(
+        "worker_lost",
+        absl::StrCat("worker ", id, " was silent for ", run_.options.config.membership().lease_ms(),
+                     " ms and is taken for dead; rounds go on without it"),
+        {{"worker", id}});
   }
-  Send(outbox);
+  run_.Send(outbox);
   for (const std::string& id : lost) {
-    if (!SaveMember(id).ok()) return;
+    if (!run_.SaveMember(id).ok()) return;
   }
-  if (!lost.empty()) NoteIfFinished();
-  for (const auto& fragment : fragments_) Advance(*fragment);
+  if (!lost.empty()) run_.NoteIfFinished();
+  for (const auto& fragment : run_.fragments) rounds_.Advance(*fragment);
 }
 
-absl::Status CoordinatorImpl::Fail(const absl::Status& status) {
-  const std::string message = absl::StrCat("the coordinator stopped: ", status.message());
-  // A training that diverged is at its end. A disk can be mended: the workers wait for a successor.
-  const absl::Status told = absl::IsFailedPrecondition(status) ? absl::InternalError(message)
-                                                               : absl::UnavailableError(message);
-  Sinks sinks;
+v1::RunStatus CoordinatorImpl::GetStatus() const {
+  v1::RunStatus status;
+  status.set_run_id(run_.options.run_id);
+  *status.mutable_config() = run_.options.config;
+  status.set_unix_ms(absl::ToUnixMillis(run_.options.clock->Now()));
+  std::map<std::string, Member> members;
+  RoundPolicy policy;
+  const bool rounds_are_done = run_.RoundsAreDone();
   {
-    absl::MutexLock lock(&members_mutex_);
-    if (!failure_.ok()) return failure_;
-    if (shut_down_) return told;
-    failure_ = told;
-    sinks.swap(sinks_);
+    absl::MutexLock lock(&run_.mutex);
+    members = run_.membership.members();
+    policy = run_.PolicyNow();
+    status.set_started(run_.state.started());
+    status.set_data_fingerprint(run_.state.data_fingerprint());
+    status.set_paused(run_.state.paused());
+    status.set_finished(run_.FinishedLocked(rounds_are_done));
+    status.set_run_step(run_.membership.largest_step());
+    int64_t tokens = 0;
+    for (const auto& [id, member] : members) {
+      const auto found = run_.accounts.find(id);
+      const v1::Member account = found == run_.accounts.end() ? v1::Member() : found->second;
+      const v1::Heartbeat& heartbeat = account.heartbeat();
+      tokens += heartbeat.tokens();
+      v1::WorkerStatus& worker = *status.add_workers();
+      worker.set_worker_id(id);
+      worker.set_state(StateToProto(member.state));
+      worker.set_incarnation(member.incarnation);
+      worker.set_data_slot(member.data_slot);
+      worker.set_step(member.step);
+      worker.set_tokens(heartbeat.tokens());
+      worker.set_tokens_per_second(heartbeat.tokens_per_second());
+      worker.set_train_loss(heartbeat.train_loss());
+      const double seconds = heartbeat.compute_seconds() + heartbeat.blocked_seconds();
+      worker.set_compute_utilization(seconds > 0 ? heartbeat.compute_seconds() / seconds : 0);
+      worker.set_bytes_up(account.bytes_up());
+      worker.set_bytes_down(account.bytes_down() + account.state_bytes_down());
+      *worker.mutable_link() = heartbeat.link();
+      worker.set_device(account.device());
+      worker.set_software_version(account.software_version());
+      worker.set_rejected(member.rejected);
+      worker.set_pace(static_cast<double>(member.progress.pace_milli) / kPaceOne);
+      worker.set_late_answers(std::clamp(heartbeat.late_answers(), 0, run_.plan.fragments()));
+      if (heartbeat.has_steps_before_wait()) {
+        // A fragment's next send is at most a period ahead, and its merge less than one later.
+        const int64_t most = 2 * int64_t{run_.options.config.sync().steps_between_syncs()};
+        worker.set_steps_before_wait(std::clamp<int64_t>(heartbeat.steps_before_wait(), 0, most));
+      }
+      worker.set_step_seconds(absl::ToDoubleSeconds(member.progress.step_time()));
+      worker.set_region(member.region());
+      if (!member.region()) continue;
+      for (const v1::SiteReport& site : heartbeat.sites()) {
+        if (worker.sites_size() >= run_.options.config.membership().max_workers()) break;
+        *worker.add_sites() = site;
+      }
+    }
+    status.set_tokens(tokens);
   }
-  Record("failed", std::string(told.message()), nlohmann::json::object());
-  for (const auto& fragment : fragments_) {
+  for (int i = 0; i < run_.plan.fragments(); ++i) {
+    v1::FragmentStatus& entry = *status.add_fragments();
+    entry.set_fragment(i);
+    entry.set_values(run_.plan.range(i).size());
+    const FragmentRounds& fragment = *run_.fragments[static_cast<size_t>(i)];
+    const OpenRound round = fragment.open_round();
+    const int64_t version = round.round - 1;
+    entry.set_published_version(version);
+    entry.set_published_hash(fragment.PublishedHash(version).value_or(0));
+    for (const auto& [id, arrival] : round.arrivals) entry.add_contributed(id);
+    for (const auto& [id, arrival] : round.quarantined) entry.add_quarantined(id);
+    entry.set_waiting_for(Decide(run_.options.clock->Monotonic(), round, members, policy).reason);
+  }
+  return status;
+}
+
+bool CoordinatorImpl::ReachedItsEnd() const {
+  const bool rounds_are_done = run_.RoundsAreDone();
+  absl::MutexLock lock(&run_.mutex);
+  return run_.ReachedItsEndLocked(rounds_are_done);
+}
+
+bool CoordinatorImpl::Finished() const {
+  const bool rounds_are_done = run_.RoundsAreDone();
+  absl::MutexLock lock(&run_.mutex);
+  return run_.FinishedLocked(rounds_are_done);
+}
+
+absl::Status CoordinatorImpl::Health() const {
+  absl::MutexLock lock(&run_.mutex);
+  return run_.failure;
+}
+
+RunSummary CoordinatorImpl::Summarize() const {
+  RunSummary summary;
+  summary.run_id = run_.options.run_id;
+  summary.config = run_.options.config;
+  summary.parameters = run_.plan.parameters();
+  for (const auto& fragment : run_.fragments) summary.rounds += fragment->version();
+  summary.hash_checks = run_.hash_checks.load();
+  summary.hash_mismatches = run_.hash_mismatches.load();
+  summary.ended_unix_s = absl::ToDoubleSeconds(run_.options.clock->Now() - absl::UnixEpoch());
+  absl::MutexLock lock(&run_.mutex);
+  summary.steps = run_.membership.largest_step();
+  summary.started_unix_s = run_.state.started_unix_s();
+  summary.workers = run_.accounts;
+  return summary;
+}
+
+absl::Status CoordinatorImpl::Shutdown() {
+  // The result includes contributions of workers that have left since the last Tick.
+  for (const auto& fragment : run_.fragments) rounds_.Advance(*fragment);
+  Run::Sinks sinks;
+  {
+    absl::MutexLock lock(&run_.mutex);
+    if (run_.shut_down) return absl::OkStatus();
+    run_.shut_down = true;
+    sinks.swap(run_.sinks);
+  }
+  const absl::Status told = absl::UnavailableError("the coordinator is shutting down");
+  for (const auto& fragment : run_.fragments) {
     for (const PullCallback& waiter : fragment->TakeWaiters()) waiter(told);
   }
   for (const auto& [id, sink] : sinks) sink->Close(told);
-  return told;
+  {
+    absl::MutexLock lock(&run_.mutex);
+    run_.mutex.Await(absl::Condition(
+        +[](int* calls) { return *calls == 0; }, &run_.calls));
+  }
+  std::vector<std::string> ids;
+  {
+    absl::MutexLock lock(&run_.mutex);
+    // The store holds what was published; what came after that is not to be trusted.
+    if (!run_.failure.ok()) return run_.failure;
+    ids = run_.membership.LiveIds();
+  }
+  for (const auto& fragment : run_.fragments) RETURN_IF_ERROR(fragment->SaveSnapshot());
+  RETURN_IF_ERROR(run_.SaveMembers(ids));
+  RETURN_IF_ERROR(run_.SaveRunState());
+  return run_.options.store->SaveSummary(SummaryToJson(Summarize(), run_.plan.fragments()));
+}
+
+std::vector<float> CoordinatorImpl::PublishedParameters() const {
+  std::vector<float> values(static_cast<size_t>(run_.plan.arena_size()));
+  for (const auto& fragment : run_.fragments) {
+    const FragmentRange& range = run_.plan.range(fragment->fragment());
+    const absl::Status copied = fragment->CopyPublished(std::span(values).subspan(
+        static_cast<size_t>(range.begin), static_cast<size_t>(range.size())));
+    if (!copied.ok()) Log().error("{}", std::string(copied.message()));
+  }
+  return values;
 }
 
 }  // namespace causeway::server

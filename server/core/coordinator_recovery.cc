@@ -1,4 +1,4 @@
-// CoordinatorImpl's writes to its store, and its way back from it.
+// What CoordinatorImpl saves now and then, and its way back from the store.
 #include <algorithm>
 #include <functional>
 #include <set>
@@ -7,8 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/params/run_config.h"
+#include "common/params/draws.h"
 #include "server/core/coordinator_impl.h"
+#include "server/round/plausibility.h"
 
 namespace causeway::server {
 namespace {
@@ -42,11 +43,11 @@ std::span<const Record> OfFragment(const std::vector<Record>& records, int fragm
 
 v1::RunIdentity CoordinatorImpl::Identity() const {
   v1::RunIdentity identity;
-  identity.set_run_id(options_.run_id);
-  *identity.mutable_config() = options_.config;
-  identity.set_config_hash(config_hash_);
-  identity.set_plan_hash(plan_.hash());
-  for (const auto& fragment : fragments_) {
+  identity.set_run_id(run_.options.run_id);
+  *identity.mutable_config() = run_.options.config;
+  identity.set_config_hash(run_.config_hash);
+  identity.set_plan_hash(run_.plan.hash());
+  for (const auto& fragment : run_.fragments) {
     identity.add_initial_hashes(fragment->PublishedHash(0).value());
   }
   return identity;
@@ -54,7 +55,7 @@ v1::RunIdentity CoordinatorImpl::Identity() const {
 
 absl::Status CoordinatorImpl::RecoverFragments(const RecoveredRun& run,
                                                const InitialValues& initial) {
-  std::vector<absl::Status> recovered(fragments_.size());
+  std::vector<absl::Status> recovered(run_.fragments.size());
   const auto recover = [&](int64_t i) {
     const auto index = static_cast<size_t>(i);
     const auto fragment = static_cast<int>(i);
@@ -67,25 +68,26 @@ absl::Status CoordinatorImpl::RecoverFragments(const RecoveredRun& run,
     for (const v1::Snapshot& snapshot : OfFragment(run.snapshots, fragment)) {
       history.snapshots.push_back(snapshot.version());
     }
-    recovered[index] = fragments_[index]->Recover(history);
+    recovered[index] = run_.fragments[index]->Recover(history);
   };
   // Reading and hashing take longer than merging: with enough fragments each has one thread for all
   // of it.
-  ThreadPool* const threads = merge_pool_.threads;
-  if (threads != nullptr && std::ssize(fragments_) >= std::min(threads->threads(), kMany)) {
+  ThreadPool* const threads = run_.merge_pool.threads;
+  if (threads != nullptr && std::ssize(run_.fragments) >= std::min(threads->threads(), kMany)) {
     int64_t largest = 1;
-    for (int i = 0; i < plan_.fragments(); ++i) largest = std::max(largest, plan_.range(i).size());
+    for (int i = 0; i < run_.plan.fragments(); ++i)
+      largest = std::max(largest, run_.plan.range(i).size());
     const auto bytes = static_cast<int64_t>(FragmentArrays::BytesAtRest(
-        static_cast<size_t>(largest), optimizer_->state_names().size()));
+        static_cast<size_t>(largest), run_.optimizer->state_names().size()));
     const int64_t at_once = std::max(kFewestAtOnce, kBytesAtOnce / bytes);
-    merge_pool_.threads = nullptr;
-    for (int64_t first = 0; first < std::ssize(fragments_); first += at_once) {
-      threads->ParallelFor(std::min(at_once, std::ssize(fragments_) - first),
+    run_.merge_pool.threads = nullptr;
+    for (int64_t first = 0; first < std::ssize(run_.fragments); first += at_once) {
+      threads->ParallelFor(std::min(at_once, std::ssize(run_.fragments) - first),
                            [&](int64_t i) { recover(first + i); });
     }
-    merge_pool_.threads = threads;
+    run_.merge_pool.threads = threads;
   } else {
-    for (int64_t i = 0; i < std::ssize(fragments_); ++i) recover(i);
+    for (int64_t i = 0; i < std::ssize(run_.fragments); ++i) recover(i);
   }
   for (const absl::Status& status : recovered) RETURN_IF_ERROR(status);
   return absl::OkStatus();
@@ -93,147 +95,100 @@ absl::Status CoordinatorImpl::RecoverFragments(const RecoveredRun& run,
 
 absl::Status CoordinatorImpl::Recover(const RecoveredRun& run, const InitialValues& initial) {
   const v1::RunIdentity& identity = run.identity;
-  if (identity.run_id() != options_.run_id || identity.config_hash() != config_hash_) {
+  if (identity.run_id() != run_.options.run_id || identity.config_hash() != run_.config_hash) {
     return absl::FailedPreconditionError(
         absl::StrCat("the store holds the run ", identity.run_id(),
                      ", which has another configuration than the one asked for"));
   }
-  if (identity.plan_hash() != plan_.hash() || identity.initial_hashes_size() != plan_.fragments()) {
+  if (identity.plan_hash() != run_.plan.hash() ||
+      identity.initial_hashes_size() != run_.plan.fragments()) {
     return absl::FailedPreconditionError(
         absl::StrCat("this release cuts the model of run ", identity.run_id(),
                      " into other fragments than the one that began it: continue with that one"));
   }
-  const absl::Duration began = options_.clock->Monotonic();
+  const absl::Duration began = run_.options.clock->Monotonic();
   int64_t rounds = 0;
   int64_t folded = 0;
   RETURN_IF_ERROR(RecoverFragments(run, initial));
-  for (size_t i = 0; i < fragments_.size(); ++i) {
-    for (const auto& [version, why] : fragments_[i]->damaged_snapshots()) {
-      Record("snapshot_damaged",
-             absl::StrCat(why.message(), "; recovered from what was saved before it"),
-             {{"fragment", i}, {"round", version}, {"reason", std::string(why.message())}});
+  for (size_t i = 0; i < run_.fragments.size(); ++i) {
+    for (const auto& [version, why] : run_.fragments[i]->damaged_snapshots()) {
+      run_.Record("snapshot_damaged",
+                  absl::StrCat(why.message(), "; recovered from what was saved before it"),
+                  {{"fragment", i}, {"round", version}, {"reason", std::string(why.message())}});
     }
     for (const v1::Member& record : run.members) {
       if (static_cast<int>(i) >= record.rejected_size()) continue;
       const auto& rounds_out = record.rejected(static_cast<int>(i)).rounds();
       if (rounds_out.empty()) continue;
-      fragments_[i]->RestoreRejections(record.worker_id(), {rounds_out.begin(), rounds_out.end()});
+      run_.fragments[i]->RestoreRejections(record.worker_id(),
+                                           {rounds_out.begin(), rounds_out.end()});
     }
-    rounds += fragments_[i]->version();
-    folded += fragments_[i]->rounds_since_snapshot();
+    rounds += run_.fragments[i]->version();
+    folded += run_.fragments[i]->rounds_since_snapshot();
   }
-  const int64_t largest_step = LargestPossibleStep(OpenRounds(), options_.config);
+  const int64_t largest_step = LargestPossibleStep(run_.OpenRounds(), run_.options.config);
   {
-    absl::MutexLock lock(&members_mutex_);
-    state_ = run.state;
-    budget_announced_ = state_.stop_step() > 0;
+    absl::MutexLock lock(&run_.mutex);
+    run_.state = run.state;
+    run_.budget_announced = run_.state.stop_step() > 0;
     for (const v1::Member& record : run.members) {
-      accounts_[record.worker_id()] = record;
+      run_.accounts[record.worker_id()] = record;
       Member member = ReadMember(record);
       std::erase_if(member.had_slots, [this](int slot) {
-        return slot < 0 || slot >= options_.config.membership().max_workers();
+        return slot < 0 || slot >= run_.options.config.membership().max_workers();
       });
-      GiveParts(member, member.active_from_step);
+      run_.GiveParts(member, member.active_from_step);
       // A former release believed any step.
       member.step = std::min(member.step, largest_step);
       member.active_from_step = std::min(member.active_from_step, largest_step);
-      tokens_.Begin(member.id, member.active_from_step, member.sites);
+      run_.tokens.Begin(member.id, member.active_from_step, member.sites);
       // The first of the parts that its parent has given to this region is the lowest.
-      if (region() &&
-          (&record == &run.members.front() || member.data_slot < membership_.first_slot())) {
-        membership_.SetFirstSlot(member.data_slot);
+      if (run_.tier.under_parent &&
+          (&record == &run.members.front() || member.data_slot < run_.membership.first_slot())) {
+        run_.membership.SetFirstSlot(member.data_slot);
       }
-      membership_.Restore(std::move(member), options_.clock->Monotonic());
+      run_.membership.Restore(std::move(member), run_.options.clock->Monotonic());
     }
     for (const v1::Contribution& contribution : run.contributions) {
       const v1::PushHeader& header = contribution.header();
-      if (region() && header.worker_id() == options_.region->id) continue;  // Those of its sites.
-      const int64_t step = schedule_.SendStep(header.fragment(), header.round());
-      draws_.Add(header.worker_id(), DrawsOf(header.draws()), step);
-      tokens_.Add(header.fragment(), header.worker_id(), header.tokens(), step);
+      if (header.worker_id() == run_.tier.own_id) continue;  // Its sites' are counted.
+      const int64_t step = run_.schedule.SendStep(header.fragment(), header.round());
+      run_.draws.Add(header.worker_id(), DrawsOf(header.draws()), step);
+      run_.tokens.Add(header.fragment(), header.worker_id(), header.tokens(), step);
     }
   }
-  hash_checks_ = run.state.hash_checks();
-  hash_mismatches_ = run.state.hash_mismatches();
-  const double seconds = absl::ToDoubleSeconds(options_.clock->Monotonic() - began);
-  Record("recovered",
-         absl::StrCat("run ", options_.run_id, " goes on after ", rounds, " rounds; ", folded,
-                      " of them were merged again in ", seconds, " s and have their hashes"),
-         {{"rounds", rounds},
-          {"merged_again", folded},
-          {"seconds", seconds},
-          {"members", run.members.size()}});
+  run_.hash_checks = run.state.hash_checks();
+  run_.hash_mismatches = run.state.hash_mismatches();
+  const double seconds = absl::ToDoubleSeconds(run_.options.clock->Monotonic() - began);
+  run_.Record(
+      "recovered",
+      absl::StrCat("run ", run_.options.run_id, " goes on after ", rounds, " rounds; ", folded,
+                   " of them were merged again in ", seconds, " s and have their hashes"),
+      {{"rounds", rounds},
+       {"merged_again", folded},
+       {"seconds", seconds},
+       {"members", run.members.size()}});
   return absl::OkStatus();
-}
-
-absl::Status CoordinatorImpl::SaveMembers(std::span<const std::string> worker_ids) {
-  if (worker_ids.empty()) return absl::OkStatus();
-  absl::Status status;
-  {
-    absl::MutexLock save_lock(&save_mutex_);
-    std::vector<std::map<std::string, std::set<int64_t>>> rejections;
-    for (const auto& fragment : fragments_) rejections.push_back(fragment->rejections());
-    std::vector<v1::Member> records;
-    {
-      absl::MutexLock lock(&members_mutex_);
-      for (const std::string& id : worker_ids) {
-        v1::Member& record = records.emplace_back(accounts_[id]);
-        WriteMember(*membership_.Find(id), record);
-        record.clear_rejected();
-        if (std::ranges::none_of(rejections, [&](const auto& of) { return of.contains(id); })) {
-          continue;
-        }
-        for (auto& of_fragment : rejections) {
-          const std::set<int64_t>& out = of_fragment[id];
-          record.add_rejected()->mutable_rounds()->Assign(out.begin(), out.end());
-        }
-      }
-    }
-    status = options_.store->SaveMembers(records);
-  }
-  if (!status.ok()) status = Fail(status);
-  return status;
-}
-
-absl::Status CoordinatorImpl::SaveMember(const std::string& worker_id) {
-  return SaveMembers({&worker_id, 1});
-}
-
-absl::Status CoordinatorImpl::SaveRunState() {
-  absl::Status status;
-  {
-    absl::MutexLock save_lock(&save_mutex_);
-    v1::State state;
-    {
-      absl::MutexLock lock(&members_mutex_);
-      state = state_;
-    }
-    state.set_hash_checks(hash_checks_.load());
-    state.set_hash_mismatches(hash_mismatches_.load());
-    status = options_.store->SaveRunState(state);
-  }
-  if (!status.ok()) status = Fail(status);
-  return status;
 }
 
 absl::Status CoordinatorImpl::ForgetOldAnswers() {
   std::vector<int64_t> checkpoints;
   {
-    absl::MutexLock lock(&members_mutex_);
-    for (const auto& [id, member] : membership_.members()) {
-      const int64_t step = accounts_[id].heartbeat().checkpoint_step();
+    absl::MutexLock lock(&run_.mutex);
+    for (const auto& [id, member] : run_.membership.members()) {
+      const int64_t step = run_.accounts[id].heartbeat().checkpoint_step();
       if (member.state != v1::Member::LEFT && step >= 0) checkpoints.push_back(step);
     }
   }
-  const int64_t kept = std::max(2, options_.kept_answers);
-  const int64_t max_kept = std::max<int64_t>(kept, options_.max_kept_answers);
-  for (const auto& own : fragments_) {
+  const int64_t kept = std::max(2, run_.options.kept_answers);
+  const int64_t max_kept = std::max<int64_t>(kept, run_.options.max_kept_answers);
+  for (const auto& own : run_.fragments) {
     FragmentRounds& fragment = *own;
     const int i = fragment.fragment();
     const int64_t version = fragment.version();
     int64_t first = version - kept + 1;
     for (const int64_t step : checkpoints) {
-      first = std::min(first, schedule_.RoundsMergedBy(i, step) + 1);
+      first = std::min(first, run_.schedule.RoundsMergedBy(i, step) + 1);
     }
     RETURN_IF_ERROR(fragment.ForgetAnswers(std::max(first, version - max_kept + 1)));
   }
@@ -242,43 +197,43 @@ absl::Status CoordinatorImpl::ForgetOldAnswers() {
 
 absl::StatusOr<bool> CoordinatorImpl::SaveDueSnapshots() {
   std::vector<std::pair<int64_t, FragmentRounds*>> due;  // By the rounds since the last one.
-  for (const auto& fragment : fragments_) {
+  for (const auto& fragment : run_.fragments) {
     const int64_t rounds = fragment->rounds_since_snapshot();
-    if (rounds >= options_.snapshot_every_rounds) due.emplace_back(rounds, fragment.get());
+    if (rounds >= run_.options.snapshot_every_rounds) due.emplace_back(rounds, fragment.get());
   }
   std::ranges::stable_sort(due, std::greater<>(), [](const auto& one) { return one.first; });
-  const absl::Duration end = options_.clock->Monotonic() + kSavingTime;
+  const absl::Duration end = run_.options.clock->Monotonic() + kSavingTime;
   for (const auto& [rounds, fragment] : due) {
     const absl::Status status = fragment->SaveSnapshot();
     if (absl::IsResourceExhausted(status)) {
       // The deltas since the last snapshot are there; it is tried again. A smaller one may fit, and
       // lets its deltas go.
-      incidents_.SnapshotRefused(fragment->fragment(), status);
+      run_.incidents.SnapshotRefused(fragment->fragment(), status);
       continue;
     }
     RETURN_IF_ERROR(status);
-    incidents_.SnapshotSaved(fragment->fragment(), fragment->snapshot_version());
-    if (options_.clock->Monotonic() >= end) return fragment != due.back().second;
+    run_.incidents.SnapshotSaved(fragment->fragment(), fragment->snapshot_version());
+    if (run_.options.clock->Monotonic() >= end) return fragment != due.back().second;
   }
   return false;
 }
 
 bool CoordinatorImpl::Maintain() {
-  const Call call(*this);
-  if (!Serving().ok()) return false;
+  const Run::Call call(run_);
+  if (!run_.Serving().ok()) return false;
   const absl::StatusOr<bool> more_due = SaveDueSnapshots();
   const absl::Status status = more_due.ok() ? ForgetOldAnswers() : more_due.status();
   if (!status.ok()) {
-    Fail(status).IgnoreError();
+    run_.Fail(status).IgnoreError();
     return false;
   }
   std::vector<std::string> ids;
   {
-    absl::MutexLock lock(&members_mutex_);
-    ids = membership_.LiveIds();
+    absl::MutexLock lock(&run_.mutex);
+    ids = run_.membership.LiveIds();
   }
-  if (!SaveMembers(ids).ok()) return false;
-  SaveRunState().IgnoreError();  // A failure has stopped the coordinator already.
+  if (!run_.SaveMembers(ids).ok()) return false;
+  run_.SaveRunState().IgnoreError();  // A failure has stopped the coordinator already.
   return *more_due;
 }
 

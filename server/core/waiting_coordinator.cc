@@ -18,6 +18,43 @@ absl::Status StillWaits() {
       "package does (docs/pytorch.md)");
 }
 
+// The roles of a run that has not begun.
+class NotBegun final : public Members, public Rounds, public Orders {
+ public:
+  absl::StatusOr<v1::Welcome> Join(const v1::Join&, std::shared_ptr<SessionSink>) override {
+    return StillWaits();
+  }
+  absl::Status Handle(const std::string&, uint64_t, const v1::WorkerMessage&) override {
+    return StillWaits();
+  }
+  void Disconnected(const std::string&, uint64_t, const absl::Status&) override {}
+  absl::StatusOr<std::optional<v1::PushResponse>> BeginPush(const v1::PushHeader&,
+                                                            RoundClosed) override {
+    return StillWaits();
+  }
+  std::vector<double> MeasureLeaf(int, int64_t, int64_t, std::span<const uint8_t>) const override {
+    return {};
+  }
+  absl::StatusOr<v1::PushResponse> Contribute(const v1::PushHeader&, ReceivedObject) override {
+    return StillWaits();
+  }
+  void MergeDue(int) override {}
+  void PullAnswer(int, int64_t, PullCallback callback) override { callback(StillWaits()); }
+  absl::StatusOr<std::shared_ptr<const PullObject>> PullState(int) override { return StillWaits(); }
+  void RecordPulled(const std::string&, v1::Want::Object, int64_t) override {}
+  absl::Status Pause(const std::string&) override { return StillWaits(); }
+  absl::Status Resume() override { return StillWaits(); }
+  absl::Status Drain(const std::string&) override { return StillWaits(); }
+  absl::Status Reject(const v1::RejectRequest&) override { return StillWaits(); }
+  absl::Status StopAtStep(int64_t) override { return StillWaits(); }
+  absl::Status StopAtTokens(int64_t) override { return StillWaits(); }
+};
+
+NotBegun& TheRoles() {
+  static NotBegun roles;  // Without state.
+  return roles;
+}
+
 // INVALID_ARGUMENT, naming the first difference, unless both are the same table.
 absl::Status CheckSameTable(const v1::TensorTable& run, const v1::TensorTable& brought) {
   const auto text = [](const v1::TensorTable& table, int i) {
@@ -44,6 +81,14 @@ const v1::RunConfig& WaitingCoordinator::config() const {
 const FragmentPlan& WaitingCoordinator::plan() const {
   return begun() != nullptr ? begun()->plan() : no_plan_;
 }
+
+Members& WaitingCoordinator::members() {
+  return begun() != nullptr ? begun()->members() : TheRoles();
+}
+
+Rounds& WaitingCoordinator::rounds() { return begun() != nullptr ? begun()->rounds() : TheRoles(); }
+
+Orders& WaitingCoordinator::orders() { return begun() != nullptr ? begun()->orders() : TheRoles(); }
 
 v1::DescribeResponse WaitingCoordinator::Describe() const {
   if (begun() != nullptr) return begun()->Describe();
@@ -95,57 +140,6 @@ absl::Status WaitingCoordinator::BeginWith(BroughtModel model, std::vector<float
   return absl::OkStatus();
 }
 
-absl::StatusOr<v1::Welcome> WaitingCoordinator::Join(const v1::Join& join,
-                                                     std::shared_ptr<SessionSink> sink) {
-  return begun() == nullptr ? StillWaits() : begun()->Join(join, std::move(sink));
-}
-
-absl::Status WaitingCoordinator::Handle(const std::string& worker_id, uint64_t incarnation,
-                                        const v1::WorkerMessage& message) {
-  return begun() == nullptr ? StillWaits() : begun()->Handle(worker_id, incarnation, message);
-}
-
-void WaitingCoordinator::Disconnected(const std::string& worker_id, uint64_t incarnation,
-                                      const absl::Status& why) {
-  if (begun() != nullptr) begun()->Disconnected(worker_id, incarnation, why);
-}
-
-absl::StatusOr<std::optional<v1::PushResponse>> WaitingCoordinator::BeginPush(
-    const v1::PushHeader& header, RoundClosed closed) {
-  if (begun() == nullptr) return StillWaits();
-  return begun()->BeginPush(header, std::move(closed));
-}
-
-std::vector<double> WaitingCoordinator::MeasureLeaf(int fragment, int64_t round, int64_t leaf,
-                                                    std::span<const uint8_t> bytes) const {
-  if (begun() == nullptr) return {};
-  return begun()->MeasureLeaf(fragment, round, leaf, bytes);
-}
-
-absl::StatusOr<v1::PushResponse> WaitingCoordinator::Contribute(const v1::PushHeader& header,
-                                                                ReceivedObject object) {
-  if (begun() == nullptr) return StillWaits();
-  return begun()->Contribute(header, std::move(object));
-}
-
-void WaitingCoordinator::MergeDue(int fragment) {
-  if (begun() != nullptr) begun()->MergeDue(fragment);
-}
-
-void WaitingCoordinator::PullAnswer(int fragment, int64_t round, PullCallback callback) {
-  if (begun() == nullptr) return callback(StillWaits());
-  begun()->PullAnswer(fragment, round, std::move(callback));
-}
-
-absl::StatusOr<std::shared_ptr<const PullObject>> WaitingCoordinator::PullState(int fragment) {
-  return begun() == nullptr ? StillWaits() : begun()->PullState(fragment);
-}
-
-void WaitingCoordinator::RecordPulled(const std::string& worker_id, v1::Want::Object object,
-                                      int64_t bytes) {
-  if (begun() != nullptr) begun()->RecordPulled(worker_id, object, bytes);
-}
-
 void WaitingCoordinator::Tick() {
   if (begun() != nullptr) begun()->Tick();
 }
@@ -158,30 +152,6 @@ v1::RunStatus WaitingCoordinator::GetStatus() const {
   status.set_run_id(run_id_);
   *status.mutable_config() = config_;
   return status;
-}
-
-absl::Status WaitingCoordinator::Pause(const std::string& reason) {
-  return begun() == nullptr ? StillWaits() : begun()->Pause(reason);
-}
-
-absl::Status WaitingCoordinator::Resume() {
-  return begun() == nullptr ? StillWaits() : begun()->Resume();
-}
-
-absl::Status WaitingCoordinator::Drain(const std::string& worker_id) {
-  return begun() == nullptr ? StillWaits() : begun()->Drain(worker_id);
-}
-
-absl::Status WaitingCoordinator::Reject(const v1::RejectRequest& order) {
-  return begun() == nullptr ? StillWaits() : begun()->Reject(order);
-}
-
-absl::Status WaitingCoordinator::StopAtStep(int64_t step) {
-  return begun() == nullptr ? StillWaits() : begun()->StopAtStep(step);
-}
-
-absl::Status WaitingCoordinator::StopAtTokens(int64_t tokens) {
-  return begun() == nullptr ? StillWaits() : begun()->StopAtTokens(tokens);
 }
 
 bool WaitingCoordinator::ReachedItsEnd() const {

@@ -112,6 +112,7 @@ ParentLink::~ParentLink() { Stop(absl::ZeroDuration()); }
 absl::Status ParentLink::Start(Coordinator& coordinator) {
   RETURN_IF_ERROR(queue_.started());
   coordinator_ = &coordinator;
+  region_ = coordinator.region();
   // A former process may have been told to pause, and the parent has gone on since.
   paused_ = coordinator.GetStatus().paused();
   ASSIGN_OR_RETURN(thread_, StartThread([this] { Follow(); }));
@@ -134,16 +135,14 @@ std::shared_ptr<ParentLink::Connection> ParentLink::AwaitConnection() {
 
 void ParentLink::Follow() {
   for (;;) {
-    const absl::StatusOr<RegionPlace> place = coordinator_->Place();
-    absl::Status status = place.status();
-    if (status.ok()) {
-      const bool attached = connection() != nullptr;
-      if (!attached && place->ready) status = Attach(*place);
-      if (attached && !place->ready) Detach();
-      if (attached && place->ready) status = Obey(*place);
-    }
+    const RegionPlace place = region_->Place();
+    const bool attached = connection() != nullptr;
+    absl::Status status;
+    if (!attached && place.ready) status = Attach(place);
+    if (attached && !place.ready) Detach();
+    if (attached && place.ready) status = Obey(place);
     if (!status.ok()) {
-      coordinator_->FailUnderParent(status).IgnoreError();
+      region_->Fail(status);
       return;
     }
     absl::MutexLock lock(&mutex_);
@@ -163,11 +162,11 @@ absl::Status ParentLink::Attach(const RegionPlace& place) {
   options.max_steps_behind = int64_t{1} << 60;
   options.on_welcome = [this](const v1::Welcome& welcome) {
     for (int i = 0; i < welcome.published_versions_size(); ++i) {
-      coordinator_->NoteParentPublished(i, welcome.published_versions(i)).IgnoreError();
+      region_->NoteParentPublished(i, welcome.published_versions(i)).IgnoreError();
     }
   };
   options.on_outcome = [this](const v1::RoundOutcome& outcome) {
-    coordinator_->NoteParentPublished(outcome.fragment(), outcome.round()).IgnoreError();
+    region_->NoteParentPublished(outcome.fragment(), outcome.round()).IgnoreError();
   };
   v1::Join& join = options.join;
   join.set_worker_id(options_.region_id);
@@ -230,20 +229,20 @@ absl::Status ParentLink::Obey(const RegionPlace& place) {
   Report(place, *connection);
   ASSIGN_OR_RETURN(const Session::Orders orders, connection->session->orders());
   if (orders.started && orders.data_slot != begun_slot_) {
-    RETURN_IF_ERROR(coordinator_->BeginUnderParent(orders.data_slot, orders.next_draws));
+    RETURN_IF_ERROR(region_->Begin(orders.data_slot, orders.next_draws));
     begun_slot_ = orders.data_slot;
   }
   if (orders.paused != paused_) {
-    RETURN_IF_ERROR(orders.paused ? coordinator_->Pause("the parent paused the run")
-                                  : coordinator_->Resume());
+    RETURN_IF_ERROR(orders.paused ? coordinator_->orders().Pause("the parent paused the run")
+                                  : coordinator_->orders().Resume());
     paused_ = orders.paused;
   }
   if (orders.stop_at_step > 0 && orders.stop_at_step != stop_step_) {
-    RETURN_IF_ERROR(coordinator_->StopUnderParent(orders.stop_at_step));
+    RETURN_IF_ERROR(region_->Stop(orders.stop_at_step));
     stop_step_ = orders.stop_at_step;
   }
   if (orders.drain && !drained_) {
-    RETURN_IF_ERROR(coordinator_->Drain(""));
+    RETURN_IF_ERROR(coordinator_->orders().Drain(""));
     drained_ = true;
   }
   return absl::OkStatus();
@@ -264,8 +263,7 @@ void ParentLink::Detach() {
 void ParentLink::Leave(Connection& left) {
   if (coordinator_->Finished()) {
     // The last word carries the final figures.
-    const absl::StatusOr<RegionPlace> place = coordinator_->Place();
-    if (place.ok()) Report(*place, left);
+    Report(region_->Place(), left);
     left.session->Leave(coordinator_->ReachedItsEnd() ? v1::Leave::FINISHED : v1::Leave::DRAINED,
                         "");
   } else {

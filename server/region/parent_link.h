@@ -91,7 +91,8 @@ class ParentLink final : public Parent {
   const FragmentPlan& plan_;
   EventLog* const events_;
   WorkQueue queue_;
-  Coordinator* coordinator_ = nullptr;  // Set by Start.
+  Coordinator* coordinator_ = nullptr;  // Set by Start, as the next.
+  Region* region_ = nullptr;
 
   mutable absl::Mutex mutex_;
   std::shared_ptr<Connection> connection_ ABSL_GUARDED_BY(mutex_);

@@ -41,21 +41,21 @@ grpc::ServerUnaryReactor* AdminService::Pause(grpc::CallbackServerContext* conte
                                               const v1::PauseRequest* request, v1::PauseResponse*) {
   absl::Status status = access_.Admit(*context, Action::kOrder).status();
   if (status.ok()) status = CheckLength("reason", request->reason());
-  if (status.ok()) status = coordinator_.Pause(request->reason());
+  if (status.ok()) status = coordinator_.orders().Pause(request->reason());
   return FinishWith(context, status);
 }
 
 grpc::ServerUnaryReactor* AdminService::Resume(grpc::CallbackServerContext* context,
                                                const v1::ResumeRequest*, v1::ResumeResponse*) {
   absl::Status status = access_.Admit(*context, Action::kOrder).status();
-  if (status.ok()) status = coordinator_.Resume();
+  if (status.ok()) status = coordinator_.orders().Resume();
   return FinishWith(context, status);
 }
 
 grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* context,
                                               const v1::DrainRequest* request, v1::DrainResponse*) {
   absl::Status status = access_.Admit(*context, Action::kOrder).status();
-  if (status.ok()) status = coordinator_.Drain(request->worker_id());
+  if (status.ok()) status = coordinator_.orders().Drain(request->worker_id());
   return FinishWith(context, status);
 }
 
@@ -64,7 +64,7 @@ grpc::ServerUnaryReactor* AdminService::Reject(grpc::CallbackServerContext* cont
                                                v1::RejectResponse*) {
   absl::Status status = access_.Admit(*context, Action::kOrder).status();
   if (status.ok()) status = CheckLength("reason", request->reason());
-  if (status.ok()) status = coordinator_.Reject(*request);
+  if (status.ok()) status = coordinator_.orders().Reject(*request);
   return FinishWith(context, status);
 }
 
@@ -77,9 +77,9 @@ grpc::ServerUnaryReactor* AdminService::Stop(grpc::CallbackServerContext* contex
                       absl::InvalidArgumentError("give either at_step or at_tokens, not both"));
   }
   if (request->at_tokens() != 0) {
-    return FinishWith(context, coordinator_.StopAtTokens(request->at_tokens()));
+    return FinishWith(context, coordinator_.orders().StopAtTokens(request->at_tokens()));
   }
-  return FinishWith(context, coordinator_.StopAtStep(request->at_step()));
+  return FinishWith(context, coordinator_.orders().StopAtStep(request->at_step()));
 }
 
 }  // namespace causeway::server

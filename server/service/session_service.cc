@@ -141,7 +141,8 @@ class SessionReactor final
     RETURN_IF_ERROR(access_.CheckRegion(*peer_, join.sites() > 0));
     RETURN_IF_ERROR(CheckLength("software_version", join.software_version()));
     RETURN_IF_ERROR(CheckLength("device", join.device()));
-    absl::StatusOr<v1::Welcome> welcome = coordinator_.Join(incoming_.join(), shared_from_this());
+    absl::StatusOr<v1::Welcome> welcome =
+        coordinator_.members().Join(incoming_.join(), shared_from_this());
     if (!welcome.ok()) return welcome.status();
     worker_id_ = incoming_.join().worker_id();
     incarnation_ = welcome->incarnation();
@@ -157,7 +158,7 @@ class SessionReactor final
 
   absl::Status HandleMessage() {
     if (incoming_.has_leave()) ShortenText(*incoming_.mutable_leave()->mutable_detail());
-    absl::Status status = coordinator_.Handle(worker_id_, incarnation_, incoming_);
+    absl::Status status = coordinator_.members().Handle(worker_id_, incarnation_, incoming_);
     if (status.ok() && incoming_.has_leave()) {
       absl::MutexLock lock(&mutex_);
       disconnected_ = true;  // It says more than that.
@@ -174,7 +175,7 @@ class SessionReactor final
       disconnected_ = true;
       if (end_.has_value() && !end_->ok()) why = *end_;
     }
-    coordinator_.Disconnected(worker_id_, incarnation_, why);
+    coordinator_.members().Disconnected(worker_id_, incarnation_, why);
   }
 
   void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

@@ -67,10 +67,11 @@ void AnswerOutbox::Want(const std::string& worker_id, const v1::Want& want,
     }
     if (!room.ok()) return here->Answered(answer, room);
     // Holds nothing of who waits: they may go before the round is published.
-    coordinator.PullAnswer(answer.fragment, answer.round, [outbox, answer](const Object& object) {
-      const std::shared_ptr<AnswerOutbox> self = outbox.lock();
-      if (self != nullptr) self->Answered(answer, object);
-    });
+    coordinator.rounds().PullAnswer(answer.fragment, answer.round,
+                                    [outbox, answer](const Object& object) {
+                                      const std::shared_ptr<AnswerOutbox> self = outbox.lock();
+                                      if (self != nullptr) self->Answered(answer, object);
+                                    });
   });
 }
 
@@ -81,7 +82,7 @@ AnswerOutbox::Object AnswerOutbox::ReadState(const std::string& worker_id, int f
     absl::MutexLock lock(&mutex_);
     RETURN_IF_ERROR(CheckRoom(worker_id, plan.range(fragment).size() * int64_t{sizeof(float)}));
   }
-  return coordinator_.PullState(fragment);
+  return coordinator_.rounds().PullState(fragment);
 }
 
 absl::Status AnswerOutbox::CheckRoom(const std::string& worker_id, int64_t bytes) {

@@ -25,8 +25,7 @@ struct DeltaInbox::Kept : Delta {
   enum class State { kReceiving, kContributing, kEnded };
   using Squares = std::vector<std::vector<double>>;  // By chunk.
 
-  Kept(const v1::PushHeader& first, uint64_t number, ByteBudget& memory,
-       const Coordinator& coordinator)
+  Kept(const v1::PushHeader& first, uint64_t number, ByteBudget& memory, Coordinator& coordinator)
       : squares(
             std::make_shared<Squares>(static_cast<size_t>(ChunkSet(first.total_bytes()).chunks()))),
         header(first),
@@ -36,7 +35,7 @@ struct DeltaInbox::Kept : Delta {
     const auto measure = [&coordinator, measured = squares, fragment = first.fragment(),
                           round = first.round()](int64_t chunk, std::span<const uint8_t> bytes) {
       (*measured)[static_cast<size_t>(chunk)] =
-          coordinator.MeasureLeaf(fragment, round, chunk, bytes);
+          coordinator.rounds().MeasureLeaf(fragment, round, chunk, bytes);
     };
     chunks = std::make_shared<ChunkAssembly>(first.total_bytes(), measure);
   }
@@ -140,11 +139,12 @@ absl::StatusOr<std::shared_ptr<DeltaInbox::Delta>> DeltaInbox::Offer(
     const std::shared_ptr<DeltaBearer>& bearer, uint64_t transfer, const v1::PushHeader& header,
     v1::PushResponse& accepted) {
   // Checks the size against the fragment's, so that nobody makes us allocate what he likes.
-  ASSIGN_OR_RETURN(const std::optional<v1::PushResponse> held,
-                   coordinator_.BeginPush(header, [inbox = weak_from_this(), key = KeyOf(header)] {
-                     const std::shared_ptr<DeltaInbox> self = inbox.lock();
-                     if (self != nullptr) self->EndClosed(key);
-                   }));
+  ASSIGN_OR_RETURN(
+      const std::optional<v1::PushResponse> held,
+      coordinator_.rounds().BeginPush(header, [inbox = weak_from_this(), key = KeyOf(header)] {
+        const std::shared_ptr<DeltaInbox> self = inbox.lock();
+        if (self != nullptr) self->EndClosed(key);
+      }));
   if (held.has_value()) {
     accepted = *held;
     return nullptr;
@@ -203,7 +203,7 @@ void DeltaInbox::EndClosed(const Key& key) {
     header = delta->header;
     Drop(*delta);
   }
-  const auto held = coordinator_.BeginPush(header, nullptr);
+  const auto held = coordinator_.rounds().BeginPush(header, nullptr);
   if (!held.ok()) {
     End(bearers, held.status());
   } else if (held->has_value()) {
@@ -238,7 +238,7 @@ void DeltaInbox::Contribute(const std::shared_ptr<Kept>& delta) {
   object.tree_hash = delta->chunks->tree_hash();
   object.squares = *delta->squares;
   const absl::StatusOr<v1::PushResponse> result =
-      coordinator_.Contribute(header, std::move(object));
+      coordinator_.rounds().Contribute(header, std::move(object));
   // A delta that is refused for a reason that passes need not be sent again.
   bool again = Passes(result.status());
   Bearers bearers;
@@ -251,7 +251,7 @@ void DeltaInbox::Contribute(const std::shared_ptr<Kept>& delta) {
   }
   if (!again) delta->ReleaseMemory();
   End(bearers, result);
-  coordinator_.MergeDue(header.fragment());
+  coordinator_.rounds().MergeDue(header.fragment());
 }
 
 void DeltaInbox::Drop(Kept& delta) {

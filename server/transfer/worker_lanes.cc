@@ -197,7 +197,7 @@ void WorkerLanes::OnChunk(uint64_t transfer, bool sent, int64_t bytes, bool /*ag
     if (found == wants_.end()) return;
     object = found->second.object;
   }
-  coordinator_.RecordPulled(worker_id_, object, bytes);
+  coordinator_.rounds().RecordPulled(worker_id_, object, bytes);
 }
 
 }  // namespace causeway::server

@@ -141,9 +141,9 @@ class Bench {
           header.set_object_hash(hashes_[object]);
           header.set_tokens(1000);
           header.set_send_step(round);
-          RETURN_IF_ERROR(coordinator.BeginPush(header, nullptr).status());
-          RETURN_IF_ERROR(coordinator.Contribute(header, objects_[object]).status());
-          coordinator.MergeDue(f);
+          RETURN_IF_ERROR(coordinator.rounds().BeginPush(header, nullptr).status());
+          RETURN_IF_ERROR(coordinator.rounds().Contribute(header, objects_[object]).status());
+          coordinator.rounds().MergeDue(f);
         }
       }
     }
@@ -182,10 +182,10 @@ class Bench {
     join.set_data_vocabulary_size(config_.model().vocabulary_size());
     join.set_process_nonce(static_cast<uint64_t>(worker) + 1);
     ASSIGN_OR_RETURN(const v1::Welcome welcome,
-                     coordinator.Join(join, std::make_shared<SilentSink>()));
+                     coordinator.members().Join(join, std::make_shared<SilentSink>()));
     v1::WorkerMessage ready;
     ready.mutable_ready()->set_step(0);
-    RETURN_IF_ERROR(coordinator.Handle(WorkerId(worker), welcome.incarnation(), ready));
+    RETURN_IF_ERROR(coordinator.members().Handle(WorkerId(worker), welcome.incarnation(), ready));
     return welcome.incarnation();
   }
 

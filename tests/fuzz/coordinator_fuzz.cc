@@ -200,11 +200,13 @@ class Run {
   }
 
   uint64_t Enter(const std::string& id, uint64_t nonce) {
-    const auto welcome = coordinator_->Join(MakeJoin(id, nonce), std::make_shared<NullSink>());
+    const auto welcome =
+        coordinator_->members().Join(MakeJoin(id, nonce), std::make_shared<NullSink>());
     FUZZ_REQUIRE(welcome.ok(), std::string(welcome.status().message()));
     v1::WorkerMessage ready;
     ready.mutable_ready()->set_step(0);
-    FUZZ_REQUIRE(coordinator_->Handle(id, welcome->incarnation(), ready).ok(), "Ready is refused");
+    FUZZ_REQUIRE(coordinator_->members().Handle(id, welcome->incarnation(), ready).ok(),
+                 "Ready is refused");
     return welcome->incarnation();
   }
 
@@ -215,7 +217,7 @@ class Run {
     const std::string& id = ids_[worker];
     v1::Join join = MakeJoin(id, worker + 1);
     Edit(input, join);
-    const auto welcome = coordinator_->Join(join, std::make_shared<NullSink>());
+    const auto welcome = coordinator_->members().Join(join, std::make_shared<NullSink>());
     if (welcome.ok() && join.worker_id() == id) incarnations_[worker] = welcome->incarnation();
   }
 
@@ -225,8 +227,8 @@ class Run {
     v1::WorkerMessage message;
     message.mutable_heartbeat()->set_step(1);
     Edit(input, message);
-    const absl::Status status = coordinator_->Handle(id, incarnations_[worker], message);
-    if (!status.ok()) coordinator_->Disconnected(id, incarnations_[worker], status);
+    const absl::Status status = coordinator_->members().Handle(id, incarnations_[worker], message);
+    if (!status.ok()) coordinator_->members().Disconnected(id, incarnations_[worker], status);
   }
 
   v1::Greeting MakeGreeting(const std::string& id) const {
@@ -244,9 +246,9 @@ class Run {
     FUZZ_REQUIRE(!joined.ok() || (*joined)->worker_id() == greeting.worker_id(), "another worker");
     v1::Want want;
     Edit(input, want);
-    coordinator_->PullState(want.fragment()).IgnoreError();
-    coordinator_->PullAnswer(want.fragment(), want.round(), [](const auto&) {});
-    coordinator_->RecordPulled("a", want.object(), want.due_step());
+    coordinator_->rounds().PullState(want.fragment()).IgnoreError();
+    coordinator_->rounds().PullAnswer(want.fragment(), want.round(), [](const auto&) {});
+    coordinator_->rounds().RecordPulled("a", want.object(), want.due_step());
   }
 
   // The encoded object: of small deltas, or the input's bytes.
@@ -274,7 +276,7 @@ class Run {
     const std::string& id = ids_[worker];
     const FragmentPlan& plan = coordinator_->plan();
     const int fragment = input.Take<uint8_t>() % plan.fragments();
-    const auto state = coordinator_->PullState(fragment);
+    const auto state = coordinator_->rounds().PullState(fragment);
     if (!state.ok()) return;
     const Codec& codec = *FindCodec(coordinator_->config().sync().codec_up()).value();
     const std::vector<uint8_t> object = MakeObject(input, codec, plan.range(fragment), raw);
@@ -338,7 +340,7 @@ class Run {
   void CheckAccepted(const v1::PushHeader& header, bool hashes) {
     if (!coordinator_->Health().ok()) return;
     FUZZ_REQUIRE(hashes, "an object is accepted that does not hash to what its header says");
-    const auto held = coordinator_->BeginPush(header, nullptr);
+    const auto held = coordinator_->rounds().BeginPush(header, nullptr);
     FUZZ_REQUIRE(held.ok() && held->has_value(),
                  "an accepted contribution is not known afterwards");
   }

@@ -70,17 +70,18 @@ absl::StatusOr<std::unique_ptr<InProcessExchange>> InProcessExchange::Join(
   join.set_device("in process");
   join.set_threads(1);
   join.set_process_nonce(Checksum64(worker_id));
-  ASSIGN_OR_RETURN(exchange->welcome_, coordinator.Join(join, exchange->sink_));
+  ASSIGN_OR_RETURN(exchange->welcome_, coordinator.members().Join(join, exchange->sink_));
   return exchange;
 }
 
 InProcessExchange::~InProcessExchange() {
   Cancel();
-  coordinator_.Disconnected(worker_id_, welcome_.incarnation(), absl::UnavailableError("cut"));
+  coordinator_.members().Disconnected(worker_id_, welcome_.incarnation(),
+                                      absl::UnavailableError("cut"));
 }
 
 absl::Status InProcessExchange::Handle(const v1::WorkerMessage& message) {
-  return coordinator_.Handle(worker_id_, welcome_.incarnation(), message);
+  return coordinator_.members().Handle(worker_id_, welcome_.incarnation(), message);
 }
 
 absl::Status InProcessExchange::Ready(int64_t step) {
@@ -123,14 +124,14 @@ absl::Status InProcessExchange::Push(const causeway::Contribution& contribution)
   header.set_tokens(contribution.tokens);
   DrawsToProto(contribution.draws, header.mutable_draws());
   header.set_send_step(contribution.send_step);
-  ASSIGN_OR_RETURN(const auto held, coordinator_.BeginPush(header, nullptr));
+  ASSIGN_OR_RETURN(const auto held, coordinator_.rounds().BeginPush(header, nullptr));
   if (held.has_value()) return absl::OkStatus();
   const absl::Status status =
-      coordinator_
+      coordinator_.rounds()
           .Contribute(header,
                       std::vector<uint8_t>(contribution.object.begin(), contribution.object.end()))
           .status();
-  coordinator_.MergeDue(contribution.fragment);
+  coordinator_.rounds().MergeDue(contribution.fragment);
   RETURN_IF_ERROR(status);
   bytes_up_ += header.total_bytes();
   return absl::OkStatus();
@@ -157,7 +158,7 @@ absl::StatusOr<causeway::PulledObject> InProcessExchange::PullAnswer(int fragmen
     std::optional<Object> object;  // Guarded by the waiters' mutex.
   };
   const auto arrival = std::make_shared<Arrival>();
-  coordinator_.PullAnswer(fragment, round, [waiters = waiters_, arrival](Object object) {
+  coordinator_.rounds().PullAnswer(fragment, round, [waiters = waiters_, arrival](Object object) {
     absl::MutexLock lock(&waiters->mutex);
     arrival->object = std::move(object);
   });
@@ -177,7 +178,7 @@ absl::StatusOr<causeway::PulledObject> InProcessExchange::PullAnswer(int fragmen
 absl::StatusOr<causeway::PulledObject> InProcessExchange::PullState(int fragment) {
   RETURN_IF_ERROR(waiters_->Check());
   ASSIGN_OR_RETURN(const std::shared_ptr<const server::PullObject> object,
-                   coordinator_.PullState(fragment));
+                   coordinator_.rounds().PullState(fragment));
   return Received(*object);
 }
 

@@ -224,10 +224,11 @@ void CoordinatorHost::Push(std::weak_ptr<void> caller, const v1::PushHeader& hea
   Send(
       std::move(caller), kPushPatience,
       [this, header, object = std::move(object)](const OnReply& reply) {
-        const auto held = coordinator_->BeginPush(header, nullptr);
+        const auto held = coordinator_->rounds().BeginPush(header, nullptr);
         absl::Status status = held.status();
         const bool again = held.ok() && held->has_value();
-        if (held.ok() && !again) status = coordinator_->Contribute(header, object).status();
+        if (held.ok() && !again)
+          status = coordinator_->rounds().Contribute(header, object).status();
         if (dying_) return;
         const int64_t generation = generation_;
         if (again) world_.Count(Happening::kContributedAgain);
@@ -237,7 +238,7 @@ void CoordinatorHost::Push(std::weak_ptr<void> caller, const v1::PushHeader& hea
                      status.ToString(), again ? " (again)" : "");
         auditor_.PushServed(header, status);
         reply(status.ok() ? Reply(nullptr) : Reply(status));
-        if (serving(generation)) coordinator_->MergeDue(header.fragment());
+        if (serving(generation)) coordinator_->rounds().MergeDue(header.fragment());
       },
       std::move(done));
 }
@@ -247,14 +248,14 @@ void CoordinatorHost::PullAnswer(std::weak_ptr<void> caller, int fragment, int64
   Send(
       std::move(caller), kPullPatience,
       [this, fragment, round](const OnReply& reply) {
-        coordinator_->PullAnswer(fragment, round,
-                                 [this, reply, generation = generation_](Reply answer) {
-                                   if (!serving(generation)) return;
-                                   if (answer.ok()) auditor_.AnswerShown(**answer);
-                                   if (absl::IsNotFound(answer.status()))
-                                     world_.Count(Happening::kAnswerGone);
-                                   reply(std::move(answer));
-                                 });
+        coordinator_->rounds().PullAnswer(fragment, round,
+                                          [this, reply, generation = generation_](Reply answer) {
+                                            if (!serving(generation)) return;
+                                            if (answer.ok()) auditor_.AnswerShown(**answer);
+                                            if (absl::IsNotFound(answer.status()))
+                                              world_.Count(Happening::kAnswerGone);
+                                            reply(std::move(answer));
+                                          });
       },
       std::move(done));
 }
@@ -263,7 +264,7 @@ void CoordinatorHost::PullState(std::weak_ptr<void> caller, int fragment, OnRepl
   Send(
       std::move(caller), kPushPatience,
       [this, fragment](const OnReply& reply) {
-        Reply state = coordinator_->PullState(fragment);
+        Reply state = coordinator_->rounds().PullState(fragment);
         if (dying_) return;
         if (state.ok()) auditor_.StateShown(**state);
         reply(std::move(state));

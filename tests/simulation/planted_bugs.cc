@@ -15,7 +15,7 @@ namespace {
 using server::Coordinator;
 
 // Hands everything on.
-class Around : public Coordinator {
+class Around : public Coordinator, public server::Members, public server::Rounds {
  public:
   explicit Around(std::unique_ptr<Coordinator> real) : real_(std::move(real)) {}
 
@@ -23,49 +23,47 @@ class Around : public Coordinator {
   const FragmentPlan& plan() const override { return real_->plan(); }
   const std::string& run_id() const override { return real_->run_id(); }
   v1::DescribeResponse Describe() const override { return real_->Describe(); }
+  server::Members& members() override { return *this; }
+  server::Rounds& rounds() override { return *this; }
+  server::Orders& orders() override { return real_->orders(); }
+  server::Region* region() override { return real_->region(); }
   absl::StatusOr<v1::Welcome> Join(const v1::Join& join,
                                    std::shared_ptr<server::SessionSink> sink) override {
-    return real_->Join(join, std::move(sink));
+    return real_->members().Join(join, std::move(sink));
   }
   absl::Status Handle(const std::string& worker_id, uint64_t incarnation,
                       const v1::WorkerMessage& message) override {
-    return real_->Handle(worker_id, incarnation, message);
+    return real_->members().Handle(worker_id, incarnation, message);
   }
   void Disconnected(const std::string& worker_id, uint64_t incarnation,
                     const absl::Status& why) override {
-    real_->Disconnected(worker_id, incarnation, why);
+    real_->members().Disconnected(worker_id, incarnation, why);
   }
   absl::StatusOr<std::optional<v1::PushResponse>> BeginPush(const v1::PushHeader& header,
                                                             server::RoundClosed closed) override {
-    return real_->BeginPush(header, std::move(closed));
+    return real_->rounds().BeginPush(header, std::move(closed));
   }
   std::vector<double> MeasureLeaf(int fragment, int64_t round, int64_t leaf,
                                   std::span<const uint8_t> bytes) const override {
-    return real_->MeasureLeaf(fragment, round, leaf, bytes);
+    return real_->rounds().MeasureLeaf(fragment, round, leaf, bytes);
   }
   absl::StatusOr<v1::PushResponse> Contribute(const v1::PushHeader& header,
                                               server::ReceivedObject object) override {
-    return real_->Contribute(header, std::move(object));
+    return real_->rounds().Contribute(header, std::move(object));
   }
-  void MergeDue(int fragment) override { real_->MergeDue(fragment); }
+  void MergeDue(int fragment) override { real_->rounds().MergeDue(fragment); }
   void PullAnswer(int fragment, int64_t round, server::PullCallback callback) override {
-    real_->PullAnswer(fragment, round, std::move(callback));
+    real_->rounds().PullAnswer(fragment, round, std::move(callback));
   }
   absl::StatusOr<std::shared_ptr<const server::PullObject>> PullState(int fragment) override {
-    return real_->PullState(fragment);
+    return real_->rounds().PullState(fragment);
   }
   void RecordPulled(const std::string& worker_id, v1::Want::Object object, int64_t bytes) override {
-    real_->RecordPulled(worker_id, object, bytes);
+    real_->rounds().RecordPulled(worker_id, object, bytes);
   }
   void Tick() override { real_->Tick(); }
   bool Maintain() override { return real_->Maintain(); }
   v1::RunStatus GetStatus() const override { return real_->GetStatus(); }
-  absl::Status Pause(const std::string& reason) override { return real_->Pause(reason); }
-  absl::Status Resume() override { return real_->Resume(); }
-  absl::Status Reject(const v1::RejectRequest& order) override { return real_->Reject(order); }
-  absl::Status Drain(const std::string& worker_id) override { return real_->Drain(worker_id); }
-  absl::Status StopAtStep(int64_t step) override { return real_->StopAtStep(step); }
-  absl::Status StopAtTokens(int64_t tokens) override { return real_->StopAtTokens(tokens); }
   bool ReachedItsEnd() const override { return real_->ReachedItsEnd(); }
   bool Finished() const override { return real_->Finished(); }
   absl::Status Health() const override { return real_->Health(); }
@@ -94,7 +92,7 @@ class TwiceApplier final : public Around {
       v1::PushHeader again = entry.first;
       again.set_round(again.round() + 1);
       again.clear_base_hash();  // Else it is refused for the version that it was taken against.
-      real().Contribute(again, entry.second).status().IgnoreError();
+      real().rounds().Contribute(again, entry.second).status().IgnoreError();
     }
   }
 
@@ -113,7 +111,7 @@ class Hasty final : public Around {
   }
   void MergeDue(int fragment) override {
     for (auto& [header, bytes] : std::exchange(taken_, {})) {
-      real().Contribute(header, bytes).status().IgnoreError();
+      real().rounds().Contribute(header, bytes).status().IgnoreError();
     }
     Around::MergeDue(fragment);
   }

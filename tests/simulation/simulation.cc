@@ -218,14 +218,15 @@ void Simulation::StartSecondProcess(Site& site) {
 }
 
 void Simulation::Pause() {
-  if (!host_.Command([](server::Coordinator& c) { c.Pause("simulated").IgnoreError(); })) return;
+  if (!host_.Command([](server::Coordinator& c) { c.orders().Pause("simulated").IgnoreError(); }))
+    return;
   world_.Count(Happening::kPaused);
   world_.Trace("paused");
   world_.After(world_.Between(absl::Milliseconds(100), absl::Seconds(5)), [this] { Unpause(); });
 }
 
 void Simulation::Unpause() {
-  if (host_.Command([](server::Coordinator& c) { c.Resume().IgnoreError(); })) {
+  if (host_.Command([](server::Coordinator& c) { c.orders().Resume().IgnoreError(); })) {
     world_.Trace("resumed");
   } else {
     world_.After(absl::Seconds(1), [this] { Unpause(); });
@@ -243,7 +244,7 @@ void Simulation::StopAtStep() {
   if (step >= scenario_.config.train().steps()) return;
   // If the coordinator dies of it, its successor may know of it all the same.
   absl::Status status = absl::FailedPreconditionError("there is no coordinator");
-  host_.Command([&](server::Coordinator& c) { status = c.StopAtStep(step); });
+  host_.Command([&](server::Coordinator& c) { status = c.orders().StopAtStep(step); });
   if (absl::IsFailedPrecondition(status)) return;
   world_.Count(Happening::kStopAsked);
   world_.Trace("stop at step ", step);
@@ -272,7 +273,7 @@ void Simulation::Lie() {
   }
   absl::Status status = absl::UnavailableError("there is no coordinator");
   site.host->Command([&](server::Coordinator& c) {
-    status = c.Handle(site.id, site.process->incarnation(), message);
+    status = c.members().Handle(site.id, site.process->incarnation(), message);
   });
   world_.Count(Happening::kLied);
   world_.Trace(site.id, " says that it is at step ", step, ": ", status.ToString());
@@ -323,7 +324,8 @@ void Simulation::Befall() {
        [&] {
          world_.Count(Happening::kDrained);
          world_.Trace(site.id, " is to drain");
-         site.host->Command([&](server::Coordinator& c) { c.Drain(site.id).IgnoreError(); });
+         site.host->Command(
+             [&](server::Coordinator& c) { c.orders().Drain(site.id).IgnoreError(); });
        }},
       {scenario_.stop_at_step, [&] { StopAtStep(); }},
       {scenario_.jump_wall_clock,

@@ -79,7 +79,7 @@ void Stream::NoticeBreak() {
   noticed_ = true;
   if (!host_.serving(generation_)) return;
   host_.world_.Trace("the stream of ", worker_, " incarnation ", incarnation_, " broke");
-  host_.coordinator_->Disconnected(worker_, incarnation_, absl::UnavailableError("cut"));
+  host_.coordinator_->members().Disconnected(worker_, incarnation_, absl::UnavailableError("cut"));
   host_.Survived();
 }
 
@@ -110,7 +110,7 @@ void Stream::Receive(const v1::WorkerMessage& message) {
     return;
   }
   if (!host_.serving(generation_)) return;  // The worker is told otherwise.
-  const absl::Status status = host_.coordinator_->Handle(worker_, incarnation_, message);
+  const absl::Status status = host_.coordinator_->members().Handle(worker_, incarnation_, message);
   const bool survived = host_.Survived();
   if (survived && host_.coordinator_->Health().ok()) {
     host_.auditor_.Handled(worker_, incarnation_, message, status);
@@ -124,7 +124,7 @@ void Stream::Receive(const v1::WorkerMessage& message) {
                        message.has_leave() ? " leaves: " : " is told: ", status.ToString());
   }
   if (!status.ok()) {
-    host_.coordinator_->Disconnected(worker_, incarnation_, status);
+    host_.coordinator_->members().Disconnected(worker_, incarnation_, status);
     EndToWorker(status);
   } else if (message.has_leave()) {
     EndToWorker(absl::OkStatus());
@@ -138,7 +138,7 @@ void Stream::Join(const v1::Join& join) {
   }
   generation_ = host_.generation_;
   auto sink = std::make_shared<Sink>(shared_from_this());
-  const absl::StatusOr<v1::Welcome> welcome = host_.coordinator_->Join(join, sink);
+  const absl::StatusOr<v1::Welcome> welcome = host_.coordinator_->members().Join(join, sink);
   if (!host_.Survived()) return;
   worker_ = join.worker_id();
   if (!welcome.ok()) {

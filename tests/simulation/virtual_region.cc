@@ -42,10 +42,7 @@ void VirtualRegion::Kill() {
 }
 
 void VirtualRegion::Poll() {
-  absl::StatusOr<server::RegionPlace> place = absl::UnknownError("not asked");
-  if (options_.own->Command([&](server::Coordinator& region) { place = region.Place(); }) &&
-      place.ok()) {
-    place_ = *std::move(place);
+  if (options_.own->Command([&](server::Coordinator& own) { place_ = own.region()->Place(); })) {
     if (!member_ && place_.ready) {
       Attach();
     } else if (member_ && !place_.ready) {
@@ -146,8 +143,8 @@ void VirtualRegion::OnMessage(int64_t stream, const v1::CoordinatorMessage& mess
 }
 
 void VirtualRegion::NotePublished(int fragment, int64_t round) {
-  options_.own->Command([=](server::Coordinator& region) {
-    region.NoteParentPublished(fragment, round).IgnoreError();
+  options_.own->Command([=](server::Coordinator& own) {
+    own.region()->NoteParentPublished(fragment, round).IgnoreError();
   });
 }
 
@@ -168,8 +165,7 @@ void VirtualRegion::OnStreamEnd(int64_t stream, const absl::Status& status) {
 
 void VirtualRegion::Fail(const absl::Status& status) {
   world().Trace(options_.id, " fails: ", status.ToString());
-  options_.own->Command(
-      [&](server::Coordinator& region) { region.FailUnderParent(status).IgnoreError(); });
+  options_.own->Command([&](server::Coordinator& own) { own.region()->Fail(status); });
 }
 
 void VirtualRegion::Beat(int64_t beat) {
@@ -190,22 +186,25 @@ void VirtualRegion::Send(v1::WorkerMessage message) {
 }
 
 void VirtualRegion::Obey() {
-  options_.own->Command([this](server::Coordinator& region) {
+  options_.own->Command([this](server::Coordinator& own) {
+    server::Region& region = *own.region();
     if (orders_.started && orders_.data_slot != begun_slot_) {
-      if (!region.BeginUnderParent(orders_.data_slot, orders_.next_draws).ok()) return;
+      if (!region.Begin(orders_.data_slot, orders_.next_draws).ok()) return;
       begun_slot_ = orders_.data_slot;
     }
     if (orders_.paused != paused_) {
-      if (!(orders_.paused ? region.Pause("the parent paused the run") : region.Resume()).ok()) {
+      if (!(orders_.paused ? own.orders().Pause("the parent paused the run")
+                           : own.orders().Resume())
+               .ok()) {
         return;
       }
       paused_ = orders_.paused;
     }
     if (orders_.stop_at_step > 0 && orders_.stop_at_step != stop_step_) {
-      if (!region.StopUnderParent(orders_.stop_at_step).ok()) return;
+      if (!region.Stop(orders_.stop_at_step).ok()) return;
       stop_step_ = orders_.stop_at_step;
     }
-    if (orders_.drain && !drained_) drained_ = region.Drain("").ok();
+    if (orders_.drain && !drained_) drained_ = own.orders().Drain("").ok();
   });
 }
 

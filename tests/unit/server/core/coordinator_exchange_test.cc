@@ -57,18 +57,18 @@ TEST(CoordinatorExchangeTest, AContributionIsHeldBeforeItsRoundIsMerged) {
   ASSERT_TRUE(two.a.Push(0, 1).ok());
   std::vector<uint8_t> object;
   const v1::PushHeader last = two.b.MakePush(0, 1, object);
-  const auto accepted = two.run.coordinator->Contribute(last, object);
+  const auto accepted = two.run.coordinator->rounds().Contribute(last, object);
   ASSERT_TRUE(accepted.ok()) << accepted.status();
   EXPECT_FALSE(accepted->quarantined());
   EXPECT_EQ(two.run.store.contributions().size(), 2u);
   EXPECT_TRUE(two.run.store.rounds().empty());
   // A coordinator that died now would not have lost it.
   two.Restart();
-  const auto held = two.run.coordinator->BeginPush(two.b.MakePush(0, 1, object), nullptr);
+  const auto held = two.run.coordinator->rounds().BeginPush(two.b.MakePush(0, 1, object), nullptr);
   ASSERT_TRUE(held.ok() && held->has_value()) << held.status();
-  two.run.coordinator->MergeDue(7);  // No such fragment.
+  two.run.coordinator->rounds().MergeDue(7);  // No such fragment.
   EXPECT_TRUE(two.run.store.rounds().empty());
-  two.run.coordinator->MergeDue(0);
+  two.run.coordinator->rounds().MergeDue(0);
   ASSERT_EQ(two.run.store.rounds().size(), 1u);
   EXPECT_THAT(two.run.store.rounds()[0].contributors(), ElementsAre("a", "b"));
 }
@@ -79,13 +79,14 @@ TEST(CoordinatorExchangeTest, ARepeatedPushCountsOnce) {
   ASSERT_TRUE(two.a.Push(0, 1).ok());
   std::vector<uint8_t> object;
   const v1::PushHeader header = two.a.MakePush(0, 1, object);
-  const auto held = two.run.coordinator->BeginPush(header, nullptr);
+  const auto held = two.run.coordinator->rounds().BeginPush(header, nullptr);
   ASSERT_TRUE(held.ok() && held->has_value()) << held.status();
   EXPECT_EQ((*held)->durable_bytes(), header.total_bytes());
   EXPECT_TRUE((*held)->duplicate());
-  EXPECT_TRUE(two.run.coordinator->Contribute(header, object).ok());
+  EXPECT_TRUE(two.run.coordinator->rounds().Contribute(header, object).ok());
   ASSERT_TRUE(two.b.Push(0, 1).ok());
-  EXPECT_TRUE(two.run.coordinator->Contribute(header, object).ok()) << "after the round, too";
+  EXPECT_TRUE(two.run.coordinator->rounds().Contribute(header, object).ok())
+      << "after the round, too";
   EXPECT_EQ(two.run.store.contributions().size(), 2u);
   EXPECT_EQ(two.run.coordinator->GetStatus().workers(0).bytes_up(), header.total_bytes());
 }
@@ -104,7 +105,7 @@ TEST(CoordinatorExchangeTest, OnlyTheOpenRoundTakesContributions) {
   std::vector<uint8_t> object;
   v1::PushHeader header = two.a.MakePush(0, 1, object);
   header.set_fragment(3);
-  EXPECT_EQ(two.run.coordinator->BeginPush(header, nullptr).status().code(),
+  EXPECT_EQ(two.run.coordinator->rounds().BeginPush(header, nullptr).status().code(),
             absl::StatusCode::kFailedPrecondition);
 }
 
@@ -134,19 +135,19 @@ TEST(CoordinatorExchangeTest, WhoIsSendingWhenTheRoundClosesHearsOfIt) {
   int contributor_told = 0;
   std::vector<uint8_t> object;
   const v1::PushHeader header = two.a.MakePush(0, 1, object);
-  ASSERT_TRUE(coordinator.BeginPush(header, [&] { ++contributor_told; }).ok());
-  ASSERT_TRUE(coordinator.Contribute(header, object).ok());
+  ASSERT_TRUE(coordinator.rounds().BeginPush(header, [&] { ++contributor_told; }).ok());
+  ASSERT_TRUE(coordinator.rounds().Contribute(header, object).ok());
   std::vector<absl::Status> told;  // What is said of the delta when its round has closed.
   const v1::PushHeader slow = two.b.MakePush(0, 1, object);
-  ASSERT_TRUE(coordinator.BeginPush(slow, [] { ADD_FAILURE(); }).ok());
+  ASSERT_TRUE(coordinator.rounds().BeginPush(slow, [] { ADD_FAILURE(); }).ok());
   const auto closed = [&] {
     EXPECT_TRUE(two.run.store.rounds().empty()) << "before the merge";
-    told.push_back(coordinator.BeginPush(slow, nullptr).status());
-    const auto held = coordinator.BeginPush(header, nullptr);
+    told.push_back(coordinator.rounds().BeginPush(slow, nullptr).status());
+    const auto held = coordinator.rounds().BeginPush(header, nullptr);
     EXPECT_TRUE(held.ok() && held->has_value()) << "it contributed: " << held.status();
   };
-  ASSERT_TRUE(coordinator.BeginPush(slow, closed).ok()) << "it takes the former's place";
-  coordinator.MergeDue(0);
+  ASSERT_TRUE(coordinator.rounds().BeginPush(slow, closed).ok()) << "it takes the former's place";
+  coordinator.rounds().MergeDue(0);
   EXPECT_TRUE(told.empty());
   two.run.clock.Advance(absl::Seconds(2));
   coordinator.Tick();
@@ -172,34 +173,35 @@ TEST(CoordinatorExchangeTest, HostileObjectsChangeNothing) {
 
   v1::PushHeader header = good;
   header.set_total_bytes(int64_t{1} << 40);
-  EXPECT_EQ(coordinator.BeginPush(header, nullptr).status().code(),
+  EXPECT_EQ(coordinator.rounds().BeginPush(header, nullptr).status().code(),
             absl::StatusCode::kInvalidArgument);
   header = good;
   header.set_codec(v1::FP32);
-  EXPECT_EQ(coordinator.BeginPush(header, nullptr).status().code(),
+  EXPECT_EQ(coordinator.rounds().BeginPush(header, nullptr).status().code(),
             absl::StatusCode::kFailedPrecondition);
   header = good;
   header.set_run_id("another");
-  EXPECT_EQ(coordinator.BeginPush(header, nullptr).status().code(),
+  EXPECT_EQ(coordinator.rounds().BeginPush(header, nullptr).status().code(),
             absl::StatusCode::kFailedPrecondition);
   header = good;
   header.set_worker_id("stranger");
-  EXPECT_EQ(coordinator.BeginPush(header, nullptr).status().code(),
+  EXPECT_EQ(coordinator.rounds().BeginPush(header, nullptr).status().code(),
             absl::StatusCode::kPermissionDenied);
   header = good;
   header.set_tokens(-1);
-  EXPECT_EQ(coordinator.BeginPush(header, nullptr).status().code(),
+  EXPECT_EQ(coordinator.rounds().BeginPush(header, nullptr).status().code(),
             absl::StatusCode::kInvalidArgument);
   header = good;
   header.set_object_hash(good.object_hash() + 1);
-  EXPECT_EQ(coordinator.Contribute(header, object).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(coordinator.rounds().Contribute(header, object).status().code(),
+            absl::StatusCode::kDataLoss);
   std::vector<uint8_t> shorter(object.begin(), object.end() - 1);
-  EXPECT_EQ(coordinator.Contribute(good, shorter).status().code(),
+  EXPECT_EQ(coordinator.rounds().Contribute(good, shorter).status().code(),
             absl::StatusCode::kInvalidArgument);
 
   EXPECT_TRUE(two.run.store.contributions().empty());
   EXPECT_TRUE(coordinator.Health().ok());
-  EXPECT_TRUE(coordinator.Contribute(good, object).ok()) << "the key is still free";
+  EXPECT_TRUE(coordinator.rounds().Contribute(good, object).ok()) << "the key is still free";
 }
 
 TEST(CoordinatorExchangeTest, NonFiniteValuesAreRefused) {
@@ -212,7 +214,7 @@ TEST(CoordinatorExchangeTest, NonFiniteValuesAreRefused) {
   object[0] = 0x80;  // +infinity
   object[1] = 0x7f;
   header.set_object_hash(TreeHash(object));
-  EXPECT_EQ(two.run.coordinator->Contribute(header, object).status().code(),
+  EXPECT_EQ(two.run.coordinator->rounds().Contribute(header, object).status().code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(two.a.Push(0, 1).ok());
 }
@@ -235,7 +237,7 @@ class LeafValidationTest : public ::testing::Test {
     const size_t offset = static_cast<size_t>(leaf) * kTreeLeafBytes;
     const auto bytes = std::span<const uint8_t>(object_).subspan(
         offset, std::min(kTreeLeafBytes, object_.size() - offset));
-    squares_[static_cast<size_t>(leaf)] = coordinator().MeasureLeaf(0, 1, leaf, bytes);
+    squares_[static_cast<size_t>(leaf)] = coordinator().rounds().MeasureLeaf(0, 1, leaf, bytes);
     return !squares_[static_cast<size_t>(leaf)].empty();
   }
   // No encoder makes such a scale.
@@ -248,7 +250,7 @@ class LeafValidationTest : public ::testing::Test {
     ReceivedObject received(object_);
     received.tree_hash = TreeHash(object_);
     received.squares = squares_;
-    return coordinator().Contribute(header_, std::move(received)).status().code();
+    return coordinator().rounds().Contribute(header_, std::move(received)).status().code();
   }
   Coordinator& coordinator() { return *two_.run.coordinator; }
 
@@ -297,15 +299,15 @@ TEST_F(LeafValidationTest, ACodecChunkAcrossTwoLeavesIsCheckedInTheEnd) {
 
 TEST_F(LeafValidationTest, ARoundThatIsNotOpenHasNoBaseToCheckAgainst) {
   const auto leaf = std::span<const uint8_t>(object_).first(kTreeLeafBytes);
-  EXPECT_FALSE(coordinator().MeasureLeaf(0, 1, 0, leaf).empty());
-  EXPECT_TRUE(coordinator().MeasureLeaf(0, 2, 0, leaf).empty());
-  EXPECT_TRUE(coordinator().MeasureLeaf(7, 1, 0, leaf).empty());
+  EXPECT_FALSE(coordinator().rounds().MeasureLeaf(0, 1, 0, leaf).empty());
+  EXPECT_TRUE(coordinator().rounds().MeasureLeaf(0, 2, 0, leaf).empty());
+  EXPECT_TRUE(coordinator().rounds().MeasureLeaf(7, 1, 0, leaf).empty());
 }
 
 TEST_F(LeafValidationTest, AHashThatOtherLeavesMakeIsRefused) {
   ReceivedObject received(object_);
   received.tree_hash = header_.object_hash() + 1;
-  EXPECT_EQ(coordinator().Contribute(header_, std::move(received)).status().code(),
+  EXPECT_EQ(coordinator().rounds().Contribute(header_, std::move(received)).status().code(),
             absl::StatusCode::kDataLoss);
 }
 
@@ -318,7 +320,7 @@ TEST(CoordinatorExchangeTest, OldAnswersGiveWayToTheState) {
   EXPECT_EQ(two.a.Merge(0, 1).code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(two.a.Merge(0, 6).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(two.a.Merge(9, 1).code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ((*two.run.coordinator->PullState(0))->header.round(), 4);
+  EXPECT_EQ((*two.run.coordinator->rounds().PullState(0))->header.round(), 4);
 }
 
 TEST(CoordinatorExchangeTest, GradientsGoThroughTheSameMachinery) {
@@ -344,7 +346,7 @@ TEST(CoordinatorExchangeTest, GradientsGoThroughTheSameMachinery) {
 TEST(CoordinatorExchangeTest, AFailingStoreStopsTheCoordinatorAndTellsEverybody) {
   TwoWorkers two;
   absl::Status waited;
-  two.run.coordinator->PullAnswer(0, 1, [&](auto object) { waited = object.status(); });
+  two.run.coordinator->rounds().PullAnswer(0, 1, [&](auto object) { waited = object.status(); });
   ASSERT_TRUE(two.a.Push(0, 1).ok());
   two.run.store.FailWith(absl::InternalError("EIO"));
   const absl::Status own = two.b.Push(0, 1);
@@ -376,14 +378,14 @@ TEST(CoordinatorExchangeTest, ARoundThatCouldNotBeStoredIsNotPublished) {
   two.run.store.FailWith(absl::ResourceExhaustedError("no space"));
   two.run.coordinator->Tick();
   EXPECT_THAT(two.run.coordinator->Health().message(), HasSubstr("no space"));
-  EXPECT_FALSE(two.run.coordinator->PullState(0).ok());
+  EXPECT_FALSE(two.run.coordinator->rounds().PullState(0).ok());
   two.run.store.FailWith(absl::OkStatus());
   EXPECT_FALSE(two.run.coordinator->Shutdown().ok());
   EXPECT_TRUE(two.run.store.snapshots().empty());
   two.run.Restart();
-  EXPECT_EQ((*two.run.coordinator->PullState(0))->header.round(), 0);
+  EXPECT_EQ((*two.run.coordinator->rounds().PullState(0))->header.round(), 0);
   two.run.coordinator->Tick();
-  EXPECT_EQ((*two.run.coordinator->PullState(0))->header.round(), 1);
+  EXPECT_EQ((*two.run.coordinator->rounds().PullState(0))->header.round(), 1);
 }
 
 TEST(CoordinatorExchangeTest, WhereEverybodyDivergesTheFragmentStaysAsItWas) {
@@ -397,7 +399,7 @@ TEST(CoordinatorExchangeTest, WhereEverybodyDivergesTheFragmentStaysAsItWas) {
     v1::PushHeader header = worker->MakePush(0, 1, object);
     std::fill(object.begin(), object.end(), uint8_t{0x7f});  // The largest finite bf16.
     header.set_object_hash(TreeHash(object));
-    ASSERT_TRUE(two.run.coordinator->Contribute(header, object).ok());
+    ASSERT_TRUE(two.run.coordinator->rounds().Contribute(header, object).ok());
   }
   EXPECT_TRUE(two.run.coordinator->Health().ok());
   ASSERT_EQ(two.run.store.rounds().size(), 1u);
@@ -409,13 +411,13 @@ TEST(CoordinatorExchangeTest, WhereEverybodyDivergesTheFragmentStaysAsItWas) {
 TEST(CoordinatorExchangeTest, ShutdownReleasesWhoeverWaits) {
   TwoWorkers two;
   absl::Status waited;
-  two.run.coordinator->PullAnswer(0, 1, [&](auto object) { waited = object.status(); });
+  two.run.coordinator->rounds().PullAnswer(0, 1, [&](auto object) { waited = object.status(); });
   ASSERT_TRUE(two.run.coordinator->Shutdown().ok());
   EXPECT_EQ(waited.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(two.a.sink().end().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(two.a.Push(0, 1).code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(two.run.coordinator->Drain("a").code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(two.run.coordinator->StopAtStep(20).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(two.run.coordinator->orders().Drain("a").code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(two.run.coordinator->orders().StopAtStep(20).code(), absl::StatusCode::kUnavailable);
   EXPECT_TRUE(two.run.coordinator->Shutdown().ok());
 }
 

@@ -17,7 +17,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 absl::Status JoinCode(ToyRun& run, const v1::Join& join) {
-  return run.coordinator->Join(join, std::make_shared<RecordingSink>()).status();
+  return run.coordinator->members().Join(join, std::make_shared<RecordingSink>()).status();
 }
 
 TEST(CoordinatorMembershipTest, AJoinThatDoesNotFitNamesTheFieldAndBothValues) {
@@ -93,11 +93,11 @@ TEST(CoordinatorMembershipTest, AReattachedWorkerGoesOnAndItsOldStreamIsFenced) 
   std::vector<uint8_t> object;
   const v1::PushHeader old_push = a.MakePush(0, 1, object);
   const auto old_sink = &a.sink();
-  run.coordinator->Disconnected("a", 1, absl::UnavailableError("cut"));
+  run.coordinator->members().Disconnected("a", 1, absl::UnavailableError("cut"));
   ASSERT_TRUE(a.Join().ok());
   EXPECT_EQ(a.incarnation(), 2u);
   EXPECT_NE(&a.sink(), old_sink);
-  const absl::Status fenced = run.coordinator->BeginPush(old_push, nullptr).status();
+  const absl::Status fenced = run.coordinator->rounds().BeginPush(old_push, nullptr).status();
   EXPECT_EQ(fenced.code(), absl::StatusCode::kUnavailable)
       << "ABORTED would make the worker believe that the round closed";
   ASSERT_TRUE(b.Push(0, 1).ok());
@@ -167,7 +167,7 @@ TEST(CoordinatorMembershipTest, AWorkerThatLeavesIsNotExpectedAnyMore) {
   ASSERT_TRUE(a.Push(0, 1).ok());
   ASSERT_TRUE(b.Push(1, 1).ok());
   ASSERT_TRUE(b.Leave(v1::Leave::DRAINED).ok());
-  run.coordinator->Disconnected("b", 1, absl::UnavailableError("cut"));
+  run.coordinator->members().Disconnected("b", 1, absl::UnavailableError("cut"));
   run.coordinator->Tick();
   EXPECT_EQ(run.store.rounds().size(), 1u) << "fragment 0, without b";
   ASSERT_TRUE(a.Push(1, 1).ok());
@@ -185,7 +185,7 @@ TEST(CoordinatorMembershipTest, AWorkerThatReturnsWithACheckpointIsWaitedForUnle
   ASSERT_TRUE(b.Enter().ok());
   for (int i = 0; i < 3; ++i) a.Train();
   ASSERT_TRUE(a.Heartbeat().ok());
-  run.coordinator->Disconnected("b", 1, absl::UnavailableError("cut"));
+  run.coordinator->members().Disconnected("b", 1, absl::UnavailableError("cut"));
   ToyWorker again(run, "b", 3);
   ASSERT_TRUE(again.Join(1).ok());
   EXPECT_TRUE(again.welcome().resumes()) << "however old its checkpoint is";
@@ -201,10 +201,10 @@ TEST(CoordinatorMembershipTest, TheStartEndsAPauseForWhoeverMissedItsEnd) {
   ToyWorker a(run, "a", 1);
   ToyWorker b(run, "b", 2);
   ASSERT_TRUE(a.Join().ok());
-  ASSERT_TRUE(run.coordinator->Pause("a test").ok());
+  ASSERT_TRUE(run.coordinator->orders().Pause("a test").ok());
   EXPECT_EQ(a.sink().Count(v1::Directive::PAUSE), 1);
-  run.coordinator->Disconnected("a", 1, absl::UnavailableError("cut"));
-  ASSERT_TRUE(run.coordinator->Resume().ok());
+  run.coordinator->members().Disconnected("a", 1, absl::UnavailableError("cut"));
+  ASSERT_TRUE(run.coordinator->orders().Resume().ok());
   ASSERT_TRUE(a.Join().ok());
   ASSERT_TRUE(a.Ready(0).ok());  // Training has not started: nothing is said yet.
   ASSERT_TRUE(b.Enter().ok());
@@ -252,7 +252,7 @@ TEST(CoordinatorMembershipTest, WhatAWorkerSaysOfItsLinkIsShownAndSummarized) {
   message.mutable_heartbeat()->set_checkpoint_step(-1);
   message.mutable_heartbeat()->mutable_link()->set_rtt_seconds(0.125);
   message.mutable_heartbeat()->mutable_link()->set_resent_chunks(3);
-  ASSERT_TRUE(run.coordinator->Handle("a", a.welcome().incarnation(), message).ok());
+  ASSERT_TRUE(run.coordinator->members().Handle("a", a.welcome().incarnation(), message).ok());
   EXPECT_EQ(run.coordinator->GetStatus().workers(0).link().rtt_seconds(), 0.125);
   ASSERT_TRUE(run.coordinator->Shutdown().ok());
   const nlohmann::json link = run.store.summary()["workers"]["a"]["link"];
@@ -278,19 +278,19 @@ TEST(CoordinatorMembershipTest, AHeartbeatIsAnsweredByWhereTheRunIsAndWhomItWait
   waits.mutable_heartbeat()->set_step(2);
   waits.mutable_heartbeat()->set_checkpoint_step(-1);
   waits.mutable_heartbeat()->set_steps_before_wait(0);
-  ASSERT_TRUE(run.coordinator->Handle("a", a.incarnation(), waits).ok());
+  ASSERT_TRUE(run.coordinator->members().Handle("a", a.incarnation(), waits).ok());
   EXPECT_THAT(a.sink().renewed().waits_for(), HasSubstr("waiting for b (step 0 of 2)"));
   v1::WorkerMessage fetches;
   fetches.mutable_heartbeat()->set_checkpoint_step(-1);
-  ASSERT_TRUE(run.coordinator->Handle("joiner", joiner.incarnation(), fetches).ok());
+  ASSERT_TRUE(run.coordinator->members().Handle("joiner", joiner.incarnation(), fetches).ok());
   EXPECT_EQ(joiner.sink().renewed().run_step(), 2) << "not where it was at the welcome";
   // With a step in 2 s, a will be at its next heartbeat where it waits for the round that is open.
   ASSERT_TRUE(a.ReportSpeed(2, 2).ok());
   run.clock.Advance(absl::Seconds(2));
-  ASSERT_TRUE(run.coordinator->Handle("joiner", joiner.incarnation(), fetches).ok());
+  ASSERT_TRUE(run.coordinator->members().Handle("joiner", joiner.incarnation(), fetches).ok());
   EXPECT_EQ(joiner.sink().renewed().run_step(), 3);
   run.clock.Advance(absl::Seconds(6));
-  ASSERT_TRUE(run.coordinator->Handle("joiner", joiner.incarnation(), fetches).ok());
+  ASSERT_TRUE(run.coordinator->members().Handle("joiner", joiner.incarnation(), fetches).ok());
   EXPECT_EQ(joiner.sink().renewed().run_step(), 3) << "nobody gets beyond before it is published";
   EXPECT_EQ(joiner.sink().renewed().waits_for(), "");
 }
@@ -308,11 +308,11 @@ TEST(CoordinatorMembershipTest, ADifferentPublishedCopyIsFoundOutAndItsWorkerExp
   lie.mutable_applied()->set_fragment(0);
   lie.mutable_applied()->set_round(1);
   lie.mutable_applied()->set_published_hash(1);
-  EXPECT_EQ(run.coordinator->Handle("b", 1, lie).code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(run.coordinator->members().Handle("b", 1, lie).code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(run.events.Count("hash_mismatch"), 1);
   EXPECT_THAT(a.sink().roster(), ElementsAre("a"));
   lie.mutable_applied()->set_round(2);
-  EXPECT_EQ(run.coordinator->Handle("a", 1, lie).code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(run.coordinator->members().Handle("a", 1, lie).code(), absl::StatusCode::kOutOfRange);
   ASSERT_TRUE(run.coordinator->Shutdown().ok());
   EXPECT_EQ(run.store.summary()["hash_checks"], 2);
   EXPECT_EQ(run.store.summary()["hash_mismatches"], 1);
@@ -341,25 +341,25 @@ TEST(CoordinatorMembershipTest, DirectivesReachTheWorkersAndThoseThatComeLater) 
   ToyWorker b(run, "b", 2);
   ASSERT_TRUE(a.Enter().ok());
   ASSERT_TRUE(b.Enter().ok());
-  ASSERT_TRUE(run.coordinator->Pause("maintenance").ok());
+  ASSERT_TRUE(run.coordinator->orders().Pause("maintenance").ok());
   EXPECT_TRUE(run.coordinator->GetStatus().paused());
-  ASSERT_TRUE(run.coordinator->StopAtStep(40).ok());
+  ASSERT_TRUE(run.coordinator->orders().StopAtStep(40).ok());
   ToyWorker c(run, "c", 3);
   ASSERT_TRUE(c.Enter().ok());
   for (const ToyWorker* const worker : {&a, &b, &c}) {
     EXPECT_EQ(worker->sink().Count(v1::Directive::PAUSE), 1) << worker->id();
     EXPECT_EQ(worker->sink().Count(v1::Directive::STOP_AT_STEP), 1) << worker->id();
   }
-  ASSERT_TRUE(run.coordinator->Resume().ok());
+  ASSERT_TRUE(run.coordinator->orders().Resume().ok());
   EXPECT_EQ(a.sink().Count(v1::Directive::RESUME), 1);
-  EXPECT_EQ(run.coordinator->Drain("x").code(), absl::StatusCode::kNotFound);
-  ASSERT_TRUE(run.coordinator->Drain("b").ok());
+  EXPECT_EQ(run.coordinator->orders().Drain("x").code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(run.coordinator->orders().Drain("b").ok());
   EXPECT_EQ(a.sink().Count(v1::Directive::DRAIN), 0);
   EXPECT_EQ(b.sink().Count(v1::Directive::DRAIN), 1);
-  EXPECT_EQ(run.coordinator->StopAtStep(0).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(run.coordinator->orders().StopAtStep(0).code(), absl::StatusCode::kInvalidArgument);
   for (int i = 0; i < 3; ++i) a.Train();
   ASSERT_TRUE(a.Heartbeat().ok());
-  EXPECT_EQ(run.coordinator->StopAtStep(2).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(run.coordinator->orders().StopAtStep(2).code(), absl::StatusCode::kFailedPrecondition);
 }
 
 TEST(CoordinatorMembershipTest, AWorkerThatWasAwayWhenItWasAskedToDrainIsToldWhenItIsBack) {
@@ -368,8 +368,8 @@ TEST(CoordinatorMembershipTest, AWorkerThatWasAwayWhenItWasAskedToDrainIsToldWhe
   ToyWorker b(run, "b", 2);
   ASSERT_TRUE(a.Enter().ok());
   ASSERT_TRUE(b.Enter().ok());
-  run.coordinator->Disconnected("a", 1, absl::UnavailableError("cut"));
-  ASSERT_TRUE(run.coordinator->Drain("a").ok());
+  run.coordinator->members().Disconnected("a", 1, absl::UnavailableError("cut"));
+  ASSERT_TRUE(run.coordinator->orders().Drain("a").ok());
   ASSERT_TRUE(a.Join().ok());
   ASSERT_TRUE(a.Ready(0).ok());
   EXPECT_EQ(a.sink().Count(v1::Directive::DRAIN), 1);
@@ -401,18 +401,23 @@ TEST(CoordinatorMembershipTest, NonsenseOnASessionIsRefused) {
   ToyWorker a(run, "a", 1);
   ASSERT_TRUE(a.Join().ok());
   v1::WorkerMessage message;
-  EXPECT_EQ(run.coordinator->Handle("a", 1, message).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(run.coordinator->members().Handle("a", 1, message).code(),
+            absl::StatusCode::kInvalidArgument);
   message.mutable_join();
-  EXPECT_EQ(run.coordinator->Handle("a", 1, message).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(run.coordinator->members().Handle("a", 1, message).code(),
+            absl::StatusCode::kInvalidArgument);
   message.mutable_heartbeat()->set_step(int64_t{1} << 60);
-  EXPECT_EQ(run.coordinator->Handle("a", 1, message).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(run.coordinator->members().Handle("a", 1, message).code(),
+            absl::StatusCode::kInvalidArgument);
   message.mutable_heartbeat()->set_step(0);
   for (const int64_t tokens : {int64_t{-1}, std::numeric_limits<int64_t>::max()}) {
     message.mutable_heartbeat()->set_tokens(tokens);
-    EXPECT_EQ(run.coordinator->Handle("a", 1, message).code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(run.coordinator->members().Handle("a", 1, message).code(),
+              absl::StatusCode::kInvalidArgument);
   }
   message.mutable_ready()->set_step(-1);
-  EXPECT_EQ(run.coordinator->Handle("a", 1, message).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(run.coordinator->members().Handle("a", 1, message).code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 // The first draw of a worker that takes part b over, after a delta of a that claims `claims`.
@@ -422,8 +427,9 @@ int64_t NextDrawOfBAfter(const std::vector<DrawRange>& claims, int ignored) {
   std::vector<uint8_t> object;
   v1::PushHeader header = both.a.MakePush(0, 1, object);
   DrawsToProto(claims, header.mutable_draws());
-  EXPECT_TRUE(both.run.coordinator->BeginPush(header, nullptr).ok());
-  const absl::Status status = both.run.coordinator->Contribute(header, std::move(object)).status();
+  EXPECT_TRUE(both.run.coordinator->rounds().BeginPush(header, nullptr).ok());
+  const absl::Status status =
+      both.run.coordinator->rounds().Contribute(header, std::move(object)).status();
   EXPECT_TRUE(status.ok()) << status;
   EXPECT_EQ(both.run.events.Count("draws_ignored"), ignored);
   EXPECT_TRUE(both.b.Join().ok());
@@ -445,7 +451,8 @@ int64_t NextDrawOfASuccessorAfter(const DrawRange& claim, int ignored) {
   std::vector<uint8_t> object;
   v1::PushHeader header = both.a.MakePush(0, 1, object);
   DrawsToProto({claim}, header.mutable_draws());
-  const absl::Status status = both.run.coordinator->Contribute(header, std::move(object)).status();
+  const absl::Status status =
+      both.run.coordinator->rounds().Contribute(header, std::move(object)).status();
   EXPECT_TRUE(status.ok()) << status;
   EXPECT_EQ(both.run.events.Count("draws_ignored"), ignored);
   const int64_t batch = both.run.coordinator->config().train().batch_sequences();
@@ -489,7 +496,7 @@ TEST(CoordinatorMembershipTest, WhatAWorkerSaysOfItsAnswersIsShownAsFarAsTheSche
     heartbeat.set_pace_milli(2000);
     heartbeat.set_late_answers(late);
     if (steps.has_value()) heartbeat.set_steps_before_wait(*steps);
-    EXPECT_TRUE(two.run.coordinator->Handle("a", two.a.incarnation(), message).ok());
+    EXPECT_TRUE(two.run.coordinator->members().Handle("a", two.a.incarnation(), message).ok());
     return two.run.coordinator->GetStatus().workers(0);
   };
   v1::WorkerStatus a = say(2, 4);

@@ -115,7 +115,7 @@ TEST(CoordinatorPaceTest, AnAdaptiveWindowCountsOnTheSlackOfAnOverlapThatGivesWa
 // 64 tokens per inner step and worker, steps of five seconds, a lease of ten.
 TEST(CoordinatorPaceTest, ATokenBudgetEndsTheRunAtOneStepForAll) {
   TwoWorkers two;
-  ASSERT_TRUE(two.run.coordinator->StopAtTokens(2 * 64 * 30).ok());
+  ASSERT_TRUE(two.run.coordinator->orders().StopAtTokens(2 * 64 * 30).ok());
   two.TrainBoth(19);
   ASSERT_TRUE(two.a.ReportSpeed(20, 5).ok());
   ASSERT_TRUE(two.b.ReportSpeed(20, 5).ok());
@@ -159,9 +159,10 @@ TEST(CoordinatorPaceTest, ABudgetThatIsSpentIsRefused) {
   TwoWorkers two;
   two.TrainBoth(19);
   ASSERT_TRUE(two.a.ReportSpeed(20, 5).ok());
-  EXPECT_EQ(two.run.coordinator->StopAtTokens(20 * 64).code(),
+  EXPECT_EQ(two.run.coordinator->orders().StopAtTokens(20 * 64).code(),
             absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(two.run.coordinator->StopAtTokens(0).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(two.run.coordinator->orders().StopAtTokens(0).code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ using ::testing::IsEmpty;
 
 // Returns what a worker is told that offers the object again.
 bool SaysQuarantined(Coordinator& coordinator, const v1::PushHeader& header) {
-  const auto held = coordinator.BeginPush(header, nullptr);
+  const auto held = coordinator.rounds().BeginPush(header, nullptr);
   EXPECT_TRUE(held.ok() && held->has_value()) << held.status();
   return held.ok() && held->has_value() && (*held)->quarantined();
 }
@@ -151,7 +151,7 @@ TEST(CoordinatorQuarantineTest, ARejectedWorkerIsNeitherMergedNorWaitedForUntilT
   two.a.Train();
   two.b.Train();
   ASSERT_TRUE(two.a.Push(0, 1).ok());
-  ASSERT_TRUE(two.run.coordinator->Reject(Order("a")).ok());
+  ASSERT_TRUE(two.run.coordinator->orders().Reject(Order("a")).ok());
   EXPECT_EQ(two.run.events.Count("worker_rejected"), 1);
   EXPECT_TRUE(two.Quarantined(two.a, 1)) << "of the open round";
   EXPECT_TRUE(two.run.coordinator->GetStatus().workers(0).rejected());
@@ -168,7 +168,7 @@ TEST(CoordinatorQuarantineTest, ARejectedWorkerIsNeitherMergedNorWaitedForUntilT
   EXPECT_THAT(two.run.store.rounds().back().contributors(), ElementsAre("b")) << "not waited for";
   ASSERT_TRUE(two.a.Push(0, 2).ok());
   EXPECT_TRUE(two.Quarantined(two.a, 2));
-  ASSERT_TRUE(two.run.coordinator->Reject(Order("a", 0, true)).ok());
+  ASSERT_TRUE(two.run.coordinator->orders().Reject(Order("a", 0, true)).ok());
   EXPECT_FALSE(two.Quarantined(two.a, 2)) << "it counts again";
   ASSERT_TRUE(two.b.Push(0, 2).ok());
   EXPECT_THAT(two.run.store.rounds().back().contributors(), ElementsAre("a", "b"));
@@ -182,7 +182,7 @@ TEST(CoordinatorQuarantineTest, OneContributionCanBeRejectedWhileItsRoundIsOpen)
   two.a.Train();
   two.b.Train();
   ASSERT_TRUE(two.a.Push(0, 1).ok());
-  ASSERT_TRUE(two.run.coordinator->Reject(Order("a", 1)).ok());
+  ASSERT_TRUE(two.run.coordinator->orders().Reject(Order("a", 1)).ok());
   two.run.Restart();
   ASSERT_TRUE(two.a.Join().ok());
   ASSERT_TRUE(two.b.Join().ok());
@@ -193,11 +193,12 @@ TEST(CoordinatorQuarantineTest, OneContributionCanBeRejectedWhileItsRoundIsOpen)
   ASSERT_TRUE(two.a.Push(0, 2).ok());
   ASSERT_TRUE(two.b.Push(0, 2).ok());
   EXPECT_THAT(two.run.store.rounds().back().contributors(), ElementsAre("a", "b"));
-  EXPECT_EQ(two.run.coordinator->Reject(Order("a", 1)).code(),
+  EXPECT_EQ(two.run.coordinator->orders().Reject(Order("a", 1)).code(),
             absl::StatusCode::kFailedPrecondition)
       << "what is published stays";
-  EXPECT_EQ(two.run.coordinator->Reject(Order("nobody")).code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(two.run.coordinator->Reject(Order("b", 0, true)).code(),
+  EXPECT_EQ(two.run.coordinator->orders().Reject(Order("nobody")).code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_EQ(two.run.coordinator->orders().Reject(Order("b", 0, true)).code(),
             absl::StatusCode::kFailedPrecondition);
 }
 
@@ -220,13 +221,14 @@ TEST(CoordinatorQuarantineTest, WhatWouldOverflowIsLeftOutAndTheRoundMergedWitho
     std::memcpy(object.data() + i, &huge, sizeof(huge));
   }
   header.set_object_hash(TreeHash(object));
-  const absl::Status pushed = with.run.coordinator->Contribute(header, std::move(object)).status();
+  const absl::Status pushed =
+      with.run.coordinator->rounds().Contribute(header, std::move(object)).status();
   ASSERT_TRUE(pushed.ok()) << pushed;
   ASSERT_TRUE(with.b.Push(0, 1).ok());
   ASSERT_TRUE(with.run.coordinator->Health().ok()) << with.run.coordinator->Health();
   EXPECT_THAT(with.run.store.rounds().back().contributors(), ElementsAre("b"));
   EXPECT_EQ(with.run.events.Count("contribution_quarantined"), 1);
-  ASSERT_TRUE(without.run.coordinator->Reject(Order("a")).ok());
+  ASSERT_TRUE(without.run.coordinator->orders().Reject(Order("a")).ok());
   ASSERT_TRUE(without.b.Push(0, 1).ok());
   EXPECT_EQ(with.run.coordinator->PublishedParameters(),
             without.run.coordinator->PublishedParameters());
@@ -246,7 +248,7 @@ TEST(CoordinatorQuarantineTest, WhoeverSendsWhatOverflowsLastIsToldSo) {
   v1::PushHeader header = two.b.MakePush(0, 1, object);
   std::fill(object.begin(), object.end(), uint8_t{0x7f});  // The largest finite bf16.
   header.set_object_hash(TreeHash(object));
-  const auto accepted = two.run.coordinator->Contribute(header, std::move(object));
+  const auto accepted = two.run.coordinator->rounds().Contribute(header, std::move(object));
   ASSERT_TRUE(accepted.ok()) << accepted.status();
   EXPECT_TRUE(accepted->quarantined());
   EXPECT_THAT(two.run.store.rounds().back().contributors(), ElementsAre("a"));
@@ -262,8 +264,8 @@ TEST(CoordinatorQuarantineTest, ClaimedTokensCountAsFarAsTheyCanHaveBeenTrained)
     std::vector<uint8_t> object;
     v1::PushHeader header = worker->MakePush(0, 1, object);
     header.set_tokens(worker == &two.a ? int64_t{1} << 48 : 2 * 64);
-    ASSERT_TRUE(two.run.coordinator->Contribute(header, std::move(object)).ok());
-    two.run.coordinator->MergeDue(0);
+    ASSERT_TRUE(two.run.coordinator->rounds().Contribute(header, std::move(object)).ok());
+    two.run.coordinator->rounds().MergeDue(0);
   }
   EXPECT_THAT(two.run.store.rounds().back().weights(), ElementsAre(0.5, 0.5));
   EXPECT_EQ(two.run.events.Count("tokens_cut"), 1);
@@ -289,9 +291,9 @@ TEST(CoordinatorQuarantineTest, WhoLeftItsTokensAtOneIsToldWhatBecomesOfTheOther
     std::vector<uint8_t> object;
     v1::PushHeader header = worker->MakePush(0, 1, object);
     header.set_tokens(worker == &two.a ? 6 * 4096 : 6);
-    const auto accepted = two.run.coordinator->Contribute(header, std::move(object));
+    const auto accepted = two.run.coordinator->rounds().Contribute(header, std::move(object));
     ASSERT_TRUE(accepted.ok()) << accepted.status();
-    two.run.coordinator->MergeDue(0);
+    two.run.coordinator->rounds().MergeDue(0);
   }
   EXPECT_EQ(two.run.events.Count("tokens_cut"), 1);
   EXPECT_THAT(two.a.sink().notices(),

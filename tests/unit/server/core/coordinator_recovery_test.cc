@@ -51,7 +51,7 @@ TEST(CoordinatorRecoveryTest, AnAcknowledgedDeltaSurvivesAndCountsOnce) {
   const v1::PushHeader fenced = two.a.MakePush(0, 1, object);
   ASSERT_TRUE(two.a.Join().ok());
   EXPECT_EQ(two.a.incarnation(), 2u);
-  EXPECT_EQ(two.run.coordinator->BeginPush(fenced, nullptr).status().code(),
+  EXPECT_EQ(two.run.coordinator->rounds().BeginPush(fenced, nullptr).status().code(),
             absl::StatusCode::kUnavailable);
   EXPECT_TRUE(two.a.Push(0, 1).ok()) << "the same object again is held already";
   EXPECT_EQ(two.run.store.contributions().size(), 1u);
@@ -74,7 +74,7 @@ TEST(CoordinatorRecoveryTest, AnswersOfTheFormerCoordinatorAreStillThere) {
   const std::vector<float> published = two.a.published();
   for (const int64_t round : {1, 2}) {
     bool answered = false;
-    two.run.coordinator->PullAnswer(0, round, [&](auto object) {
+    two.run.coordinator->rounds().PullAnswer(0, round, [&](auto object) {
       answered = true;
       ASSERT_TRUE(object.ok()) << object.status();
       EXPECT_EQ(TreeHash((*object)->bytes), (*object)->header.object_hash());
@@ -85,8 +85,8 @@ TEST(CoordinatorRecoveryTest, AnswersOfTheFormerCoordinatorAreStillThere) {
   for (ToyWorker* const worker : {&two.a, &two.b, &late}) ASSERT_TRUE(worker->Heartbeat().ok());
   two.run.coordinator->Maintain();
   absl::Status forgotten;
-  two.run.coordinator->PullAnswer(0, 1, [&](auto object) { forgotten = object.status(); });
-  EXPECT_EQ((*two.run.coordinator->PullState(0))->header.round(), 3);
+  two.run.coordinator->rounds().PullAnswer(0, 1, [&](auto object) { forgotten = object.status(); });
+  EXPECT_EQ((*two.run.coordinator->rounds().PullState(0))->header.round(), 3);
   EXPECT_EQ(forgotten.code(), absl::StatusCode::kNotFound);
 }
 
@@ -98,10 +98,10 @@ TEST(CoordinatorRecoveryTest, AnswersAreKeptBackToTheOldestCheckpoint) {
   two.TrainBoth(24);
   two.run.coordinator->Maintain();
   bool answered = false;
-  two.run.coordinator->PullAnswer(0, 2, [&](auto object) { answered = object.ok(); });
+  two.run.coordinator->rounds().PullAnswer(0, 2, [&](auto object) { answered = object.ok(); });
   EXPECT_TRUE(answered);
   absl::Status older;
-  two.run.coordinator->PullAnswer(0, 1, [&](auto object) { older = object.status(); });
+  two.run.coordinator->rounds().PullAnswer(0, 1, [&](auto object) { older = object.status(); });
   EXPECT_EQ(older.code(), absl::StatusCode::kNotFound) << "the checkpoint has merged it";
 }
 
@@ -151,15 +151,15 @@ TEST(CoordinatorRecoveryTest, AnAnswerThatCannotBeReadIsAsGoodAsForgotten) {
   two.run.Restart();
   ASSERT_TRUE(two.run.store.ForgetAnswers(0, 2).ok());  // Behind the coordinator's back.
   absl::Status status;
-  two.run.coordinator->PullAnswer(0, 1, [&](auto object) { status = object.status(); });
+  two.run.coordinator->rounds().PullAnswer(0, 1, [&](auto object) { status = object.status(); });
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_TRUE(two.run.coordinator->Health().ok());
 }
 
 TEST(CoordinatorRecoveryTest, WhatTheOperatorAskedForIsRemembered) {
   TwoWorkers two;
-  ASSERT_TRUE(two.run.coordinator->Pause("maintenance of the link").ok());
-  ASSERT_TRUE(two.run.coordinator->StopAtStep(40).ok());
+  ASSERT_TRUE(two.run.coordinator->orders().Pause("maintenance of the link").ok());
+  ASSERT_TRUE(two.run.coordinator->orders().StopAtStep(40).ok());
   two.run.Restart();
   EXPECT_TRUE(two.run.coordinator->GetStatus().started());
   EXPECT_TRUE(two.run.coordinator->GetStatus().paused());
@@ -171,7 +171,7 @@ TEST(CoordinatorRecoveryTest, WhatTheOperatorAskedForIsRemembered) {
 
 TEST(CoordinatorRecoveryTest, AWorkerThatWasAskedToDrainIsAskedAgainByTheSuccessor) {
   TwoWorkers two;
-  ASSERT_TRUE(two.run.coordinator->Drain("a").ok());
+  ASSERT_TRUE(two.run.coordinator->orders().Drain("a").ok());
   two.run.Restart();
   ASSERT_TRUE(two.a.Join().ok());
   ASSERT_TRUE(two.a.Ready(0).ok());
@@ -190,7 +190,7 @@ TEST(CoordinatorRecoveryTest, AStepThatNobodyCanHaveReachedIsRefusedAndNotKept) 
   EXPECT_EQ(two.a.ReportSpeed(50, 1).code(), absl::StatusCode::kInvalidArgument);
   two.run.Restart();
   EXPECT_LE(two.run.coordinator->GetStatus().run_step(), 7);
-  EXPECT_TRUE(two.run.coordinator->StopAtStep(40).ok());
+  EXPECT_TRUE(two.run.coordinator->orders().StopAtStep(40).ok());
 }
 
 TEST(CoordinatorRecoveryTest, ACoordinatorThatServesAnOldCopyIsFoundOut) {
@@ -201,20 +201,21 @@ TEST(CoordinatorRecoveryTest, ACoordinatorThatServesAnOldCopyIsFoundOut) {
   std::vector<uint8_t> object;
   v1::PushHeader header = two.a.MakePush(0, 1, object);
   header.set_base_hash(1);
-  const absl::Status other_base = two.run.coordinator->BeginPush(header, nullptr).status();
+  const absl::Status other_base = two.run.coordinator->rounds().BeginPush(header, nullptr).status();
   EXPECT_EQ(other_base.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(other_base.message()), HasSubstr("old copy of its run directory"));
   header.set_base_hash(two.run.store.identity().initial_hashes(0));
   header.set_epoch(two.a.welcome().epoch() + 1);
-  const absl::Status later = two.run.coordinator->BeginPush(header, nullptr).status();
+  const absl::Status later = two.run.coordinator->rounds().BeginPush(header, nullptr).status();
   EXPECT_EQ(later.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(later.message()), HasSubstr("epoch"));
   header.set_epoch(two.a.welcome().epoch());
-  EXPECT_TRUE(two.run.coordinator->BeginPush(header, nullptr).ok());
+  EXPECT_TRUE(two.run.coordinator->rounds().BeginPush(header, nullptr).ok());
   v1::Join join = two.run.MakeJoin("a", 1);
   join.set_seen_epoch(two.a.welcome().epoch() + 1);
-  EXPECT_EQ(two.run.coordinator->Join(join, std::make_shared<RecordingSink>()).status().code(),
-            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(
+      two.run.coordinator->members().Join(join, std::make_shared<RecordingSink>()).status().code(),
+      absl::StatusCode::kFailedPrecondition);
   const int64_t before = two.a.welcome().epoch();
   two.run.Restart();
   ASSERT_TRUE(two.a.Join().ok());
@@ -241,7 +242,8 @@ TEST(CoordinatorRecoveryTest, WhichPartsOfTheDataAWorkerHadIsRemembered) {
   v1::PushHeader header = b.MakePush(0, 1, object);
   DrawsToProto({{.slot = 0, .begin = 0, .end = 8}, {.slot = 1, .begin = 0, .end = 8}},
                header.mutable_draws());
-  const absl::Status status = run.coordinator->Contribute(header, std::move(object)).status();
+  const absl::Status status =
+      run.coordinator->rounds().Contribute(header, std::move(object)).status();
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_EQ(run.events.Count("draws_ignored"), 0);
 }
@@ -251,7 +253,7 @@ TEST(CoordinatorRecoveryTest, ARestartedWorkerTakesItsBrokenMembershipOver) {
   two.TrainBoth(3);
   ToyWorker again(two.run, "a", 77);
   EXPECT_EQ(again.Join(/*resume_step=*/2).code(), absl::StatusCode::kAlreadyExists);
-  two.run.coordinator->Disconnected("a", 1, absl::UnavailableError("cut"));
+  two.run.coordinator->members().Disconnected("a", 1, absl::UnavailableError("cut"));
   ASSERT_TRUE(again.Join(/*resume_step=*/2).ok());
   EXPECT_EQ(again.incarnation(), 2u);
   const v1::RunStatus status = two.run.coordinator->GetStatus();

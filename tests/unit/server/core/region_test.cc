@@ -32,27 +32,28 @@ class ToyParent final : public Parent {
     message.mutable_applied()->set_fragment(fragment);
     message.mutable_applied()->set_round(round);
     message.mutable_applied()->set_published_hash(published_hash);
-    const absl::Status applied = hub_.coordinator->Handle("eu", welcome_.incarnation(), message);
+    const absl::Status applied =
+        hub_.coordinator->members().Handle("eu", welcome_.incarnation(), message);
     EXPECT_TRUE(applied.ok()) << applied;
   }
 
   // The region's sites are there.
   absl::Status Attach(ToyRun& region) {
     sink_ = std::make_shared<RecordingSink>();
-    ASSIGN_OR_RETURN(const RegionPlace place, region.coordinator->Place());
+    const RegionPlace place = region.coordinator->region()->Place();
     EXPECT_TRUE(place.ready);
     v1::Join join = hub_.MakeJoin("eu", 99);
     join.set_sites(2);
     join.set_has_checkpoint(true);
-    ASSIGN_OR_RETURN(welcome_, hub_.coordinator->Join(join, sink_));
+    ASSIGN_OR_RETURN(welcome_, hub_.coordinator->members().Join(join, sink_));
     v1::WorkerMessage ready;
     ready.mutable_ready()->set_step(place.step);
-    return hub_.coordinator->Handle("eu", welcome_.incarnation(), ready);
+    return hub_.coordinator->members().Handle("eu", welcome_.incarnation(), ready);
   }
   absl::Status Begin(ToyRun& region) {
     const std::vector<v1::Directive> starts = sink_->Directives(v1::Directive::START);
     EXPECT_FALSE(starts.empty());
-    return region.coordinator->BeginUnderParent(
+    return region.coordinator->region()->Begin(
         starts.back().data_slot(),
         {starts.back().next_draws().begin(), starts.back().next_draws().end()});
   }
@@ -74,7 +75,7 @@ class ToyParent final : public Parent {
     for (size_t left = under_way_.size(); left > 0; --left) {
       Flight flight = std::move(under_way_.front());
       under_way_.pop_front();
-      hub_.coordinator->PullAnswer(
+      hub_.coordinator->rounds().PullAnswer(
           flight.delta.header.fragment(), flight.delta.header.round(),
           [flight](absl::StatusOr<std::shared_ptr<const PullObject>> answer) {
             if (!answer.ok()) return flight.done(answer.status());
@@ -108,10 +109,11 @@ class ToyParent final : public Parent {
     header.set_run_id(hub_.coordinator->run_id());
     header.set_incarnation(welcome_.incarnation());
     last_tokens_ = header.tokens();
-    ASSIGN_OR_RETURN(const auto held, hub_.coordinator->BeginPush(header, nullptr));
+    ASSIGN_OR_RETURN(const auto held, hub_.coordinator->rounds().BeginPush(header, nullptr));
     if (held.has_value()) return absl::OkStatus();
-    const absl::Status pushed = hub_.coordinator->Contribute(header, delta.object).status();
-    hub_.coordinator->MergeDue(header.fragment());
+    const absl::Status pushed =
+        hub_.coordinator->rounds().Contribute(header, delta.object).status();
+    hub_.coordinator->rounds().MergeDue(header.fragment());
     return pushed;
   }
 
@@ -227,7 +229,7 @@ TEST(RegionTest, OneSiteInFp32IsTheSiteItself) {
   // Site b contributes nothing, so that the region's delta is a's.
   v1::RejectRequest order;
   order.set_worker_id("b");
-  ASSERT_TRUE(tree.region.coordinator->Reject(order).ok());
+  ASSERT_TRUE(tree.region.coordinator->orders().Reject(order).ok());
   for (int i = 0; i < 24; ++i) {
     // Nobody waits for b: it comes before the round closes.
     for (ToyWorker* const worker : {&tree.b, &tree.a, &tree.c}) {
@@ -359,7 +361,7 @@ TEST(RegionTest, ARoundWaitsForRoomForItsDelta) {
 
 TEST(RegionTest, ASiteThatIsSendingHearsOfTheCloseWhenItIsForGood) {
   Tree tree(WithGrace);
-  Coordinator& region = *tree.region.coordinator;
+  Rounds& region = tree.region.coordinator->rounds();
   ASSERT_TRUE(tree.a.Push(0, 1).ok());
   std::vector<uint8_t> object;
   std::vector<absl::StatusCode> told;
@@ -368,10 +370,10 @@ TEST(RegionTest, ASiteThatIsSendingHearsOfTheCloseWhenItIsForGood) {
   ASSERT_TRUE(region.BeginPush(header, closed).ok());
   tree.region.clock.Advance(absl::Seconds(2));
   tree.region.store.full_for = "eu";
-  region.Tick();
+  tree.region.coordinator->Tick();
   EXPECT_TRUE(told.empty()) << "the round is open again";
   tree.region.store.full_for.clear();
-  region.Tick();
+  tree.region.coordinator->Tick();
   EXPECT_EQ(told, std::vector{absl::StatusCode::kAborted}) << "the parent has not answered yet";
 }
 
@@ -380,16 +382,17 @@ TEST(RegionTest, ASiteThatBoastsDoesNotEndItsRegion) {
   v1::WorkerMessage message;
   message.mutable_heartbeat()->set_tokens(kMaxTokens);
   for (const ToyWorker* const site : {&tree.a, &tree.b}) {
-    ASSERT_TRUE(tree.region.coordinator->Handle(site->id(), site->incarnation(), message).ok());
+    ASSERT_TRUE(
+        tree.region.coordinator->members().Handle(site->id(), site->incarnation(), message).ok());
   }
-  const absl::StatusOr<RegionPlace> place = tree.region.coordinator->Place();
-  ASSERT_TRUE(place.ok());
+  const RegionPlace place = tree.region.coordinator->region()->Place();
   // Two sites at step 0, each of which may have trained one period twice.
-  EXPECT_EQ(place->heartbeat.tokens(), 2 * 6 * 64);
+  EXPECT_EQ(place.heartbeat.tokens(), 2 * 6 * 64);
   message.Clear();
-  *message.mutable_heartbeat() = place->heartbeat;
-  EXPECT_TRUE(
-      tree.hub.coordinator->Handle("eu", tree.parent.welcome().incarnation(), message).ok());
+  *message.mutable_heartbeat() = place.heartbeat;
+  EXPECT_TRUE(tree.hub.coordinator->members()
+                  .Handle("eu", tree.parent.welcome().incarnation(), message)
+                  .ok());
 }
 
 TEST(RegionTest, TheHubKnowsTheSitesBelowARegion) {
@@ -401,15 +404,15 @@ TEST(RegionTest, TheHubKnowsTheSitesBelowARegion) {
   message.mutable_heartbeat()->set_train_loss(2.5);
   message.mutable_heartbeat()->set_compute_seconds(3);
   message.mutable_heartbeat()->set_blocked_seconds(1);
-  ASSERT_TRUE(tree.region.coordinator->Handle(tree.a.id(), tree.a.incarnation(), message).ok());
-  const absl::StatusOr<RegionPlace> place = tree.region.coordinator->Place();
-  ASSERT_TRUE(place.ok());
+  ASSERT_TRUE(
+      tree.region.coordinator->members().Handle(tree.a.id(), tree.a.incarnation(), message).ok());
+  const RegionPlace place = tree.region.coordinator->region()->Place();
   message.Clear();
-  *message.mutable_heartbeat() = place->heartbeat;
+  *message.mutable_heartbeat() = place.heartbeat;
   // It boasts of more than a run may have.
   for (int i = 0; i < 100; ++i) message.mutable_heartbeat()->add_sites()->set_worker_id("more");
   const uint64_t incarnation = tree.parent.welcome().incarnation();
-  ASSERT_TRUE(tree.hub.coordinator->Handle("eu", incarnation, message).ok());
+  ASSERT_TRUE(tree.hub.coordinator->members().Handle("eu", incarnation, message).ok());
   const v1::RunStatus status = tree.hub.coordinator->GetStatus();
   ASSERT_EQ(status.workers_size(), 2);
   EXPECT_EQ(status.workers(0).sites_size(), 0);
@@ -436,7 +439,7 @@ TEST(RegionTest, ARunCountsARegionsSites) {
   v1::Join join = hub.MakeJoin("eu", 9);
   join.set_sites(5);
   const absl::Status refused =
-      hub.coordinator->Join(join, std::make_shared<RecordingSink>()).status();
+      hub.coordinator->members().Join(join, std::make_shared<RecordingSink>()).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_NE(refused.message().find("fewer --sites"), std::string::npos) << refused;
 }

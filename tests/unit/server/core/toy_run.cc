@@ -106,12 +106,12 @@ absl::Status ToyWorker::Join(int64_t resume_step) {
   v1::Join join = run_.MakeJoin(id_, nonce_);
   join.set_resume_step(resume_step);
   join.set_has_checkpoint(resume_step > 0);
-  ASSIGN_OR_RETURN(welcome_, run_.coordinator->Join(join, sink_));
+  ASSIGN_OR_RETURN(welcome_, run_.coordinator->members().Join(join, sink_));
   return absl::OkStatus();
 }
 
 absl::Status ToyWorker::Handle(const v1::WorkerMessage& message) {
-  return run_.coordinator->Handle(id_, incarnation(), message);
+  return run_.coordinator->members().Handle(id_, incarnation(), message);
 }
 
 absl::Status ToyWorker::Ready(int64_t step, bool anew) {
@@ -156,7 +156,7 @@ absl::Status ToyWorker::PullStates() {
   const FragmentPlan& plan = run_.coordinator->plan();
   published_.resize(static_cast<size_t>(plan.arena_size()));
   for (int i = 0; i < plan.fragments(); ++i) {
-    ASSIGN_OR_RETURN(const auto state, run_.coordinator->PullState(i));
+    ASSIGN_OR_RETURN(const auto state, run_.coordinator->rounds().PullState(i));
     EXPECT_EQ(TreeHash(state->bytes), state->header.object_hash());
     EXPECT_EQ(state->header.published_hash(), state->header.object_hash());
     EXPECT_EQ(static_cast<int64_t>(state->bytes.size()), plan.range(i).size() * 4);
@@ -202,10 +202,11 @@ v1::PushHeader ToyWorker::MakePush(int fragment, int64_t round,
 absl::Status ToyWorker::Push(int fragment, int64_t round) {
   std::vector<uint8_t> object;
   const v1::PushHeader header = MakePush(fragment, round, object);
-  ASSIGN_OR_RETURN(const auto held, run_.coordinator->BeginPush(header, nullptr));
+  ASSIGN_OR_RETURN(const auto held, run_.coordinator->rounds().BeginPush(header, nullptr));
   if (held.has_value()) return absl::OkStatus();
-  const absl::Status status = run_.coordinator->Contribute(header, std::move(object)).status();
-  run_.coordinator->MergeDue(fragment);
+  const absl::Status status =
+      run_.coordinator->rounds().Contribute(header, std::move(object)).status();
+  run_.coordinator->rounds().MergeDue(fragment);
   return status;
 }
 
@@ -213,7 +214,7 @@ absl::Status ToyWorker::Merge(int fragment, int64_t round) {
   absl::StatusOr<std::shared_ptr<const PullObject>> answer;
   absl::Mutex mutex;
   bool arrived = false;
-  run_.coordinator->PullAnswer(fragment, round, [&](auto object) {
+  run_.coordinator->rounds().PullAnswer(fragment, round, [&](auto object) {
     absl::MutexLock lock(&mutex);
     answer = std::move(object);
     arrived = true;

@@ -171,7 +171,7 @@ TEST_F(StatusPageTest, BytesAreComparedWithGradientsAtEveryStep) {
 TEST_F(StatusPageTest, WhatAWorkerSaysOfItselfStaysDataWhateverItIs) {
   v1::Join join = run_.MakeJoin("a", 1);
   join.set_device("</script><script>alert(1)</script>\xff\xfe");
-  ASSERT_TRUE(run_.coordinator->Join(join, std::make_shared<RecordingSink>()).ok());
+  ASSERT_TRUE(run_.coordinator->members().Join(join, std::make_shared<RecordingSink>()).ok());
   const HttpResponse response = Get("/api/v1/workers");
   EXPECT_EQ(response.content_type, "application/json");
   const json worker = json::parse(response.body)["workers"][0];

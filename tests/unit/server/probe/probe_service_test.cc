@@ -151,7 +151,8 @@ TEST_F(ProbeServiceTest, EchoTellsThatAMemberHasTheId) {
   join.set_data_vocabulary_size(256);
   join.set_process_nonce(1);
   join.set_device("cpu, 3 threads");
-  const absl::StatusOr<v1::Welcome> welcome = coordinator_->Join(join, std::make_shared<Sink>());
+  const absl::StatusOr<v1::Welcome> welcome =
+      coordinator_->members().Join(join, std::make_shared<Sink>());
   ASSERT_TRUE(welcome.ok()) << welcome.status();
   const v1::EchoResponse live = Echo("site-a");
   EXPECT_EQ(live.id_state(), v1::EchoResponse::LIVE);
@@ -161,7 +162,7 @@ TEST_F(ProbeServiceTest, EchoTellsThatAMemberHasTheId) {
 
   v1::WorkerMessage leave;
   leave.mutable_leave()->set_reason(v1::Leave::DRAINED);
-  ASSERT_TRUE(coordinator_->Handle("site-a", welcome->incarnation(), leave).ok());
+  ASSERT_TRUE(coordinator_->members().Handle("site-a", welcome->incarnation(), leave).ok());
   EXPECT_EQ(Echo("site-a").id_state(), v1::EchoResponse::LEFT);
 }
 

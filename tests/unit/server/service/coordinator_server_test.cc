@@ -328,7 +328,7 @@ TEST_F(CoordinatorServerTest, AWorkerThatDoesNotReadItsSessionCostsSomeMegabytes
   const auto worker = Attach("a");
   constexpr int kMessages = 20;
   for (int i = 0; i < kMessages; ++i) {
-    ASSERT_TRUE(coordinator_->Pause(std::string(size_t{1} << 20, 'x')).ok());
+    ASSERT_TRUE(coordinator_->orders().Pause(std::string(size_t{1} << 20, 'x')).ok());
   }
   const nlohmann::json ended = events_.Await("worker_disconnected");
   EXPECT_EQ(ended.at("worker"), "a");
@@ -358,7 +358,7 @@ class ImpatientServerTest : public CoordinatorServerTest {
 TEST_F(ImpatientServerTest, AStreamThatNobodyReadsIsGivenUpInTheEnd) {
   const auto worker = Attach("a");
   for (int i = 0; i < 20; ++i) {
-    ASSERT_TRUE(coordinator_->Pause(std::string(size_t{1} << 20, 'x')).ok());
+    ASSERT_TRUE(coordinator_->orders().Pause(std::string(size_t{1} << 20, 'x')).ok());
   }
   v1::WorkerMessage heartbeat;
   heartbeat.mutable_heartbeat()->set_checkpoint_step(-1);

@@ -24,7 +24,7 @@
 namespace causeway::server {
 
 // Calls are thread-safe; fields are for when there are none.
-class FakeCoordinator final : public Coordinator {
+class FakeCoordinator final : public Coordinator, public Members, public Rounds, public Orders {
  public:
   explicit FakeCoordinator(bool entropy_down = false)
       : config_(MakeConfig(entropy_down)), plan_(*FragmentPlan::Create(config_)) {}
@@ -70,6 +70,10 @@ class FakeCoordinator final : public Coordinator {
   const v1::RunConfig& config() const override { return config_; }
   const FragmentPlan& plan() const override { return plan_; }
   const std::string& run_id() const override { return run_id_; }
+  Members& members() override { return *this; }
+  Rounds& rounds() override { return *this; }
+  Orders& orders() override { return *this; }
+  Region* region() override { return nullptr; }
 
   absl::StatusOr<std::optional<v1::PushResponse>> BeginPush(const v1::PushHeader& header,
                                                             RoundClosed closed) override {

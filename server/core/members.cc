@@ -1,0 +1,429 @@
+#include "server/core/members.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/checksum.h"
+#include "common/base/status_macros.h"
+#include "common/params/run_config.h"
+#include "common/transfer/wire.h"
+#include "server/round/pace.h"
+#include "server/round/plausibility.h"
+
+namespace causeway::server {
+namespace {
+
+absl::Status Mismatch(absl::string_view field, absl::string_view theirs, absl::string_view ours,
+                      absl::string_view remedy) {
+  return absl::FailedPreconditionError(absl::StrCat(field, " differs: the worker has ", theirs,
+                                                    ", the coordinator ", ours, "; ", remedy));
+}
+
+absl::string_view ReasonName(v1::Leave::Reason reason) {
+  switch (reason) {
+    case v1::Leave::FINISHED:
+      return "finished";
+    case v1::Leave::DRAINED:
+      return "drained";
+    case v1::Leave::FAILED:
+      return "failed";
+    default:
+      return "unspecified";
+  }
+}
+
+}  // namespace
+
+Progress ProgressOf(const v1::Heartbeat& heartbeat) {
+  constexpr double kLongestStep = 1e6;  // Seconds.
+  constexpr int64_t kLargestPace = 1000 * 1000;
+  Progress progress;
+  progress.tokens = heartbeat.tokens();
+  const double seconds = heartbeat.inner_step_seconds();
+  if (seconds > 0 && seconds <= kLongestStep) progress.inner_step_time = absl::Seconds(seconds);
+  const int64_t pace = heartbeat.pace_milli();
+  if (pace >= kPaceOne && pace <= kLargestPace) progress.pace_milli = pace;
+  const double speed = heartbeat.tokens_per_second();
+  if (speed > 0 && std::isfinite(speed)) progress.tokens_per_second = speed;
+  const double rate = heartbeat.download_bytes_per_second();
+  if (rate > 0 && std::isfinite(rate)) progress.download_bytes_per_s = rate;
+  return progress;
+}
+
+absl::Status MembersImpl::CheckJoin(const v1::Join& join) const {
+  RETURN_IF_ERROR(CheckName("worker_id", join.worker_id()));
+  if (join.worker_id() == run_.tier.own_id) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(join.worker_id(), " is this region's own id: give the worker another --id"));
+  }
+  if (join.sites() < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a region has 1 site or more, it says ", join.sites()));
+  }
+  if (join.sites() > 0 &&
+      run_.options.config.membership().weighting() == v1::MembershipConfig::UNIFORM) {
+    return absl::FailedPreconditionError(
+        "with membership.weighting UNIFORM a whole region would count as one worker: regions need "
+        "a run with TOKENS, the default");
+  }
+  if (join.run_id() == run_.options.run_id) {
+    RETURN_IF_ERROR(CheckEpoch(join.worker_id(), join.seen_epoch(), run_.epoch));
+  }
+  if (join.wire_version() != kWireVersion) {
+    return Mismatch(
+        "wire_version", absl::StrCat(join.wire_version()), absl::StrCat(kWireVersion),
+        absl::StrCat("install the coordinator's release (", kSoftwareVersion, ") on the worker"));
+  }
+  if (join.run_id() != run_.options.run_id) {
+    return Mismatch("run_id", join.run_id(), run_.options.run_id,
+                    "the worker belongs to another run: check its coordinator's address, or give "
+                    "it a fresh checkpoint folder");
+  }
+  if (join.config_hash() != run_.config_hash) {
+    return Mismatch("config_hash", HashToHex(join.config_hash()), HashToHex(run_.config_hash),
+                    "the worker's copy of the run's configuration is another one: let it fetch the "
+                    "configuration again (Describe)");
+  }
+  if (join.plan_hash() != run_.plan.hash()) {
+    return Mismatch("plan_hash", HashToHex(join.plan_hash()), HashToHex(run_.plan.hash()),
+                    "the worker's model has other tensors or another cut into fragments: run the "
+                    "same release on both sides");
+  }
+  // The data of a trainer that is not ours are its own matter.
+  if (run_.options.config.has_model() &&
+      join.data_vocabulary_size() != run_.options.config.model().vocabulary_size()) {
+    return Mismatch("data_vocabulary_size", absl::StrCat(join.data_vocabulary_size()),
+                    absl::StrCat(run_.options.config.model().vocabulary_size()),
+                    "give the worker shards made with the run's tokenizer, or set "
+                    "model.vocabulary_size to the data's");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MembersImpl::CheckSharedData(const v1::Join& join, bool& changed) {
+  const uint64_t fingerprint = join.data_fingerprint();
+  if (join.own_data() || fingerprint == 0) return absl::OkStatus();
+  changed = run_.state.data_fingerprint() == 0;
+  if (changed) run_.state.set_data_fingerprint(fingerprint);
+  if (fingerprint == run_.state.data_fingerprint()) return absl::OkStatus();
+  return Mismatch("data_fingerprint", HashToHex(fingerprint),
+                  HashToHex(run_.state.data_fingerprint()),
+                  "workers that share the data need the same training shards, or some text would "
+                  "be trained twice: copy them from another worker; or, if these are this site's "
+                  "own, start it with --own_data");
+}
+
+int64_t MembersImpl::PublishedStep(const std::vector<OpenRound>& open_rounds) const {
+  int64_t step = 0;
+  for (const OpenRound& round : open_rounds) {
+    if (round.round > 1)
+      step = std::max(step, run_.schedule.SendStep(round.fragment, round.round - 1));
+  }
+  return step;
+}
+
+int64_t MembersImpl::StepByNow(const std::vector<OpenRound>& open_rounds) const {
+  const int64_t known = std::max(run_.membership.largest_step(), PublishedStep(open_rounds));
+  if (!run_.state.started() || run_.state.paused()) return known;
+  const int64_t most =
+      std::min(run_.EndStep(), LargestPossibleStep(open_rounds, run_.options.config));
+  const int64_t likely = LikelyStep(run_.options.clock->Monotonic(), run_.membership.members());
+  return std::max(known, std::min(most, likely));
+}
+
+std::string MembersImpl::WaitsFor(const std::string& worker_id,
+                                  const std::vector<OpenRound>& open_rounds) const {
+  const OpenRound* first = nullptr;
+  for (const OpenRound& round : open_rounds) {
+    if (!round.arrivals.contains(worker_id)) continue;
+    if (first == nullptr || round.send_step < first->send_step) first = &round;
+  }
+  if (first == nullptr) return "";
+  return Decide(run_.options.clock->Monotonic(), *first, run_.membership.members(),
+                run_.PolicyNow())
+      .reason;
+}
+
+absl::StatusOr<v1::Welcome> MembersImpl::Join(const v1::Join& join,
+                                              std::shared_ptr<SessionSink> sink) {
+  RETURN_IF_ERROR(run_.Serving());
+  absl::StatusOr<v1::Welcome> welcome = Admit(join, std::move(sink));
+  if (!welcome.ok() && !absl::IsUnavailable(welcome.status())) {
+    run_.incidents.JoinRefused(join, welcome.status());
+  }
+  return welcome;
+}
+
+absl::StatusOr<v1::Welcome> MembersImpl::Admit(const v1::Join& join,
+                                               std::shared_ptr<SessionSink> sink) {
+  RETURN_IF_ERROR(CheckJoin(join));
+  const std::vector<OpenRound> open_rounds = run_.OpenRounds();
+  const std::string& id = join.worker_id();
+  v1::Welcome welcome;
+  std::shared_ptr<SessionSink> former;
+  Run::Outbox outbox;
+  Member member;
+  bool first_to_share = false;
+  {
+    absl::MutexLock lock(&run_.mutex);
+    if (run_.shut_down) return absl::UnavailableError("the coordinator is shutting down");
+    RETURN_IF_ERROR(CheckSharedData(join, first_to_share));
+    ASSIGN_OR_RETURN(member, run_.membership.Join(id, join.process_nonce(), join.has_checkpoint(),
+                                                  run_.options.clock->Monotonic(), join.own_data(),
+                                                  join.sites()));
+    welcome.set_next_draw(run_.NextDraw(member));
+    for (const int64_t draw : run_.NextDraws(member)) welcome.add_next_draws(draw);
+    former = std::exchange(run_.sinks[id], std::move(sink));
+    v1::Member& account = run_.accounts[id];
+    account.set_device(join.device());
+    account.set_software_version(join.software_version());
+    welcome.set_started(run_.state.started());
+    int64_t largest = run_.membership.largest_step();
+    // A region may be further.
+    if (run_.tier.under_parent) largest = std::max(largest, PublishedStep(open_rounds));
+    welcome.set_run_step(
+        StartStep(open_rounds, run_.membership.members(), largest, run_.PolicyNow()));
+    welcome.set_resumes(member.was_ready &&
+                        (member.state == v1::Member::ACTIVE || welcome.run_step() < largest));
+    if (!welcome.resumes()) run_.GiveParts(member, welcome.run_step());
+    run_.AddRoster(outbox);
+  }
+  // An incarnation that was given is never given again, whatever happens to this process.
+  RETURN_IF_ERROR(run_.SaveMember(id));
+  if (first_to_share) RETURN_IF_ERROR(run_.SaveRunState());
+  welcome.set_incarnation(member.incarnation);
+  welcome.set_epoch(run_.epoch);
+  welcome.set_data_slot(member.data_slot);
+  welcome.set_lease_ms(run_.options.config.membership().lease_ms());
+  for (const OpenRound& round : open_rounds) welcome.add_published_versions(round.round - 1);
+  if (former != nullptr) {
+    former->Close(absl::AbortedError(
+        absl::StrCat("incarnation ", member.incarnation, " of ", id, " has attached")));
+    run_.Record("worker_fenced",
+                absl::StrCat("the former session of worker ", id, " is fenced off by incarnation ",
+                             member.incarnation),
+                {{"worker", id}, {"incarnation", member.incarnation}});
+  }
+  run_.Record("worker_joined",
+              absl::StrCat("worker ", id, " joined (", join.device(), ", data slot ",
+                           member.data_slot, ", incarnation ", member.incarnation, ")"),
+              {{"worker", id},
+               {"incarnation", member.incarnation},
+               {"data_slot", member.data_slot},
+               {"own_data", member.own_data},
+               {"device", join.device()},
+               {"software_version", join.software_version()},
+               {"resume_step", join.resume_step()},
+               {"resumes", welcome.resumes()}});
+  run_.Send(outbox);
+  return welcome;
+}
+
+absl::Status MembersImpl::Handle(const std::string& worker_id, uint64_t incarnation,
+                                 const v1::WorkerMessage& message) {
+  RETURN_IF_ERROR(run_.Serving());
+  switch (message.message_case()) {
+    case v1::WorkerMessage::kReady:
+      return HandleReady(worker_id, incarnation, message.ready());
+    case v1::WorkerMessage::kHeartbeat:
+      return HandleHeartbeat(worker_id, incarnation, message.heartbeat());
+    case v1::WorkerMessage::kApplied:
+      return HandleApplied(worker_id, incarnation, message.applied());
+    case v1::WorkerMessage::kLeave:
+      return HandleLeave(worker_id, incarnation, message.leave());
+    case v1::WorkerMessage::kJoin:
+      return absl::InvalidArgumentError("only the first message of a session is a Join");
+    case v1::WorkerMessage::MESSAGE_NOT_SET:
+      break;
+  }
+  return absl::InvalidArgumentError("a message of the session is empty or of an unknown kind");
+}
+
+absl::Status MembersImpl::CheckStep(int64_t step) const {
+  if (step >= 0 && step <= run_.options.config.train().steps()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("a step must be 0 .. ",
+                                                 run_.options.config.train().steps(),
+                                                 " (train.steps), the message says ", step));
+}
+
+absl::Status MembersImpl::CheckReached(const std::string& worker_id, int64_t step) const {
+  RETURN_IF_ERROR(CheckStep(step));
+  const int64_t largest = LargestPossibleStep(run_.OpenRounds(), run_.options.config);
+  if (step <= largest) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "worker ", worker_id, " says that it is at step ", step, "; nobody gets beyond step ",
+      largest,
+      " before the rounds that are open are published: restart it without its checkpoint, and look "
+      "whether it has trained with another coordinator"));
+}
+
+absl::Status MembersImpl::HandleReady(const std::string& worker_id, uint64_t incarnation,
+                                      const v1::Ready& ready) {
+  RETURN_IF_ERROR(CheckReached(worker_id, ready.step()));
+  Run::Outbox outbox;
+  bool starts_now = false;
+  std::vector<std::string> live;  // Whose numbers may be new.
+  int active = 0;
+  {
+    absl::MutexLock lock(&run_.mutex);
+    const Member* const before = run_.membership.Find(worker_id);
+    const bool begins = ready.anew() || before == nullptr || !before->was_ready;
+    RETURN_IF_ERROR(run_.membership.Ready(worker_id, incarnation, ready.step(), ready.anew()));
+    if (begins) {
+      run_.tokens.Begin(worker_id, ready.step(), run_.membership.Find(worker_id)->sites);
+    }
+    starts_now = run_.StartIfDue();
+    active = run_.membership.active();
+    if (starts_now) live = run_.membership.LiveIds();
+    for (const auto& [id, sink] : run_.sinks) {
+      const Member* const member = run_.membership.Find(id);
+      const bool told = starts_now ? member->state == v1::Member::ACTIVE : id == worker_id;
+      if (told && run_.state.started()) run_.AddStart(id, outbox);
+    }
+    // Its stream may have been broken when it was asked.
+    const v1::Member& account = run_.accounts[worker_id];
+    if (account.has_draining() &&
+        account.draining() == run_.membership.Find(worker_id)->process_nonce) {
+      run_.AddDirective(v1::Directive::DRAIN, 0, "asked to by the operator", worker_id, outbox);
+    }
+  }
+  RETURN_IF_ERROR(run_.SaveMember(worker_id));
+  RETURN_IF_ERROR(run_.SaveMembers(live));
+  if (starts_now) RETURN_IF_ERROR(run_.SaveRunState());
+  run_.Record("worker_ready",
+              absl::StrCat("worker ", worker_id, " is ready at step ", ready.step()),
+              {{"worker", worker_id}, {"step", ready.step()}});
+  if (starts_now) {
+    run_.Record("training_started", absl::StrCat("training starts with ", active, " workers"),
+                {{"workers", active}});
+  }
+  run_.Send(outbox);
+  return absl::OkStatus();
+}
+
+absl::Status MembersImpl::HandleHeartbeat(const std::string& worker_id, uint64_t incarnation,
+                                          const v1::Heartbeat& heartbeat) {
+  RETURN_IF_ERROR(CheckReached(worker_id, heartbeat.step()));
+  if (heartbeat.checkpoint_step() != -1) RETURN_IF_ERROR(CheckStep(heartbeat.checkpoint_step()));
+  if (heartbeat.tokens() < 0 || heartbeat.tokens() > kMaxTokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tokens must be 0 .. 2^48, the heartbeat says ", heartbeat.tokens()));
+  }
+  Run::Outbox outbox;
+  bool attached = false;
+  const std::vector<OpenRound> open_rounds = run_.OpenRounds();
+  {
+    absl::MutexLock lock(&run_.mutex);
+    RETURN_IF_ERROR(run_.membership.Heartbeat(worker_id, incarnation, heartbeat.step(),
+                                              run_.options.clock->Monotonic(),
+                                              ProgressOf(heartbeat)));
+    *run_.accounts[worker_id].mutable_heartbeat() = heartbeat;
+    const auto sink = run_.sinks.find(worker_id);
+    attached = sink != run_.sinks.end();
+    if (attached) {
+      v1::CoordinatorMessage message;
+      v1::LeaseRenewed& renewed = *message.mutable_lease_renewed();
+      renewed.set_lease_ms(run_.options.config.membership().lease_ms());
+      renewed.set_coordinator_unix_ms(absl::ToUnixMillis(run_.options.clock->Now()));
+      renewed.set_run_step(StartStep(open_rounds, run_.membership.members(), StepByNow(open_rounds),
+                                     run_.PolicyNow()));
+      if (heartbeat.has_steps_before_wait() && heartbeat.steps_before_wait() == 0) {
+        renewed.set_waits_for(WaitsFor(worker_id, open_rounds));
+      }
+      outbox.emplace_back(sink->second, std::move(message));
+    }
+  }
+  for (RunObserver* const observer : run_.options.observers) {
+    observer->OnHeartbeat(worker_id, heartbeat);
+  }
+  if (!attached) return absl::OkStatus();
+  run_.Send(outbox);
+  return orders_.ActOnProgress();
+}
+
+absl::Status MembersImpl::HandleApplied(const std::string& worker_id, uint64_t incarnation,
+                                        const v1::Applied& applied) {
+  {
+    absl::MutexLock lock(&run_.mutex);
+    RETURN_IF_ERROR(run_.membership.Check(worker_id, incarnation));
+  }
+  ASSIGN_OR_RETURN(FragmentRounds* const fragment, run_.FindFragment(applied.fragment()));
+  ASSIGN_OR_RETURN(const uint64_t hash, fragment->PublishedHash(applied.round()));
+  run_.hash_checks.fetch_add(1);
+  if (hash == applied.published_hash()) {
+    for (RunObserver* const observer : run_.options.observers) {
+      observer->OnApplied(worker_id, applied.fragment(), applied.round());
+    }
+    return absl::OkStatus();
+  }
+  run_.hash_mismatches.fetch_add(1);
+  const std::string what = absl::StrCat(
+      "after round ", applied.round(), " of fragment ", applied.fragment(), " worker ", worker_id,
+      " holds ", HashToHex(applied.published_hash()), ", published is ", HashToHex(hash));
+  run_.Record("hash_mismatch", what,
+              {{"worker", worker_id},
+               {"fragment", applied.fragment()},
+               {"round", applied.round()},
+               {"worker_hash", HashToHex(applied.published_hash())},
+               {"published_hash", HashToHex(hash)}});
+  Run::Outbox outbox;
+  {
+    absl::MutexLock lock(&run_.mutex);
+    RETURN_IF_ERROR(run_.membership.Expel(worker_id, incarnation));
+    run_.sinks.erase(worker_id);  // Its caller closes it, with what is returned.
+    run_.AddRoster(outbox);
+  }
+  RETURN_IF_ERROR(run_.SaveMember(worker_id));
+  run_.Send(outbox);
+  run_.NoteIfFinished();
+  return absl::DataLossError(
+      absl::StrCat(what, "; the worker's copy is damaged: start it again without its checkpoint"));
+}
+
+absl::Status MembersImpl::HandleLeave(const std::string& worker_id, uint64_t incarnation,
+                                      const v1::Leave& leave) {
+  Run::Outbox outbox;
+  {
+    absl::MutexLock lock(&run_.mutex);
+    // Who failed may be started again, and is as good as lost until then.
+    if (leave.reason() == v1::Leave::FAILED) {
+      RETURN_IF_ERROR(run_.membership.Expel(worker_id, incarnation));
+    } else {
+      RETURN_IF_ERROR(run_.membership.Leave(worker_id, incarnation));
+      run_.somebody_left = true;
+      run_.somebody_finished |= leave.reason() == v1::Leave::FINISHED;
+    }
+    run_.sinks.erase(worker_id);
+    run_.AddRoster(outbox);
+  }
+  RETURN_IF_ERROR(run_.SaveMember(worker_id));
+  const absl::string_view reason = ReasonName(leave.reason());
+  run_.Record("worker_left",
+              absl::StrCat("worker ", worker_id, " left: ", reason,
+                           leave.detail().empty() ? "" : absl::StrCat(" (", leave.detail(), ")")),
+              {{"worker", worker_id}, {"reason", std::string(reason)}, {"detail", leave.detail()}});
+  run_.Send(outbox);
+  run_.NoteIfFinished();
+  return absl::OkStatus();
+}
+
+void MembersImpl::Disconnected(const std::string& worker_id, uint64_t incarnation,
+                               const absl::Status& why) {
+  {
+    absl::MutexLock lock(&run_.mutex);
+    const Member* const member = run_.membership.Find(worker_id);
+    if (member == nullptr || member->incarnation != incarnation || !member->live()) return;
+    run_.membership.Disconnected(worker_id, incarnation);
+    run_.sinks.erase(worker_id);
+  }
+  run_.Record("worker_disconnected",
+              absl::StrCat("the session of worker ", worker_id, " is over (", why.message(),
+                           "); its membership is kept until its lease ends"),
+              {{"worker", worker_id},
+               {"code", std::string(absl::StatusCodeToString(why.code()))},
+               {"reason", std::string(why.message())}});
+}
+
+}  // namespace causeway::server
