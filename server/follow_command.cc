@@ -15,9 +15,9 @@
 #include "common/rpc/status.h"
 #include "common/telemetry/log.h"
 #include "server/http/http_port.h"
+#include "server/serve_http.h"
 #include "server/standby/standby_notes.h"
-#include "server/standby_http.h"
-#include "server/standby_rpc/following.h"
+#include "server/standby_rpc/follower.h"
 #include "server/store_flags.h"
 
 ABSL_FLAG(std::string, of, "", "HOST:PORT: the coordinator to follow");

@@ -13,7 +13,6 @@
 #include "server/core/waiting_coordinator.h"
 #include "server/initial_parameters.h"
 #include "server/shared_run.h"
-#include "server/store/network_file_system.h"
 #include "server/store/run_directory.h"
 
 namespace causeway::server {

@@ -7,7 +7,6 @@
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
 #include "common/telemetry/log.h"
-#include "server/outer/contribution_weights.h"
 #include "server/outer/merge.h"
 #include "server/round/plausibility.h"
 

@@ -41,7 +41,7 @@
 #include "server/outer/merge.h"
 #include "server/outer/outer_optimizer.h"
 #include "server/round/membership.h"
-#include "server/round/outlier.h"
+#include "server/round/plausibility.h"
 #include "server/round/round_policy.h"
 #include "server/store/store.h"
 

@@ -7,7 +7,6 @@
 #include "common/base/status_macros.h"
 #include "server/round/pace.h"
 #include "server/round/plausibility.h"
-#include "server/round/token_budget.h"
 
 namespace causeway::server {
 

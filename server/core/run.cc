@@ -17,6 +17,18 @@ int64_t ReserveSteps(const v1::SyncConfig& sync) {
   return 3 * int64_t{sync.steps_between_syncs()} + 2 * int64_t{MaxOverlapSteps(sync)} + 8;
 }
 
+// What a successor goes by until it hears from the worker.
+v1::Heartbeat LastingPart(const v1::Heartbeat& heartbeat) {
+  v1::Heartbeat part;
+  part.set_step(heartbeat.step());
+  part.set_tokens(heartbeat.tokens());
+  part.set_train_loss(heartbeat.train_loss());
+  part.set_compute_seconds(heartbeat.compute_seconds());
+  part.set_blocked_seconds(heartbeat.blocked_seconds());
+  part.set_checkpoint_step(heartbeat.checkpoint_step());
+  return part;
+}
+
 }  // namespace
 
 Tier TierOf(const Coordinator::Options& options) {
@@ -246,6 +258,7 @@ absl::Status Run::SaveMembers(std::span<const std::string> worker_ids) {
       for (const std::string& id : worker_ids) {
         v1::Member& record = records.emplace_back(accounts[id]);
         WriteMember(*membership.Find(id), record);
+        *record.mutable_heartbeat() = LastingPart(record.heartbeat());
         record.clear_rejected();
         if (std::ranges::none_of(rejections, [&](const auto& of) { return of.contains(id); })) {
           continue;

@@ -1,17 +1,21 @@
 #include "server/ctl/events_command.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/base/printable.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/status.h"
-#include "server/ctl/event_cursor.h"
-#include "server/ctl/event_text.h"
+#include "nlohmann/json.hpp"
 
 ABSL_FLAG(bool, follow, false, "goes on with what happens, until Ctrl-C");
 ABSL_FLAG(std::string, level, "info", "info|warn|error: those and graver ones");
@@ -78,6 +82,80 @@ absl::Status EventsCommand(RunAdmin& run, const EventsOptions& options) {
     absl::SleepFor(options.interval);  // A signal ends it early.
     if (options.stop()) return absl::OkStatus();
   }
+}
+
+int LevelRank(absl::string_view level) {
+  constexpr const char* kLevels[] = {"info", "warn", "error"};
+  const auto* const found = std::ranges::find(kLevels, level);
+  return found == std::end(kLevels) ? -1 : static_cast<int>(found - std::begin(kLevels));
+}
+
+std::string EventText(const v1::RunEvent& event, absl::TimeZone zone) {
+  absl::Time time;
+  const bool known = absl::ParseTime(absl::RFC3339_full, event.time(), &time, nullptr);
+  return absl::StrFormat(
+      "%s  %-5s  %s\n",
+      known ? absl::FormatTime("%Y-%m-%d %H:%M:%S", time, zone) : Printable(event.time()),
+      Printable(event.level()), Printable(event.message()));
+}
+
+std::string EventJson(const v1::RunEvent& event) {
+  nlohmann::json line = nlohmann::json::parse(event.fields_json(), nullptr, false);
+  if (!line.is_object()) line = nlohmann::json::object();
+  line["time"] = event.time();
+  line["event"] = event.event();
+  line["level"] = event.level();
+  line["message"] = event.message();
+  return absl::StrCat(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), "\n");
+}
+
+namespace {
+
+// A process stamps an event in its memory and in the file one after the other.
+constexpr absl::Duration kBetweenStamps = absl::Seconds(1);
+
+absl::Time TimeOf(const v1::RunEvent& event) {
+  absl::Time time = absl::InfinitePast();
+  absl::ParseTime(absl::RFC3339_full, event.time(), &time, nullptr);
+  return time;
+}
+
+bool IsSame(const v1::RunEvent& a, const v1::RunEvent& b) {
+  return a.event() == b.event() && a.message() == b.message() &&
+         absl::AbsDuration(TimeOf(a) - TimeOf(b)) < kBetweenStamps;
+}
+
+}  // namespace
+
+std::optional<EventCursor::News> EventCursor::Take(const v1::ListEventsResponse& response) {
+  const bool other_process = response.process_unix_ms() != process_unix_ms_;
+  if (other_process && after_ > 0) {
+    after_ = 0;
+    return std::nullopt;
+  }
+  News news;
+  auto first = response.events().begin();
+  if (other_process && last_.has_value()) {
+    // It begins with what its predecessor recorded, by the file: go on after the last one seen, or
+    // where the times do if that one is kept no more.
+    const auto seen =
+        std::find_if(response.events().rbegin(), response.events().rend(),
+                     [&](const v1::RunEvent& event) { return IsSame(event, *last_); });
+    first = seen != response.events().rend()
+                ? seen.base()
+                : std::ranges::find_if(response.events(), [&](const v1::RunEvent& event) {
+                    return TimeOf(event) > TimeOf(*last_);
+                  });
+  } else if (!other_process && !response.events().empty()) {
+    news.missed = response.events(0).number() - after_ - 1;
+  }
+  process_unix_ms_ = response.process_unix_ms();
+  news.events.assign(first, response.events().end());
+  if (!response.events().empty()) {
+    last_ = *response.events().rbegin();
+    after_ = last_->number();
+  }
+  return news;
 }
 
 }  // namespace causeway::server

@@ -2,11 +2,16 @@
 #ifndef CAUSEWAY_SERVER_CTL_EVENTS_COMMAND_H_
 #define CAUSEWAY_SERVER_CTL_EVENTS_COMMAND_H_
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "causeway/v1/admin.pb.h"
 #include "server/ctl/run_admin.h"
 
 namespace causeway::server {
@@ -25,6 +30,39 @@ struct EventsOptions {
 // Prints those that the flags ask for; with --follow until `stop` says so, or until the coordinator
 // is gone: OK after the run's end, else its error. The flags have been checked.
 absl::Status EventsCommand(RunAdmin& run, const EventsOptions& options);
+
+// An event of a run for people and for programs.
+
+// 0 for "info", 1 for "warn", 2 for "error"; -1 for anything else.
+int LevelRank(absl::string_view level);
+
+// A line: the time in `zone`, the level and the sentence, harmless to a terminal.
+std::string EventText(const v1::RunEvent& event, absl::TimeZone zone);
+// A line as events.jsonl has it; without the event's own fields where those were not kept.
+std::string EventJson(const v1::RunEvent& event);
+
+// Which of the events that a coordinator lists a reader has not seen yet, across its restarts.
+
+// Not thread-safe.
+class EventCursor {
+ public:
+  struct News {
+    int64_t missed = 0;  // That many came before them, and are kept no more.
+    std::vector<v1::RunEvent> events;
+  };
+
+  // The number to ask for next (ListEventsRequest.after).
+  int64_t after() const { return after_; }
+
+  // Takes the answer to a request with after(). Empty: another process has answered, with other
+  // numbers; ask again.
+  std::optional<News> Take(const v1::ListEventsResponse& response);
+
+ private:
+  int64_t process_unix_ms_ = 0;  // 0: nobody has answered yet.
+  int64_t after_ = 0;
+  std::optional<v1::RunEvent> last_;
+};
 
 }  // namespace causeway::server
 

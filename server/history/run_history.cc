@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/base/status_macros.h"
+#include "common/telemetry/log.h"
 
 namespace causeway::server {
 namespace {
@@ -265,6 +266,26 @@ std::vector<RoundTimes> RunHistory::Rounds(size_t most) const {
   absl::MutexLock lock(&mutex_);
   const size_t count = std::min(most, rounds_.size());
   return {rounds_.end() - static_cast<std::ptrdiff_t>(count), rounds_.end()};
+}
+
+void CurveKeeper::Restore() {
+  const absl::Status status = history_->RestoreCurves(*file_system_, path_, run_id_);
+  if (!status.ok()) {
+    Log().warn("the curves begin anew: {}", std::string(status.message()));
+  }
+}
+
+void CurveKeeper::Tick() {
+  if (clock_->Monotonic() >= next_save_) Save();
+}
+
+void CurveKeeper::Save() {
+  next_save_ = clock_->Monotonic() + kInterval;
+  const absl::Status status = history_->SaveCurves(*file_system_, path_, run_id_);
+  if (!status.ok() && !failed_) {
+    Log().warn("the curves cannot be saved: {}", std::string(status.message()));
+  }
+  failed_ = !status.ok();
 }
 
 }  // namespace causeway::server

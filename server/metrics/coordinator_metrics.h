@@ -19,10 +19,10 @@
 #include "server/metrics/round_metrics.h"
 #include "server/metrics/run_metrics.h"
 #include "server/service/server_load.h"
+#include "server/standby/standby_notes.h"
 #include "server/standby/standbys.h"
 
 namespace causeway::server {
-
 // Thread-safe.
 class CoordinatorMetrics {
  public:
@@ -61,6 +61,12 @@ class CoordinatorMetrics {
   absl::Duration store_measured_ ABSL_GUARDED_BY(mutex_) = -absl::InfiniteDuration();
   double store_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
+
+// A standby's answer to GET /metrics.
+
+// `run_dir`: the copy.
+std::string StandbyMetricsText(const StandbyNotes& notes, FileSystem& file_system,
+                               const std::string& run_dir, const CertificateFiles& certificates);
 
 }  // namespace causeway::server
 

@@ -12,8 +12,10 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
+#include "absl/time/time.h"
 #include "common/params/sync_schedule.h"
 #include "server/round/membership.h"
 
@@ -34,6 +36,26 @@ std::map<std::string, int64_t> NewPaces(const std::map<std::string, Member>& mem
 // The step at which a new pace starts: that of the next period of H steps, for all to see in the
 // records. A worker that is beyond it when the order arrives obeys at its next inner step.
 int64_t PaceStart(int64_t largest_step, int64_t steps_between_syncs);
+
+// Where a run ends whose budget is a number of tokens.
+//
+// All workers must stop after the same step, or the last rounds would miss some of them. The step
+// is therefore announced ahead of time: late enough for the estimate to be good, early enough that
+// no worker has passed it when the word arrives.
+
+// Tokens that all members, present and former, have reported.
+int64_t TokensTrained(const std::map<std::string, Member>& members);
+
+// The step to announce now, or nothing as long as there is time. It is the first one after which
+// the workers together have trained `at_tokens`, going on at their present paces, or, if that is
+// too near to be announced, the first that is not: what the fastest will do within two heartbeats
+// (2/3 of the lease) lies before it.
+//
+// tokens_per_inner_step is what an inner step of one worker trains. 0: the trainers are not ours,
+// and each member's is what its heartbeats say. Pure.
+std::optional<int64_t> StopStepForTokens(const std::map<std::string, Member>& members,
+                                         int64_t tokens_per_inner_step, int64_t at_tokens,
+                                         absl::Duration lease);
 
 }  // namespace causeway::server
 

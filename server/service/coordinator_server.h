@@ -31,7 +31,7 @@
 #include "server/probe/probe_gate.h"
 #include "server/probe/probe_service.h"
 #include "server/service/admin_service.h"
-#include "server/service/exchange_service.h"
+#include "server/service/lane_reactor.h"
 #include "server/service/model_reception.h"
 #include "server/service/server_load.h"
 #include "server/service/session_service.h"

@@ -8,11 +8,13 @@
 
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "causeway/v1/exchange.grpc.pb.h"
 #include "common/rpc/self_owned.h"
 #include "server/access/access.h"
 #include "server/transfer/lane_registry.h"
@@ -67,6 +69,28 @@ class LaneReactor final
   bool cancelling_ ABSL_GUARDED_BY(mutex_) = false;  // The context is still needed.
   grpc::ByteBuffer outgoing_ ABSL_GUARDED_BY(mutex_);
   grpc::Alarm last_write_;  // Set once, by End.
+};
+
+// Exchange of exchange.proto over gRPC: knows nothing of a lane but how it begins, and how it ends
+// when its peer's credentials do.
+
+class ExchangeService final
+    : public v1::Exchange::WithRawCallbackMethod_Carry<v1::Exchange::Service> {
+ public:
+  // Both outlive the service.
+  ExchangeService(Access& access, LaneRegistry& lanes) : access_(access), lanes_(lanes) {}
+
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Carry(
+      grpc::CallbackServerContext* context) override;
+
+  // Ends the lanes of peers whose token, certificate or name does not count any more.
+  void EndRevokedStreams();
+
+ private:
+  Access& access_;
+  LaneRegistry& lanes_;
+  absl::Mutex mutex_;
+  std::vector<std::weak_ptr<LaneReactor>> open_ ABSL_GUARDED_BY(mutex_);  // Some have ended.
 };
 
 }  // namespace causeway::server

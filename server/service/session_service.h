@@ -2,6 +2,8 @@
 #ifndef CAUSEWAY_SERVER_SERVICE_SESSION_SERVICE_H_
 #define CAUSEWAY_SERVER_SERVICE_SESSION_SERVICE_H_
 
+#include <cstddef>
+#include <list>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -10,6 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "causeway/v1/session.grpc.pb.h"
+#include "causeway/v1/session.pb.h"
 #include "common/base/work_queue.h"
 #include "server/access/access.h"
 #include "server/core/coordinator.h"
@@ -61,6 +64,39 @@ class SessionService final : public v1::Session::CallbackService {
   std::vector<std::weak_ptr<SessionReactor>> silent_ ABSL_GUARDED_BY(mutex_);
   // That were open when they were last looked at.
   std::vector<std::weak_ptr<SessionReactor>> open_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Messages that wait for a session's stream: bounded, so a worker that does not read costs no more.
+
+// Oldest first. Of messages that replace what was said before (Roster, LeaseRenewed) only the last
+// one waits. Not thread-safe.
+class SessionOutbox {
+ public:
+  // `max_bytes`: what the waiting messages may take in memory.
+  explicit SessionOutbox(size_t max_bytes) : max_bytes_(max_bytes) {}
+
+  // False if that is too much: the message was not added.
+  bool Add(const v1::CoordinatorMessage& message);
+  // Before all others, whatever its size.
+  void AddFirst(v1::CoordinatorMessage message);
+
+  bool empty() const { return waiting_.empty(); }
+  size_t bytes() const { return bytes_; }
+  // Takes the first message away: it stays valid until the next call of Take. Not if empty().
+  const v1::CoordinatorMessage& Take();
+  // Drops whatever waits.
+  void Clear();
+
+ private:
+  struct Waiting {
+    v1::CoordinatorMessage message;
+    size_t bytes = 0;
+  };
+
+  const size_t max_bytes_;
+  std::list<Waiting> waiting_;
+  size_t bytes_ = 0;  // Total of waiting_.
+  v1::CoordinatorMessage taken_;
 };
 
 }  // namespace causeway::server

@@ -14,7 +14,7 @@
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "common/telemetry/log.h"
-#include "server/standby_rpc/following.h"
+#include "server/standby_rpc/follower.h"
 #include "server/store/run_directory.h"
 
 namespace causeway::server {

@@ -8,7 +8,7 @@
 #include "common/params/run_config.h"
 #include "common/rpc/status.h"
 #include "common/transfer/wire.h"
-#include "server/standby/run_feed.h"
+#include "server/standby/run_copy.h"
 
 namespace causeway::server {
 namespace {

@@ -3,6 +3,7 @@
 #define CAUSEWAY_SERVER_STORE_INSPECT_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
@@ -10,6 +11,7 @@
 #include "absl/time/time.h"
 #include "common/base/file_system.h"
 #include "nlohmann/json.hpp"
+#include "server/store/store.h"
 
 namespace causeway::server {
 
@@ -26,7 +28,7 @@ namespace causeway::server {
 //                   "contributions", "deltas_kept", "delta_bytes", "answers_kept", "answer_bytes",
 //                   "quarantined"}],
 //    "members": [Member, its state in small letters],
-//    "data": what draw_report.h makes of all contributions,
+//    "data": what ReportDraws makes of all contributions,
 //    "bytes": {"database", "deltas", "answers", "snapshots"},
 //   "orphans": [file]}          // The next start removes them; null, not known, while in use.
 //
@@ -40,6 +42,19 @@ absl::StatusOr<nlohmann::json> InspectRun(
 
 // The same as lines for a terminal.
 std::string InspectionText(const nlohmann::json& inspection);
+
+// Who trained what, from the record of contributions.
+
+// One entry for every part of the data that was drawn (a worker's own data are a part, too), sorted
+// by data_slot, then worker:
+//   {"data_slot" (-1: own data), "worker_id" (null: the part is shared),
+//    "trained_by": [{"worker_id", "draws" (common/params/draws.h), "count"}],
+//    "next_draw",   // Beyond the last one.
+//    "skipped",     // Draws before it that no delta was trained on.
+//    "repeated"}    // The most draws that any one fragment got more than once.
+// Draws of several fragments count once, quarantined deltas as any other: they were trained, if in
+// vain.
+nlohmann::json ReportDraws(const std::vector<v1::Contribution>& contributions);
 
 }  // namespace causeway::server
 

@@ -180,6 +180,30 @@ class RunDatabase {
   v1::Commit commit_;
 };
 
+// A copy of a run folder's database, for readers who leave the folder as it is: SQLite would write
+// beside the original.
+
+// A folder below TMPDIR, removed with the object.
+class DatabaseCopy {
+ public:
+  // Errors of the disks. While somebody changes the original, the copy may be no database.
+  static absl::StatusOr<std::unique_ptr<DatabaseCopy>> Make(FileSystem& file_system,
+                                                            const std::string& folder);
+  ~DatabaseCopy();
+
+  // Must not outlive this.
+  absl::StatusOr<std::unique_ptr<RunDatabase>> Open() const;
+  // An error of the copy, as one of the original.
+  absl::Status Named(const absl::Status& status) const;
+
+ private:
+  DatabaseCopy(std::string path, std::string original)
+      : path_(std::move(path)), original_(std::move(original)) {}
+
+  const std::string path_;
+  const std::string original_;
+};
+
 }  // namespace causeway::server
 
 #endif  // CAUSEWAY_SERVER_STORE_RUN_DATABASE_H_

@@ -16,12 +16,14 @@
 #ifndef CAUSEWAY_SERVER_STORE_RUN_DIRECTORY_H_
 #define CAUSEWAY_SERVER_STORE_RUN_DIRECTORY_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/base/file_system.h"
 #include "server/store/blob_folder.h"
 #include "server/store/run_database.h"
@@ -77,6 +79,15 @@ absl::Status CheckBlobs(FileSystem& file_system, const std::string& folder,
 // names with .tmp, never others and no folder.
 absl::Status RemoveOrphans(FileSystem& file_system, const std::string& folder,
                            const std::vector<std::string>& orphans);
+
+// Whether a path is on a file system on which the lock of a run directory may hold on one machine
+// only.
+
+// Names a type as statfs gives it (f_type): "NFS", say; empty for a file system of this machine, or
+// one that is not known.
+absl::string_view NetworkFileSystemName(int64_t type);
+// Names that of an existing path; empty also where the system does not say.
+absl::string_view NetworkFileSystemOf(const std::string& path);
 
 }  // namespace causeway::server
 

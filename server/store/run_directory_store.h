@@ -30,7 +30,6 @@
 #include "absl/time/time.h"
 #include "common/base/file_system.h"
 #include "server/store/blob_folder.h"
-#include "server/store/database_copy.h"
 #include "server/store/run_database.h"
 #include "server/store/run_ledger.h"
 #include "server/store/store.h"

@@ -1,4 +1,4 @@
-#include "server/ctl/event_cursor.h"
+#include "server/ctl/events_command.h"
 
 #include <string>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "server/ctl/event_text.h"
+#include "server/ctl/events_command.h"
 
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"

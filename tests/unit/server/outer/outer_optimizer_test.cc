@@ -7,7 +7,7 @@
 #include "common/optim/learning_rate.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/outer/contribution_weights.h"
+#include "server/outer/merge.h"
 
 namespace causeway::server {
 namespace {

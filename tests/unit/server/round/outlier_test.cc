@@ -1,4 +1,4 @@
-#include "server/round/outlier.h"
+#include "server/round/plausibility.h"
 
 #include "gtest/gtest.h"
 

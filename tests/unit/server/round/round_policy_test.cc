@@ -86,7 +86,7 @@ TEST(RoundPolicyTest, WorkerThatDiesAfterPushIsStillCounted) {
 }
 
 TEST(RoundPolicyTest, WorkerThatDiesBeforePushIsNotWaitedFor) {
-  for (const MemberState gone : {v1::Member::LOST, v1::Member::LEFT}) {
+  for (const v1::Member::State gone : {v1::Member::LOST, v1::Member::LEFT}) {
     Member member = Active("b", 0, 40);
     member.state = gone;
     EXPECT_EQ(

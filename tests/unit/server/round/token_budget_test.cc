@@ -1,4 +1,4 @@
-#include "server/round/token_budget.h"
+#include "server/round/pace.h"
 
 #include <string>
 

@@ -1,4 +1,4 @@
-#include "server/service/session_outbox.h"
+#include "server/service/session_service.h"
 
 #include <string>
 

@@ -13,7 +13,6 @@
 #include "common/base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/standby/run_feed.h"
 #include "server/store/blob_folder.h"
 #include "server/store/run_directory_store.h"
 #include "tests/unit/common/base/temporary_folder.h"

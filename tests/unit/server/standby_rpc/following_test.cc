@@ -1,4 +1,4 @@
-#include "server/standby_rpc/following.h"
+#include "server/standby_rpc/follower.h"
 
 #include "common/base/file_system.h"
 #include "gtest/gtest.h"

@@ -1,4 +1,4 @@
-#include "server/store/draw_report.h"
+#include "server/store/inspect.h"
 
 #include "common/params/draws.h"
 #include "gtest/gtest.h"

@@ -1,4 +1,4 @@
-#include "server/store/network_file_system.h"
+#include "server/store/run_directory.h"
 
 #include <linux/magic.h>
 
