@@ -87,6 +87,9 @@ class Variant:
 # The mean of all workers' values, as it is: no outer momentum, and nothing of the local values stays.
 _MEAN = {"sync.mixing": "0", "outer.learning_rate": "1", "outer.momentum": "0"}
 _KEEP = _MEAN | {"sync.keep_in_flight": "1"}
+# Two bits both ways in the bytes of four at H 30.
+_MEAN_LM2 = _MEAN | _codecs("LM2", "LM2") | {
+    "sync.error_feedback": "true", "sync.steps_between_syncs": "16"}
 # The study's rates of Muon and of what it leaves to AdamW, times a factor.
 _RATES = {factor: {"train.muon_learning_rate": muon, "train.learning_rate": adamw}
           for factor, muon, adamw in (("0.5", "0.01", "5e-3"), ("0.7", "0.014", "7e-3"),
@@ -160,6 +163,9 @@ VARIANTS = {
        for workers in (4, 8, 16)},
     **{f"mean-M{workers}": Variant(f"mean, M {workers}", _MEAN, workers=workers)
        for workers in (4, 8, 16)},
+    **{f"mean-M{workers}-lm2-H16": Variant(f"mean, M {workers}, lm2 both ways, H 16", _MEAN_LM2,
+                                           workers=workers)
+       for workers in (2, 4, 8, 16)},
     # The cost of a merge that holds against some where all are honest.
     "mean-M8-clip": Variant("mean, M 8, clipped at 1.5 medians", _MEAN | {"outer.clip_factor": "1.5"}, workers=8),
     "mean-M8-trim": Variant("mean, M 8, trimmed by 1", _MEAN | {"outer.merge": "TRIMMED_MEAN"}, workers=8),
@@ -208,7 +214,8 @@ EXPERIMENTS = {
         "What is left of the gap to data parallelism",
         ("plain", "plain-mu0.9", "streaming", "muloco", "mean", "mean-fp32", "mean-tau0", "mean-tau10", "mean-H10",
          "mean-H100", "mean-M4", "mean-M4-H10", "mean-M8", "mean-M8-H10", "mean-M16", "mean-M16-H10", "mean-rates0.5",
-         "mean-rates0.7", "mean-keep", "mean-keep-tau10", "mean-keep-lm2"),
+         "mean-rates0.7", "mean-keep", "mean-keep-tau10", "mean-keep-lm2", "mean-M2-lm2-H16",
+         "mean-M4-lm2-H16", "mean-M8-lm2-H16", "mean-M16-lm2-H16"),
         "plain", headline=True, streaming_is="alpha 0.5, outer 0.7 / 0.6", in_all=False),
     "parity": Experiment(
         "Data parallel, DiLoCo and Streaming at equal tokens",
