@@ -1,10 +1,8 @@
 #include "server/initial_parameters.h"
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -13,16 +11,15 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
-#include "common/base/printable.h"
 #include "common/base/status_macros.h"
 #include "common/files/parameters_file.h"
 #include "common/files/safetensors.h"
-#include "common/huggingface/tensor_values.h"
 #include "common/params/copy_parameters.h"
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
 #include "common/params/tensor_table.h"
 #include "common/telemetry/log.h"
+#include "common/weights/model_folder.h"
 #include "server/store/run_directory.h"
 
 namespace causeway::server {
@@ -90,77 +87,18 @@ bool AreSafetensors(FileSystem& file_system, const std::string& path) {
          file_system.IsFolder(path);
 }
 
-// All of their tensors are readable afterwards.
-absl::StatusOr<SafetensorsFolder> OpenSafetensors(FileSystem& file_system,
-                                                  const std::string& path) {
-  absl::StatusOr<SafetensorsFolder> files =
-      file_system.IsFolder(path) ? SafetensorsFolder::Open(file_system, path)
-      : absl::EndsWith(path, kSafetensorsIndexFile)
-          ? SafetensorsFolder::Open(file_system, ParentFolder(path))
-          : SafetensorsFolder::OpenFile(file_system, path);
-  if (!files.ok()) return files;
-  for (const auto& [name, tensor] : files->tensors()) {
-    if (TensorValues::Reads(tensor.dtype)) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        path, ": the tensor \"", Printable(name.substr(0, 200)), "\" is ", tensor.dtype,
-        "; F32, BF16 and F16 are read (leave out of the file what is not trained)"));
-  }
-  return files;
-}
-
-absl::Status CopyTensor(const SafeTensor& from, const PlacedTensor& to, const std::string& path,
-                        std::span<float> arena) {
-  if (from.shape != to.info.shape) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path, ": the tensor ", to.info.name, " is ", ShapeText(to.info),
-        " in the run's model, but ", ShapeText(from.shape), " in the given parameters"));
-  }
-  const TensorValues values(from);
-  for (int64_t i = 0; i < to.info.size(); ++i) {
-    const float value = values.At(i);
-    if (!std::isfinite(value)) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ": the tensor ", to.info.name,
-                                                     " has the value ", value, " at index ", i,
-                                                     "; parameters must be finite"));
-    }
-    arena[static_cast<size_t>(to.offset + i)] = value;
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<std::vector<float>> ReadSafetensors(FileSystem& file_system, const std::string& path,
-                                                   const FragmentPlan& plan) {
-  ASSIGN_OR_RETURN(const SafetensorsFolder files, OpenSafetensors(file_system, path));
-  std::set<std::string> left;
-  for (const auto& [name, tensor] : files.tensors()) left.insert(name);
-  // Before the arena is allocated: the files hold as many values.
-  for (const PlacedTensor& tensor : plan.tensors()) {
-    if (left.erase(tensor.info.name) == 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          path, ": the run's model has a tensor ", tensor.info.name, " ", ShapeText(tensor.info),
-          ", the given parameters have none (a checkpoint of "
-          "Hugging Face's for a model of Causeway's is read by causeway-worker "
-          "import)"));
-    }
-  }
-  if (!left.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": the given parameters have a tensor ",
-                                                   *left.begin(), ", the run's model has none"));
-  }
-  std::vector<float> arena(static_cast<size_t>(plan.arena_size()));
-  for (const PlacedTensor& tensor : plan.tensors()) {
-    RETURN_IF_ERROR(CopyTensor(files.tensors().at(tensor.info.name), tensor, path, arena));
-  }
-  return arena;
-}
-
 }  // namespace
 
 absl::StatusOr<v1::RunConfig> TrainedByParameters(FileSystem& file_system,
                                                   const std::string& path) {
   v1::RunConfig trained;
+  if (IsModelFolder(file_system, path)) {
+    ASSIGN_OR_RETURN(v1::RunConfig config, ReadModelFile(file_system, path));
+    *trained.mutable_model() = std::move(*config.mutable_model());
+    return trained;
+  }
   if (AreSafetensors(file_system, path)) {
-    ASSIGN_OR_RETURN(const SafetensorsFolder files, OpenSafetensors(file_system, path));
+    ASSIGN_OR_RETURN(const SafetensorsFolder files, OpenWeights(file_system, path));
     std::vector<absl::string_view> names;
     for (const auto& [name, tensor] : files.tensors()) names.push_back(name);
     std::ranges::sort(names, NaturalLess);
@@ -186,12 +124,19 @@ absl::StatusOr<v1::RunConfig> TrainedByParameters(FileSystem& file_system,
 absl::StatusOr<std::vector<float>> ReadInitialParameters(FileSystem& file_system,
                                                          const std::string& path,
                                                          const FragmentPlan& plan) {
-  if (AreSafetensors(file_system, path)) return ReadSafetensors(file_system, path, plan);
-  ASSIGN_OR_RETURN(const ParametersFile file, ReadParametersFile(file_system, path));
-  ASSIGN_OR_RETURN(const v1::RunConfig config, ConfigOf(file, path));
-  ASSIGN_OR_RETURN(const FragmentPlan own, FragmentPlan::Create(config));
+  ModelFolder given;
+  if (IsModelFolder(file_system, path)) {
+    ASSIGN_OR_RETURN(given, ReadModelFolder(file_system, path));
+  } else if (AreSafetensors(file_system, path)) {
+    return ReadWeights(file_system, path, plan);
+  } else {
+    ASSIGN_OR_RETURN(ParametersFile file, ReadParametersFile(file_system, path));
+    ASSIGN_OR_RETURN(given.config, ConfigOf(file, path));
+    given.values = std::move(file.values);
+  }
+  ASSIGN_OR_RETURN(const FragmentPlan own, FragmentPlan::Create(given.config));
   std::vector<float> values(static_cast<size_t>(plan.arena_size()));
-  RETURN_IF_ERROR(Annotate(CopyParameters(own, file.values, plan, values), path));
+  RETURN_IF_ERROR(Annotate(CopyParameters(own, given.values, plan, values), path));
   return values;
 }
 

@@ -17,9 +17,10 @@
 namespace causeway::server {
 
 // Returns what the parameters in `path` are of: a configuration with `model` or `tensors` and
-// nothing else. `path` is a parameters file (common/files/parameters_file.h), one *.safetensors, or
-// a folder as SafetensorsFolder reads it (its index stands for the folder). Safetensors have
-// `tensors`, in the natural order of their names: their writers sort them. INVALID_ARGUMENT for a
+// nothing else. `path` is a model's folder (common/weights/model_folder.h), a parameters file
+// (common/files/parameters_file.h), one *.safetensors, or a folder as SafetensorsFolder reads it
+// (its index stands for the folder). Safetensors alone have `tensors`, in the natural order of
+// their names: their writers sort them. INVALID_ARGUMENT for a
 // tensor that is neither F32 nor BF16 nor F16.
 absl::StatusOr<v1::RunConfig> TrainedByParameters(FileSystem& file_system, const std::string& path);
 

@@ -21,16 +21,16 @@ using causeway::FlagGroup;
 
 constexpr Command kCommands[] = {
     {.usage = "tokenize --input=TEXT[,MORE] --out=SHARDS",
-     .about = "Turns text files, folders and JSONL into token shards, on all cores.",
-     .flags = "input out tokenizer extensions jsonl_field bad_lines document_separator end_of_text "
-              "format shard_tokens held_out_fraction threads replace"},
+     .about = "Turns text files and folders into token files, each byte a token. For other "
+              "tokenizers and JSON Lines there is python3 -m causeway.tokenize.",
+     .flags = "input out extensions held_out_fraction replace"},
     {.usage = "train --coordinator=HOST:PORT --id=NAME --data=SHARDS --out=FOLDER",
      .about = "Joins the run that the coordinator describes, and trains until its budget is spent. "
               "SIGTERM or SIGHUP finishes the transfers, writes a checkpoint and leaves; the same "
               "command "
               "continues from there.",
      .flags = "coordinator id data out own_data shard_format document_begin document_end threads "
-              "connect_timeout checkpoint_interval drain_timeout eval_tasks eval_tasks_every "
+              "connect_timeout checkpoint_interval drain_timeout "
               "sample_tokens max_tokens_per_second min_step_time replay_merges connections "
               "max_upload_mbit max_download_mbit congestion_control metrics metrics_address_file "
               "tensorboard device attention recompute published gradients deterministic "
@@ -46,27 +46,20 @@ constexpr Command kCommands[] = {
               "memory, devices, data. Joins nothing. Exit status 1 if a check failed.",
      .flags = "coordinator id data out own_data threads connections congestion_control "
               "probe_seconds step_time json @credentials"},
-    {.usage = "import --from=FOLDER --out=FILE",
-     .about = "Turns a checkpoint of Hugging Face into parameters that a run can start from, and "
-              "prints its model.",
-     .flags = "from out sequence_length"},
     {.usage = "export --checkpoint=FOLDER/checkpoint --out=FOLDER",
-     .about = "Writes the published parameters as safetensors and config.json, which "
-              "`transformers` loads.",
-     .flags = "checkpoint run_dir out dtype tokenizer max_positions max_file_gb replace "
-              "sequence_length"},
-    {.usage = "eval --checkpoint=FOLDER/checkpoint --data=SHARDS --tasks=FILE",
+     .about = "Writes the published parameters as safetensors, from which a run can start. python3 "
+              "-m causeway.huggingface makes a folder of it that `transformers` loads.",
+     .flags = "checkpoint run_dir out dtype max_file_gb replace"},
+    {.usage = "eval --checkpoint=FOLDER/checkpoint --data=SHARDS",
      .about = "What the published parameters are worth: the loss on held-out text, in nats per "
-              "token and bits per byte, and the accuracy on multiple-choice tasks.",
-     .flags = "checkpoint run_dir data sequences tasks tokenizer shard_format document_begin "
-              "document_end sequence_length device attention deterministic threads json"},
-    {.usage = "make-task --input=FILE.jsonl --out=FILE",
-     .about = "Turns lines {\"context\", \"completions\": [...], \"label\"} into such a task.",
-     .flags = "input out tokenizer"},
+              "token and bits per byte. python3 -m causeway.score has tasks.",
+     .flags = "checkpoint run_dir data sequences shard_format document_begin document_end device "
+              "attention deterministic threads json"},
     {.usage = "generate --checkpoint=FOLDER/checkpoint --prompt=TEXT",
-     .about = "Text from the published parameters, made on the CPU.",
-     .flags = "checkpoint run_dir tokenizer prompt prompts tokens temperature top_k top_p seed "
-              "ignore_end max_cache_gb sequence_length threads json"},
+     .about = "Text from the published parameters, made on the CPU. For other tokens than bytes "
+              "there is python3 -m causeway.generate.",
+     .flags = "checkpoint run_dir prompt prompts ids tokens temperature top_k top_p seed end_token "
+              "known_tokens max_cache_gb threads json"},
     {.usage = "bench --model=gpt2-124m-shape --seq=1024",
      .about = "How fast this machine trains, against how fast it multiplies matrices; on a GPU "
               "also where a step's time goes, kernel by kernel.",
@@ -104,9 +97,7 @@ int main(int argc, char** argv) {
   if (!log.ok()) return causeway::Refuse("causeway-worker", log);
   if (command == "train") return causeway::worker::RunTrain();
   if (command == "tokenize") return causeway::worker::RunTokenize();
-  if (command == "import") return causeway::worker::RunImport();
   if (command == "export") return causeway::worker::RunExport();
-  if (command == "make-task") return causeway::worker::RunMakeTask();
   if (command == "eval") return causeway::worker::RunEval();
   if (command == "generate") return causeway::worker::RunGenerate();
   if (command == "preflight") return causeway::worker::RunPreflightCommand();

@@ -13,6 +13,19 @@
 namespace causeway {
 namespace {
 
+// Says what is wrong with JSON of `size` bytes: of a parser's report that byte `position`
+// (from 1), at the end of `token`, cannot stand there.
+std::string DescribeJsonError(size_t size, size_t position, absl::string_view token) {
+  constexpr size_t kShown = 24;
+  if (position > size) {
+    return absl::StrCat("expected JSON, but it ends after ", size,
+                        " bytes in the middle: is it whole?");
+  }
+  if (token.size() > kShown) token.remove_prefix(token.size() - kShown);
+  return absl::StrCat("expected JSON, but byte ", position, ", at the end of \"",
+                      absl::CHexEscape(token), "\", cannot stand there");
+}
+
 // Walks the text once, keeping nothing but the keys of the objects that are open.
 class LimitChecker final : public nlohmann::json_sax<nlohmann::json> {
  public:
@@ -88,15 +101,14 @@ absl::StatusOr<nlohmann::json> ParseLimitedJson(absl::string_view text, const Js
   }
 }
 
-std::string DescribeJsonError(size_t size, size_t position, absl::string_view token) {
-  constexpr size_t kShown = 24;
-  if (position > size) {
-    return absl::StrCat("expected JSON, but it ends after ", size,
-                        " bytes in the middle: is it whole?");
+absl::StatusOr<nlohmann::json> ParseJsonObject(absl::string_view text, absl::string_view source,
+                                               const JsonLimits& limits) {
+  absl::StatusOr<nlohmann::json> json = ParseLimitedJson(text, limits);
+  if (!json.ok()) return Annotate(json.status(), source);
+  if (!json->is_object()) {
+    return absl::InvalidArgumentError(absl::StrCat(source, ": this is no JSON object"));
   }
-  if (token.size() > kShown) token.remove_prefix(token.size() - kShown);
-  return absl::StrCat("expected JSON, but byte ", position, ", at the end of \"",
-                      absl::CHexEscape(token), "\", cannot stand there");
+  return json;
 }
 
 }  // namespace causeway

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -23,9 +22,9 @@ struct JsonLimits {
 absl::StatusOr<nlohmann::json> ParseLimitedJson(absl::string_view text,
                                                 const JsonLimits& limits = {});
 
-// Says what is wrong with JSON of `size` bytes: of a parser's report that byte `position`
-// (from 1), at the end of `token`, cannot stand there.
-std::string DescribeJsonError(size_t size, size_t position, absl::string_view token);
+// The same with `source` in front of its errors; INVALID_ARGUMENT also for anything but an object.
+absl::StatusOr<nlohmann::json> ParseJsonObject(absl::string_view text, absl::string_view source,
+                                               const JsonLimits& limits);
 
 }  // namespace causeway
 

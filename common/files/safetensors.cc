@@ -11,7 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "common/files/json_integer.h"
-#include "common/files/json_object.h"
+#include "common/files/limited_json.h"
 #include "nlohmann/json.hpp"
 
 namespace causeway {

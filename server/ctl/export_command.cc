@@ -10,24 +10,14 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "common/base/file_system.h"
 #include "common/base/status_macros.h"
 #include "common/client/state_pull.h"
-#include "common/files/parameters_file.h"
-#include "common/huggingface/huggingface_config.h"
-#include "common/huggingface/huggingface_export.h"
-#include "common/huggingface/tensor_export.h"
 #include "common/params/fragment_plan.h"
-#include "common/params/run_config.h"
+#include "common/weights/model_folder.h"
 #include "nlohmann/json.hpp"
 
-ABSL_FLAG(std::string, out, "", "FOLDER: receives the model; with --format=parameters a file");
-ABSL_FLAG(std::string, format, "huggingface",
-          "huggingface|parameters: safetensors and config.json, or what a run can start from");
+ABSL_FLAG(std::string, out, "", "FOLDER: receives the model");
 ABSL_FLAG(std::string, dtype, "f32", "f32|bf16: of the weights");
-ABSL_FLAG(std::string, tokenizer, "", "FILE|FOLDER: a tokenizer's, to be copied");
-ABSL_FLAG(int64_t, max_positions, 0,
-          "N: max_position_embeddings of config.json; else the training windows' length");
 ABSL_FLAG(double, max_file_gb, 5, "above that the weights go into several files");
 ABSL_FLAG(absl::Duration, deadline, absl::InfiniteDuration(),
           "TIME: fetches all of it within so long, or fails");
@@ -35,25 +25,6 @@ ABSL_FLAG(bool, replace, false, "writes over a model that is in the folder");
 
 namespace causeway::server {
 namespace {
-
-constexpr int64_t kMostPositions = int64_t{1} << 30;
-
-bool AsParametersFile() { return absl::GetFlag(FLAGS_format) == "parameters"; }
-
-// Refuses what cannot be written before gigabytes are fetched.
-absl::Status CheckModel(const v1::RunConfig& config) {
-  if (AsParametersFile()) return absl::OkStatus();
-  if (config.has_tensors()) {
-    if (absl::GetFlag(FLAGS_tokenizer).empty() && absl::GetFlag(FLAGS_max_positions) == 0) {
-      return absl::OkStatus();
-    }
-    return absl::InvalidArgumentError(
-        "--tokenizer and --max_positions must be left out: this is a run of tensors, and what is "
-        "written is their safetensors alone");
-  }
-  return Annotate(ChooseArchitecture(config.model()).status(),
-                  "this model is none of Hugging Face's (--format=parameters takes any)");
-}
 
 // How far it is, on standard error: a line that is written over on a terminal, one now and then
 // elsewhere.
@@ -100,25 +71,11 @@ absl::Status Explain(const absl::Status& failure, absl::Time deadline, const Pro
 
 absl::Status Write(const v1::RunStatus& status, const FragmentPlan& plan,
                    const PublishedState& state) {
-  const std::string out = absl::GetFlag(FLAGS_out);
-  if (AsParametersFile()) {
-    return WriteParametersFile(*FileSystem::Real(), out,
-                               {{"run_id", status.run_id()}, {"run_step", status.run_step()}},
-                               FormatRunConfig(status.config()), state.parameters);
-  }
-  if (status.config().has_tensors()) {
-    const auto max_file_bytes = static_cast<uint64_t>(absl::GetFlag(FLAGS_max_file_gb) * 1e9);
-    return ReplaceModel(out, [&](const std::string& folder) {
-      return ExportTensors(*FileSystem::Real(), RunTensors(status.config()), plan, state.parameters,
-                           absl::GetFlag(FLAGS_dtype) == "bf16", max_file_bytes, folder);
-    });
-  }
-  ExportOptions options;
+  ModelFolderOptions options;
   options.bf16 = absl::GetFlag(FLAGS_dtype) == "bf16";
   options.max_file_bytes = static_cast<uint64_t>(absl::GetFlag(FLAGS_max_file_gb) * 1e9);
-  options.max_positions = absl::GetFlag(FLAGS_max_positions);
-  options.tokenizer = absl::GetFlag(FLAGS_tokenizer);
-  return ReplaceHuggingFace(status.config().model(), plan, state.parameters, out, options);
+  return ReplaceModelFolder(status.config(), plan, state.parameters, absl::GetFlag(FLAGS_out),
+                            options);
 }
 
 }  // namespace
@@ -133,37 +90,16 @@ absl::Status CheckExportFlags() {
     return absl::InvalidArgumentError(
         absl::StrCat("--max_file_gb must be in 1e-6 .. 1e6; it is ", max_file_gb));
   }
-  const int64_t max_positions = absl::GetFlag(FLAGS_max_positions);
-  if (max_positions < 0 || max_positions > kMostPositions) {
-    return absl::InvalidArgumentError(absl::StrCat("--max_positions must be in 0 .. ",
-                                                   kMostPositions, "; it is ", max_positions));
-  }
   if (absl::GetFlag(FLAGS_deadline) <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--deadline must be more than 0; it is ",
                      absl::FormatDuration(absl::GetFlag(FLAGS_deadline))));
   }
-  FileSystem& file_system = *FileSystem::Real();
-  const bool replace = absl::GetFlag(FLAGS_replace);
-  if (!AsParametersFile()) {
-    RETURN_IF_ERROR(CheckTokenizer(file_system, absl::GetFlag(FLAGS_tokenizer)));
-    return CheckModelFolder(out, replace);
-  }
-  if (file_system.IsFolder(out)) {
-    return absl::FailedPreconditionError(absl::StrCat("--out=", out, " is a folder: give a file"));
-  }
-  if (!file_system.IsFolder(ParentFolder(out))) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("--out=", out, ": there is no folder ", ParentFolder(out)));
-  }
-  if (replace || !file_system.Exists(out)) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "--out=", out, " exists: choose another file, or give --replace to write over it"));
+  return CheckModelFolder(out, absl::GetFlag(FLAGS_replace));
 }
 
 absl::StatusOr<std::string> ExportCommand(RunAdmin& run, bool json) {
   ASSIGN_OR_RETURN(const v1::RunStatus status, run.GetStatus());
-  RETURN_IF_ERROR(CheckModel(status.config()));
   ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(status.config()));
   Progress progress;
   StatePullOptions pull;
@@ -179,9 +115,6 @@ absl::StatusOr<std::string> ExportCommand(RunAdmin& run, bool json) {
                                    {"run_step", status.run_step()},
                                    {"parameters", plan.parameters()},
                                    {"versions", state->versions},
-                                   {"format", status.config().has_tensors() && !AsParametersFile()
-                                                  ? "safetensors"
-                                                  : absl::GetFlag(FLAGS_format)},
                                    {"out", out}};
     return absl::StrCat(result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace), "\n");
   }

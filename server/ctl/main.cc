@@ -88,7 +88,7 @@ constexpr Command kCommands[] = {
      .flags = "at_step at_tokens @coordinator"},
     {.usage = "export --out=FOLDER",
      .about = "Writes the published parameters, while training goes on.",
-     .flags = "out format dtype tokenizer max_positions max_file_gb deadline replace @coordinator",
+     .flags = "out dtype max_file_gb deadline replace @coordinator",
      .heading = "Take the model out:"},
     {.usage = "config show\nconfig check FILE\nconfig diff FILE1 FILE2\nconfig presets [NAME]",
      .about = "The run's, complete; what a file says, with every default filled in, and warnings; "

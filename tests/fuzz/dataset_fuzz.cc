@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/files/array_file.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/memory_files.h"
 #include "tests/fuzz/target.h"
@@ -43,8 +42,6 @@ enum Options : uint8_t {
   kMarked = 16,
   kMarkBegins = 32,
 };
-
-constexpr ArrayFileKind kIndexKind = {'C', 'W', 'A', 'Y', 'D', 'O', 'C', 'S'};
 
 // The header of one shard; most are whole.
 struct ShardShape {
@@ -165,8 +162,8 @@ void CheckDescription(MemoryFiles& files) {
           again->train_shards == read->train_shards &&
           again->held_out_shards == read->held_out_shards && again->documents == read->documents &&
           again->bytes == read->bytes && again->shard_format == read->shard_format &&
-          again->separator == read->separator && again->train_documents == read->train_documents &&
-          again->refused_lines == read->refused_lines,
+          again->train_documents == read->train_documents &&
+          again->held_out_bytes == read->held_out_bytes,
       "data.json changed");
 }
 
@@ -201,11 +198,16 @@ void CheckDataset(Input input) {
     int64_t start = 0;
     for (const uint8_t step : input.Repeat(8)) starts.push_back(start = start + step % 64);
     if (starts.size() > 1) starts.front() = 0;
-    const NamedBytes arrays[] = {NameBytes("starts", std::span<const int64_t>(starts))};
-    FUZZ_REQUIRE(WriteArrayFile(files, JoinPath(kFolder, "train.documents"), kIndexKind, 1,
-                                {{"tokens", train.words[2]}}, arrays)
-                     .ok(),
-                 "the index cannot be written");
+    const std::string header = absl::StrCat(
+        R"({"__metadata__":{"tokens":")", train.words[2], R"("},"starts":{"dtype":"I64","shape":[)",
+        starts.size(), R"(],"data_offsets":[0,)", starts.size() * sizeof(int64_t), "]}}");
+    const uint64_t length = header.size();
+    std::vector<uint8_t> index(sizeof(length) + header.size() + starts.size() * sizeof(int64_t));
+    std::memcpy(index.data(), &length, sizeof(length));
+    std::ranges::copy(header, index.begin() + sizeof(length));
+    std::memcpy(index.data() + sizeof(length) + header.size(), starts.data(),
+                starts.size() * sizeof(int64_t));
+    files.Put(JoinPath(kFolder, "train.documents"), std::move(index));
   }
   if (described) CheckDescription(files);
   const absl::StatusOr<Dataset> dataset =

@@ -102,7 +102,6 @@ class AnyModelTest(unittest.TestCase):
             coordinator = self.serve(*restart)
             out = self.folder / f"again{len(restart)}"
             output = self.export(out, "--json")
-            self.assertEqual(json.loads(output)["format"], "safetensors")
             self.assertEqual(json.loads(output)["parameters"], 128 + 72 + 3 + 1 + 160)
             self.expect_exact(out)
             coordinator.signal(SIGKILL)
@@ -118,13 +117,17 @@ class AnyModelTest(unittest.TestCase):
 
     def test_a_run_of_tensors_is_what_its_kept_parameters_say(self):
         self.serve(f"--config={self.config}", f"--initial={self.model}")
-        kept = self.folder / "kept.parameters"
-        self.export(kept, "--format=parameters")
+        kept = self.folder / "kept"
+        self.export(kept)
         self.run_dir = self.folder / "second"
         self.serve(f"--config={self.config}", f"--initial={kept}")
         self.export(self.folder / "second_export")
         self.expect_exact(self.folder / "second_export")
         status, _, error = run_tool(WORKER, "eval", f"--checkpoint={kept}",
+                                    f"--data={self.cluster.data}")
+        self.assertEqual(status, 2, error)
+        self.assertIn("is a folder without model.textproto", error)
+        status, _, error = run_tool(WORKER, "eval", f"--checkpoint={self.run_dir / 'initial.parameters'}",
                                     f"--data={self.cluster.data}")
         self.assertEqual(status, 2, error)
         self.assertIn("this is a run of tensors", error)

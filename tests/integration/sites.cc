@@ -11,7 +11,6 @@
 #include "common/telemetry/event_log.h"
 #include "worker/backend/cpu/cpu_backend.h"
 #include "worker/data/tokenize.h"
-#include "worker/data/tokenizer.h"
 
 namespace causeway {
 namespace {
@@ -53,7 +52,7 @@ TestData::TestData() {
   worker::TokenizeOptions options;
   options.inputs = {text};
   options.output = JoinPath(folder_.path(), "data");
-  EXPECT_TRUE(worker::Tokenize(files, worker::ByteTokenizer(), options).ok());
+  EXPECT_TRUE(worker::Tokenize(files, options).ok());
   dataset_ = std::make_unique<worker::Dataset>(Must(worker::Dataset::Open(files, options.output)));
 }
 

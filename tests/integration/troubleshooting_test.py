@@ -83,7 +83,8 @@ TELLING = [
     "more than ... requests and messages per second: try again later, or raise --max_requests_per_second",
     "... has format version ...; this program reads version ...", "no worker ... is a member; there are: ...",
     "the run has done ... steps, it cannot stop at ...", "stop takes --at_step=N or --at_tokens=N",
-    "--out=... exists: choose another file, or give --replace to write over it",
+    "... are JSON Lines, whose documents python3 -m causeway.tokenize reads",
+    "... is a checkpoint of Hugging Face's: python3 -m causeway.huggingface import",
     'completion is for bash or zsh, not "..."', "... is not set, but RANK or WORLD_SIZE is",
     "the run has its ... workers (membership.max_workers)", "no interface of this machine has the address of ...",
     "... has no saved state of fragment ... yet", "... takes no --..., which is for ...", "... holds no run: there is no ...",
@@ -364,6 +365,13 @@ class TroubleshootingTest(unittest.TestCase):
                          row="the corpus has ... bytes, too few to hold out a part of ...")
             self.refused(WORKER, "tokenize", f"--input={shards}", f"--out={cluster.folder / 'small'}",
                          "--extensions=.txt", row="there is no text in ...")
+            lines = cluster.folder / "lines.jsonl"
+            lines.write_text('{"text": "x"}\n')
+            self.refused(WORKER, "tokenize", f"--input={lines}", f"--out={cluster.folder / 'small'}",
+                         row="... are JSON Lines, whose documents python3 -m causeway.tokenize reads")
+            (cluster.folder / "config.json").write_text("{}")
+            self.refused(WORKER, "eval", f"--checkpoint={cluster.folder}", "--data=x",
+                         row="... is a checkpoint of Hugging Face's: python3 -m causeway.huggingface import")
 
     def test_data_that_do_not_fit_the_run(self):
         for settings, row in (
@@ -465,10 +473,6 @@ class TroubleshootingTest(unittest.TestCase):
             self.refused(CTL, "stop", "--at_step=1", at, row="the run has done ... steps, it cannot stop at ...", status=1)
             self.refused(CTL, "stop", "--at_step=100", "--at_tokens=100", at,
                          row="stop takes --at_step=N or --at_tokens=N")
-            out = cluster.folder / "there"
-            out.write_text("")
-            self.refused(CTL, "export", f"--out={out}", "--format=parameters", at,
-                         row="--out=... exists: choose another file, or give --replace to write over it")
             model = cluster.folder / "model"
             self.assertEqual(run_tool(CTL, "export", f"--out={model}", at)[0], 0)
             (cluster.folder / ".model.replacing").mkdir()

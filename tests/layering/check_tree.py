@@ -11,8 +11,8 @@ any. The rules are those of CONTRIBUTING.md:
              tests.
   layers     Within common: base < params < optim < codec < transfer < identity < rpc, each including only what is
              below it. Beside them cli, files, http, metrics and telemetry include base alone, and no layer
-             includes them; huggingface includes files and what is below rpc. client, a member's side of a
-             run, is above all layers and telemetry. Only params, codec, transfer, rpc, huggingface and
+             includes them; weights includes files and what is below rpc. client, a member's side of a
+             run, is above all layers and telemetry. Only params, codec, transfer, rpc, weights and
              client know the protocol's messages.
   core       What decides and computes reaches neither gRPC nor CUDA, directly or through a header.
   files      Every source is listed in a CMakeLists.txt, every header is included by another file,
@@ -34,12 +34,12 @@ MAX_LINES = 600
 
 COMMON_LAYERS = ("base", "params", "optim", "codec", "transfer", "identity", "rpc")
 COMMON_SIDES = ("cli", "files", "http", "metrics", "telemetry")
-ON_FILES = "huggingface"
+ON_FILES = "weights"
 CLIENT = "client"
 WITHOUT_PROTO = ("base", "optim") + COMMON_SIDES
 CORE_FOLDERS = (
     "common/base", "common/params", "common/codec", "common/optim", "common/transfer", "common/files",
-    "common/http", "common/huggingface", "common/identity", "common/metrics",
+    "common/http", "common/weights", "common/identity", "common/metrics",
     "common/telemetry",
     "server/round", "server/outer", "server/store", "server/core", "server/history",
     "server/standby",

@@ -1,12 +1,13 @@
 """A transformers LlamaForCausalLM as a site, for mixed_run.py; started with a Python that has torch.
 
     llama_site.py --coordinator=HOST:PORT --id=NAME --data=FOLDER --out=FOLDER    trains
-    llama_site.py evaluate MODEL DATA SEQUENCES    prints a folder's held-out loss, nats per token
+    llama_site.py evaluate MODEL DATA SEQUENCES    prints the held-out loss of an exported folder, nats per token
 """
 
 import pathlib
 import sys
 
+import causeway.huggingface
 import torch
 import transformers
 
@@ -34,7 +35,9 @@ def make_model(config):
 
 
 def evaluate(folder, data, sequences):
-    model = Llama.from_pretrained(folder, dtype=torch.float32)
+    theirs = f"{folder}_theirs"
+    causeway.huggingface.export_folder(folder, theirs, replace=True)
+    model = Llama.from_pretrained(theirs, dtype=torch.float32)
     _, held_out = open_data(pathlib.Path(data))
     windows = held_out_windows(held_out, model.config.max_position_embeddings, int(sequences))
     print(train_from_scratch.held_out_loss(model, torch.from_numpy(windows), batch=8))

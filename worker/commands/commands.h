@@ -7,9 +7,7 @@ namespace causeway::worker {
 
 int RunTrain();
 int RunTokenize();
-int RunImport();
 int RunExport();
-int RunMakeTask();
 int RunEval();
 int RunGenerate();
 int RunBench();

@@ -1,4 +1,5 @@
-// generate: text from a stored model, as it is drawn.
+// generate: bytes or token numbers from a stored model, as they are drawn. Text of other tokenizers
+// is made of them by python3 -m causeway.generate.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -9,23 +10,27 @@
 
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/base/printable.h"
 #include "common/base/status_macros.h"
 #include "common/cli/command_line.h"
 #include "common/params/fragment_plan.h"
 #include "nlohmann/json.hpp"
 #include "worker/commands/commands.h"
 #include "worker/commands/given_model.h"
-#include "worker/data/text_stream.h"
-#include "worker/data/tokenizer.h"
 #include "worker/preflight/checks.h"
 #include "worker/train/generate.h"
 
-ABSL_DECLARE_FLAG(std::string, tokenizer);
 ABSL_DECLARE_FLAG(bool, json);
 ABSL_FLAG(std::string, prompt, "\n", "TEXT: the text to continue");
+ABSL_FLAG(
+    bool, ids, false,
+    "prompts and what follows are token numbers, as 15 9 7, of any vocabulary; else text of a "
+    "model whose tokens are bytes");
 ABSL_FLAG(std::string, prompts, "", "FILE: prompts, one per line, all at once");
 ABSL_FLAG(int, tokens, 200, "adds so many at most");
 ABSL_FLAG(double, temperature, 0.7, "0 takes the likeliest token every time");
@@ -35,7 +40,8 @@ ABSL_FLAG(uint64_t, seed, 0, "the same seed gives the same text");
 ABSL_FLAG(double, max_cache_gb, 0,
           "N: memory for keys and values; prompts that do not fit are made in turns; else half of "
           "what the machine can spare");
-ABSL_FLAG(bool, ignore_end, false, "goes on after the tokenizer's end of text");
+ABSL_FLAG(int, end_token, -1, "N: the token that ends a text");
+ABSL_FLAG(int, known_tokens, 0, "N: draws only tokens below it; else all, or all bytes");
 
 namespace causeway::worker {
 namespace {
@@ -84,16 +90,30 @@ absl::StatusOr<std::vector<std::string>> ReadPrompts() {
   return prompts;
 }
 
-absl::StatusOr<std::vector<std::vector<int32_t>>> EncodePrompts(
-    const Tokenizer& tokenizer, std::span<const std::string> prompts) {
-  std::vector<std::vector<int32_t>> tokens(prompts.size());
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    const std::optional<int32_t> begin = tokenizer.begin_of_text();
-    if (begin.has_value()) tokens[i].push_back(*begin);
-    RETURN_IF_ERROR(tokenizer.Encode(prompts[i], tokens[i]));
-    if (tokens[i].empty()) return absl::InvalidArgumentError("a prompt must not be empty");
+constexpr int32_t kBytes = 256;
+
+absl::StatusOr<std::vector<int32_t>> Encode(const std::string& prompt, int64_t vocabulary) {
+  std::vector<int32_t> tokens;
+  if (!absl::GetFlag(FLAGS_ids)) {
+    for (const char byte : prompt) tokens.push_back(static_cast<uint8_t>(byte));
+  } else {
+    for (const absl::string_view part : absl::StrSplit(prompt, ' ', absl::SkipWhitespace())) {
+      int32_t token = -1;
+      if (!absl::SimpleAtoi(part, &token) || token < 0 || token >= vocabulary) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("with --ids a prompt must be numbers below ", vocabulary,
+                         ", the model's tokens; \"", Printable(part.substr(0, 100)), "\" is none"));
+      }
+      tokens.push_back(token);
+    }
   }
+  if (tokens.empty()) return absl::InvalidArgumentError("a prompt must not be empty");
   return tokens;
+}
+
+std::string Decode(std::span<const int32_t> tokens) {
+  if (absl::GetFlag(FLAGS_ids)) return absl::StrJoin(tokens, " ");
+  return {tokens.begin(), tokens.end()};
 }
 
 // For keys and values: what was asked for, or half of what the machine can spare.
@@ -109,48 +129,53 @@ absl::StatusOr<int64_t> CacheMemory() {
   return available.ok() ? *available / 2 : kUnknown;
 }
 
-absl::Status CheckTokenizer(const Tokenizer& tokenizer, const v1::ModelConfig& model) {
-  // Published models have rows beyond their tokenizer's vocabulary, to round it up, never fewer.
+// Published models have rows beyond their vocabulary, to round it up, never fewer.
+absl::Status CheckBytes(const v1::ModelConfig& model) {
+  if (absl::GetFlag(FLAGS_ids)) return absl::OkStatus();
   const int64_t least = model.vocabulary_size() - model.vocabulary_size() / 10;
-  if (tokenizer.vocabulary_size() >= least &&
-      tokenizer.vocabulary_size() <= model.vocabulary_size()) {
-    return absl::OkStatus();
-  }
+  if (kBytes >= least && kBytes <= model.vocabulary_size()) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat("the model has ", model.vocabulary_size(), " tokens, the tokenizer ",
-                   tokenizer.name(), " ", tokenizer.vocabulary_size(),
-                   ": give the one it was trained with, --tokenizer=FILE_OR_FOLDER"));
+      absl::StrCat("the model has ", model.vocabulary_size(),
+                   " tokens, which are no bytes: give --ids, or its "
+                   "tokenizer to python3 -m causeway.generate --tokenizer=FILE_OR_FOLDER"));
 }
 
-absl::Status PrintTexts(const Tokenizer& tokenizer, size_t first,
-                        std::span<const std::string> prompts,
-                        std::span<const std::vector<int32_t>> tokens,
-                        std::span<const std::vector<int32_t>> texts) {
+void PrintTexts(size_t first, std::span<const std::string> prompts,
+                std::span<const std::vector<int32_t>> texts) {
+  const char* const between = absl::GetFlag(FLAGS_ids) ? " " : "";
   for (size_t i = 0; i < texts.size(); ++i) {
-    ASSIGN_OR_RETURN(const std::string text, DecodeAfter(tokenizer, tokens[i], texts[i]));
+    const std::string text = Decode(texts[i]);
     if (absl::GetFlag(FLAGS_json)) {
       const json line = {{"prompt", prompts[i]}, {"text", text}, {"tokens", texts[i].size()}};
       std::printf("%s\n", line.dump(-1, ' ', false, json::error_handler_t::replace).c_str());
     } else {
-      std::printf("%s%s%s\n", first + i > 0 ? "---\n" : "", prompts[i].c_str(), text.c_str());
+      std::printf("%s%s%s%s\n", first + i > 0 ? "---\n" : "", prompts[i].c_str(), between,
+                  text.c_str());
     }
   }
   std::fflush(stdout);
-  return absl::OkStatus();
 }
 
 absl::Status GenerateText() {
   ASSIGN_OR_RETURN(GenerateOptions options, GenerateOptionsFromFlags());
   ASSIGN_OR_RETURN(const std::vector<std::string> prompts, ReadPrompts());
-  ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
-                   LoadTokenizer(*FileSystem::Real(), absl::GetFlag(FLAGS_tokenizer)));
   ASSIGN_OR_RETURN(const StoredModel stored, ReadGivenModel());
   const v1::ModelConfig& model = stored.config.model();
-  RETURN_IF_ERROR(CheckTokenizer(*tokenizer, model));
-  options.known_tokens = static_cast<int32_t>(tokenizer->vocabulary_size());
-  if (!absl::GetFlag(FLAGS_ignore_end)) options.end_token = tokenizer->end_of_text();
-  ASSIGN_OR_RETURN(const std::vector<std::vector<int32_t>> tokens,
-                   EncodePrompts(*tokenizer, prompts));
+  RETURN_IF_ERROR(CheckBytes(model));
+  const bool ids = absl::GetFlag(FLAGS_ids);
+  const int known = absl::GetFlag(FLAGS_known_tokens);
+  const int end = absl::GetFlag(FLAGS_end_token);
+  if (known < 0 || known > model.vocabulary_size() || end < -1 || end >= model.vocabulary_size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--known_tokens and --end_token must be within the model's ",
+                     model.vocabulary_size(), " tokens; they are ", known, " and ", end));
+  }
+  options.known_tokens = known == 0 && !ids ? kBytes : known;
+  if (end >= 0) options.end_token = end;
+  std::vector<std::vector<int32_t>> tokens;
+  for (const std::string& prompt : prompts) {
+    ASSIGN_OR_RETURN(tokens.emplace_back(), Encode(prompt, model.vocabulary_size()));
+  }
   ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(stored.config));
   int64_t longest = 0;
   for (const std::vector<int32_t>& prompt : tokens) {
@@ -163,10 +188,6 @@ absl::Status GenerateText() {
   CpuDecoder<float> decoder(model, plan, static_cast<int>(at_once), pool.get(), capacity);
 
   const bool streams = prompts.size() == 1 && !absl::GetFlag(FLAGS_json);
-  TextStream stream(*tokenizer, tokens[0], [](absl::string_view text) {
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
-  });
   if (streams) std::printf("%s", prompts[0].c_str());
   int64_t count = 0;
   const auto start = std::chrono::steady_clock::now();
@@ -175,19 +196,19 @@ absl::Status GenerateText() {
     const auto batch = std::span(tokens).subspan(first, std::min(at_once, prompts.size() - first));
     const std::vector<std::vector<int32_t>> texts =
         Generate(decoder, stored.parameters, batch, options, [&](size_t, int32_t token) {
-          if (streams) stream.Add(token);
+          if (!streams) return;
+          const std::string text = Decode({&token, 1});
+          if (ids) std::putchar(' ');
+          std::fwrite(text.data(), 1, text.size(), stdout);
+          std::fflush(stdout);
         });
     for (const std::vector<int32_t>& text : texts) count += std::ssize(text);
     if (streams) continue;
-    RETURN_IF_ERROR(PrintTexts(*tokenizer, first, std::span(prompts).subspan(first, batch.size()),
-                               batch, texts));
+    PrintTexts(first, std::span(prompts).subspan(first, batch.size()), texts);
   }
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (streams) {
-    stream.Finish();
-    std::printf("\n");
-  }
+  if (streams) std::printf("\n");
   std::fprintf(stderr, "%lld tokens in %.1f s, %.1f tokens/s, prompts included\n",
                static_cast<long long>(count), seconds, static_cast<double>(count) / seconds);
   return absl::OkStatus();

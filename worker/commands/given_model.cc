@@ -11,28 +11,14 @@
 #include "common/params/run_config.h"
 
 ABSL_DECLARE_FLAG(int, threads);
-ABSL_FLAG(
-    std::string, checkpoint, "",
-    "FILE: a worker's checkpoint, what `import` or `replay` made, or a folder of Hugging Face's");
+ABSL_FLAG(std::string, checkpoint, "",
+          "FILE|FOLDER: a worker's checkpoint, or what `export` or `replay` made");
 ABSL_FLAG(std::string, run_dir, "", "FOLDER: a coordinator's, in place of --checkpoint");
-ABSL_FLAG(
-    int, sequence_length, 0,
-    "N: tokens per window of a folder of Hugging Face's; else what the model takes, at most 1024");
-
 ABSL_FLAG(int64_t, document_begin, -1,
           "TOKEN: begins each document, in shards that do not say (train.document_masking)");
 ABSL_FLAG(int64_t, document_end, -1, "TOKEN: ends each document, likewise");
 
 namespace causeway::worker {
-
-absl::StatusOr<int> GivenSequenceLength() {
-  const int length = absl::GetFlag(FLAGS_sequence_length);
-  if (length >= 0) return length;
-  return absl::InvalidArgumentError(
-      absl::StrCat("--sequence_length must be at least 1, or 0 for what the model takes, at most "
-                   "1024; it is ",
-                   length));
-}
 
 absl::StatusOr<std::optional<DocumentMark>> GivenDocumentMark() {
   const int64_t begin = absl::GetFlag(FLAGS_document_begin);
@@ -54,18 +40,11 @@ absl::StatusOr<StoredModel> ReadGivenModel() {
     return absl::InvalidArgumentError(
         "give --checkpoint (the file `checkpoint` in a worker's --out folder, a parameters file, "
         "or "
-        "a folder of Hugging Face's) or --run_dir (a coordinator's folder)");
+        "a folder of `export`) or --run_dir (a coordinator's folder)");
   }
-  ASSIGN_OR_RETURN(const int sequence_length, GivenSequenceLength());
   FileSystem& file_system = *FileSystem::Real();
-  if (sequence_length > 0 && !file_system.IsFolder(checkpoint)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--sequence_length is for folders of Hugging Face's; ", GivenModelName(),
-                     " has its own: leave the flag out, or choose another length in `import`"));
-  }
-  ASSIGN_OR_RETURN(StoredModel stored,
-                   run_dir.empty() ? ReadStoredModel(file_system, checkpoint, sequence_length)
-                                   : ReadPublished(file_system, run_dir));
+  ASSIGN_OR_RETURN(StoredModel stored, run_dir.empty() ? ReadStoredModel(file_system, checkpoint)
+                                                       : ReadPublished(file_system, run_dir));
   RETURN_IF_ERROR(Annotate(CheckOwnModel(stored.config), GivenModelName()));
   return stored;
 }

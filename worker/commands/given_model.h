@@ -14,12 +14,9 @@
 namespace causeway::worker {
 
 // Reads the published parameters of --checkpoint (a worker's checkpoint, a parameters file, or a
-// folder of Hugging Face's) or of --run_dir (a coordinator's folder). INVALID_ARGUMENT unless one
+// model's folder) or of --run_dir (a coordinator's folder). INVALID_ARGUMENT unless one
 // of the two is given; errors of stored_model.h.
 absl::StatusOr<StoredModel> ReadGivenModel();
-
-// --sequence_length, INVALID_ARGUMENT if it is negative.
-absl::StatusOr<int> GivenSequenceLength();
 
 // --document_begin or --document_end; nullopt if neither is given, INVALID_ARGUMENT if both are.
 absl::StatusOr<std::optional<DocumentMark>> GivenDocumentMark();

@@ -36,7 +36,7 @@ ABSL_FLAG(std::string, shard_format, "auto",
           "auto|llmc|uint16|uint32: of shards without a data.json");
 ABSL_FLAG(std::string, out, "",
           "FOLDER: receives metrics, summary and checkpoint of train, or what the other commands "
-          "make; import, make-task: a file");
+          "make");
 ABSL_FLAG(std::string, metrics, "",
           "HOST:PORT: serves /metrics for Prometheus; port 0: any free one");
 ABSL_FLAG(std::string, metrics_address_file, "", "FILE: receives that HOST:PORT");
@@ -52,11 +52,6 @@ ABSL_FLAG(std::string, replay_merges, "",
           "what it says after the steps that it says");
 ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(20),
           "how long a worker that is told to stop tries to hand over its deltas");
-ABSL_FLAG(std::string, eval_tasks, "",
-          "FILE,...: multiple-choice tasks, on which this worker evaluates the published "
-          "parameters at the end");
-ABSL_FLAG(int64_t, eval_tasks_every, 0,
-          "STEPS: and before the first step and every so many; training waits meanwhile");
 ABSL_FLAG(int, sample_tokens, 0, "N: the worker in data slot 0 generates so many at the end");
 
 ABSL_FLAG(double, max_tokens_per_second, 0,
@@ -146,14 +141,6 @@ absl::StatusOr<TrainingOptions> TrainingOptionsFromFlags() {
   options.sample_tokens = absl::GetFlag(FLAGS_sample_tokens);
   ASSIGN_OR_RETURN(options.devices, DevicesFromFlags());
   ASSIGN_OR_RETURN(options.document_mark, GivenDocumentMark());
-  options.eval_tasks = absl::StrSplit(absl::GetFlag(FLAGS_eval_tasks), ',', absl::SkipEmpty());
-  options.eval_tasks_every = absl::GetFlag(FLAGS_eval_tasks_every);
-  if (options.eval_tasks_every < 0 ||
-      (options.eval_tasks_every > 0 && options.eval_tasks.empty())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--eval_tasks_every must be 0 or more, and needs --eval_tasks=FILE; it is ",
-                     options.eval_tasks_every));
-  }
   options.max_tokens_per_second = absl::GetFlag(FLAGS_max_tokens_per_second);
   options.min_step_time = absl::GetFlag(FLAGS_min_step_time);
   for (const auto& [flag, value] :

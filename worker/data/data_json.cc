@@ -102,12 +102,10 @@ absl::StatusOr<DataDescription> Parse(const std::string& text) {
   members.Read("sources", description.sources);
   // Older files lack these.
   std::string shard_format = ShardFormatName(ShardFormat::kLlmC);
-  members.Read("tokenizer_hash", description.tokenizer_hash, /*required=*/false);
+  members.Read("held_out_bytes", description.held_out_bytes, /*required=*/false);
   members.Read("train_documents", description.train_documents, /*required=*/false);
   members.Read("held_out_documents", description.held_out_documents, /*required=*/false);
   members.Read("shard_format", shard_format, /*required=*/false);
-  members.Read("separator", description.separator, /*required=*/false);
-  members.Read("refused_lines", description.refused_lines, /*required=*/false);
   RETURN_IF_ERROR(members.status());
   ASSIGN_OR_RETURN(description.shard_format, ParseShardFormat(shard_format));
   for (const std::string& name : {description.train_documents, description.held_out_documents}) {
@@ -130,7 +128,6 @@ absl::Status WriteDataJson(FileSystem& file_system, const std::string& folder,
   const nlohmann::ordered_json json = {
       {"format", kFormat},
       {"tokenizer", description.tokenizer},
-      {"tokenizer_hash", description.tokenizer_hash},
       {"vocabulary_size", description.vocabulary_size},
       {"held_out_fraction", description.held_out_fraction},
       {"train_tokens", description.train_tokens},
@@ -140,11 +137,10 @@ absl::Status WriteDataJson(FileSystem& file_system, const std::string& folder,
       {"sources", description.sources},
       {"documents", description.documents},
       {"bytes", description.bytes},
+      {"held_out_bytes", description.held_out_bytes},
       {"shard_format", ShardFormatName(description.shard_format)},
-      {"separator", description.separator},
       {"train_documents", description.train_documents},
       {"held_out_documents", description.held_out_documents},
-      {"refused_lines", description.refused_lines},
   };
   // A path need not be UTF-8; what is not is replaced, not thrown.
   const std::string text =

@@ -1,4 +1,5 @@
-// data.json: what a folder of shards holds, for people and for Dataset::Open.
+// data.json: what a folder of shards holds, for people and for Dataset::Open. The Python package
+// writes more about what went in.
 #ifndef CAUSEWAY_WORKER_DATA_DATA_JSON_H_
 #define CAUSEWAY_WORKER_DATA_DATA_JSON_H_
 
@@ -18,7 +19,6 @@ inline constexpr char kDataJsonName[] = "data.json";
 struct DataDescription {
   // "bytes", or the name of the tokenizer's file, which lies in the folder too.
   std::string tokenizer;
-  std::string tokenizer_hash;  // Hash of that file; empty for bytes.
   int64_t vocabulary_size = 0;
   double held_out_fraction = 0;
   int64_t train_tokens = 0;
@@ -27,19 +27,17 @@ struct DataDescription {
   std::vector<std::string> held_out_shards;
   std::vector<std::string> sources;  // The corpus, as it was named.
   int64_t documents = 0;
-  int64_t bytes = 0;  // Size of the text.
+  int64_t bytes = 0;           // Size of the text.
+  int64_t held_out_bytes = 0;  // Of that, held out; 0 in older files.
   ShardFormat shard_format = ShardFormat::kLlmC;
-  // The token between documents; -1: there is none.
-  int64_t separator = -1;
   std::string train_documents;  // Names of DocumentIndex files; empty: there is none.
   std::string held_out_documents;
-  int64_t refused_lines = 0;  // Lines of JSONL, left out on request.
 };
 
 absl::Status WriteDataJson(FileSystem& file_system, const std::string& folder,
                            const DataDescription& description);
 
-// INVALID_ARGUMENT, naming the file, for anything that WriteDataJson does not write.
+// INVALID_ARGUMENT, naming the file, for what is missing or of another type.
 absl::StatusOr<DataDescription> ReadDataJson(FileSystem& file_system, const std::string& folder);
 
 }  // namespace causeway::worker

@@ -129,9 +129,11 @@ absl::StatusOr<Dataset> Dataset::Open(FileSystem& file_system, const std::string
     held_out.shards = description.held_out_shards;
     held_out.documents = description.held_out_documents;
     held_out.promised_tokens = description.held_out_tokens;
-    dataset.tokenizer_ = description.tokenizer == "bytes" ? description.tokenizer
-                                                          : JoinPath(folder, description.tokenizer);
-    dataset.separator_ = description.separator;
+    dataset.is_bytes_ = description.tokenizer == "bytes";
+    if (description.held_out_tokens > 0) {
+      dataset.held_out_bytes_per_token_ = static_cast<double>(description.held_out_bytes) /
+                                          static_cast<double>(description.held_out_tokens);
+    }
     dataset.vocabulary_size_ = description.vocabulary_size;
     format = description.shard_format;
   } else if (file_system.IsFolder(StagedData::FolderOf(folder))) {

@@ -52,10 +52,10 @@ struct DocumentMark {
 // Immutable, but for FindDocuments, and thread-safe; copies share the mappings.
 class Dataset {
  public:
-  // Opens what `causeway-worker tokenize` wrote, and llm.c's folders: files *.bin whose name
-  // contains "held_out" or "val" are held out, others whose name contains "train" are trained on,
-  // in order of name. If there is a data.json, its shards are taken, no others. `format` is that of
-  // the shards where no data.json says it.
+  // Opens what tokenize wrote, this program's or the Python package's, and llm.c's folders: files
+  // *.bin whose name contains "held_out" or "val" are held out, others whose name contains "train"
+  // are trained on, in order of name. If there is a data.json, its shards are taken, no others.
+  // `format` is that of the shards where no data.json says it.
   //
   // NOT_FOUND if there is no such folder or no training shard in it. FAILED_PRECONDITION if
   // `tokenize` has not finished there (staged_data.h). INVALID_ARGUMENT, naming
@@ -73,10 +73,10 @@ class Dataset {
   const std::string& folder() const { return folder_; }
   // 0 if the shards do not say (llm.c's do not).
   int64_t vocabulary_size() const { return vocabulary_size_; }
-  // As LoadTokenizer takes it; empty if there is no data.json.
-  const std::string& tokenizer() const { return tokenizer_; }
-  // The token between documents; -1 if there is none, or no data.json.
-  int64_t separator() const { return separator_; }
+  // Whether every token is a byte of the text.
+  bool is_bytes() const { return is_bytes_; }
+  // Bytes of held-out text per token of it; 0 if there is no data.json that says it.
+  double held_out_bytes_per_token() const { return held_out_bytes_per_token_; }
 
   const std::shared_ptr<const ShardSequence>& train() const { return train_; }
   const std::shared_ptr<const ShardSequence>& held_out() const {
@@ -94,8 +94,8 @@ class Dataset {
 
   std::string folder_;
   int64_t vocabulary_size_ = 0;
-  std::string tokenizer_;
-  int64_t separator_ = -1;
+  bool is_bytes_ = false;
+  double held_out_bytes_per_token_ = 0;
   std::shared_ptr<const ShardSequence> train_;
   std::shared_ptr<const ShardSequence> held_out_;
 };

@@ -1,19 +1,20 @@
 #include "worker/data/document_index.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/printable.h"
 #include "common/base/status_macros.h"
-#include "common/files/array_file.h"
-#include "common/files/json_integer.h"
+#include "common/files/safetensors.h"
+#include "nlohmann/json.hpp"
 
 namespace causeway::worker {
 namespace {
 
-constexpr ArrayFileKind kKind = {'C', 'W', 'A', 'Y', 'D', 'O', 'C', 'S'};
-constexpr uint32_t kVersion = 1;
 constexpr char kStarts[] = "starts";
+constexpr char kTokens[] = "tokens";
 
 }  // namespace
 
@@ -32,29 +33,40 @@ absl::StatusOr<DocumentIndex> DocumentIndex::Create(std::vector<int64_t> starts,
 
 absl::StatusOr<DocumentIndex> DocumentIndex::Read(FileSystem& file_system, const std::string& path,
                                                   int64_t tokens) {
-  ASSIGN_OR_RETURN(const ArrayFile file, ArrayFile::Read(file_system, path, kKind, kVersion));
-  const NamedBytes* const bytes = file.Find(kStarts);
-  if (bytes == nullptr || bytes->bytes.size() % sizeof(int64_t) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " has no array of starts"));
+  const absl::StatusOr<SafetensorsFile> file = SafetensorsFile::Open(file_system, path);
+  if (!file.ok()) return Annotate(file.status(), "make the data again");
+  const auto found = file->tensors().find(kStarts);
+  if (found == file->tensors().end() || found->second.dtype != "I64") {
+    return absl::InvalidArgumentError(absl::StrCat(path, " has no tensor \"", kStarts, "\" (I64)"));
   }
-  const nlohmann::json& metadata = file.metadata();
-  const auto found = metadata.is_object() ? metadata.find("tokens") : metadata.end();
-  int64_t promised = -1;
-  if (found == metadata.end() || !ReadInteger(*found, promised) || promised != tokens) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " is of ", promised,
+  const auto promised = file->metadata().find(kTokens);
+  const std::string text = promised == file->metadata().end() ? "unknown" : promised->second;
+  if (text != absl::StrCat(tokens)) {
+    return absl::InvalidArgumentError(absl::StrCat(path, " is of ", Printable(text.substr(0, 20)),
                                                    " tokens, the shards hold ", tokens,
                                                    "; copy or make the data again"));
   }
-  std::vector<int64_t> starts(bytes->bytes.size() / sizeof(int64_t));
-  RETURN_IF_ERROR(file.CopyTo(kStarts, std::span<int64_t>(starts)));
+  const std::span<const uint8_t> bytes = found->second.bytes;
+  std::vector<int64_t> starts(bytes.size() / sizeof(int64_t));
+  std::memcpy(starts.data(), bytes.data(), bytes.size());
   absl::StatusOr<DocumentIndex> index = Create(std::move(starts), tokens);
   if (!index.ok()) return Annotate(index.status(), path);
   return index;
 }
 
 absl::Status DocumentIndex::Write(FileSystem& file_system, const std::string& path) const {
-  const NamedBytes arrays[] = {NameBytes(kStarts, std::span<const int64_t>(starts_))};
-  return WriteArrayFile(file_system, path, kKind, kVersion, {{"tokens", tokens_}}, arrays);
+  const size_t bytes = starts_.size() * sizeof(int64_t);
+  const nlohmann::ordered_json header = {
+      {"__metadata__", {{kTokens, absl::StrCat(tokens_)}}},
+      {kStarts, {{"dtype", "I64"}, {"shape", {starts_.size()}}, {"data_offsets", {0, bytes}}}}};
+  std::string text = header.dump();
+  text.append((8 - text.size() % 8) % 8, ' ');
+  const auto size = static_cast<uint64_t>(text.size());
+  std::vector<uint8_t> content(sizeof(size) + text.size() + bytes);
+  std::memcpy(content.data(), &size, sizeof(size));
+  std::memcpy(content.data() + sizeof(size), text.data(), text.size());
+  std::memcpy(content.data() + sizeof(size) + text.size(), starts_.data(), bytes);
+  return WriteFileAtomically(file_system, path, std::span<const uint8_t>(content));
 }
 
 void DocumentIndex::Fill(int64_t begin, std::span<int32_t> out) const {

@@ -1,8 +1,8 @@
 // Where documents begin in a sequence of tokens. Sequences are packed: a window may hold the end of
 // one document and the beginning of the next, and whoever wants to keep them apart looks here.
 //
-// On disk: an array file (common/files/array_file.h) of kind CWAYDOCS, version 1, with the array
-// "starts": int64, ascending, the first 0; metadata: "tokens", the length of the sequence.
+// On disk: safetensors (common/files/safetensors.h) with the tensor "starts": I64, ascending, the
+// first 0; metadata: "tokens", the length of the sequence.
 #ifndef CAUSEWAY_WORKER_DATA_DOCUMENT_INDEX_H_
 #define CAUSEWAY_WORKER_DATA_DOCUMENT_INDEX_H_
 

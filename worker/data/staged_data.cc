@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
-#include "worker/data/tokenizer.h"
 
 namespace causeway::worker {
 namespace {
@@ -88,7 +87,7 @@ absl::Status StagedData::CheckOwn() const {
     if (IsStagedName(name)) continue;
     return absl::FailedPreconditionError(
         absl::StrCat(staged_, " holds ", name,
-                     ", which `causeway-worker tokenize` does not write and would remove: move it "
+                     ", which tokenizing does not write and would remove: move it "
                      "elsewhere, or choose another folder than ",
                      folder_));
   }

@@ -25,6 +25,8 @@ inline constexpr char kUnfinishedFolder[] = "unfinished";
 inline constexpr char kTrainPrefix[] = "train";  // Shards are train_000000.bin and so on.
 inline constexpr char kHeldOutPrefix[] = "held_out";
 inline constexpr char kDocumentIndexEnding[] = ".documents";
+// Beside the copy of a tokenizer.
+inline constexpr char kTokenizerConfigName[] = "tokenizer_config.json";
 
 // Not thread-safe; one process at a time. Destroyed before Finish, it removes what was written.
 class StagedData {

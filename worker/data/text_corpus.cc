@@ -36,8 +36,8 @@ bool IsShardFolder(const std::vector<std::string>& names) {
 
 class Finder {
  public:
-  Finder(FileSystem& file_system, const CorpusOptions& options)
-      : file_system_(file_system), options_(options) {}
+  Finder(FileSystem& file_system, const std::vector<std::string>& extensions)
+      : file_system_(file_system), extensions_(extensions) {}
 
   absl::Status VisitInput(const std::string& path) {
     if (file_system_.IsFolder(path)) return VisitFolder(path, 0);
@@ -86,26 +86,26 @@ class Finder {
       ++corpus.skipped_files;
       return absl::OkStatus();
     }
-    const auto size = static_cast<int64_t>(bytes.size());
-    if (options_.find_jsonl &&
-        (absl::EndsWith(path, ".jsonl") || absl::EndsWith(path, ".ndjson"))) {
-      corpus.jsonl_files.push_back({path, size});
-      corpus.jsonl_bytes += size;
-    } else {
-      corpus.documents.push_back({path, size});
-      corpus.bytes += size;
+    if (absl::EndsWith(path, ".jsonl") || absl::EndsWith(path, ".ndjson")) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path,
+                       " are JSON Lines, whose documents python3 -m causeway.tokenize reads; "
+                       "rename the file to have its bytes as they are"));
     }
+    const auto size = static_cast<int64_t>(bytes.size());
+    corpus.documents.push_back({path, size});
+    corpus.bytes += size;
     return absl::OkStatus();
   }
 
   bool IsWanted(const std::string& name) const {
-    return options_.extensions.empty() ||
-           std::any_of(options_.extensions.begin(), options_.extensions.end(),
+    return extensions_.empty() ||
+           std::any_of(extensions_.begin(), extensions_.end(),
                        [&](const std::string& ending) { return absl::EndsWith(name, ending); });
   }
 
   FileSystem& file_system_;
-  const CorpusOptions& options_;
+  const std::vector<std::string>& extensions_;
 };
 
 // The segments of a corpus and the choice among them.
@@ -151,13 +151,13 @@ size_t MoveCut(absl::string_view text, size_t at, size_t reach) {
 
 absl::StatusOr<TextCorpus> FindTextCorpus(FileSystem& file_system,
                                           const std::vector<std::string>& inputs,
-                                          const CorpusOptions& options) {
+                                          const std::vector<std::string>& extensions) {
   if (inputs.empty()) {
     return absl::InvalidArgumentError("no corpus was named; name at least one file or folder");
   }
-  Finder finder(file_system, options);
+  Finder finder(file_system, extensions);
   for (const std::string& input : inputs) RETURN_IF_ERROR(finder.VisitInput(input));
-  if (finder.corpus.bytes + finder.corpus.jsonl_bytes == 0) {
+  if (finder.corpus.bytes == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("there is no text in ", inputs.front(),
                      inputs.size() > 1 ? absl::StrCat(" and ", inputs.size() - 1, " more") : "",

@@ -20,33 +20,25 @@ struct Document {
   int64_t bytes = 0;  // At least 1.
 };
 
-struct CorpusOptions {
-  // In folders, only files whose names end so are taken; empty: all.
-  std::vector<std::string> extensions;
-  // Whether files *.jsonl and *.ndjson hold a document per line; else they are text.
-  bool find_jsonl = false;
-};
-
 struct TextCorpus {
   // In the order of the inputs; within a folder by name, files and folders alike.
   std::vector<Document> documents;
   int64_t bytes = 0;
-  std::vector<Document> jsonl_files;
-  int64_t jsonl_bytes = 0;
   // In folders: files with a NUL byte among their first 4096, links that lead nowhere, and what
   // lies in folders of shards (data.json and train_000000.bin).
   int64_t skipped_files = 0;
 };
 
 // Visits the inputs: a file is a document, a folder stands for all text files in it and below, but
-// for those whose names begin with a dot and for folders of shards. Empty files are passed over.
+// for those whose names begin with a dot and for folders of shards, and, with `extensions`, only
+// those whose names end so. Empty files are passed over.
 //
 // NOT_FOUND or PERMISSION_DENIED names the first path that cannot be read. INVALID_ARGUMENT if
-// there is no input, no text in them, a binary file among the inputs themselves, or folders that
-// nest too deeply (links in a circle).
+// there is no input, no text in them, a binary file among the inputs themselves, JSON Lines, whose
+// documents the Python package reads, or folders that nest too deeply (links in a circle).
 absl::StatusOr<TextCorpus> FindTextCorpus(FileSystem& file_system,
                                           const std::vector<std::string>& inputs,
-                                          const CorpusOptions& options = {});
+                                          const std::vector<std::string>& extensions = {});
 
 // The longest stretch of one document's text that belongs to one part of the data.
 struct Piece {

@@ -16,7 +16,7 @@
 #include "common/files/parameters_file.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/run_config.h"
-#include "worker/io/huggingface_import.h"
+#include "common/weights/model_folder.h"
 #include "worker/io/worker_checkpoint.h"
 
 namespace causeway::worker {
@@ -111,19 +111,24 @@ absl::StatusOr<StoredModel> ReadPublishedOnce(FileSystem& file_system, const std
 
 }  // namespace
 
-absl::StatusOr<StoredModel> ReadStoredModel(FileSystem& file_system, const std::string& path,
-                                            int sequence_length) {
+absl::StatusOr<StoredModel> ReadStoredModel(FileSystem& file_system, const std::string& path) {
   if (file_system.IsFolder(path)) {
-    if (!file_system.Exists(JoinPath(path, "config.json"))) {
+    if (IsModelFolder(file_system, path)) {
+      ASSIGN_OR_RETURN(ModelFolder folder, ReadModelFolder(file_system, path));
+      return StoredModel{.config = std::move(folder.config),
+                         .parameters = std::move(folder.values)};
+    }
+    if (file_system.Exists(JoinPath(path, "config.json"))) {
       return absl::InvalidArgumentError(
           absl::StrCat(path,
-                       " is a folder without config.json: expected a checkpoint file, a "
-                       "parameters file or a folder of Hugging Face's (a coordinator's "
-                       "folder is given as --run_dir)"));
+                       " is a checkpoint of Hugging Face's: python3 -m causeway.huggingface import "
+                       "--from=",
+                       path, " --out=FOLDER makes it one of Causeway's"));
     }
-    ASSIGN_OR_RETURN(ImportedModel imported, ImportHuggingFace(file_system, path, sequence_length));
-    return StoredModel{.config = std::move(imported.config),
-                       .parameters = std::move(imported.parameters)};
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " is a folder without ", kModelFile,
+                     ": expected a checkpoint file, a parameters file or a folder of `export` (a "
+                     "coordinator's folder is given as --run_dir)"));
   }
   ArrayFileKind kind = {};
   {

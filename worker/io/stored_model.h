@@ -19,11 +19,10 @@ struct StoredModel {
   int64_t step = -1;
 };
 
-// A worker's checkpoint, a parameters file (common/files/parameters_file.h), or a folder of Hugging
-// Face's, told apart by what they are. sequence_length: of the evaluation windows with the last; 0:
-// as ReadHuggingFaceConfig. Errors of their readers; INVALID_ARGUMENT for anything else.
-absl::StatusOr<StoredModel> ReadStoredModel(FileSystem& file_system, const std::string& path,
-                                            int sequence_length);
+// A worker's checkpoint, a parameters file (common/files/parameters_file.h), or a model's folder
+// (common/weights/model_folder.h), told apart by what they are. Errors of their readers;
+// INVALID_ARGUMENT for anything else.
+absl::StatusOr<StoredModel> ReadStoredModel(FileSystem& file_system, const std::string& path);
 
 // The latest saved state of every fragment in a coordinator's run directory, while the coordinator
 // runs or not; docs/formats.md has the files. A running one saves each fragment every so many

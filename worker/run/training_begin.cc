@@ -30,7 +30,6 @@ absl::StatusOr<std::unique_ptr<TrainingRun>> TrainingRun::Join(const TrainingOpt
       new TrainingRun(options, std::move(member), file_system, clock, std::move(dataset)));
   RETURN_IF_ERROR(run->pool_->started());
   RETURN_IF_ERROR(run->member_->OpenTelemetry());
-  RETURN_IF_ERROR(run->ReadTasks());
   RETURN_IF_ERROR(run->OpenOutput());
   ASSIGN_OR_RETURN(std::optional<WorkerCheckpoint> checkpoint, run->ReadCheckpoint());
   RETURN_IF_ERROR(run->OpenBackend(devices));

@@ -88,7 +88,6 @@ absl::Status TrainingRun::TrainSteps() {
     if (!begun) {
       begun = true;
       if (EvaluatesHere() && member_->step() == 0) RETURN_IF_ERROR(Evaluate());
-      if (options_.eval_tasks_every > 0 && member_->step() == 0) RETURN_IF_ERROR(EvaluateTasks());
       member_->report().StartClock();
       last_checkpoint_ = clock_.Monotonic();
     }
@@ -127,7 +126,6 @@ absl::Status TrainingRun::StepOnce() {
   if (EvaluatesHere() && is_due(config().train().evaluate_every_steps())) {
     RETURN_IF_ERROR(Evaluate());
   }
-  if (is_due(options_.eval_tasks_every)) RETURN_IF_ERROR(EvaluateTasks());
   if (WritesCheckpoints() &&
       clock_.Monotonic() - last_checkpoint_ >= options_.checkpoint_interval) {
     RETURN_IF_ERROR(Checkpoint(/*must=*/false));
@@ -193,7 +191,6 @@ absl::Status TrainingRun::Finish() {
   }
   RETURN_IF_ERROR(Checkpoint(/*must=*/true));
   if (!drained_ && EvaluatesHere()) RETURN_IF_ERROR(Evaluate());
-  if (!drained_) RETURN_IF_ERROR(EvaluateTasks());
   return absl::OkStatus();
 }
 

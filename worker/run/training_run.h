@@ -20,7 +20,6 @@
 #include "common/base/file_system.h"
 #include "common/base/thread_pool.h"
 #include "nlohmann/json.hpp"
-#include "worker/data/choice_task.h"
 #include "worker/data/dataset.h"
 #include "worker/io/worker_checkpoint.h"
 #include "worker/member/run_member.h"
@@ -40,10 +39,6 @@ struct TrainingOptions {
   absl::Duration checkpoint_interval = absl::Minutes(10);  // Zero: at the end only.
   // With train.document_masking, of data that do not say where documents begin.
   std::optional<DocumentMark> document_mark;
-  // Multiple-choice tasks that this worker evaluates the published parameters on: before the first
-  // step and every so many (0: neither), and at the end.
-  std::vector<std::string> eval_tasks;
-  int64_t eval_tasks_every = 0;
   int sample_tokens = 0;  // The worker in data slot 0 generates so many at the end.
   absl::Duration drain_timeout = absl::Seconds(20);
   double max_tokens_per_second = 0;  // Train no faster; 0: as fast as it goes.
@@ -72,7 +67,6 @@ class TrainingRun {
   absl::Status OpenOutput();
   absl::StatusOr<std::optional<WorkerCheckpoint>> ReadCheckpoint();
   absl::Status OpenBackend(const DeviceChoice& devices);
-  absl::Status ReadTasks();
   // Makes the member's hooks into this run. `checkpoint` may be null; it outlives Begin.
   RunMember::Hooks MakeHooks(const WorkerCheckpoint* checkpoint);
   absl::Status TrainSteps();
@@ -84,7 +78,6 @@ class TrainingRun {
   bool AwaitEnd(absl::Duration timeout);
   absl::Status StepOnce();
   absl::Status Evaluate();
-  absl::Status EvaluateTasks();
   // `must`: an error if it cannot be written; else the one before it stands, and an event says so.
   absl::Status Checkpoint(bool must);
   absl::Status Finish();
@@ -97,12 +90,6 @@ class TrainingRun {
   std::string Sample();
   const v1::RunConfig& config() const { return member_->config(); }
 
-  struct Task {
-    std::string path;
-    std::vector<ChoiceExample> examples;
-    nlohmann::json result;  // The last; null: none yet.
-  };
-
   const TrainingOptions options_;
   FileSystem& file_system_;
   Clock& clock_;
@@ -113,7 +100,6 @@ class TrainingRun {
   std::unique_ptr<Trainer> trainer_;
   // Its engine works on the trainer's replica, so after it.
   const std::unique_ptr<RunMember> member_;
-  std::vector<Task> tasks_;
   bool drained_ = false;
   absl::Mutex ended_mutex_;
   bool ended_ ABSL_GUARDED_BY(ended_mutex_) = false;  // Training, for the watcher.

@@ -61,10 +61,4 @@ absl::StatusOr<std::optional<double>> Trainer::Evaluate(std::span<const float> p
   return EvaluateLoss(*backend_, parameters, *held_out_);
 }
 
-absl::StatusOr<ChoiceAccuracy> Trainer::EvaluateTask(
-    std::span<const float> parameters, std::span<const ChoiceExample> examples,
-    const std::function<bool(int64_t, int64_t)>& progress) {
-  return EvaluateChoices(*backend_, parameters, examples, progress);
-}
-
 }  // namespace causeway::worker

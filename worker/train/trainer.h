@@ -7,7 +7,6 @@
 #define CAUSEWAY_WORKER_TRAIN_TRAINER_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -19,7 +18,6 @@
 #include "worker/backend/backend.h"
 #include "worker/data/dataset.h"
 #include "worker/data/window_sampler.h"
-#include "worker/train/evaluate.h"
 
 namespace causeway::worker {
 
@@ -43,10 +41,6 @@ class Trainer {
 
   // Mean cross entropy over the held-out windows, of any parameters. Nullopt: nothing is held out.
   absl::StatusOr<std::optional<double>> Evaluate(std::span<const float> parameters);
-  // EvaluateChoices with the run's model.
-  absl::StatusOr<ChoiceAccuracy> EvaluateTask(
-      std::span<const float> parameters, std::span<const ChoiceExample> examples,
-      const std::function<bool(int64_t, int64_t)>& progress);
 
  private:
   Trainer(const v1::RunConfig& config, WindowSampler sampler,

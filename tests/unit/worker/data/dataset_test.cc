@@ -28,7 +28,7 @@ class DatasetTest : public DataTest {
     options.inputs = {Path("text.txt")};
     options.output = Path(folder);
     options.shard_tokens = 10000;
-    ASSERT_TRUE(Tokenize(files_, ByteTokenizer(), options).ok());
+    ASSERT_TRUE(Tokenize(files_, options).ok());
   }
 };
 

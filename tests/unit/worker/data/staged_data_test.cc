@@ -37,7 +37,7 @@ class StagedDataTest : public testing::Test {
     options.output = "/out";
     options.shard_tokens = 2000;
     options.replace = replace;
-    return Tokenize(disk, ByteTokenizer(), options).status();
+    return Tokenize(disk, options).status();
   }
   // The letter that the data in the folder are made of; "" if there are none that anybody would
   // train on. A wrong mixture is a failure.

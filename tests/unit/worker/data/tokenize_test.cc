@@ -33,33 +33,29 @@ class TokenizeTest : public DataTest {
     options.output = Path("out");
     return options;
   }
-  absl::Status Run(const TokenizeOptions& options) {
-    return Tokenize(files_, tokenizer_, options).status();
-  }
+  absl::Status Run(const TokenizeOptions& options) { return Tokenize(files_, options).status(); }
   std::string Text(const ShardSequence& sequence) {
     std::vector<int32_t> tokens(static_cast<size_t>(sequence.tokens()));
     EXPECT_TRUE(sequence.Read(0, 256, tokens).ok());
-    return *tokenizer_.Decode(tokens);
+    return {tokens.begin(), tokens.end()};
   }
-
-  const ByteTokenizer tokenizer_{};
 };
 
 TEST_F(TokenizeTest, FolderBecomesTrainingAndHeldOutShards) {
   WriteFile("corpus/b.txt", NumberedLines(4000));
   WriteFile("corpus/a/x.txt", NumberedLines(2000));
-  const absl::StatusOr<TokenizeResult> result = Tokenize(files_, tokenizer_, Options({"corpus"}));
+  const absl::StatusOr<TokenizeResult> result = Tokenize(files_, Options({"corpus"}));
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->documents, 2);
-  EXPECT_EQ(result->train_tokens + result->held_out_tokens, result->bytes);
-  const double share =
-      static_cast<double>(result->held_out_tokens) / static_cast<double>(result->bytes);
+  const auto all = static_cast<double>(result->train_tokens + result->held_out_tokens);
+  const double share = static_cast<double>(result->held_out_tokens) / all;
   EXPECT_NEAR(share, 0.05, 0.01);
 
   const absl::StatusOr<Dataset> data = Dataset::Open(files_, Path("out"));
   ASSERT_TRUE(data.ok()) << data.status();
   EXPECT_EQ(data->vocabulary_size(), 256);
-  EXPECT_EQ(data->tokenizer(), "bytes");
+  EXPECT_TRUE(data->is_bytes());
+  EXPECT_EQ(data->held_out_bytes_per_token(), 1);
   EXPECT_EQ(data->train()->tokens(), result->train_tokens);
   EXPECT_EQ(data->held_out()->tokens(), result->held_out_tokens);
   // a/x.txt comes before b.txt, and its lines are still in order.
@@ -224,21 +220,24 @@ TEST_F(TokenizeTest, OldShardsAreNeitherMixedInNorLostByAccident) {
   EXPECT_TRUE(Dataset::Open(files_, Path("out")).ok());
 }
 
-TEST_F(TokenizeTest, ProgressEndsAtTheTotal) {
-  WriteFile("a.txt", NumberedLines(50000));
-  TokenizeOptions options = Options({"a.txt"});
-  int64_t last = 0;
-  int calls = 0;
-  options.progress = [&](int64_t done, int64_t total) {
-    EXPECT_GT(done, last);
-    EXPECT_LE(done, total);
-    last = done;
-    ++calls;
-  };
-  const absl::StatusOr<TokenizeResult> result = Tokenize(files_, tokenizer_, options);
-  ASSERT_TRUE(result.ok());
-  EXPECT_EQ(last, result->bytes);
-  EXPECT_GT(calls, 1);
+TEST_F(TokenizeTest, OnlyFilesWithTheExtensionsAreTaken) {
+  WriteFile("corpus/a.txt", std::string(3000, 'a'));
+  WriteFile("corpus/b.md", std::string(3000, 'b'));
+  WriteFile("corpus/c.log", std::string(3000, 'c'));
+  TokenizeOptions options = Options({"corpus"});
+  options.extensions = {".txt", ".md"};
+  const absl::StatusOr<TokenizeResult> result = Tokenize(files_, options);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->documents, 2);
+  EXPECT_EQ(result->train_tokens + result->held_out_tokens, 6000);
+}
+
+TEST_F(TokenizeTest, JsonLinesAreNoText) {
+  WriteFile("corpus/a.txt", NumberedLines(1000));
+  WriteFile("corpus/b.jsonl", "{\"text\": \"one\"}\n");
+  EXPECT_THAT(Run(Options({"corpus"})).message(),
+              AllOf(HasSubstr("b.jsonl"), HasSubstr("python3 -m causeway.tokenize")));
+  EXPECT_FALSE(files_.Exists(Path("out")));
 }
 
 TEST_F(TokenizeTest, OptionsOutOfRangeAreRefusedByName) {

@@ -335,7 +335,7 @@ TEST_F(FakeRoot, DataMustBeReadableOfTheRunsVocabularyAndEnough) {
   TokenizeOptions options;
   options.inputs = {folder_.File("text.txt")};
   options.output = folder_.File("data");
-  ASSERT_TRUE(Tokenize(files_, ByteTokenizer(), options).ok());
+  ASSERT_TRUE(Tokenize(files_, options).ok());
   const auto data = Dataset::Open(files_, folder_.File("data"));
   ASSERT_TRUE(data.ok()) << data.status();
   UnderstoodRun run = TinyRun();
