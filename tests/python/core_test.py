@@ -252,6 +252,27 @@ class CoreTest(unittest.TestCase):
                     site.step(100)
             run.finish()
 
+    def test_a_forked_child_cannot_join_and_says_so(self):
+        with Run() as run:
+            run.serve(PLAIN, initial=arrays())
+            causeway.describe(run.address)
+            fork = multiprocessing.get_context("fork")
+            answers = fork.Queue()
+
+            def join_in_child():
+                for call in (causeway.Site(run.address, arrays(), id="s").open,
+                             lambda: causeway.describe(run.address)):
+                    try:
+                        call()
+                    except causeway.Refused as error:
+                        answers.put(error.message)
+
+            child = fork.Process(target=join_in_child)
+            child.start()
+            for _ in range(2):
+                self.assertIn("forked by one that had a site", answers.get(timeout=30))
+            child.join()
+
     def test_log_lines_go_to_the_logger(self):
         with Run() as run:
             run.serve(PLAIN, steps=4, initial=arrays())

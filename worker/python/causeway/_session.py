@@ -164,8 +164,23 @@ class Stop:
             outcome.put((None, self.error))
 
 
+_called_in: Optional[int] = None  # The process that has gRPC's threads.
+
+
+def _check_process() -> None:
+    """A child that is forked by a process with gRPC's threads has none, and would wait for ever."""
+    global _called_in
+    _called_in = _called_in or os.getpid()
+    if _called_in != os.getpid():
+        raise errors.Refused(
+            "this process was forked by one that had a site, or asked for a run: it cannot have "
+            "another. Start it by spawn or forkserver (multiprocessing.get_context), or before",
+            "FAILED_PRECONDITION")
+
+
 def fill_options(coordinator: str, site_id: str, options: Dict[str, Any]) -> lib.OptionsStruct:
     """`options` are fields of causeway_site_options, checked; others have the library's default."""
+    _check_process()
     struct = lib.OptionsStruct()
     struct.size = ctypes.sizeof(lib.OptionsStruct)
     struct.log = _write_log
