@@ -23,6 +23,7 @@
 #include "server/standby/standbys.h"
 
 namespace causeway::server {
+
 // Thread-safe.
 class CoordinatorMetrics {
  public:
@@ -62,9 +63,7 @@ class CoordinatorMetrics {
   double store_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// A standby's answer to GET /metrics.
-
-// `run_dir`: the copy.
+// A standby's answer to GET /metrics. `run_dir`: the copy.
 std::string StandbyMetricsText(const StandbyNotes& notes, FileSystem& file_system,
                                const std::string& run_dir, const CertificateFiles& certificates);
 
