@@ -13,8 +13,8 @@
 
 namespace causeway {
 
-// DescribeRun (session.h), with its `stop`, that does not wait for a coordinator that will never talk to this side,
-// and says what stands in the way of one that does not answer.
+// DescribeRun (session.h), with its `stop`, that does not wait for a coordinator that will never
+// talk to this side, and says what stands in the way of one that does not answer.
 absl::StatusOr<v1::DescribeResponse> DescribeOrExplain(v1::Session::StubInterface& stub,
                                                        const std::string& coordinator,
                                                        const SecurityOptions& security,
