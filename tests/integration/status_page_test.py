@@ -91,7 +91,7 @@ class StatusPageTest(unittest.TestCase):
             self.assertEqual(page.run("return document.querySelector('#save a').href;"),
                              f"http://{cluster.http_address}/report.html")
             saved = cluster.folder / "saved.html"
-            urllib.request.urlretrieve(f"http://{cluster.http_address}/report.html", saved)
+            saved.write_text(get(cluster.http_address, "/report.html")[1])
             page.open(saved.as_uri())
             self.shows(page, "connection", "A report of what was known while the coordinator ran")
             self.assertEqual([page.text(name) for name in ("run-state", "save")], ["▶ training", ""])

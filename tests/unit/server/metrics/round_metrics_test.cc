@@ -119,10 +119,9 @@ TEST_F(RoundMetricsTest, TheOldestOpenRoundHasItsAge) {
 
 TEST_F(RoundMetricsTest, ARoundThatWasOpenBeforeThisProcessCountsFromItsFirstContribution) {
   RecoveredRun run;
-  ContributionRecord& contribution = run.contributions.emplace_back();
-  contribution.worker_id = "a";
-  contribution.round = 1;
-  contribution.unix_s = absl::ToDoubleSeconds(clock_.Now() - absl::UnixEpoch());
+  v1::Contribution& contribution = run.contributions.emplace_back();
+  *contribution.mutable_header() = Header("a", 1);
+  contribution.set_unix_s(absl::ToDoubleSeconds(clock_.Now() - absl::UnixEpoch()));
   history_.Restore(run);
   clock_.Advance(absl::Seconds(40));
   EXPECT_THAT(Text(1), HasSubstr("causeway_round_oldest_open_seconds 40\n"));
