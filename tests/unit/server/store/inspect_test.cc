@@ -69,7 +69,7 @@ TEST_F(InspectTest, ARunIsDescribedAndNotChanged) {
   EXPECT_EQ(first["deltas_kept"], 1);  // That of round 3: a quarantined one goes with its round.
   EXPECT_EQ((*found)["fragments"][1]["waiting"][0]["worker_id"], "bob");
   const std::string text = InspectionText(*found);
-  EXPECT_THAT(text, HasSubstr("run toy-77, format version 1"));
+  EXPECT_THAT(text, HasSubstr("run toy-77, format version 2"));
   EXPECT_THAT(text, HasSubstr("fragment 1: version 1"));
   EXPECT_THAT(text, HasSubstr("waiting      round 2"));
   EXPECT_THAT(text, HasSubstr("member bob: active, incarnation 2"));
@@ -138,7 +138,9 @@ TEST_F(InspectTest, ARunThatGoesOnWhileItIsInspectedIsNotCalledDamaged) {
 }
 
 TEST_F(InspectTest, ATornCopyIsTriedAgainAfterAPause) {
-  const auto store = Live();
+  Live();  // Closed, so that the database itself holds all.
+  const auto store = RunDirectoryStore::Open(fs_, folder_, {.durable = false});
+  ASSERT_TRUE(store.ok()) << store.status();
   BusyFileSystem busy(fs_);
   busy.torn = parent_.File("torn");
   std::string content = *fs_.ReadFile(JoinPath(folder_, "run.db"));

@@ -164,8 +164,11 @@ TEST_P(StoreConformanceTest, ForgottenAnswersAreGoneAndTheirRoundsStay) {
 }
 
 TEST_P(StoreConformanceTest, CallsOfSeveralThreadsAreAllKept) {
-  Begin();
-  constexpr int kThreads = 4;
+  constexpr int kThreads = 4;  // And fragments.
+  ASSERT_TRUE(store().Recover().ok());
+  v1::RunIdentity identity = ScriptedIdentity();
+  while (identity.initial_hashes_size() < kThreads) identity.add_initial_hashes(1);
+  ASSERT_TRUE(store().BeginRun(identity).ok());
   constexpr int64_t kRounds = 5;
   std::vector<std::thread> threads;
   for (int fragment = 0; fragment < kThreads; ++fragment) {
@@ -186,6 +189,7 @@ TEST_P(StoreConformanceTest, CallsOfSeveralThreadsAreAllKept) {
   }
   for (std::thread& thread : threads) thread.join();
   const std::optional<RecoveredRun> run = Reopen();
+  ASSERT_TRUE(run.has_value());
   EXPECT_EQ(run->rounds.size(), static_cast<size_t>(kThreads * kRounds));
   EXPECT_EQ(run->contributions.size(), static_cast<size_t>(kThreads * kRounds));
 }

@@ -249,13 +249,13 @@ TEST_F(StoreRefusalsTest, AReadOnlyDiskIsNamed) {
 
 TEST_F(StoreRefusalsTest, ANewerFormatIsRefusedByItsNumberAndNothingIsWritten) {
   Begin();
-  disk_.Damage(Path("run.db"), [](std::string& content) { content[63] = 2; });
+  disk_.Damage(Path("run.db"), [](std::string& content) { content[63] = 3; });
   std::vector<std::string> before;
   for (const std::string& path : disk_.Files()) before.push_back(path + disk_.Content(path));
   const absl::Status status = Open().status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(Message(status), AllOf(HasSubstr(Path("run.db")), HasSubstr("format version 2"),
-                                     HasSubstr("reads version 1")));
+  EXPECT_THAT(Message(status), AllOf(HasSubstr(Path("run.db")), HasSubstr("format version 3"),
+                                     HasSubstr("reads version 2")));
   std::vector<std::string> after;
   for (const std::string& path : disk_.Files()) after.push_back(path + disk_.Content(path));
   EXPECT_EQ(after, before);
