@@ -298,7 +298,7 @@ class PreflightTest(unittest.TestCase):
                 start = time.monotonic()
                 status, checks, _ = preflight(address)
                 self.assertEqual(status, 1)
-                self.expect(checks, "protocol", "failed", words, "--coordinator")
+                self.expect(checks, "protocol", "failed", words, "check the address")
                 self.expect(checks, "coordinator", "skipped")
                 self.assertLess(time.monotonic() - start, HANG_S)
 

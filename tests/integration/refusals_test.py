@@ -170,7 +170,7 @@ class RefusalsTest(unittest.TestCase):
         with Cluster() as cluster:
             cluster.start_coordinator(RUN)
             address = cluster.address
-            self.train(cluster, connect_timeout="2s", saying=["127.0.0.1:1", "--coordinator"], status=1)
+            self.train(cluster, connect_timeout="2s", saying=["127.0.0.1:1", "is the address right?"], status=1)
             self.train(cluster, coordinator="no port", saying=["--coordinator", "HOST:PORT"])
             self.train(cluster, coordinator=address, id="two words", saying=["--id", "two words"])
             self.train(cluster, coordinator=address, data=cluster.folder / "none", saying=["none"])
