@@ -39,6 +39,12 @@ uint32_t BigEndian32(std::span<const uint8_t> bytes, size_t offset) {
          static_cast<uint32_t>(bytes[offset + 2]) << 8 | bytes[offset + 3];
 }
 
+absl::Status DamagedDatabase(absl::string_view path, absl::string_view what) {
+  return absl::DataLossError(
+      absl::StrCat(path, " is damaged: ", what,
+                   "; restore the run directory from a copy (docs/formats.md, Repair)"));
+}
+
 absl::Status CheckVersion(int64_t version, const std::string& path) {
   if (version == kRunFormatVersion) return absl::OkStatus();
   if (version >= 1 && version < kRunFormatVersion) {
@@ -54,10 +60,8 @@ absl::Status CheckVersion(int64_t version, const std::string& path) {
         absl::StrCat(path, " has format version ", version, "; this program reads version ",
                      kRunFormatVersion, ": continue the run with the program that wrote it"));
   }
-  return absl::DataLossError(absl::StrCat(
-      path, " is damaged: offset ", kUserVersionOffset, " says format version ", version,
-      ", which never was; restore the run directory from a copy "
-      "(docs/formats.md, Repair)"));
+  return DamagedDatabase(path, absl::StrCat("offset ", kUserVersionOffset, " says format version ",
+                                            version, ", which never was"));
 }
 
 }  // namespace
@@ -71,11 +75,7 @@ bool ChangedNothing(const absl::Status& status) {
 absl::Status CheckRunFormat(FileSystem& file_system, const std::string& path) {
   ASSIGN_OR_RETURN(const std::unique_ptr<MappedFile> file, file_system.Map(path));
   const std::span<const uint8_t> bytes = file->bytes();
-  const auto damaged = [&](absl::string_view what) {
-    return absl::DataLossError(absl::StrCat(path, " is damaged: ", what,
-                                            "; restore the run directory from a copy "
-                                            "(docs/formats.md, Repair)"));
-  };
+  const auto damaged = [&](absl::string_view what) { return DamagedDatabase(path, what); };
   if (bytes.size() < kHeaderBytes) {
     return damaged(absl::StrCat("it ends at offset ", bytes.size(), ", within its header"));
   }
@@ -101,13 +101,12 @@ absl::Status ReadRecords(SqliteDatabase& database, const KeyRange& range, Record
     ASSIGN_OR_RETURN(const absl::string_view value, rows.Blob(1));
     ASSIGN_OR_RETURN(const int64_t stored, rows.Int(2));
     const auto checksum = static_cast<uint64_t>(stored);
-    absl::Status status = RecordChecksum(key, value) == checksum
-                              ? read(key, value, checksum)
-                              : absl::InvalidArgumentError(absl::StrCat(
-                                    "the checksum of ", key, " differs from its content"));
+    const absl::Status status = RecordChecksum(key, value) == checksum
+                                    ? read(key, value, checksum)
+                                    : absl::InvalidArgumentError(absl::StrCat(
+                                          "the checksum of ", key, " differs from its content"));
     if (absl::IsInvalidArgument(status)) {
-      status =
-          absl::DataLossError(absl::StrCat(database.path(), " is damaged: ", status.message()));
+      return DamagedDatabase(database.path(), status.message());
     }
     RETURN_IF_ERROR(status);
   }
@@ -190,9 +189,7 @@ absl::StatusOr<std::unique_ptr<RunDatabase>> RunDatabase::Open(const std::string
 }
 
 absl::Status RunDatabase::Damaged(absl::string_view what) const {
-  return absl::DataLossError(absl::StrCat(path(), " is damaged: ", what,
-                                          "; restore the run directory from a copy (docs/"
-                                          "formats.md, Repair)"));
+  return DamagedDatabase(path(), what);
 }
 
 absl::Status RunDatabase::CheckStructure() {

@@ -187,6 +187,9 @@ class SecurityTest(unittest.TestCase):
                                  f"--of={cluster.address}", "--http=off", *tls(cluster, "operator-me"))
             wait_until(lambda: len(cluster.rounds()) >= 2, "rounds are published")
             wait_until(lambda: "has all" in copy.log(), "the copy has all")
+            # With the next commit, so while there are some.
+            make(cluster, "renew", "operator-me")
+            wait_until(lambda: "its connection is made anew" in copy.log(), "the copy connects anew")
             other = (cluster.folder / "certificates" / "worker-b" / "key.pem").read_bytes()
             mended = "says what it said before"
             for owner, process, file, text, says in (
@@ -203,8 +206,6 @@ class SecurityTest(unittest.TestCase):
                 said = process.log().count(mended)
                 path.write_bytes(whole)
                 wait_until(lambda: process.log().count(mended) > said, f"{owner} sees the whole file")
-            make(cluster, "renew", "operator-me")
-            wait_until(lambda: "its connection is made anew" in copy.log(), "the copy connects anew")
             self.finish(cluster, *workers)
 
     def test_who_follows_looks_at_no_revocation_list(self):
