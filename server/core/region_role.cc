@@ -38,21 +38,19 @@ void AddReports(const std::string& id, const Member& member, const v1::Heartbeat
 void RegionRole::CarryUp(FragmentRounds& fragment) {
   std::optional<RegionDelta> delta = fragment.TakeUpward();
   if (!delta.has_value()) return;
-  parent_.Carry(*std::move(delta),
-                                 [this, &fragment](absl::StatusOr<ParentAnswer> answer) {
-                                   OnParentAnswer(fragment, std::move(answer));
-                                 });
+  parent_.Carry(*std::move(delta), [this, &fragment](absl::StatusOr<ParentAnswer> answer) {
+    OnParentAnswer(fragment, std::move(answer));
+  });
 }
 
-void RegionRole::OnParentAnswer(FragmentRounds& fragment,
-                                     absl::StatusOr<ParentAnswer> answer) {
+void RegionRole::OnParentAnswer(FragmentRounds& fragment, absl::StatusOr<ParentAnswer> answer) {
   const Run::Call call(run_);
   if (absl::IsCancelled(answer.status()) || !run_.Serving().ok()) return;
   if (absl::IsNotFound(answer.status())) {
-    run_.Fail(absl::UnavailableError(
-             absl::StrCat("the parent has gone on without this region, and no longer keeps the "
-                          "answer that it needs (",
-                          answer.status().message(), "): start it with a fresh --run_dir")))
+    run_.Fail(absl::UnavailableError(absl::StrCat(
+                  "the parent has gone on without this region, and no longer keeps the "
+                  "answer that it needs (",
+                  answer.status().message(), "): start it with a fresh --run_dir")))
         .IgnoreError();
     return;
   }
@@ -81,8 +79,8 @@ RegionPlace RegionRole::Place() const {
     merged_step = std::min(merged_step, run_.schedule.MergeStep(round.fragment, round.round) - 1);
   }
   absl::MutexLock lock(&run_.mutex);
-  place.ready =
-      run_.state.started() ? run_.membership.live() > 0 : run_.membership.active() >= run_.tier.start_members;
+  place.ready = run_.state.started() ? run_.membership.live() > 0
+                                     : run_.membership.active() >= run_.tier.start_members;
   place.step = std::min(open_step, run_.membership.largest_step());
   v1::Heartbeat& heartbeat = place.heartbeat;
   heartbeat.set_step(run_.membership.largest_step());
@@ -116,8 +114,7 @@ RegionPlace RegionRole::Place() const {
   return place;
 }
 
-absl::Status RegionRole::Begin(int first_slot,
-                                               const std::vector<int64_t>& next_draws) {
+absl::Status RegionRole::Begin(int first_slot, const std::vector<int64_t>& next_draws) {
   RETURN_IF_ERROR(run_.Serving());
   Run::Outbox outbox;
   bool starts_now = false;
@@ -142,7 +139,7 @@ absl::Status RegionRole::Begin(int first_slot,
   RETURN_IF_ERROR(run_.SaveMembers(live));
   RETURN_IF_ERROR(run_.SaveRunState());
   run_.Record("training_started", absl::StrCat("training starts with ", live.size(), " workers"),
-         {{"workers", live.size()}});
+              {{"workers", live.size()}});
   run_.Send(outbox);
   return absl::OkStatus();
 }
@@ -172,7 +169,7 @@ absl::Status RegionRole::Stop(int64_t step) {
 
 void RegionRole::Fail(const absl::Status& why) {
   run_.Fail(absl::UnavailableError(
-               absl::StrCat("the parent ended this region's part: ", why.message())))
+                absl::StrCat("the parent ended this region's part: ", why.message())))
       .IgnoreError();
 }
 
