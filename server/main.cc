@@ -66,8 +66,9 @@ ABSL_FLAG(std::string, run_dir, "", "FOLDER: holds the run");
 ABSL_FLAG(std::string, config, "", "FILE: the run's configuration, a textproto");
 ABSL_FLAG(
     std::string, initial, "",
-    "FILE|first-site: the parameters to start from, as `causeway-worker import` and `replay` write "
-    "them, or *.safetensors (a file, or a folder of them): the model is theirs if the "
+    "FILE|first-site: the parameters to start from, as `python3 -m causeway.huggingface "
+    "import` and `replay` write them, or *.safetensors (a file, or a folder of them): the model is "
+    "theirs if the "
     "configuration leaves it out; first-site: the first site brings them, and with them the model");
 ABSL_FLAG(std::string, preset, "",
           "NAME: settings that the configuration is read over: paper, best, streaming, diloco or "

@@ -322,10 +322,10 @@ absl::Status CheckSigned(const std::string& cert_file, const std::string& ca_fil
   const int reason = X509_STORE_CTX_get_error(context.get());
   ERR_clear_error();
   if (verified) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("no authority in ", ca_file, " stands behind ", cert_file, " (",
-                   X509_verify_cert_error_string(reason),
-                   "): both must come from the same CA, or ca_file must hold several"));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "no authority in ", ca_file, " stands behind ", cert_file, " (",
+      X509_verify_cert_error_string(reason),
+      "): both must come from the same CA, or the file of authorities must hold several"));
 }
 
 std::string ExpiryWarning(const Certificate& certificate, const std::string& file, absl::Time now) {

@@ -295,6 +295,8 @@ class CoreTest(unittest.TestCase):
                 call()
         with self.assertRaisesRegex(causeway.DataLoss, "no state of a site"):
             causeway.Site("h:1", arrays(), id="s", state={"state": np.ones(40, np.uint8)})
+        with self.assertRaisesRegex(causeway.InvalidArgument, 'state must be what state_dict.. gave, with its key "state"'):
+            causeway.Site("h:1", arrays(), id="s", state={"model": {}, "causeway": {}})
 
     def test_another_part_of_the_data_is_to_be_saved(self):
         site = causeway.Site("h:1", arrays(), id="s")

@@ -141,8 +141,8 @@ class HuggingFaceTest(unittest.TestCase):
     def test_rope_that_llama3_scales_the_old_way_is_that_of_transformers(self):
         scaling = {name: value for name, value in LLAMA3.items() if name != "rope_theta"}
 
-        def beside(config):  # rope_scaling counts.
-            config.update(rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, rope_scaling=scaling)
+        def beside(config):  # The same, said twice.
+            config.update(rope_parameters={**scaling, "rope_theta": 10000.0}, rope_scaling=scaling)
 
         def alone(config):
             del config["rope_parameters"]
@@ -187,6 +187,16 @@ class HuggingFaceTest(unittest.TestCase):
                 ("qwen3", {"rope_parameters": nested}, "rope_parameters is nested by layer type (full_attention)"),
                 ("llama", {"rope_parameters": {**PLAIN, "rope_theta": 10000.0}, "rope_scaling": yarn}, 'rope_type is "yarn"'),
                 ("llama", {"rope_parameters": {}, "rope_scaling": yarn}, 'rope_type is "yarn"'),
+                ("llama", {"rope_parameters": LLAMA3, "rope_scaling": {"rope_type": "default"}},
+                 'rope_parameters.rope_type is "llama3", and rope_scaling.rope_type is "default": remove'),
+                ("llama", {"rope_parameters": LLAMA3, "rope_scaling": {"rope_type": "llama3", "factor": 2.0}},
+                 "rope_parameters.factor is 8.0, and rope_scaling.factor is 2.0"),
+                ("llama", {"rope_parameters": None, "rope_scaling": {"rope_type": "llama3", "type": "linear"}},
+                 "rope_scaling.type is"),
+                ("llama", {"rope_scaling": "llama3"}, 'rope_scaling must be an object'),
+                ("llama", {"rope_parameters": [1]}, "rope_parameters must be an object"),
+                ("llama", {"architectures": {"a": 1}}, 'architectures is {"a": 1}'),
+                ("llama", {"architectures": 7}, "architectures is 7"),
                 ("llama", {"rope_parameters": {**PLAIN, "rope_type": "linear", "factor": 2.0}}, 'rope_type is "linear"'),
                 ("llama", {"rope_parameters": {**PLAIN, "partial_rotary_factor": 0.5}},
                  "rope_parameters.partial_rotary_factor is 0.5"),

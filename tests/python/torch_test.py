@@ -346,7 +346,7 @@ class TorchTest(unittest.TestCase):
             "optimizer": ("adam", 5, [object()], [], {}, [sgd, sgd]),
             "scaler": (1, "cpu"),
             "group": (1,),
-            "buffers": ("running_mean", 5, [5]),
+            "buffers": ("running_mean", 5, [5], torch.tensor(1.0)),
             "rename": ("x", lambda name: 3, lambda name: ""),
             "masters": (5, b"x", [1], "", object(), torch.ones(3)),
             "state": (5, {"state": object()}),

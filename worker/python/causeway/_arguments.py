@@ -46,7 +46,10 @@ def text(name: str, value: Any, expected: str = "a text", may_be_empty: bool = F
 def path(name: str, value: Any, expected: str = "a path") -> bytes:
     if not isinstance(value, (str, os.PathLike)):
         raise wrong(name, expected, value)
-    encoded = os.fsencode(value)
+    try:
+        encoded = os.fsencode(value)
+    except UnicodeEncodeError:
+        raise wrong(name, f"{expected} of whole characters", value) from None
     if not encoded or b"\0" in encoded:
         raise wrong(name, f"{expected} that is not empty and has no NUL characters", value)
     return encoded

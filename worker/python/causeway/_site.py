@@ -500,8 +500,10 @@ class BaseSite:
                                "its with block, or hand the state to it as state=")
         if not hasattr(state_dict, "keys"):
             raise check.wrong("state", "what state_dict() gave", state_dict)
-        if "state" not in state_dict:
+        if not state_dict:  # That of a process which does not lead.
             return
+        if "state" not in state_dict:
+            raise check.wrong("state", "what state_dict() gave, with its key \"state\"", state_dict)
         try:
             state = self._unpack(state_dict["state"])
         except (TypeError, ValueError, AttributeError, RuntimeError):

@@ -85,21 +85,40 @@ def _check_folder(folder: str) -> Dict[str, Any]:
     if not os.path.exists(path):
         raise InvalidArgument(f"{folder} has no config.json")
     config = read_json(path)
-    architecture = (config.get("architectures") or [None])[0]
-    if architecture not in _shape.SUPPORTED or len(config["architectures"]) != 1:
+    architectures = config.get("architectures")
+    if not isinstance(architectures, list) or len(architectures) != 1 or architectures[0] not in _shape.SUPPORTED:
         raise InvalidArgument(f"{path}: architectures is {json.dumps(config.get('architectures'))}, which is not "
                               f"supported: {', '.join(_shape.SUPPORTED)} are")
     if config.get("quantization_config"):
         raise InvalidArgument(f"{path}: quantization_config is given: quantized weights are not supported")
     for field in ("rope_parameters", "rope_scaling"):
-        said = config.get(field) or {}
+        said = config.get(field)
+        if said is None:
+            continue
+        if not isinstance(said, dict):
+            raise InvalidArgument(f"{path}: {field} must be an object, as {{\"rope_type\": \"llama3\", ...}}; it is "
+                                  f"{json.dumps(said)[:100]}")
         if any(isinstance(value, dict) for value in said.values()):
             raise InvalidArgument(f"{path}: {field} is nested by layer type ({', '.join(sorted(said))}), which is not "
                                   "supported: give what full_attention has, without the name around it")
         for name in said:
             if name not in _ROPE:
                 raise InvalidArgument(f"{path}: {field}.{name} is {json.dumps(said[name])[:100]}, which is not supported")
+    _compare_rope(path, config)
     return config
+
+
+def _compare_rope(path: str, config: Dict[str, Any]) -> None:
+    """Refuses a RoPE that is said twice and differs: transformers takes one place and does not say so."""
+    said = [(f"{field}.{name}", "rope_type" if name == "type" else name, value)
+            for field in ("rope_parameters", "rope_scaling")
+            for name, value in (config.get(field) or {}).items() if value is not None]
+    places: Dict[str, Any] = {}
+    for place, name, value in said:
+        former, before = places.setdefault(name, (place, value))
+        if before != value:
+            raise InvalidArgument(f"{path}: {former} is {json.dumps(before)}, and {place} is {json.dumps(value)}: remove "
+                                  "what does not hold")
 
 
 def _check_fields(path: str, config: Dict[str, Any], known: Dict[str, Any]) -> None:

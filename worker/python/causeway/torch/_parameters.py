@@ -156,7 +156,7 @@ def check_model(model: Any, buffers: Any, rename: Any, masters: Any) -> None:
         check.text("a name in model", name)
         if not isinstance(tensor, torch.Tensor):
             raise check.wrong(f"model[{name!r}]", "a tensor", tensor)
-    if isinstance(buffers, (str, bytes)) or not isinstance(buffers, (bool, Iterable)):
+    if isinstance(buffers, (str, bytes, torch.Tensor)) or not isinstance(buffers, (bool, Iterable)):
         raise check.wrong("buffers", "True, False or names", buffers)
     if isinstance(model, Mapping) and buffers is not False:
         raise check.wrong("buffers", "False beside names and tensors: add what is synchronized to "
