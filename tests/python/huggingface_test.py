@@ -197,6 +197,8 @@ class HuggingFaceTest(unittest.TestCase):
                 ("llama", {"rope_parameters": [1]}, "rope_parameters must be an object"),
                 ("llama", {"architectures": {"a": 1}}, 'architectures is {"a": 1}'),
                 ("llama", {"architectures": 7}, "architectures is 7"),
+                ("llama", {"max_position_embeddings": 0}, "max_position_embeddings must be 1 or more"),
+                ("llama", {"rms_norm_eps": 0.0}, "the norms' epsilon must be above 0"),
                 ("llama", {"rope_parameters": {**PLAIN, "rope_type": "linear", "factor": 2.0}}, 'rope_type is "linear"'),
                 ("llama", {"rope_parameters": {**PLAIN, "partial_rotary_factor": 0.5}},
                  "rope_parameters.partial_rotary_factor is 0.5"),

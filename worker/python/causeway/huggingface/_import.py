@@ -245,6 +245,10 @@ def import_folder(source: str, out: str, sequence_length: int = 0, replace: bool
         logging.getLogger("causeway").warning("%s: lm_head.weight is not the embedding that tie_word_embeddings says: the model "
                                               "has both, as transformers takes it", source)
     positions = getattr(model.config, "max_position_embeddings", 0)
+    if positions < 1:
+        raise InvalidArgument(f"{path}: max_position_embeddings must be 1 or more; it is {positions}")
+    if not shape["norm_epsilon"] > 0:
+        raise InvalidArgument(f"{path}: the norms' epsilon must be above 0; it is {shape['norm_epsilon']}")
     if not 0 <= sequence_length <= positions:
         raise InvalidArgument(f"{path}: the model takes {positions} positions; --sequence_length must be at most that, or "
                               f"0 for the smaller of it and {_USUAL_WINDOW}; it is {sequence_length}")
