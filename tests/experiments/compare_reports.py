@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 
 import plots
-import training_runs  # noqa: F401  (it finds deploy/)
+import training_runs  # noqa: F401  (it finds the package)
 
-from causeway_run import units  # noqa: E402
+from causeway.demo import units  # noqa: E402
 
 _UNKNOWN = "-"
 

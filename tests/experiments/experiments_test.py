@@ -27,8 +27,7 @@ sys.path.insert(0, str(training_runs.ROOT / "tests" / "unit" / "deploy"))
 
 import fake_programs  # noqa: E402
 import fake_run  # noqa: E402
-import report  # noqa: E402
-from causeway_run import config  # noqa: E402
+from causeway.demo import config, report  # noqa: E402
 
 FAKE_STEPS = 60  # Steps that fake_programs pretend to train.
 

@@ -25,11 +25,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "deploy"))
+sys.path.insert(0, str(ROOT / "worker" / "python"))
 
-from causeway_run import config, figures, output, units  # noqa: E402  (after the path is known)
-from causeway_run.processes import ProcessDied, ProcessGroup  # noqa: E402
-import quickstart  # noqa: E402
+from causeway.demo import config, figures, output, units  # noqa: E402  (after the path is known)
+from causeway.demo.processes import ProcessDied, ProcessGroup  # noqa: E402
+import causeway.demo.__main__ as quickstart  # noqa: E402
 
 import prose  # noqa: E402
 

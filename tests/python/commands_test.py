@@ -36,9 +36,9 @@ class CommandsTest(unittest.TestCase):
     @needs("torch")
     def test_quickstart_trains_with_pytorch(self):
         out = self.folder / "out"
-        self.run_command("/usr/bin/python3", "-B", ROOT / "deploy" / "quickstart.py",
-                         f"--programs={BIN}", f"--torch_python={sys.executable}", f"--out={out}",
-                         "--steps=30", f"--corpus={self.text}", "--sample_tokens=5")
+        self.run_command("env", f"PYTHONPATH={ROOT / 'worker/python'}", "/usr/bin/python3", "-B", "-m",
+                         "causeway.demo", f"--programs={BIN}",
+                         f"--torch_python={sys.executable}", f"--out={out}", "--steps=30", f"--corpus={self.text}", "--sample_tokens=5")
         report = json.loads((out / "report.json").read_text())
         self.assertEqual("pytorch", report["trainer"])
         self.assertEqual(0, report["hash_mismatches"])

@@ -20,10 +20,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(ROOT / "deploy"))
+sys.path.insert(0, str(ROOT / "worker" / "python"))
 
-import quickstart  # noqa: E402
-from causeway_run import config, output, processes  # noqa: E402
+import causeway.demo.__main__ as quickstart  # noqa: E402
+from causeway.demo import config, output, processes  # noqa: E402
 
 TOLERANCE = 1e-3
 SEQUENCES = 64  # Held-out windows of the last evaluation.

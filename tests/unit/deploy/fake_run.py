@@ -5,9 +5,9 @@ import math
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "deploy"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "worker" / "python"))
 
-from causeway_run import config  # noqa: E402
+from causeway.demo import config  # noqa: E402
 
 PARAMETERS = 1_000_000
 FRAGMENTS = {"streaming": 5, "diloco": 1, "data-parallel": 1}

@@ -13,10 +13,10 @@ import unittest
 from pathlib import Path
 
 import fake_programs
-import fake_run  # noqa: F401  (puts deploy/ on the path)
+import fake_run  # noqa: F401  (puts the package on the path)
 
-import quickstart
-from causeway_run import config, corpus, processes, progress
+import causeway.demo.__main__ as quickstart
+from causeway.demo import config, corpus, processes, progress
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -125,9 +125,9 @@ class WholeRun(QuickstartTest):
         programs = Path(tempfile.mkdtemp(dir=self.folder)) / "bin"
         fake_programs.install(programs, coordinator="wait", worker_0="wait", worker_1="wait")
         child = subprocess.Popen(
-            ["/usr/bin/python3", str(ROOT / "deploy" / "quickstart.py"), f"--programs={programs}",
+            ["/usr/bin/python3", "-B", "-m", "causeway.demo", f"--programs={programs}",
              f"--out={self.out}", f"--corpus={self.text}"],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT / "worker/python",
             preexec_fn=lambda: signal.signal(number, disposition))
         for line in child.stdout:
             if "coordinator at" in line:
@@ -221,7 +221,7 @@ class Options(QuickstartTest):
                               capture_output=True, text=True, check=True)
         for option in ("--mode", "--trainer", "--steps", "--workers", "--corpus", "--seed", "--out"):
             self.assertIn(option, done.stdout)
-        self.assertIn(f"default {config.DEFAULT_STEPS};", done.stdout)
+        self.assertIn("default 800;", done.stdout)
 
     def test_fewest_steps_are_those_of_the_written_configuration(self):
         for mode, least in (("streaming", "30"), ("diloco", "30"), ("data-parallel", "1")):

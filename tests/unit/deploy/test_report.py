@@ -1,4 +1,4 @@
-"""deploy/report.py on runs that were made up."""
+"""The report, on runs that were made up."""
 
 import contextlib
 import io
@@ -9,10 +9,9 @@ import tempfile
 import unittest
 from pathlib import Path
 
-import fake_run  # First: it puts deploy/ on the path.
+import fake_run  # First: it puts the package on the path.
 
-import report
-from causeway_run import config, output, units
+from causeway.demo import config, output, report, units
 
 
 class TemporaryFolder(unittest.TestCase):

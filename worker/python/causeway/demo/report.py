@@ -1,17 +1,18 @@
-#!/usr/bin/python3
 """Makes report.json, report.html and sample.txt in the folder of a run.
 
-    deploy/report.py OUT
+    python3 -m causeway.demo.report OUT
 
 report.html is the one that the coordinator left when it stopped, with the sample. A run that was cut short gets a report, too, and notes of what is missing.
 """
+
+from __future__ import annotations
 
 import argparse
 import json
 import sys
 from pathlib import Path
 
-from causeway_run import figures, output, units
+from causeway.demo import figures, output, units
 
 _ANSWERS = 'id="answers">{'  # Begins what a report's page has inside.
 
@@ -69,7 +70,7 @@ def headline(numbers: dict) -> str:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="report.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python3 -m causeway.demo.report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("out", type=Path, metavar="OUT", help="a run's folder")
     out = parser.parse_args(arguments).out

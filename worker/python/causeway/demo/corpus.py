@@ -1,6 +1,9 @@
-"""The default text: headers that the build itself needs, and so has installed."""
+"""The default text: headers that a build needs, and so has installed; elsewhere Python's library."""
+
+from __future__ import annotations
 
 import hashlib
+import sysconfig
 from pathlib import Path
 
 # Folders of the packages that deploy/packages names, so that two machines with the same packages
@@ -21,8 +24,8 @@ HEADER_FOLDERS = (
     "/usr/include/linux",
     "/usr/include/asm-generic",
 )
-# Files without an ending are the standard library's: <vector>.
-ENDINGS = {"", ".h", ".hh", ".hpp", ".hxx", ".tcc", ".inc", ".ipp"}
+# Files without an ending are the C++ standard library's: <vector>.
+ENDINGS = {"", ".py", ".h", ".hh", ".hpp", ".hxx", ".tcc", ".inc", ".ipp"}
 LARGEST_FILE_BYTES = 256 * 1024  # Longer ones are generated tables.
 
 
@@ -31,17 +34,21 @@ class CorpusError(Exception):
 
 
 def write_default_corpus(
-    path: Path, folders: tuple[str, ...] = HEADER_FOLDERS, limit_bytes: int = 20_000_000
+    path: Path, folders: tuple[str, ...] | None = None, limit_bytes: int = 20_000_000
 ) -> tuple[int, int]:
-    """Joins the headers into one file of at most limit_bytes. Returns (files, bytes).
+    """Joins the files of the folders into one of at most limit_bytes. Returns (files, bytes).
 
     Duplicates and what is not UTF-8 text are left out. The order is that of the contents' hashes:
     the same everywhere, and any part of the text is a fair sample of the whole.
     """
+    if folders is None:
+        built = Path(HEADER_FOLDERS[0]).is_dir()
+        folders = HEADER_FOLDERS if built else (sysconfig.get_path("stdlib"),)
     texts: dict[bytes, Path] = {}
     for folder in folders:
         for file in Path(folder).rglob("*"):
-            if file.suffix not in ENDINGS or not file.is_file():
+            if (file.suffix not in ENDINGS or "site-packages" in file.parts
+                    or not file.is_file()):
                 continue
             if not 0 < file.stat().st_size <= LARGEST_FILE_BYTES:
                 continue
@@ -59,7 +66,7 @@ def write_default_corpus(
             files += 1
             total += len(content) + 1
     if total == 0:
-        raise CorpusError("none of the default headers are installed; name a text with --corpus")
+        raise CorpusError(f"there is no text in {', '.join(folders)}; name one with --corpus")
     return files, total
 
 

@@ -1,7 +1,9 @@
 """The figures that a report states, computed from what a run wrote."""
 
-from causeway_run import config
-from causeway_run.output import Run, Worker
+from __future__ import annotations
+
+from causeway.demo import config
+from causeway.demo.output import Run, Worker
 
 _BF16_BYTES = 2
 

@@ -1,9 +1,11 @@
-"""The training part of deploy/quickstart, which has installed and built everything before.
+"""causeway demo: trains a small model at sites that are processes of this machine.
 
-Prepares the text, starts one coordinator and the workers as processes, shows how they do, and
-writes the report. Exit status: 0; 1 if a process failed; 2 if a setting cannot be used; 130 after
-Ctrl-C, SIGTERM or SIGHUP (unless nohup started it), with everything stopped.
+Prepares the text, starts one coordinator and the workers, shows how they do, and writes a report.
+Exit status: 0; 1 if a process failed; 2 if a setting cannot be used; 130 after Ctrl-C, SIGTERM or
+SIGHUP (unless nohup started it), with everything stopped.
 """
+
+from __future__ import annotations
 
 import argparse
 import contextlib
@@ -17,16 +19,16 @@ import sys
 import time
 from pathlib import Path
 
-from causeway_run import config, corpus, progress, units
-from causeway_run.processes import ProcessDied, ProcessGroup
-import report
+from causeway.demo import config, corpus, progress, report, units
+from causeway.demo.processes import ProcessDied, ProcessGroup
 
 MARKER = ".causeway-quickstart"
 _RESULTS = re.compile(
     r"run\.textproto|data|corpus|coordinator|coordinator\.(address|http)|worker-\d+|tokenize\.log"
     r"|report\.json|report\.html|sample\.txt"
 )
-_PACKAGE = Path(__file__).resolve().parent.parent / "worker" / "python"
+_PACKAGE = Path(__file__).resolve().parents[2]
+_INSTALLED = _PACKAGE / "causeway" / "bin"
 _SAMPLE_TOKENS = 400
 _PATIENCE_S = 60.0
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -41,19 +43,37 @@ class Stopped(Exception):
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="quickstart", description=__doc__)
-    parser.add_argument("--programs", type=Path, required=True, help="folder of the two programs")
+    parser = argparse.ArgumentParser(prog="causeway demo", description=__doc__, allow_abbrev=False,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--programs", type=Path, default=_INSTALLED,
+                        help="folder of the programs (default: those of this package)")
     parser.add_argument("--mode", choices=config.MODES, default="streaming")
-    parser.add_argument("--steps", type=int, default=config.DEFAULT_STEPS)
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=config.DEFAULT_STEPS,
+                        help="inner steps of every worker (default %(default)s)")
+    parser.add_argument("--workers", type=int, default=2, help="default %(default)s")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--corpus", type=Path)
-    parser.add_argument("--out", type=Path, default=Path("out"))
+    parser.add_argument("--corpus", type=Path,
+                        help="a text file or a folder of them (default: the headers that a build of "
+                             "Causeway needs or, without them, Python's library)")
+    parser.add_argument("--out", type=Path, default=Path("out"),
+                        help="results (default %(default)s); a former result there is replaced")
     parser.add_argument("--torch_python", type=Path,
-                        help="a Python that has PyTorch: its sites train, not causeway-worker")
+                        help="from a clone: a Python that has PyTorch, whose sites train in place "
+                             "of causeway-worker")
     parser.add_argument("--sample_tokens", type=int, default=_SAMPLE_TOKENS,
                         help="length of the text that the model writes at the end")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    least = int(config.read_fields(config.run_config_text(options.mode, 1, 1, 1))
+                ["sync.steps_between_syncs"])
+    if options.steps < least:
+        parser.error(f"--steps must be at least {least} with --mode {options.mode}, which "
+                     f"synchronizes every {least}; it is {options.steps}")
+    if not 1 <= options.workers <= 64:
+        parser.error(f"--workers must be from 1 to 64; it is {options.workers}")
+    if not (options.programs / "causeway-worker").exists():
+        parser.error(f"'{options.programs}' has no causeway-worker: install the wheel of "
+                     "deploy/build_wheel, or name a build's bin with --programs")
+    return options
 
 
 def claim_folder(out: Path) -> int:
@@ -90,9 +110,9 @@ def prepare_data(arguments: argparse.Namespace, out: Path) -> None:
     text = arguments.corpus
     if text is None:
         (out / "corpus").mkdir()
-        text = out / "corpus" / "headers.txt"
+        text = out / "corpus" / "text.txt"
         files, total = corpus.write_default_corpus(text)
-        print(f"     {files} C and C++ headers of this machine, {units.size(total)}", flush=True)
+        print(f"     {files} files of this machine, {units.size(total)}", flush=True)
     command = [str(arguments.programs / "causeway-worker"), "tokenize",
                f"--input={text}", f"--out={out / 'data'}"]
     log = out / "tokenize.log"
@@ -186,13 +206,13 @@ def train(arguments: argparse.Namespace, out: Path, group: ProcessGroup,
 def run(arguments: argparse.Namespace) -> None:
     lock = claim_folder(arguments.out)
     out = arguments.out.resolve()
-    print("3/4  Text", flush=True)
+    print("Text", flush=True)
     prepare_data(arguments, out)
     text = config.run_config_text(
         arguments.mode, arguments.steps, arguments.workers, arguments.seed
     )
     (out / "run.textproto").write_text(text, encoding="utf-8")
-    print(f"4/4  Training ({arguments.mode}, {arguments.steps} steps; settings in "
+    print(f"Training ({arguments.mode}, {arguments.steps} steps; settings in "
           f"{out / 'run.textproto'})", flush=True)
     group = ProcessGroup()
     try:
@@ -215,17 +235,17 @@ def main(arguments: list[str]) -> int:
     try:
         run(parse_arguments(arguments))
     except BadSetting as error:
-        print(f"quickstart: {error}", file=sys.stderr)
+        print(f"causeway demo: {error}", file=sys.stderr)
         return 2
     except corpus.CorpusError as error:
-        print(f"quickstart: {error}", file=sys.stderr)
+        print(f"causeway demo: {error}", file=sys.stderr)
         return 2
     except ProcessDied as error:
-        print(f"\nquickstart: {error}", file=sys.stderr)
+        print(f"\ncauseway demo: {error}", file=sys.stderr)
         return 2 if error.refused else 1
     except Stopped:
         with contextlib.suppress(OSError):  # The terminal may be gone.
-            print("\nquickstart: stopped; all processes have ended", file=sys.stderr)
+            print("\ncauseway demo: stopped; all processes have ended", file=sys.stderr)
         return 130
     return 0
 

@@ -8,12 +8,14 @@ Everything is optional: a run that was cut short, or that still goes on, is read
 and Run.notes says in sentences what is missing.
 """
 
+from __future__ import annotations
+
 import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from causeway_run import config
+from causeway.demo import config
 
 
 class JsonLinesTail:

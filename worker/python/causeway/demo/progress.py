@@ -1,6 +1,8 @@
 """What a person sees while a run trains: one block that stays in place on a terminal, a line every
 few seconds elsewhere."""
 
+from __future__ import annotations
+
 import shutil
 import sys
 import time
@@ -8,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from causeway_run import units
-from causeway_run.output import JsonLinesTail
+from causeway.demo import units
+from causeway.demo.output import JsonLinesTail
 
 _BAR_CELLS = 10
 _SMOOTHING = 0.9  # Weight of the shown loss at each step.

@@ -1,5 +1,7 @@
 """The processes of a run: started together, watched together, stopped together."""
 
+from __future__ import annotations
+
 import ctypes
 import signal
 import subprocess

@@ -1,13 +1,15 @@
-"""The run configuration that quickstart writes, one per mode, and a reader for such files.
+"""The run configuration that the demo writes, one per mode, and a reader for such files.
 
 Every field that matters is written out, so that run.textproto alone says what a run did.
 """
+
+from __future__ import annotations
 
 import re
 from pathlib import Path
 
 MODES = ("streaming", "diloco", "data-parallel")
-DEFAULT_STEPS = 800
+DEFAULT_STEPS = 300  # Two minutes on two cores.
 
 _MUON = """\
   optimizer: MUON
@@ -69,7 +71,7 @@ def run_config_text(mode: str, steps: int, workers: int, seed: int) -> str:
     """The textproto of a causeway.v1.RunConfig."""
     gradients = mode == "data-parallel"
     return f"""\
-# Written by deploy/quickstart --mode {mode}. The fields are explained in
+# Written by `causeway demo --mode={mode}`. The fields are explained in
 # proto/causeway/v1/config.proto.
 run_name: "quickstart-{mode}"
 model {{

@@ -1,1 +1,0 @@
-"""What deploy/quickstart and deploy/report.py are made of."""

@@ -1,0 +1,1 @@
+"""A run on one machine, its progress and its report: `causeway demo`, and deploy/quickstart."""
