@@ -1,11 +1,11 @@
-"""Makes the wheel of the Python package: what pip calls for pyproject.toml (PEP 517), and
-deploy/build_wheel for other machines. Needs nothing from PyPI.
+"""Makes the wheel: what pip calls for pyproject.toml (PEP 517), and deploy/build_wheel for other
+machines. Needs nothing from PyPI.
 
 usage: wheel_builder.py OUT [--build FOLDER] [--bundle]
 
-A plain wheel has the library of a site as this machine has built it. --bundle adds the shared
-libraries that it needs under names of their own, so that it runs on any Debian 12 or newer and never
-meets another copy of them in the process.
+A wheel has the Python package, the library of a site and the programs, as this machine has built
+them. --bundle adds the shared libraries that they need under names of their own, so that they run
+wherever glibc is as new as GLIBC says, and never meet another copy of them in a process.
 """
 
 import argparse
@@ -24,12 +24,25 @@ import zipfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "worker" / "python" / "causeway"
 LIBRARY = "libcauseway_site.so"
-TARGET = "causeway_site_c"
-TAG = f"py3-none-linux_{platform.machine()}"
-# Every Debian has these, newer ones newer, and a process wants one of each.
+PROGRAMS = ("causeway-coordinator", "causeway-worker", "causewayctl")
+TARGETS = ("causeway_site_c", *PROGRAMS)
+GLIBC = (2, 35)  # Ubuntu 22.04's; Debian 12 has 2.36.
+# What pip puts into PATH for a program: without numpy, which `import causeway` takes.
+SCRIPT = """\
+#!python
+import importlib.util
+import os
+import sys
+
+package = importlib.util.find_spec("causeway").submodule_search_locations[0]
+program = os.path.join(package, "bin", "{program}")
+os.execv(program, [program, *sys.argv[1:]])
+"""
+# Every Linux has these, newer ones newer, and a process wants one of each.
 OF_THE_SYSTEM = re.compile(
     r"^(linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libgcc_s|libstdc\+\+)\.so")
 LDD_LINE = re.compile(r"^\s*(\S+) => (/\S+)", re.MULTILINE)
+GLIBC_VERSION = re.compile(r"Name: GLIBC_([0-9.]+)")
 
 
 def fail(message):
@@ -53,28 +66,30 @@ def version():
     return re.search(r"project\(causeway VERSION ([0-9.]+)", text).group(1)
 
 
-def built_library(build=None):
-    """Builds the library, unless a build is named, which is taken as it stands."""
+def built_files(build=None):
+    """The folder of library and programs: of a build that is named as it stands, else built now."""
     if build is None:
         tool("cmake", "configures the build")
         tool("ninja", "runs the build")
         build = ROOT / "build" / "release"
         for command in (["cmake", "--preset", "release"],
-                        ["cmake", "--build", str(build), "--target", TARGET]):
+                        ["cmake", "--build", str(build), "--target", *TARGETS]):
             if subprocess.run(command, cwd=ROOT, check=False).returncode != 0:
                 fail(f"`{' '.join(command)}` failed, with its reasons above; "
                      "deploy/install_packages installs what it needs on Debian 12")
-    library = pathlib.Path(build) / "bin" / LIBRARY
-    if not library.exists():
-        fail(f"{library} is missing: build the target {TARGET} there")
-    return library
+    folder = pathlib.Path(build) / "bin"
+    for name, target in zip((LIBRARY, *PROGRAMS), TARGETS):
+        if not (folder / name).exists():
+            fail(f"{folder / name} is missing: build the target {target} there")
+    return folder
 
 
-def bundle(library, folder):
-    """Copies what the library needs beside it, and ties each to its copy. Returns the copies."""
+def bundle(files, folder):
+    """Copies the libraries that the files need to `folder`, and ties each file to the copies. Returns
+    the libraries."""
     tool("patchelf", "gives libraries other names")
     needed = {name: pathlib.Path(path).resolve()
-              for name, path in LDD_LINE.findall(output_of("ldd", library))
+              for file in files for name, path in LDD_LINE.findall(output_of("ldd", file))
               if not OF_THE_SYSTEM.match(name)}
     names = {}
     for name, path in needed.items():
@@ -86,15 +101,20 @@ def bundle(library, folder):
         shutil.copyfile(needed[name], copy)
         copy.chmod(0o644)
         subprocess.run(["patchelf", "--set-soname", copy.name, copy], check=True)
-    for file in [library, *copies.values()]:
+    for file in [*files, *copies.values()]:
         asked = output_of("patchelf", "--print-needed", file).split()
         replace = [word for name in asked if name in names
                    for word in ("--replace-needed", name, names[name])]
         # Debian 12's patchelf does not do both at once.
         if replace:
             subprocess.run(["patchelf", *replace, file], check=True)
-        path = f"$ORIGIN/{folder.name}" if file == library else "$ORIGIN"
-        subprocess.run(["patchelf", "--set-rpath", path, file], check=True)
+        path = os.path.relpath(folder, file.parent)
+        subprocess.run(["patchelf", "--set-rpath", f"$ORIGIN/{path}", file], check=True)
+        newest = max((tuple(map(int, version.split("."))) for version in
+                      GLIBC_VERSION.findall(output_of("readelf", "--version-info", file))), default=GLIBC)
+        if newest > GLIBC:
+            fail(f"{file.name} needs glibc {'.'.join(map(str, newest))}, newer than the wheel says, "
+                 f"{'.'.join(map(str, GLIBC))}: build it on Debian 12, or raise GLIBC")
     return needed.values()
 
 
@@ -113,7 +133,7 @@ def metadata():
     return f"""Metadata-Version: 2.1
 Name: causeway
 Version: {version()}
-Summary: Sites of a Causeway run: one language model, trained at several datacenters
+Summary: One language model, trained at several datacenters: coordinator, worker, PyTorch sites
 License: Apache-2.0
 Requires-Python: >=3.9
 Requires-Dist: numpy
@@ -121,37 +141,49 @@ Provides-Extra: torch
 Requires-Dist: torch>=2.4; extra == "torch"
 Description-Content-Type: text/markdown
 
-Streaming DiLoCo for PyTorch trainers, and for trainers of numpy arrays: docs/pytorch.md.
+Streaming DiLoCo: `causeway demo` trains a small model at two sites on this machine. The programs are
+`causeway-coordinator`, `causeway-worker` and `causewayctl`; `causeway.torch` makes a site of a PyTorch
+trainer.
 """
 
 
 def write_wheel(out, build=None, bundled=False):
     """Writes the wheel to the folder `out`; returns its name."""
-    library = built_library(build)
+    built = built_files(build)
+    system = f"manylinux_{GLIBC[0]}_{GLIBC[1]}" if bundled else "linux"
+    tag = f"py3-none-{system}_{platform.machine()}"
     name = f"causeway-{version()}"
-    info = f"{name}.dist-info"
-    wheel = pathlib.Path(out) / f"{name}-{TAG}.whl"
+    wheel = pathlib.Path(out) / f"{name}-{tag}.whl"
     wheel.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         tree = pathlib.Path(scratch)
-        shutil.copytree(PACKAGE, tree / "causeway", ignore=shutil.ignore_patterns(
+        package, info, scripts = (tree / "causeway", tree / f"{name}.dist-info",
+                                  tree / f"{name}.data" / "scripts")
+        shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns(
             "__pycache__", "*.so", "CMakeLists.txt"))
-        copy = tree / "causeway" / LIBRARY
-        shutil.copyfile(library, copy)
-        subprocess.run([tool("strip", "leaves debug information out"), "--strip-unneeded", copy],
-                       check=True)
-        (tree / info).mkdir()
+        for folder in (package / "bin", info, scripts):
+            folder.mkdir(parents=True)
+        copies = [package / LIBRARY, *(package / "bin" / program for program in PROGRAMS)]
+        for copy in copies:
+            shutil.copyfile(built / copy.name, copy)
+            subprocess.run([tool("strip", "leaves debug information out"), "--strip-unneeded", copy],
+                           check=True)
+        for program in PROGRAMS:
+            (scripts / program).write_text(SCRIPT.format(program=program), encoding="utf-8")
+        shutil.copyfile(ROOT / "deploy" / "make_certificates", scripts / "causeway-make-certificates")
         if bundled:
-            terms = licenses(bundle(copy, tree / "causeway" / "lib"))
-            (tree / info / "licenses").mkdir()
+            terms = licenses(bundle(copies, package / "lib"))
+            (info / "licenses").mkdir()
             for owner, path in terms.items():
-                shutil.copyfile(path, tree / info / "licenses" / f"{owner}.txt")
-        shutil.copyfile(ROOT / "LICENSE", tree / info / "LICENSE")
-        (tree / info / "METADATA").write_text(metadata(), encoding="utf-8")
-        (tree / info / "WHEEL").write_text(
-            f"Wheel-Version: 1.0\nGenerator: causeway\nRoot-Is-Purelib: false\nTag: {TAG}\n",
+                shutil.copyfile(path, info / "licenses" / f"{owner}.txt")
+        shutil.copyfile(ROOT / "LICENSE", info / "LICENSE")
+        (info / "METADATA").write_text(metadata(), encoding="utf-8")
+        (info / "entry_points.txt").write_text(
+            "[console_scripts]\ncauseway = causeway.__main__:main\n", encoding="utf-8")
+        (info / "WHEEL").write_text(
+            f"Wheel-Version: 1.0\nGenerator: causeway\nRoot-Is-Purelib: false\nTag: {tag}\n",
             encoding="utf-8")
-        zip_tree(tree, wheel, f"{info}/RECORD")
+        zip_tree(tree, wheel, f"{info.name}/RECORD")
     return wheel.name
 
 
@@ -172,7 +204,8 @@ def zip_tree(tree, wheel, record):
 
 def entry(inside):
     info = zipfile.ZipInfo(inside, (1980, 1, 1, 0, 0, 0))
-    info.external_attr = (0o100755 if ".so" in inside else 0o100644) << 16
+    program = ".so" in inside or "/bin/" in inside or "/scripts/" in inside
+    info.external_attr = (0o100755 if program else 0o100644) << 16
     return info
 
 
