@@ -8,7 +8,7 @@ import tempfile
 import tools
 from tools import BUILD, ROOT
 
-TRY = ROOT / "deploy/compose/try"
+TRY = ROOT / "tests/deploy/compose_try"
 
 
 def main():
