@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 MODES = ("streaming", "diloco", "data-parallel")
-DEFAULT_STEPS = 300  # Two minutes on two cores.
+DEFAULT_STEPS = 240  # A minute on two cores that do nothing else.
 
 _MUON = """\
   optimizer: MUON
