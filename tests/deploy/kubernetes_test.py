@@ -1,34 +1,35 @@
-"""deploy/kubernetes, without a cluster: everything that is named is there and fits together."""
+"""deploy/kubernetes, without a cluster: Helm renders it, Kubernetes knows all of it, and it fits together."""
 
-import base64
-import copy
 import functools
-import os
 import pathlib
-import shutil
-import subprocess
 import tempfile
 import unittest
 
 import tools
 from tools import BUILD, ROOT, run
 
-try:
-    import yaml
+if __name__ == "__main__":
+    tools.go_on_with_validators()
 
-    import manifests
-except ImportError:
-    yaml = None
+import helm_python  # noqa: E402
+import kubernetes_validate  # noqa: E402
+import yaml  # noqa: E402
 
-# A user brings these along.
-OUTSIDE = ("causeway-text",)
-CERTIFICATES = {
-    "one-cluster": (["coordinator", "--host", "causeway-coordinator"], ["worker", "causeway-worker-0"],
-                    ["worker", "causeway-worker-1"]),
-    "gpu-site": (["worker", "site-a"],),
-    "standby-cluster": (["coordinator", "--host", "causeway-coordinator", *(
-        f"--host=causeway-coordinator-{i}.causeway-coordinator" for i in (0, 1))],
-        ["operator", "standby"], ["worker", "causeway-worker-0"], ["worker", "causeway-worker-1"]),
+import manifests  # noqa: E402
+
+CHART = ROOT / "deploy/kubernetes"
+KUBERNETES = "1.37"
+# A user makes these, and Secrets of folders that make_certificates makes.
+CERTIFICATE = ("ca.pem", "cert.pem", "key.pem")
+OUTSIDE = {"causeway-text": (), "token-shards": (), **{
+    f"first-{who}": CERTIFICATE for who in ("coordinator", "operator", "worker-a", "worker-b")}}
+ELSEWHERE = {"enabled": False, "address": "train.example.org:7443", "cidr": "198.51.100.7/32"}
+RELEASES = {
+    "one cluster": {"workers": ["a", "b"]},
+    "a run that others join": {"coordinator": {"sites": ["203.0.113.0/24"]}},
+    "standby": {"workers": ["a", "b"], "coordinator": {"standby": True, "sites": ["203.0.113.0/24"]}},
+    "a site": {"workers": ["a"], "worker": {"gpus": 8}, "coordinator": ELSEWHERE,
+               "shards": {"claim": "token-shards"}},
 }
 
 
@@ -37,127 +38,127 @@ def flags_of(program):
     return run(BUILD / "bin" / program, "--help")[1]
 
 
+def rendered(values):
+    files = helm_python.Chart.load(str(CHART)).render(values=values, name="first", namespace="causeway")
+    return [item for _, text in sorted(files.items()) for item in yaml.safe_load_all(text) if item]
+
+
+def named(objects, kind, name):
+    return manifests.named(objects, kind)[f"first-{name}"]
+
+
+def container(objects, name):
+    return named(objects, "StatefulSet", name)["spec"]["template"]["spec"]["containers"][0]
+
+
 class KubernetesTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        if yaml is None:
-            raise unittest.SkipTest("python3-yaml not installed (deploy/packages_deploy)")
-        folder = tempfile.TemporaryDirectory(prefix="causeway_kubernetes_")
-        cls.addClassCleanup(folder.cleanup)
-        cls.folder = pathlib.Path(folder.name) / "kubernetes"
-        shutil.copytree(ROOT / "deploy/kubernetes", cls.folder)
-        for overlay, wanted in CERTIFICATES.items():
-            for arguments in (["init"], *wanted):
-                subprocess.run([ROOT / "deploy/make_certificates", *arguments],
-                               cwd=cls.folder / "overlays" / overlay, check=True,
-                               stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
         cls.images = {"causeway": manifests.Image(ROOT / "deploy/docker/Dockerfile"),
                       "etcd": manifests.Image(ROOT / "deploy/compose/Dockerfile.etcd")}
 
     def problems(self, objects):
         return list(manifests.check(objects, self.images, OUTSIDE, flags_of))
 
-    def objects(self):
-        return copy.deepcopy(manifests.compose(self.folder / "overlays/one-cluster"))
+    def test_helm_has_nothing_to_complain_of(self):
+        for name, values in RELEASES.items():
+            found = helm_python.lint(str(CHART), values=values, strict=True, kube_version=KUBERNETES)
+            self.assertEqual(found["errors"], [], name)
+            self.assertEqual([message for message in found["messages"] if message["severity"] > 1], [], name)
 
-    def test_every_overlay_fits_together(self):
-        overlays = sorted(path.name for path in (self.folder / "overlays").iterdir())
-        self.assertEqual(overlays, sorted(CERTIFICATES))
-        for overlay in overlays:
-            objects = manifests.compose(self.folder / "overlays" / overlay)
-            self.assertGreater(len(objects), 5)
-            self.assertEqual(self.problems(objects), [], overlay)
-
-    def test_every_file_is_named_by_a_kustomization(self):
-        for path in (ROOT / "deploy/kubernetes").rglob("*.yaml"):
-            if path.name != "kustomization.yaml":
-                named = yaml.safe_load((path.parent / "kustomization.yaml").read_text())["resources"]
-                self.assertIn(path.name, named)
-
-    def test_what_kustomize_makes_of_them_fits_together(self):
-        tools.needs("kubectl")
-        made = {}
-        for overlay in CERTIFICATES:
-            status, said = run("kubectl", "kustomize", self.folder / "overlays" / overlay,
-                               env={**os.environ, "HOME": str(self.folder)})
-            self.assertEqual(status, 0, said)
-            objects = made[overlay] = [item for item in yaml.safe_load_all(said) if item]
-            self.assertEqual(self.problems(objects), [], overlay)
+    def test_kubernetes_knows_every_field_and_every_release_fits_together(self):
+        for name, values in RELEASES.items():
+            objects = rendered(values)
+            self.assertGreaterEqual(len(objects), 3)
             for item in objects:
-                if item["kind"] != "Namespace":
-                    self.assertEqual(item["metadata"]["namespace"], "causeway")
-            secrets = manifests.named(objects, "Secret")
-            key = secrets["causeway-worker-certificates"]["data"]["causeway-worker-0.key.pem"]
-            self.assertIn(b"PRIVATE KEY", base64.b64decode(key))
-        for _, _, spec in [pod for objects in made.values() for pod in manifests.pods(objects)]:
-            self.assertTrue(spec["containers"][0]["image"].startswith("registry.example.org/"))
-        shared = manifests.named(made["standby-cluster"], "StatefulSet")
-        worker = shared["causeway-worker"]["spec"]["template"]["spec"]["containers"][0]
-        known = {item["name"]: item.get("value") for item in worker["env"]}["COORDINATOR"]
-        # The name of both pods: a list would be looked up once, and pods change their addresses.
-        self.assertEqual(known, f"{shared['causeway-coordinator']['spec']['serviceName']}:7070")
-        shared["causeway-etcd"]["spec"]["replicas"] = 5
-        problems = self.problems(made["standby-cluster"])
-        self.assertIn("are not the members of etcd", problems[0])
-        self.assertIn("are not its pods", problems[1])
-        worker = manifests.named(made["gpu-site"], "StatefulSet")["causeway-worker"]
-        container = worker["spec"]["template"]["spec"]["containers"][0]
-        self.assertEqual(container["resources"]["limits"]["nvidia.com/gpu"], 1)
-        self.assertIn("--id=site-a", container["args"])
-        self.assertIn({"name": "COORDINATOR", "value": "train.example.org:7070"}, container["env"])
+                kubernetes_validate.validate(item, KUBERNETES, strict=True)
+            self.assertEqual(self.problems(objects), [], name)
 
-    def test_kubernetes_knows_every_field(self):
-        tools.needs("kubectl")
-        if shutil.which("kubernetes-validate") is None:
-            self.skipTest("kubernetes-validate not installed (PyPI)")
-        for overlay in CERTIFICATES:
-            made = self.folder / f"{overlay}.yaml"
-            status, said = run("kubectl", "kustomize", "-o", made, self.folder / "overlays" / overlay,
-                               env={**os.environ, "HOME": str(self.folder)})
-            self.assertEqual(status, 0, said)
-            status, said = run("kubernetes-validate", "--strict", made)
-            self.assertEqual(status, 0, said)
+    def test_a_field_that_kubernetes_does_not_know_is_found(self):
+        item = rendered(RELEASES["a site"])[-1]
+        item["spec"]["podSelektor"] = {}
+        with self.assertRaises(kubernetes_validate.ValidationError):
+            kubernetes_validate.validate(item, KUBERNETES, strict=True)
 
     def test_the_configuration_is_one(self):
-        for overlay in ("one-cluster", "standby-cluster"):
-            status, said = run(BUILD / "bin/causeway-coordinator", "check-config",
-                               f"--config={self.folder}/overlays/{overlay}/run.textproto")
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "run.textproto"
+            path.write_text(named(rendered({}), "ConfigMap", "coordinator")["data"]["run.textproto"])
+            status, said = run(BUILD / "bin/causeway-coordinator", "check-config", f"--config={path}")
             self.assertEqual(status, 0, said)
+
+    def test_every_worker_has_its_own_certificate_alone(self):
+        objects = rendered(RELEASES["one cluster"])
+        for name in ("a", "b"):
+            self.assertIn(f"--id={name}", container(objects, f"worker-{name}")["args"])
+            pod = named(objects, "StatefulSet", f"worker-{name}")["spec"]["template"]["spec"]
+            self.assertEqual([volume["secret"]["secretName"] for volume in pod["volumes"]
+                              if "secret" in volume], [f"first-worker-{name}"])
+
+    def test_a_site_calls_its_coordinator_and_nobody_else(self):
+        objects = rendered(RELEASES["a site"])
+        worker = container(objects, "worker-a")
+        self.assertIn("--coordinator=train.example.org:7443", worker["args"])
+        self.assertEqual(worker["resources"]["limits"]["nvidia.com/gpu"], 8)
+        rules = named(objects, "NetworkPolicy", "worker")["spec"]["egress"]
+        self.assertEqual(rules[0], {"to": [{"ipBlock": {"cidr": "198.51.100.7/32"}}], "ports": [{"port": 7443}]})
+        self.assertEqual({item["kind"] for item in objects}, {"StatefulSet", "Service", "NetworkPolicy"})
+
+    def test_other_sites_come_in_by_a_service_of_their_own(self):
+        objects = rendered(RELEASES["standby"])
+        for index in (0, 1):
+            service = named(objects, "Service", f"coordinator-{index}")["spec"]
+            self.assertEqual((service["type"], service["loadBalancerSourceRanges"], len(service["ports"])),
+                             ("LoadBalancer", ["203.0.113.0/24"], 1))
+
+    def test_values_that_cannot_be_are_refused(self):
+        for values, saying in (
+                ({"wokers": ["a"]}, "wokers"),
+                ({"workers": ["Site A"]}, "does not match pattern"),
+                ({"workers": ["a"], "coordinator": {"enabled": False}}, "coordinator.address: HOST:PORT"),
+                ({"workers": ["a"], "coordinator": {**ELSEWHERE, "cidr": ""}}, "coordinator.cidr: the addr"),
+                ({"coordinator": {"address": "train.example.org"}}, "does not match pattern")):
+            with self.assertRaises(helm_python.HelmError) as refused:
+                rendered(values)
+            self.assertIn(saying, str(refused.exception))
 
     def test_what_does_not_fit_is_found(self):
         def worker(objects):
-            return manifests.named(objects, "StatefulSet")["causeway-worker"]["spec"]
-
-        def container(objects):
-            return worker(objects)["template"]["spec"]["containers"][0]
+            return named(objects, "StatefulSet", "worker-a")["spec"]
 
         def drop(kind, name):
             def change(objects):
                 objects[:] = [item for item in objects
-                              if (item["kind"], item["metadata"]["name"]) != (kind, name)]
+                              if (item["kind"], item["metadata"]["name"]) != (kind, f"first-{name}")]
             return change
 
+        def arguments(objects):
+            return container(objects, "worker-a")["args"]
+
         for change, saying in (
-                (drop("Secret", "causeway-worker-certificates"), "no Secret causeway-worker-cert"),
-                (drop("ConfigMap", "causeway-run"), "no ConfigMap causeway-run"),
-                (drop("Service", "causeway-coordinator"), "no Service causeway-coordinator"),
-                (drop("PersistentVolumeClaim", "causeway-shards"), "no PersistentVolumeClaim"),
-                (drop("NetworkPolicy", "causeway-worker"), "no NetworkPolicy covers"),
-                (lambda o: worker(o).update(replicas=3), "causeway-worker-2.cert.pem"),
-                (lambda o: container(o)["livenessProbe"]["httpGet"].update(port="http"), "asks port http"),
-                (lambda o: container(o)["ports"][0].update(containerPort=9100), "not one of the image's"),
-                (lambda o: container(o)["volumeMounts"].pop(2), "nothing puts /certificates/ca.pem"),
-                (lambda o: container(o)["args"].append("--no_such_flag=1"), "no flag --no_such_flag"),
-                (lambda o: container(o)["env"].pop(0), "no POD_NAME"),
-                (lambda o: container(o)["securityContext"].update(readOnlyRootFilesystem=False),
+                (drop("ConfigMap", "coordinator"), "nothing puts /etc/causeway/run.textproto"),
+                (drop("Service", "coordinator"), "no Service first-coordinator"),
+                (drop("PersistentVolumeClaim", "shards"), "no PersistentVolumeClaim"),
+                (drop("NetworkPolicy", "worker"), "no NetworkPolicy covers"),
+                (lambda o: named(o, "StatefulSet", "etcd")["spec"].update(replicas=5), "are not the members"),
+                (lambda o: named(o, "StatefulSet", "etcd")["spec"].update(replicas=5), "are not its pods"),
+                (lambda o: worker(o)["template"]["spec"]["volumes"][1]["secret"].update(secretName="x"),
+                 "no Secret x"),
+                (lambda o: container(o, "worker-a")["livenessProbe"]["httpGet"].update(port="http"),
+                 "asks port http"),
+                (lambda o: container(o, "worker-a")["ports"][0].update(containerPort=9100),
+                 "not one of the image's"),
+                (lambda o: container(o, "worker-a")["volumeMounts"].pop(2), "nothing puts /certificates/ca.pem"),
+                (lambda o: arguments(o).append("--no_such_flag=1"), "no flag --no_such_flag"),
+                (lambda o: arguments(o).append("--out=$(POD_NAME)"), "no POD_NAME"),
+                (lambda o: container(o, "worker-a")["securityContext"].update(readOnlyRootFilesystem=False),
                  "more rights"),
-                (lambda o: worker(o)["template"]["spec"]["securityContext"].update(runAsUser=0),
-                 "another user"),
+                (lambda o: worker(o)["template"]["spec"]["securityContext"].update(runAsUser=0), "another user"),
                 (lambda o: worker(o)["template"]["spec"]["volumes"][1]["secret"].pop("defaultMode"),
                  "can be read by others"),
                 (lambda o: worker(o)["selector"].update(matchLabels={"app": "other"}),
                  "does not select its own pods")):
-            objects = self.objects()
+            objects = rendered(RELEASES["standby"])
             change(objects)
             self.assertTrue(any(saying in problem for problem in self.problems(objects)),
                             (saying, self.problems(objects)))

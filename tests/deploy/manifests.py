@@ -1,44 +1,11 @@
-"""Kubernetes manifests without a cluster: composes kustomizations, and finds what does not fit together.
-
-`compose` knows of kustomize what needs no merging (resources, generators, namespaces, replicas); where
-kubectl is installed the test looks at what that makes as well.
-"""
+"""Kubernetes objects without a cluster: finds what does not fit together in what a chart renders."""
 
 import pathlib
 import re
 
-import yaml
-
 WORKLOADS = ("StatefulSet", "Job")
 # For which a coordinator may merge rounds again before it listens.
 LONGEST_RECOVERY_S = 3600
-
-
-def compose(folder):
-    """The objects of a kustomization, and of all that it names. Raises for what is not there."""
-    folder = pathlib.Path(folder)
-    kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
-    objects = []
-    for name in kustomization.get("resources", []):
-        path = folder / name
-        if path.is_dir():
-            objects += compose(path)
-        else:
-            objects += [item for item in yaml.safe_load_all(path.read_text()) if item]
-    for kind, key in (("ConfigMap", "configMapGenerator"), ("Secret", "secretGenerator")):
-        for generator in kustomization.get(key, []):
-            data = {}
-            for entry in generator["files"]:
-                name, _, source = entry.rpartition("=")
-                data[name or pathlib.Path(source).name] = (folder / source).read_text()
-            objects.append({"kind": kind, "metadata": {"name": generator["name"]}, "data": data})
-    for change in kustomization.get("replicas", []):
-        matching = [item for item in objects if item["kind"] == "StatefulSet"
-                    and item["metadata"]["name"] == change["name"]]
-        if not matching:
-            raise ValueError(f"{folder}: replicas of {change['name']}, which is not there")
-        matching[0]["spec"]["replicas"] = change["count"]
-    return objects
 
 
 class Image:
@@ -59,9 +26,12 @@ def fits(selector, labels):
 
 
 def pods(objects):
-    """(name, labels, spec) of everything that makes pods."""
-    return [(item["metadata"]["name"], item["spec"]["template"]["metadata"]["labels"],
-             item["spec"]["template"]["spec"]) for item in objects if item["kind"] in WORKLOADS]
+    """(labels, spec) of every pod."""
+    return [({**item["spec"]["template"]["metadata"]["labels"],
+              "statefulset.kubernetes.io/pod-name": f"{item['metadata']['name']}-{index}"},
+             item["spec"]["template"]["spec"])
+            for item in objects if item["kind"] in WORKLOADS
+            for index in range(item["spec"].get("replicas", 1))]
 
 
 def port_names(spec):
@@ -88,23 +58,23 @@ def check_volumes(objects, workload, spec, outside):
             yield f"secret {volume['secret']['secretName']}: its keys can be read by others"
 
 
-def files_of(objects, spec):
-    """Every file that configurations and secrets put into a container, by its path."""
+def files_of(objects, spec, outside):
+    """Paths of all files that configurations and secrets put into a container."""
     volumes = {volume["name"]: volume for volume in spec.get("volumes", [])}
-    found = {}
+    found = set()
     for container in spec["containers"]:
         for mount in container.get("volumeMounts", []):
             volume = volumes.get(mount["name"], {})
-            for field, key, kind in (("configMap", "name", "ConfigMap"), ("secret", "secretName", "Secret")):
-                if field in volume:
-                    source = named(objects, kind).get(volume[field][key], {})
-                    for name in source.get("data", {}):
-                        found[f"{mount['mountPath']}/{name}"] = mount["mountPath"]
+            files = ()
+            if "configMap" in volume:
+                files = named(objects, "ConfigMap").get(volume["configMap"]["name"], {}).get("data", ())
+            if "secret" in volume:
+                files = outside.get(volume["secret"]["secretName"], ())
+            found |= {f"{mount['mountPath']}/{name}" for name in files}
     return found
 
 
-def check_container(objects, workload, spec, container, images, known_flags):
-    name = workload["metadata"]["name"]
+def check_container(objects, workload, spec, container, images, outside, known_flags):
     ports = port_names(spec)
     # registry.example.org/causeway:0.1.0
     kind = container["image"].rpartition("/")[2].partition(":")[0]
@@ -133,19 +103,17 @@ def check_container(objects, workload, spec, container, images, known_flags):
         yield "a coordinator that recovers for long would be killed, and begin again"
     program, command, *flags = container["args"]
     listened = set()
-    provided = files_of(objects, spec)
+    provided = files_of(objects, spec, outside)
     for flag in flags:
         option, _, value = flag.partition("=")
-        if known_flags is not None and option not in known_flags(program):
+        if option not in known_flags(program):
             yield f"{program} {command} has no flag {option}"
         if option in ("--listen", "--http", "--metrics"):
             listened.add(int(value.rpartition(":")[2]))
         if option in ("--config", "--tls_ca", "--tls_cert", "--tls_key", "--lead_tls_cert",
                       "--lead_tls_key", "--standby_cert", "--standby_key"):
-            for index in range(workload["spec"].get("replicas", 1)):
-                path = value.replace("$(POD_NAME)", f"{name}-{index}")
-                if path not in provided:
-                    yield f"{option}: nothing puts {path} there"
+            if value not in provided:
+                yield f"{option}: nothing puts {value} there"
     if listened != set(ports.values()):
         yield f"listens to {sorted(listened)} and declares {sorted(ports.values())}"
 
@@ -175,24 +143,24 @@ def check_shared_run(objects):
         if item["kind"] != "StatefulSet":
             continue
         name = item["metadata"]["name"]
-        container = item["spec"]["template"]["spec"]["containers"][0]
-        environment = {entry["name"]: entry.get("value", "") for entry in container.get("env", [])}
-        if "--etcd=$(ETCD)" in container["args"]:
-            if set(environment["ETCD"].split(",")) != hosts_of(objects, "etcd", 2379):
-                yield f"{name}: {environment['ETCD']} are not the members of etcd"
-            if f"--advertise=$(POD_NAME).{item['spec']['serviceName']}:7070" not in container["args"]:
+        arguments = item["spec"]["template"]["spec"]["containers"][0]["args"]
+        flags = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
+        if "--etcd" in flags:
+            if set(flags["--etcd"].split(",")) != hosts_of(objects, "etcd", 2379):
+                yield f"{name}: {flags['--etcd']} are not the members of etcd"
+            if flags["--advertise"] != f"$(POD_NAME).{item['spec']['serviceName']}:7070":
                 yield f"{name}: its pods advertise no names of theirs"
-        if "--initial-cluster=$(MEMBERS)" in container["args"]:
+        if "--initial-cluster" in flags:
             members = {f"{host.partition('.')[0]}=http://{host}"
                        for host in hosts_of(objects, "etcd", 2380)}
-            if set(environment["MEMBERS"].split(",")) != members:
-                yield f"{name}: {environment['MEMBERS']} are not its pods"
+            if set(flags["--initial-cluster"].split(",")) != members:
+                yield f"{name}: {flags['--initial-cluster']} are not its pods"
 
 
-def check(objects, images, outside=(), known_flags=None):
-    """Yields what does not fit, one sentence each. `images`: by the last part of
-    their names. `outside`: names of what a user brings along.
-    known_flags(program): the text that has every flag of a program."""
+def check(objects, images, outside, known_flags):
+    """Yields what does not fit, one sentence each. `images`: by the last part of their names.
+    `outside`: what a user brings along, its files by its name. known_flags(program): the text that has
+    every flag of a program."""
     services = named(objects, "Service")
     for workload in (item for item in objects if item["kind"] in WORKLOADS):
         where = f"{workload['kind']} {workload['metadata']['name']}"
@@ -207,11 +175,11 @@ def check(objects, images, outside=(), known_flags=None):
             yield f"{where}: {problem}"
         for container in template["spec"]["containers"]:
             for problem in check_container(objects, workload, template["spec"], container, images,
-                                           known_flags):
+                                           outside, known_flags):
                 yield f"{where}: {problem}"
     yield from check_shared_run(objects)
     for name, service in services.items():
-        selected = [spec for _, labels, spec in pods(objects)
+        selected = [spec for labels, spec in pods(objects)
                     if fits(service["spec"]["selector"], labels)]
         if not selected:
             yield f"Service {name} selects no pods"
@@ -220,7 +188,7 @@ def check(objects, images, outside=(), known_flags=None):
                 if port_names(spec).get(port["targetPort"]) != port["port"]:
                     yield f"Service {name}: its port {port['targetPort']} is not the pods'"
     for name, policy in named(objects, "NetworkPolicy").items():
-        selected = [spec for _, labels, spec in pods(objects)
+        selected = [spec for labels, spec in pods(objects)
                     if fits(policy["spec"]["podSelector"]["matchLabels"], labels)]
         if not selected:
             yield f"NetworkPolicy {name} selects no pods"

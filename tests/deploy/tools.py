@@ -5,6 +5,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -25,6 +26,28 @@ def needs(*programs):
     missing = [name for name in programs if shutil.which(name) is None]
     if missing:
         raise unittest.SkipTest(f"{', '.join(missing)} not installed (deploy/packages_deploy)")
+
+
+def wait_until(what, condition, deadline_s=120):
+    """Polls an outside fact, and fails loudly when it never comes."""
+    end = time.monotonic() + deadline_s
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {deadline_s} s in vain until {what}")
+        time.sleep(0.05)
+
+
+def go_on_with_validators():
+    """Starts this test again with a Python that has the packages of validators.txt; skips it where
+    there is none."""
+    python = os.environ.get("CAUSEWAY_VALIDATORS", str(ROOT / "build/validators/bin/python"))
+    if sys.executable == python:
+        return
+    if not os.access(python, os.X_OK):
+        print(f"SKIP: no {python}: a virtual environment with tests/deploy/validators.txt, or name its "
+              "Python as CAUSEWAY_VALIDATORS")
+        sys.exit(SKIPPED)
+    os.execv(python, [python, "-B", *sys.argv])
 
 
 def sanitized():

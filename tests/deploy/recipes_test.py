@@ -1,0 +1,149 @@
+"""deploy/skypilot and deploy/kubeflow, by what reads them; and a spot machine's end, with clouds that only pretend."""
+
+import copy
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import tempfile
+import unittest
+
+import tools
+from tools import BUILD, ROOT, run
+
+if __name__ == "__main__":
+    tools.go_on_with_validators()
+
+# SkyPilot keeps files below HOME, and tells its authors who uses it.
+HOME = tempfile.TemporaryDirectory(prefix="causeway_recipes_")
+os.environ.update(HOME=HOME.name, SKYPILOT_DISABLE_USAGE_COLLECTION="1")
+
+import sky  # noqa: E402
+import yaml  # noqa: E402
+from kubeflow_trainer_api import models  # noqa: E402
+
+SITE = [("SITE", "berlin"), ("COORDINATOR", "203.0.113.5:7070")]
+# Says what it is asked, until the cloud takes the machine back.
+CURL = """#!/bin/sh
+echo "$*" >>"{folder}/asked"
+case "$*" in
+  *computeMetadata*) test -e "{folder}/back" && echo TRUE ;;
+  *) exit 22 ;;
+esac
+"""
+WORKER = """#!/bin/bash
+trap 'echo handed over >>"{folder}/said"; exit 0' TERM
+printf '%s\\n' "$@" >"{folder}/flags"
+mkfifo "{folder}/never"
+read -r answer <>"{folder}/never" & wait
+"""
+
+
+def flags_fit(test, text):
+    """Every flag of a program that a script starts is one of its."""
+    for program, flags in re.findall(r"(causeway-(?:coordinator|worker)) \w+((?:\\\n|[^\n&])*)", text):
+        known = run(BUILD / "bin" / program, "--help")[1]
+        found = re.findall(r"--[a-z]\w*", flags)
+        test.assertGreater(len(found), 3)
+        for flag in found:
+            test.assertIn(flag, known)
+
+
+class SkyPilot(unittest.TestCase):
+    def config(self, name):
+        return yaml.safe_load((ROOT / f"deploy/skypilot/{name}.yaml").read_text())
+
+    def test_it_takes_both_files(self):
+        hub = sky.Task.from_yaml_config(self.config("coordinator"))
+        resources = next(iter(hub.resources))
+        self.assertEqual((resources.ports, resources.use_spot), (["7070"], False))
+        site = sky.Task.from_yaml_config(self.config("site"), env_overrides=SITE)
+        self.assertEqual(site.file_mounts["~/certificate"], "certificates/worker-berlin")
+        self.assertTrue(all(resources.use_spot for resources in site.resources))
+        for name in ("coordinator", "site"):
+            flags_fit(self, self.config(name)["run"])
+
+    def test_who_a_site_is_and_whom_it_calls_must_be_said(self):
+        for wanted, given in (("SITE", SITE[1:]), ("COORDINATOR", SITE[:1])):
+            with self.assertRaisesRegex(ValueError, wanted):
+                sky.Task.from_yaml_config(self.config("site"), env_overrides=given)
+
+    def test_it_refuses_what_it_does_not_know(self):
+        for change in ({"resorces": {}}, {"resources": {"use_spott": True}}):
+            with self.assertRaises(ValueError):
+                sky.Task.from_yaml_config({**self.config("site"), **change}, env_overrides=SITE)
+
+    def start_site(self, folder):
+        """The script of a site, whose cloud and worker are those of above."""
+        home = folder / "home"
+        (home / "causeway/bin").mkdir(parents=True)
+        (home / "certificate").mkdir()
+        (home / "certificate/key.pem").touch()
+        (folder / "bin").mkdir()
+        for path, text in ((folder / "bin/curl", CURL), (home / "causeway/bin/causeway-worker", WORKER)):
+            path.write_text(text.format(folder=folder))
+            path.chmod(0o755)
+        script = subprocess.Popen(
+            ["bash", "-c", self.config("site")["run"]], start_new_session=True, stdin=subprocess.DEVNULL,
+            env={**os.environ, "HOME": str(home), "PATH": f"{folder}/bin:{os.environ['PATH']}",
+                 "SERVER_NAME": "coordinator", **dict(SITE)})
+        self.addCleanup(script.wait)
+        self.addCleanup(os.killpg, script.pid, signal.SIGKILL)
+        return script
+
+    def test_a_machine_that_is_taken_back_hands_over_and_stays_until_it_goes(self):
+        with tempfile.TemporaryDirectory(prefix="causeway_spot_") as name:
+            folder = pathlib.Path(name)
+            script = self.start_site(folder)
+            tools.wait_until("the cloud is asked", lambda: (folder / "asked").exists() and (folder / "flags").exists())
+            self.assertIn("--coordinator=203.0.113.5:7070", (folder / "flags").read_text().split())
+            self.assertFalse((folder / "said").exists())
+            (folder / "back").touch()
+            tools.wait_until("the worker hands over", (folder / "said").exists)
+            # Ended well it would not be started again elsewhere.
+            tools.wait_until("it waits for the end",
+                      lambda: pathlib.Path(f"/proc/{script.pid}/comm").read_text() == "sleep\n")
+            self.assertEqual((folder / "said").read_text(), "handed over\n")
+
+    def test_one_that_is_asked_to_end_hands_over_and_ends(self):
+        with tempfile.TemporaryDirectory(prefix="causeway_spot_") as name:
+            folder = pathlib.Path(name)
+            script = self.start_site(folder)
+            tools.wait_until("the worker runs", (folder / "never").exists)
+            script.terminate()
+            self.assertEqual(script.wait(timeout=60), 0)
+            self.assertEqual((folder / "said").read_text(), "handed over\n")
+
+
+class Kubeflow(unittest.TestCase):
+    def setUp(self):
+        self.runtime, self.job = yaml.safe_load_all((ROOT / "deploy/kubeflow/site.yaml").read_text())
+
+    def kept(self, item):
+        """What Kubeflow's types keep of it: all, unless a name is wrong."""
+        kind = getattr(models, f"TrainerV1alpha1{item['kind']}")
+        return json.loads(kind.from_dict(item).to_json())
+
+    def test_its_types_have_every_field(self):
+        for item in (self.runtime, self.job):
+            self.assertEqual(self.kept(item), item)
+
+    def test_a_field_that_is_none_is_found(self):
+        job = copy.deepcopy(self.job)
+        job["spec"]["trainer"]["numNode"] = job["spec"]["trainer"].pop("numNodes")
+        self.assertNotEqual(self.kept(job), job)
+
+    def test_the_job_is_one_of_the_runtime_and_its_worker_has_the_flags(self):
+        self.assertEqual(self.job["spec"]["runtimeRef"]["name"], self.runtime["metadata"]["name"])
+        pod = self.runtime["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+        container = pod["containers"][0]
+        flags_fit(self, container["args"][0])
+        given = {item["name"] for item in container["env"] + self.job["spec"]["trainer"]["env"]}
+        for name in re.findall(r"\$([A-Z]\w+)", container["args"][0]):
+            self.assertTrue(name in given or name.startswith("PET_"), name)
+
+
+if __name__ == "__main__":
+    tools.main()
