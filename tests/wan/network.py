@@ -168,18 +168,22 @@ class Network:
 
     congestion: the congestion control of all connections over the links, by its name in the kernel.
     sysctls: set in every namespace. Whatever is not named has the kernel's default.
+    mesh: the workers reach each other, too, through the middle.
     above: a network whose worker number `index` is this one's middle. It lives longer than this one.
     """
 
-    def __init__(self, program, settings, congestion=None, sysctls=None, above=None, index=0):
+    def __init__(self, program, settings, congestion=None, sysctls=None, above=None, index=0,
+                 mesh=False):
         self._stack = contextlib.ExitStack()
         self.congestion = congestion
+        self._control = ("congctl", congestion) if congestion else ()
         self.workers = []
         self.links = []
         # A star has 10.77.N.1 in the middle, 10.77.N+1.0/24 around it.
         subnet = 0 if above is None else 2 * index + 2
         self.address = f"10.77.{subnet}.1"
         self._around = f"10.77.{subnet + 1}."
+        self.addresses = [f"{self._around}{number + 1}" for number in range(len(settings))]
         try:
             self.coordinator = above.workers[index] if above else self._place(sysctls or {})
             self.coordinator.run("ip", "address", "add", f"{self.address}/32", "dev", "lo")
@@ -187,6 +191,8 @@ class Network:
                 self._add_worker(program, number, one, sysctls or {})
             if above:
                 self._pass_through(above, index)
+            if mesh:
+                self._pass_on(f"{self._around}0/24")
         except BaseException:
             self._stack.close()
             raise
@@ -205,7 +211,7 @@ class Network:
         link = Link(program, worker, self.coordinator, device, settings)
         self._stack.callback(link.close)
         self.links.append(link)
-        own = f"{self._around}{index + 1}"
+        own = self.addresses[index]
         for place, name, address, peer in ((worker, _DEVICE, own, self.address),
                                            (self.coordinator, device, self.address, own)):
             place.run("ip", "address", "add", address, "peer", peer, "dev", name)
@@ -217,15 +223,18 @@ class Network:
                 place.run("ip", "route", "replace", peer, "dev", name, "proto", "kernel",
                           "scope", "link", "src", address, "congctl", self.congestion)
 
-    def _pass_through(self, above, index):
-        """Lets the workers reach the coordinator above, through this one's place."""
+    def _pass_on(self, target):
+        """Lets the workers reach what is there, through this one's place."""
         self.coordinator.run("sysctl", "-q", "-w", "net.ipv4.ip_forward=1")
-        control = ("congctl", self.congestion) if self.congestion else ()
         for worker in self.workers:
-            worker.run("ip", "route", "add", above.address, "via", self.address, "dev", _DEVICE,
-                       "onlink", *control)
+            worker.run("ip", "route", "add", target, "via", self.address, "dev", _DEVICE,
+                       "onlink", *self._control)
+
+    def _pass_through(self, above, index):
+        """Lets the workers reach the coordinator above."""
+        self._pass_on(above.address)
         above.coordinator.run("ip", "route", "add", f"{self._around}0/24", "dev",
-                              f"{_DEVICE}{index}", *control)
+                              f"{_DEVICE}{index}", *self._control)
 
     def congestion_control(self):
         """Of the connections over the links, as the kernel calls it."""
