@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -19,6 +20,8 @@ constexpr size_t kMaxIdentities = 4096;
 constexpr size_t kMaxStrangers = 4096;
 constexpr double kLinesPerSecond = 1;
 constexpr double kLineBurst = 20;
+constexpr absl::Duration kSayAgain = absl::Minutes(1);
+constexpr size_t kMaxRepeats = 1024;
 
 absl::string_view ToView(grpc::string_ref text) { return {text.data(), text.size()}; }
 
@@ -166,9 +169,8 @@ absl::Status Access::Identify(const grpc::ServerContextBase& context, Peer& peer
   if (options_.tokens == nullptr || !absl::ConsumePrefix(&token, "Bearer ") ||
       token.size() > kMaxTokenCharacters || metadata.count("authorization") != 1) {
     return absl::UnauthenticatedError(
-        "this coordinator takes no such credentials: a certificate, or one bearer token if it has "
-        "a "
-        "--token_file");
+        "this coordinator takes no such credentials: a certificate, or one bearer token if it "
+        "takes tokens");
   }
   ASSIGN_OR_RETURN(peer.token, options_.tokens->Find(token));
   peer.identity = peer.token->identity;
@@ -305,10 +307,30 @@ absl::Status Access::Check(const grpc::ServerContextBase& context, Action action
 }
 
 void Access::Report(const Peer& peer, const absl::Status& refusal) {
+  // Figures, such as the seconds that are left, make no other reason.
+  std::string key(refusal.message());
+  std::erase_if(key, absl::ascii_isdigit);
+  key = absl::StrCat(peer.identity.has_value() ? peer.Name() : HostOf(peer.address), " ", key);
+  int64_t before = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    const absl::Duration now = options_.clock->Monotonic();
+    const auto is_over = [now](const auto& one) { return now - one.second.said >= kSayAgain; };
+    const auto known = repeats_.find(key);
+    if (known != repeats_.end() && !is_over(*known)) {
+      ++known->second.since;
+      return;
+    }
+    if (known != repeats_.end()) before = known->second.since;
+    if (repeats_.size() >= kMaxRepeats) std::erase_if(repeats_, is_over);
+    if (repeats_.size() < kMaxRepeats) repeats_[key] = {.said = now};
+  }
   if (!lines_.Take("")) return;
-  options_.events->Record("access_refused",
-                          absl::StrCat("refused ", peer.Describe(), ": ", refusal.message()),
-                          {{"peer", peer.Describe()}, {"reason", std::string(refusal.message())}});
+  options_.events->Record(
+      "access_refused",
+      absl::StrCat("refused ", peer.Describe(), ": ", refusal.message(),
+                   before == 0 ? "" : absl::StrCat("; ", before, " more before this")),
+      {{"peer", peer.Describe()}, {"reason", std::string(refusal.message())}});
 }
 
 }  // namespace causeway::server

@@ -23,7 +23,9 @@
 
 #include <grpcpp/server_context.h>
 
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -113,13 +115,20 @@ class Access {
   absl::Status Counts(const Peer& peer);
   // Fills in who the peer is, and by what that is known.
   absl::Status Identify(const grpc::ServerContextBase& context, Peer& peer);
-  // Logs a refusal, but not more of them than a person would read.
+  // Logs a refusal, but not more of them than a person would read: those that repeat are counted,
+  // and the next line of them says how often.
   void Report(const Peer& peer, const absl::Status& refusal);
 
   const Options options_;
   RateLimiter peers_;
   RateLimiter strangers_;
   RateLimiter lines_;
+  struct Repeats {
+    absl::Duration said;  // When it was logged last.
+    int64_t since = 0;    // How often it came since then.
+  };
+  absl::Mutex mutex_;
+  std::map<std::string, Repeats> repeats_ ABSL_GUARDED_BY(mutex_);  // By who and why.
 };
 
 }  // namespace causeway::server

@@ -266,10 +266,14 @@ absl::Status MembersImpl::HandleReady(const std::string& worker_id, uint64_t inc
   bool starts_now = false;
   std::vector<std::string> live;  // Whose numbers may be new.
   int active = 0;
+  bool is_back = false;  // It repeats what it said first.
+  int64_t step = ready.step();
   {
     absl::MutexLock lock(&run_.mutex);
     const Member* const before = run_.membership.Find(worker_id);
     const bool begins = ready.anew() || before == nullptr || !before->was_ready;
+    is_back = before != nullptr && before->was_ready && before->step > step;
+    if (is_back) step = before->step;
     RETURN_IF_ERROR(run_.membership.Ready(worker_id, incarnation, ready.step(), ready.anew()));
     if (begins) {
       run_.tokens.Begin(worker_id, ready.step(), run_.membership.Find(worker_id)->sites);
@@ -292,9 +296,11 @@ absl::Status MembersImpl::HandleReady(const std::string& worker_id, uint64_t inc
   RETURN_IF_ERROR(run_.SaveMember(worker_id));
   RETURN_IF_ERROR(run_.SaveMembers(live));
   if (starts_now) RETURN_IF_ERROR(run_.SaveRunState());
-  run_.Record("worker_ready",
-              absl::StrCat("worker ", worker_id, " is ready at step ", ready.step()),
-              {{"worker", worker_id}, {"step", ready.step()}});
+  run_.Record(
+      "worker_ready",
+      absl::StrCat("worker ", worker_id,
+                   is_back ? " is back; it had reported step " : " is ready at step ", step),
+      {{"worker", worker_id}, {"step", step}});
   if (starts_now) {
     run_.Record("training_started", absl::StrCat("training starts with ", active, " workers"),
                 {{"workers", active}});

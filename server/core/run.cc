@@ -295,7 +295,12 @@ absl::Status Run::SaveRunState() {
 }
 
 absl::Status Run::Fail(const absl::Status& status) {
-  const std::string message = absl::StrCat("the coordinator stopped: ", status.message());
+  const std::string message = absl::StrCat(
+      "the coordinator stopped: ", status.message(),
+      absl::IsResourceExhausted(status)
+          ? "; make room there and start it again: the run goes on where it was, and its workers "
+            "wait for that"
+          : "");
   // A training that diverged is at its end. A disk can be mended: the workers wait for a successor.
   const absl::Status told = absl::IsFailedPrecondition(status) ? absl::InternalError(message)
                                                                : absl::UnavailableError(message);

@@ -359,6 +359,14 @@ TEST(CoordinatorExchangeTest, AFailingStoreStopsTheCoordinatorAndTellsEverybody)
   EXPECT_EQ(two.run.events.Count("failed"), 1);
 }
 
+TEST(CoordinatorExchangeTest, AFullDiskStopsTheCoordinatorWithWhatToDo) {
+  TwoWorkers two;
+  two.run.store.FailWith(absl::ResourceExhaustedError("No space left on device"));
+  EXPECT_EQ(two.run.coordinator->orders().Pause("").code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(two.run.coordinator->Health().message()),
+              HasSubstr("No space left on device; make room there and start it again"));
+}
+
 TEST(CoordinatorExchangeTest, AnErrorOfTheStoreIsNotTakenForOneOfTheContribution) {
   for (const absl::StatusCode code :
        {absl::StatusCode::kAborted, absl::StatusCode::kDataLoss, absl::StatusCode::kUnavailable}) {

@@ -177,6 +177,19 @@ TEST(CoordinatorMembershipTest, AWorkerThatLeavesIsNotExpectedAnyMore) {
   EXPECT_EQ(run.events.Count("worker_disconnected"), 0);
 }
 
+TEST(CoordinatorMembershipTest, AWorkerThatAttachesAgainIsBackAndNotAtItsFirstStep) {
+  TwoWorkers two;
+  two.TrainBoth(3);
+  ASSERT_TRUE(two.a.Heartbeat().ok());
+  two.run.coordinator->members().Disconnected("a", two.a.incarnation(),
+                                              absl::UnavailableError("cut"));
+  ASSERT_TRUE(two.a.Join().ok());
+  ASSERT_TRUE(two.a.Ready(0, /*anew=*/true).ok()) << "as it said first";
+  EXPECT_THAT(two.run.events.Messages("worker_ready"),
+              ElementsAre("worker a is ready at step 0", "worker b is ready at step 0",
+                          "worker a is back; it had reported step 3"));
+}
+
 TEST(CoordinatorMembershipTest, AWorkerThatReturnsWithACheckpointIsWaitedForUnlessItStartsAnew) {
   ToyRun run;
   ToyWorker a(run, "a", 1);

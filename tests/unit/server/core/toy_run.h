@@ -31,6 +31,14 @@ class RecordingEventLog final : public EventLog {
     absl::MutexLock lock(&mutex_);
     events_.push_back({std::string(event), message, fields});
   }
+  std::vector<std::string> Messages(const std::string& event) const {
+    absl::MutexLock lock(&mutex_);
+    std::vector<std::string> messages;
+    for (const Entry& entry : events_) {
+      if (entry.event == event) messages.push_back(entry.message);
+    }
+    return messages;
+  }
   int Count(const std::string& event) const {
     absl::MutexLock lock(&mutex_);
     int count = 0;
