@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import unittest
 
@@ -536,6 +537,8 @@ class ArgumentsTest(unittest.TestCase):
         for name in ("log", "size", "tls_ca", "initial_values", "stop", "token_file", "colour"):
             with self.assertRaisesRegex(causeway.InvalidArgument, f"{name} is no option"):
                 site(**{name: None})
+        with self.assertRaisesRegex(causeway.InvalidArgument, "team is no option.*group"):
+            site(team="us")
         for call in (lambda: causeway.describe(7070), lambda: causeway.describe("h:1", id=3),
                      lambda: causeway.describe("h:1", colour=3)):
             with self.assertRaises(causeway.InvalidArgument):
@@ -564,6 +567,16 @@ class ArgumentsTest(unittest.TestCase):
         with self.assertRaises(causeway.InvalidArgument) as caught:
             causeway.Site("127.0.0.1:9", arrays(), id="s", threads=10 ** 6).open()
         self.assertRegex(caught.exception.message, "^threads must be 0")
+
+    def test_what_cannot_work_is_refused_before_anybody_is_called(self):
+        with tempfile.NamedTemporaryFile() as file:
+            for named, message in (({"metrics": "x"}, "^metrics: "), ({"metrics": "h:x"}, "^metrics: "),
+                                   ({"output": "/proc/x"}, "^output must be a folder"),
+                                   ({"output": file.name}, "^output must be a folder"),
+                                   ({"tensorboard": "/proc/x"}, "^tensorboard must be a folder")):
+                with self.subTest(**named), self.assertRaises(causeway.InvalidArgument) as caught:
+                    causeway.Site("127.0.0.1:9", arrays(), id="s", connect_timeout_s=600, **named).open()
+                self.assertRegex(caught.exception.message, message)
 
 
 if __name__ == "__main__":

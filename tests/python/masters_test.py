@@ -43,6 +43,21 @@ class Own(torch.optim.SGD):
         parameter.data.copy_(self.master)
 
 
+class Swapped(torch.optim.SGD):
+    """Puts its masters, which are in nothing that can be searched, in the parameter's place."""
+
+    def __init__(self, parameter):
+        super().__init__([parameter], lr=0.01)
+        master = parameter.detach().float().clone()
+        self.masters = lambda: master
+
+    def step(self, closure=None):
+        for parameter in self.param_groups[0]["params"]:
+            self.masters().sub_(0.01 * parameter.grad)
+            parameter.data = self.masters().to(parameter.dtype)
+            parameter.grad = None
+
+
 class Hidden:
     """Has masters where nobody sees them."""
 
@@ -135,6 +150,17 @@ class MastersTest(unittest.TestCase):
                 optimizer.step()
                 site.step()
         self.assertEqual(site.current_step, 0)
+
+    def test_a_join_that_is_undone_by_new_memory_is_refused(self):
+        for dtype in (torch.bfloat16, torch.float32):
+            model = bfloat16(3.0).to(dtype)
+            run = self.run_of(ALONE, initial=values_of(bfloat16(2.0)))
+            optimizer = Swapped(model.weight)
+            with self.assertRaisesRegex(causeway.Refused, "brought weight back to what it was before"):
+                with cw.join(run.address, model, optimizer, id="s"):
+                    self.assertEqual(model.weight[0, 0].item(), 2.0)
+                    model.weight.grad = torch.ones_like(model.weight)
+                    optimizer.step()
 
     def test_who_knows_better_trains_on(self):
         model = bfloat16(3.0)
@@ -258,6 +284,16 @@ class MastersTest(unittest.TestCase):
                 "it is str": lambda parameter: "weight"}.items():
             with self.assertRaisesRegex(causeway.InvalidArgument, message):
                 cw.join("h:1", model, None, id="s", masters=masters)
+
+    def test_a_function_that_raises_is_named_with_the_parameter(self):
+        def fail(_):
+            raise KeyError("w")
+
+        for argument in ("masters", "rename"):
+            with self.assertRaisesRegex(causeway.InvalidArgument,
+                                        f"{argument} raised KeyError for the parameter 'weight'") as caught:
+                cw.join("h:1", bfloat16(), None, id="s", **{argument: fail})
+            self.assertIsInstance(caught.exception.__cause__, KeyError)
 
 
 if __name__ == "__main__":

@@ -171,6 +171,8 @@ class TorchTest(unittest.TestCase):
             "no parameter that requires": nn.Linear(2, 2).requires_grad_(False),
             "meta device": nn.Linear(2, 2, device="meta"),
             "weight is of torch.float64": nn.Linear(2, 2).double(),
+            "w is torch.sparse_coo": {"w": torch.zeros(2, 2).to_sparse()},
+            "w has several elements in the same memory": {"w": torch.zeros(1).expand(5)},
         }
         for message, model in cases.items():
             with self.assertRaisesRegex(causeway.InvalidArgument, message):
@@ -350,8 +352,9 @@ class TorchTest(unittest.TestCase):
             "rename": ("x", lambda name: 3, lambda name: ""),
             "masters": (5, b"x", [1], "", object(), torch.ones(3)),
             "state": (5, {"state": object()}),
-            "values": (5, "gpu", None),
+            "values": (5, "gpu", None, torch.ones(2)),
             "metrics": (9100, ""),
+            "team": (1,),
         }
         for name, cases in wrong.items():
             for value in cases:

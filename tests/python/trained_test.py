@@ -134,6 +134,10 @@ class ChangedTest(unittest.TestCase):
             "blocks.1.0.weight is another tensor": replace,
             "embed.weight is another tensor": assign,
             "head.weight trains now": untie,
+            "embed.weight is of torch.bfloat16 now, and was of torch.float32":
+                lambda model, _: model.bfloat16(),
+            "blocks.0.0.weight is in no optimizer any more":
+                lambda _, optimizer: optimizer.param_groups[0]["params"].pop(1),
             "extra trains now":
                 lambda model, _: model.register_parameter("extra", nn.Parameter(torch.ones(2))),
             r"SGD.param_groups\[1\]\['params'\]\[0\], torch.float32 of \(3,\), is no tensor of":
@@ -243,6 +247,19 @@ class ChangedTest(unittest.TestCase):
                     site.step()
             about = [line for line in caught.output if "nothing has changed" in line]
             self.assertEqual(len(about), 0 if trained else 1, about)
+
+    def test_what_no_optimizer_has_is_mentioned_once(self):
+        model = self.model()
+        optimizer = torch.optim.SGD(model.blocks.parameters(), lr=0.05)
+        _, site = self.site(model, optimizer)
+        with self.assertLogs("causeway", "WARNING") as logs:
+            with site:
+                for step in range(20):
+                    loss_of(model, step).backward()
+                    optimizer.step()
+        lines = [line for line in logs.output if "in no optimizer" in line]
+        self.assertEqual(len(lines), 1)
+        self.assertRegex(lines[0], "embed.weight( and 1 more are| is) in no optimizer that this site")
 
     def test_new_memory_is_no_change(self):
         start = self.model()

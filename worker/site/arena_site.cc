@@ -56,6 +56,20 @@ absl::Status Bring(const SiteJoin& join, std::span<const GivenTensor> tensors,
   return gave_up ? given : brought;
 }
 
+// Makes sure that files can be written there. INVALID_ARGUMENT names the option.
+absl::Status OpenFolder(absl::string_view option, const std::string& folder,
+                        FileSystem& file_system) {
+  if (folder.empty()) return absl::OkStatus();
+  const std::string probe = JoinPath(folder, ".causeway_can_write");
+  absl::Status status = file_system.CreateFolders(folder);
+  if (status.ok()) status = file_system.Create(probe).status();
+  if (status.ok()) status = file_system.Remove(probe);
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(
+      absl::StrCat("options->", option,
+                   " must be a folder in which this process can write: ", status.message()));
+}
+
 // A run that has a model; `brought` says whether it is this site's.
 absl::StatusOr<ReachedRun> ReachRunWithModel(const SiteJoin& join,
                                              std::span<const GivenTensor> tensors,
@@ -123,6 +137,8 @@ absl::StatusOr<std::unique_ptr<ArenaSite>> ArenaSite::Join(const SiteJoin& join,
                                                            std::span<const uint8_t> state,
                                                            FileSystem& file_system, Clock& clock) {
   auto joined = [&]() -> absl::StatusOr<std::unique_ptr<ArenaSite>> {
+    RETURN_IF_ERROR(OpenFolder("output", join.member.output, file_system));
+    RETURN_IF_ERROR(OpenFolder("tensorboard", join.member.tensorboard, file_system));
     bool brought = false;
     ASSIGN_OR_RETURN(ReachedRun reached, ReachRunWithModel(join, tensors, clock, brought));
     ASSIGN_OR_RETURN(std::unique_ptr<RunMember> member,
@@ -137,7 +153,7 @@ absl::StatusOr<std::unique_ptr<ArenaSite>> ArenaSite::Join(const SiteJoin& join,
         new ArenaSite(join, std::move(member), std::move(match), clock));
     site->brought_model_ = brought;
     site->tensors_ = std::ssize(tensors);
-    RETURN_IF_ERROR(site->Begin(join, state, file_system));
+    RETURN_IF_ERROR(site->Begin(join, state));
     return site;
   }();
   if (!joined.ok() && join.member.stop && join.member.stop()) {
@@ -146,11 +162,7 @@ absl::StatusOr<std::unique_ptr<ArenaSite>> ArenaSite::Join(const SiteJoin& join,
   return joined;
 }
 
-absl::Status ArenaSite::Begin(const SiteJoin& join, std::span<const uint8_t> state,
-                              FileSystem& file_system) {
-  if (!join.member.output.empty()) {
-    RETURN_IF_ERROR(file_system.CreateFolders(join.member.output));
-  }
+absl::Status ArenaSite::Begin(const SiteJoin& join, std::span<const uint8_t> state) {
   ASSIGN_OR_RETURN(std::optional<RunMember::Place> place, ReadState(state));
   RETURN_IF_ERROR(member_->OpenTelemetry());
   if (join.device.has_value()) {

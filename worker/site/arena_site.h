@@ -108,7 +108,7 @@ class ArenaSite {
   ArenaSite(const SiteJoin& join, std::unique_ptr<RunMember> member, TensorMatch match,
             Clock& clock);
 
-  absl::Status Begin(const SiteJoin& join, std::span<const uint8_t> state, FileSystem& file_system);
+  absl::Status Begin(const SiteJoin& join, std::span<const uint8_t> state);
   absl::StatusOr<std::optional<RunMember::Place>> ReadState(std::span<const uint8_t> state);
   RunMember::Hooks MakeHooks(const SiteJoin& join);
   // Obeys RequestDrain and RequestCancel, and cuts transfers that a drain waits for too long.

@@ -73,6 +73,10 @@ absl::StatusOr<SiteJoin> ReadOptions(const causeway_site_options* options) {
   member.output = Text(options->output);
   member.tensorboard = Text(options->tensorboard);
   member.metrics_address = Text(options->metrics);
+  if (!member.metrics_address.empty()) {
+    RETURN_IF_ERROR(Annotate(CheckAddress(member.metrics_address, /*allow_any_port=*/true),
+                             "options->metrics"));
+  }
   if (options->threads < 0 || options->threads > kMaxThreads) {
     return absl::InvalidArgumentError(
         absl::StrCat("options->threads must be 0 .. ", kMaxThreads, "; it is ", options->threads));

@@ -113,6 +113,8 @@ class BaseSite:
                  tls: Union[None, PathLike, Dict[str, PathLike]] = None, data_slot: bool = False,
                  tokens_per_step: int = 1, state: Optional[Dict[str, Any]] = None,
                  team: Optional[Team] = None, **options: Any) -> None:
+        if team is not None and not isinstance(team, Team):
+            raise check.invalid("team is no option of a site: group says which processes are one")
         self._coordinator = check.text("coordinator", coordinator, "a text, HOST:PORT")
         self._id = check.text("id", id)
         slot = check.flag("data_slot", data_slot, ": whether the sites share their data")

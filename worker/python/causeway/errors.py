@@ -96,8 +96,10 @@ _CLASSES: Dict[str, Type[Error]] = {
 
 # Messages name causeway-worker's flags and C's fields; here they are arguments.
 _ARGUMENTS = {
-    "coordinator": "coordinator",
-    "id": "id",
+    **{name: name for name in ("coordinator", "id", "threads", "connections", "max_upload_mbit",
+                               "max_download_mbit", "congestion_control", "metrics", "tensorboard")},
+    "connect_timeout": "connect_timeout_s",
+    "out": "output",
     "insecure": "insecure=True",
     "tls_ca": "tls['ca']",
     "tls_cert": "tls['cert']",

@@ -65,6 +65,7 @@ class Site(BaseSite):
                  **options: Any) -> None:
         check_model(model, buffers, rename, masters)
         _check_arguments(optimizer, scaler, group, values)
+        check.check_options(options)
         self._scaler = scaler
         if scaler is not None and not scaler.is_enabled():
             self._scaler = None
@@ -287,7 +288,7 @@ def _check_arguments(optimizer: Any, scaler: Any, group: Any, values: Any) -> No
         raise check.wrong("scaler", "a GradScaler", scaler)
     if group is not None and not (dist.is_available() and isinstance(group, dist.ProcessGroup)):
         raise check.wrong("group", "a torch.distributed.ProcessGroup", group)
-    if values not in WAYS:
+    if not isinstance(values, str) or values not in WAYS:
         raise check.wrong("values", f"one of {', '.join(map(repr, WAYS))}", values)
 
 

@@ -213,10 +213,11 @@ def trained_tensors(model: Model, buffers: Union[bool, Iterable[str]] = False,
     storages: Dict[int, Trained] = {}
     for name, tensor in named:
         master = masters.get(name) if isinstance(masters, Mapping) else \
-            masters(tensor) if masters is not None else None
+            _called("masters", masters, tensor, name) if masters is not None else None
         _check_tensor(name, tensor, master)
         shape = tuple(tensor.shape)
-        known = check.text(f"rename({name!r})", rename(name)) if rename else name
+        known = check.text(f"rename({name!r})", _called("rename", rename, name, name)) \
+            if rename else name
         entry = Trained(known, tensor, shape) if master is None else \
             Trained(known, master, shape, tensor)
         here = local(tensor)
@@ -238,6 +239,16 @@ def trained_tensors(model: Model, buffers: Union[bool, Iterable[str]] = False,
     return trained
 
 
+def _called(argument: str, function: Callable[[Any], Any], value: Any, name: str) -> Any:
+    try:
+        return function(value)
+    except errors.Error:
+        raise
+    except Exception as error:
+        raise invalid(f"{argument} raised {type(error).__name__} for the parameter {name!r}: "
+                      f"{error}") from error
+
+
 def _check_tensor(name: str, tensor: torch.Tensor, master: Optional[torch.Tensor]) -> None:
     """Raises InvalidArgument, if a site cannot train `tensor`, or `master` is none of it."""
     if getattr(tensor, "_is_flat_param", False):
@@ -248,6 +259,12 @@ def _check_tensor(name: str, tensor: torch.Tensor, master: Optional[torch.Tensor
                       "of the model. Use fully_shard (FSDP2) to shard it")
     if isinstance(tensor, nn.parameter.UninitializedTensorMixin):
         raise invalid(f"{name} has no shape yet: run the model once before the site joins")
+    if tensor.layout != torch.strided:
+        raise invalid(f"{name} is {tensor.layout}: a site trains dense tensors; freeze it or "
+                      "make it one (to_dense())")
+    if any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride())):
+        raise invalid(f"{name} has several elements in the same memory (expand()): hand over a "
+                      "clone() of it, and train that")
     if tensor.is_meta:
         raise invalid(f"{name} is on the meta device: give it memory before the site joins")
     if local(tensor).numel() > 0 and local(tensor).untyped_storage().size() == 0:

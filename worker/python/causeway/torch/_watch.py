@@ -83,6 +83,7 @@ class Watch:
         self._model = model
         self._look_up = look_up
         self._trained = trained
+        self._dtypes = [_parameter(entry).dtype for entry in trained]
         self._buffers = not all(isinstance(_parameter(entry), nn.Parameter) for entry in trained)
         self._masters = masters
         self._optimizers: List[torch.optim.Optimizer] = []
@@ -94,7 +95,8 @@ class Watch:
         self._newcomers = 0
         self._before: Dict[int, torch.Tensor] = {}
         self._after: Dict[int, torch.Tensor] = {}
-        self._views: Dict[int, Optional[torch.Tensor]] = {}
+        # With the address at which they begin: new memory makes new ones.
+        self._views: Dict[int, Tuple[int, Optional[torch.Tensor]]] = {}
         self._since: Dict[int, torch.Tensor] = {}
         self._results: List[Tuple[Callable[..., None], torch.Tensor, Any]] = []
         self._undone = 0
@@ -120,11 +122,21 @@ class Watch:
             refuse_copies(self._layers, self._trained)
         self._remember()
 
+    def _left_out(self) -> List[str]:
+        """Tensors that none of the optimizers trains, if there are any of these."""
+        has = [tensor for optimizer in self._optimizers for group in optimizer.param_groups
+               for tensor in group["params"]]
+        known = {id(tensor) for tensor in has} | {storage_of(tensor) for tensor in has}
+        return [entry.name for entry in self._trained if has and isinstance(
+            _parameter(entry), nn.Parameter) and not known & {
+                id(entry.tensor), id(entry.copy), storage_of(entry.tensor)}]
+
     def _remember(self) -> None:
         self._modules = [module for _, module in named_modules(self._model)] \
             if isinstance(self._model, nn.Module) else []
         self._sharded = sharded_modules(self._model)
         self._then = self._facts()
+        self._out = self._left_out()
 
     def _facts(self) -> _Facts:
         objects: List[Any] = []
@@ -163,8 +175,6 @@ class Watch:
         self.reshard()
         if self._facts().same(self._then):
             return False
-        for samples in (self._views, self._before, self._since):
-            samples.clear()  # Memory may be laid out otherwise now.
         unsent = ". Nothing of this step was sent" if sends else ""
         here = {id(tensor) for tensor in all_in(self._model)}
         for entry in self._trained:
@@ -181,6 +191,10 @@ class Watch:
         return True
 
     def _difference(self) -> Optional[str]:
+        for entry, dtype in zip(self._trained, self._dtypes):
+            if _parameter(entry).dtype != dtype:
+                return (f"{entry.name} is of {_parameter(entry).dtype} now, and was of {dtype} when "
+                        "this site joined (half(), bfloat16(), double(), to())")
         for entry in self._trained if isinstance(self._model, nn.Module) else ():
             if isinstance(_parameter(entry), nn.Parameter) and not _parameter(entry).requires_grad:
                 return (f"{entry.name} does not require gradients any more, but did when this site "
@@ -198,8 +212,11 @@ class Watch:
                 return (f"{name} has the shape {entry.shape} now, and had {then[name].shape} when "
                         "this site joined")
         gone = next((name for name in then if name not in now), None)
-        return None if gone is None else \
-            f"{gone} is not trained any more, but was when this site joined"
+        if gone is not None:
+            return f"{gone} is not trained any more, but was when this site joined"
+        out = next((name for name in self._left_out() if name not in self._out), None)
+        return None if out is None else \
+            f"{out} is in no optimizer any more, but was in one when this site joined"
 
     def _foreign(self) -> Optional[str]:
         """A line, if an optimizer trains what is not the model's."""
@@ -263,6 +280,11 @@ class Watch:
 
     def joined(self) -> None:
         """All that was written so far was what the site joined with."""
+        if self._out:
+            log.warning("%s%s in no optimizer that this site was given: synchronized, but not "
+                        "trained here. Freeze what is not to train (requires_grad_(False)), or hand "
+                        "over every optimizer", self._out[0],
+                        f" and {len(self._out) - 1} more are" if len(self._out) > 1 else " is")
         self._joined = not self._before
 
     def after_step(self) -> None:
@@ -282,7 +304,7 @@ class Watch:
                 except errors.InvalidArgument as error:
                     raise _refused(error.message) from None
             self._searched = True
-            now = self._sampled(self._before)
+            now = self._sampled(self._before, like=self._before)
             if now:
                 self._later(functools.partial(self._judge, self._trained[min(now)].name,
                                               not self._joined), self._left(now))
@@ -296,7 +318,8 @@ class Watch:
         """Warns once if no step has changed anything of these tensors since the run gave them."""
         if self._warned:
             return
-        now = self._sampled(place for place in set(tensors) if place in self._since)
+        now = self._sampled((place for place in set(tensors) if place in self._since),
+                            like=self._since)
         if now:
             then, values = _side_by_side(self._since, now)
             self._later(functools.partial(self._warn, self._trained[min(now)].name),
@@ -342,9 +365,14 @@ class Watch:
                 f"Lookahead). Take one without, or {MASTERS}; if it has none, masters={{}}")
 
     @torch.no_grad()
-    def _sampled(self, places: Iterable[int]) -> Dict[int, torch.Tensor]:
-        """Some values of each of these tensors, of those on the first one's device."""
+    def _sampled(self, places: Iterable[int],
+                 like: Optional[Dict[int, torch.Tensor]] = None) -> Dict[int, torch.Tensor]:
+        """Some values of each of these tensors, of those on the first one's device, and with `like`
+        of those of which that has as many."""
         views = {place: self._view(place) for place in sorted(places)}
+        for place, view in views.items() if like is not None else ():
+            if view is not None and view.numel() != like[place].numel():
+                views[place] = None  # It is another part of the tensor now.
         device = next((view.device for view in views.values() if view is not None), None)
         used = {place: view for place, view in views.items()
                 if view is not None and view.device == device}
@@ -354,9 +382,10 @@ class Watch:
         return dict(zip(used, values.split([view.numel() for view in used.values()])))
 
     def _view(self, place: int) -> Optional[torch.Tensor]:
-        if place not in self._views:
+        address = _address(self._trained[place].tensor)
+        if place not in self._views or self._views[place][0] != address:
             values = local(self._trained[place].tensor)
             step = max(1, -(-values.numel() // _SAMPLE))
-            self._views[place] = values.view(-1)[::step] \
+            self._views[place] = address, values.view(-1)[::step] \
                 if values.numel() > 0 and values.is_contiguous() else None
-        return self._views[place]
+        return self._views[place][1]
