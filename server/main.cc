@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
+#include "common/base/file_version.h"
 #include "common/base/host_port.h"
 #include "common/base/mapped_faults.h"
 #include "common/base/status_macros.h"
@@ -339,7 +340,9 @@ int ServeRun(ServeFlags flags, Standbys& standbys, std::unique_ptr<Leading> lead
       const absl::Status removed = run->store->AbandonRun();
       if (!removed.ok()) Log().warn("{}", std::string(removed.message()));
     }
-    return Refuse(kProgram, server.status());
+    // A port that is taken is refused, though it may be free later.
+    return IsJustWritten(server.status()) ? Fail(kProgram, server.status())
+                                          : Refuse(kProgram, server.status());
   }
   SetCongestionControlOfListeners((*server)->port(), flags.congestion_control);
   Log().info("congestion control: {}", DescribeCongestionControl(flags.congestion_control));
@@ -378,9 +381,7 @@ int ServeRun(ServeFlags flags, Standbys& standbys, std::unique_ptr<Leading> lead
   leading = nullptr;  // Another one may lead.
   if (status.ok()) status = shut_down;
   event_history.Record("coordinator_stopped",
-                       status.ok()
-                           ? "the coordinator has stopped"
-                           : absl::StrCat("the coordinator has stopped: ", status.message()),
+                       status.ok() ? "the coordinator has stopped" : std::string(status.message()),
                        {{"code", std::string(absl::StatusCodeToString(status.code()))}});
   const absl::Status report =
       keeps_report ? absl::OkStatus()

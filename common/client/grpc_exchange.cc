@@ -7,7 +7,6 @@
 #include "common/base/nonce.h"
 #include "common/base/status_macros.h"
 #include "common/codec/codec.h"
-#include "common/rpc/status.h"
 #include "common/telemetry/log.h"
 #include "common/transfer/wire.h"
 
@@ -43,7 +42,7 @@ GrpcExchange::GrpcExchange(Options options)
   };
   client.poll = link.options().poll;
   client.observer = this;
-  client.passes = IsRetryable;
+  client.passes = options_.passes;
   client_ = std::make_shared<LaneClient>(std::move(client));
 }
 
@@ -80,6 +79,7 @@ void GrpcExchange::OnBlocked(bool blocked) {
 }
 
 void GrpcExchange::OnTrouble(const std::string& what, const absl::Status& why) {
+  if (IsRenewal(why)) return;  // Said once, by the files.
   Log().warn("{}: trying again after: {}", what, std::string(why.message()));
 }
 

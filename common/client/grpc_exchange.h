@@ -19,6 +19,7 @@
 #include "common/client/session.h"
 #include "common/params/fragment_plan.h"
 #include "common/rpc/lane_dialer.h"
+#include "common/rpc/status.h"
 #include "common/transfer/lane_client.h"
 
 namespace causeway {
@@ -32,6 +33,8 @@ class GrpcExchange final : public Exchange, private LaneObserver {
     std::string run_id;
     std::string worker_id;
     v1::SyncConfig sync;  // Complete.
+    // Whether a transfer that failed so is tried again.
+    std::function<bool(const absl::Status&)> passes = IsRetryable;
   };
   explicit GrpcExchange(Options options);
   // No call is under way.

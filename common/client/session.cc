@@ -291,13 +291,14 @@ void Session::RunSession() {
     const absl::Duration patience =
         welcomed_ ? options_.give_up_after : options_.first_attach_patience;
     const bool may_pass =
-        status.ok() || IsRetryable(status) ||
+        status.ok() || options_.passes(status) ||
         (!welcomed_ && options_.join.has_checkpoint() && absl::IsAlreadyExists(status));
     const bool again = may_pass && !said_leave_ && absl::Now() - alone_since_ < patience;
     if (!again) {
       failure = status.ok() ? absl::UnavailableError("the coordinator ended the session") : status;
       break;
     }
+    options_.on_failed_try(status);
     if (retries_++ > 0 || left_) {
       Log().debug("attaching again: {}", std::string(status.message()));
     } else {
@@ -388,7 +389,7 @@ absl::Status Session::RunStream() {
   const absl::Status end = FromGrpcStatus(stream->Finish());
   absl::MutexLock lock(&mutex_);
   if (!outdated_ || !absl::IsCancelled(end)) return end;
-  return absl::UnavailableError("its connection is made anew: the certificate has changed");
+  return Renewal();
 }
 
 void Session::EndOutdated() {

@@ -26,6 +26,7 @@
 #include "causeway/v1/session.grpc.pb.h"
 #include "causeway/v1/session.pb.h"
 #include "common/rpc/channel.h"
+#include "common/rpc/status.h"
 #include "common/telemetry/event_log.h"
 
 namespace causeway {
@@ -57,6 +58,10 @@ class Session {
     EventLog* events = NullEventLog();  // Outlives the session.
     // Told, by the session's thread, when a stream stands and when it stands no more.
     std::function<void(bool stands)> on_stream = [](bool) {};
+    // Told likewise why a stream ended, or none came to stand, before another try.
+    std::function<void(const absl::Status&)> on_failed_try = [](const absl::Status&) {};
+    // Whether a stream that ended so is attached again.
+    std::function<bool(const absl::Status&)> passes = IsRetryable;
     // For a region, on the session's thread: each welcome, and each round that was published.
     std::function<void(const v1::Welcome&)> on_welcome = {};
     std::function<void(const v1::RoundOutcome&)> on_outcome = {};

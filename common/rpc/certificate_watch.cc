@@ -27,7 +27,12 @@ absl::StatusOr<CertificateWatch> CertificateWatch::Open(CertificatePaths paths, 
   CertificateWatch files(std::move(paths), use, interval, clock);
   // Before they are read: what is written in between is read again.
   files.counts_ = files.seen_ = files.reported_ = Versions::Of(files.paths_);
-  ASSIGN_OR_RETURN(files.set_, files.Read(now));
+  absl::StatusOr<CertificateSet> set = files.Read(now);
+  if (!set.ok()) {
+    const CertificatePaths& given = files.paths_;
+    return PassesIfJustWritten(set.status(), {given.ca, given.cert, given.key}, now);
+  }
+  files.set_ = *std::move(set);
   files.next_look_ = clock.Monotonic() + interval;
   return files;
 }
@@ -43,6 +48,23 @@ absl::StatusOr<CertificateSet> CertificateWatch::Read(absl::Time now) const {
   return set;
 }
 
+absl::Status CertificateWatch::CheckName(const CertificateSet& set) const {
+  if (!set.own.has_value() || !set_.own.has_value()) return absl::OkStatus();
+  const std::optional<Identity>& now = set_.own->certificate.identity;
+  const std::optional<Identity>& then = set.own->certificate.identity;
+  if (!now.has_value() || now == then) return absl::OkStatus();
+  const bool same_name = then.has_value() && now->role == then->role && now->name == then->name;
+  if (same_name && (now->run == kEveryRun || then->run == kEveryRun)) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(paths_.cert, " is now that of ",
+                   then.has_value() ? IdentityUri(*then) : std::string("nobody's name in a run"),
+                   ", and this process is ", IdentityUri(*now), ": put its own there"));
+}
+
+bool CertificateWatch::IsChanging() const {
+  return Versions::Of(paths_) != counts_ || clock_->Monotonic() - taken_ < kMayStillPass;
+}
+
 std::optional<CertificateNotice> CertificateWatch::Look() {
   const absl::Duration now = clock_->Monotonic();
   if (now < next_look_) return std::nullopt;
@@ -53,7 +75,8 @@ std::optional<CertificateNotice> CertificateWatch::Look() {
   if (changed || versions == counts_) return std::nullopt;
   absl::StatusOr<CertificateSet> set = Read(clock_->Now());
   if (Versions::Of(paths_) != versions) return std::nullopt;  // The next look sees the change.
-  if (set.ok()) {
+  const absl::Status fit = set.ok() ? CheckName(*set) : set.status();
+  if (fit.ok()) {
     counts_ = versions;
     return Take(*std::move(set));
   }
@@ -62,11 +85,13 @@ std::optional<CertificateNotice> CertificateWatch::Look() {
   return CertificateNotice{
       .fit = false,
       .message = absl::StrCat(
-          set.status().message(), ". Until the files are whole and fit together, new connections ",
-          set_.own.has_value() ? absl::StrCat("go on with the certificate that was there before, "
-                                              "until ",
-                                              EndOf(set_.own->certificate))
-                               : std::string("go on with what was there before"))};
+          fit.message(), ". Until the files are fit, new connections ",
+          set_.own.has_value()
+              ? absl::StrCat(
+                    "go on with the certificate that was there before, which ",
+                    clock_->Now() < set_.own->certificate.not_after ? "ends at " : "ended at ",
+                    EndOf(set_.own->certificate))
+              : std::string("go on with what was there before"))};
 }
 
 CertificateNotice CertificateWatch::Take(CertificateSet set) {
@@ -80,10 +105,12 @@ CertificateNotice CertificateWatch::Take(CertificateSet set) {
   set_ = std::move(set);
   if (!other_own && !other_authorities) {
     return {.fit = true,
-            .message = absl::StrCat(paths_.cert.empty() ? paths_.ca : paths_.cert,
-                                    " is whole, and says what it said before")};
+            .message = absl::StrCat(paths_.ca, paths_.ca.empty() || paths_.cert.empty() ? "" : ", ",
+                                    paths_.cert, paths_.cert.empty() ? "" : ", ", paths_.key,
+                                    ": the files say what they said before")};
   }
   ++generation_;
+  taken_ = clock_->Monotonic();
   CertificateNotice notice{.fit = true, .message = ""};
   if (other_own) {
     notice.message =

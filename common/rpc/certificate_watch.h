@@ -2,7 +2,8 @@
 //
 // cp and scp empty a file before they write it, and of two files that belong together one changes
 // before the other. So a changed set counts once its files have been as they are for a moment, can
-// be read whole, and fit together; until then the one before it does.
+// be read whole, and fit together; until then the one before it does. So it does while they are
+// somebody else's: who takes part in a run under a name keeps it.
 #ifndef CAUSEWAY_COMMON_RPC_CERTIFICATE_WATCH_H_
 #define CAUSEWAY_COMMON_RPC_CERTIFICATE_WATCH_H_
 
@@ -44,9 +45,11 @@ class CertificateWatch {
  public:
   // For so long a changed file must be as it is before it is read.
   static constexpr absl::Duration kSettles = absl::Seconds(1);
+  // For so long after another set has come to count, a peer may know one and not the other.
+  static constexpr absl::Duration kMayStillPass = absl::Minutes(1);
 
-  // Reads and checks the files: the errors of certificate.h. Looks at them again every `interval`.
-  // `now` is that of the check; the clock outlives the object.
+  // Reads and checks the files: the errors of certificate.h, as PassesIfJustWritten says. Looks at
+  // them again every `interval`. `now` is that of the check; the clock outlives the object.
   static absl::StatusOr<CertificateWatch> Open(CertificatePaths paths, CertificateUse use,
                                                absl::Duration interval, absl::Time now,
                                                const Clock& clock = *Clock::Real());
@@ -54,6 +57,9 @@ class CertificateWatch {
   const CertificateSet& set() const { return set_; }
   // Counts how often another set has come to count.
   int64_t generation() const { return generation_; }
+  // Whether the files say something else by now than the set that counts, or have come to count
+  // less than a minute ago.
+  bool IsChanging() const;
   // Looks at the files if that is due. What there is to say is said once for a change.
   std::optional<CertificateNotice> Look();
 
@@ -67,6 +73,7 @@ class CertificateWatch {
                    const Clock& clock)
       : paths_(std::move(paths)), use_(use), interval_(interval), clock_(&clock) {}
   absl::StatusOr<CertificateSet> Read(absl::Time now) const;
+  absl::Status CheckName(const CertificateSet& set) const;
   CertificateNotice Take(CertificateSet set);
 
   CertificatePaths paths_;
@@ -78,6 +85,7 @@ class CertificateWatch {
   Versions seen_;      // At the last look.
   Versions reported_;  // Of the files that were last said to be unfit; else as `counts_`.
   CertificateSet set_;
+  absl::Duration taken_ = -absl::InfiniteDuration();  // When it was, unless it was the first one.
   int64_t generation_ = 0;
 };
 

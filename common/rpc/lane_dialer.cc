@@ -161,7 +161,7 @@ void LaneDialer::EndOutdated() {
   }
   for (const auto& stream : streams) {
     if (stream->done() || stream->channel() == channel_of_(stream->number())) continue;
-    stream->End(absl::UnavailableError("its connection is made anew: the certificate has changed"));
+    stream->End(Renewal());
   }
 }
 

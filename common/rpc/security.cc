@@ -8,83 +8,37 @@
 #include <system_error>
 #include <utility>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/clock.h"
-#include "common/base/file_version.h"
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
 #include "common/identity/revocation_watch.h"
+#include "common/rpc/status.h"
 
 namespace causeway {
 namespace {
 
-absl::StatusOr<std::string> TokenIn(const std::string& text, const std::string& file) {
-  const absl::string_view token = absl::StripAsciiWhitespace(text);
-  RETURN_IF_ERROR(Annotate(CheckToken(token), file));
-  return std::string(token);
-}
-
-// Looks at the file for every call, so that a new token needs no restart. While the file is away,
-// or may be half written, the token before counts. gRPC sends what this gives over encrypted
-// connections only.
-class TokenFromFile final : public grpc::MetadataCredentialsPlugin {
+// gRPC sends what this gives over encrypted connections only.
+class TokenPlugin final : public grpc::MetadataCredentialsPlugin {
  public:
-  TokenFromFile(std::string file, std::string token, FileVersion version)
-      : file_(std::move(file)), token_(std::move(token)), read_(version), seen_(version) {}
+  explicit TokenPlugin(std::shared_ptr<TokenFile> token) : token_(std::move(token)) {}
   const char* GetType() const override { return "causeway_token"; }
-  grpc::string DebugString() override { return absl::StrCat("the token in ", file_); }
+  grpc::string DebugString() override { return absl::StrCat("the token in ", token_->file()); }
   grpc::Status GetMetadata(grpc::string_ref, grpc::string_ref, const grpc::AuthContext&,
                            std::multimap<grpc::string, grpc::string>* metadata) override {
-    metadata->emplace("authorization", absl::StrCat("Bearer ", Now()));
+    metadata->emplace("authorization", absl::StrCat("Bearer ", token_->Now()));
     return grpc::Status::OK;
   }
 
  private:
-  std::string Now() {
-    absl::MutexLock lock(&mutex_);
-    const FileVersion version = FileVersion::Of(file_);
-    if (version == read_) return token_;
-    const absl::Duration now = Clock::Real()->Monotonic();
-    if (version != seen_) changed_ = now;
-    seen_ = version;
-    const absl::StatusOr<std::string> text = ReadTrustedFile(file_, /*secret=*/true);
-    const bool is_whole =
-        text.ok() && (absl::EndsWith(*text, "\n") || now - changed_ >= CertificateWatch::kSettles);
-    if (!is_whole) return token_;
-    absl::StatusOr<std::string> token = TokenIn(*text, file_);
-    if (!token.ok()) return token_;
-    token_ = *std::move(token);
-    read_ = version;
-    return token_;
-  }
-
-  const std::string file_;
-  absl::Mutex mutex_;
-  std::string token_ ABSL_GUARDED_BY(mutex_);
-  FileVersion read_ ABSL_GUARDED_BY(mutex_);  // That of the token.
-  FileVersion seen_ ABSL_GUARDED_BY(mutex_);
-  absl::Duration changed_ ABSL_GUARDED_BY(mutex_);
+  const std::shared_ptr<TokenFile> token_;
 };
-
-// Null without a file.
-absl::StatusOr<std::shared_ptr<grpc::CallCredentials>> TokenCredentials(const std::string& file) {
-  if (file.empty()) return std::shared_ptr<grpc::CallCredentials>();
-  const FileVersion version = FileVersion::Of(file);
-  ASSIGN_OR_RETURN(const std::string text, ReadTrustedFile(file, /*secret=*/true));
-  ASSIGN_OR_RETURN(std::string token, TokenIn(text, file));
-  return grpc::MetadataCredentialsFromPlugin(
-      std::make_unique<TokenFromFile>(file, std::move(token), version));
-}
 
 absl::Status CheckPlaintext(const SecurityOptions& options, const std::string& address,
                             std::vector<std::string>& warnings) {
   if (!options.token_file.empty()) {
     return absl::InvalidArgumentError(
         "--token_file without TLS: tokens are never sent in the clear; give the worker --tls_ca, "
-        "the "
-        "coordinator --tls_cert and --tls_key");
+        "the coordinator --tls_cert and --tls_key");
   }
   if (!options.server_name.empty()) {
     return absl::InvalidArgumentError("--tls_server_name without --tls_ca has no use");
@@ -167,8 +121,7 @@ absl::Status CheckLists(const SecurityOptions& options, std::vector<std::string>
 
 }  // namespace
 
-CredentialsOfFiles::CredentialsOfFiles(CertificateWatch files,
-                                       std::shared_ptr<grpc::CallCredentials> token)
+CredentialsOfFiles::CredentialsOfFiles(CertificateWatch files, std::shared_ptr<TokenFile> token)
     : token_(std::move(token)), files_(std::move(files)), made_{.credentials = Make()} {}
 
 std::shared_ptr<grpc::ChannelCredentials> CredentialsOfFiles::Make() const {
@@ -183,7 +136,9 @@ std::shared_ptr<grpc::ChannelCredentials> CredentialsOfFiles::Make() const {
   tls.watch_root_certs();
   if (set.own.has_value()) tls.watch_identity_key_cert_pairs();
   std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::experimental::TlsCredentials(tls);
-  return token_ == nullptr ? credentials : grpc::CompositeChannelCredentials(credentials, token_);
+  if (token_ == nullptr) return credentials;
+  return grpc::CompositeChannelCredentials(
+      credentials, grpc::MetadataCredentialsFromPlugin(std::make_unique<TokenPlugin>(token_)));
 }
 
 CredentialsOfFiles::Made CredentialsOfFiles::Now() {
@@ -193,12 +148,26 @@ CredentialsOfFiles::Made CredentialsOfFiles::Now() {
     made_ = {.credentials = Make(), .generation = files_.generation()};
   }
   if (notice.has_value() && report_) report_(*notice);
+  if (token_ != nullptr) token_->Now();  // Says what has become of the file.
   return made_;
 }
 
+bool CredentialsOfFiles::MayPass(const absl::Status& refusal) {
+  if (token_ != nullptr) return token_->MayPass(refusal);
+  absl::MutexLock lock(&mutex_);
+  return files_.IsChanging();
+}
+
 void CredentialsOfFiles::ReportTo(CertificateReport report) {
+  if (token_ != nullptr) token_->ReportTo(report);
   absl::MutexLock lock(&mutex_);
   report_ = std::move(report);
+}
+
+bool ChannelSecurity::Passes(const absl::Status& status) const {
+  if (IsRetryable(status)) return true;
+  const bool is_refusal = absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status);
+  return is_refusal && files != nullptr && files->MayPass(status);
 }
 
 CredentialsOfFiles::Made ChannelSecurity::Now() const {
@@ -228,7 +197,10 @@ absl::StatusOr<ChannelSecurity> MakeChannelSecurity(const SecurityOptions& optio
   }
   ASSIGN_OR_RETURN(CertificateWatch files,
                    OpenFiles(options, CertificateUse::kClient, now, result.warnings));
-  ASSIGN_OR_RETURN(auto token, TokenCredentials(options.token_file));
+  std::shared_ptr<TokenFile> token;
+  if (!options.token_file.empty()) {
+    ASSIGN_OR_RETURN(token, TokenFile::Open(options.token_file));
+  }
   result.encrypted = true;
   result.server_name = options.server_name;
   if (files.set().own.has_value()) result.certificate = files.set().own->certificate;

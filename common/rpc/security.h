@@ -31,6 +31,7 @@
 #include "common/identity/certificate.h"
 #include "common/rpc/certificate_watch.h"
 #include "common/rpc/served_certificates.h"
+#include "common/rpc/token_file.h"
 
 namespace causeway {
 
@@ -55,7 +56,7 @@ struct SecurityOptions {
 class CredentialsOfFiles {
  public:
   // `token`: for every call; null for who has a certificate.
-  CredentialsOfFiles(CertificateWatch files, std::shared_ptr<grpc::CallCredentials> token);
+  CredentialsOfFiles(CertificateWatch files, std::shared_ptr<TokenFile> token);
   struct Made {
     std::shared_ptr<grpc::ChannelCredentials> credentials;
     int64_t generation = 0;  // Counts how often they were made anew.
@@ -65,11 +66,14 @@ class CredentialsOfFiles {
   Made Now();
   // Who is told of changes from now on, one call at a time, by whoever calls Now; null: nobody.
   void ReportTo(CertificateReport report);
+  // The peer refused who this is. True if another try may be let in, because the files are being
+  // replaced, or just have been.
+  bool MayPass(const absl::Status& refusal);
 
  private:
   std::shared_ptr<grpc::ChannelCredentials> Make() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const std::shared_ptr<grpc::CallCredentials> token_;
+  const std::shared_ptr<TokenFile> token_;
   absl::Mutex mutex_;
   CertificateWatch files_ ABSL_GUARDED_BY(mutex_);
   CertificateReport report_ ABSL_GUARDED_BY(mutex_);
@@ -86,6 +90,8 @@ struct ChannelSecurity {
 
   static ChannelSecurity Plaintext() { return {}; }
   CredentialsOfFiles::Made Now() const;
+  // Whether what failed so may succeed when it is tried again: IsRetryable, or MayPass.
+  bool Passes(const absl::Status& status) const;
 };
 
 struct ServerSecurity {

@@ -13,6 +13,7 @@ namespace {
 // HTTP/2 carries a status in its trailers, whose size is limited.
 constexpr size_t kMaxStatusTextBytes = 2048;
 constexpr char kWayUrl[] = "causeway/made_on_the_way";
+constexpr char kRenewalUrl[] = "causeway/renewal";
 
 // A google.rpc.Status {code, message: "causeway"}, as gRPC's trailer grpc-status-details-bin holds:
 // other tools can read it, and it is nobody's but ours.
@@ -74,6 +75,15 @@ absl::Status FromGrpcStatus(const grpc::Status& status) {
   result.SetPayload(kWayUrl, absl::Cord());
   return result;
 }
+
+absl::Status Renewal() {
+  absl::Status status =
+      absl::UnavailableError("its connection is made anew: the certificate has changed");
+  status.SetPayload(kRenewalUrl, absl::Cord());
+  return status;
+}
+
+bool IsRenewal(const absl::Status& status) { return status.GetPayload(kRenewalUrl).has_value(); }
 
 bool MadeOnTheWay(const absl::Status& status) { return status.GetPayload(kWayUrl).has_value(); }
 

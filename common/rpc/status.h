@@ -24,6 +24,11 @@ absl::Status FromGrpcStatus(const grpc::Status& status);
 // Whether gRPC or a proxy made it, and not the peer.
 bool MadeOnTheWay(const absl::Status& status);
 
+// UNAVAILABLE: this side ends a call, whose connection shows credentials that are no more those of
+// now, to make it again.
+absl::Status Renewal();
+bool IsRenewal(const absl::Status& status);
+
 // Errors after which the same call may succeed: the connection or the peer was away, or asked for
 // patience. All others are final. CANCELLED is among them: a server that stops cancels its calls;
 // who may have cancelled himself looks at that first.

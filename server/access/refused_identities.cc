@@ -102,15 +102,16 @@ absl::Status RefusedIdentities::Check(const Identity& identity, const std::strin
         RoleName(identity.role), " ", identity.name,
         " is refused by the coordinator's operator (--refused_identities): ask for another name"));
   }
-  for (const auto& former : seen.former) {
-    if (former->contains(certificate) || former->contains(name)) {
-      return absl::UnavailableError(absl::StrCat(
-          RoleName(identity.role), " ", identity.name,
-          " was refused a moment ago; in case the coordinator's list is still being written, that ",
-          "ends only in ", absl::FormatDuration(absl::Ceil(seen.settles_in, absl::Seconds(1)))));
-    }
-  }
-  return absl::OkStatus();
+  const bool was_there = std::ranges::any_of(seen.former, [&](const auto& former) {
+    return former->contains(certificate) || former->contains(name);
+  });
+  if (!was_there && !seen.is_first) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(
+      was_there
+          ? absl::StrCat(RoleName(identity.role), " ", identity.name, " was refused a moment ago")
+          : std::string("the coordinator's list of refused identities has just changed"),
+      "; in case it is still being written, nobody is let in by it for another ",
+      absl::FormatDuration(absl::Ceil(seen.settles_in, absl::Seconds(1)))));
 }
 
 }  // namespace causeway::server

@@ -110,15 +110,14 @@ absl::StatusOr<TokenEntry> TokenTable::FindHash(const TokenHash& hash) {
   if (!seen.state.ok()) {
     return absl::UnavailableError(
         "this token was not on the coordinator's list of tokens when it could be read last, and "
-        "now "
-        "it cannot: try again; if that lasts, tell its operator");
+        "now it cannot: try again; if that lasts, tell its operator");
   }
   const bool was_there = std::ranges::any_of(
       seen.former, [&](const auto& former) { return stands_in(*former).has_value(); });
-  if (!was_there) return absl::UnauthenticatedError(kUnknownToken);
+  if (!was_there && !seen.is_first) return absl::UnauthenticatedError(kUnknownToken);
   return absl::UnavailableError(absl::StrCat(
-      "this token is not on the coordinator's list of tokens any more, which has just changed; in "
-      "case it is still being written, that is final only in ",
+      "this token is not on the coordinator's list of tokens", was_there ? " any more" : "",
+      ", which has just changed; in case it is still being written, that is final only in ",
       absl::FormatDuration(absl::Ceil(seen.settles_in, absl::Seconds(1)))));
 }
 

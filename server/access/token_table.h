@@ -45,7 +45,8 @@ class TokenTable {
   // The token's entry. Takes the same time whichever of the tokens it is, or none.
   // UNAUTHENTICATED: it is on no list. While the file is away, empty or malformed the last list
   // that could be read whole counts, and a token that is not on it is UNAVAILABLE. So is, for a
-  // moment, one that was on a former list (watched_list.h). The log says so.
+  // moment, one that was on a former list, or any if there is none before (watched_list.h). The log
+  // says so.
   absl::StatusOr<TokenEntry> Find(absl::string_view token);
   // OK if what Find returned still stands in the file; its errors.
   absl::Status Holds(const TokenEntry& entry);

@@ -2,7 +2,7 @@
 // they write it, and editors may take it away for a moment. So the last list that could be read
 // whole counts until the next one. What a changed list says is final only once the file has been as
 // it is for a while: until then who was on the one before, and is not on this one, may be about to
-// come.
+// come. At the start nobody knows who was on the one before, so anybody may.
 #ifndef CAUSEWAY_SERVER_ACCESS_WATCHED_LIST_H_
 #define CAUSEWAY_SERVER_ACCESS_WATCHED_LIST_H_
 
@@ -26,7 +26,7 @@
 namespace causeway::server {
 
 // For so long after it was seen to change a list may be one that is being written.
-inline constexpr absl::Duration kListSettles = absl::Seconds(5);
+inline constexpr absl::Duration kListSettles = kFileSettles;
 
 // Thread-safe.
 template <typename List>
@@ -39,6 +39,7 @@ class WatchedList {
     std::shared_ptr<const List> list;  // The last one that could be read whole.
     // Those before it, as long as it may be a part of a list that is being written.
     std::vector<std::shared_ptr<const List>> former;
+    bool is_first = false;  // There is none before it, and it may be such a part.
     absl::Duration settles_in = absl::ZeroDuration();  // For so long yet.
     // NOT_FOUND and the other errors of ReadTrustedFile; INVALID_ARGUMENT if the file, as it is, is
     // no whole list.
@@ -55,11 +56,14 @@ class WatchedList {
         may_be_empty_(may_be_empty),
         counts_(std::move(counts)) {}
 
-  // The first time: the errors of ReadTrustedFile and of parsing.
+  // The first time: the errors of ReadTrustedFile and of parsing, as PassesIfJustWritten says.
   absl::Status Open() {
     absl::MutexLock lock(&mutex_);
+    seen_.is_first = FileVersion::Of(file_).JustWritten(clock_->Now());
+    if (seen_.is_first) changed_ = clock_->Monotonic();
     Load();
-    return seen_.state;
+    if (seen_.list != nullptr) return absl::OkStatus();
+    return PassesIfJustWritten(seen_.state, {file_}, clock_->Now());
   }
 
   // Looks at the file, and reads it if it has changed.
@@ -77,7 +81,10 @@ class WatchedList {
                    std::string(seen_.state.message()), seen_.list->size(), counts_);
       }
     }
-    if (settled && seen_.state.ok()) seen_.former.clear();
+    if (settled && seen_.state.ok()) {
+      seen_.former.clear();
+      seen_.is_first = false;
+    }
     seen_.settles_in =
         settled ? absl::ZeroDuration() : kListSettles - (clock_->Monotonic() - changed_);
     return seen_;
@@ -97,12 +104,14 @@ class WatchedList {
     absl::StatusOr<List> list = parse_(*text, file_);
     seen_.state = list.status();
     if (!list.ok()) return;
-    if (!first && !text->empty() && text->back() != '\n' &&
-        clock_->Monotonic() - changed_ < kListSettles) {
+    if (!text->empty() && text->back() != '\n' && clock_->Monotonic() - changed_ < kListSettles) {
       unfinished_ = true;
       seen_.state =
           absl::InvalidArgumentError(absl::StrCat(file_, ": its last line has no end yet"));
-      return;
+      if (!first) return;
+      // Its whole lines count at once.
+      list = parse_(text->substr(0, text->rfind('\n') + 1), file_);
+      if (!list.ok()) list = List();
     }
     if (!first) seen_.former.push_back(std::move(seen_.list));
     seen_.list = std::make_shared<const List>(*std::move(list));

@@ -154,6 +154,7 @@ absl::Status ParentLink::Attach(const RegionPlace& place) {
   const v1::DescribeResponse& run = parent_.run;
   Session::Options options;
   options.stub_of_now = StubOfNow(parent_.channel);
+  options.passes = [this](const absl::Status& status) { return parent_.security.Passes(status); };
   options.events = events_;
   options.progress = place.heartbeat;
   options.first_attach_patience = kAttachPatience;
@@ -185,7 +186,7 @@ absl::Status ParentLink::Attach(const RegionPlace& place) {
   auto made = std::make_shared<Connection>();
   absl::StatusOr<std::unique_ptr<Session>> session = Session::Attach(std::move(options));
   if (!session.ok()) {
-    if (!IsRetryable(session.status()) && !absl::IsAlreadyExists(session.status()) &&
+    if (!parent_.security.Passes(session.status()) && !absl::IsAlreadyExists(session.status()) &&
         !absl::IsDeadlineExceeded(session.status())) {
       return session.status();
     }
@@ -202,13 +203,14 @@ absl::Status ParentLink::Attach(const RegionPlace& place) {
   link.tcp = [meter = std::make_shared<TcpLinkMeter>(
                   std::move(addresses), options_.congestion_control)] { return meter->Sample(); };
   made->link = std::make_unique<Link>(std::move(link));
-  made->exchange =
-      std::make_unique<GrpcExchange>(GrpcExchange::Options{.link = made->link.get(),
-                                                           .session = made->session.get(),
-                                                           .plan = &plan_,
-                                                           .run_id = run.run_id(),
-                                                           .worker_id = options_.region_id,
-                                                           .sync = run.config().sync()});
+  made->exchange = std::make_unique<GrpcExchange>(GrpcExchange::Options{
+      .link = made->link.get(),
+      .session = made->session.get(),
+      .plan = &plan_,
+      .run_id = run.run_id(),
+      .worker_id = options_.region_id,
+      .sync = run.config().sync(),
+      .passes = [this](const auto& status) { return parent_.security.Passes(status); }});
   made->session->Ready(place.step, /*anew=*/false);
   begun_slot_ = -1;
   absl::MutexLock lock(&mutex_);

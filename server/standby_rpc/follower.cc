@@ -33,9 +33,10 @@ absl::Status Follower::Run() {
     absl::MutexLock lock(&mutex_);
     context_ = nullptr;
     if (stopped_) return absl::OkStatus();
-    if (!IsRetryable(status)) return status;
-    const std::string line = absl::StrCat("no answer from the coordinator at ", address_,
-                                          ", trying on: ", status.message());
+    if (!security_.Passes(status)) return status;
+    const std::string line =
+        absl::StrCat(MadeOnTheWay(status) ? "no answer from" : "not served by",
+                     " the coordinator at ", address_, ", trying on: ", status.message());
     notes_.Doing(line);
     if (line != last_line) Log().warn("{}", line);
     last_line = line;
@@ -106,7 +107,7 @@ absl::Status Follower::FollowOnce(grpc::ClientContext& context) {
     stream->Write(request);
     // Between two commits, so that no transfer begins again.
     if (channel_.Now() != channel) {
-      broken = absl::UnavailableError("its connection is made anew: the certificate has changed");
+      broken = Renewal();
     }
     if (!caught_up && request.position().commits() >= commits) {
       caught_up = true;

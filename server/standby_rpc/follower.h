@@ -34,6 +34,7 @@ class Follower {
            absl::Duration pause)
       : copy_(copy),
         notes_(notes),
+        security_(security),
         channel_(address, 0, security),
         address_(std::move(address)),
         pause_(pause) {}
@@ -51,6 +52,7 @@ class Follower {
 
   RunCopy& copy_;
   StandbyNotes& notes_;
+  const ChannelSecurity security_;
   RenewedChannel channel_;
   const std::string address_;
   const absl::Duration pause_;

@@ -191,7 +191,7 @@ class SecurityTest(unittest.TestCase):
             make(cluster, "renew", "operator-me")
             wait_until(lambda: "its connection is made anew" in copy.log(), "the copy connects anew")
             other = (cluster.folder / "certificates" / "worker-b" / "key.pem").read_bytes()
-            mended = "says what it said before"
+            mended = "say what they said before"
             for owner, process, file, text, says in (
                     ("coordinator", cluster.coordinator, "cert.pem", b"", "cert.pem is empty"),
                     ("coordinator", cluster.coordinator, "key.pem", b"", "key.pem is empty"),

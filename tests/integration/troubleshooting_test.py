@@ -304,7 +304,7 @@ class TroubleshootingTest(unittest.TestCase):
             kept = stale.read_bytes()
             make(cluster, "token", "worker", "a", "--force")
             stale.write_bytes(kept)
-            self.train(cluster, "this token is not on the coordinator's list of tokens any more", *token("a"), id="a",
+            self.train(cluster, "this token is not on the coordinator's list of tokens", *token("a"), id="a",
                        connect_timeout="1s", status=1)
             self.train(cluster, "the token is unknown or was revoked", *token("a"), id="a", connect_timeout="1m")
 

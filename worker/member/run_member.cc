@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -16,6 +18,7 @@
 #include "common/params/draws.h"
 #include "common/params/run_config.h"
 #include "common/rpc/channel.h"
+#include "common/rpc/status.h"
 #include "common/rpc/tcp_links.h"
 #include "common/telemetry/log.h"
 #include "worker/member/joining.h"
@@ -61,6 +64,12 @@ std::string WhyHeld(const v1::RunConfig& config, const Session::Orders& orders) 
   }
   return absl::StrCat("the run begins with ", config.membership().start_workers(),
                       " workers, and has these: ", absl::StrJoin(orders.members, ", "));
+}
+
+// Why a try to attach was turned away; empty where nobody answered.
+std::string Refusal(const absl::Status& why) {
+  const bool of_tls = absl::StrContains(absl::AsciiStrToLower(why.message()), "handshake");
+  return MadeOnTheWay(why) && !of_tls ? "" : std::string(why.message());
 }
 
 }  // namespace
@@ -138,6 +147,7 @@ absl::Status RunMember::OpenTelemetry() {
 absl::Status RunMember::Attach(const Description& description, const Place* place) {
   Session::Options session;
   session.stub_of_now = StubOfNow(session_channel_);
+  session.passes = [this](const absl::Status& status) { return security_.Passes(status); };
   session.events = &telemetry_->events();
   ASSIGN_OR_RETURN(wait_watch_,
                    WaitWatch::Start({.clock = &clock_, .say = [](const std::string& line) {
@@ -146,6 +156,9 @@ absl::Status RunMember::Attach(const Description& description, const Place* plac
   session.on_stream = [this](bool stands) {
     telemetry_->SetAttached(stands);
     wait_watch_->SetAttached(stands);
+  };
+  session.on_failed_try = [this](const absl::Status& why) {
+    wait_watch_->SetRefused(Refusal(why));
   };
   session.on_waits_for = [this](const std::string& whom) { wait_watch_->SetWaitsFor(whom); };
   v1::Join& join = session.join;
@@ -237,8 +250,10 @@ absl::Status RunMember::Continue(std::optional<Place> place) {
                          absl::StrCat("continuing from the checkpoint at step ", step()),
                          {{"step", step()}});
       if (behind > 0) {
-        Log().warn("the checkpoint is {} behind the run: what was trained since then is lost",
-                   behind == 1 ? "1 step" : absl::StrCat(behind, " steps"));
+        Log().warn(
+            "the checkpoint is {} behind the run: whatever was trained here after it is "
+            "trained again",
+            behind == 1 ? "1 step" : absl::StrCat(behind, " steps"));
       }
     }
   }
@@ -325,13 +340,14 @@ absl::Status RunMember::MakeSync() {
   replica_.reset();
   ASSIGN_OR_RETURN(replica_, hooks_.make_replica());
   KeepFreedBlocks(ObjectBytesInFlight(plan_, config().sync()));
-  auto exchange =
-      std::make_shared<GrpcExchange>(GrpcExchange::Options{.link = link_.get(),
-                                                           .session = session_.get(),
-                                                           .plan = &plan_,
-                                                           .run_id = run_.run_id(),
-                                                           .worker_id = options_.worker_id,
-                                                           .sync = config().sync()});
+  auto exchange = std::make_shared<GrpcExchange>(GrpcExchange::Options{
+      .link = link_.get(),
+      .session = session_.get(),
+      .plan = &plan_,
+      .run_id = run_.run_id(),
+      .worker_id = options_.worker_id,
+      .sync = config().sync(),
+      .passes = [this](const auto& status) { return security_.Passes(status); }});
   {
     absl::MutexLock lock(&exchange_mutex_);
     exchange_.swap(exchange);

@@ -43,9 +43,15 @@ void WaitWatch::SetAttached(bool attached) {
   absl::MutexLock lock(&mutex_);
   if (attached) {
     away_since_.reset();
+    refused_.clear();
   } else if (!away_since_.has_value()) {
     away_since_ = options_.clock->Monotonic();
   }
+}
+
+void WaitWatch::SetRefused(const std::string& why) {
+  absl::MutexLock lock(&mutex_);
+  refused_ = why;
 }
 
 void WaitWatch::SetSlack(const std::optional<SyncEngine::Slack>& slack) {
@@ -91,7 +97,12 @@ std::string WaitWatch::Line() const {
       waiting_.has_value() ? now - waiting_->since : -absl::InfiniteDuration();
   const bool is_away = away >= kWorthSaying;
   std::string line;
-  if (is_away) line = absl::StrCat("the coordinator has been away for ", WholeSeconds(away));
+  if (is_away && refused_.empty()) {
+    line = absl::StrCat("the coordinator has been away for ", WholeSeconds(away));
+  } else if (is_away) {
+    line = absl::StrCat("the coordinator has not let this worker in for ", WholeSeconds(away), " (",
+                        refused_, ")");
+  }
   if (waiting_.has_value() && (is_away || waited >= kWorthSaying)) {
     absl::StrAppend(&line, line.empty() ? "" : "; ", "training has waited ", WholeSeconds(waited),
                     " for round ", waiting_->event.round, " of fragment ",

@@ -40,6 +40,8 @@ class WaitWatch {
 
   // Whether the session with the coordinator stands; it does at the start.
   void SetAttached(bool attached);
+  // Why the last try to attach was turned away; empty: nobody answered. Until the session stands.
+  void SetRefused(const std::string& why);
   // After an inner step; nothing: training is not under way.
   void SetSlack(const std::optional<SyncEngine::Slack>& slack);
   // Training waits for the answer of that round from now on; nothing: no more. Returns how long it
@@ -68,6 +70,7 @@ class WaitWatch {
   mutable absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<absl::Duration> away_since_ ABSL_GUARDED_BY(mutex_);
+  std::string refused_ ABSL_GUARDED_BY(mutex_);
   std::optional<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
   std::optional<SyncEngine::Slack> slack_ ABSL_GUARDED_BY(mutex_);
   std::string waits_for_ ABSL_GUARDED_BY(mutex_);

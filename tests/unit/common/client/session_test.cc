@@ -119,6 +119,28 @@ TEST(SessionTest, NoStatusThatAProxyMakesEndsASession) {
             absl::InternalError("the coordinator failed"));
 }
 
+TEST(SessionTest, ARefusalThatPassesAsThisSideKnowsIsTriedAgainAndTold) {
+  FakeCoordinator coordinator;
+  std::vector<absl::Status> told;
+  Session::Options options = coordinator.SessionOptions();
+  options.on_failed_try = [&](const absl::Status& why) { told.push_back(why); };
+  options.passes = [](const absl::Status& why) {
+    return IsRetryable(why) || why.message() == "somebody's token";
+  };
+  {
+    auto session = Session::Attach(std::move(options));
+    ASSERT_TRUE(session.ok()) << session.status();
+    coordinator.RefuseNextAttach(ToGrpcStatus(absl::PermissionDeniedError("somebody's token")));
+    coordinator.RefuseNextAttach(ToGrpcStatus(absl::PermissionDeniedError("nobody's token")));
+    coordinator.BreakSession();
+    EXPECT_EQ((*session)->WaitForGo(absl::InfiniteDuration()).status(),
+              absl::PermissionDeniedError("nobody's token"));
+  }
+  ASSERT_EQ(told.size(), 2u);
+  EXPECT_EQ(told[0].code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(told[1], absl::PermissionDeniedError("somebody's token"));
+}
+
 TEST(SessionTest, AFirstAttachWaitsForACoordinatorBehindAProxy) {
   FakeCoordinator coordinator;
   coordinator.RefuseNextAttach({grpc::StatusCode::INTERNAL, "RST_STREAM"});

@@ -46,7 +46,7 @@ class CertificateWatchTest : public ::testing::Test {
     const auto notice = Look();
     ASSERT_TRUE(notice.has_value()) << words;
     EXPECT_FALSE(notice->fit);
-    EXPECT_THAT(notice->message, AllOf(HasSubstr(words), HasSubstr("Until the files are whole")));
+    EXPECT_THAT(notice->message, AllOf(HasSubstr(words), HasSubstr("Until the files are fit")));
     for (int i = 0; i < 3; ++i) {
       clock_.Advance(kInterval);
       EXPECT_EQ(files_->Look(), std::nullopt) << "said before: " << words;
@@ -87,7 +87,9 @@ TEST_F(CertificateWatchTest, WhatIsNotWholeLeavesTheSetBeforeInForceAndIsSaidOnc
     const auto mended = Look();
     ASSERT_TRUE(mended.has_value()) << one.words;
     EXPECT_TRUE(mended->fit);
-    EXPECT_THAT(mended->message, HasSubstr("says what it said before"));
+    EXPECT_EQ(mended->message,
+              absl::StrCat(options_.ca_file, ", ", options_.cert_file, ", ", options_.key_file,
+                           ": the files say what they said before"));
     EXPECT_EQ(files_->generation(), 0) << "nobody need dial anew";
   }
   std::filesystem::remove(options_.key_file);
@@ -128,12 +130,64 @@ TEST_F(CertificateWatchTest, ARenewedPairCountsOnceBothFilesAreThere) {
 
 TEST_F(CertificateWatchTest, ACertificateThatIsNotValidYetCountsWhenItIs) {
   CertificateRequest request;
+  request.names = "URI:causeway://*/worker/a";
   request.not_before = absl::Now() + absl::Hours(1);
   folder_.WriteSet("a", authority_.pem(), authority_.Issue(request));
   ExpectUnfit("is valid from");
   clock_.Advance(absl::Hours(1));
   EXPECT_TRUE(files_->Look()->fit);
   EXPECT_EQ(files_->generation(), 1);
+}
+
+TEST_F(CertificateWatchTest, SomebodyElsesCertificateIsNotTaken) {
+  for (const std::string uri : {"causeway://*/worker/b", "causeway://*/observer/a"}) {
+    folder_.WriteSet("a", authority_.pem(), IssueIdentity(authority_, uri));
+    ExpectUnfit(absl::StrCat("a.cert is now that of ", uri,
+                             ", and this process is causeway://*/worker/a: put its own there"));
+    EXPECT_TRUE(files_->IsChanging());
+  }
+  CertificateRequest nobody;
+  nobody.names = "DNS:localhost";
+  folder_.WriteSet("a", authority_.pem(), authority_.Issue(nobody));
+  ExpectUnfit("that of nobody's name in a run");
+  folder_.WriteSet("a", authority_.pem(), IssueIdentity(authority_, "causeway://run-1/worker/a"));
+  EXPECT_TRUE(Look()->fit) << "for one run alone";
+  folder_.WriteSet("a", authority_.pem(), IssueIdentity(authority_, "causeway://run-2/worker/a"));
+  EXPECT_THAT(Look()->message, HasSubstr("is now that of causeway://run-2/worker/a"));
+}
+
+TEST_F(CertificateWatchTest, ARefusalMayPassWhileThePeerMayNotKnowTheSetYet) {
+  EXPECT_FALSE(files_->IsChanging());
+  folder_.WriteSet("a", authority_.pem(), IssueIdentity(authority_, "causeway://*/worker/a"));
+  EXPECT_TRUE(files_->IsChanging()) << "the one refused may be the former";
+  EXPECT_TRUE(Look()->fit);
+  EXPECT_TRUE(files_->IsChanging());
+  clock_.Advance(CertificateWatch::kMayStillPass);
+  EXPECT_FALSE(files_->IsChanging());
+}
+
+TEST_F(CertificateWatchTest, AnEndThatIsOverIsSaidAsOne) {
+  folder_.Write("a.cert", "");
+  clock_.Advance(absl::Hours(24 * 31));
+  EXPECT_EQ(files_->Look(), std::nullopt);
+  clock_.Advance(CertificateWatch::kSettles);
+  EXPECT_THAT(files_->Look()->message, HasSubstr("that was there before, which ended at 20"));
+}
+
+TEST_F(CertificateWatchTest, FilesThatAreBeingCopiedAtTheStartAreNoReasonToStayDown) {
+  const std::string half = pair_.certificate.substr(0, pair_.certificate.size() / 2);
+  const auto open = [&] {
+    return CertificateWatch::Open(
+               {.ca = options_.ca_file, .cert = options_.cert_file, .key = options_.key_file},
+               CertificateUse::kClient, kInterval, clock_.Now(), clock_)
+        .status();
+  };
+  folder_.WriteNow("a.cert", half);
+  EXPECT_EQ(open().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(open().message()),
+              AllOf(HasSubstr("a.cert is damaged"), HasSubstr("start again in some seconds")));
+  folder_.Write("a.cert", half);
+  EXPECT_EQ(open().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(CertificateWatchTest, ACertificateOfAnAuthorityThatThisSideDoesNotTrustIsTakenWithAWord) {

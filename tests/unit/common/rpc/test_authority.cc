@@ -8,6 +8,7 @@
 #include <openssl/x509v3.h>
 #include <stdlib.h>
 
+#include <chrono>
 #include <fstream>
 #include <utility>
 
@@ -156,7 +157,7 @@ std::string TestFolder::path(absl::string_view name) const {
   return (folder_ / std::string(name)).string();
 }
 
-std::string TestFolder::Write(absl::string_view name, absl::string_view text) const {
+std::string TestFolder::WriteNow(absl::string_view name, absl::string_view text) const {
   const std::string file = path(name);
   const std::string temporary = absl::StrCat(file, ".new");
   {
@@ -167,6 +168,14 @@ std::string TestFolder::Write(absl::string_view name, absl::string_view text) co
       temporary, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
   std::filesystem::rename(temporary, file);
   return file;
+}
+
+std::string TestFolder::Write(absl::string_view name, absl::string_view text) const {
+  const std::string file = WriteNow(absl::StrCat(name, ".young"), text);
+  std::filesystem::last_write_time(
+      file, std::filesystem::file_time_type::clock::now() - std::chrono::hours(1));
+  std::filesystem::rename(file, path(name));
+  return path(name);
 }
 
 SecurityOptions TestFolder::WriteSet(absl::string_view name, absl::string_view ca,

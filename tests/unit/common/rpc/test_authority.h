@@ -54,8 +54,11 @@ class TestFolder {
   TestFolder();
   ~TestFolder();
   std::string path(absl::string_view name) const;
-  // Atomically; keys and the like are for this user alone. Returns the path.
+  // Atomically; keys and the like are for this user alone. As if it was written long ago: see
+  // FileVersion::JustWritten. Returns the path.
   std::string Write(absl::string_view name, absl::string_view text) const;
+  // As if it was written just now.
+  std::string WriteNow(absl::string_view name, absl::string_view text) const;
   // NAME.ca, NAME.cert and NAME.key, with the options that name them.
   SecurityOptions WriteSet(absl::string_view name, absl::string_view ca, const PemPair& pair) const;
 

@@ -89,5 +89,20 @@ TEST(RefusedIdentities, WhoIsTakenOffTheListComesInOnceItHasSettled) {
   EXPECT_TRUE((*list)->Check(kSiteA, "").ok()) << "an empty list refuses nobody";
 }
 
+TEST(RefusedIdentities, AListThatWasWrittenJustBeforeTheStartLetsNobodyInUntilItHasSettled) {
+  const TestFolder folder;
+  FakeClock clock(absl::Now());
+  const std::string file = folder.WriteNow("f", "worker site-b\nworker site");
+  const auto list = RefusedIdentities::Open(file, &clock);
+  ASSERT_TRUE(list.ok()) << list.status();
+  const Identity site = {.run = "*", .role = Role::kWorker, .name = "site"};
+  EXPECT_EQ((*list)->Check(kSiteA, "").code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ((*list)->Check(site, "").code(), absl::StatusCode::kUnavailable) << "or site-a";
+  folder.WriteNow("f", "worker site-b\nworker site-a\n");
+  EXPECT_EQ((*list)->Check(kSiteA, "").code(), absl::StatusCode::kUnauthenticated);
+  clock.Advance(kListSettles);
+  EXPECT_TRUE((*list)->Check(site, "").ok());
+}
+
 }  // namespace
 }  // namespace causeway::server

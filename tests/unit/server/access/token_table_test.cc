@@ -204,5 +204,48 @@ TEST(TokenTable, FilesThatOthersMayWriteAreRefused) {
   EXPECT_THAT(std::string(none.message()), HasSubstr("none: No such file or directory"));
 }
 
+// A coordinator that starts while its list is being copied knows nobody who was on it before.
+TEST(TokenTable, AListThatWasCutAtTheStartRefusesNobodyForGoodUntilItHasSettled) {
+  const TestFolder folder;
+  const std::string text =
+      absl::StrCat(HashOf(kSecret), " worker a\n", HashOf(kOther), " worker b-and-more\n");
+  const size_t first_line = text.find('\n') + 1;
+  for (size_t bytes = 0; bytes <= text.size(); ++bytes) {
+    FakeClock clock(absl::Now());
+    const std::string file = folder.WriteNow("tokens", text.substr(0, bytes));
+    const auto table = TokenTable::Open(file, &clock);
+    if (!ParseTokens(text.substr(0, bytes), file).ok()) {
+      EXPECT_EQ(table.status().code(), absl::StatusCode::kUnavailable) << bytes;
+      EXPECT_THAT(std::string(table.status().message()),
+                  HasSubstr("was written a moment ago: in case it still is, start again"));
+      continue;
+    }
+    ASSERT_TRUE(table.ok()) << bytes << table.status();
+    EXPECT_EQ(Code(**table, kSecret),
+              bytes < first_line ? absl::StatusCode::kUnavailable : absl::StatusCode::kOk)
+        << bytes;
+    EXPECT_EQ(Code(**table, kOther),
+              bytes < text.size() ? absl::StatusCode::kUnavailable : absl::StatusCode::kOk)
+        << bytes;
+    EXPECT_EQ(Code(**table, "no token"), absl::StatusCode::kUnavailable) << bytes;
+    folder.WriteNow("tokens", text);
+    EXPECT_EQ((*table)->Find(kOther)->identity.name, "b-and-more") << bytes;
+    clock.Advance(kListSettles);
+    EXPECT_EQ(Code(**table, "no token"), absl::StatusCode::kUnauthenticated) << bytes;
+  }
+}
+
+TEST(TokenTable, AListThatStaysAsItWasAtTheStartIsFinalOnceItHasSettled) {
+  const TestFolder folder;
+  FakeClock clock(absl::Now());
+  const auto table = TokenTable::Open(
+      folder.WriteNow("tokens", absl::StrCat(HashOf(kSecret), " worker a")), &clock);
+  ASSERT_TRUE(table.ok()) << table.status();
+  EXPECT_EQ(Code(**table, kSecret), absl::StatusCode::kUnavailable) << "its name may go on";
+  clock.Advance(kListSettles);
+  EXPECT_EQ((*table)->Find(kSecret)->identity.name, "a");
+  EXPECT_EQ(Code(**table, kOther), absl::StatusCode::kUnauthenticated);
+}
+
 }  // namespace
 }  // namespace causeway::server

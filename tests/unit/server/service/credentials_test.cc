@@ -166,7 +166,7 @@ TEST_F(CredentialsTest, FilesThatAreNotWholeLeaveThoseBeforeInForce) {
                                    : file);
     EXPECT_TRUE(Handshake(worker).ok()) << file;
     folder_.Write(file, whole);
-    await("certificate_reloaded", "says what it said before");
+    await("certificate_reloaded", "say what they said before");
     EXPECT_TRUE(Handshake(worker).ok()) << file;
     honest_->AwaitRounds(2);
   }
@@ -282,6 +282,52 @@ TEST_F(CredentialsTest, AnOpenSessionAndItsLanesGoOnWithTheRenewedCertificate) {
   EXPECT_TRUE(exchange.PullState(0).ok());
   EXPECT_TRUE((*session)->orders().ok());
   (*session)->Leave(v1::Leave::FINISHED, "");
+}
+
+TEST_F(CredentialsTest, ASessionGoesOnThoughItsFileHasAnothersTokenWhenItsConnectionBreaks) {
+  const std::string a(40, 'a');
+  const std::string b(40, 'b');
+  SecurityOptions server = folder_.WriteSet("server", "", Server(authority_, absl::Hours(1)));
+  server.ca_file.clear();
+  server.token_file = folder_.Write("tokens", Line(a, "worker a") + Line(b, "worker b"));
+  Serve(server);
+  SecurityOptions worker;
+  worker.ca_file = folder_.Write("ca", authority_.pem());
+  worker.token_file = TokenFile("token-a", a);
+  const auto security = MakeChannelSecurity(worker, address_, absl::Now());
+  ASSERT_TRUE(security.ok()) << security.status();
+  absl::Mutex mutex;
+  std::vector<std::string> said;
+  security->files->ReportTo([&](const CertificateNotice& notice) {
+    absl::MutexLock lock(&mutex);
+    if (!notice.fit) said.push_back(notice.message);
+  });
+  AwaitedEvents events;
+  Session::Options options;
+  options.stub_of_now = StubOfNow(std::make_shared<RenewedChannel>(address_, 0, *security));
+  options.join = MakeJoin(run_.coordinator(), "a").join();
+  options.events = &events;
+  options.passes = [&](const absl::Status& status) { return security->Passes(status); };
+  auto session = Session::Attach(std::move(options));
+  ASSERT_TRUE(session.ok()) << session.status();
+  TokenFile("token-a", b);
+  const int port = server_->port();
+  server_->Stop(absl::Seconds(1));
+  CoordinatorServer::Options again;
+  again.address = absl::StrCat("127.0.0.1:", port);
+  again.security = server;
+  auto restarted = CoordinatorServer::Start(again, run_.coordinator());
+  ASSERT_TRUE(restarted.ok()) << restarted.status();
+  server_ = *std::move(restarted);
+  events.Await("session_resumed");
+  {
+    absl::MutexLock lock(&mutex);
+    EXPECT_THAT(said, testing::ElementsAre(
+                          testing::AllOf(HasSubstr("worker b asked to attach as worker \"a\""),
+                                         HasSubstr("the one before goes on"))));
+  }
+  (*session)->Leave(v1::Leave::FINISHED, "");
+  security->files->ReportTo(nullptr);
 }
 
 TEST_F(CredentialsTest, TokensCountAsTheirFileSays) {

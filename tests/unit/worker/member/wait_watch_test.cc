@@ -46,6 +46,22 @@ TEST_F(WaitWatchTest, ACoordinatorThatIsAwayIsNamedWithTheStepsThatAreLeft) {
   EXPECT_EQ(watch_->Line(), "");
 }
 
+TEST_F(WaitWatchTest, ACoordinatorThatTurnsThisWorkerAwayIsNotAway) {
+  watch_->SetAttached(false);
+  watch_->SetRefused("the certificate of worker a ended");
+  clock_.Advance(absl::Seconds(12));
+  EXPECT_EQ(watch_->Line(),
+            "the coordinator has not let this worker in for 12 s (the certificate of worker a "
+            "ended)");
+  watch_->SetRefused("");
+  EXPECT_EQ(watch_->Line(), "the coordinator has been away for 12 s");
+  watch_->SetRefused("the token is unknown");
+  watch_->SetAttached(true);
+  watch_->SetAttached(false);
+  clock_.Advance(absl::Seconds(5));
+  EXPECT_EQ(watch_->Line(), "the coordinator has been away for 5 s") << "for another reason";
+}
+
 TEST_F(WaitWatchTest, AWaitIsSaidOnceItIsLong) {
   watch_->SetSlack(SyncEngine::Slack{.awaited = 1, .late = 1, .steps = 1});
   EXPECT_EQ(watch_->SetWaiting(SyncEvent{2, 3}), absl::ZeroDuration());
