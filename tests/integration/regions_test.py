@@ -129,7 +129,7 @@ class RegionsTest(unittest.TestCase):
 
 
 class RolesTest(unittest.TestCase):
-    def prepare(self, tree):
+    def prepare(self, tree, steps=12):
         make(tree, "init")
         make(tree, "coordinator", "--host", "localhost", "--ip", "127.0.0.1")
         for role, name in (("region", "eu"), ("worker", "flat"), ("worker", "site-0"),
@@ -138,13 +138,13 @@ class RolesTest(unittest.TestCase):
         for role, name in (("region", "eu"), ("worker", "thief")):
             make(tree, "token", role, name)
         tokens = tree.folder / "certificates" / "tokens"
-        tree.start_coordinator(SETTINGS % 12, *tls(tree, "coordinator"), f"--token_file={tokens}")
+        tree.start_coordinator(SETTINGS % steps, *tls(tree, "coordinator"), f"--token_file={tokens}")
 
     def token(self, tree, name):
         return tree.folder / "certificates" / f"token-{name}" / "token"
 
-    def start_sites(self, tree, region):
-        return [tree.start_worker(f"site-{i}", *tls(tree, f"worker-site-{i}"),
+    def start_sites(self, tree, region, *flags):
+        return [tree.start_worker(f"site-{i}", *tls(tree, f"worker-site-{i}"), *flags,
                                   address=tree.region_address(region)) for i in range(2)]
 
     def test_a_region_with_its_certificate_is_one(self):
@@ -158,6 +158,25 @@ class RolesTest(unittest.TestCase):
             processes.append(tree.start_worker("flat", *tls(tree, "worker-flat")))
             for process in [*processes, tree.coordinator]:
                 self.assertEqual(process.wait(), 0, process.log())
+            self.assertEqual(tree.published(), tree.published("eu"))
+
+    def test_a_regions_certificate_and_a_sites_are_renewed_in_place(self):
+        with Tree() as tree:
+            self.prepare(tree, steps=60)
+            at = tree.folder / "certificates" / "region-eu"
+            region = tree.start_region("eu", 2, *tls(tree, "coordinator"), "--tls_refresh=1s",
+                                       f"--parent_tls_cert={at / 'cert.pem'}",
+                                       f"--parent_tls_key={at / 'key.pem'}")
+            sites = self.start_sites(tree, "eu", "--tls_refresh=1s", "--min_step_time=150ms")
+            flat = tree.start_worker("flat", *tls(tree, "worker-flat"))
+            wait_until(lambda: len(tree.rounds()) >= 2, "rounds are published")
+            for name, process in (("region-eu", region), ("worker-site-0", sites[0])):
+                make(tree, "renew", name)
+                wait_until(lambda p=process: "its connection is made anew" in p.log(), f"{name} connects anew")
+                wait_until(lambda p=process: "attached again" in p.log(), f"{name} is back")
+            for process in [*sites, flat, region, tree.coordinator]:
+                self.assertEqual(process.wait(), 0, process.log())
+                self.assertNotRegex(process.log(), r"lane \d+: trying again")
             self.assertEqual(tree.published(), tree.published("eu"))
 
     def test_a_parent_is_known_by_the_first_name_of_a_list_or_by_the_one_that_is_given(self):

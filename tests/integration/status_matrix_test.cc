@@ -1,8 +1,11 @@
 // What becomes of a member when a call of its ends with some status: for every RPC, moment and
 // code, made by a proxy on the way or said by the coordinator. Nothing that a proxy can make ends
 // anybody; what the coordinator means for good ends a member in the coordinator's own words.
+#include <google/protobuf/descriptor.h>
+
 #include <functional>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -153,6 +156,12 @@ absl::Status LiveAsWorker(SmallRun& run, const std::string& address, Then expect
   return status;
 }
 
+constexpr std::pair<const char*, Moment> kOfWorkers[] = {
+    {"Session/Describe", Moment::kAtOnce},    {"Session/Describe", Moment::kInsteadOfIt},
+    {"Session/Attach", Moment::kAtOnce},      {"Session/Attach", Moment::kAfterAnswer},
+    {"Session/Attach", Moment::kInsteadOfIt}, {"Exchange/Carry", Moment::kAtOnce},
+    {"Exchange/Carry", Moment::kAfterAnswer}, {"Exchange/Carry", Moment::kInsteadOfIt}};
+
 using Case = std::pair<const char*, Moment>;
 class StatusMatrix : public ::testing::TestWithParam<Case> {};
 
@@ -170,15 +179,7 @@ TEST_P(StatusMatrix, AWorkerGoesOnOrEndsInTheCoordinatorsWords) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(OfWorkers, StatusMatrix,
-                         ::testing::Values(Case("Session/Describe", Moment::kAtOnce),
-                                           Case("Session/Describe", Moment::kInsteadOfIt),
-                                           Case("Session/Attach", Moment::kAtOnce),
-                                           Case("Session/Attach", Moment::kAfterAnswer),
-                                           Case("Session/Attach", Moment::kInsteadOfIt),
-                                           Case("Exchange/Carry", Moment::kAtOnce),
-                                           Case("Exchange/Carry", Moment::kAfterAnswer),
-                                           Case("Exchange/Carry", Moment::kInsteadOfIt)));
+INSTANTIATE_TEST_SUITE_P(OfWorkers, StatusMatrix, ::testing::ValuesIn(kOfWorkers));
 
 TEST(StatusMatrixOfPages, APageOfAProxysIsNoMessageOfTheCoordinators) {
   for (const char* const method : {"Session/Attach", "Exchange/Carry"}) {
@@ -253,7 +254,7 @@ TEST(StatusMatrixOfLines, AnOperatorAStandbyAndThePreflightHearTheTruth) {
       return call(of);
     };
   };
-  const std::vector<std::pair<std::string, Ask>> asked = {
+  std::vector<std::pair<std::string, Ask>> asked = {
       {"Admin/GetStatus", admin([](auto& of) { return of.GetStatus().status(); })},
       {"Admin/ListEvents", admin([](auto& of) { return of.ListEvents(0).status(); })},
       {"Admin/Pause", admin([](auto& of) { return of.Pause(""); })},
@@ -273,6 +274,28 @@ TEST(StatusMatrixOfLines, AnOperatorAStandbyAndThePreflightHearTheTruth) {
          const auto stub = v1::Probe::NewStub(ChannelTo(address));
          return worker::MeasureEcho(*stub, "a", 1, absl::Minutes(1)).status();
        }}};
+  for (const auto& [method, direction] :
+       {std::pair("Probe/Upload", Direction::kUp), std::pair("Probe/Download", Direction::kDown)}) {
+    asked.emplace_back(method, [direction](const std::string& address) {
+      worker::RateOptions options;
+      options.channels = {ChannelTo(address)};
+      options.time = absl::Minutes(1);  // It ends with the call.
+      return worker::MeasureRate(direction, options).status();
+    });
+  }
+  std::set<std::string> covered = {"Session/BringModel"};
+  for (const auto& [method, moment] : kOfWorkers) covered.insert(method);
+  for (const auto& [method, ask] : asked) covered.insert(method);
+  std::set<std::string> all;
+  for (const char* const service : {"Session", "Exchange", "Admin", "Standby", "Probe"}) {
+    const auto* const known = google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(
+        absl::StrCat("causeway.v1.", service));
+    ASSERT_NE(known, nullptr) << service;
+    for (int i = 0; i < known->method_count(); ++i) {
+      all.insert(absl::StrCat(service, "/", known->method(i)->name()));
+    }
+  }
+  EXPECT_EQ(covered, all);
   for (const auto& [method, ask] : asked) {
     for (const Column& column : kColumns) {
       for (const bool on_the_way : {true, false}) {
