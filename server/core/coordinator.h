@@ -38,10 +38,10 @@
 #include "common/base/thread_pool.h"
 #include "common/params/fragment_plan.h"
 #include "common/telemetry/event_log.h"
+#include "server/core/delta_check.h"
 #include "server/core/parent.h"
-#include "server/core/pull_object.h"
-#include "server/core/received_object.h"
 #include "server/core/run_observer.h"
+#include "server/core/versions.h"
 #include "server/store/store.h"
 
 namespace causeway::server {
@@ -72,21 +72,6 @@ struct BroughtModel {
   std::string worker_id;  // Who brings it.
   v1::RunConfig config;   // Complete.
   FragmentPlan plan;      // The plan of `config`.
-};
-
-// A coordinator under a coordinator.
-struct RegionOptions {
-  Parent* parent = nullptr;        // Outlives the coordinator.
-  std::string id;                  // Name of the region as a worker of its parent.
-  int sites = 0;                   // Most sites that it may have.
-  std::vector<std::string> above;  // The regions that its parent is in, from the hub down.
-};
-
-// Where a region is, for its parent.
-struct RegionPlace {
-  bool ready = false;  // Its sites are there.
-  int64_t step = 0;    // Rounds sent later expect a contribution of it.
-  v1::Heartbeat heartbeat;
 };
 
 // Fills in what a fragment begins with, as many values as it has. By any thread, for several
@@ -156,21 +141,6 @@ class Orders {
   virtual absl::Status Reject(const v1::RejectRequest& order) = 0;
   virtual absl::Status StopAtStep(int64_t step) = 0;
   virtual absl::Status StopAtTokens(int64_t tokens) = 0;
-};
-
-// What a region's parent says, and asks (parent.h).
-class Region {
- public:
-  virtual ~Region() = default;
-  virtual RegionPlace Place() const = 0;
-  // Begins training, or lets it go on. The region's sites have the parts of the data from
-  // first_slot on; part first_slot + i goes on with next_draws[i].
-  virtual absl::Status Begin(int first_slot, const std::vector<int64_t>& next_draws) = 0;
-  virtual absl::Status NoteParentPublished(int fragment, int64_t round) = 0;
-  // As Orders::StopAtStep, whatever step the sites are at.
-  virtual absl::Status Stop(int64_t step) = 0;
-  // The parent refuses this region, for good.
-  virtual void Fail(const absl::Status& why) = 0;
 };
 
 class Coordinator {

@@ -83,7 +83,6 @@ CoordinatorImpl::CoordinatorImpl(Options options, FragmentPlan plan, Tier tier,
       members_(run_, orders_) {
   if (!run_.options.region.has_value()) return;
   region_ = std::make_unique<RegionRole>(run_, rounds_, *run_.options.region->parent);
-  rounds_.GoUp(*region_);
 }
 
 absl::StatusOr<std::unique_ptr<CoordinatorImpl>> CoordinatorImpl::Create(Options options) {
@@ -149,25 +148,24 @@ absl::Status CoordinatorImpl::MakeFragments() {
                  std::string(scratch.status().message()));
     }
   }
-  uint64_t scratch_offset = 0;
+  FragmentRounds::Options options{.range = {},
+                                  .config = &run_.options.config,
+                                  .optimizer = run_.optimizer.get(),
+                                  .codec_up = codec_up,
+                                  .codec_down = codec_down,
+                                  .clock = run_.options.clock,
+                                  .store = run_.options.store,
+                                  .merge_pool = &run_.merge_pool,
+                                  .answers = &run_.recent_answers,
+                                  .scratch = run_.scratch.get(),
+                                  .schedule = run_.schedule};
   for (int i = 0; i < run_.plan.fragments(); ++i) {
-    run_.fragments.push_back(
-        std::make_unique<FragmentRounds>(FragmentRounds::Options{.fragment = i,
-                                                                 .range = run_.plan.range(i),
-                                                                 .config = &run_.options.config,
-                                                                 .optimizer = run_.optimizer.get(),
-                                                                 .codec_up = codec_up,
-                                                                 .codec_down = codec_down,
-                                                                 .clock = run_.options.clock,
-                                                                 .store = run_.options.store,
-                                                                 .merge_pool = &run_.merge_pool,
-                                                                 .answers = &run_.recent_answers,
-                                                                 .scratch = run_.scratch.get(),
-                                                                 .scratch_offset = scratch_offset,
-                                                                 .schedule = run_.schedule,
-                                                                 .region_id = run_.tier.own_id}));
-    scratch_offset +=
-        FragmentArrays::BytesAtRest(static_cast<size_t>(run_.plan.range(i).size()), states);
+    options.fragment = i;
+    options.range = run_.plan.range(i);
+    run_.fragments.push_back(region_ != nullptr ? region_->MakeFragment(options)
+                                                : std::make_unique<HubRounds>(options));
+    options.scratch_offset +=
+        FragmentArrays::BytesAtRest(static_cast<size_t>(options.range.size()), states);
   }
   return absl::OkStatus();
 }
@@ -286,7 +284,7 @@ v1::RunStatus CoordinatorImpl::GetStatus() const {
     const OpenRound round = fragment.open_round();
     const int64_t version = round.round - 1;
     entry.set_published_version(version);
-    entry.set_published_hash(fragment.PublishedHash(version).value_or(0));
+    entry.set_published_hash(fragment.versions().Hash(version).value_or(0));
     for (const auto& [id, arrival] : round.arrivals) entry.add_contributed(id);
     for (const auto& [id, arrival] : round.quarantined) entry.add_quarantined(id);
     entry.set_waiting_for(Decide(run_.options.clock->Monotonic(), round, members, policy).reason);
@@ -316,7 +314,7 @@ RunSummary CoordinatorImpl::Summarize() const {
   summary.run_id = run_.options.run_id;
   summary.config = run_.options.config;
   summary.parameters = run_.plan.parameters();
-  for (const auto& fragment : run_.fragments) summary.rounds += fragment->version();
+  for (const auto& fragment : run_.fragments) summary.rounds += fragment->versions().newest();
   summary.hash_checks = run_.hash_checks.load();
   summary.hash_mismatches = run_.hash_mismatches.load();
   summary.ended_unix_s = absl::ToDoubleSeconds(run_.options.clock->Now() - absl::UnixEpoch());
@@ -339,7 +337,7 @@ absl::Status CoordinatorImpl::Shutdown() {
   }
   const absl::Status told = absl::UnavailableError("the coordinator is shutting down");
   for (const auto& fragment : run_.fragments) {
-    for (const PullCallback& waiter : fragment->TakeWaiters()) waiter(told);
+    for (const PullCallback& waiter : fragment->versions().TakeWaiters()) waiter(told);
   }
   for (const auto& [id, sink] : sinks) sink->Close(told);
   {

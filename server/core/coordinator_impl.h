@@ -46,7 +46,9 @@ class CoordinatorImpl final : public Coordinator {
   v1::RunIdentity Identity() const;
   // Becomes what the store remembers.
   absl::Status Recover(const RecoveredRun& run, const InitialValues& initial);
-  absl::Status RecoverFragments(const RecoveredRun& run, const InitialValues& initial);
+  // Returns the snapshots of each fragment that were not whole.
+  absl::StatusOr<std::vector<std::vector<FragmentRounds::Damaged>>> RecoverFragments(
+      const RecoveredRun& run, const InitialValues& initial);
   // Those that lack most rounds first, until a second has passed. One that finds no room is passed
   // over. Returns whether others were due still.
   absl::StatusOr<bool> SaveDueSnapshots();

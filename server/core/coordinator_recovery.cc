@@ -48,13 +48,14 @@ v1::RunIdentity CoordinatorImpl::Identity() const {
   identity.set_config_hash(run_.config_hash);
   identity.set_plan_hash(run_.plan.hash());
   for (const auto& fragment : run_.fragments) {
-    identity.add_initial_hashes(fragment->PublishedHash(0).value());
+    identity.add_initial_hashes(fragment->versions().Hash(0).value());
   }
   return identity;
 }
 
-absl::Status CoordinatorImpl::RecoverFragments(const RecoveredRun& run,
-                                               const InitialValues& initial) {
+absl::StatusOr<std::vector<std::vector<FragmentRounds::Damaged>>> CoordinatorImpl::RecoverFragments(
+    const RecoveredRun& run, const InitialValues& initial) {
+  std::vector<std::vector<FragmentRounds::Damaged>> damaged(run_.fragments.size());
   std::vector<absl::Status> recovered(run_.fragments.size());
   const auto recover = [&](int64_t i) {
     const auto index = static_cast<size_t>(i);
@@ -64,11 +65,20 @@ absl::Status CoordinatorImpl::RecoverFragments(const RecoveredRun& run,
         .initial = [&](std::span<float> values) { return initial(fragment, values); },
         .rounds = OfFragment(run.rounds, fragment),
         .contributions = OfFragment(run.contributions, fragment),
-        .snapshots = {}};
+        .snapshots = {},
+        .rejections = {}};
     for (const v1::Snapshot& snapshot : OfFragment(run.snapshots, fragment)) {
       history.snapshots.push_back(snapshot.version());
     }
-    recovered[index] = run_.fragments[index]->Recover(history);
+    for (const v1::Member& record : run.members) {
+      if (fragment >= record.rejected_size() || record.rejected(fragment).rounds().empty())
+        continue;
+      const auto& rounds = record.rejected(fragment).rounds();
+      history.rejections[record.worker_id()] = {rounds.begin(), rounds.end()};
+    }
+    auto result = run_.fragments[index]->Recover(history);
+    recovered[index] = result.status();
+    if (result.ok()) damaged[index] = *std::move(result);
   };
   // Reading and hashing take longer than merging: with enough fragments each has one thread for all
   // of it.
@@ -90,7 +100,7 @@ absl::Status CoordinatorImpl::RecoverFragments(const RecoveredRun& run,
     for (int64_t i = 0; i < std::ssize(run_.fragments); ++i) recover(i);
   }
   for (const absl::Status& status : recovered) RETURN_IF_ERROR(status);
-  return absl::OkStatus();
+  return damaged;
 }
 
 absl::Status CoordinatorImpl::Recover(const RecoveredRun& run, const InitialValues& initial) {
@@ -109,22 +119,16 @@ absl::Status CoordinatorImpl::Recover(const RecoveredRun& run, const InitialValu
   const absl::Duration began = run_.options.clock->Monotonic();
   int64_t rounds = 0;
   int64_t folded = 0;
-  RETURN_IF_ERROR(RecoverFragments(run, initial));
+  ASSIGN_OR_RETURN(const auto damaged, RecoverFragments(run, initial));
   for (size_t i = 0; i < run_.fragments.size(); ++i) {
-    for (const auto& [version, why] : run_.fragments[i]->damaged_snapshots()) {
+    for (const auto& [version, why] : damaged[i]) {
       run_.Record("snapshot_damaged",
                   absl::StrCat(why.message(), "; recovered from what was saved before it"),
                   {{"fragment", i}, {"round", version}, {"reason", std::string(why.message())}});
     }
-    for (const v1::Member& record : run.members) {
-      if (static_cast<int>(i) >= record.rejected_size()) continue;
-      const auto& rounds_out = record.rejected(static_cast<int>(i)).rounds();
-      if (rounds_out.empty()) continue;
-      run_.fragments[i]->RestoreRejections(record.worker_id(),
-                                           {rounds_out.begin(), rounds_out.end()});
-    }
-    rounds += run_.fragments[i]->version();
-    folded += run_.fragments[i]->rounds_since_snapshot();
+    const int64_t version = run_.fragments[i]->versions().newest();
+    rounds += version;
+    folded += version - run_.fragments[i]->snapshot_version();
   }
   const int64_t largest_step = LargestPossibleStep(run_.OpenRounds(), run_.options.config);
   {
@@ -185,7 +189,7 @@ absl::Status CoordinatorImpl::ForgetOldAnswers() {
   for (const auto& own : run_.fragments) {
     FragmentRounds& fragment = *own;
     const int i = fragment.fragment();
-    const int64_t version = fragment.version();
+    const int64_t version = fragment.versions().newest();
     int64_t first = version - kept + 1;
     for (const int64_t step : checkpoints) {
       first = std::min(first, run_.schedule.RoundsMergedBy(i, step) + 1);
@@ -198,7 +202,7 @@ absl::Status CoordinatorImpl::ForgetOldAnswers() {
 absl::StatusOr<bool> CoordinatorImpl::SaveDueSnapshots() {
   std::vector<std::pair<int64_t, FragmentRounds*>> due;  // By the rounds since the last one.
   for (const auto& fragment : run_.fragments) {
-    const int64_t rounds = fragment->rounds_since_snapshot();
+    const int64_t rounds = fragment->versions().newest() - fragment->snapshot_version();
     if (rounds >= run_.options.snapshot_every_rounds) due.emplace_back(rounds, fragment.get());
   }
   std::ranges::stable_sort(due, std::greater<>(), [](const auto& one) { return one.first; });

@@ -26,50 +26,39 @@ constexpr absl::string_view kDamaged =
 
 }  // namespace
 
-absl::Status FragmentRounds::Recover(const History& history) {
-  const auto version = static_cast<int64_t>(history.rounds.size());
-  {
-    absl::MutexLock lock(&mutex_);
-    published_hashes_ = {history.initial_hash};
-    for (const v1::Round& round : history.rounds) {
-      published_hashes_.push_back(round.published_hash());
-    }
-  }
-  ASSIGN_OR_RETURN(int64_t folded, LoadBase(history));
-  for (; folded < version; ++folded) {
-    const absl::Status refolded = Refold(history.rounds[static_cast<size_t>(folded)]);
+absl::StatusOr<std::vector<FragmentRounds::Damaged>> FragmentRounds::Recover(
+    const History& history) {
+  std::vector<uint64_t> hashes = {history.initial_hash};
+  for (const v1::Round& round : history.rounds) hashes.push_back(round.published_hash());
+  versions_.Restore(std::move(hashes));
+  std::vector<Damaged> damaged;
+  ASSIGN_OR_RETURN(const int64_t base, LoadBase(history, damaged));
+  for (const v1::Round& round : history.rounds.subspan(static_cast<size_t>(base))) {
+    const absl::Status refolded = RefoldStored(round);
     if (refolded.ok()) continue;
-    if (damaged_snapshots_.empty()) return refolded;
+    if (damaged.empty()) return refolded;
     // Deltas that only older states need do not stay for ever.
     return absl::Status(refolded.code(),
-                        absl::StrCat(damaged_snapshots_.front().second.message(),
+                        absl::StrCat(damaged.front().second.message(),
                                      "; and what is older does not help: ", refolded.message()));
   }
-  for (const auto& [damaged, why] : damaged_snapshots_) {
-    RETURN_IF_ERROR(options_.store->DropSnapshot(options_.fragment, damaged));
-  }
-  std::map<int64_t, std::map<std::string, uint64_t>> past;
-  size_t open_begin = history.contributions.size();
-  for (size_t i = 0; i < history.contributions.size(); ++i) {
-    const v1::PushHeader& header = history.contributions[i].header();
-    if (header.round() > version) {
-      open_begin = std::min(open_begin, i);
-    } else {
-      past[header.round()][header.worker_id()] = header.object_hash();
-    }
+  for (const auto& [version, why] : damaged) {
+    RETURN_IF_ERROR(options_.store->DropSnapshot(options_.fragment, version));
   }
   {
     absl::MutexLock lock(&mutex_);
-    for (auto& [round, hashes] : past) RememberPast(round, std::move(hashes));
-    RecoverNorms(history);
-    if (options_.region()) RecoverLateRounds(history);
+    ledger_.Restore(history.rounds, history.contributions, history.rejections);
   }
-  RETURN_IF_ERROR(LoadOpenRound(history.contributions.subspan(open_begin)));
+  const auto open = std::ranges::partition_point(history.contributions, [&](const auto& record) {
+    return record.header().round() <= std::ssize(history.rounds);
+  });
+  RETURN_IF_ERROR(LoadOpenRound({open, history.contributions.end()}));
   Rest();
-  return absl::OkStatus();
+  return damaged;
 }
 
-absl::StatusOr<int64_t> FragmentRounds::LoadBase(const History& history) {
+absl::StatusOr<int64_t> FragmentRounds::LoadBase(const History& history,
+                                                 std::vector<Damaged>& damaged) {
   for (size_t i = history.snapshots.size(); i > 0; --i) {
     const int64_t version = history.snapshots[i - 1];
     const absl::Status loaded = LoadSnapshot(version);
@@ -79,7 +68,7 @@ absl::StatusOr<int64_t> FragmentRounds::LoadBase(const History& history) {
       return version;
     }
     if (!absl::IsDataLoss(loaded)) return loaded;
-    damaged_snapshots_.emplace_back(version, loaded);
+    damaged.emplace_back(version, loaded);
   }
   FloatBuffer initial(static_cast<size_t>(options_.range.size()));
   const absl::Status given = history.initial(initial);
@@ -89,36 +78,11 @@ absl::StatusOr<int64_t> FragmentRounds::LoadBase(const History& history) {
     BeginWith(std::move(initial));
     return 0;
   }
-  if (!damaged_snapshots_.empty()) return damaged_snapshots_.front().second;
+  if (!damaged.empty()) return damaged.front().second;
   RETURN_IF_ERROR(given);
   return Differs(absl::StrCat("the initial ", VersionName(options_.fragment, 0)), hash,
                  history.initial_hash,
                  "continue on a machine like the one that began the run, or from a snapshot");
-}
-
-void FragmentRounds::RecoverNorms(const History& history) {
-  const auto version = static_cast<int64_t>(history.rounds.size());
-  const auto round_at = [&](size_t i) { return history.contributions[i].header().round(); };
-  size_t i = 0;
-  while (i < history.contributions.size() && round_at(i) <= version) {
-    const int64_t round = round_at(i);
-    std::vector<double> merged;
-    std::vector<double> quarantined;
-    const auto& contributors =
-        history.rounds[static_cast<size_t>(round - 1)].contributors();  // Sorted.
-    for (; i < history.contributions.size() && round_at(i) == round; ++i) {
-      const v1::Contribution& record = history.contributions[i];
-      const std::string& worker_id = record.header().worker_id();
-      if (std::ranges::binary_search(contributors, worker_id)) {
-        merged.push_back(record.norm());
-        continue;
-      }
-      // The others were rejected, or the merge could not take them.
-      if (record.quarantined()) quarantined.push_back(record.norm());
-      quarantined_.emplace(round, worker_id);
-    }
-    RememberNorms(merged, quarantined);
-  }
 }
 
 absl::Status FragmentRounds::LoadSnapshot(int64_t version) {
@@ -141,11 +105,11 @@ absl::Status FragmentRounds::LoadSnapshot(int64_t version) {
   const uint64_t hash = TreeHash(std::span<const float>(snapshot.published));
   absl::WriterMutexLock data_lock(&data_mutex_);
   absl::MutexLock lock(&mutex_);
-  if (version < 0 || version >= static_cast<int64_t>(published_hashes_.size())) {
+  const absl::StatusOr<uint64_t> recorded = versions_.Hash(version);
+  if (!recorded.ok()) {
     return absl::DataLossError(absl::StrCat(name, " is of a version that was never published"));
   }
-  const uint64_t recorded = published_hashes_[static_cast<size_t>(version)];
-  if (hash != recorded) return Differs(name, hash, recorded, kDamaged);
+  if (hash != *recorded) return Differs(name, hash, *recorded, kDamaged);
   snapshot_version_ = version;
   FragmentArrays::Set& set = arrays_.set();
   set.theta = std::move(snapshot.theta);
@@ -155,7 +119,7 @@ absl::Status FragmentRounds::LoadSnapshot(int64_t version) {
   return absl::OkStatus();
 }
 
-absl::Status FragmentRounds::Refold(const v1::Round& round) {
+absl::Status FragmentRounds::RefoldStored(const v1::Round& round) {
   if (round.weights_size() != round.contributors_size()) {
     return absl::DataLossError(absl::StrCat(
         "round ", round.round(), " of fragment ", options_.fragment, " has ", round.weights_size(),
@@ -173,10 +137,14 @@ absl::Status FragmentRounds::Refold(const v1::Round& round) {
                              /*validated=*/false});
   }
   absl::WriterMutexLock data_lock(&data_mutex_);
-  if (options_.region()) return RefoldRegion(round, std::move(contributions));
+  return Refold(round, std::move(contributions));
+}
+
+absl::Status HubRounds::Refold(const v1::Round& round, std::vector<Contribution> contributions) {
   ASSIGN_OR_RETURN(const MergeResult merged,
                    Merge(round.round(), std::move(contributions), /*rehearse=*/false));
-  const std::string name = VersionName(options_.fragment, round.round());
+  const std::string name =
+      absl::StrCat("version ", round.round(), " of fragment ", options_.fragment);
   if (merged.published_hash != round.published_hash()) {
     return Differs(name, merged.published_hash, round.published_hash(), kDamaged);
   }
@@ -190,12 +158,6 @@ absl::Status FragmentRounds::Refold(const v1::Round& round) {
 absl::Status FragmentRounds::LoadOpenRound(std::span<const v1::Contribution> records) {
   for (const v1::Contribution& record : records) {
     const v1::PushHeader& header = record.header();
-    if (options_.region() && header.worker_id() == options_.region_id) {
-      absl::MutexLock lock(&mutex_);
-      closed_ = true;
-      closed_before_ = header.object_hash();
-      continue;
-    }
     ASSIGN_OR_RETURN(
         std::vector<uint8_t> bytes,
         options_.store->ReadContribution(header.fragment(), header.round(), header.worker_id()));
@@ -205,17 +167,12 @@ absl::Status FragmentRounds::LoadOpenRound(std::span<const v1::Contribution> rec
         Annotate(verified, absl::StrCat("the delta of ", header.worker_id(), " to round ",
                                         header.round(), " of fragment ", header.fragment())));
     absl::MutexLock lock(&mutex_);
-    if (header.round() != static_cast<int64_t>(published_hashes_.size())) {
+    if (header.round() != ledger_.open()) {
       return absl::DataLossError(absl::StrCat(
           "there is a delta to round ", header.round(), " of fragment ", header.fragment(),
-          ", but the open round is ", published_hashes_.size(), ": ", kDamaged));
+          ", but the open round is ", ledger_.open(), ": ", kDamaged));
     }
-    Held& entry = contributions_[header.worker_id()];
-    entry.record = record;
-    entry.object = std::move(object.bytes);
-    entry.arrived = options_.clock->Monotonic();
-    entry.accepted = true;
-    if (record.quarantined()) quarantined_.emplace(header.round(), header.worker_id());
+    ledger_.EndAdd(record, std::move(object.bytes), options_.clock->Monotonic());
   }
   return absl::OkStatus();
 }

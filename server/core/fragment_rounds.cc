@@ -1,138 +1,88 @@
 #include "server/core/fragment_rounds.h"
 
 #include <algorithm>
-#include <utility>
+#include <cmath>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
 #include "common/telemetry/log.h"
-#include "server/outer/merge.h"
 #include "server/round/plausibility.h"
 
 namespace causeway::server {
 namespace {
 
-// Rounds for which a repeated push is still recognized. A worker that resumes from a checkpoint
-// sends again what it had sent since; answers are not kept for longer than that either.
-constexpr size_t kPastRounds = 1024;
-// RecentAnswers keeps so many of any size, and more up to so many bytes.
-constexpr size_t kFewestAnswers = 2;
-constexpr size_t kAnswerBytes = size_t{128} << 20;
 // Weight of a merge in the smoothed merge time.
 constexpr double kNewestMerge = 0.25;
+// A fragment's values and deltas have norms far below; what is above may overflow.
+constexpr double kSafeNorm = 1e12;
+// membership.norm_cap where it is 0.
+constexpr double kDefaultNormCap = 10;
+// A fragment of zeros, such as biases, may be moved, too.
+constexpr double kSmallestParameter = 0.02;
 
 double UnixSeconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::UnixEpoch()); }
 
-std::string RoundName(const v1::PushHeader& header) {
-  return absl::StrCat("round ", header.round(), " of fragment ", header.fragment());
-}
-
 }  // namespace
-
-void RecentAnswers::Keep(std::shared_ptr<const PullObject> answer) {
-  std::vector<std::shared_ptr<const PullObject>> former;  // Freed without the lock.
-  absl::MutexLock lock(&mutex_);
-  bytes_ += answer->bytes.size();
-  kept_.push_back(std::move(answer));
-  while (kept_.size() > kFewestAnswers && bytes_ > kAnswerBytes) {
-    bytes_ -= kept_.front()->bytes.size();
-    former.push_back(std::move(kept_.front()));
-    kept_.pop_front();
-  }
-}
 
 FragmentRounds::FragmentRounds(const Options& options)
     : options_(options),
       arrays_(static_cast<size_t>(options.range.size()), options.optimizer->state_names().size(),
-              options.scratch, options.scratch_offset) {}
+              options.scratch, options.scratch_offset),
+      ledger_(options.fragment),
+      check_(options.fragment, options.range, *options.codec_up, *options.config),
+      versions_(options.fragment, options.codec_down->id(), options.store, options.answers) {}
 
-v1::PushResponse FragmentRounds::Accepted(const v1::PushHeader& header, bool duplicate) const {
-  v1::PushResponse response;
-  response.set_durable_bytes(header.total_bytes());
-  response.set_duplicate(duplicate);
-  response.set_quarantined(quarantined_.contains({header.round(), header.worker_id()}));
-  return response;
+void FragmentRounds::TellClosed(const RoundLedger::Begun& begun) {
+  for (const auto& [id, closed] : begun) closed();
 }
 
-absl::StatusOr<std::optional<v1::PushResponse>> FragmentRounds::Lookup(
+absl::StatusOr<std::optional<v1::PushResponse>> FragmentRounds::Find(
     const v1::PushHeader& header) const {
-  const auto same_object =
-      [&](uint64_t held_hash)
-          ABSL_NO_THREAD_SAFETY_ANALYSIS -> absl::StatusOr<std::optional<v1::PushResponse>> {
-    if (held_hash == header.object_hash()) return Accepted(header, /*duplicate=*/true);
-    return absl::AlreadyExistsError(
-        absl::StrCat(header.worker_id(), " has contributed another object to ", RoundName(header),
-                     " (", HashToHex(held_hash), ", now ", HashToHex(header.object_hash()), ")"));
-  };
-  if (header.base_hash() != 0 && header.round() >= 1 &&
-      header.round() <= std::ssize(published_hashes_)) {
-    const uint64_t base = published_hashes_[static_cast<size_t>(header.round() - 1)];
+  if (header.base_hash() != 0 && header.round() >= 1 && header.round() <= ledger_.open()) {
+    ASSIGN_OR_RETURN(const uint64_t base, versions_.Hash(header.round() - 1));
     if (base != header.base_hash()) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "the delta of ", header.worker_id(), " to ", RoundName(header), " was taken against ",
-          HashToHex(header.base_hash()), ", published here is ", HashToHex(base),
+          "the delta of ", header.worker_id(), " to round ", header.round(), " of fragment ",
+          header.fragment(), " was taken against ", HashToHex(header.base_hash()),
+          ", published here is ", HashToHex(base),
           ": the worker trained with another coordinator of this run, or this one serves an old "
           "copy of its run directory; serve the newest directory alone"));
     }
   }
-  const int64_t open = static_cast<int64_t>(published_hashes_.size());
-  if (header.round() > open || header.round() < 1) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(RoundName(header), " is not open: round ", open, " is"));
-  }
-  if (header.round() == open) {
-    const auto held = contributions_.find(header.worker_id());
-    if (held != contributions_.end() && (held->second.accepted || closed_)) {
-      return same_object(held->second.record.header().object_hash());
-    }
-    if (!closed_) return std::nullopt;
-  } else {
-    const auto past = past_.find(header.round());
-    if (past != past_.end()) {
-      const auto held = past->second.find(header.worker_id());
-      if (held != past->second.end()) return same_object(held->second);
-    }
-  }
-  return ClosedWithout(header.worker_id(), header.round());
-}
-
-absl::Status FragmentRounds::ClosedWithout(const std::string& worker_id, int64_t round) const {
-  return absl::AbortedError(absl::StrCat("round ", round, " of fragment ", options_.fragment,
-                                         " closed without ", worker_id,
-                                         "; fold the delta into the next round"));
-}
-
-void FragmentRounds::TellClosed(const Begun& begun) {
-  for (const auto& [id, closed] : begun) closed();
-}
-
-int64_t FragmentRounds::contribution_bytes() const {
-  return static_cast<int64_t>(
-      options_.codec_up->EncodedBytes(static_cast<size_t>(options_.range.size())));
-}
-
-absl::StatusOr<std::optional<v1::PushResponse>> FragmentRounds::FindHeld(
-    const v1::PushHeader& header) const {
-  RETURN_IF_ERROR(CheckHeader(header));
-  absl::MutexLock lock(&mutex_);
-  return Lookup(header);
+  return ledger_.Find(header);
 }
 
 absl::StatusOr<std::optional<v1::PushResponse>> FragmentRounds::BeginPush(
     const v1::PushHeader& header, RoundClosed closed) {
-  RETURN_IF_ERROR(CheckHeader(header));
+  RETURN_IF_ERROR(check_.CheckHeader(header));
   absl::MutexLock lock(&mutex_);
-  const absl::StatusOr<std::optional<v1::PushResponse>> held = Lookup(header);
+  const absl::StatusOr<std::optional<v1::PushResponse>> held = Find(header);
   if (held.ok() && !held->has_value() && closed != nullptr) {
-    begun_[header.worker_id()] = std::move(closed);
+    ledger_.NoteBegun(header.worker_id(), std::move(closed));
   }
   return held;
 }
 
+std::vector<double> FragmentRounds::MeasureLeaf(int64_t round, int64_t leaf,
+                                                std::span<const uint8_t> bytes) const {
+  // A merge would hold up whoever receives.
+  if (!data_mutex_.ReaderTryLock()) return {};
+  bool open = !(check_.needs_base() && arrays_.at_rest());
+  if (open) {
+    absl::MutexLock lock(&mutex_);
+    open = round == ledger_.open();
+  }
+  std::vector<double> all;
+  if (open) all = check_.MeasureLeaf(static_cast<size_t>(leaf), bytes, arrays_.set().published);
+  data_mutex_.ReaderUnlock();
+  return all;
+}
+
 absl::StatusOr<AddedContribution> FragmentRounds::Add(const v1::PushHeader& header,
                                                       ReceivedObject object) {
-  RETURN_IF_ERROR(CheckHeader(header));
+  RETURN_IF_ERROR(check_.CheckHeader(header));
   v1::Contribution record;
   *record.mutable_header() = header;
   // These belong to the call.
@@ -142,15 +92,13 @@ absl::StatusOr<AddedContribution> FragmentRounds::Add(const v1::PushHeader& head
   record.mutable_header()->clear_base_hash();
   {
     absl::MutexLock lock(&mutex_);
-    // Another stream may be adding this worker's object at this moment.
-    const auto other_stream_is_done = [this, &header]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-      const auto found = contributions_.find(header.worker_id());
-      return found == contributions_.end() || found->second.accepted || closed_;
+    const auto other_stream_is_done = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return !ledger_.IsAdding(header.worker_id());
     };
     mutex_.Await(absl::Condition(&other_stream_is_done));
-    ASSIGN_OR_RETURN(std::optional<v1::PushResponse> held, Lookup(header));
+    ASSIGN_OR_RETURN(std::optional<v1::PushResponse> held, Find(header));
     if (held.has_value()) return AddedContribution{.response = *std::move(held)};
-    contributions_[header.worker_id()].record = record;
+    ledger_.BeginAdd(record);
   }
   {
     absl::ReaderMutexLock data_lock(&data_mutex_);
@@ -160,17 +108,11 @@ absl::StatusOr<AddedContribution> FragmentRounds::Add(const v1::PushHeader& head
   absl::StatusOr<AddedContribution> added = VerifyAndSave(record, object);
   absl::MutexLock lock(&mutex_);
   if (!added.ok()) {
-    contributions_.erase(header.worker_id());
+    ledger_.CancelAdd(header.worker_id());
     return added;
   }
-  Held& entry = contributions_[header.worker_id()];
-  entry.object = std::move(object.bytes);
-  entry.arrived = options_.clock->Monotonic();
-  entry.record = std::move(record);
-  entry.rejected = IsRejected(header.worker_id(), header.round());
-  entry.accepted = true;
-  if (entry.kept_out()) quarantined_.emplace(header.round(), header.worker_id());
-  added->response = Accepted(header, /*duplicate=*/false);
+  added->response =
+      ledger_.EndAdd(std::move(record), std::move(object.bytes), options_.clock->Monotonic());
   return added;
 }
 
@@ -181,7 +123,7 @@ absl::StatusOr<AddedContribution> FragmentRounds::VerifyAndSave(v1::Contribution
   AddedContribution added = Judge(norm);
   {
     absl::MutexLock lock(&mutex_);
-    if (!added.quarantined() && IsRejected(header.worker_id(), header.round())) {
+    if (!added.quarantined() && ledger_.IsRejected(header.worker_id(), header.round())) {
       added.quarantine = Quarantine::kRejected;
     }
   }
@@ -196,14 +138,71 @@ absl::StatusOr<AddedContribution> FragmentRounds::VerifyAndSave(v1::Contribution
   return absl::InternalError(absl::StrCat("the store failed: ", saved.ToString()));
 }
 
+absl::StatusOr<double> FragmentRounds::VerifyObject(const v1::PushHeader& header,
+                                                    const ReceivedObject& object) {
+  RETURN_IF_ERROR(DeltaCheck::CheckBytes(header, object));
+  // The round stays open while this contribution is under way, so the published values are its
+  // base, and they do not go to rest.
+  if (check_.needs_base()) {
+    absl::WriterMutexLock lock(&data_mutex_);
+    RETURN_IF_ERROR(Load());
+  }
+  absl::ReaderMutexLock lock(&data_mutex_);
+  return check_.Norm(object, arrays_.set().published);
+}
+
+double FragmentRounds::PublishedNorm() const {
+  const int64_t version = versions_.newest();
+  {
+    absl::MutexLock lock(&mutex_);
+    if (published_norm_.first == version) return published_norm_.second;
+  }
+  const double norm = Norm(arrays_.set().published);
+  absl::MutexLock lock(&mutex_);
+  published_norm_ = {version, norm};
+  return norm;
+}
+
+AddedContribution FragmentRounds::Judge(double norm) const {
+  AddedContribution verdict;
+  verdict.norm = norm;
+  const v1::MembershipConfig& membership = options_.config->membership();
+  {
+    absl::ReaderMutexLock lock(&data_mutex_);
+    const double published = PublishedNorm();
+    verdict.may_overflow = std::max(norm, published) > kSafeNorm;
+    const double smallest =
+        kSmallestParameter * std::sqrt(static_cast<double>(options_.range.size()));
+    if (options_.config->sync().contribution() != v1::SyncConfig::GRADIENT) {
+      verdict.cap = (membership.norm_cap() > 0 ? membership.norm_cap() : kDefaultNormCap) *
+                    std::max(published, smallest);
+    }
+  }
+  absl::MutexLock lock(&mutex_);
+  if (membership.outlier_factor() > 0) verdict.median = ledger_.norms().Median().value_or(0);
+  if (IsOutlier(verdict.norm, ledger_.norms(), membership.outlier_factor())) {
+    verdict.quarantine = Quarantine::kOutlier;
+  } else if (verdict.cap > 0 && verdict.norm > verdict.cap) {
+    verdict.quarantine = Quarantine::kAboveCap;
+  }
+  return verdict;
+}
+
+absl::Status FragmentRounds::Reject(const std::string& worker_id, int64_t round, bool undo) {
+  absl::MutexLock lock(&mutex_);
+  return ledger_.Reject(worker_id, round, undo);
+}
+
+Rejections FragmentRounds::rejections() const {
+  absl::MutexLock lock(&mutex_);
+  return ledger_.rejections();
+}
+
 OpenRound FragmentRounds::OpenRoundLocked() const {
   OpenRound round;
   round.fragment = options_.fragment;
-  round.round = static_cast<int64_t>(published_hashes_.size());
+  ledger_.Describe(round);
   round.send_step = options_.schedule.SendStep(options_.fragment, round.round);
-  for (const auto& [id, held] : contributions_) {
-    if (held.accepted) (held.kept_out() ? round.quarantined : round.arrivals)[id] = held.arrived;
-  }
   round.merge_time = merge_time_;
   round.answer_bytes = static_cast<int64_t>(
       options_.codec_down->EncodedBytes(static_cast<size_t>(options_.range.size())));
@@ -217,128 +216,38 @@ OpenRound FragmentRounds::open_round() const {
 
 absl::StatusOr<std::optional<PublishedRound>> FragmentRounds::Advance(
     const std::map<std::string, Member>& members, const RoundPolicy& policy) {
-  Decision decision;
-  OpenRound round;
-  Contributions contributions;
-  Begun begun;
+  ClosedRound closed;
+  v1::Round& record = closed.result.record;
   {
     absl::MutexLock lock(&mutex_);
-    if (closed_ && !closed_before_.has_value()) return std::nullopt;
-    for (const auto& [id, held] : contributions_) {
-      if (!held.accepted) return std::nullopt;  // Its Add comes back here when it is done.
-    }
-    round = OpenRoundLocked();
-    if (closed_before_.has_value()) {
-      decision.reason = "it was closed before the coordinator started again";
-    } else {
-      decision = Decide(options_.clock->Monotonic(), round, members, policy);
-      if (decision.action == Decision::kWait && round.round > parent_version_) return std::nullopt;
-      if (decision.action == Decision::kWait) decision.reason = "the parent has published it";
-    }
-    closed_ = true;
-    begun = std::exchange(begun_, {});
-    contributions = contributions_;  // These stay, for those who ask while the round is merged.
+    if (ledger_.closed() && !closed_before_) return std::nullopt;
+    const OpenRound round = OpenRoundLocked();
+    Decision decision = Decide(options_.clock->Monotonic(), round, members, policy);
+    Reconsider(round, decision);
+    // One that is still being added comes back here when it is done.
+    if (decision.action == Decision::kWait || !ledger_.Close()) return std::nullopt;
+    closed_before_ = false;
+    closed.begun = ledger_.TakeBegun();
+    // These stay, for those who ask while the round is merged.
+    closed.contributions = ledger_.contributions();
+    record.set_fragment(options_.fragment);
+    record.set_round(round.round);
+    record.set_send_step(round.send_step);
+    record.set_reason(std::move(decision.reason));
+    closed.result.missing = std::move(decision.missing);
   }
-  if (options_.region()) {
-    const absl::Status closed = CloseForParent(round.round, contributions, std::move(decision));
-    if (closed.ok()) {
-      TellClosed(begun);
-      return std::nullopt;
-    }
-    absl::MutexLock lock(&mutex_);
-    begun_.merge(begun);  // The round may be open again, if the disk is full.
-    return closed;
-  }
-  TellClosed(begun);
-  ASSIGN_OR_RETURN(PublishedRound published,
-                   MergeAndPublish(round.round, contributions, std::move(decision)));
-  return published;
-}
-
-FragmentRounds::ClosedRound FragmentRounds::Close(int64_t round, const Contributions& contributions,
-                                                  Decision decision) const {
-  ClosedRound closed;
   closed.closed_at = options_.clock->Monotonic();
-  v1::Round& record = closed.result.record;
-  record.set_fragment(options_.fragment);
-  record.set_round(round);
-  record.set_send_step(options_.schedule.SendStep(options_.fragment, round));
   record.set_closed_unix_s(UnixSeconds(options_.clock->Now()));
-  record.set_reason(std::move(decision.reason));
-  closed.result.missing = std::move(decision.missing);
-  for (const auto& [id, held] : contributions) {
-    closed.object_hashes[id] = held.record.header().object_hash();
+  for (const auto& [id, held] : closed.contributions) {
     record.set_bytes_in(record.bytes_in() + static_cast<int64_t>(held.object.size()));
-    if (held.record.quarantined()) closed.quarantined_norms.push_back(held.record.norm());
   }
-  return closed;
+  return Finish(std::move(closed));
 }
 
-void FragmentRounds::NoteContributors(const Contributions& contributions, ClosedRound& closed) {
-  v1::Round& record = closed.result.record;
-  for (const std::string& id : record.contributors()) {
-    const v1::Contribution& held = contributions.at(id).record;
-    closed.merged_norms.push_back(held.norm());
-    if (record.first_unix_s() == 0 || held.unix_s() < record.first_unix_s()) {
-      record.set_first_unix_s(held.unix_s());
-    }
-  }
-}
-
-absl::StatusOr<PublishedRound> FragmentRounds::MergeAndPublish(int64_t round,
-                                                               const Contributions& contributions,
-                                                               Decision decision) {
-  ClosedRound closed = Close(round, contributions, std::move(decision));
-  // Held until the round is stored: a reader never sees values that a crash could take back.
-  absl::WriterMutexLock data_lock(&data_mutex_);
+absl::StatusOr<MergeResult> FragmentRounds::MergeWhatCanBe(ClosedRound& closed) {
   RETURN_IF_ERROR(Load());
-  absl::StatusOr<MergeResult> merged = MergeWhatCanBe(contributions, closed.result);
-  RETURN_IF_ERROR(merged.status());
-  NoteContributors(contributions, closed);
-  closed.result.record.set_published_hash(merged->published_hash);
-  closed.result.record.set_answer_hash(merged->answer_hash);
-  ASSIGN_OR_RETURN(PublishedRound published,
-                   StoreAndPublish(std::move(closed), std::move(merged->answer),
-                                   std::move(merged->answer_leaves)));
-  absl::MutexLock lock(&mutex_);
-  published_norm_ = {round, merged->published_norm};
-  return published;
-}
-
-absl::StatusOr<PublishedRound> FragmentRounds::StoreAndPublish(ClosedRound closed,
-                                                               ByteBuffer answer,
-                                                               std::vector<uint64_t> leaves) {
+  const RoundLedger::Contributions& contributions = closed.contributions;
   PublishedRound& result = closed.result;
-  v1::Round& record = result.record;
-  record.set_bytes_out(static_cast<int64_t>(answer.size()));
-  record.set_published_unix_s(UnixSeconds(options_.clock->Now()));
-  const absl::Status stored = options_.store->SaveRound(record, answer);
-  // The state is ahead of the version now: nobody may see or save it.
-  state_is_void_ = !stored.ok();
-  RETURN_IF_ERROR(stored);
-  result.answer = MakeAnswer(record, std::move(answer), std::move(leaves));
-  absl::MutexLock lock(&mutex_);
-  published_hashes_.push_back(record.published_hash());
-  contributions_.clear();
-  closed_ = false;
-  for (const LateQuarantine& held : result.overflowed) {
-    quarantined_.emplace(record.round(), held.worker_id);
-  }
-  RememberPast(record.round(), std::move(closed.object_hashes));
-  RememberNorms(closed.merged_norms, closed.quarantined_norms);
-  const absl::Duration merge_time = options_.clock->Monotonic() - closed.closed_at;
-  merge_time_ = merge_time_ == absl::ZeroDuration()
-                    ? merge_time
-                    : merge_time_ * (1 - kNewestMerge) + merge_time * kNewestMerge;
-  std::erase_if(answers_, [](const auto& one) { return one.second.expired(); });
-  answers_[record.round()] = result.answer;
-  if (options_.answers != nullptr) options_.answers->Keep(result.answer);
-  result.waiters.swap(waiters_);
-  return std::move(result);
-}
-
-absl::StatusOr<MergeResult> FragmentRounds::MergeWhatCanBe(const Contributions& contributions,
-                                                           PublishedRound& result) {
   v1::Round& record = result.record;
   std::set<std::string> left_out;
   bool rehearse = PublishedNorm() > kSafeNorm;
@@ -373,7 +282,7 @@ absl::StatusOr<MergeResult> FragmentRounds::MergeWhatCanBe(const Contributions& 
     std::vector<Contribution> inputs;
     const std::string* largest = nullptr;
     for (const std::string& id : record.contributors()) {
-      const Held& held = contributions.at(id);
+      const RoundLedger::Held& held = contributions.at(id);
       // Add has validated the object, against published as it still is.
       inputs.push_back({id, options_.codec_up, held.object.view(), weights[inputs.size()],
                         /*validated=*/true});
@@ -382,6 +291,15 @@ absl::StatusOr<MergeResult> FragmentRounds::MergeWhatCanBe(const Contributions& 
       }
     }
     absl::StatusOr<MergeResult> merged = Merge(record.round(), std::move(inputs), rehearse);
+    if (merged.ok()) {
+      for (const std::string& id : record.contributors()) {
+        const double unix_s = contributions.at(id).record.unix_s();
+        if (record.first_unix_s() == 0 || unix_s < record.first_unix_s()) {
+          record.set_first_unix_s(unix_s);
+        }
+      }
+      return merged;
+    }
     if (!rehearse || !absl::IsFailedPrecondition(merged.status()) || largest == nullptr) {
       return merged;
     }
@@ -391,10 +309,46 @@ absl::StatusOr<MergeResult> FragmentRounds::MergeWhatCanBe(const Contributions& 
   }
 }
 
-absl::StatusOr<MergeResult> FragmentRounds::Merge(int64_t round,
-                                                  std::vector<Contribution> contributions,
-                                                  bool rehearse) {
-  if (options_.region()) return MergeRegion(round, std::move(contributions));
+absl::StatusOr<PublishedRound> FragmentRounds::StoreAndPublish(ClosedRound closed,
+                                                               ByteBuffer answer,
+                                                               std::vector<uint64_t> leaves) {
+  PublishedRound& result = closed.result;
+  v1::Round& record = result.record;
+  record.set_bytes_out(static_cast<int64_t>(answer.size()));
+  record.set_published_unix_s(UnixSeconds(options_.clock->Now()));
+  const absl::Status stored = options_.store->SaveRound(record, answer);
+  // The state is ahead of the version now: nobody may see or save it.
+  state_is_void_ = !stored.ok();
+  RETURN_IF_ERROR(stored);
+  absl::MutexLock lock(&mutex_);
+  ledger_.Publish(record, result.overflowed);
+  std::tie(result.answer, result.waiters) =
+      versions_.Publish(record, std::move(answer), std::move(leaves));
+  const absl::Duration merge_time = options_.clock->Monotonic() - closed.closed_at;
+  merge_time_ = merge_time_ == absl::ZeroDuration()
+                    ? merge_time
+                    : merge_time_ * (1 - kNewestMerge) + merge_time * kNewestMerge;
+  return std::move(result);
+}
+
+absl::StatusOr<std::optional<PublishedRound>> HubRounds::Finish(ClosedRound closed) {
+  TellClosed(closed.begun);
+  // Held until the round is stored: a reader never sees values that a crash could take back.
+  absl::WriterMutexLock data_lock(&data_mutex_);
+  ASSIGN_OR_RETURN(MergeResult merged, MergeWhatCanBe(closed));
+  closed.result.record.set_published_hash(merged.published_hash);
+  closed.result.record.set_answer_hash(merged.answer_hash);
+  const int64_t round = closed.result.record.round();
+  ASSIGN_OR_RETURN(PublishedRound published,
+                   StoreAndPublish(std::move(closed), std::move(merged.answer),
+                                   std::move(merged.answer_leaves)));
+  absl::MutexLock lock(&mutex_);
+  published_norm_ = {round, merged.published_norm};
+  return published;
+}
+
+absl::StatusOr<MergeResult> HubRounds::Merge(int64_t round, std::vector<Contribution> contributions,
+                                             bool rehearse) {
   MergeInput input;
   input.rehearse = rehearse;
   input.contributions = std::move(contributions);
@@ -407,132 +361,12 @@ absl::StatusOr<MergeResult> FragmentRounds::Merge(int64_t round,
   FragmentArrays::Set& set = arrays_.set();
   FragmentState state{.theta = set.theta, .published = set.published, .optimizer = {}};
   for (FloatBuffer& array : set.optimizer) state.optimizer.emplace_back(array);
-  absl::StatusOr<MergeResult> merged;
-  if (options_.merge_pool->threads == nullptr) {
-    merged = MergeFragment(input, state, nullptr);
-  } else {
-    absl::MutexLock pool_lock(&options_.merge_pool->mutex);
-    merged = MergeFragment(input, state, options_.merge_pool->threads);
-  }
+  absl::StatusOr<MergeResult> merged = options_.merge_pool->With(
+      [&](ThreadPool* threads) { return MergeFragment(input, state, threads); });
   state_is_void_ = !merged.ok() && !(rehearse && absl::IsFailedPrecondition(merged.status()));
   RETURN_IF_ERROR(Annotate(merged.status(), absl::StrCat("cannot merge round ", round,
                                                          " of fragment ", options_.fragment)));
   return merged;
-}
-
-void FragmentRounds::RememberPast(int64_t round, std::map<std::string, uint64_t> object_hashes) {
-  past_[round] = std::move(object_hashes);
-  if (past_.size() > kPastRounds) past_.erase(past_.begin());
-  while (!quarantined_.empty() && quarantined_.begin()->first < past_.begin()->first) {
-    quarantined_.erase(quarantined_.begin());
-  }
-}
-
-void FragmentRounds::RememberNorms(const std::vector<double>& merged,
-                                   const std::vector<double>& quarantined) {
-  // Where all are out of line it is the fragment that has changed, not a worker.
-  for (const double norm : merged.empty() ? quarantined : merged) norms_.Add(norm);
-}
-
-std::shared_ptr<PullObject> FragmentRounds::MakeAnswer(const v1::Round& record, ByteBuffer bytes,
-                                                       std::vector<uint64_t> leaves) const {
-  auto answer = std::make_shared<PullObject>();
-  answer->header.set_fragment(options_.fragment);
-  answer->header.set_round(record.round());
-  answer->header.set_codec(options_.codec_down->id());
-  answer->header.set_total_bytes(static_cast<int64_t>(bytes.size()));
-  answer->header.set_object_hash(record.answer_hash());
-  answer->header.set_published_hash(record.published_hash());
-  answer->bytes = std::move(bytes);
-  answer->leaves = std::move(leaves);
-  return answer;
-}
-
-absl::StatusOr<std::shared_ptr<const PullObject>> FragmentRounds::AnswerOrWait(
-    int64_t round, PullCallback& callback) {
-  v1::Round record;
-  {
-    absl::MutexLock lock(&mutex_);
-    const int64_t open = static_cast<int64_t>(published_hashes_.size());
-    if (round < 1 || round > open) {
-      return absl::FailedPreconditionError(absl::StrCat("there is no answer of round ", round,
-                                                        " of fragment ", options_.fragment,
-                                                        " to wait for: round ", open, " is open"));
-    }
-    if (round == open) {
-      waiters_.push_back(std::move(callback));
-      return nullptr;
-    }
-    if (round < first_answer_) {
-      return absl::NotFoundError(absl::StrCat("the answer of round ", round, " of fragment ",
-                                              options_.fragment, " is no longer kept (version ",
-                                              open - 1, " is published): fetch the STATE"));
-    }
-    if (const auto held = answers_.find(round); held != answers_.end()) {
-      if (std::shared_ptr<const PullObject> answer = held->second.lock()) return answer;
-    }
-    record.set_round(round);
-    record.set_published_hash(published_hashes_[static_cast<size_t>(round)]);
-  }
-  const absl::StatusOr<std::vector<uint8_t>> bytes =
-      options_.store->ReadAnswer(options_.fragment, round);
-  if (!bytes.ok()) {
-    // Whoever asks can go on without this answer; whoever runs the disk should know.
-    Log().error("the answer of round {} of fragment {} cannot be read: {}", round,
-                options_.fragment, std::string(bytes.status().message()));
-    return absl::NotFoundError(absl::StrCat("the answer of round ", round, " of fragment ",
-                                            options_.fragment,
-                                            " cannot be read any more: fetch the STATE"));
-  }
-  std::vector<uint64_t> leaves = LeafChecksums(*bytes);
-  record.set_answer_hash(TreeRoot(leaves));
-  std::shared_ptr<const PullObject> answer =
-      MakeAnswer(record, ByteBuffer(bytes->begin(), bytes->end()), std::move(leaves));
-  absl::MutexLock lock(&mutex_);
-  answers_[round] = answer;  // For others who want it meanwhile.
-  return answer;
-}
-
-std::vector<PullCallback> FragmentRounds::TakeWaiters() {
-  absl::MutexLock lock(&mutex_);
-  return std::exchange(waiters_, {});
-}
-
-int64_t FragmentRounds::rounds_since_snapshot() const {
-  absl::MutexLock lock(&mutex_);
-  return static_cast<int64_t>(published_hashes_.size()) - 1 - snapshot_version_;
-}
-
-int64_t FragmentRounds::snapshot_version() const {
-  absl::MutexLock lock(&mutex_);
-  return snapshot_version_;
-}
-
-absl::Status FragmentRounds::ForgetAnswers(int64_t before_round) {
-  {
-    absl::MutexLock lock(&mutex_);
-    // A region's state is folded from the answers since a snapshot.
-    if (options_.region()) before_round = std::min(before_round, older_snapshot_ + 1);
-    if (before_round <= first_answer_) return absl::OkStatus();
-    first_answer_ = before_round;
-    answers_.erase(answers_.begin(), answers_.lower_bound(before_round));
-  }
-  return options_.store->ForgetAnswers(options_.fragment, before_round);
-}
-
-int64_t FragmentRounds::version() const {
-  absl::MutexLock lock(&mutex_);
-  return static_cast<int64_t>(published_hashes_.size()) - 1;
-}
-
-absl::StatusOr<uint64_t> FragmentRounds::PublishedHash(int64_t version) const {
-  absl::MutexLock lock(&mutex_);
-  if (version < 0 || version >= static_cast<int64_t>(published_hashes_.size())) {
-    return absl::OutOfRangeError(absl::StrCat("version ", version, " of fragment ",
-                                              options_.fragment, " is not published; version ",
-                                              published_hashes_.size() - 1, " is"));
-  }
-  return published_hashes_[static_cast<size_t>(version)];
 }
 
 }  // namespace causeway::server

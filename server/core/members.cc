@@ -356,7 +356,7 @@ absl::Status MembersImpl::HandleApplied(const std::string& worker_id, uint64_t i
     RETURN_IF_ERROR(run_.membership.Check(worker_id, incarnation));
   }
   ASSIGN_OR_RETURN(FragmentRounds* const fragment, run_.FindFragment(applied.fragment()));
-  ASSIGN_OR_RETURN(const uint64_t hash, fragment->PublishedHash(applied.round()));
+  ASSIGN_OR_RETURN(const uint64_t hash, fragment->versions().Hash(applied.round()));
   run_.hash_checks.fetch_add(1);
   if (hash == applied.published_hash()) {
     for (RunObserver* const observer : run_.options.observers) {

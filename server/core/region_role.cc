@@ -35,15 +35,23 @@ void AddReports(const std::string& id, const Member& member, const v1::Heartbeat
 
 }  // namespace
 
-void RegionRole::CarryUp(FragmentRounds& fragment) {
-  std::optional<RegionDelta> delta = fragment.TakeUpward();
-  if (!delta.has_value()) return;
+std::unique_ptr<FragmentRounds> RegionRole::MakeFragment(const FragmentRounds::Options& options) {
+  auto fragment = std::make_unique<RegionRounds>(
+      options, run_.tier.own_id, [this](RegionRounds& own, absl::StatusOr<RegionDelta> delta) {
+        CarryUp(own, std::move(delta));
+      });
+  fragments_.push_back(fragment.get());
+  return fragment;
+}
+
+void RegionRole::CarryUp(RegionRounds& fragment, absl::StatusOr<RegionDelta> delta) {
+  if (!delta.ok()) return run_.incidents.NoteRoom(delta.status());
   parent_.Carry(*std::move(delta), [this, &fragment](absl::StatusOr<ParentAnswer> answer) {
     OnParentAnswer(fragment, std::move(answer));
   });
 }
 
-void RegionRole::OnParentAnswer(FragmentRounds& fragment, absl::StatusOr<ParentAnswer> answer) {
+void RegionRole::OnParentAnswer(RegionRounds& fragment, absl::StatusOr<ParentAnswer> answer) {
   const Run::Call call(run_);
   if (absl::IsCancelled(answer.status()) || !run_.Serving().ok()) return;
   if (absl::IsNotFound(answer.status())) {
@@ -145,8 +153,9 @@ absl::Status RegionRole::Begin(int first_slot, const std::vector<int64_t>& next_
 }
 
 absl::Status RegionRole::NoteParentPublished(int fragment, int64_t round) {
-  ASSIGN_OR_RETURN(FragmentRounds* const found, run_.FindFragment(fragment));
-  found->NoteParentVersion(round);  // The next Tick closes what this lets close.
+  RETURN_IF_ERROR(run_.FindFragment(fragment).status());
+  // The next Tick closes what this lets close.
+  fragments_[static_cast<size_t>(fragment)]->NoteParentVersion(round);
   return absl::OkStatus();
 }
 

@@ -1,10 +1,3 @@
-// The rounds of a fragment at a region: what its sites contribute becomes one delta for the parent,
-// and the parent's answer is what the sites get.
-//
-// These become durable, in this order: the sites' deltas before they are acknowledged; the region's
-// own, as a contribution under the region's id, before it goes up; the parent's answer before a
-// site hears of it. A successor merges again what a former process closed, and must come to the
-// same bits: what is at the parent is never another delta than the one whose rest is carried.
 #include <algorithm>
 #include <cmath>
 #include <iterator>
@@ -13,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
-#include "server/core/fragment_rounds.h"
+#include "server/core/region_role.h"
 #include "server/outer/region_merge.h"
 
 namespace causeway::server {
@@ -41,8 +34,9 @@ bool IsLate(const v1::Round& round) {
 
 }  // namespace
 
-absl::StatusOr<MergeResult> FragmentRounds::MergeRegion(int64_t round,
-                                                        std::vector<Contribution> contributions) {
+absl::StatusOr<MergeResult> RegionRounds::Merge(int64_t round,
+                                                std::vector<Contribution> contributions,
+                                                bool /*rehearse*/) {
   const v1::SyncConfig& sync = options_.config->sync();
   RegionMergeInput input;
   input.deltas = {.contributions = std::move(contributions),
@@ -53,16 +47,10 @@ absl::StatusOr<MergeResult> FragmentRounds::MergeRegion(int64_t round,
   input.decay =
       sync.has_error_feedback_decay() ? static_cast<float>(sync.error_feedback_decay()) : 1.0F;
   next_theta_ = arrays_.set().theta;
-  // The rest of a gradient belongs to weights that are gone.
-  const bool carries = sync.contribution() != v1::SyncConfig::GRADIENT;
-  const std::span<float> residual = carries ? std::span<float>(next_theta_) : std::span<float>();
-  absl::StatusOr<RegionMergeResult> merged;
-  if (options_.merge_pool->threads == nullptr) {
-    merged = MergeForParent(input, residual, nullptr);
-  } else {
-    absl::MutexLock pool_lock(&options_.merge_pool->mutex);
-    merged = MergeForParent(input, residual, options_.merge_pool->threads);
-  }
+  const std::span<float> residual =
+      carries_rest() ? std::span<float>(next_theta_) : std::span<float>();
+  absl::StatusOr<RegionMergeResult> merged = options_.merge_pool->With(
+      [&](ThreadPool* threads) { return MergeForParent(input, residual, threads); });
   if (!merged.ok()) {
     return absl::FailedPreconditionError(
         absl::StrCat("cannot merge round ", round, " of fragment ", options_.fragment,
@@ -75,85 +63,96 @@ absl::StatusOr<MergeResult> FragmentRounds::MergeRegion(int64_t round,
   return result;
 }
 
-absl::Status FragmentRounds::CloseForParent(int64_t round, const Contributions& contributions,
-                                            Decision decision) {
-  ClosedRound closed = Close(round, contributions, std::move(decision));
+void RegionRounds::Reconsider(const OpenRound& round, Decision& decision) {
+  if (sent_before_.has_value()) {
+    decision = {.action = Decision::kClose,
+                .reason = "it was closed before the coordinator started again",
+                .missing = {}};
+  } else if (decision.action == Decision::kWait && round.round <= parent_version_) {
+    decision.action = Decision::kClose;
+    decision.reason = "the parent has published it";
+  }
+}
+
+absl::StatusOr<std::optional<PublishedRound>> RegionRounds::Finish(ClosedRound closed) {
+  RoundLedger::Begun begun = std::exchange(closed.begun, {});
+  absl::StatusOr<RegionDelta> delta = CloseForParent(closed);
+  if (delta.ok()) {
+    TellClosed(begun);
+  } else {
+    // Nobody has heard of it: the round is closed anew when there is room.
+    if (!absl::IsResourceExhausted(delta.status())) return delta.status();
+    absl::MutexLock lock(&mutex_);
+    ledger_.Reopen(std::move(begun));
+  }
+  go_up_(*this, std::move(delta));
+  return std::nullopt;
+}
+
+absl::StatusOr<RegionDelta> RegionRounds::CloseForParent(ClosedRound& closed) {
   absl::WriterMutexLock data_lock(&data_mutex_);
-  RETURN_IF_ERROR(Load());
-  absl::StatusOr<MergeResult> merged = MergeWhatCanBe(contributions, closed.result);
-  RETURN_IF_ERROR(merged.status());
-  NoteContributors(contributions, closed);
+  ASSIGN_OR_RETURN(MergeResult merged, MergeWhatCanBe(closed));
   const v1::Round& round_record = closed.result.record;
+  const int64_t round = round_record.round();
   const bool empty = round_record.contributors().empty();
   RegionDelta delta;
   delta.due_step = options_.schedule.MergeStep(options_.fragment, round);
-  delta.object = SharedBytes(std::move(merged->answer));
-  delta.leaves = std::move(merged->answer_leaves);
+  delta.object = SharedBytes(std::move(merged.answer));
+  delta.leaves = std::move(merged.answer_leaves);
   // What carries nothing counts for nothing.
   int64_t tokens = 0;
   Draws draws;
   std::optional<uint64_t> before;
   {
     absl::MutexLock lock(&mutex_);
-    before = std::exchange(closed_before_, std::nullopt);
+    before = std::exchange(sent_before_, std::nullopt);
     if (!empty) tokens = late_tokens_;
     if (!empty) draws = late_draws_;
     delta.contributes = before.has_value() || !empty || round > parent_version_;
   }
   for (const std::string& id : round_record.contributors()) {
-    AddClaims(contributions.at(id).record, tokens, draws);
+    AddClaims(closed.contributions.at(id).record, tokens, draws);
   }
   v1::Contribution record;
   v1::PushHeader& header = *record.mutable_header();
-  header.set_worker_id(options_.region_id);
+  header.set_worker_id(id_);
   header.set_fragment(options_.fragment);
   header.set_round(round);
   header.set_codec(options_.codec_up->id());
   header.set_total_bytes(static_cast<int64_t>(delta.object.size()));
-  header.set_object_hash(merged->answer_hash);
+  header.set_object_hash(merged.answer_hash);
   header.set_tokens(tokens);
   header.set_send_step(round_record.send_step());
   record.set_unix_s(round_record.closed_unix_s());
   delta.header = header;
   DrawsToProto(InFewRanges(std::move(draws)), delta.header.mutable_draws());
   delta.maybe_sent = before.has_value();
-  if (before.has_value() && *before != merged->answer_hash) {
+  if (before.has_value() && *before != merged.answer_hash) {
     return absl::DataLossError(absl::StrCat(
         "round ", round, " of fragment ", options_.fragment, " was closed with a delta of hash ",
-        HashToHex(*before), "; merged again it has ", HashToHex(merged->answer_hash),
+        HashToHex(*before), "; merged again it has ", HashToHex(merged.answer_hash),
         ": the run directory is damaged, or another release merges differently: restore it from a "
         "backup, or continue with the release that wrote it"));
   }
   if (delta.contributes && !before.has_value()) {
     const absl::Status saved = options_.store->SaveContribution(record, delta.object.view());
-    if (absl::IsResourceExhausted(saved)) {
-      // Nobody has heard of it: the round is closed anew when there is room.
-      absl::MutexLock lock(&mutex_);
-      closed_ = false;
-      return saved;
-    }
+    if (absl::IsResourceExhausted(saved)) return saved;
     if (!saved.ok()) {
       return absl::InternalError(absl::StrCat("the store failed: ", saved.ToString()));
     }
   }
   sent_ = delta.object;
   at_parent_ = std::move(closed);
-  absl::MutexLock lock(&mutex_);
-  upward_ = std::move(delta);
-  return absl::OkStatus();
+  keeps_arrays_ = true;
+  return delta;
 }
 
-std::optional<RegionDelta> FragmentRounds::TakeUpward() {
-  absl::MutexLock lock(&mutex_);
-  return std::exchange(upward_, std::nullopt);
-}
-
-void FragmentRounds::NoteParentVersion(int64_t round) {
+void RegionRounds::NoteParentVersion(int64_t round) {
   absl::MutexLock lock(&mutex_);
   parent_version_ = std::max(parent_version_, round);
 }
 
-absl::StatusOr<PublishedRound> FragmentRounds::AcceptAnswer(ParentAnswer answer) {
+absl::StatusOr<PublishedRound> RegionRounds::AcceptAnswer(ParentAnswer answer) {
   absl::WriterMutexLock data_lock(&data_mutex_);
   if (!at_parent_.has_value() || answer.round != at_parent_->result.record.round() ||
       answer.codec != options_.codec_down->id()) {
@@ -161,23 +160,22 @@ absl::StatusOr<PublishedRound> FragmentRounds::AcceptAnswer(ParentAnswer answer)
         "the parent answered fragment ", options_.fragment, " with round ", answer.round, " in ",
         v1::Codec_Name(answer.codec), ": another one was asked for"));
   }
-  ClosedRound closed = *std::move(at_parent_);
-  at_parent_.reset();
+  ClosedRound closed = *std::exchange(at_parent_, std::nullopt);
+  keeps_arrays_ = false;
   v1::Round& record = closed.result.record;
   int64_t tokens = 0;
   Draws draws;
-  const bool gradients = options_.config->sync().contribution() == v1::SyncConfig::GRADIENT;
   if (answer.late) {
     for (double& weight : *record.mutable_weights()) weight = -weight;
     absl::StrAppend(record.mutable_reason(), "; the parent had closed it without this region");
-    if (!gradients && !record.contributors().empty()) {
+    if (carries_rest() && !record.contributors().empty()) {
       RETURN_IF_ERROR(
           FoldBack(*options_.codec_up, sent_.view(), arrays_.set().published, next_theta_));
       absl::MutexLock lock(&mutex_);
       tokens = late_tokens_;
       draws = late_draws_;
       for (const std::string& id : record.contributors()) {
-        AddClaims(contributions_.at(id).record, tokens, draws);
+        AddClaims(closed.contributions.at(id).record, tokens, draws);
       }
     }
   }
@@ -208,16 +206,15 @@ absl::StatusOr<PublishedRound> FragmentRounds::AcceptAnswer(ParentAnswer answer)
   return published;
 }
 
-absl::Status FragmentRounds::RefoldRegion(const v1::Round& round,
-                                          std::vector<Contribution> contributions) {
+absl::Status RegionRounds::Refold(const v1::Round& round, std::vector<Contribution> contributions) {
   const bool late = IsLate(round);
   for (Contribution& contribution : contributions) {
     contribution.weight = std::abs(contribution.weight);
   }
   if (!contributions.empty()) {
     ASSIGN_OR_RETURN(const MergeResult merged,
-                     MergeRegion(round.round(), std::move(contributions)));
-    if (late && options_.config->sync().contribution() != v1::SyncConfig::GRADIENT) {
+                     Merge(round.round(), std::move(contributions), /*rehearse=*/false));
+    if (late && carries_rest()) {
       RETURN_IF_ERROR(
           FoldBack(*options_.codec_up, merged.answer, arrays_.set().published, next_theta_));
     }
@@ -236,25 +233,49 @@ absl::Status FragmentRounds::RefoldRegion(const v1::Round& round,
       "one"));
 }
 
-void FragmentRounds::RecoverLateRounds(const History& history) {
-  std::vector<const v1::Round*> late;
-  for (size_t i = history.rounds.size(); i > 0; --i) {
-    const v1::Round& round = history.rounds[i - 1];
-    if (round.contributors().empty()) continue;
-    if (!IsLate(round)) break;
-    late.push_back(&round);
-  }
-  if (options_.config->sync().contribution() == v1::SyncConfig::GRADIENT) return;
-  std::ranges::reverse(late);
-  for (const v1::Round* const round : late) {
-    for (const v1::Contribution& record : history.contributions) {
-      if (record.header().round() != round->round() ||
-          !std::ranges::binary_search(round->contributors(), record.header().worker_id())) {
-        continue;
-      }
-      AddClaims(record, late_tokens_, late_draws_);
+absl::StatusOr<std::vector<FragmentRounds::Damaged>> RegionRounds::Recover(const History& history) {
+  // Its own are no site's.
+  std::vector<v1::Contribution> of_sites;
+  std::optional<uint64_t> sent;
+  for (const v1::Contribution& record : history.contributions) {
+    if (record.header().worker_id() != id_) {
+      of_sites.push_back(record);
+    } else if (record.header().round() > std::ssize(history.rounds)) {
+      sent = record.header().object_hash();
     }
   }
+  History sites = history;
+  sites.contributions = of_sites;
+  ASSIGN_OR_RETURN(std::vector<Damaged> damaged, FragmentRounds::Recover(sites));
+  absl::MutexLock lock(&mutex_);
+  sent_before_ = sent;
+  closed_before_ = sent.has_value() && ledger_.Close();
+  if (!carries_rest()) return damaged;
+  // What the newest rounds with sites left out, as far back as all of them were late.
+  auto late = history.rounds.end();
+  for (auto round = late; round != history.rounds.begin();) {
+    --round;
+    if (round->contributors().empty()) continue;
+    if (!IsLate(*round)) break;
+    late = round;
+  }
+  if (late == history.rounds.end()) return damaged;
+  for (const v1::Contribution& record : of_sites) {
+    const int64_t round = record.header().round();
+    if (round < late->round() || round > std::ssize(history.rounds)) continue;
+    const auto& contributors = history.rounds[static_cast<size_t>(round - 1)].contributors();
+    if (!std::ranges::binary_search(contributors, record.header().worker_id())) continue;
+    AddClaims(record, late_tokens_, late_draws_);
+  }
+  return damaged;
+}
+
+absl::Status RegionRounds::ForgetAnswers(int64_t before_round) {
+  {
+    absl::MutexLock lock(&mutex_);
+    before_round = std::min(before_round, older_snapshot_ + 1);
+  }
+  return FragmentRounds::ForgetAnswers(before_round);
 }
 
 }  // namespace causeway::server

@@ -44,7 +44,7 @@ RoundsImpl::DroppedDraws RoundsImpl::DropImpossibleDraws(const FragmentRounds& f
                                                          v1::PushHeader& header) const {
   DroppedDraws dropped;
   // A delta to a round that does not exist is refused.
-  if (header.round() < 1 || header.round() > fragment.version() + 1) return dropped;
+  if (header.round() < 1 || header.round() > fragment.versions().newest() + 1) return dropped;
   const int64_t step = run_.schedule.SendStep(fragment.fragment(), header.round());
   auto& draws = *header.mutable_draws();
   absl::MutexLock lock(&run_.mutex);
@@ -111,7 +111,7 @@ absl::StatusOr<v1::PushResponse> RoundsImpl::Contribute(const v1::PushHeader& cl
   v1::PushResponse response = added->response;
   if (added->may_overflow) {
     Advance(*fragment);
-    const auto held = fragment->FindHeld(header);
+    const auto held = fragment->BeginPush(header, nullptr);
     if (held.ok() && held->has_value()) response.set_quarantined((*held)->quarantined());
   }
   return response;
@@ -125,7 +125,7 @@ void RoundsImpl::MergeDue(int fragment) {
 
 int64_t RoundsImpl::CutTokens(const FragmentRounds& fragment, v1::PushHeader& header) const {
   const int64_t claimed = header.tokens();
-  if (header.round() < 1 || header.round() > fragment.version() + 1) return claimed;
+  if (header.round() < 1 || header.round() > fragment.versions().newest() + 1) return claimed;
   const int64_t step = run_.schedule.SendStep(fragment.fragment(), header.round());
   absl::MutexLock lock(&run_.mutex);
   const int64_t most = run_.tokens.Most(fragment.fragment(), header.worker_id(), step);
@@ -142,7 +142,7 @@ void RoundsImpl::PullAnswer(int fragment, int64_t round, PullCallback callback) 
     return;
   }
   absl::StatusOr<std::shared_ptr<const PullObject>> answer =
-      (*found)->AnswerOrWait(round, callback);
+      (*found)->versions().AnswerOrWait(round, callback);
   if (!answer.ok() || *answer != nullptr) {
     callback(std::move(answer));
     return;
@@ -150,7 +150,7 @@ void RoundsImpl::PullAnswer(int fragment, int64_t round, PullCallback callback) 
   // It waits now; but if the end came in between, nobody else will call it back.
   serving = run_.Serving();
   if (serving.ok()) return;
-  for (const PullCallback& waiter : (*found)->TakeWaiters()) waiter(serving);
+  for (const PullCallback& waiter : (*found)->versions().TakeWaiters()) waiter(serving);
 }
 
 absl::StatusOr<std::shared_ptr<const PullObject>> RoundsImpl::PullState(int fragment) {
@@ -182,14 +182,10 @@ void RoundsImpl::Advance(FragmentRounds& fragment) {
       policy = run_.PolicyNow();
     }
     const absl::StatusOr<std::optional<PublishedRound>> round = fragment.Advance(members, policy);
-    if (upward_ != nullptr && absl::IsResourceExhausted(round.status())) {
-      return run_.incidents.NoteRoom(round.status());  // The next Tick tries again.
-    }
     if (!round.ok()) {
       run_.Fail(round.status()).IgnoreError();
       return;
     }
-    if (upward_ != nullptr) return upward_->CarryUp(fragment);
     if (!round->has_value()) return;
     Announce(**round);
     fragment.Rest();

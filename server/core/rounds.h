@@ -14,18 +14,9 @@
 
 namespace causeway::server {
 
-// Where rounds that a fragment has closed go, if they are not published here.
-class Upward {
- public:
-  virtual ~Upward() = default;
-  virtual void CarryUp(FragmentRounds& fragment) = 0;
-};
-
 class RoundsImpl final : public Rounds {
  public:
   explicit RoundsImpl(Run& run) : run_(run) {}
-  // Before the first call: closed rounds go up.
-  void GoUp(Upward& upward) { upward_ = &upward; }
 
   absl::StatusOr<std::optional<v1::PushResponse>> BeginPush(const v1::PushHeader& header,
                                                             RoundClosed closed) override;
@@ -58,7 +49,6 @@ class RoundsImpl final : public Rounds {
   void BroadcastOutcome(const v1::Round& record);
 
   Run& run_;
-  Upward* upward_ = nullptr;
 };
 
 }  // namespace causeway::server

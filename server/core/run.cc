@@ -314,7 +314,7 @@ absl::Status Run::Fail(const absl::Status& status) {
   }
   Record("failed", std::string(told.message()), nlohmann::json::object());
   for (const auto& fragment : fragments) {
-    for (const PullCallback& waiter : fragment->TakeWaiters()) waiter(told);
+    for (const PullCallback& waiter : fragment->versions().TakeWaiters()) waiter(told);
   }
   for (const auto& [id, sink] : told_of_it) sink->Close(told);
   return told;
