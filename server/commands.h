@@ -1,8 +1,15 @@
-// The commands of causeway-coordinator. Their flags are defined where they are read.
+// The commands of causeway-coordinator, and those of them that are not in main.cc. Flags are
+// defined where they are read.
 #ifndef CAUSEWAY_SERVER_COMMANDS_H_
 #define CAUSEWAY_SERVER_COMMANDS_H_
 
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "common/cli/program.h"
+#include "common/rpc/security.h"
 
 namespace causeway::server {
 
@@ -62,6 +69,33 @@ inline constexpr Program kCoordinatorProgram = {
     .end =
         "Exit status: 0 done, 1 failed on the way, or nobody answered, 2 refused before "
         "anything\nstarted.\n"};
+
+struct FollowFlags {
+  std::string run_dir;
+  std::string http;  // As --http.
+  std::string http_address_file;
+  SecurityOptions security;
+};
+
+// Copies, by these flags, its own and those of the store, until `stop_requested`,
+// which waits for that long, says so: OK then. `refused` is set if an error came before anything
+// was copied.
+absl::Status FollowCommand(const FollowFlags& flags,
+                           const std::function<bool(absl::Duration)>& stop_requested,
+                           bool& refused);
+
+// Prints what the folder holds, as lines or as JSON. A coordinator may own it meanwhile.
+absl::Status InspectCommand(const std::string& run_dir, bool json);
+
+struct ReplayFlags {
+  std::string run_dir;
+  std::string outer;    // A textproto of OuterConfig over the run's, or empty.
+  std::string without;  // Worker ids with commas between them, or empty.
+  std::string output;   // Where the parameters go, or empty.
+};
+
+// Merges all rounds of the folder again, checks their hashes and prints what came of it.
+absl::Status ReplayCommand(const ReplayFlags& flags);
 
 }  // namespace causeway::server
 

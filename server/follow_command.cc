@@ -1,4 +1,4 @@
-#include "server/follow_command.h"
+#include <functional>
 
 #include <memory>
 #include <optional>
@@ -14,11 +14,12 @@
 #include "common/params/run_config.h"
 #include "common/rpc/status.h"
 #include "common/telemetry/log.h"
+#include "server/commands.h"
 #include "server/http/http_port.h"
-#include "server/serve_http.h"
+#include "server/opened_run.h"
+#include "server/run_views.h"
 #include "server/standby/standby_notes.h"
 #include "server/standby_rpc/follower.h"
-#include "server/store_flags.h"
 
 ABSL_FLAG(std::string, of, "", "HOST:PORT: the coordinator to follow");
 ABSL_FLAG(

@@ -2,7 +2,6 @@
 #include <malloc.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -15,6 +14,7 @@
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
 #include "common/base/file_version.h"
@@ -31,26 +31,17 @@
 #include "common/rpc/security_flags.h"
 #include "common/rpc/status.h"
 #include "common/rpc/tcp_links.h"
-#include "common/telemetry/counting_event_log.h"
 #include "common/telemetry/event_log.h"
 #include "common/telemetry/log.h"
 #include "common/transfer/wire.h"
 #include "server/commands.h"
-#include "server/core/coordinator.h"
-#include "server/follow_command.h"
+#include "server/core/served_run.h"
 #include "server/given_run.h"
-#include "server/history/event_history.h"
-#include "server/history/run_history.h"
 #include "server/http/http_port.h"
-#include "server/http/status_api.h"
-#include "server/http/status_page.h"
-#include "server/metrics/coordinator_metrics.h"
 #include "server/opened_run.h"
-#include "server/progress_line.h"
 #include "server/region/parent_link.h"
 #include "server/region_run.h"
-#include "server/run_commands.h"
-#include "server/serve_http.h"
+#include "server/run_views.h"
 #include "server/service/coordinator_server.h"
 #include "server/shared_run.h"
 #include "server/standby/replicated_store.h"
@@ -61,7 +52,6 @@
 #include "server/stop_signal.h"
 #include "server/store/run_directory.h"
 #include "server/store/run_directory_store.h"
-#include "server/store_flags.h"
 
 ABSL_FLAG(std::string, run_dir, "", "FOLDER: holds the run");
 ABSL_FLAG(std::string, config, "", "FILE: the run's configuration, a textproto");
@@ -160,8 +150,37 @@ CertificateFiles CertificatesFromFlags() {
           {"parent_tls_cert", absl::GetFlag(FLAGS_parent_tls_cert)}};
 }
 
+// "step 40 of 100, 2 workers, 5120 tokens/s, 8 rounds, 1.2 MB up, 1.2 MB down; waiting for b ..."
+std::string ProgressLine(const v1::RunStatus& status) {
+  int live = 0;
+  double tokens_per_second = 0;
+  double bytes_up = 0;
+  double bytes_down = 0;
+  for (const v1::WorkerStatus& worker : status.workers()) {
+    bytes_up += static_cast<double>(worker.bytes_up());
+    bytes_down += static_cast<double>(worker.bytes_down());
+    if (worker.state() != v1::WorkerStatus::ACTIVE && worker.state() != v1::WorkerStatus::JOINING) {
+      continue;
+    }
+    ++live;
+    tokens_per_second += worker.tokens_per_second();
+  }
+  int64_t rounds = 0;
+  std::string waiting;
+  for (const v1::FragmentStatus& fragment : status.fragments()) {
+    rounds += fragment.published_version();
+    if (fragment.contributed_size() > 0 && waiting.empty()) {
+      waiting = absl::StrCat("; fragment ", fragment.fragment(), ": ", fragment.waiting_for());
+    }
+  }
+  return absl::StrFormat(
+      "step %d of %d, %d workers, %.0f tokens/s, %d rounds, %.1f MB up, %.1f MB down%s",
+      status.run_step(), status.config().train().steps(), live, tokens_per_second, rounds,
+      bytes_up / 1e6, bytes_down / 1e6, waiting);
+}
+
 // Until a signal, the end of the run, or a failure.
-absl::Status ServeUntilStopped(Coordinator& coordinator, CurveKeeper& curves, Standbys& standbys,
+absl::Status ServeUntilStopped(const ServedRun& run, RunViews& views, Standbys& standbys,
                                StopSignal& stop_signal) {
   Clock& clock = *Clock::Real();
   std::string last_line;
@@ -171,18 +190,19 @@ absl::Status ServeUntilStopped(Coordinator& coordinator, CurveKeeper& curves, St
       Log().info("stopping on a signal; another one ends the process at once");
       return absl::OkStatus();
     }
-    RETURN_IF_ERROR(coordinator.Health());
+    RETURN_IF_ERROR(run.Health());
     RETURN_IF_ERROR(standbys.closed());
-    if (absl::GetFlag(FLAGS_exit_when_finished) &&
-        (absl::GetFlag(FLAGS_exit_when_drained) ? coordinator.Finished()
-                                                : coordinator.ReachedItsEnd())) {
+    const Coordinator* const coordinator = run.coordinator();
+    if (absl::GetFlag(FLAGS_exit_when_finished) && coordinator != nullptr &&
+        (absl::GetFlag(FLAGS_exit_when_drained) ? coordinator->Finished()
+                                                : coordinator->ReachedItsEnd())) {
       return absl::OkStatus();
     }
-    curves.Tick();
+    views.Tick();
     standbys.Tick();
     if (clock.Monotonic() < next_line) continue;
     next_line = clock.Monotonic() + kRunLineInterval;
-    const v1::RunStatus status = coordinator.GetStatus();
+    const v1::RunStatus status = run.GetStatus();
     if (!status.started() || status.finished()) continue;
     std::string line = ProgressLine(status);
     if (line == last_line) continue;  // Nobody moves: once is enough.
@@ -240,104 +260,86 @@ absl::StatusOr<ServeFlags> CheckServeFlags(FileSystem& file_system) {
   return flags;
 }
 
-void RecordStart(EventHistory& events, const OpenedRun& run, const FragmentPlan& plan,
-                 const std::string& address) {
+void RecordStart(EventLog& events, const ServedRun& run, const std::string& address) {
+  const Coordinator* const begun = run.coordinator();
+  const int64_t parameters = begun == nullptr ? 0 : begun->plan().parameters();
+  const int fragments = begun == nullptr ? 0 : begun->plan().fragments();
   events.Record(
       "coordinator_started",
-      run.awaits_model
-          ? absl::StrCat("run ", run.run_id,
+      begun == nullptr
+          ? absl::StrCat("run ", run.run_id(),
                          " waits for its model, which the first site brings, on ", address)
-          : absl::StrCat("run ", run.run_id, " with ", plan.parameters(), " parameters in ",
-                         plan.fragments(), " fragments listens on ", address),
-      {{"run", run.run_id},
+          : absl::StrCat("run ", run.run_id(), " with ", parameters, " parameters in ", fragments,
+                         " fragments listens on ", address),
+      {{"run", run.run_id()},
        {"address", address},
-       {"parameters", plan.parameters()},
-       {"fragments", plan.fragments()},
+       {"parameters", parameters},
+       {"fragments", fragments},
        {"software_version", kSoftwareVersion}});
 }
 
-// `waiting`: the HTTP port of the time before it led; null: there was none.
-int ServeRun(ServeFlags flags, Standbys& standbys, std::unique_ptr<Leading> leading,
-             std::unique_ptr<HttpServer> waiting, LateEventLog& standby_events,
-             StopSignal& stop_signal) {
+// The lead of a run that is shared, or what this coordinator is without others.
+struct Lead {
+  LateEventLog events;
+  Standbys standbys{{.clock = Clock::Real(), .events = &events}};
+  std::unique_ptr<Leading> leading;     // Null: it is not shared.
+  std::unique_ptr<HttpServer> waiting;  // The HTTP port of the time before it led; null: none.
+};
+
+int ServeRun(ServeFlags flags, Lead& lead, StopSignal& stop_signal) {
   FileSystem& file_system = *FileSystem::Real();
-  std::atomic<bool> stopped = false;
+  Standbys& standbys = lead.standbys;
+  bool stopped = false;
   const auto wait = [&](absl::Duration timeout) {
     if (stop_signal.Wait(timeout)) stopped = true;
-    return stopped.load() || !standbys.closed().ok();
+    return stopped || !standbys.closed().ok();
   };
   const auto end_start = [&](const absl::Status& status) {
     if (stopped && absl::IsCancelled(status)) return 0;
     const absl::Status lost = standbys.closed();
     return EndStart(lost.ok() ? status : lost);
   };
-  absl::StatusOr<OpenedRun> run = OpenRun(file_system, flags, wait);
-  if (!run.ok()) return end_start(run.status());
-  const std::string events_path = JoinPath(flags.run_dir, "events.jsonl");
-  const auto event_file = OpenEventLog(file_system, events_path, Clock::Real());
-  if (!event_file.ok()) return Refuse(kProgram, event_file.status());
-  CountingEventLog counted_events(event_file->get());
-  const bool replicated = IsReplicatedByFlag() || flags.shared.has_value();
-  RunHistory run_history({.clock = Clock::Real()});
-  if (run->resumes) run_history.Restore(*run->recovered);
-  CoordinatorMetrics metrics({.file_system = &file_system,
-                              .clock = Clock::Real(),
-                              .history = &run_history,
-                              .run_dir = flags.run_dir,
-                              .certificates = CertificatesFromFlags(),
-                              .events = &counted_events,
-                              .standbys = &standbys,
-                              .commits = [&] { return run->store->Position().commits(); },
-                              .replicated = replicated});
+  absl::StatusOr<OpenedRun> opened = OpenRun(file_system, flags, wait);
+  if (!opened.ok()) return end_start(opened.status());
+  RunDirectoryStore& store = *opened->store;
+  const auto made = RunViews::Open(flags.run_dir, *opened, standbys, CertificatesFromFlags());
+  if (!made.ok()) return Refuse(kProgram, made.status());
+  RunViews& views = **made;
   ThreadPool merge_pool(ThreadsFor(0).value());
   if (!merge_pool.started().ok()) return Refuse(kProgram, merge_pool.started());
-  CurveKeeper curves(&run_history, &file_system, Clock::Real(),
-                     JoinPath(flags.run_dir, kCurvesFile), run->run_id);
-  curves.Restore();
-  EventHistory event_history(&counted_events, Clock::Real());
-  const absl::Status past = event_history.Restore(file_system, events_path);
-  if (!past.ok()) Log().warn("the status page begins without past events: {}", past.ToString());
+  lead.events.Begin(&views.events());
+  const absl::Cleanup end_of_events = [&] { lead.events.Begin(nullptr); };
+  ReplicatedStore replicated_store(store, standbys);
+  if (opened->replicated && opened->resumes) standbys.Begin(store.Position().commits());
 
   Coordinator::Options options;
-  options.run_id = run->run_id;
+  options.run_id = opened->run_id;
   options.clock = Clock::Real();
-  standby_events.Begin(&event_history);
-  const absl::Cleanup end_of_events = [&] { standby_events.Begin(nullptr); };
-  ReplicatedStore replicated_store(*run->store, standbys);
-  options.store = replicated ? static_cast<Store*>(&replicated_store) : run->store.get();
-  if (replicated && run->resumes) standbys.Begin(run->store->Position().commits());
-  options.events = &event_history;
-  options.observers = metrics.observers();
+  options.store = opened->replicated ? static_cast<Store*>(&replicated_store) : &store;
+  options.events = &views.events();
+  options.observers = views.observers();
   options.merge_pool = &merge_pool;
   options.snapshot_every_rounds = absl::GetFlag(FLAGS_snapshot_every_rounds);
   std::unique_ptr<ParentLink> parent;
-  if (run->region != nullptr) {
-    const RegionRun& region = *run->region;
-    parent =
-        std::make_unique<ParentLink>(region.options, region.parent, region.plan, &event_history);
-    options.region = RegionOptions{.parent = parent.get(),
-                                   .id = region.options.region_id,
-                                   .sites = region.options.sites,
-                                   .above = region.above};
-  }
-  const absl::StatusOr<std::unique_ptr<Coordinator>> coordinator =
-      MakeCoordinator(file_system, flags, *run, options, merge_pool, event_history);
-  if (!coordinator.ok()) return end_start(coordinator.status());
+  if (opened->region != nullptr) parent = LinkToParent(*opened->region, options);
+  const auto run = MakeServedRun(file_system, flags, *opened, options);
+  if (!run.ok()) return end_start(run.status());
+
   StandbyService* standby = nullptr;
-  CoordinatorServer::Options server_options = ServerOptions(&event_history);
+  CoordinatorServer::Options server_options = ServerOptions(&views.events());
   server_options.make_services = [&](Access& access) {
-    std::vector<std::unique_ptr<grpc::Service>> services;
-    auto service = std::make_unique<StandbyService>(*run->store, standbys, access, event_history);
+    auto service = std::make_unique<StandbyService>(store, standbys, access, views.events());
     standby = service.get();
+    std::vector<std::unique_ptr<grpc::Service>> services;
     services.push_back(std::move(service));
     return services;
   };
-  if (replicated) server_options.may_tell = [&] { return standbys.MayTell(); };
-  const auto server = CoordinatorServer::Start(server_options, **coordinator);
+  if (opened->replicated) server_options.may_tell = [&] { return standbys.MayTell(); };
+  const auto server = CoordinatorServer::Start(server_options, **run);
   if (!server.ok()) {
-    if (!run->resumes && !run->awaits_model) {
+    if (!opened->resumes && !opened->awaits_model) {
       // The folder is free again for a run that can be reached.
-      const absl::Status removed = run->store->AbandonRun();
+      const absl::Status removed = store.AbandonRun();
       if (!removed.ok()) Log().warn("{}", std::string(removed.message()));
     }
     // A port that is taken is refused, though it may be free later.
@@ -348,46 +350,26 @@ int ServeRun(ServeFlags flags, Standbys& standbys, std::unique_ptr<Leading> lead
   Log().info("congestion control: {}", DescribeCongestionControl(flags.congestion_control));
   const std::string bound =
       absl::StrCat(flags.listen.substr(0, flags.listen.rfind(':')), ":", (*server)->port());
-  RecordStart(event_history, *run, (*coordinator)->plan(), bound);
-  const StatusApi api({.coordinator = coordinator->get(),
-                       .history = &run_history,
-                       .events = &event_history,
-                       .clock = Clock::Real(),
-                       .status = [&server] { return (*server)->GetStatus(); }});
-  std::atomic<bool> stopping = false;
-  const std::string report_path = JoinPath(flags.run_dir, kReportFile);
-  // What this process knows of a run that was over before it is less than its report has.
-  const bool keeps_report =
-      run->resumes && (*coordinator)->ReachedItsEnd() && file_system.Exists(report_path);
-  if (waiting != nullptr) flags.http_port = waiting->Release();
-  const auto http = ServeHttp(std::move(flags.http_port), absl::GetFlag(FLAGS_http_address_file),
-                              **coordinator, **server, metrics, api, stopping);
-  absl::Status status = http.status();
+  RecordStart(views.events(), **run, bound);
+  if (lead.waiting != nullptr) flags.http_port = lead.waiting->Release();
+  absl::Status status = views.Serve(std::move(flags.http_port),
+                                    absl::GetFlag(FLAGS_http_address_file), **run, **server);
   const std::string address_file = absl::GetFlag(FLAGS_address_file);
   if (status.ok() && !address_file.empty()) {
     status = WriteFileAtomically(file_system, address_file, absl::string_view(bound));
   }
-  if (status.ok() && parent != nullptr) status = parent->Start(**coordinator);
-  if (status.ok()) {
-    status = ServeUntilStopped(**coordinator, curves, standbys, stop_signal);
-  }
-  stopping = true;
-  if (parent != nullptr) StopUnderParent(**coordinator, *parent);
+  if (status.ok() && parent != nullptr) status = parent->Start(*(*run)->coordinator());
+  if (status.ok()) status = ServeUntilStopped(**run, views, standbys, stop_signal);
+
+  views.NoteStopping();
+  if (parent != nullptr) StopUnderParent(*(*run)->coordinator(), *parent);
   standbys.Stop();
-  const absl::Status shut_down = (*coordinator)->Shutdown();
+  const absl::Status shut_down = (*run)->Shutdown();
   standby->Stop();
   (*server)->Stop(kStopDeadline);
-  curves.Save();
-  leading = nullptr;  // Another one may lead.
+  lead.leading = nullptr;  // Another one may lead.
   if (status.ok()) status = shut_down;
-  event_history.Record("coordinator_stopped",
-                       status.ok() ? "the coordinator has stopped" : std::string(status.message()),
-                       {{"code", std::string(absl::StatusCodeToString(status.code()))}});
-  const absl::Status report =
-      keeps_report ? absl::OkStatus()
-                   : WriteFileAtomically(file_system, report_path,
-                                         absl::string_view(ReportPage(api, /*stopped=*/true)));
-  if (!report.ok()) Log().warn("the run's report cannot be written: {}", report.ToString());
+  views.Close(status);
   if (!status.ok()) return Fail(kProgram, status);
   Log().info("the run's state, rounds, summary and report.html are in {}", flags.run_dir);
   return 0;
@@ -397,31 +379,27 @@ int Serve() {
   StopSignal stop_signal;  // First, so that every thread inherits the mask.
   absl::StatusOr<ServeFlags> flags = CheckServeFlags(*FileSystem::Real());
   if (!flags.ok()) return EndStart(flags.status());
-  LateEventLog standby_events;
-  Standbys standbys({.clock = Clock::Real(), .events = &standby_events});
-  std::unique_ptr<Leading> leading;
   StandbyNotes notes;
-  std::unique_ptr<HttpServer> waiting;
+  Lead lead;
   if (flags->shared.has_value()) {
-    flags->shared->events = &standby_events;
+    flags->shared->events = &lead.events;
     flags->shared->notes = &notes;
     notes.Doing("asks etcd who leads");
     auto http = ServeStandbyHttp(std::exchange(flags->http_port, std::nullopt),
                                  absl::GetFlag(FLAGS_http_address_file), notes, flags->run_dir,
                                  CertificatesFromFlags());
     if (!http.ok()) return Refuse(kProgram, http.status());
-    waiting = *std::move(http);
+    lead.waiting = *std::move(http);
     bool refused = false;
     bool stopped = false;
     auto led = Leading::StandBy(
-        *flags->shared, standbys,
+        *flags->shared, lead.standbys,
         [&](absl::Duration timeout) { return stopped = stop_signal.Wait(timeout); }, refused);
     if (stopped && absl::IsCancelled(led.status())) return 0;
     if (!led.ok()) return refused ? EndStart(led.status()) : Fail(kProgram, led.status());
-    leading = *std::move(led);
+    lead.leading = *std::move(led);
   }
-  return ServeRun(*std::move(flags), standbys, std::move(leading), std::move(waiting),
-                  standby_events, stop_signal);
+  return ServeRun(*std::move(flags), lead, stop_signal);
 }
 
 int Follow() {

@@ -5,20 +5,25 @@
 #include <utility>
 #include <vector>
 
+#include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/nonce.h"
 #include "common/base/status_macros.h"
 #include "common/params/fragment_plan.h"
 #include "common/telemetry/log.h"
-#include "server/core/waiting_coordinator.h"
 #include "server/initial_parameters.h"
 #include "server/shared_run.h"
 #include "server/store/run_directory.h"
 
+ABSL_FLAG(std::string, durability, "full",
+          "full|none|replicated: what is acknowledged outlives a power loss; none: kill -9 only; "
+          "replicated: the loss of the machine, as a standby has it, too");
+ABSL_FLAG(bool, retain_deltas, false, "keeps every delta, for replay");
+
 namespace causeway::server {
 namespace {
 
-void RecordModel(EventHistory& events, const BroughtModel& model) {
+void RecordModel(EventLog& events, const BroughtModel& model) {
   events.Record(
       "model_brought",
       absl::StrCat("worker ", model.worker_id, " has brought the model: ", model.plan.parameters(),
@@ -30,9 +35,15 @@ void RecordModel(EventHistory& events, const BroughtModel& model) {
 
 }  // namespace
 
+RunDirectoryStore::Options StoreOptionsFromFlags() {
+  return {.retain_deltas = absl::GetFlag(FLAGS_retain_deltas),
+          .durable = absl::GetFlag(FLAGS_durability) != "none"};
+}
+
 absl::StatusOr<OpenedRun> OpenRun(FileSystem& file_system, const ServeFlags& flags,
                                   const std::function<bool(absl::Duration)>& wait) {
   OpenedRun run;
+  run.replicated = absl::GetFlag(FLAGS_durability) == "replicated" || flags.shared.has_value();
   const bool was_copy = file_system.Exists(JoinPath(flags.run_dir, kCopyFile));
   ASSIGN_OR_RETURN(run.store, RunDirectoryStore::Open(file_system, flags.run_dir, flags.store));
   if (const absl::string_view network = NetworkFileSystemOf(flags.run_dir); !network.empty()) {
@@ -61,12 +72,12 @@ absl::StatusOr<OpenedRun> OpenRun(FileSystem& file_system, const ServeFlags& fla
   return run;
 }
 
-absl::StatusOr<std::unique_ptr<Coordinator>> MakeCoordinator(
-    FileSystem& file_system, const ServeFlags& flags, OpenedRun& run,
-    const Coordinator::Options& options, ThreadPool& merge_pool, EventHistory& events) {
-  const auto begin = [&file_system, &flags, &run, options](
-                         const v1::RunConfig& complete, const FragmentPlan& plan,
-                         InitialValues initial, std::optional<RecoveredRun> former) {
+absl::StatusOr<std::unique_ptr<ServedRun>> MakeServedRun(FileSystem& file_system,
+                                                         const ServeFlags& flags, OpenedRun& run,
+                                                         const Coordinator::Options& options) {
+  const auto begin = [&flags, &run, options](const v1::RunConfig& complete,
+                                             const FragmentPlan& plan, InitialValues initial,
+                                             std::optional<RecoveredRun> former) {
     int64_t largest = 0;
     for (int i = 0; i < plan.fragments(); ++i) largest = std::max(largest, plan.range(i).size());
     run.store->set_spare_bytes(RunDirectoryStore::SpareBytesFor(static_cast<uint64_t>(largest)));
@@ -78,29 +89,33 @@ absl::StatusOr<std::unique_ptr<Coordinator>> MakeCoordinator(
     return Coordinator::Create(std::move(own));
   };
   if (run.awaits_model) {
-    return std::make_unique<WaitingCoordinator>(
+    return std::make_unique<ServedRun>(
         run.config, run.run_id,
-        [begin, &file_system, &flags, &events](const BroughtModel& model, std::vector<float> values)
-            -> absl::StatusOr<std::unique_ptr<Coordinator>> {
+        [begin, &file_system, &flags, events = options.events](
+            const BroughtModel& model,
+            std::vector<float> values) -> absl::StatusOr<std::unique_ptr<Coordinator>> {
           RETURN_IF_ERROR(
               KeepInitialValues(file_system, flags.run_dir, model.worker_id, model.config, values));
           std::vector<float>().swap(values);
           auto begun = begin(model.config, model.plan,
                              InitialValuesOf(file_system, flags.run_dir, model.config, model.plan),
                              std::nullopt);
-          if (begun.ok()) RecordModel(events, model);
+          if (begun.ok()) RecordModel(*events, model);
           return begun;
         });
   }
   ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(run.config));
+  InitialValues initial;
   if (run.region != nullptr && !run.resumes) {
     RETURN_IF_ERROR(FetchInitialParameters(file_system, flags.run_dir, *run.region));
-    return begin(run.config, plan, InitialValuesOf(file_system, flags.run_dir, run.config, plan),
-                 std::nullopt);
+    initial = InitialValuesOf(file_system, flags.run_dir, run.config, plan);
+  } else {
+    ASSIGN_OR_RETURN(initial, ChooseInitialValues(file_system, flags.given, plan, run.config,
+                                                  run.resumes, *options.merge_pool));
   }
-  ASSIGN_OR_RETURN(InitialValues initial, ChooseInitialValues(file_system, flags.given, plan,
-                                                              run.config, run.resumes, merge_pool));
-  return begin(run.config, plan, std::move(initial), std::move(run.recovered));
+  ASSIGN_OR_RETURN(std::unique_ptr<Coordinator> coordinator,
+                   begin(run.config, plan, std::move(initial), std::move(run.recovered)));
+  return std::make_unique<ServedRun>(std::move(coordinator));
 }
 
 }  // namespace causeway::server

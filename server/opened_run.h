@@ -12,10 +12,8 @@
 #include "absl/time/time.h"
 #include "causeway/v1/config.pb.h"
 #include "common/base/file_system.h"
-#include "common/base/thread_pool.h"
-#include "server/core/coordinator.h"
+#include "server/core/served_run.h"
 #include "server/given_run.h"
-#include "server/history/event_history.h"
 #include "server/http/http_port.h"
 #include "server/region/parent_link.h"
 #include "server/region_run.h"
@@ -23,6 +21,9 @@
 #include "server/store/run_directory_store.h"
 
 namespace causeway::server {
+
+// The flags of `serve` and `follow` that say how a run directory is kept.
+RunDirectoryStore::Options StoreOptionsFromFlags();
 
 // The flags of `serve`, checked before the run's folder is touched.
 struct ServeFlags {
@@ -42,6 +43,7 @@ struct OpenedRun {
   std::unique_ptr<RunDirectoryStore> store;
   std::optional<RecoveredRun> recovered;  // Taken by the coordinator.
   bool resumes = false;
+  bool replicated = false;    // Workers are told what standbys have.
   bool awaits_model = false;  // A new run; one that has begun has a model.
   v1::RunConfig config;
   std::string run_id;
@@ -53,10 +55,10 @@ struct OpenedRun {
 absl::StatusOr<OpenedRun> OpenRun(FileSystem& file_system, const ServeFlags& flags,
                                   const std::function<bool(absl::Duration)>& wait);
 
-// `options` lack the run's own part. All that is referred to outlives the coordinator.
-absl::StatusOr<std::unique_ptr<Coordinator>> MakeCoordinator(
-    FileSystem& file_system, const ServeFlags& flags, OpenedRun& run,
-    const Coordinator::Options& options, ThreadPool& merge_pool, EventHistory& events);
+// `options` lack the run's own part. All that is referred to outlives the result.
+absl::StatusOr<std::unique_ptr<ServedRun>> MakeServedRun(FileSystem& file_system,
+                                                         const ServeFlags& flags, OpenedRun& run,
+                                                         const Coordinator::Options& options);
 
 }  // namespace causeway::server
 

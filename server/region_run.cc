@@ -137,6 +137,16 @@ absl::Status FetchInitialParameters(FileSystem& file_system, const std::string& 
                            state->parameters);
 }
 
+std::unique_ptr<ParentLink> LinkToParent(const RegionRun& region, Coordinator::Options& options) {
+  auto parent =
+      std::make_unique<ParentLink>(region.options, region.parent, region.plan, options.events);
+  options.region = RegionOptions{.parent = parent.get(),
+                                 .id = region.options.region_id,
+                                 .sites = region.options.sites,
+                                 .above = region.above};
+  return parent;
+}
+
 void StopUnderParent(Coordinator& region, ParentLink& parent) {
   region.Tick();
   parent.Stop(kParentPatience);

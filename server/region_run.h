@@ -46,6 +46,10 @@ absl::StatusOr<std::unique_ptr<RegionRun>> OpenRegion(
 absl::Status FetchInitialParameters(FileSystem& file_system, const std::string& run_dir,
                                     const RegionRun& region);
 
+// The region's link to its parent, which `options` get with what else makes a coordinator a
+// region's. `region` and the events of `options` outlive it.
+std::unique_ptr<ParentLink> LinkToParent(const RegionRun& region, Coordinator::Options& options);
+
 // The region stops: what its last sites have left is closed, goes up, and the parent is told that
 // it is done, if it is.
 void StopUnderParent(Coordinator& region, ParentLink& parent);

@@ -1,5 +1,3 @@
-#include "server/run_commands.h"
-
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +16,7 @@
 #include "common/files/parameters_file.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/run_config.h"
+#include "server/commands.h"
 #include "server/core/replay.h"
 #include "server/initial_parameters.h"
 #include "server/store/inspect.h"

@@ -67,13 +67,6 @@ class SessionSink {
   virtual void Close(const absl::Status& status) = 0;
 };
 
-// A model that a site brings to a run that awaits one (Session.BringModel).
-struct BroughtModel {
-  std::string worker_id;  // Who brings it.
-  v1::RunConfig config;   // Complete.
-  FragmentPlan plan;      // The plan of `config`.
-};
-
 // Fills in what a fragment begins with, as many values as it has. By any thread, for several
 // fragments at once.
 using InitialValues = std::function<absl::Status(int fragment, std::span<float> values)>;
@@ -189,13 +182,6 @@ class Coordinator {
   virtual Orders& orders() = 0;
   virtual Region* region() = 0;  // Null: this is the hub.
 
-  // --- A run that awaits its model (waiting_coordinator.h). ALREADY_EXISTS in all other runs ---
-  // Says what the run would be with that model. Changes nothing. Errors are BringModel's.
-  virtual absl::StatusOr<BroughtModel> AdmitModel(const v1::ModelHeader& header) const;
-  // Begins the run with these values, in the arena order of model.plan. Writes them: call it on a
-  // thread that may take its time.
-  virtual absl::Status BeginWith(BroughtModel model, std::vector<float> values);
-
   // Ends leases that ran out and closes rounds whose grace is over. Call it a few times a second.
   virtual void Tick() = 0;
   // Saves the state of fragments that are due, until a second has passed, and the accounts of the
@@ -205,12 +191,18 @@ class Coordinator {
   virtual bool Maintain() = 0;
 
   virtual v1::RunStatus GetStatus() const = 0;
-  // True once training began, no member is live, and the end was reached: as a member said when it
-  // left, by a member's step, or by all rounds being published.
-  virtual bool ReachedItsEnd() const = 0;
-  // True if ReachedItsEnd is, or all members have left while this coordinator served and none was
-  // lost or failed. Nobody is there to go on then, though a drained worker may come back.
-  virtual bool Finished() const = 0;
+  enum class End {
+    kNotYet,
+    // All members have left while this coordinator served, and none was lost or failed: nobody is
+    // there to go on, though a drained worker may come back.
+    kAllLeft,
+    // Training began, no member is live, and the end was reached: as a member said when it left, by
+    // a member's step, or by all rounds being published.
+    kReached,
+  };
+  virtual End Ended() const = 0;
+  bool ReachedItsEnd() const { return Ended() == End::kReached; }
+  bool Finished() const { return Ended() != End::kNotYet; }
   // Not OK once the store failed or the training diverged: no round closes any more, every call
   // returns this. Shutdown is all that is left to do.
   virtual absl::Status Health() const = 0;

@@ -62,15 +62,6 @@ absl::Status CheckEpoch(absl::string_view worker_id, int64_t seen, int64_t own) 
       "serve the newest directory alone"));
 }
 
-absl::StatusOr<BroughtModel> Coordinator::AdmitModel(const v1::ModelHeader&) const {
-  return absl::AlreadyExistsError(
-      absl::StrCat("the run ", run_id(), " has its model: describe it again, and join"));
-}
-
-absl::Status Coordinator::BeginWith(BroughtModel, std::vector<float>) {
-  return AdmitModel({}).status();
-}
-
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(Options options) {
   return CoordinatorImpl::Create(std::move(options));
 }
@@ -234,7 +225,7 @@ v1::RunStatus CoordinatorImpl::GetStatus() const {
     status.set_started(run_.state.started());
     status.set_data_fingerprint(run_.state.data_fingerprint());
     status.set_paused(run_.state.paused());
-    status.set_finished(run_.FinishedLocked(rounds_are_done));
+    status.set_finished(run_.Ended(rounds_are_done) != End::kNotYet);
     status.set_run_step(run_.membership.largest_step());
     int64_t tokens = 0;
     for (const auto& [id, member] : members) {
@@ -292,16 +283,10 @@ v1::RunStatus CoordinatorImpl::GetStatus() const {
   return status;
 }
 
-bool CoordinatorImpl::ReachedItsEnd() const {
+Coordinator::End CoordinatorImpl::Ended() const {
   const bool rounds_are_done = run_.RoundsAreDone();
   absl::MutexLock lock(&run_.mutex);
-  return run_.ReachedItsEndLocked(rounds_are_done);
-}
-
-bool CoordinatorImpl::Finished() const {
-  const bool rounds_are_done = run_.RoundsAreDone();
-  absl::MutexLock lock(&run_.mutex);
-  return run_.FinishedLocked(rounds_are_done);
+  return run_.Ended(rounds_are_done);
 }
 
 absl::Status CoordinatorImpl::Health() const {

@@ -31,8 +31,7 @@ class CoordinatorImpl final : public Coordinator {
   void Tick() override;
   bool Maintain() override;
   v1::RunStatus GetStatus() const override;
-  bool ReachedItsEnd() const override;
-  bool Finished() const override;
+  End Ended() const override;
   absl::Status Health() const override;
   absl::Status Shutdown() override;
   std::vector<float> PublishedParameters() const override;

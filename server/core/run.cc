@@ -119,24 +119,20 @@ bool Run::RoundsAreDone() const {
                              [&](const OpenRound& round) { return round.send_step > end; });
 }
 
-bool Run::ReachedItsEndLocked(bool rounds_are_done) const {
-  if (!state.started() || membership.live() > 0) return false;
+Coordinator::End Run::Ended(bool rounds_are_done) const {
+  using End = Coordinator::End;
+  if (!state.started() || membership.live() > 0) return End::kNotYet;
   const auto& members = membership.members();
   const int64_t end = EndStep();
   // At the end only a good-bye may be missing.
-  return rounds_are_done || somebody_finished ||
-         std::any_of(members.begin(), members.end(),
-                     [&](const auto& m) { return m.second.step >= end; });
-}
-
-bool Run::FinishedLocked(bool rounds_are_done) const {
-  if (ReachedItsEndLocked(rounds_are_done)) return true;
-  if (!state.started() || membership.live() > 0) return false;
-  const auto& members = membership.members();
+  if (rounds_are_done || somebody_finished ||
+      std::ranges::any_of(members, [&](const auto& m) { return m.second.step >= end; })) {
+    return End::kReached;
+  }
   // Before it, all have gone on purpose, and not to a former coordinator, whose run goes on.
-  return somebody_left && std::all_of(members.begin(), members.end(), [](const auto& m) {
-           return m.second.state == v1::Member::LEFT;
-         });
+  const bool all_left = std::ranges::all_of(
+      members, [](const auto& m) { return m.second.state == v1::Member::LEFT; });
+  return somebody_left && all_left ? End::kAllLeft : End::kNotYet;
 }
 
 int64_t Run::NextDraw(const Member& member) const {
@@ -236,7 +232,7 @@ void Run::NoteIfFinished() {
   const bool rounds_are_done = RoundsAreDone();
   {
     absl::MutexLock lock(&mutex);
-    if (state.finish_recorded() || !FinishedLocked(rounds_are_done)) return;
+    if (state.finish_recorded() || Ended(rounds_are_done) == Coordinator::End::kNotYet) return;
     state.set_finish_recorded(true);
     steps = membership.largest_step();
   }

@@ -106,8 +106,7 @@ struct Run {
   int64_t EndStep() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   // Every round up to the end is published.
   bool RoundsAreDone() const ABSL_LOCKS_EXCLUDED(mutex);
-  bool ReachedItsEndLocked(bool rounds_are_done) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  bool FinishedLocked(bool rounds_are_done) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  Coordinator::End Ended(bool rounds_are_done) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   // Records run_finished, once.
   void NoteIfFinished();
   RoundPolicy PolicyNow() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);

@@ -30,10 +30,10 @@ absl::StatusOr<std::optional<HttpListener>> OpenHttpPort(const std::string& flag
   return std::optional<HttpListener>(*std::move(listener));
 }
 
-void AddHealthHandlers(const Coordinator& coordinator, const std::atomic<bool>& stopping,
+void AddHealthHandlers(const ServedRun& run, const std::atomic<bool>& stopping,
                        HttpHandlers& handlers) {
-  const auto health = [&coordinator](const HttpRequest&) {
-    const absl::Status status = coordinator.Health();
+  const auto health = [&run](const HttpRequest&) {
+    const absl::Status status = run.Health();
     return status.ok() ? HttpResponse::Text(200, "ok") : HttpResponse::Text(503, status.message());
   };
   handlers["/healthz"] = health;

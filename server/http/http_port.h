@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/http/http_server.h"
-#include "server/core/coordinator.h"
+#include "server/core/served_run.h"
 
 namespace causeway::server {
 
@@ -20,7 +20,7 @@ absl::StatusOr<std::optional<HttpListener>> OpenHttpPort(const std::string& flag
 // GET /healthz: 200 while rounds can close, 503 with the reason once the store or the training has
 // failed. GET /readyz: the same, and 503 also while the coordinator saves its state to stop: it
 // takes no workers any more. Both arguments outlive the handlers.
-void AddHealthHandlers(const Coordinator& coordinator, const std::atomic<bool>& stopping,
+void AddHealthHandlers(const ServedRun& run, const std::atomic<bool>& stopping,
                        HttpHandlers& handlers);
 
 }  // namespace causeway::server

@@ -157,7 +157,8 @@ json StatusApi::Status() const {
   const v1::RunStatus status = options_.status();
   const v1::RunConfig& config = status.config();
   const absl::Status health = Health();
-  const int64_t parameters = options_.coordinator->plan().parameters();
+  const int64_t parameters =
+      options_.run->coordinator() == nullptr ? 0 : options_.run->coordinator()->plan().parameters();
   const std::optional<absl::Duration> left = TimeLeft(status);
   int64_t rounds = 0;
   for (const v1::FragmentStatus& fragment : status.fragments()) {
@@ -280,6 +281,6 @@ json StatusApi::Events(int64_t after) const {
   return {{"process", Time(started_unix_s_)}, {"events", std::move(events)}};
 }
 
-std::string StatusApi::Config() const { return FormatRunConfig(options_.coordinator->config()); }
+std::string StatusApi::Config() const { return FormatRunConfig(options_.run->config()); }
 
 }  // namespace causeway::server

@@ -13,7 +13,7 @@
 #include "causeway/v1/admin.pb.h"
 #include "common/base/clock.h"
 #include "nlohmann/json.hpp"
-#include "server/core/coordinator.h"
+#include "server/core/served_run.h"
 #include "server/history/event_history.h"
 #include "server/history/run_history.h"
 
@@ -23,7 +23,7 @@ namespace causeway::server {
 class StatusApi {
  public:
   struct Options {
-    const Coordinator* coordinator = nullptr;  // All of them outlive the object.
+    const ServedRun* run = nullptr;  // All of them outlive the object.
     const RunHistory* history = nullptr;
     const EventHistory* events = nullptr;
     const Clock* clock = nullptr;
@@ -45,7 +45,7 @@ class StatusApi {
   // The run's configuration as a textproto.
   std::string Config() const;
   // Whether the coordinator does its work.
-  absl::Status Health() const { return options_.coordinator->Health(); }
+  absl::Status Health() const { return options_.run->Health(); }
 
  private:
   double Now() const;

@@ -239,12 +239,12 @@ grpc::ServerUnaryReactor* ProbeService::Echo(grpc::CallbackServerContext* contex
   }
   response->set_wire_version(kWireVersion);
   response->set_software_version(kSoftwareVersion);
-  response->set_run_id(coordinator_.run_id());
+  response->set_run_id(run_.run_id());
   if (caller->identity.has_value()) response->set_identity(IdentityUri(*caller->identity));
   const absl::StatusOr<TcpAddress> address = ParseGrpcPeer(context->peer());
   response->set_peer(address.ok() ? address->ToString() : context->peer());
   if (!request->worker_id().empty() || request->details()) {
-    const v1::RunStatus status = coordinator_.GetStatus();
+    const v1::RunStatus status = run_.GetStatus();
     if (request->details()) DescribeMembers(status, *response);
     if (!request->worker_id().empty()) {
       absl::Status allowed = CheckName("worker_id", request->worker_id());

@@ -4,7 +4,7 @@
 
 #include "causeway/v1/probe.grpc.pb.h"
 #include "server/access/access.h"
-#include "server/core/coordinator.h"
+#include "server/core/served_run.h"
 #include "server/probe/probe_gate.h"
 
 namespace causeway::server {
@@ -12,8 +12,8 @@ namespace causeway::server {
 class ProbeService final : public v1::Probe::CallbackService {
  public:
   // All outlive the service.
-  ProbeService(Coordinator& coordinator, Access& access, ProbeGate& gate)
-      : coordinator_(coordinator), access_(access), gate_(gate) {}
+  ProbeService(const ServedRun& run, Access& access, ProbeGate& gate)
+      : run_(run), access_(access), gate_(gate) {}
 
   grpc::ServerUnaryReactor* Echo(grpc::CallbackServerContext* context,
                                  const v1::EchoRequest* request,
@@ -24,7 +24,7 @@ class ProbeService final : public v1::Probe::CallbackService {
       grpc::CallbackServerContext* context, const v1::DownloadRequest* request) override;
 
  private:
-  Coordinator& coordinator_;
+  const ServedRun& run_;
   Access& access_;
   ProbeGate& gate_;
 };

@@ -1,5 +1,7 @@
 #include "server/service/admin_service.h"
 
+#include <utility>
+
 #include "common/rpc/status.h"
 #include "server/service/text_limits.h"
 
@@ -20,7 +22,7 @@ grpc::ServerUnaryReactor* AdminService::GetStatus(grpc::CallbackServerContext* c
                                                   v1::RunStatus* response) {
   const absl::Status access = access_.Admit(*context, Action::kGetStatus).status();
   if (access.ok()) {
-    *response = coordinator_.GetStatus();
+    *response = run_.GetStatus();
     links_.AddTo(*response);
   }
   return FinishWith(context, access);
@@ -37,49 +39,52 @@ grpc::ServerUnaryReactor* AdminService::ListEvents(grpc::CallbackServerContext* 
   return FinishWith(context, status);
 }
 
+grpc::ServerUnaryReactor* AdminService::Order(grpc::CallbackServerContext& context,
+                                              absl::Status checked,
+                                              absl::FunctionRef<absl::Status(Orders&)> order) {
+  absl::Status status = access_.Admit(context, Action::kOrder).status();
+  if (status.ok()) status = std::move(checked);
+  if (status.ok()) {
+    const absl::StatusOr<Coordinator*> begun = run_.Begun();
+    status = begun.ok() ? order((*begun)->orders()) : begun.status();
+  }
+  return FinishWith(&context, status);
+}
+
 grpc::ServerUnaryReactor* AdminService::Pause(grpc::CallbackServerContext* context,
                                               const v1::PauseRequest* request, v1::PauseResponse*) {
-  absl::Status status = access_.Admit(*context, Action::kOrder).status();
-  if (status.ok()) status = CheckLength("reason", request->reason());
-  if (status.ok()) status = coordinator_.orders().Pause(request->reason());
-  return FinishWith(context, status);
+  return Order(*context, CheckLength("reason", request->reason()),
+               [&](Orders& orders) { return orders.Pause(request->reason()); });
 }
 
 grpc::ServerUnaryReactor* AdminService::Resume(grpc::CallbackServerContext* context,
                                                const v1::ResumeRequest*, v1::ResumeResponse*) {
-  absl::Status status = access_.Admit(*context, Action::kOrder).status();
-  if (status.ok()) status = coordinator_.orders().Resume();
-  return FinishWith(context, status);
+  return Order(*context, absl::OkStatus(), [](Orders& orders) { return orders.Resume(); });
 }
 
 grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* context,
                                               const v1::DrainRequest* request, v1::DrainResponse*) {
-  absl::Status status = access_.Admit(*context, Action::kOrder).status();
-  if (status.ok()) status = coordinator_.orders().Drain(request->worker_id());
-  return FinishWith(context, status);
+  return Order(*context, absl::OkStatus(),
+               [&](Orders& orders) { return orders.Drain(request->worker_id()); });
 }
 
 grpc::ServerUnaryReactor* AdminService::Reject(grpc::CallbackServerContext* context,
                                                const v1::RejectRequest* request,
                                                v1::RejectResponse*) {
-  absl::Status status = access_.Admit(*context, Action::kOrder).status();
-  if (status.ok()) status = CheckLength("reason", request->reason());
-  if (status.ok()) status = coordinator_.orders().Reject(*request);
-  return FinishWith(context, status);
+  return Order(*context, CheckLength("reason", request->reason()),
+               [&](Orders& orders) { return orders.Reject(*request); });
 }
 
 grpc::ServerUnaryReactor* AdminService::Stop(grpc::CallbackServerContext* context,
                                              const v1::StopRequest* request, v1::StopResponse*) {
-  const absl::Status access = access_.Admit(*context, Action::kOrder).status();
-  if (!access.ok()) return FinishWith(context, access);
-  if ((request->at_step() != 0) == (request->at_tokens() != 0)) {
-    return FinishWith(context,
-                      absl::InvalidArgumentError("give either at_step or at_tokens, not both"));
-  }
-  if (request->at_tokens() != 0) {
-    return FinishWith(context, coordinator_.orders().StopAtTokens(request->at_tokens()));
-  }
-  return FinishWith(context, coordinator_.orders().StopAtStep(request->at_step()));
+  const bool one = (request->at_step() != 0) != (request->at_tokens() != 0);
+  return Order(*context,
+               one ? absl::OkStatus()
+                   : absl::InvalidArgumentError("give either at_step or at_tokens, not both"),
+               [&](Orders& orders) {
+                 return request->at_tokens() != 0 ? orders.StopAtTokens(request->at_tokens())
+                                                  : orders.StopAtStep(request->at_step());
+               });
 }
 
 }  // namespace causeway::server

@@ -6,9 +6,11 @@
 #include <functional>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "causeway/v1/admin.grpc.pb.h"
 #include "server/access/access.h"
-#include "server/core/coordinator.h"
+#include "server/core/served_run.h"
 #include "server/service/worker_links.h"
 
 namespace causeway::server {
@@ -18,12 +20,9 @@ class AdminService final : public v1::Admin::CallbackService {
   using PastEvents = std::function<v1::ListEventsResponse(int64_t after)>;
 
   // All outlive the service. `past_events` is thread-safe, or empty: then nobody keeps any.
-  AdminService(Coordinator& coordinator, Access& access, const WorkerLinks& links,
+  AdminService(const ServedRun& run, Access& access, const WorkerLinks& links,
                PastEvents past_events)
-      : coordinator_(coordinator),
-        access_(access),
-        links_(links),
-        past_events_(std::move(past_events)) {}
+      : run_(run), access_(access), links_(links), past_events_(std::move(past_events)) {}
 
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
                                       const v1::GetStatusRequest* request,
@@ -48,7 +47,11 @@ class AdminService final : public v1::Admin::CallbackService {
                                  v1::StopResponse* response) override;
 
  private:
-  Coordinator& coordinator_;
+  // Ends the call with `checked`, the request's own fault, or with what the order comes to.
+  grpc::ServerUnaryReactor* Order(grpc::CallbackServerContext& context, absl::Status checked,
+                                  absl::FunctionRef<absl::Status(Orders&)> order);
+
+  const ServedRun& run_;
   Access& access_;
   const WorkerLinks& links_;
   const PastEvents past_events_;

@@ -129,7 +129,15 @@ absl::StatusOr<ConnectionGate::Limits> ConnectionLimitsOf(const CoordinatorServe
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
-    const Options& wanted, Coordinator& coordinator) {
+    const Options& options, Coordinator& coordinator) {
+  auto run = std::make_unique<ServedRun>(coordinator);
+  ASSIGN_OR_RETURN(std::unique_ptr<CoordinatorServer> server, Start(options, *run));
+  server->own_run_ = std::move(run);
+  return server;
+}
+
+absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const Options& wanted,
+                                                                            ServedRun& run) {
   Options options = wanted;
   const std::string& address = options.address;
   RETURN_IF_ERROR(CheckAddress(address, /*allow_any_port=*/true));
@@ -142,7 +150,9 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
         absl::StrCat("--max_connection_age must be 1s or more; it is ",
                      absl::FormatDuration(options.connections.age)));
   }
-  RETURN_IF_ERROR(SettleMemory(coordinator.config(), coordinator.plan(), options.memory_bytes));
+  const FragmentPlan unknown;
+  const FragmentPlan& plan = run.coordinator() != nullptr ? run.coordinator()->plan() : unknown;
+  RETURN_IF_ERROR(SettleMemory(run.config(), plan, options.memory_bytes));
   options.connections.memory_bytes = MemoryShares(options.memory_bytes).grpc;
   ASSIGN_OR_RETURN(const ServerSecurity security,
                    MakeServerSecurity(options.security, address, options.clock->Now()));
@@ -157,7 +167,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   }
   Access::Options access;
   access.authenticate = security.encrypted;
-  access.run_name = coordinator.config().run_name();
+  access.run_name = run.config().run_name();
   access.may_tell = options.may_tell;
   access.requests_per_second = options.max_requests_per_second;
   access.request_burst = 4 * options.max_requests_per_second;
@@ -174,11 +184,10 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
     ASSIGN_OR_RETURN(access.refused,
                      RefusedIdentities::Open(options.refused_identities, options.clock));
   }
-  ASSIGN_OR_RETURN(const ConnectionGate::Limits limits,
-                   ConnectionLimitsOf(options, coordinator.config()));
-  KeepFreedBlocks(static_cast<size_t>(LeftByRounds(coordinator.config(), coordinator.plan())));
+  ASSIGN_OR_RETURN(const ConnectionGate::Limits limits, ConnectionLimitsOf(options, run.config()));
   std::unique_ptr<CoordinatorServer> result(
-      new CoordinatorServer(options, wanted.memory_bytes, std::move(access), limits, coordinator));
+      new CoordinatorServer(options, wanted.memory_bytes, std::move(access), limits, run));
+  if (run.coordinator() != nullptr) result->StartTransfers(*run.coordinator());
   ASSIGN_OR_RETURN(result->listener_,
                    ConnectionListener::Listen(address, result->gate_, *Clock::Real()));
   grpc::ServerBuilder builder;
@@ -210,8 +219,9 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
 
 CoordinatorServer::CoordinatorServer(const Options& options, int64_t given_memory_bytes,
                                      Access::Options access, const ConnectionGate::Limits& limits,
-                                     Coordinator& coordinator)
-    : coordinator_(coordinator),
+                                     ServedRun& run)
+    : run_(run),
+      stall_(options.stall),
       given_memory_bytes_(given_memory_bytes),
       gate_(limits),
       access_(Noting(std::move(access))),
@@ -220,29 +230,24 @@ CoordinatorServer::CoordinatorServer(const Options& options, int64_t given_memor
       merges_(kMergeThreads),
       copies_(kCopyThreads),
       words_(kWordThreads),
-      inbox_(std::make_shared<DeltaInbox>(coordinator,
-                                          DeltaInbox::Options{.memory = &push_memory_,
-                                                              .run_long = merges_.runner(),
-                                                              .clock = Clock::Real(),
-                                                              .stall = options.stall,
-                                                              .process = RandomNonce()})),
-      outbox_(std::make_shared<AnswerOutbox>(
-          coordinator,
-          AnswerOutbox::Options{.cache = &pull_cache_,
-                                .run_long = copies_.runner(),
-                                .max_bytes_of_worker = PulledByAWorker(coordinator.plan())})),
-      lanes_(coordinator, *inbox_, *outbox_,
-             {.run_long = copies_.runner(), .clock = Clock::Real(), .stall = options.stall}),
-      models_(coordinator, access_,
+      models_(run, access_,
               {.run_long = merges_.runner(),
                .stall = options.stall,
-               .make_room = [this](const FragmentPlan& plan,
-                                   bool now) { return MakeRoom(plan, now); }}),
-      session_(coordinator, access_, models_, words_.runner(), options.join_timeout),
-      exchange_(access_, lanes_),
-      admin_(coordinator, access_, links_, options.past_events),
+               .check_room =
+                   [this](const FragmentPlan& plan) {
+                     int64_t bytes = given_memory_bytes_;
+                     return SettleMemory(run_.config(), plan, bytes);
+                   },
+               .ready = [this](Coordinator& coordinator) { StartTransfers(coordinator); }}),
+      session_(run, access_, models_, words_.runner(), options.join_timeout),
+      exchange_(access_,
+                [this]() -> absl::StatusOr<LaneRegistry*> {
+                  RETURN_IF_ERROR(run_.Begun().status());
+                  return &transfers()->lanes;
+                }),
+      admin_(run, access_, links_, options.past_events),
       probe_gate_(*Clock::Real()),
-      probe_(coordinator, access_, probe_gate_),
+      probe_(run, access_, probe_gate_),
       expiry_(options.security.cert_file, *options.clock),
       revocations_(options.security.crl_folder, *options.clock),
       events_(options.events) {}
@@ -262,15 +267,28 @@ Access::Options CoordinatorServer::Noting(Access::Options options) {
   return options;
 }
 
-absl::Status CoordinatorServer::MakeRoom(const FragmentPlan& plan, bool now) {
+void CoordinatorServer::StartTransfers(Coordinator& coordinator) {
+  const FragmentPlan& plan = coordinator.plan();
   int64_t bytes = given_memory_bytes_;
-  RETURN_IF_ERROR(SettleMemory(coordinator_.config(), plan, bytes));
-  if (!now) return absl::OkStatus();
-  push_memory_.GrowTo(MemoryShares(bytes).pushes);
-  pull_cache_.GrowTo(MemoryShares(bytes).pull_cache);
-  outbox_->BoundBytesOfWorker(PulledByAWorker(plan));
-  KeepFreedBlocks(static_cast<size_t>(LeftByRounds(coordinator_.config(), plan)));
-  return absl::OkStatus();
+  if (SettleMemory(coordinator.config(), plan, bytes).ok()) {
+    push_memory_.GrowTo(MemoryShares(bytes).pushes);
+    pull_cache_.GrowTo(MemoryShares(bytes).pull_cache);
+  }
+  KeepFreedBlocks(static_cast<size_t>(LeftByRounds(coordinator.config(), plan)));
+  auto inbox =
+      std::make_shared<DeltaInbox>(coordinator, DeltaInbox::Options{.memory = &push_memory_,
+                                                                    .run_long = merges_.runner(),
+                                                                    .clock = Clock::Real(),
+                                                                    .stall = stall_,
+                                                                    .process = RandomNonce()});
+  auto outbox = std::make_shared<AnswerOutbox>(
+      coordinator, AnswerOutbox::Options{.cache = &pull_cache_,
+                                         .run_long = copies_.runner(),
+                                         .max_bytes_of_worker = PulledByAWorker(plan)});
+  LaneRegistry::Options lanes{
+      .run_long = copies_.runner(), .clock = Clock::Real(), .stall = stall_};
+  transfers_.reset(new Transfers{inbox, outbox, {coordinator, *inbox, *outbox, std::move(lanes)}});
+  ready_.store(transfers_.get(), std::memory_order_release);
 }
 
 void CoordinatorServer::TickLoop() {
@@ -281,11 +299,12 @@ void CoordinatorServer::TickLoop() {
       absl::MutexLock lock(&mutex_);
       if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kTransferTick)) return;
     }
-    lanes_.Tick();
+    Transfers* const transfers = this->transfers();
+    if (transfers != nullptr) transfers->lanes.Tick();
     if (clock.Monotonic() < next_tick) continue;
     next_tick = clock.Monotonic() + kTick;
-    inbox_->Tick();
-    coordinator_.Tick();
+    if (transfers != nullptr) transfers->inbox->Tick();
+    if (run_.coordinator() != nullptr) run_.coordinator()->Tick();
     session_.CloseSilentStreams();
     session_.EndUnreadStreams();
     models_.Tick();
@@ -302,7 +321,7 @@ void CoordinatorServer::MaintainLoop() {
       const absl::Duration pause = more_due ? absl::ZeroDuration() : kMaintenance;
       if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), pause)) return;
     }
-    more_due = coordinator_.Maintain();
+    more_due = run_.coordinator() != nullptr && run_.coordinator()->Maintain();
     session_.CloseRevokedStreams();
     exchange_.EndRevokedStreams();
     models_.EndRevokedStreams();
@@ -328,21 +347,23 @@ void CoordinatorServer::MaintainLoop() {
 }
 
 v1::RunStatus CoordinatorServer::GetStatus() const {
-  v1::RunStatus status = coordinator_.GetStatus();
+  v1::RunStatus status = run_.GetStatus();
   links_.AddTo(status);
   return status;
 }
 
 ServerLoad CoordinatorServer::load() const {
-  const DeltaInbox::Counters counters = inbox_->counters();
   ServerLoad load;
+  if (const Transfers* const transfers = this->transfers(); transfers != nullptr) {
+    const DeltaInbox::Counters counters = transfers->inbox->counters();
+    load.pushes = counters.deltas;
+    load.pushes_evicted = counters.evicted;
+    load.lanes = transfers->lanes.lanes();
+  }
   load.push_bytes = push_memory_.taken();
   load.push_bytes_limit = push_memory_.bytes();
   load.pull_bytes = pull_cache_.taken();
   load.pull_bytes_limit = pull_cache_.bytes();
-  load.pushes = counters.deltas;
-  load.lanes = lanes_.lanes();
-  load.pushes_evicted = counters.evicted;
   load.merges_queued = merges_.length();
   load.copies_queued = copies_.length();
   return load;
@@ -359,9 +380,12 @@ void CoordinatorServer::Stop(absl::Duration deadline) {
   if (listener_ != nullptr) listener_->Stop();
   if (server_ == nullptr) return;
   const absl::Time end = absl::Now() + deadline;
-  for (; lanes_.sends() && absl::Now() < end; absl::SleepFor(kTransferTick)) lanes_.Tick();
-  // They would stay open for as long as their connections.
-  lanes_.EndAll(absl::UnavailableError("the coordinator stops"));
+  if (Transfers* const transfers = this->transfers(); transfers != nullptr) {
+    LaneRegistry& lanes = transfers->lanes;
+    for (; lanes.sends() && absl::Now() < end; absl::SleepFor(kTransferTick)) lanes.Tick();
+    // They would stay open for as long as their connections.
+    lanes.EndAll(absl::UnavailableError("the coordinator stops"));
+  }
   server_->Shutdown(absl::ToChronoTime(end));
   server_->Wait();
   // Their tasks use the tables.

@@ -6,6 +6,7 @@
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -27,7 +28,7 @@
 #include "server/access/access.h"
 #include "server/connections/connection_gate.h"
 #include "server/connections/connection_listener.h"
-#include "server/core/coordinator.h"
+#include "server/core/served_run.h"
 #include "server/probe/probe_gate.h"
 #include "server/probe/probe_service.h"
 #include "server/service/admin_service.h"
@@ -75,10 +76,12 @@ class CoordinatorServer {
         nullptr;
   };
 
-  // Listens. The coordinator outlives the result. INVALID_ARGUMENT for a malformed address, or if
-  // the memory does not hold the largest contribution; FAILED_PRECONDITION if the process may not
-  // open files enough for max_connections; UNAVAILABLE if the address cannot be listened on; and
-  // the errors of MakeServerSecurity and TokenTable.
+  // Listens. The run, or its coordinator, outlives the result. INVALID_ARGUMENT for a malformed
+  // address, or if the memory does not hold the largest contribution; FAILED_PRECONDITION if the
+  // process may not open files enough for max_connections; UNAVAILABLE if the address cannot be
+  // listened on; and the errors of MakeServerSecurity and TokenTable.
+  static absl::StatusOr<std::unique_ptr<CoordinatorServer>> Start(const Options& options,
+                                                                  ServedRun& run);
   static absl::StatusOr<std::unique_ptr<CoordinatorServer>> Start(const Options& options,
                                                                   Coordinator& coordinator);
   // Stops with a deadline of a second.
@@ -97,16 +100,27 @@ class CoordinatorServer {
   void Stop(absl::Duration deadline);
 
  private:
+  // What carries the objects of a run that has begun.
+  struct Transfers {
+    std::shared_ptr<DeltaInbox> inbox;
+    std::shared_ptr<AnswerOutbox> outbox;
+    LaneRegistry lanes;
+  };
+
   CoordinatorServer(const Options& options, int64_t given_memory_bytes, Access::Options access,
-                    const ConnectionGate::Limits& limits, Coordinator& coordinator);
+                    const ConnectionGate::Limits& limits, ServedRun& run);
   // The hooks of Access that keep links_ and gate_ informed.
   Access::Options Noting(Access::Options options);
-  // As ModelReception::Options::make_room: the run's plan was not known when memory was shared out.
-  absl::Status MakeRoom(const FragmentPlan& plan, bool now);
+  // The run has begun. Where it awaited its model, memory was shared out without its plan.
+  void StartTransfers(Coordinator& coordinator);
+  // Null before that.
+  Transfers* transfers() const { return ready_.load(std::memory_order_acquire); }
   void TickLoop();
   void MaintainLoop();
 
-  Coordinator& coordinator_;
+  std::unique_ptr<ServedRun> own_run_;  // Where Start was given a coordinator.
+  ServedRun& run_;
+  const absl::Duration stall_;
   const int64_t given_memory_bytes_;  // Options::memory_bytes as it was given.
   WorkerLinks links_;
   ConnectionGate gate_;
@@ -116,9 +130,8 @@ class CoordinatorServer {
   WorkQueue merges_;  // Verifies and merges what was pushed.
   WorkQueue copies_;  // Packs, unpacks, reads and copies.
   WorkQueue words_;   // Handles what sessions say: members are saved.
-  const std::shared_ptr<DeltaInbox> inbox_;
-  const std::shared_ptr<AnswerOutbox> outbox_;
-  LaneRegistry lanes_;
+  std::unique_ptr<Transfers> transfers_;
+  std::atomic<Transfers*> ready_ = nullptr;
   ModelReception models_;
   SessionService session_;
   ExchangeService exchange_;

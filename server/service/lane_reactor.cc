@@ -21,7 +21,7 @@ constexpr absl::Duration kLastWrite = absl::Seconds(1);
 
 void LaneReactor::Start() {
   absl::Status status = peer_.status();
-  if (status.ok()) status = registry_.Open(peer_->Name(), shared_from_this());
+  if (status.ok()) status = registry_->Open(peer_->Name(), shared_from_this());
   if (!status.ok()) return End(status);
   ReadOn();
 }
@@ -44,7 +44,7 @@ absl::Status LaneReactor::Greet() {
   }
   const v1::Greeting& greeting = message.control().greeting();
   RETURN_IF_ERROR(access_.CheckWorker(*peer_, Action::kPull, greeting.worker_id()));
-  ASSIGN_OR_RETURN(std::shared_ptr<WorkerLanes> worker, registry_.Join(greeting));
+  ASSIGN_OR_RETURN(std::shared_ptr<WorkerLanes> worker, registry_->Join(greeting));
   const LanePeer::LanePtr lane = worker->Open(greeting.lane(), shared_from_this());
   bool ended = false;
   {
@@ -171,7 +171,10 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ExchangeService::Ca
     grpc::CallbackServerContext* context) {
   absl::StatusOr<Peer> peer = access_.Admit(*context, Action::kPull);
   const bool may_be_revoked = peer.ok() && peer->identity.has_value();
-  LaneReactor* const lane = LaneReactor::Make(access_, lanes_, context, std::move(peer));
+  const absl::StatusOr<LaneRegistry*> lanes = lanes_();
+  if (peer.ok() && !lanes.ok()) peer = lanes.status();
+  LaneReactor* const lane =
+      LaneReactor::Make(access_, lanes.value_or(nullptr), context, std::move(peer));
   if (may_be_revoked) {
     absl::MutexLock lock(&mutex_);
     // gRPC lets go of it only after it was returned: it is still there.

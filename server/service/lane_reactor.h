@@ -6,6 +6,7 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -26,8 +27,9 @@ class LaneReactor final
     : public SelfOwned<LaneReactor, grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>>,
       public WorkerLaneStream {
  public:
-  // Access and registry outlive the reactor; the context is the call's.
-  LaneReactor(Access& access, LaneRegistry& registry, grpc::CallbackServerContext* context,
+  // Access and registry outlive the reactor; the context is the call's. The registry is null only
+  // where the peer is an error.
+  LaneReactor(Access& access, LaneRegistry* registry, grpc::CallbackServerContext* context,
               absl::StatusOr<Peer> peer)
       : access_(access), registry_(registry), context_(context), peer_(std::move(peer)) {}
   // OnCancel has returned by now. gRPC counts, which the thread sanitizer does not see.
@@ -53,7 +55,7 @@ class LaneReactor final
   void FinishIfIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Access& access_;
-  LaneRegistry& registry_;
+  LaneRegistry* const registry_;
   grpc::CallbackServerContext* const context_;
   const absl::StatusOr<Peer> peer_;
   // Touched by one callback at a time, until the end.
@@ -77,8 +79,10 @@ class LaneReactor final
 class ExchangeService final
     : public v1::Exchange::WithRawCallbackMethod_Carry<v1::Exchange::Service> {
  public:
-  // Both outlive the service.
-  ExchangeService(Access& access, LaneRegistry& lanes) : access_(access), lanes_(lanes) {}
+  // The lanes of the run, or why there are none.
+  using FindLanes = std::function<absl::StatusOr<LaneRegistry*>()>;
+  // Access and lanes outlive the service.
+  ExchangeService(Access& access, FindLanes lanes) : access_(access), lanes_(std::move(lanes)) {}
 
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Carry(
       grpc::CallbackServerContext* context) override;
@@ -88,7 +92,7 @@ class ExchangeService final
 
  private:
   Access& access_;
-  LaneRegistry& lanes_;
+  const FindLanes lanes_;
   absl::Mutex mutex_;
   std::vector<std::weak_ptr<LaneReactor>> open_ ABSL_GUARDED_BY(mutex_);  // Some have ended.
 };

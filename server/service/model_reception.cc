@@ -12,7 +12,6 @@
 #include "common/rpc/self_owned.h"
 #include "common/rpc/status.h"
 #include "common/transfer/wire.h"
-#include "server/core/model_assembly.h"
 
 namespace causeway::server {
 
@@ -91,8 +90,8 @@ class ModelReactor final
           "wire_version differs: the site has ", header.wire_version(), ", the coordinator ",
           kWireVersion, "; install the coordinator's release (", kSoftwareVersion, ") there"));
     }
-    ASSIGN_OR_RETURN(model_, reception_.coordinator_.AdmitModel(header));
-    RETURN_IF_ERROR(reception_.options_.make_room(model_.plan, /*now=*/false));
+    ASSIGN_OR_RETURN(model_, reception_.run_.AdmitModel(header));
+    RETURN_IF_ERROR(reception_.options_.check_room(model_.plan));
     header_ = header;
     assembly_ = reception_.TakeKept(header_);
     if (assembly_ == nullptr) assembly_ = std::make_unique<ModelAssembly>(model_, header_);
@@ -117,8 +116,8 @@ class ModelReactor final
   absl::Status BeginRun() {
     ASSIGN_OR_RETURN(std::vector<float> values, assembly_->Finish(model_.plan));
     if (ended()) return absl::CancelledError("the site's stream broke");
-    RETURN_IF_ERROR(reception_.options_.make_room(model_.plan, /*now=*/true));
-    return reception_.coordinator_.BeginWith(std::move(model_), std::move(values));
+    return reception_.run_.BeginWith(std::move(model_), std::move(values),
+                                     reception_.options_.ready);
   }
 
   ModelReception& reception_;
@@ -182,7 +181,7 @@ void ModelReception::EndRevokedStreams() {
 
 void ModelReception::Tick() {
   const std::vector<std::shared_ptr<ModelReactor>> streams = OpenStreams();
-  const bool has_model = coordinator_.plan().fragments() > 0;
+  const bool has_model = run_.coordinator() != nullptr;
   Part dropped;
   {
     absl::MutexLock lock(&mutex_);
@@ -191,7 +190,7 @@ void ModelReception::Tick() {
   }
   for (const std::shared_ptr<ModelReactor>& stream : streams) {
     if (has_model && stream->StandsStillSince(absl::InfiniteFuture())) {
-      stream->End(coordinator_.AdmitModel({}).status());
+      stream->End(run_.AdmitModel({}).status());
     } else if (stream->StandsStillSince(absl::Now() - options_.stall)) {
       stream->End(absl::DeadlineExceededError(
           absl::StrCat("nothing of the model came for ", absl::FormatDuration(options_.stall))));

@@ -16,8 +16,7 @@
 #include "causeway/v1/session.pb.h"
 #include "common/base/work_queue.h"
 #include "server/access/access.h"
-#include "server/core/coordinator.h"
-#include "server/core/model_assembly.h"
+#include "server/core/served_run.h"
 
 namespace causeway::server {
 
@@ -34,14 +33,14 @@ class ModelReception {
     absl::Duration keep = absl::Minutes(10);
     // Most sites that bring a model at once: each holds as much memory as it has brought.
     int max_streams = 2;
-    // Makes room for the transfers of a run with that plan, or says why there is none. `now` is
-    // false for a first look, when nothing has come yet.
-    std::function<absl::Status(const FragmentPlan& plan, bool now)> make_room =
-        [](const FragmentPlan&, bool) { return absl::OkStatus(); };
+    // Says whether there is room for the transfers of a run with that plan.
+    std::function<absl::Status(const FragmentPlan& plan)> check_room;
+    // Gets ready for the run, before it is seen.
+    std::function<void(Coordinator& coordinator)> ready;
   };
   // Both outlive the reception.
-  ModelReception(Coordinator& coordinator, Access& access, Options options)
-      : coordinator_(coordinator), access_(access), options_(std::move(options)) {}
+  ModelReception(ServedRun& run, Access& access, Options options)
+      : run_(run), access_(access), options_(std::move(options)) {}
 
   grpc::ServerReadReactor<v1::BringModelRequest>* Open(grpc::CallbackServerContext& context);
   // Ends the streams that stand still, and those of a run that has its model. To be called every
@@ -65,7 +64,7 @@ class ModelReception {
   std::unique_ptr<ModelAssembly> TakeKept(const v1::ModelHeader& header);
   std::vector<std::shared_ptr<ModelReactor>> OpenStreams();
 
-  Coordinator& coordinator_;
+  ServedRun& run_;
   Access& access_;
   const Options options_;
   absl::Mutex mutex_;

@@ -30,9 +30,9 @@ class SessionReactor final
                        grpc::ServerBidiReactor<v1::WorkerMessage, v1::CoordinatorMessage>>,
       public SessionSink {
  public:
-  SessionReactor(Coordinator& coordinator, Access& access, const Runner& run_long,
+  SessionReactor(const ServedRun& run, Access& access, const Runner& run_long,
                  grpc::CallbackServerContext& context, absl::StatusOr<Peer> peer)
-      : coordinator_(coordinator),
+      : run_(run),
         access_(access),
         run_long_(run_long),
         context_(context),
@@ -141,9 +141,11 @@ class SessionReactor final
     RETURN_IF_ERROR(access_.CheckRegion(*peer_, join.sites() > 0));
     RETURN_IF_ERROR(CheckLength("software_version", join.software_version()));
     RETURN_IF_ERROR(CheckLength("device", join.device()));
+    ASSIGN_OR_RETURN(Coordinator* const coordinator, run_.Begun());
     absl::StatusOr<v1::Welcome> welcome =
-        coordinator_.members().Join(incoming_.join(), shared_from_this());
+        coordinator->members().Join(incoming_.join(), shared_from_this());
     if (!welcome.ok()) return welcome.status();
+    members_ = &coordinator->members();
     worker_id_ = incoming_.join().worker_id();
     incarnation_ = welcome->incarnation();
     v1::CoordinatorMessage message;
@@ -158,7 +160,7 @@ class SessionReactor final
 
   absl::Status HandleMessage() {
     if (incoming_.has_leave()) ShortenText(*incoming_.mutable_leave()->mutable_detail());
-    absl::Status status = coordinator_.members().Handle(worker_id_, incarnation_, incoming_);
+    absl::Status status = members_->Handle(worker_id_, incarnation_, incoming_);
     if (status.ok() && incoming_.has_leave()) {
       absl::MutexLock lock(&mutex_);
       disconnected_ = true;  // It says more than that.
@@ -175,7 +177,7 @@ class SessionReactor final
       disconnected_ = true;
       if (end_.has_value() && !end_->ok()) why = *end_;
     }
-    coordinator_.members().Disconnected(worker_id_, incarnation_, why);
+    members_->Disconnected(worker_id_, incarnation_, why);
   }
 
   void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -197,7 +199,7 @@ class SessionReactor final
     Finish(ToGrpcStatus(*end_));
   }
 
-  Coordinator& coordinator_;
+  const ServedRun& run_;
   Access& access_;
   const Runner& run_long_;
   grpc::CallbackServerContext& context_;  // Until Finish.
@@ -206,6 +208,7 @@ class SessionReactor final
   // Touched by Take alone, which never overlaps with itself.
   v1::WorkerMessage incoming_;
   // Written by them before welcomed_ is set, read by all after that.
+  Members* members_ = nullptr;
   std::string worker_id_;
   uint64_t incarnation_ = 0;  // 0: not joined yet.
 
@@ -238,7 +241,7 @@ grpc::ServerUnaryReactor* SessionService::Describe(grpc::CallbackServerContext* 
                      ", the coordinator ", kWireVersion, "; install the coordinator's release (",
                      kSoftwareVersion, ") on the worker"));
   } else {
-    *response = coordinator_.Describe();
+    *response = run_.Describe();
   }
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   reactor->Finish(ToGrpcStatus(status));
@@ -252,7 +255,7 @@ grpc::ServerReadReactor<v1::BringModelRequest>* SessionService::BringModel(
 
 grpc::ServerBidiReactor<v1::WorkerMessage, v1::CoordinatorMessage>* SessionService::Attach(
     grpc::CallbackServerContext* context) {
-  SessionReactor* const reactor = SessionReactor::Make(coordinator_, access_, run_long_, *context,
+  SessionReactor* const reactor = SessionReactor::Make(run_, access_, run_long_, *context,
                                                        access_.Admit(*context, Action::kAttach));
   // gRPC calls it only after this function has returned: it is still there.
   absl::MutexLock lock(&mutex_);

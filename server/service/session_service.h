@@ -15,7 +15,7 @@
 #include "causeway/v1/session.pb.h"
 #include "common/base/work_queue.h"
 #include "server/access/access.h"
-#include "server/core/coordinator.h"
+#include "server/core/served_run.h"
 #include "server/service/model_reception.h"
 
 namespace causeway::server {
@@ -27,9 +27,9 @@ class SessionService final : public v1::Session::CallbackService {
   // All outlive the service. Messages are handled by `run_long`: what they change is saved before
   // they are answered. A stream must bring its Join within `join_timeout`, and its worker read
   // within that time what it ends with.
-  SessionService(Coordinator& coordinator, Access& access, ModelReception& models, Runner run_long,
+  SessionService(const ServedRun& run, Access& access, ModelReception& models, Runner run_long,
                  absl::Duration join_timeout)
-      : coordinator_(coordinator),
+      : run_(run),
         access_(access),
         models_(models),
         run_long_(std::move(run_long)),
@@ -54,7 +54,7 @@ class SessionService final : public v1::Session::CallbackService {
  private:
   std::vector<std::shared_ptr<SessionReactor>> OpenStreams();
 
-  Coordinator& coordinator_;
+  const ServedRun& run_;
   Access& access_;
   ModelReception& models_;
   const Runner run_long_;

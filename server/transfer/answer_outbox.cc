@@ -18,11 +18,6 @@ bool HoldsChunks(const v1::Want& want) {
 
 }  // namespace
 
-void AnswerOutbox::BoundBytesOfWorker(int64_t bytes) {
-  absl::MutexLock lock(&mutex_);
-  max_bytes_of_worker_ = bytes;
-}
-
 absl::Status AnswerOutbox::Check(const v1::Want& want) {
   if (want.object() != v1::Want::ANSWER && want.object() != v1::Want::STATE) {
     return absl::InvalidArgumentError("object must be ANSWER or STATE");
@@ -88,10 +83,11 @@ AnswerOutbox::Object AnswerOutbox::ReadState(const std::string& worker_id, int f
 absl::Status AnswerOutbox::CheckRoom(const std::string& worker_id, int64_t bytes) {
   const auto found = held_.find(worker_id);
   const int64_t held = found == held_.end() ? 0 : found->second.bytes;
-  if (bytes <= max_bytes_of_worker_ - held) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "the worker pulls objects of ", held, " bytes already; with ", bytes,
-      " more they would be above ", max_bytes_of_worker_, ": try again when one of them is whole"));
+  if (bytes <= options_.max_bytes_of_worker - held) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the worker pulls objects of ", held, " bytes already; with ", bytes,
+                   " more they would be above ", options_.max_bytes_of_worker,
+                   ": try again when one of them is whole"));
 }
 
 void AnswerOutbox::Answered(const Answer& answer, const Object& object) {

@@ -40,11 +40,7 @@ class AnswerOutbox : public std::enable_shared_from_this<AnswerOutbox> {
   AnswerOutbox(Coordinator& coordinator, Options options)
       : coordinator_(coordinator),
         options_(std::move(options)),
-        reads_(std::make_shared<FairQueue>(options_.run_long)),
-        max_bytes_of_worker_(options_.max_bytes_of_worker) {}
-
-  // Another bound for each worker's objects, once it is known.
-  void BoundBytesOfWorker(int64_t bytes);
+        reads_(std::make_shared<FairQueue>(options_.run_long)) {}
 
   // Says what is to be sent, and how. The object counts against its worker while `hold` is kept.
   struct Found {
@@ -96,7 +92,6 @@ class AnswerOutbox : public std::enable_shared_from_this<AnswerOutbox> {
   const Options options_;
   const std::shared_ptr<FairQueue> reads_;  // States and answers, by worker.
   mutable absl::Mutex mutex_;
-  int64_t max_bytes_of_worker_ ABSL_GUARDED_BY(mutex_);
   // For one worker the coordinator is asked once for an answer, whatever waits for it.
   std::map<Answer, std::vector<Waiting>> waiting_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Held> held_ ABSL_GUARDED_BY(mutex_);  // By worker.

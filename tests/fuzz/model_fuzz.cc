@@ -14,8 +14,7 @@
 #include "common/base/checksum.h"
 #include "common/params/run_config.h"
 #include "common/params/tensor_table.h"
-#include "server/core/model_assembly.h"
-#include "server/core/waiting_coordinator.h"
+#include "server/core/served_run.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/target.h"
 
@@ -47,10 +46,10 @@ void CheckModel(Input input) {
   config.mutable_sync()->set_fragments(1 + cut % 4);
   config.mutable_sync()->set_pattern(static_cast<v1::SyncConfig::Pattern>(1 + cut / 4 % 3));
   FUZZ_REQUIRE(CompleteRunConfig(config, ModelIs::kStillToCome).ok(), "the run is refused");
-  const server::WaitingCoordinator waiting(config, "fuzz-1",
-                                           [](const server::BroughtModel&, std::vector<float>) {
-                                             return absl::UnimplementedError("it never begins");
-                                           });
+  const server::ServedRun waiting(config, "fuzz-1",
+                                  [](const server::BroughtModel&, std::vector<float>) {
+                                    return absl::UnimplementedError("it never begins");
+                                  });
   v1::ModelHeader header;
   if (!header.ParseFromString(Text(input.TakeBytes(input.Take<uint16_t>())))) return;
   if (cut >= 128) {

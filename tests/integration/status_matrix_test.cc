@@ -22,7 +22,7 @@
 #include "common/rpc/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/core/waiting_coordinator.h"
+#include "server/core/served_run.h"
 #include "server/ctl/run_admin.h"
 #include "server/service/coordinator_server.h"
 #include "server/store/memory_store.h"
@@ -73,10 +73,12 @@ constexpr Column kColumns[] = {
     {kUnauthenticated, Then::kGoesOn, Then::kEnds},
 };
 
-std::unique_ptr<CoordinatorServer> Serve(server::Coordinator& coordinator) {
+// `run`: a coordinator, or a run that may await its model.
+template <typename Run>
+std::unique_ptr<CoordinatorServer> Serve(Run& run) {
   CoordinatorServer::Options options;
   options.address = "127.0.0.1:0";
-  return CoordinatorServer::Start(options, coordinator).value();
+  return CoordinatorServer::Start(options, run).value();
 }
 
 std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address, int connection = 0) {
@@ -212,7 +214,7 @@ TEST(StatusMatrixOfModels, ASiteBringsItsModelOrEndsInTheCoordinatorsWords) {
   for (const Moment moment : {Moment::kAtOnce, Moment::kInsteadOfIt}) {
     ForEveryStatus([&](const grpc::Status& fault, Then expected) {
       server::MemoryStore store;
-      server::WaitingCoordinator waiting(
+      server::ServedRun waiting(
           config, "any-1", [&](const server::BroughtModel& brought, std::vector<float> initial) {
             server::Coordinator::Options options;
             options.config = brought.config;

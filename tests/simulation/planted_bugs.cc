@@ -64,8 +64,7 @@ class Around : public Coordinator, public server::Members, public server::Rounds
   void Tick() override { real_->Tick(); }
   bool Maintain() override { return real_->Maintain(); }
   v1::RunStatus GetStatus() const override { return real_->GetStatus(); }
-  bool ReachedItsEnd() const override { return real_->ReachedItsEnd(); }
-  bool Finished() const override { return real_->Finished(); }
+  End Ended() const override { return real_->Ended(); }
   absl::Status Health() const override { return real_->Health(); }
   absl::Status Shutdown() override { return real_->Shutdown(); }
   std::vector<float> PublishedParameters() const override { return real_->PublishedParameters(); }

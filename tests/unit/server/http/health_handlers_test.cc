@@ -8,10 +8,11 @@ namespace causeway::server {
 namespace {
 
 TEST(HealthHandlersTest, ACoordinatorThatSavesToStopIsAliveAndTakesNobody) {
-  const FakeCoordinator coordinator;
+  FakeCoordinator coordinator;
+  const ServedRun run(coordinator);
   std::atomic<bool> stopping = false;
   HttpHandlers handlers;
-  AddHealthHandlers(coordinator, stopping, handlers);
+  AddHealthHandlers(run, stopping, handlers);
   EXPECT_EQ(handlers["/healthz"]({}).status, 200);
   EXPECT_EQ(handlers["/readyz"]({}).status, 200);
   stopping = true;

@@ -36,8 +36,9 @@ class StatusPageTest : public ::testing::Test {
     options.events = &events_;
     options.observers = {&history_};
     run_.coordinator = *Coordinator::Create(std::move(options));
+    served_ = std::make_unique<ServedRun>(*run_.coordinator);
     api_ = std::make_unique<StatusApi>(
-        StatusApi::Options{.coordinator = run_.coordinator.get(),
+        StatusApi::Options{.run = served_.get(),
                            .history = &history_,
                            .events = &events_,
                            .clock = &run_.clock,
@@ -80,6 +81,7 @@ class StatusPageTest : public ::testing::Test {
   RunHistory history_{{.clock = &run_.clock}};
   ToyWorker a_{run_, "a", 1};
   ToyWorker b_{run_, "b", 2};
+  std::unique_ptr<ServedRun> served_;
   std::unique_ptr<StatusApi> api_;
   HttpHandlers handlers_;
 };

@@ -52,7 +52,8 @@ class ProbeServiceTest : public ::testing::Test {
     options.clock = Clock::Real();
     options.store = &store_;
     coordinator_ = *Coordinator::Create(std::move(options));
-    service_ = std::make_unique<ProbeService>(*coordinator_, access_, gate_);
+    run_ = std::make_unique<ServedRun>(*coordinator_);
+    service_ = std::make_unique<ProbeService>(*run_, access_, gate_);
     grpc::ServerBuilder builder;
     ConfigureServer(builder, ConnectionLimits());
     int port = 0;
@@ -110,6 +111,7 @@ class ProbeServiceTest : public ::testing::Test {
   std::unique_ptr<Coordinator> coordinator_;
   Access access_;
   ProbeGate gate_;
+  std::unique_ptr<ServedRun> run_;
   std::unique_ptr<ProbeService> service_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<v1::Probe::Stub> stub_;

@@ -15,6 +15,8 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "causeway/v1/admin.grpc.pb.h"
+#include "causeway/v1/exchange.grpc.pb.h"
 #include "causeway/v1/session.grpc.pb.h"
 #include "common/base/checksum.h"
 #include "common/params/run_config.h"
@@ -23,7 +25,7 @@
 #include "common/transfer/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/core/waiting_coordinator.h"
+#include "server/core/served_run.h"
 #include "server/service/coordinator_server.h"
 #include "server/store/memory_store.h"
 #include "tests/unit/common/rpc/test_authority.h"
@@ -53,7 +55,8 @@ class ModelReceptionTest : public ::testing::Test {
     const std::string address = absl::StrCat("127.0.0.1:", server_->port());
     const auto channel = MakeChannelSecurity(security, address, absl::Now());
     EXPECT_TRUE(channel.ok()) << channel.status();
-    stub_ = v1::Session::NewStub(MakeChannel(address, 0, *channel));
+    channel_ = MakeChannel(address, 0, *channel);
+    stub_ = v1::Session::NewStub(channel_);
     std::iota(large_.begin(), large_.end(), 1.0F);
   }
   ~ModelReceptionTest() override {
@@ -123,11 +126,12 @@ class ModelReceptionTest : public ::testing::Test {
   std::vector<float> large_ = std::vector<float>(800000);
   const float scale_ = 0.125F;
   MemoryStore store_;
-  WaitingCoordinator waiting_{WaitingConfig(), "any-1",
-                              [this](const BroughtModel& model, std::vector<float> values) {
-                                return Begin(model, std::move(values));
-                              }};
+  ServedRun waiting_{WaitingConfig(), "any-1",
+                     [this](const BroughtModel& model, std::vector<float> values) {
+                       return Begin(model, std::move(values));
+                     }};
   std::unique_ptr<CoordinatorServer> server_;
+  std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Session::Stub> stub_;
 };
 
@@ -137,11 +141,37 @@ TEST_F(ModelReceptionTest, TheFirstSiteBringsItsModelAndTheSecondIsToldSo) {
   const v1::DescribeResponse description = Describe();
   EXPECT_FALSE(description.awaits_model());
   EXPECT_EQ(description.config().tensors().tensor_size(), 2);
-  const std::vector<float> published = waiting_.PublishedParameters();
-  const auto offset = static_cast<size_t>(waiting_.plan().Find("large")->offset);
+  const std::vector<float> published = waiting_.coordinator()->PublishedParameters();
+  const auto offset = static_cast<size_t>(waiting_.coordinator()->plan().Find("large")->offset);
   EXPECT_TRUE(std::equal(large_.begin(), large_.end(), published.begin() + offset));
-  EXPECT_EQ(published[static_cast<size_t>(waiting_.plan().Find("scale")->offset)], 0.125F);
+  EXPECT_EQ(published[static_cast<size_t>(waiting_.coordinator()->plan().Find("scale")->offset)],
+            0.125F);
   EXPECT_EQ(worker::BringModel(*stub_, Model("lyon")).code(), absl::StatusCode::kAlreadyExists);
+}
+
+TEST_F(ModelReceptionTest, WhatNeedsAModelIsRefusedUntilASiteHasBroughtIt) {
+  const auto expect_refused = [](const grpc::Status& end) {
+    const absl::Status status = FromGrpcStatus(end);
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("waits for the first site to bring"));
+  };
+  grpc::ClientContext joining;
+  const auto session = stub_->Attach(&joining);
+  v1::WorkerMessage join;
+  join.mutable_join()->set_worker_id("paris");
+  session->Write(join);
+  expect_refused(session->Finish());
+  grpc::ClientContext carrying;
+  expect_refused(v1::Exchange::NewStub(channel_)->Carry(&carrying)->Finish());
+  const auto admin = v1::Admin::NewStub(channel_);
+  grpc::ClientContext ordering;
+  v1::ResumeResponse none;
+  expect_refused(admin->Resume(&ordering, {}, &none));
+  grpc::ClientContext asking;
+  v1::RunStatus status;
+  EXPECT_TRUE(admin->GetStatus(&asking, {}, &status).ok());
+  EXPECT_EQ(status.run_id(), "any-1");
+  EXPECT_EQ(status.fragments_size(), 0);
 }
 
 TEST_F(ModelReceptionTest, ASiteThatBringsWhileAnotherIsFirstIsSentBack) {
@@ -193,8 +223,8 @@ TEST_F(ModelReceptionTest, WhatCameOverAStreamThatBrokeIsNotSentAgain) {
   ASSERT_EQ(status, absl::OkStatus());
   EXPECT_GT(tries, 1);
   EXPECT_LE(sent, 4 * 800001 - 2 * static_cast<int64_t>(kChunkBytes));
-  const std::vector<float> published = waiting_.PublishedParameters();
-  const auto offset = static_cast<size_t>(waiting_.plan().Find("large")->offset);
+  const std::vector<float> published = waiting_.coordinator()->PublishedParameters();
+  const auto offset = static_cast<size_t>(waiting_.coordinator()->plan().Find("large")->offset);
   EXPECT_TRUE(std::equal(large_.begin(), large_.end(), published.begin() + offset));
 }
 

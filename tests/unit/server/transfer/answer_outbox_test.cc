@@ -148,7 +148,7 @@ TEST_F(AnswerOutboxTest, AWorkerThatDoesNotReadFillsNoMoreThanItsShareOfTheMemor
   for (const int64_t round : {1, 2, 3}) {
     coordinator_.Publish(0, round, MakeAnswer(round, 2 * kAnswerChunk));
   }
-  outbox_->BoundBytesOfWorker(5 * kAnswerChunk);
+  Serve([](const auto& task) { task(); }, 5 * kAnswerChunk);
   auto first = Want(Answer(1));
   const auto second = Want(Answer(2));
   EXPECT_EQ(Want(Answer(3))->code(), absl::StatusCode::kResourceExhausted);
@@ -161,15 +161,19 @@ TEST_F(AnswerOutboxTest, AWorkerThatDoesNotReadFillsNoMoreThanItsShareOfTheMemor
 TEST_F(AnswerOutboxTest, WhatAWorkerMayNotHoldIsNotReadForIt) {
   const int64_t state = coordinator_.plan().range(0).size() * int64_t{sizeof(float)};
   coordinator_.Publish(0, 0, MakeAnswer(0, state));
-  outbox_->BoundBytesOfWorker(state + kAnswerChunk);
-  const auto first = Want(State());
+  Serve([](const auto& task) { task(); }, state + kAnswerChunk);
+  auto first = Want(State());
   EXPECT_TRUE(first->ok());
   coordinator_.Publish(0, 1, MakeAnswer(1, 2 * kAnswerChunk));
   EXPECT_EQ(Want(Answer(1))->code(), absl::StatusCode::kResourceExhausted);
-  outbox_->BoundBytesOfWorker(state);
+  EXPECT_EQ(coordinator_.asked_for_answers, 1) << "its size is not known before";
+  first = nullptr;
+  Serve([](const auto& task) { task(); }, state);
+  const auto second = Want(State());
+  EXPECT_TRUE(second->ok());
   EXPECT_EQ(Want(State())->code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(Want(Answer(2))->code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(coordinator_.asked_for_states, 1);
+  EXPECT_EQ(coordinator_.asked_for_states, 2);
   EXPECT_EQ(coordinator_.asked_for_answers, 1);
 }
 

@@ -171,8 +171,7 @@ class FakeCoordinator final : public Coordinator, public Members, public Rounds,
   absl::Status Drain(const std::string&) override { return absl::OkStatus(); }
   absl::Status StopAtStep(int64_t) override { return absl::OkStatus(); }
   absl::Status StopAtTokens(int64_t) override { return absl::OkStatus(); }
-  bool ReachedItsEnd() const override { return false; }
-  bool Finished() const override { return false; }
+  End Ended() const override { return End::kNotYet; }
   absl::Status Health() const override { return absl::OkStatus(); }
   absl::Status Shutdown() override { return absl::OkStatus(); }
   std::vector<float> PublishedParameters() const override { return {}; }

@@ -1,5 +1,5 @@
 // A run that awaits its model: what it takes, what it refuses, and that it begins once.
-#include "server/core/waiting_coordinator.h"
+#include "server/core/served_run.h"
 
 #include <cstring>
 #include <limits>
@@ -15,7 +15,6 @@
 #include "common/params/run_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/core/model_assembly.h"
 #include "server/store/memory_store.h"
 
 namespace causeway::server {
@@ -64,7 +63,7 @@ v1::ModelChunk Chunk(int64_t offset, const std::string& data) {
   return chunk;
 }
 
-class WaitingCoordinatorTest : public ::testing::Test {
+class ServedRunTest : public ::testing::Test {
  protected:
   absl::StatusOr<std::unique_ptr<Coordinator>> Begin(const BroughtModel& model,
                                                      std::vector<float> values) {
@@ -82,10 +81,10 @@ class WaitingCoordinatorTest : public ::testing::Test {
   int begins_ = 0;
   absl::Status disk_;
   MemoryStore store_;
-  WaitingCoordinator waiting_{WaitingConfig(), "any-1",
-                              [this](const BroughtModel& model, std::vector<float> values) {
-                                return Begin(model, std::move(values));
-                              }};
+  ServedRun waiting_{WaitingConfig(), "any-1",
+                     [this](const BroughtModel& model, std::vector<float> values) {
+                       return Begin(model, std::move(values));
+                     }};
 };
 
 // All of Values(), in chunks, into the arena of the admitted model.
@@ -103,29 +102,22 @@ std::vector<float> Assembled(const BroughtModel& model, v1::ModelHeader header) 
   return arena.ok() ? *arena : std::vector<float>();
 }
 
-TEST_F(WaitingCoordinatorTest, SaysThatItWaitsAndRefusesWhatNeedsAModel) {
+TEST_F(ServedRunTest, SaysThatItWaitsAndRefusesWhatNeedsAModel) {
   const v1::DescribeResponse description = waiting_.Describe();
   EXPECT_TRUE(description.awaits_model());
   EXPECT_EQ(description.run_id(), "any-1");
   EXPECT_FALSE(description.config().has_model() || description.config().has_tensors());
   EXPECT_EQ(description.plan_hash(), 0U);
-  EXPECT_EQ(waiting_.plan().fragments(), 0);
-  const absl::Status refusal = waiting_.members().Join({}, nullptr).status();
+  EXPECT_EQ(waiting_.coordinator(), nullptr);
+  const absl::Status refusal = waiting_.Begun().status();
   EXPECT_EQ(refusal.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(refusal.message()), HasSubstr("waits for the first site"));
-  EXPECT_EQ(waiting_.rounds().BeginPush({}, nullptr).status(), refusal);
-  EXPECT_EQ(waiting_.rounds().PullState(0).status(), refusal);
-  EXPECT_EQ(waiting_.orders().Pause("now"), refusal);
-  absl::Status answer;
-  waiting_.rounds().PullAnswer(0, 1, [&](const auto& object) { answer = object.status(); });
-  EXPECT_EQ(answer, refusal);
   EXPECT_TRUE(waiting_.Health().ok());
-  EXPECT_FALSE(waiting_.Finished());
   EXPECT_EQ(waiting_.GetStatus().run_id(), "any-1");
   EXPECT_EQ(waiting_.GetStatus().fragments_size(), 0);
 }
 
-TEST_F(WaitingCoordinatorTest, BeginsWithTheFirstModelAndSendsEveryOtherSiteBack) {
+TEST_F(ServedRunTest, BeginsWithTheFirstModelAndSendsEveryOtherSiteBack) {
   const auto model = waiting_.AdmitModel(Header());
   ASSERT_TRUE(model.ok()) << model.status();
   const auto second = waiting_.AdmitModel(Header());
@@ -140,14 +132,14 @@ TEST_F(WaitingCoordinatorTest, BeginsWithTheFirstModelAndSendsEveryOtherSiteBack
   const v1::DescribeResponse description = waiting_.Describe();
   EXPECT_FALSE(description.awaits_model());
   EXPECT_EQ(description.config().tensors().tensor(0).name(), "h.1.weight");
-  EXPECT_EQ(description.plan_hash(), waiting_.plan().hash());
+  EXPECT_EQ(description.plan_hash(), waiting_.coordinator()->plan().hash());
   EXPECT_EQ(waiting_.GetStatus().fragments_size(), 3);
   // Every tensor has its values, wherever its fragment is.
-  const std::vector<float> published = waiting_.PublishedParameters();
+  const std::vector<float> published = waiting_.coordinator()->PublishedParameters();
   const std::vector<float> values = Values();
   size_t at = 0;
   for (const char* name : {"h.1.weight", "h.0.weight", "norm", "scale"}) {
-    const PlacedTensor& placed = *waiting_.plan().Find(name);
+    const PlacedTensor& placed = *waiting_.coordinator()->plan().Find(name);
     for (int64_t i = 0; i < placed.info.size(); ++i, ++at) {
       ASSERT_EQ(published[static_cast<size_t>(placed.offset + i)], values[at]) << name << " " << i;
     }
@@ -156,7 +148,7 @@ TEST_F(WaitingCoordinatorTest, BeginsWithTheFirstModelAndSendsEveryOtherSiteBack
   EXPECT_EQ(waiting_.Shutdown(), absl::OkStatus());
 }
 
-TEST_F(WaitingCoordinatorTest, ADiskThatFailsLeavesItWaiting) {
+TEST_F(ServedRunTest, ADiskThatFailsLeavesItWaiting) {
   disk_ = absl::ResourceExhaustedError("the disk is full");
   const auto model = waiting_.AdmitModel(Header());
   ASSERT_TRUE(model.ok()) << model.status();
@@ -168,7 +160,7 @@ TEST_F(WaitingCoordinatorTest, ADiskThatFailsLeavesItWaiting) {
   EXPECT_FALSE(waiting_.Describe().awaits_model());
 }
 
-TEST_F(WaitingCoordinatorTest, NothingBeginsAfterTheShutdown) {
+TEST_F(ServedRunTest, NothingBeginsAfterTheShutdown) {
   const auto model = waiting_.AdmitModel(Header());
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_EQ(waiting_.Shutdown(), absl::OkStatus());
@@ -176,7 +168,7 @@ TEST_F(WaitingCoordinatorTest, NothingBeginsAfterTheShutdown) {
   EXPECT_EQ(begins_, 0);
 }
 
-TEST_F(WaitingCoordinatorTest, HostileHeadersAreRefusedByName) {
+TEST_F(ServedRunTest, HostileHeadersAreRefusedByName) {
   const auto refused = [&](auto change, absl::StatusCode code, const char* message) {
     v1::ModelHeader header = Header();
     change(header);
@@ -203,7 +195,7 @@ TEST_F(WaitingCoordinatorTest, HostileHeadersAreRefusedByName) {
 }
 
 TEST(WaitingCoordinatorOfATable, TakesThatTableAlone) {
-  WaitingCoordinator waiting(
+  ServedRun waiting(
       WaitingConfig("tensors { tensor { name: 'w' shape: 4 } }"), "any-1",
       [](const BroughtModel&, std::vector<float>) { return absl::InternalError("not begun"); });
   v1::ModelHeader header;
@@ -220,7 +212,7 @@ TEST(WaitingCoordinatorOfATable, TakesThatTableAlone) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("tensor 0 must be as in the run's"));
 }
 
-class ModelAssemblyTest : public WaitingCoordinatorTest {
+class ModelAssemblyTest : public ServedRunTest {
  protected:
   ModelAssembly Assembly(uint64_t hash = 0) {
     v1::ModelHeader header = Header();

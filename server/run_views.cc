@@ -1,0 +1,142 @@
+#include "server/run_views.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "common/base/clock.h"
+#include "common/base/file_system.h"
+#include "common/base/status_macros.h"
+#include "common/metrics/metric_page.h"
+#include "common/telemetry/log.h"
+#include "server/history/run_curves.h"
+#include "server/http/status_page.h"
+#include "server/store/run_directory.h"
+
+namespace causeway::server {
+namespace {
+
+constexpr char kEventsFile[] = "events.jsonl";
+
+// `what` says, after "http://ADDRESS", what is there.
+absl::StatusOr<std::unique_ptr<HttpServer>> StartHttp(std::optional<HttpListener> port,
+                                                      HttpHandlers handlers,
+                                                      const std::string& address_file,
+                                                      absl::string_view what) {
+  if (!port.has_value()) return std::unique_ptr<HttpServer>();
+  const std::string address = port->address();
+  const std::string warning = port->Warning();
+  if (!warning.empty()) Log().warn("{}", warning);
+  HttpServer::Options options;
+  options.handlers = std::move(handlers);
+  ASSIGN_OR_RETURN(std::unique_ptr<HttpServer> http,
+                   HttpServer::Start(*std::move(port), std::move(options)));
+  Log().info("http://{}{}", address, std::string(what));
+  if (!address_file.empty()) {
+    RETURN_IF_ERROR(
+        WriteFileAtomically(*FileSystem::Real(), address_file, absl::string_view(address)));
+  }
+  return http;
+}
+
+HttpResponse MetricsResponse(std::string text) {
+  HttpResponse response;
+  response.content_type = MetricPage::kContentType;
+  response.body = std::move(text);
+  return response;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RunViews>> RunViews::Open(const std::string& run_dir,
+                                                         const OpenedRun& run,
+                                                         const Standbys& standbys,
+                                                         const CertificateFiles& certificates) {
+  FileSystem& file_system = *FileSystem::Real();
+  const std::string path = JoinPath(run_dir, kEventsFile);
+  ASSIGN_OR_RETURN(auto file, OpenEventLog(file_system, path, Clock::Real()));
+  std::unique_ptr<RunViews> views(
+      new RunViews(run_dir, run, standbys, certificates, std::move(file)));
+  if (run.resumes) views->history_.Restore(*run.recovered);
+  views->curves_.Restore();
+  const absl::Status past = views->events_.Restore(file_system, path);
+  if (!past.ok()) Log().warn("the status page begins without past events: {}", past.ToString());
+  return views;
+}
+
+RunViews::RunViews(const std::string& run_dir, const OpenedRun& run, const Standbys& standbys,
+                   const CertificateFiles& certificates, std::unique_ptr<EventLog> file)
+    : run_dir_(run_dir),
+      keeps_report_(run.resumes && FileSystem::Real()->Exists(JoinPath(run_dir, kReportFile))),
+      event_file_(std::move(file)),
+      counted_events_(event_file_.get()),
+      events_(&counted_events_, Clock::Real()),
+      history_({.clock = Clock::Real()}),
+      curves_(&history_, FileSystem::Real(), Clock::Real(), JoinPath(run_dir, kCurvesFile),
+              run.run_id),
+      metrics_({.file_system = FileSystem::Real(),
+                .clock = Clock::Real(),
+                .history = &history_,
+                .run_dir = run_dir,
+                .certificates = certificates,
+                .events = &counted_events_,
+                .standbys = &standbys,
+                .commits = [&store = *run.store] { return store.Position().commits(); },
+                .replicated = run.replicated}) {}
+
+absl::Status RunViews::Serve(std::optional<HttpListener> port, const std::string& address_file,
+                             const ServedRun& run, const CoordinatorServer& server) {
+  keeps_report_ =
+      keeps_report_ && run.coordinator() != nullptr && run.coordinator()->ReachedItsEnd();
+  api_ = std::make_unique<StatusApi>(
+      StatusApi::Options{.run = &run,
+                         .history = &history_,
+                         .events = &events_,
+                         .clock = Clock::Real(),
+                         .status = [&server] { return server.GetStatus(); }});
+  HttpHandlers handlers;
+  AddHealthHandlers(run, stopping_, handlers);
+  handlers["/metrics"] = [this, &run, &server](const HttpRequest&) {
+    return MetricsResponse(metrics_.Text(server.GetStatus(), run.Health().ok(), server.load()));
+  };
+  AddStatusPage(*api_, handlers);
+  ASSIGN_OR_RETURN(http_, StartHttp(std::move(port), std::move(handlers), address_file,
+                                    "/ shows the run, and serves metrics and health"));
+  return absl::OkStatus();
+}
+
+void RunViews::Close(const absl::Status& why) {
+  curves_.Save();
+  events_.Record("coordinator_stopped",
+                 why.ok() ? "the coordinator has stopped" : std::string(why.message()),
+                 {{"code", std::string(absl::StatusCodeToString(why.code()))}});
+  const absl::Status report =
+      keeps_report_ ? absl::OkStatus()
+                    : WriteFileAtomically(*FileSystem::Real(), JoinPath(run_dir_, kReportFile),
+                                          absl::string_view(ReportPage(*api_, /*stopped=*/true)));
+  if (!report.ok()) Log().warn("the run's report cannot be written: {}", report.ToString());
+  http_ = nullptr;
+}
+
+absl::StatusOr<std::unique_ptr<HttpServer>> ServeStandbyHttp(std::optional<HttpListener> port,
+                                                             const std::string& address_file,
+                                                             const StandbyNotes& notes,
+                                                             const std::string& run_dir,
+                                                             const CertificateFiles& certificates) {
+  HttpHandlers handlers;
+  handlers["/healthz"] = [&notes](const HttpRequest&) {
+    return HttpResponse::Text(200, notes.Get().doing);
+  };
+  handlers["/readyz"] = [&notes](const HttpRequest&) {
+    const absl::Status ready = notes.Ready();
+    return ready.ok() ? HttpResponse::Text(200, notes.Get().doing)
+                      : HttpResponse::Text(503, ready.message());
+  };
+  handlers["/metrics"] = [&notes, run_dir, certificates](const HttpRequest&) {
+    return MetricsResponse(StandbyMetricsText(notes, *FileSystem::Real(), run_dir, certificates));
+  };
+  return StartHttp(std::move(port), std::move(handlers), address_file,
+                   "/metrics shows how far the copy is");
+}
+
+}  // namespace causeway::server
