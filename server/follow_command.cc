@@ -16,10 +16,10 @@
 #include "common/telemetry/log.h"
 #include "server/commands.h"
 #include "server/http/http_port.h"
+#include "server/link/copy_link.h"
 #include "server/opened_run.h"
 #include "server/run_views.h"
 #include "server/standby/standby_notes.h"
-#include "server/standby_rpc/follower.h"
 
 ABSL_FLAG(std::string, of, "", "HOST:PORT: the coordinator to follow");
 ABSL_FLAG(
@@ -59,9 +59,9 @@ absl::Status FollowCommand(const FollowFlags& flags,
   ASSIGN_OR_RETURN(const auto http,
                    ServeStandbyHttp(std::move(port), flags.http_address_file, notes, flags.run_dir,
                                     {{"tls_cert", flags.security.cert_file}}));
-  ASSIGN_OR_RETURN(const std::unique_ptr<Following> following,
-                   Following::Start(*FileSystem::Real(), flags.run_dir, StoreOptionsFromFlags(),
-                                    name, of, security, notes));
+  ASSIGN_OR_RETURN(const std::unique_ptr<CopyLink> following,
+                   CopyLink::Start(*FileSystem::Real(), flags.run_dir, StoreOptionsFromFlags(),
+                                   name, of, security, notes));
   int64_t shown = following->commits();
   absl::Duration next_line = Clock::Real()->Monotonic() + kFollowingLineEvery;
   while (!following->ended()) {

@@ -15,9 +15,9 @@
 #include "server/core/served_run.h"
 #include "server/given_run.h"
 #include "server/http/http_port.h"
-#include "server/region/parent_link.h"
+#include "server/link/parent_link.h"
 #include "server/region_run.h"
-#include "server/standby_rpc/leading.h"
+#include "server/link/leading.h"
 #include "server/store/run_directory_store.h"
 
 namespace causeway::server {

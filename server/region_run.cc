@@ -10,8 +10,8 @@
 #include "common/client/state_pull.h"
 #include "common/rpc/security_flags.h"
 #include "common/rpc/status.h"
-#include "common/telemetry/log.h"
 #include "server/initial_parameters.h"
+#include "server/link/coordinator_link.h"
 
 ABSL_FLAG(std::string, parent, "",
           "HOST:PORT,...: the coordinator whose run this is, and its standbys");
@@ -32,24 +32,21 @@ constexpr absl::Duration kParentPatience = absl::Seconds(30);
 // The parent of a region that has begun may be started again meanwhile. Not for ever: the run may
 // have ended, and another machine of the region may reach its parent where this one does not.
 constexpr absl::Duration kBegunPatience = absl::Minutes(1);
-// For an answer where it waits for one, and between two.
+// For an answer where it waits for one.
 constexpr absl::Duration kOneTry = absl::Seconds(5);
-constexpr absl::Duration kPause = absl::Seconds(1);
 
 absl::StatusOr<ReachedParent> AwaitParent(ParentOptions options,
                                           const std::function<bool(absl::Duration)>& wait) {
   // As long for each address: the first machine may be gone without a word.
   options.connect_timeout = kOneTry * (1 + std::ranges::count(options.address, ','));
-  const absl::Time end = absl::Now() + kBegunPatience;
-  std::string said;
-  for (;;) {
-    absl::StatusOr<ReachedParent> parent = ReachParent(options);
-    if (parent.ok() || !IsRetryable(parent.status()) || absl::Now() >= end) return parent;
-    std::string line = absl::StrCat(parent.status().message(), "; trying on");
-    if (line != said) Log().warn("{}", line);
-    said = std::move(line);
-    if (wait(kPause)) return absl::CancelledError("stopped before its parent answered");
-  }
+  absl::StatusOr<ReachedParent> parent;
+  RETURN_IF_ERROR(KeepTrying(
+      {.give_up = absl::Now() + kBegunPatience,
+       .wait = wait,
+       .passes = IsRetryable,
+       .line = [](const absl::Status& why) { return absl::StrCat(why.message(), "; trying on"); }},
+      [&] { return (parent = ReachParent(options)).status(); }));
+  return parent;
 }
 
 }  // namespace

@@ -14,7 +14,7 @@
 #include "common/params/fragment_plan.h"
 #include "server/core/coordinator.h"
 #include "server/given_run.h"
-#include "server/region/parent_link.h"
+#include "server/link/parent_link.h"
 #include "server/store/store.h"
 
 namespace causeway::server {

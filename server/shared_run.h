@@ -9,8 +9,8 @@
 #include "absl/status/statusor.h"
 #include "common/base/file_system.h"
 #include "server/given_run.h"
-#include "server/region/parent_link.h"
-#include "server/standby_rpc/leading.h"
+#include "server/link/parent_link.h"
+#include "server/link/leading.h"
 #include "server/store/run_directory_store.h"
 
 namespace causeway::server {

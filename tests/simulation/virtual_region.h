@@ -1,4 +1,4 @@
-// One process of a region towards its parent: does what server/region does over gRPC. The region's
+// One process of a region towards its parent: does what server/link does over gRPC. The region's
 // coordinator is a real one.
 #ifndef CAUSEWAY_TESTS_SIMULATION_VIRTUAL_REGION_H_
 #define CAUSEWAY_TESTS_SIMULATION_VIRTUAL_REGION_H_

@@ -3,13 +3,12 @@
 //
 // A region whose sites are all gone lets its lease end, so that nobody waits for it; it attaches
 // again with the first that comes back. What was under way then goes on.
-#ifndef CAUSEWAY_SERVER_REGION_PARENT_LINK_H_
-#define CAUSEWAY_SERVER_REGION_PARENT_LINK_H_
+#ifndef CAUSEWAY_SERVER_LINK_PARENT_LINK_H_
+#define CAUSEWAY_SERVER_LINK_PARENT_LINK_H_
 
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -27,6 +26,7 @@
 #include "common/telemetry/event_log.h"
 #include "server/core/coordinator.h"
 #include "server/core/parent.h"
+#include "server/link/coordinator_link.h"
 
 namespace causeway::server {
 
@@ -51,7 +51,7 @@ struct ReachedParent {
 absl::StatusOr<ReachedParent> ReachParent(const ParentOptions& options);
 
 // Thread-safe.
-class ParentLink final : public Parent {
+class ParentLink final : public CoordinatorLink, public Parent {
  public:
   // `plan` and `events` outlive it.
   ParentLink(ParentOptions options, ReachedParent parent, const FragmentPlan& plan,
@@ -74,8 +74,10 @@ class ParentLink final : public Parent {
     std::unique_ptr<GrpcExchange> exchange;
   };
 
-  void Follow();
-  // An error ends the region's part.
+  absl::Status Follow() override;
+  bool Passes(const absl::Status& error) const override { return parent_.security.Passes(error); }
+  std::string Line(const absl::Status& why) override;
+  void Ended(const absl::Status& why) override { region_->Fail(why); }
   absl::Status Attach(const RegionPlace& place);
   absl::Status Obey(const RegionPlace& place);
   static void Report(const RegionPlace& place, const Connection& connection);
@@ -103,9 +105,8 @@ class ParentLink final : public Parent {
   bool drained_ = false;
   int64_t stop_step_ = 0;
   int begun_slot_ = -1;
-  std::thread thread_;
 };
 
 }  // namespace causeway::server
 
-#endif  // CAUSEWAY_SERVER_REGION_PARENT_LINK_H_
+#endif  // CAUSEWAY_SERVER_LINK_PARENT_LINK_H_

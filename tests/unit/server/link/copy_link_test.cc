@@ -1,4 +1,4 @@
-#include "server/standby_rpc/follower.h"
+#include "server/link/copy_link.h"
 
 #include "common/base/file_system.h"
 #include "gtest/gtest.h"

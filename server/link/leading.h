@@ -1,6 +1,6 @@
 // A coordinator that shares its run with others by etcd: it follows until it leads.
-#ifndef CAUSEWAY_SERVER_STANDBY_RPC_LEADING_H_
-#define CAUSEWAY_SERVER_STANDBY_RPC_LEADING_H_
+#ifndef CAUSEWAY_SERVER_LINK_LEADING_H_
+#define CAUSEWAY_SERVER_LINK_LEADING_H_
 
 #include <functional>
 #include <memory>
@@ -16,11 +16,11 @@
 #include "common/base/file_system.h"
 #include "common/rpc/security.h"
 #include "common/telemetry/event_log.h"
+#include "server/link/etcd_registry.h"
 #include "server/standby/leadership.h"
 #include "server/standby/registry.h"
 #include "server/standby/standby_notes.h"
 #include "server/standby/standbys.h"
-#include "server/standby_rpc/etcd_registry.h"
 #include "server/store/run_directory_store.h"
 
 namespace causeway::server {
@@ -91,4 +91,4 @@ class Leading {
 
 }  // namespace causeway::server
 
-#endif  // CAUSEWAY_SERVER_STANDBY_RPC_LEADING_H_
+#endif  // CAUSEWAY_SERVER_LINK_LEADING_H_

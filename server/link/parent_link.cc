@@ -1,4 +1,4 @@
-#include "server/region/parent_link.h"
+#include "server/link/parent_link.h"
 
 #include <algorithm>
 #include <utility>
@@ -9,7 +9,6 @@
 #include "absl/time/clock.h"
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
-#include "common/base/threads.h"
 #include "common/client/describe_run.h"
 #include "common/client/security_log.h"
 #include "common/params/draws.h"
@@ -115,8 +114,7 @@ absl::Status ParentLink::Start(Coordinator& coordinator) {
   region_ = coordinator.region();
   // A former process may have been told to pause, and the parent has gone on since.
   paused_ = coordinator.GetStatus().paused();
-  ASSIGN_OR_RETURN(thread_, StartThread([this] { Follow(); }));
-  return absl::OkStatus();
+  return StartFollowing();
 }
 
 std::shared_ptr<ParentLink::Connection> ParentLink::connection() const {
@@ -133,21 +131,23 @@ std::shared_ptr<ParentLink::Connection> ParentLink::AwaitConnection() {
   return stopping_ ? nullptr : connection_;
 }
 
-void ParentLink::Follow() {
-  for (;;) {
+absl::Status ParentLink::Follow() {
+  do {
     const RegionPlace place = region_->Place();
     const bool attached = connection() != nullptr;
-    absl::Status status;
-    if (!attached && place.ready) status = Attach(place);
+    if (!attached && place.ready) RETURN_IF_ERROR(Attach(place));
     if (attached && !place.ready) Detach();
-    if (attached && place.ready) status = Obey(place);
-    if (!status.ok()) {
-      region_->Fail(status);
-      return;
+    if (attached && place.ready) {
+      const absl::Status obeyed = Obey(place);
+      // An order that cannot be followed ends the region's part, whatever its code.
+      if (!obeyed.ok()) return absl::FailedPreconditionError(obeyed.message());
     }
-    absl::MutexLock lock(&mutex_);
-    if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kPoll)) return;
-  }
+  } while (!AwaitStop(kPoll));
+  return absl::OkStatus();
+}
+
+std::string ParentLink::Line(const absl::Status& why) {
+  return absl::StrCat("not attached to the parent yet: ", why.message());
 }
 
 absl::Status ParentLink::Attach(const RegionPlace& place) {
@@ -185,14 +185,11 @@ absl::Status ParentLink::Attach(const RegionPlace& place) {
   join.set_data_fingerprint(coordinator_->GetStatus().data_fingerprint());
   auto made = std::make_shared<Connection>();
   absl::StatusOr<std::unique_ptr<Session>> session = Session::Attach(std::move(options));
-  if (!session.ok()) {
-    if (!parent_.security.Passes(session.status()) && !absl::IsAlreadyExists(session.status()) &&
-        !absl::IsDeadlineExceeded(session.status())) {
-      return session.status();
-    }
-    Log().warn("not attached to the parent yet: {}", std::string(session.status().message()));
-    return absl::OkStatus();
+  // A former process of this region has its lease still.
+  if (absl::IsAlreadyExists(session.status())) {
+    return absl::UnavailableError(session.status().message());
   }
+  RETURN_IF_ERROR(session.status());
   made->session = *std::move(session);
   ASSIGN_OR_RETURN(std::vector<TcpAddress> addresses, ResolveAddresses(options_.address));
   Link::Options link;
@@ -350,7 +347,7 @@ void ParentLink::Stop(absl::Duration patience) {
     stopping_ = true;
     left = std::exchange(connection_, nullptr);
   }
-  if (thread_.joinable()) thread_.join();
+  StopFollowing().IgnoreError();
   {
     // An attempt to attach may have been under way.
     absl::MutexLock lock(&mutex_);

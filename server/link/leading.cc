@@ -1,4 +1,4 @@
-#include "server/standby_rpc/leading.h"
+#include "server/link/leading.h"
 
 #include <utility>
 #include <vector>
@@ -14,7 +14,7 @@
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "common/telemetry/log.h"
-#include "server/standby_rpc/follower.h"
+#include "server/link/copy_link.h"
 #include "server/store/run_directory.h"
 
 namespace causeway::server {
@@ -114,7 +114,7 @@ absl::StatusOr<std::unique_ptr<Leading>> Leading::StandBy(
 absl::Status Leading::Wait(const Options& options, const std::string& name,
                            const std::function<bool(absl::Duration)>& stop_requested,
                            bool& refused) {
-  std::unique_ptr<Following> following;
+  std::unique_ptr<CopyLink> following;
   std::string address;  // Whom it follows.
   std::string said;
   const auto say = [&](const std::string& line) {
@@ -157,8 +157,8 @@ absl::Status Leading::Wait(const Options& options, const std::string& name,
         following = nullptr;
         address = view->address;
         ASSIGN_OR_RETURN(following,
-                         Following::Start(*options.file_system, options.folder, options.store, name,
-                                          address, options.security, *options.notes));
+                         CopyLink::Start(*options.file_system, options.folder, options.store, name,
+                                         address, options.security, *options.notes));
         refused = false;
         say(absl::StrCat(view->leader, " at ", address, " leads: ", name, " follows it"));
       }

@@ -1,6 +1,6 @@
 // causeway.v1.Standby: followers read the run directory as it grows.
-#ifndef CAUSEWAY_SERVER_STANDBY_RPC_STANDBY_SERVICE_H_
-#define CAUSEWAY_SERVER_STANDBY_RPC_STANDBY_SERVICE_H_
+#ifndef CAUSEWAY_SERVER_LINK_STANDBY_SERVICE_H_
+#define CAUSEWAY_SERVER_LINK_STANDBY_SERVICE_H_
 
 #include <atomic>
 #include <cstdint>
@@ -42,4 +42,4 @@ class StandbyService final : public v1::Standby::Service {
 
 }  // namespace causeway::server
 
-#endif  // CAUSEWAY_SERVER_STANDBY_RPC_STANDBY_SERVICE_H_
+#endif  // CAUSEWAY_SERVER_LINK_STANDBY_SERVICE_H_

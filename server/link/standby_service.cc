@@ -1,4 +1,4 @@
-#include "server/standby_rpc/standby_service.h"
+#include "server/link/standby_service.h"
 
 #include <string>
 

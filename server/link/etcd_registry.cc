@@ -1,4 +1,4 @@
-#include "server/standby_rpc/etcd_registry.h"
+#include "server/link/etcd_registry.h"
 
 #include <grpcpp/client_context.h>
 

@@ -1,4 +1,4 @@
-#include "server/region/parent_link.h"
+#include "server/link/parent_link.h"
 
 #include <grpcpp/grpcpp.h>
 

@@ -1,0 +1,154 @@
+#include "server/link/copy_link.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "causeway/v1/standby.grpc.pb.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/status.h"
+#include "common/telemetry/log.h"
+#include "common/transfer/wire.h"
+#include "server/store/run_database.h"
+#include "server/store/run_directory.h"
+
+namespace causeway::server {
+
+std::string MachineName() {
+  char host[65] = {};
+  if (gethostname(host, sizeof(host) - 1) != 0) return "standby";
+  std::string name = host;
+  std::erase_if(name, [](char c) {
+    return !absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '.' && c != '-';
+  });
+  return name.empty() ? "standby" : name;
+}
+
+absl::Status PutAside(FileSystem& file_system, absl::string_view given, absl::string_view why) {
+  const std::string folder(absl::StripSuffix(given, "/"));
+  std::string aside;
+  for (int i = 1; aside.empty() || file_system.Exists(aside); ++i) {
+    aside = absl::StrCat(folder, ".former-", i);
+  }
+  RETURN_IF_ERROR(file_system.Rename(folder, aside));
+  RETURN_IF_ERROR(file_system.SyncFolder(ParentFolder(folder)));
+  Log().warn("{} {}: it is {} now, and a new copy begins", folder, std::string(why), aside);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<CopyLink>> CopyLink::Start(
+    FileSystem& file_system, const std::string& folder, const RunDirectoryStore::Options& options,
+    const std::string& name, const std::string& address, const ChannelSecurity& security,
+    StandbyNotes& notes) {
+  ASSIGN_OR_RETURN(std::unique_ptr<RunDirectoryStore> store,
+                   RunDirectoryStore::Open(file_system, folder, options));
+  if (const absl::string_view network = NetworkFileSystemOf(folder); !network.empty()) {
+    Log().warn("{} is on a network file system ({}): a copy belongs on another machine's disk",
+               folder, std::string(network));
+  }
+  RETURN_IF_ERROR(store->Recover().status());
+  RETURN_IF_ERROR(store->BeginCopy());
+  std::unique_ptr<CopyLink> link(new CopyLink(std::move(store), name, address, security, notes));
+  RETURN_IF_ERROR(link->StartFollowing());
+  return link;
+}
+
+absl::Status CopyLink::Follow() {
+  grpc::ClientContext context;
+  {
+    absl::MutexLock lock(&mutex_);
+    context_ = &context;
+  }
+  // Between these Interrupt finds the context, or this sees that it came before.
+  const absl::Status status = stopping() ? absl::OkStatus() : FollowOnce(context);
+  notes_.SetFollowing(false);
+  absl::MutexLock lock(&mutex_);
+  context_ = nullptr;
+  return status;
+}
+
+void CopyLink::Interrupt() {
+  absl::MutexLock lock(&mutex_);
+  if (context_ != nullptr) context_->TryCancel();
+}
+
+std::string CopyLink::Line(const absl::Status& why) {
+  std::string line = absl::StrCat(MadeOnTheWay(why) ? "no answer from" : "not served by",
+                                  " the coordinator at ", address_, ", trying on: ", why.message());
+  notes_.Doing(line);
+  return line;
+}
+
+absl::Status CopyLink::TakeHeader(const v1::FollowHeader& header, int64_t own_commits) {
+  if (header.wire_version() != kWireVersion) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the coordinator at ", address_, " speaks wire version ", header.wire_version(),
+        ", this follower ", kWireVersion, ": use the same release for both"));
+  }
+  if (header.format_version() != kRunFormatVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the coordinator at ", address_, " keeps its run in format version ",
+                     header.format_version(), ", this follower in ", kRunFormatVersion,
+                     ": use the same release for both"));
+  }
+  Log().info("follows run {} from commit {} of {}", header.run_id(), own_commits, header.commits());
+  notes_.SetCoordinatorCommits(header.commits());
+  notes_.SetFollowing(true);
+  notes_.Doing(absl::StrCat("follows ", address_));
+  has_followed_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status CopyLink::FollowOnce(grpc::ClientContext& context) {
+  const std::shared_ptr<grpc::Channel> channel = channel_.Now();
+  const auto stub = v1::Standby::NewStub(channel);
+  const auto stream = stub->Follow(&context);
+  v1::FollowRequest request = copy_.Ask();
+  notes_.SetCommits(request.position().commits());
+  stream->Write(request);
+  v1::FollowResponse response;
+  absl::Status broken;
+  bool caught_up = false;
+  int64_t commits = 0;
+  while (broken.ok() && stream->Read(&response)) {
+    if (response.kind_case() == v1::FollowResponse::KIND_NOT_SET && response.commits() == 0) {
+      // gRPC 1.51 gives an empty message for what is none, such as a proxy's page: the end says
+      // why.
+      context.TryCancel();
+      continue;
+    }
+    if (response.has_header()) {
+      commits = response.header().commits();
+      broken = TakeHeader(response.header(), request.position().commits());
+      if (!broken.ok()) break;
+    } else if (response.commits() > 0) {
+      notes_.SetCoordinatorCommits(response.commits());
+    }
+    const absl::StatusOr<bool> step = copy_.Take(response);
+    broken = step.status();
+    if (!step.ok() || !*step) continue;
+    request = copy_.Ask();
+    notes_.SetCommits(request.position().commits());
+    stream->Write(request);
+    // Between two commits, so that no transfer begins again.
+    if (channel_.Now() != channel) {
+      broken = Renewal();
+    }
+    if (!caught_up && request.position().commits() >= commits) {
+      caught_up = true;
+      Log().info("has all {} commits, and goes on following", request.position().commits());
+    }
+  }
+  if (!broken.ok()) {
+    context.TryCancel();
+    stream->Finish();
+    return broken;
+  }
+  RETURN_IF_ERROR(FromGrpcStatus(stream->Finish()));
+  return absl::UnavailableError("it has ended the stream");
+}
+
+}  // namespace causeway::server

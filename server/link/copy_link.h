@@ -1,0 +1,80 @@
+// A copy's link to its original: a folder that follows a coordinator, on a thread of its own.
+#ifndef CAUSEWAY_SERVER_LINK_COPY_LINK_H_
+#define CAUSEWAY_SERVER_LINK_COPY_LINK_H_
+
+#include <grpcpp/client_context.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "common/base/file_system.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/security.h"
+#include "server/link/coordinator_link.h"
+#include "server/standby/run_copy.h"
+#include "server/standby/standby_notes.h"
+#include "server/store/run_directory_store.h"
+
+namespace causeway::server {
+
+// The name of this machine, in the letters that a name may have.
+std::string MachineName();
+
+// Renames a folder that cannot follow to FOLDER.former-N. `why`: in words, for a line.
+absl::Status PutAside(FileSystem& file_system, absl::string_view folder, absl::string_view why);
+
+class CopyLink final : public CoordinatorLink {
+ public:
+  // Opens the folder, makes it a copy and follows `address` under `name`. Errors of the folder.
+  // `notes` outlive the result.
+  static absl::StatusOr<std::unique_ptr<CopyLink>> Start(
+      FileSystem& file_system, const std::string& folder, const RunDirectoryStore::Options& options,
+      const std::string& name, const std::string& address, const ChannelSecurity& security,
+      StandbyNotes& notes);
+  ~CopyLink() override { Stop().IgnoreError(); }
+
+  // Ends it; the folder is free once the object is gone. OK, or the error after which trying again
+  // is of no use: it says what to do.
+  absl::Status Stop() { return StopFollowing(); }
+  // Whether a coordinator has ever taken this follower.
+  bool has_followed() const { return has_followed_; }
+  int64_t commits() { return store_->Position().commits(); }
+
+ private:
+  CopyLink(std::unique_ptr<RunDirectoryStore> store, const std::string& name,
+           const std::string& address, const ChannelSecurity& security, StandbyNotes& notes)
+      : store_(std::move(store)),
+        copy_(*store_, name),
+        notes_(notes),
+        security_(security),
+        channel_(address, 0, security),
+        address_(address) {}
+
+  absl::Status Follow() override;
+  absl::Status FollowOnce(grpc::ClientContext& context);
+  absl::Status TakeHeader(const v1::FollowHeader& header, int64_t own_commits);
+  void Interrupt() override;
+  bool Passes(const absl::Status& error) const override { return security_.Passes(error); }
+  std::string Line(const absl::Status& why) override;
+
+  const std::unique_ptr<RunDirectoryStore> store_;
+  RunCopy copy_;
+  StandbyNotes& notes_;
+  const ChannelSecurity security_;
+  RenewedChannel channel_;
+  const std::string address_;
+  std::atomic<bool> has_followed_ = false;
+  absl::Mutex mutex_;
+  grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;  // Null between calls.
+};
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_LINK_COPY_LINK_H_
