@@ -15,11 +15,11 @@
 #include "common/rpc/status.h"
 #include "common/telemetry/log.h"
 #include "server/commands.h"
-#include "server/http/http_port.h"
 #include "server/link/copy_link.h"
 #include "server/opened_run.h"
 #include "server/run_views.h"
 #include "server/standby/standby_notes.h"
+#include "server/views/status_page.h"
 
 ABSL_FLAG(std::string, of, "", "HOST:PORT: the coordinator to follow");
 ABSL_FLAG(

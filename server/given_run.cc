@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/params/presets.h"
-#include "server/initial_parameters.h"
 #include "server/store/run_directory.h"
 
 namespace causeway::server {

@@ -3,7 +3,9 @@
 #define CAUSEWAY_SERVER_GIVEN_RUN_H_
 
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -16,6 +18,49 @@
 #include "server/store/store.h"
 
 namespace causeway::server {
+
+// The parameters that a run begins with: made from its seed, or given to it.
+
+// Returns what the parameters in `path` are of: a configuration with `model` or `tensors` and
+// nothing else. `path` is a model's folder (common/weights/model_folder.h), a parameters file
+// (common/files/parameters_file.h), one *.safetensors, or a folder as SafetensorsFolder reads it
+// (its index stands for the folder). Safetensors alone have `tensors`, in the natural order of
+// their names: their writers sort them. INVALID_ARGUMENT for a
+// tensor that is neither F32 nor BF16 nor F16.
+absl::StatusOr<v1::RunConfig> TrainedByParameters(FileSystem& file_system, const std::string& path);
+
+// Reads such parameters into the plan of a run. INVALID_ARGUMENT, with the tensor's name and both
+// shapes, if the run has other tensors, and for a value that is not finite; errors of
+// ReadParametersFile and SafetensorsFile.
+absl::StatusOr<std::vector<float>> ReadInitialParameters(FileSystem& file_system,
+                                                         const std::string& path,
+                                                         const FragmentPlan& plan);
+
+// For a run that begins in `folder`: keeps the parameters of `path` there or, if `path` is empty,
+// removes what an earlier attempt kept. Returns once that is durable.
+absl::Status KeepInitialParameters(FileSystem& file_system, const std::string& folder,
+                                   const std::string& path, const v1::RunConfig& config,
+                                   const FragmentPlan& plan);
+
+// Keeps these, which are in the run's plan. `source` says where they are from, for people.
+absl::Status KeepInitialValues(FileSystem& file_system, const std::string& folder,
+                               const std::string& source, const v1::RunConfig& config,
+                               std::span<const float> values);
+
+// The values with which the run in `folder` begins, fragment by fragment, so that no more than one
+// need be in memory: those that were kept, read and checked when they are first asked for, or what
+// the seed makes. FAILED_PRECONDITION, when they are asked for, for a run of tensors if nothing was
+// kept: no seed makes those. `plan` outlives the result. With `threads`, which nobody else uses
+// meanwhile, it is asked for one fragment at a time.
+InitialValues InitialValuesOf(FileSystem& file_system, const std::string& folder,
+                              const v1::RunConfig& config, const FragmentPlan& plan,
+                              ThreadPool* threads = nullptr);
+
+// All of them, in arena order.
+absl::StatusOr<std::vector<float>> InitialParametersOf(FileSystem& file_system,
+                                                       const std::string& folder,
+                                                       const v1::RunConfig& config,
+                                                       const FragmentPlan& plan);
 
 // The value of --initial that lets the first site that joins bring the model.
 inline constexpr char kFirstSite[] = "first-site";

@@ -1,4 +1,4 @@
-#include "server/initial_parameters.h"
+#include "server/given_run.h"
 
 #include <algorithm>
 #include <memory>

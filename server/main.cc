@@ -37,21 +37,19 @@
 #include "server/commands.h"
 #include "server/core/served_run.h"
 #include "server/given_run.h"
-#include "server/http/http_port.h"
+#include "server/link/copy_link.h"
 #include "server/link/leading.h"
 #include "server/link/parent_link.h"
-#include "server/link/standby_service.h"
 #include "server/opened_run.h"
-#include "server/region_run.h"
 #include "server/run_views.h"
 #include "server/service/coordinator_server.h"
-#include "server/shared_run.h"
 #include "server/standby/replicated_store.h"
 #include "server/standby/standby_notes.h"
 #include "server/standby/standbys.h"
 #include "server/stop_signal.h"
 #include "server/store/run_directory.h"
 #include "server/store/run_directory_store.h"
+#include "server/views/status_page.h"
 
 ABSL_FLAG(std::string, run_dir, "", "FOLDER: holds the run");
 ABSL_FLAG(std::string, config, "", "FILE: the run's configuration, a textproto");

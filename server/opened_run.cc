@@ -11,8 +11,7 @@
 #include "common/base/status_macros.h"
 #include "common/params/fragment_plan.h"
 #include "common/telemetry/log.h"
-#include "server/initial_parameters.h"
-#include "server/shared_run.h"
+#include "server/given_run.h"
 #include "server/store/run_directory.h"
 
 ABSL_FLAG(std::string, durability, "full",

@@ -3,24 +3,65 @@
 #ifndef CAUSEWAY_SERVER_OPENED_RUN_H_
 #define CAUSEWAY_SERVER_OPENED_RUN_H_
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "causeway/v1/config.pb.h"
 #include "common/base/file_system.h"
+#include "common/params/fragment_plan.h"
+#include "server/core/coordinator.h"
 #include "server/core/served_run.h"
 #include "server/given_run.h"
-#include "server/http/http_port.h"
-#include "server/link/parent_link.h"
-#include "server/region_run.h"
 #include "server/link/leading.h"
+#include "server/link/parent_link.h"
 #include "server/store/run_directory_store.h"
+#include "server/store/store.h"
+#include "server/views/status_page.h"
 
 namespace causeway::server {
+
+// The run of a region: its parent's, beside what the region's own folder holds.
+
+struct RegionRun {
+  ParentOptions options;
+  ReachedParent parent;
+  FragmentPlan plan;
+  std::vector<std::string> above;  // The regions above it, from the hub down.
+};
+
+// Reads what flags say of a parent.
+ParentOptions ParentFromFlags();
+
+// Checks what flags say of a parent. INVALID_ARGUMENT where they contradict themselves or the
+// run that is asked for. Without an address: there is no parent.
+absl::StatusOr<ParentOptions> CheckParentOptions(ParentOptions parent, const GivenRun& given,
+                                                 const std::string& listen);
+
+// Asks the parent. Where the folder holds the run it waits a minute for an answer: CANCELLED once
+// `wait`, which waits so long, says that the process is to end. FAILED_PRECONDITION if the folder
+// holds another run than the parent serves.
+absl::StatusOr<std::unique_ptr<RegionRun>> OpenRegion(
+    const ParentOptions& options, const std::string& run_dir,
+    const std::optional<RecoveredRun>& recovered, const std::function<bool(absl::Duration)>& wait);
+
+// Fetches the values that the parent's run begins with, and keeps them in the folder.
+// FAILED_PRECONDITION if the run has published a round: a region is there from the first one on.
+absl::Status FetchInitialParameters(FileSystem& file_system, const std::string& run_dir,
+                                    const RegionRun& region);
+
+// The region's link to its parent, which `options` get with what else makes a coordinator a
+// region's. `region` and the events of `options` outlive it.
+std::unique_ptr<ParentLink> LinkToParent(const RegionRun& region, Coordinator::Options& options);
+
+// The region stops: what its last sites have left is closed, goes up, and the parent is told that
+// it is done, if it is.
+void StopUnderParent(Coordinator& region, ParentLink& parent);
 
 // The flags of `serve` and `follow` that say how a run directory is kept.
 RunDirectoryStore::Options StoreOptionsFromFlags();
@@ -59,6 +100,17 @@ absl::StatusOr<OpenedRun> OpenRun(FileSystem& file_system, const ServeFlags& fla
 absl::StatusOr<std::unique_ptr<ServedRun>> MakeServedRun(FileSystem& file_system,
                                                          const ServeFlags& flags, OpenedRun& run,
                                                          const Coordinator::Options& options);
+
+// A run that several machines share: the flags of `serve --etcd`.
+
+// Nothing without --etcd. INVALID_ARGUMENT says what is missing. A region asks its parent for the
+// run's name. `events` and `notes` are still to be set.
+absl::StatusOr<std::optional<Leading::Options>> SharedRunFromFlags(
+    FileSystem& file_system, const GivenRun& given, const ParentOptions& parent,
+    const std::string& listen, const RunDirectoryStore::Options& store);
+
+// Says what nobody can know who serves a copy without etcd, for the log.
+std::string PromotedByHand(const std::string& folder, int64_t commits);
 
 }  // namespace causeway::server
 

@@ -1,4 +1,4 @@
-#include "server/region_run.h"
+#include "server/opened_run.h"
 
 #include <algorithm>
 #include <utility>
@@ -10,7 +10,7 @@
 #include "common/client/state_pull.h"
 #include "common/rpc/security_flags.h"
 #include "common/rpc/status.h"
-#include "server/initial_parameters.h"
+#include "server/given_run.h"
 #include "server/link/coordinator_link.h"
 
 ABSL_FLAG(std::string, parent, "",

@@ -18,7 +18,7 @@
 #include "common/params/run_config.h"
 #include "server/commands.h"
 #include "server/core/replay.h"
-#include "server/initial_parameters.h"
+#include "server/given_run.h"
 #include "server/store/inspect.h"
 #include "server/store/run_directory_store.h"
 

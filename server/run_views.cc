@@ -9,9 +9,9 @@
 #include "common/base/status_macros.h"
 #include "common/metrics/metric_page.h"
 #include "common/telemetry/log.h"
-#include "server/history/run_curves.h"
-#include "server/http/status_page.h"
 #include "server/store/run_directory.h"
+#include "server/views/run_curves.h"
+#include "server/views/status_page.h"
 
 namespace causeway::server {
 namespace {

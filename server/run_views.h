@@ -13,15 +13,15 @@
 #include "common/metrics/process_figures.h"
 #include "common/telemetry/counting_event_log.h"
 #include "server/core/served_run.h"
-#include "server/history/event_history.h"
-#include "server/history/run_history.h"
-#include "server/http/http_port.h"
-#include "server/http/status_api.h"
-#include "server/metrics/coordinator_metrics.h"
 #include "server/opened_run.h"
 #include "server/service/coordinator_server.h"
 #include "server/standby/standby_notes.h"
 #include "server/standby/standbys.h"
+#include "server/views/coordinator_metrics.h"
+#include "server/views/event_history.h"
+#include "server/views/run_history.h"
+#include "server/views/status_api.h"
+#include "server/views/status_page.h"
 
 namespace causeway::server {
 

@@ -1,4 +1,4 @@
-#include "server/shared_run.h"
+#include "server/opened_run.h"
 
 #include <utility>
 #include <vector>

@@ -7,10 +7,8 @@
 #include <vector>
 
 #include "server/core/coordinator.h"
-#include "server/core/members.h"
-#include "server/core/orders.h"
 #include "server/core/region_role.h"
-#include "server/core/rounds.h"
+#include "server/core/roles.h"
 #include "server/core/run.h"
 #include "server/core/run_summary.h"
 

@@ -1,5 +1,6 @@
 #include "server/core/incident_log.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <vector>
@@ -9,7 +10,6 @@
 #include "absl/strings/str_join.h"
 
 namespace causeway::server {
-
 bool IncidentLog::Record(absl::string_view event, const std::string& message,
                          const nlohmann::json& fields) {
   const auto worker = fields.find("worker");
@@ -165,6 +165,25 @@ void IncidentLog::Published(const PublishedRound& round) {
            std::vector<std::string>(record.contributors().begin(), record.contributors().end())},
           {"without", round.missing},
           {"reason", record.reason()}});
+}
+
+std::optional<int64_t> EventBudget::Take(absl::string_view event, const std::string& worker_id,
+                                         absl::Duration now) {
+  std::pair<std::string, std::string> key(event, worker_id);
+  if (accounts_.size() >= kMostAccounts && !accounts_.contains(key)) key.second.clear();
+  const auto [found, is_new] = accounts_.try_emplace(std::move(key));
+  Account& account = found->second;
+  if (is_new) account.refilled = now;
+  account.left =
+      std::min(kEventsAtOnce,
+               account.left + kEventsPerSecond * absl::ToDoubleSeconds(now - account.refilled));
+  account.refilled = now;
+  if (account.left < 1) {
+    ++account.left_out;
+    return std::nullopt;
+  }
+  --account.left;
+  return std::exchange(account.left_out, 0);
 }
 
 }  // namespace causeway::server

@@ -4,9 +4,11 @@
 #define CAUSEWAY_SERVER_CORE_INCIDENT_LOG_H_
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -15,15 +17,41 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "causeway/v1/exchange.pb.h"
 #include "causeway/v1/session.pb.h"
 #include "common/base/clock.h"
 #include "common/telemetry/event_log.h"
 #include "nlohmann/json.hpp"
 #include "server/core/fragment_rounds.h"
-#include "server/round/event_budget.h"
 
 namespace causeway::server {
+
+// How many events of one kind a worker may cause in the run's record, which keeps the last so many
+// of all: nobody flushes out what others did.
+
+// Limits one kind of event of one worker: so many at once, and so many over time.
+inline constexpr double kEventsAtOnce = 20;
+inline constexpr double kEventsPerSecond = 0.2;
+
+// Not thread-safe. Times are monotonic and passed in.
+class EventBudget {
+ public:
+  // The event may be recorded: how many of its kind and worker were left out since the last one.
+  // Nothing: it is left out, and counted. Beyond kMostAccounts kinds and workers, those who come
+  // new share one budget for each kind.
+  std::optional<int64_t> Take(absl::string_view event, const std::string& worker_id,
+                              absl::Duration now);
+
+ private:
+  static constexpr size_t kMostAccounts = 4096;
+  struct Account {
+    double left = kEventsAtOnce;
+    absl::Duration refilled;
+    int64_t left_out = 0;
+  };
+  std::map<std::pair<std::string, std::string>, Account> accounts_;
+};
 
 // Thread-safe. Events that name a worker count against its budget (event_budget.h).
 class IncidentLog {

@@ -1,4 +1,4 @@
-#include "server/core/members.h"
+#include "server/core/roles.h"
 
 #include <algorithm>
 #include <cmath>

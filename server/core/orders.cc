@@ -1,4 +1,4 @@
-#include "server/core/orders.h"
+#include "server/core/roles.h"
 
 #include <algorithm>
 

@@ -16,7 +16,7 @@
 #include "server/core/coordinator.h"
 #include "server/core/fragment_rounds.h"
 #include "server/core/parent.h"
-#include "server/core/rounds.h"
+#include "server/core/roles.h"
 #include "server/core/run.h"
 
 namespace causeway::server {

@@ -1,4 +1,4 @@
-#include "server/core/rounds.h"
+#include "server/core/roles.h"
 
 #include <algorithm>
 #include <utility>

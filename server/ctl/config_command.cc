@@ -1,4 +1,4 @@
-#include "server/ctl/config_command.h"
+#include "server/ctl/commands.h"
 
 #include <cstdio>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "server/ctl/export_command.h"
+#include "server/ctl/commands.h"
 
 #include <unistd.h>
 

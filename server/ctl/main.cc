@@ -20,9 +20,7 @@
 #include "common/rpc/status.h"
 #include "common/transfer/wire.h"
 #include "nlohmann/json.hpp"
-#include "server/ctl/config_command.h"
-#include "server/ctl/events_command.h"
-#include "server/ctl/export_command.h"
+#include "server/ctl/commands.h"
 #include "server/ctl/run_admin.h"
 #include "server/status/status_text.h"
 

@@ -14,12 +14,16 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "causeway/v1/standby.grpc.pb.h"
 #include "common/base/file_system.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/security.h"
+#include "common/telemetry/event_log.h"
+#include "server/access/access.h"
 #include "server/link/coordinator_link.h"
 #include "server/standby/run_copy.h"
 #include "server/standby/standby_notes.h"
+#include "server/standby/standbys.h"
 #include "server/store/run_directory_store.h"
 
 namespace causeway::server {
@@ -73,6 +77,35 @@ class CopyLink final : public CoordinatorLink {
   std::atomic<bool> has_followed_ = false;
   absl::Mutex mutex_;
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;  // Null between calls.
+};
+
+// causeway.v1.Standby: followers read the run directory as it grows.
+
+// Blocking: a follower has a thread of gRPC's while its stream lasts. There are few.
+class StandbyService final : public v1::Standby::Service {
+ public:
+  // All outlive the service.
+  StandbyService(RunDirectoryStore& store, Standbys& standbys, Access& access, EventLog& events)
+      : store_(store), standbys_(standbys), access_(access), events_(events) {}
+
+  grpc::Status Follow(
+      grpc::ServerContext* context,
+      grpc::ServerReaderWriter<v1::FollowResponse, v1::FollowRequest>* stream) override;
+
+  // Streams end as soon as their followers have what there is. Before the server stops.
+  void Stop() { stopping_ = true; }
+
+ private:
+  using Stream = grpc::ServerReaderWriter<v1::FollowResponse, v1::FollowRequest>;
+  absl::Status Serve(grpc::ServerContext& context, Stream& stream);
+  absl::Status Feed(grpc::ServerContext& context, Stream& stream, const Peer& peer,
+                    v1::FollowRequest& request, int64_t& standby);
+
+  RunDirectoryStore& store_;
+  Standbys& standbys_;
+  Access& access_;
+  EventLog& events_;
+  std::atomic<bool> stopping_ = false;
 };
 
 }  // namespace causeway::server

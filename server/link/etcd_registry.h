@@ -18,7 +18,7 @@
 #include "absl/time/time.h"
 #include "common/rpc/channel.h"
 #include "etcd/rpc.grpc.pb.h"
-#include "server/standby/registry.h"
+#include "server/standby/leadership.h"
 
 namespace causeway::server {
 

@@ -25,6 +25,20 @@
 
 namespace causeway::server {
 
+// How much CoordinatorServer has to do.
+
+struct ServerLoad {
+  int64_t push_bytes = 0;  // Deltas that are being received.
+  int64_t push_bytes_limit = 0;
+  int64_t pull_bytes = 0;  // Packed chunks on their way down.
+  int64_t pull_bytes_limit = 0;
+  size_t pushes = 0;
+  size_t lanes = 0;  // Open ones.
+  int64_t pushes_evicted = 0;
+  size_t merges_queued = 0;  // Tasks that wait for a thread.
+  size_t copies_queued = 0;
+};
+
 inline constexpr int kMaxLaneNumber = 15;
 
 // Thread-safe.

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "common/base/checksum.h"
-#include "server/history/run_curves.h"
+#include "server/views/run_curves.h"
 #include "server/store/blob_folder.h"
 #include "server/store/commit_witness.h"
 #include "tests/fuzz/array_file_input.h"

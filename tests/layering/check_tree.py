@@ -41,7 +41,7 @@ CORE_FOLDERS = (
     "common/base", "common/params", "common/codec", "common/optim", "common/transfer", "common/files",
     "common/http", "common/weights", "common/identity", "common/metrics",
     "common/telemetry",
-    "server/round", "server/outer", "server/store", "server/core", "server/history",
+    "server/round", "server/outer", "server/store", "server/core", "server/views",
     "server/standby",
     "worker/backend/cpu", "worker/sync", "worker/train", "worker/data", "worker/io")
 # Of these the files themselves, and not what lies in folders below.

@@ -5,7 +5,6 @@
 #include "absl/status/status.h"
 #include "common/base/clock.h"
 #include "gtest/gtest.h"
-#include "server/round/event_budget.h"
 #include "tests/unit/server/core/toy_run.h"
 
 namespace causeway::server {

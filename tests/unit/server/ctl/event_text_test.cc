@@ -1,4 +1,4 @@
-#include "server/ctl/events_command.h"
+#include "server/ctl/commands.h"
 
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"

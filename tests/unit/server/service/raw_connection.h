@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <string>
 
-#include "server/connections/connection_listener.h"
+#include "server/service/connection_listener.h"
 
 namespace causeway::server {
 

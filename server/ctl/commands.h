@@ -1,0 +1,99 @@
+// `causewayctl events`: what happened in a run.
+#ifndef CAUSEWAY_SERVER_CTL_COMMANDS_H_
+#define CAUSEWAY_SERVER_CTL_COMMANDS_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "causeway/v1/admin.pb.h"
+#include "causeway/v1/config.pb.h"
+#include "common/params/run_config.h"
+#include "server/ctl/run_admin.h"
+
+namespace causeway::server {
+
+// Refuses what the flags ask for: INVALID_ARGUMENT.
+absl::Status CheckEventsFlags();
+
+struct EventsOptions {
+  bool json = false;
+  absl::Duration interval;  // With --follow, between two looks.
+  absl::Duration patience;  // And how long a coordinator that has answered may be away.
+  std::function<bool()> stop;
+  std::function<void(const std::string&)> print;
+};
+
+// Prints those that the flags ask for; with --follow until `stop` says so, or until the coordinator
+// is gone: OK after the run's end, else its error. The flags have been checked.
+absl::Status EventsCommand(RunAdmin& run, const EventsOptions& options);
+
+// An event of a run for people and for programs.
+
+// 0 for "info", 1 for "warn", 2 for "error"; -1 for anything else.
+int LevelRank(absl::string_view level);
+
+// A line: the time in `zone`, the level and the sentence, harmless to a terminal.
+std::string EventText(const v1::RunEvent& event, absl::TimeZone zone);
+// A line as events.jsonl has it; without the event's own fields where those were not kept.
+std::string EventJson(const v1::RunEvent& event);
+
+// Which of the events that a coordinator lists a reader has not seen yet, across its restarts.
+
+// Not thread-safe.
+class EventCursor {
+ public:
+  struct News {
+    int64_t missed = 0;  // That many came before them, and are kept no more.
+    std::vector<v1::RunEvent> events;
+  };
+
+  // The number to ask for next (ListEventsRequest.after).
+  int64_t after() const { return after_; }
+
+  // Takes the answer to a request with after(). Empty: another process has answered, with other
+  // numbers; ask again.
+  std::optional<News> Take(const v1::ListEventsResponse& response);
+
+ private:
+  int64_t process_unix_ms_ = 0;  // 0: nobody has answered yet.
+  int64_t after_ = 0;
+  std::optional<v1::RunEvent> last_;
+};
+
+// `causewayctl config`: configurations, without a coordinator but for `show`.
+
+// Loads a complete configuration: a file over a preset, one of which may be empty. Warnings go to
+// standard error. INVALID_ARGUMENT and the file system's errors.
+absl::StatusOr<v1::RunConfig> LoadCompleteConfig(const std::string& file, const std::string& preset,
+                                                 ModelIs model = ModelIs::kGiven);
+
+// The names of all presets; with a name, that preset's complete textproto. Or both as JSON.
+absl::StatusOr<std::string> PresetsText(const std::string& name, bool json);
+
+// As common/files/message_json.h writes it.
+std::string ConfigJson(const v1::RunConfig& config);
+
+// Prints ConfigDifference's findings, one per line; or as JSON:
+//   {"differences": ["train.steps: 800 -> 900"]}
+std::string DifferenceText(const std::string& difference, bool json);
+
+// `causewayctl export`: a run's published parameters as a folder of Hugging Face's, while it
+// trains.
+
+// Refuses what the flags ask for before anything is fetched. INVALID_ARGUMENT and
+// FAILED_PRECONDITION (the folder holds a model).
+absl::Status CheckExportFlags();
+
+// Fetches and writes, and returns what is to be printed. The flags have been checked.
+absl::StatusOr<std::string> ExportCommand(RunAdmin& run, bool json);
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_CTL_COMMANDS_H_

@@ -1,0 +1,135 @@
+// Takes the connections of a port, as many as a gate allows, and hands them on.
+//
+// In gRPC's place: 1.51 knows no limit of connections, and stops listening for good when accept()
+// fails for want of a file descriptor (CVE-2023-4785). This listener refuses what is too much by
+// closing it, and survives without descriptors: it keeps a spare one, with which it takes and
+// closes what waits.
+//
+// The connections belong to whoever takes them. When one has ended is found out by looking: a
+// descriptor is another socket, or none, by then. That happens when a connection would be refused.
+#ifndef CAUSEWAY_SERVER_SERVICE_CONNECTION_LISTENER_H_
+#define CAUSEWAY_SERVER_SERVICE_CONNECTION_LISTENER_H_
+
+#include <sys/types.h>
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/rpc/tcp_address.h"
+#include "server/access/rate_limiter.h"
+#include "server/service/connection_gate.h"
+#include "server/service/connection_watch.h"
+
+namespace causeway::server {
+
+// A descriptor that is closed with its owner.
+class OwnedDescriptor {
+ public:
+  explicit OwnedDescriptor(int descriptor = -1) : descriptor_(descriptor) {}
+  ~OwnedDescriptor() { Reset(); }
+  OwnedDescriptor(OwnedDescriptor&& other) noexcept : descriptor_(other.Release()) {}
+  OwnedDescriptor& operator=(OwnedDescriptor&& other) noexcept {
+    Reset(other.Release());
+    return *this;
+  }
+
+  int get() const { return descriptor_; }
+  bool valid() const { return descriptor_ >= 0; }
+  int Release() { return std::exchange(descriptor_, -1); }
+  void Reset(int descriptor = -1);
+
+ private:
+  int descriptor_;
+};
+
+// Why accept() gave no connection, and so what to do about it.
+enum class AcceptFailure {
+  kConnection,   // It ended while it waited, or its network did: the next one may be well.
+  kDescriptors,  // None is left: what waits cannot be taken.
+  kMemory,       // The kernel's: it passes, or the machine needs more.
+  kListener,     // The listening socket is bad, or not allowed: waiting may not mend it.
+};
+AcceptFailure ClassifyAcceptError(int error);
+
+// Start and Stop are called by one thread, the others by any.
+class ConnectionListener {
+ public:
+  // The descriptor is the taker's: connected, non-blocking. Called on the listener's thread.
+  using Taker = std::function<void(int listener, int descriptor)>;
+
+  // Binds all addresses of "HOST:PORT" and listens; port 0: any free one, the same for all. A
+  // wildcard of either family listens on both. Connections wait until Start. Both references
+  // outlive the listener. INVALID_ARGUMENT for a malformed address, UNAVAILABLE if none of the
+  // addresses can be listened on.
+  static absl::StatusOr<std::unique_ptr<ConnectionListener>> Listen(const std::string& address,
+                                                                    ConnectionGate& gate,
+                                                                    const Clock& clock);
+  ~ConnectionListener() { Stop(); }
+  ConnectionListener(const ConnectionListener&) = delete;
+  ConnectionListener& operator=(const ConnectionListener&) = delete;
+
+  int port() const { return port_; }
+  // RESOURCE_EXHAUSTED if its thread could not be started.
+  absl::Status Start(Taker take);
+  // A call of that peer, with its port, was admitted.
+  void Know(const TcpAddress& peer) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Ends connections as connection_watch.h says. Call about ten times a second.
+  void EndHostile() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Takes no connection any more, and gives the port back. Those that were taken live on.
+  void Stop();
+
+ private:
+  struct Taken {
+    ino_t socket = 0;  // Inode of the socket when it was taken.
+    TcpAddress peer;
+    bool known = false;  // A call over it was admitted.
+    ConnectionWatch watch = {};
+  };
+  // Finds a peer's connection.
+  using PeerKey = std::pair<std::array<uint8_t, 16>, uint16_t>;
+  static PeerKey KeyOf(const TcpAddress& peer) { return {peer.ip, peer.port}; }
+
+  ConnectionListener(ConnectionGate& gate, const Clock& clock);
+  absl::Status Bind(const TcpAddress& address);
+  void AcceptLoop();
+  // False if the next try had better wait.
+  bool AcceptOne(int listener);
+  void Take(int listener, OwnedDescriptor connection, const TcpAddress& peer);
+  absl::Status Admit(const TcpAddress& peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Forgets the connections that have ended.
+  void Sweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Forget(int descriptor, const Taken& taken) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Report(const std::string& line);
+
+  ConnectionGate& gate_;
+  const Clock& clock_;
+  int port_ = 0;
+  std::vector<OwnedDescriptor> listeners_;
+  OwnedDescriptor wake_;   // An eventfd: the end.
+  OwnedDescriptor spare_;  // For the day when there are no others.
+  Taker take_;
+  std::thread thread_;
+  RateLimiter lines_;
+  absl::Mutex mutex_;
+  std::map<int, Taken> taken_ ABSL_GUARDED_BY(mutex_);  // By descriptor.
+  // The newest connection of each peer, whose port may have had an older one.
+  std::map<PeerKey, int> newest_ ABSL_GUARDED_BY(mutex_);
+  absl::Duration swept_ ABSL_GUARDED_BY(mutex_) = -absl::InfiniteDuration();
+};
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_SERVICE_CONNECTION_LISTENER_H_

@@ -1,0 +1,274 @@
+#include "server/service/probe_service.h"
+
+#include <grpcpp/alarm.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "common/params/run_config.h"
+#include "common/rpc/self_owned.h"
+#include "common/rpc/socket_buffers.h"
+#include "common/rpc/status.h"
+#include "common/rpc/tcp_links.h"
+#include "common/transfer/wire.h"
+
+namespace causeway::server {
+namespace {
+
+// Small enough that a link of 1 Mbit/s moves one a second.
+constexpr size_t kDownloadBytes = 128 << 10;
+
+// By which measurements are told apart: the identity or, without one, the address without the port.
+std::string Measurer(const Peer& peer) {
+  if (peer.identity.has_value()) return IdentityUri(*peer.identity);
+  return peer.address.substr(0, peer.address.rfind(':'));
+}
+
+bool IsLive(const v1::WorkerStatus& worker) {
+  return worker.state() == v1::WorkerStatus::ACTIVE || worker.state() == v1::WorkerStatus::JOINING;
+}
+
+void DescribeMembers(const v1::RunStatus& status, v1::EchoResponse& response) {
+  response.set_live_workers(static_cast<int32_t>(
+      std::count_if(status.workers().begin(), status.workers().end(), IsLive)));
+  response.set_max_workers(status.config().membership().max_workers());
+  response.set_data_fingerprint(status.data_fingerprint());
+}
+
+void DescribeId(const v1::RunStatus& status, const std::string& id, const absl::Status& allowed,
+                v1::EchoResponse& response) {
+  response.set_id_state(v1::EchoResponse::FREE);
+  if (!allowed.ok()) {
+    response.set_id_state(v1::EchoResponse::REFUSED);
+    response.set_id_detail(std::string(allowed.message()));
+    return;
+  }
+  for (const v1::WorkerStatus& worker : status.workers()) {
+    if (worker.worker_id() != id) continue;
+    const bool lost = worker.state() == v1::WorkerStatus::LOST;
+    response.set_id_state(IsLive(worker) ? v1::EchoResponse::LIVE
+                          : lost         ? v1::EchoResponse::LOST
+                                         : v1::EchoResponse::LEFT);
+    response.set_id_detail(worker.device());
+  }
+}
+
+void DescribeMachine(const absl::StatusOr<TcpAddress>& caller, v1::EchoResponse& response) {
+  const absl::StatusOr<SocketBuffers> buffers = ReadSocketBuffers(*FileSystem::Real());
+  if (buffers.ok()) {
+    response.set_send_buffer_bytes(buffers->send.largest);
+    response.set_receive_buffer_bytes(buffers->receive.largest);
+  }
+  if (caller.ok()) {
+    const std::array<TcpAddress, 1> ends = {*caller};
+    response.set_congestion_control(Summarize(ConnectionsTo(ends)).congestion_control);
+  }
+}
+
+// Data that no box on the way can compress.
+const std::string& RandomData() {
+  static const std::string* const data = [] {
+    auto* const bytes = new std::string(kDownloadBytes, '\0');
+    std::mt19937_64 random(1);
+    for (char& byte : *bytes) byte = static_cast<char>(random());
+    return bytes;
+  }();
+  return *data;
+}
+
+// Ends a call at its time even if the other side does nothing.
+template <typename Reactor>
+void SetAlarm(grpc::Alarm& alarm, absl::Duration time, const std::weak_ptr<Reactor>& reactor) {
+  // Weak: an alarm keeps its callback until it is destroyed.
+  alarm.Set(absl::ToChronoTime(absl::Now() + time), [reactor](bool fired) {
+    const std::shared_ptr<Reactor> target = reactor.lock();
+    if (fired && target != nullptr) target->OnTime();
+  });
+}
+
+class UploadReactor final
+    : public SelfOwned<UploadReactor, grpc::ServerReadReactor<v1::UploadRequest>> {
+ public:
+  UploadReactor(ProbeGate& gate, absl::StatusOr<Peer> peer, v1::UploadResponse* response)
+      : gate_(gate), peer_(std::move(peer)), response_(*response) {}
+
+  void Start() {
+    if (!peer_.ok()) {
+      absl::MutexLock lock(&mutex_);
+      return End(peer_.status());
+    }
+    SetAlarm(alarm_, gate_.limits().time, weak_from_this());
+    StartRead(&message_);
+  }
+
+  void OnReadDone(bool ok) override {
+    absl::MutexLock lock(&mutex_);
+    if (ended_) return;
+    if (!ok) return End(absl::OkStatus());
+    if (stream_ == nullptr) {
+      absl::StatusOr<std::unique_ptr<ProbeGate::Stream>> stream =
+          gate_.Enter(message_.measurement(), Measurer(*peer_));
+      if (!stream.ok()) return End(stream.status());
+      stream_ = *std::move(stream);
+      start_ = absl::Now();
+    }
+    if (message_.data().size() > kChunkBytes) {
+      return End(absl::InvalidArgumentError(
+          absl::StrCat("a message has at most ", kChunkBytes, " bytes of data")));
+    }
+    const auto bytes = static_cast<int64_t>(message_.data().size());
+    response_.set_received_bytes(response_.received_bytes() + bytes);
+    response_.set_elapsed_us(absl::ToInt64Microseconds(absl::Now() - start_));
+    if (!stream_->Take(bytes)) return End(absl::OkStatus());
+    StartRead(&message_);
+  }
+
+  void OnTime() {
+    absl::MutexLock lock(&mutex_);
+    if (!ended_) End(absl::OkStatus());
+  }
+
+  void OnCancel() override {
+    absl::MutexLock lock(&mutex_);
+    if (!ended_) End(absl::CancelledError("the caller went away"));
+  }
+
+ private:
+  void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    ended_ = true;
+    stream_.reset();
+    alarm_.Cancel();
+    Finish(ToGrpcStatus(status));
+  }
+
+  ProbeGate& gate_;
+  const absl::StatusOr<Peer> peer_;
+  v1::UploadResponse& response_;
+  v1::UploadRequest message_;
+  grpc::Alarm alarm_;
+  absl::Mutex mutex_;
+  std::unique_ptr<ProbeGate::Stream> stream_ ABSL_GUARDED_BY(mutex_);
+  absl::Time start_ ABSL_GUARDED_BY(mutex_);
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+class DownloadReactor final
+    : public SelfOwned<DownloadReactor, grpc::ServerWriteReactor<v1::DownloadResponse>> {
+ public:
+  DownloadReactor(ProbeGate& gate, absl::StatusOr<Peer> peer, grpc::CallbackServerContext* context,
+                  const v1::DownloadRequest& request)
+      : gate_(gate), peer_(std::move(peer)), context_(*context), request_(request) {}
+
+  void Start() {
+    absl::MutexLock lock(&mutex_);
+    if (!peer_.ok()) return End(peer_.status());
+    if (!(request_.seconds() > 0)) {
+      return End(absl::InvalidArgumentError("seconds must be above 0"));
+    }
+    absl::StatusOr<std::unique_ptr<ProbeGate::Stream>> stream =
+        gate_.Enter(request_.measurement(), Measurer(*peer_));
+    if (!stream.ok()) return End(stream.status());
+    stream_ = *std::move(stream);
+    const absl::Duration limit = gate_.limits().time;
+    end_ = absl::Now() + std::min(limit, absl::Seconds(request_.seconds()));
+    SetAlarm(alarm_, limit, weak_from_this());
+    response_.set_data(RandomData());
+    Continue();
+  }
+
+  void OnWriteDone(bool ok) override {
+    absl::MutexLock lock(&mutex_);
+    if (ended_) return;
+    if (!ok) return End(absl::CancelledError("the caller went away, or did not read"));
+    Continue();
+  }
+
+  // A caller that does not read: the write under way fails, and so ends the call.
+  void OnTime() {
+    absl::MutexLock lock(&mutex_);
+    if (!ended_) context_.TryCancel();
+  }
+
+  void OnCancel() override {}  // The write under way fails.
+
+ private:
+  void Continue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (absl::Now() >= end_ || !stream_->Take(static_cast<int64_t>(kDownloadBytes))) {
+      return End(absl::OkStatus());
+    }
+    StartWrite(&response_);
+  }
+
+  void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    ended_ = true;
+    stream_.reset();
+    alarm_.Cancel();
+    Finish(ToGrpcStatus(status));
+  }
+
+  ProbeGate& gate_;
+  const absl::StatusOr<Peer> peer_;
+  grpc::CallbackServerContext& context_;
+  const v1::DownloadRequest request_;
+  v1::DownloadResponse response_;
+  grpc::Alarm alarm_;
+  absl::Mutex mutex_;
+  std::unique_ptr<ProbeGate::Stream> stream_ ABSL_GUARDED_BY(mutex_);
+  absl::Time end_ ABSL_GUARDED_BY(mutex_);
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace
+
+grpc::ServerUnaryReactor* ProbeService::Echo(grpc::CallbackServerContext* context,
+                                             const v1::EchoRequest* request,
+                                             v1::EchoResponse* response) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  const absl::StatusOr<Peer> caller = access_.Admit(*context, Action::kProbe);
+  if (!caller.ok()) {
+    reactor->Finish(ToGrpcStatus(caller.status()));
+    return reactor;
+  }
+  response->set_wire_version(kWireVersion);
+  response->set_software_version(kSoftwareVersion);
+  response->set_run_id(run_.run_id());
+  if (caller->identity.has_value()) response->set_identity(IdentityUri(*caller->identity));
+  const absl::StatusOr<TcpAddress> address = ParseGrpcPeer(context->peer());
+  response->set_peer(address.ok() ? address->ToString() : context->peer());
+  if (!request->worker_id().empty() || request->details()) {
+    const v1::RunStatus status = run_.GetStatus();
+    if (request->details()) DescribeMembers(status, *response);
+    if (!request->worker_id().empty()) {
+      absl::Status allowed = CheckName("worker_id", request->worker_id());
+      if (allowed.ok()) allowed = access_.Admit(*context, Action::kAttach).status();
+      if (allowed.ok()) {
+        allowed = access_.CheckWorker(*caller, Action::kProbe, request->worker_id());
+      }
+      DescribeId(status, request->worker_id(), allowed, *response);
+    }
+  }
+  if (request->details()) DescribeMachine(address, *response);
+  response->set_unix_us(absl::ToUnixMicros(absl::Now()));
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+grpc::ServerReadReactor<v1::UploadRequest>* ProbeService::Upload(
+    grpc::CallbackServerContext* context, v1::UploadResponse* response) {
+  return UploadReactor::Make(gate_, access_.Admit(*context, Action::kProbe), response);
+}
+
+grpc::ServerWriteReactor<v1::DownloadResponse>* ProbeService::Download(
+    grpc::CallbackServerContext* context, const v1::DownloadRequest* request) {
+  return DownloadReactor::Make(gate_, access_.Admit(*context, Action::kProbe), context, *request);
+}
+
+}  // namespace causeway::server

@@ -1,0 +1,69 @@
+// The last events of a run, for the status page and for causewayctl.
+#ifndef CAUSEWAY_SERVER_VIEWS_EVENT_HISTORY_H_
+#define CAUSEWAY_SERVER_VIEWS_EVENT_HISTORY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "causeway/v1/admin.pb.h"
+#include "common/base/clock.h"
+#include "common/base/file_system.h"
+#include "common/telemetry/event_log.h"
+#include "nlohmann/json.hpp"
+
+namespace causeway::server {
+
+// As text, whatever encoding its strings have: a worker may say anything of itself.
+std::string DumpReplacing(const nlohmann::json& json);
+
+struct PastEvent {
+  int64_t number = 0;   // Increases by one with every event of this process, from 1.
+  std::string time;     // RFC 3339, UTC.
+  std::string event;    // Its stable name.
+  std::string message;  // Ends with "..." where it was longer than 1 KiB.
+  // Its own, as a JSON object of about 2 KiB at most: those that did not fit, the largest first,
+  // are named in its list "left_out".
+  std::string fields;
+};
+
+// Hands every event on, and keeps the newest. Thread-safe.
+class EventHistory final : public EventLog {
+ public:
+  // Both outlive the history.
+  EventHistory(EventLog* next, Clock* clock, size_t capacity = 256);
+
+  // Before anything else: the end of what former processes wrote to `path`; nothing if there is no
+  // such file. Lines that are no events are passed over.
+  absl::Status Restore(FileSystem& file_system, const std::string& path);
+
+  void Record(absl::string_view event, const std::string& message,
+              const nlohmann::json& fields) override;
+
+  // Those after that number that are kept, oldest first.
+  std::vector<PastEvent> After(int64_t number) const;
+  // The same, for Admin.ListEvents.
+  v1::ListEventsResponse List(int64_t after) const;
+
+ private:
+  void Keep(PastEvent event);
+
+  EventLog* const next_;
+  Clock* const clock_;
+  const size_t capacity_;
+  const absl::Time started_;
+  mutable absl::Mutex mutex_;
+  std::deque<PastEvent> events_ ABSL_GUARDED_BY(mutex_);
+  int64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_VIEWS_EVENT_HISTORY_H_
