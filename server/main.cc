@@ -43,7 +43,6 @@
 #include "server/opened_run.h"
 #include "server/run_views.h"
 #include "server/service/coordinator_server.h"
-#include "server/standby/replicated_store.h"
 #include "server/standby/standby_notes.h"
 #include "server/standby/standbys.h"
 #include "server/stop_signal.h"

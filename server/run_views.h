@@ -20,7 +20,6 @@
 #include "server/views/coordinator_metrics.h"
 #include "server/views/event_history.h"
 #include "server/views/run_history.h"
-#include "server/views/status_api.h"
 #include "server/views/status_page.h"
 
 namespace causeway::server {

@@ -46,7 +46,7 @@
 namespace causeway::server {
 
 // Who wants to see a run as it goes: a history for people, metrics.
-
+//
 // Called by the coordinator without a lock held, on any thread, possibly on several at once: return
 // soon, and never call the coordinator. Calls about one round may overtake each other by a little
 // (an Applied may come before the OnPublished of its round).
@@ -155,6 +155,10 @@ class Orders {
   virtual absl::Status StopAtStep(int64_t step) = 0;
   virtual absl::Status StopAtTokens(int64_t tokens) = 0;
 };
+
+// "data-parallel" for GRADIENT contributions; "diloco" for one fragment without overlap; else
+// "streaming".
+absl::string_view RunMode(const v1::SyncConfig& sync);
 
 class Coordinator {
  public:

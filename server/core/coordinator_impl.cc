@@ -7,9 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/codec/codec.h"
+#include "common/params/link_report.h"
 #include "common/telemetry/log.h"
 #include "common/transfer/wire.h"
-#include "server/core/run_summary.h"
 #include "server/round/pace.h"
 
 namespace causeway::server {
@@ -294,20 +294,51 @@ absl::Status CoordinatorImpl::Health() const {
   return run_.failure;
 }
 
-RunSummary CoordinatorImpl::Summarize() const {
-  RunSummary summary;
-  summary.run_id = run_.options.run_id;
-  summary.config = run_.options.config;
-  summary.parameters = run_.plan.parameters();
-  for (const auto& fragment : run_.fragments) summary.rounds += fragment->versions().newest();
-  summary.hash_checks = run_.hash_checks.load();
-  summary.hash_mismatches = run_.hash_mismatches.load();
-  summary.ended_unix_s = absl::ToDoubleSeconds(run_.options.clock->Now() - absl::UnixEpoch());
+absl::string_view RunMode(const v1::SyncConfig& sync) {
+  if (sync.contribution() == v1::SyncConfig::GRADIENT) return "data-parallel";
+  if (sync.fragments() == 1 && sync.overlap_steps() == 0) return "diloco";
+  return "streaming";
+}
+
+nlohmann::json CoordinatorImpl::Summary() const {
+  int64_t rounds = 0;
+  for (const auto& fragment : run_.fragments) rounds += fragment->versions().newest();
+  int64_t tokens = 0;
+  v1::Member total;
+  nlohmann::json workers = nlohmann::json::object();
   absl::MutexLock lock(&run_.mutex);
-  summary.steps = run_.membership.largest_step();
-  summary.started_unix_s = run_.state.started_unix_s();
-  summary.workers = run_.accounts;
-  return summary;
+  for (const auto& [id, account] : run_.accounts) {
+    const v1::Heartbeat& heartbeat = account.heartbeat();
+    tokens += heartbeat.tokens();
+    total.set_bytes_up(total.bytes_up() + account.bytes_up());
+    total.set_bytes_down(total.bytes_down() + account.bytes_down());
+    total.set_state_bytes_down(total.state_bytes_down() + account.state_bytes_down());
+    workers[id] = {{"device", account.device()},
+                   {"steps", heartbeat.step()},
+                   {"tokens", heartbeat.tokens()},
+                   {"train_loss", heartbeat.train_loss()},
+                   {"compute_seconds", heartbeat.compute_seconds()},
+                   {"blocked_seconds", heartbeat.blocked_seconds()},
+                   {"bytes_up", account.bytes_up()},
+                   {"bytes_down", account.bytes_down()},
+                   {"state_bytes_down", account.state_bytes_down()},
+                   {"link", LinkReportToJson(heartbeat.link())}};
+  }
+  return {{"run_id", run_.options.run_id},
+          {"mode", std::string(RunMode(run_.options.config.sync()))},
+          {"parameters", run_.plan.parameters()},
+          {"fragments", run_.plan.fragments()},
+          {"steps", run_.membership.largest_step()},
+          {"tokens", tokens},
+          {"rounds", rounds},
+          {"hash_checks", run_.hash_checks.load()},
+          {"hash_mismatches", run_.hash_mismatches.load()},
+          {"started_unix_s", run_.state.started_unix_s()},
+          {"ended_unix_s", absl::ToDoubleSeconds(run_.options.clock->Now() - absl::UnixEpoch())},
+          {"bytes_up", total.bytes_up()},
+          {"bytes_down", total.bytes_down()},
+          {"state_bytes_down", total.state_bytes_down()},
+          {"workers", workers}};
 }
 
 absl::Status CoordinatorImpl::Shutdown() {
@@ -340,7 +371,7 @@ absl::Status CoordinatorImpl::Shutdown() {
   for (const auto& fragment : run_.fragments) RETURN_IF_ERROR(fragment->SaveSnapshot());
   RETURN_IF_ERROR(run_.SaveMembers(ids));
   RETURN_IF_ERROR(run_.SaveRunState());
-  return run_.options.store->SaveSummary(SummaryToJson(Summarize(), run_.plan.fragments()));
+  return run_.options.store->SaveSummary(Summary());
 }
 
 std::vector<float> CoordinatorImpl::PublishedParameters() const {

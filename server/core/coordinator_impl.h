@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "nlohmann/json.hpp"
 #include "server/core/coordinator.h"
 #include "server/core/region_role.h"
 #include "server/core/roles.h"
 #include "server/core/run.h"
-#include "server/core/run_summary.h"
 
 namespace causeway::server {
 
@@ -50,7 +50,12 @@ class CoordinatorImpl final : public Coordinator {
   // over. Returns whether others were due still.
   absl::StatusOr<bool> SaveDueSnapshots();
   absl::Status ForgetOldAnswers();
-  RunSummary Summarize() const;
+  // The run's totals, for summary.json:
+  // {"run_id", "mode", "parameters", "fragments", "steps", "tokens", "rounds", "hash_checks",
+  //  "hash_mismatches", "started_unix_s", "ended_unix_s", "bytes_up", "bytes_down",
+  //  "state_bytes_down", "workers": {id: {"device", "steps", "tokens", "train_loss",
+  //  "compute_seconds", "blocked_seconds", "bytes_up", "bytes_down", "state_bytes_down"}}}
+  nlohmann::json Summary() const;
 
   Run run_;
   RoundsImpl rounds_;

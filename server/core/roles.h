@@ -1,4 +1,4 @@
-// The role that takes deltas and gives answers, and brings rounds from open to published.
+// The roles of a coordinator (coordinator.h), as they act on its run: orders, rounds, members.
 #ifndef CAUSEWAY_SERVER_CORE_ROLES_H_
 #define CAUSEWAY_SERVER_CORE_ROLES_H_
 
@@ -16,7 +16,6 @@
 namespace causeway::server {
 
 // The role that takes an operator's orders, and gives those that follow from the members' speeds.
-
 class OrdersImpl final : public Orders {
  public:
   explicit OrdersImpl(Run& run) : run_(run) {}
@@ -38,6 +37,7 @@ class OrdersImpl final : public Orders {
   Run& run_;
 };
 
+// The role that takes deltas and gives answers, and brings rounds from open to published.
 class RoundsImpl final : public Rounds {
  public:
   explicit RoundsImpl(Run& run) : run_(run) {}
@@ -75,11 +75,10 @@ class RoundsImpl final : public Rounds {
   Run& run_;
 };
 
-// The role that takes what workers say in their sessions.
-
 // Implausible values count as unknown.
 Progress ProgressOf(const v1::Heartbeat& heartbeat);
 
+// The role that takes what workers say in their sessions.
 class MembersImpl final : public Members {
  public:
   MembersImpl(Run& run, OrdersImpl& orders) : run_(run), orders_(orders) {}

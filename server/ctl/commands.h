@@ -1,4 +1,4 @@
-// `causewayctl events`: what happened in a run.
+// The commands of causewayctl that have sources of their own: events, config, export.
 #ifndef CAUSEWAY_SERVER_CTL_COMMANDS_H_
 #define CAUSEWAY_SERVER_CTL_COMMANDS_H_
 
@@ -45,7 +45,7 @@ std::string EventText(const v1::RunEvent& event, absl::TimeZone zone);
 std::string EventJson(const v1::RunEvent& event);
 
 // Which of the events that a coordinator lists a reader has not seen yet, across its restarts.
-
+//
 // Not thread-safe.
 class EventCursor {
  public:

@@ -35,7 +35,7 @@ void CoordinatorLink::Run() {
                    const absl::Status broken = stopping() ? absl::OkStatus() : Follow();
                    return stopping() ? absl::OkStatus() : broken;
                  });
-  if (stopping()) return;
+  if (end.ok() || stopping()) return;
   result_ = end;
   Ended(end);
   ended_ = true;

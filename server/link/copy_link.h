@@ -80,7 +80,7 @@ class CopyLink final : public CoordinatorLink {
 };
 
 // causeway.v1.Standby: followers read the run directory as it grows.
-
+//
 // Blocking: a follower has a thread of gRPC's while its stream lasts. There are few.
 class StandbyService final : public v1::Standby::Service {
  public:

@@ -134,7 +134,12 @@ std::shared_ptr<ParentLink::Connection> ParentLink::AwaitConnection() {
 absl::Status ParentLink::Follow() {
   do {
     const RegionPlace place = region_->Place();
-    const bool attached = connection() != nullptr;
+    bool attached = false;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (stopping_) return absl::OkStatus();  // Stop has taken the connection.
+      attached = connection_ != nullptr;
+    }
     if (!attached && place.ready) RETURN_IF_ERROR(Attach(place));
     if (attached && !place.ready) Detach();
     if (attached && place.ready) {

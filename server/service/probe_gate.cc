@@ -1,4 +1,4 @@
-#include "server/service/probe_gate.h"
+#include "server/service/probe_service.h"
 
 #include <algorithm>
 

@@ -47,4 +47,17 @@ uint64_t RecordChecksum(absl::string_view key, absl::string_view value) {
   return Checksum64(absl::StrCat(key, absl::string_view("\0", 1), value));
 }
 
+FragmentSnapshot CopyFragment(const FragmentView& view) {
+  FragmentSnapshot copy;
+  copy.fragment = view.fragment;
+  copy.version = view.version;
+  copy.published_hash = view.published_hash;
+  copy.theta.assign(view.theta.begin(), view.theta.end());
+  copy.published.assign(view.published.begin(), view.published.end());
+  for (const NamedArray& array : view.optimizer) {
+    copy.optimizer.emplace_back(array.name, FloatBuffer(array.values.begin(), array.values.end()));
+  }
+  return copy;
+}
+
 }  // namespace causeway::server

@@ -26,7 +26,6 @@
 namespace causeway::server {
 
 // How much CoordinatorServer has to do.
-
 struct ServerLoad {
   int64_t push_bytes = 0;  // Deltas that are being received.
   int64_t push_bytes_limit = 0;

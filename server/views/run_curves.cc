@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr ArrayFileKind kKind = {'C', 'W', 'A', 'Y', 'C', 'U', 'R', 'V'};
+constexpr ArrayFileKind kCurvesKind = {'C', 'W', 'A', 'Y', 'C', 'U', 'R', 'V'};
 constexpr uint32_t kVersion = 1;
 constexpr double kLargestInteger = 9007199254740992;  // 2^53: beyond it doubles skip integers.
 constexpr size_t kMaxWorkers = 4096;
@@ -128,12 +128,12 @@ absl::Status WriteRunCurves(FileSystem& file_system, const std::string& path,
   arrays.push_back(NameBytes(kHeldOut, std::span(held_out)));
   const json metadata = {
       {"run_id", run_id}, {"workers", std::move(workers)}, {kHeldOut, Describe(curves.held_out)}};
-  return WriteArrayFile(file_system, path, kKind, kVersion, metadata, arrays);
+  return WriteArrayFile(file_system, path, kCurvesKind, kVersion, metadata, arrays);
 }
 
 absl::StatusOr<RunCurves> ReadRunCurves(FileSystem& file_system, const std::string& path,
                                         const std::string& run_id, size_t capacity) {
-  ASSIGN_OR_RETURN(const ArrayFile file, ArrayFile::Read(file_system, path, kKind, kVersion));
+  ASSIGN_OR_RETURN(const ArrayFile file, ArrayFile::Read(file_system, path, kCurvesKind, kVersion));
   const json& metadata = file.metadata();
   if (!metadata.is_object()) return Damaged(path, "its header");
   const json run = metadata.value("run_id", json());

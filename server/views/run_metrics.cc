@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <set>
 
-#include "server/core/run_summary.h"
+#include "server/core/coordinator.h"
 
 namespace causeway::server {
 namespace {

@@ -57,7 +57,7 @@ class RunMetrics final : public RunObserver {
 //   collect   the first delta is there .. the round closes
 //   merge     the round closes .. its answer is published
 //   apply     the answer is published .. a worker has it in its copy; one sample per worker
-
+//
 // Thread-safe.
 class RoundMetrics final : public RunObserver {
  public:

@@ -1,4 +1,4 @@
-#include "server/views/status_api.h"
+#include "server/views/status_page.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +10,7 @@
 #include "common/params/sync_schedule.h"
 #include "common/telemetry/event_names.h"
 #include "common/transfer/wire.h"
-#include "server/core/run_summary.h"
+#include "server/core/coordinator.h"
 #include "server/status/status_text.h"
 
 namespace causeway::server {

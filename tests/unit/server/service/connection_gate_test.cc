@@ -1,4 +1,4 @@
-#include "server/service/connection_gate.h"
+#include "server/service/connection_listener.h"
 
 #include <string>
 

@@ -10,7 +10,6 @@
 #include "common/base/file_system.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/standby/replicated_store.h"
 #include "server/store/run_directory_store.h"
 #include "tests/unit/common/base/temporary_folder.h"
 #include "tests/unit/server/store/scripted_run.h"

@@ -12,7 +12,6 @@
 #include "gtest/gtest.h"
 #include "server/views/event_history.h"
 #include "server/views/run_history.h"
-#include "server/views/status_api.h"
 #include "tests/unit/server/core/toy_run.h"
 
 namespace causeway::server {
