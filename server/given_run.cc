@@ -38,16 +38,21 @@ absl::StatusOr<CompleteConfig> LoadConfig(FileSystem& file_system, const GivenRu
     ASSIGN_OR_RETURN(trained, TrainedByParameters(file_system, given.initial));
     if (trained.has_model()) *result.config.mutable_model() = trained.model();
   }
+  const bool is_text = given.config.find('{') != std::string::npos;
+  const std::string source = is_text ? "--config" : given.config;
   if (!given.config.empty()) {
-    ASSIGN_OR_RETURN(const std::string text, file_system.ReadFile(given.config));
-    ASSIGN_OR_RETURN(result.config, ParseRunConfig(text, given.config, result.config));
+    std::string text = given.config;
+    if (!is_text) {
+      ASSIGN_OR_RETURN(text, file_system.ReadFile(given.config));
+    }
+    ASSIGN_OR_RETURN(result.config, ParseRunConfig(text, source, result.config));
   }
   if (trained.has_tensors() && !SaysWhatIsTrained(result.config)) {
     *result.config.mutable_tensors() = trained.tensors();
   }
   absl::StatusOr<ConfigWarnings> warnings = CompleteRunConfig(result.config, model);
   if (!warnings.ok()) {
-    return Annotate(warnings.status(), given.config.empty() ? given.preset : given.config);
+    return Annotate(warnings.status(), given.config.empty() ? given.preset : source);
   }
   result.warnings = *std::move(warnings);
   return result;

@@ -3,6 +3,10 @@
 #ifndef CAUSEWAY_WORKER_COMMANDS_COMMANDS_H_
 #define CAUSEWAY_WORKER_COMMANDS_COMMANDS_H_
 
+#include <string>
+
+#include "absl/status/statusor.h"
+
 namespace causeway::worker {
 
 int RunTrain();
@@ -12,6 +16,10 @@ int RunEval();
 int RunGenerate();
 int RunBench();
 int RunPreflightCommand();
+
+// `data` as it is if it holds token files; of text, files or folders as tokenize takes them, the
+// token files OUT/tokens, which are made of it the first time. Errors of Tokenize.
+absl::StatusOr<std::string> TokenFilesOf(const std::string& data, const std::string& out);
 
 }  // namespace causeway::worker
 

@@ -1,12 +1,18 @@
 // tokenize: text into token files, each byte a token.
 #include <cstdio>
+#include <string>
+#include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
 #include "common/cli/command_line.h"
+#include "common/telemetry/log.h"
 #include "worker/commands/commands.h"
+#include "worker/data/data_json.h"
 #include "worker/data/tokenize.h"
 
 ABSL_DECLARE_FLAG(std::string, out);
@@ -18,6 +24,13 @@ ABSL_FLAG(bool, replace, false, "puts the new data, or model, in the place of wh
 
 namespace causeway::worker {
 namespace {
+
+bool HoldsTokenFiles(FileSystem& file_system, const std::string& data) {
+  const absl::StatusOr<std::vector<std::string>> names = file_system.List(data);
+  return names.ok() && absl::c_any_of(*names, [](const std::string& name) {
+           return name == kDataJsonName || absl::EndsWith(name, ".bin");
+         });
+}
 
 absl::Status RunWithFlags() {
   TokenizeOptions options;
@@ -40,6 +53,23 @@ absl::Status RunWithFlags() {
 }
 
 }  // namespace
+
+absl::StatusOr<std::string> TokenFilesOf(const std::string& data, const std::string& out) {
+  FileSystem& file_system = *FileSystem::Real();
+  if (HoldsTokenFiles(file_system, data) || !file_system.Exists(data)) return data;
+  TokenizeOptions options;
+  options.inputs = {data};
+  options.output = JoinPath(out, "tokens");
+  if (file_system.Exists(JoinPath(options.output, kDataJsonName))) {
+    Log().info("trains on {}, which was made of text before: remove it to have it made anew",
+               options.output);
+    return options.output;
+  }
+  ASSIGN_OR_RETURN(const TokenizeResult result, Tokenize(file_system, options));
+  Log().info("{} is text: its bytes are tokens, {} to train on and {} held out, in {}", data,
+             result.train_tokens, result.held_out_tokens, options.output);
+  return options.output;
+}
 
 int RunTokenize() {
   const absl::Status status = RunWithFlags();
