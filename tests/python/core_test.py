@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import unittest
+from unittest import mock
 
 import numpy as np
 
@@ -13,6 +14,8 @@ import causeway
 from causeway._session import Orders
 from causeway._site import _Outcome
 from runs import PLAIN, STREAMING, SIGKILL, Run, arrays, update, wait_until
+
+from cluster import CTL, run_tool  # noqa: E402  (runs says where it is)
 
 
 def train(site, values, seat=0):
@@ -54,6 +57,27 @@ class CoreTest(unittest.TestCase):
             run.finish()
         for name in plain:
             np.testing.assert_array_equal(values[name], plain[name])
+
+    def test_an_invitation_boards_and_then_the_runs_name_does(self):
+        with Run() as run, mock.patch.dict(os.environ, XDG_CONFIG_HOME=str(run.folder / "config")):
+            run.serve('run_name: "first"\n' + PLAIN, "--tls=own", initial=arrays())
+            status, line, error = run_tool(CTL, "invite", "paris",
+                                           f"--join={run.folder / 'coordinator' / 'operator'}")
+            self.assertEqual(status, 0, error)
+            with self.assertRaisesRegex(causeway.InvalidArgument, "the invitation is for paris, and id is"):
+                train(causeway.Site(line, arrays(), id="rome"), arrays())
+            with self.assertRaisesRegex(causeway.InvalidArgument, "leave tls"):
+                train(causeway.Site(line, arrays(), insecure=True), arrays())
+            with self.assertRaisesRegex(causeway.InvalidArgument, "cut or changed"):
+                causeway.describe(line.strip()[:-3])
+            self.assertTrue(causeway.describe(line)["run_id"].startswith("first-"))
+            values = arrays(5)
+            site = causeway.Site("first", values)
+            train(site, values)
+            self.assertEqual(site.current_step, 20)
+            run.finish()
+        with self.assertRaisesRegex(causeway.InvalidArgument, "id must be this site's name"):
+            causeway.Site("hub:7070", arrays())
 
     def test_the_first_site_brings_model_and_values(self):
         plain = arrays(7)

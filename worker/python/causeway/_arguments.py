@@ -7,7 +7,7 @@ import math
 import numbers
 import os
 import pathlib
-from typing import Any, Callable, Dict, Union
+from typing import Any, Callable, Dict, Tuple, Union
 
 from causeway import errors
 
@@ -41,6 +41,19 @@ def text(name: str, value: Any, expected: str = "a text", may_be_empty: bool = F
     if "\0" in value:
         raise wrong(name, f"{expected} without NUL characters", value)
     return value
+
+
+def site_id(coordinator: str, value: Any) -> Tuple[str, str]:
+    """What the library is told as the site's name, and what people are: with an invitation, or what
+    came of one, the name is that of the certificate, and the library is told none."""
+    if value is not None:
+        return text("id", value), value
+    last = coordinator.strip().rstrip("/").split("/")
+    if coordinator.startswith("causeway://"):
+        return "", last[-2] if len(last) > 2 else coordinator
+    if ":" in coordinator and not coordinator.startswith(("@", ".", "/")):
+        raise wrong("id", "this site's name, unless coordinator is an invitation", value)
+    return "", last[-1]
 
 
 def path(name: str, value: Any, expected: str = "a path") -> bytes:

@@ -94,7 +94,7 @@ class Site(BaseSite):
     ...         site.step(tokens=4096)                # w and b may have new values afterwards
 
     Args:
-        coordinator: HOST:PORT.
+        coordinator: HOST:PORT, or an invitation, as for `causeway.torch.join`.
         arrays: names and values of what is trained: float32, C-contiguous, in the run's order if
             this site brings the model. They are written in place.
         id: this site's name, unique in the run.
@@ -111,7 +111,7 @@ class Site(BaseSite):
     Memory: 8 bytes per parameter, and what is in flight.
     """
 
-    def __init__(self, coordinator: str, arrays: Dict[str, np.ndarray], *, id: str,
+    def __init__(self, coordinator: str, arrays: Dict[str, np.ndarray], *, id: Optional[str] = None,
                  tls: Union[None, PathLike, Dict[str, PathLike]] = None, data_slot: bool = False,
                  tokens_per_step: int = 1, state: Optional[Dict[str, Any]] = None,
                  **options: Any) -> None:

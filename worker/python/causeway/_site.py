@@ -109,14 +109,15 @@ class BaseSite:
     Not for several threads at once, but for `drain`.
     """
 
-    def __init__(self, coordinator: str, values: Values, *, id: str,
+    def __init__(self, coordinator: str, values: Values, *, id: Optional[str] = None,
                  tls: Union[None, PathLike, Dict[str, PathLike]] = None, data_slot: bool = False,
                  tokens_per_step: int = 1, state: Optional[Dict[str, Any]] = None,
                  team: Optional[Team] = None, **options: Any) -> None:
         if team is not None and not isinstance(team, Team):
             raise check.invalid("team is no option of a site: group says which processes are one")
-        self._coordinator = check.text("coordinator", coordinator, "a text, HOST:PORT")
-        self._id = check.text("id", id)
+        self._coordinator = check.text("coordinator", coordinator,
+                                       "a text, HOST:PORT or an invitation")
+        self._given_id, self._id = check.site_id(coordinator, id)
         slot = check.flag("data_slot", data_slot, ": whether the sites share their data")
         self._options = {"data_slot": int(slot), **check.check_tls(tls),
                          **check.check_options(options)}
@@ -174,7 +175,7 @@ class BaseSite:
 
     def _join(self, initial_values: Callable[..., None]) -> _Start:
         state = None if self._state is None else _split_state(self._state)[0]
-        session = Session(self._coordinator, self._id, self._options, self._values.table(), state,
+        session = Session(self._coordinator, self._given_id, self._options, self._values.table(), state,
                           initial_values, self._stop)
         self._session = session
         if self._stop:

@@ -34,7 +34,7 @@ class CausewayCallback(Callback):
         site: the `causeway.torch.Site`, from the beginning of training on.
     """
 
-    def __init__(self, coordinator: str, *, id: str, **arguments: Any) -> None:
+    def __init__(self, coordinator: str, *, id: Optional[str] = None, **arguments: Any) -> None:
         self._join = lambda module, **more: cw.join(coordinator, module, id=id, **arguments, **more)
         self._loaded: Optional[Dict[str, Any]] = None
         self._stepped: Set[torch.optim.Optimizer] = set()  # Since the last step of the site.

@@ -34,7 +34,7 @@ class CausewayCallback(TrainerCallback):
         site: the `causeway.torch.Site`, from the beginning of training on.
     """
 
-    def __init__(self, coordinator: str, *, id: str, **arguments: Any) -> None:
+    def __init__(self, coordinator: str, *, id: Optional[str] = None, **arguments: Any) -> None:
         self._join = lambda model, **more: cw.join(coordinator, model, id=id, **arguments, **more)
         self._tokens_seen = 0
         self.site: Optional[cw.Site] = None

@@ -55,7 +55,7 @@ class Site(BaseSite):
 
     def __init__(self, coordinator: str,
                  model: Union[nn.Module, Mapping[str, torch.Tensor]],
-                 optimizer: Optimizers = None, *, id: str,
+                 optimizer: Optimizers = None, *, id: Optional[str] = None,
                  tls: Union[None, str, "os.PathLike[str]", Dict[str, Any]] = None,
                  data_slot: bool = False, tokens_per_step: int = 1,
                  scaler: Optional[Any] = None, group: Optional[dist.ProcessGroup] = None,
@@ -88,7 +88,7 @@ class Site(BaseSite):
         options.setdefault("software", f"causeway for Python, torch {torch.__version__}")
         self._stepped: Set[int] = set()  # Optimizers, since the last step of the site.
         self._steps_itself = self._scaler is not None or bool(self._optimizers)
-        self._torch_values = _values(id, values, trained, team, parts, self._watch)
+        self._torch_values = _values(check.site_id(coordinator, id)[1], values, trained, team, parts, self._watch)
         super().__init__(coordinator, self._torch_values, id=id, tls=tls, data_slot=data_slot,
                          tokens_per_step=tokens_per_step, state=state, team=team, **options)
         self._hooks = _Hooks(self, self._optimizers)
@@ -238,16 +238,17 @@ class _Hooks:
 
 
 def join(coordinator: str, model: Union[nn.Module, Mapping[str, torch.Tensor]],
-         optimizer: Optimizers = None, *, id: str, **arguments: Any) -> Site:
+         optimizer: Optimizers = None, *, id: Optional[str] = None, **arguments: Any) -> Site:
     """A site of `model`, which connects when its `with` block begins.
 
     Args:
-        coordinator: HOST:PORT.
+        coordinator: HOST:PORT; or the line of an invitation (causewayctl invite), "@FILE" with one,
+            or "RUN" or "RUN/NAME" once this machine has boarded by one.
         model: a module (compiled, DistributedDataParallel or fully_shard, as you like), or names
             and tensors. Its parameters in float32, bfloat16 or float16, on CPUs or CUDA devices.
         optimizer: one or several: a step of the site is one step of each of them. None: call
             `site.step()` yourself after every optimizer step.
-        id: this site's name, unique in the run.
+        id: this site's name, unique in the run; an invitation has it.
         tls: a folder with ca.pem, and cert.pem and key.pem or token, or a dict of paths with keys
             ca, cert, key, token and server_name. None: no TLS.
         data_slot: True if the sites draw parts of data that they share; see `Site.data_slot`.
