@@ -22,11 +22,11 @@ inline constexpr Command kCommands[] = {
               "exit_when_finished exit_when_drained durability memory_mb model_in_memory "
               "retain_deltas snapshot_every_rounds congestion_control max_requests_per_second "
               "max_connections max_connections_per_address max_connection_age refused_identities "
-              "tls_crl_dir @credentials"},
+              "tls authority advertise tls_crl_dir @credentials"},
     {.usage = "serve --etcd=HOST:PORT,... --run_dir=FOLDER --config=FILE",
      .about = "Shares the run with coordinators of other machines: one leads, the others follow it "
               "until they lead. --config names the run.",
-     .flags = "etcd etcd_ca etcd_cert etcd_key etcd_password_file advertise standby_name "
+     .flags = "etcd etcd_ca etcd_cert etcd_key etcd_password_file standby_name "
               "standby_cert standby_key"},
     {.usage = "serve --parent=HOST:PORT --region_id=NAME --sites=N --run_dir=FOLDER",
      .about = "Serves a region: up to N workers near this machine, whose deltas go to the "

@@ -51,7 +51,8 @@
 #include "server/views/status_page.h"
 
 ABSL_FLAG(std::string, run_dir, "", "FOLDER: holds the run");
-ABSL_FLAG(std::string, config, "", "FILE: the run's configuration, a textproto");
+ABSL_FLAG(std::string, config, "",
+          "FILE|TEXT: the run's configuration, a textproto, or the text itself, which has a {");
 ABSL_FLAG(
     std::string, initial, "",
     "FILE|first-site: the parameters to start from, as `python3 -m causeway.huggingface "
@@ -77,6 +78,11 @@ ABSL_FLAG(
 ABSL_FLAG(std::string, refused_identities, "",
           "FILE: who is refused whatever his certificate or token says, one a line (\"worker "
           "site-a\"); read again when it changes");
+ABSL_FLAG(std::string, tls, "auto",
+          "auto|own|off: own: by certificates of the run's own authority, and causewayctl invite; "
+          "auto: own beyond this machine, where no others are given; off: plaintext");
+ABSL_FLAG(std::string, authority, "",
+          "FOLDER: ca.pem and ca.key of your own, in place of the ones that --tls=own makes");
 ABSL_FLAG(std::string, tls_crl_dir, "", "FOLDER: revocation lists, as `openssl rehash` names them");
 ABSL_FLAG(absl::Duration, max_connection_age, absl::Hours(24),
           "then a connection is made anew, by who still may; transfers resume");
@@ -101,6 +107,7 @@ ABSL_FLAG(std::string, output, "", "FILE: receives the resulting parameters");
 ABSL_FLAG(std::string, log_level, "info",
           "debug|info|warn|error: what is logged, and graver things");
 
+ABSL_DECLARE_FLAG(std::string, advertise);
 ABSL_DECLARE_FLAG(std::string, etcd);
 ABSL_DECLARE_FLAG(std::string, etcd_cert);
 ABSL_DECLARE_FLAG(std::string, parent_tls_cert);
@@ -229,6 +236,36 @@ CoordinatorServer::Options ServerOptions(EventHistory* events) {
   return options;
 }
 
+// Sets where the run's own authority is, if it has one.
+absl::Status ChooseAuthority(CoordinatorServer::Options& options) {
+  const std::string tls = absl::GetFlag(FLAGS_tls);
+  const std::string given = absl::GetFlag(FLAGS_authority);
+  if (tls != "auto" && tls != "own" && tls != "off") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--tls must be auto, own or off; it is \"", tls, "\""));
+  }
+  if (tls == "off" && options.security.UsesTls()) {
+    return absl::InvalidArgumentError(
+        "--tls=off beside --tls_ca, --tls_cert and --tls_key: give one or the other");
+  }
+  const bool has_others = options.security.UsesTls() || options.security.insecure;
+  const std::string advertised = absl::GetFlag(FLAGS_advertise);
+  const bool own = tls == "own" || !given.empty() ||
+                   (tls == "auto" && !has_others && !IsLoopback(options.address));
+  if (!own || tls == "off") {
+    if (given.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError("--authority beside --tls=off: give one or the other");
+  }
+  if (!advertised.empty()) {
+    ASSIGN_OR_RETURN(options.advertised, SplitAddresses(advertised));
+  }
+  const std::string run_dir = absl::GetFlag(FLAGS_run_dir);
+  options.authority_folder = JoinPath(run_dir, "authority");
+  options.given_authority = given;
+  options.operator_folder = JoinPath(run_dir, "operator");
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ServeFlags> CheckServeFlags(FileSystem& file_system) {
   ServeFlags flags;
   flags.listen = absl::GetFlag(FLAGS_listen);
@@ -249,8 +286,13 @@ absl::StatusOr<ServeFlags> CheckServeFlags(FileSystem& file_system) {
   ASSIGN_OR_RETURN(flags.congestion_control,
                    ChooseCongestionControl(absl::GetFlag(FLAGS_congestion_control)));
   flags.parent.congestion_control = flags.congestion_control;
+  CoordinatorServer::Options server;
+  server.address = flags.listen;
+  server.security = Security();
+  RETURN_IF_ERROR(ChooseAuthority(server));
   ASSIGN_OR_RETURN(flags.http_port,
-                   OpenHttpPort(absl::GetFlag(FLAGS_http), SecurityOptionsFromFlags().UsesTls()));
+                   OpenHttpPort(absl::GetFlag(FLAGS_http),
+                                server.security.UsesTls() || !server.authority_folder.empty()));
   if (flags.given.has_config()) RETURN_IF_ERROR(CheckGivenRun(file_system, flags.given));
   ASSIGN_OR_RETURN(flags.shared, SharedRunFromFlags(file_system, flags.given, flags.parent,
                                                     flags.listen, flags.store));
@@ -331,6 +373,9 @@ int ServeRun(ServeFlags flags, Lead& lead, StopSignal& stop_signal) {
     services.push_back(std::move(service));
     return services;
   };
+  if (const absl::Status chosen = ChooseAuthority(server_options); !chosen.ok()) {
+    return Refuse(kProgram, chosen);
+  }
   if (opened->replicated) server_options.may_tell = [&] { return standbys.MayTell(); };
   const auto server = CoordinatorServer::Start(server_options, **run);
   if (!server.ok()) {

@@ -24,7 +24,7 @@
 ABSL_FLAG(std::string, etcd, "",
           "HOST:PORT,...: the etcd by which the coordinators agree who leads");
 ABSL_FLAG(std::string, advertise, "",
-          "HOST:PORT: where the others reach this one; else as --listen");
+          "HOST:PORT: where others reach this one, invitations too; else as --listen");
 ABSL_FLAG(
     std::string, etcd_ca, "",
     "FILE: whose signature under etcd's certificate counts; else etcd is spoken to in plaintext");

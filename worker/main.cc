@@ -24,7 +24,8 @@ constexpr Command kCommands[] = {
      .about = "Turns text files and folders into token files, each byte a token. For other "
               "tokenizers and JSON Lines there is python3 -m causeway.tokenize.",
      .flags = "input out extensions held_out_fraction replace"},
-    {.usage = "train --coordinator=HOST:PORT --id=NAME --data=SHARDS --out=FOLDER",
+    {.usage = "train --join=LINE --data=SHARDS --out=FOLDER\n"
+              "train --coordinator=HOST:PORT --id=NAME --data=SHARDS --out=FOLDER",
      .about = "Joins the run that the coordinator describes, and trains until its budget is spent. "
               "SIGTERM or SIGHUP finishes the transfers, writes a checkpoint and leaves; the same "
               "command "
@@ -69,8 +70,9 @@ constexpr Command kCommands[] = {
 
 constexpr FlagGroup kFlagGroups[] = {
     {.name = "credentials",
-     .heading = "Credentials (train, preflight), a certificate or a token:",
-     .flags = "tls_ca tls_cert tls_key token_file tls_server_name tls_refresh insecure"},
+     .heading = "Credentials (train, preflight), an invitation, a certificate or a token:",
+     .flags =
+         "join identity tls_ca tls_cert tls_key token_file tls_server_name tls_refresh insecure"},
     {.heading = "For all commands:", .flags = "log_level"},
 };
 

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -136,6 +137,16 @@ bool TakesNextArgument(const std::string& argument) {
   return flag != nullptr && !flag->IsOfType<bool>();
 }
 
+// What follows the last dot of an invitation is a secret: other users of the machine read command
+// lines, in ps.
+void HideInvitations(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    if (std::strstr(argv[i], "causeway://") == nullptr) continue;
+    char* const secret = std::strrchr(argv[i], '.');
+    if (secret != nullptr) std::memset(secret, '*', std::strlen(secret));
+  }
+}
+
 // `given`: receives the names of the command line's own flags.
 std::vector<std::string> Parse(int argc, char** argv, const std::string& help,
                                absl::string_view version, std::set<absl::string_view>& given) {
@@ -156,6 +167,7 @@ std::vector<std::string> Parse(int argc, char** argv, const std::string& help,
     if (TakesNextArgument(argument)) ++i;
   }
   const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
+  HideInvitations(argc, argv);
   return {rest.begin() + 1, rest.end()};
 }
 

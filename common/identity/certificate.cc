@@ -1,10 +1,6 @@
 #include "common/identity/certificate.h"
 
 #include <fcntl.h>
-#include <openssl/bio.h>
-#include <openssl/err.h>
-#include <openssl/evp.h>
-#include <openssl/pem.h>
 #include <openssl/x509.h>
 #include <openssl/x509v3.h>
 #include <sys/stat.h>
@@ -22,37 +18,18 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
+#include "common/identity/openssl.h"
 
 namespace causeway {
 namespace {
 
-template <auto Function>
-struct Deleter {
-  template <typename T>
-  void operator()(T* object) const {
-    Function(object);
-  }
-};
-
 void FreeNames(GENERAL_NAMES* names) { GENERAL_NAMES_free(names); }
 void FreeCertificates(STACK_OF(X509) * certificates) { sk_X509_pop_free(certificates, X509_free); }
 
-using BioPtr = std::unique_ptr<BIO, Deleter<BIO_free>>;
-using X509Ptr = std::unique_ptr<X509, Deleter<X509_free>>;
-using KeyPtr = std::unique_ptr<EVP_PKEY, Deleter<EVP_PKEY_free>>;
-using NamesPtr = std::unique_ptr<GENERAL_NAMES, Deleter<FreeNames>>;
-using StorePtr = std::unique_ptr<X509_STORE, Deleter<X509_STORE_free>>;
-using StoreContextPtr = std::unique_ptr<X509_STORE_CTX, Deleter<X509_STORE_CTX_free>>;
-using X509StackPtr = std::unique_ptr<STACK_OF(X509), Deleter<FreeCertificates>>;
-
-// OpenSSL's queue of errors belongs to the thread, and gRPC reads it, too: leave nothing behind.
-std::string TakeOpenSslError() {
-  const uint64_t code = ERR_peek_last_error();
-  const char* const reason = ERR_reason_error_string(code);
-  std::string text = reason == nullptr ? "no reason given" : reason;
-  ERR_clear_error();
-  return text;
-}
+using NamesPtr = std::unique_ptr<GENERAL_NAMES, OpensslDeleter<FreeNames>>;
+using StorePtr = std::unique_ptr<X509_STORE, OpensslDeleter<X509_STORE_free>>;
+using StoreContextPtr = std::unique_ptr<X509_STORE_CTX, OpensslDeleter<X509_STORE_CTX_free>>;
+using X509StackPtr = std::unique_ptr<STACK_OF(X509), OpensslDeleter<FreeCertificates>>;
 
 // The system's refusal to open or read `file`.
 absl::Status SystemError(const std::string& file, int error) {
@@ -62,12 +39,6 @@ absl::Status SystemError(const std::string& file, int error) {
   }
   return absl::PermissionDeniedError(
       absl::StrCat(message, "; the user of this process must be able to read it"));
-}
-
-int NoPassphrase(char*, int, int, void*) { return -1; }
-
-BioPtr MemoryBio(absl::string_view text) {
-  return BioPtr(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
 }
 
 // All certificates of a PEM text, the first one first.

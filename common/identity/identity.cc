@@ -23,12 +23,15 @@ absl::string_view RoleName(Role role) {
       return "region";
     case Role::kOperator:
       return "operator";
+    case Role::kInvited:
+      return "invited";
   }
   return "";
 }
 
 absl::StatusOr<Role> ParseRole(absl::string_view name) {
-  for (const Role role : {Role::kObserver, Role::kWorker, Role::kRegion, Role::kOperator}) {
+  for (const Role role :
+       {Role::kObserver, Role::kWorker, Role::kRegion, Role::kOperator, Role::kInvited}) {
     if (name == RoleName(role)) return role;
   }
   return absl::InvalidArgumentError(

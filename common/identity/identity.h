@@ -19,6 +19,7 @@ enum class Role {
   kWorker,    // Takes part, under its own worker id alone.
   kRegion,    // Takes part under its own id, as a coordinator of sites of its own.
   kOperator,  // Reads all that an observer does and the parameters, and gives orders.
+  kInvited,   // Has an invitation, and may exchange it for a certificate (invitation.h).
 };
 
 inline constexpr char kEveryRun[] = "*";

@@ -37,6 +37,7 @@ absl::Status ReplacedFile::Replace(absl::string_view text) {
   const int made = memfd_create("causeway", MFD_CLOEXEC);
   if (made < 0) return SystemError("memfd_create");
   auto close_made = absl::MakeCleanup([made] { close(made); });
+  if (fchmod(made, S_IRUSR | S_IWUSR) != 0) return SystemError("fchmod");
   while (!text.empty()) {
     const ssize_t written = write(made, text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;

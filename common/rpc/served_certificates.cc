@@ -38,8 +38,20 @@ ServedCertificates::ServedCertificates(CertificateWatch files, ReplacedFile own,
 
 absl::Status ServedCertificates::Replace() {
   RETURN_IF_ERROR(own_.Replace(Own(files_.set())));
-  return authorities_.has_value() ? authorities_->Replace(files_.set().authorities)
-                                  : absl::OkStatus();
+  return ReplaceAuthorities();
+}
+
+absl::Status ServedCertificates::ReplaceAuthorities() {
+  if (!authorities_.has_value()) return absl::OkStatus();
+  return authorities_->Replace(absl::StrCat(files_.set().authorities, "\n", also_trusted_));
+}
+
+absl::Status ServedCertificates::AlsoTrust(std::string certificates) {
+  if (certificates == also_trusted_) return absl::OkStatus();
+  also_trusted_.swap(certificates);
+  const absl::Status replaced = ReplaceAuthorities();
+  if (!replaced.ok()) also_trusted_.swap(certificates);
+  return replaced;
 }
 
 std::optional<CertificateNotice> ServedCertificates::Look() {

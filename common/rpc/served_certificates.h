@@ -28,15 +28,19 @@ class ServedCertificates {
   }
   // Looks at the files. gRPC shows what has changed within a second or two.
   std::optional<CertificateNotice> Look();
+  // Trusts these (PEM) beside the authorities of the files, in place of former ones.
+  absl::Status AlsoTrust(std::string certificates);
 
  private:
   ServedCertificates(CertificateWatch files, ReplacedFile own,
                      std::optional<ReplacedFile> authorities);
   absl::Status Replace();
+  absl::Status ReplaceAuthorities();
 
   CertificateWatch files_;
   int64_t served_ = 0;  // That generation of the files.
-  ReplacedFile own_;    // The certificate and its key in one, so that they change together.
+  std::string also_trusted_;
+  ReplacedFile own_;  // The certificate and its key in one, so that they change together.
   std::optional<ReplacedFile> authorities_;
   std::shared_ptr<grpc::experimental::CertificateProviderInterface> provider_;
 };

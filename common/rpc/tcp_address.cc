@@ -1,6 +1,7 @@
 #include "common/rpc/tcp_address.h"
 
 #include <arpa/inet.h>
+#include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -165,6 +166,51 @@ absl::StatusOr<TcpAddress> ParseGrpcPeer(absl::string_view peer) {
         "expected ipv4:ADDRESS:PORT or ipv6:[ADDRESS]:PORT, got \"", peer.substr(0, 200), "\""));
   }
   return result;
+}
+
+namespace {
+
+bool IsEveryAddress(const std::string& host) { return host == "0.0.0.0" || host == "::"; }
+
+bool IsLinkLocal(const TcpAddress& address) {
+  return address.ip[0] == 0xfe && (address.ip[1] & 0xc0) == 0x80;
+}
+
+std::string WithPort(absl::string_view listen, int port) {
+  return absl::StrCat(listen.substr(0, listen.rfind(':')), ":", port);
+}
+
+}  // namespace
+
+std::vector<std::string> ReachableAddresses(absl::string_view listen, int port) {
+  const absl::StatusOr<HostPort> split = SplitHostPort(listen, /*allow_any_port=*/true);
+  if (!split.ok()) return {};
+  if (!IsEveryAddress(split->host)) return {WithPort(listen, port)};
+  std::vector<std::string> found;
+  ifaddrs* interfaces = nullptr;
+  if (getifaddrs(&interfaces) != 0) return found;
+  for (const ifaddrs* each = interfaces; each != nullptr; each = each->ifa_next) {
+    if (each->ifa_addr == nullptr || (each->ifa_flags & IFF_UP) == 0) continue;
+    const int family = each->ifa_addr->sa_family;
+    if (family != AF_INET && (family != AF_INET6 || split->host == "0.0.0.0")) continue;
+    sockaddr_storage storage{};
+    std::memcpy(&storage, each->ifa_addr,
+                family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
+    std::optional<TcpAddress> address = FromSocketAddress(storage);
+    if (!address.has_value() || address->is_loopback() || IsLinkLocal(*address)) continue;
+    address->port = static_cast<uint16_t>(port);
+    const std::string text = address->ToString();
+    if (std::ranges::find(found, text) == found.end()) found.push_back(text);
+  }
+  freeifaddrs(interfaces);
+  return found;
+}
+
+std::string AddressFromHere(absl::string_view listen, int port) {
+  const absl::StatusOr<HostPort> split = SplitHostPort(listen, /*allow_any_port=*/true);
+  if (split.ok() && split->host == "0.0.0.0") return absl::StrCat("127.0.0.1:", port);
+  if (split.ok() && split->host == "::") return absl::StrCat("[::1]:", port);
+  return WithPort(listen, port);
 }
 
 }  // namespace causeway

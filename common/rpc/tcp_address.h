@@ -43,6 +43,12 @@ absl::StatusOr<std::vector<TcpAddress>> ResolveAddress(absl::string_view host_po
 // Those of all addresses of a list (SplitAddresses), in its order.
 absl::StatusOr<std::vector<TcpAddress>> ResolveAddresses(absl::string_view addresses);
 
+// HOST:PORT by which others may reach a server that listens on the host of `listen`: that host, or,
+// if it stands for all addresses, those of this machine's interfaces that are for more than it.
+std::vector<std::string> ReachableAddresses(absl::string_view listen, int port);
+// The same, for who is on this machine.
+std::string AddressFromHere(absl::string_view listen, int port);
+
 // Reads what grpc::ServerContext::peer() and ClientContext::peer() say: "ipv4:10.0.0.1:53211" or
 // "ipv6:%5B::1%5D:53211". INVALID_ARGUMENT for anything else, such as a Unix socket.
 absl::StatusOr<TcpAddress> ParseGrpcPeer(absl::string_view peer);

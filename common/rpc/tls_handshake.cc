@@ -24,25 +24,16 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
+#include "common/identity/openssl.h"
 #include "common/rpc/tcp_address.h"
 
 namespace causeway {
 namespace {
 
-template <auto Function>
-struct Deleter {
-  template <typename T>
-  void operator()(T* object) const {
-    Function(object);
-  }
-};
-using ContextPtr = std::unique_ptr<SSL_CTX, Deleter<SSL_CTX_free>>;
-using SslPtr = std::unique_ptr<SSL, Deleter<SSL_free>>;
+using ContextPtr = std::unique_ptr<SSL_CTX, OpensslDeleter<SSL_CTX_free>>;
+using SslPtr = std::unique_ptr<SSL, OpensslDeleter<SSL_free>>;
 
 constexpr unsigned char kHttp2[] = {2, 'h', '2'};
-
-// Instead of asking whoever sits at the terminal.
-int NoPassphrase(char*, int, int, void*) { return -1; }
 
 // A connected socket with a deadline for all that it does.
 class Connection {
@@ -129,12 +120,7 @@ class Client {
     const auto* const ssl = static_cast<const SSL*>(
         X509_STORE_CTX_get_ex_data(store, SSL_get_ex_data_X509_STORE_CTX_idx()));
     X509* const x509 = X509_STORE_CTX_get0_cert(store);
-    const std::unique_ptr<BIO, Deleter<BIO_free>> bio(BIO_new(BIO_s_mem()));
-    PEM_write_bio_X509(bio.get(), x509);
-    char* text = nullptr;
-    const int64_t size = BIO_get_mem_data(bio.get(), &text);
-    absl::StatusOr<Certificate> parsed =
-        ParseCertificate(absl::string_view(text, static_cast<size_t>(size)), "the certificate");
+    absl::StatusOr<Certificate> parsed = ParseCertificate(PemOf(x509), "the certificate");
     if (parsed.ok()) static_cast<Client*>(SSL_get_app_data(ssl))->server_ = *std::move(parsed);
     return verdict;
   }
@@ -320,6 +306,36 @@ absl::StatusOr<TlsHandshake> TryTlsHandshake(const std::string& address,
   result.server = client.server();
   result.time = absl::Now() - start;
   return result;
+}
+
+absl::StatusOr<std::string> FetchAuthority(const std::string& address, const std::string& sha256,
+                                           absl::Duration timeout) {
+  ASSIGN_OR_RETURN(const ContextPtr context, MakeContext({}));
+  ASSIGN_OR_RETURN(Connection connection, Connect(address, absl::Now() + timeout));
+  Client client(context.get(), connection);
+  client.Run([&] { return SSL_do_handshake(client.ssl()); });
+  ERR_clear_error();
+  const STACK_OF(X509)* const chain = SSL_get_peer_cert_chain(client.ssl());
+  if (chain == nullptr) {
+    if (connection.late()) {
+      return absl::UnavailableError(absl::StrCat(address, " did not answer in time"));
+    }
+    return absl::FailedPreconditionError(
+        absl::StrCat(address, " does not speak TLS: is it the coordinator of this invitation?"));
+  }
+  std::string last = "none";
+  for (int i = 0; i < sk_X509_num(chain); ++i) {
+    std::string pem = PemOf(sk_X509_value(chain, i));
+    ASSIGN_OR_RETURN(const Certificate shown, ParseCertificate(pem, "a certificate of the server"));
+    if (shown.fingerprint == sha256) return pem;
+    last = shown.fingerprint;
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the server at ", address,
+      " is not the coordinator of this invitation: its authority has "
+      "the SHA-256 ",
+      last, ", the line says ", sha256,
+      "; another coordinator answers there, or somebody is in between. Nothing was told to it"));
 }
 
 bool SpeaksTls(const std::string& address, absl::Duration timeout) {

@@ -29,6 +29,13 @@ absl::StatusOr<TlsHandshake> TryTlsHandshake(const std::string& address,
                                              const SecurityOptions& options,
                                              absl::Duration timeout);
 
+// The certificate (PEM) of the authority with that SHA-256, as the server at HOST:PORT shows it
+// among those above its own. Nothing is trusted by it yet, and nothing was said.
+// FAILED_PRECONDITION: the server shows another authority, or speaks no TLS. NOT_FOUND or
+// UNAVAILABLE: nobody answers.
+absl::StatusOr<std::string> FetchAuthority(const std::string& address, const std::string& sha256,
+                                           absl::Duration timeout);
+
 // Whether a server that a client without TLS cannot talk to speaks TLS. Trusts nobody and says
 // nothing. False also if there is no answer.
 bool SpeaksTls(const std::string& address, absl::Duration timeout);

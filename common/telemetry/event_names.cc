@@ -31,6 +31,13 @@ constexpr EventName kCoordinatorEvents[] = {
     {"join_refused", kWarn},
     // No valid identity, or a role that may not.
     {"access_refused", kWarn},
+    // An operator invited a name (causewayctl invite), or took that back.
+    {"invitation_made", kInfo},
+    {"invitation_revoked", kInfo},
+    // A machine has boarded by it.
+    {"invitation_used", kInfo},
+    // Another machine came with a line that was used.
+    {"invitation_refused", kWarn},
     // `start_workers` were ready.
     {"training_started", kInfo},
     // Without somebody.

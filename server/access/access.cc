@@ -44,15 +44,27 @@ absl::string_view Verb(Action action) {
       return "probe the link";
     case Action::kFollow:
       return "follow";
+    case Action::kInvite:
+      return "invite";
+    case Action::kEnroll:
+      return "use an invitation";
+    case Action::kRenew:
+      return "renew its certificate";
   }
   return "";
 }
 
 bool RoleMay(Role role, Action action) {
+  if (role == Role::kInvited || action == Action::kEnroll) {
+    return role == Role::kInvited && action == Action::kEnroll;
+  }
   switch (action) {
     case Action::kDescribe:
     case Action::kProbe:
+    case Action::kRenew:
       return true;
+    case Action::kEnroll:
+      return false;
     case Action::kAttach:
     case Action::kPush:
       return role == Role::kWorker || role == Role::kRegion;
@@ -62,6 +74,7 @@ bool RoleMay(Role role, Action action) {
       return role == Role::kOperator || role == Role::kObserver;
     case Action::kOrder:
     case Action::kFollow:
+    case Action::kInvite:
       return role == Role::kOperator;
   }
   return false;
@@ -82,6 +95,8 @@ absl::string_view WhatARoleMayDo(Role role) {
       return "an operator may read everything and give orders, but takes no part in the training";
     case Role::kObserver:
       return "an observer may read the configuration and the status";
+    case Role::kInvited:
+      return "an invitation is exchanged for a certificate (--join), and is good for nothing else";
   }
   return "";
 }
@@ -103,6 +118,9 @@ double CostOf(Action action) {
     case Action::kOrder:
     case Action::kProbe:
     case Action::kFollow:
+    case Action::kInvite:
+    case Action::kEnroll:
+    case Action::kRenew:
       return 10;
     case Action::kGetStatus:
       return 20;

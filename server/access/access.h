@@ -10,6 +10,10 @@
 //   Admin.GetStatus, Events   -             yes        yes
 //   Admin's orders            -             yes        -
 //   Standby.Follow            -             yes        -          (it shows everything)
+//   Enrollment's orders       -             yes        -
+//   Enrollment.Renew          yes           yes        yes
+//
+// Who shows an invitation (role invited) may call Enrollment.Enroll, and nothing else.
 //
 // Without TLS (loopback, or --insecure) nobody can prove anything: everybody may do everything, and
 // nothing is counted.
@@ -45,7 +49,19 @@
 
 namespace causeway::server {
 
-enum class Action { kDescribe, kAttach, kPush, kPull, kGetStatus, kOrder, kProbe, kFollow };
+enum class Action {
+  kDescribe,
+  kAttach,
+  kPush,
+  kPull,
+  kGetStatus,
+  kOrder,
+  kProbe,
+  kFollow,
+  kInvite,
+  kEnroll,
+  kRenew
+};
 
 // As how many messages of a session a call counts.
 double CostOf(Action action);

@@ -1,4 +1,4 @@
-// The commands of causewayctl that have sources of their own: events, config, export.
+// The commands of causewayctl that have sources of their own: events, config, export, invite.
 #ifndef CAUSEWAY_SERVER_CTL_COMMANDS_H_
 #define CAUSEWAY_SERVER_CTL_COMMANDS_H_
 
@@ -93,6 +93,14 @@ absl::Status CheckExportFlags();
 
 // Fetches and writes, and returns what is to be printed. The flags have been checked.
 absl::StatusOr<std::string> ExportCommand(RunAdmin& run, bool json);
+
+// One line for each name, by the flags of invite; with `json` an object for each. `hint` receives
+// what to do with them, for a person. INVALID_ARGUMENT if the coordinator knows no address that
+// others could reach and none is given.
+absl::StatusOr<std::string> InviteCommand(RunAdmin& run, const std::vector<std::string>& names,
+                                          bool json, std::string& hint);
+// A line for each invitation, or an array.
+absl::StatusOr<std::string> InvitationsCommand(RunAdmin& run, bool json);
 
 }  // namespace causeway::server
 

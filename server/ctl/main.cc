@@ -14,6 +14,7 @@
 #include "common/base/status_macros.h"
 #include "common/cli/command_line.h"
 #include "common/cli/program.h"
+#include "common/client/boarding.h"
 #include "common/params/run_config.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/security_flags.h"
@@ -84,6 +85,19 @@ constexpr Command kCommands[] = {
     {.usage = "stop --at_step=5000\nstop --at_tokens=2000000000",
      .about = "Training ends there for all.",
      .flags = "at_step at_tokens @coordinator"},
+    {.usage = "invite NAME...",
+     .about = "Prints a line for each name, by which a machine boards the run once (--join=LINE of "
+              "causeway-worker, causewayctl and a region; join(LINE, ...) in Python).",
+     .flags = "role expires address @coordinator",
+     .arguments = 64,
+     .heading = "Who takes part:"},
+    {.usage = "invitations",
+     .about = "Who was invited, and who has come.",
+     .flags = "@coordinator"},
+    {.usage = "revoke NAME",
+     .about = "An invitation that nobody has used is good for nothing any more.",
+     .flags = "@coordinator",
+     .arguments = 1},
     {.usage = "export --out=FOLDER",
      .about = "Writes the published parameters, while training goes on.",
      .flags = "out dtype max_file_gb deadline replace @coordinator",
@@ -98,8 +112,10 @@ constexpr Command kCommands[] = {
 
 constexpr FlagGroup kFlagGroups[] = {
     {.name = "coordinator",
-     .heading = "Which run, and who you are, by an operator's or observer's certificate or token:",
-     .flags = "coordinator timeout tls_ca tls_cert tls_key token_file tls_server_name tls_refresh "
+     .heading = "Which run, and who you are, by an operator's or observer's invitation, "
+                "certificate or token:",
+     .flags = "join identity coordinator timeout tls_ca tls_cert tls_key token_file "
+              "tls_server_name tls_refresh "
               "insecure"},
     {.heading = "For all commands:", .flags = "json"},
 };
@@ -120,6 +136,11 @@ int Report(const absl::Status& status) {
   if (status.ok()) return 0;
   const int exit_status = Fail(kProgram, status);
   return IsNoAnswer(status) ? kExitNoAnswer : exit_status;
+}
+
+// Of what comes before the first call: no answer is no answer there, too.
+int EndStart(const absl::Status& status) {
+  return IsNoAnswer(status) ? Report(status) : Refuse(kProgram, status);
 }
 
 int Misused(const std::string& message) {
@@ -261,10 +282,19 @@ void PrintConfig(const v1::RunConfig& config) {
   Print(absl::GetFlag(FLAGS_json) ? ConfigJson(config) : FormatRunConfig(config));
 }
 
-int Export(RunAdmin& run) {
-  const absl::StatusOr<std::string> text = ExportCommand(run, absl::GetFlag(FLAGS_json));
+int Told(const absl::StatusOr<std::string>& text) {
   if (text.ok()) Print(*text);
   return Report(text.status());
+}
+
+int Invite(RunAdmin& run, const std::vector<std::string>& arguments) {
+  if (arguments.size() < 2) return Misused("invite takes one name or more");
+  std::string hint;
+  const absl::StatusOr<std::string> lines =
+      InviteCommand(run, {arguments.begin() + 1, arguments.end()}, absl::GetFlag(FLAGS_json), hint);
+  const int status = Told(lines);
+  if (lines.ok()) std::fputs(hint.c_str(), stderr);
+  return status;
 }
 
 int Events(RunAdmin& run) {
@@ -288,13 +318,16 @@ int RunOnline(const std::string& command, const std::vector<std::string>& argume
     if (asked_for.ok()) asked_for = CheckEventsFlags();
     if (!asked_for.ok()) return Refuse(kProgram, asked_for);
   }
-  const std::string address = absl::GetFlag(FLAGS_coordinator);
+  std::string address = absl::GetFlag(FLAGS_coordinator);
+  SecurityOptions files = SecurityOptionsFromFlags();
+  const auto keeper = BoardByFlags(absl::GetFlag(FLAGS_timeout), address, /*id=*/nullptr, files);
+  if (!keeper.ok()) return EndStart(keeper.status());
   const absl::StatusOr<std::vector<std::string>> addresses = SplitAddresses(address);
   if (!addresses.ok()) return Refuse(kProgram, Annotate(addresses.status(), "--coordinator"));
   const absl::StatusOr<std::string> target = ChannelTarget(address);
   if (!target.ok()) return Refuse(kProgram, Annotate(target.status(), "--coordinator"));
   const absl::StatusOr<ChannelSecurity> security =
-      MakeChannelSecurity(SecurityOptionsFromFlags(), addresses->front(), absl::Now());
+      MakeChannelSecurity(files, addresses->front(), absl::Now());
   if (!security.ok()) return Refuse(kProgram, security.status());
   const auto warn = [](const std::string& warning) {
     std::fprintf(stderr, "warning: %s\n", warning.c_str());
@@ -307,6 +340,15 @@ int RunOnline(const std::string& command, const std::vector<std::string>& argume
   }
   RunAdmin run(address, *target, *security, absl::GetFlag(FLAGS_timeout));
   if (command == "drain") return Drain(run, arguments);
+  if (command == "invite") return Invite(run, arguments);
+  if (command == "invitations") {
+    return Told(InvitationsCommand(run, absl::GetFlag(FLAGS_json)));
+  }
+  if (command == "revoke") {
+    if (arguments.size() != 2) return Misused("revoke takes the name that was invited");
+    return Say(run.RevokeInvitation(arguments[1]),
+               absl::StrCat("the invitation of ", arguments[1], " is revoked"));
+  }
   if (command == "reject") return Reject(run, arguments);
   if (command == "config") {
     const absl::StatusOr<v1::RunConfig> config = run.GetConfig();
@@ -319,7 +361,7 @@ int RunOnline(const std::string& command, const std::vector<std::string>& argume
   if (command == "watch") return Watch(run);
   if (command == "events") return Events(run);
   if (command == "stop") return Stop(run);
-  if (command == "export") return Export(run);
+  if (command == "export") return Told(ExportCommand(run, absl::GetFlag(FLAGS_json)));
   if (command == "pause") {
     return Say(run.Pause(absl::GetFlag(FLAGS_reason)),
                "paused: workers finish their step and wait; causewayctl resume lets them go on");

@@ -39,22 +39,22 @@ RunAdmin::RunAdmin(const std::string& address, const std::string& target,
                    const ChannelSecurity& security, absl::Duration timeout)
     : address_(address), timeout_(timeout), channel_(target, 0, SecurityTo(address, security)) {}
 
-template <typename Request, typename Response, typename Method>
-absl::StatusOr<Response> RunAdmin::Call(const Request& request, Method method) {
+template <typename Service, typename Request, typename Response>
+absl::StatusOr<Response> RunAdmin::Call(grpc::Status (Service::Stub::*method)(grpc::ClientContext*,
+                                                                              const Request&,
+                                                                              Response*),
+                                        const Request& request) {
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + timeout_));
   Response response;
-  const auto admin = v1::Admin::NewStub(channel_.Now());
-  RETURN_IF_ERROR(
-      Explain(FromGrpcStatus(method(*admin, &context, request, &response)), address_, timeout_));
+  const auto stub = Service::NewStub(channel_.Now());
+  RETURN_IF_ERROR(Explain(FromGrpcStatus((stub.get()->*method)(&context, request, &response)),
+                          address_, timeout_));
   return response;
 }
 
 absl::StatusOr<v1::RunStatus> RunAdmin::GetStatus() {
-  return Call<v1::GetStatusRequest, v1::RunStatus>(
-      {}, [](auto& admin, auto* context, const auto& request, auto* response) {
-        return admin.GetStatus(context, request, response);
-      });
+  return Call<v1::Admin>(&v1::Admin::Stub::GetStatus, v1::GetStatusRequest());
 }
 
 absl::StatusOr<v1::RunConfig> RunAdmin::GetConfig() {
@@ -65,52 +65,48 @@ absl::StatusOr<v1::RunConfig> RunAdmin::GetConfig() {
 absl::StatusOr<v1::ListEventsResponse> RunAdmin::ListEvents(int64_t after) {
   v1::ListEventsRequest request;
   request.set_after(after);
-  return Call<v1::ListEventsRequest, v1::ListEventsResponse>(
-      request, [](auto& admin, auto* context, const auto& given, auto* response) {
-        return admin.ListEvents(context, given, response);
-      });
+  return Call<v1::Admin>(&v1::Admin::Stub::ListEvents, request);
 }
 
 absl::Status RunAdmin::Pause(const std::string& reason) {
-  v1::PauseRequest pause;
-  pause.set_reason(reason);
-  return Call<v1::PauseRequest, v1::PauseResponse>(
-             pause, [](auto& admin, auto* context, const auto& request,
-                       auto* response) { return admin.Pause(context, request, response); })
-      .status();
+  v1::PauseRequest request;
+  request.set_reason(reason);
+  return Call<v1::Admin>(&v1::Admin::Stub::Pause, request).status();
 }
 
 absl::Status RunAdmin::Resume() {
-  return Call<v1::ResumeRequest, v1::ResumeResponse>(
-             {}, [](auto& admin, auto* context, const auto& request,
-                    auto* response) { return admin.Resume(context, request, response); })
-      .status();
+  return Call<v1::Admin>(&v1::Admin::Stub::Resume, v1::ResumeRequest()).status();
 }
 
 absl::Status RunAdmin::Drain(const std::string& worker_id) {
-  v1::DrainRequest drain;
-  drain.set_worker_id(worker_id);
-  return Call<v1::DrainRequest, v1::DrainResponse>(
-             drain, [](auto& admin, auto* context, const auto& request,
-                       auto* response) { return admin.Drain(context, request, response); })
-      .status();
+  v1::DrainRequest request;
+  request.set_worker_id(worker_id);
+  return Call<v1::Admin>(&v1::Admin::Stub::Drain, request).status();
 }
 
 absl::Status RunAdmin::Reject(const v1::RejectRequest& order) {
-  return Call<v1::RejectRequest, v1::RejectResponse>(
-             order, [](auto& admin, auto* context, const auto& request,
-                       auto* response) { return admin.Reject(context, request, response); })
-      .status();
+  return Call<v1::Admin>(&v1::Admin::Stub::Reject, order).status();
 }
 
 absl::Status RunAdmin::Stop(int64_t at_step, int64_t at_tokens) {
-  v1::StopRequest stop;
-  stop.set_at_step(at_step);
-  stop.set_at_tokens(at_tokens);
-  return Call<v1::StopRequest, v1::StopResponse>(
-             stop, [](auto& admin, auto* context, const auto& request,
-                      auto* response) { return admin.Stop(context, request, response); })
-      .status();
+  v1::StopRequest request;
+  request.set_at_step(at_step);
+  request.set_at_tokens(at_tokens);
+  return Call<v1::Admin>(&v1::Admin::Stub::Stop, request).status();
+}
+
+absl::StatusOr<v1::InviteResponse> RunAdmin::Invite(const v1::InviteRequest& request) {
+  return Call<v1::Enrollment>(&v1::Enrollment::Stub::Invite, request);
+}
+
+absl::StatusOr<v1::ListInvitationsResponse> RunAdmin::ListInvitations() {
+  return Call<v1::Enrollment>(&v1::Enrollment::Stub::ListInvitations, v1::ListInvitationsRequest());
+}
+
+absl::Status RunAdmin::RevokeInvitation(const std::string& name) {
+  v1::RevokeInvitationRequest request;
+  request.set_name(name);
+  return Call<v1::Enrollment>(&v1::Enrollment::Stub::RevokeInvitation, request).status();
 }
 
 }  // namespace causeway::server

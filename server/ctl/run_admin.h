@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "causeway/v1/admin.grpc.pb.h"
+#include "causeway/v1/enrollment.grpc.pb.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/security.h"
 
@@ -18,8 +19,8 @@ namespace causeway::server {
 // Whether the coordinator was away, or stopped while it answered.
 bool IsNoAnswer(const absl::Status& status);
 
-// Not thread-safe. Errors are those of admin.proto; UNAVAILABLE and DEADLINE_EXCEEDED name the
-// address and say what to look at.
+// Not thread-safe. Errors are those of admin.proto and enrollment.proto; UNAVAILABLE and
+// DEADLINE_EXCEEDED name the address and say what to look at.
 class RunAdmin {
  public:
   // Does not connect yet. Every call ends within `timeout`.
@@ -37,12 +38,18 @@ class RunAdmin {
   // One of them is 0.
   absl::Status Stop(int64_t at_step, int64_t at_tokens);
 
+  absl::StatusOr<v1::InviteResponse> Invite(const v1::InviteRequest& request);
+  absl::StatusOr<v1::ListInvitationsResponse> ListInvitations();
+  absl::Status RevokeInvitation(const std::string& name);
+
   // To the same coordinator.
   RenewedChannel& channel() { return channel_; }
 
  private:
-  template <typename Request, typename Response, typename Method>
-  absl::StatusOr<Response> Call(const Request& request, Method method);
+  template <typename Service, typename Request, typename Response>
+  absl::StatusOr<Response> Call(grpc::Status (Service::Stub::*method)(grpc::ClientContext*,
+                                                                      const Request&, Response*),
+                                const Request& request);
 
   const std::string address_;
   const absl::Duration timeout_;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -126,6 +127,19 @@ absl::StatusOr<ConnectionGate::Limits> ConnectionLimitsOf(const CoordinatorServe
   return limits;
 }
 
+absl::StatusOr<std::unique_ptr<OwnAuthority>> OpenAuthority(
+    const CoordinatorServer::Options& options, const std::string& run_name) {
+  if (options.security.UsesTls() || options.security.insecure) {
+    return absl::InvalidArgumentError(
+        "--tls=own beside --tls_ca, --tls_cert, --tls_key or --insecure: give one or the other");
+  }
+  return OwnAuthority::Open({.folder = options.authority_folder,
+                             .given = options.given_authority,
+                             .run_name = run_name,
+                             .clock = options.clock,
+                             .events = options.events});
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
@@ -154,6 +168,15 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(cons
   const FragmentPlan& plan = run.coordinator() != nullptr ? run.coordinator()->plan() : unknown;
   RETURN_IF_ERROR(SettleMemory(run.config(), plan, options.memory_bytes));
   options.connections.memory_bytes = MemoryShares(options.memory_bytes).grpc;
+  std::unique_ptr<OwnAuthority> authority;
+  if (!options.authority_folder.empty()) {
+    ASSIGN_OR_RETURN(authority, OpenAuthority(options, run.config().run_name()));
+    const absl::Duration refresh = options.security.refresh_interval;
+    const std::string tokens = options.security.token_file;
+    options.security = authority->Files();
+    options.security.refresh_interval = refresh;
+    options.security.token_file = tokens;
+  }
   ASSIGN_OR_RETURN(const ServerSecurity security,
                    MakeServerSecurity(options.security, address, options.clock->Now()));
   for (const std::string& warning : security.warnings) Log().warn("{}", warning);
@@ -185,8 +208,8 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(cons
                      RefusedIdentities::Open(options.refused_identities, options.clock));
   }
   ASSIGN_OR_RETURN(const ConnectionGate::Limits limits, ConnectionLimitsOf(options, run.config()));
-  std::unique_ptr<CoordinatorServer> result(
-      new CoordinatorServer(options, wanted.memory_bytes, std::move(access), limits, run));
+  std::unique_ptr<CoordinatorServer> result(new CoordinatorServer(
+      options, wanted.memory_bytes, std::move(access), std::move(authority), limits, run));
   if (run.coordinator() != nullptr) result->StartTransfers(*run.coordinator());
   ASSIGN_OR_RETURN(result->listener_,
                    ConnectionListener::Listen(address, result->gate_, *Clock::Real()));
@@ -195,10 +218,15 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(cons
   result->acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
       security.credentials);
-  result->certificates_ = security.files;
+  {
+    absl::MutexLock lock(&result->certificates_mutex_);
+    result->certificates_ = security.files;
+  }
+  result->LookAtCertificates();  // Who was invited before the start is trusted from it on.
   builder.RegisterService(&result->session_);
   builder.RegisterService(&result->exchange_);
   builder.RegisterService(&result->admin_);
+  builder.RegisterService(&result->enrollment_);
   builder.RegisterService(&result->probe_);
   if (options.make_services != nullptr) result->more_ = options.make_services(result->access_);
   for (const auto& service : result->more_) builder.RegisterService(service.get());
@@ -211,6 +239,10 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(cons
         connection.fd = descriptor;
         acceptor->HandleNewConnection(&connection);
       }));
+  if (result->authority_ != nullptr && !options.operator_folder.empty()) {
+    RETURN_IF_ERROR(result->authority_->WriteOperator(options.operator_folder,
+                                                      AddressFromHere(address, result->port())));
+  }
   ASSIGN_OR_RETURN(result->ticker_, StartThread([server = result.get()] { server->TickLoop(); }));
   ASSIGN_OR_RETURN(result->maintainer_,
                    StartThread([server = result.get()] { server->MaintainLoop(); }));
@@ -218,8 +250,9 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(cons
 }
 
 CoordinatorServer::CoordinatorServer(const Options& options, int64_t given_memory_bytes,
-                                     Access::Options access, const ConnectionGate::Limits& limits,
-                                     ServedRun& run)
+                                     Access::Options access,
+                                     std::unique_ptr<OwnAuthority> authority,
+                                     const ConnectionGate::Limits& limits, ServedRun& run)
     : run_(run),
       stall_(options.stall),
       given_memory_bytes_(given_memory_bytes),
@@ -246,6 +279,14 @@ CoordinatorServer::CoordinatorServer(const Options& options, int64_t given_memor
                   return &transfers()->lanes;
                 }),
       admin_(run, access_, links_, options.past_events),
+      authority_(std::move(authority)),
+      enrollment_(access_, authority_.get(),
+                  {.trust = [this] { LookAtCertificates(); },
+                   .addresses =
+                       [this, address = options.address, advertised = options.advertised] {
+                         return advertised.empty() ? ReachableAddresses(address, port())
+                                                   : advertised;
+                       }}),
       probe_gate_(*Clock::Real()),
       probe_(run, access_, probe_gate_),
       expiry_(options.security.cert_file, *options.clock),
@@ -329,11 +370,7 @@ void CoordinatorServer::MaintainLoop() {
     if (!reminder.empty()) {
       events_->Record("certificate_expiring", reminder, nlohmann::json::object());
     }
-    const auto news = certificates_ == nullptr ? std::nullopt : certificates_->Look();
-    if (news.has_value()) {
-      events_->Record(news->fit ? "certificate_reloaded" : "certificate_unfit", news->message,
-                      nlohmann::json::object());
-    }
+    LookAtCertificates();
     for (const RevocationWatch::Notice& notice : revocations_.Poll()) {
       if (notice.ended) {
         events_->Record("revocation_list_ended", notice.message, nlohmann::json::object());
@@ -343,6 +380,20 @@ void CoordinatorServer::MaintainLoop() {
     }
     links_.Sample(port());
     BoundConnectionsAcceptedOn(port(), losses);
+  }
+}
+
+void CoordinatorServer::LookAtCertificates() {
+  const std::string invited = authority_ == nullptr ? "" : authority_->Invited();
+  absl::MutexLock lock(&certificates_mutex_);
+  if (certificates_ == nullptr) return;
+  std::optional<CertificateNotice> news = certificates_->Look();
+  if (const absl::Status trusted = certificates_->AlsoTrust(invited); !trusted.ok()) {
+    news = {.fit = false, .message = std::string(trusted.message())};
+  }
+  if (news.has_value()) {
+    events_->Record(news->fit ? "certificate_reloaded" : "certificate_unfit", news->message,
+                    nlohmann::json::object());
   }
 }
 

@@ -26,9 +26,11 @@
 #include "common/rpc/security.h"
 #include "common/telemetry/event_log.h"
 #include "server/access/access.h"
+#include "server/access/own_authority.h"
 #include "server/core/served_run.h"
 #include "server/service/admin_service.h"
 #include "server/service/connection_listener.h"
+#include "server/service/enrollment_service.h"
 #include "server/service/lane_reactor.h"
 #include "server/service/model_reception.h"
 #include "server/service/probe_service.h"
@@ -43,8 +45,15 @@ namespace causeway::server {
 class CoordinatorServer {
  public:
   struct Options {
-    std::string address = {};           // HOST:PORT; port 0: any free one.
-    SecurityOptions security = {};      // Without files: plaintext, on loopback or with `insecure`.
+    std::string address = {};       // HOST:PORT; port 0: any free one.
+    SecurityOptions security = {};  // Without files: plaintext, on loopback or with `insecure`.
+    // Where the run's own authority is, or is made (own_authority.h), in place of files in
+    // `security`; empty: there is none.
+    std::string authority_folder = {};
+    std::string given_authority = {};  // OwnAuthority::Options::given.
+    // HOST:PORT, where members reach this coordinator; empty: where it listens.
+    std::vector<std::string> advertised = {};
+    std::string operator_folder = {};   // Receives an operator's identity; empty: none is made.
     ConnectionLimits connections = {};  // Apart from the memory, which is a share of this:
     // Bounds what peers make this process keep for them: objects that are being received, packed
     // chunks, and gRPC's buffers. What the rounds themselves hold is not part of it. 0: room for
@@ -105,7 +114,10 @@ class CoordinatorServer {
   };
 
   CoordinatorServer(const Options& options, int64_t given_memory_bytes, Access::Options access,
-                    const ConnectionGate::Limits& limits, ServedRun& run);
+                    std::unique_ptr<OwnAuthority> authority, const ConnectionGate::Limits& limits,
+                    ServedRun& run);
+  // Looks at the certificates' files, and at who is invited.
+  void LookAtCertificates();
   // The hooks of Access that keep links_ and gate_ informed.
   Access::Options Noting(Access::Options options);
   // The run has begun. Where it awaited its model, memory was shared out without its plan.
@@ -133,6 +145,8 @@ class CoordinatorServer {
   SessionService session_;
   ExchangeService exchange_;
   AdminService admin_;
+  const std::unique_ptr<OwnAuthority> authority_;  // Null: certificates come from elsewhere.
+  EnrollmentService enrollment_;
   ProbeGate probe_gate_;
   ProbeService probe_;
   std::vector<std::unique_ptr<grpc::Service>> more_;  // Options::make_services.
@@ -141,8 +155,10 @@ class CoordinatorServer {
   std::unique_ptr<ConnectionListener> listener_;
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::shared_ptr<ServedCertificates> certificates_;  // The maintainer's; null without TLS.
-  ExpiryWatch expiry_;                                // The maintainer's, as is the next.
+  absl::Mutex certificates_mutex_;
+  // Null without TLS.
+  std::shared_ptr<ServedCertificates> certificates_ ABSL_GUARDED_BY(certificates_mutex_);
+  ExpiryWatch expiry_;  // The maintainer's, as is the next.
   RevocationWatch revocations_;
   EventLog* const events_;
   std::thread ticker_;

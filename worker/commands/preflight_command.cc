@@ -13,6 +13,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/threads.h"
 #include "common/cli/command_line.h"
+#include "common/client/boarding.h"
 #include "common/params/run_config.h"
 #include "common/rpc/security_flags.h"
 #include "common/rpc/tcp_links.h"
@@ -36,6 +37,7 @@ namespace causeway::worker {
 namespace {
 
 constexpr char kPreflightProgram[] = "causeway-worker preflight";
+constexpr absl::Duration kBoarding = absl::Seconds(30);
 constexpr int kDefaultConnections = 4;
 constexpr int kMostConnections = 16;
 constexpr double kMostProbeSeconds = 10;  // The coordinator's limit.
@@ -68,9 +70,12 @@ absl::StatusOr<int> ParseConnections(const std::string& flag) {
 absl::StatusOr<PreflightOptions> PreflightOptionsFromFlags() {
   PreflightOptions options;
   options.coordinator = absl::GetFlag(FLAGS_coordinator);
-  RETURN_IF_ERROR(Annotate(CheckAddress(options.coordinator, false), "--coordinator"));
   options.security = SecurityOptionsFromFlags();
   options.worker_id = absl::GetFlag(FLAGS_id);
+  // It ends before a certificate does.
+  RETURN_IF_ERROR(
+      BoardByFlags(kBoarding, options.coordinator, &options.worker_id, options.security).status());
+  RETURN_IF_ERROR(Annotate(CheckAddress(options.coordinator, false), "--coordinator"));
   if (!options.worker_id.empty()) RETURN_IF_ERROR(CheckName("--id", options.worker_id));
   options.data = absl::GetFlag(FLAGS_data);
   options.output = absl::GetFlag(FLAGS_out);

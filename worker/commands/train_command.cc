@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <memory>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "common/base/threads.h"
 #include "common/cli/command_line.h"
 #include "common/cli/stop_signals.h"
+#include "common/client/boarding.h"
 #include "common/identity/certificate.h"
 #include "common/rpc/security_flags.h"
 #include "common/rpc/tcp_links.h"
@@ -30,7 +32,8 @@
 ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070",
           "HOST:PORT,...: where the coordinator is, and where it may move to");
 ABSL_FLAG(std::string, id, "", "NAME: this worker's, unique in the run");
-ABSL_FLAG(std::string, data, "", "SHARDS: the folder of tokenize, or llm.c");
+ABSL_FLAG(std::string, data, "",
+          "SHARDS|TEXT: the folder of tokenize, or llm.c; train: or text, a file or folder of it");
 ABSL_FLAG(bool, own_data, false, "the shards are this site's alone, and it trains on all of them");
 ABSL_FLAG(std::string, shard_format, "auto",
           "auto|llmc|uint16|uint32: of shards without a data.json");
@@ -122,7 +125,9 @@ absl::StatusOr<int64_t> RateFromFlag(absl::string_view flag, double mbit) {
   return static_cast<int64_t>(mbit * kBytesPerMbit);
 }
 
-absl::StatusOr<TrainingOptions> TrainingOptionsFromFlags() {
+// `keeper`: receives who renews the certificate, if it came by an invitation.
+absl::StatusOr<TrainingOptions> TrainingOptionsFromFlags(const LaunchEnvironment& launch,
+                                                         std::unique_ptr<IdentityKeeper>& keeper) {
   TrainingOptions options;
   options.member.coordinator = absl::GetFlag(FLAGS_coordinator);
   options.member.security = SecurityOptionsFromFlags();
@@ -139,6 +144,11 @@ absl::StatusOr<TrainingOptions> TrainingOptionsFromFlags() {
   options.checkpoint_interval = absl::GetFlag(FLAGS_checkpoint_interval);
   options.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
   options.sample_tokens = absl::GetFlag(FLAGS_sample_tokens);
+  // Process 0 alone has to do with the coordinator.
+  ASSIGN_OR_RETURN(
+      keeper,
+      BoardByFlags(launch.process == 0 ? options.member.connect_timeout : absl::ZeroDuration(),
+                   options.member.coordinator, &options.member.worker_id, options.member.security));
   ASSIGN_OR_RETURN(options.devices, DevicesFromFlags());
   ASSIGN_OR_RETURN(options.document_mark, GivenDocumentMark());
   options.max_tokens_per_second = absl::GetFlag(FLAGS_max_tokens_per_second);
@@ -148,6 +158,7 @@ absl::StatusOr<TrainingOptions> TrainingOptionsFromFlags() {
         std::pair("--out", options.member.output)}) {
     if (value.empty()) return absl::InvalidArgumentError(absl::StrCat(flag, " is required"));
   }
+  ASSIGN_OR_RETURN(options.data, TokenFilesOf(options.data, options.member.output));
   ASSIGN_OR_RETURN(options.member.threads, ThreadsFor(absl::GetFlag(FLAGS_threads)));
   ASSIGN_OR_RETURN(options.member.congestion_control,
                    ChooseCongestionControl(absl::GetFlag(FLAGS_congestion_control)));
@@ -275,8 +286,9 @@ int RunFollower(const SiteOptions& options) {
 int RunTrain() {
   const absl::StatusOr<LaunchEnvironment> launch = ReadLaunchEnvironment(ProcessEnvironment);
   if (!launch.ok()) return Refuse(kTrainProgram, launch.status());
-  const absl::StatusOr<TrainingOptions> options = TrainingOptionsFromFlags();
-  if (!options.ok()) return Refuse(kTrainProgram, options.status());
+  std::unique_ptr<IdentityKeeper> keeper;
+  const absl::StatusOr<TrainingOptions> options = TrainingOptionsFromFlags(*launch, keeper);
+  if (!options.ok()) return EndStart(options.status());
   IgnoreWriteSignals();
   OnSignals(EndWhileJoining);
   if (launch->processes == 1) return RunWorker(*options, nullptr);

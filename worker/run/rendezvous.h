@@ -20,6 +20,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "causeway/v1/site.grpc.pb.h"
+#include "common/identity/authority.h"
 #include "worker/run/launch_environment.h"
 #include "worker/sync/local_group.h"
 #include "worker/sync/process_link.h"
@@ -61,13 +62,8 @@ inline std::string NameOfProcess(int process) {
 // The DNS name in it, whatever the machine is called.
 inline constexpr char kSiteName[] = "site";
 
-struct SiteCertificate {
-  std::string certificate;  // PEM; signed by itself.
-  std::string key;          // PEM.
-};
-
 // A function of the secret alone. Takes a tenth of a second, so that guessing takes long.
-absl::StatusOr<SiteCertificate> MakeSiteCertificate(const std::string& secret);
+absl::StatusOr<KeyedCertificate> CertificateOfSite(const std::string& secret);
 
 // Where process 0 of a site waits for the others.
 

@@ -63,7 +63,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeSiteChannel(const SiteRendezv
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials();
   if (!rendezvous.secret.empty()) {
-    ASSIGN_OR_RETURN(const SiteCertificate site, MakeSiteCertificate(rendezvous.secret));
+    ASSIGN_OR_RETURN(const KeyedCertificate site, CertificateOfSite(rendezvous.secret));
     credentials = grpc::SslCredentials({.pem_root_certs = site.certificate,
                                         .pem_private_key = site.key,
                                         .pem_cert_chain = site.certificate});

@@ -114,7 +114,8 @@ ArenaSite::Waiting::~Waiting() {
 
 ArenaSite::ArenaSite(const SiteJoin& join, std::unique_ptr<RunMember> member, TensorMatch match,
                      Clock& clock)
-    : drain_timeout_(join.drain_timeout),
+    : keeper_(join.keeper),
+      drain_timeout_(join.drain_timeout),
       id_(join.member.worker_id),
       member_(std::move(member)),
       match_(std::move(match)),

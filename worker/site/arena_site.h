@@ -20,6 +20,7 @@
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
+#include "common/client/boarding.h"
 #include "common/params/sync_schedule.h"
 #include "nlohmann/json.hpp"
 #include "worker/member/run_member.h"
@@ -32,6 +33,7 @@ struct SiteJoin {
   MemberOptions member;
   RunMember::Description description;
   absl::Duration drain_timeout = absl::Seconds(20);
+  std::shared_ptr<IdentityKeeper> keeper;  // Null: the certificates are somebody else's to renew.
   // The trainer's tensors on a device; none: values cross in the arena.
   std::optional<DeviceOptions> device;
   // Writes the initial values of that tensor, as many as it has, or returns false to give up.
@@ -126,6 +128,7 @@ class ArenaSite {
 
   int device_number_ = -1;
   std::unique_ptr<DeviceValues> device_;  // Outlives the member's replica.
+  const std::shared_ptr<IdentityKeeper> keeper_;
   const absl::Duration drain_timeout_;
   const std::string id_;
   const std::unique_ptr<RunMember> member_;

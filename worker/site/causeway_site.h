@@ -130,10 +130,12 @@ typedef int (*causeway_values_function)(void* context, int64_t index, int64_t of
 
 /* Zero and NULL mean the default. Strings are copied. */
 typedef struct {
-  size_t size;             /* sizeof(causeway_site_options) */
-  const char* coordinator; /* HOST:PORT */
-  const char* id;          /* This site's name, unique in the run. */
-  const char* tls_ca;      /* PEM files; --tls_ca and so on of causeway-worker. */
+  size_t size; /* sizeof(causeway_site_options) */
+  /* HOST:PORT,...; or the line of an invitation, @FILE with one, or RUN or RUN/NAME that boarded by
+   * one before: then id and tls_... stay NULL. */
+  const char* coordinator;
+  const char* id;     /* This site's name, unique in the run. */
+  const char* tls_ca; /* PEM files; --tls_ca and so on of causeway-worker. */
   const char* tls_cert;
   const char* tls_key;
   const char* tls_server_name;

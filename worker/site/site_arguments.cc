@@ -8,6 +8,8 @@
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
 #include "common/base/threads.h"
+#include "common/client/boarding.h"
+#include "common/identity/invitation.h"
 #include "common/rpc/tcp_links.h"
 #include "common/transfer/wire.h"
 
@@ -41,6 +43,34 @@ absl::StatusOr<absl::Duration> Seconds(absl::string_view name, double seconds,
   return absl::Seconds(seconds);
 }
 
+// Neither HOST:PORT nor nothing.
+bool MeansBoarding(const std::string& coordinator) {
+  return !coordinator.empty() &&
+         (coordinator.find(':') == std::string::npos || LooksLikeInvitation(coordinator) ||
+          coordinator[0] == '@' || coordinator[0] == '.' || coordinator[0] == '/');
+}
+
+absl::Status BoardSite(SiteJoin& join) {
+  MemberOptions& member = join.member;
+  if (member.security.UsesTls() || !member.security.token_file.empty() ||
+      member.security.insecure) {
+    return absl::InvalidArgumentError(
+        "an invitation brings its own certificates: leave tls, token_file and insecure out");
+  }
+  absl::StatusOr<Boarded> boarded = Board(member.coordinator, "", member.connect_timeout);
+  RETURN_IF_ERROR(boarded.status());
+  if (!member.worker_id.empty() && member.worker_id != boarded->identity.name) {
+    return absl::InvalidArgumentError(absl::StrCat("the invitation is for ", boarded->identity.name,
+                                                   ", and id is ", member.worker_id,
+                                                   ": leave id out"));
+  }
+  member.worker_id = boarded->identity.name;
+  member.security = boarded->security;
+  member.coordinator = boarded->coordinator;
+  join.keeper = std::make_shared<IdentityKeeper>(*std::move(boarded));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status NullArgument(absl::string_view name) {
@@ -60,7 +90,6 @@ absl::StatusOr<SiteJoin> ReadOptions(const causeway_site_options* options) {
   SiteJoin join;
   MemberOptions& member = join.member;
   member.coordinator = Text(options->coordinator);
-  RETURN_IF_ERROR(Annotate(SplitAddresses(member.coordinator).status(), "coordinator"));
   member.worker_id = Text(options->id);
   member.security.ca_file = Text(options->tls_ca);
   member.security.cert_file = Text(options->tls_cert);
@@ -94,6 +123,11 @@ absl::StatusOr<SiteJoin> ReadOptions(const causeway_site_options* options) {
                    BytesPerSecond("max_download_mbit", options->max_download_mbit));
   ASSIGN_OR_RETURN(member.connect_timeout,
                    Seconds("connect_timeout_s", options->connect_timeout_s, absl::Seconds(30)));
+  if (MeansBoarding(member.coordinator)) {
+    RETURN_IF_ERROR(BoardSite(join));
+  } else {
+    RETURN_IF_ERROR(Annotate(SplitAddresses(member.coordinator).status(), "coordinator"));
+  }
   ASSIGN_OR_RETURN(join.drain_timeout,
                    Seconds("drain_timeout_s", options->drain_timeout_s, absl::Seconds(20)));
   const std::string control = Text(options->congestion_control);

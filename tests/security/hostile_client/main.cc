@@ -32,8 +32,9 @@ int Main(int argc, char** argv) {
     return Refuse(kProgram, absl::InvalidArgumentError("takes flags only"));
   }
   std::vector<Scenario> scenarios;
-  for (const auto& make : {ContributionScenarios, MembershipScenarios, DurabilityScenarios,
-                           AccessScenarios, Http2Scenarios, SiteScenarios, LoadScenarios}) {
+  for (const auto& make :
+       {ContributionScenarios, MembershipScenarios, DurabilityScenarios, AccessScenarios,
+        InvitationScenarios, Http2Scenarios, SiteScenarios, LoadScenarios}) {
     for (Scenario& scenario : make()) scenarios.push_back(std::move(scenario));
   }
   const std::string wanted = absl::GetFlag(FLAGS_scenario);

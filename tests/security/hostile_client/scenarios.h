@@ -31,6 +31,7 @@ std::vector<Scenario> ContributionScenarios();
 std::vector<Scenario> MembershipScenarios();
 std::vector<Scenario> DurabilityScenarios();
 std::vector<Scenario> AccessScenarios();
+std::vector<Scenario> InvitationScenarios();
 std::vector<Scenario> Http2Scenarios();
 std::vector<Scenario> SiteScenarios();
 std::vector<Scenario> LoadScenarios();

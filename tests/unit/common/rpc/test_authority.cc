@@ -1,11 +1,6 @@
 #include "tests/unit/common/rpc/test_authority.h"
 
-#include <openssl/bio.h>
-#include <openssl/evp.h>
-#include <openssl/pem.h>
 #include <openssl/rand.h>
-#include <openssl/x509.h>
-#include <openssl/x509v3.h>
 #include <stdlib.h>
 
 #include <chrono>
@@ -13,41 +8,18 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/identity/openssl.h"
 #include "gtest/gtest.h"
 
 namespace causeway {
 namespace {
 
-using KeyPtr = std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)>;
-using X509Ptr = std::unique_ptr<X509, decltype(&X509_free)>;
-
-template <typename Write>
-std::string ToPem(const Write& write) {
-  BIO* const bio = BIO_new(BIO_s_mem());
-  write(bio);
-  char* text = nullptr;
-  const int64_t size = BIO_get_mem_data(bio, &text);
-  std::string pem(text, static_cast<size_t>(size));
-  BIO_free(bio);
-  return pem;
-}
-
-std::string CertificatePem(X509* x509) {
-  return ToPem([&](BIO* bio) { PEM_write_bio_X509(bio, x509); });
-}
-
 void AddExtension(X509* x509, X509* issuer, int nid, const std::string& value) {
-  X509V3_CTX context;
-  X509V3_set_ctx_nodb(&context);
-  X509V3_set_ctx(&context, issuer, x509, nullptr, nullptr, 0);
-  X509_EXTENSION* const extension = X509V3_EXT_conf_nid(nullptr, &context, nid, value.c_str());
-  ASSERT_NE(extension, nullptr) << value;
-  X509_add_ext(x509, extension, -1);
-  X509_EXTENSION_free(extension);
+  ASSERT_TRUE(Extend(x509, issuer, nid, value)) << value;
 }
 
 X509Ptr Blank(const CertificateRequest& request, EVP_PKEY* key, X509* issuer) {
-  X509Ptr x509(X509_new(), X509_free);
+  X509Ptr x509(X509_new());
   X509_set_version(x509.get(), 2);
   uint32_t serial = 0;
   RAND_bytes(reinterpret_cast<unsigned char*>(&serial), sizeof(serial));
@@ -66,8 +38,8 @@ X509Ptr Blank(const CertificateRequest& request, EVP_PKEY* key, X509* issuer) {
 }  // namespace
 
 struct TestAuthority::Keys {
-  KeyPtr key{EVP_EC_gen("P-256"), EVP_PKEY_free};
-  X509Ptr x509{nullptr, X509_free};
+  KeyPtr key{EVP_EC_gen("P-256")};
+  X509Ptr x509;
 };
 
 TestAuthority::TestAuthority(const std::string& name) : keys_(std::make_unique<Keys>()) {
@@ -80,13 +52,13 @@ TestAuthority::TestAuthority(const std::string& name) : keys_(std::make_unique<K
   AddExtension(keys_->x509.get(), keys_->x509.get(), NID_key_usage, "critical,keyCertSign,cRLSign");
   AddExtension(keys_->x509.get(), keys_->x509.get(), NID_subject_key_identifier, "hash");
   EXPECT_GT(X509_sign(keys_->x509.get(), keys_->key.get(), EVP_sha256()), 0);
-  pem_ = CertificatePem(keys_->x509.get());
+  pem_ = PemOf(keys_->x509.get());
 }
 
 TestAuthority::~TestAuthority() = default;
 
 PemPair TestAuthority::Issue(const CertificateRequest& request) const {
-  const KeyPtr key(EVP_EC_gen("P-256"), EVP_PKEY_free);
+  const KeyPtr key(EVP_EC_gen("P-256"));
   const X509Ptr x509 = Blank(request, key.get(), keys_->x509.get());
   AddExtension(x509.get(), keys_->x509.get(), NID_basic_constraints, "critical,CA:false");
   AddExtension(x509.get(), keys_->x509.get(), NID_ext_key_usage, request.usage);
@@ -94,9 +66,7 @@ PemPair TestAuthority::Issue(const CertificateRequest& request) const {
     AddExtension(x509.get(), keys_->x509.get(), NID_subject_alt_name, request.names);
   }
   EXPECT_GT(X509_sign(x509.get(), keys_->key.get(), EVP_sha256()), 0);
-  return {CertificatePem(x509.get()), ToPem([&](BIO* bio) {
-            PEM_write_bio_PrivateKey(bio, key.get(), nullptr, nullptr, 0, nullptr, nullptr);
-          })};
+  return {PemOf(x509.get()), PemOf(key.get())};
 }
 
 std::string TestAuthority::RevocationList(std::span<const std::string> certificates,
@@ -108,9 +78,7 @@ std::string TestAuthority::RevocationList(std::span<const std::string> certifica
   ASN1_TIME_set(time.get(), absl::ToTimeT(end - absl::Hours(48)));
   X509_CRL_set1_lastUpdate(list.get(), time.get());
   for (const std::string& pem : certificates) {
-    BIO* const bio = BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size()));
-    const X509Ptr x509(PEM_read_bio_X509(bio, nullptr, nullptr, nullptr), X509_free);
-    BIO_free(bio);
+    const X509Ptr x509(PEM_read_bio_X509(MemoryBio(pem).get(), nullptr, nullptr, nullptr));
     X509_REVOKED* const revoked = X509_REVOKED_new();
     X509_REVOKED_set_serialNumber(revoked, X509_get_serialNumber(x509.get()));
     X509_REVOKED_set_revocationDate(revoked, time.get());
@@ -120,7 +88,7 @@ std::string TestAuthority::RevocationList(std::span<const std::string> certifica
   X509_CRL_set1_nextUpdate(list.get(), time.get());
   X509_CRL_sort(list.get());
   EXPECT_GT(X509_CRL_sign(list.get(), keys_->key.get(), EVP_sha256()), 0);
-  return ToPem([&](BIO* bio) { PEM_write_bio_X509_CRL(bio, list.get()); });
+  return TextOf([&](BIO* bio) { return PEM_write_bio_X509_CRL(bio, list.get()); });
 }
 
 std::string TestAuthority::RevocationListName(int number) const {

@@ -37,6 +37,10 @@ class AwaitedEvents final : public EventLog {
     mutex_.Await(absl::Condition(&there));
     return find()->second;
   }
+  int Count(const std::string& event) {
+    absl::MutexLock lock(&mutex_);
+    return static_cast<int>(std::ranges::count(events_, event, &Event::first));
+  }
   // In their order.
   std::vector<Event> all() {
     absl::MutexLock lock(&mutex_);

@@ -146,9 +146,9 @@ TEST(SiteDoorTest, WhoeverStandsInForProcessZeroMustKnowTheSecretToo) {
 
 // Processes on different machines make the same one.
 TEST(SiteCertificateTest, IsAFunctionOfTheSecretAlone) {
-  const SiteCertificate one = MakeSiteCertificate("one").value();
-  const SiteCertificate again = MakeSiteCertificate("one").value();
-  const SiteCertificate other = MakeSiteCertificate("other").value();
+  const KeyedCertificate one = CertificateOfSite("one").value();
+  const KeyedCertificate again = CertificateOfSite("one").value();
+  const KeyedCertificate other = CertificateOfSite("other").value();
   EXPECT_EQ(one.certificate, again.certificate);
   EXPECT_EQ(one.key, again.key);
   EXPECT_NE(one.certificate, other.certificate);

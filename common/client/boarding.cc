@@ -1,0 +1,324 @@
+#include "common/client/boarding.h"
+
+#include <grpcpp/client_context.h>
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "causeway/v1/enrollment.grpc.pb.h"
+#include "common/base/file_system.h"
+#include "common/base/status_macros.h"
+#include "common/base/threads.h"
+#include "common/identity/authority.h"
+#include "common/identity/identity_folder.h"
+#include "common/identity/invitation.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/replaced_file.h"
+#include "common/rpc/status.h"
+#include "common/rpc/tls_handshake.h"
+#include "common/telemetry/log.h"
+
+namespace causeway {
+namespace {
+
+constexpr absl::Duration kCall = absl::Seconds(10);
+constexpr absl::Duration kPause = absl::Milliseconds(500);
+constexpr absl::Duration kLook = absl::Minutes(1);
+constexpr absl::Duration kSayAgain = absl::Hours(1);
+constexpr size_t kMostLineBytes = 4096;
+
+SecurityOptions SecurityOf(const IdentityFiles& files) {
+  SecurityOptions security;
+  security.ca_file = files.authority;
+  security.cert_file = files.certificate;
+  security.key_file = files.key;
+  security.server_name = kCoordinatorName;
+  return security;
+}
+
+// What the folder holds.
+absl::StatusOr<Boarded> ReadFolder(const std::string& folder) {
+  FileSystem& disk = *FileSystem::Real();
+  const IdentityFiles files(folder);
+  Boarded boarded;
+  boarded.folder = folder;
+  boarded.security = SecurityOf(files);
+  ASSIGN_OR_RETURN(const std::string address, disk.ReadFile(files.coordinator));
+  boarded.coordinator = std::string(absl::StripAsciiWhitespace(address));
+  ASSIGN_OR_RETURN(const Certificate certificate, ReadCertificate(files.certificate));
+  if (!certificate.identity.has_value()) {
+    return absl::FailedPreconditionError(absl::StrCat(files.certificate,
+                                                      " names no member: remove ", folder,
+                                                      ", and board with a new invitation"));
+  }
+  boarded.identity = *certificate.identity;
+  if (absl::Now() >= certificate.not_after) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        files.certificate, " ended at ",
+        absl::FormatTime(absl::RFC3339_sec, certificate.not_after, absl::UTCTimeZone()),
+        ", while nobody renewed it: board with a new invitation (causewayctl invite ",
+        boarded.identity.name, ")"));
+  }
+  return boarded;
+}
+
+// Of a run's folder that has one name in it.
+absl::StatusOr<std::string> OnlyNameIn(const std::string& run_folder, const std::string& run) {
+  const absl::StatusOr<std::vector<std::string>> names = FileSystem::Real()->List(run_folder);
+  if (!names.ok() || names->empty()) {
+    return absl::NotFoundError(
+        absl::StrCat("nothing is kept of a run ", run, " in ", run_folder,
+                     ": the first time --join takes the line of `causewayctl invite`"));
+  }
+  if (names->size() == 1) return JoinPath(run_folder, names->front());
+  return absl::InvalidArgumentError(absl::StrCat("this machine has several names in the run ", run,
+                                                 ": say which, --join=", run, "/NAME (",
+                                                 absl::StrJoin(*names, ", "), ")"));
+}
+
+absl::StatusOr<Boarded> BoardByName(const std::string& join, const std::string& given_folder,
+                                    absl::Duration patience) {
+  std::string folder = given_folder;
+  if (absl::StartsWith(join, "/") || absl::StartsWith(join, ".")) {
+    folder = join;
+    // A coordinator that starts has it in a moment.
+    const absl::Time deadline = absl::Now() + patience;
+    while (!FileSystem::Real()->Exists(IdentityFiles(folder).coordinator) &&
+           absl::Now() < deadline) {
+      absl::SleepFor(kPause);
+    }
+  } else if (folder.empty()) {
+    ASSIGN_OR_RETURN(folder, DefaultIdentityFolder(join, ""));
+    while (absl::EndsWith(folder, "/")) folder.pop_back();
+    if (!absl::StrContains(join, '/')) {
+      ASSIGN_OR_RETURN(folder, OnlyNameIn(folder, join));
+    }
+  }
+  if (!FileSystem::Real()->Exists(IdentityFiles(folder).certificate)) {
+    return absl::NotFoundError(
+        absl::StrCat("nobody has boarded by --join=", join, " on this machine: there is no ",
+                     IdentityFiles(folder).certificate,
+                     "; the first time --join takes the line of `causewayctl invite`"));
+  }
+  return ReadFolder(folder);
+}
+
+template <typename Method>
+absl::StatusOr<v1::EnrollResponse> Ask(const std::string& target, int connection,
+                                       const ChannelSecurity& security, const std::string& request,
+                                       absl::Duration timeout, Method method) {
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+  v1::EnrollRequest asked;
+  asked.set_certificate_request(request);
+  v1::EnrollResponse answer;
+  const auto stub = v1::Enrollment::NewStub(MakeChannel(target, connection, security));
+  RETURN_IF_ERROR(FromGrpcStatus(method(*stub, &context, asked, &answer)));
+  return answer;
+}
+
+// The authority of the line, from the first of its addresses that answers.
+absl::StatusOr<std::string> FindAuthority(const InvitationLine& line, absl::Time deadline) {
+  for (;;) {
+    absl::Status last;
+    for (const std::string& address : line.addresses) {
+      absl::StatusOr<std::string> authority = FetchAuthority(address, line.pin, kCall);
+      if (authority.ok() || absl::IsFailedPrecondition(authority.status())) return authority;
+      last = authority.status();
+    }
+    if (absl::Now() >= deadline) {
+      return absl::UnavailableError(
+          absl::StrCat("no coordinator answers at ", absl::StrJoin(line.addresses, ", "), ": ",
+                       last.message(), "; is it running, and may this machine reach its port?"));
+    }
+    absl::SleepFor(kPause);
+  }
+}
+
+// Exchanges the invitation for a certificate of that key.
+absl::StatusOr<v1::EnrollResponse> Enroll(const InvitationLine& line, const std::string& request,
+                                          const std::string& authority, absl::Time deadline) {
+  ASSIGN_OR_RETURN(const KeyedCertificate invited, CertificateOfInvitation(line.secret, line.name));
+  // In memory alone.
+  ASSIGN_OR_RETURN(const ReplacedFile ca, ReplacedFile::Make(authority));
+  ASSIGN_OR_RETURN(const ReplacedFile certificate, ReplacedFile::Make(invited.certificate));
+  ASSIGN_OR_RETURN(const ReplacedFile key, ReplacedFile::Make(invited.key));
+  SecurityOptions options;
+  options.ca_file = ca.path();
+  options.cert_file = certificate.path();
+  options.key_file = key.path();
+  options.server_name = kCoordinatorName;
+  const std::string addresses = absl::StrJoin(line.addresses, ",");
+  ASSIGN_OR_RETURN(const std::string target, ChannelTarget(addresses));
+  ASSIGN_OR_RETURN(const ChannelSecurity security,
+                   MakeChannelSecurity(options, line.addresses.front(), absl::Now()));
+  for (int attempt = 0;; ++attempt) {
+    absl::StatusOr<v1::EnrollResponse> answer =
+        Ask(target, attempt, security, request, kCall,
+            [](auto& stub, auto* context, const auto& asked, auto* response) {
+              return stub.Enroll(context, asked, response);
+            });
+    if (answer.ok() || !IsRetryable(answer.status())) return answer;
+    if (absl::Now() >= deadline) {
+      if (!MadeOnTheWay(answer.status())) return answer;
+      return absl::UnavailableError(absl::StrCat(
+          "the coordinator at ", addresses,
+          " does not take this invitation: it is over or was revoked, or the coordinator is gone (",
+          answer.status().message(), "); ask for a new line, `causewayctl invite ", line.name,
+          "`"));
+    }
+    absl::SleepFor(kPause);  // A coordinator trusts a new invitation after a second or two.
+  }
+}
+
+// Of this machine's boarding: what the folder has already, if it is of the same authority.
+absl::StatusOr<Boarded> BoardByLine(const InvitationLine& line, const std::string& given_folder,
+                                    absl::Duration patience) {
+  FileSystem& disk = *FileSystem::Real();
+  const absl::Time deadline = absl::Now() + patience;
+  std::string folder = given_folder;
+  if (folder.empty()) {
+    ASSIGN_OR_RETURN(folder, DefaultIdentityFolder(line.run, line.name));
+  }
+  RETURN_IF_ERROR(CreatePrivateFolder(disk, folder));
+  absl::StatusOr<std::unique_ptr<FolderLock>> lock = disk.Lock(folder);
+  while (!lock.ok() && absl::IsFailedPrecondition(lock.status()) && absl::Now() < deadline) {
+    absl::SleepFor(kPause);
+    lock = disk.Lock(folder);
+  }
+  RETURN_IF_ERROR(lock.status());
+  const IdentityFiles files(folder);
+  const std::string addresses = absl::StrJoin(line.addresses, ",");
+  if (disk.Exists(files.certificate) && disk.Exists(files.authority)) {
+    ASSIGN_OR_RETURN(const Certificate authority, ReadCertificate(files.authority));
+    ASSIGN_OR_RETURN(const Certificate own, ReadCertificate(files.certificate));
+    if (authority.fingerprint == line.pin && own.identity.has_value() &&
+        own.identity->name == line.name && absl::Now() < own.not_after) {
+      RETURN_IF_ERROR(WriteFileAtomically(disk, files.coordinator, absl::StrCat(addresses, "\n")));
+      return ReadFolder(folder);
+    }
+  }
+  if (!disk.Exists(files.key)) {
+    ASSIGN_OR_RETURN(const std::string made, MakePrivateKey());
+    RETURN_IF_ERROR(WritePrivateFile(disk, files.key, made));
+  }
+  ASSIGN_OR_RETURN(const std::string key, ReadTrustedFile(files.key, /*secret=*/true));
+  ASSIGN_OR_RETURN(const std::string request, MakeRequest(key, files.key));
+  ASSIGN_OR_RETURN(const std::string authority, FindAuthority(line, deadline));
+  ASSIGN_OR_RETURN(const v1::EnrollResponse answer, Enroll(line, request, authority, deadline));
+  if (answer.name() != line.name || answer.run_name() != line.run) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the coordinator answers with a certificate for ", answer.name(), " of the run ",
+        answer.run_name(), ", and the line is for ", line.name, " of ", line.run));
+  }
+  RETURN_IF_ERROR(WriteFileAtomically(disk, files.authority, absl::string_view(authority)));
+  RETURN_IF_ERROR(WriteFileAtomically(disk, files.coordinator, absl::StrCat(addresses, "\n")));
+  RETURN_IF_ERROR(
+      WriteFileAtomically(disk, files.certificate, absl::string_view(answer.certificate())));
+  Log().info("boarded the run {} as {} {}; the key and its certificate are in {}",
+             answer.run_name(), answer.role(), answer.name(), folder);
+  return ReadFolder(folder);
+}
+
+// Gets a new certificate if that is due.
+absl::StatusOr<Boarded> Renewed(absl::StatusOr<Boarded> boarded) {
+  if (!boarded.ok()) return boarded;
+  const absl::StatusOr<Certificate> certificate = ReadCertificate(boarded->security.cert_file);
+  if (certificate.ok() && IsRenewalDue(*certificate, absl::Now())) {
+    const absl::Status renewed = RenewIdentity(*boarded, kCall);
+    if (!renewed.ok()) Log().warn("{}", std::string(renewed.message()));
+  }
+  return boarded;
+}
+
+}  // namespace
+
+absl::StatusOr<Boarded> Board(const std::string& join, const std::string& folder,
+                              absl::Duration patience) {
+  std::string text = join;
+  if (absl::StartsWith(join, "@")) {
+    ASSIGN_OR_RETURN(text, ReadTrustedFile(join.substr(1), /*secret=*/true, kMostLineBytes));
+    if (!LooksLikeInvitation(text)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(join.substr(1), " holds no invitation: expected one line, causeway://..."));
+    }
+  }
+  if (!LooksLikeInvitation(text)) return Renewed(BoardByName(text, folder, patience));
+  ASSIGN_OR_RETURN(const InvitationLine line, ParseInvitation(text));
+  if (patience > absl::ZeroDuration()) return Renewed(BoardByLine(line, folder, patience));
+  Boarded said;
+  said.coordinator = absl::StrJoin(line.addresses, ",");
+  said.identity = {.run = line.run, .role = Role::kWorker, .name = line.name};
+  return said;
+}
+
+bool IsRenewalDue(const Certificate& certificate, absl::Time now) {
+  return now >= certificate.not_after - (certificate.not_after - certificate.not_before) / 3;
+}
+
+absl::Status RenewIdentity(const Boarded& boarded, absl::Duration timeout) {
+  const absl::StatusOr<std::string> renewed = [&]() -> absl::StatusOr<std::string> {
+    ASSIGN_OR_RETURN(const std::string key,
+                     ReadTrustedFile(boarded.security.key_file, /*secret=*/true));
+    ASSIGN_OR_RETURN(const std::string request, MakeRequest(key, boarded.security.key_file));
+    ASSIGN_OR_RETURN(const std::string target, ChannelTarget(boarded.coordinator));
+    ASSIGN_OR_RETURN(const ChannelSecurity security,
+                     MakeChannelSecurity(boarded.security, boarded.coordinator, absl::Now()));
+    ASSIGN_OR_RETURN(const v1::EnrollResponse answer,
+                     Ask(target, 0, security, request, timeout,
+                         [](auto& stub, auto* context, const auto& asked, auto* response) {
+                           return stub.Renew(context, asked, response);
+                         }));
+    return answer.certificate();
+  }();
+  const absl::Status kept =
+      renewed.ok() ? WriteFileAtomically(*FileSystem::Real(), boarded.security.cert_file,
+                                         absl::string_view(*renewed))
+                   : renewed.status();
+  return Annotate(kept, absl::StrCat("the certificate ", boarded.security.cert_file,
+                                     " is not renewed yet, and is tried again"));
+}
+
+IdentityKeeper::IdentityKeeper(Boarded boarded) : boarded_(std::move(boarded)) {
+  absl::StatusOr<std::thread> thread = StartThread([this] { Keep(); });
+  if (thread.ok()) {
+    thread_ = *std::move(thread);
+  } else {
+    Log().warn("{} will not be renewed: {}", boarded_.security.cert_file,
+               std::string(thread.status().message()));
+  }
+}
+
+IdentityKeeper::~IdentityKeeper() {
+  {
+    absl::MutexLock lock(&mutex_);
+    over_ = true;
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void IdentityKeeper::Keep() {
+  absl::Time say_again = absl::InfinitePast();
+  for (;;) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (mutex_.AwaitWithTimeout(absl::Condition(&over_), kLook)) return;
+    }
+    const absl::StatusOr<Certificate> own = ReadCertificate(boarded_.security.cert_file);
+    if (own.ok() && !IsRenewalDue(*own, absl::Now())) continue;
+    const absl::Status renewed = own.ok() ? RenewIdentity(boarded_, kCall) : own.status();
+    if (renewed.ok()) {
+      Log().info("{} is renewed", boarded_.security.cert_file);
+    } else if (absl::Now() >= say_again) {
+      Log().warn("{}", std::string(renewed.message()));
+      say_again = absl::Now() + kSayAgain;
+    }
+  }
+}
+
+}  // namespace causeway

@@ -1,0 +1,76 @@
+// Boarding a run: from the line of an invitation (invitation.h), or from what came of it before, to
+// an address and certificates.
+//
+// The key is made on this machine, and kept with its certificate in the identity folder
+// (identity_folder.h). The same line, or the run's name, finds them there the next time.
+#ifndef CAUSEWAY_COMMON_CLIENT_BOARDING_H_
+#define CAUSEWAY_COMMON_CLIENT_BOARDING_H_
+
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/identity/identity.h"
+#include "common/rpc/security.h"
+
+namespace causeway {
+
+struct Boarded {
+  std::string folder = {};
+  std::string coordinator = {};  // HOST:PORT,...
+  Identity identity = {};
+  SecurityOptions security = {};  // The folder's files.
+};
+
+// `join` is a line, @FILE with one, RUN or RUN/NAME of an identity folder, or such a folder by a
+// path that begins with / or a dot. `folder`: in place of the default; empty: the default.
+//
+// With a line whose folder has nothing yet it exchanges the invitation for a certificate, and tries
+// for `patience` while the coordinator does not answer; with a patience of 0 it asks nobody, and
+// says what the line does, without certificates. INVALID_ARGUMENT: the line is not whole.
+// NOT_FOUND: nothing is kept under that name. FAILED_PRECONDITION: the coordinator is another one,
+// or a certificate has ended. PERMISSION_DENIED: the line was used by another machine.
+// UNAVAILABLE: no answer. All say what to do, and show nothing of the secret.
+absl::StatusOr<Boarded> Board(const std::string& join, const std::string& folder,
+                              absl::Duration patience);
+
+// Whether a certificate's last third has begun.
+bool IsRenewalDue(const Certificate& certificate, absl::Time now);
+// Gets a new certificate for the same key, and puts it into the folder.
+absl::Status RenewIdentity(const Boarded& boarded, absl::Duration timeout);
+
+// Renews the certificate of a process that runs for long. A thread of its own looks every minute,
+// and says so in the log when it cannot.
+class IdentityKeeper {
+ public:
+  explicit IdentityKeeper(Boarded boarded);
+  // Waits for a renewal that is under way, some seconds at most.
+  ~IdentityKeeper();
+
+ private:
+  void Keep();
+
+  const Boarded boarded_;
+  absl::Mutex mutex_;
+  bool over_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+// What --join, --identity and CAUSEWAY_JOIN in the environment say, in place of --coordinator and
+// the flags of security.h; null if they say nothing, or `patience` is 0. `id`: of a worker or
+// region, filled in if empty; null: any name will do. `patience` as for Board. INVALID_ARGUMENT if
+// both ways are given, or the id is another one.
+absl::StatusOr<std::unique_ptr<IdentityKeeper>> BoardByFlags(absl::Duration patience,
+                                                             std::string& coordinator,
+                                                             std::string* id,
+                                                             SecurityOptions& security);
+
+}  // namespace causeway
+
+#endif  // CAUSEWAY_COMMON_CLIENT_BOARDING_H_

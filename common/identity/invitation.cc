@@ -1,0 +1,124 @@
+#include "common/identity/invitation.h"
+
+#include <openssl/rand.h>
+#include <openssl/sha.h>
+
+#include <cstdint>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "common/base/host_port.h"
+#include "common/base/status_macros.h"
+#include "common/params/run_config.h"
+
+namespace causeway {
+namespace {
+
+constexpr size_t kCheckBytes = 3;
+constexpr size_t kMostCharacters = 2048;
+constexpr size_t kMostAddresses = 16;
+
+std::string Sha256(absl::string_view text) {
+  std::string digest(SHA256_DIGEST_LENGTH, '\0');
+  SHA256(reinterpret_cast<const uint8_t*>(text.data()), text.size(),
+         reinterpret_cast<uint8_t*>(digest.data()));
+  return digest;
+}
+
+// The line up to its secret.
+std::string Open(const InvitationLine& line) {
+  return absl::StrCat(kIdentityScheme, absl::StrJoin(line.addresses, ","), "/", line.run, "/",
+                      line.name, "/", absl::WebSafeBase64Escape(absl::HexStringToBytes(line.pin)),
+                      ".");
+}
+
+std::string CheckOf(const InvitationLine& line) {
+  return Sha256(absl::StrCat(Open(line), line.secret)).substr(0, kCheckBytes);
+}
+
+absl::Status NotALine(absl::string_view what) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("not a whole invitation: ", what,
+                   "; expected the line of `causewayctl invite` as it was printed, "
+                   "causeway://HOST:PORT/RUN/NAME/PIN.SECRET"));
+}
+
+}  // namespace
+
+std::string FormatInvitation(const InvitationLine& line) {
+  return absl::StrCat(Open(line), absl::WebSafeBase64Escape(line.secret + CheckOf(line)));
+}
+
+bool LooksLikeInvitation(absl::string_view text) {
+  return absl::StartsWith(absl::StripLeadingAsciiWhitespace(text), kIdentityScheme);
+}
+
+absl::StatusOr<InvitationLine> ParseInvitation(absl::string_view text) {
+  absl::string_view rest = absl::StripAsciiWhitespace(text);
+  if (!absl::ConsumePrefix(&rest, kIdentityScheme)) {
+    return NotALine(absl::StrCat("it does not begin with ", kIdentityScheme));
+  }
+  if (rest.size() > kMostCharacters) {
+    return NotALine(absl::StrCat("it has ", rest.size(), " characters"));
+  }
+  const std::vector<absl::string_view> parts = absl::StrSplit(rest, '/');
+  if (parts.size() != 4) {
+    return NotALine(absl::StrCat("it has ", parts.size(), " parts between slashes, not 4"));
+  }
+  InvitationLine line;
+  line.addresses = absl::StrSplit(parts[0], ',');
+  if (line.addresses.size() > kMostAddresses) {
+    return NotALine(absl::StrCat("it has ", line.addresses.size(), " addresses"));
+  }
+  for (const std::string& address : line.addresses) {
+    const absl::Status usable = CheckAddress(address, /*allow_any_port=*/false);
+    if (!usable.ok()) return NotALine(usable.message());
+  }
+  line.run = std::string(parts[1]);
+  line.name = std::string(parts[2]);
+  for (const auto& [what, name] :
+       {std::pair("its run", line.run), std::pair("its name", line.name)}) {
+    const absl::Status usable = CheckName(what, name);
+    if (!usable.ok()) return NotALine(usable.message());
+  }
+  const std::vector<absl::string_view> ends = absl::StrSplit(parts[3], '.');
+  std::string pin, secret;
+  if (ends.size() != 2 || !absl::WebSafeBase64Unescape(ends[0], &pin) ||
+      pin.size() != SHA256_DIGEST_LENGTH) {
+    return NotALine("the authority's fingerprint is cut or changed");
+  }
+  if (!absl::WebSafeBase64Unescape(ends[1], &secret) ||
+      secret.size() != kInvitationSecretBytes + kCheckBytes) {
+    return NotALine(
+        absl::StrCat("its last part is cut or changed: it has ", ends[1].size(), " characters"));
+  }
+  line.pin = absl::BytesToHexString(pin);
+  line.secret = secret.substr(0, kInvitationSecretBytes);
+  if (CheckOf(line) != secret.substr(kInvitationSecretBytes)) {
+    return NotALine("a character of it was changed");
+  }
+  return line;
+}
+
+absl::StatusOr<std::string> MakeInvitationSecret() {
+  std::string secret(kInvitationSecretBytes, '\0');
+  if (RAND_bytes(reinterpret_cast<uint8_t*>(secret.data()), static_cast<int>(secret.size())) == 1) {
+    return secret;
+  }
+  return absl::InternalError("OpenSSL gives no random bytes");
+}
+
+absl::StatusOr<KeyedCertificate> CertificateOfInvitation(const std::string& secret,
+                                                         const std::string& name) {
+  return CertificateOfSecret(
+      secret, "causeway invitation",
+      absl::StrCat("URI:", IdentityUri({.run = kEveryRun, .role = Role::kInvited, .name = name})));
+}
+
+}  // namespace causeway

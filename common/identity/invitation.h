@@ -1,0 +1,51 @@
+// The line by which a site boards a run, once:
+//
+//   causeway://HOST:PORT[,HOST:PORT...]/RUN/NAME/PIN.SECRET
+//
+// PIN is the SHA-256 of the authority's certificate (DER), SECRET 32 random bytes and a check of
+// the line, both in base64 for URLs. Nothing in it needs quotes in a shell but the brackets of an
+// IPv6 address.
+//
+// The secret is never sent, and the coordinator never has it. Both who invites and who is invited
+// make the same certificate of it (CertificateOfSecret): the coordinator is told that certificate,
+// and who shows it over TLS, to the authority of the line alone, gets one under the name of the
+// line in exchange.
+#ifndef CAUSEWAY_COMMON_IDENTITY_INVITATION_H_
+#define CAUSEWAY_COMMON_IDENTITY_INVITATION_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/identity/authority.h"
+
+namespace causeway {
+
+inline constexpr size_t kInvitationSecretBytes = 32;
+
+struct InvitationLine {
+  std::vector<std::string> addresses;  // HOST:PORT.
+  std::string run;
+  std::string name;
+  std::string pin;     // SHA-256 of the authority, as Certificate::fingerprint.
+  std::string secret;  // kInvitationSecretBytes.
+
+  bool operator==(const InvitationLine&) const = default;
+};
+
+std::string FormatInvitation(const InvitationLine& line);
+// INVALID_ARGUMENT says what is wrong with the line, and shows nothing of its secret.
+absl::StatusOr<InvitationLine> ParseInvitation(absl::string_view text);
+// Whether it means to be one.
+bool LooksLikeInvitation(absl::string_view text);
+
+absl::StatusOr<std::string> MakeInvitationSecret();
+
+// What the invited shows; its identity is causeway://*/invited/NAME.
+absl::StatusOr<KeyedCertificate> CertificateOfInvitation(const std::string& secret,
+                                                         const std::string& name);
+
+}  // namespace causeway
+
+#endif  // CAUSEWAY_COMMON_IDENTITY_INVITATION_H_

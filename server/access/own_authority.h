@@ -1,0 +1,99 @@
+// A coordinator's own authority, and the invitations by which members get its certificates.
+//
+// In a folder of the run directory, for the coordinator's user alone:
+//
+//   ca.pem, ca.key        the authority (or an intermediate one, and those above it)
+//   cert.pem, key.pem     the coordinator's own, made anew at every start
+//   invitations.binpb     InvitationList (enrollment.proto)
+//
+// The secret of an invitation is not here: the certificate that is made of it is. While it is open,
+// connections that show it are trusted as far as Enroll. Whoever can read ca.key can make himself
+// anybody.
+#ifndef CAUSEWAY_SERVER_ACCESS_OWN_AUTHORITY_H_
+#define CAUSEWAY_SERVER_ACCESS_OWN_AUTHORITY_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "causeway/v1/enrollment.pb.h"
+#include "common/base/clock.h"
+#include "common/base/file_system.h"
+#include "common/identity/authority.h"
+#include "common/identity/identity.h"
+#include "common/rpc/security.h"
+#include "common/telemetry/event_log.h"
+
+namespace causeway::server {
+
+// How long a member's certificate lasts. Members renew theirs after two thirds of it.
+inline constexpr absl::Duration kMemberLife = absl::Hours(24 * 30);
+
+// Thread-safe.
+class OwnAuthority {
+ public:
+  struct Options {
+    std::string folder;
+    // Where ca.pem and ca.key are, if somebody has given them; empty: in `folder`.
+    std::string given = {};
+    std::string run_name;
+    FileSystem* file_system = FileSystem::Real();  // It, the clock and the log outlive the object.
+    const Clock* clock = Clock::Real();
+    EventLog* events = NullEventLog();
+  };
+  // Makes the authority if the folder has neither ca.pem nor ca.key, and the coordinator's
+  // certificate. FAILED_PRECONDITION: one of the two is missing, they do not fit together, or
+  // others can read the key. DATA_LOSS: the list is damaged. Errors of the disk.
+  static absl::StatusOr<std::unique_ptr<OwnAuthority>> Open(Options options);
+
+  // The files of the folder, for the server's credentials.
+  SecurityOptions Files() const;
+  // Certificates of open invitations, PEM: trusted beside those of the authority.
+  std::string Invited();
+  // An operator's certificate with its key in `folder`, for who has this machine's user: as good as
+  // the authority's key, which lies beside it, and as long.
+  absl::Status WriteOperator(const std::string& folder, const std::string& address);
+
+  // The calls of enrollment.proto, with its errors; `by`, `at`: who asks and where, for people.
+  // Invite leaves the addresses to the caller.
+  absl::StatusOr<v1::InviteResponse> Invite(const v1::InviteRequest& request, std::string by);
+  v1::ListInvitationsResponse List();
+  absl::Status Revoke(const std::string& name, const std::string& by);
+  // `fingerprint`: of the invitation's certificate that was shown.
+  absl::StatusOr<v1::EnrollResponse> Enroll(const std::string& fingerprint,
+                                            const v1::EnrollRequest& request, std::string at);
+  absl::StatusOr<v1::EnrollResponse> Renew(const Identity& identity,
+                                           const v1::EnrollRequest& request);
+
+ private:
+  OwnAuthority(Options options, KeyedCertificate authority, std::string pin,
+               v1::InvitationList list)
+      : options_(std::move(options)),
+        authority_(std::move(authority)),
+        pin_(std::move(pin)),
+        list_(std::move(list)) {}
+  std::string Path(absl::string_view name) const { return JoinPath(options_.folder, name); }
+  std::string AuthorityFile() const;
+  absl::Status WriteOwnCertificate();
+  absl::StatusOr<v1::EnrollResponse> Sign(const Identity& identity,
+                                          const v1::EnrollRequest& request);
+  // Makes the list durable, and then that of the object.
+  absl::Status Keep(v1::InvitationList list) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Options options_;
+  const KeyedCertificate authority_;
+  const std::string pin_;
+  absl::Mutex mutex_;
+  v1::InvitationList list_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_ACCESS_OWN_AUTHORITY_H_

@@ -1,0 +1,194 @@
+"""Real processes that board a run by invitations: once, by every way in, and again after restarts."""
+
+import os
+import pathlib
+import re
+import stat
+import unittest
+
+from cluster import CTL, SIGKILL, SIGTERM, WORKER, Cluster, run_tool, wait_until
+
+RUN = """
+run_name: "first"
+train { steps: 60 } sync { fragments: 2 steps_between_syncs: 6 }
+membership { start_workers: 2 max_workers: 2 }
+"""
+LONGER_RUN = RUN.replace("60", "400")
+LINE = re.compile(r"^causeway://127\.0\.0\.1:\d+/first/(\w+)/[\w-]{43}\.[\w-]{47}$")
+
+
+class Boarding(Cluster):
+    """A run with its own authority, on loopback, and machines with homes of their own."""
+
+    def host(self, settings=RUN, *flags):
+        self.start_coordinator(settings, "--tls=own", *flags)
+        self.me = f"--join={self.folder / 'coordinator' / 'operator'}"
+
+    def invite(self, *names, flags=()):
+        status, lines, error = run_tool(CTL, "invite", *names, self.me, *flags)
+        assert status == 0, error
+        lines = lines.splitlines()
+        assert [LINE.match(line)[1] for line in lines] == list(names), lines
+        return lines
+
+    def home(self, machine):
+        (self.folder / "homes" / machine).mkdir(parents=True, exist_ok=True)
+        return {"HOME": str(self.folder / "homes" / machine), "XDG_CONFIG_HOME": ""}
+
+    def board(self, machine, *flags, variables=None):
+        return self.start(f"{machine}.log", WORKER, "train", f"--data={self.data}", "--threads=1",
+                          f"--out={self.out(machine)}", *flags,
+                          variables={**self.home(machine), **(variables or {})})
+
+
+class InvitationsTest(unittest.TestCase):
+
+    def end(self, cluster, *workers):
+        for worker in workers:
+            self.assertEqual(worker.wait(), 0, worker.log())
+        self.assertEqual(cluster.coordinator.wait(), 0, cluster.coordinator.log())
+        summary = cluster.summary()
+        self.assertGreater(summary["hash_checks"], 0)
+        self.assertEqual(summary["hash_mismatches"], 0)
+
+    def test_lines_board_by_flag_file_and_environment_and_then_the_name_does(self):
+        with Boarding() as cluster:
+            cluster.host(LONGER_RUN)
+            berlin, paris = cluster.invite("berlin", "paris")
+            a = cluster.board("berlin", f"--join={berlin}")
+            cluster.wait_for_event("worker_ready", worker="berlin")
+            shown = pathlib.Path(f"/proc/{a.child.pid}/cmdline").read_bytes()
+            self.assertIn(b"--join=causeway://", shown)
+            self.assertNotIn(berlin.rpartition(".")[2].encode(), shown)
+            note = cluster.folder / "line"
+            note.write_text(paris + "\n")
+            note.chmod(0o644)
+            refused = cluster.board("paris", f"--join=@{note}")
+            self.assertEqual(refused.wait(), 2, refused.log())
+            self.assertIn("chmod", refused.log())
+            note.chmod(0o600)
+            b = cluster.board("paris", f"--join=@{note}")
+            cluster.wait_for_step("paris", 20)
+            kept = cluster.folder / "homes" / "paris" / ".config" / "causeway" / "first" / "paris"
+            self.assertEqual(sorted(p.name for p in kept.iterdir() if p.name != "LOCK"),
+                             ["ca.pem", "cert.pem", "coordinator", "key.pem"])
+            self.assertEqual(stat.S_IMODE((kept / "key.pem").stat().st_mode), 0o600)
+            self.assertEqual(stat.S_IMODE(kept.stat().st_mode), 0o700)
+            b.signal(SIGTERM)
+            self.assertEqual(b.wait(), 0, b.log())
+            by_name = cluster.board("paris", variables={"CAUSEWAY_JOIN": "first"})
+            cluster.wait_for_step("paris", 30)
+            status, text, error = run_tool(CTL, "stop", "--at_step=120", cluster.me)
+            self.assertEqual(status, 0, error)
+            self.end(cluster, a, by_name)
+
+    def test_a_line_counts_once_and_says_so_to_both_sides(self):
+        with Boarding() as cluster:
+            cluster.host()
+            line, = cluster.invite("berlin")
+            first = cluster.board("berlin", f"--join={line}")
+            cluster.wait_for_event("worker_ready", worker="berlin")
+            thief = cluster.board("thief", f"--join={line}")
+            self.assertEqual(thief.wait(), 2, thief.log())
+            self.assertRegex(thief.log(), "the invitation of berlin was used at .* with another key")
+            wait_until(lambda: any(e["event"] == "invitation_refused" and e["name"] == "berlin"
+                                   for e in cluster.events()), "the coordinator says so")
+            status, text, error = run_tool(CTL, "invitations", cluster.me)
+            self.assertEqual(status, 0, error)
+            self.assertRegex(text, r"worker +berlin +used .* from ipv4:127\.0\.0\.1")
+            status, _, error = run_tool(CTL, "revoke", "berlin", cluster.me)
+            self.assertEqual(status, 1)
+            self.assertIn("--refused_identities", error)
+            paris, = cluster.invite("paris")
+            self.end(cluster, first, cluster.board("paris", f"--join={paris}"))
+
+    def test_the_coordinator_killed_between_knows_its_invitations_and_members(self):
+        with Boarding() as cluster:
+            cluster.host(LONGER_RUN)
+            berlin, paris = cluster.invite("berlin", "paris")
+            a = cluster.board("berlin", f"--join={berlin}")
+            cluster.wait_for_event("worker_ready", worker="berlin")
+            cluster.coordinator.signal(SIGKILL)
+            cluster.coordinator.wait()
+            port = cluster.address.rpartition(":")[2]
+            (cluster.folder / "address").unlink()
+            cluster.host(LONGER_RUN, f"--listen=127.0.0.1:{port}")
+            b = cluster.board("paris", f"--join={paris}")
+            cluster.wait_for_step("paris", 20)
+            status, _, error = run_tool(CTL, "stop", "--at_step=120", cluster.me)
+            self.assertEqual(status, 0, error)
+            self.end(cluster, a, b)
+
+    def test_roles_observers_look_and_workers_do_not_steer(self):
+        with Boarding() as cluster:
+            cluster.host()
+            eye, = cluster.invite("eye", flags=["--role=observer"])
+            home = cluster.home("eye")
+            look = ["env", *[f"{k}={v}" for k, v in home.items()], CTL]
+            status, text, error = run_tool(*look, "status", f"--join={eye}")
+            self.assertEqual(status, 0, error)
+            self.assertIn("run first-", text)
+            status, _, error = run_tool(*look, "status", "--join=first")
+            self.assertEqual(status, 0, error)
+            status, _, error = run_tool(*look, "invite", "friend", "--join=first/eye")
+            self.assertEqual(status, 1)
+            self.assertIn("observer eye asked to invite", error)
+            refused = cluster.board("eye", f"--join={eye}")
+            self.assertEqual(refused.wait(), 2, refused.log())
+            self.assertIn("that of observer eye", refused.log())
+
+    def test_what_does_not_fit_is_refused_with_what_to_do(self):
+        with Boarding() as cluster:
+            cluster.host()
+            line, = cluster.invite("berlin")
+            for flags, status, saying in (
+                    ([f"--join={line[:-1]}"], 2, "its last part is cut or changed"),
+                    ([f"--join={line[:60]}"], 2, "expected the line of `causewayctl invite`"),
+                    ([f"--join={line}", "--id=paris"], 2, "is for berlin, not for paris"),
+                    (["--join=nowhere"], 2, "the first time --join takes the line"),
+                    ([f"--join={line}", "--insecure"], 2, "an invitation brings its own"),
+                    (["--identity=x", "--id=a"], 2, "--identity without --join"),
+                    ([f"--join=@{cluster.folder}/none"], 2, "No such file")):
+                refused = cluster.board("berlin" if "paris" in saying else "other", *flags)
+                self.assertEqual(refused.wait(), status, refused.log())
+                self.assertIn(saying, refused.log())
+                self.assertNotIn(line.rpartition(".")[2], refused.log())
+                refused.log_path.unlink()
+        with Cluster() as cluster:
+            cluster.start_coordinator(RUN)
+            status, _, error = run_tool(CTL, "invite", "berlin", f"--coordinator={cluster.address}")
+            self.assertEqual(status, 1)
+            self.assertIn("serve --tls=own", error)
+
+    def test_an_authority_of_ones_own_and_an_intermediate_one(self):
+        with Boarding() as cluster:
+            given = cluster.folder / "given"
+            given.mkdir()
+
+            def openssl(*arguments):
+                status, _, error = run_tool("openssl", *arguments)
+                self.assertEqual(status, 0, error)
+
+            new = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-noenc"]
+            openssl("req", "-x509", *new, "-keyout", given / "root.key", "-out", given / "root.pem",
+                    "-subj", "/CN=root", "-days", "30")
+            openssl("req", *new, "-keyout", given / "ca.key", "-out", given / "ca.csr", "-subj",
+                    "/CN=middle")
+            (given / "extensions").write_text("basicConstraints=critical,CA:true\n"
+                                              "keyUsage=critical,keyCertSign,cRLSign\n"
+                                              "subjectKeyIdentifier=hash\n")
+            openssl("x509", "-req", "-in", given / "ca.csr", "-CA", given / "root.pem", "-CAkey",
+                    given / "root.key", "-out", given / "middle.pem", "-days", "20", "-extfile",
+                    given / "extensions")
+            (given / "root.key").unlink()
+            (given / "ca.pem").write_text((given / "middle.pem").read_text() +
+                                          (given / "root.pem").read_text())
+            os.chmod(given / "ca.key", 0o600)
+            cluster.host(RUN, f"--authority={given}")
+            berlin, paris = cluster.invite("berlin", "paris")
+            self.end(cluster, cluster.board("berlin", f"--join={berlin}"),
+                     cluster.board("paris", f"--join={paris}"))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,194 @@
+// Lines of invitations that were stolen, kept, changed or guessed.
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "causeway/v1/enrollment.grpc.pb.h"
+#include "common/base/status_macros.h"
+#include "common/client/boarding.h"
+#include "common/identity/invitation.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/status.h"
+#include "common/rpc/tls_handshake.h"
+#include "tests/security/hostile_client/run.h"
+#include "tests/security/hostile_client/scenarios.h"
+
+namespace causeway::hostile {
+namespace {
+
+constexpr absl::Duration kAnswers = absl::Seconds(20);
+constexpr absl::Duration kRefuses = absl::Seconds(4);
+
+// A coordinator with its own authority, and who invites.
+class Host {
+ public:
+  explicit Host(FakeClock& clock)
+      : run_({.server = [this, &clock](server::CoordinatorServer::Options& options) {
+          options.authority_folder = folder_.path("authority");
+          options.operator_folder = folder_.path("operator");
+          options.clock = &clock;
+        }}) {}
+  absl::Status Start() { return run_.Start(); }
+  Run& run() { return run_; }
+  absl::StatusOr<InvitationLine> Invite(const std::string& name) {
+    ASSIGN_OR_RETURN(const std::string secret, MakeInvitationSecret());
+    ASSIGN_OR_RETURN(const KeyedCertificate shown, CertificateOfInvitation(secret, name));
+    v1::InviteRequest request;
+    request.set_name(name);
+    request.set_role("worker");
+    request.set_seconds(3600);
+    request.set_certificate(shown.certificate);
+    v1::InviteResponse made;
+    RETURN_IF_ERROR(
+        Ask([&](auto& stub, auto* context) { return stub.Invite(context, request, &made); }));
+    return InvitationLine{.addresses = {run_.address()},
+                          .run = made.run_name(),
+                          .name = name,
+                          .pin = made.authority_sha256(),
+                          .secret = secret};
+  }
+  absl::Status Revoke(const std::string& name) {
+    v1::RevokeInvitationRequest request;
+    request.set_name(name);
+    v1::RevokeInvitationResponse response;
+    return Ask([&](auto& stub, auto* context) {
+      return stub.RevokeInvitation(context, request, &response);
+    });
+  }
+  // On a machine of that name.
+  absl::StatusOr<Boarded> Board(const std::string& machine, const InvitationLine& line,
+                                absl::Duration patience) {
+    return causeway::Board(FormatInvitation(line), folder_.path(machine), patience);
+  }
+  bool HasKept(const std::string& machine) {
+    return std::filesystem::exists(folder_.path(absl::StrCat(machine, "/cert.pem")));
+  }
+
+ private:
+  template <typename Call>
+  absl::Status Ask(const Call& call) {
+    ASSIGN_OR_RETURN(const Boarded boarded,
+                     causeway::Board(folder_.path("operator"), "", kAnswers));
+    ASSIGN_OR_RETURN(const ChannelSecurity security,
+                     MakeChannelSecurity(boarded.security, run_.address(), absl::Now()));
+    const auto stub = v1::Enrollment::NewStub(MakeChannel(run_.address(), 0, security));
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + kAnswers));
+    return FromGrpcStatus(call(*stub, &context));
+  }
+
+  const TestFolder folder_;
+  Run run_;
+};
+
+// Plays `attack`, which returns what the thief got; the owner boards with `owner` first, or after.
+Outcome Steal(
+    const std::function<absl::StatusOr<std::string>(Host& host, FakeClock& clock)>& attack) {
+  FakeClock clock(absl::Now());
+  Host host(clock);
+  if (const absl::Status started = host.Start(); !started.ok()) return Failed(started);
+  const absl::StatusOr<std::string> what = attack(host, clock);
+  if (!what.ok()) return Failed(what.status());
+  const bool held = !host.HasKept("thief");
+  return {.held = held, .what = absl::StrCat(held ? "" : "the thief is in: ", *what)};
+}
+
+Outcome UsedTwice() {
+  return Steal([](Host& host, FakeClock&) -> absl::StatusOr<std::string> {
+    ASSIGN_OR_RETURN(const InvitationLine line, host.Invite("berlin"));
+    RETURN_IF_ERROR(host.Board("owner", line, kAnswers).status());
+    const absl::Status second = host.Board("thief", line, kAnswers).status();
+    if (host.run().record().Count("invitation_refused") != 1) {
+      return absl::InternalError("no event says so");
+    }
+    return std::string(second.message());
+  });
+}
+
+Outcome Expired() {
+  return Steal([](Host& host, FakeClock& clock) -> absl::StatusOr<std::string> {
+    ASSIGN_OR_RETURN(const InvitationLine line, host.Invite("berlin"));
+    clock.Advance(absl::Hours(2));
+    return std::string(host.Board("thief", line, kRefuses).status().message());
+  });
+}
+
+Outcome Revoked() {
+  return Steal([](Host& host, FakeClock&) -> absl::StatusOr<std::string> {
+    ASSIGN_OR_RETURN(const InvitationLine line, host.Invite("berlin"));
+    RETURN_IF_ERROR(host.Revoke("berlin"));
+    return std::string(host.Board("thief", line, kRefuses).status().message());
+  });
+}
+
+Outcome AnotherName() {
+  return Steal([](Host& host, FakeClock&) -> absl::StatusOr<std::string> {
+    ASSIGN_OR_RETURN(InvitationLine line, host.Invite("berlin"));
+    line.name = "paris";
+    return std::string(host.Board("thief", line, kRefuses).status().message());
+  });
+}
+
+// A coordinator with an authority of the same name takes the connection of who was invited.
+Outcome AnotherAuthority() {
+  FakeClock clock(absl::Now());
+  Host host(clock), liar(clock);
+  for (Host* each : {&host, &liar}) {
+    if (const absl::Status started = each->Start(); !started.ok()) return Failed(started);
+  }
+  absl::StatusOr<InvitationLine> line = host.Invite("berlin");
+  if (!line.ok()) return Failed(line.status());
+  line->addresses = {liar.run().address()};
+  const absl::Status status = host.Board("thief", *line, kAnswers).status();
+  const bool told = liar.run().record().total() > 0;
+  return {.held = absl::IsFailedPrecondition(status) && !told && !host.HasKept("thief"),
+          .what = absl::StrCat(told ? "it was told something: " : "", status.message())};
+}
+
+// A secret has 256 bits. What is tried is whether guesses reach a call, or disturb who was invited.
+Outcome ThousandGuesses() {
+  FakeClock clock(absl::Now());
+  Host host(clock);
+  if (const absl::Status started = host.Start(); !started.ok()) return Failed(started);
+  const absl::StatusOr<InvitationLine> line = host.Invite("berlin");
+  if (!line.ok()) return Failed(line.status());
+  const TestFolder folder;
+  const absl::StatusOr<std::string> authority =
+      FetchAuthority(host.run().address(), line->pin, kAnswers);
+  if (!authority.ok()) return Failed(authority.status());
+  constexpr int kSecrets = 10;  // Each takes a tenth of a second to make.
+  constexpr int kEach = 100;
+  int admitted = 0;
+  for (int i = 0; i < kSecrets; ++i) {
+    const absl::StatusOr<std::string> secret = MakeInvitationSecret();
+    if (!secret.ok()) return Failed(secret.status());
+    const absl::StatusOr<KeyedCertificate> guess = CertificateOfInvitation(*secret, "berlin");
+    if (!guess.ok()) return Failed(guess.status());
+    SecurityOptions options = folder.WriteSet(
+        "guess", *authority, {.certificate = guess->certificate, .key = guess->key});
+    options.server_name = kCoordinatorName;
+    for (int j = 0; j < kEach; ++j) {
+      admitted += TryTlsHandshake(host.run().address(), options, kAnswers).ok();
+    }
+  }
+  const absl::Status owner = host.Board("owner", *line, kAnswers).status();
+  return {.held = admitted == 0 && owner.ok(),
+          .what = absl::StrCat(kSecrets * kEach, " guesses, ", admitted,
+                               " beyond the handshake; the owner is ",
+                               owner.ok() ? "in" : std::string(owner.message()))};
+}
+
+}  // namespace
+
+std::vector<Scenario> InvitationScenarios() {
+  return {{"invitation_used_twice", "a line that was used, from another machine", UsedTwice},
+          {"invitation_expired", "a line beyond its end", Expired},
+          {"invitation_revoked", "a line that was revoked", Revoked},
+          {"invitation_another_name", "a line with another name in it", AnotherName},
+          {"invitation_another_authority", "another coordinator where the line leads",
+           AnotherAuthority},
+          {"invitation_guesses", "a thousand guesses at an open line", ThousandGuesses}};
+}
+
+}  // namespace causeway::hostile

@@ -1,0 +1,153 @@
+#include "common/identity/invitation.h"
+
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/identity/authority.h"
+#include "common/identity/certificate.h"
+#include "common/identity/identity_folder.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/common/rpc/test_authority.h"
+
+namespace causeway {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+InvitationLine Line() {
+  return {.addresses = {"203.0.113.10:7070", "[2001:db8::1]:7070", "hub.example.org:443"},
+          .run = "first",
+          .name = "berlin",
+          .pin = std::string(64, 'a'),
+          .secret = std::string(kInvitationSecretBytes, '\x7f')};
+}
+
+TEST(Invitation, ALineComesBackAsItWas) {
+  const std::string text = FormatInvitation(Line());
+  EXPECT_EQ(text.find_first_of(" &?;*$'\"\\|<>()#~!"), std::string::npos)
+      << "a shell would read more than the line: " << text;
+  const auto parsed = ParseInvitation(absl::StrCat("  ", text, "\n"));
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(*parsed, Line());
+}
+
+TEST(Invitation, WhatIsCutOrChangedIsRefusedWithoutItsSecret) {
+  const std::string text = FormatInvitation(Line());
+  const std::string secret = text.substr(text.rfind('.') + 1);
+  for (size_t i = 0; i < text.size(); ++i) {
+    std::string changed = text;
+    changed[i] = changed[i] == 'b' ? 'c' : 'b';
+    for (const std::string& wrong : {text.substr(0, i), changed}) {
+      const absl::Status status = ParseInvitation(wrong).status();
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << wrong;
+      EXPECT_THAT(std::string(status.message()), Not(HasSubstr(secret.substr(0, 8))));
+    }
+  }
+  EXPECT_THAT(std::string(ParseInvitation("127.0.0.1:7070").status().message()),
+              HasSubstr("causewayctl invite"));
+}
+
+TEST(Invitation, BothEndsMakeTheSameCertificateAndItVouchesForItselfAlone) {
+  const auto secret = MakeInvitationSecret();
+  ASSERT_TRUE(secret.ok()) << secret.status();
+  const auto here = CertificateOfInvitation(*secret, "berlin");
+  const auto there = CertificateOfInvitation(*secret, "berlin");
+  ASSERT_TRUE(here.ok()) << here.status();
+  EXPECT_EQ(here->certificate, there->certificate);
+  EXPECT_NE(CertificateOfInvitation(*secret, "paris")->certificate, here->certificate);
+  const auto parsed = ParseCertificate(here->certificate, "it");
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_THAT(parsed->uris, ElementsAre("causeway://*/invited/berlin"));
+
+  // Its key signs a worker's certificate: nobody who trusts it takes that.
+  const auto key = MakePrivateKey();
+  const auto request = MakeRequest(*key, "key");
+  const auto forged =
+      SignRequest(*here, *request,
+                  IssueTo({.run = "*", .role = Role::kWorker, .name = "liar"},
+                          absl::Now() - absl::Hours(1), absl::Now() + absl::Hours(1)));
+  // OpenSSL signs no SHA-256 with Ed25519; and if it did, the chain would not hold.
+  if (forged.ok()) {
+    const TestFolder folder;
+    const absl::Status chain =
+        CheckSigned(folder.Write("cert", *forged), folder.Write("ca", here->certificate),
+                    CertificateUse::kClient, absl::Now());
+    EXPECT_EQ(chain.code(), absl::StatusCode::kFailedPrecondition) << chain;
+  }
+}
+
+TEST(Authority, WhatItSignsHoldsForItsUseAlone) {
+  const absl::Time now = absl::Now();
+  const auto authority = MakeAuthority("first", now);
+  ASSERT_TRUE(authority.ok()) << authority.status();
+  const auto key = MakePrivateKey();
+  const auto request = MakeRequest(*key, "key.pem");
+  ASSERT_TRUE(request.ok()) << request.status();
+  const Identity berlin{.run = "first", .role = Role::kWorker, .name = "berlin"};
+  const auto signed_for = SignRequest(*authority, *request,
+                                      IssueTo(berlin, now - absl::Hours(1), now + absl::Hours(24)));
+  ASSERT_TRUE(signed_for.ok()) << signed_for.status();
+  const TestFolder folder;
+  const std::string cert = folder.Write("cert.pem", *signed_for);
+  const std::string ca = folder.Write("ca.pem", authority->certificate);
+  const std::string key_file = folder.Write("key.pem", *key);
+  EXPECT_EQ(ReadCertificate(cert)->identity, berlin);
+  EXPECT_TRUE(ReadOwnCertificate(cert, key_file, CertificateUse::kClient, now).ok());
+  EXPECT_TRUE(CheckSigned(cert, ca, CertificateUse::kClient, now).ok());
+  EXPECT_FALSE(CheckSigned(cert, ca, CertificateUse::kServer, now).ok());
+  EXPECT_FALSE(CheckSigned(cert, ca, CertificateUse::kClient, now + absl::Hours(25)).ok());
+  const auto other = MakeAuthority("first", now);
+  EXPECT_FALSE(
+      CheckSigned(cert, folder.Write("other.pem", other->certificate), CertificateUse::kClient, now)
+          .ok());
+}
+
+TEST(Authority, RequestsThatAreNoneAreRefused) {
+  const auto authority = MakeAuthority("first", absl::Now());
+  const auto key = MakePrivateKey();
+  const std::string good = MakeRequest(*key, "key.pem").value();
+  std::string tampered = good;
+  tampered[good.size() / 2] = tampered[good.size() / 2] == 'A' ? 'B' : 'A';
+  for (const std::string& wrong : {std::string(), std::string("hello"), authority->certificate,
+                                   *key, tampered, good.substr(0, good.size() / 2)}) {
+    const absl::Status status =
+        SignRequest(*authority, wrong,
+                    IssueTo({.run = "first", .role = Role::kWorker, .name = "a"}, absl::Now(),
+                            absl::Now() + absl::Hours(1)))
+            .status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << wrong;
+  }
+  EXPECT_EQ(MakeRequest("no key", "key.pem").status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(IdentityFolder, LiesBelowTheUsersOwnAndIsForHimAlone) {
+  const TestFolder folder;
+  setenv("XDG_CONFIG_HOME", folder.path("config").c_str(), 1);
+  EXPECT_EQ(DefaultIdentityFolder("first", "berlin").value(),
+            folder.path("config/causeway/first/berlin"));
+  unsetenv("XDG_CONFIG_HOME");
+  setenv("HOME", folder.path("home").c_str(), 1);
+  const std::string own = DefaultIdentityFolder("first", "berlin").value();
+  EXPECT_EQ(own, folder.path("home/.config/causeway/first/berlin"));
+  unsetenv("HOME");
+  EXPECT_EQ(DefaultIdentityFolder("first", "berlin").status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(CreatePrivateFolder(*FileSystem::Real(), own).ok());
+  ASSERT_TRUE(WritePrivateFile(*FileSystem::Real(), IdentityFiles(own).key, "secret").ok());
+  struct stat info {};
+  ASSERT_EQ(stat(own.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0700u);
+  ASSERT_EQ(stat(IdentityFiles(own).key.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+}
+
+}  // namespace
+}  // namespace causeway

@@ -1,0 +1,294 @@
+// A run with its own authority: who is invited boards it over real TLS, once, and nobody else does.
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "causeway/v1/admin.grpc.pb.h"
+#include "causeway/v1/enrollment.grpc.pb.h"
+#include "common/base/file_system.h"
+#include "common/client/boarding.h"
+#include "common/identity/invitation.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/status.h"
+#include "common/transfer/wire.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/common/rpc/test_authority.h"
+#include "tests/unit/common/telemetry/awaited_events.h"
+#include "tests/unit/server/service/secure_run.h"
+
+namespace causeway::server {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kPatience = absl::Seconds(30);
+// For what is refused: it is tried until the invitation could be known.
+constexpr absl::Duration kShort = absl::Seconds(3);
+
+class EnrollmentTest : public ::testing::Test {
+ protected:
+  EnrollmentTest() { Serve(); }
+  ~EnrollmentTest() override {
+    EXPECT_TRUE(run_.coordinator().Shutdown().ok());
+    server_->Stop(absl::Seconds(5));
+  }
+  CoordinatorServer::Options Options() {
+    CoordinatorServer::Options options;
+    options.address = absl::StrCat("127.0.0.1:", port_);
+    options.authority_folder = folder_.path("authority");
+    options.operator_folder = folder_.path("operator");
+    options.clock = &clock_;
+    options.events = &events_;
+    return options;
+  }
+  void Serve() {
+    auto server = CoordinatorServer::Start(Options(), run_.coordinator());
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    port_ = server_->port();
+    address_ = absl::StrCat("127.0.0.1:", port_);
+  }
+  // On the same port, from the same folder.
+  void ServeAnew() {
+    server_->Stop(absl::Seconds(5));
+    server_ = nullptr;
+    Serve();
+  }
+  Boarded Operator() {
+    auto boarded = Board(folder_.path("operator"), "", kPatience);
+    EXPECT_TRUE(boarded.ok()) << boarded.status();
+    return *boarded;
+  }
+  template <typename Service>
+  std::unique_ptr<typename Service::Stub> As(const Boarded& member) {
+    const auto security = MakeChannelSecurity(member.security, address_, absl::Now());
+    EXPECT_TRUE(security.ok()) << security.status();
+    return Service::NewStub(MakeChannel(address_, 0, *security));
+  }
+  absl::StatusOr<v1::InviteResponse> Ask(const Boarded& who, const v1::InviteRequest& request) {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + kPatience));
+    v1::InviteResponse response;
+    const absl::Status status =
+        FromGrpcStatus(As<v1::Enrollment>(who)->Invite(&context, request, &response));
+    if (!status.ok()) return status;
+    return response;
+  }
+  v1::InviteRequest Request(const std::string& name, const std::string& secret) {
+    v1::InviteRequest request;
+    request.set_name(name);
+    request.set_role("worker");
+    request.set_seconds(3600);
+    request.set_certificate(CertificateOfInvitation(secret, name)->certificate);
+    return request;
+  }
+  InvitationLine Invite(const std::string& name, const std::string& role = "worker") {
+    const std::string secret = MakeInvitationSecret().value();
+    v1::InviteRequest request = Request(name, secret);
+    request.set_role(role);
+    const auto made = Ask(Operator(), request);
+    EXPECT_TRUE(made.ok()) << made.status();
+    EXPECT_EQ(made->addresses_size(), 1);
+    return {.addresses = {made->addresses(0)},
+            .run = made->run_name(),
+            .name = name,
+            .pin = made->authority_sha256(),
+            .secret = secret};
+  }
+  absl::StatusOr<Boarded> BoardIn(const std::string& folder, const InvitationLine& line,
+                                  absl::Duration patience = kPatience) {
+    return Board(FormatInvitation(line), folder_.path(folder), patience);
+  }
+  absl::Status Describe(const Boarded& member) {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + kPatience));
+    v1::DescribeRequest request;
+    request.set_wire_version(kWireVersion);
+    v1::DescribeResponse response;
+    return FromGrpcStatus(As<v1::Session>(member)->Describe(&context, request, &response));
+  }
+  absl::Status Revoke(const std::string& name) {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + kPatience));
+    v1::RevokeInvitationRequest request;
+    request.set_name(name);
+    v1::RevokeInvitationResponse response;
+    return FromGrpcStatus(
+        As<v1::Enrollment>(Operator())->RevokeInvitation(&context, request, &response));
+  }
+
+  const TestFolder folder_;
+  FakeClock clock_{absl::Now()};
+  AwaitedEvents events_;
+  SmallRun run_;
+  std::unique_ptr<CoordinatorServer> server_;
+  int port_ = 0;
+  std::string address_;
+};
+
+TEST_F(EnrollmentTest, TheInvitedBoardsOnceAndIsKnownByItsNameFromThenOn) {
+  const InvitationLine line = Invite("berlin");
+  const auto boarded = BoardIn("berlin", line);
+  ASSERT_TRUE(boarded.ok()) << boarded.status();
+  EXPECT_EQ(boarded->identity,
+            (Identity{.run = kRunName, .role = Role::kWorker, .name = "berlin"}));
+  EXPECT_EQ(boarded->coordinator, address_);
+  EXPECT_TRUE(Describe(*boarded).ok());
+  struct stat info {};
+  ASSERT_EQ(stat(folder_.path("berlin/key.pem").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+
+  const std::string certificate = FileSystem::Real()->ReadFile(boarded->security.cert_file).value();
+  const auto again = BoardIn("berlin", line);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(FileSystem::Real()->ReadFile(again->security.cert_file).value(), certificate)
+      << "the same line finds what came of it";
+
+  // Another machine, with the same line.
+  const absl::Status second = BoardIn("thief", line).status();
+  EXPECT_EQ(second.code(), absl::StatusCode::kPermissionDenied) << second;
+  EXPECT_THAT(std::string(second.message()), HasSubstr("with another key: a line counts once"));
+  EXPECT_EQ(events_.Count("invitation_used"), 1);
+  EXPECT_EQ(events_.Count("invitation_refused"), 1);
+}
+
+TEST_F(EnrollmentTest, AnAnswerThatWasLostIsGivenAgainToTheSameKey) {
+  const InvitationLine line = Invite("berlin");
+  ASSERT_TRUE(BoardIn("berlin", line).ok());
+  std::filesystem::remove(folder_.path("berlin/cert.pem"));
+  const auto again = BoardIn("berlin", line);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_TRUE(Describe(*again).ok());
+}
+
+TEST_F(EnrollmentTest, InvitationsOutliveTheCoordinator) {
+  const InvitationLine line = Invite("berlin");
+  ASSERT_TRUE(BoardIn("paris", Invite("paris")).ok());
+  ServeAnew();
+  const auto boarded = BoardIn("berlin", line);
+  ASSERT_TRUE(boarded.ok()) << boarded.status();
+  EXPECT_TRUE(Describe(*boarded).ok());
+  const auto before = Board(folder_.path("paris"), "", kPatience);
+  ASSERT_TRUE(before.ok()) << before.status();
+  EXPECT_TRUE(Describe(*before).ok()) << "the authority is the same";
+}
+
+TEST_F(EnrollmentTest, WhatWasRevokedReplacedOrIsOverLetsNobodyIn) {
+  const InvitationLine revoked = Invite("revoked");
+  ASSERT_TRUE(Revoke("revoked").ok());
+  const InvitationLine replaced = Invite("berlin");
+  const InvitationLine newer = Invite("berlin");
+  const InvitationLine over = Invite("over");
+  for (const InvitationLine& line : {revoked, replaced}) {
+    const absl::Status status = BoardIn("nobody", line, kShort).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("does not take this invitation"));
+  }
+  EXPECT_TRUE(BoardIn("berlin", newer).ok());
+  clock_.Advance(absl::Hours(2));
+  const absl::Status late = BoardIn("late", over, kShort).status();
+  EXPECT_FALSE(late.ok());
+  EXPECT_EQ(Revoke("over").code(), absl::StatusCode::kNotFound);
+  const absl::Status used = Revoke("berlin");
+  EXPECT_EQ(used.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(used.message()), HasSubstr("--refused_identities"));
+}
+
+TEST_F(EnrollmentTest, NothingIsToldToACoordinatorOfAnotherAuthority) {
+  InvitationLine line = Invite("berlin");
+  line.pin = std::string(64, '0');
+  const absl::Status status = BoardIn("berlin", line).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("Nothing was told to it"));
+  EXPECT_EQ(events_.Count("access_refused"), 0);
+  EXPECT_EQ(events_.Count("invitation_used"), 0);
+}
+
+TEST_F(EnrollmentTest, ThoseWhoGuessGetNoFurtherThanTheHandshake) {
+  InvitationLine line = Invite("berlin");
+  line.secret = MakeInvitationSecret().value();
+  const absl::Status status = BoardIn("guesser", line, kShort).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_EQ(events_.Count("access_refused"), 0) << "it reached no call";
+}
+
+TEST_F(EnrollmentTest, AnInvitationIsGoodForNothingElse) {
+  const InvitationLine line = Invite("berlin");
+  const KeyedCertificate shown = CertificateOfInvitation(line.secret, line.name).value();
+  Boarded invited = Operator();
+  invited.security.cert_file = folder_.Write("invited.pem", shown.certificate);
+  invited.security.key_file = folder_.Write("invited.key", shown.key);
+  // It is trusted within a second or two.
+  const absl::Time deadline = absl::Now() + kPatience;
+  absl::Status described = Describe(invited);
+  while (MadeOnTheWay(described) && absl::Now() < deadline) described = Describe(invited);
+  EXPECT_EQ(described.code(), absl::StatusCode::kPermissionDenied) << described;
+  EXPECT_THAT(std::string(described.message()), HasSubstr("good for nothing else"));
+  const absl::Status invites = Ask(invited, Request("friend", "secret")).status();
+  EXPECT_EQ(invites.code(), absl::StatusCode::kPermissionDenied) << invites;
+}
+
+TEST_F(EnrollmentTest, MembersRenewTheirOwnNameAndInviteNobody) {
+  const auto boarded = BoardIn("berlin", Invite("berlin"));
+  ASSERT_TRUE(boarded.ok()) << boarded.status();
+  const auto before = ReadCertificate(boarded->security.cert_file);
+  EXPECT_FALSE(IsRenewalDue(*before, absl::Now()));
+  EXPECT_TRUE(IsRenewalDue(*before, absl::Now() + absl::Hours(24 * 21)));
+  clock_.Advance(absl::Hours(20));  // This machine's clock is as far behind.
+  const absl::Status renewed = RenewIdentity(*boarded, kPatience);
+  ASSERT_TRUE(renewed.ok()) << renewed;
+  const auto after = ReadCertificate(boarded->security.cert_file);
+  EXPECT_EQ(after->identity, before->identity);
+  EXPECT_GE(after->not_after - before->not_after, absl::Hours(19));
+  EXPECT_TRUE(Describe(*boarded).ok());
+  const absl::Status invites = Ask(*boarded, Request("friend", "secret")).status();
+  EXPECT_EQ(invites.code(), absl::StatusCode::kPermissionDenied) << invites;
+}
+
+TEST_F(EnrollmentTest, WhatAnOperatorAsksForIsChecked) {
+  const Boarded me = Operator();
+  v1::InviteRequest other_name = Request("berlin", "secret");
+  other_name.set_name("paris");
+  v1::InviteRequest role = Request("berlin", "secret");
+  role.set_role("king");
+  v1::InviteRequest invited = Request("berlin", "secret");
+  invited.set_role("invited");
+  v1::InviteRequest soon = Request("berlin", "secret");
+  soon.set_seconds(1);
+  v1::InviteRequest text = Request("berlin", "secret");
+  text.set_certificate("hello");
+  v1::InviteRequest two = Request("berlin", "secret");
+  two.set_certificate(two.certificate() + two.certificate());
+  v1::InviteRequest authority = Request("berlin", "secret");
+  authority.set_certificate(FileSystem::Real()->ReadFile(folder_.path("authority/ca.pem")).value());
+  v1::InviteRequest name = Request("../berlin", "secret");
+  for (const v1::InviteRequest& wrong :
+       {other_name, role, invited, soon, text, two, authority, name}) {
+    const absl::Status status = Ask(me, wrong).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument)
+        << wrong.ShortDebugString() << status;
+  }
+}
+
+TEST_F(EnrollmentTest, AHalfOfAnAuthorityIsRefusedWithWhatToDo) {
+  std::filesystem::create_directories(folder_.path("half"));
+  std::filesystem::copy(folder_.path("authority/ca.pem"), folder_.path("half/ca.pem"));
+  CoordinatorServer::Options options = Options();
+  options.address = "127.0.0.1:0";
+  options.authority_folder = folder_.path("half");
+  const absl::Status status = CoordinatorServer::Start(options, run_.coordinator()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("put both there, or neither"));
+  folder_.Write("half/ca.key", MakePrivateKey().value());
+  const absl::Status other = CoordinatorServer::Start(options, run_.coordinator()).status();
+  EXPECT_EQ(other.code(), absl::StatusCode::kFailedPrecondition) << other;
+  EXPECT_THAT(std::string(other.message()), HasSubstr("is not the key of"));
+}
+
+}  // namespace
+}  // namespace causeway::server
