@@ -250,8 +250,14 @@ absl::Status ChooseAuthority(CoordinatorServer::Options& options) {
   }
   const bool has_others = options.security.UsesTls() || options.security.insecure;
   const std::string advertised = absl::GetFlag(FLAGS_advertise);
+  const bool shares = !absl::GetFlag(FLAGS_etcd).empty();
+  if (shares && (tls == "own" || !given.empty())) {
+    return absl::InvalidArgumentError(
+        "--etcd beside --tls=own: coordinators that share a run know each other by certificates "
+        "from elsewhere: give --tls_ca, --tls_cert and --tls_key (deploy/make_certificates)");
+  }
   const bool own = tls == "own" || !given.empty() ||
-                   (tls == "auto" && !has_others && !IsLoopback(options.address));
+                   (tls == "auto" && !has_others && !shares && !IsLoopback(options.address));
   if (!own || tls == "off") {
     if (given.empty()) return absl::OkStatus();
     return absl::InvalidArgumentError("--authority beside --tls=off: give one or the other");

@@ -7,14 +7,17 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
+#include "common/client/boarding.h"
 #include "common/client/state_pull.h"
 #include "common/rpc/security_flags.h"
 #include "common/rpc/status.h"
 #include "server/given_run.h"
 #include "server/link/coordinator_link.h"
 
-ABSL_FLAG(std::string, parent, "",
-          "HOST:PORT,...: the coordinator whose run this is, and its standbys");
+ABSL_FLAG(
+    std::string, parent, "",
+    "HOST:PORT,...|LINE: the coordinator whose run this is, and its standbys; or an invitation "
+    "of the role region, or what came of it, as for --join");
 ABSL_FLAG(std::string, region_id, "", "NAME: this region's name there");
 ABSL_FLAG(int, sites, 0, "N: as many sites as this region may have");
 ABSL_FLAG(std::string, parent_tls_cert, "",
@@ -47,6 +50,27 @@ absl::StatusOr<ReachedParent> AwaitParent(ParentOptions options,
        .line = [](const absl::Status& why) { return absl::StrCat(why.message(), "; trying on"); }},
       [&] { return (parent = ReachParent(options)).status(); }));
   return parent;
+}
+
+// The parent's address, this region's id and its certificate, by an invitation.
+absl::Status BoardRegion(ParentOptions& parent) {
+  if (!absl::GetFlag(FLAGS_parent_tls_cert).empty() || !parent.security.token_file.empty()) {
+    return absl::InvalidArgumentError(
+        "--parent is an invitation, which brings its own certificate: leave --parent_tls_cert and "
+        "--parent_token_file out");
+  }
+  absl::StatusOr<Boarded> boarded = Board(parent.address, "", parent.connect_timeout);
+  RETURN_IF_ERROR(Annotate(boarded.status(), "--parent"));
+  if (!parent.region_id.empty() && parent.region_id != boarded->identity.name) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--parent is for ", boarded->identity.name, ", not for ", parent.region_id));
+  }
+  boarded->security.refresh_interval = parent.security.refresh_interval;
+  parent.address = boarded->coordinator;
+  parent.region_id = boarded->identity.name;
+  parent.security = boarded->security;
+  parent.keeper = std::make_shared<IdentityKeeper>(*std::move(boarded));
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -87,6 +111,7 @@ absl::StatusOr<ParentOptions> CheckParentOptions(ParentOptions parent, const Giv
         "a region has no run, no model and no outer optimizer of its own: with --parent leave out "
         "--config, --preset and --initial");
   }
+  if (MeansBoarding(parent.address)) RETURN_IF_ERROR(BoardRegion(parent));
   const absl::StatusOr<std::vector<std::string>> addresses = SplitAddresses(parent.address);
   RETURN_IF_ERROR(Annotate(addresses.status(), "--parent"));
   if (std::ranges::find(*addresses, listen) != addresses->end()) {

@@ -257,6 +257,12 @@ absl::StatusOr<Boarded> Board(const std::string& join, const std::string& folder
   return said;
 }
 
+bool MeansBoarding(absl::string_view coordinator) {
+  return !coordinator.empty() &&
+         (!absl::StrContains(coordinator, ':') || LooksLikeInvitation(coordinator) ||
+          absl::StrContains("@./", coordinator[0]));
+}
+
 bool IsRenewalDue(const Certificate& certificate, absl::Time now) {
   return now >= certificate.not_after - (certificate.not_after - certificate.not_before) / 3;
 }

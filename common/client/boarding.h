@@ -40,6 +40,9 @@ struct Boarded {
 absl::StatusOr<Boarded> Board(const std::string& join, const std::string& folder,
                               absl::Duration patience);
 
+// Whether `coordinator` is something to board by, and no HOST:PORT.
+bool MeansBoarding(absl::string_view coordinator);
+
 // Whether a certificate's last third has begun.
 bool IsRenewalDue(const Certificate& certificate, absl::Time now);
 // Gets a new certificate for the same key, and puts it into the folder.

@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "causeway/v1/session.grpc.pb.h"
 #include "common/base/work_queue.h"
+#include "common/client/boarding.h"
 #include "common/client/grpc_exchange.h"
 #include "common/client/link.h"
 #include "common/client/session.h"
@@ -37,6 +38,7 @@ struct ParentOptions {
   int sites = 0;
   std::string congestion_control;
   absl::Duration connect_timeout = absl::Seconds(30);
+  std::shared_ptr<IdentityKeeper> keeper;  // Of a region that boarded by an invitation; or null.
 };
 
 // A parent that answers, and its run.

@@ -6,7 +6,7 @@ import re
 import stat
 import unittest
 
-from cluster import CTL, SIGKILL, SIGTERM, WORKER, Cluster, run_tool, wait_until
+from cluster import COORDINATOR, CTL, SIGKILL, SIGTERM, WORKER, Cluster, run_tool, wait_until
 
 RUN = """
 run_name: "first"
@@ -136,6 +136,24 @@ class InvitationsTest(unittest.TestCase):
             refused = cluster.board("eye", f"--join={eye}")
             self.assertEqual(refused.wait(), 2, refused.log())
             self.assertIn("that of observer eye", refused.log())
+
+    def test_a_region_boards_and_invites_its_own_sites(self):
+        with Boarding() as cluster:
+            cluster.host()
+            berlin, = cluster.invite("berlin")
+            line, = cluster.invite("europe", flags=["--role=region"])
+            region = cluster.folder / "europe"
+            cluster.start("europe.log", COORDINATOR, "serve", f"--parent={line}", "--sites=1",
+                          f"--run_dir={region}", "--listen=127.0.0.1:0", "--tls=own", "--http=off",
+                          "--exit_when_finished", variables=cluster.home("europe"))
+            wait_until((region / "operator" / "coordinator").exists, "the region serves")
+            status, paris, error = run_tool(CTL, "invite", "paris", f"--join={region / 'operator'}")
+            self.assertEqual(status, 0, error)
+            a = cluster.board("berlin", f"--join={berlin}")
+            b = cluster.board("paris", f"--join={paris.strip()}")
+            self.end(cluster, a, b)
+            joined = {e["worker"] for e in cluster.events() if e["event"] == "worker_joined"}
+            self.assertEqual(joined, {"berlin", "europe"})
 
     def test_what_does_not_fit_is_refused_with_what_to_do(self):
         with Boarding() as cluster:

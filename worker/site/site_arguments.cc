@@ -9,7 +9,6 @@
 #include "common/base/status_macros.h"
 #include "common/base/threads.h"
 #include "common/client/boarding.h"
-#include "common/identity/invitation.h"
 #include "common/rpc/tcp_links.h"
 #include "common/transfer/wire.h"
 
@@ -41,13 +40,6 @@ absl::StatusOr<absl::Duration> Seconds(absl::string_view name, double seconds,
         "options->", name, " must be more than 0 s and at most a year, or 0; it is ", seconds));
   }
   return absl::Seconds(seconds);
-}
-
-// Neither HOST:PORT nor nothing.
-bool MeansBoarding(const std::string& coordinator) {
-  return !coordinator.empty() &&
-         (coordinator.find(':') == std::string::npos || LooksLikeInvitation(coordinator) ||
-          coordinator[0] == '@' || coordinator[0] == '.' || coordinator[0] == '/');
 }
 
 absl::Status BoardSite(SiteJoin& join) {
