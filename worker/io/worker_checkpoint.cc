@@ -178,6 +178,7 @@ json Describe(const WorkerCheckpoint& checkpoint, std::vector<NamedBytes>& array
       NameBytes("published", std::span(checkpoint.sync.published)),
       NameBytes("residual", std::span(checkpoint.sync.residual)),
   };
+  if (!checkpoint.gaps.empty()) arrays.push_back(NameBytes("gaps", std::span(checkpoint.gaps)));
   for (size_t i = 0; i < checkpoint.sync.fragments.size(); ++i) {
     const SyncEngine::State::Fragment& fragment = checkpoint.sync.fragments[i];
     metadata["fragments"].push_back({{"version", fragment.version},
@@ -201,6 +202,7 @@ absl::StatusOr<WorkerCheckpoint> ReadCheckpoint(const ArrayFile& file, const std
   WorkerCheckpoint checkpoint;
   RETURN_IF_ERROR(ReadMetadata(file.metadata(), path, checkpoint));
   RETURN_IF_ERROR(ReadArray(file, "parameters", checkpoint.parameters));
+  RETURN_IF_ERROR(ReadArray(file, "gaps", checkpoint.gaps));
   RETURN_IF_ERROR(ReadArray(file, "first_moments", checkpoint.first_moments));
   RETURN_IF_ERROR(ReadArray(file, "second_moments", checkpoint.second_moments));
   RETURN_IF_ERROR(ReadArray(file, "published", checkpoint.sync.published));

@@ -28,6 +28,8 @@ struct WorkerCheckpoint {
   int64_t pace_milli = 1000;
   int64_t pace_carry_milli = 0;
   std::vector<float> parameters;
+  // Of a site: the local values between its tensors, where merges mix them (sync.mixing).
+  std::vector<float> gaps;
   // The inner optimizer's; the moments are empty where gradients are synchronized.
   int64_t optimizer_updates = 0;
   std::vector<float> first_moments;

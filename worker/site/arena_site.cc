@@ -204,6 +204,14 @@ absl::StatusOr<std::optional<RunMember::Place>> ArenaSite::ReadState(
         "the saved state has another configuration than the run: join without it to begin from "
         "the published values");
   }
+  saved_gaps_ = std::move(saved.gaps);
+  if (saved_gaps_.empty()) {  // Without mixing they are as published.
+    saved_gaps_ = GapsIn(saved.sync.published);
+  } else if (saved_gaps_.size() != static_cast<size_t>(match_.gap_values)) {
+    return absl::DataLossError(absl::StrCat("the saved state has ", saved_gaps_.size(),
+                                            " values between tensors, this model has ",
+                                            match_.gap_values, "; take another copy"));
+  }
   saved_parameters_ = std::move(saved.parameters);
   for (size_t i = 0; i < saved.sync.fragments.size(); ++i) {
     if (saved.sync.fragments[i].round_in_flight != 0) {
@@ -229,6 +237,18 @@ RunMember::Hooks ArenaSite::MakeHooks(const SiteJoin& join) {
                                          std::span(arena_), std::span<const float>());
   };
   hooks.restore_parameters = [this]() -> absl::Status {
+    const std::vector<float> gaps = std::exchange(saved_gaps_, {});
+    if (device_ != nullptr) {
+      RETURN_IF_ERROR(device_->SetGaps(gaps));
+    } else {
+      auto next = gaps.begin();
+      for (const auto& of_fragment : match_.gaps) {
+        for (const ArenaRange& gap : of_fragment) {
+          std::copy_n(next, gap.end - gap.begin, arena_.begin() + gap.begin);
+          next += gap.end - gap.begin;
+        }
+      }
+    }
     // Merges that the former process was waiting for mix with what it had.
     const std::vector<float> saved = std::exchange(saved_parameters_, {});
     if (saved.empty()) return absl::OkStatus();
@@ -430,6 +450,17 @@ absl::Status ArenaSite::FillPadding(int fragment) {
   return absl::OkStatus();
 }
 
+std::vector<float> ArenaSite::GapsIn(std::span<const float> arena) const {
+  std::vector<float> values;
+  values.reserve(static_cast<size_t>(match_.gap_values));
+  for (const auto& of_fragment : match_.gaps) {
+    for (const ArenaRange& gap : of_fragment) {
+      values.insert(values.end(), arena.begin() + gap.begin, arena.begin() + gap.end);
+    }
+  }
+  return values;
+}
+
 absl::StatusOr<std::span<const int32_t>> ArenaSite::Step(int64_t tokens, int64_t draws) {
   ASSIGN_OR_RETURN(const std::span<const int32_t> read, Next());
   if (finished_) return absl::FailedPreconditionError("the run wants no more steps of this site");
@@ -482,6 +513,11 @@ absl::Status ArenaSite::Save(const std::function<uint8_t*(size_t bytes)>& alloca
   state.pace_milli = place.pace_milli;
   state.pace_carry_milli = place.pace_carry_milli;
   state.sync = std::move(place.sync);
+  if (member_->config().sync().mixing() > 0 && device_ == nullptr) state.gaps = GapsIn(arena_);
+  if (member_->config().sync().mixing() > 0 && device_ != nullptr) {
+    state.gaps.resize(static_cast<size_t>(match_.gap_values));
+    RETURN_IF_ERROR(device_->CopyGaps(state.gaps));
+  }
   if (cut_step_ && device_ == nullptr) state.parameters = arena_;
   if (cut_step_ && device_ != nullptr) {
     state.parameters.resize(static_cast<size_t>(member_->plan().arena_size()));

@@ -121,6 +121,8 @@ class ArenaSite {
   absl::Status CheckJoined() const;
   // Values that the trainer has not are the published ones.
   absl::Status FillPadding(int fragment);
+  // What an arena has between tensors.
+  std::vector<float> GapsIn(std::span<const float> arena) const;
   // To and from the whole arena's place of a fragment, from and to the device.
   absl::Status CopyFromDevice(int fragment, std::span<float> arena);
   absl::Status CopyToDevice(int fragment, std::span<const float> arena);
@@ -137,7 +139,8 @@ class ArenaSite {
   Clock& clock_;
   std::vector<causeway_range> all_ranges_;
   std::vector<float> arena_;
-  std::vector<float> saved_parameters_;  // Parameters of a state, until it is continued from,
+  std::vector<float> saved_gaps_;        // Values between tensors of a state,
+  std::vector<float> saved_parameters_;  // and its parameters, until it is continued from,
   std::vector<int> saved_in_flight_;     // and the fragments that its merges may be of.
   bool restored_ = false;
   bool brought_model_ = false;

@@ -27,7 +27,7 @@ struct GivenTensor {
   std::vector<int64_t> shape;
 };
 
-// Values of the arena that no tensor of the trainer has: rows of the vocabulary's padding.
+// Values of the arena that no tensor of the trainer has.
 struct ArenaRange {
   int64_t begin = 0;
   int64_t end = 0;
@@ -36,7 +36,10 @@ struct ArenaRange {
 // By fragment, in arena order.
 struct TensorMatch {
   std::vector<std::vector<causeway_range>> ranges;
-  std::vector<std::vector<ArenaRange>> padding;
+  std::vector<std::vector<ArenaRange>> padding;  // Rows of the vocabulary's: as published.
+  // What lies between tensors: zeros, until a codec changes them. They are merged like any value.
+  std::vector<std::vector<ArenaRange>> gaps;
+  int64_t gap_values = 0;
 };
 
 // The run's tensors must be exactly `tensors`, in any order. The vocabulary's tensors may have as
@@ -79,6 +82,9 @@ class DeviceValues {
   // Local values of a fragment, from its value `first` on, to and from the host. Both wait.
   virtual absl::Status CopyLocal(int fragment, int64_t first, std::span<float> values) = 0;
   virtual absl::Status SetLocal(int fragment, int64_t first, std::span<const float> values) = 0;
+  // Local values of all gaps, in the match's order, as the last Scatter left them. Both wait.
+  virtual absl::Status CopyGaps(std::span<float> values) = 0;
+  virtual absl::Status SetGaps(std::span<const float> values) = 0;
 };
 
 // Makes a device the calling thread's; returns the one before. Nothing for -1, and without CUDA.

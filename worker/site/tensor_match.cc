@@ -10,6 +10,24 @@
 namespace causeway::worker {
 namespace {
 
+// What of the fragment neither a tensor nor padding has.
+std::vector<ArenaRange> GapsOf(const FragmentRange& fragment,
+                               const std::vector<causeway_range>& ranges,
+                               std::vector<ArenaRange> taken) {
+  for (const causeway_range& range : ranges) {
+    taken.push_back({range.arena_offset, range.arena_offset + range.count});
+  }
+  std::ranges::sort(taken, {}, &ArenaRange::begin);
+  taken.push_back({fragment.end, fragment.end});
+  std::vector<ArenaRange> gaps;
+  int64_t place = fragment.begin;
+  for (const ArenaRange& range : taken) {
+    if (range.begin > place) gaps.push_back({place, range.begin});
+    place = range.end;
+  }
+  return gaps;
+}
+
 // So many of each kind of difference stand in a message.
 constexpr size_t kNamesShown = 3;
 
@@ -98,6 +116,11 @@ absl::StatusOr<TensorMatch> MatchTensors(const v1::RunConfig& config, const Frag
                  [&](size_t fragment, int64_t from, int64_t to) {
                    match.padding[fragment].push_back({from, to});
                  });
+  }
+  for (int i = 0; i < plan.fragments(); ++i) {
+    const auto fragment = static_cast<size_t>(i);
+    match.gaps.push_back(GapsOf(plan.range(i), match.ranges[fragment], match.padding[fragment]));
+    for (const ArenaRange& gap : match.gaps.back()) match.gap_values += gap.end - gap.begin;
   }
   std::vector<std::string> differences;
   if (!missing.empty()) {

@@ -64,6 +64,13 @@ TEST(TensorMatchTest, PiecesCoverEveryValueOnceInAnyOrder) {
     EXPECT_TRUE(match.padding[static_cast<size_t>(fragment)].empty());
   }
   EXPECT_EQ(values, model.plan->parameters());
+  for (const auto& gaps : match.gaps) {
+    for (const ArenaRange& gap : gaps) {
+      for (int64_t i = gap.begin; i < gap.end; ++i) ++touched[static_cast<size_t>(i)];
+    }
+  }
+  EXPECT_EQ(match.gap_values, model.plan->arena_size() - values);
+  EXPECT_EQ(std::ranges::min(touched), 1) << "a value that nobody has";
   EXPECT_EQ(std::ranges::max(touched), 1);
 }
 

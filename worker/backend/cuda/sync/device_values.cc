@@ -43,21 +43,19 @@ class CudaDeviceValues final : public DeviceValues {
   absl::Status Allocate(std::span<const causeway_device_tensor> tensors) {
     RETURN_IF_ERROR(UseDevice(device_));
     ASSIGN_OR_RETURN(setting_, Stream::Create());
-    int64_t gap_values = 0;
     for (int i = 0; i < plan_.fragments(); ++i) {
       most_values_ = std::max(most_values_, plan_.range(i).size());
-      gaps_.push_back(GapsOf(i));
-      for (const ArenaRange& gap : gaps_.back()) gap_values += gap.end - gap.begin;
       ValueJob& job = jobs_[static_cast<size_t>(i)];
       job.values = plan_.range(i).size();
-      job.range_count =
-          static_cast<int>(match_.ranges[static_cast<size_t>(i)].size() + gaps_.back().size());
+      job.range_count = static_cast<int>(match_.ranges[static_cast<size_t>(i)].size() +
+                                         match_.gaps[static_cast<size_t>(i)].size());
       ASSIGN_OR_RETURN(job.ranges,
                        memory_.Allocate<ValueRange>("tables of tensors", job.range_count, ""));
     }
-    ASSIGN_OR_RETURN(between_, memory_.Allocate<float>("values between tensors", gap_values, ""));
-    RETURN_IF_ERROR(CheckCuda(cudaMemsetAsync(between_, 0, FloatBytes(gap_values), setting_.get()),
-                              "clearing"));
+    ASSIGN_OR_RETURN(gaps_,
+                     memory_.Allocate<float>("values between tensors", match_.gap_values, ""));
+    RETURN_IF_ERROR(CheckCuda(
+        cudaMemsetAsync(gaps_, 0, FloatBytes(match_.gap_values), setting_.get()), "clearing"));
     RETURN_IF_ERROR(SetTensors(tensors));
     if (keeps_all_) {
       ASSIGN_OR_RETURN(float* const all,
@@ -102,8 +100,8 @@ class CudaDeviceValues final : public DeviceValues {
     for (int i = 0; i < plan_.fragments(); ++i) {
       const FragmentRange& fragment = plan_.range(i);
       std::vector<ValueRange> ranges;
-      for (const ArenaRange& gap : gaps_[static_cast<size_t>(i)]) {
-        ranges.push_back({.data = between_ + between,
+      for (const ArenaRange& gap : match_.gaps[static_cast<size_t>(i)]) {
+        ranges.push_back({.data = gaps_ + between,
                           .first = gap.begin - fragment.begin,
                           .count = gap.end - gap.begin,
                           .type = ValueType::kOwn});
@@ -184,22 +182,22 @@ class CudaDeviceValues final : public DeviceValues {
     return setting_.Wait("restoring local values");
   }
 
+  absl::Status CopyGaps(std::span<float> values) override {
+    return CopyAll(values.data(), gaps_, values.size_bytes(), "copying values between tensors");
+  }
+
+  absl::Status SetGaps(std::span<const float> values) override {
+    return CopyAll(gaps_, values.data(), values.size_bytes(), "restoring values between tensors");
+  }
+
  private:
-  // What lies between tensors: zeros, until a codec changes them. They are merged like any value.
-  std::vector<ArenaRange> GapsOf(int fragment) const {
-    std::vector<ArenaRange> taken = match_.padding[static_cast<size_t>(fragment)];
-    for (const causeway_range& range : match_.ranges[static_cast<size_t>(fragment)]) {
-      taken.push_back({range.arena_offset, range.arena_offset + range.count});
-    }
-    std::ranges::sort(taken, {}, &ArenaRange::begin);
-    taken.push_back({plan_.range(fragment).end, plan_.range(fragment).end});
-    std::vector<ArenaRange> gaps;
-    int64_t place = plan_.range(fragment).begin;
-    for (const ArenaRange& range : taken) {
-      if (range.begin > place) gaps.push_back({place, range.begin});
-      place = range.end;
-    }
-    return gaps;
+  // After all that was issued, of whatever stream.
+  absl::Status CopyAll(float* to, const float* from, size_t bytes, const char* what) {
+    RETURN_IF_ERROR(UseDevice(device_));
+    RETURN_IF_ERROR(CheckCuda(cudaDeviceSynchronize(), what));
+    RETURN_IF_ERROR(
+        CheckCuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, setting_.get()), what));
+    return setting_.Wait(what);
   }
 
   absl::StatusOr<float*> MakeLocal() {
@@ -239,12 +237,11 @@ class CudaDeviceValues final : public DeviceValues {
   const bool keeps_all_;
   int64_t most_values_ = 0;  // Size of the largest fragment.
   DeviceMemory memory_;
-  std::vector<std::vector<ArenaRange>> gaps_;  // By fragment.
-  float* between_ = nullptr;                   // What is in them.
-  Stream setting_;                             // For copies that are waited for.
-  std::vector<ValueJob> jobs_;                 // By fragment.
-  std::vector<float*> locals_;                 // By fragment; null: of no interest.
-  std::vector<float*> free_;                   // Each for the largest fragment.
+  float* gaps_ = nullptr;       // Local values of match_.gaps.
+  Stream setting_;              // For copies that are waited for.
+  std::vector<ValueJob> jobs_;  // By fragment.
+  std::vector<float*> locals_;  // By fragment; null: of no interest.
+  std::vector<float*> free_;    // Each for the largest fragment.
   std::vector<int32_t> gathered_;
   cudaStream_t training_ = nullptr;  // That the part follows.
   DevicePart* part_ = nullptr;       // Of the last replica.
