@@ -36,19 +36,18 @@ IN_REGION = WORKERS[1:]  # With --region.
 TOKENS_PER_STEP = 64
 FEEDBACK = "error_feedback: true"
 CODECS = [
-    ("INT4", "INT4", "", ""),
-    ("FP32", "FP32", "", ""),
-    ("E3M0", "INT4", FEEDBACK, ""),
-    ("LM2", "INT4", FEEDBACK, ""),
-    ("BF16", "BF16", "", ""),
-    ("E2M1", "E2M1", "", ""),
-    ("INT8", "INT8", FEEDBACK, ""),
+    ("LM2", "LM2", FEEDBACK),
+    ("INT4", "INT4", ""),
+    ("FP32", "FP32", ""),
+    ("E3M0", "INT4", FEEDBACK),
+    ("BF16", "BF16", ""),
+    ("E2M1", "E2M1", ""),
+    ("INT8", "INT8", FEEDBACK),
 ]
 SETTINGS = """
 train {{ steps: {steps} optimizer: {optimizer} }}
 sync {{ fragments: 2 steps_between_syncs: 6 overlap_steps: 2 {overlap}
        codec_up: {up} codec_down: {down} {feedback} }}
-{outer}
 membership {{ start_workers: 3 max_workers: 3 quorum: 3 lease_ms: {lease_ms} }}
 """
 OVERLAPS = {"fixed": "mixing: 0.5", "elastic": "max_overlap_steps: 5 keep_in_flight: 0.9"}
@@ -294,12 +293,12 @@ def main():
     total = {"kills": 0, "runs": 0, "rounds": 0, "recoveries": 0}
     failures = []
     while total["kills"] < arguments.kills and not failures:
-        up, down, feedback, outer = CODECS[total["runs"] % len(CODECS)]
+        up, down, feedback = CODECS[total["runs"] % len(CODECS)]
         overlap = (arguments.overlap if arguments.overlap in OVERLAPS
                    else list(OVERLAPS)[total["runs"] % len(OVERLAPS)])
         settings = SETTINGS.format(overlap=OVERLAPS[overlap], steps=arguments.steps, up=up,
                                    lease_ms=LEASES_MS[tree],
-                                   down=down, feedback=feedback, outer=outer,
+                                   down=down, feedback=feedback,
                                    optimizer=("ADAMW", "MUON")[total["runs"] // 2 % 2])
         with (Tree if tree else Cluster)() as cluster:
             try:

@@ -189,7 +189,7 @@ class CausewayCtlTest(unittest.TestCase):
             self.assertIn("at step 50", json.loads(
                 self.ctl(cluster, "stop", "--at_step=50", "--json"))["done"])
             config = json.loads(self.ctl(cluster, "config", "show", "--json"))
-            self.assertEqual(config["sync"]["codec_up"], "INT4")
+            self.assertEqual(config["sync"]["codec_up"], "LM2")
             presets = json.loads(run_tool(CTL, "config", "presets", "--json")[1])
             self.assertIn("best", presets["runs"])
             one, two = cluster.folder / "one.textproto", cluster.folder / "two.textproto"

@@ -27,7 +27,7 @@ train { batch_sequences: 2 seed: 5 evaluation_sequences: 8 }
 # Settings over MODEL.
 SYNC = """
 sync { fragments: 2 steps_between_syncs: 6 overlap_steps: 2 mixing: 0.5
-       codec_up: INT4 codec_down: INT4 }
+       codec_up: LM2 codec_down: LM2 error_feedback: true }
 """
 WORDS = "the bridge carries a stone over water and wind slowly home again".split()
 

@@ -185,9 +185,9 @@ class ForeignWorkerTest(unittest.TestCase):
             "fragments: 2 mixing: 0.5 codec_up: INT4 codec_down: INT4 error_feedback: true",
             "learning_rate: 0.7 momentum: 0.6")
 
-    def test_a_run_in_lm2_and_fp32_agrees_with_the_oracle(self):
+    def test_a_run_in_lm2_with_feedback_agrees_with_the_oracle(self):
         self.expect_agreement(
-            "fragments: 3 pattern: BALANCED mixing: 0.3 codec_up: LM2 error_feedback: true",
+            "fragments: 3 pattern: BALANCED mixing: 0.3 codec_up: LM2 codec_down: LM2 error_feedback: true",
             "merge: NORM_AND_DIRECTION")
 
     def test_a_run_in_fp32_that_keeps_what_was_in_flight_agrees_with_the_oracle(self):

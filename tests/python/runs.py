@@ -37,7 +37,7 @@ membership { start_workers: 2 }
 ALONE = TWO_SITES.replace("start_workers: 2", "start_workers: 1")
 STREAMING = """
 sync { fragments: 3 pattern: BALANCED steps_between_syncs: 4 overlap_steps: 2 mixing: 0.5
-       codec_up: INT4 codec_down: INT4 error_feedback: true }
+       codec_up: LM2 codec_down: LM2 error_feedback: true }
 membership { start_workers: 1 }
 """
 

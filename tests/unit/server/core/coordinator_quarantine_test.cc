@@ -48,7 +48,7 @@ struct Guarded {
     a.Train();
     b.Train();
   }
-  bool Quarantined(const ToyWorker& worker, int64_t round) {
+  bool Quarantined(ToyWorker& worker, int64_t round) {
     std::vector<uint8_t> object;
     v1::PushHeader header = worker.MakePush(0, round, object);
     for (const v1::Contribution& held : run.store.contributions()) {

@@ -19,16 +19,17 @@ using ::testing::HasSubstr;
 
 TEST(CoordinatorRecoveryTest, ARunOfManyDeathsEndsInTheSameBits) {
   for (const auto& [up, down] : {std::pair(v1::INT4, v1::INT4), std::pair(v1::FP32, v1::LM2),
-                                 std::pair(v1::E3M0, v1::INT4)}) {
+                                 std::pair(v1::LM2, v1::LM2), std::pair(v1::E3M0, v1::INT4)}) {
     const auto with_codecs = [up = up, down = down](v1::RunConfig& config) {
       config.mutable_sync()->set_codec_up(up);
       config.mutable_sync()->set_codec_down(down);
+      config.mutable_sync()->set_error_feedback(up == v1::LM2);
     };
     TwoWorkers undisturbed(with_codecs);
     TwoWorkers disturbed(with_codecs);
     for (int step = 0; step < 24; ++step) {
       undisturbed.TrainBoth(1);
-      disturbed.TrainBoth(1);
+      disturbed.TrainBoth(1, [&] { disturbed.Restart(); });  // With rounds that have one of two.
       disturbed.Restart();
       if (step % 3 == 0) disturbed.run.coordinator->Maintain();
     }
@@ -36,7 +37,7 @@ TEST(CoordinatorRecoveryTest, ARunOfManyDeathsEndsInTheSameBits) {
               undisturbed.run.coordinator->PublishedParameters());
     EXPECT_EQ(disturbed.a.published(), undisturbed.a.published());
     EXPECT_EQ(disturbed.run.events.Count("hash_mismatch"), 0);
-    EXPECT_EQ(disturbed.run.events.Count("recovered"), 24);
+    EXPECT_EQ(disturbed.run.events.Count("recovered"), 48);
   }
 }
 

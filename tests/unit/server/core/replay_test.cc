@@ -34,7 +34,11 @@ class ReplayTest : public ::testing::Test {
     InitializeParameters(plan, 1, options_.initial_parameters);
   }
 
-  ToyRun run_{[](v1::RunConfig& config) { config.mutable_sync()->set_codec_down(v1::LM2); }};
+  ToyRun run_{[](v1::RunConfig& config) {
+    config.mutable_sync()->set_codec_up(v1::LM2);
+    config.mutable_sync()->set_codec_down(v1::LM2);
+    config.mutable_sync()->set_error_feedback(true);
+  }};
   ToyWorker a_{run_, "a", 1};
   ToyWorker b_{run_, "b", 2};
   RecoveredRun recovered_;

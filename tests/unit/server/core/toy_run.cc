@@ -174,8 +174,7 @@ void ToyWorker::Train(float size) {
   }
 }
 
-v1::PushHeader ToyWorker::MakePush(int fragment, int64_t round,
-                                   std::vector<uint8_t>& object) const {
+v1::PushHeader ToyWorker::MakePush(int fragment, int64_t round, std::vector<uint8_t>& object) {
   const v1::RunConfig& config = run_.coordinator->config();
   const FragmentRange& range = run_.coordinator->plan().range(fragment);
   const Codec& codec = **FindCodec(config.sync().codec_up());
@@ -184,7 +183,15 @@ v1::PushHeader ToyWorker::MakePush(int fragment, int64_t round,
   object.resize(codec.EncodedBytes(size));
   std::vector<float> base(published_.begin() + range.begin, published_.begin() + range.end);
   if (config.sync().contribution() == v1::SyncConfig::GRADIENT) base.assign(size, 0.0f);
-  EXPECT_TRUE(codec.Encode(base, std::span(local_).subspan(begin, size), {}, object).ok());
+  ErrorFeedback feedback;
+  if (config.sync().error_feedback()) {
+    Sent& sent = sent_[fragment];
+    if (sent.round != round) sent = {.round = round, .before = sent.after, .after = {}};
+    sent.before.resize(size);
+    sent.after = sent.before;
+    feedback.residual = sent.after;
+  }
+  EXPECT_TRUE(codec.Encode(base, std::span(local_).subspan(begin, size), feedback, object).ok());
   v1::PushHeader header;
   header.set_run_id(run_.coordinator->run_id());
   header.set_worker_id(id_);
@@ -265,12 +272,13 @@ void TwoWorkers::Restart() {
   EXPECT_TRUE(b.Join().ok());
 }
 
-void TwoWorkers::TrainBoth(int steps) {
+void TwoWorkers::TrainBoth(int steps, const std::function<void()>& between) {
   for (int i = 0; i < steps; ++i) {
-    for (ToyWorker* const worker : {&a, &b}) {
-      worker->Train();
-      ASSERT_TRUE(worker->SendDue().ok());
-    }
+    a.Train();
+    ASSERT_TRUE(a.SendDue().ok());
+    between();
+    b.Train();
+    ASSERT_TRUE(b.SendDue().ok());
     for (ToyWorker* const worker : {&a, &b}) {
       const absl::Status merged = worker->MergeDue();
       ASSERT_TRUE(merged.ok()) << merged;

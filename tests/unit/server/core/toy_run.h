@@ -200,7 +200,8 @@ class ToyWorker {
   absl::Status SendDue();   // Contributes what is due after the present step.
   absl::Status MergeDue();  // Merges what is due, waiting for it.
 
-  v1::PushHeader MakePush(int fragment, int64_t round, std::vector<uint8_t>& object) const;
+  // With error feedback the same round again starts from the same residual.
+  v1::PushHeader MakePush(int fragment, int64_t round, std::vector<uint8_t>& object);
   absl::Status Push(int fragment, int64_t round);
   absl::Status Merge(int fragment, int64_t round);
   absl::Status PullStates();
@@ -224,6 +225,11 @@ class ToyWorker {
   int64_t step_ = 0;
   std::vector<float> published_;
   std::vector<float> local_;
+  struct Sent {
+    int64_t round = 0;
+    std::vector<float> before, after;  // Residuals.
+  };
+  std::map<int, Sent> sent_;  // By fragment, with error feedback.
 };
 
 // Two sites that have entered, and train in step.
@@ -231,7 +237,9 @@ struct TwoWorkers {
   explicit TwoWorkers(const std::function<void(v1::RunConfig&)>& change = {});
   // The coordinator dies; both workers attach to its successor.
   void Restart();
-  void TrainBoth(int steps);
+  // `between`: called in every step when a has sent and b has not.
+  void TrainBoth(
+      int steps, const std::function<void()>& between = [] {});
 
   ToyRun run;
   ToyWorker a{run, "a", 1};
