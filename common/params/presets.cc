@@ -48,8 +48,8 @@ struct NamedRun {
 
 constexpr char kBest[] = R"(
   train { optimizer: MUON }
-  sync { pattern: STRIDED fragments: 3 steps_between_syncs: 30 overlap_steps: 2 mixing: 0
-         codec_up: INT4 codec_down: INT4 }
+  sync { pattern: STRIDED fragments: 3 steps_between_syncs: 16 overlap_steps: 2 mixing: 0
+         codec_up: LM2 codec_down: LM2 error_feedback: true }
   outer { optimizer: SGD learning_rate: 1 })";
 
 constexpr NamedRun kRuns[] = {

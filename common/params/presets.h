@@ -17,7 +17,7 @@ std::vector<std::string> ModelPresetNames();
 
 // Train, sync and outer settings. INVALID_ARGUMENT lists the names.
 //   paper          Streaming DiLoCo as in 2501.18512: AdamW inside, e3m0 both ways, lr 0.4, mu 0.9
-//   best           what measured best here: Muon inside, int4 both ways, lr 0.7, mu 0.6
+//   best           what measured best here: Muon inside, lm2 both ways, lr 1, no momentum
 //   streaming      another name of best
 //   diloco         one fragment, no overlap, fp32 both ways (2311.08105)
 //   data-parallel  gradients at every step, AdamW at the coordinator, bf16 both ways

@@ -66,6 +66,10 @@ class SeriesTest(unittest.TestCase):
         self.run_all(run)
         results, failures, _ = self.run_all(run, worker_0="fail")
         self.assertEqual((len(results), failures), (1, []))
+        # The same in other words.
+        said = TrainingRun("a", 1, settings={"sync.codec_up": "INT4", "model.untied_head": "false"})
+        results, failures, _ = self.run_all(said, worker_0="fail")
+        self.assertEqual((len(results), failures), (1, []))
         other = TrainingRun("a", 1, settings={"sync.codec_up": "E3M0"})
         results, failures, _ = self.run_all(other, worker_0="fail")
         self.assertEqual((len(results), len(failures)), (0, 1))

@@ -134,7 +134,7 @@ class Series:
         """Of a run that finished with the same configuration, now or earlier."""
         folder = self._out / run.name
         try:
-            if (folder / "run.textproto").read_text(encoding="utf-8") != self._config(run):
+            if _settings((folder / "run.textproto").read_text(encoding="utf-8")) != _settings(self._config(run)):
                 return None
             return json.loads((folder / "result.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -220,6 +220,11 @@ class Series:
         partial.rename(folder / "result.json")
         os.close(lock)
         return result
+
+
+def _settings(text: str) -> dict[str, str]:
+    """What a configuration's text means: the last value of each field, without those that are off."""
+    return {path: value for path, value in config.read_fields(text).items() if value != "false"}
 
 
 def _say(line: str) -> None:

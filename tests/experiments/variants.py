@@ -57,7 +57,7 @@ SCALES = {scale.name: scale for scale in (
 _STREAMING = {
     "sync.pattern": "BALANCED", "sync.fragments": "4", "sync.steps_between_syncs": "30",
     "sync.overlap_steps": "2", "sync.mixing": "0.5", "sync.codec_up": "INT4",
-    "sync.codec_down": "INT4", "outer.optimizer": "NESTEROV", "outer.learning_rate": "0.7",
+    "sync.codec_down": "INT4", "sync.error_feedback": "false", "outer.optimizer": "NESTEROV", "outer.learning_rate": "0.7",
     "outer.momentum": "0.6",
 }
 _BLOCKING = {"sync.overlap_steps": "0", "sync.mixing": "0"}

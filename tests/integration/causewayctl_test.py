@@ -238,7 +238,7 @@ class CausewayCtlTest(unittest.TestCase):
             status, output, _ = run_tool(CTL, "config", "check", one, "--preset=best")
             self.assertEqual(status, 0)
             self.assertIn("steps: 100", output)
-            self.assertIn("codec_up: INT4", output)
+            self.assertIn("codec_up: LM2", output)
             status, output, _ = run_tool(CTL, "config", "diff", one, two)
             self.assertEqual(status, 1)
             self.assertIn("train.steps", output)

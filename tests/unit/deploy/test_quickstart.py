@@ -191,7 +191,7 @@ class Options(QuickstartTest):
             (["--corpus", "/nowhere/at/all"], "there is no '/nowhere/at/all'"),
             (["--corpus", str(self.folder / "empty")], "is empty"),
             (["--corpus", str(hollow)], "no file with text in"),
-            (["--steps=29"], "--steps must be at least 30 with --mode streaming"),
+            (["--steps=15"], "--steps must be at least 16 with --mode streaming"),
             (["--steps=29", "--mode=diloco"], "--steps must be at least 30 with --mode diloco"),
             (["--out", "a,b"], "a path with a comma"),
             (["--out", str(self.text)], "is not a folder"),
@@ -224,7 +224,7 @@ class Options(QuickstartTest):
         self.assertIn("default 800;", done.stdout)
 
     def test_fewest_steps_are_those_of_the_written_configuration(self):
-        for mode, least in (("streaming", "30"), ("diloco", "30"), ("data-parallel", "1")):
+        for mode, least in (("streaming", "16"), ("diloco", "30"), ("data-parallel", "1")):
             fields = config.read_fields(config.run_config_text(mode, 100, 2, 1))
             self.assertEqual(fields["sync.steps_between_syncs"], least)
 

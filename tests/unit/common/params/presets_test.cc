@@ -95,11 +95,13 @@ TEST(RunPreset, PaperIsThePaper) {
   EXPECT_EQ(config.outer().momentum(), 0.9);
 }
 
-TEST(RunPreset, BestTrainsWithMuonAndFourBitsBothWays) {
+TEST(RunPreset, BestTrainsWithMuonAndTwoBitsBothWays) {
   const v1::RunConfig config = *RunPreset("best");
   EXPECT_EQ(config.train().optimizer(), v1::TrainConfig::MUON);
-  EXPECT_EQ(config.sync().codec_up(), v1::INT4);
-  EXPECT_EQ(config.sync().codec_down(), v1::INT4);
+  EXPECT_EQ(config.sync().codec_up(), v1::LM2);
+  EXPECT_EQ(config.sync().codec_down(), v1::LM2);
+  EXPECT_TRUE(config.sync().error_feedback());
+  EXPECT_EQ(config.sync().steps_between_syncs(), 16);  // Two bits in the bytes of four at H 30.
   EXPECT_EQ(config.sync().mixing(), 0);
   EXPECT_EQ(config.outer().optimizer(), v1::OuterConfig::SGD);
   EXPECT_EQ(config.outer().learning_rate(), 1);

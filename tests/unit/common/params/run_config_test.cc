@@ -53,7 +53,7 @@ TEST(ParseRunConfig, TextReplacesTheFieldsOfItsBaseAndKeepsTheOthers) {
       Parsed("sync { overlap_steps: 4 codec_up: BF16 }", *RunPreset("best"));
   EXPECT_EQ(config.sync().overlap_steps(), 4);
   EXPECT_EQ(config.sync().codec_up(), v1::BF16);
-  EXPECT_EQ(config.sync().codec_down(), v1::INT4);
+  EXPECT_EQ(config.sync().codec_down(), v1::LM2);
   EXPECT_EQ(config.outer().learning_rate(), 1);
 }
 
@@ -159,7 +159,10 @@ TEST(CompleteRunConfig, CompletingTwiceChangesNothing) {
 
 // A run directory remembers this hash, and a worker compares it at the join.
 TEST(RunConfigHash, KeepsItsValueAndSeesEveryField) {
-  const v1::RunConfig config = Completed("model { preset: 'tiny-1m' }", *RunPreset("best"));
+  const v1::RunConfig config = Completed(
+      "model { preset: 'tiny-1m' } sync { steps_between_syncs: 30 codec_up: INT4 codec_down: INT4 "
+      "error_feedback: false }",
+      *RunPreset("best"));
   EXPECT_EQ(RunConfigHash(config), 0x1ff1df78e14c4b77U);
   for (const char* change :
        {"run_name: 'other'", "train { seed: 1 }", "sync { overlap_steps: 0 }",

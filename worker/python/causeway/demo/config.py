@@ -26,11 +26,12 @@ _SYNC = {
   contribution: PARAMETER_DELTA
   pattern: BALANCED
   fragments: 5
-  steps_between_syncs: 30        # H
+  steps_between_syncs: 16        # H
   overlap_steps: 2               # tau
   mixing: 0                      # alpha
-  codec_up: INT4
-  codec_down: INT4
+  codec_up: LM2                  # 2 bits
+  codec_down: LM2
+  error_feedback: true
 """,
     "diloco": """\
   contribution: PARAMETER_DELTA
