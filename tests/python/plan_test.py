@@ -78,8 +78,18 @@ class PlanTest(unittest.TestCase):
         # The plan does what it promised, at the share of the lines that is counted on.
         run = answer("simulate", *TEN, "--links=1gbit,400mbit", "--link_efficiency=0.85",
                      f"--fragments={plan['fragments']}", f"--steps_between_syncs={plan['steps_between_syncs']}",
-                     f"--overlap_steps={plan['overlap_steps']}", f"--codec_up={plan['codec_up']}")
+                     f"--overlap_steps={plan['overlap_steps']}", f"--codec_up={plan['codec_up']}",
+                     f"--codec_down={plan['codec_down']}")
         self.assertGreaterEqual(run["utilization"], 0.99)
+        # A faster disk of the coordinator takes merges twice as often, of which two bits then fit the links.
+        often = answer(*TEN, "--links=1gbit,400mbit", "--disk_gb_per_s=4")
+        self.assertEqual([plan[name] for name in ("steps_between_syncs", "codec_up", "codec_down")],
+                         [200, "int4", "int4"])
+        self.assertEqual([often[name] for name in ("steps_between_syncs", "codec_up", "codec_down")],
+                         [100, "lm2", "lm2"])
+        self.assertLess(often["disk_bytes_per_s"], 4e9)
+        self.assertIn("codec_up: LM2 codec_down: LM2 error_feedback: true",
+                      call(*TEN, "--links=1gbit,400mbit", "--disk_gb_per_s=4")[1])
         hopeless = answer(*TEN, "--links=1gbit,10mbit")
         self.assertFalse(hopeless["reaches_target"])
         self.assertIn("10mbit", hopeless["binding"])

@@ -122,7 +122,7 @@ def check(options, case):
     sync = {"pattern": "BALANCED", "fragments": answer.fragments, "steps_between_syncs": period,
             "overlap_steps": answer.overlap_steps, "codec_up": answer.codec_up.upper(),
             "codec_down": answer.codec_down.upper()}
-    feedback = "error_feedback: true " if sync["codec_up"] == "LM2" else ""
+    feedback = "error_feedback: true " if answer.codec_up in plan.NEED_FEEDBACK else ""
     mode = utilization.Mode(
         "planned", "", "mixing: 0.5 " + feedback + " ".join(f"{name}: {value}" for name, value in sync.items()),
         periods=case.periods, skipped_periods=1, steps_per_period=period)
@@ -143,7 +143,9 @@ def check(options, case):
         "payload_per_step": {
             "up": per_step * statistics.fmean(row["bytes_in"] / len(row["contributors"]) for row in rounds),
             "down": per_step * statistics.fmean(row["bytes_out"] for row in rounds)},
-        "expected_payload_per_step": PARAMETERS["tiny-1m"] * 4.25 / 8 / period,
+        "expected_payload_per_step": {
+            way: PARAMETERS["tiny-1m"] * plan.CODEC_BITS[codec] / 8 / period
+            for way, codec in (("up", answer.codec_up), ("down", answer.codec_down))},
         "load_average": os.getloadavg()[0],
     }
 

@@ -50,7 +50,7 @@ class TrainingTest(unittest.TestCase):
         self.assertTrue(row["reaches_target"])
         self.assertEqual(row["rounds"], row["rounds_due"])
         for way in ("up", "down"):
-            self.assertAlmostEqual(row["payload_per_step"][way] / row["expected_payload_per_step"], 1, delta=0.01)
+            self.assertAlmostEqual(row["payload_per_step"][way] / row["expected_payload_per_step"][way], 1, delta=0.01)
         self.assertEqual(len(row["measured"]), 2)
 
 

@@ -19,8 +19,8 @@ import sys
 from typing import List
 
 from causeway.plan import _paper as paper
-from causeway.plan._planner import (CODEC_BITS, PLAN_EFFICIENCY, NoLink, Plan, Request, outage_steps,
-                                    make_plan, needed_rate)
+from causeway.plan._planner import (CODEC_BITS, NEED_FEEDBACK, PLAN_EFFICIENCY, NoLink, Plan, Request,
+                                    outage_steps, make_plan, needed_rate)
 from causeway.plan._setting import (COMMIT_SECONDS, MERGE_BYTES_PER_S, RETURN_SECONDS, UNLIMITED,
                                     Outages, Setting, SettingError, Site)
 from causeway.plan._star import Result, simulate, throughput_bound
@@ -101,7 +101,7 @@ def paper_text(found: dict) -> str:
 
 
 def plan_text(request: Request, plan: Plan) -> str:
-    feedback = " error_feedback: true" if plan.codec_up == "lm2" else ""
+    feedback = " error_feedback: true" if plan.codec_up in NEED_FEEDBACK else ""
     missed = "" if plan.reaches_target else f", short of the {percent(request.target)} asked for"
     pace = max(site.pace for site in request.sites)
     rows = [["SITE", "UTILIZATION", "NEEDS", "PAYLOAD", "LINK UP", "LINK DOWN", "CONNECTIONS"]]

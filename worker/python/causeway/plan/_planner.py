@@ -11,7 +11,8 @@ from causeway.plan._star import Result, simulate, slack_for_waits, throughput_bo
 
 # Bits per value on the wire, scales included (docs/codecs.md).
 CODEC_BITS = {"fp32": 32.0, "bf16": 16.0, "int8": 8.25, "e3m0": 4.25, "e2m1": 4.25, "int4": 4.25, "lm2": 2.25}
-PERIODS = (30, 50, 100, 200, 500)
+NEED_FEEDBACK = ("lm2",)  # Up.
+PERIODS = (16, 30, 50, 100, 200, 500)
 FRAGMENTS = (12, 25, 50, 100, 200)  # And H.
 # Up to 10 costs training less than 0.2 % of the loss (arXiv 2501.18512, figure 6).
 MOST_OVERLAP = 10
@@ -34,7 +35,7 @@ class Request:
     link_efficiency: float = PLAN_EFFICIENCY
     target: float = 0.99
     # From the one that costs training the least to the one that costs the link the least.
-    codecs: Sequence[Tuple[str, str]] = (("int4", "int4"), ("lm2", "int4"))
+    codecs: Sequence[Tuple[str, str]] = (("int4", "int4"), ("lm2", "lm2"))
     coordinator_bit_per_s: float = 10e9
     merge_bytes_per_s: float = MERGE_BYTES_PER_S
     disk_bytes_per_s: float = 1.7e9  # As measured (docs/results.md, Durability).
@@ -142,7 +143,7 @@ def make_plan(request: Request) -> Plan:
     best: Optional[Tuple[Setting, Tuple[str, str], Result]] = None
     for period in PERIODS:
         for codecs in request.codecs:
-            if period != PERIODS[-1] and not _bandwidth_suffices(request, period, codecs):
+            if period != PERIODS[-1] and not _rates_suffice(request, period, codecs):
                 continue
             for overlap in range(1, MOST_OVERLAP + 1):
                 for fragments in [count for count in FRAGMENTS if count < period] + [period]:
@@ -157,7 +158,15 @@ def make_plan(request: Request) -> Plan:
     return _describe(request, *best)
 
 
-def _bandwidth_suffices(request: Request, period: int, codecs: Tuple[str, str]) -> bool:
+def _disk_bytes(request: Request, bits_up: float, bits_down: float) -> float:
+    """Written per value and round: the objects, what a merge changed, and a share of a snapshot."""
+    return (request.workers * bits_up + bits_down) / 8 + _STATE_BYTES * (1 + 1 / request.snapshot_every_rounds)
+
+
+def _rates_suffice(request: Request, period: int, codecs: Tuple[str, str]) -> bool:
+    written = request.values * _disk_bytes(request, *(CODEC_BITS[codec] for codec in codecs))
+    if written / (period * request.fastest_step) > request.disk_bytes_per_s:
+        return False
     for site in request.sites:
         step = site.step_seconds / site.pace
         for codec, rate in zip(codecs, (site.up_bit_per_s, site.down_bit_per_s)):
@@ -202,7 +211,7 @@ def _describe(request: Request, schedule: Setting, codecs: Tuple[str, str], resu
         # The last two answers are held, too.
         coordinator_memory_bytes=schedule.fragment_values[0] * (2 * _STATE_BYTES + 2 * down / 8) + result.peak_held_bytes,
         coordinator_bit_per_s=workers * values * max(up, down) / seconds,
-        disk_bytes_per_s=values * (round_bytes + _STATE_BYTES + _STATE_BYTES / snapshots) / seconds,
+        disk_bytes_per_s=values * _disk_bytes(request, up, down) / seconds,
         # At rest, in the last two snapshots, and since the older one.
         disk_bytes=values * (_STATE_BYTES + 2 * (_STATE_BYTES + snapshots * round_bytes)),
         recovery_seconds=values * (
