@@ -113,17 +113,22 @@ class SeriesTest(unittest.TestCase):
     def test_prose_is_written_once_and_made_into_shards(self):
         programs = self.folder / "bin"
         fake_programs.install(programs)
-        text = "Words that are said about a package, and more of these words. " * 40
-        with unittest.mock.patch.object(prose, "FOLDERS", (str(self.folder / "doc"),)):
-            (self.folder / "doc").mkdir()
-            (self.folder / "doc" / "README").write_text(text, encoding="utf-8")
+        folder = self.folder / "doc"
+        with unittest.mock.patch.object(prose, "FOLDERS", (str(folder),)):
+            for package in range(20):
+                (folder / str(package)).mkdir(parents=True)
+                (folder / str(package) / "README").write_text(f"Words that are said about package {package}. " * 60,
+                                                              encoding="utf-8")
             for _ in range(2):
                 with contextlib.redirect_stderr(io.StringIO()):
                     results, failures = Series(programs, self.out, FAKE_STEPS, prose=True).run_all(
                         [TrainingRun("a", 1)])
                 self.assertEqual((len(results), failures), (1, []))
-                (self.folder / "doc" / "README").unlink(missing_ok=True)
-        self.assertEqual(json.loads((self.out / "text" / "prose.json").read_text())["documents"], 1)
+                shutil.rmtree(folder, ignore_errors=True)
+        self.assertEqual(json.loads((self.out / "text" / "prose.json").read_text())["documents"], 20)
+        made = json.loads((self.out / "text" / "data" / "data.json").read_text())
+        self.assertEqual((made["tokenizer"], made["documents"]), ("bytes", 20))
+        self.assertGreater(made["held_out_tokens"], 2000)  # The 20th.
 
 
 class SpreadTest(unittest.TestCase):

@@ -18,6 +18,7 @@ import re
 import shutil
 import signal
 import statistics
+import subprocess
 import sys
 import time
 from argparse import Namespace
@@ -185,12 +186,14 @@ class Series:
             return
         lock = quickstart.claim_folder(folder)
         if self._prose and not self._corpus:
-            self._corpus = folder / "prose.jsonl"
-            contents = prose.write(self._corpus)
+            text = folder / "prose.jsonl"
+            contents = prose.write(text)
             (folder / "prose.json").write_text(json.dumps(contents) + "\n", encoding="utf-8")
             _say(f"prose of this machine's packages: {contents}")
-        with contextlib.redirect_stdout(sys.stderr):
-            quickstart.prepare_data(self._arguments(self._workers), folder)
+            _tokenize(text, folder)
+        else:
+            with contextlib.redirect_stdout(sys.stderr):
+                quickstart.prepare_data(self._arguments(self._workers), folder)
         (folder / "complete").touch()
         os.close(lock)
 
@@ -220,6 +223,16 @@ class Series:
         partial.rename(folder / "result.json")
         os.close(lock)
         return result
+
+
+def _tokenize(text: Path, folder: Path) -> None:
+    """Token files of JSON lines, in FOLDER/data, by the Python package, which alone reads documents."""
+    done = subprocess.run(
+        [sys.executable, "-B", "-m", "causeway.tokenize", f"--input={text}", f"--out={folder / 'data'}"],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "worker" / "python")})
+    if done.returncode != 0:
+        raise quickstart.BadSetting(f"the text '{text}' could not be made into token files:\n{done.stderr}")
 
 
 def _settings(text: str) -> dict[str, str]:
