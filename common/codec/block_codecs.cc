@@ -89,5 +89,6 @@ const Codec* E3m0Codec(CodecPath path) { return TheCodec<E3m0Format, v1::E3M0>(p
 const Codec* E2m1Codec(CodecPath path) { return TheCodec<E2m1Format, v1::E2M1>(path); }
 const Codec* Int4Codec(CodecPath path) { return TheCodec<Int4Format, v1::INT4>(path); }
 const Codec* Lm2Codec(CodecPath path) { return TheCodec<Lm2Format, v1::LM2>(path); }
+const Codec* Sign1Codec(CodecPath path) { return TheCodec<Sign1Format, v1::SIGN1>(path); }
 
 }  // namespace causeway

@@ -11,6 +11,7 @@ const Codec* E3m0Codec(CodecPath path);
 const Codec* E2m1Codec(CodecPath path);
 const Codec* Int4Codec(CodecPath path);
 const Codec* Lm2Codec(CodecPath path);
+const Codec* Sign1Codec(CodecPath path);
 
 }  // namespace causeway
 

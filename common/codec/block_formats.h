@@ -159,30 +159,38 @@ struct E2m1Format : SignAndLevelFormat {
   };
 };
 
-// The partial sums of squares behind an lm2 scale.
-inline constexpr size_t kLm2Sums = 8;
+// Partial sums behind a scale that is a mean.
+inline constexpr size_t kMeanSums = 8;
 
-// The four Lloyd-Max levels of a Gaussian whose standard deviation is the scale. Bit 0: the large
-// level; bit 1: negative. There is no zero, hence error feedback.
-struct Lm2Format {
-  static constexpr char kName[] = "lm2";
-  static constexpr int kBits = 2;
+// A scale that is the mean of Format::Term(x), or with Format::kIsRoot its root, to nearest even.
+// Terms are exact in double. Value i of the block counts in sum i mod kMeanSums, each in order of
+// index, so that vectors can add as many at once. Such formats have no zero, hence error feedback.
+template <class Format>
+struct MeanScale {
   static constexpr bool kNeedsErrorFeedback = true;
 
-  // The root mean square, to nearest even. The squares are exact in double. Value i of the block
-  // counts in sum i mod kLm2Sums, each in order of index, so that vectors can add as many at once.
   static uint16_t Scale(std::span<const float> values) {
-    std::array<double, kLm2Sums> sums = {};
-    for (size_t i = 0; i < values.size(); ++i) {
-      sums[i % kLm2Sums] += static_cast<double>(values[i]) * static_cast<double>(values[i]);
-    }
+    std::array<double, kMeanSums> sums = {};
+    for (size_t i = 0; i < values.size(); ++i) sums[i % kMeanSums] += Format::Term(values[i]);
     return ScaleOfSums(sums, values.size());
   }
 
-  static uint16_t ScaleOfSums(const std::array<double, kLm2Sums>& s, size_t values) {
-    const double squares = ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
-    return Bf16Nearest(static_cast<float>(std::sqrt(squares / static_cast<double>(values))));
+  static uint16_t ScaleOfSums(const std::array<double, kMeanSums>& s, size_t values) {
+    const double sum = ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+    const double mean = sum / static_cast<double>(values);
+    return Bf16Nearest(static_cast<float>(Format::kIsRoot ? std::sqrt(mean) : mean));
   }
+
+  static constexpr bool IsCode(uint8_t) { return true; }
+};
+
+// The four Lloyd-Max levels of a Gaussian whose standard deviation is the scale. Bit 0: the large
+// level; bit 1: negative.
+struct Lm2Format : MeanScale<Lm2Format> {
+  static constexpr char kName[] = "lm2";
+  static constexpr int kBits = 2;
+  static constexpr bool kIsRoot = true;
+  static constexpr double Term(float x) { return static_cast<double>(x) * static_cast<double>(x); }
 
   struct Encoder {
     explicit constexpr Encoder(float scale) : threshold(0.9816F * scale) {}
@@ -192,8 +200,6 @@ struct Lm2Format {
     float threshold;
   };
 
-  static constexpr bool IsCode(uint8_t) { return true; }
-
   struct Decoder {
     explicit constexpr Decoder(float scale) : small(0.4528F * scale), large(1.510F * scale) {}
     constexpr float Value(uint8_t code) const {
@@ -201,6 +207,25 @@ struct Lm2Format {
       return (code & 2U) != 0 ? -magnitude : magnitude;
     }
     float small, large;
+  };
+};
+
+// The sign, 1 for negative, times the mean magnitude: EF-signSGD (arXiv 1901.09847).
+struct Sign1Format : MeanScale<Sign1Format> {
+  static constexpr char kName[] = "sign1";
+  static constexpr int kBits = 1;
+  static constexpr bool kIsRoot = false;
+  static constexpr double Term(float x) { return static_cast<double>(std::abs(x)); }
+
+  struct Encoder {
+    explicit constexpr Encoder(float) {}
+    constexpr uint8_t Code(float x) const { return x < 0 ? 1 : 0; }
+  };
+
+  struct Decoder {
+    explicit constexpr Decoder(float block_scale) : scale(block_scale) {}
+    constexpr float Value(uint8_t code) const { return code != 0 ? -scale : scale; }
+    float scale;
   };
 };
 

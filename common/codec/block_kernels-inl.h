@@ -46,12 +46,16 @@ HWY_INLINE void Pack(Bytes16 codes, uint8_t* out) {
     const auto pairs = hn::BitCast(d16, codes);
     const hn::FixedTag<uint8_t, 8> packed;
     hn::StoreU(hn::TruncateTo(packed, hn::Or(pairs, hn::ShiftRight<4>(pairs))), packed, out);
-  } else {
-    static_assert(kBits == 2);
+  } else if constexpr (kBits == 2) {
     const auto pairs = hn::BitCast(d16, codes);
     const auto fours = hn::BitCast(d32, hn::Or(pairs, hn::ShiftRight<6>(pairs)));
     const hn::FixedTag<uint8_t, 4> packed;
     hn::StoreU(hn::TruncateTo(packed, hn::Or(fours, hn::ShiftRight<12>(fours))), packed, out);
+  } else {
+    static_assert(kBits == 1);
+    uint8_t bits[8];  // As many as StoreMaskBits may touch.
+    hn::StoreMaskBits(d8, hn::Ne(codes, hn::Zero(d8)), bits);
+    std::memcpy(out, bits, 2);
   }
 }
 
@@ -74,6 +78,12 @@ HWY_INLINE void Unpack(const uint8_t* packed, Use& use) {
       const auto odd = ShiftRightBytes4(bytes);
       use(i, hn::InterleaveLower(d, even, odd));
       use(i + 16, hn::InterleaveUpper(d, even, odd));
+    }
+  } else if constexpr (kBits == 1) {
+    uint8_t bits[kCodecBlock / 8 + 6];  // LoadMaskBits may read 8 bytes.
+    std::memcpy(bits, packed, kCodecBlock / 8);
+    for (size_t i = 0; i < kCodecBlock; i += 16) {
+      use(i, hn::IfThenElseZero(hn::LoadMaskBits(d, bits + i / 8), hn::Set(d, uint8_t{1})));
     }
   } else {
     static_assert(kBits == 2);
@@ -235,38 +245,46 @@ struct E2m1Vectors : LargestMagnitude {
   };
 };
 
-struct Lm2Vectors {
-  static constexpr int kBits = 2;
+template <class Scalar>
+struct MeanVectors {
+  static constexpr int kBits = Scalar::kBits;
 
   static HWY_INLINE uint16_t ScaleBits(const float* difference, int32_t /*largest*/) {
     const DoubleTag d;
-    std::array<double, kLm2Sums> sums;
-    for (size_t lane = 0; lane < kLm2Sums; lane += kLanes / 2) {
+    std::array<double, kMeanSums> sums;
+    for (size_t lane = 0; lane < kMeanSums; lane += kLanes / 2) {
       auto sum = hn::Zero(d);
-      for (size_t i = lane; i < kCodecBlock; i += kLm2Sums) {
+      for (size_t i = lane; i < kCodecBlock; i += kMeanSums) {
         const auto x = hn::PromoteTo(d, hn::LoadU(HalfFloatTag(), difference + i));
-        sum = hn::Add(sum, hn::Mul(x, x));
+        sum = hn::Add(sum, Scalar::kIsRoot ? hn::Mul(x, x) : hn::Abs(x));
       }
       hn::StoreU(sum, d, sums.data() + lane);
     }
-    return Lm2Format::ScaleOfSums(sums, kCodecBlock);
+    return Scalar::ScaleOfSums(sums, kCodecBlock);
   }
 
+  // The code itself.
+  static HWY_INLINE Levels16 Levels(Bytes16 codes) { return hn::BitCast(LevelTag(), codes); }
+};
+
+HWY_INLINE Bits IsNegative(Floats x, uint32_t code) {
+  const BitsTag d;
+  const auto is_negative = hn::Lt(x, hn::Zero(FloatTag()));
+  return hn::IfThenElseZero(hn::RebindMask(d, is_negative), hn::Set(d, code));
+}
+
+struct Lm2Vectors : MeanVectors<Lm2Format> {
   struct Encoder {
     explicit Encoder(float scale) : scalar(scale) {}
     HWY_INLINE Bits Codes(Floats x) const {
       const FloatTag d;
       const BitsTag du;
       const auto is_large = hn::Gt(hn::Abs(x), hn::Set(d, scalar.threshold));
-      const auto is_negative = hn::Lt(x, hn::Zero(d));
       return hn::Or(hn::IfThenElseZero(hn::RebindMask(du, is_large), hn::Set(du, 1U)),
-                    hn::IfThenElseZero(hn::RebindMask(du, is_negative), hn::Set(du, 2U)));
+                    IsNegative(x, 2));
     }
     Lm2Format::Encoder scalar;
   };
-
-  // The code itself.
-  static HWY_INLINE Levels16 Levels(Bytes16 codes) { return hn::BitCast(LevelTag(), codes); }
 
   struct Decoder {
     explicit Decoder(float scale) : scalar(scale) {}
@@ -280,6 +298,22 @@ struct Lm2Vectors {
       return hn::Xor(magnitude, hn::BitCast(d, sign));
     }
     Lm2Format::Decoder scalar;
+  };
+};
+
+struct Sign1Vectors : MeanVectors<Sign1Format> {
+  struct Encoder {
+    explicit Encoder(float) {}
+    HWY_INLINE Bits Codes(Floats x) const { return IsNegative(x, 1); }
+  };
+
+  struct Decoder {
+    explicit Decoder(float scale) : scalar(scale) {}
+    template <class D, class V>
+    HWY_INLINE hn::Vec<D> Values(D d, V codes) const {
+      return hn::Xor(hn::Set(d, scalar.scale), hn::BitCast(d, hn::ShiftLeft<31>(codes)));
+    }
+    Sign1Format::Decoder scalar;
   };
 };
 

@@ -29,9 +29,9 @@ absl::StatusOr<double> Codec::SumOfSquares(std::span<const uint8_t> encoded,
 }
 
 absl::StatusOr<const Codec*> FindCodec(v1::Codec id, CodecPath path) {
-  const std::array<const Codec*, 7> codecs = {Fp32Codec(path), Bf16Codec(path), Int8Codec(path),
-                                              E3m0Codec(path), E2m1Codec(path), Int4Codec(path),
-                                              Lm2Codec(path)};
+  const std::array<const Codec*, kCodecs.size()> codecs = {
+      Fp32Codec(path), Bf16Codec(path), Int8Codec(path), E3m0Codec(path),
+      E2m1Codec(path), Int4Codec(path), Lm2Codec(path),  Sign1Codec(path)};
   std::string known;
   for (const Codec* codec : codecs) {
     if (codec->id() == id) return codec;

@@ -19,6 +19,7 @@
 #ifndef CAUSEWAY_COMMON_CODEC_CODEC_H_
 #define CAUSEWAY_COMMON_CODEC_CODEC_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -96,6 +97,10 @@ class Codec {
   virtual absl::Status AddSquares(std::span<const uint8_t> encoded, std::span<const float> base,
                                   std::span<double, kSquareSums> sums) const = 0;
 };
+
+// Every codec there is.
+inline constexpr std::array kCodecs = {v1::FP32, v1::BF16, v1::INT8, v1::E3M0,
+                                       v1::E2M1, v1::INT4, v1::LM2,  v1::SIGN1};
 
 // kVector uses the vector instructions of this machine. kScalar is plain code for tests: it defines
 // the bits that the others must give.

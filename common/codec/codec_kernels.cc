@@ -46,6 +46,8 @@ const CodecKernels* KernelsOfTarget(v1::Codec id) {
       return FourBitKernels<Int4Vectors>();
     case v1::LM2:
       return DifferenceKernels<BlockVectors<Lm2Vectors> >();
+    case v1::SIGN1:
+      return DifferenceKernels<BlockVectors<Sign1Vectors> >();
     default:
       return nullptr;
   }

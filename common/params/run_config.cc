@@ -255,8 +255,10 @@ absl::Status CompleteSync(int blocks, absl::string_view where, v1::SyncConfig& s
                             " (each is sent after a step of its own)"),
                absl::StrCat(interval));
   }
-  if (sync.codec_up() == v1::LM2 && !sync.error_feedback()) {
-    return Bad("sync.error_feedback", "true with codec_up LM2 (2 bits diverge without it)",
+  if ((sync.codec_up() == v1::LM2 || sync.codec_up() == v1::SIGN1) && !sync.error_feedback()) {
+    return Bad("sync.error_feedback",
+               absl::StrCat("true with codec_up ", v1::Codec_Name(sync.codec_up()),
+                            " (so few bits diverge without it)"),
                "false");
   }
   if (sync.error_feedback() && !sync.has_error_feedback_decay()) {

@@ -39,7 +39,7 @@ class CodecBench(Benchmark):
         report = self.report("--quick", "--threads=2")
         self.assertEqual([set(report[cores]) for cores in ("single_core", "all_cores")], [RATES] * 2)
         self.assertEqual([(row["codec"], row["operation"]) for row in report["rows"]],
-                         [(codec, operation) for codec in ("fp32", "bf16", "int8", "e3m0", "e2m1", "int4", "lm2")
+                         [(codec, operation) for codec in ("fp32", "bf16", "int8", "e3m0", "e2m1", "int4", "lm2", "sign1")
                           for operation in ("encode", "encode_feedback", "accumulate", "apply", "validate")])
         self.assert_keys(report["rows"], "codec operation bytes_per_value gb_per_s memcpy_fraction "
                          "all_cores_gb_per_s all_cores_memcpy_fraction")
@@ -54,7 +54,8 @@ class CodecStudy(Benchmark):
         report = self.report("--quick")
         sets = ["gaussian", "student-t3"]
         self.assertEqual([(row["data"], row["codec"]) for row in report["codecs"]],
-                         [(data, codec) for data in sets for codec in ("bf16", "int8", "e3m0", "e2m1", "int4", "lm2")])
+                         [(data, codec) for data in sets
+                          for codec in ("bf16", "int8", "e3m0", "e2m1", "int4", "lm2", "sign1")])
         self.assertEqual(
             [(row["data"], row["format"], row["block"], row["scale"]) for row in report["blocks"]],
             [(data, form, block, scale) for data in sets for form in ("int4", "e2m1", "e3m0", "lm2")

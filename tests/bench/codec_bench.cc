@@ -164,7 +164,7 @@ nlohmann::json Run(size_t values, int threads, int repeats, const std::string& o
   report["all_cores"] = all_cores.ToJson();
   report["rows"] = nlohmann::json::array();
   CodecBench bench(values, threads, repeats);
-  for (const v1::Codec id : {v1::FP32, v1::BF16, v1::INT8, v1::E3M0, v1::E2M1, v1::INT4, v1::LM2}) {
+  for (const v1::Codec id : kCodecs) {
     const Codec& codec = **FindCodec(id);
     if (!only.empty() && codec.name() != only) continue;
     for (const auto& row : bench.Rows(codec, one_core, all_cores)) {

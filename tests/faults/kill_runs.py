@@ -38,6 +38,7 @@ FEEDBACK = "error_feedback: true"
 CODECS = [
     ("LM2", "LM2", FEEDBACK),
     ("INT4", "INT4", ""),
+    ("SIGN1", "SIGN1", FEEDBACK),
     ("FP32", "FP32", ""),
     ("E3M0", "INT4", FEEDBACK),
     ("BF16", "BF16", ""),

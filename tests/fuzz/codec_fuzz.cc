@@ -204,12 +204,12 @@ std::vector<uint8_t> EncodedDifference(const Pair& pair, const std::vector<float
 // scale was rounded up by as much as 1/128: so what it decodes to has the same scale again. (int8's
 // may be 126.)
 bool EncodesToTheSameBytesAgain(v1::Codec id) {
-  return id == v1::INT4 || id == v1::E2M1 || id == v1::E3M0;
+  return id == v1::INT4 || id == v1::E2M1 || id == v1::E3M0 || id == v1::SIGN1;
 }
 
 // docs/codecs.md: fp32 restores the target exactly; bf16 decodes to what encodes to the same
-// values; a block made by an encoder of 4 bits decodes to what encodes to the same bytes. What any
-// codec decodes to can be encoded, and that decoded.
+// values; a block made by an encoder of 4 bits or 1 decodes to what encodes to the same bytes. What
+// any codec decodes to can be encoded, and that decoded.
 void CheckRoundTrip(const Pair& pair, std::span<const uint8_t> encoded,
                     const std::vector<float>& base, const std::vector<float>& applied) {
   const Codec& codec = pair.codec();
@@ -238,7 +238,7 @@ void CheckRoundTrip(const Pair& pair, std::span<const uint8_t> encoded,
 // The rules by which docs/codecs.md has a decoder of scales and codes refuse, said once more in the
 // plainest way, so that a rule that both implementations forget is noticed. `bits` is the width of
 // a code.
-bool DocumentAccepts(v1::Codec id, size_t bits, std::span<const uint8_t> encoded, size_t values) {
+bool DocumentAccepts(size_t bits, std::span<const uint8_t> encoded, size_t values) {
   const auto byte = [&](size_t i) -> unsigned { return encoded[i]; };
   size_t offset = 0;
   for (size_t begin = 0; begin < values; begin += kCodecChunk) {
@@ -256,7 +256,7 @@ bool DocumentAccepts(v1::Codec id, size_t bits, std::span<const uint8_t> encoded
       const size_t at = offset + 2 * (i / kCodecBlock);
       const unsigned scale = byte(at) | byte(at + 1) << 8;
       if (scale == 0 ? code != 0 : scale < 0x0d80 || scale > 0x7180) return false;
-      if (id != v1::LM2 && code == 1U << (bits - 1)) return false;  // -8, -128, minus zero.
+      if (bits >= 4 && code == 1U << (bits - 1)) return false;  // -8, -128, minus zero.
     }
     offset = end;
   }
@@ -266,11 +266,12 @@ bool DocumentAccepts(v1::Codec id, size_t bits, std::span<const uint8_t> encoded
 void CheckAgainstDocument(v1::Codec id, std::span<const uint8_t> encoded, size_t values,
                           bool accepted) {
   size_t bits = 0;
+  if (id == v1::SIGN1) bits = 1;
   if (id == v1::LM2) bits = 2;
   if (id == v1::INT4 || id == v1::E2M1 || id == v1::E3M0) bits = 4;
   if (id == v1::INT8) bits = 8;
   if (bits == 0) return;
-  FUZZ_REQUIRE(DocumentAccepts(id, bits, encoded, values) == accepted,
+  FUZZ_REQUIRE(DocumentAccepts(bits, encoded, values) == accepted,
                absl::StrCat("the document and the decoder disagree; accepted: ", accepted));
 }
 

@@ -84,8 +84,8 @@ void Edit(Input& input, google::protobuf::MessageLite& message) {
 }
 
 v1::RunConfig SmallRun(uint8_t choice) {
-  static constexpr v1::Codec kUp[] = {v1::INT4, v1::FP32, v1::BF16, v1::INT8,
-                                      v1::E3M0, v1::E2M1, v1::LM2,  v1::LM2};
+  static constexpr v1::Codec kUp[] = {v1::INT4, v1::FP32, v1::BF16,  v1::INT8,
+                                      v1::E3M0, v1::E2M1, v1::SIGN1, v1::LM2};
   v1::RunConfig config;
   v1::ModelConfig& model = *config.mutable_model();
   model.set_vocabulary_size(1);
@@ -99,7 +99,7 @@ v1::RunConfig SmallRun(uint8_t choice) {
   sync.set_steps_between_syncs(3);
   sync.set_fragments(1 + choice / 8 % 2);
   sync.set_codec_up(kUp[choice % 8]);
-  sync.set_codec_down(choice / 32 % 2 == 1 ? v1::LM2 : v1::INT4);
+  sync.set_codec_down(choice / 32 % 2 == 1 ? v1::SIGN1 : v1::INT4);
   sync.set_error_feedback(FindCodec(sync.codec_up()).ok() &&
                           FindCodec(sync.codec_up()).value()->needs_error_feedback());
   config.mutable_membership()->set_start_workers(1);

@@ -164,8 +164,8 @@ std::optional<PulledObject> Pull(Input& input, const v1::Want& want, const v1::P
 }
 
 v1::RunConfig SmallRun(uint8_t choice) {
-  static constexpr v1::Codec kDown[] = {v1::INT4, v1::FP32, v1::BF16, v1::INT8,
-                                        v1::E3M0, v1::E2M1, v1::INT4, v1::LM2};
+  static constexpr v1::Codec kDown[] = {v1::INT4, v1::FP32, v1::BF16,  v1::INT8,
+                                        v1::E3M0, v1::E2M1, v1::SIGN1, v1::LM2};
   v1::RunConfig config;
   v1::ModelConfig& model = *config.mutable_model();
   model.set_vocabulary_size(1);

@@ -1,6 +1,6 @@
 """The Python binding sends the bits that the C++ programs send.
 
-ReplayTest, for every codec of the uplink, with and without error feedback (LM2 needs it),
+ReplayTest, for every codec of the uplink, with and without error feedback (LM2 and SIGN1 need it),
 with every codec of the downlink among them: a causeway-worker and a Python site train one run. The
 worker trains by its own data and writes a checkpoint after every step. The Python site is driven by
 the same update: at every step it takes the local values from that checkpoint. Compared are
@@ -41,7 +41,8 @@ CASES = [("FP32", "FP32", False), ("FP32", "BF16", True),
          ("E3M0", "E3M0", False), ("E3M0", "INT4", True),
          ("E2M1", "E2M1", False), ("E2M1", "INT8", True),
          ("INT4", "E3M0", False), ("INT4", "INT4", True),
-         ("LM2", "LM2", True), ("LM2", "INT4", True)]
+         ("LM2", "LM2", True), ("LM2", "INT4", True),
+         ("SIGN1", "SIGN1", True)]
 
 
 def start(cluster, sync):

@@ -26,6 +26,7 @@ CODECS = {
     "fp32": "codec_up: FP32 codec_down: FP32",
     "bf16": "codec_up: BF16 codec_down: E2M1",
     "lm2": "codec_up: LM2 codec_down: LM2 error_feedback: true",
+    "sign1": "codec_up: SIGN1 codec_down: SIGN1 error_feedback: true",
     "in flight": "mixing: 0 codec_up: INT8 codec_down: INT8 keep_in_flight: 0.5",
 }
 STEPS = 20

@@ -112,7 +112,7 @@ absl::Status WriteFiles(const std::string& folder, const Files& files) {
 absl::Status WriteCodecCases(const std::string& folder) {
   Files files;
   nlohmann::json cases = nlohmann::json::array();
-  for (const v1::Codec id : {v1::FP32, v1::BF16, v1::INT8, v1::E3M0, v1::E2M1, v1::INT4, v1::LM2}) {
+  for (const v1::Codec id : kCodecs) {
     ASSIGN_OR_RETURN(const Codec* const codec, FindCodec(id));
     for (const absl::string_view kind : kKinds) {
       for (const size_t size : kSizes) {

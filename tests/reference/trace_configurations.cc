@@ -51,6 +51,13 @@ constexpr NamedText kConfigurations[] = {
              codec_up: LM2 codec_down: LM2 error_feedback: true }
       outer { momentum: 0.6 }
       train { seed: 5 })"},
+    // 1 bit both ways.
+    {"sign1-feedback", R"(
+      model { width: 32 mlp_width: 48 }
+      sync { pattern: BALANCED fragments: 2 steps_between_syncs: 4 overlap_steps: 2 mixing: 0
+             codec_up: SIGN1 codec_down: SIGN1 error_feedback: true }
+      outer { optimizer: SGD learning_rate: 1 momentum: 0 }
+      train { seed: 18 })"},
     {"bf16-e2m1", R"(
       sync { pattern: SEQUENTIAL fragments: 2 steps_between_syncs: 7 overlap_steps: 4 mixing: 0.25
              codec_up: BF16 codec_down: E2M1 }

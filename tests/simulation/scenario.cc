@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/codec/codec.h"
 #include "common/params/run_config.h"
 #include "tests/simulation/world.h"
 
@@ -25,8 +26,6 @@ void SetModel(v1::ModelConfig& model) {
 }
 
 void DrawSync(World& draw, bool undisturbed_bits, v1::SyncConfig& sync) {
-  static constexpr v1::Codec kCodecs[] = {v1::FP32, v1::BF16, v1::INT8, v1::E3M0,
-                                          v1::E2M1, v1::INT4, v1::LM2};
   sync.set_pattern(v1::SyncConfig::BALANCED);
   sync.set_fragments(static_cast<int>(draw.Between(1, 4)));
   const auto interval = static_cast<int>(draw.Between(std::max(2, sync.fragments()), 8));
@@ -39,9 +38,13 @@ void DrawSync(World& draw, bool undisturbed_bits, v1::SyncConfig& sync) {
   const int64_t rule = draw.Between(0, 3);
   sync.set_mixing(rule == 0 ? 0.5 : 0);
   sync.set_keep_in_flight(rule == 1 ? 1 : rule == 2 ? 0.75 : 0);
-  sync.set_codec_up(kCodecs[draw.Between(0, 6)]);
-  sync.set_codec_down(kCodecs[draw.Between(0, 6)]);
-  sync.set_error_feedback(sync.codec_up() == v1::LM2 || draw.Chance(0.4));
+  const auto drawn = [&] {
+    return *FindCodec(kCodecs[static_cast<size_t>(draw.Between(0, int64_t{kCodecs.size()} - 1))]);
+  };
+  const Codec* const up = drawn();
+  sync.set_codec_up(up->id());
+  sync.set_codec_down(drawn()->id());
+  sync.set_error_feedback(up->needs_error_feedback() || draw.Chance(0.4));
   // Without feedback a late delta turns it on, which an undisturbed run would not have.
   if (undisturbed_bits && sync.codec_up() != v1::FP32) sync.set_error_feedback(true);
 }

@@ -431,12 +431,16 @@ INSTANTIATE_TEST_SUITE_P(
                          "fragments: 2 pattern: STRIDED steps_between_syncs: 6 "
                          "overlap_steps: 4 mixing: 0.5 codec_up: E3M0 codec_down: E3M0 "
                          "error_feedback: true"},
+                    // These two, too, change values that nobody trained. A site keeps padding as it
+                    // is published, a worker mixes it.
+                    Case{"sign1_feedback",
+                         "fragments: 3 pattern: BALANCED steps_between_syncs: 6 overlap_steps: 2 "
+                         "mixing: 0.5 codec_up: SIGN1 codec_down: SIGN1 error_feedback: true",
+                         128},
                     Case{"lm2_feedback",
                          "fragments: 2 pattern: BALANCED steps_between_syncs: 8 "
                          "overlap_steps: 5 mixing: 0.5 codec_up: LM2 codec_down: LM2 "
                          "error_feedback: true",
-                         // It changes values that nobody trained. A site keeps padding as it is
-                         // published, a worker mixes it.
                          128}),
     [](const testing::TestParamInfo<Case>& tested) { return tested.param.name; });
 

@@ -197,6 +197,20 @@ class LloydMax2(BlockCodec):
         return np.where(codes & 2, -magnitude, magnitude)
 
 
+class Signs(BlockCodec):
+    bits = 1
+
+    def scales(self, blocks, counts):
+        magnitudes = np.abs(blocks.astype(np.float64)).reshape(-1, BLOCK // 8, 8)
+        return without_tiny(bf16_nearest((sum_of_eight(magnitudes) / counts).astype(np.float32)))
+
+    def codes(self, blocks, scales):
+        return blocks < 0
+
+    def values(self, codes, scales):
+        return np.where(codes, -scales, scales)
+
+
 class Fp32:
     """The distance from base to target in units of the last place."""
 
@@ -230,4 +244,5 @@ CODECS = {
     "E3M0": E3M0(),
     "E2M1": E2M1(),
     "LM2": LloydMax2(),
+    "SIGN1": Signs(),
 }

@@ -53,6 +53,13 @@ TEST(WorkedExample, Lm2) {
               ElementsAre(large, -small, small, small));
 }
 
+TEST(WorkedExample, Sign1) {
+  const Codec& codec = GetCodec(v1::SIGN1);
+  EXPECT_EQ(EncodeDelta(codec, kExample), (Bytes{0xcd, 0x3e, 0x02}));
+  EXPECT_THAT(DecodeDelta(codec, Bytes{0xcd, 0x3e, 0x02}, kExample),
+              ElementsAre(0.400390625, -0.400390625, 0.400390625, 0.400390625));
+}
+
 TEST(WorkedExample, Bf16) {
   const Codec& codec = GetCodec(v1::BF16);
   EXPECT_EQ(EncodeDelta(codec, kExample), (Bytes{0x80, 0x3f, 0x00, 0xbf, 0xcd, 0x3d, 0x00, 0x00}));
@@ -138,7 +145,7 @@ TEST(Rounding, Bf16TiesGoToEven) {
 // --- Limits
 // ---------------------------------------------------------------------------------------
 
-std::vector<v1::Codec> BlockCodecIds() { return {v1::INT8, v1::E3M0, v1::E2M1, v1::INT4, v1::LM2}; }
+std::vector<v1::Codec> BlockCodecIds() { return {kCodecs.begin() + 2, kCodecs.end()}; }
 
 TEST(Limits, BlocksBelowTheSmallestScaleBecomeZeroAndAreKeptByFeedback) {
   for (const auto id : BlockCodecIds()) {
@@ -278,6 +285,7 @@ TEST(NormalizedError, OnGaussianDataIsWhatTheDocumentSays) {
   EXPECT_NEAR(NormalizedError(v1::E2M1), 0.0112, 0.0002);
   EXPECT_NEAR(NormalizedError(v1::E3M0), 0.0355, 0.0007);
   EXPECT_NEAR(NormalizedError(v1::LM2), 0.1146, 0.002);
+  EXPECT_NEAR(NormalizedError(v1::SIGN1), 0.358, 0.004);
 }
 
 // --- Hostile bytes
@@ -310,7 +318,7 @@ class HostileBytes : public testing::TestWithParam<v1::Codec> {
   const Codec& codec_ = GetCodec(GetParam());
 };
 
-INSTANTIATE_TEST_SUITE_P(Codecs, HostileBytes, testing::ValuesIn(AllCodecIds()), CodecTestName);
+INSTANTIATE_TEST_SUITE_P(Codecs, HostileBytes, testing::ValuesIn(kCodecs), CodecTestName);
 
 TEST_P(HostileBytes, EveryWrongLengthIsRefused) {
   const std::vector<float> base = GaussianValues(71, 1);
@@ -356,7 +364,7 @@ void ExpectRefused(v1::Codec id, const Bytes& bytes, size_t n, const std::string
 
 TEST(HostileScale, OnlyZeroAndTheRangeAreAccepted) {
   for (const auto id : BlockCodecIds()) {
-    const size_t n = id == v1::LM2 ? 4 : id == v1::INT8 ? 1 : 2;
+    const size_t n = id == v1::SIGN1 ? 8 : id == v1::LM2 ? 4 : id == v1::INT8 ? 1 : 2;
     for (const int scale :
          {0x8000, 0xbf80, 0x7f80, 0xff80, 0x7fc0, 0x0001, 0x0080, 0x0d7f, 0x7181}) {
       ExpectRefused(id,
@@ -378,6 +386,7 @@ TEST(HostileCode, WhatNoEncoderMakesIsRefused) {
     ExpectRefused(id, {0x80, 0x3f, 0x17}, 1, "unused bits");
   }
   ExpectRefused(v1::LM2, {0x80, 0x3f, 0x40}, 3, "unused bits");
+  ExpectRefused(v1::SIGN1, {0x80, 0x3f, 0x08}, 3, "unused bits");
   ExpectRefused(v1::BF16, {0x80, 0x7f}, 1, "not a finite bf16");
   ExpectRefused(v1::FP32, {0x00, 0x00, 0x00, 0x40}, 1, "decoded target");
 }

@@ -17,7 +17,7 @@ class EveryCodec : public testing::TestWithParam<v1::Codec> {
   const Codec& codec_ = GetCodec(GetParam());
 };
 
-INSTANTIATE_TEST_SUITE_P(Codecs, EveryCodec, testing::ValuesIn(AllCodecIds()), CodecTestName);
+INSTANTIATE_TEST_SUITE_P(Codecs, EveryCodec, testing::ValuesIn(kCodecs), CodecTestName);
 
 // Largest |decoded - x| for a block whose largest magnitude is `largest`; its scale is at most
 // 2^-7 larger.
@@ -37,6 +37,8 @@ double ErrorBound(v1::Codec id, double x, double largest) {
       return scale / 6 * 1.0001 + flushed;
     case v1::E3M0:
       return scale / 4 * 1.0001 + flushed;
+    case v1::SIGN1:
+      return scale + flushed;
     default:  // LM2: a value of the size of the block's largest one may decode to a fraction of it.
       return scale * 1.51 + flushed;
   }
@@ -53,6 +55,8 @@ size_t ExpectedBytes(v1::Codec id, size_t n) {
         return 8;
       case v1::LM2:
         return 2;
+      case v1::SIGN1:
+        return 1;
       default:
         return 4;
     }
@@ -132,7 +136,7 @@ TEST_P(EveryCodec, ChunksAreIndependent) {
 
 TEST_P(EveryCodec, NegatedInputGivesNegatedOutput) {
   std::vector<float> values = WildValues(500, 3);
-  std::replace(values.begin(), values.end(), 0.0F, 1e-3F);  // LM2 has no zero.
+  std::replace(values.begin(), values.end(), 0.0F, 1e-3F);  // LM2 and SIGN1 have no zero.
   std::vector<float> negated = values;
   for (float& x : negated) x = -x;
   const std::vector<double> decoded = DecodeDelta(codec_, EncodeDelta(codec_, values), values);
@@ -228,14 +232,15 @@ TEST_P(EveryCodec, WrongLengthsAreRefused) {
 }
 
 TEST(FindCodec, KnowsEveryCodecByIdAndName) {
-  const std::vector<std::string> names = {"fp32", "bf16", "int8", "e3m0", "e2m1", "int4", "lm2"};
-  const std::vector<v1::Codec> ids = AllCodecIds();
-  for (size_t i = 0; i < ids.size(); ++i) {
-    const auto codec = FindCodec(ids[i]);
+  const std::vector<std::string> names = {"fp32", "bf16", "int8", "e3m0",
+                                          "e2m1", "int4", "lm2",  "sign1"};
+  ASSERT_EQ(kCodecs.size(), names.size());
+  for (size_t i = 0; i < names.size(); ++i) {
+    const auto codec = FindCodec(kCodecs[i]);
     ASSERT_TRUE(codec.ok()) << codec.status();
-    EXPECT_EQ((*codec)->id(), ids[i]);
+    EXPECT_EQ((*codec)->id(), kCodecs[i]);
     EXPECT_EQ((*codec)->name(), names[i]);
-    EXPECT_EQ((*codec)->needs_error_feedback(), ids[i] == v1::LM2);
+    EXPECT_EQ((*codec)->needs_error_feedback(), i >= 6);
   }
 }
 
@@ -243,7 +248,8 @@ TEST(FindCodec, RefusesWhatItDoesNotHave) {
   for (const auto id : {v1::CODEC_UNSPECIFIED, static_cast<v1::Codec>(99)}) {
     const auto codec = FindCodec(id);
     EXPECT_EQ(codec.status().code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(codec.status().message(), HasSubstr("FP32, BF16, INT8, E3M0, E2M1, INT4, LM2"));
+    EXPECT_THAT(codec.status().message(),
+                HasSubstr("FP32, BF16, INT8, E3M0, E2M1, INT4, LM2, SIGN1"));
   }
 }
 

@@ -14,10 +14,6 @@
 
 namespace causeway {
 
-inline std::vector<v1::Codec> AllCodecIds() {
-  return {v1::FP32, v1::BF16, v1::INT8, v1::E3M0, v1::E2M1, v1::INT4, v1::LM2};
-}
-
 inline const Codec& GetCodec(v1::Codec id) { return **FindCodec(id); }
 
 inline std::vector<float> GaussianValues(size_t n, uint64_t seed, double stddev = 1) {

@@ -134,6 +134,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"sync { error_feedback: true error_feedback_decay: nan }",
                 "sync.error_feedback_decay", "above 0 and at most 1"},
         Refusal{"sync { codec_up: LM2 }", "sync.error_feedback", "true with codec_up LM2"},
+        Refusal{"sync { codec_up: SIGN1 }", "sync.error_feedback", "true with codec_up SIGN1"},
         Refusal{"sync { steps_between_syncs: -1 }", "sync.steps_between_syncs"},
         Refusal{"sync { steps_between_syncs: 1000001 }", "sync.steps_between_syncs"},
         Refusal{"sync { steps_between_syncs: 2 fragments: 2 }", "sync.steps_between_syncs",

@@ -18,12 +18,13 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST(CoordinatorRecoveryTest, ARunOfManyDeathsEndsInTheSameBits) {
-  for (const auto& [up, down] : {std::pair(v1::INT4, v1::INT4), std::pair(v1::FP32, v1::LM2),
-                                 std::pair(v1::LM2, v1::LM2), std::pair(v1::E3M0, v1::INT4)}) {
+  for (const auto& [up, down] :
+       {std::pair(v1::INT4, v1::INT4), std::pair(v1::FP32, v1::LM2), std::pair(v1::LM2, v1::LM2),
+        std::pair(v1::SIGN1, v1::SIGN1), std::pair(v1::E3M0, v1::INT4)}) {
     const auto with_codecs = [up = up, down = down](v1::RunConfig& config) {
       config.mutable_sync()->set_codec_up(up);
       config.mutable_sync()->set_codec_down(down);
-      config.mutable_sync()->set_error_feedback(up == v1::LM2);
+      config.mutable_sync()->set_error_feedback(up == v1::LM2 || up == v1::SIGN1);
     };
     TwoWorkers undisturbed(with_codecs);
     TwoWorkers disturbed(with_codecs);

@@ -233,6 +233,7 @@ INSTANTIATE_TEST_SUITE_P(Codecs, MergeOracle,
                                          Case{"e3m0", kRagged, 3, v1::E3M0, v1::E3M0},
                                          Case{"e2m1", kRagged, 3, v1::E2M1, v1::E2M1},
                                          Case{"lm2", kRagged, 3, v1::LM2, v1::LM2},
+                                         Case{"sign1", kRagged, 3, v1::SIGN1, v1::SIGN1},
                                          Case{"int4_up_fp32_down", kRagged, 8, v1::INT4, v1::FP32}),
                          [](const auto& test) { return test.param.name; });
 

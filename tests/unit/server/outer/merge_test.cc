@@ -55,7 +55,7 @@ TEST(MergeFragment, OneWorkerWithExactCodecsIsPlainTraining) {
 TEST(MergeFragment, AnswersInFewBitsTrackThetaForEver) {
   const auto optimizer = Optimizer(v1::OuterConfig::NESTEROV, 0.4, 0.9);
   const Codec* fp32 = GetCodec(v1::FP32);
-  for (const auto id : {v1::INT4, v1::E2M1, v1::E3M0, v1::LM2}) {
+  for (const auto id : {v1::INT4, v1::E2M1, v1::E3M0, v1::LM2, v1::SIGN1}) {
     const size_t n = 1000;
     Fragment fragment(Gaussian(n, 1, 1), *optimizer);
     std::vector<float> worker = fragment.published;  // A worker's published copy.

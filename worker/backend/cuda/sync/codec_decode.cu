@@ -40,8 +40,11 @@ class BlockReader {
     }
     if (i >= count_) return true;
     const auto scale_bits = static_cast<uint16_t>(LoadCodes<2>(scales_ + i / kBlockValues * 2, 2));
-    const unsigned long long codes = LoadCodes<Format::kBits / 2>(
+    unsigned long long codes = LoadCodes<kThreadBytes<Format::kBits>>(
         codes_ + i * Format::kBits / 8, CodeBytes<Format::kBits>(count_ - i));
+    codes >>= i * Format::kBits % 8;
+    if (Format::kBits == 1 && i + 4 < count_) codes &= 15U;  // Without the next thread's.
+    if (count_ - i < 4 && codes >> ((count_ - i) * Format::kBits) != 0) return false;
     if (scale_bits == 0) return codes == 0;
     if (scale_bits < kSmallestScaleBits || scale_bits > kLargestScaleBits) return false;
     const typename Format::Decoder decoder(Bf16ToFloat(scale_bits));
@@ -49,12 +52,9 @@ class BlockReader {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const auto code = static_cast<uint8_t>((codes >> (j * Format::kBits)) & kMask);
-      if (is_sent[j]) {
-        is_good = is_good && Format::IsCode(code);
-        delta[j] = decoder.Value(code);
-      } else {
-        is_good = is_good && code == 0;  // The unused bits of the last byte.
-      }
+      if (!is_sent[j]) continue;
+      is_good = is_good && Format::IsCode(code);
+      delta[j] = decoder.Value(code);
     }
     return is_good;
   }
@@ -271,21 +271,14 @@ void LaunchChunks(void (*kernel)(Job), const Job& job, cudaStream_t stream) {
 }  // namespace
 
 void LaunchMerge(DeviceCodec codec, const MergeJob& job, cudaStream_t stream) {
-  switch (codec) {
-    case DeviceCodec::kFp32:
-      return LaunchChunks<const MergeJob>(MergeChunk<Fp32Reader>, job, stream);
-    case DeviceCodec::kBf16:
-      return LaunchChunks<const MergeJob>(MergeChunk<Bf16Reader>, job, stream);
-    case DeviceCodec::kInt8:
-      return LaunchChunks<const MergeJob>(MergeChunk<BlockReader<Int8Format>>, job, stream);
-    case DeviceCodec::kInt4:
-      return LaunchChunks<const MergeJob>(MergeChunk<BlockReader<Int4Format>>, job, stream);
-    case DeviceCodec::kE3m0:
-      return LaunchChunks<const MergeJob>(MergeChunk<BlockReader<E3m0Format>>, job, stream);
-    case DeviceCodec::kE2m1:
-      return LaunchChunks<const MergeJob>(MergeChunk<BlockReader<E2m1Format>>, job, stream);
-    case DeviceCodec::kLm2:
-      return LaunchChunks<const MergeJob>(MergeChunk<BlockReader<Lm2Format>>, job, stream);
+  if (codec == DeviceCodec::kFp32) {
+    LaunchChunks<const MergeJob>(MergeChunk<Fp32Reader>, job, stream);
+  } else if (codec == DeviceCodec::kBf16) {
+    LaunchChunks<const MergeJob>(MergeChunk<Bf16Reader>, job, stream);
+  } else {
+    WithBlockFormat(codec, [&](auto format) {
+      LaunchChunks<const MergeJob>(MergeChunk<BlockReader<decltype(format)>>, job, stream);
+    });
   }
 }
 
@@ -294,21 +287,14 @@ void LaunchMix(const MergeJob& job, cudaStream_t stream) {
 }
 
 void LaunchFold(DeviceCodec codec, const FoldJob& job, cudaStream_t stream) {
-  switch (codec) {
-    case DeviceCodec::kFp32:
-      return LaunchChunks<const FoldJob>(FoldChunk<Fp32Reader>, job, stream);
-    case DeviceCodec::kBf16:
-      return LaunchChunks<const FoldJob>(FoldChunk<Bf16Reader>, job, stream);
-    case DeviceCodec::kInt8:
-      return LaunchChunks<const FoldJob>(FoldChunk<BlockReader<Int8Format>>, job, stream);
-    case DeviceCodec::kInt4:
-      return LaunchChunks<const FoldJob>(FoldChunk<BlockReader<Int4Format>>, job, stream);
-    case DeviceCodec::kE3m0:
-      return LaunchChunks<const FoldJob>(FoldChunk<BlockReader<E3m0Format>>, job, stream);
-    case DeviceCodec::kE2m1:
-      return LaunchChunks<const FoldJob>(FoldChunk<BlockReader<E2m1Format>>, job, stream);
-    case DeviceCodec::kLm2:
-      return LaunchChunks<const FoldJob>(FoldChunk<BlockReader<Lm2Format>>, job, stream);
+  if (codec == DeviceCodec::kFp32) {
+    LaunchChunks<const FoldJob>(FoldChunk<Fp32Reader>, job, stream);
+  } else if (codec == DeviceCodec::kBf16) {
+    LaunchChunks<const FoldJob>(FoldChunk<Bf16Reader>, job, stream);
+  } else {
+    WithBlockFormat(codec, [&](auto format) {
+      LaunchChunks<const FoldJob>(FoldChunk<BlockReader<decltype(format)>>, job, stream);
+    });
   }
 }
 

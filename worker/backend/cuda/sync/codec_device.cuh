@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "common/codec/block_formats.h"
 #include "common/codec/codec_layout.h"
 #include "worker/backend/cuda/sync/codec_kernels.h"
 
@@ -72,7 +73,11 @@ __device__ inline void Store4(const float (&values)[4], float* array, int i, int
   }
 }
 
-// The codes of four values take kBits / 2 bytes; of fewer, at a chunk's end, those that there are.
+// Bytes that hold the codes of four values. Of one bit they are half a byte, low bits first.
+template <int kBits>
+inline constexpr int kThreadBytes = kBits == 1 ? 1 : kBits / 2;
+
+// The same of fewer, at a chunk's end.
 template <int kBits>
 __device__ inline int CodeBytes(int values) {
   return ((values < 4 ? values : 4) * kBits + 7) / 8;
@@ -187,6 +192,28 @@ struct ChunkInput {
   float* residual;
   float decay;
 };
+
+// Calls use(Format()) for a codec with scales.
+template <typename Use>
+void WithBlockFormat(DeviceCodec codec, Use use) {
+  switch (codec) {
+    case DeviceCodec::kInt8:
+      return use(Int8Format());
+    case DeviceCodec::kInt4:
+      return use(Int4Format());
+    case DeviceCodec::kE3m0:
+      return use(E3m0Format());
+    case DeviceCodec::kE2m1:
+      return use(E2m1Format());
+    case DeviceCodec::kLm2:
+      return use(Lm2Format());
+    case DeviceCodec::kSign1:
+      return use(Sign1Format());
+    case DeviceCodec::kFp32:
+    case DeviceCodec::kBf16:
+      return;
+  }
+}
 
 __device__ inline int BlocksOf(int values) { return (values + kBlockValues - 1) / kBlockValues; }
 

@@ -27,28 +27,29 @@ __device__ uint16_t MagnitudeScale(const float (&difference)[4]) {
   return Bf16RoundedUp(largest);
 }
 
-constexpr int kLm2Lanes = static_cast<int>(kLm2Sums);
+constexpr int kMeanLanes = static_cast<int>(kMeanSums);
 constexpr int kBlocksPerChunk = kChunkValues / kBlockValues;
 
 // Makes the scales of all blocks of the chunk of `count` values, from their differences, zeros at
 // the end. Eight lanes have a block, one sum each. Ends without a barrier.
-__device__ void Lm2Scales(const float* difference, int count, uint16_t* scales) {
-  const int lane = static_cast<int>(threadIdx.x) % kLm2Lanes;
-  for (int block = static_cast<int>(threadIdx.x) / kLm2Lanes; block < kBlocksPerChunk;
-       block += kCodecThreads / kLm2Lanes) {
+template <typename Format>
+__device__ void MeanScales(const float* difference, int count, uint16_t* scales) {
+  const int lane = static_cast<int>(threadIdx.x) % kMeanLanes;
+  for (int block = static_cast<int>(threadIdx.x) / kMeanLanes; block < kBlocksPerChunk;
+       block += kCodecThreads / kMeanLanes) {
     double sum = 0;
-    for (int i = lane; i < kBlockValues; i += kLm2Lanes) {
-      const auto x = static_cast<double>(difference[block * kBlockValues + i]);
-      sum += x * x;
+    for (int i = lane; i < kBlockValues; i += kMeanLanes) {
+      sum += Format::Term(difference[block * kBlockValues + i]);
     }
     // ((s0 + s4) + (s2 + s6)) + ((s1 + s5) + (s3 + s7)), in all eight lanes.
 #pragma unroll
-    for (int bits = kLm2Lanes / 2; bits > 0; bits /= 2) {
+    for (int bits = kMeanLanes / 2; bits > 0; bits /= 2) {
       sum += __shfl_xor_sync(kFullWarp, sum, bits);
     }
     const int values = min(count - block * kBlockValues, kBlockValues);
     if (lane == 0 && values > 0) {
-      scales[block] = Bf16Nearest(static_cast<float>(sqrt(sum / static_cast<double>(values))));
+      const double mean = sum / static_cast<double>(values);
+      scales[block] = Bf16Nearest(static_cast<float>(Format::kIsRoot ? sqrt(mean) : mean));
     }
   }
 }
@@ -60,7 +61,7 @@ struct BlockCoder {
   using Format = FormatType;
   static constexpr int kBits = Format::kBits;
   static constexpr int kScaleBytes = 2;
-  static constexpr bool kHasSquares = std::is_same_v<Format, Lm2Format>;
+  static constexpr bool kHasMean = std::is_base_of_v<MeanScale<Format>, Format>;
   __device__ static float Limit() { return kLargestBlockMagnitude; }
 
   __device__ explicit BlockCoder(uint16_t bits)
@@ -80,7 +81,7 @@ struct BlockCoder {
 struct Bf16Coder {
   static constexpr int kBits = 16;
   static constexpr int kScaleBytes = 0;
-  static constexpr bool kHasSquares = false;
+  static constexpr bool kHasMean = false;
   __device__ static float Limit() { return __int_as_float(kLargestBf16CodecBits); }
 
   __device__ explicit Bf16Coder(uint16_t) {}
@@ -91,9 +92,8 @@ struct Bf16Coder {
 
 template <typename Coder, bool kFeedback>
 __global__ void __launch_bounds__(kCodecThreads) EncodeChunk(const EncodeJob job) {
-  constexpr int kThreadBytes = Coder::kBits / 2;
   __shared__ int refused;
-  __shared__ float staged[Coder::kHasSquares ? kChunkValues : 1];
+  __shared__ float staged[Coder::kHasMean ? kChunkValues : 1];
   __shared__ uint16_t scales[kBlocksPerChunk];
   const ChunkInput input(job);
   if (threadIdx.x == 0) refused = 0;
@@ -107,13 +107,13 @@ __global__ void __launch_bounds__(kCodecThreads) EncodeChunk(const EncodeJob job
     for (int j = 0; j < 4; ++j) {
       // NaNs and infinities fail this, too.
       if (!(fabsf(difference[k][j]) <= Coder::Limit())) Refuse(job.refusal, i + j, &refused);
-      if constexpr (Coder::kHasSquares) staged[i + j] = difference[k][j];
+      if constexpr (Coder::kHasMean) staged[i + j] = difference[k][j];
     }
   }
   __syncthreads();
   if (refused != 0) return;
-  if constexpr (Coder::kHasSquares) {
-    Lm2Scales(staged, input.count, scales);
+  if constexpr (Coder::kHasMean) {
+    MeanScales<typename Coder::Format>(staged, input.count, scales);
     __syncthreads();
   }
   uint8_t* const out =
@@ -123,13 +123,13 @@ __global__ void __launch_bounds__(kCodecThreads) EncodeChunk(const EncodeJob job
   for (int k = 0; k < kCodecRounds; ++k) {
     const int i = FirstOfRound(k);
     uint16_t scale_bits = 0;
-    if constexpr (Coder::kHasSquares) {
+    if constexpr (Coder::kHasMean) {
       scale_bits = scales[i / kBlockValues];
     } else if constexpr (Coder::kScaleBytes > 0) {
       scale_bits = MagnitudeScale(difference[k]);
     }
-    if (i >= input.count) continue;
-    const Coder coder(scale_bits);
+    const bool is_inside = i < input.count;
+    const Coder coder(is_inside ? scale_bits : 0);
     unsigned long long codes = 0;
     float left[4];
 #pragma unroll
@@ -138,8 +138,13 @@ __global__ void __launch_bounds__(kCodecThreads) EncodeChunk(const EncodeJob job
       codes |= static_cast<unsigned long long>(code) << (j * Coder::kBits);
       left[j] = difference[k][j] - coder.Value(code);
     }
-    StoreCodes<kThreadBytes>(codes, codes_out + i * Coder::kBits / 8,
-                             CodeBytes<Coder::kBits>(input.count - i));
+    // Of one bit, two threads' codes share a byte, which the first of the two writes.
+    if constexpr (Coder::kBits == 1) codes |= __shfl_xor_sync(kFullWarp, codes, 1) << 4;
+    if (!is_inside) continue;
+    if (Coder::kBits > 1 || i % 8 == 0) {
+      StoreCodes<kThreadBytes<Coder::kBits>>(codes, codes_out + i * Coder::kBits / 8,
+                                             CodeBytes<Coder::kBits>(input.count - i));
+    }
     if constexpr (Coder::kScaleBytes > 0) {
       if (i % kBlockValues == 0) {
         StoreCodes<2>(coder.scale_bits, out + i / kBlockValues * Coder::kScaleBytes, 2);
@@ -229,28 +234,13 @@ void LaunchFp32(const EncodeJob& job, cudaStream_t stream) {
 
 void LaunchEncode(DeviceCodec codec, const EncodeJob& job, cudaStream_t stream) {
   if (job.values == 0) return;
-  switch (codec) {
-    case DeviceCodec::kFp32:
-      LaunchFp32(job, stream);
-      break;
-    case DeviceCodec::kBf16:
-      LaunchChunks<Bf16Coder>(job, stream);
-      break;
-    case DeviceCodec::kInt8:
-      LaunchChunks<BlockCoder<Int8Format>>(job, stream);
-      break;
-    case DeviceCodec::kInt4:
-      LaunchChunks<BlockCoder<Int4Format>>(job, stream);
-      break;
-    case DeviceCodec::kE3m0:
-      LaunchChunks<BlockCoder<E3m0Format>>(job, stream);
-      break;
-    case DeviceCodec::kE2m1:
-      LaunchChunks<BlockCoder<E2m1Format>>(job, stream);
-      break;
-    case DeviceCodec::kLm2:
-      LaunchChunks<BlockCoder<Lm2Format>>(job, stream);
-      break;
+  if (codec == DeviceCodec::kFp32) {
+    LaunchFp32(job, stream);
+  } else if (codec == DeviceCodec::kBf16) {
+    LaunchChunks<Bf16Coder>(job, stream);
+  } else {
+    WithBlockFormat(codec,
+                    [&](auto format) { LaunchChunks<BlockCoder<decltype(format)>>(job, stream); });
   }
   Launch(ExplainRefusal, dim3(1), dim3(kWarpSize), 0, stream, job, codec == DeviceCodec::kFp32);
 }

@@ -16,7 +16,7 @@
 
 namespace causeway::worker::cuda {
 
-enum class DeviceCodec { kFp32, kBf16, kInt8, kInt4, kE3m0, kE2m1, kLm2 };
+enum class DeviceCodec { kFp32, kBf16, kInt8, kInt4, kE3m0, kE2m1, kLm2, kSign1 };
 
 // The first value that a kernel refused. Its chunk and, of those after it, any are left as they
 // were.

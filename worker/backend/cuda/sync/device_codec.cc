@@ -25,6 +25,8 @@ absl::StatusOr<DeviceCodec> FindDeviceCodec(v1::Codec id) {
       return DeviceCodec::kE2m1;
     case v1::LM2:
       return DeviceCodec::kLm2;
+    case v1::SIGN1:
+      return DeviceCodec::kSign1;
     default:
       return absl::InvalidArgumentError(
           absl::StrCat("devices have no codec ", static_cast<int>(id)));

@@ -10,8 +10,9 @@ from causeway.plan._setting import MERGE_BYTES_PER_S, MERGED_STATE_BYTES, OBJECT
 from causeway.plan._star import Result, simulate, slack_for_waits, throughput_bound
 
 # Bits per value on the wire, scales included (docs/codecs.md).
-CODEC_BITS = {"fp32": 32.0, "bf16": 16.0, "int8": 8.25, "e3m0": 4.25, "e2m1": 4.25, "int4": 4.25, "lm2": 2.25}
-NEED_FEEDBACK = ("lm2",)  # Up.
+CODEC_BITS = {"fp32": 32.0, "bf16": 16.0, "int8": 8.25, "e3m0": 4.25, "e2m1": 4.25, "int4": 4.25, "lm2": 2.25,
+              "sign1": 1.25}
+NEED_FEEDBACK = ("lm2", "sign1")  # Up.
 PERIODS = (16, 30, 50, 100, 200, 500)
 FRAGMENTS = (12, 25, 50, 100, 200)  # And H.
 # Up to 10 costs training less than 0.2 % of the loss (arXiv 2501.18512, figure 6).

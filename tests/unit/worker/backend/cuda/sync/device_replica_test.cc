@@ -130,10 +130,14 @@ TEST_P(DeviceReplicaTest, AFragmentOfSeveralLeaves) {
 }
 
 TEST_P(DeviceReplicaTest, ErrorFeedbackWithDecay) {
-  Compare(kSmallModel,
-          "fragments: 1 steps_between_syncs: 2 overlap_steps: 1 codec_up: LM2 codec_down: LM2 "
-          "error_feedback: true error_feedback_decay: 0.9",
-          [](Worker& worker) { worker.Run(1, 7); });
+  for (const char* const codecs :
+       {"codec_up: LM2 codec_down: LM2", "codec_up: SIGN1 codec_down: SIGN1"}) {
+    Compare(kSmallModel,
+            std::string("fragments: 1 steps_between_syncs: 2 overlap_steps: 1 error_feedback: true "
+                        "error_feedback_decay: 0.9 ") +
+                codecs,
+            [](Worker& worker) { worker.Run(1, 7); });
+  }
 }
 
 TEST_P(DeviceReplicaTest, ADeltaThatMissedItsRoundTravelsWithTheNext) {
