@@ -393,6 +393,19 @@ class ParityReportTest(unittest.TestCase):
         self.assertIn("| **+0.0100 ± 0.0025** | +0.0090, +0.0100, +0.0110 | 0.0177 / 0.0177 |", text)
         self.assertIn("| 36.5 | Muon | mean, M 4 | 4 | 1 | 3.0600 | **+0.0500** |", text)
 
+    def test_gaps_by_workers_are_means_over_seeds(self):
+        results = [_long_result("small-6k", "plain", seed, 2.0 + seed) for seed in (1, 2)]
+        results += [_long_result("small-6k", name, seed, loss + seed) for name, loss, seeds in (
+            ("mean", 2.01, (1, 2)), ("mean-M4", 2.03, (1,)), ("mean-M4-lm2-H16", 2.015, (1, 2)),
+            ("mean-M4-sign1-H8", 2.012, (2,))) for seed in seeds]
+        lines = parity_report.worker_table(self.report(*results)[0]).splitlines()
+        self.assertEqual(lines[0], "| workers | mean: outer 1 / 0, alpha 0 | mean, lm2 both ways, H 16 | "
+                         "mean, sign1 both ways, H 8 |")
+        self.assertEqual(lines[2], "| 2 | **+0.0100 ± 0.0000** (2) | - | - |")
+        self.assertEqual(lines[3], "| 4 | **+0.0300** (1) | **+0.0150 ± 0.0000** (2) | **+0.0120** (1) |")
+        self.assertEqual(lines[4].split(" | ")[0], "| bytes up")
+        self.assertEqual(len(lines), 5)
+
     def test_the_figure_has_both_panels(self):
         results = [_long_result(scale, name, seed, 2.0 + 0.001 * seed + 0.01 * len(name))
                    for scale in ("small-2k", "small-6k") for seed in (1, 2)

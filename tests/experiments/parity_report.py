@@ -34,9 +34,12 @@ _REPORTED = tuple(dict.fromkeys((*_TUNED, *_GAP, *variants.EXPERIMENTS["tuning"]
 _OVER_TOKENS = ("streaming", "mean", "mean-keep")
 _OVER_STEPS = ("plain-mu0.9", *_OVER_TOKENS, "mean-rates0.5")
 _SETTLED = 0.2  # The share of a run before which losses fall so fast that differences say nothing.
-_OVER_WORKERS = {"mean": ("mean", "mean-M4", "mean-M8", "mean-M16"),
-                 "mean-H10": ("mean-H10", "mean-M4-H10", "mean-M8-H10", "mean-M16-H10"),
-                 "mean-keep": ("mean-keep",)}
+_OVER_WORKERS = {
+    variants.VARIANTS["mean"].label: ("mean", "mean-M4", "mean-M8", "mean-M16"),
+    variants.VARIANTS["mean-H10"].label: ("mean-H10", "mean-M4-H10", "mean-M8-H10", "mean-M16-H10"),
+    **{f"mean, {codec} both ways, H {period}": tuple(f"mean-M{workers}-{codec}-H{period}" for workers in (2, 4, 8, 16))
+       for codec, period in variants.FEWER_BITS},
+    variants.VARIANTS["mean-keep"].label: ("mean-keep",)}
 
 
 def tail_loss(result: dict) -> float:
@@ -178,6 +181,23 @@ def table(reports: list[dict]) -> str:
     return "\n".join(lines)
 
 
+def worker_table(report: dict) -> str:
+    """Markdown: the gap for each number of workers, the mean of so many seeds, and what it moves in bytes per
+    parameter and step."""
+    rows = {row["variant"]: row for row in report["rows"] if row["by_seed"]}
+    columns = {label: {rows[name]["workers"]: rows[name] for name in members if name in rows}
+               for label, members in _OVER_WORKERS.items()}
+    columns = {label: found for label, found in columns.items() if found}
+    lines = ["| workers | " + " | ".join(columns) + " |", "| ---: |" + " ---: |" * len(columns)]
+    for workers in sorted({count for found in columns.values() for count in found}):
+        lines.append(f"| {workers} | " + " | ".join(
+            f"{_difference(found[workers])} ({len(found[workers]['by_seed'])})" if workers in found else "-"
+            for found in columns.values()) + " |")
+    moved = [next(iter(found.values()))["bytes_per_parameter_and_step"] for found in columns.values()]
+    lines.append("| bytes up | " + " | ".join(f"{bytes_['up']:.4f}" for bytes_ in moved) + " |")
+    return "\n".join(lines)
+
+
 def _point(row: dict, place: float, chance: float | None) -> tuple[float, float, float | None]:
     width = row["interval_95"] if row["interval_95"] is not None else chance
     return place, row["minus_baseline"], width
@@ -198,10 +218,10 @@ def plot(reports: list[dict], inner: str = "muon") -> str | None:
     counts = [sum(row["variant"] in {name for names in _OVER_WORKERS.values() for name in names}
                   for row in report["rows"]) for report in reports]
     at = max(zip(counts, reports), key=lambda pair: (pair[0], pair[1]["steps"]), default=(0, None))[1]
-    for name, members in _OVER_WORKERS.items():
+    for label, members in _OVER_WORKERS.items():
         for row in at["rows"] if at else ():
             if row["variant"] in members and row["minus_baseline"] is not None:
-                workers.setdefault(variants.VARIANTS[name].label, []).append(
+                workers.setdefault(label, []).append(
                     _point(row, row["workers"], at["range_of_one_difference_95"]))
     panels = []
     if len({place for points in tokens.values() for place, _, _ in points}) > 1:
@@ -277,7 +297,8 @@ def main(arguments: list[str]) -> int:
         (parsed.figures / "parity.json").write_text(json.dumps(reports, indent=1) + "\n", encoding="utf-8")
         if svg := plot(reports):
             (parsed.figures / "gap.svg").write_text(svg, encoding="utf-8")
-    print(table(reports), curve_table(_fullest(reports)), sep="\n\n")
+    fullest = _fullest(reports)
+    print(table(reports), worker_table(fullest), curve_table(fullest), sep="\n\n")
     return 0
 
 

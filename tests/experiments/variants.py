@@ -87,9 +87,18 @@ class Variant:
 # The mean of all workers' values, as it is: no outer momentum, and nothing of the local values stays.
 _MEAN = {"sync.mixing": "0", "outer.learning_rate": "1", "outer.momentum": "0"}
 _KEEP = _MEAN | {"sync.keep_in_flight": "1"}
-# Two bits both ways in the bytes of four at H 30.
-_MEAN_LM2 = _MEAN | _codecs("LM2", "LM2") | {
-    "sync.error_feedback": "true", "sync.steps_between_syncs": "16"}
+# The codec and H of fewer bits both ways, in the bytes of int4 at H 30.
+FEWER_BITS = (("lm2", 16), ("sign1", 8))
+
+
+def _fewer_bits(workers: int, codec: str, period: int, label: str = "", **inner: str) -> Variant:
+    return Variant(f"mean, M {workers}, {codec} both ways, H {period}{label}",
+                   _MEAN | _codecs(codec.upper(), codec.upper()) | {
+                       "sync.error_feedback": "true", "sync.steps_between_syncs": str(period)}
+                   | {f"train.{name}": value for name, value in inner.items()},
+                   workers=workers, inner=("muon",) if inner else tuple(INNER))
+
+
 # The study's rates of Muon and of what it leaves to AdamW, times a factor.
 _RATES = {factor: {"train.muon_learning_rate": muon, "train.learning_rate": adamw}
           for factor, muon, adamw in (("0.5", "0.01", "5e-3"), ("0.7", "0.014", "7e-3"),
@@ -137,7 +146,8 @@ VARIANTS = {
     "adamw1e-2": _rates("adamw", "rate 1e-2", learning_rate="1e-2"),
     "muon0.02-3e-3": _rates("muon", "rates 0.02, 3e-3", learning_rate="3e-3"),
     "muon0.04-1e-2": _rates("muon", "rates 0.04, 1e-2", muon_learning_rate="0.04"),
-    "plain-mu0.9": _rates("muon", "data parallel, Muon momentum 0.9", muon_momentum="0.9"),
+    **{f"plain-mu{mu}": _rates("muon", f"data parallel, Muon momentum {mu}", muon_momentum=mu)
+       for mu in ("0.9", "0.975")},
     "mean": Variant("mean: outer 1 / 0, alpha 0", _MEAN),
     "mean-fp32": Variant("mean, fp32 both ways", _MEAN | _FP32),
     "mean-tau0": Variant("mean, tau 0", _MEAN | {"sync.overlap_steps": "0"}),
@@ -163,9 +173,19 @@ VARIANTS = {
        for workers in (4, 8, 16)},
     **{f"mean-M{workers}": Variant(f"mean, M {workers}", _MEAN, workers=workers)
        for workers in (4, 8, 16)},
-    **{f"mean-M{workers}-lm2-H16": Variant(f"mean, M {workers}, lm2 both ways, H 16", _MEAN_LM2,
-                                           workers=workers)
-       for workers in (2, 4, 8, 16)},
+    **{f"mean-M{workers}-{codec}-H{period}": _fewer_bits(workers, codec, period)
+       for codec, period in FEWER_BITS for workers in (2, 4, 8, 16)},
+    # What M workers might share of data parallelism's settings, which with M = 1 are as they are.
+    **{f"mean-M{workers}-lm2-H16-decay": _fewer_bits(
+        workers, "lm2", 16, ", weight decay over M", weight_decay=f"{0.01 / workers:g}")
+       for workers in (2, 4, 8)},
+    **{f"mean-M{workers}-lm2-H16-beta2": _fewer_bits(
+        workers, "lm2", 16, ", beta2 ^ (1 / M)", beta2=f"{0.99 ** (1 / workers):.6f}")
+       for workers in (2, 4, 8)},
+    # Beside plain-mu0.975.
+    **{f"mean-M{workers}-lm2-H16-mu0.975": _fewer_bits(
+        workers, "lm2", 16, ", Muon momentum 0.975", muon_momentum="0.975")
+       for workers in (4, 8)},
     # The cost of a merge that holds against some where all are honest.
     "mean-M8-clip": Variant("mean, M 8, clipped at 1.5 medians", _MEAN | {"outer.clip_factor": "1.5"}, workers=8),
     "mean-M8-trim": Variant("mean, M 8, trimmed by 1", _MEAN | {"outer.merge": "TRIMMED_MEAN"}, workers=8),
@@ -205,17 +225,19 @@ EXPERIMENTS = {
     # Long runs: what suits each side, by seeds that no claim rests on, and what is claimed.
     "tuning": Experiment(
         "What suits data parallelism and the mean",
-        ("plain", "plain-mu0.9", "plain-rates0.5", "muon0.04-1e-2", "adamw1e-3", "adamw1e-2", "mean",
+        ("plain", "plain-mu0.9", "plain-mu0.975", "plain-rates0.5", "muon0.04-1e-2", "adamw1e-3", "adamw1e-2", "mean",
          "mean-rates0.5", "mean-rates0.7", "mean-rates1.4", "mean-mu0.9", "mean-mu0.975", "mean-M4", "mean-M4-mu0.9",
          "mean-M4-rates0.5", "mean-outer1.2", "mean-outer1.4-rates0.5", "mean-M4-outer1.4",
-         "mean-M4-outer1.8-rates0.5", "mean-H10", "mean-tau0", "mean-fp32", "mean-keep"),
+         "mean-M4-outer1.8-rates0.5", "mean-H10", "mean-tau0", "mean-fp32", "mean-keep",
+         *(f"mean-M{workers}-lm2-H16-{what}" for what in ("decay", "beta2") for workers in (2, 4, 8)),
+         "mean-M4-lm2-H16-mu0.975", "mean-M8-lm2-H16-mu0.975"),
         "plain", headline=True, in_all=False),
     "gap": Experiment(
         "What is left of the gap to data parallelism",
         ("plain", "plain-mu0.9", "streaming", "muloco", "mean", "mean-fp32", "mean-tau0", "mean-tau10", "mean-H10",
          "mean-H100", "mean-M4", "mean-M4-H10", "mean-M8", "mean-M8-H10", "mean-M16", "mean-M16-H10", "mean-rates0.5",
-         "mean-rates0.7", "mean-keep", "mean-keep-tau10", "mean-keep-lm2", "mean-M2-lm2-H16",
-         "mean-M4-lm2-H16", "mean-M8-lm2-H16", "mean-M16-lm2-H16"),
+         "mean-rates0.7", "mean-keep", "mean-keep-tau10", "mean-keep-lm2",
+         *(f"mean-M{workers}-{codec}-H{period}" for codec, period in FEWER_BITS for workers in (2, 4, 8, 16))),
         "plain", headline=True, streaming_is="alpha 0.5, outer 0.7 / 0.6", in_all=False),
     "parity": Experiment(
         "Data parallel, DiLoCo and Streaming at equal tokens",
