@@ -17,7 +17,7 @@
 ABSL_FLAG(
     std::string, parent, "",
     "HOST:PORT,...|LINE: the coordinator whose run this is, and its standbys; or an invitation "
-    "of the role region, or what came of it, as for --join");
+    "of the role region, or the RUN or RUN/NAME that boarded by one");
 ABSL_FLAG(std::string, region_id, "", "NAME: this region's name there");
 ABSL_FLAG(int, sites, 0, "N: as many sites as this region may have");
 ABSL_FLAG(std::string, parent_tls_cert, "",

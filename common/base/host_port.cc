@@ -13,6 +13,15 @@
 
 namespace causeway {
 
+std::string WithoutSecret(absl::string_view text) {
+  const size_t scheme = text.find("causeway://");
+  const size_t dot = text.rfind('.');
+  const bool has_one = scheme != absl::string_view::npos && dot != absl::string_view::npos;
+  if (has_one && dot > scheme)
+    return absl::StrCat(text.substr(0, std::min<size_t>(dot, 200)), ".***");
+  return std::string(text.substr(0, 200));
+}
+
 absl::Status CheckAddress(absl::string_view address, bool allow_any_port) {
   const size_t colon = std::min(address.rfind(':'), address.size());
   const absl::string_view host = address.substr(0, colon);
@@ -28,12 +37,14 @@ absl::Status CheckAddress(absl::string_view address, bool allow_any_port) {
   if (!host_fits || !all_digits || !absl::SimpleAtoi(digits, &port) || port > 65535 ||
       port < (allow_any_port ? 0 : 1)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "expected HOST:PORT, for example 127.0.0.1:7070; got \"", address.substr(0, 200), "\""));
+        "expected HOST:PORT, for example 127.0.0.1:7070; got \"", WithoutSecret(address), "\"",
+        absl::StrContains(address, "causeway://") ? " (an invitation is for --join)" : ""));
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<std::string>> SplitAddresses(absl::string_view addresses) {
+  if (absl::StrContains(addresses, "causeway://")) return CheckAddress(addresses, false);
   const std::vector<std::string> each = absl::StrSplit(addresses, ',');
   for (const std::string& address : each) RETURN_IF_ERROR(CheckAddress(address, false));
   return each;

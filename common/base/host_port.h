@@ -11,6 +11,10 @@
 
 namespace causeway {
 
+// A text for errors: without what follows the last dot of an invitation (causeway://...), which is
+// a secret, and at most 200 characters.
+std::string WithoutSecret(absl::string_view text);
+
 // "HOST:PORT" with a port of 1 .. 65535 (0 too where `allow_any_port`). INVALID_ARGUMENT says
 // what is wrong. Does not resolve the name.
 absl::Status CheckAddress(absl::string_view address, bool allow_any_port);

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/base/host_port.h"
 #include "common/base/printable.h"
 
 namespace causeway {
@@ -51,7 +52,7 @@ absl::string_view CheckFlag(const std::string& argument, const char* next, const
     flag = absl::FindCommandLineFlag(name.substr(2));
     negated = flag != nullptr && flag->IsOfType<bool>();
   }
-  if (flag == nullptr) RefuseFlag(place, absl::StrCat("unknown flag ", argument));
+  if (flag == nullptr) RefuseFlag(place, absl::StrCat("unknown flag ", WithoutSecret(argument)));
   if (flag->IsOfType<bool>() && equals == std::string::npos) return flag->Name();
   if (negated) {
     RefuseFlag(place, absl::StrCat(argument, ": a flag of the form --no", flag->Name(),
@@ -73,7 +74,7 @@ absl::string_view CheckFlag(const std::string& argument, const char* next, const
   }
   std::string error;
   if (!flag->ParseFrom(value, &error)) {
-    RefuseFlag(place, absl::StrCat("--", flag->Name(), " does not take \"", value, "\"",
+    RefuseFlag(place, absl::StrCat("--", flag->Name(), " does not take \"", WithoutSecret(value), "\"",
                                    error.empty() ? "" : absl::StrCat(" (", error, ")")));
   }
   const absl::Status choice = CheckChoice(flag->Name(), value);

@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "causeway/v1/enrollment.grpc.pb.h"
 #include "common/base/file_system.h"
+#include "common/base/host_port.h"
 #include "common/base/status_macros.h"
 #include "common/base/threads.h"
 #include "common/identity/authority.h"
@@ -49,8 +50,17 @@ absl::StatusOr<Boarded> ReadFolder(const std::string& folder) {
   boarded.folder = folder;
   boarded.security = SecurityOf(files);
   ASSIGN_OR_RETURN(const std::string address, disk.ReadFile(files.coordinator));
-  boarded.coordinator = std::string(absl::StripAsciiWhitespace(address));
-  ASSIGN_OR_RETURN(const Certificate certificate, ReadCertificate(files.certificate));
+  boarded.coordinator =
+      std::string(absl::StripAsciiWhitespace(address.substr(0, address.find('\n'))));
+  const absl::Status known = SplitAddresses(boarded.coordinator).status();
+  const absl::StatusOr<Certificate> read = ReadCertificate(files.certificate);
+  if (!known.ok() || !read.ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(known.ok() ? read.status().message()
+                                : absl::StrCat(files.coordinator, ": ", known.message()),
+                     "; remove ", folder, ", and board with a new invitation"));
+  }
+  const Certificate& certificate = *read;
   if (!certificate.identity.has_value()) {
     return absl::FailedPreconditionError(absl::StrCat(files.certificate,
                                                       " names no member: remove ", folder,
@@ -69,7 +79,12 @@ absl::StatusOr<Boarded> ReadFolder(const std::string& folder) {
 
 // Of a run's folder that has one name in it.
 absl::StatusOr<std::string> OnlyNameIn(const std::string& run_folder, const std::string& run) {
-  const absl::StatusOr<std::vector<std::string>> names = FileSystem::Real()->List(run_folder);
+  absl::StatusOr<std::vector<std::string>> names = FileSystem::Real()->List(run_folder);
+  if (names.ok()) {
+    std::erase_if(*names, [&](const std::string& name) {
+      return !FileSystem::Real()->Exists(IdentityFiles(JoinPath(run_folder, name)).certificate);
+    });
+  }
   if (!names.ok() || names->empty()) {
     return absl::NotFoundError(
         absl::StrCat("nothing is kept of a run ", run, " in ", run_folder,
@@ -126,11 +141,14 @@ absl::StatusOr<v1::EnrollResponse> Ask(const std::string& target, int connection
 absl::StatusOr<std::string> FindAuthority(const InvitationLine& line, absl::Time deadline) {
   for (;;) {
     absl::Status last;
+    bool all_refuse = true;
     for (const std::string& address : line.addresses) {
       absl::StatusOr<std::string> authority = FetchAuthority(address, line.pin, kCall);
-      if (authority.ok() || absl::IsFailedPrecondition(authority.status())) return authority;
+      if (authority.ok()) return authority;
+      all_refuse &= absl::IsFailedPrecondition(authority.status());
       last = authority.status();
     }
+    if (all_refuse) return last;
     if (absl::Now() >= deadline) {
       return absl::UnavailableError(
           absl::StrCat("no coordinator answers at ", absl::StrJoin(line.addresses, ", "), ": ",
@@ -176,7 +194,23 @@ absl::StatusOr<v1::EnrollResponse> Enroll(const InvitationLine& line, const std:
   }
 }
 
-// Of this machine's boarding: what the folder has already, if it is of the same authority.
+// By which a folder knows the line that it came of: nothing follows from it.
+std::string MarkOf(const InvitationLine& line) {
+  return absl::StrCat("line ", ShortDigest(line.secret));
+}
+
+absl::StatusOr<Certificate> LastOf(const std::string& file) {
+  ASSIGN_OR_RETURN(const std::string text, ReadTrustedFile(file, /*secret=*/false));
+  ASSIGN_OR_RETURN(const std::string last, LastCertificate(text, file));
+  return ParseCertificate(last, file);
+}
+
+absl::StatusOr<std::string> RequestOf(const std::string& key_file) {
+  ASSIGN_OR_RETURN(const std::string key, ReadTrustedFile(key_file, /*secret=*/true));
+  return MakeRequest(key, key_file);
+}
+
+// Of this machine's boarding: what the folder has already, if it came of the same line.
 absl::StatusOr<Boarded> BoardByLine(const InvitationLine& line, const std::string& given_folder,
                                     absl::Duration patience) {
   FileSystem& disk = *FileSystem::Real();
@@ -194,30 +228,44 @@ absl::StatusOr<Boarded> BoardByLine(const InvitationLine& line, const std::strin
   RETURN_IF_ERROR(lock.status());
   const IdentityFiles files(folder);
   const std::string addresses = absl::StrJoin(line.addresses, ",");
-  if (disk.Exists(files.certificate) && disk.Exists(files.authority)) {
-    ASSIGN_OR_RETURN(const Certificate authority, ReadCertificate(files.authority));
-    ASSIGN_OR_RETURN(const Certificate own, ReadCertificate(files.certificate));
-    if (authority.fingerprint == line.pin && own.identity.has_value() &&
-        own.identity->name == line.name && absl::Now() < own.not_after) {
-      RETURN_IF_ERROR(WriteFileAtomically(disk, files.coordinator, absl::StrCat(addresses, "\n")));
+  const std::string place = absl::StrCat(addresses, "\n", MarkOf(line), "\n");
+  // What cannot be read is as good as nothing: the line makes it anew.
+  const auto authority_before = LastOf(files.authority);
+  const auto own = ReadCertificate(files.certificate);
+  if (authority_before.ok() && own.ok() && own->identity.has_value() &&
+      absl::Now() < own->not_after) {
+    const bool same_place = authority_before->fingerprint == line.pin;
+    if (!same_place || own->identity->name != line.name) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          folder, " is that of ", RoleName(own->identity->role), " ", own->identity->name,
+          " of the run ", own->identity->run, same_place ? "" : " at another coordinator",
+          ": give another folder, --identity=FOLDER, or remove it"));
+    }
+    const absl::StatusOr<std::string> before = disk.ReadFile(files.coordinator);
+    const bool same_line = before.ok() && absl::StrContains(*before, MarkOf(line));
+    if (same_line &&
+        ReadOwnCertificate(files.certificate, files.key, CertificateUse::kClient, absl::Now())
+            .ok()) {
+      RETURN_IF_ERROR(WriteFileAtomically(disk, files.coordinator, absl::string_view(place)));
       return ReadFolder(folder);
     }
   }
-  if (!disk.Exists(files.key)) {
+  absl::StatusOr<std::string> request = RequestOf(files.key);
+  if (!request.ok()) {
     ASSIGN_OR_RETURN(const std::string made, MakePrivateKey());
     RETURN_IF_ERROR(WritePrivateFile(disk, files.key, made));
+    request = RequestOf(files.key);
+    RETURN_IF_ERROR(request.status());
   }
-  ASSIGN_OR_RETURN(const std::string key, ReadTrustedFile(files.key, /*secret=*/true));
-  ASSIGN_OR_RETURN(const std::string request, MakeRequest(key, files.key));
   ASSIGN_OR_RETURN(const std::string authority, FindAuthority(line, deadline));
-  ASSIGN_OR_RETURN(const v1::EnrollResponse answer, Enroll(line, request, authority, deadline));
+  ASSIGN_OR_RETURN(const v1::EnrollResponse answer, Enroll(line, *request, authority, deadline));
   if (answer.name() != line.name || answer.run_name() != line.run) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the coordinator answers with a certificate for ", answer.name(), " of the run ",
         answer.run_name(), ", and the line is for ", line.name, " of ", line.run));
   }
   RETURN_IF_ERROR(WriteFileAtomically(disk, files.authority, absl::string_view(authority)));
-  RETURN_IF_ERROR(WriteFileAtomically(disk, files.coordinator, absl::StrCat(addresses, "\n")));
+  RETURN_IF_ERROR(WriteFileAtomically(disk, files.coordinator, absl::string_view(place)));
   RETURN_IF_ERROR(
       WriteFileAtomically(disk, files.certificate, absl::string_view(answer.certificate())));
   Log().info("boarded the run {} as {} {}; the key and its certificate are in {}",
@@ -247,6 +295,11 @@ absl::StatusOr<Boarded> Board(const std::string& join, const std::string& folder
       return absl::InvalidArgumentError(
           absl::StrCat(join.substr(1), " holds no invitation: expected one line, causeway://..."));
     }
+  }
+  if (!LooksLikeInvitation(text) && absl::StrContains(text, "://")) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "an invitation begins with causeway://, and this has something before it: quotes? Got ",
+        WithoutSecret(text)));
   }
   if (!LooksLikeInvitation(text)) return Renewed(BoardByName(text, folder, patience));
   ASSIGN_OR_RETURN(const InvitationLine line, ParseInvitation(text));

@@ -1,6 +1,8 @@
 #include <cstdlib>
 
+#include "absl/flags/commandlineflag.h"
 #include "absl/flags/flag.h"
+#include "absl/flags/reflection.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/client/boarding.h"
@@ -28,11 +30,12 @@ absl::StatusOr<std::unique_ptr<IdentityKeeper>> BoardByFlags(absl::Duration pati
     if (absl::GetFlag(FLAGS_identity).empty()) return nullptr;
     return absl::InvalidArgumentError("--identity without --join has no use");
   }
-  if (security.UsesTls() || !security.token_file.empty() || security.insecure) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(source,
-                     " together with --tls_ca, --tls_cert, --tls_key, --token_file or "
-                     "--insecure: an invitation brings its own; give one or the other"));
+  if (security.UsesTls() || !security.token_file.empty() || security.insecure ||
+      !security.server_name.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        source,
+        " together with --tls_ca, --tls_cert, --tls_key, --tls_server_name, "
+        "--token_file or --insecure: an invitation brings its own; give one or the other"));
   }
   absl::StatusOr<Boarded> found = Board(join, absl::GetFlag(FLAGS_identity), patience);
   RETURN_IF_ERROR(Annotate(found.status(), source));
@@ -46,7 +49,12 @@ absl::StatusOr<std::unique_ptr<IdentityKeeper>> BoardByFlags(absl::Duration pati
   }
   boarded.security.refresh_interval = security.refresh_interval;
   security = boarded.security;
-  coordinator = boarded.coordinator;
+  // One that has moved since may be given beside it.
+  const absl::CommandLineFlag* const where = absl::FindCommandLineFlag("coordinator");
+  if (where == nullptr || where->CurrentValue() == where->DefaultValue()) {
+    coordinator = boarded.coordinator;
+  }
+  boarded.coordinator = coordinator;
   if (boarded.folder.empty()) return nullptr;
   return std::make_unique<IdentityKeeper>(*std::move(found));
 }

@@ -19,6 +19,8 @@ namespace {
 
 using RequestPtr = std::unique_ptr<X509_REQ, OpensslDeleter<X509_REQ_free>>;
 
+// For clocks that lag.
+constexpr absl::Duration kBegun = absl::Hours(24);
 constexpr absl::Duration kAuthorityLife = absl::Hours(24 * 3652);
 constexpr uint64_t kScryptCost = 1 << 15;
 constexpr uint64_t kScryptMemory = 64 << 20;
@@ -75,7 +77,7 @@ absl::StatusOr<KeyedCertificate> MakeAuthority(absl::string_view run_name, absl:
   const X509Ptr made(X509_new());
   X509* const x509 = made.get();
   if (key == nullptr || x509 == nullptr || X509_set_version(x509, 2) != 1 || !SetSerial(x509) ||
-      !SetLife(x509, now - absl::Hours(1), now + kAuthorityLife) ||
+      !SetLife(x509, now - kBegun, now + kAuthorityLife) ||
       !SetName(x509, absl::StrCat("authority of ", run_name)) ||
       X509_set_issuer_name(x509, X509_get_subject_name(x509)) != 1 ||
       X509_set_pubkey(x509, key.get()) != 1 ||
@@ -136,7 +138,8 @@ absl::StatusOr<std::string> SignRequest(const KeyedCertificate& authority,
       !Extend(x509, issuer.get(), NID_basic_constraints, "critical,CA:false") ||
       !Extend(x509, issuer.get(), NID_key_usage, "critical,digitalSignature") ||
       !Extend(x509, issuer.get(), NID_ext_key_usage, server ? "serverAuth" : "clientAuth") ||
-      !Extend(x509, issuer.get(), NID_authority_key_identifier, "keyid") ||
+      (X509_get0_subject_key_id(issuer.get()) != nullptr &&
+       !Extend(x509, issuer.get(), NID_authority_key_identifier, "keyid")) ||
       !Extend(x509, issuer.get(), NID_subject_alt_name, absl::StrJoin(issue.names, ",")) ||
       X509_sign(x509, key.get(), EVP_sha256()) <= 0) {
     return OpenSslFails("a certificate");

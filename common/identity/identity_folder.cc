@@ -37,9 +37,21 @@ absl::StatusOr<std::string> DefaultIdentityFolder(absl::string_view run, absl::s
 }
 
 absl::Status CreatePrivateFolder(FileSystem& file_system, const std::string& folder) {
-  RETURN_IF_ERROR(CreateFoldersDurably(file_system, folder));
-  return chmod(folder.c_str(), 0700) == 0 ? absl::OkStatus()
-                                          : SystemError("keep to this user", folder);
+  struct stat info {};
+  if (stat(folder.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) {
+    if ((info.st_mode & (S_IRWXG | S_IRWXO)) == 0) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat(folder, " is open to others, and a key is to be kept there: chmod 700 ",
+                     folder, ", or give a folder of its own"));
+  }
+  if (!file_system.IsFolder(ParentFolder(folder))) {
+    RETURN_IF_ERROR(CreateFoldersDurably(file_system, ParentFolder(ParentFolder(folder))));
+    if (mkdir(ParentFolder(folder).c_str(), 0700) != 0 && errno != EEXIST) {
+      return SystemError("create", ParentFolder(folder));
+    }
+  }
+  if (mkdir(folder.c_str(), 0700) != 0) return SystemError("create", folder);
+  return file_system.SyncFolder(ParentFolder(folder));
 }
 
 absl::Status WritePrivateFile(FileSystem& file_system, const std::string& path,

@@ -25,7 +25,8 @@ struct IdentityFiles {
 // FAILED_PRECONDITION without either.
 absl::StatusOr<std::string> DefaultIdentityFolder(absl::string_view run, absl::string_view name);
 
-// With its parents; itself for this user alone.
+// With its parents, for this user alone as far as they are made. FAILED_PRECONDITION: the folder is
+// there, and others may look into it.
 absl::Status CreatePrivateFolder(FileSystem& file_system, const std::string& folder);
 // As WriteFileAtomically, for this user alone.
 absl::Status WritePrivateFile(FileSystem& file_system, const std::string& path,

@@ -15,6 +15,8 @@
 #include "absl/strings/strip.h"
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
+#include "common/identity/certificate.h"
+#include "common/identity/openssl.h"
 #include "common/params/run_config.h"
 
 namespace causeway {
@@ -114,11 +116,37 @@ absl::StatusOr<std::string> MakeInvitationSecret() {
   return absl::InternalError("OpenSSL gives no random bytes");
 }
 
+std::string ShortDigest(absl::string_view secret) {
+  return absl::BytesToHexString(Sha256(absl::StrCat("known again ", secret)).substr(0, 8));
+}
+
 absl::StatusOr<KeyedCertificate> CertificateOfInvitation(const std::string& secret,
                                                          const std::string& name) {
   return CertificateOfSecret(
       secret, "causeway invitation",
       absl::StrCat("URI:", IdentityUri({.run = kEveryRun, .role = Role::kInvited, .name = name})));
+}
+
+absl::StatusOr<std::string> CheckInvitationCertificate(absl::string_view pem,
+                                                       const std::string& name) {
+  constexpr size_t kMostBytes = 4096;
+  const Identity invited{.run = kEveryRun, .role = Role::kInvited, .name = name};
+  const auto wrong = [&](absl::string_view what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the certificate of an invitation ", what, ": expected the one that ",
+                     "`causewayctl invite` makes, of ", IdentityUri(invited)));
+  };
+  if (pem.size() > kMostBytes) return wrong("is too long");
+  ASSIGN_OR_RETURN(const Certificate parsed,
+                   ParseCertificate(pem, "the certificate of an invitation"));
+  if (parsed.identity != invited || parsed.uris.size() != 1) return wrong("names somebody else");
+  const X509Ptr x509(PEM_read_bio_X509(MemoryBio(pem).get(), nullptr, NoPassphrase, nullptr));
+  const bool fits = x509 != nullptr && X509_check_ca(x509.get()) == 0 &&
+                    X509_self_signed(x509.get(), /*verify_signature=*/1) == 1 &&
+                    EVP_PKEY_get_id(X509_get0_pubkey(x509.get())) == EVP_PKEY_ED25519;
+  ERR_clear_error();
+  // Nothing else of the text: it would be trusted, too.
+  return fits ? absl::StatusOr<std::string>(PemOf(x509.get())) : wrong("is of another kind");
 }
 
 }  // namespace causeway

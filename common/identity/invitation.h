@@ -42,9 +42,17 @@ bool LooksLikeInvitation(absl::string_view text);
 
 absl::StatusOr<std::string> MakeInvitationSecret();
 
+// 16 hexadecimal digits by which a secret is known again, and not found out.
+std::string ShortDigest(absl::string_view secret);
+
 // What the invited shows; its identity is causeway://*/invited/NAME.
 absl::StatusOr<KeyedCertificate> CertificateOfInvitation(const std::string& secret,
                                                          const std::string& name);
+
+// The one certificate of the text, encoded anew, if it is such a one: of that name alone, signed by
+// itself, of Ed25519, and no authority. INVALID_ARGUMENT.
+absl::StatusOr<std::string> CheckInvitationCertificate(absl::string_view pem,
+                                                       const std::string& name);
 
 }  // namespace causeway
 

@@ -513,7 +513,9 @@ std::string ConfigDifference(const v1::RunConfig& from, const v1::RunConfig& to)
 
 absl::Status CheckName(absl::string_view what, absl::string_view name) {
   const bool fits =
-      !name.empty() && name.size() <= 64 && std::all_of(name.begin(), name.end(), [](char c) {
+      // Names become files: not "." and "..".
+      name.find_first_not_of('.') != absl::string_view::npos && name.size() <= 64 &&
+      std::all_of(name.begin(), name.end(), [](char c) {
         return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' ||
                c == '.';
       });

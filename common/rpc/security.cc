@@ -50,9 +50,11 @@ absl::Status CheckPlaintext(const SecurityOptions& options, const std::string& a
   if (!options.insecure) {
     return absl::FailedPreconditionError(absl::StrCat(
         address,
-        " is not on this machine's loopback, and there are no certificates: give --tls_ca, "
-        "--tls_cert and --tls_key (deploy/make_certificates makes them), or --insecure if nobody "
-        "else can reach the network between, such as a VPN"));
+        " is not on this machine's loopback, and there are no certificates: board by an "
+        "invitation (--join; a coordinator invites with --tls=own), or give --tls_ca, --tls_cert "
+        "and "
+        "--tls_key (deploy/make_certificates makes them), or --insecure if nobody else can reach "
+        "the network between, such as a VPN"));
   }
   warnings.push_back(
       absl::StrCat("--insecure: plaintext to and from ", address,

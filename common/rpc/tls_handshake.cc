@@ -314,14 +314,16 @@ absl::StatusOr<std::string> FetchAuthority(const std::string& address, const std
   ASSIGN_OR_RETURN(Connection connection, Connect(address, absl::Now() + timeout));
   Client client(context.get(), connection);
   client.Run([&] { return SSL_do_handshake(client.ssl()); });
+  const bool speaks_other = ERR_GET_REASON(ERR_peek_last_error()) == SSL_R_WRONG_VERSION_NUMBER;
   ERR_clear_error();
   const STACK_OF(X509)* const chain = SSL_get_peer_cert_chain(client.ssl());
   if (chain == nullptr) {
-    if (connection.late()) {
-      return absl::UnavailableError(absl::StrCat(address, " did not answer in time"));
+    if (speaks_other) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(address, " does not speak TLS: is it the coordinator of this invitation?"));
     }
-    return absl::FailedPreconditionError(
-        absl::StrCat(address, " does not speak TLS: is it the coordinator of this invitation?"));
+    return absl::UnavailableError(absl::StrCat(
+        address, connection.late() ? " did not answer in time" : " has closed the connection"));
   }
   std::string last = "none";
   for (int i = 0; i < sk_X509_num(chain); ++i) {

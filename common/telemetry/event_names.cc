@@ -31,11 +31,14 @@ constexpr EventName kCoordinatorEvents[] = {
     {"join_refused", kWarn},
     // No valid identity, or a role that may not.
     {"access_refused", kWarn},
-    // An operator invited a name (causewayctl invite), or took that back.
+    // An operator invited a name (causewayctl invite).
     {"invitation_made", kInfo},
+    // And took that back.
     {"invitation_revoked", kInfo},
     // A machine has boarded by it.
     {"invitation_used", kInfo},
+    // By the run's own authority.
+    {"certificate_renewed", kInfo},
     // Another machine came with a line that was used.
     {"invitation_refused", kWarn},
     // `start_workers` were ready.

@@ -1,9 +1,12 @@
 #include "server/access/own_authority.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/identity/certificate.h"
 #include "common/identity/identity_folder.h"
+#include "common/identity/invitation.h"
 #include "common/params/run_config.h"
 
 namespace causeway::server {
@@ -17,6 +20,7 @@ constexpr char kListFile[] = "invitations.binpb";
 constexpr int kMostOpen = 256;
 constexpr int kMostKept = 512;
 constexpr int64_t kLeastSeconds = 60;
+constexpr absl::Duration kRefusedAgain = absl::Minutes(1);
 constexpr int64_t kMostSeconds = 30 * 24 * 3600;
 // For clocks that lag.
 constexpr absl::Duration kBegun = absl::Hours(24);
@@ -159,18 +163,9 @@ absl::StatusOr<v1::InviteResponse> OwnAuthority::Invite(const v1::InviteRequest&
         absl::StrCat("an invitation is good for 1 minute to 30 days (--expires); got ",
                      request.seconds(), " s"));
   }
-  ASSIGN_OR_RETURN(const Certificate shown,
-                   ParseCertificate(request.certificate(), "the invitation's certificate"));
-  const Identity invited{.run = kEveryRun, .role = Role::kInvited, .name = request.name()};
-  if (shown.identity != invited) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the certificate of an invitation names ", IdentityUri(invited), " alone"));
-  }
   ASSIGN_OR_RETURN(const std::string alone,
-                   LastCertificate(request.certificate(), "the invitation's certificate"));
-  if (alone.size() != request.certificate().size()) {
-    return absl::InvalidArgumentError("an invitation has one certificate, and nothing beside it");
-  }
+                   CheckInvitationCertificate(request.certificate(), request.name()));
+  ASSIGN_OR_RETURN(const Certificate shown, ParseCertificate(alone, "the invitation"));
   const int64_t now_ms = absl::ToUnixMillis(options_.clock->Now());
   v1::InviteResponse response;
   v1::Invitation& made = *response.mutable_invitation();
@@ -292,9 +287,12 @@ absl::StatusOr<v1::EnrollResponse> OwnAuthority::Enroll(const std::string& finge
       const std::string refusal = absl::StrCat(
           "the invitation of ", found->name(), " was used at ", TimeText(found->used_unix_ms()),
           " from ", found->used_at(), ", with another key: a line counts once");
-      options_.events->Record("invitation_refused",
-                              absl::StrCat(refusal, "; now it came from ", at),
-                              {{"name", found->name()}, {"peer", at}});
+      if (const absl::Time now = options_.clock->Now(); now >= say_again_[fingerprint]) {
+        say_again_[fingerprint] = now + kRefusedAgain;
+        options_.events->Record("invitation_refused",
+                                absl::StrCat(refusal, "; now it came from ", at),
+                                {{"name", found->name()}, {"peer", at}});
+      }
       return absl::PermissionDeniedError(absl::StrCat(
           refusal,
           "; if that was not this machine, tell who has invited it, else ask for a new one"));
@@ -320,16 +318,24 @@ absl::StatusOr<v1::EnrollResponse> OwnAuthority::Enroll(const std::string& finge
 
 absl::StatusOr<v1::EnrollResponse> OwnAuthority::Renew(const Identity& identity,
                                                        const v1::EnrollRequest& request) {
-  return Sign({.run = options_.run_name, .role = identity.role, .name = identity.name}, request);
+  const Identity own{.run = options_.run_name, .role = identity.role, .name = identity.name};
+  ASSIGN_OR_RETURN(const v1::EnrollResponse response, Sign(own, request));
+  ASSIGN_OR_RETURN(const Certificate made, ParseCertificate(response.certificate(), "it"));
+  options_.events->Record(
+      "certificate_renewed",
+      absl::StrCat(RoleName(own.role), " ", own.name, " has renewed its certificate"),
+      {{"name", own.name}, {"sha256", made.fingerprint}});
+  return response;
 }
 
 absl::StatusOr<v1::EnrollResponse> OwnAuthority::Sign(const Identity& identity,
                                                       const v1::EnrollRequest& request) {
   const absl::Time now = options_.clock->Now();
   v1::EnrollResponse response;
+  ASSIGN_OR_RETURN(const absl::Time end, EndOfCertificate(AuthorityFile()));
   ASSIGN_OR_RETURN(*response.mutable_certificate(),
                    SignRequest(authority_, request.certificate_request(),
-                               IssueTo(identity, now - kBegun, now + kMemberLife)));
+                               IssueTo(identity, now - kBegun, std::min(now + kMemberLife, end))));
   response.set_authority(authority_.certificate);
   response.set_run_name(options_.run_name);
   response.set_role(std::string(RoleName(identity.role)));

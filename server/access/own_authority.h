@@ -13,6 +13,7 @@
 #define CAUSEWAY_SERVER_ACCESS_OWN_AUTHORITY_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -92,6 +93,8 @@ class OwnAuthority {
   const std::string pin_;
   absl::Mutex mutex_;
   v1::InvitationList list_ ABSL_GUARDED_BY(mutex_);
+  // When another key with a used line is told of again, by the fingerprint.
+  std::map<std::string, absl::Time> say_again_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace causeway::server

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
 #include "common/identity/invitation.h"
+#include "common/params/run_config.h"
 #include "nlohmann/json.hpp"
 #include "server/ctl/commands.h"
 
@@ -58,6 +60,12 @@ absl::StatusOr<std::string> InviteCommand(RunAdmin& run, const std::vector<std::
                                           bool json, std::string& hint) {
   if (const std::string given = absl::GetFlag(FLAGS_address); !given.empty()) {
     RETURN_IF_ERROR(Annotate(SplitAddresses(given).status(), "--address"));
+  }
+  for (const std::string& name : names) {
+    RETURN_IF_ERROR(CheckName("the name to invite", name));
+    if (std::ranges::count(names, name) > 1) {
+      return absl::InvalidArgumentError(absl::StrCat(name, " is there twice: one line is enough"));
+    }
   }
   nlohmann::json objects = nlohmann::json::array();
   std::string lines;

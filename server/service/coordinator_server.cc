@@ -171,11 +171,10 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(cons
   std::unique_ptr<OwnAuthority> authority;
   if (!options.authority_folder.empty()) {
     ASSIGN_OR_RETURN(authority, OpenAuthority(options, run.config().run_name()));
-    const absl::Duration refresh = options.security.refresh_interval;
-    const std::string tokens = options.security.token_file;
-    options.security = authority->Files();
-    options.security.refresh_interval = refresh;
-    options.security.token_file = tokens;
+    const SecurityOptions files = authority->Files();
+    options.security.ca_file = files.ca_file;
+    options.security.cert_file = files.cert_file;
+    options.security.key_file = files.key_file;
   }
   ASSIGN_OR_RETURN(const ServerSecurity security,
                    MakeServerSecurity(options.security, address, options.clock->Now()));

@@ -8,7 +8,8 @@ import unittest
 from cluster import COORDINATOR, CTL, WORKER, run_tool
 
 ROOT = pathlib.Path(__file__).parents[2]
-SOURCES = {COORDINATOR: ["server/*.cc"], WORKER: ["worker/**/*.cc"], CTL: ["server/ctl/*.cc"]}
+BOARDING = "common/client/boarding_flags.cc"
+SOURCES = {COORDINATOR: ["server/*.cc"], WORKER: ["worker/**/*.cc", BOARDING], CTL: ["server/ctl/*.cc", BOARDING]}
 
 
 def completed(program, *words):

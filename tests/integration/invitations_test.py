@@ -172,6 +172,13 @@ class InvitationsTest(unittest.TestCase):
                 self.assertIn(saying, refused.log())
                 self.assertNotIn(line.rpartition(".")[2], refused.log())
                 refused.log_path.unlink()
+            for slip in (f"--coordinator={line}", f"--join='{line}'", f"--join=x{line}"):
+                status, _, error = run_tool(CTL, "status", slip)
+                self.assertEqual(status, 2, error)
+                self.assertNotIn(line.rpartition(".")[2][:20], error)
+            status, _, error = run_tool(CTL, "invite", "good", "a/b", cluster.me)
+            self.assertEqual((status, "a/b" in error), (1, True), error)
+            self.assertNotIn("good", run_tool(CTL, "invitations", cluster.me)[1])
         with Cluster() as cluster:
             cluster.start_coordinator(RUN)
             status, _, error = run_tool(CTL, "invite", "berlin", f"--coordinator={cluster.address}")

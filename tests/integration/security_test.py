@@ -305,7 +305,7 @@ class SecurityTest(unittest.TestCase):
                 return run_tool(COORDINATOR, "serve", f"--run_dir={cluster.folder / 'run'}",
                                 f"--config={config}", *flags)
 
-            status, _, error = serve("--listen=0.0.0.0:0")
+            status, _, error = serve("--listen=0.0.0.0:0", "--tls=off")
             self.assertEqual(status, 2, error)
             self.assertIn("--tls_cert", error)
             self.assertIn("--insecure", error)

@@ -245,7 +245,7 @@ class TroubleshootingTest(unittest.TestCase):
                 make(cluster, *arguments)
             make(cluster, "init", folder="other")
             make(cluster, "worker", "b", folder="other")
-            self.serve(cluster, MODEL + RUN, "--listen=0.0.0.0:0",
+            self.serve(cluster, MODEL + RUN, "--listen=0.0.0.0:0", "--tls=off",
                        row="... is not on this machine's loopback, and there are no certificates")
             cluster.start_coordinator(RUN, *tls(cluster, "coordinator"))
             with Cluster() as plain:

@@ -13,6 +13,7 @@
 #include "common/telemetry/log.h"
 #include "worker/commands/commands.h"
 #include "worker/data/data_json.h"
+#include "worker/data/text_corpus.h"
 #include "worker/data/tokenize.h"
 
 ABSL_DECLARE_FLAG(std::string, out);
@@ -60,6 +61,8 @@ absl::StatusOr<std::string> TokenFilesOf(const std::string& data, const std::str
   TokenizeOptions options;
   options.inputs = {data};
   options.output = JoinPath(out, "tokens");
+  // Neither: whoever opens it says what is missing.
+  if (!FindTextCorpus(file_system, options.inputs, options.extensions).ok()) return data;
   if (file_system.Exists(JoinPath(options.output, kDataJsonName))) {
     Log().info("trains on {}, which was made of text before: remove it to have it made anew",
                options.output);

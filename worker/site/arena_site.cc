@@ -56,13 +56,17 @@ absl::Status Bring(const SiteJoin& join, std::span<const GivenTensor> tensors,
   return gave_up ? given : brought;
 }
 
-// Makes sure that files can be written there. INVALID_ARGUMENT names the option.
-absl::Status OpenFolder(absl::string_view option, const std::string& folder,
-                        FileSystem& file_system) {
+// Makes sure that the folder is there, or can be made, and takes files. INVALID_ARGUMENT names the
+// option. A site that is refused leaves nothing behind.
+absl::Status CheckFolder(absl::string_view option, const std::string& folder,
+                         FileSystem& file_system) {
   if (folder.empty()) return absl::OkStatus();
-  const std::string probe = JoinPath(folder, ".causeway_can_write");
-  absl::Status status = file_system.CreateFolders(folder);
-  if (status.ok()) status = file_system.Create(probe).status();
+  std::string nearest = folder;
+  while (!file_system.Exists(nearest) && ParentFolder(nearest) != nearest) {
+    nearest = ParentFolder(nearest);
+  }
+  const std::string probe = JoinPath(nearest, ".causeway_can_write");
+  absl::Status status = file_system.Create(probe).status();
   if (status.ok()) status = file_system.Remove(probe);
   if (status.ok()) return status;
   return absl::InvalidArgumentError(
@@ -138,8 +142,8 @@ absl::StatusOr<std::unique_ptr<ArenaSite>> ArenaSite::Join(const SiteJoin& join,
                                                            std::span<const uint8_t> state,
                                                            FileSystem& file_system, Clock& clock) {
   auto joined = [&]() -> absl::StatusOr<std::unique_ptr<ArenaSite>> {
-    RETURN_IF_ERROR(OpenFolder("output", join.member.output, file_system));
-    RETURN_IF_ERROR(OpenFolder("tensorboard", join.member.tensorboard, file_system));
+    RETURN_IF_ERROR(CheckFolder("output", join.member.output, file_system));
+    RETURN_IF_ERROR(CheckFolder("tensorboard", join.member.tensorboard, file_system));
     bool brought = false;
     ASSIGN_OR_RETURN(ReachedRun reached, ReachRunWithModel(join, tensors, clock, brought));
     ASSIGN_OR_RETURN(std::unique_ptr<RunMember> member,
@@ -154,6 +158,9 @@ absl::StatusOr<std::unique_ptr<ArenaSite>> ArenaSite::Join(const SiteJoin& join,
         new ArenaSite(join, std::move(member), std::move(match), clock));
     site->brought_model_ = brought;
     site->tensors_ = std::ssize(tensors);
+    if (!join.member.output.empty()) {
+      RETURN_IF_ERROR(file_system.CreateFolders(join.member.output));
+    }
     RETURN_IF_ERROR(site->Begin(join, state));
     return site;
   }();

@@ -50,6 +50,11 @@ absl::Status BoardSite(SiteJoin& join) {
         "an invitation brings its own certificates: leave tls, token_file and insecure out");
   }
   absl::StatusOr<Boarded> boarded = Board(member.coordinator, "", member.connect_timeout);
+  if (absl::IsNotFound(boarded.status())) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "coordinator: expected HOST:PORT, an invitation, or a run that this machine has boarded; ",
+        boarded.status().message()));
+  }
   RETURN_IF_ERROR(boarded.status());
   if (!member.worker_id.empty() && member.worker_id != boarded->identity.name) {
     return absl::InvalidArgumentError(absl::StrCat("the invitation is for ", boarded->identity.name,

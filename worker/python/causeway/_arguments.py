@@ -48,7 +48,8 @@ def site_id(coordinator: str, value: Any) -> Tuple[str, str]:
     came of one, the name is that of the certificate, and the library is told none."""
     if value is not None:
         return text("id", value), value
-    last = coordinator.strip().rstrip("/").split("/")
+    coordinator = coordinator.strip()
+    last = coordinator.rstrip("/").split("/")
     if coordinator.startswith("causeway://"):
         return "", last[-2] if len(last) > 2 else coordinator
     if ":" in coordinator and not coordinator.startswith(("@", ".", "/")):

@@ -11,6 +11,7 @@
 #include "common/identity/authority.h"
 #include "common/identity/certificate.h"
 #include "common/identity/identity_folder.h"
+#include "common/identity/openssl.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/rpc/test_authority.h"
@@ -82,6 +83,42 @@ TEST(Invitation, BothEndsMakeTheSameCertificateAndItVouchesForItselfAlone) {
                     CertificateUse::kClient, absl::Now());
     EXPECT_EQ(chain.code(), absl::StatusCode::kFailedPrecondition) << chain;
   }
+}
+
+// Signed by itself, with a key of Ed25519.
+std::string SelfSigned(const std::string& names, const std::string& constraints) {
+  const KeyPtr key(EVP_PKEY_Q_keygen(nullptr, nullptr, "ED25519"));
+  const X509Ptr x509(X509_new());
+  X509_set_version(x509.get(), 2);
+  ASN1_INTEGER_set(X509_get_serialNumber(x509.get()), 1);
+  X509_gmtime_adj(X509_getm_notBefore(x509.get()), 0);
+  X509_gmtime_adj(X509_getm_notAfter(x509.get()), 3600);
+  X509_set_pubkey(x509.get(), key.get());
+  EXPECT_TRUE(Extend(x509.get(), x509.get(), NID_subject_alt_name, names));
+  EXPECT_TRUE(Extend(x509.get(), x509.get(), NID_basic_constraints, constraints));
+  EXPECT_GT(X509_sign(x509.get(), key.get(), nullptr), 0);
+  return PemOf(x509.get());
+}
+
+TEST(Invitation, NothingThatVouchesForOthersIsTakenForOne) {
+  const std::string good = CertificateOfInvitation("secret", "berlin")->certificate;
+  EXPECT_EQ(CheckInvitationCertificate(good, "berlin").value(), good);
+  std::string authority = MakeAuthority("liar", absl::Now())->certificate;
+  EXPECT_EQ(CheckInvitationCertificate(good + authority, "berlin").value(), good)
+      << "what stands behind it is not kept";
+  const std::string names = "URI:causeway://*/invited/berlin";
+  EXPECT_TRUE(CheckInvitationCertificate(SelfSigned(names, "CA:false"), "berlin").ok());
+  const TestAuthority issuer;
+  for (const std::string& wrong :
+       {SelfSigned(names, "critical,CA:true"), SelfSigned(names + ",URI:http://x", "CA:false"),
+        SelfSigned("URI:causeway://*/worker/berlin", "CA:false"), authority, std::string("hello"),
+        IssueIdentity(issuer, "causeway://*/invited/berlin").certificate,
+        good + std::string(5000, '\n')}) {
+    EXPECT_EQ(CheckInvitationCertificate(wrong, "berlin").status().code(),
+              absl::StatusCode::kInvalidArgument)
+        << wrong;
+  }
+  EXPECT_FALSE(CheckInvitationCertificate(good, "paris").ok());
 }
 
 TEST(Authority, WhatItSignsHoldsForItsUseAlone) {

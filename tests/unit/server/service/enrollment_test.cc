@@ -233,6 +233,44 @@ TEST_F(EnrollmentTest, AnInvitationIsGoodForNothingElse) {
   EXPECT_EQ(invites.code(), absl::StatusCode::kPermissionDenied) << invites;
 }
 
+TEST_F(EnrollmentTest, AFolderOfSomebodyElseIsLeftAsItIs) {
+  ASSERT_TRUE(BoardIn("shared", Invite("berlin")).ok());
+  const absl::Status other = BoardIn("shared", Invite("paris")).status();
+  EXPECT_EQ(other.code(), absl::StatusCode::kFailedPrecondition) << other;
+  EXPECT_THAT(std::string(other.message()), HasSubstr("is that of worker berlin"));
+  EXPECT_EQ(Board(folder_.path("shared"), "", kPatience)->identity.name, "berlin");
+  std::filesystem::permissions(folder_.path("shared"), std::filesystem::perms::all);
+  const absl::Status open = BoardIn("shared", Invite("rome")).status();
+  EXPECT_EQ(open.code(), absl::StatusCode::kFailedPrecondition) << open;
+  EXPECT_THAT(std::string(open.message()), HasSubstr("chmod 700"));
+}
+
+TEST_F(EnrollmentTest, ANewLineForTheSameNameBringsItsRole) {
+  ASSERT_TRUE(BoardIn("alice", Invite("alice", "observer")).ok());
+  const auto again = BoardIn("alice", Invite("alice", "operator"));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->identity.role, Role::kOperator);
+}
+
+TEST_F(EnrollmentTest, WhatIsDamagedInTheFolderIsMadeAnewByItsLine) {
+  const InvitationLine line = Invite("berlin");
+  ASSERT_TRUE(BoardIn("berlin", line).ok());
+  for (const char* damaged : {"cert.pem", "ca.pem", "coordinator"}) {
+    folder_.Write(absl::StrCat("berlin/", damaged), "");
+    const absl::Status by_name = Board(folder_.path("berlin"), "", kShort).status();
+    EXPECT_FALSE(by_name.ok() && std::string(damaged) != "ca.pem") << damaged;
+    const auto again = BoardIn("berlin", line);
+    ASSERT_TRUE(again.ok()) << damaged << again.status();
+    EXPECT_TRUE(Describe(*again).ok());
+  }
+}
+
+TEST_F(EnrollmentTest, AnAddressThatAnswersWronglyIsPassedOver) {
+  InvitationLine line = Invite("berlin");
+  line.addresses.insert(line.addresses.begin(), "127.0.0.1:1");
+  EXPECT_TRUE(BoardIn("berlin", line).ok());
+}
+
 TEST_F(EnrollmentTest, MembersRenewTheirOwnNameAndInviteNobody) {
   const auto boarded = BoardIn("berlin", Invite("berlin"));
   ASSERT_TRUE(boarded.ok()) << boarded.status();
@@ -262,13 +300,10 @@ TEST_F(EnrollmentTest, WhatAnOperatorAsksForIsChecked) {
   soon.set_seconds(1);
   v1::InviteRequest text = Request("berlin", "secret");
   text.set_certificate("hello");
-  v1::InviteRequest two = Request("berlin", "secret");
-  two.set_certificate(two.certificate() + two.certificate());
   v1::InviteRequest authority = Request("berlin", "secret");
   authority.set_certificate(FileSystem::Real()->ReadFile(folder_.path("authority/ca.pem")).value());
   v1::InviteRequest name = Request("../berlin", "secret");
-  for (const v1::InviteRequest& wrong :
-       {other_name, role, invited, soon, text, two, authority, name}) {
+  for (const v1::InviteRequest& wrong : {other_name, role, invited, soon, text, authority, name}) {
     const absl::Status status = Ask(me, wrong).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument)
         << wrong.ShortDebugString() << status;
@@ -277,6 +312,7 @@ TEST_F(EnrollmentTest, WhatAnOperatorAsksForIsChecked) {
 
 TEST_F(EnrollmentTest, AHalfOfAnAuthorityIsRefusedWithWhatToDo) {
   std::filesystem::create_directories(folder_.path("half"));
+  std::filesystem::permissions(folder_.path("half"), std::filesystem::perms::owner_all);
   std::filesystem::copy(folder_.path("authority/ca.pem"), folder_.path("half/ca.pem"));
   CoordinatorServer::Options options = Options();
   options.address = "127.0.0.1:0";
