@@ -204,6 +204,7 @@ class HuggingFaceTest(unittest.TestCase):
                  "rope_parameters.partial_rotary_factor is 0.5"),
                 ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5, which is not understood"),
                 ("llama", {"rope_theta": 777.0}, "the base of RoPE is 777 by rope_theta, and 20000 as transformers"),
+                ("llama", {"rope_theta": "20000"}, 'rope_theta must be a number; it is "20000"'),
                 ("llama", {"hidden_act": "gelu"}, 'hidden_act is "gelu"'),
                 ("llama", {"sliding_window": 16}, "sliding_window is 16"),
                 ("llama", {"logit_scale": 2.0}, "logit_scale is 2.0, which is not understood"),

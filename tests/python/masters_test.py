@@ -77,7 +77,17 @@ def bfloat16(value=1.0):
     return model
 
 
+class Lookahead(torch.optim.SGD):
+    """Would go half-way back to slow copies, which it makes at its first step, every few steps."""
+
+
 class MastersTest(unittest.TestCase):
+    def test_an_optimizer_that_goes_back_to_slow_copies_is_refused(self):
+        model = torch.nn.Linear(2, 2)
+        for masters in (None, {}):
+            with self.assertRaisesRegex(causeway.InvalidArgument, "Lookahead goes back to slow copies"):
+                cw.join("h:1", model, Lookahead(model.parameters(), lr=0.1), id="s", masters=masters)
+
     def run_of(self, settings, **more):
         run = Run()
         self.addCleanup(run.__exit__)

@@ -3,6 +3,7 @@
 import copy
 import logging
 import unittest
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -31,6 +32,19 @@ class InOneProcess(unittest.TestCase):
     @classmethod
     def tearDownClass(cls):
         dist.destroy_process_group()
+
+
+class ReplicasTest(InOneProcess):
+    def test_replicas_in_other_processes_than_the_sites_are_refused(self):
+        model = nn.parallel.DistributedDataParallel(two_layers())
+        cw.join("h:1", model, id="s").drain()
+        other = dist.new_group([0])
+        cw.join("h:1", model, id="s", group=other).drain()  # The same processes.
+        ranks = {id(other): [0], id(model.process_group): [0, 1]}
+        with mock.patch.object(dist, "get_process_group_ranks", lambda group: ranks[id(group)]):
+            with self.assertRaisesRegex(causeway.InvalidArgument,
+                                        r"processes \[0, 1\], and the site's group is \[0\]"):
+                cw.join("h:1", model, id="s", group=other)
 
 
 class NamesTest(InOneProcess):

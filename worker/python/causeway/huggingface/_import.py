@@ -162,6 +162,8 @@ def _rope(torch: Any, path: str, given: Dict[str, Any], model: Any, head_dim: in
     for place in ("rope_theta", "rope_parameters"):
         base = given.get(place)
         base = base.get("rope_theta") if isinstance(base, dict) else base
+        if base is not None and (isinstance(base, bool) or not isinstance(base, (int, float))):
+            raise InvalidArgument(f"{path}: rope_theta must be a number; it is {json.dumps(base)}")
         if base is not None and base != said["rope_theta"]:
             raise InvalidArgument(f"{path}: the base of RoPE is {base:g} by {place}, and {said['rope_theta']:g} as transformers "
                                   "takes the file: remove one of them")

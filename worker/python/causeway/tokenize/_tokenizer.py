@@ -53,8 +53,10 @@ class _Json(Tokenizer):
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(path)
         except Exception as error:  # The library raises no narrower type.
+            beside = os.path.join(os.path.dirname(path), "tokenizer.model")
+            hint = f"; take the other one, --tokenizer={beside}" if os.path.exists(beside) else ""
             raise InvalidArgument(f"{path} is no tokenizer that the package tokenizers {tokenizers.__version__} "
-                                  f"reads: {error}") from None
+                                  f"reads: {error}{hint}") from None
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._added = {token.content: number

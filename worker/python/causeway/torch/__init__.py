@@ -330,6 +330,14 @@ def _team(model: Any, tensors: Sequence[torch.Tensor], group: Optional[dist.Proc
         if any(is_dtensor(tensor) for tensor in tensors):
             raise invalid("the model is sharded, but torch.distributed is not initialized")
         return Solo()
+    for layer in model.modules() if isinstance(model, nn.Module) else ():
+        if isinstance(layer, nn.parallel.DistributedDataParallel):
+            replicas = dist.get_process_group_ranks(layer.process_group)
+            ours = dist.get_process_group_ranks(group or dist.group.WORLD)
+            if sorted(replicas) != sorted(ours):
+                raise invalid(f"the model is replicated in the processes {replicas}, and the site's "
+                              f"group is {ours}: what is merged in some of them alone parts the "
+                              "replicas. Leave group out, or give the model's")
     return Group(group) if dist.get_world_size(group) > 1 else Solo()
 
 

@@ -59,6 +59,11 @@ def refuse_known(optimizers: Iterable[Any], model: Model, masters: bool) -> None
                 f"{name} averages over its steps: what it trains is z in its state, and what a run "
                 "merges into the parameters is lost in its average. Take the optimizer without "
                 "that (AdamW, SGD): the run averages")
+        if "lookahead" in name.lower() or "lookahead_alpha" in groups[0]:
+            raise invalid(
+                f"{name} goes back to slow copies of the parameters every few steps, which takes "
+                "half of what a run merges away again. Take the optimizer inside it: the run "
+                "averages")
         if "deepspeed" in packages and (name.startswith("DeepSpeedZeroOptimizer") or
                                         name in ("BF16_Optimizer", "FP16_Optimizer")):
             raise invalid(f"DeepSpeed's {name} {_FLAT}")
