@@ -74,8 +74,8 @@ absl::string_view CheckFlag(const std::string& argument, const char* next, const
   }
   std::string error;
   if (!flag->ParseFrom(value, &error)) {
-    RefuseFlag(place, absl::StrCat("--", flag->Name(), " does not take \"", WithoutSecret(value), "\"",
-                                   error.empty() ? "" : absl::StrCat(" (", error, ")")));
+    RefuseFlag(place, absl::StrCat("--", flag->Name(), " does not take \"", WithoutSecret(value),
+                                   "\"", error.empty() ? "" : absl::StrCat(" (", error, ")")));
   }
   const absl::Status choice = CheckChoice(flag->Name(), value);
   if (!choice.ok()) RefuseFlag(place, std::string(choice.message()));

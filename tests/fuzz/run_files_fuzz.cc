@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "common/base/checksum.h"
-#include "server/views/run_curves.h"
 #include "server/store/blob_folder.h"
 #include "server/store/commit_witness.h"
+#include "server/views/run_curves.h"
 #include "tests/fuzz/array_file_input.h"
 #include "tests/fuzz/memory_files.h"
 #include "tests/fuzz/target.h"
