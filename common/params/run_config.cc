@@ -165,6 +165,7 @@ absl::Status CompleteTrain(v1::TrainConfig& train) {
       CheckRange("train.warmup_steps", train.warmup_steps(), int64_t{0}, train.steps()));
   RETURN_IF_ERROR(CheckRange("train.final_learning_rate_fraction",
                              train.final_learning_rate_fraction(), 0.0, 1.0));
+  RETURN_IF_ERROR(CheckRange("train.constant_fraction", train.constant_fraction(), 0.0, 1.0));
   RETURN_IF_ERROR(CheckRange("train.evaluate_every_steps", train.evaluate_every_steps(), int64_t{0},
                              int64_t{1} << 40));
   return CheckRange("train.evaluation_sequences", train.evaluation_sequences(), 1, 1 << 20);

@@ -85,7 +85,8 @@ class OuterAdamW final : public OuterOptimizer {
   void Step(const OuterSlice& slice) const override {
     const double learning_rate =
         peak_learning_rate_ * LearningRateFactor(slice.round, train_.steps(), train_.warmup_steps(),
-                                                 train_.final_learning_rate_fraction());
+                                                 train_.final_learning_rate_fraction(),
+                                                 train_.constant_fraction());
     const AdamWStep<float> step(learning_rate, train_.beta1(), train_.beta2(), train_.epsilon(),
                                 slice.round);
     const bool clips = needs_gradient_norm() && slice.gradient_norm > train_.clip_norm();

@@ -45,6 +45,9 @@ SCALES = {scale.name: scale for scale in (
             evaluations=evaluations, prose=True)
       for name, steps, evaluations in (("600", 600, 6), ("2k", 2000, 10), ("6k", 6000, 24),
                                        ("20k", 20000, 40))),
+    # A million parameters, six tokens for each.
+    Scale("tiny-1m", {"preset": '"tiny-1m"'}, sequence_length=128, global_windows=16, steps=3000,
+          evaluation_windows=1024, evaluations=12, prose=True),
     # The paper's shapes and about its 20 tokens per parameter. For GPUs.
     Scale("paper-35m", {"preset": '"paper-35m"'},
           sequence_length=1024, global_windows=256, steps=2700, evaluation_windows=512,
@@ -103,6 +106,8 @@ def _fewer_bits(workers: int, codec: str, period: int, label: str = "", **inner:
 _RATES = {factor: {"train.muon_learning_rate": muon, "train.learning_rate": adamw}
           for factor, muon, adamw in (("0.5", "0.01", "5e-3"), ("0.7", "0.014", "7e-3"),
                                       ("1.4", "0.028", "1.4e-2"))}
+
+_LINE = {"train.constant_fraction": "0.8"}
 
 _PLAIN = _FP32 | _BLOCKING | {
     "sync.fragments": "1", "outer.learning_rate": "1", "outer.momentum": "0"}
@@ -186,6 +191,11 @@ VARIANTS = {
     **{f"mean-M{workers}-lm2-H16-mu0.975": _fewer_bits(
         workers, "lm2", 16, ", Muon momentum 0.975", muon_momentum="0.975")
        for workers in (4, 8)},
+    # Both arms at the peak for 80 % of the steps, then in a line.
+    "plain-line": Variant("data parallel, constant to 80 %, then a line", _PLAIN | _LINE, workers=1),
+    **{f"mean-M{workers}-lm2-H16-line": _fewer_bits(
+        workers, "lm2", 16, ", constant to 80 %, then a line", constant_fraction="0.8")
+       for workers in (2, 4, 8)},
     # The cost of a merge that holds against some where all are honest.
     "mean-M8-clip": Variant("mean, M 8, clipped at 1.5 medians", _MEAN | {"outer.clip_factor": "1.5"}, workers=8),
     "mean-M8-trim": Variant("mean, M 8, trimmed by 1", _MEAN | {"outer.merge": "TRIMMED_MEAN"}, workers=8),
@@ -225,11 +235,11 @@ EXPERIMENTS = {
     # Long runs: what suits each side, by seeds that no claim rests on, and what is claimed.
     "tuning": Experiment(
         "What suits data parallelism and the mean",
-        ("plain", "plain-mu0.9", "plain-mu0.975", "plain-rates0.5", "muon0.04-1e-2", "adamw1e-3", "adamw1e-2", "mean",
+        ("plain", "plain-mu0.9", "plain-mu0.975", "plain-line", "plain-rates0.5", "muon0.04-1e-2", "adamw1e-3", "adamw1e-2", "mean",
          "mean-rates0.5", "mean-rates0.7", "mean-rates1.4", "mean-mu0.9", "mean-mu0.975", "mean-M4", "mean-M4-mu0.9",
          "mean-M4-rates0.5", "mean-outer1.2", "mean-outer1.4-rates0.5", "mean-M4-outer1.4",
          "mean-M4-outer1.8-rates0.5", "mean-H10", "mean-tau0", "mean-fp32", "mean-keep",
-         *(f"mean-M{workers}-lm2-H16-{what}" for what in ("decay", "beta2") for workers in (2, 4, 8)),
+         *(f"mean-M{workers}-lm2-H16-{what}" for what in ("decay", "beta2", "line") for workers in (2, 4, 8)),
          "mean-M4-lm2-H16-mu0.975", "mean-M8-lm2-H16-mu0.975"),
         "plain", headline=True, in_all=False),
     "gap": Experiment(

@@ -10,10 +10,13 @@ import numpy as np
 from causeway_oracle import layout
 
 
-def learning_rate_factor(step, steps, warmup_steps, final_fraction):
+def learning_rate_factor(step, steps, warmup_steps, final_fraction, constant_fraction=0.0):
     if step < warmup_steps:
         return step / warmup_steps
-    progress = min(1.0, (step - warmup_steps) / max(1, steps - warmup_steps))
+    begin = max(warmup_steps, constant_fraction * steps)
+    progress = min(max((step - begin) / max(1.0, steps - begin), 0.0), 1.0)
+    if constant_fraction > 0:
+        return 1.0 - (1.0 - final_fraction) * progress
     return final_fraction + (1.0 - final_fraction) * 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
@@ -54,7 +57,7 @@ class InnerOptimizer:
             if norm > clip:
                 gradient = gradient * (clip / norm)
         factor = learning_rate_factor(step, train["steps"], train["warmup_steps"],
-                                      train["final_learning_rate_fraction"])
+                                      train["final_learning_rate_fraction"], train.get("constant_fraction", 0.0))
         wide = weights.astype(np.float64)
         result = self._adamw(step, train["learning_rate"] * factor, wide, gradient)
         rate = train["muon_learning_rate"] * factor

@@ -71,8 +71,9 @@ absl::StatusOr<OptimizerReport> InnerOptimizer<T>::Step(int64_t step, std::span<
   report.clipped = train_.clip_norm() > 0 && report.gradient_norm > train_.clip_norm();
   const T gradient_factor =
       report.clipped ? static_cast<T>(train_.clip_norm() / report.gradient_norm) : T{1};
-  const double schedule = LearningRateFactor(step, train_.steps(), train_.warmup_steps(),
-                                             train_.final_learning_rate_fraction());
+  const double schedule =
+      LearningRateFactor(step, train_.steps(), train_.warmup_steps(),
+                         train_.final_learning_rate_fraction(), train_.constant_fraction());
   report.learning_rate = train_.learning_rate() * schedule;
   ++updates_;
 

@@ -327,12 +327,14 @@ absl::Status DeviceOptimizer::ComputeNorm(cudaStream_t stream) {
 
 double DeviceOptimizer::LearningRate(int64_t step) const {
   return train_.learning_rate() * LearningRateFactor(step, train_.steps(), train_.warmup_steps(),
-                                                     train_.final_learning_rate_fraction());
+                                                     train_.final_learning_rate_fraction(),
+                                                     train_.constant_fraction());
 }
 
 absl::Status DeviceOptimizer::Update(int64_t step, int64_t update, cudaStream_t stream) {
-  const double schedule = LearningRateFactor(step, train_.steps(), train_.warmup_steps(),
-                                             train_.final_learning_rate_fraction());
+  const double schedule =
+      LearningRateFactor(step, train_.steps(), train_.warmup_steps(),
+                         train_.final_learning_rate_fraction(), train_.constant_fraction());
   host_constants_[0] = {
       .adamw = AdamWStep<float>(train_.learning_rate() * schedule, train_.beta1(), train_.beta2(),
                                 train_.epsilon(), update),

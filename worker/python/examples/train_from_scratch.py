@@ -59,11 +59,14 @@ def make_optimizers(model: torch.nn.Module, train: Dict[str, Any]) -> List[torch
 
 
 def learning_rate_factor(step: int, train: Dict[str, Any]) -> float:
-    """Linear warm-up, then half a cosine down to the final fraction."""
+    """Linear warm-up, then half a cosine, or a constant and a line, down to the final fraction."""
     warmup, final = train["warmup_steps"], train["final_learning_rate_fraction"]
     if step < warmup:
         return step / warmup
-    progress = min(1.0, (step - warmup) / max(1, train["steps"] - warmup))
+    begin = max(warmup, train.get("constant_fraction", 0) * train["steps"])
+    progress = min(max((step - begin) / max(1.0, train["steps"] - begin), 0.0), 1.0)
+    if train.get("constant_fraction", 0) > 0:
+        return 1 - (1 - final) * progress
     return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * progress))
 
 

@@ -24,6 +24,19 @@ TEST(LearningRateFactor, StaysAtItsEndAndNeverJumps) {
   }
 }
 
+TEST(LearningRateFactor, IsConstantForItsPartThenFallsInALine) {
+  EXPECT_DOUBLE_EQ(LearningRateFactor(5, 100, 10, 0.1, 0.8), 0.5);
+  EXPECT_DOUBLE_EQ(LearningRateFactor(10, 100, 10, 0.1, 0.8), 1.0);
+  EXPECT_DOUBLE_EQ(LearningRateFactor(80, 100, 10, 0.1, 0.8), 1.0);
+  EXPECT_DOUBLE_EQ(LearningRateFactor(90, 100, 10, 0.1, 0.8), 0.55);
+  EXPECT_DOUBLE_EQ(LearningRateFactor(100, 100, 10, 0.1, 0.8), 0.1);
+  EXPECT_DOUBLE_EQ(LearningRateFactor(500, 100, 10, 0.1, 0.8), 0.1);
+  // A warm-up that is longer than the constant part is not cut.
+  EXPECT_DOUBLE_EQ(LearningRateFactor(20, 100, 20, 0.0, 0.1), 1.0);
+  EXPECT_DOUBLE_EQ(LearningRateFactor(60, 100, 20, 0.0, 0.1), 0.5);
+  EXPECT_DOUBLE_EQ(LearningRateFactor(100, 100, 10, 0.1, 1.0), 1.0);
+}
+
 TEST(LearningRateFactor, TheEdgesAreDefined) {
   EXPECT_DOUBLE_EQ(LearningRateFactor(1, 1, 0, 0.1), 0.1);
   EXPECT_DOUBLE_EQ(LearningRateFactor(1, 1, 1, 0.1), 1.0);

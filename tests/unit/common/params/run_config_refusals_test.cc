@@ -115,6 +115,7 @@ INSTANTIATE_TEST_SUITE_P(
                             "train.final_learning_rate_fraction"},
                     Refusal{"train { final_learning_rate_fraction: -0.1 }",
                             "train.final_learning_rate_fraction"},
+                    Refusal{"train { constant_fraction: 1.1 }", "train.constant_fraction"},
                     Refusal{"train { evaluate_every_steps: -1 }", "train.evaluate_every_steps"},
                     Refusal{"train { evaluation_sequences: -1 }", "train.evaluation_sequences"}));
 
