@@ -82,6 +82,7 @@ class Cell:
 
     def __init__(self, options, row, model, link, fault=None):
         self.bin, self.python, self.text = options.bin, options.python, options.text
+        self.start = options.starts[model.name]
         self.row, self.model, self.fault, self.port, self.sites = row, model, fault, PORT, SITES
         self.between = link  # Site to site.
         self.link = dataclasses.replace(link, rtt_ms=link.rtt_ms / 2, loss_percent=link.loss_percent / 2)
@@ -116,7 +117,7 @@ class Cell:
     def _specify(self):
         (self.folder / "specification.json").write_text(json.dumps({
             "way": self.row.way, "variant": self.row.variant, "model_name": self.model.name,
-            "batch": self.model.batch, "steps": self.steps, "step_s": self.step_s, "text": str(self.text),
+            "batch": self.model.batch, "steps": self.steps, "step_s": self.step_s, "text": str(self.text), "start": str(self.start),
             "folder": str(self.folder), "hub": self.hub, "port": PORT, "addresses": self.addresses,
             "sites": SITES, "rate_mbit": self.between.rate_mbit, "rtt_ms": self.between.rtt_ms,
             "parameters": self.parameters, "nan": [1, self.steps // EARLY] if self.fault == "nan" else None}))

@@ -66,7 +66,7 @@ class CellTest(unittest.TestCase):
             "env", f"SERVER={SERVER}", sys.executable, "-c", SITE, one.folder, one.hub, one.port,
             one.addresses[site], one.addresses[1 - site], site, one.steps, one.step_s, KB]
         sys.modules["ways.stub"] = stub
-        options = argparse.Namespace(bin=BIN, python=sys.executable, text=Path("/dev/null"))
+        options = argparse.Namespace(bin=BIN, python=sys.executable, text=Path("/dev/null"), starts={"1m": None})
         model = cell.Model("1m", 1, batch=1, steps=steps, step_s=0.1, limit_s=limit_s)
         link = LinkSettings(rate_mbit=rate_mbit, rtt_ms=LINK.rtt_ms)
         result = cell.Cell(options, Row("stub", "", "stub", ""), model, link, fault).run()

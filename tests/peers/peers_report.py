@@ -193,7 +193,7 @@ def rank(became):
 _PAGE = """\
 # Beside what else there is
 
-Two sites ({cores} cores for all, Linux {kernel}) train one PyTorch model on one text, for as many steps, over emulated
+Two sites ({cores} cores for all, Linux {kernel}) train one PyTorch model on, on one text, for as many steps, over emulated
 links; only what synchronizes them differs ([code](../../tests/peers/ways)), tuned as its users would. A server stands
 half-way. A step takes 0.1 s (10M: 0.3 s) or more; "alone" hears of nobody.
 

@@ -120,6 +120,16 @@ def make_text(options, folder):
     return path.resolve(), hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def make_starts(options, folder, text_sha256):
+    """By model, the file with the values that all sites begin with: made once for a text."""
+    starts = {name: folder / f"start-{name}-{text_sha256[:12]}.pt" for name in MODELS}
+    for name, path in starts.items():
+        if not path.exists():
+            progress(f"trains what {name} begins with; a minute or two")
+            subprocess.run([options.python, ROOT / "tests/peers/task.py", "start", name, options.text, path], check=True)
+    return starts
+
+
 def environment(options, text_sha256):
     code = ("import importlib.metadata as m, json, platform; print(json.dumps({'python': platform.python_version(), "
             "**{n: m.version(n) for n in %r}}))" % sorted({one for row in ROWS.values() for one in row.packages}))
@@ -185,6 +195,8 @@ def main():
         print(f"tests/peers/run: {options.out} was measured with other {', '.join(differs)}: name another --out",
               file=sys.stderr)
         return 2
+    if not options.plan:
+        options.starts = make_starts(options, options.out.parent.resolve(), text_sha256)
     measure(options, report, progress)
     if options.plan:
         return 0

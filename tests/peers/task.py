@@ -2,11 +2,15 @@
 for all. Runs in the peers' environment.
 
 usage: task.py SPECIFICATION SITE      (SITE: its number, or "server" for what the way runs in the middle)
+       task.py start MODEL TEXT FILE   writes what all sites begin with
 
 A step is real and takes at least step_s: the sleep before its forward pass stands for a model that an
-accelerator trains, and leaves the processors, which all sites share, to those who send and receive.
+accelerator trains, and leaves the processors, which all sites share, to those who send and receive. What
+a step costs follows its forward pass, so that a processor that is slower for a while is nobody's loss.
 """
 
+import collections
+import copy
 import hashlib
 import importlib
 import json
@@ -30,6 +34,9 @@ SLOTS = 4    # The data is cut into as many parts; a site draws from its own.
 HELD_OUT_WINDOWS = 256
 WARMUP, PEAK, FINAL = 0.1, 3e-3, 0.1  # Shares of the steps and of the rate.
 # The presets tiny-1m and small-10m of causeway-worker, with shorter windows.
+# Steps and windows of what trained before: from nothing a model leaves its first plateau by chance, and
+# that would hide what differs.
+BEFORE = {"1m": (500, 8), "10m": (150, 8)}
 SHAPES = {"1m": Shape(sequence_length=TOKENS),
           "10m": Shape(layers=8, width=320, heads=5, kv_heads=5, head_dim=64, mlp_width=864,
                        sequence_length=TOKENS)}
@@ -44,11 +51,12 @@ class Task:
         self.site = site
         self.folder = Path(self.folder)
         torch.set_num_threads(1)
-        torch.manual_seed(1)  # The same values at all sites.
+        torch.manual_seed(1)
         self.model = SmallTransformer(SHAPES[self.model_name])
+        self.model.load_state_dict(torch.load(self.start))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=PEAK, weight_decay=0.1)
         self.data, self.held_out = open_data(Path(self.text))
-        self._cost_s = None
+        self._forwards, self._cost = collections.deque(maxlen=15), None  # Seconds; a step's, in forward passes.
         self._log = open(self.folder / f"steps-{site}.jsonl", "a", encoding="utf-8")
         self.say(start=True)
 
@@ -67,14 +75,19 @@ class Task:
             time.sleep(0.01)
 
     def _own_cost(self):
-        """Processor time of a step without its optimizer."""
-        costs = []
-        for _ in range(3):
+        """Processor time of a step that nobody synchronizes, in forward passes. Steps a copy of the model."""
+        model, costs = copy.deepcopy(self.model), []
+        optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK)
+        for _ in range(12):
             begin = time.thread_time()
-            self._loss(self.model, 0).backward()
-            costs.append(time.thread_time() - begin)
-        self.model.zero_grad()
-        return statistics.median(costs)
+            loss = self._loss(model, 0)
+            self._forwards.append(time.thread_time() - begin)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            costs.append((time.thread_time() - begin) / self._forwards[-1])
+        return statistics.median(costs[4:])
 
     def _loss(self, model, step):
         windows = torch.from_numpy(draw_windows(
@@ -85,8 +98,8 @@ class Task:
     def step(self, step, model=None, optimizer=None, backward=torch.Tensor.backward):
         """Step number `step`, from 0, of this site. Model and optimizer: wrapped ones."""
         optimizer = optimizer or self.optimizer
-        if self._cost_s is None:
-            self._cost_s = self._own_cost()
+        if self._cost is None:
+            self._cost = self._own_cost()
         begin = time.time()
         if [self.site, step] == self.nan:
             with torch.no_grad():
@@ -97,8 +110,10 @@ class Task:
         factor = min(1.0, (step + 1) / warmup) * (FINAL + (1 - FINAL) * (1 + math.cos(math.pi * done)) / 2)
         for group in optimizer.param_groups:
             group["lr"] = PEAK * factor
-        time.sleep(max(0.0, self.step_s - self._cost_s))
+        time.sleep(max(0.0, self.step_s - self._cost * statistics.median(self._forwards)))
+        forward = time.thread_time()
         loss = self._loss(model or self.model, step)
+        self._forwards.append(time.thread_time() - forward)
         backward(loss)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         optimizer.step()
@@ -125,7 +140,33 @@ class Task:
         path.with_suffix(".new").rename(path)
 
 
+def make_start(name, text, file):
+    """The model after its steps BEFORE, on a part of the text that no site has."""
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    model = SmallTransformer(SHAPES[name])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK, weight_decay=0.1)
+    data, _ = open_data(Path(text))
+    steps, batch = BEFORE[name]
+    for step in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = PEAK * min(1.0, (step + 1) / 50)
+        windows = torch.from_numpy(draw_windows(
+            data, TOKENS, batch, seed=1, slot=SLOTS - 1, slots=SLOTS, first_draw=step * batch))
+        loss = F.cross_entropy(model(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    print(f"{name}: loss {loss.item():.2f} after {steps} steps", file=sys.stderr)
+    torch.save(model.state_dict(), file + ".new")
+    Path(file + ".new").rename(file)
+
+
 def main():
+    if sys.argv[1] == "start":
+        make_start(*sys.argv[2:])
+        return
     specification = json.loads(Path(sys.argv[1]).read_text())
     way = importlib.import_module(f"ways.{specification['way']}")
     if sys.argv[2] == "server":
