@@ -23,7 +23,7 @@ namespace causeway::server {
 
 // Returns what the parameters in `path` are of: a configuration with `model` or `tensors` and
 // nothing else. `path` is a model's folder (common/weights/model_folder.h), a parameters file
-// (common/files/parameters_file.h), one *.safetensors, or a folder as SafetensorsFolder reads it
+// (common/files/array_file.h), one *.safetensors, or a folder as SafetensorsFolder reads it
 // (its index stands for the folder). Safetensors alone have `tensors`, in the natural order of
 // their names: their writers sort them. INVALID_ARGUMENT for a
 // tensor that is neither F32 nor BF16 nor F16.

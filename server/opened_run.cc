@@ -7,7 +7,7 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/nonce.h"
+#include "common/base/random.h"
 #include "common/base/status_macros.h"
 #include "common/params/fragment_plan.h"
 #include "common/telemetry/log.h"

@@ -5,11 +5,11 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/host_port.h"
 #include "common/base/status_macros.h"
+#include "common/base/text.h"
 #include "common/client/boarding.h"
 #include "common/client/state_pull.h"
-#include "common/rpc/security_flags.h"
+#include "common/rpc/security.h"
 #include "common/rpc/status.h"
 #include "server/given_run.h"
 #include "server/link/coordinator_link.h"

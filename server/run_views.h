@@ -10,8 +10,8 @@
 
 #include "absl/status/statusor.h"
 #include "common/http/http_server.h"
-#include "common/metrics/process_figures.h"
-#include "common/telemetry/counting_event_log.h"
+#include "common/metrics/metric_page.h"
+#include "common/telemetry/event_log.h"
 #include "server/core/served_run.h"
 #include "server/opened_run.h"
 #include "server/service/coordinator_server.h"

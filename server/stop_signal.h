@@ -8,11 +8,11 @@
 #include <unistd.h>
 
 #include "absl/time/time.h"
-#include "common/cli/stop_signals.h"
+#include "common/cli/command_line.h"
 
 namespace causeway::server {
 
-// The signals that stop a program (stop_signals.h), blocked in all threads and taken here, by one
+// The signals that stop a program (command_line.h), blocked in all threads and taken here, by one
 // thread. The second SIGTERM or SIGINT ends the process at once, with status 128 and its number: a
 // session that ends hangs up several times, and others then send SIGTERM.
 class StopSignal {

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "absl/flags/flag.h"
-#include "common/base/mapped_faults.h"
+#include "common/base/file_system.h"
 #include "common/cli/command_line.h"
 #include "common/cli/program.h"
 #include "common/rpc/channel.h"

@@ -18,7 +18,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "common/base/atomic_write.h"
 #include "common/base/status_macros.h"
 
 namespace causeway {

@@ -7,11 +7,13 @@
 #define CAUSEWAY_COMMON_BASE_FILE_SYSTEM_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -94,6 +96,22 @@ absl::Status CreateFoldersDurably(FileSystem& file_system, const std::string& fo
 std::string JoinPath(absl::string_view folder, absl::string_view name);
 // Maps "a/b/c" and "a/b/c/" to "a/b", "c" to ".", "/" to "/".
 std::string ParentFolder(absl::string_view path);
+
+// The same for content that is not in one piece: what `write` appends; the first error of `write`
+// ends it. After an error the old content stands, and path + ".tmp" is gone, so that a full disk is
+// not left fuller.
+absl::Status WriteFileAtomically(FileSystem& file_system, const std::string& path,
+                                 const std::function<absl::Status(WritableFile&)>& write);
+
+// Mapped files (FileSystem::Map) may become shorter while they are read, and disks fail: the system
+// then sends SIGBUS, which ends a process without a word. From now on such a fault ends the process
+// with status 1 and a line that names the file. Programs call it before they start threads.
+void NameMappedFaults();
+
+// Calls read(), which reads bytes of the mapped file `path`; after NameMappedFaults a fault ends
+// that call alone: DATA_LOSS, naming the file. read() is left where the fault strikes, so it
+// destroys nothing and holds no lock.
+absl::Status ReadMapped(const std::string& path, absl::FunctionRef<void()> read);
 
 }  // namespace causeway
 

@@ -1,4 +1,4 @@
-#include "common/base/mapped_faults.h"
+#include "common/base/file_system.h"
 
 #include <fcntl.h>
 #include <setjmp.h>

@@ -7,6 +7,10 @@
 #include <cmath>
 #include <cstdint>
 #include <numbers>
+#include <random>
+#include <string>
+
+#include "absl/strings/str_cat.h"
 
 namespace causeway {
 
@@ -41,6 +45,21 @@ inline double RandomNormal(uint64_t seed, uint64_t stream, uint64_t counter) {
 // The image of `index` under a permutation of [0, size) chosen by (seed, stream): a Feistel
 // network over the next even power of two, walked until it lands inside. size >= 1.
 uint64_t RandomPermutation(uint64_t seed, uint64_t stream, uint64_t size, uint64_t index);
+
+// Numbers that the machine draws, for names and processes that must differ: nothing that is trained
+// depends on them. What a seed decides is in random.h.
+
+// Never 0.
+inline uint64_t RandomNonce() {
+  std::random_device device;
+  return uint64_t{device()} << 32 | device() | 1;
+}
+
+// Eight hexadecimal digits.
+inline std::string RandomSuffix() {
+  std::random_device device;
+  return absl::StrCat(absl::Hex(device(), absl::kZeroPad8));
+}
 
 }  // namespace causeway
 

@@ -5,6 +5,9 @@
 #ifndef CAUSEWAY_COMMON_BASE_STATUS_MACROS_H_
 #define CAUSEWAY_COMMON_BASE_STATUS_MACROS_H_
 
+#include <cstdio>
+#include <cstdlib>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -37,6 +40,14 @@ inline absl::Status Annotate(const absl::Status& status, absl::string_view conte
     annotated.SetPayload(url, payload);
   });
   return annotated;
+}
+
+// The end of the program for a programmer's error.
+
+// Never for what a user can get wrong: that is a Status.
+[[noreturn]] inline void Fatal(const std::string& message) {
+  std::fprintf(stderr, "fatal: %s\n", message.c_str());
+  std::abort();
 }
 
 }  // namespace causeway

@@ -1,10 +1,9 @@
 #include "common/base/work_queue.h"
 
 #include <algorithm>
-
 #include <utility>
 
-#include "common/base/threads.h"
+#include "common/base/thread_pool.h"
 
 namespace causeway {
 
@@ -26,7 +25,13 @@ void WorkQueue::Stop() {
 
 void WorkQueue::Run(std::function<void()> task) {
   absl::MutexLock lock(&mutex_);
-  tasks_.push_back(std::move(task));
+  if (!dropping_) tasks_.push_back(std::move(task));
+}
+
+void WorkQueue::Drop() {
+  absl::MutexLock lock(&mutex_);
+  dropping_ = true;
+  tasks_.clear();
 }
 
 size_t WorkQueue::length() const {

@@ -1,4 +1,5 @@
-// Threads for work that a reactor must not do: merging, copying whole fragments, writing to disk.
+// Threads for work that others must not wait for: a reactor for merging, copying whole fragments or
+// writing to disk, a training thread for the network.
 #ifndef CAUSEWAY_COMMON_BASE_WORK_QUEUE_H_
 #define CAUSEWAY_COMMON_BASE_WORK_QUEUE_H_
 
@@ -33,6 +34,8 @@ class WorkQueue {
   // Runs what is queued, then ends the threads. What is queued later is never run. May be called
   // again.
   void Stop();
+  // Forgets the tasks that wait for a thread, and those that come later.
+  void Drop();
 
   // Never blocks. Whoever queues large tasks bounds them: see ByteBudget.
   void Run(std::function<void()> task);
@@ -49,6 +52,7 @@ class WorkQueue {
   mutable absl::Mutex mutex_;
   std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  bool dropping_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status started_;
   std::vector<std::thread> threads_;
 };

@@ -16,8 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "common/base/host_port.h"
-#include "common/base/printable.h"
+#include "common/base/text.h"
 
 namespace causeway {
 namespace {

@@ -5,6 +5,8 @@
 #ifndef CAUSEWAY_COMMON_CLI_COMMAND_LINE_H_
 #define CAUSEWAY_COMMON_CLI_COMMAND_LINE_H_
 
+#include <signal.h>
+
 #include <string>
 #include <vector>
 
@@ -37,6 +39,24 @@ std::vector<std::string> ParseCommandLine(int argc, char** argv, const Program& 
 int Refuse(absl::string_view program, const absl::Status& status);
 // Prints the same; returns kExitFailed.
 int Fail(absl::string_view program, const absl::Status& status);
+
+// The signals that stop a program which serves or trains, in order.
+
+// SIGTERM, SIGINT and SIGHUP; the last one not where it was ignored at the start, as by nohup.
+inline std::vector<int> StopSignals() {
+  struct sigaction hangup = {};
+  sigaction(SIGHUP, nullptr, &hangup);
+  std::vector<int> numbers = {SIGTERM, SIGINT};
+  if (hangup.sa_handler != SIG_IGN) numbers.push_back(SIGHUP);
+  return numbers;
+}
+
+// What cannot be written is an error where it is written, and no signal: a log whose reader is gone
+// is done without, a file may outgrow `ulimit -f`.
+inline void IgnoreWriteSignals() {
+  signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);
+}
 
 }  // namespace causeway
 

@@ -14,7 +14,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "common/base/fatal.h"
+#include "common/base/status_macros.h"
 
 namespace causeway {
 namespace {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "common/base/checksum.h"
-#include "common/base/nonce.h"
+#include "common/base/random.h"
 #include "common/base/status_macros.h"
 #include "common/codec/codec.h"
 #include "common/telemetry/log.h"

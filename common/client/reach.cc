@@ -11,7 +11,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -20,9 +22,11 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
-#include "common/base/host_port.h"
-#include "common/base/printable.h"
 #include "common/base/status_macros.h"
+#include "common/base/text.h"
+#include "common/client/session.h"
+#include "common/rpc/tls_handshake.h"
+#include "common/telemetry/log.h"
 
 namespace causeway {
 namespace {
@@ -377,6 +381,50 @@ std::string ExplainNoAnswer(const std::string& address, bool uses_tls,
   const Obstacle obstacle = ObstacleOf(address, Greet(connected->address, kTimeout),
                                        /*speaks_tls=*/false);
   return obstacle.finding.empty() ? "" : say(obstacle);
+}
+
+namespace {
+
+// A coordinator that is up answers sooner; whether TLS is what keeps it silent is worth a look.
+constexpr absl::Duration kExplainAfter = absl::Seconds(5);
+constexpr absl::Duration kExplainTimeout = absl::Seconds(5);
+
+}  // namespace
+
+absl::StatusOr<v1::DescribeResponse> DescribeOrExplain(v1::Session::StubInterface& stub,
+                                                       const std::string& coordinator,
+                                                       const SecurityOptions& security,
+                                                       absl::Duration timeout,
+                                                       absl::string_view region_id,
+                                                       const std::function<bool()>& stop) {
+  const absl::Duration first = std::min(timeout, kExplainAfter);
+  absl::StatusOr<v1::DescribeResponse> description =
+      DescribeRun(stub, coordinator, first, absl::ZeroDuration(), region_id, stop);
+  if (!absl::IsUnavailable(description.status())) return description;
+  ASSIGN_OR_RETURN(const std::vector<std::string> addresses, SplitAddresses(coordinator));
+  RETURN_IF_ERROR(ExplainByTls(addresses.front(), security, kExplainTimeout));
+  if (timeout > first) {
+    description = DescribeRun(stub, coordinator, timeout - first, first, region_id, stop);
+  }
+  if (!absl::IsUnavailable(description.status())) return description;
+  const std::string why =
+      ExplainNoAnswer(addresses.front(), security.UsesTls(),
+                      [](const char* name) -> const char* { return std::getenv(name); });
+  if (why.empty()) return description;
+  return absl::UnavailableError(absl::StrCat("no coordinator answers at ", coordinator, " within ",
+                                             absl::FormatDuration(timeout), ": ", why));
+}
+
+void LogSecurity(const ChannelSecurity& security) {
+  for (const std::string& warning : security.warnings) Log().warn("{}", warning);
+  if (security.files == nullptr) return;
+  security.files->ReportTo([](const CertificateNotice& notice) {
+    if (notice.fit) {
+      Log().info("{}", notice.message);
+    } else {
+      Log().warn("{}", notice.message);
+    }
+  });
 }
 
 }  // namespace causeway

@@ -12,6 +12,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "causeway/v1/session.grpc.pb.h"
+#include "common/rpc/security.h"
 #include "common/rpc/tcp_address.h"
 
 namespace causeway {
@@ -75,6 +77,18 @@ Obstacle ObstacleOf(const ProxySetting& proxy, const absl::Status& tunnel);
 // can be seen from here. Blocks for some seconds.
 std::string ExplainNoAnswer(const std::string& address, bool uses_tls,
                             const ReadVariable& variable);
+
+// DescribeRun (session.h), with its `stop`, that does not wait for a coordinator that will never
+// talk to this side, and says what stands in the way of one that does not answer.
+absl::StatusOr<v1::DescribeResponse> DescribeOrExplain(v1::Session::StubInterface& stub,
+                                                       const std::string& coordinator,
+                                                       const SecurityOptions& security,
+                                                       absl::Duration timeout,
+                                                       absl::string_view region_id = "",
+                                                       const std::function<bool()>& stop = {});
+
+// Logs the warnings of `security`, and from then on each change of its files.
+void LogSecurity(const ChannelSecurity& security);
 
 }  // namespace causeway
 

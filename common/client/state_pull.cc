@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "common/base/nonce.h"
+#include "common/base/random.h"
 #include "common/base/status_macros.h"
 #include "common/base/work_queue.h"
 #include "common/rpc/lane_dialer.h"

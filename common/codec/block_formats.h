@@ -25,7 +25,6 @@
 #include <cstdint>
 #include <span>
 
-#include "common/codec/bf16.h"
 #include "common/codec/codec_layout.h"
 
 namespace causeway {

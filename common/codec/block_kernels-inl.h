@@ -18,9 +18,9 @@
 #include <cstdint>
 #include <cstring>
 
-#include "common/codec/bf16.h"
 #include "common/codec/block_formats.h"
 #include "common/codec/codec.h"
+#include "common/codec/codec_layout.h"
 #include "common/codec/kernel_loops-inl.h"
 #include "hwy/highway.h"
 

@@ -5,11 +5,96 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/base/status_macros.h"
-#include "common/codec/block_codecs.h"
+#include "common/codec/block_formats.h"
+#include "common/codec/difference_codec.h"
 #include "common/codec/float_codecs.h"
 
 namespace causeway {
+namespace {
+
+template <typename Format, v1::Codec kId>
+class BlockCodec final : public DifferenceCodec {
+ public:
+  explicit BlockCodec(CodecPath path)
+      : DifferenceCodec(path, sizeof(uint16_t), Format::kBits, kLargestBlockMagnitude) {}
+
+  v1::Codec id() const override { return kId; }
+  absl::string_view name() const override { return Format::kName; }
+  bool needs_error_feedback() const override { return Format::kNeedsErrorFeedback; }
+
+ protected:
+  void EncodeBlock(std::span<const float> values, std::span<uint8_t> scale_bytes,
+                   std::span<uint8_t> codes, std::span<float> decoded) const override {
+    const uint16_t scale_bits = Format::Scale(values);
+    if (scale_bits < kSmallestScaleBits) {  // Too small to matter: all bytes stay zero.
+      std::fill(decoded.begin(), decoded.end(), 0.0F);
+      return;
+    }
+    scale_bytes[0] = static_cast<uint8_t>(scale_bits & 0xffU);
+    scale_bytes[1] = static_cast<uint8_t>(scale_bits >> 8);
+    const float scale = Bf16ToFloat(scale_bits);
+    const typename Format::Encoder encoder(scale);
+    const typename Format::Decoder decoder(scale);
+    for (size_t i = 0; i < values.size(); ++i) {
+      const uint8_t code = encoder.Code(values[i]);
+      codes[i / kPerByte] |= static_cast<uint8_t>(code << Shift(i));
+      if (!decoded.empty()) decoded[i] = decoder.Value(code);
+    }
+  }
+
+  absl::Status DecodeBlock(std::span<const uint8_t> scale_bytes, std::span<const uint8_t> codes,
+                           std::span<float> decoded) const override {
+    const auto scale_bits = static_cast<uint16_t>(scale_bytes[0] | (scale_bytes[1] << 8));
+    if (scale_bits == 0) {
+      if (std::any_of(codes.begin(), codes.end(), [](uint8_t byte) { return byte != 0; })) {
+        return absl::InvalidArgumentError("codes under a scale of zero must be zero");
+      }
+      std::fill(decoded.begin(), decoded.end(), 0.0F);
+      return absl::OkStatus();
+    }
+    if (scale_bits < kSmallestScaleBits || scale_bits > kLargestScaleBits) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("the scale 0x%04x is not a bf16 from 2^-100 to 2^100", scale_bits));
+    }
+    const typename Format::Decoder decoder(Bf16ToFloat(scale_bits));
+    for (size_t i = 0; i < decoded.size(); ++i) {
+      const auto code = static_cast<uint8_t>((codes[i / kPerByte] >> Shift(i)) & kMask);
+      if (!Format::IsCode(code)) {
+        return absl::InvalidArgumentError(absl::StrFormat("0x%x is not a code", code));
+      }
+      decoded[i] = decoder.Value(code);
+    }
+    const size_t used = decoded.size() % kPerByte;
+    if (used != 0 && (codes.back() >> (used * Format::kBits)) != 0) {
+      return absl::InvalidArgumentError("the unused bits of the last byte must be zero");
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  static constexpr size_t kPerByte = 8 / Format::kBits;
+  static constexpr unsigned kMask = (1U << Format::kBits) - 1U;
+  // Low bits first.
+  static constexpr size_t Shift(size_t i) { return i % kPerByte * Format::kBits; }
+};
+
+template <typename Format, v1::Codec kId>
+const Codec* TheCodec(CodecPath path) {
+  static const BlockCodec<Format, kId> vector(CodecPath::kVector);
+  static const BlockCodec<Format, kId> scalar(CodecPath::kScalar);
+  return path == CodecPath::kVector ? &vector : &scalar;
+}
+
+}  // namespace
+
+const Codec* Int8Codec(CodecPath path) { return TheCodec<Int8Format, v1::INT8>(path); }
+const Codec* E3m0Codec(CodecPath path) { return TheCodec<E3m0Format, v1::E3M0>(path); }
+const Codec* E2m1Codec(CodecPath path) { return TheCodec<E2m1Format, v1::E2M1>(path); }
+const Codec* Int4Codec(CodecPath path) { return TheCodec<Int4Format, v1::INT4>(path); }
+const Codec* Lm2Codec(CodecPath path) { return TheCodec<Lm2Format, v1::LM2>(path); }
+const Codec* Sign1Codec(CodecPath path) { return TheCodec<Sign1Format, v1::SIGN1>(path); }
 
 absl::Status Codec::WeightedSum(std::span<const WeightedPart> parts, std::span<const float> base,
                                 std::span<const float* const> /*upcoming*/,

@@ -7,10 +7,9 @@
 
 #include "absl/strings/str_format.h"
 #include "common/base/status_macros.h"
-#include "common/codec/bf16.h"
 #include "common/codec/codec_kernels.h"
+#include "common/codec/codec_layout.h"
 #include "common/codec/difference_codec.h"
-#include "common/codec/ordered_float.h"
 
 namespace causeway {
 namespace {

@@ -7,11 +7,14 @@
 #define CAUSEWAY_COMMON_METRICS_METRIC_PAGE_H_
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "prometheus/metric_family.h"
 
 namespace causeway {
@@ -45,6 +48,22 @@ class MetricPage {
 
 // A text of somebody else's as the value of a label: at most 64 bytes, whole UTF-8 characters.
 std::string LabelText(absl::string_view text);
+
+// The system's figures of this process, under the names that Prometheus's libraries share.
+
+// process_cpu_seconds_total, process_resident_memory_bytes, process_open_fds. What /proc does not
+// tell is left out.
+void AddProcessFigures(MetricPage& page);
+
+// Files of certificates that this process shows its peers, by the flag that gave them, as
+// {{"tls_cert", "cert.pem"}}. Empty names count for none.
+using CertificateFiles = std::map<std::string, std::string>;
+
+// causeway_certificate_readable of each and, if it is, causeway_certificate_end_timestamp_seconds.
+// `end_of` reads a file now, so that a renewed one counts at once.
+void AddCertificateFigures(
+    MetricPage& page, const CertificateFiles& files,
+    const std::function<absl::StatusOr<absl::Time>(const std::string& file)>& end_of);
 
 }  // namespace causeway
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <span>
 
+#include "absl/status/status.h"
 #include "common/base/thread_pool.h"
 #include "common/params/fragment_plan.h"
 
@@ -26,6 +27,13 @@ void InitializeParameters(const FragmentPlan& plan, uint64_t seed, std::span<flo
 void InitializeRange(const FragmentPlan& plan, uint64_t seed, int64_t begin,
                      std::span<float> values, ThreadPool* threads = nullptr,
                      const std::function<void(int64_t done, int64_t total)>& progress = {});
+
+// Copies every tensor of `from` (in the plan `from_plan`) to its place in `to` (in `to_plan`),
+// which gets zeros elsewhere. Both spans have their plan's arena_size() values. INVALID_ARGUMENT,
+// naming the tensor and both shapes, unless the plans have the same tensors; `to` is undefined
+// then.
+absl::Status CopyParameters(const FragmentPlan& from_plan, std::span<const float> from,
+                            const FragmentPlan& to_plan, std::span<float> to);
 
 }  // namespace causeway
 

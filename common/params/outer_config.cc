@@ -1,4 +1,4 @@
-#include "common/params/outer_config.h"
+#include "common/params/run_config.h"
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"

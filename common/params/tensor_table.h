@@ -109,6 +109,10 @@ int64_t PaddedVocabulary(const v1::ModelConfig& model);
 // Values in all tensors, padding rows of the vocabulary included.
 int64_t CountParameters(const std::vector<TensorInfo>& tensors);
 
+// Radians per position of each of the head_dim / 2 pairs of a head, scaled as the model says.
+// `model` must be complete. Zeros for a model of learned positions: nothing is turned.
+std::vector<double> RopeFrequencies(const v1::ModelConfig& model);
+
 }  // namespace causeway
 
 #endif  // CAUSEWAY_COMMON_PARAMS_TENSOR_TABLE_H_

@@ -15,8 +15,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "common/base/host_port.h"
 #include "common/base/status_macros.h"
+#include "common/base/text.h"
 #include "common/rpc/tcp_address.h"
 #include "common/transfer/wire.h"
 

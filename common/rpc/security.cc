@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/host_port.h"
 #include "common/base/status_macros.h"
+#include "common/base/text.h"
 #include "common/identity/revocation_watch.h"
 #include "common/rpc/status.h"
 

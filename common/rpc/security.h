@@ -113,6 +113,8 @@ absl::StatusOr<ChannelSecurity> MakeChannelSecurity(const SecurityOptions& optio
 absl::StatusOr<ServerSecurity> MakeServerSecurity(const SecurityOptions& options,
                                                   const std::string& address, absl::Time now);
 
+SecurityOptions SecurityOptionsFromFlags();
+
 }  // namespace causeway
 
 #endif  // CAUSEWAY_COMMON_RPC_SECURITY_H_

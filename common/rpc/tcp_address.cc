@@ -16,8 +16,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
-#include "common/base/host_port.h"
 #include "common/base/status_macros.h"
+#include "common/base/text.h"
 
 namespace causeway {
 namespace {

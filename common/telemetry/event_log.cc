@@ -3,9 +3,8 @@
 #include <utility>
 
 #include "absl/time/time.h"
-#include "common/base/printable.h"
 #include "common/base/status_macros.h"
-#include "common/telemetry/event_names.h"
+#include "common/base/text.h"
 #include "common/telemetry/log.h"
 
 namespace causeway {

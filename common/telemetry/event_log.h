@@ -1,13 +1,15 @@
 // Events for people and for programs: each is one log line, a sentence, and one line of JSON in a
 // file:
 //   {"time": "...", "event": "worker_joined", "level": "info", "message": "...", ...fields}
-// Event names are stable; event_names.h has them with their levels, docs/monitoring.md says when
+// Event names are stable; EventName has them with their levels, docs/monitoring.md says when
 // they come and with which fields.
 #ifndef CAUSEWAY_COMMON_TELEMETRY_EVENT_LOG_H_
 #define CAUSEWAY_COMMON_TELEMETRY_EVENT_LOG_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -19,6 +21,28 @@
 #include "nlohmann/json.hpp"
 
 namespace causeway {
+
+// How much an event matters to whoever runs the program.
+enum class EventLevel {
+  kInfo,   // As it should be.
+  kWarn,   // The run goes on, but something is out of order.
+  kError,  // Something has ended that should not have.
+};
+
+struct EventName {
+  const char* name;
+  EventLevel level;
+};
+
+// Every event that the programs record (event_names.cc): docs/monitoring.md is made of these tables
+// and of the calls of EventLog::Record.
+std::span<const EventName> CoordinatorEvents();
+std::span<const EventName> WorkerEvents();
+
+// kInfo for a name that is in neither list.
+EventLevel LevelOf(absl::string_view event);
+// "info", "warn" or "error".
+const char* LevelName(EventLevel level);
 
 // Thread-safe.
 class EventLog {
@@ -71,6 +95,33 @@ inline constexpr uint64_t kMaxEventFileBytes = uint64_t{16} << 20;
 absl::StatusOr<std::unique_ptr<EventLog>> OpenEventLog(FileSystem& file_system,
                                                        const std::string& path, Clock* clock,
                                                        uint64_t rotate_at = kMaxEventFileBytes);
+
+// Counts events by name, for /metrics, and hands them on. Thread-safe.
+class CountingEventLog final : public EventLog {
+ public:
+  // `next` outlives the object.
+  explicit CountingEventLog(EventLog* next) : next_(next) {}
+
+  void Record(absl::string_view event, const std::string& message,
+              const nlohmann::json& fields) override {
+    {
+      absl::MutexLock lock(&mutex_);
+      ++counts_[std::string(event)];
+    }
+    next_->Record(event, message, fields);
+  }
+
+  // Since this process started; names are those of the source code, so there are few.
+  std::map<std::string, int64_t> counts() const {
+    absl::MutexLock lock(&mutex_);
+    return counts_;
+  }
+
+ private:
+  EventLog* const next_;
+  mutable absl::Mutex mutex_;
+  std::map<std::string, int64_t> counts_ ABSL_GUARDED_BY(mutex_);
+};
 
 }  // namespace causeway
 

@@ -1,4 +1,4 @@
-#include "common/telemetry/event_names.h"
+#include "common/telemetry/event_log.h"
 
 namespace causeway {
 namespace {

@@ -14,7 +14,7 @@
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
 #include "common/codec/entropy_stage.h"
-#include "common/transfer/chunk_set.h"
+#include "common/transfer/chunk_assembly.h"
 #include "common/transfer/wire.h"
 
 namespace causeway {

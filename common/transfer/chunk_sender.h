@@ -23,7 +23,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/transfer/byte_rate.h"
-#include "common/transfer/chunk_set.h"
+#include "common/transfer/chunk_assembly.h"
 
 namespace causeway {
 

@@ -6,7 +6,7 @@
 #include "absl/strings/string_view.h"
 #include "common/base/checksum.h"
 #include "common/codec/entropy_stage.h"
-#include "common/transfer/chunk_set.h"
+#include "common/transfer/chunk_assembly.h"
 #include "common/transfer/wire.h"
 
 namespace causeway {

@@ -1,5 +1,6 @@
 #include "common/weights/model_folder.h"
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <set>
@@ -8,14 +9,13 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "common/base/printable.h"
 #include "common/base/status_macros.h"
-#include "common/codec/bf16.h"
+#include "common/base/text.h"
+#include "common/codec/codec_layout.h"
 #include "common/files/replace_folder.h"
-#include "common/files/safetensors_writer.h"
+#include "common/files/safetensors.h"
 #include "common/params/run_config.h"
 #include "common/params/tensor_table.h"
-#include "common/weights/tensor_values.h"
 
 namespace causeway {
 namespace {
@@ -218,6 +218,33 @@ absl::StatusOr<std::vector<float>> ReadWeights(FileSystem& file_system, const st
   std::vector<float> arena(static_cast<size_t>(plan.arena_size()));
   RETURN_IF_ERROR(CopyAll(files, path, plan, tensors, arena));
   return arena;
+}
+
+namespace {
+
+float HalfToFloat(uint16_t bits) {
+  const uint32_t sign = (bits & 0x8000U) << 16;
+  const uint32_t exponent = (bits >> 10) & 0x1fU;
+  const uint32_t fraction = bits & 0x3ffU;
+  if (exponent == 0) {  // Zero, or below the normal range.
+    const float magnitude = std::ldexp(static_cast<float>(fraction), -24);
+    return sign == 0 ? magnitude : -magnitude;
+  }
+  if (exponent == 0x1f) return std::bit_cast<float>(sign | 0x7f800000U | fraction << 13);
+  return std::bit_cast<float>(sign | (exponent + 112) << 23 | fraction << 13);
+}
+
+}  // namespace
+
+float TensorValues::At(int64_t index) const {
+  if (wide_) {
+    float value = 0;
+    std::memcpy(&value, bytes_ + index * 4, sizeof(value));
+    return value;
+  }
+  uint16_t bits = 0;
+  std::memcpy(&bits, bytes_ + index * 2, sizeof(bits));
+  return half_ ? HalfToFloat(bits) : Bf16ToFloat(bits);
 }
 
 }  // namespace causeway

@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "causeway/v1/config.pb.h"
 #include "causeway/v1/exchange.pb.h"
-#include "common/base/shared_bytes.h"
+#include "common/base/byte_buffer.h"
 #include "common/codec/codec.h"
 #include "common/params/fragment_plan.h"
 

@@ -14,7 +14,6 @@
 #include "causeway/v1/exchange.pb.h"
 #include "causeway/v1/session.pb.h"
 #include "common/base/byte_buffer.h"
-#include "common/base/shared_bytes.h"
 
 namespace causeway::server {
 

@@ -7,7 +7,7 @@
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
 #include "server/core/region_role.h"
-#include "server/outer/region_merge.h"
+#include "server/outer/merge.h"
 
 namespace causeway::server {
 namespace {

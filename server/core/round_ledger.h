@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "causeway/v1/record.pb.h"
-#include "common/base/shared_bytes.h"
+#include "common/base/byte_buffer.h"
 #include "server/core/delta_check.h"
 #include "server/round/plausibility.h"
 #include "server/round/round_policy.h"

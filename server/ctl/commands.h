@@ -77,7 +77,7 @@ absl::StatusOr<v1::RunConfig> LoadCompleteConfig(const std::string& file, const 
 // The names of all presets; with a name, that preset's complete textproto. Or both as JSON.
 absl::StatusOr<std::string> PresetsText(const std::string& name, bool json);
 
-// As common/files/message_json.h writes it.
+// As common/files/json.h writes it.
 std::string ConfigJson(const v1::RunConfig& config);
 
 // Prints ConfigDifference's findings, one per line; or as JSON:

@@ -12,8 +12,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "common/base/printable.h"
 #include "common/base/status_macros.h"
+#include "common/base/text.h"
 #include "common/rpc/status.h"
 #include "nlohmann/json.hpp"
 

@@ -4,7 +4,7 @@
 
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
-#include "common/base/threads.h"
+#include "common/base/thread_pool.h"
 #include "common/telemetry/log.h"
 
 namespace causeway::server {

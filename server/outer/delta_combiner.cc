@@ -9,9 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status_macros.h"
-#include "common/params/outer_config.h"
+#include "common/params/run_config.h"
 #include "server/outer/step_kernels.h"
-#include "server/outer/trim_kernel.h"
 
 namespace causeway::server {
 namespace {

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/optim/adamw.h"
-#include "common/optim/learning_rate.h"
 #include "server/outer/step_kernels.h"
 
 namespace causeway::server {

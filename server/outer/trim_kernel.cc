@@ -1,4 +1,4 @@
-#include "server/outer/trim_kernel.h"
+#include "server/outer/step_kernels.h"
 
 #include <limits>
 

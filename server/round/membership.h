@@ -90,8 +90,6 @@ struct Member {
   bool live() const { return state == v1::Member::JOINING || state == v1::Member::ACTIVE; }
   bool region() const { return sites > 0; }
   int workers() const { return sites > 0 ? sites : 1; }
-  // Every slot from data_slot on that is its own.
-  bool HasSlot(int slot) const { return slot >= data_slot && slot < data_slot + workers(); }
 };
 
 // What of a member outlives the coordinator's process: fills it in, and reads it back. Step and

@@ -18,7 +18,7 @@
 #include "absl/base/dynamic_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/base/threads.h"
+#include "common/base/thread_pool.h"
 #include "common/telemetry/log.h"
 
 namespace causeway::server {

@@ -8,8 +8,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
-#include "common/base/printable.h"
-#include "common/files/message_json.h"
+#include "common/base/text.h"
+#include "common/files/json.h"
 
 namespace causeway::server {
 namespace {

@@ -39,7 +39,7 @@ std::string FragmentsText(const v1::RunStatus& status);
 // All of them.
 std::string StatusText(const v1::RunStatus& status);
 
-// The message as common/files/message_json.h writes it, indented or in one line.
+// The message as common/files/json.h writes it, indented or in one line.
 std::string StatusJson(const v1::RunStatus& status, bool one_line);
 
 }  // namespace causeway::server

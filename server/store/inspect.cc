@@ -14,7 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
-#include "common/files/message_json.h"
+#include "common/files/json.h"
 #include "common/params/draws.h"
 #include "server/store/run_database.h"
 #include "server/store/run_directory.h"

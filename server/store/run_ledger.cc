@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/files/message_json.h"
+#include "common/files/json.h"
 #include "common/telemetry/log.h"
 #include "server/store/run_directory.h"
 

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/transfer/chunk_set.h"
+#include "common/transfer/chunk_assembly.h"
 
 namespace causeway::server {
 namespace {

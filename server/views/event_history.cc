@@ -6,8 +6,8 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "common/base/status_macros.h"
-#include "common/files/limited_json.h"
-#include "common/telemetry/event_names.h"
+#include "common/files/json.h"
+#include "common/telemetry/event_log.h"
 
 namespace causeway::server {
 

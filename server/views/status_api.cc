@@ -8,7 +8,7 @@
 
 #include "common/params/run_config.h"
 #include "common/params/sync_schedule.h"
-#include "common/telemetry/event_names.h"
+#include "common/telemetry/event_log.h"
 #include "common/transfer/wire.h"
 #include "server/core/coordinator.h"
 #include "server/status/status_text.h"

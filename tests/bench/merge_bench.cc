@@ -39,7 +39,7 @@
 #include "common/base/thread_pool.h"
 #include "common/cli/command_line.h"
 #include "common/codec/codec.h"
-#include "common/params/outer_config.h"
+#include "common/params/run_config.h"
 #include "nlohmann/json.hpp"
 #include "server/outer/merge.h"
 #include "tests/bench/measure.h"

@@ -9,8 +9,8 @@
 #include "causeway/v1/exchange.pb.h"
 #include "common/base/checksum.h"
 #include "common/codec/entropy_stage.h"
+#include "common/transfer/chunk_assembly.h"
 #include "common/transfer/chunk_message.h"
-#include "common/transfer/chunk_set.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/target.h"
 

@@ -10,7 +10,7 @@
 #include "common/params/run_config.h"
 #include "common/telemetry/event_log.h"
 #include "worker/backend/cpu/cpu_backend.h"
-#include "worker/data/tokenize.h"
+#include "worker/data/text_corpus.h"
 
 namespace causeway {
 namespace {

@@ -18,7 +18,7 @@
 #include "common/cli/command_line.h"
 #include "common/params/fragment_plan.h"
 #include "worker/backend/cpu/cpu_transformer.h"
-#include "worker/commands/given_model.h"
+#include "worker/commands/commands.h"
 
 ABSL_FLAG(std::string, token_list, "", "token numbers, separated by commas");
 ABSL_FLAG(std::string, logits, "", "the file that receives the logits");

@@ -35,7 +35,7 @@
 #include "common/base/file_system.h"
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
-#include "common/files/message_json.h"
+#include "common/files/json.h"
 #include "common/params/initialize.h"
 #include "common/telemetry/event_log.h"
 #include "nlohmann/json.hpp"

@@ -73,9 +73,6 @@ class EvaluationModel {
   virtual absl::StatusOr<double> Loss(std::span<const int32_t> inputs,
                                       std::span<const int32_t> targets,
                                       std::span<const int32_t> document_starts) = 0;
-  virtual absl::Status TokenLosses(std::span<const int32_t> inputs,
-                                   std::span<const int32_t> targets, int64_t length,
-                                   std::span<float> losses) = 0;
 };
 
 // Not thread-safe: one training thread. Spans of parameters are in the plan's arena order, of

@@ -57,10 +57,6 @@ class SiteBackend : public TrainingBackend {
                               std::span<const int32_t> document_starts) override {
     return own_->evaluation().Loss(inputs, targets, document_starts);
   }
-  absl::Status TokenLosses(std::span<const int32_t> inputs, std::span<const int32_t> targets,
-                           int64_t length, std::span<float> losses) override {
-    return own_->evaluation().TokenLosses(inputs, targets, length, losses);
-  }
 
  private:
   struct Process {

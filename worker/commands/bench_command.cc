@@ -10,7 +10,6 @@
 #include "common/cli/command_line.h"
 #include "worker/backend/cpu/bench.h"
 #include "worker/commands/commands.h"
-#include "worker/commands/device_flag.h"
 #ifdef CAUSEWAY_HAVE_CUDA
 #include "worker/run/open_cuda.h"
 #endif

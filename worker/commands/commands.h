@@ -3,9 +3,15 @@
 #ifndef CAUSEWAY_WORKER_COMMANDS_COMMANDS_H_
 #define CAUSEWAY_WORKER_COMMANDS_COMMANDS_H_
 
+#include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/base/thread_pool.h"
+#include "worker/data/dataset.h"
+#include "worker/io/stored_model.h"
+#include "worker/run/device_choice.h"
 
 namespace causeway::worker {
 
@@ -20,6 +26,23 @@ int RunPreflightCommand();
 // `data` as it is if it holds token files; of text, files or folders as tokenize takes them, the
 // token files OUT/tokens, which are made of it the first time. Errors of Tokenize.
 absl::StatusOr<std::string> TokenFilesOf(const std::string& data, const std::string& out);
+
+// Reads the published parameters of --checkpoint (a worker's checkpoint, a parameters file, or a
+// model's folder) or of --run_dir (a coordinator's folder). INVALID_ARGUMENT unless one
+// of the two is given; errors of stored_model.h.
+absl::StatusOr<StoredModel> ReadGivenModel();
+
+// --document_begin or --document_end; nullopt if neither is given, INVALID_ARGUMENT if both are.
+absl::StatusOr<std::optional<DocumentMark>> GivenDocumentMark();
+
+// The name of what ReadGivenModel reads, for messages.
+std::string GivenModelName();
+
+// --threads of them; 0: one per core. INVALID_ARGUMENT for a number that no machine has.
+absl::StatusOr<std::unique_ptr<ThreadPool>> MakeGivenPool();
+
+// Takes --device, --recompute, --published, --gradients, --attention and --deterministic.
+absl::StatusOr<DeviceChoice> DevicesFromFlags();
 
 }  // namespace causeway::worker
 

@@ -18,10 +18,8 @@
 #include "nlohmann/json.hpp"
 #include "worker/backend/cpu/cpu_backend.h"
 #include "worker/commands/commands.h"
-#include "worker/commands/device_flag.h"
-#include "worker/commands/given_model.h"
 #include "worker/data/dataset.h"
-#include "worker/train/evaluate.h"
+#include "worker/train/trainer.h"
 
 ABSL_DECLARE_FLAG(std::string, data);
 ABSL_DECLARE_FLAG(std::string, shard_format);

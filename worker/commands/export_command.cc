@@ -9,7 +9,6 @@
 #include "common/params/fragment_plan.h"
 #include "common/weights/model_folder.h"
 #include "worker/commands/commands.h"
-#include "worker/commands/given_model.h"
 
 ABSL_DECLARE_FLAG(std::string, out);
 ABSL_DECLARE_FLAG(bool, replace);

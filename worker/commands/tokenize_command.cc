@@ -14,7 +14,6 @@
 #include "worker/commands/commands.h"
 #include "worker/data/data_json.h"
 #include "worker/data/text_corpus.h"
-#include "worker/data/tokenize.h"
 
 ABSL_DECLARE_FLAG(std::string, out);
 ABSL_FLAG(std::string, input, "", "FILE,...: text files and folders of them");

@@ -4,8 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/files/json_integer.h"
-#include "common/files/limited_json.h"
+#include "common/files/json.h"
 #include "nlohmann/json.hpp"
 #include "worker/data/token_shard.h"
 

@@ -9,8 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/base/atomic_write.h"
-#include "common/base/mapped_faults.h"
+#include "common/base/file_system.h"
 #include "common/base/status_macros.h"
 
 namespace causeway::worker {

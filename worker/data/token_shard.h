@@ -67,7 +67,7 @@ class TokenShard {
 
   // Copies the tokens from `begin` on into all of `out`; begin + out.size() <= tokens(). DATA_LOSS,
   // naming file and position, for a token that is not below `vocabulary_size`; naming the file, if
-  // it has become shorter (mapped_faults.h).
+  // it has become shorter (ReadMapped).
   absl::Status Read(int64_t begin, int64_t vocabulary_size, std::span<int32_t> out) const;
 
   // Appends the positions of a token, counted from `first` on, by reading all.

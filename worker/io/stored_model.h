@@ -19,7 +19,7 @@ struct StoredModel {
   int64_t step = -1;
 };
 
-// A worker's checkpoint, a parameters file (common/files/parameters_file.h), or a model's folder
+// A worker's checkpoint, a parameters file (common/files/array_file.h), or a model's folder
 // (common/weights/model_folder.h), told apart by what they are. Errors of their readers;
 // INVALID_ARGUMENT for anything else.
 absl::StatusOr<StoredModel> ReadStoredModel(FileSystem& file_system, const std::string& path);

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/files/array_file.h"
-#include "common/files/json_integer.h"
+#include "common/files/json.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/run_config.h"
 

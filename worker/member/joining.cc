@@ -1,13 +1,121 @@
-#include "worker/member/joining.h"
+#include <grpcpp/client_context.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "common/base/checksum.h"
 #include "common/base/status_macros.h"
 #include "common/params/run_config.h"
+#include "common/params/tensor_table.h"
+#include "common/rpc/status.h"
 #include "common/transfer/wire.h"
+#include "worker/member/joining.h"
 
 namespace causeway::worker {
+namespace {
+
+using Bytes = std::span<const uint8_t>;
+
+// Calls `take` with all the values' bytes in order, until it returns false.
+absl::Status ForAllBytes(const ModelToBring& model, const std::vector<TensorInfo>& tensors,
+                         const std::function<bool(Bytes)>& take) {
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (model.is_cancelled()) return absl::CancelledError("bringing the model was cancelled");
+    const std::span<const float> values = model.values(static_cast<int>(i));
+    if (std::ssize(values) != tensors[i].size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the tensor ", tensors[i].name, " is ", ShapeText(tensors[i]),
+                       " and must have ", tensors[i].size(), " values; it has ", values.size()));
+    }
+    if (!take({reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()})) break;
+  }
+  return absl::OkStatus();
+}
+
+// Waits until the coordinator has taken the header, or the stream has ended.
+int64_t HeldBytes(grpc::ClientWriter<v1::BringModelRequest>& stream,
+                  const grpc::ClientContext& context) {
+  stream.WaitForInitialMetadata();
+  const auto& metadata = context.GetServerInitialMetadata();
+  const auto found = metadata.find(kHeldBytesKey);
+  int64_t held = 0;
+  if (found == metadata.end() ||
+      !absl::SimpleAtoi(absl::string_view(found->second.data(), found->second.size()), &held)) {
+    return 0;
+  }
+  return std::max<int64_t>(0, held);
+}
+
+}  // namespace
+
+absl::Status BringModel(v1::Session::Stub& stub, const ModelToBring& model, int64_t* sent) {
+  if (sent != nullptr) *sent = 0;
+  RETURN_IF_ERROR(CheckTensorTable(model.tensors));
+  v1::RunConfig config;
+  *config.mutable_tensors() = model.tensors;
+  const std::vector<TensorInfo> tensors = RunTensors(config);
+  TreeHasher hasher;
+  RETURN_IF_ERROR(ForAllBytes(model, tensors, [&](Bytes bytes) {
+    hasher.Update(bytes);
+    return true;
+  }));
+
+  grpc::ClientContext context;
+  v1::BringModelResponse response;
+  const std::unique_ptr<grpc::ClientWriter<v1::BringModelRequest>> stream =
+      stub.BringModel(&context, &response);
+  v1::BringModelRequest first;
+  v1::ModelHeader& header = *first.mutable_header();
+  header.set_run_id(model.run_id);
+  header.set_wire_version(kWireVersion);
+  header.set_worker_id(model.worker_id);
+  *header.mutable_tensors() = model.tensors;
+  header.set_total_bytes(CountParameters(tensors) * int64_t{sizeof(float)});
+  header.set_tree_hash(hasher.Finish());
+  bool open = stream->Write(first);
+  int64_t held = open ? HeldBytes(*stream, context) : 0;  // At the coordinator.
+
+  v1::BringModelRequest message;
+  std::string& data = *message.mutable_chunk()->mutable_data();
+  int64_t offset = held;
+  const auto send = [&] {
+    message.mutable_chunk()->set_offset(offset);
+    offset += std::ssize(data);
+    open = stream->Write(message);
+    if (open && sent != nullptr) *sent += std::ssize(data);
+    data.clear();
+  };
+  const absl::Status read = ForAllBytes(model, tensors, [&](Bytes bytes) {
+    const auto skipped = std::min<int64_t>(held, std::ssize(bytes));
+    held -= skipped;
+    bytes = bytes.subspan(static_cast<size_t>(skipped));
+    while (open && !bytes.empty()) {
+      const size_t size = std::min(bytes.size(), kChunkBytes - data.size());
+      data.append(reinterpret_cast<const char*>(bytes.data()), size);
+      bytes = bytes.subspan(size);
+      if (data.size() < kChunkBytes) continue;
+      if (model.is_cancelled()) context.TryCancel();
+      send();
+    }
+    return open;
+  });
+  if (!read.ok()) {
+    context.TryCancel();
+  } else {
+    if (open && !data.empty()) send();
+    if (open) stream->WritesDone();
+  }
+  // Says why, if the stream broke.
+  const absl::Status status = FromGrpcStatus(stream->Finish());
+  return read.ok() ? status : read;
+}
 
 absl::Status CheckWireVersion(const v1::DescribeResponse& run) {
   if (run.wire_version() != kWireVersion) {

@@ -4,7 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
-#include "common/files/json_integer.h"
+#include "common/files/json.h"
 #include "common/telemetry/log.h"
 
 namespace causeway::worker {

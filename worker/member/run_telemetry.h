@@ -18,7 +18,6 @@
 #include "common/base/file_system.h"
 #include "common/http/http_server.h"
 #include "common/metrics/metric_page.h"
-#include "common/telemetry/counting_event_log.h"
 #include "common/telemetry/event_log.h"
 #include "worker/member/tensorboard_writer.h"
 

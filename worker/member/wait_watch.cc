@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/base/threads.h"
+#include "common/base/thread_pool.h"
 
 namespace causeway::worker {
 namespace {

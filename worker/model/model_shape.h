@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "causeway/v1/config.pb.h"
-#include "common/params/rope.h"
 #include "common/params/tensor_table.h"
 
 namespace causeway::worker {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/fatal.h"
+#include "common/base/status_macros.h"
 
 namespace causeway::worker {
 namespace {

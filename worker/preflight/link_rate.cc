@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "common/base/nonce.h"
-#include "common/base/threads.h"
+#include "common/base/random.h"
+#include "common/base/thread_pool.h"
 #include "common/rpc/status.h"
 #include "common/rpc/tcp_links.h"
 

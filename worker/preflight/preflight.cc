@@ -10,7 +10,7 @@
 #include "absl/time/clock.h"
 #include "causeway/v1/probe.grpc.pb.h"
 #include "causeway/v1/session.grpc.pb.h"
-#include "common/base/host_port.h"
+#include "common/base/text.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/socket_buffers.h"
 #include "common/rpc/status.h"

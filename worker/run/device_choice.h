@@ -15,7 +15,7 @@
 #include "common/params/fragment_plan.h"
 #include "worker/backend/backend.h"
 #include "worker/backend/site_calls.h"
-#include "worker/run/launch_environment.h"
+#include "worker/run/rendezvous.h"
 #include "worker/sync/local_group.h"
 
 namespace causeway::worker {

@@ -8,7 +8,9 @@
 #include <grpcpp/server_context.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -17,15 +19,48 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "causeway/v1/site.grpc.pb.h"
 #include "common/identity/authority.h"
-#include "worker/run/launch_environment.h"
 #include "worker/sync/local_group.h"
 #include "worker/sync/process_link.h"
 
 namespace causeway::worker {
+
+// Which of a site's processes this is, as torchrun says it in the environment, or a Slurm script
+// that exports the same names (docs/gpu.md has one):
+//
+//   RANK, WORLD_SIZE              this process among all of the site, and how many there are
+//   LOCAL_RANK, LOCAL_WORLD_SIZE  the same among those of this machine
+//   MASTER_ADDR, MASTER_PORT      where process 0 can be reached
+//
+// Without RANK and WORLD_SIZE the process is the only one.
+
+struct LaunchEnvironment {
+  int process = 0;
+  int processes = 1;
+  int local_process = 0;
+  int local_processes = 1;
+  std::string master_address;  // Empty if there is one process.
+  int master_port = 0;
+};
+
+// Returns the environment's value of a name; nothing if it is not set.
+using Environment = std::function<std::optional<std::string>(absl::string_view name)>;
+std::optional<std::string> ProcessEnvironment(absl::string_view name);
+
+// INVALID_ARGUMENT names the variable that is missing or wrong, and what it should be. Where
+// torchrun's own store listens at MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE), `master_port` is the
+// one after it.
+absl::StatusOr<LaunchEnvironment> ReadLaunchEnvironment(const Environment& environment);
+
+// Which of the GPUs that the process sees are its own: an equal share of them if it sees enough for
+// all processes of the machine, all of them if its launcher shows it fewer. INVALID_ARGUMENT if
+// they cannot be shared out.
+absl::StatusOr<std::vector<int>> DevicesOfProcess(const LaunchEnvironment& launch,
+                                                  const std::vector<int>& visible);
 
 struct SiteRendezvous {
   LaunchEnvironment launch;

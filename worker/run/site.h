@@ -24,7 +24,6 @@
 #include "worker/backend/backend.h"
 #include "worker/backend/site_calls.h"
 #include "worker/run/device_choice.h"
-#include "worker/run/launch_environment.h"
 #include "worker/run/rendezvous.h"
 #include "worker/sync/local_group.h"
 #include "worker/sync/process_link.h"

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
-#include "common/base/threads.h"
+#include "common/base/thread_pool.h"
 #include "common/telemetry/log.h"
 #include "worker/backend/site_calls.h"
 #include "worker/run/device_choice.h"

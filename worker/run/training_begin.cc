@@ -2,8 +2,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/host_port.h"
 #include "common/base/status_macros.h"
+#include "common/base/text.h"
 #include "common/params/run_config.h"
 #include "common/telemetry/log.h"
 #include "worker/run/training_run.h"

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
-#include "common/base/threads.h"
+#include "common/base/thread_pool.h"
 #include "common/params/run_config.h"
 #include "common/rpc/status.h"
 #include "common/telemetry/log.h"

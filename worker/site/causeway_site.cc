@@ -16,7 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/files/message_json.h"
+#include "common/files/json.h"
 #include "common/params/run_config.h"
 #include "worker/member/joining.h"
 #include "worker/site/arena_site.h"

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/host_port.h"
 #include "common/base/status_macros.h"
-#include "common/base/threads.h"
+#include "common/base/text.h"
+#include "common/base/thread_pool.h"
 #include "common/client/boarding.h"
 #include "common/rpc/tcp_links.h"
 #include "common/transfer/wire.h"

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/status_macros.h"
-#include "common/codec/bf16.h"
+#include "common/codec/codec_layout.h"
 
 namespace causeway::worker {
 

@@ -276,7 +276,7 @@ absl::Status PartServer::Snapshot(const SiteCall& call) {
     if (!made.ok()) return link_.Answer(call.id, made.status());
     codes->push_back(*std::move(made));
   }
-  threads_.Add([this, fragment, codes, id = call.id] {
+  threads_.Run([this, fragment, codes, id = call.id] {
     ByteBuffer object(pieces_.WholeBytes(PartData::kCodesUp, fragment));
     absl::Status status;
     for (const std::unique_ptr<ReplicaPart::Codes>& each : *codes) {

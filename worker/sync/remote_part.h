@@ -14,12 +14,12 @@
 #include "absl/synchronization/mutex.h"
 #include "causeway/v1/config.pb.h"
 #include "common/base/byte_buffer.h"
+#include "common/base/work_queue.h"
 #include "common/codec/codec.h"
 #include "common/params/fragment_plan.h"
 #include "worker/sync/process_link.h"
 #include "worker/sync/shard_plan.h"
 #include "worker/sync/sharded_replica.h"
-#include "worker/sync/transfer_threads.h"
 
 namespace causeway::worker {
 
@@ -92,6 +92,7 @@ class PartServer {
   // All outlive the server. `pieces` are those of all parts.
   PartServer(SiteLink& link, std::span<const std::unique_ptr<ReplicaPart>> parts,
              const PieceBytes& pieces);
+  ~PartServer() { threads_.Drop(); }
 
   // For SiteLink::Start: what need not wait for the training thread.
   bool HandleAtOnce(SiteCall& call);
@@ -106,7 +107,7 @@ class PartServer {
   SiteLink& link_;
   const std::span<const std::unique_ptr<ReplicaPart>> parts_;
   const PieceBytes pieces_;
-  TransferThreads threads_;  // Wait for codes. Last.
+  WorkQueue threads_;  // Wait for codes. Last.
 };
 
 }  // namespace causeway::worker

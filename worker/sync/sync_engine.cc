@@ -52,13 +52,17 @@ SyncEngine::SyncEngine(Options options)
       codec_down_(FindCodec(options_.config.codec_down()).value()),
       fragments_(static_cast<size_t>(options_.plan->fragments())),
       data_slot_(options_.data_slot),
-      threads_(std::make_unique<TransferThreads>(
+      threads_(std::make_unique<WorkQueue>(
           MostInFlight(schedule_, options_.config, options_.max_advance,
                        early_.possible() ? kMaxElasticThreads : kMaxTransferThreads))),
-      encoders_(std::make_unique<TransferThreads>(
+      encoders_(std::make_unique<WorkQueue>(
           MostInFlight(schedule_, options_.config, options_.max_advance, kMaxTransferThreads))) {}
 
-SyncEngine::~SyncEngine() { options_.exchange->Cancel(); }
+SyncEngine::~SyncEngine() {
+  options_.exchange->Cancel();
+  encoders_->Drop();
+  threads_->Drop();
+}
 
 absl::Status SyncEngine::CheckState(const State& state, int64_t step) const {
   const auto values = static_cast<size_t>(options_.plan->arena_size());
@@ -338,8 +342,8 @@ void SyncEngine::Launch(std::shared_ptr<Flight> flight) {
     absl::MutexLock lock(&flight->mutex);
     encoded = flight->encoded;
   }
-  TransferThreads& first = encoded ? *threads_ : *encoders_;
-  first.Add([this, encoded, flight = std::move(flight)] {
+  WorkQueue& first = encoded ? *threads_ : *encoders_;
+  first.Run([this, encoded, flight = std::move(flight)] {
     if (encoded) {
       Carry(flight);
     } else {
@@ -365,7 +369,7 @@ void SyncEngine::Encode(const std::shared_ptr<Flight>& encoded) {
     flight.encoded = true;
     if (flight.done) return;
   }
-  threads_->Add([this, encoded] { Carry(encoded); });
+  threads_->Run([this, encoded] { Carry(encoded); });
 }
 
 void SyncEngine::Carry(const std::shared_ptr<Flight>& carried) {

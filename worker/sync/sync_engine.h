@@ -44,13 +44,13 @@
 #include "absl/time/time.h"
 #include "causeway/v1/config.pb.h"
 #include "common/base/clock.h"
+#include "common/base/work_queue.h"
 #include "common/client/exchange.h"
 #include "common/codec/codec.h"
 #include "common/params/draws.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/sync_schedule.h"
 #include "worker/sync/replica.h"
-#include "worker/sync/transfer_threads.h"
 
 namespace causeway::worker {
 
@@ -322,8 +322,8 @@ class SyncEngine {
   int data_slot_;
   int64_t next_draw_ = 0;
   // Last: its threads use all of the above.
-  std::unique_ptr<TransferThreads> threads_;
-  std::unique_ptr<TransferThreads> encoders_;  // These give work to those.
+  std::unique_ptr<WorkQueue> threads_;
+  std::unique_ptr<WorkQueue> encoders_;  // These give work to those.
 };
 
 }  // namespace causeway::worker

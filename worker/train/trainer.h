@@ -21,6 +21,11 @@
 
 namespace causeway::worker {
 
+// Mean cross entropy over the windows, in nats per token. Errors of HeldOutWindows::Read and of the
+// model's device.
+absl::StatusOr<double> EvaluateLoss(EvaluationModel& model, std::span<const float> parameters,
+                                    const HeldOutWindows& windows);
+
 // Not thread-safe: one training thread.
 class Trainer {
  public:

@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread_pool.h"
-#include "common/base/threads.h"
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
 #include "hwy/highway.h"

@@ -117,11 +117,4 @@ absl::StatusOr<double> CpuEvaluationModel::Loss(std::span<const int32_t> inputs,
   return transformer_.Loss(parameters_, inputs, targets, document_starts);
 }
 
-absl::Status CpuEvaluationModel::TokenLosses(std::span<const int32_t> inputs,
-                                             std::span<const int32_t> targets, int64_t length,
-                                             std::span<float> losses) {
-  transformer_.TokenLosses(parameters_, inputs, targets, length, losses);
-  return absl::OkStatus();
-}
-
 }  // namespace causeway::worker

@@ -32,8 +32,6 @@ class CpuEvaluationModel final : public EvaluationModel {
   absl::Status UseParameters(std::span<const float> parameters) override;
   absl::StatusOr<double> Loss(std::span<const int32_t> inputs, std::span<const int32_t> targets,
                               std::span<const int32_t> document_starts) override;
-  absl::Status TokenLosses(std::span<const int32_t> inputs, std::span<const int32_t> targets,
-                           int64_t length, std::span<float> losses) override;
 
  private:
   CpuTransformer<float>& transformer_;
@@ -80,10 +78,6 @@ class CpuBackend final : public TrainingBackend {
   absl::StatusOr<double> Loss(std::span<const int32_t> inputs, std::span<const int32_t> targets,
                               std::span<const int32_t> document_starts) override {
     return evaluation_.Loss(inputs, targets, document_starts);
-  }
-  absl::Status TokenLosses(std::span<const int32_t> inputs, std::span<const int32_t> targets,
-                           int64_t length, std::span<float> losses) override {
-    return evaluation_.TokenLosses(inputs, targets, length, losses);
   }
 
  private:

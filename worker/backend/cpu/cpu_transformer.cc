@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/fatal.h"
+#include "common/base/status_macros.h"
 #include "worker/backend/cpu/kernels.h"
 
 namespace causeway::worker {
@@ -101,20 +101,6 @@ double CpuTransformer<T>::Loss(std::span<const T> parameters, std::span<const in
   documents_ = document_starts;
   Forward(parameters.data(), inputs, shape_.length);
   return Head(parameters.data(), targets, T{0}, false, nullptr).cross_entropy;
-}
-
-template <typename T>
-void CpuTransformer<T>::TokenLosses(std::span<const T> parameters, std::span<const int32_t> inputs,
-                                    std::span<const int32_t> targets, int64_t length,
-                                    std::span<T> losses) {
-  CheckCall(parameters, inputs, targets, length, {});
-  documents_ = {};
-  if (losses.size() != inputs.size()) {
-    Fatal(absl::StrCat("losses must be ", inputs.size(), " values, not ", losses.size()));
-  }
-  Forward(parameters.data(), inputs, length);
-  Head(parameters.data(), targets, T{0}, false, nullptr);
-  std::copy_n(row_loss_.data(), losses.size(), losses.data());
 }
 
 template <typename T>

@@ -76,11 +76,6 @@ class CpuTransformer {
   double Loss(std::span<const T> parameters, std::span<const int32_t> inputs,
               std::span<const int32_t> targets, std::span<const int32_t> document_starts = {});
 
-  // The cross entropy of every position, forward only; those without a target get 0. inputs,
-  // targets and losses are [sequences, length], 1 <= length <= sequence_length.
-  void TokenLosses(std::span<const T> parameters, std::span<const int32_t> inputs,
-                   std::span<const int32_t> targets, int64_t length, std::span<T> losses);
-
   // Predicts what follows `tokens` (1 .. sequence_length of them): logits of [vocabulary_size].
   void Logits(std::span<const T> parameters, std::span<const int32_t> tokens,
               std::span<T> last_position_logits);

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/fatal.h"
+#include "common/base/status_macros.h"
 #include "worker/backend/cpu/attention.h"
 #include "worker/backend/cpu/kernels.h"
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/fatal.h"
+#include "common/base/status_macros.h"
 #include "dnnl.h"
 #include "worker/backend/cpu/scratch_pool.h"
 

@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/optim/adamw.h"
-#include "common/optim/learning_rate.h"
 #include "worker/backend/cpu/kernels.h"
 
 namespace causeway::worker {

@@ -318,13 +318,6 @@ absl::StatusOr<double> CudaBackend::Loss(std::span<const int32_t> inputs,
   return loss;
 }
 
-absl::Status CudaBackend::TokenLosses(std::span<const int32_t> inputs,
-                                      std::span<const int32_t> targets, int64_t length,
-                                      std::span<float> losses) {
-  return OnFirst(
-      [&](DeviceRank& rank) { return rank.TokenLosses(inputs, targets, length, losses); });
-}
-
 size_t CudaBackend::memory_bytes() const {
   size_t most = 0;
   for (const auto& rank : ranks_) most = std::max(most, rank->memory_bytes());

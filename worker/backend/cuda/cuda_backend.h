@@ -86,8 +86,6 @@ class CudaBackend final : public ShardedBackend, public EvaluationModel {
   absl::Status UseParameters(std::span<const float> parameters) override;
   absl::StatusOr<double> Loss(std::span<const int32_t> inputs, std::span<const int32_t> targets,
                               std::span<const int32_t> document_starts) override;
-  absl::Status TokenLosses(std::span<const int32_t> inputs, std::span<const int32_t> targets,
-                           int64_t length, std::span<float> losses) override;
 
   // The level of recomputation in backward passes.
   Recompute recompute() const { return recompute_; }

@@ -39,9 +39,9 @@ absl::Status DeviceEvaluator::UseParameters(std::span<const float> parameters) {
   return Wait();
 }
 
-absl::Status DeviceEvaluator::Forward(std::span<const int32_t> inputs,
-                                      std::span<const int32_t> targets,
-                                      std::span<const int32_t> document_starts, int64_t length) {
+absl::StatusOr<double> DeviceEvaluator::Loss(std::span<const int32_t> inputs,
+                                             std::span<const int32_t> targets,
+                                             std::span<const int32_t> document_starts) {
   DeviceTokens tokens = options_.tokens;
   for (const auto& [to, from] :
        {std::pair(tokens.inputs, inputs), std::pair(tokens.targets, targets),
@@ -52,31 +52,15 @@ absl::Status DeviceEvaluator::Forward(std::span<const int32_t> inputs,
                               "copying tokens"));
   }
   if (document_starts.empty()) tokens.document_starts = nullptr;
+  const int64_t length = options_.transformer->sequence_length();
   const int sequences = static_cast<int>(static_cast<int64_t>(inputs.size()) / length);
-  return options_.transformer->Forward(tokens, sequences, length, options_.loss, options_.stream);
-}
-
-absl::StatusOr<double> DeviceEvaluator::Loss(std::span<const int32_t> inputs,
-                                             std::span<const int32_t> targets,
-                                             std::span<const int32_t> document_starts) {
   RETURN_IF_ERROR(
-      Forward(inputs, targets, document_starts, options_.transformer->sequence_length()));
+      options_.transformer->Forward(tokens, sequences, length, options_.loss, options_.stream));
   RETURN_IF_ERROR(CheckCuda(cudaMemcpyAsync(host_loss_.data(), options_.loss, sizeof(StepLoss),
                                             cudaMemcpyDeviceToHost, options_.stream),
                             "copying the loss"));
   RETURN_IF_ERROR(Wait());
   return host_loss_[0].cross_entropy;
-}
-
-absl::Status DeviceEvaluator::TokenLosses(std::span<const int32_t> inputs,
-                                          std::span<const int32_t> targets, int64_t length,
-                                          std::span<float> losses) {
-  RETURN_IF_ERROR(Forward(inputs, targets, {}, length));
-  RETURN_IF_ERROR(
-      CheckCuda(cudaMemcpyAsync(losses.data(), options_.transformer->row_losses(),
-                                losses.size_bytes(), cudaMemcpyDeviceToHost, options_.stream),
-                "copying losses"));
-  return Wait();
 }
 
 absl::StatusOr<std::unique_ptr<CudaEvaluation>> CudaEvaluation::Create(const v1::ModelConfig& model,
@@ -129,12 +113,6 @@ absl::StatusOr<double> CudaEvaluation::Loss(std::span<const int32_t> inputs,
                                             std::span<const int32_t> targets,
                                             std::span<const int32_t> document_starts) {
   return evaluator_->Loss(inputs, targets, document_starts);
-}
-
-absl::Status CudaEvaluation::TokenLosses(std::span<const int32_t> inputs,
-                                         std::span<const int32_t> targets, int64_t length,
-                                         std::span<float> losses) {
-  return evaluator_->TokenLosses(inputs, targets, length, losses);
 }
 
 }  // namespace causeway::worker::cuda

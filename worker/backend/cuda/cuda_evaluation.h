@@ -45,14 +45,9 @@ class DeviceEvaluator {
   absl::Status UseParameters(std::span<const float> parameters);
   absl::StatusOr<double> Loss(std::span<const int32_t> inputs, std::span<const int32_t> targets,
                               std::span<const int32_t> document_starts);
-  absl::Status TokenLosses(std::span<const int32_t> inputs, std::span<const int32_t> targets,
-                           int64_t length, std::span<float> losses);
 
  private:
   explicit DeviceEvaluator(const Options& options) : options_(options) {}
-  // Enqueues the forward pass of these windows.
-  absl::Status Forward(std::span<const int32_t> inputs, std::span<const int32_t> targets,
-                       std::span<const int32_t> document_starts, int64_t length);
   absl::Status Wait() const;
 
   const Options options_;
@@ -77,8 +72,6 @@ class CudaEvaluation final : public EvaluationModel {
   absl::Status UseParameters(std::span<const float> parameters) override;
   absl::StatusOr<double> Loss(std::span<const int32_t> inputs, std::span<const int32_t> targets,
                               std::span<const int32_t> document_starts) override;
-  absl::Status TokenLosses(std::span<const int32_t> inputs, std::span<const int32_t> targets,
-                           int64_t length, std::span<float> losses) override;
 
  private:
   explicit CudaEvaluation(const MakeGemm& make_gemm) : make_gemm_(make_gemm) {}

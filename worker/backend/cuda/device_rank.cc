@@ -410,12 +410,6 @@ absl::StatusOr<double> DeviceRank::Loss(std::span<const int32_t> inputs,
   return evaluator_->Loss(inputs, targets, document_starts);
 }
 
-absl::Status DeviceRank::TokenLosses(std::span<const int32_t> inputs,
-                                     std::span<const int32_t> targets, int64_t length,
-                                     std::span<float> losses) {
-  return evaluator_->TokenLosses(inputs, targets, length, losses);
-}
-
 DeviceThread::DeviceThread(std::function<void(const absl::Status&)> failed)
     : failed_(std::move(failed)), thread_([this] { Run(); }) {}
 

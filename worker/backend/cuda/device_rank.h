@@ -138,8 +138,6 @@ class DeviceRank {
   absl::Status UseParameters(std::span<const float> parameters);
   absl::StatusOr<double> Loss(std::span<const int32_t> inputs, std::span<const int32_t> targets,
                               std::span<const int32_t> document_starts);
-  absl::Status TokenLosses(std::span<const int32_t> inputs, std::span<const int32_t> targets,
-                           int64_t length, std::span<float> losses);
 
   // For synchronization, all of the device's.
   const DeviceArrays& arrays() const { return arrays_; }

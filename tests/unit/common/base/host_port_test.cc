@@ -1,4 +1,4 @@
-#include "common/base/host_port.h"
+#include "common/base/text.h"
 
 #include <string>
 

@@ -1,4 +1,4 @@
-#include "common/base/mapped_faults.h"
+#include "common/base/file_system.h"
 
 #include <unistd.h>
 
@@ -6,7 +6,6 @@
 #include <memory>
 #include <vector>
 
-#include "common/base/file_system.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/base/temporary_folder.h"

@@ -1,10 +1,9 @@
-#include "common/base/threads.h"
+#include "common/base/thread_pool.h"
 
 #include <atomic>
 #include <string>
 
 #include "absl/strings/match.h"
-#include "common/base/thread_pool.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/base/no_threads.h"
 

@@ -3,8 +3,7 @@
 #include <bit>
 #include <utility>
 
-#include "common/codec/bf16.h"
-#include "common/codec/ordered_float.h"
+#include "common/codec/codec_layout.h"
 #include "gmock/gmock.h"
 #include "tests/unit/common/codec/codec_test_util.h"
 

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "common/base/checksum.h"
-#include "common/files/parameters_file.h"
 #include "tests/unit/common/base/temporary_folder.h"
 
 namespace causeway {

@@ -1,4 +1,4 @@
-#include "common/files/json_integer.h"
+#include "common/files/json.h"
 
 #include <gtest/gtest.h>
 

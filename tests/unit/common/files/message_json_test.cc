@@ -1,4 +1,4 @@
-#include "common/files/message_json.h"
+#include "common/files/json.h"
 
 #include <limits>
 

@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "common/files/safetensors_writer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

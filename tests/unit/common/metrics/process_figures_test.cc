@@ -1,4 +1,4 @@
-#include "common/metrics/process_figures.h"
+#include "common/metrics/metric_page.h"
 
 #include <string>
 

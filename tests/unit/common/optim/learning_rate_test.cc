@@ -1,4 +1,4 @@
-#include "common/optim/learning_rate.h"
+#include "common/optim/adamw.h"
 
 #include "gtest/gtest.h"
 

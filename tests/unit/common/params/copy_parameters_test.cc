@@ -1,9 +1,8 @@
-#include "common/params/copy_parameters.h"
+#include "common/params/initialize.h"
 
 #include <string>
 #include <vector>
 
-#include "common/params/initialize.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/params/configs.h"

@@ -1,4 +1,4 @@
-#include "common/params/rope.h"
+#include "common/params/tensor_table.h"
 
 #include <cmath>
 #include <numbers>

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "common/codec/bf16.h"
-#include "common/files/safetensors_writer.h"
+#include "common/codec/codec_layout.h"
+#include "common/files/safetensors.h"
 #include "common/params/run_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

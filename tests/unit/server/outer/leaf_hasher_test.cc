@@ -1,4 +1,4 @@
-#include "server/outer/leaf_hasher.h"
+#include "server/outer/slices.h"
 
 #include <algorithm>
 #include <cstddef>

@@ -8,7 +8,7 @@
 
 #include "common/base/checksum.h"
 #include "common/base/random.h"
-#include "common/codec/ordered_float.h"
+#include "common/codec/codec_layout.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/server/outer/merge_fixture.h"

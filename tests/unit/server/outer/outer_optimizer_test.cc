@@ -4,7 +4,6 @@
 
 #include "common/base/random.h"
 #include "common/optim/adamw.h"
-#include "common/optim/learning_rate.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/outer/merge.h"

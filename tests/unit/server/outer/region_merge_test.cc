@@ -1,4 +1,4 @@
-#include "server/outer/region_merge.h"
+#include "server/outer/merge.h"
 
 #include <cmath>
 #include <vector>

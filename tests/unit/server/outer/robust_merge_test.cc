@@ -8,7 +8,7 @@
 
 #include "gtest/gtest.h"
 #include "server/outer/merge.h"
-#include "server/outer/trim_kernel.h"
+#include "server/outer/step_kernels.h"
 #include "tests/unit/server/outer/merge_fixture.h"
 
 namespace causeway::server {

@@ -14,7 +14,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "hwy/targets.h"
-#include "server/outer/trim_kernel.h"
 
 namespace causeway::server {
 namespace {

@@ -17,7 +17,7 @@
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
 #include "common/rpc/channel.h"
-#include "common/transfer/chunk_set.h"
+#include "common/transfer/chunk_assembly.h"
 #include "common/transfer/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

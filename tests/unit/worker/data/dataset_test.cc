@@ -5,7 +5,7 @@
 #include <array>
 
 #include "tests/unit/worker/data/data_test_util.h"
-#include "worker/data/tokenize.h"
+#include "worker/data/text_corpus.h"
 
 namespace causeway::worker {
 namespace {

@@ -6,7 +6,6 @@
 #include "tests/unit/worker/data/data_test_util.h"
 #include "worker/data/data_json.h"
 #include "worker/data/dataset.h"
-#include "worker/data/document_index.h"
 #include "worker/data/window_sampler.h"
 
 namespace causeway::worker {

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/unit/common/base/fault_disk.h"
 #include "worker/data/dataset.h"
-#include "worker/data/tokenize.h"
+#include "worker/data/text_corpus.h"
 
 namespace causeway::worker {
 namespace {

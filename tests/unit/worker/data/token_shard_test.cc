@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
-#include "common/base/mapped_faults.h"
+#include "common/base/file_system.h"
 #include "tests/unit/worker/data/data_test_util.h"
 
 namespace causeway::worker {

@@ -1,4 +1,4 @@
-#include "worker/data/tokenize.h"
+#include "worker/data/text_corpus.h"
 
 #include <gmock/gmock.h>
 #include <unistd.h>
@@ -7,7 +7,6 @@
 #include "tests/unit/worker/data/data_test_util.h"
 #include "worker/data/data_json.h"
 #include "worker/data/dataset.h"
-#include "worker/data/text_corpus.h"
 
 namespace causeway::worker {
 namespace {

@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/base/temporary_folder.h"
-#include "worker/data/tokenize.h"
+#include "worker/data/text_corpus.h"
 #include "worker/preflight/checks.h"
 
 namespace causeway::worker {

@@ -1,4 +1,4 @@
-#include "worker/run/launch_environment.h"
+#include "worker/run/rendezvous.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

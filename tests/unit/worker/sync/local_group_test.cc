@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "common/codec/bf16.h"
+#include "common/codec/codec_layout.h"
 
 namespace causeway::worker {
 namespace {

@@ -2,9 +2,8 @@
 // into what error feedback keeps, each as one kernel.
 #include <cmath>
 
-#include "common/codec/bf16.h"
 #include "common/codec/block_formats.h"
-#include "common/codec/ordered_float.h"
+#include "common/codec/codec_layout.h"
 #include "worker/backend/cuda/kernels/intrinsics.cuh"
 #include "worker/backend/cuda/kernels/launch.cuh"
 #include "worker/backend/cuda/sync/codec_device.cuh"

@@ -9,7 +9,6 @@
 #include "absl/strings/match.h"
 #include "common/base/random.h"
 #include "common/optim/adamw.h"
-#include "common/optim/learning_rate.h"
 #include "common/params/run_config.h"
 
 namespace causeway::worker {

@@ -1,6 +1,6 @@
-// HOST:PORT, as flags give it.
-#ifndef CAUSEWAY_COMMON_BASE_HOST_PORT_H_
-#define CAUSEWAY_COMMON_BASE_HOST_PORT_H_
+// Texts from flags and from peers: HOST:PORT, and what is fit for a terminal and a log.
+#ifndef CAUSEWAY_COMMON_BASE_TEXT_H_
+#define CAUSEWAY_COMMON_BASE_TEXT_H_
 
 #include <string>
 #include <vector>
@@ -33,6 +33,10 @@ struct HostPort {
 // Checks, and takes apart, in the form that getaddrinfo wants.
 absl::StatusOr<HostPort> SplitHostPort(absl::string_view address, bool allow_any_port);
 
+// `text` with '?' in place of every control character, C0 and C1: what a peer says of itself
+// neither begins a line of its own in a log nor gives orders to the terminal that shows it.
+std::string Printable(absl::string_view text);
+
 }  // namespace causeway
 
-#endif  // CAUSEWAY_COMMON_BASE_HOST_PORT_H_
+#endif  // CAUSEWAY_COMMON_BASE_TEXT_H_
