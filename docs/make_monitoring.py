@@ -19,9 +19,9 @@ RECORDING = {"Coordinator": ("server",), "Worker": ("worker", "common/client")}
 # Files that export each side's metrics.
 EXPORTING = {
     "coordinator": ("server/views/run_metrics.cc", "server/views/coordinator_metrics.cc",
-                    "common/metrics/metric_page.cc"),
-    "standby": ("server/views/standby_metrics.cc", "common/metrics/metric_page.cc"),
-    "worker": ("worker/member/run_telemetry.cc", "common/metrics/metric_page.cc")}
+                    "common/telemetry/metric_page.cc"),
+    "standby": ("server/views/standby_metrics.cc", "common/telemetry/metric_page.cc"),
+    "worker": ("worker/member/run_telemetry.cc", "common/telemetry/metric_page.cc")}
 
 ENTRY = re.compile(r'((?: *// .*\n)*) *\{"(\w+)", k(\w+)\},')
 RECORD = re.compile(r'\bRecord\((?:[^",;]+\? )?\s*"([a-z_]+)"(?: : "([a-z_]+)")?,')

@@ -22,7 +22,7 @@ namespace causeway::server {
 // The parameters that a run begins with: made from its seed, or given to it.
 
 // Returns what the parameters in `path` are of: a configuration with `model` or `tensors` and
-// nothing else. `path` is a model's folder (common/weights/model_folder.h), a parameters file
+// nothing else. `path` is a model's folder (common/files/model_folder.h), a parameters file
 // (common/files/array_file.h), one *.safetensors, or a folder as SafetensorsFolder reads it
 // (its index stands for the folder). Safetensors alone have `tensors`, in the natural order of
 // their names: their writers sort them. INVALID_ARGUMENT for a

@@ -18,7 +18,7 @@
 #include "common/params/run_config.h"
 #include "common/params/tensor_table.h"
 #include "common/telemetry/log.h"
-#include "common/weights/model_folder.h"
+#include "common/files/model_folder.h"
 #include "server/store/run_directory.h"
 
 namespace causeway::server {

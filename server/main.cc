@@ -22,7 +22,7 @@
 #include "common/base/text.h"
 #include "common/base/thread_pool.h"
 #include "common/cli/command_line.h"
-#include "common/metrics/metric_page.h"
+#include "common/telemetry/metric_page.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/run_config.h"
 #include "common/rpc/channel.h"

@@ -7,7 +7,7 @@
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
-#include "common/metrics/metric_page.h"
+#include "common/telemetry/metric_page.h"
 #include "common/telemetry/log.h"
 #include "server/store/run_directory.h"
 #include "server/views/run_curves.h"

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/http/http_server.h"
-#include "common/metrics/metric_page.h"
+#include "common/telemetry/http_server.h"
+#include "common/telemetry/metric_page.h"
 #include "common/telemetry/event_log.h"
 #include "server/core/served_run.h"
 #include "server/opened_run.h"

@@ -13,7 +13,7 @@
 #include "common/base/status_macros.h"
 #include "common/client/state_pull.h"
 #include "common/params/fragment_plan.h"
-#include "common/weights/model_folder.h"
+#include "common/files/model_folder.h"
 #include "nlohmann/json.hpp"
 
 ABSL_FLAG(std::string, out, "", "FOLDER: receives the model");

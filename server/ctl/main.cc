@@ -23,7 +23,7 @@
 #include "nlohmann/json.hpp"
 #include "server/ctl/commands.h"
 #include "server/ctl/run_admin.h"
-#include "server/status/status_text.h"
+#include "server/views/status_text.h"
 
 ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070",
           "HOST:PORT,...: the coordinator, and its standbys");

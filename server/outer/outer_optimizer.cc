@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "common/optim/adamw.h"
+#include "common/params/adamw.h"
 #include "server/outer/step_kernels.h"
 
 namespace causeway::server {

@@ -51,7 +51,7 @@ class OuterOptimizer {
 //   NESTEROV  b = mu * b + g;  theta = theta - lr * (g + mu * b)     state: momentum
 //             (torch.optim.SGD with nesterov=True, dampening=0)
 //   SGD       theta = theta - lr * g                                 no state
-//   ADAMW     common/optim/adamw.h with the hyper-parameters, schedule and weight decay of
+//   ADAMW     common/params/adamw.h with the hyper-parameters, schedule and weight decay of
 //             `train`, at step = round; g is clipped to train.clip_norm first. State: m, v
 //   ADAM      Adam on the merged delta (FedAdam, arXiv 2003.00295), bias-corrected at step = round,
 //             with outer.beta1, beta2 and epsilon; step_kernels.h has the formula. State: m, v

@@ -8,8 +8,8 @@
 
 #include "absl/time/time.h"
 #include "common/identity/certificate.h"
-#include "common/metrics/metric_page.h"
-#include "common/telemetry/event_names.h"
+#include "common/telemetry/metric_page.h"
+#include "common/telemetry/event_log.h"
 #include "common/transfer/wire.h"
 
 namespace causeway::server {

@@ -13,7 +13,7 @@
 #include "causeway/v1/admin.pb.h"
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
-#include "common/metrics/metric_page.h"
+#include "common/telemetry/metric_page.h"
 #include "common/telemetry/event_log.h"
 #include "server/core/coordinator.h"
 #include "server/standby/standby_notes.h"

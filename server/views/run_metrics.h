@@ -15,7 +15,7 @@
 #include "causeway/v1/admin.pb.h"
 #include "causeway/v1/session.pb.h"
 #include "common/base/clock.h"
-#include "common/metrics/metric_page.h"
+#include "common/telemetry/metric_page.h"
 #include "prometheus/histogram.h"
 #include "server/core/coordinator.h"
 #include "server/views/run_history.h"

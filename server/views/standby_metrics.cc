@@ -1,5 +1,5 @@
 #include "common/identity/certificate.h"
-#include "common/metrics/metric_page.h"
+#include "common/telemetry/metric_page.h"
 #include "common/transfer/wire.h"
 #include "server/views/coordinator_metrics.h"
 

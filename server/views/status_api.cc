@@ -11,7 +11,7 @@
 #include "common/telemetry/event_log.h"
 #include "common/transfer/wire.h"
 #include "server/core/coordinator.h"
-#include "server/status/status_text.h"
+#include "server/views/status_text.h"
 
 namespace causeway::server {
 namespace {

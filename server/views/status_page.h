@@ -20,7 +20,7 @@
 #include "absl/strings/string_view.h"
 #include "causeway/v1/admin.pb.h"
 #include "common/base/clock.h"
-#include "common/http/http_server.h"
+#include "common/telemetry/http_server.h"
 #include "nlohmann/json.hpp"
 #include "server/core/served_run.h"
 #include "server/views/event_history.h"

@@ -12,7 +12,7 @@
 #include "tests/fuzz/array_file_input.h"
 #include "tests/fuzz/memory_files.h"
 #include "tests/fuzz/target.h"
-#include "worker/io/worker_checkpoint.h"
+#include "worker/model/worker_checkpoint.h"
 #include "worker/sync/host_replica.h"
 #include "worker/sync/sync_engine.h"
 

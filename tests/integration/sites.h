@@ -17,7 +17,7 @@
 #include "tests/reference/in_process_exchange.h"
 #include "tests/unit/common/base/temporary_folder.h"
 #include "worker/data/dataset.h"
-#include "worker/io/worker_checkpoint.h"
+#include "worker/model/worker_checkpoint.h"
 #include "worker/sync/replica.h"
 #include "worker/sync/sync_engine.h"
 #include "worker/train/trainer.h"

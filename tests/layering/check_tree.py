@@ -9,11 +9,11 @@ any. The rules are those of CONTRIBUTING.md:
   includes   Written from the root of the tree, and the file exists. common includes neither server
              nor worker; server and worker never include each other; nothing includes tests but
              tests.
-  layers     Within common: base < params < optim < codec < transfer < identity < rpc, each including only what is
-             below it. Beside them cli, files, http, metrics and telemetry include base alone, and no layer
-             includes them; weights includes files and what is below rpc. client, a member's side of a
-             run, is above all layers and telemetry. Only params, codec, transfer, rpc, weights and
-             client know the protocol's messages.
+  layers     Within common: base < params < codec < transfer < identity < rpc, each including only what is
+             below it. Beside them cli and telemetry include base alone, and no layer includes them;
+             files includes what is below transfer. client, a member's side of a run, is above all
+             layers and telemetry. Only params, codec, transfer, rpc, files and client know the
+             protocol's messages.
   core       What decides and computes reaches neither gRPC nor CUDA, directly or through a header.
   files      Every source is listed in a CMakeLists.txt, every header is included by another file,
              guards follow the path, no file is longer than MAX_LINES.
@@ -32,20 +32,17 @@ HEADER_SUFFIXES = (".h", ".cuh")
 LENGTH_SUFFIXES = SOURCE_SUFFIXES + HEADER_SUFFIXES + (".py", ".proto", ".sh")
 MAX_LINES = 600
 
-COMMON_LAYERS = ("base", "params", "optim", "codec", "transfer", "identity", "rpc")
-COMMON_SIDES = ("cli", "files", "http", "metrics", "telemetry")
-ON_FILES = "weights"
+COMMON_LAYERS = ("base", "params", "codec", "transfer", "identity", "rpc")
+COMMON_SIDES = ("cli", "telemetry")
+FILES = "files"
 CLIENT = "client"
-WITHOUT_PROTO = ("base", "optim") + COMMON_SIDES
+WITHOUT_PROTO = ("base",) + COMMON_SIDES
 CORE_FOLDERS = (
-    "common/base", "common/params", "common/codec", "common/optim", "common/transfer", "common/files",
-    "common/http", "common/weights", "common/identity", "common/metrics",
+    "common/base", "common/params", "common/codec", "common/transfer", "common/files", "common/identity",
     "common/telemetry",
     "server/round", "server/outer", "server/store", "server/core", "server/views",
     "server/standby",
-    "worker/backend/cpu", "worker/sync", "worker/train", "worker/data", "worker/io")
-# Of these the files themselves, and not what lies in folders below.
-CORE_ROOMS = ("worker/backend",)
+    "worker/backend/cpu", "worker/sync", "worker/train", "worker/data", "worker/model")
 
 GRPC = re.compile(r"^(grpc|grpcpp|grpc\+\+)/|\.grpc\.pb\.h$")
 CUDA = re.compile(
@@ -128,7 +125,7 @@ def check_layers(tree):
         if not below(path, "common"):
             continue
         own = path.split("/")[1]
-        if own not in COMMON_LAYERS + COMMON_SIDES + (ON_FILES, CLIENT):
+        if own not in COMMON_LAYERS + COMMON_SIDES + (FILES, CLIENT):
             yield f"{path}:1: common/{own} has no layer: give it one in tests/layering"
             continue
         for line, _, included in tree.includes[path]:
@@ -138,14 +135,14 @@ def check_layers(tree):
             if not below(included, "common"):
                 continue
             other = included.split("/")[1]
-            if other == own or other not in COMMON_LAYERS + COMMON_SIDES + (ON_FILES, CLIENT):
+            if other == own or other not in COMMON_LAYERS + COMMON_SIDES + (FILES, CLIENT):
                 continue
             if own in COMMON_SIDES:
                 allowed = ("base",)
             elif own == CLIENT:
                 allowed = COMMON_LAYERS + ("telemetry",)
-            elif own == ON_FILES:
-                allowed = ("files",) + COMMON_LAYERS[:COMMON_LAYERS.index("rpc")]
+            elif own == FILES:
+                allowed = COMMON_LAYERS[:COMMON_LAYERS.index("transfer")]
             else:
                 allowed = COMMON_LAYERS[:COMMON_LAYERS.index(own)]
             if other not in allowed:
@@ -169,7 +166,7 @@ def route_to(tree, start, forbidden):
 
 def check_core(tree):
     for path in tree.files:
-        if not any(below(path, f) for f in CORE_FOLDERS) and os.path.dirname(path) not in CORE_ROOMS:
+        if not any(below(path, f) for f in CORE_FOLDERS):
             continue
         if path.endswith((".cu", ".cuh")):
             yield f"{path}:1: device code does not belong to the core: put it in worker/backend"

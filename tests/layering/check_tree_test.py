@@ -149,14 +149,6 @@ class CheckTreeTest(unittest.TestCase):
                  "causeway_library(sync SOURCES engine.cc)\n"},
             "worker/sync/engine.cc:1", "reach gRPC")
 
-    def test_a_seam_is_core_and_what_lies_in_folders_below_it_is_not(self):
-        seam = "worker/backend/backend.h"
-        self.expect_one(
-            {seam: header(seam, "<grpcpp/grpcpp.h>"),
-             "worker/backend/cuda/cuda.cc": source("<cuda_runtime.h>", f'"{seam}"'),
-             "worker/backend/cuda/CMakeLists.txt": "causeway_library(cuda SOURCES cuda.cc)\n"},
-            f"{seam}:3", "reach gRPC")
-
     def test_includes_are_written_from_the_root_and_exist(self):
         self.expect_one({"common/base/clock.cc": source('"clock.h"', '"common/base/clock.h"')},
                         "common/base/clock.cc:1", "from the root")

@@ -11,7 +11,7 @@
 #include "worker/backend/cpu/bench.h"
 #include "worker/commands/commands.h"
 #ifdef CAUSEWAY_HAVE_CUDA
-#include "worker/run/open_cuda.h"
+#include "worker/commands/open_cuda.h"
 #endif
 
 ABSL_DECLARE_FLAG(int, threads);

@@ -10,8 +10,8 @@
 #include "absl/status/statusor.h"
 #include "common/base/thread_pool.h"
 #include "worker/data/dataset.h"
-#include "worker/io/stored_model.h"
-#include "worker/run/device_choice.h"
+#include "worker/model/stored_model.h"
+#include "worker/commands/device_choice.h"
 
 namespace causeway::worker {
 

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/identity/certificate.h"
-#include "common/metrics/metric_page.h"
+#include "common/telemetry/metric_page.h"
 #include "common/telemetry/event_log.h"
 #include "common/telemetry/log.h"
 #include "common/transfer/wire.h"

@@ -16,8 +16,8 @@
 #include "causeway/v1/session.pb.h"
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
-#include "common/http/http_server.h"
-#include "common/metrics/metric_page.h"
+#include "common/telemetry/http_server.h"
+#include "common/telemetry/metric_page.h"
 #include "common/telemetry/event_log.h"
 #include "worker/member/tensorboard_writer.h"
 

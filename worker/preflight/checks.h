@@ -28,7 +28,7 @@
 #include "common/rpc/tcp_address.h"
 #include "common/rpc/tls_handshake.h"
 #include "worker/data/dataset.h"
-#include "worker/io/worker_checkpoint.h"
+#include "worker/model/worker_checkpoint.h"
 #include "worker/preflight/check_result.h"
 
 namespace causeway::worker {

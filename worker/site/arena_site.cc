@@ -11,7 +11,7 @@
 #include "common/params/run_config.h"
 #include "common/rpc/status.h"
 #include "common/telemetry/log.h"
-#include "worker/io/worker_checkpoint.h"
+#include "worker/model/worker_checkpoint.h"
 #include "worker/member/joining.h"
 #include "worker/sync/host_replica.h"
 

@@ -29,7 +29,7 @@
 namespace causeway::worker {
 
 // Carries a SiteLink: frames both ways, in order (proto/causeway/v1/site.proto). Between processes
-// it is a gRPC stream (worker/run/rendezvous.h), in tests memory. One thread reads, one at a time
+// it is a gRPC stream (worker/member/rendezvous.h), in tests memory. One thread reads, one at a time
 // writes.
 class SiteStream {
  public:

@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "causeway/v1/config.pb.h"
 #include "common/params/fragment_plan.h"
-#include "worker/backend/backend.h"
+#include "worker/sync/backend.h"
 #include "worker/data/dataset.h"
 #include "worker/data/window_sampler.h"
 

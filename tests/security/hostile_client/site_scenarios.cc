@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/security/hostile_client/scenarios.h"
-#include "worker/run/rendezvous.h"
+#include "worker/member/rendezvous.h"
 
 namespace causeway::hostile {
 namespace {

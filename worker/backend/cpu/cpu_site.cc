@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "worker/backend/site_calls.h"
+#include "worker/sync/site_calls.h"
 
 namespace causeway::worker {
 namespace {

@@ -25,7 +25,7 @@
 #include "common/params/fragment_plan.h"
 #include "worker/backend/cpu/cpu_backend.h"
 #include "worker/backend/cpu/cpu_transformer.h"
-#include "worker/backend/site_calls.h"
+#include "worker/sync/site_calls.h"
 #include "worker/sync/process_link.h"
 
 namespace causeway::worker {

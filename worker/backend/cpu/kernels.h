@@ -13,7 +13,7 @@
 #include <cstdint>
 
 #include "common/base/thread_pool.h"
-#include "common/optim/adamw.h"
+#include "common/params/adamw.h"
 
 namespace causeway::worker {
 

@@ -5,7 +5,7 @@
 #include <cstddef>
 
 #include "absl/strings/str_cat.h"
-#include "common/optim/adamw.h"
+#include "common/params/adamw.h"
 #include "worker/backend/cpu/kernels.h"
 
 namespace causeway::worker {

@@ -1,7 +1,7 @@
 // The inner optimizer: one training step's change of the weights, from the gradient. It works on
 // arenas in the layout of the FragmentPlan, and its state never leaves the worker.
 //
-//   ADAMW  AdamW (common/optim/adamw.h) on every tensor.
+//   ADAMW  AdamW (common/params/adamw.h) on every tensor.
 //   MUON   Muon on the matrices of the blocks, AdamW on embedding, head and norms, each
 //          with a learning rate of its own under the same schedule.
 //
@@ -23,7 +23,7 @@
 #include "causeway/v1/config.pb.h"
 #include "common/base/thread_pool.h"
 #include "common/params/fragment_plan.h"
-#include "worker/backend/backend.h"
+#include "worker/sync/backend.h"
 #include "worker/backend/cpu/scratch_pool.h"
 
 namespace causeway::worker {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "common/base/status_macros.h"
-#include "common/optim/adamw.h"
+#include "common/params/adamw.h"
 #include "worker/backend/cuda/cuda_transformer.h"
 #include "worker/backend/cuda/kernels/device.h"
 #include "worker/backend/cuda/kernels/kernels.h"

@@ -20,7 +20,7 @@
 #include "absl/status/statusor.h"
 #include "causeway/v1/config.pb.h"
 #include "common/params/fragment_plan.h"
-#include "worker/backend/backend.h"
+#include "worker/sync/backend.h"
 #include "worker/backend/cuda/cuda_transformer.h"
 #include "worker/backend/cuda/device_rank.h"
 #include "worker/backend/cuda/kernels/device.h"

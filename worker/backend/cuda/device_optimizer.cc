@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "common/base/status_macros.h"
-#include "common/optim/adamw.h"
+#include "common/params/adamw.h"
 #include "worker/backend/cpu/optimizer.h"
 #include "worker/backend/cuda/kernels/kernels.h"
 

@@ -26,7 +26,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "causeway/v1/config.pb.h"
-#include "common/optim/adamw.h"
+#include "common/params/adamw.h"
 #include "common/params/fragment_plan.h"
 #include "worker/backend/cuda/gemm.h"
 #include "worker/backend/cuda/kernels/device.h"

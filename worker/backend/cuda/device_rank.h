@@ -36,7 +36,7 @@
 #include "absl/synchronization/mutex.h"
 #include "causeway/v1/config.pb.h"
 #include "common/params/fragment_plan.h"
-#include "worker/backend/backend.h"
+#include "worker/sync/backend.h"
 #include "worker/backend/cuda/attention_choice.h"
 #include "worker/backend/cuda/cuda_evaluation.h"
 #include "worker/backend/cuda/cuda_transformer.h"

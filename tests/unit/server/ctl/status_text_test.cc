@@ -1,4 +1,4 @@
-#include "server/status/status_text.h"
+#include "server/views/status_text.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

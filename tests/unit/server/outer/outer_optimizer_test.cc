@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "common/base/random.h"
-#include "common/optim/adamw.h"
+#include "common/params/adamw.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/outer/merge.h"

@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/base/temporary_folder.h"
-#include "tests/unit/common/http/http_client.h"
+#include "tests/unit/common/telemetry/http_client.h"
 
 namespace causeway::worker {
 namespace {

@@ -10,7 +10,7 @@
 #include "common/params/initialize.h"
 #include "tests/unit/worker/backend/backend_contract.h"
 #include "tests/unit/worker/backend/site_thread.h"
-#include "worker/backend/site_calls.h"
+#include "worker/sync/site_calls.h"
 
 namespace causeway::worker {
 namespace {

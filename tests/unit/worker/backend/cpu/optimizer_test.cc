@@ -8,7 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "common/base/random.h"
-#include "common/optim/adamw.h"
+#include "common/params/adamw.h"
 #include "common/params/run_config.h"
 
 namespace causeway::worker {

@@ -7,7 +7,7 @@
 
 #include "common/base/file_system.h"
 #include "tests/unit/worker/backend/cuda/libraries/test_gemm.h"
-#include "worker/backend/site_backend.h"
+#include "worker/sync/site_backend.h"
 #ifdef CAUSEWAY_EMULATED_DEVICE
 #include "tests/emulation/emulator.h"
 #include "worker/sync/local_group.h"

@@ -7,7 +7,7 @@
 
 #include "causeway/v1/config.pb.h"
 #include "common/params/fragment_plan.h"
-#include "worker/backend/backend.h"
+#include "worker/sync/backend.h"
 #include "worker/backend/cuda/cuda_backend.h"
 
 namespace causeway::worker::cuda {

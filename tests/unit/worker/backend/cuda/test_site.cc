@@ -8,7 +8,7 @@
 
 #include "tests/unit/worker/backend/cuda/test_backend.h"
 #include "tests/unit/worker/backend/site_thread.h"
-#include "worker/backend/site_backend.h"
+#include "worker/sync/site_backend.h"
 #ifdef CAUSEWAY_EMULATED_DEVICE
 #include "worker/sync/local_group.h"
 #else

@@ -9,7 +9,7 @@
 
 #include "causeway/v1/config.pb.h"
 #include "common/params/fragment_plan.h"
-#include "worker/backend/backend.h"
+#include "worker/sync/backend.h"
 
 namespace causeway::worker::cuda {
 

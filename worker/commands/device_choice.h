@@ -1,0 +1,81 @@
+// Which devices a command computes on, and the backends that they make.
+#ifndef CAUSEWAY_WORKER_COMMANDS_DEVICE_CHOICE_H_
+#define CAUSEWAY_WORKER_COMMANDS_DEVICE_CHOICE_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "causeway/v1/config.pb.h"
+#include "common/base/file_system.h"
+#include "common/base/thread_pool.h"
+#include "common/params/fragment_plan.h"
+#include "worker/sync/backend.h"
+#include "worker/sync/site_calls.h"
+#include "worker/member/rendezvous.h"
+#include "worker/sync/local_group.h"
+
+namespace causeway::worker {
+
+struct DeviceChoice {
+  enum class Kind { kAuto, kCpu, kCuda };
+  Kind kind = Kind::kAuto;
+  std::vector<int> gpus;  // With kCuda: which; empty: all.
+  // How much of a forward pass is computed again in the backward pass, to save memory: auto, none,
+  // norms or block. The bits are the same.
+  std::string recompute = "auto";
+  bool published_on_device = true;  // The published copy: or in the host's memory.
+  bool shard_gradients = false;     // Each of several GPUs keeps its share of the gradients.
+  // Who computes attention: auto, own or cudnn. The bits differ.
+  std::string attention = "auto";
+  // cuDNN's attention gives the same bits every time; or it may add up in any order.
+  bool deterministic = true;
+};
+
+// auto, cpu, cuda, cuda:0 or cuda:0,2. INVALID_ARGUMENT with what may be said.
+absl::StatusOr<DeviceChoice> ParseDevices(absl::string_view text);
+
+// Never kAuto: that becomes kCuda where there is a GPU, else kCpu. FAILED_PRECONDITION, with what
+// was looked for and how to go on, where kCuda was asked for and cannot be; INVALID_ARGUMENT for a
+// GPU that does not exist.
+absl::StatusOr<DeviceChoice> ResolveDevices(const DeviceChoice& choice, FileSystem& files);
+
+// The same, of one of a site's processes on this machine: `gpus` are its share of them.
+absl::StatusOr<DeviceChoice> ResolveShare(const DeviceChoice& choice,
+                                          const LaunchEnvironment& launch, FileSystem& files);
+
+// `choice` is resolved. `pool`, `config`, `plan` and `files` outlive the backend. `plan_file`:
+// where what a GPU computes with, once measured, is kept. Errors of the backend.
+absl::StatusOr<std::unique_ptr<TrainingBackend>> MakeBackend(const DeviceChoice& choice,
+                                                             const v1::RunConfig& config,
+                                                             const FragmentPlan& plan,
+                                                             ThreadPool* pool, FileSystem& files,
+                                                             const std::string& plan_file);
+
+// Makes what `choice`, resolved and on GPUs, evaluates on: one GPU, the first unless one is named.
+// INVALID_ARGUMENT if several are; errors of CudaEvaluation.
+absl::StatusOr<std::unique_ptr<EvaluationModel>> MakeGpuEvaluation(const DeviceChoice& choice,
+                                                                   const v1::ModelConfig& model,
+                                                                   const FragmentPlan& plan,
+                                                                   int windows, FileSystem& files);
+
+// A process's share of a site's GPUs. All processes make theirs at the same time.
+struct GpuShare {
+  RankRange range;
+  std::string group_id;                // Made by process 0's NewGpuGroupId.
+  std::shared_ptr<SharedCause> cause;  // That ends the site.
+  std::string* plans = nullptr;        // Measurements: those known before, then all.
+};
+absl::StatusOr<std::string> NewGpuGroupId();
+// `choice` is ResolveShare's. Errors of the backend.
+absl::StatusOr<std::unique_ptr<ShardedBackend>> MakeShare(const DeviceChoice& choice,
+                                                          const v1::RunConfig& config,
+                                                          const FragmentPlan& plan,
+                                                          FileSystem& files, const GpuShare& share);
+
+}  // namespace causeway::worker
+
+#endif  // CAUSEWAY_WORKER_COMMANDS_DEVICE_CHOICE_H_

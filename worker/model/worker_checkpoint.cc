@@ -1,0 +1,254 @@
+#include "worker/model/worker_checkpoint.h"
+
+#include <algorithm>
+#include <memory>
+#include <span>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/files/array_file.h"
+#include "common/files/json.h"
+#include "common/params/fragment_plan.h"
+#include "common/params/run_config.h"
+
+namespace causeway::worker {
+namespace {
+
+using nlohmann::json;
+
+constexpr ArrayFileKind kKind = {'C', 'W', 'A', 'Y', 'W', 'O', 'R', 'K'};
+constexpr ArrayFileKind kSiteKind = {'C', 'W', 'A', 'Y', 'S', 'I', 'T', 'E'};
+constexpr uint32_t kVersion = 1;
+constexpr char kSiteState[] = "the site's saved state";
+
+// Somebody else's bytes as a file to read.
+class BorrowedFile final : public MappedFile {
+ public:
+  explicit BorrowedFile(std::span<const uint8_t> bytes) : bytes_(bytes) {}
+  std::span<const uint8_t> bytes() const override { return bytes_; }
+
+ private:
+  const std::span<const uint8_t> bytes_;
+};
+
+// Bytes that are there as a file to write, from the start on.
+class BufferFile final : public WritableFile {
+ public:
+  explicit BufferFile(std::span<uint8_t> rest) : rest_(rest) {}
+  absl::Status Append(std::span<const uint8_t> data) override {
+    if (data.size() > rest_.size()) return absl::InternalError("the state is longer than planned");
+    std::ranges::copy(data, rest_.begin());
+    rest_ = rest_.subspan(data.size());
+    return absl::OkStatus();
+  }
+  absl::Status Overwrite(uint64_t, std::span<const uint8_t>) override {
+    return absl::UnimplementedError("a state in memory is written once");
+  }
+  absl::Status Reserve(uint64_t) override { return absl::OkStatus(); }
+  absl::Status Sync() override { return absl::OkStatus(); }
+
+ private:
+  std::span<uint8_t> rest_;
+};
+
+std::string ObjectName(size_t fragment) { return absl::StrCat("in_flight.", fragment); }
+
+std::string HeldName(size_t fragment) { return absl::StrCat("held.", fragment); }
+
+// The array of that name as values; empty if it is absent.
+template <typename T>
+absl::Status ReadArray(const ArrayFile& file, const std::string& name, std::vector<T>& values) {
+  const NamedBytes* const array = file.Find(name);
+  if (array == nullptr) return absl::OkStatus();
+  values.resize(array->bytes.size() / sizeof(T));
+  return file.CopyTo(name, std::span(values));
+}
+
+// As ReadInteger; true, with `out` as it was, if older versions did not write the field.
+template <typename T>
+bool ReadOptional(const json& metadata, const char* field, T& out) {
+  return !metadata.contains(field) || ReadInteger(metadata.at(field), out);
+}
+
+// None if older versions did not write them.
+absl::StatusOr<Draws> ReadDraws(const json& entry, const char* field, const std::string& path) {
+  if (!entry.contains(field)) return Draws();
+  absl::StatusOr<Draws> draws = ParseDraws(entry.at(field).get<std::string>());
+  if (draws.ok()) return draws;
+  return absl::DataLossError(absl::StrCat(path, " is damaged: ", draws.status().message()));
+}
+
+absl::Status ReadMetadata(const json& metadata, const std::string& path,
+                          WorkerCheckpoint& checkpoint) {
+  try {
+    checkpoint.run_id = metadata.at("run_id").get<std::string>();
+    checkpoint.worker_id = metadata.at("worker_id").get<std::string>();
+    bool whole = ReadInteger(metadata.at("data_slot"), checkpoint.data_slot) &&
+                 ReadInteger(metadata.at("step"), checkpoint.step) &&
+                 ReadInteger(metadata.at("tokens"), checkpoint.tokens) &&
+                 ReadOptional(metadata, "pace_milli", checkpoint.pace_milli) &&
+                 ReadOptional(metadata, "pace_carry_milli", checkpoint.pace_carry_milli) &&
+                 ReadInteger(metadata.at("optimizer_updates"), checkpoint.optimizer_updates);
+    checkpoint.sync.next_draw = -1;
+    whole = whole && ReadOptional(metadata, "next_draw", checkpoint.sync.next_draw);
+    for (const json& entry : metadata.at("fragments")) {
+      SyncEngine::State::Fragment fragment;
+      whole = whole && ReadInteger(entry.at("version"), fragment.version) &&
+              ReadInteger(entry.at("tokens"), fragment.tokens) &&
+              ReadInteger(entry.at("round_in_flight"), fragment.round_in_flight) &&
+              ReadInteger(entry.at("tokens_in_flight"), fragment.tokens_in_flight);
+      ASSIGN_OR_RETURN(fragment.draws, ReadDraws(entry, "draws", path));
+      ASSIGN_OR_RETURN(fragment.draws_in_flight, ReadDraws(entry, "draws_in_flight", path));
+      checkpoint.sync.fragments.push_back(std::move(fragment));
+    }
+    if (!whole) {
+      return absl::DataLossError(
+          absl::StrCat(path, " is damaged: a counter in its header is no integer"));
+    }
+    ASSIGN_OR_RETURN(checkpoint.config,
+                     ParseRunConfig(metadata.at("config").get<std::string>(), path));
+  } catch (const json::exception&) {
+    return absl::DataLossError(absl::StrCat(
+        path, " is damaged: its header is not that of a checkpoint; take another copy"));
+  }
+  RETURN_IF_ERROR(Annotate(CompleteRunConfig(checkpoint.config).status(), path));
+  if (checkpoint.sync.next_draw < 0) {
+    checkpoint.sync.next_draw = checkpoint.step * checkpoint.config.train().batch_sequences();
+  }
+  return absl::OkStatus();
+}
+
+// Counters and lengths against the configuration that the checkpoint names.
+absl::Status CheckContent(const WorkerCheckpoint& checkpoint, const std::string& path,
+                          bool of_site) {
+  const auto damaged = [&](auto... what) {
+    return absl::DataLossError(absl::StrCat(path, " contradicts itself: ", what...));
+  };
+  const v1::RunConfig& config = checkpoint.config;
+  if (checkpoint.step < 0 || checkpoint.step > config.train().steps() || checkpoint.tokens < 0 ||
+      checkpoint.optimizer_updates < 0) {
+    return damaged("step ", checkpoint.step, " of ", config.train().steps(), ", ",
+                   checkpoint.tokens, " tokens, ", checkpoint.optimizer_updates, " updates");
+  }
+  if (checkpoint.pace_milli < 1000 || checkpoint.pace_carry_milli < 0 ||
+      checkpoint.pace_carry_milli >= 1000 ||
+      static_cast<double>(checkpoint.pace_milli) >
+          1000 * std::max(1.0, config.membership().max_pace())) {
+    return damaged("a pace of ", checkpoint.pace_milli, " and ", checkpoint.pace_carry_milli,
+                   " thousandths");
+  }
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config));
+  const auto arena = static_cast<size_t>(plan.arena_size());
+  const bool no_moments = of_site || config.sync().contribution() == v1::SyncConfig::GRADIENT;
+  const size_t moments = no_moments ? 0 : arena;
+  const size_t parameters = of_site && checkpoint.parameters.empty() ? 0 : arena;
+  for (const auto& [name, size, expected] :
+       {std::tuple("parameters", checkpoint.parameters.size(), parameters),
+        std::tuple("published", checkpoint.sync.published.size(), arena),
+        std::tuple("first_moments", checkpoint.first_moments.size(), moments),
+        std::tuple("second_moments", checkpoint.second_moments.size(), moments),
+        std::tuple("residual", checkpoint.sync.residual.size(),
+                   checkpoint.sync.residual.empty() ? 0 : arena)}) {
+    if (size != expected) {
+      return damaged("array ", name, " has ", size, " values, its configuration takes ", expected);
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The header, and the arrays of the checkpoint.
+json Describe(const WorkerCheckpoint& checkpoint, std::vector<NamedBytes>& arrays) {
+  json metadata = {{"run_id", checkpoint.run_id},
+                   {"worker_id", checkpoint.worker_id},
+                   {"config", FormatRunConfig(checkpoint.config)},
+                   {"data_slot", checkpoint.data_slot},
+                   {"step", checkpoint.step},
+                   {"tokens", checkpoint.tokens},
+                   {"pace_milli", checkpoint.pace_milli},
+                   {"pace_carry_milli", checkpoint.pace_carry_milli},
+                   {"optimizer_updates", checkpoint.optimizer_updates},
+                   {"next_draw", checkpoint.sync.next_draw},
+                   {"fragments", json::array()}};
+  arrays = {
+      NameBytes("parameters", std::span(checkpoint.parameters)),
+      NameBytes("first_moments", std::span(checkpoint.first_moments)),
+      NameBytes("second_moments", std::span(checkpoint.second_moments)),
+      NameBytes("published", std::span(checkpoint.sync.published)),
+      NameBytes("residual", std::span(checkpoint.sync.residual)),
+  };
+  if (!checkpoint.gaps.empty()) arrays.push_back(NameBytes("gaps", std::span(checkpoint.gaps)));
+  for (size_t i = 0; i < checkpoint.sync.fragments.size(); ++i) {
+    const SyncEngine::State::Fragment& fragment = checkpoint.sync.fragments[i];
+    metadata["fragments"].push_back({{"version", fragment.version},
+                                     {"tokens", fragment.tokens},
+                                     {"round_in_flight", fragment.round_in_flight},
+                                     {"tokens_in_flight", fragment.tokens_in_flight},
+                                     {"draws", FormatDraws(fragment.draws)},
+                                     {"draws_in_flight", FormatDraws(fragment.draws_in_flight)}});
+    if (!fragment.object_in_flight.empty()) {
+      arrays.push_back(NameBytes(ObjectName(i), std::span(fragment.object_in_flight)));
+    }
+    if (!fragment.held.empty()) {
+      arrays.push_back(NameBytes(HeldName(i), std::span(fragment.held)));
+    }
+  }
+  return metadata;
+}
+
+absl::StatusOr<WorkerCheckpoint> ReadCheckpoint(const ArrayFile& file, const std::string& path,
+                                                bool of_site) {
+  WorkerCheckpoint checkpoint;
+  RETURN_IF_ERROR(ReadMetadata(file.metadata(), path, checkpoint));
+  RETURN_IF_ERROR(ReadArray(file, "parameters", checkpoint.parameters));
+  RETURN_IF_ERROR(ReadArray(file, "gaps", checkpoint.gaps));
+  RETURN_IF_ERROR(ReadArray(file, "first_moments", checkpoint.first_moments));
+  RETURN_IF_ERROR(ReadArray(file, "second_moments", checkpoint.second_moments));
+  RETURN_IF_ERROR(ReadArray(file, "published", checkpoint.sync.published));
+  RETURN_IF_ERROR(ReadArray(file, "residual", checkpoint.sync.residual));
+  for (size_t i = 0; i < checkpoint.sync.fragments.size(); ++i) {
+    SyncEngine::State::Fragment& fragment = checkpoint.sync.fragments[i];
+    RETURN_IF_ERROR(ReadArray(file, ObjectName(i), fragment.object_in_flight));
+    RETURN_IF_ERROR(ReadArray(file, HeldName(i), fragment.held));
+  }
+  RETURN_IF_ERROR(CheckContent(checkpoint, path, of_site));
+  return checkpoint;
+}
+
+}  // namespace
+
+absl::Status WriteWorkerCheckpoint(FileSystem& file_system, const std::string& path,
+                                   const WorkerCheckpoint& checkpoint) {
+  std::vector<NamedBytes> arrays;
+  const json metadata = Describe(checkpoint, arrays);
+  return WriteArrayFile(file_system, path, kKind, kVersion, metadata, arrays);
+}
+
+absl::StatusOr<WorkerCheckpoint> ReadWorkerCheckpoint(FileSystem& file_system,
+                                                      const std::string& path) {
+  ASSIGN_OR_RETURN(const ArrayFile file, ArrayFile::Read(file_system, path, kKind, kVersion));
+  return ReadCheckpoint(file, path, /*of_site=*/false);
+}
+
+absl::Status PackSiteState(const WorkerCheckpoint& checkpoint,
+                           const std::function<uint8_t*(size_t bytes)>& allocate) {
+  std::vector<NamedBytes> arrays;
+  const json metadata = Describe(checkpoint, arrays);
+  const uint64_t bytes = ArrayFileBytes(metadata, arrays);
+  uint8_t* const memory = allocate(bytes);
+  if (memory == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no memory for the ", bytes, " bytes of ", kSiteState));
+  }
+  BufferFile file({memory, bytes});
+  return WriteArrays(file, kSiteKind, kVersion, metadata, arrays);
+}
+
+absl::StatusOr<WorkerCheckpoint> UnpackSiteState(std::span<const uint8_t> bytes) {
+  ASSIGN_OR_RETURN(const ArrayFile file, ArrayFile::Parse(std::make_unique<BorrowedFile>(bytes),
+                                                          kSiteState, kSiteKind, kVersion));
+  return ReadCheckpoint(file, kSiteState, /*of_site=*/true);
+}
+
+}  // namespace causeway::worker

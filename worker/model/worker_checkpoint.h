@@ -1,0 +1,58 @@
+// A worker's local checkpoint: everything that a bit-exact continuation needs. docs/formats.md has
+// the bytes; the file is an array file (common/files/array_file.h) of kind "CWAYWORK".
+#ifndef CAUSEWAY_WORKER_MODEL_WORKER_CHECKPOINT_H_
+#define CAUSEWAY_WORKER_MODEL_WORKER_CHECKPOINT_H_
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "causeway/v1/config.pb.h"
+#include "common/base/file_system.h"
+#include "worker/sync/sync_engine.h"
+
+namespace causeway::worker {
+
+struct WorkerCheckpoint {
+  std::string run_id;
+  std::string worker_id;
+  v1::RunConfig config;  // Complete.
+  int data_slot = 0;
+  int64_t step = 0;    // Steps of the schedule, done.
+  int64_t tokens = 0;  // Trained.
+  // The step counter's. Files of before there were paces have none, which means these.
+  int64_t pace_milli = 1000;
+  int64_t pace_carry_milli = 0;
+  std::vector<float> parameters;
+  // Of a site: the local values between its tensors, where merges mix them (sync.mixing).
+  std::vector<float> gaps;
+  // The inner optimizer's; the moments are empty where gradients are synchronized.
+  int64_t optimizer_updates = 0;
+  std::vector<float> first_moments;
+  std::vector<float> second_moments;
+  SyncEngine::State sync;
+};
+
+// Replaces `path` durably.
+absl::Status WriteWorkerCheckpoint(FileSystem& file_system, const std::string& path,
+                                   const WorkerCheckpoint& checkpoint);
+// Errors of ArrayFile::Read; DATA_LOSS if the content contradicts itself: every array has the
+// length that the configuration takes. SyncEngine::Restore checks what is in flight.
+absl::StatusOr<WorkerCheckpoint> ReadWorkerCheckpoint(FileSystem& file_system,
+                                                      const std::string& path);
+
+// Packs what a site with a trainer of its own keeps: a checkpoint without moments, and with
+// parameters only where some of them are needed. An array file of kind "CWAYSITE" in memory, into
+// the bytes that `allocate` gives; RESOURCE_EXHAUSTED if it gives none.
+absl::Status PackSiteState(const WorkerCheckpoint& checkpoint,
+                           const std::function<uint8_t*(size_t bytes)>& allocate);
+// Errors as those of ReadWorkerCheckpoint. `bytes` are not kept.
+absl::StatusOr<WorkerCheckpoint> UnpackSiteState(std::span<const uint8_t> bytes);
+
+}  // namespace causeway::worker
+
+#endif  // CAUSEWAY_WORKER_MODEL_WORKER_CHECKPOINT_H_
