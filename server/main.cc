@@ -161,9 +161,7 @@ std::string ProgressLine(const v1::RunStatus& status) {
   for (const v1::WorkerStatus& worker : status.workers()) {
     bytes_up += static_cast<double>(worker.bytes_up());
     bytes_down += static_cast<double>(worker.bytes_down());
-    if (worker.state() != v1::WorkerStatus::ACTIVE && worker.state() != v1::WorkerStatus::JOINING) {
-      continue;
-    }
+    if (!IsLive(worker)) continue;
     ++live;
     tokens_per_second += worker.tokens_per_second();
   }

@@ -239,6 +239,11 @@ class Coordinator {
   virtual std::vector<float> PublishedParameters() const = 0;
 };
 
+// A member that has joined and neither left nor was lost.
+inline bool IsLive(const v1::WorkerStatus& worker) {
+  return worker.state() == v1::WorkerStatus::ACTIVE || worker.state() == v1::WorkerStatus::JOINING;
+}
+
 }  // namespace causeway::server
 
 #endif  // CAUSEWAY_SERVER_CORE_COORDINATOR_H_

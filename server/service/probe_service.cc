@@ -32,10 +32,6 @@ std::string Measurer(const Peer& peer) {
   return peer.address.substr(0, peer.address.rfind(':'));
 }
 
-bool IsLive(const v1::WorkerStatus& worker) {
-  return worker.state() == v1::WorkerStatus::ACTIVE || worker.state() == v1::WorkerStatus::JOINING;
-}
-
 void DescribeMembers(const v1::RunStatus& status, v1::EchoResponse& response) {
   response.set_live_workers(static_cast<int32_t>(
       std::count_if(status.workers().begin(), status.workers().end(), IsLive)));

@@ -15,10 +15,6 @@ constexpr char kLink[] = "inter-site";
 // Nobody may have scraped for long, and ids come and go.
 constexpr size_t kMaxHeartbeats = 4096;
 
-bool IsLive(const v1::WorkerStatus& worker) {
-  return worker.state() == v1::WorkerStatus::ACTIVE || worker.state() == v1::WorkerStatus::JOINING;
-}
-
 void AddRun(MetricPage& page, const v1::RunStatus& status, bool healthy) {
   const v1::RunConfig& config = status.config();
   page.Gauge("causeway_run_info", "1; which run this is.", 1,

@@ -10,15 +10,12 @@
 #include "absl/strings/strip.h"
 #include "common/base/text.h"
 #include "common/files/json.h"
+#include "server/core/coordinator.h"
 
 namespace causeway::server {
 namespace {
 
 constexpr char kUnknown[] = "-";
-
-bool IsLive(const v1::WorkerStatus& worker) {
-  return worker.state() == v1::WorkerStatus::ACTIVE || worker.state() == v1::WorkerStatus::JOINING;
-}
 
 // Three digits.
 std::string Digits(double value) {
