@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/params/presets.h"
+#include "common/params/run_config.h"
 #include "server/store/run_directory.h"
 
 namespace causeway::server {

@@ -6,17 +6,25 @@
 #ifndef CAUSEWAY_COMMON_BASE_FILE_SYSTEM_H_
 #define CAUSEWAY_COMMON_BASE_FILE_SYSTEM_H_
 
+#include <sys/stat.h>
+
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "common/base/status_macros.h"
 
 namespace causeway {
 
@@ -112,6 +120,139 @@ void NameMappedFaults();
 // that call alone: DATA_LOSS, naming the file. read() is left where the fault strikes, so it
 // destroys nothing and holds no lock.
 absl::Status ReadMapped(const std::string& path, absl::FunctionRef<void()> read);
+
+// By which a file that was changed, replaced or removed is noticed, or one that is being written.
+
+// A file that was written less long ago may be one that is being written: cp and scp empty it
+// first.
+inline constexpr absl::Duration kFileSettles = absl::Seconds(5);
+inline constexpr char kJustWrittenUrl[] = "causeway/just_written";
+
+struct FileVersion {
+  int64_t modified_ns = 0;
+  int64_t changed_ns = 0;
+  uint64_t inode = 0;
+  int64_t size = -1;  // -1: there is no such file.
+  bool operator==(const FileVersion&) const = default;
+
+  static FileVersion Of(const std::string& file) {
+    constexpr int64_t kNanoseconds = 1'000'000'000;
+    struct stat facts {};
+    if (stat(file.c_str(), &facts) != 0) return {};
+    return {facts.st_mtim.tv_sec * kNanoseconds + facts.st_mtim.tv_nsec,
+            facts.st_ctim.tv_sec * kNanoseconds + facts.st_ctim.tv_nsec, facts.st_ino,
+            facts.st_size};
+  }
+  // Whether it may be being written. A clock that is somewhat behind changes nothing.
+  bool JustWritten(absl::Time now) const {
+    return size >= 0 && absl::AbsDuration(now - absl::FromUnixNanos(modified_ns)) < kFileSettles;
+  }
+};
+
+// INVALID_ARGUMENT, which is that `files` are not whole or do not fit together, as UNAVAILABLE
+// while one of them may be being written: whoever supervises this process then starts it again.
+inline absl::Status PassesIfJustWritten(const absl::Status& status,
+                                        std::initializer_list<std::string> files, absl::Time now) {
+  if (!absl::IsInvalidArgument(status)) return status;
+  for (const std::string& file : files) {
+    if (!FileVersion::Of(file).JustWritten(now)) continue;
+    absl::Status passes = absl::UnavailableError(absl::StrCat(
+        status.message(), "; ", file,
+        " was written a moment ago: in case it still is, start again in some seconds"));
+    passes.SetPayload(kJustWrittenUrl, absl::Cord());
+    return passes;
+  }
+  return status;
+}
+inline bool IsJustWritten(const absl::Status& status) {
+  return status.GetPayload(kJustWrittenUrl).has_value();
+}
+
+// A FileSystem that passes everything on to another one, to be derived from by what changes a few
+// calls: UnsyncedFileSystem here, faults in tests.
+
+class ForwardingFile : public WritableFile {
+ public:
+  explicit ForwardingFile(std::unique_ptr<WritableFile> base) : base_(std::move(base)) {}
+  absl::Status Append(std::span<const uint8_t> data) override { return base_->Append(data); }
+  absl::Status Overwrite(uint64_t offset, std::span<const uint8_t> data) override {
+    return base_->Overwrite(offset, data);
+  }
+  absl::Status Reserve(uint64_t bytes) override { return base_->Reserve(bytes); }
+  absl::Status Sync() override { return base_->Sync(); }
+
+ private:
+  const std::unique_ptr<WritableFile> base_;
+};
+
+// `base` outlives the object.
+class ForwardingFileSystem : public FileSystem {
+ public:
+  explicit ForwardingFileSystem(FileSystem& base) : base_(base) {}
+
+  absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
+    return base_.Create(path);
+  }
+  absl::StatusOr<std::unique_ptr<WritableFile>> OpenForAppend(const std::string& path) override {
+    return base_.OpenForAppend(path);
+  }
+  absl::StatusOr<std::unique_ptr<MappedFile>> Map(const std::string& path) override {
+    return base_.Map(path);
+  }
+  absl::StatusOr<std::string> ReadFile(const std::string& path) override {
+    return base_.ReadFile(path);
+  }
+  absl::Status Rename(const std::string& from, const std::string& to) override {
+    return base_.Rename(from, to);
+  }
+  absl::Status Remove(const std::string& path) override { return base_.Remove(path); }
+  absl::Status SyncFolder(const std::string& folder) override { return base_.SyncFolder(folder); }
+  absl::Status CreateFolders(const std::string& folder) override {
+    return base_.CreateFolders(folder);
+  }
+  absl::StatusOr<std::vector<std::string>> List(const std::string& folder) override {
+    return base_.List(folder);
+  }
+  absl::StatusOr<uint64_t> FileSize(const std::string& path) override {
+    return base_.FileSize(path);
+  }
+  absl::StatusOr<uint64_t> FreeBytes(const std::string& folder) override {
+    return base_.FreeBytes(folder);
+  }
+  bool Exists(const std::string& path) override { return base_.Exists(path); }
+  bool IsFolder(const std::string& path) override { return base_.IsFolder(path); }
+  absl::StatusOr<std::unique_ptr<FolderLock>> Lock(const std::string& folder) override {
+    return base_.Lock(folder);
+  }
+  absl::StatusOr<std::string> LockOwner(const std::string& folder) override {
+    return base_.LockOwner(folder);
+  }
+
+ private:
+  FileSystem& base_;
+};
+
+// Syncs nothing: for what nobody will miss after a power loss.
+class UnsyncedFileSystem final : public ForwardingFileSystem {
+ public:
+  using ForwardingFileSystem::ForwardingFileSystem;
+  absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
+    ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, ForwardingFileSystem::Create(path));
+    return std::make_unique<File>(std::move(file));
+  }
+  absl::StatusOr<std::unique_ptr<WritableFile>> OpenForAppend(const std::string& path) override {
+    ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, ForwardingFileSystem::OpenForAppend(path));
+    return std::make_unique<File>(std::move(file));
+  }
+  absl::Status SyncFolder(const std::string&) override { return absl::OkStatus(); }
+
+ private:
+  class File final : public ForwardingFile {
+   public:
+    using ForwardingFile::ForwardingFile;
+    absl::Status Sync() override { return absl::OkStatus(); }
+  };
+};
 
 }  // namespace causeway
 

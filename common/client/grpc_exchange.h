@@ -13,12 +13,12 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "common/base/work_queue.h"
+#include "common/base/thread_pool.h"
 #include "common/client/exchange.h"
 #include "common/client/link.h"
 #include "common/client/session.h"
 #include "common/params/fragment_plan.h"
-#include "common/rpc/lane_dialer.h"
+#include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "common/transfer/lane_client.h"
 

@@ -1,6 +1,7 @@
 #include "common/client/link.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 
@@ -9,6 +10,149 @@
 #include "common/transfer/wire.h"
 
 namespace causeway {
+namespace {
+
+// Weight of the newest object in the smoothed rate.
+constexpr double kNewest = 0.25;
+
+}  // namespace
+
+void LinkMeter::Begin(Direction direction) {
+  absl::MutexLock lock(&mutex_);
+  Way& to = way(direction);
+  if (to.under_way++ == 0) to.busy_since = clock_->Monotonic();
+}
+
+void LinkMeter::Add(Direction direction, int64_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  Way& to = way(direction);
+  to.bytes += bytes;
+  to.sample_bytes += bytes;
+}
+
+LinkMeter::Sample LinkMeter::End(Direction direction, bool whole) {
+  absl::MutexLock lock(&mutex_);
+  Way& of = way(direction);
+  const absl::Duration now = clock_->Monotonic();
+  of.sample_time += now - of.busy_since;
+  of.busy_since = now;
+  --of.under_way;
+  if (!whole) return {};
+  const Sample sample = {.bytes = of.sample_bytes, .time = of.sample_time};
+  of.sample_bytes = 0;
+  of.sample_time = absl::ZeroDuration();
+  if (sample.bytes > 0 && sample.time > absl::ZeroDuration()) {
+    const double rate = static_cast<double>(sample.bytes) / absl::ToDoubleSeconds(sample.time);
+    of.goodput = of.goodput == 0 ? rate : (1 - kNewest) * of.goodput + kNewest * rate;
+  }
+  return sample;
+}
+
+void LinkMeter::AddResent(int64_t chunks) {
+  absl::MutexLock lock(&mutex_);
+  resent_chunks_ += chunks;
+}
+
+void LinkMeter::AddResume() {
+  absl::MutexLock lock(&mutex_);
+  ++resumes_;
+}
+
+void LinkMeter::AddBlocked(absl::Duration time) {
+  absl::MutexLock lock(&mutex_);
+  blocked_ += time;
+}
+
+int64_t LinkMeter::bytes(Direction direction) const {
+  absl::MutexLock lock(&mutex_);
+  return ways_[static_cast<size_t>(direction)].bytes;
+}
+
+double LinkMeter::goodput_bytes_per_second(Direction direction) const {
+  absl::MutexLock lock(&mutex_);
+  return ways_[static_cast<size_t>(direction)].goodput;
+}
+
+void LinkMeter::Report(v1::LinkReport& report) const {
+  absl::MutexLock lock(&mutex_);
+  report.set_goodput_up_bytes_per_second(ways_[0].goodput);
+  report.set_goodput_down_bytes_per_second(ways_[1].goodput);
+  report.set_resent_chunks(resent_chunks_);
+  report.set_resumes(resumes_);
+  report.set_send_blocked_seconds(absl::ToDoubleSeconds(blocked_));
+}
+
+namespace {
+
+constexpr int kFirstConnections = 4;
+// On shorter links one connection's window is never what limits.
+constexpr absl::Duration kNoticeableRtt = absl::Milliseconds(5);
+// The kernel's own overhead takes about half of a buffer (common/rpc/tcp_links.h).
+constexpr double kPayloadShare = 0.5;
+constexpr int64_t kUsualSendBuffer = int64_t{4} << 20;
+// Connections do not share the load evenly.
+constexpr double kRoom = 1.25;
+// One measurement is of so many bytes at least, to fill the link.
+constexpr double kMeasuredBytes = 24 << 20;
+// Round trips before a measurement, and of one. New connections fill their buffers at once, which
+// crosses nothing yet, and are slow at first. The search needs to know what they carry in the end;
+// where that only adds more of them later, there is no need to wait for it.
+constexpr int kSettlingRoundTrips = 5;
+constexpr int kMeasuredRoundTrips = 5;
+constexpr int kSettlingRoundTripsOfSearch = 20;
+constexpr int kMeasuredRoundTripsOfSearch = 10;
+constexpr double kWorthwhile = 1.15;
+
+}  // namespace
+
+ConnectionTuner::ConnectionTuner(int connections)
+    : fixed_(connections > 0), connections_(fixed_ ? connections : kFirstConnections) {}
+
+int ConnectionTuner::Needed(double bytes_per_second, const ConnectionTraits& traits) {
+  const int64_t buffer = traits.send_buffer_bytes > 0 ? traits.send_buffer_bytes : kUsualSendBuffer;
+  const double window = kPayloadShare * static_cast<double>(buffer);
+  const double under_way = bytes_per_second * absl::ToDoubleSeconds(traits.rtt);
+  return static_cast<int>(std::ceil(std::min(kRoom * under_way / window, 1.0 * kMaxConnections)));
+}
+
+void ConnectionTuner::GrowTo(int connections) {
+  // Not by more at once: what was seen is of the present number.
+  const int next = std::min({connections, 2 * connections_, kMaxConnections});
+  if (next <= connections_) return;
+  connections_ = next;
+  settling_ = absl::ZeroDuration();
+}
+
+void ConnectionTuner::Search(double bytes_per_second) {
+  if (found_) return;
+  if (baseline_ > 0 && bytes_per_second < kWorthwhile * baseline_) {
+    connections_ /= 2;
+    found_ = true;
+    return;
+  }
+  baseline_ = bytes_per_second;
+  found_ = connections_ == kMaxConnections;
+  if (!found_) GrowTo(2 * connections_);
+}
+
+void ConnectionTuner::Note(int64_t bytes, absl::Duration time, const ConnectionTraits& traits) {
+  if (fixed_ || traits.rtt < kNoticeableRtt || time <= absl::ZeroDuration()) return;
+  const int settling = traits.paced ? kSettlingRoundTrips : kSettlingRoundTripsOfSearch;
+  if (settling_ < settling * traits.rtt) {
+    settling_ += time;
+    return;
+  }
+  bytes_ += static_cast<double>(bytes);
+  time_ += time;
+  const int measured = traits.paced ? kMeasuredRoundTrips : kMeasuredRoundTripsOfSearch;
+  if (bytes_ < kMeasuredBytes || time_ < measured * traits.rtt) return;
+  const double bytes_per_second = bytes_ / absl::ToDoubleSeconds(time_);
+  bytes_ = 0;
+  time_ = absl::ZeroDuration();
+  if (!traits.paced) Search(bytes_per_second);
+  GrowTo(Needed(bytes_per_second, traits));
+}
+
 namespace {
 
 constexpr absl::Duration kRefreshInterval = absl::Seconds(1);

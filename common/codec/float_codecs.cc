@@ -1,4 +1,4 @@
-#include "common/codec/float_codecs.h"
+#include "common/codec/difference_codec.h"
 
 #include <algorithm>
 #include <bit>
@@ -9,7 +9,6 @@
 #include "common/base/status_macros.h"
 #include "common/codec/codec_kernels.h"
 #include "common/codec/codec_layout.h"
-#include "common/codec/difference_codec.h"
 
 namespace causeway {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "common/codec/codec.h"
 #include "common/codec/codec_kernels.h"
-#include "common/codec/float_codecs.h"
+#include "common/codec/difference_codec.h"
 #include "common/codec/kernel_loops-inl.h"
 #include "hwy/highway.h"
 

@@ -15,7 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
-#include "common/base/file_version.h"
+#include "common/base/file_system.h"
 
 namespace causeway {
 

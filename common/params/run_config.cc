@@ -20,7 +20,6 @@
 #include "common/base/status_macros.h"
 #include "common/params/config_checks.h"
 #include "common/params/fragment_plan.h"
-#include "common/params/presets.h"
 
 namespace causeway {
 namespace {

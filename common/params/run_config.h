@@ -1,6 +1,6 @@
 // A run's configuration: parsing, defaults, presets, and the refusal of what cannot work.
 //
-//   ASSIGN_OR_RETURN(v1::RunConfig config, RunPreset("best"));          // presets.h
+//   ASSIGN_OR_RETURN(v1::RunConfig config, RunPreset("best"));          // see below
 //   ASSIGN_OR_RETURN(config, ParseRunConfig(text, "run.textproto", config));
 //   ASSIGN_OR_RETURN(ConfigWarnings warnings, CompleteRunConfig(config));
 //
@@ -74,6 +74,21 @@ absl::Status CheckMergeRule(const v1::OuterConfig& outer, const v1::MembershipCo
 // Adds what such a merge does not do.
 void AddMergeWarnings(const v1::OuterConfig& outer, const v1::MembershipConfig& membership,
                       ConfigWarnings& warnings);
+
+// Named model shapes and named sets of training and synchronization settings.
+
+// Shape fields only. INVALID_ARGUMENT lists the names.
+absl::StatusOr<v1::ModelConfig> ModelPreset(absl::string_view name);
+std::vector<std::string> ModelPresetNames();
+
+// Train, sync and outer settings. INVALID_ARGUMENT lists the names.
+//   paper          Streaming DiLoCo as in 2501.18512: AdamW inside, e3m0 both ways, lr 0.4, mu 0.9
+//   best           what measured best here: Muon inside, lm2 both ways, lr 1, no momentum
+//   streaming      another name of best
+//   diloco         one fragment, no overlap, fp32 both ways (2311.08105)
+//   data-parallel  gradients at every step, AdamW at the coordinator, bf16 both ways
+absl::StatusOr<v1::RunConfig> RunPreset(absl::string_view name);
+std::vector<std::string> RunPresetNames();
 
 }  // namespace causeway
 

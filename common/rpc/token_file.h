@@ -15,7 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
-#include "common/base/file_version.h"
+#include "common/base/file_system.h"
 #include "common/rpc/certificate_watch.h"
 
 namespace causeway {

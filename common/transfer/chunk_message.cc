@@ -13,7 +13,7 @@
 #include "causeway/v1/exchange.pb.h"
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
-#include "common/codec/entropy_stage.h"
+#include "common/codec/codec.h"
 #include "common/transfer/chunk_assembly.h"
 #include "common/transfer/wire.h"
 

@@ -11,21 +11,105 @@
 #ifndef CAUSEWAY_COMMON_TRANSFER_CHUNK_SENDER_H_
 #define CAUSEWAY_COMMON_TRANSFER_CHUNK_SENDER_H_
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
+#include <span>
+#include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "common/transfer/byte_rate.h"
+#include "common/base/thread_pool.h"
 #include "common/transfer/chunk_assembly.h"
+#include "common/transfer/chunk_message.h"
 
 namespace causeway {
+
+// An object to be sent, once for all who receive it: its chunks with their checksums and, where the
+// run packs what it sends, their packed form.
+
+// A chunk that lies where it is until `owner` is released.
+struct OutgoingChunk {
+  ChunkFields fields;  // Apart from data_position.
+  std::span<const uint8_t> data;
+  std::shared_ptr<const void> owner;
+};
+
+// Thread-safe.
+class ChunkSource {
+ public:
+  struct Options {
+    std::span<const uint8_t> bytes;  // They do not change before `owner` is released.
+    // The checksums of the chunks, where they are known; or empty: they are taken on the way.
+    std::span<const uint64_t> leaves;
+    std::shared_ptr<const void> owner;
+    bool pack = false;  // Chunks cross packed where that makes them smaller.
+    // Packed chunks are kept as long as it has room; it outlives the source. Null: they are not.
+    ByteBudget* cache = nullptr;
+  };
+  explicit ChunkSource(Options options);
+  ~ChunkSource();
+  ChunkSource(const ChunkSource&) = delete;
+  ChunkSource& operator=(const ChunkSource&) = delete;
+
+  int64_t object_bytes() const { return static_cast<int64_t>(options_.bytes.size()); }
+  // True if Chunk may take long, as packing does.
+  bool packs() const { return options_.pack; }
+  // Returns the chunk. Its checksum is computed once; so is its packed form, if there is room to
+  // keep it.
+  OutgoingChunk Chunk(int64_t chunk);
+
+ private:
+  struct Packed {
+    std::string bytes;  // Empty: the chunk does not get smaller.
+    uint64_t checksum = 0;
+  };
+  std::span<const uint8_t> Plain(int64_t chunk) const;
+  std::shared_ptr<const Packed> Pack(int64_t chunk);
+
+  const Options options_;
+  std::vector<std::atomic<uint64_t>> checksums_;  // 0: not known yet.
+  absl::Mutex mutex_;
+  std::vector<std::shared_ptr<const Packed>> packed_ ABSL_GUARDED_BY(mutex_);
+  int64_t cached_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+// A bucket of credit that fills at the rate and may be overdrawn by one piece: whoever takes the
+// last credit may send a whole chunk, and the next one waits until that is paid for. Time comes
+// with every call. Not thread-safe.
+class ByteRate {
+ public:
+  // 0: no limit.
+  explicit ByteRate(int64_t bytes_per_second = 0) : rate_(static_cast<double>(bytes_per_second)) {}
+
+  // Returns how long until something may be sent; zero: now.
+  absl::Duration Wait(absl::Duration now) {
+    if (rate_ <= 0) return absl::ZeroDuration();
+    if (filled_ == -absl::InfiniteDuration()) filled_ = now;
+    // A moment may be saved up, so that who wakes up a little late loses nothing.
+    const double most = rate_ * absl::ToDoubleSeconds(absl::Milliseconds(50));
+    credit_ = std::min(most, credit_ + rate_ * absl::ToDoubleSeconds(now - filled_));
+    filled_ = now;
+    return credit_ >= 0 ? absl::ZeroDuration() : absl::Seconds(-credit_ / rate_);
+  }
+  // Notes that so much is sent now; a negative number gives back what was spent too much.
+  void Spend(int64_t bytes) { credit_ -= static_cast<double>(bytes); }
+
+ private:
+  double rate_;
+  double credit_ = 0;
+  absl::Duration filled_ = -absl::InfiniteDuration();
+};
 
 class ChunkSender {
  public:

@@ -24,11 +24,10 @@
 #include "absl/time/time.h"
 #include "causeway/v1/exchange.pb.h"
 #include "common/base/clock.h"
-#include "common/base/work_queue.h"
+#include "common/base/thread_pool.h"
 #include "common/transfer/chunk_assembly.h"
 #include "common/transfer/chunk_message.h"
 #include "common/transfer/chunk_sender.h"
-#include "common/transfer/chunk_source.h"
 
 namespace causeway {
 

@@ -15,7 +15,6 @@
 #include "common/params/draws.h"
 #include "server/core/coordinator.h"
 #include "server/core/fragment_rounds.h"
-#include "server/core/parent.h"
 #include "server/core/roles.h"
 #include "server/core/run.h"
 

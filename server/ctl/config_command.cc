@@ -9,7 +9,6 @@
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
 #include "common/files/json.h"
-#include "common/params/presets.h"
 #include "common/params/run_config.h"
 #include "nlohmann/json.hpp"
 

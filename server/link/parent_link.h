@@ -16,7 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "causeway/v1/session.grpc.pb.h"
-#include "common/base/work_queue.h"
+#include "common/base/thread_pool.h"
 #include "common/client/boarding.h"
 #include "common/client/grpc_exchange.h"
 #include "common/client/link.h"
@@ -26,7 +26,6 @@
 #include "common/rpc/security.h"
 #include "common/telemetry/event_log.h"
 #include "server/core/coordinator.h"
-#include "server/core/parent.h"
 #include "server/link/coordinator_link.h"
 
 namespace causeway::server {

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "common/rpc/status.h"
-#include "server/service/text_limits.h"
+#include "server/service/session_service.h"
 
 namespace causeway::server {
 namespace {

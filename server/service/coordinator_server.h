@@ -19,7 +19,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
-#include "common/base/work_queue.h"
+#include "common/base/thread_pool.h"
 #include "common/identity/expiry_watch.h"
 #include "common/identity/revocation_watch.h"
 #include "common/rpc/channel.h"

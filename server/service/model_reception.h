@@ -14,7 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "causeway/v1/session.pb.h"
-#include "common/base/work_queue.h"
+#include "common/base/thread_pool.h"
 #include "server/access/access.h"
 #include "server/core/served_run.h"
 

@@ -14,7 +14,6 @@
 #include "common/rpc/self_owned.h"
 #include "common/rpc/status.h"
 #include "common/transfer/wire.h"
-#include "server/service/text_limits.h"
 
 namespace causeway::server {
 namespace {

@@ -5,20 +5,39 @@
 #include <cstddef>
 #include <list>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "causeway/v1/session.grpc.pb.h"
 #include "causeway/v1/session.pb.h"
-#include "common/base/work_queue.h"
+#include "common/base/thread_pool.h"
 #include "server/access/access.h"
 #include "server/core/served_run.h"
 #include "server/service/model_reception.h"
 
 namespace causeway::server {
+
+// How long a text for people may be that a peer sends: it lands in logs, events and summaries.
+
+inline constexpr size_t kMaxTextBytes = 1024;
+
+inline absl::Status CheckLength(absl::string_view what, absl::string_view text) {
+  if (text.size() <= kMaxTextBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, " has ", text.size(), " bytes, at most ", kMaxTextBytes, " are taken"));
+}
+
+// For what must not fail because it is long: the last words of a worker.
+inline void ShortenText(std::string& text) {
+  if (text.size() > kMaxTextBytes) text.resize(kMaxTextBytes);
+}
 
 class SessionReactor;
 

@@ -14,7 +14,7 @@
 #include "absl/strings/strip.h"
 #include "common/base/checksum.h"
 #include "common/base/crash_point.h"
-#include "common/base/forwarding_file_system.h"
+#include "common/base/file_system.h"
 #include "common/base/status_macros.h"
 #include "common/params/run_config.h"
 #include "common/telemetry/log.h"

@@ -14,7 +14,7 @@
 #include "common/base/status_macros.h"
 #include "common/telemetry/log.h"
 #include "nlohmann/json.hpp"
-#include "server/store/commit_witness.h"
+#include "server/store/sqlite_database.h"
 
 namespace causeway::server {
 namespace {

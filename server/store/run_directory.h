@@ -3,7 +3,7 @@
 //   LOCK              held by the owner; its process id
 //   run.db            everything that is small (run_database.h); run.db-wal beside it while it is
 //                     open and after a death
-//   COMMITS           how many commits run.db had (commit_witness.h)
+//   COMMITS           how many commits run.db had (CommitWitness)
 //   deltas/, answers/, snapshots/    everything that is large (blob_folder.h)
 //   config.textproto  the configuration, for people
 //   rounds.jsonl      the rounds, for people (round_log.h)

@@ -24,8 +24,8 @@
 #include "causeway/v1/standby.pb.h"
 #include "common/base/file_system.h"
 #include "nlohmann/json.hpp"
-#include "server/store/commit_witness.h"
 #include "server/store/run_database.h"
+#include "server/store/sqlite_database.h"
 #include "server/store/store.h"
 
 namespace causeway::server {

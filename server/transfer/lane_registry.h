@@ -17,7 +17,7 @@
 #include "absl/time/time.h"
 #include "causeway/v1/exchange.pb.h"
 #include "common/base/clock.h"
-#include "common/base/work_queue.h"
+#include "common/base/thread_pool.h"
 #include "server/core/coordinator.h"
 #include "server/transfer/answer_outbox.h"
 #include "server/transfer/delta_inbox.h"

@@ -24,7 +24,6 @@
 #include "common/base/file_system.h"
 #include "server/core/coordinator.h"
 #include "server/store/store.h"
-#include "server/views/bounded_series.h"
 #include "server/views/run_curves.h"
 
 namespace causeway::server {

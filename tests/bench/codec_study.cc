@@ -36,7 +36,6 @@
 #include "common/base/status_macros.h"
 #include "common/cli/command_line.h"
 #include "common/codec/codec.h"
-#include "common/codec/entropy_stage.h"
 #include "nlohmann/json.hpp"
 #include "tests/bench/measure.h"
 #include "tests/bench/training_delta.h"

@@ -18,7 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
 #include "common/base/clock.h"
-#include "common/base/work_queue.h"
+#include "common/base/thread_pool.h"
 #include "common/codec/codec.h"
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"

@@ -27,7 +27,7 @@
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/target.h"
 #include "tests/unit/common/transfer/owned_message.h"
-#include "worker/sync/host_replica.h"
+#include "worker/sync/replica.h"
 #include "worker/sync/sync_engine.h"
 
 namespace causeway::fuzz {

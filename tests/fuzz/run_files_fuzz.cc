@@ -14,7 +14,7 @@
 
 #include "common/base/checksum.h"
 #include "server/store/blob_folder.h"
-#include "server/store/commit_witness.h"
+#include "server/store/sqlite_database.h"
 #include "server/views/run_curves.h"
 #include "tests/fuzz/array_file_input.h"
 #include "tests/fuzz/memory_files.h"

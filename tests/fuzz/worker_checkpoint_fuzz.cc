@@ -13,7 +13,7 @@
 #include "tests/fuzz/memory_files.h"
 #include "tests/fuzz/target.h"
 #include "worker/model/worker_checkpoint.h"
-#include "worker/sync/host_replica.h"
+#include "worker/sync/replica.h"
 #include "worker/sync/sync_engine.h"
 
 namespace causeway::fuzz {

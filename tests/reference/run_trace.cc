@@ -46,7 +46,7 @@
 #include "tests/reference/trace_store.h"
 #include "worker/backend/cpu/cpu_transformer.h"
 #include "worker/backend/cpu/optimizer.h"
-#include "worker/sync/host_replica.h"
+#include "worker/sync/replica.h"
 #include "worker/sync/sync_engine.h"
 
 namespace causeway {

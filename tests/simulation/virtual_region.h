@@ -10,7 +10,7 @@
 #include <string>
 
 #include "common/params/fragment_plan.h"
-#include "server/core/parent.h"
+#include "server/core/coordinator.h"
 #include "tests/simulation/auditor.h"
 #include "tests/simulation/coordinator_host.h"
 #include "tests/simulation/scenario.h"

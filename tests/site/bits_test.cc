@@ -26,7 +26,7 @@
 #include "tests/emulation/emulator.h"
 #include "tests/reference/in_process_exchange.h"
 #include "worker/site/causeway_site.h"
-#include "worker/sync/host_replica.h"
+#include "worker/sync/replica.h"
 #include "worker/sync/sync_engine.h"
 
 namespace causeway {

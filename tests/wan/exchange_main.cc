@@ -30,7 +30,6 @@
 #include "common/params/fragment_plan.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/security.h"
-#include "common/rpc/socket_buffers.h"
 #include "common/rpc/tcp_address.h"
 #include "common/rpc/tcp_links.h"
 #include "common/telemetry/log.h"

@@ -9,9 +9,9 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/thread_pool.h"
-#include "worker/data/dataset.h"
-#include "worker/model/stored_model.h"
 #include "worker/commands/device_choice.h"
+#include "worker/data/dataset.h"
+#include "worker/model/worker_checkpoint.h"
 
 namespace causeway::worker {
 
@@ -29,7 +29,7 @@ absl::StatusOr<std::string> TokenFilesOf(const std::string& data, const std::str
 
 // Reads the published parameters of --checkpoint (a worker's checkpoint, a parameters file, or a
 // model's folder) or of --run_dir (a coordinator's folder). INVALID_ARGUMENT unless one
-// of the two is given; errors of stored_model.h.
+// of the two is given; errors of worker_checkpoint.h.
 absl::StatusOr<StoredModel> ReadGivenModel();
 
 // --document_begin or --document_end; nullopt if neither is given, INVALID_ARGUMENT if both are.

@@ -1,4 +1,4 @@
-#include "worker/commands/site_follower.h"
+#include "worker/commands/site.h"
 
 #include <span>
 #include <thread>
@@ -10,9 +10,9 @@
 #include "common/base/status_macros.h"
 #include "common/base/thread_pool.h"
 #include "common/telemetry/log.h"
-#include "worker/sync/site_calls.h"
 #include "worker/commands/device_choice.h"
 #include "worker/member/rendezvous.h"
+#include "worker/sync/site_calls.h"
 
 namespace causeway::worker {
 namespace {

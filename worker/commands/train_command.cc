@@ -21,10 +21,9 @@
 #include "common/rpc/tcp_links.h"
 #include "common/telemetry/log.h"
 #include "worker/commands/commands.h"
-#include "worker/member/rendezvous.h"
 #include "worker/commands/site.h"
-#include "worker/commands/site_follower.h"
 #include "worker/commands/training_run.h"
+#include "worker/member/rendezvous.h"
 
 ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070",
           "HOST:PORT,...: where the coordinator is, and where it may move to");

@@ -17,7 +17,7 @@
 #include "common/client/link.h"
 #include "common/client/session.h"
 #include "common/identity/expiry_watch.h"
-#include "common/rpc/socket_buffers.h"
+#include "common/rpc/tcp_links.h"
 #include "common/telemetry/event_log.h"
 #include "nlohmann/json.hpp"
 #include "worker/member/merge_record.h"

@@ -2,11 +2,14 @@
 #ifndef CAUSEWAY_WORKER_MODEL_PARAMETER_LAYOUT_H_
 #define CAUSEWAY_WORKER_MODEL_PARAMETER_LAYOUT_H_
 
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "causeway/v1/config.pb.h"
 #include "common/params/fragment_plan.h"
+#include "common/params/tensor_table.h"
 
 namespace causeway::worker {
 
@@ -54,6 +57,54 @@ struct ParameterLayout {
   // `plan` must be made from `model`; ends the program otherwise.
   static ParameterLayout Create(const v1::ModelConfig& model, const FragmentPlan& plan);
 };
+
+// What follows from a model's configuration for every backend: the widths of its tensors, and the
+// angles of its positions.
+
+struct ModelShape {
+  // `model` is complete.
+  explicit ModelShape(const v1::ModelConfig& model)
+      : length(model.sequence_length()),
+        width(model.width()),
+        mlp_width(model.mlp_width()),
+        mlp_inputs(model.mlp() == v1::ModelConfig::SWIGLU ? 2 * mlp_width : mlp_width),
+        heads(model.heads()),
+        kv_heads(model.kv_heads()),
+        head_dim(model.head_dim()),
+        query_width(heads * head_dim),
+        kv_width(kv_heads * head_dim),
+        qkv_width(query_width + 2 * kv_width),
+        vocabulary(model.vocabulary_size()),
+        padded_vocabulary(PaddedVocabulary(model)),
+        gated(model.mlp() == v1::ModelConfig::SWIGLU),
+        qk_norm(model.qk_norm()),
+        layer_norm(model.layer_norm()) {}
+
+  int64_t length;      // Tokens per window, at most.
+  int64_t width;       // Of the residual stream.
+  int64_t mlp_width;   // Values behind the activation,
+  int64_t mlp_inputs;  // and before it: gate and up.
+  int64_t heads, kv_heads, head_dim;
+  int64_t query_width, kv_width;  // Values of all heads of a token.
+  int64_t qkv_width;
+  int64_t vocabulary, padded_vocabulary;
+  bool gated, qk_norm, layer_norm;
+};
+
+// Cosines and sines of the angles by which positions are turned: [positions, head_dim / 2],
+// computed in double and rounded once.
+template <typename Values>
+void FillAngles(const v1::ModelConfig& model, int64_t positions, Values& cosine, Values& sine) {
+  const std::vector<double> frequencies = RopeFrequencies(model);
+  cosine.resize(static_cast<size_t>(positions) * frequencies.size());
+  sine.resize(cosine.size());
+  for (size_t i = 0; i < cosine.size(); ++i) {
+    const auto position = static_cast<double>(i / frequencies.size());
+    const double angle = position * frequencies[i % frequencies.size()];
+    cosine[i] = static_cast<typename Values::value_type>(std::cos(angle));
+    sine[i] = static_cast<typename Values::value_type>(std::sin(angle));
+  }
+}
 
 }  // namespace causeway::worker
 

@@ -53,6 +53,27 @@ absl::Status PackSiteState(const WorkerCheckpoint& checkpoint,
 // Errors as those of ReadWorkerCheckpoint. `bytes` are not kept.
 absl::StatusOr<WorkerCheckpoint> UnpackSiteState(std::span<const uint8_t> bytes);
 
+// Parameters that lie on a disk, wherever they come from.
+
+struct StoredModel {
+  v1::RunConfig config;           // Complete.
+  std::vector<float> parameters;  // The published ones: the arena of config's plan.
+  // The schedule's step, in a worker's checkpoint; otherwise -1.
+  int64_t step = -1;
+};
+
+// A worker's checkpoint, a parameters file (common/files/array_file.h), or a model's folder
+// (common/files/model_folder.h), told apart by what they are. Errors of their readers;
+// INVALID_ARGUMENT for anything else.
+absl::StatusOr<StoredModel> ReadStoredModel(FileSystem& file_system, const std::string& path);
+
+// The latest saved state of every fragment in a coordinator's run directory, while the coordinator
+// runs or not; docs/formats.md has the files. A running one saves each fragment every so many
+// rounds
+// (--snapshot_every_rounds), a stopping one all of them. FAILED_PRECONDITION while some fragment
+// was never saved; DATA_LOSS for damaged files.
+absl::StatusOr<StoredModel> ReadPublished(FileSystem& file_system, const std::string& run_folder);
+
 }  // namespace causeway::worker
 
 #endif  // CAUSEWAY_WORKER_MODEL_WORKER_CHECKPOINT_H_

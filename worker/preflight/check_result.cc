@@ -1,4 +1,4 @@
-#include "worker/preflight/check_result.h"
+#include "worker/preflight/preflight.h"
 
 #include <algorithm>
 #include <array>

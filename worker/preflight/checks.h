@@ -20,16 +20,16 @@
 #include "causeway/v1/session.pb.h"
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
-#include "common/client/link_meter.h"
+#include "common/client/link.h"
 #include "common/client/reach.h"
 #include "common/identity/certificate.h"
 #include "common/params/fragment_plan.h"
-#include "common/rpc/socket_buffers.h"
 #include "common/rpc/tcp_address.h"
+#include "common/rpc/tcp_links.h"
 #include "common/rpc/tls_handshake.h"
 #include "worker/data/dataset.h"
 #include "worker/model/worker_checkpoint.h"
-#include "worker/preflight/check_result.h"
+#include "worker/preflight/preflight.h"
 
 namespace causeway::worker {
 

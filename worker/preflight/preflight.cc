@@ -12,7 +12,6 @@
 #include "causeway/v1/session.grpc.pb.h"
 #include "common/base/text.h"
 #include "common/rpc/channel.h"
-#include "common/rpc/socket_buffers.h"
 #include "common/rpc/status.h"
 #include "common/rpc/tcp_links.h"
 #include "common/rpc/tls_handshake.h"

@@ -11,9 +11,9 @@
 #include "common/params/run_config.h"
 #include "common/rpc/status.h"
 #include "common/telemetry/log.h"
-#include "worker/model/worker_checkpoint.h"
 #include "worker/member/joining.h"
-#include "worker/sync/host_replica.h"
+#include "worker/model/worker_checkpoint.h"
+#include "worker/sync/replica.h"
 
 namespace causeway::worker {
 namespace {

@@ -14,7 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "causeway/v1/config.pb.h"
 #include "common/base/byte_buffer.h"
-#include "common/base/work_queue.h"
+#include "common/base/thread_pool.h"
 #include "common/codec/codec.h"
 #include "common/params/fragment_plan.h"
 #include "worker/sync/process_link.h"

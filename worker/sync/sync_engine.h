@@ -44,7 +44,7 @@
 #include "absl/time/time.h"
 #include "causeway/v1/config.pb.h"
 #include "common/base/clock.h"
-#include "common/base/work_queue.h"
+#include "common/base/thread_pool.h"
 #include "common/client/exchange.h"
 #include "common/codec/codec.h"
 #include "common/params/draws.h"

@@ -1,4 +1,4 @@
-#include "server/stop_signal.h"
+#include "server/commands.h"
 
 #include <cerrno>
 

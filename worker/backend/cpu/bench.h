@@ -19,7 +19,7 @@
 namespace causeway::worker {
 
 struct BenchOptions {
-  std::string model = "gpt2-124m-shape";  // A preset of presets.h.
+  std::string model = "gpt2-124m-shape";  // A preset of run_config.h.
   int sequence_length = 0;                // Tokens per window; 0: the preset's.
   int micro_batch_sequences = 4;          // Windows per step.
   int steps = 3;                          // Timed, after one that warms up.

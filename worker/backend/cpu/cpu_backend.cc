@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "worker/sync/host_replica.h"
+#include "worker/sync/replica.h"
 
 namespace causeway::worker {
 

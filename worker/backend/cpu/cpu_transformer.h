@@ -31,7 +31,6 @@
 #include "worker/backend/cpu/attention.h"
 #include "worker/backend/cpu/kernels.h"
 #include "worker/backend/cpu/scratch_pool.h"
-#include "worker/model/model_shape.h"
 #include "worker/model/parameter_layout.h"
 
 namespace causeway::worker {

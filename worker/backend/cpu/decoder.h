@@ -19,7 +19,6 @@
 #include "common/params/fragment_plan.h"
 #include "worker/backend/cpu/kernels.h"
 #include "worker/backend/cpu/scratch_pool.h"
-#include "worker/model/model_shape.h"
 #include "worker/model/parameter_layout.h"
 
 namespace causeway::worker {

@@ -87,7 +87,7 @@ absl::StatusOr<std::vector<KernelTime>> TimeStepKernels(const v1::RunConfig& con
                                                         cudaStream_t stream);
 
 struct CudaBenchOptions {
-  std::string model;              // A preset of presets.h.
+  std::string model;              // A preset of run_config.h.
   int sequence_length = 0;        // Tokens per window; 0: the preset's.
   int micro_batch_sequences = 4;  // Windows per forward and backward pass.
   int batch_sequences = 0;        // Windows per step, a multiple of it; 0: the same.

@@ -31,7 +31,6 @@
 #include "worker/backend/cuda/kernels/device.h"
 #include "worker/backend/cuda/kernels/kernels.h"
 #include "worker/backend/cuda/projection.h"
-#include "worker/model/model_shape.h"
 #include "worker/model/parameter_layout.h"
 
 namespace causeway::worker::cuda {

@@ -1,4 +1,4 @@
-#include "common/client/connection_tuner.h"
+#include "common/client/link.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "common/client/link_meter.h"
+#include "common/client/link.h"
 
 #include "gtest/gtest.h"
 

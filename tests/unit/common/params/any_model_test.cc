@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/params/fragment_plan.h"
-#include "common/params/presets.h"
 #include "common/params/run_config.h"
 #include "common/params/tensor_table.h"
 #include "gmock/gmock.h"

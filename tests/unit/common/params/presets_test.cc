@@ -1,4 +1,4 @@
-#include "common/params/presets.h"
+#include "common/params/run_config.h"
 
 #include <tuple>
 

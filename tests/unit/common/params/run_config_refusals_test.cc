@@ -2,7 +2,6 @@
 #include <ostream>
 #include <string>
 
-#include "common/params/presets.h"
 #include "common/params/run_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

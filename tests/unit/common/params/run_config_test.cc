@@ -3,7 +3,6 @@
 #include <tuple>
 
 #include "common/params/fragment_plan.h"
-#include "common/params/presets.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/params/configs.h"

@@ -8,7 +8,7 @@
 #include "causeway/v1/exchange.pb.h"
 #include "common/base/checksum.h"
 #include "common/base/random.h"
-#include "common/codec/entropy_stage.h"
+#include "common/codec/codec.h"
 #include "common/rpc/chunk_buffer.h"
 #include "common/transfer/wire.h"
 #include "gmock/gmock.h"

@@ -1,4 +1,4 @@
-#include "common/rpc/socket_buffers.h"
+#include "common/rpc/tcp_links.h"
 
 #include "common/base/file_system.h"
 #include "gmock/gmock.h"

@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
-#include "common/codec/entropy_stage.h"
+#include "common/codec/codec.h"
 
 namespace causeway {
 

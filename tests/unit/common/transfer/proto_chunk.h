@@ -13,7 +13,7 @@
 namespace causeway {
 
 // Makes `chunk` the bytes at `offset` of an object, 1 .. kChunkBytes of them; packed
-// (entropy_stage.h) if `entropy` is true and that makes them smaller.
+// (EntropyPack) if `entropy` is true and that makes them smaller.
 void FillChunk(int64_t offset, std::span<const uint8_t> bytes, bool entropy, v1::Chunk& chunk);
 
 // Appends the chunk's bytes to `object`. OUT_OF_RANGE if it does not start where `object` ends,

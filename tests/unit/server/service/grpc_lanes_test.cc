@@ -10,9 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
-#include "common/base/work_queue.h"
+#include "common/base/thread_pool.h"
 #include "common/rpc/channel.h"
-#include "common/rpc/lane_dialer.h"
 #include "common/rpc/status.h"
 #include "common/transfer/lane_client.h"
 #include "common/transfer/wire.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "common/base/forwarding_file_system.h"
+#include "common/base/file_system.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/store/run_directory_store.h"

@@ -10,7 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/forwarding_file_system.h"
+#include "common/base/file_system.h"
 #include "common/params/draws.h"
 #include "common/params/run_config.h"
 #include "gmock/gmock.h"

@@ -14,7 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/checksum.h"
 #include "common/base/random.h"
-#include "common/base/work_queue.h"
+#include "common/base/thread_pool.h"
 #include "common/transfer/lane_client.h"
 #include "common/transfer/wire.h"
 #include "gtest/gtest.h"

@@ -1,4 +1,4 @@
-#include "server/views/bounded_series.h"
+#include "server/views/run_curves.h"
 
 #include <cstdint>
 #include <numeric>

@@ -1,4 +1,4 @@
-#include "worker/member/tensorboard_writer.h"
+#include "worker/member/run_telemetry.h"
 
 #include <limits>
 #include <string>

@@ -1,4 +1,4 @@
-#include "worker/preflight/check_result.h"
+#include "worker/preflight/preflight.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

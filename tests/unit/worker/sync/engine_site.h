@@ -18,7 +18,7 @@
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
 #include "tests/unit/worker/sync/fake_exchange.h"
-#include "worker/sync/host_replica.h"
+#include "worker/sync/replica.h"
 #include "worker/sync/sync_engine.h"
 
 namespace causeway::worker {

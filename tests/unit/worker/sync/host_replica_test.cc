@@ -1,4 +1,4 @@
-#include "worker/sync/host_replica.h"
+#include "worker/sync/replica.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

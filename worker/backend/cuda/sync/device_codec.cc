@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/codec/codec_layout.h"
 #include "common/codec/difference_codec.h"
-#include "common/codec/float_codecs.h"
 
 namespace causeway::worker::cuda {
 

@@ -21,9 +21,9 @@
 #include "tests/unit/worker/sync/memory_stream.h"
 #include "worker/backend/cuda/kernels/device.h"
 #include "worker/backend/cuda/sync/device_part.h"
-#include "worker/sync/host_replica.h"
 #include "worker/sync/process_link.h"
 #include "worker/sync/remote_part.h"
+#include "worker/sync/replica.h"
 #include "worker/sync/sharded_replica.h"
 #include "worker/sync/sync_engine.h"
 
