@@ -8,15 +8,15 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/telemetry/log.h"
+#include "worker/backend/cuda/cublaslt.h"
 #include "worker/backend/cuda/cuda_backend.h"
 #include "worker/backend/cuda/cuda_evaluation.h"
 #include "worker/backend/cuda/gemm.h"
 #include "worker/backend/cuda/kernels/device.h"
-#include "worker/backend/cuda/libraries/cublaslt.h"
-#include "worker/backend/cuda/libraries/nccl.h"
+#include "worker/backend/cuda/nccl.h"
 #include "worker/sync/site_backend.h"
 #ifdef CAUSEWAY_HAVE_CUDNN
-#include "worker/backend/cuda/libraries/cudnn.h"
+#include "worker/backend/cuda/cudnn.h"
 #endif
 
 namespace causeway::worker::cuda {

@@ -1,5 +1,5 @@
 // The values of a site whose tensors lie on a CUDA device: the library reads and writes them there.
-// The implementation is worker/backend/cuda/sync; a build without CUDA has another one, which
+// The implementation is worker/backend/cuda/kernels; a build without CUDA has another one, which
 // says so.
 #ifndef CAUSEWAY_WORKER_SITE_DEVICE_VALUES_H_
 #define CAUSEWAY_WORKER_SITE_DEVICE_VALUES_H_

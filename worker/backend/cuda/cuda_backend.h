@@ -20,11 +20,11 @@
 #include "absl/status/statusor.h"
 #include "causeway/v1/config.pb.h"
 #include "common/params/fragment_plan.h"
-#include "worker/sync/backend.h"
 #include "worker/backend/cuda/cuda_transformer.h"
 #include "worker/backend/cuda/device_rank.h"
 #include "worker/backend/cuda/kernels/device.h"
-#include "worker/backend/cuda/sync/device_part.h"
+#include "worker/backend/cuda/kernels/device_part.h"
+#include "worker/sync/backend.h"
 #include "worker/sync/local_group.h"
 #include "worker/sync/shard_plan.h"
 

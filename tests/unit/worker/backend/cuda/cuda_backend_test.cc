@@ -6,7 +6,7 @@
 #include "common/params/initialize.h"
 #include "tests/unit/worker/backend/backend_contract.h"
 #include "tests/unit/worker/backend/cuda/test_backend.h"
-#include "worker/backend/cuda/sync/device_part.h"
+#include "worker/backend/cuda/kernels/device_part.h"
 #ifdef CAUSEWAY_EMULATED_DEVICE
 #include "tests/emulation/emulator.h"
 #endif

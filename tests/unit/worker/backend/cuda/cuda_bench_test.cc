@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "common/base/file_system.h"
-#include "tests/unit/worker/backend/cuda/libraries/test_gemm.h"
+#include "tests/unit/worker/backend/cuda/test_gemm.h"
 #include "worker/backend/cuda/bench.h"
 
 namespace causeway::worker::cuda {

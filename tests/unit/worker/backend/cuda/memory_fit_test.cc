@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/params/run_config.h"
 #include "tests/unit/worker/backend/cuda/test_backend.h"
-#include "worker/backend/cuda/sync/device_part.h"
+#include "worker/backend/cuda/kernels/device_part.h"
 #ifdef CAUSEWAY_EMULATED_DEVICE
 #include "tests/emulation/emulator.h"
 

@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/unit/worker/backend/cuda/kernels/kernel_testing.h"
-#include "tests/unit/worker/backend/cuda/libraries/test_gemm.h"
 #include "tests/unit/worker/backend/cuda/test_backend.h"
+#include "tests/unit/worker/backend/cuda/test_gemm.h"
 #include "worker/backend/cpu/optimizer.h"
 
 namespace causeway::worker::cuda {

@@ -6,13 +6,13 @@
 #include <vector>
 
 #include "common/base/file_system.h"
-#include "tests/unit/worker/backend/cuda/libraries/test_gemm.h"
+#include "tests/unit/worker/backend/cuda/test_gemm.h"
 #include "worker/sync/site_backend.h"
 #ifdef CAUSEWAY_EMULATED_DEVICE
 #include "tests/emulation/emulator.h"
 #include "worker/sync/local_group.h"
 #else
-#include "worker/backend/cuda/libraries/nccl.h"
+#include "worker/backend/cuda/nccl.h"
 #endif
 
 namespace causeway::worker::cuda {

@@ -12,7 +12,7 @@
 #ifdef CAUSEWAY_EMULATED_DEVICE
 #include "worker/sync/local_group.h"
 #else
-#include "worker/backend/cuda/libraries/nccl.h"
+#include "worker/backend/cuda/nccl.h"
 #endif
 
 namespace causeway::worker::cuda {

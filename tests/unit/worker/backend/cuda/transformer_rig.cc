@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "tests/unit/worker/backend/cuda/kernels/device_array.h"
-#include "tests/unit/worker/backend/cuda/libraries/test_gemm.h"
+#include "tests/unit/worker/backend/cuda/test_gemm.h"
 #include "worker/backend/cuda/kernels/kernels.h"
 
 namespace causeway::worker::cuda {

@@ -1,0 +1,230 @@
+// The matrix products behind Gemm against plain loops in double precision: cuBLASLt's on a GPU, the
+// stand-in's elsewhere. Whatever the transformer asks for is asked for here, at odd sizes.
+#include "worker/backend/cuda/gemm.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/file_system.h"
+#include "tests/unit/worker/backend/cuda/kernels/device_array.h"
+#include "tests/unit/worker/backend/cuda/test_gemm.h"
+#include "worker/backend/cuda/kernels/device.h"
+
+namespace causeway::worker::cuda {
+namespace {
+
+using Bf16 = __nv_bfloat16;
+
+struct Shape {
+  int64_t m = 0, n = 0, k = 0;
+  int64_t batch = 1;
+  bool transpose_a = false, transpose_b = false;
+  bool float_d = false, with_bias = false, other_c = false;
+  float alpha = 1, beta = 0;
+
+  std::string Name() const {
+    return std::to_string(m) + " x " + std::to_string(n) + " x " + std::to_string(k) + ", batch " +
+           std::to_string(batch) + (transpose_a ? ", A^T" : "") + (transpose_b ? ", B^T" : "") +
+           (float_d ? ", fp32" : "") + (with_bias ? ", bias" : "") +
+           (other_c ? ", another C" : "") + ", alpha " + std::to_string(alpha) + ", beta " +
+           std::to_string(beta);
+  }
+};
+
+size_t Size(int64_t value) { return static_cast<size_t>(value); }
+// Rows are 16-byte aligned and wider than the matrix.
+int64_t Stride(int64_t columns) { return (columns + 7) / 8 * 8 + 8; }
+double Value(Bf16 value) { return static_cast<double>(__bfloat162float(value)); }
+
+std::vector<Bf16> Values(int64_t size, uint32_t seed) {
+  std::vector<Bf16> values;
+  values.reserve(Size(size));
+  for (int64_t i = 0; i < size; ++i) {
+    seed = seed * 1664525U + 1013904223U;
+    values.push_back(__float2bfloat16(static_cast<float>(seed >> 8) * 0x1p-23F - 1.0F));
+  }
+  return values;
+}
+
+class GemmTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const auto devices = DiscoverDevices({0}, *FileSystem::Real());
+    ASSERT_TRUE(devices.ok()) << devices.status();
+    auto gemm = MakeTestGemm(devices->front(), &memory_);
+    ASSERT_TRUE(gemm.ok()) << gemm.status();
+    gemm_ = *std::move(gemm);
+    auto stream = Stream::Create();
+    ASSERT_TRUE(stream.ok());
+    stream_ = *std::move(stream);
+  }
+
+  // Compares D with the oracle, twice more with itself, and once more out of a graph.
+  void Expect(const Shape& s) {
+    SCOPED_TRACE(s.Name());
+    // Operands begin at 16 bytes past the allocation: no more alignment than is promised.
+    constexpr int64_t kOffset = 8;
+    const int64_t a_rows = s.transpose_a ? s.k : s.m;
+    const int64_t a_stride = Stride(s.transpose_a ? s.m : s.k);
+    const int64_t b_rows = s.transpose_b ? s.n : s.k;
+    const int64_t b_stride = Stride(s.transpose_b ? s.k : s.n);
+    const int64_t d_stride = Stride(s.n);
+    const int64_t d_size = s.batch * s.m * d_stride;
+    const std::vector<Bf16> a = Values(kOffset + s.batch * a_rows * a_stride, 1);
+    const std::vector<Bf16> b = Values(kOffset + s.batch * b_rows * b_stride, 2);
+    const std::vector<Bf16> c = Values(kOffset + d_size, 3);
+    const std::vector<Bf16> bias = Values(kOffset + s.n, 4);
+    const DeviceArray<Bf16> a_array(a), b_array(b), c_array(c), bias_array(bias);
+    std::vector<float> c_float;
+    for (const Bf16 value : c) c_float.push_back(static_cast<float>(Value(value)));
+
+    GemmCall call;
+    call.m = s.m, call.n = s.n, call.k = s.k, call.batch = s.batch;
+    call.alpha = s.alpha, call.beta = s.beta;
+    call.a = {a_array.data() + kOffset, a_stride, a_rows * a_stride, s.transpose_a};
+    call.b = {b_array.data() + kOffset, b_stride, b_rows * b_stride, s.transpose_b};
+    call.d_stride = d_stride;
+    call.d_batch_stride = s.m * d_stride;
+    call.bias = s.with_bias ? bias_array.data() + kOffset : nullptr;
+    std::vector<double> first;
+    for (const bool graph : {false, false, true}) {
+      const DeviceArray<Bf16> d(c);
+      const DeviceArray<float> d_float(c_float);
+      const DeviceArray<float> c_float_array(c_float);
+      if (s.float_d) {
+        call.d_float = d_float.data() + kOffset;
+        call.c = s.other_c ? c_float_array.data() + kOffset : call.d_float;
+      } else {
+        call.d = d.data() + kOffset;
+        call.c = s.other_c ? c_array.data() + kOffset : call.d;
+      }
+      MustWork(cudaDeviceSynchronize());  // The copies do not run on the stream.
+      if (graph) {
+        const auto recorded =
+            Graph::Record(stream_.get(), [&] { return gemm_->Run(call, stream_.get()); });
+        ASSERT_TRUE(recorded.ok()) << recorded.status();
+        ASSERT_TRUE(recorded->Start(stream_.get()).ok());
+        ASSERT_TRUE(stream_.Wait("a product").ok());
+      } else {
+        const absl::Status status = gemm_->Run(call, stream_.get());
+        ASSERT_TRUE(status.ok()) << status;
+        ASSERT_TRUE(stream_.Wait("a product").ok());
+      }
+      std::vector<double> result;
+      if (s.float_d) {
+        for (const float value : d_float.Download()) result.push_back(double{value});
+      } else {
+        for (const Bf16 value : d.Download()) result.push_back(Value(value));
+      }
+      if (first.empty()) {
+        first = result;
+      } else {
+        EXPECT_EQ(result, first);
+      }
+    }
+
+    for (int64_t item = 0; item < s.batch; ++item) {
+      for (int64_t row = 0; row < s.m; ++row) {
+        for (int64_t column = 0; column < d_stride; ++column) {
+          const int64_t at = kOffset + (item * s.m + row) * d_stride + column;
+          if (column >= s.n) {  // The space between rows stays.
+            ASSERT_EQ(first[Size(at)], Value(c[Size(at)]));
+            continue;
+          }
+          double sum = 0;
+          double magnitude = 0;  // Sum of the terms' magnitudes.
+          for (int64_t i = 0; i < s.k; ++i) {
+            const int64_t a_at = s.transpose_a ? i * a_stride + row : row * a_stride + i;
+            const int64_t b_at = s.transpose_b ? column * b_stride + i : i * b_stride + column;
+            const double term = Value(a[Size(kOffset + item * a_rows * a_stride + a_at)]) *
+                                Value(b[Size(kOffset + item * b_rows * b_stride + b_at)]);
+            sum += term;
+            magnitude += std::abs(term);
+          }
+          sum *= double{s.alpha};
+          const double product = sum;
+          if (s.beta != 0) sum += double{s.beta} * Value(c[Size(at)]);
+          if (s.with_bias) sum += Value(bias[Size(kOffset + column)]);
+          // fp32 sums in any order, and a rounding of the result to bf16. Some of cuBLASLt's
+          // kernels round the product to bf16, too, before they add C.
+          double bound = 1e-6 * (2 + magnitude);
+          if (!s.float_d) bound += std::abs(sum) / 256;
+          if (!s.float_d && s.beta != 0) bound += std::abs(product) / 256;
+          ASSERT_NEAR(first[Size(at)], sum, bound) << item << ", " << row << ", " << column;
+        }
+      }
+    }
+  }
+
+  DeviceMemory memory_;
+  std::unique_ptr<Gemm> gemm_;
+  Stream stream_;
+};
+
+TEST_F(GemmTest, EveryTranspositionAndTypeIsLikeTheOracle) {
+  for (const bool transpose_a : {false, true}) {
+    for (const bool transpose_b : {false, true}) {
+      for (const bool float_d : {false, true}) {
+        Shape shape = {.m = 40, .n = 72, .k = 56};
+        shape.transpose_a = transpose_a;
+        shape.transpose_b = transpose_b;
+        shape.float_d = float_d;
+        Expect(shape);
+        shape.beta = 1;
+        Expect(shape);
+      }
+    }
+  }
+}
+
+TEST_F(GemmTest, OddNumbersOfRowsAndTermsAreTaken) {
+  for (const int64_t rows : {int64_t{1}, int64_t{33}, int64_t{129}}) {
+    Shape shape = {.m = rows, .n = 64, .k = 48};
+    shape.transpose_b = true;
+    Expect(shape);
+    // As the gradient of weights after `rows` tokens.
+    shape = {.m = 64, .n = 48, .k = rows};
+    shape.transpose_a = true;
+    shape.float_d = true;
+    shape.beta = 1;
+    Expect(shape);
+  }
+}
+
+TEST_F(GemmTest, BiasesScalesAndOtherAddendsAreTaken) {
+  Shape shape = {.m = 24, .n = 40, .k = 32};
+  shape.transpose_b = true;
+  shape.with_bias = true;
+  Expect(shape);
+  shape.with_bias = false;
+  shape.alpha = 2.0315F;
+  shape.beta = -4.775F;
+  Expect(shape);
+  shape.other_c = true;
+  Expect(shape);
+  shape.float_d = true;
+  Expect(shape);
+}
+
+TEST_F(GemmTest, BatchesAreTaken) {
+  Shape shape = {.m = 24, .n = 24, .k = 40, .batch = 3};
+  shape.transpose_b = true;
+  Expect(shape);
+  shape.beta = 0.5F;
+  shape.other_c = true;
+  Expect(shape);
+}
+
+TEST_F(GemmTest, TunedProductsAreLikeTheOracle) {
+  gemm_->SetTuning(true);
+  Shape shape = {.m = 128, .n = 96, .k = 200};
+  shape.transpose_b = true;
+  Expect(shape);
+}
+
+}  // namespace
+}  // namespace causeway::worker::cuda

@@ -1,0 +1,341 @@
+// A worker whose values are on devices sends the bytes and comes to the weights of one whose values
+// are in host memory, whatever the devices, the codecs and the events of the run.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/codec/codec.h"
+#include "tests/unit/worker/backend/cuda/kernels/replica_fixture.h"
+
+#ifdef CAUSEWAY_EMULATED_DEVICE
+#include <device_emulation.h>
+
+#include "tests/emulation/emulator.h"
+#endif
+
+namespace causeway::worker::cuda {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kSmallModel[] = "layers: 3 width: 40 heads: 2 mlp_width: 120";
+// Its single fragment has more than two leaves.
+constexpr char kLargerModel[] = "layers: 4 width: 96 heads: 2 mlp_width: 384";
+
+std::vector<uint32_t> Bits(std::span<const float> values) {
+  std::vector<uint32_t> bits;
+  for (const float x : values) bits.push_back(std::bit_cast<uint32_t>(x));
+  return bits;
+}
+
+void ExpectSame(Worker& device, Worker& host) {
+  const auto sorted = [](Worker& worker) {
+    auto pushes = worker.exchange_->pushes();
+    std::ranges::sort(pushes, {}, &FakeExchange::PushRecord::key);
+    return pushes;
+  };
+  const auto device_pushes = sorted(device);
+  const auto host_pushes = sorted(host);
+  ASSERT_EQ(device_pushes.size(), host_pushes.size());
+  for (size_t i = 0; i < host_pushes.size(); ++i) {
+    EXPECT_EQ(device_pushes[i].key, host_pushes[i].key);
+    EXPECT_TRUE(device_pushes[i].object == host_pushes[i].object)
+        << "fragment " << host_pushes[i].key.first << ", round " << host_pushes[i].key.second;
+  }
+  EXPECT_TRUE(Bits(device.values_->Local()) == Bits(host.values_->Local()));
+  const absl::StatusOr<std::span<const float>> published = device.engine_->published();
+  ASSERT_TRUE(published.ok());
+  EXPECT_TRUE(Bits(*published) == Bits(host.engine_->published().value()));
+  EXPECT_EQ(device.engine_->rounds_merged(), host.engine_->rounds_merged());
+  EXPECT_EQ(device.engine_->rounds_late(), host.engine_->rounds_late());
+}
+
+constexpr Layout kLayouts[] = {{.ranks = 1},
+                               {.ranks = 1, .published_on_device = false},
+                               {.ranks = 3},
+                               {.ranks = 3, .published_on_device = false},
+                               {.ranks = 3, .last_is_remote = true}};
+
+class DeviceReplicaTest : public testing::TestWithParam<Layout> {
+ protected:
+  void SetUp() override {
+#ifdef CAUSEWAY_EMULATED_DEVICE
+    emulation::SetMachine({.devices = 2});
+#endif
+  }
+  void TearDown() override {
+#ifdef CAUSEWAY_EMULATED_DEVICE
+    emulation::SetOrder(emulation::Order::kForward);
+#endif
+  }
+
+  // Two workers with the same run, on devices and on the host, after `script`.
+  void Compare(const std::string& model, const std::string& sync,
+               const std::function<void(Worker&)>& script) {
+    const v1::RunConfig config = RunOf(model, sync);
+    const FragmentPlan plan = FragmentPlan::Create(config).value();
+    Worker host(config, plan, std::make_unique<HostValues>(plan, config.sync()));
+    Worker device(config, plan, std::make_unique<DeviceValues>(plan, config.sync(), GetParam()));
+    for (Worker* const worker : {&host, &device}) {
+      ASSERT_TRUE(worker->engine_->Fetch(0).ok());
+      script(*worker);
+      const absl::Status drained = worker->engine_->Drain();
+      ASSERT_TRUE(drained.ok()) << drained;
+    }
+    ExpectSame(device, host);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Layouts, DeviceReplicaTest, testing::ValuesIn(kLayouts),
+                         [](const auto& tested) {
+                           return std::to_string(tested.param.ranks) + "Ranks" +
+                                  (tested.param.published_on_device ? "" : "PublishedOnHost") +
+                                  (tested.param.last_is_remote ? "OneOfAnotherProcess" : "");
+                         });
+
+TEST_P(DeviceReplicaTest, OverlappedRoundsOfSeveralFragments) {
+  Compare(kSmallModel,
+          "fragments: 2 steps_between_syncs: 6 overlap_steps: 2 mixing: 0.5 codec_up: INT4 "
+          "codec_down: INT4",
+          [](Worker& worker) { worker.Run(1, 9); });
+}
+
+TEST_P(DeviceReplicaTest, WhatIsTrainedInFlightIsKept) {
+  for (const char* const codec : {"FP32", "INT4"}) {
+    Compare(kSmallModel,
+            std::string("fragments: 2 steps_between_syncs: 6 overlap_steps: 4 keep_in_flight: 0.9 "
+                        "codec_down: INT8 error_feedback: true codec_up: ") +
+                codec,
+            [](Worker& worker) { worker.Run(1, 13); });
+  }
+}
+
+TEST_P(DeviceReplicaTest, WhatIsTrainedInFlightIsKeptWhereTheAnswerIsGone) {
+  Compare(kSmallModel, "fragments: 2 steps_between_syncs: 3 overlap_steps: 1 keep_in_flight: 1",
+          [](Worker& worker) {
+            worker.exchange_->Forget({0, 1});
+            worker.Run(1, 4);
+          });
+}
+
+TEST_P(DeviceReplicaTest, AFragmentOfSeveralLeaves) {
+  Compare(kLargerModel, "fragments: 1 steps_between_syncs: 2 codec_up: E3M0 codec_down: INT8",
+          [](Worker& worker) { worker.Run(1, 2); });
+}
+
+TEST_P(DeviceReplicaTest, ErrorFeedbackWithDecay) {
+  for (const char* const codecs :
+       {"codec_up: LM2 codec_down: LM2", "codec_up: SIGN1 codec_down: SIGN1"}) {
+    Compare(kSmallModel,
+            std::string("fragments: 1 steps_between_syncs: 2 overlap_steps: 1 error_feedback: true "
+                        "error_feedback_decay: 0.9 ") +
+                codecs,
+            [](Worker& worker) { worker.Run(1, 7); });
+  }
+}
+
+TEST_P(DeviceReplicaTest, ADeltaThatMissedItsRoundTravelsWithTheNext) {
+  for (const char* const codec : {"FP32", "INT4"}) {
+    Compare(kSmallModel,
+            std::string("fragments: 2 steps_between_syncs: 3 codec_down: FP32 codec_up: ") + codec,
+            [](Worker& worker) {
+              worker.exchange_->CloseWithout({1, 1});
+              worker.Run(1, 7);
+              EXPECT_EQ(worker.engine_->rounds_late(), 1);
+            });
+  }
+}
+
+TEST_P(DeviceReplicaTest, AnAnswerThatIsGoneIsReplacedByTheState) {
+  Compare(kSmallModel, "fragments: 2 steps_between_syncs: 3 mixing: 0.25", [](Worker& worker) {
+    worker.exchange_->Forget({0, 1});
+    worker.Run(1, 4);
+  });
+}
+
+TEST_P(DeviceReplicaTest, GradientsInsteadOfDeltas) {
+  Compare(kSmallModel,
+          "contribution: GRADIENT steps_between_syncs: 1 codec_up: BF16 codec_down: FP32",
+          [](Worker& worker) { worker.Run(1, 3); });
+}
+
+TEST_P(DeviceReplicaTest, ARestoredWorkerContinuesBitForBit) {
+  for (const char* const rule : {"mixing: 0.5", "keep_in_flight: 0.5"}) {
+    Compare(kSmallModel,
+            std::string("fragments: 2 steps_between_syncs: 6 overlap_steps: 3 codec_up: INT4 "
+                        "error_feedback: true ") +
+                rule,
+            [](Worker& worker) {
+              worker.Run(1, 7);
+              absl::StatusOr<SyncEngine::State> state = worker.engine_->Save();
+              ASSERT_TRUE(state.ok()) << state.status();
+              const std::vector<float> local = worker.values_->Local();
+              worker.Begin();
+              worker.values_->SetLocal(local);
+              const absl::Status restored = worker.engine_->Restore(*std::move(state), 7);
+              ASSERT_TRUE(restored.ok()) << restored;
+              worker.Run(8, 12);
+            });
+  }
+}
+
+TEST_P(DeviceReplicaTest, AStateIsThatOfTheHost) {
+  const v1::RunConfig config = RunOf(kSmallModel,
+                                     "fragments: 2 steps_between_syncs: 4 codec_up: E3M0 "
+                                     "error_feedback: true overlap_steps: 1");
+  const FragmentPlan plan = FragmentPlan::Create(config).value();
+  std::vector<SyncEngine::State> states;
+  for (const bool on_device : {false, true}) {
+    std::unique_ptr<Values> values;
+    if (on_device) {
+      values = std::make_unique<DeviceValues>(plan, config.sync(), GetParam());
+    } else {
+      values = std::make_unique<HostValues>(plan, config.sync());
+    }
+    Worker worker(config, plan, std::move(values));
+    ASSERT_TRUE(worker.engine_->Fetch(0).ok());
+    worker.Run(1, 6);
+    states.push_back(worker.engine_->Save().value());
+  }
+  EXPECT_TRUE(Bits(states[0].published) == Bits(states[1].published));
+  EXPECT_TRUE(Bits(states[0].residual) == Bits(states[1].residual));
+  for (size_t i = 0; i < states[0].fragments.size(); ++i) {
+    EXPECT_TRUE(states[0].fragments[i].object_in_flight == states[1].fragments[i].object_in_flight);
+  }
+}
+
+TEST_P(DeviceReplicaTest, ComputingWeightsAreTheMergedOnesRounded) {
+  const v1::RunConfig config =
+      RunOf(kSmallModel, "fragments: 2 steps_between_syncs: 4 mixing: 0.5");
+  const FragmentPlan plan = FragmentPlan::Create(config).value();
+  auto values = std::make_unique<DeviceValues>(plan, config.sync(), GetParam());
+  DeviceValues& on_device = *values;
+  Worker worker(config, plan, std::move(values));
+  ASSERT_TRUE(worker.engine_->Fetch(0).ok());
+  EXPECT_THAT(on_device.changed(), testing::ElementsAre(0, 1, 2));
+  const std::vector<float> local = on_device.Local();
+  const std::vector<float> weights = on_device.Weights();
+  for (size_t i = 0; i < local.size(); ++i) {
+    ASSERT_EQ(weights[i], __bfloat162float(__float2bfloat16_rn(local[i])));
+  }
+}
+
+TEST_P(DeviceReplicaTest, AHashThatIsNotTheAnnouncedOneEndsTheWorker) {
+  const v1::RunConfig config = RunOf(kSmallModel, "fragments: 1 steps_between_syncs: 2");
+  const FragmentPlan plan = FragmentPlan::Create(config).value();
+  Worker worker(config, plan, std::make_unique<DeviceValues>(plan, config.sync(), GetParam()));
+  ASSERT_TRUE(worker.engine_->Fetch(0).ok());
+  worker.exchange_->Corrupt({0, 1});
+  worker.Run(1, 2);
+  // At the next boundary, or one later: no step waits for a hash.
+  worker.values_->Train(3);
+  absl::Status status = worker.engine_->AfterStep(3, 10, 2);
+  if (status.ok()) {
+    worker.values_->Train(4);
+    status = worker.engine_->AfterStep(4, 10, 2);
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(status.message(), HasSubstr("the published copy hashes to"));
+  EXPECT_FALSE(worker.exchange_->HasApplied({0, 1}));
+}
+
+TEST_P(DeviceReplicaTest, AValueThatCannotBeEncodedIsNamedAsOnTheHost) {
+  const v1::RunConfig config =
+      RunOf(kSmallModel, "fragments: 1 steps_between_syncs: 1 codec_up: INT4");
+  const FragmentPlan plan = FragmentPlan::Create(config).value();
+  const auto result = [&](std::unique_ptr<Values> values) {
+    Worker worker(config, plan, std::move(values));
+    EXPECT_TRUE(worker.engine_->Fetch(0).ok());
+    std::vector<float> local = worker.values_->Local();
+    local[static_cast<size_t>(plan.arena_size()) - 70] = std::numeric_limits<float>::infinity();
+    worker.values_->SetLocal(local);
+    return worker.engine_->AfterStep(1, 10, 2);
+  };
+  const absl::Status on_host = result(std::make_unique<HostValues>(plan, config.sync()));
+  const absl::Status on_device =
+      result(std::make_unique<DeviceValues>(plan, config.sync(), GetParam()));
+  EXPECT_EQ(on_device.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(on_host.message(), HasSubstr("the difference is -inf"));
+  EXPECT_THAT(on_device.message(), HasSubstr("the difference is -inf"));
+}
+
+TEST_P(DeviceReplicaTest, AnAnswerThatCannotBeDecodedIsRefusedInTheHostsWords) {
+  const v1::RunConfig config = RunOf(kSmallModel, "fragments: 1 codec_down: E3M0");
+  const FragmentPlan plan = FragmentPlan::Create(config).value();
+  DeviceValues values(plan, config.sync(), GetParam());
+  const std::unique_ptr<Replica> replica = values.MakeReplica();
+  const auto size = static_cast<size_t>(plan.arena_size());
+  const Codec& codec = *FindCodec(v1::E3M0).value();
+  std::vector<uint8_t> answer(codec.EncodedBytes(size));
+  answer[codec.EncodedBytes(8192) + 130] = 0x11;  // A code under a scale of zero.
+  ASSERT_TRUE(replica->Merge(0, answer, 0).ok());
+  const absl::Status status = replica->FinishMerge(0).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("codes under a scale of zero must be zero"));
+  answer.pop_back();
+  EXPECT_THAT(replica->StageAnswer(0, answer).message(), HasSubstr("bytes, not"));
+}
+
+#ifdef CAUSEWAY_EMULATED_DEVICE
+TEST_P(DeviceReplicaTest, NoOrderOfStreamsChangesABit) {
+  for (const emulation::Order order : {emulation::Order::kBackward, emulation::Order::kShuffled}) {
+    emulation::SetOrder(order, 3);
+    Compare(kSmallModel,
+            "fragments: 2 steps_between_syncs: 4 overlap_steps: 1 mixing: 0.5 codec_up: INT4 "
+            "error_feedback: true",
+            [](Worker& worker) { worker.Run(1, 6); });
+  }
+}
+
+TEST_P(DeviceReplicaTest, NothingIsAllocatedOnceTheRunHasBegun) {
+  // One fragment after the other, all at once, several in flight at a time, and data parallelism.
+  for (const char* const sync :
+       {"fragments: 2 steps_between_syncs: 6",
+        "fragments: 1 steps_between_syncs: 2 codec_down: INT8",
+        "fragments: 2 steps_between_syncs: 4 overlap_steps: 3 codec_up: INT4 error_feedback: true",
+        "contribution: GRADIENT fragments: 1 steps_between_syncs: 1"}) {
+    SCOPED_TRACE(sync);
+    const v1::RunConfig config = RunOf(kSmallModel, sync);
+    const FragmentPlan plan = FragmentPlan::Create(config).value();
+    Worker worker(config, plan, std::make_unique<DeviceValues>(plan, config.sync(), GetParam()));
+    ASSERT_TRUE(worker.engine_->Fetch(0).ok());
+    const int64_t before = emulation::AllocationsMade();
+    worker.Run(1, 13);
+    EXPECT_GT(worker.engine_->rounds_merged(), 1);
+    EXPECT_EQ(emulation::AllocationsMade(), before);
+    EXPECT_TRUE(worker.engine_->Drain().ok());
+  }
+}
+
+TEST_P(DeviceReplicaTest, ALostDeviceEndsTheWorkerWithTheCause) {
+  const v1::RunConfig config = RunOf(kSmallModel, "fragments: 1 steps_between_syncs: 1");
+  const FragmentPlan plan = FragmentPlan::Create(config).value();
+  Worker worker(config, plan, std::make_unique<DeviceValues>(plan, config.sync(), GetParam()));
+  ASSERT_TRUE(worker.engine_->Fetch(0).ok());
+  emulation::FailAfterKernels(0, cudaErrorECCUncorrectable);
+  const absl::Status status = worker.engine_->AfterStep(1, 10, 2);
+  EXPECT_FALSE(status.ok());
+}
+
+TEST_P(DeviceReplicaTest, TooLittleMemoryNamesWhatNeedsIt) {
+  if (!GetParam().published_on_device) GTEST_SKIP() << "the host has it";
+  emulation::SetMachine({.devices = 1, .memory = size_t{1} << 20});
+  const v1::RunConfig config = RunOf(kLargerModel, "fragments: 1 steps_between_syncs: 1");
+  const FragmentPlan plan = FragmentPlan::Create(config).value();
+  const ShardPlan shards(plan, 1);
+  const absl::Status status =
+      DevicePart::Create(plan, shards, config.sync(), DeviceShard{}, DevicePartOptions{}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(status.message(), HasSubstr("published copy"));
+  EXPECT_THAT(status.message(), HasSubstr("--published=host"));
+}
+#endif
+
+}  // namespace
+}  // namespace causeway::worker::cuda

@@ -1,0 +1,369 @@
+// Workers whose values are on devices, and such whose values are in host memory, for tests that
+// compare them.
+#ifndef CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CUDA_KERNELS_REPLICA_FIXTURE_H_
+#define CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CUDA_KERNELS_REPLICA_FIXTURE_H_
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/base/random.h"
+#include "common/params/initialize.h"
+#include "common/params/run_config.h"
+#include "tests/unit/worker/sync/fake_exchange.h"
+#include "tests/unit/worker/sync/memory_stream.h"
+#include "worker/backend/cuda/kernels/device.h"
+#include "worker/backend/cuda/kernels/device_part.h"
+#include "worker/sync/process_link.h"
+#include "worker/sync/remote_part.h"
+#include "worker/sync/replica.h"
+#include "worker/sync/sharded_replica.h"
+#include "worker/sync/sync_engine.h"
+
+namespace causeway::worker::cuda {
+
+inline v1::RunConfig RunOf(const std::string& model, const std::string& sync) {
+  v1::RunConfig config =
+      ParseRunConfig(
+          "model { vocabulary_size: 64 sequence_length: 8 " + model +
+              " } train { steps: 100 } sync { " + sync + " }" +
+              (sync.find("GRADIENT") == std::string::npos ? "" : " outer { optimizer: ADAMW }"),
+          "test")
+          .value();
+  const auto warnings = CompleteRunConfig(config);
+  EXPECT_TRUE(warnings.ok()) << warnings.status();
+  return config;
+}
+
+// "Training": a pure function of step and place.
+inline float MoveOf(int64_t step, int64_t i) {
+  return static_cast<float>(0.001 *
+                            RandomNormal(7, static_cast<uint64_t>(step), static_cast<uint64_t>(i)));
+}
+inline float GradientOf(int64_t step, int64_t i) { return 3 * MoveOf(step + 1000, i); }
+
+// Device memory that is still given back when the device is lost.
+template <typename T>
+class Array {
+ public:
+  explicit Array(size_t size) : size_(size) {
+    EXPECT_EQ(cudaMalloc(&data_, size * sizeof(T)), cudaSuccess);
+  }
+  ~Array() { (void)cudaFree(data_); }
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
+
+  T* data() const { return data_; }
+  std::vector<T> Download() const {
+    std::vector<T> values(size_);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    EXPECT_EQ(cudaMemcpy(values.data(), data_, size_ * sizeof(T), cudaMemcpyDeviceToHost),
+              cudaSuccess);
+    return values;
+  }
+
+ private:
+  T* data_ = nullptr;
+  size_t size_;
+};
+
+// Where the values of one worker are.
+class Values {
+ public:
+  virtual ~Values() = default;
+  virtual std::unique_ptr<Replica> MakeReplica() = 0;
+  virtual void Train(int64_t step) = 0;
+  virtual std::vector<float> Local() = 0;
+  virtual void SetLocal(const std::vector<float>& local) = 0;
+};
+
+class HostValues final : public Values {
+ public:
+  HostValues(const FragmentPlan& plan, const v1::SyncConfig& sync)
+      : plan_(plan),
+        sync_(sync),
+        local_(static_cast<size_t>(plan.arena_size())),
+        gradients_(local_.size()) {}
+
+  std::unique_ptr<Replica> MakeReplica() override {
+    return std::make_unique<HostReplica>(plan_, sync_, local_, gradients_);
+  }
+  void Train(int64_t step) override {
+    for (size_t i = 0; i < local_.size(); ++i) {
+      local_[i] += MoveOf(step, static_cast<int64_t>(i));
+      gradients_[i] = GradientOf(step, static_cast<int64_t>(i));
+    }
+  }
+  std::vector<float> Local() override { return local_; }
+  void SetLocal(const std::vector<float>& local) override { local_ = local; }
+
+ private:
+  const FragmentPlan& plan_;
+  const v1::SyncConfig sync_;
+  std::vector<float> local_;
+  std::vector<float> gradients_;
+};
+
+struct Layout {
+  int ranks = 1;
+  bool published_on_device = true;
+  bool last_is_remote = false;  // The last rank is another process's, as far as this one knows.
+};
+
+// That other process: its part, and the thread that answers for it.
+class OtherProcess {
+ public:
+  OtherProcess(const FragmentPlan& plan, const ShardPlan& shard_plan, const v1::SyncConfig& sync,
+               const DeviceShard& shard, const DevicePartOptions& options)
+      : cause_(std::make_shared<SharedCause>()) {
+    auto [near, far] = MemoryStream::MakePair();
+    near_ = std::make_unique<SiteLink>(std::move(near), "process 1", cause_);
+    far_ = std::make_unique<SiteLink>(std::move(far), "process 0", cause_);
+    parts_.push_back(DevicePart::Create(plan, shard_plan, sync, shard, options).value());
+    server_ = std::make_unique<PartServer>(*far_, parts_,
+                                           PieceBytes(plan, shard_plan, sync, shard.rank, 1));
+    far_->Start([this](SiteCall& call) { return server_->HandleAtOnce(call); });
+    near_->Start();
+    thread_ = std::thread([this] {
+      for (;;) {
+        absl::StatusOr<std::optional<SiteCall>> call = far_->NextCall();
+        if (!call.ok() || !call->has_value()) return;
+        if (!server_->Handle(**call).ok()) return;
+      }
+    });
+  }
+  ~OtherProcess() {
+    near_.reset();  // Good-bye.
+    thread_.join();
+    far_.reset();
+  }
+  SiteLink& link() { return *near_; }
+  // Comes back when all calls before have been dealt with, as a step's call would.
+  void Settle() {
+    EXPECT_THAT(near_->CallAndAwait(kFirstOtherMethod).status().message(),
+                testing::HasSubstr("no method 100"));
+  }
+
+ private:
+  const std::shared_ptr<SharedCause> cause_;
+  std::unique_ptr<SiteLink> near_;
+  std::vector<std::unique_ptr<ReplicaPart>> parts_;
+  std::unique_ptr<PartServer> server_;
+  std::unique_ptr<SiteLink> far_;
+  std::thread thread_;
+};
+
+class DeviceValues final : public Values {
+ public:
+  DeviceValues(const FragmentPlan& plan, const v1::SyncConfig& sync, const Layout& layout)
+      : plan_(plan),
+        sync_(sync),
+        layout_(layout),
+        shard_plan_(plan, layout.ranks, /*least_bucket=*/int64_t{1} << 13) {
+    int devices = 0;
+    EXPECT_EQ(cudaGetDeviceCount(&devices), cudaSuccess);
+    for (int i = 0; i < layout.ranks; ++i) {
+      EXPECT_TRUE(UseDevice(i % devices).ok());
+      auto rank = std::make_unique<Rank>(static_cast<size_t>(shard_plan_.shard_size(i)),
+                                         static_cast<size_t>(plan.arena_size()));
+      rank->device = i % devices;
+      ranks_.push_back(std::move(rank));
+    }
+    EXPECT_TRUE(UseDevice(0).ok());
+  }
+
+  std::unique_ptr<Replica> MakeReplica() override {
+    std::vector<DeviceShard> shards;
+    for (int i = 0; i < layout_.ranks; ++i) {
+      Rank& rank = *ranks_[static_cast<size_t>(i)];
+      shards.push_back({.device = rank.device,
+                        .rank = i,
+                        .master = rank.master.data(),
+                        .gradients = rank.gradients.data(),
+                        .weights = rank.weights.data(),
+                        .training = rank.training.get(),
+                        .snapshots_done = rank.snapshots_done.get()});
+    }
+    DevicePartOptions options;
+    options.published_on_device = layout_.published_on_device;
+    other_.reset();
+    std::unique_ptr<ReplicaPart> remote;
+    if (layout_.last_is_remote) {
+      other_ = std::make_unique<OtherProcess>(plan_, shard_plan_, sync_, shards.back(), options);
+      shards.pop_back();
+      remote = std::make_unique<RemotePart>(
+          other_->link(), PieceBytes(plan_, shard_plan_, sync_, layout_.ranks - 1, 1), sync_);
+    }
+    std::vector<std::unique_ptr<ReplicaPart>> parts;
+    for (const DeviceShard& shard : shards) {
+      if (&shard == &shards.back()) {
+        options.weights_changed = [this](int fragment) { changed_.push_back(fragment); };
+      }
+      parts.push_back(DevicePart::Create(plan_, shard_plan_, sync_, shard, options).value());
+    }
+    if (remote != nullptr) parts.push_back(std::move(remote));
+    return std::make_unique<ShardedReplica>(plan_, sync_, std::move(parts));
+  }
+
+  // Issues an update that waits for snapshots, and for nothing on the host.
+  void Train(int64_t step) override {
+    if (other_ != nullptr) other_->Settle();
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      Rank& rank = *ranks_[r];
+      EXPECT_TRUE(UseDevice(rank.device).ok());
+      rank.Fetch();
+      for (const ShardPiece& piece : shard_plan_.pieces(static_cast<int>(r))) {
+        for (int64_t i = 0; i < piece.size(); ++i) {
+          rank.values[static_cast<size_t>(piece.offset + i)] += MoveOf(step, piece.begin + i);
+          rank.gradient_values[static_cast<size_t>(piece.begin + i)] =
+              GradientOf(step, piece.begin + i);
+        }
+      }
+      EXPECT_TRUE(CheckCuda(cudaStreamWaitEvent(rank.training.get(), rank.snapshots_done.get(), 0),
+                            "waiting for snapshots")
+                      .ok());
+      rank.Issue();
+    }
+    EXPECT_TRUE(UseDevice(0).ok());
+  }
+
+  std::vector<float> Local() override {
+    if (other_ != nullptr) other_->Settle();
+    std::vector<float> local(static_cast<size_t>(plan_.arena_size()));
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      Rank& rank = *ranks_[r];
+      EXPECT_TRUE(UseDevice(rank.device).ok());
+      rank.Fetch();
+      for (const ShardPiece& piece : shard_plan_.pieces(static_cast<int>(r))) {
+        std::copy_n(rank.values.begin() + piece.offset, piece.size(), local.begin() + piece.begin);
+      }
+    }
+    EXPECT_TRUE(UseDevice(0).ok());
+    return local;
+  }
+
+  void SetLocal(const std::vector<float>& local) override {
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      Rank& rank = *ranks_[r];
+      EXPECT_TRUE(UseDevice(rank.device).ok());
+      for (const ShardPiece& piece : shard_plan_.pieces(static_cast<int>(r))) {
+        std::copy_n(local.begin() + piece.begin, piece.size(), rank.values.begin() + piece.offset);
+      }
+      rank.Issue();
+    }
+    EXPECT_TRUE(UseDevice(0).ok());
+  }
+
+  // After a merge: every rank's own pieces of the weights for computing.
+  std::vector<float> Weights() {
+    std::vector<float> weights(static_cast<size_t>(plan_.arena_size()));
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      EXPECT_TRUE(UseDevice(ranks_[r]->device).ok());
+      const std::vector<__nv_bfloat16> all = ranks_[r]->weights.Download();
+      for (const ShardPiece& piece : shard_plan_.pieces(static_cast<int>(r))) {
+        for (int64_t i = piece.begin; i < piece.end; ++i) {
+          weights[static_cast<size_t>(i)] = __bfloat162float(all[static_cast<size_t>(i)]);
+        }
+      }
+    }
+    EXPECT_TRUE(UseDevice(0).ok());
+    return weights;
+  }
+  const std::vector<int>& changed() const { return changed_; }
+
+ private:
+  struct Rank {
+    Rank(size_t shard, size_t arena)
+        : master(shard), gradients(arena), weights(arena), values(shard), gradient_values(arena) {
+      training = Stream::Create().value();
+      snapshots_done = Event::Create().value();
+    }
+    void Fetch() {
+      Copy(values.data(), master.data(), values.size(), cudaMemcpyDeviceToHost);
+      EXPECT_TRUE(training.Wait("training").ok());
+    }
+    void Issue() {
+      Copy(master.data(), values.data(), values.size(), cudaMemcpyHostToDevice);
+      Copy(gradients.data(), gradient_values.data(), gradient_values.size(),
+           cudaMemcpyHostToDevice);
+    }
+    void Copy(float* to, const float* from, size_t size, cudaMemcpyKind kind) {
+      EXPECT_TRUE(CheckCuda(cudaMemcpyAsync(to, from, size * sizeof(float), kind, training.get()),
+                            "copying")
+                      .ok());
+    }
+
+    int device = 0;
+    Array<float> master;
+    Array<float> gradients;
+    Array<__nv_bfloat16> weights;
+    Stream training;
+    Event snapshots_done;
+    std::vector<float> values;
+    std::vector<float> gradient_values;
+  };
+
+  const FragmentPlan& plan_;
+  const v1::SyncConfig sync_;
+  const Layout layout_;
+  const ShardPlan shard_plan_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  std::unique_ptr<OtherProcess> other_;
+  std::vector<int> changed_;
+};
+
+// One worker, and the other side of its exchange.
+class Worker {
+ public:
+  Worker(const v1::RunConfig& config, const FragmentPlan& plan, std::unique_ptr<Values> values)
+      : config_(config),
+        plan_(plan),
+        initial_(static_cast<size_t>(plan.arena_size())),
+        values_(std::move(values)) {
+    InitializeParameters(plan, 1, initial_);
+    exchange_ = std::make_unique<FakeExchange>(plan, config.sync(), initial_, 0.7F);
+    Begin();
+  }
+
+  void Begin() {
+    engine_.reset();
+    exchange_->Revive();
+    replica_.reset();
+    replica_ = values_->MakeReplica();
+    SyncEngine::Options options;
+    options.config = config_.sync();
+    options.plan = &plan_;
+    options.replica = replica_.get();
+    options.exchange = exchange_.get();
+    options.clock = &clock_;
+    engine_ = std::make_unique<SyncEngine>(std::move(options));
+  }
+
+  void Run(int64_t from, int64_t to) {
+    for (int64_t step = from; step <= to; ++step) {
+      values_->Train(step);
+      const absl::Status status = engine_->AfterStep(step, 10, 2);
+      ASSERT_TRUE(status.ok()) << status;
+    }
+  }
+
+  FakeClock clock_;
+  const v1::RunConfig config_;
+  const FragmentPlan& plan_;
+  std::vector<float> initial_;
+  std::unique_ptr<FakeExchange> exchange_;
+  std::unique_ptr<Values> values_;
+  std::unique_ptr<Replica> replica_;
+  std::unique_ptr<SyncEngine> engine_;
+};
+
+}  // namespace causeway::worker::cuda
+
+#endif  // CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CUDA_KERNELS_REPLICA_FIXTURE_H_

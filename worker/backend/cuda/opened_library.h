@@ -1,0 +1,63 @@
+// NVIDIA's libraries are opened when a GPU is used: a worker starts, and trains on processors,
+// where they are not installed.
+//
+//   cuBLASLt  matrix products        cublaslt.h
+//   NCCL      between several GPUs   nccl.h
+//   cuDNN     attention              cudnn.h; with CUDA's run-time library, whose functions its
+//                                    frontend looks up by name
+//
+// The driver is the linked run-time library's affair.
+#ifndef CAUSEWAY_WORKER_BACKEND_CUDA_OPENED_LIBRARY_H_
+#define CAUSEWAY_WORKER_BACKEND_CUDA_OPENED_LIBRARY_H_
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace causeway::worker::cuda {
+
+// What is asked for, in the words of the message that says it is not there.
+struct LibraryRequest {
+  std::string what;                // "several GPUs need NCCL, which was not found"
+  std::vector<std::string> names;  // In the order in which they are tried.
+  std::string remedy;              // "install libnccl.so.2": what to do where none is found,
+  std::string other_version;       // and where one lacks a function.
+};
+
+// `name` by itself and in the CUDA Toolkit's folder.
+std::vector<std::string> UsualPlaces(const std::string& name);
+
+// Never closed: its threads go on.
+class OpenedLibrary {
+ public:
+  // FAILED_PRECONDITION with the names that were tried, why each failed, and the remedy.
+  static absl::StatusOr<OpenedLibrary> Open(const LibraryRequest& request);
+
+  // Sets `function`. FAILED_PRECONDITION if the library has no such symbol.
+  template <typename Function>
+  absl::Status Find(const char* symbol, Function& function) const {
+    function = reinterpret_cast<Function>(Address(symbol));
+    return function != nullptr ? absl::OkStatus() : Lacks(symbol);
+  }
+
+  void* handle() const { return handle_; }
+  // The name that it was opened by.
+  const std::string& name() const { return name_; }
+
+ private:
+  OpenedLibrary(void* handle, std::string name, std::string other_version)
+      : handle_(handle), name_(std::move(name)), other_version_(std::move(other_version)) {}
+  void* Address(const char* symbol) const;
+  absl::Status Lacks(const char* symbol) const;
+
+  void* handle_;
+  std::string name_;
+  std::string other_version_;
+};
+
+}  // namespace causeway::worker::cuda
+
+#endif  // CAUSEWAY_WORKER_BACKEND_CUDA_OPENED_LIBRARY_H_
