@@ -1,13 +1,7 @@
 #include "server/given_run.h"
 
 #include <algorithm>
-#include <span>
-#include <utility>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
-#include "common/params/run_config.h"
 #include "server/store/run_directory.h"
 
 namespace causeway::server {

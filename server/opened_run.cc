@@ -1,17 +1,8 @@
 #include "server/opened_run.h"
 
-#include <algorithm>
-#include <cstdint>
-#include <utility>
-#include <vector>
-
 #include "absl/flags/flag.h"
-#include "absl/strings/str_cat.h"
 #include "common/base/random.h"
-#include "common/base/status_macros.h"
-#include "common/params/fragment_plan.h"
 #include "common/telemetry/log.h"
-#include "server/given_run.h"
 #include "server/store/run_directory.h"
 
 ABSL_FLAG(std::string, durability, "full",

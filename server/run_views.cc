@@ -1,17 +1,6 @@
 #include "server/run_views.h"
 
-#include <utility>
-
-#include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
-#include "common/base/clock.h"
-#include "common/base/file_system.h"
-#include "common/base/status_macros.h"
-#include "common/telemetry/metric_page.h"
-#include "common/telemetry/log.h"
 #include "server/store/run_directory.h"
-#include "server/views/run_curves.h"
-#include "server/views/status_page.h"
 
 namespace causeway::server {
 namespace {

@@ -1,7 +1,6 @@
 #include "server/opened_run.h"
 
 #include <utility>
-#include <vector>
 
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"

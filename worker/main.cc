@@ -1,5 +1,4 @@
 // causeway-worker: one site of a run.
-#include <cstdio>
 #include <string>
 
 #include "absl/flags/flag.h"

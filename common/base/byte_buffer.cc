@@ -3,13 +3,11 @@
 #include <algorithm>
 #include <bit>
 #include <deque>
-#include <new>
 
 #if defined(__linux__)
 #include <sys/mman.h>
 #endif
 
-#include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 
 namespace causeway {

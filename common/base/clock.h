@@ -3,8 +3,6 @@
 #define CAUSEWAY_COMMON_BASE_CLOCK_H_
 
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 
 namespace causeway {
 

@@ -3,13 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <thread>
-#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 
 namespace causeway {

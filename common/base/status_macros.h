@@ -42,9 +42,8 @@ inline absl::Status Annotate(const absl::Status& status, absl::string_view conte
   return annotated;
 }
 
-// The end of the program for a programmer's error.
-
-// Never for what a user can get wrong: that is a Status.
+// Ends the program for an error of the programmer. Never for what a user can get wrong: that is a
+// Status.
 [[noreturn]] inline void Fatal(const std::string& message) {
   std::fprintf(stderr, "fatal: %s\n", message.c_str());
   std::abort();

@@ -1,7 +1,6 @@
 #include "common/base/text.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <system_error>
-#include <utility>
 
 #include "absl/base/attributes.h"
 #include "absl/strings/str_cat.h"

@@ -12,7 +12,6 @@
 #include <span>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "causeway/v1/config.pb.h"
 #include "common/base/byte_buffer.h"

@@ -1,11 +1,7 @@
 #include "common/client/grpc_exchange.h"
 
-#include <utility>
-#include <vector>
-
 #include "common/base/checksum.h"
 #include "common/base/random.h"
-#include "common/base/status_macros.h"
 #include "common/codec/codec.h"
 #include "common/telemetry/log.h"
 #include "common/transfer/wire.h"

@@ -11,7 +11,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/thread_pool.h"
 #include "common/client/exchange.h"

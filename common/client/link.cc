@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string>
-#include <utility>
 
 #include "absl/strings/match.h"
 #include "common/telemetry/log.h"

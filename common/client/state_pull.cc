@@ -1,20 +1,9 @@
 #include "common/client/state_pull.h"
 
-#include <algorithm>
-#include <atomic>
 #include <bit>
 #include <cstring>
-#include <string>
-#include <utility>
 
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "common/base/random.h"
-#include "common/base/status_macros.h"
-#include "common/base/thread_pool.h"
-#include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "common/transfer/lane_client.h"
 #include "common/transfer/wire.h"

@@ -3,9 +3,7 @@
 #include <zstd.h>
 
 #include <algorithm>
-#include <array>
 #include <memory>
-#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"

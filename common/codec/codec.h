@@ -25,7 +25,6 @@
 #include <span>
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "causeway/v1/config.pb.h"

@@ -1,7 +1,6 @@
 #include "common/codec/difference_codec.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "absl/container/inlined_vector.h"

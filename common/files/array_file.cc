@@ -1,15 +1,9 @@
 #include "common/files/array_file.h"
 
 #include <algorithm>
-#include <array>
-#include <cstring>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
 #include "common/base/crash_point.h"
-#include "common/base/file_system.h"
-#include "common/base/status_macros.h"
 #include "common/files/json.h"
 
 namespace causeway {

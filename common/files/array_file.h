@@ -15,15 +15,12 @@
 
 #include <array>
 #include <cstdint>
-#include <cstring>
-#include <map>
 #include <memory>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/file_system.h"
 #include "nlohmann/json.hpp"

@@ -4,18 +4,12 @@
 #include <cmath>
 #include <cstring>
 #include <set>
-#include <utility>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
-#include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "common/codec/codec_layout.h"
 #include "common/files/replace_folder.h"
-#include "common/files/safetensors.h"
 #include "common/params/run_config.h"
-#include "common/params/tensor_table.h"
 
 namespace causeway {
 namespace {

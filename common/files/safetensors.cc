@@ -3,16 +3,11 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <memory>
 #include <set>
-#include <utility>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "common/base/file_system.h"
-#include "common/base/status_macros.h"
 #include "common/files/json.h"
 #include "nlohmann/json.hpp"
 

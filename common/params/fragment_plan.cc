@@ -3,13 +3,10 @@
 #include <algorithm>
 #include <cstdlib>
 #include <iterator>
-#include <utility>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/checksum.h"
-#include "common/base/status_macros.h"
 
 namespace causeway {
 namespace {

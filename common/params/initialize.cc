@@ -2,11 +2,8 @@
 
 #include <algorithm>
 #include <map>
-#include <string>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "common/base/checksum.h"
 #include "common/base/random.h"
 

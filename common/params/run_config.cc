@@ -7,9 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
-#include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"

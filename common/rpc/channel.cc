@@ -3,22 +3,13 @@
 #include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/resource_quota.h>
-#include <grpcpp/security/credentials.h>
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/channel_arguments.h>
 #include <grpcpp/support/client_callback.h>
 #include <malloc.h>
 
-#include <algorithm>
-#include <cstdint>
-#include <cstdlib>
 #include <limits>
-#include <utility>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
-#include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "common/rpc/chunk_buffer.h"
 #include "common/rpc/status.h"

@@ -4,10 +4,6 @@
 #include <grpcpp/support/slice.h>
 
 #include <array>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace causeway {
 namespace {

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "common/transfer/chunk_message.h"

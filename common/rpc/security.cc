@@ -1,15 +1,11 @@
 #include "common/rpc/security.h"
 
-#include <grpcpp/security/tls_certificate_provider.h>
 #include <grpcpp/security/tls_credentials_options.h>
 
 #include <filesystem>
 #include <map>
 #include <system_error>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "common/identity/revocation_watch.h"
 #include "common/rpc/status.h"

@@ -11,7 +11,6 @@
 #include <cstring>
 #include <memory>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"

@@ -4,21 +4,15 @@
 // Not netinet/tcp.h, whose struct tcp_info ends before what is wanted here.
 #include <linux/tcp.h>
 #include <netinet/in.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <functional>
-#include <memory>
-#include <optional>
 #include <set>
 
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/base/file_system.h"
 
 namespace causeway {
 namespace {

@@ -15,15 +15,9 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <memory>
-#include <utility>
-#include <vector>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
-#include "common/base/status_macros.h"
 #include "common/identity/openssl.h"
 #include "common/rpc/tcp_address.h"
 

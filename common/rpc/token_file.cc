@@ -4,10 +4,6 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
-#include "common/identity/certificate.h"
-#include "common/identity/identity.h"
 
 namespace causeway {
 namespace {

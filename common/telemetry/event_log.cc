@@ -1,9 +1,5 @@
 #include "common/telemetry/event_log.h"
 
-#include <utility>
-
-#include "absl/time/time.h"
-#include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "common/telemetry/log.h"
 

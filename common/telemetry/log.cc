@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "spdlog/sinks/stdout_sinks.h"

@@ -1,14 +1,9 @@
 #include "common/transfer/chunk_sender.h"
 
-#include <algorithm>
-#include <utility>
-
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
 #include "common/codec/codec.h"
-#include "common/transfer/chunk_assembly.h"
 #include "common/transfer/wire.h"
 
 namespace causeway {

@@ -1,8 +1,5 @@
 #include "common/transfer/lane_client.h"
 
-#include <algorithm>
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 

@@ -1,8 +1,6 @@
 #include "common/transfer/lane_peer.h"
 
-#include <algorithm>
 #include <iterator>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"

@@ -1,12 +1,6 @@
 // Construction, time, status and the end.
 #include "server/core/coordinator_impl.h"
 
-#include <algorithm>
-#include <utility>
-
-#include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
-#include "common/codec/codec.h"
 #include "common/params/link_report.h"
 #include "common/telemetry/log.h"
 #include "common/transfer/wire.h"

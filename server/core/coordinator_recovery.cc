@@ -1,7 +1,6 @@
 // What CoordinatorImpl saves now and then, and its way back from the store.
 #include <algorithm>
 #include <functional>
-#include <set>
 #include <utility>
 #include <vector>
 

@@ -1,7 +1,6 @@
 #include "server/core/delta_check.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"

@@ -14,7 +14,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/byte_buffer.h"
 #include "common/base/thread_pool.h"

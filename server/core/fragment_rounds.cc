@@ -1,14 +1,8 @@
 #include "server/core/fragment_rounds.h"
 
-#include <algorithm>
 #include <cmath>
-#include <set>
 
-#include "absl/strings/str_cat.h"
-#include "common/base/checksum.h"
-#include "common/base/status_macros.h"
 #include "common/telemetry/log.h"
-#include "server/round/plausibility.h"
 
 namespace causeway::server {
 namespace {

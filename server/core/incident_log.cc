@@ -1,12 +1,6 @@
 #include "server/core/incident_log.h"
 
-#include <algorithm>
-#include <cstddef>
-#include <optional>
-#include <vector>
-
 #include "absl/strings/escaping.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
 namespace causeway::server {

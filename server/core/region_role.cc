@@ -1,13 +1,8 @@
 #include "server/core/region_role.h"
 
-#include <algorithm>
 #include <limits>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
 #include "common/params/run_config.h"
-#include "server/round/plausibility.h"
 
 namespace causeway::server {
 namespace {

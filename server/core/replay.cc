@@ -1,8 +1,6 @@
 #include "server/core/replay.h"
 
 #include <cmath>
-#include <memory>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"

@@ -1,12 +1,6 @@
 #include "server/core/run.h"
 
-#include <algorithm>
-#include <utility>
-
-#include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
 #include "common/params/run_config.h"
-#include "server/outer/outer_optimizer.h"
 
 namespace causeway::server {
 namespace {

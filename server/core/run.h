@@ -15,7 +15,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "common/params/sync_schedule.h"
 #include "server/core/coordinator.h"

@@ -5,11 +5,7 @@
 #include <cstring>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
-#include "common/base/status_macros.h"
 #include "common/params/run_config.h"
-#include "common/params/tensor_table.h"
 #include "common/transfer/wire.h"
 
 namespace causeway::server {

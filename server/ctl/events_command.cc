@@ -5,13 +5,11 @@
 #include <iterator>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "common/rpc/status.h"

@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "common/base/status_macros.h"
 #include "common/client/state_pull.h"
 #include "common/params/fragment_plan.h"

@@ -1,11 +1,5 @@
 #include "server/ctl/run_admin.h"
 
-#include <utility>
-
-#include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "common/base/status_macros.h"
-#include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 
 namespace causeway::server {

@@ -3,10 +3,8 @@
 #define CAUSEWAY_SERVER_CTL_RUN_ADMIN_H_
 
 #include <cstdint>
-#include <memory>
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "causeway/v1/admin.grpc.pb.h"

@@ -2,21 +2,11 @@
 
 #include <unistd.h>
 
-#include <string>
-#include <utility>
-
 #include "absl/strings/ascii.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "absl/time/time.h"
-#include "causeway/v1/standby.grpc.pb.h"
-#include "common/base/status_macros.h"
 #include "common/params/run_config.h"
 #include "common/rpc/status.h"
-#include "common/telemetry/log.h"
 #include "common/transfer/wire.h"
-#include "server/standby/run_copy.h"
-#include "server/store/run_database.h"
 #include "server/store/run_directory.h"
 
 namespace causeway::server {

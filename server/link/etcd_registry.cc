@@ -1,16 +1,8 @@
 #include "server/link/etcd_registry.h"
 
-#include <grpcpp/client_context.h>
-
-#include <utility>
-#include <vector>
-
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
-#include "common/base/status_macros.h"
 #include "common/rpc/status.h"
 
 namespace causeway::server {

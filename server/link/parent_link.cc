@@ -1,21 +1,9 @@
 #include "server/link/parent_link.h"
 
-#include <algorithm>
-#include <utility>
-#include <vector>
-
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
-#include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "common/client/reach.h"
-#include "common/params/draws.h"
 #include "common/params/run_config.h"
-#include "common/rpc/channel.h"
-#include "common/rpc/status.h"
-#include "common/rpc/tcp_address.h"
-#include "common/rpc/tcp_links.h"
 #include "common/telemetry/log.h"
 #include "common/transfer/wire.h"
 

@@ -1,14 +1,9 @@
 #include "server/outer/delta_combiner.h"
 
-#include <algorithm>
-#include <array>
 #include <cmath>
-#include <utility>
 
 #include "absl/container/inlined_vector.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/base/status_macros.h"
 #include "common/params/run_config.h"
 #include "server/outer/step_kernels.h"
 

@@ -1,16 +1,10 @@
 #include "server/outer/merge.h"
 
-#include <algorithm>
-#include <array>
 #include <cmath>
 #include <numeric>
 
 #include "absl/container/inlined_vector.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/base/checksum.h"
-#include "common/base/status_macros.h"
-#include "server/outer/slices.h"
 #include "server/outer/step_kernels.h"
 
 namespace causeway::server {

@@ -20,10 +20,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "causeway/v1/config.pb.h"
 #include "common/base/byte_buffer.h"

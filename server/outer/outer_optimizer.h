@@ -13,7 +13,6 @@
 #ifndef CAUSEWAY_SERVER_OUTER_OUTER_OPTIMIZER_H_
 #define CAUSEWAY_SERVER_OUTER_OUTER_OPTIMIZER_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>

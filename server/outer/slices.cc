@@ -1,9 +1,5 @@
 #include "server/outer/slices.h"
 
-#include <algorithm>
-#include <cstdint>
-#include <vector>
-
 #include "common/base/checksum.h"
 
 namespace causeway::server {

@@ -1,7 +1,5 @@
 #include "server/service/admin_service.h"
 
-#include <utility>
-
 #include "common/rpc/status.h"
 #include "server/service/session_service.h"
 

@@ -5,15 +5,12 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdint>
 #include <cstring>
-#include <optional>
 
 #include "absl/base/dynamic_annotations.h"
 #include "absl/strings/str_cat.h"

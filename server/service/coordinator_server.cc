@@ -1,24 +1,9 @@
 #include "server/service/coordinator_server.h"
 
-#include <grpcpp/server_builder.h>
 #include <sys/resource.h>
 
-#include <algorithm>
-#include <limits>
-#include <optional>
-#include <utility>
-
-#include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "common/base/byte_buffer.h"
 #include "common/base/random.h"
-#include "common/base/status_macros.h"
 #include "common/base/text.h"
-#include "common/base/thread_pool.h"
-#include "common/codec/codec.h"
-#include "common/rpc/tcp_address.h"
-#include "common/rpc/tcp_links.h"
-#include "common/telemetry/log.h"
 
 namespace causeway::server {
 namespace {

@@ -1,12 +1,5 @@
 #include "server/service/lane_reactor.h"
 
-#include <grpcpp/server_context.h>
-
-#include <utility>
-
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
-#include "common/base/status_macros.h"
 #include "common/rpc/chunk_buffer.h"
 #include "common/rpc/status.h"
 

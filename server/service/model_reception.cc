@@ -2,13 +2,6 @@
 
 #include <google/protobuf/util/message_differencer.h>
 
-#include <memory>
-#include <utility>
-#include <vector>
-
-#include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "common/base/status_macros.h"
 #include "common/rpc/self_owned.h"
 #include "common/rpc/status.h"
 #include "common/transfer/wire.h"

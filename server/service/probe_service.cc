@@ -3,16 +3,8 @@
 #include <grpcpp/alarm.h>
 
 #include <algorithm>
-#include <array>
-#include <memory>
 #include <random>
-#include <string>
-#include <utility>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "common/params/run_config.h"
 #include "common/rpc/self_owned.h"
 #include "common/rpc/status.h"

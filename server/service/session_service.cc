@@ -1,16 +1,7 @@
 #include "server/service/session_service.h"
 
 #include <algorithm>
-#include <memory>
-#include <optional>
-#include <string>
-#include <utility>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
-#include "common/base/status_macros.h"
 #include "common/rpc/self_owned.h"
 #include "common/rpc/status.h"
 #include "common/transfer/wire.h"

@@ -1,7 +1,6 @@
 #include "server/service/worker_links.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace causeway::server {
 namespace {

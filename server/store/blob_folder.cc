@@ -1,21 +1,14 @@
 #include "server/store/blob_folder.h"
 
 #include <algorithm>
-#include <cstring>
-#include <memory>
-#include <optional>
-#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "common/base/checksum.h"
 #include "common/base/crash_point.h"
-#include "common/base/file_system.h"
-#include "common/base/status_macros.h"
 #include "common/params/run_config.h"
 #include "common/telemetry/log.h"
 

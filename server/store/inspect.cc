@@ -1,19 +1,12 @@
 #include "server/store/inspect.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <map>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/base/checksum.h"
-#include "common/base/status_macros.h"
 #include "common/files/json.h"
 #include "common/params/draws.h"
 #include "server/store/run_database.h"

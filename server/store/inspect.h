@@ -8,7 +8,6 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "common/base/file_system.h"
 #include "nlohmann/json.hpp"
 #include "server/store/store.h"

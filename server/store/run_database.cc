@@ -6,16 +6,12 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <limits>
 #include <map>
 #include <system_error>
 #include <tuple>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "common/base/crash_point.h"
-#include "common/base/status_macros.h"
 #include "server/store/run_directory.h"
 
 namespace causeway::server {

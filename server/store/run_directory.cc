@@ -3,18 +3,10 @@
 #include <sys/vfs.h>
 
 #include <algorithm>
-#include <cstdint>
-#include <map>
 #include <set>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "common/base/status_macros.h"
 #include "common/telemetry/log.h"
-#include "nlohmann/json.hpp"
-#include "server/store/sqlite_database.h"
 
 namespace causeway::server {
 namespace {

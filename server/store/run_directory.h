@@ -17,11 +17,9 @@
 #define CAUSEWAY_SERVER_STORE_RUN_DIRECTORY_H_
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/base/file_system.h"

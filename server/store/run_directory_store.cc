@@ -1,14 +1,9 @@
 #include "server/store/run_directory_store.h"
 
 #include <algorithm>
-#include <limits>
-#include <utility>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/str_cat.h"
 #include "common/base/crash_point.h"
-#include "common/base/file_system.h"
-#include "common/base/status_macros.h"
 #include "common/params/run_config.h"
 #include "server/store/run_directory.h"
 

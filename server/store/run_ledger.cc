@@ -2,11 +2,7 @@
 
 #include <algorithm>
 #include <set>
-#include <utility>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
 #include "common/files/json.h"
 #include "common/telemetry/log.h"
 #include "server/store/run_directory.h"

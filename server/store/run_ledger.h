@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "causeway/v1/record.pb.h"
 #include "causeway/v1/standby.pb.h"

@@ -4,12 +4,8 @@
 #include <array>
 #include <cstring>
 #include <limits>
-#include <span>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
-#include "common/base/status_macros.h"
 
 namespace causeway::server {
 namespace {

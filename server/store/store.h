@@ -24,7 +24,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "causeway/v1/record.pb.h"
 #include "common/base/byte_buffer.h"

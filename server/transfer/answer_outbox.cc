@@ -1,9 +1,5 @@
 #include "server/transfer/answer_outbox.h"
 
-#include <utility>
-
-#include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
 #include "common/transfer/wire.h"
 
 namespace causeway::server {

@@ -1,14 +1,6 @@
 #include "server/transfer/delta_inbox.h"
 
 #include <algorithm>
-#include <optional>
-#include <span>
-#include <utility>
-#include <vector>
-
-#include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
-#include "common/transfer/chunk_assembly.h"
 
 namespace causeway::server {
 namespace {

@@ -1,10 +1,5 @@
 #include "server/transfer/lane_registry.h"
 
-#include <algorithm>
-
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
 #include "common/transfer/wire.h"
 
 namespace causeway::server {

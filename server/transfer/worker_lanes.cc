@@ -1,10 +1,5 @@
 #include "server/transfer/worker_lanes.h"
 
-#include <utility>
-
-#include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
-
 namespace causeway::server {
 namespace {
 

@@ -1,15 +1,6 @@
 #include "server/views/coordinator_metrics.h"
 
-#include <algorithm>
-#include <cstdint>
-#include <map>
-#include <string>
-#include <utility>
-
-#include "absl/time/time.h"
 #include "common/identity/certificate.h"
-#include "common/telemetry/metric_page.h"
-#include "common/telemetry/event_log.h"
 #include "common/transfer/wire.h"
 
 namespace causeway::server {

@@ -1,13 +1,9 @@
 #include "server/views/event_history.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_split.h"
-#include "absl/time/time.h"
-#include "common/base/status_macros.h"
 #include "common/files/json.h"
-#include "common/telemetry/event_log.h"
 
 namespace causeway::server {
 

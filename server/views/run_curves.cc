@@ -1,12 +1,8 @@
 #include "server/views/run_curves.h"
 
-#include <algorithm>
 #include <array>
 #include <cmath>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
 #include "common/files/array_file.h"
 
 namespace causeway::server {

@@ -1,10 +1,7 @@
 #include "server/views/run_history.h"
 
-#include <algorithm>
 #include <cmath>
-#include <utility>
 
-#include "common/base/status_macros.h"
 #include "common/telemetry/log.h"
 
 namespace causeway::server {

@@ -1,10 +1,6 @@
 #include "server/views/run_metrics.h"
 
-#include <algorithm>
-#include <cstddef>
 #include <set>
-
-#include "server/core/coordinator.h"
 
 namespace causeway::server {
 namespace {

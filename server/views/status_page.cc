@@ -1,19 +1,10 @@
 #include "server/views/status_page.h"
 
-#include <cstdint>
-#include <span>
-#include <string>
-#include <utility>
-
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "common/base/checksum.h"
-#include "common/base/status_macros.h"
 #include "common/telemetry/log.h"
-#include "server/views/event_history.h"
 
 namespace causeway::server {
 namespace {

@@ -1,19 +1,11 @@
 #include "tests/bench/bare_grpc.h"
 
 #include <grpcpp/client_context.h>
-#include <grpcpp/generic/generic_stub.h>
-#include <grpcpp/server_builder.h>
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/client_callback.h>
 #include <grpcpp/support/server_callback.h>
 #include <grpcpp/support/slice.h>
 
-#include <algorithm>
-#include <utility>
-
-#include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "common/base/status_macros.h"
 #include "common/rpc/chunk_buffer.h"
 #include "common/transfer/wire.h"
 

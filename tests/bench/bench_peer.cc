@@ -10,7 +10,6 @@
 #include <cstdio>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "common/base/status_macros.h"
 #include "tests/bench/measure.h"

@@ -31,7 +31,6 @@
 
 #include "absl/flags/flag.h"
 #include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
 #include "common/cli/command_line.h"

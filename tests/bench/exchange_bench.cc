@@ -36,7 +36,6 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "causeway/v1/session.grpc.pb.h"
 #include "common/base/byte_buffer.h"
 #include "common/base/file_system.h"

@@ -6,7 +6,6 @@
 // by reading alone. Several texts at once share the reading.
 #include <algorithm>
 #include <chrono>
-#include <memory>
 #include <string>
 #include <vector>
 

@@ -14,7 +14,6 @@
 #include <iostream>
 #include <system_error>
 #include <thread>
-#include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"

@@ -11,7 +11,6 @@
 
 #include "absl/flags/declare.h"
 #include "absl/functional/function_ref.h"
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
 

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <span>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace causeway::bench {

@@ -23,7 +23,6 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/checksum.h"
 #include "common/base/file_system.h"
 #include "common/base/random.h"
 #include "common/cli/command_line.h"

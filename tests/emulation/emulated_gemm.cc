@@ -1,9 +1,5 @@
 #include "tests/emulation/emulated_gemm.h"
 
-#include <vector>
-
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "device_emulation.h"
 #include "worker/backend/cpu/kernels.h"
 

@@ -1,7 +1,6 @@
 #include "tests/fuzz/array_file_input.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "common/base/checksum.h"
 #include "tests/fuzz/input.h"

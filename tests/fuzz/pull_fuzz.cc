@@ -5,7 +5,6 @@
 // the answer: how many bytes of content, the content, and the messages' fields. Messages start out
 // right and are merged with fields of the input.
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -15,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
 #include "common/base/clock.h"
 #include "common/codec/codec.h"

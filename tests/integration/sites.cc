@@ -2,13 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include <thread>
-
-#include "absl/strings/str_cat.h"
 #include "common/base/random.h"
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
-#include "common/telemetry/event_log.h"
 #include "worker/backend/cpu/cpu_backend.h"
 #include "worker/data/text_corpus.h"
 

@@ -4,11 +4,9 @@
 //   model_logits --checkpoint=PATH --token_list=3,1,4 --logits=FILE
 //
 // FILE receives fp32 [tokens, vocabulary].
-#include <cstdio>
 #include <string>
 #include <vector>
 
-#include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"

@@ -1,10 +1,8 @@
 #include "tests/reference/codec_cases.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

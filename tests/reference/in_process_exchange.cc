@@ -1,11 +1,6 @@
 #include "tests/reference/in_process_exchange.h"
 
-#include <optional>
-#include <utility>
-
-#include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
-#include "common/base/status_macros.h"
 #include "common/params/run_config.h"
 #include "common/transfer/wire.h"
 

@@ -1,6 +1,5 @@
 #include "tests/reference/trace_configurations.h"
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"

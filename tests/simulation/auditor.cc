@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/checksum.h"
 

@@ -2,9 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <utility>
-
-#include "absl/strings/str_cat.h"
 
 namespace causeway::simulation {
 namespace {

@@ -7,13 +7,9 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <ctime>
 #include <iostream>
-#include <map>
-#include <string>
 
 #include "absl/flags/flag.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/cli/command_line.h"
 #include "nlohmann/json.hpp"

@@ -1,7 +1,5 @@
 #include "tests/simulation/mortal_store.h"
 
-#include "common/base/status_macros.h"
-
 namespace causeway::simulation {
 namespace {
 

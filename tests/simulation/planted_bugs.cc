@@ -1,14 +1,5 @@
 #include "tests/simulation/planted_bugs.h"
 
-#include <map>
-#include <optional>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "common/base/status_macros.h"
-
 namespace causeway::simulation {
 namespace {
 

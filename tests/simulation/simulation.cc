@@ -3,10 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <deque>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
 #include "tests/simulation/virtual_region.h"

@@ -3,11 +3,7 @@
 #define CAUSEWAY_TESTS_SIMULATION_SIMULATION_H_
 
 #include <cstdint>
-#include <functional>
-#include <iostream>
-#include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "tests/simulation/auditor.h"

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "tests/simulation/coordinator_host.h"
 
 namespace causeway::simulation {

@@ -1,10 +1,7 @@
 #include "tests/simulation/virtual_region.h"
 
 #include <algorithm>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "common/base/checksum.h"
 #include "common/params/draws.h"
 #include "common/rpc/status.h"
 #include "common/transfer/wire.h"

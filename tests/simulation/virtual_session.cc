@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/rpc/status.h"
 #include "common/transfer/wire.h"
 #include "tests/simulation/virtual_worker.h"

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
 #include "common/base/random.h"
 #include "common/params/run_config.h"

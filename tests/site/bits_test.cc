@@ -5,7 +5,6 @@
 #include <device_emulation.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <cstring>
 #include <map>
 #include <memory>

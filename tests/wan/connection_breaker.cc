@@ -1,7 +1,5 @@
 #include "tests/wan/connection_breaker.h"
 
-#include <utility>
-
 namespace causeway::wan {
 
 ConnectionBreaker::Verdict ConnectionBreaker::Observe(End from, const TcpHeader& header) {

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"

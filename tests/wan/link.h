@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/string_view.h"
 #include "nlohmann/json.hpp"
 #include "tests/wan/connection_breaker.h"
 #include "tests/wan/link_direction.h"

@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "absl/time/time.h"
 #include "tests/wan/wire_packet.h"
 
 namespace causeway::wan {

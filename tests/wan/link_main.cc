@@ -7,11 +7,9 @@
 #include <csignal>
 #include <cstdio>
 #include <string>
-#include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/cli/command_line.h"
 #include "nlohmann/json.hpp"

@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
 namespace causeway::wan {

@@ -2,7 +2,6 @@
 #ifndef CAUSEWAY_TESTS_WAN_TUN_DEVICE_H_
 #define CAUSEWAY_TESTS_WAN_TUN_DEVICE_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
 namespace causeway::wan {

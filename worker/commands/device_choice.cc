@@ -1,12 +1,8 @@
 #include "worker/commands/device_choice.h"
 
-#include <utility>
-
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "common/base/status_macros.h"
 #include "common/telemetry/log.h"
 #include "worker/backend/cpu/cpu_backend.h"
 #ifdef CAUSEWAY_HAVE_CUDA

@@ -5,7 +5,6 @@
 #include <memory>
 #include <numbers>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 

@@ -1,18 +1,9 @@
 #include "worker/commands/open_cuda.h"
 
 #include <cstring>
-#include <memory>
-#include <utility>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
 #include "common/telemetry/log.h"
 #include "worker/backend/cuda/cublaslt.h"
-#include "worker/backend/cuda/cuda_backend.h"
-#include "worker/backend/cuda/cuda_evaluation.h"
-#include "worker/backend/cuda/gemm.h"
-#include "worker/backend/cuda/kernels/device.h"
 #include "worker/backend/cuda/nccl.h"
 #include "worker/sync/site_backend.h"
 #ifdef CAUSEWAY_HAVE_CUDNN

@@ -1,21 +1,10 @@
 #include "worker/commands/site.h"
 
-#include <algorithm>
-#include <span>
-#include <utility>
-
-#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/checksum.h"
-#include "common/base/status_macros.h"
 #include "common/telemetry/log.h"
 #include "common/transfer/wire.h"
 #include "nlohmann/json.hpp"
-#include "worker/backend/cpu/cpu_backend.h"
-#include "worker/backend/cpu/cpu_site.h"
-#include "worker/sync/site_backend.h"
-#include "worker/sync/site_calls.h"
-#include "worker/member/rendezvous.h"
 
 namespace causeway::worker {
 namespace {

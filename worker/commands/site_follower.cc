@@ -1,9 +1,7 @@
 #include "worker/commands/site.h"
 
-#include <span>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"

@@ -1,15 +1,6 @@
 #include "worker/commands/training_run.h"
 
-#include <algorithm>
-#include <array>
-#include <thread>
-#include <utility>
-
-#include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "common/base/status_macros.h"
 #include "common/base/text.h"
-#include "common/base/thread_pool.h"
 #include "common/params/run_config.h"
 #include "common/telemetry/log.h"
 #include "worker/train/generate.h"

@@ -8,10 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
@@ -19,7 +16,6 @@
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
 #include "common/base/thread_pool.h"
-#include "nlohmann/json.hpp"
 #include "worker/data/dataset.h"
 #include "worker/model/worker_checkpoint.h"
 #include "worker/member/run_member.h"

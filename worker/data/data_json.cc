@@ -2,11 +2,8 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
 #include "common/files/json.h"
 #include "nlohmann/json.hpp"
-#include "worker/data/token_shard.h"
 
 namespace causeway::worker {
 namespace {

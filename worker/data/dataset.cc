@@ -2,12 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
-#include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "common/files/safetensors.h"
 #include "nlohmann/json.hpp"

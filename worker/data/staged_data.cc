@@ -1,14 +1,9 @@
 #include "worker/data/staged_data.h"
 
 #include <algorithm>
-#include <set>
-#include <utility>
-#include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "common/base/status_macros.h"
 
 namespace causeway::worker {
 namespace {

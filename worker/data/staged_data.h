@@ -13,9 +13,7 @@
 #include <set>
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "common/base/file_system.h"
 #include "worker/data/data_json.h"
 

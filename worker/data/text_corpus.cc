@@ -2,14 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
-#include <span>
-#include <utility>
 
-#include "absl/status/status.h"
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
 #include "worker/data/data_json.h"
 #include "worker/data/dataset.h"
 #include "worker/data/staged_data.h"

@@ -5,12 +5,8 @@
 #include <bit>
 #include <cstring>
 #include <optional>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/base/file_system.h"
-#include "common/base/status_macros.h"
 
 namespace causeway::worker {
 namespace {

@@ -1,11 +1,8 @@
 #include "worker/data/window_sampler.h"
 
 #include <algorithm>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/random.h"
-#include "common/base/status_macros.h"
 
 namespace causeway::worker {
 namespace {

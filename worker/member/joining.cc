@@ -1,19 +1,10 @@
 #include <grpcpp/client_context.h>
 
 #include <algorithm>
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "common/base/checksum.h"
-#include "common/base/status_macros.h"
 #include "common/params/run_config.h"
-#include "common/params/tensor_table.h"
 #include "common/rpc/status.h"
 #include "common/transfer/wire.h"
 #include "worker/member/joining.h"

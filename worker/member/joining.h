@@ -8,7 +8,6 @@
 #include <span>
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "causeway/v1/session.grpc.pb.h"
 #include "causeway/v1/session.pb.h"

@@ -1,9 +1,6 @@
 #include "worker/member/merge_record.h"
 
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "common/base/status_macros.h"
 #include "common/files/json.h"
 #include "common/telemetry/log.h"
 

@@ -6,11 +6,8 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <memory>
-#include <utility>
 
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "common/base/text.h"

@@ -1,27 +1,16 @@
 #include "worker/member/run_member.h"
 
-#include <algorithm>
 #include <cmath>
-#include <utility>
-#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "common/base/byte_buffer.h"
-#include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "common/client/reach.h"
-#include "common/params/draws.h"
 #include "common/params/run_config.h"
-#include "common/rpc/channel.h"
-#include "common/rpc/status.h"
-#include "common/rpc/tcp_links.h"
 #include "common/telemetry/log.h"
 #include "worker/member/joining.h"
-#include "worker/sync/replica.h"
 
 namespace causeway::worker {
 namespace {

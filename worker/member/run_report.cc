@@ -1,13 +1,9 @@
 #include "worker/member/run_report.h"
 
-#include <algorithm>
 #include <cmath>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "common/base/status_macros.h"
 #include "common/params/link_report.h"
 #include "common/telemetry/log.h"
 

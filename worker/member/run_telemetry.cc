@@ -5,16 +5,9 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstdint>
-#include <map>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
 #include "common/identity/certificate.h"
-#include "common/telemetry/event_log.h"
 #include "common/telemetry/log.h"
-#include "common/telemetry/metric_page.h"
 #include "common/transfer/wire.h"
 
 namespace causeway::worker {

@@ -1,12 +1,9 @@
 #include "worker/member/wait_watch.h"
 
 #include <algorithm>
-#include <cstdint>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/base/thread_pool.h"
 
 namespace causeway::worker {
 namespace {

@@ -1,6 +1,5 @@
 #include "worker/model/parameter_layout.h"
 
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -2,21 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
-#include <memory>
-#include <span>
 #include <tuple>
-#include <utility>
 
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "common/base/status_macros.h"
 #include "common/files/array_file.h"
 #include "common/files/json.h"
 #include "common/files/model_folder.h"
-#include "common/params/fragment_plan.h"
 #include "common/params/run_config.h"
 
 namespace causeway::worker {

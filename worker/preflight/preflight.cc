@@ -1,13 +1,7 @@
 #include "worker/preflight/preflight.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <memory>
-#include <optional>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "causeway/v1/probe.grpc.pb.h"
 #include "causeway/v1/session.grpc.pb.h"
 #include "common/base/text.h"

@@ -16,7 +16,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "worker/sync/replica.h"
 #include "worker/sync/shard_plan.h"

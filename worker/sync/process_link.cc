@@ -2,12 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
-#include <utility>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 #include "common/base/status_macros.h"
 
 namespace causeway::worker {

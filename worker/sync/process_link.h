@@ -16,10 +16,7 @@
 #include <span>
 #include <string>
 #include <thread>
-#include <utility>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "causeway/v1/site.pb.h"

@@ -1,8 +1,6 @@
 #include "worker/sync/remote_part.h"
 
 #include <cstring>
-#include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"

@@ -10,7 +10,6 @@
 #include <set>
 #include <span>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "causeway/v1/config.pb.h"
 #include "common/base/byte_buffer.h"

@@ -1,7 +1,6 @@
 #include "worker/sync/sharded_replica.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "common/base/checksum.h"

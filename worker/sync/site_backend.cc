@@ -2,12 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "worker/sync/site_calls.h"
-#include "worker/sync/sharded_replica.h"
 
 namespace causeway::worker {
 

@@ -1,9 +1,7 @@
 #include "worker/sync/sync_engine.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"

@@ -1,10 +1,7 @@
 #include "worker/train/generate.h"
 
-#include <algorithm>
-#include <cmath>
 #include <numeric>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_format.h"
 #include "common/base/random.h"
 

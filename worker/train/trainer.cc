@@ -1,10 +1,7 @@
 #include "worker/train/trainer.h"
 
 #include <algorithm>
-#include <utility>
-#include <vector>
 
-#include "common/base/status_macros.h"
 #include "common/params/draws.h"
 
 namespace causeway::worker {

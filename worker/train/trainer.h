@@ -11,7 +11,6 @@
 #include <optional>
 #include <span>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "causeway/v1/config.pb.h"
 #include "common/params/fragment_plan.h"

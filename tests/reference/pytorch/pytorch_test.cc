@@ -9,7 +9,6 @@
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <span>
 #include <string>
 #include <vector>
 

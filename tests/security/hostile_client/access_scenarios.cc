@@ -2,7 +2,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <thread>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"

@@ -2,11 +2,7 @@
 
 #include <openssl/sha.h>
 
-#include <utility>
-
 #include "absl/strings/escaping.h"
-#include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 
 namespace causeway::hostile {
 

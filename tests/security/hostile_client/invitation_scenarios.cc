@@ -1,6 +1,5 @@
 // Lines of invitations that were stolen, kept, changed or guessed.
 #include <filesystem>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"

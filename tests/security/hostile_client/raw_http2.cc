@@ -9,9 +9,6 @@
 
 #include <csignal>
 
-#include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-
 namespace causeway::hostile {
 namespace {
 

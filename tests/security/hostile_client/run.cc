@@ -1,10 +1,5 @@
 #include "tests/security/hostile_client/run.h"
 
-#include <utility>
-
-#include "absl/strings/str_cat.h"
-#include "common/base/file_system.h"
-#include "common/base/status_macros.h"
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
 

@@ -1,15 +1,6 @@
 #include "tests/security/hostile_client/site.h"
 
-#include <algorithm>
-#include <cstring>
-#include <span>
-#include <utility>
-
-#include "absl/strings/str_cat.h"
-#include "common/base/checksum.h"
 #include "common/base/random.h"
-#include "common/base/status_macros.h"
-#include "common/codec/codec.h"
 #include "common/rpc/status.h"
 #include "common/transfer/wire.h"
 #include "tests/unit/common/rpc/plain_lane.h"

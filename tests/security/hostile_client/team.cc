@@ -1,11 +1,6 @@
 #include "tests/security/hostile_client/team.h"
 
-#include <algorithm>
-#include <vector>
-
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/base/status_macros.h"
 
 namespace causeway::hostile {
 

@@ -8,7 +8,6 @@
 #ifndef CAUSEWAY_WORKER_BACKEND_CPU_BENCH_H_
 #define CAUSEWAY_WORKER_BACKEND_CPU_BENCH_H_
 
-#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"

@@ -1,11 +1,7 @@
 #include "worker/backend/cpu/cpu_backend.h"
 
-#include <algorithm>
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "worker/sync/replica.h"
 
 namespace causeway::worker {
 

@@ -1,12 +1,9 @@
 #include "worker/backend/cpu/cpu_site.h"
 
-#include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "worker/sync/site_calls.h"
 
 namespace causeway::worker {
 namespace {

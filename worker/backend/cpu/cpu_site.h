@@ -13,9 +13,7 @@
 #define CAUSEWAY_WORKER_BACKEND_CPU_CPU_SITE_H_
 
 #include <cstdint>
-#include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"

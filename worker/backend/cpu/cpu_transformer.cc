@@ -1,11 +1,7 @@
 #include "worker/backend/cpu/cpu_transformer.h"
 
-#include <algorithm>
-#include <cmath>
-
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "worker/backend/cpu/kernels.h"
 
 namespace causeway::worker {
 namespace {

@@ -1,12 +1,8 @@
 #include "worker/backend/cpu/decoder.h"
 
-#include <algorithm>
-#include <cmath>
-
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "worker/backend/cpu/attention.h"
-#include "worker/backend/cpu/kernels.h"
 
 namespace causeway::worker {
 namespace {

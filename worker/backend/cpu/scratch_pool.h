@@ -9,7 +9,6 @@
 #include <new>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 
 namespace causeway::worker {

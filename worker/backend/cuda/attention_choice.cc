@@ -1,10 +1,5 @@
 #include "worker/backend/cuda/attention_choice.h"
 
-#include <utility>
-
-#include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
-
 namespace causeway::worker::cuda {
 namespace {
 

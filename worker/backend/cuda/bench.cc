@@ -2,24 +2,13 @@
 
 #include <google/protobuf/util/json_util.h>
 
-#include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <memory>
-#include <thread>
-#include <utility>
-#include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
 #include "common/base/thread_pool.h"
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
 #include "worker/backend/cpu/bench.h"
-#include "worker/backend/cuda/kernels/device.h"
-#include "worker/backend/cuda/kernels/kernels.h"
 
 namespace causeway::worker::cuda {
 namespace {

@@ -2,17 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
-#include <cstdint>
 #include <cstring>
 #include <limits>
-#include <map>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
 #include "worker/backend/cuda/opened_library.h"
 
 namespace causeway::worker::cuda {

@@ -1,12 +1,6 @@
 #include "worker/backend/cuda/cuda_backend.h"
 
-#include <algorithm>
-#include <atomic>
-#include <utility>
-
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/base/status_macros.h"
 #include "worker/sync/site_calls.h"
 
 namespace causeway::worker::cuda {

@@ -1,11 +1,5 @@
 #include "worker/backend/cuda/cuda_evaluation.h"
 
-#include <algorithm>
-#include <utility>
-
-#include "common/base/status_macros.h"
-#include "worker/backend/cuda/kernels/kernels.h"
-
 namespace causeway::worker::cuda {
 namespace {
 

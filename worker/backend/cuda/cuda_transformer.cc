@@ -1,13 +1,5 @@
 #include "worker/backend/cuda/cuda_transformer.h"
 
-#include <algorithm>
-#include <cmath>
-#include <utility>
-
-#include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
-#include "worker/backend/cuda/kernels/kernels.h"
-
 namespace causeway::worker::cuda {
 namespace {
 

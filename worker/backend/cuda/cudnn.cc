@@ -1,18 +1,11 @@
 #include "worker/backend/cuda/cudnn.h"
 
-#include <cuda_runtime.h>
 #include <cudnn.h>
 #include <dlfcn.h>
 
-#include <cstdlib>
-#include <string>
 #include <unordered_map>
-#include <utility>
 
 #include "absl/base/attributes.h"
-#include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
-#include "common/base/status_macros.h"
 #include "worker/backend/cuda/cudnn_graphs.h"
 #include "worker/backend/cuda/opened_library.h"
 

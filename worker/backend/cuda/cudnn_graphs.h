@@ -8,7 +8,6 @@
 #include <exception>
 #include <memory>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "worker/backend/cuda/kernels/attention.h"

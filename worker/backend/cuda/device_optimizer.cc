@@ -1,14 +1,8 @@
 #include "worker/backend/cuda/device_optimizer.h"
 
-#include <algorithm>
-#include <cmath>
 #include <numeric>
-#include <utility>
 
-#include "common/base/status_macros.h"
-#include "common/params/adamw.h"
 #include "worker/backend/cpu/optimizer.h"
-#include "worker/backend/cuda/kernels/kernels.h"
 
 namespace causeway::worker::cuda {
 namespace {

@@ -1,11 +1,7 @@
 #include "worker/backend/cuda/nccl.h"
 
 #include <algorithm>
-#include <string>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
 #include "worker/backend/cuda/opened_library.h"
 
 namespace causeway::worker::cuda {

@@ -14,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace causeway::worker::cuda {

@@ -1,10 +1,5 @@
 #include "worker/backend/cuda/projection.h"
 
-#include <algorithm>
-
-#include "common/base/status_macros.h"
-#include "worker/backend/cuda/kernels/kernels.h"
-
 namespace causeway::worker::cuda {
 namespace {
 

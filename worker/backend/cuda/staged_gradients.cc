@@ -1,13 +1,5 @@
 #include "worker/backend/cuda/staged_gradients.h"
 
-#include <algorithm>
-#include <iterator>
-#include <span>
-#include <utility>
-
-#include "common/base/status_macros.h"
-#include "worker/backend/cuda/kernels/kernels.h"
-
 namespace causeway::worker::cuda {
 absl::StatusOr<std::unique_ptr<StagedGradients>> StagedGradients::Create(const Options& options,
                                                                          DeviceMemory* memory,

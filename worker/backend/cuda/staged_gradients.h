@@ -21,7 +21,6 @@
 #include <memory>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/params/fragment_plan.h"
 #include "worker/backend/cuda/kernels/device.h"

@@ -2,12 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "common/base/random.h"
-#include "common/base/status_macros.h"
 
 namespace causeway {
 namespace {

@@ -1,6 +1,5 @@
 #include "tests/unit/common/base/fault_disk.h"
 
-#include <memory>
 #include <string>
 
 #include "gmock/gmock.h"

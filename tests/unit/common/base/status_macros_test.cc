@@ -1,7 +1,6 @@
 #include "common/base/status_macros.h"
 
 #include <memory>
-#include <string>
 
 #include "gtest/gtest.h"
 

@@ -8,7 +8,6 @@
 #include <string>
 #include <system_error>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/file_system.h"
 #include "gtest/gtest.h"
 

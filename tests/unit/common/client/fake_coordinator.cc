@@ -1,11 +1,7 @@
 #include "tests/unit/common/client/fake_coordinator.h"
 
-#include <algorithm>
 #include <chrono>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "common/rpc/channel.h"
 #include "gtest/gtest.h"
 
 namespace causeway {

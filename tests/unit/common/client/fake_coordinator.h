@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "causeway/v1/session.grpc.pb.h"
 #include "common/client/session.h"

@@ -1,11 +1,9 @@
 #include "common/client/grpc_exchange.h"
 
-#include <algorithm>
 #include <memory>
 #include <span>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

@@ -1,7 +1,5 @@
 // The bytes: the worked examples of docs/codecs.md, ties, scales, and hostile input.
-#include <algorithm>
 #include <bit>
-#include <utility>
 
 #include "common/codec/codec_layout.h"
 #include "gmock/gmock.h"

@@ -1,6 +1,5 @@
 #include "common/params/tensor_table.h"
 
-#include <cmath>
 #include <set>
 
 #include "absl/strings/str_cat.h"

@@ -10,7 +10,6 @@
 #include <optional>
 #include <string>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 
 namespace causeway {

@@ -5,9 +5,7 @@
 
 #include <chrono>
 #include <fstream>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/identity/openssl.h"
 #include "gtest/gtest.h"
 

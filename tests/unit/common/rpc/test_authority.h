@@ -9,7 +9,6 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "common/rpc/security.h"
 
 namespace causeway {

@@ -1,7 +1,5 @@
 // Rounds and objects, with workers that are all there.
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <string>
 #include <vector>
 

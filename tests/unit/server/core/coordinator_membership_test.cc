@@ -1,7 +1,6 @@
 // Workers that come late, leave, die, and lie.
 #include <limits>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "common/params/draws.h"

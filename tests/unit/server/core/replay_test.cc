@@ -2,7 +2,6 @@
 #include "server/core/replay.h"
 
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "common/params/initialize.h"

@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
 #include "common/params/run_config.h"
 #include "gmock/gmock.h"

@@ -1,13 +1,9 @@
 #include "tests/unit/server/core/toy_run.h"
 
 #include <cstring>
-#include <span>
-#include <utility>
 
 #include "common/base/checksum.h"
 #include "common/base/random.h"
-#include "common/base/status_macros.h"
-#include "common/codec/codec.h"
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
 #include "common/transfer/wire.h"

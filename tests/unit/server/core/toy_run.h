@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"

@@ -4,10 +4,8 @@
 
 #include <chrono>
 #include <memory>
-#include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"

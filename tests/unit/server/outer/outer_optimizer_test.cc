@@ -1,7 +1,5 @@
 #include "server/outer/outer_optimizer.h"
 
-#include <cmath>
-
 #include "common/base/random.h"
 #include "common/params/adamw.h"
 #include "gmock/gmock.h"

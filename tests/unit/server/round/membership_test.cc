@@ -1,7 +1,5 @@
 #include "server/round/membership.h"
 
-#include <string>
-
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -1,7 +1,6 @@
 #include "server/service/probe_service.h"
 
 #include <utility>
-#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,15 +1,7 @@
 #include "tests/unit/server/service/secure_run.h"
 
-#include <algorithm>
-#include <span>
-#include <utility>
-
-#include "absl/strings/str_cat.h"
-#include "common/base/checksum.h"
-#include "common/codec/codec.h"
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
-#include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "common/transfer/wire.h"
 #include "gtest/gtest.h"

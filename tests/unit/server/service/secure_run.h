@@ -9,7 +9,6 @@
 #include <thread>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "causeway/v1/admin.grpc.pb.h"
 #include "causeway/v1/exchange.grpc.pb.h"

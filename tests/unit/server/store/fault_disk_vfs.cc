@@ -2,11 +2,7 @@
 
 #include <atomic>
 #include <cstring>
-#include <memory>
 #include <new>
-#include <span>
-
-#include "absl/strings/str_cat.h"
 
 namespace causeway::server {
 namespace {

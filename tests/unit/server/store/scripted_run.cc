@@ -1,7 +1,5 @@
 #include "tests/unit/server/store/scripted_run.h"
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
 #include "common/base/random.h"

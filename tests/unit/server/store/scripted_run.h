@@ -2,13 +2,11 @@
 #ifndef CAUSEWAY_TESTS_UNIT_SERVER_STORE_SCRIPTED_RUN_H_
 #define CAUSEWAY_TESTS_UNIT_SERVER_STORE_SCRIPTED_RUN_H_
 
-#include <cstddef>
 #include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/store/store.h"
 

@@ -1,9 +1,7 @@
 #include "tests/unit/server/store/store_conformance.h"
 
 #include <array>
-#include <string>
 #include <thread>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"

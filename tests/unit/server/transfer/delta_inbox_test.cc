@@ -1,6 +1,5 @@
 #include "server/transfer/delta_inbox.h"
 
-#include <algorithm>
 #include <cstring>
 #include <map>
 #include <memory>

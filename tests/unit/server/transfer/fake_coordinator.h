@@ -12,11 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/cleanup/cleanup.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/checksum.h"
-#include "common/base/status_macros.h"
 #include "common/params/run_config.h"
 #include "gtest/gtest.h"
 #include "server/core/coordinator.h"

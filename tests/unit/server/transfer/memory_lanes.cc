@@ -1,11 +1,6 @@
 #include "tests/unit/server/transfer/memory_lanes.h"
 
-#include <algorithm>
-#include <array>
-#include <utility>
-
 #include "common/base/random.h"
-#include "common/transfer/chunk_message.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/transfer/owned_message.h"
 

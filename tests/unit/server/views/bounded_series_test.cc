@@ -1,7 +1,6 @@
 #include "server/views/run_curves.h"
 
 #include <cstdint>
-#include <numeric>
 #include <vector>
 
 #include "gmock/gmock.h"

@@ -10,7 +10,6 @@
 #include <memory>
 #include <ostream>
 #include <string>
-#include <vector>
 
 #include "causeway/v1/config.pb.h"
 #include "common/params/fragment_plan.h"

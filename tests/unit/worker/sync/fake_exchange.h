@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "causeway/v1/config.pb.h"
 #include "common/base/checksum.h"

@@ -7,7 +7,6 @@
 #include <memory>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "worker/sync/process_link.h"
 

@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <array>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "common/base/status_macros.h"
 
 namespace causeway::worker::cuda {
 namespace {

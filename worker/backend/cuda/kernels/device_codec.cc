@@ -1,9 +1,6 @@
 #include "worker/backend/cuda/kernels/device_codec.h"
 
-#include <bit>
-
 #include "absl/strings/str_cat.h"
-#include "common/codec/codec_layout.h"
 #include "common/codec/difference_codec.h"
 
 namespace causeway::worker::cuda {

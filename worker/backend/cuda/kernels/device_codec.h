@@ -4,9 +4,7 @@
 #define CAUSEWAY_WORKER_BACKEND_CUDA_KERNELS_DEVICE_CODEC_H_
 
 #include <cstdint>
-#include <span>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "causeway/v1/config.pb.h"
 #include "common/codec/codec.h"

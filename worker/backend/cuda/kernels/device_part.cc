@@ -3,12 +3,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
-#include "common/base/status_macros.h"
-#include "worker/backend/cuda/kernels/codec_kernels.h"
 
 namespace causeway::worker::cuda {
 namespace {

@@ -20,8 +20,6 @@
 #include <span>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "causeway/v1/config.pb.h"

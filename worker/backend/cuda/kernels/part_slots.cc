@@ -1,13 +1,8 @@
 #include "worker/backend/cuda/kernels/part_slots.h"
 
 #include <algorithm>
-#include <memory>
-#include <utility>
-#include <vector>
 
-#include "common/base/status_macros.h"
 #include "common/params/run_config.h"
-#include "worker/backend/cuda/kernels/codec_kernels.h"
 #include "worker/backend/cuda/kernels/device_codec.h"
 
 namespace causeway::worker::cuda {

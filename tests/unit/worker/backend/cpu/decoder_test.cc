@@ -1,7 +1,6 @@
 // Token after token against whole sequences, and what a sequence may not depend on.
 #include "worker/backend/cpu/decoder.h"
 
-#include <string>
 #include <vector>
 
 #include "gtest/gtest.h"

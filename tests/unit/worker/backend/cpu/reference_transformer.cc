@@ -1,9 +1,7 @@
 #include "tests/unit/worker/backend/cpu/reference_transformer.h"
 
-#include <algorithm>
 #include <cmath>
 #include <numbers>
-#include <string>
 
 namespace causeway::worker {
 namespace {

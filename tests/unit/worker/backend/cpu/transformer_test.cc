@@ -1,6 +1,5 @@
 // The forward pass against its definition, float against double, generation, and what a caller may
 // rely on.
-#include <string>
 #include <vector>
 
 #include "gtest/gtest.h"

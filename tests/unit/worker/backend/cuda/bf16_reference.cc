@@ -4,7 +4,6 @@
 #include <bit>
 #include <cmath>
 
-#include "common/params/tensor_table.h"
 #include "worker/backend/cpu/attention.h"
 #include "worker/backend/cpu/kernels.h"
 #include "worker/model/parameter_layout.h"

@@ -1,16 +1,9 @@
 #include "tests/unit/worker/backend/cuda/test_backend.h"
 
-#include <cstdio>
-#include <cstdlib>
-#include <utility>
-#include <vector>
-
-#include "common/base/file_system.h"
 #include "tests/unit/worker/backend/cuda/test_gemm.h"
 #include "worker/sync/site_backend.h"
 #ifdef CAUSEWAY_EMULATED_DEVICE
 #include "tests/emulation/emulator.h"
-#include "worker/sync/local_group.h"
 #else
 #include "worker/backend/cuda/nccl.h"
 #endif

@@ -4,7 +4,6 @@
 
 #include <numeric>
 #include <thread>
-#include <utility>
 
 #include "tests/unit/worker/backend/cuda/test_backend.h"
 #include "tests/unit/worker/backend/site_thread.h"

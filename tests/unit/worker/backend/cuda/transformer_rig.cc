@@ -1,11 +1,7 @@
 #include "tests/unit/worker/backend/cuda/transformer_rig.h"
 
-#include <cstdio>
-#include <cstdlib>
-
 #include "tests/unit/worker/backend/cuda/kernels/device_array.h"
 #include "tests/unit/worker/backend/cuda/test_gemm.h"
-#include "worker/backend/cuda/kernels/kernels.h"
 
 namespace causeway::worker::cuda {
 namespace {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string>
 
 #include "tests/unit/worker/backend/cuda/kernels/device_array.h"
 #include "worker/backend/cpu/attention.h"

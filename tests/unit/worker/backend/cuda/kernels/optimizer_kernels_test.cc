@@ -1,5 +1,4 @@
 // The gradient's norm, AdamW and Muon's element-wise parts against the CPU's optimizer.
-#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <span>
