@@ -55,6 +55,7 @@
 #include "tests/bench/bench_peer.h"
 #include "tests/bench/measure.h"
 #include "tests/bench/plain_tcp.h"
+#include "tests/unit/server/core/small_run.h"
 #include "worker/sync/replica.h"
 
 ABSL_FLAG(std::vector<std::string>, sizes_mib, std::vector<std::string>({"8", "32", "256"}),
@@ -82,20 +83,10 @@ constexpr int kStepsBetweenSyncs = 5;
 // A model of one fragment with about so many values, most of them embeddings.
 v1::RunConfig Config(int64_t size_mib, int workers) {
   constexpr int kWidth = 64;
-  v1::RunConfig config;
-  v1::ModelConfig& model = *config.mutable_model();
-  model.set_layers(1);
-  model.set_width(kWidth);
-  model.set_heads(1);
-  model.set_mlp_width(kWidth);
-  model.set_sequence_length(8);
-  model.set_vocabulary_size(static_cast<int32_t>((size_mib << 20) / 4 / kWidth - 512));
-  config.mutable_sync()->set_fragments(1);
-  config.mutable_sync()->set_steps_between_syncs(kStepsBetweenSyncs);
-  config.mutable_membership()->set_start_workers(workers);
-  config.mutable_membership()->set_lease_ms(600'000);
-  Check(CompleteRunConfig(config).status());
-  return config;
+  return server::CompleteSmallConfig(absl::StrCat(
+      "model { heads: 1 width: ", kWidth, " mlp_width: ", kWidth, " vocabulary_size: ",
+      (size_mib << 20) / 4 / kWidth - 512, " } sync { steps_between_syncs: ", kStepsBetweenSyncs,
+      " } membership { lease_ms: 600000 start_workers: ", workers, " }"));
 }
 
 // Remembers nothing: what the exchange costs without a disk, or a second copy in memory.

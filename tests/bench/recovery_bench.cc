@@ -36,12 +36,12 @@
 #include "common/params/fragment_plan.h"
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
-#include "common/transfer/wire.h"
 #include "nlohmann/json.hpp"
 #include "server/core/coordinator.h"
 #include "server/store/memory_store.h"
 #include "server/store/run_directory_store.h"
 #include "tests/bench/measure.h"
+#include "tests/unit/server/core/small_run.h"
 
 ABSL_FLAG(std::string, folder, ".", "Where to measure; a folder below it is made and removed");
 ABSL_FLAG(std::string, keep, "", "Where the run directory goes in the end; empty: it is removed");
@@ -56,24 +56,14 @@ using nlohmann::json;
 constexpr char kProgram[] = "recovery_bench";
 constexpr int kWorkers = 3;
 
-class SilentSink final : public SessionSink {
- public:
-  void Send(const v1::CoordinatorMessage&) override {}
-  void Close(const absl::Status&) override {}
-};
-
 v1::RunConfig MakeConfig(bool quick, int fragments) {
   v1::RunConfig config;
-  config.set_run_name("bench");
-  v1::ModelConfig& model = *config.mutable_model();
   if (quick) {
-    model.set_layers(2);
-    model.set_width(32);
-    model.set_heads(2);
-    model.set_mlp_width(64);
+    config = SmallConfig("model { layers: 2 width: 32 mlp_width: 64 }");
   } else {
-    model.set_preset("gpt2-124m-shape");
+    config.mutable_model()->set_preset("gpt2-124m-shape");
   }
+  config.set_run_name("bench");
   v1::SyncConfig& sync = *config.mutable_sync();
   sync.set_pattern(v1::SyncConfig::BALANCED);
   sync.set_fragments(fragments);
@@ -172,20 +162,12 @@ class Bench {
   }
 
   absl::StatusOr<uint64_t> Enter(Coordinator& coordinator, int worker) {
-    const v1::DescribeResponse description = coordinator.Describe();
-    v1::Join join;
-    join.set_worker_id(WorkerId(worker));
-    join.set_run_id("bench-1");
-    join.set_wire_version(kWireVersion);
-    join.set_config_hash(description.config_hash());
-    join.set_plan_hash(description.plan_hash());
-    join.set_data_vocabulary_size(config_.model().vocabulary_size());
-    join.set_process_nonce(static_cast<uint64_t>(worker) + 1);
+    const v1::Join join =
+        JoinOf(coordinator.Describe(), WorkerId(worker), static_cast<uint64_t>(worker) + 1);
     ASSIGN_OR_RETURN(const v1::Welcome welcome,
                      coordinator.members().Join(join, std::make_shared<SilentSink>()));
-    v1::WorkerMessage ready;
-    ready.mutable_ready()->set_step(0);
-    RETURN_IF_ERROR(coordinator.members().Handle(WorkerId(worker), welcome.incarnation(), ready));
+    RETURN_IF_ERROR(
+        coordinator.members().Handle(WorkerId(worker), welcome.incarnation(), ReadyAt(0)));
     return welcome.incarnation();
   }
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import gzip
-import importlib
 import io
 import json
 import shutil
@@ -100,7 +99,6 @@ class SeriesTest(unittest.TestCase):
         path.write_text(path.read_text().replace('"worker-0", ', "", 1))
         with self.assertRaisesRegex(training_runs.Incomplete, "1 rounds closed without all"):
             training_runs.result_of(self.out / "a", FAKE_STEPS)
-
 
     def test_a_run_may_have_its_own_workers_and_must_have_its_tokens(self):
         tokens = 2 * FAKE_STEPS * 8 * 256
@@ -298,13 +296,6 @@ class ProseTest(unittest.TestCase):
                          [12, 12, 0, 0])
         self.assertNotRegex(said, "0x12|text")
 
-    def test_the_text_is_as_long_as_asked_for(self):
-        paths = {f"{index}.txt": self.paragraph(f"word {index} ").encode() for index in range(9)}
-        self.write(**paths)
-        contents = prose.write(self.folder / "short", (str(self.folder / "texts"),), limit_bytes=2000)
-        self.assertEqual(contents["documents"], 2)
-        self.assertLessEqual(contents["bytes"], 2000)
-
 
 def _long_result(scale, variant, seed, loss):
     steps = variants.SCALES[scale].steps
@@ -334,12 +325,6 @@ class CompareReportsTest(unittest.TestCase):
         self.assertEqual(len({row.count("|") for row in rows}), 1)
         self.assertTrue(rows[2].startswith("| streaming |"))
         self.assertEqual(xml.parse(svg).getroot().tag, "{http://www.w3.org/2000/svg}svg")
-
-    def test_without_matplotlib_the_list_that_has_it_is_named(self):
-        with unittest.mock.patch.dict(sys.modules, {"matplotlib": None}):
-            sys.modules.pop("plots", None)
-            with self.assertRaisesRegex(SystemExit, "install_packages packages_figures"):
-                importlib.import_module("plots")
 
     def test_folder_without_report_is_refused_by_name(self):
         said = io.StringIO()

@@ -20,7 +20,6 @@
 #include "common/base/clock.h"
 #include "common/base/thread_pool.h"
 #include "common/codec/codec.h"
-#include "common/params/initialize.h"
 #include "common/params/run_config.h"
 #include "common/transfer/chunk_message.h"
 #include "common/transfer/wire.h"
@@ -30,6 +29,7 @@
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/target.h"
 #include "tests/unit/common/transfer/owned_message.h"
+#include "tests/unit/server/core/small_run.h"
 
 namespace causeway::fuzz {
 namespace {
@@ -38,12 +38,6 @@ using server::Coordinator;
 
 constexpr int kMaxOperations = 24;
 constexpr int64_t kPushMemory = 1 << 20;
-
-class NullSink final : public server::SessionSink {
- public:
-  void Send(const v1::CoordinatorMessage&) override {}
-  void Close(const absl::Status&) override {}
-};
 
 // The lane of a worker whose messages come one by one: keeps what is said back.
 class Stream final : public server::WorkerLaneStream {
@@ -122,12 +116,8 @@ class Run {
     options.config = wanted;
     if (!CompleteRunConfig(options.config).ok()) return;
     if (!FindCodec(options.config.sync().codec_up()).ok()) return;
-    const auto plan = FragmentPlan::Create(options.config);
-    options.run_id = "fuzz-1";
-    options.initial_parameters.resize(static_cast<size_t>(plan->arena_size()));
-    InitializeParameters(*plan, 1, options.initial_parameters);
+    options = server::OptionsOf(std::move(options.config), "fuzz-1", store_, 1);
     options.clock = &clock_;
-    options.store = &store_;
     options.kept_answers = 2;
     auto created = Coordinator::Create(std::move(options));
     FUZZ_REQUIRE(created.ok(), std::string(created.status().message()));
@@ -187,26 +177,16 @@ class Run {
 
  private:
   v1::Join MakeJoin(const std::string& id, uint64_t nonce) const {
-    const v1::DescribeResponse description = coordinator_->Describe();
-    v1::Join join;
-    join.set_worker_id(id);
-    join.set_run_id(description.run_id());
-    join.set_wire_version(kWireVersion);
-    join.set_config_hash(description.config_hash());
-    join.set_plan_hash(description.plan_hash());
-    join.set_data_vocabulary_size(description.config().model().vocabulary_size());
-    join.set_process_nonce(nonce);
-    return join;
+    return server::JoinOf(coordinator_->Describe(), id, nonce);
   }
 
   uint64_t Enter(const std::string& id, uint64_t nonce) {
     const auto welcome =
-        coordinator_->members().Join(MakeJoin(id, nonce), std::make_shared<NullSink>());
+        coordinator_->members().Join(MakeJoin(id, nonce), std::make_shared<server::SilentSink>());
     FUZZ_REQUIRE(welcome.ok(), std::string(welcome.status().message()));
-    v1::WorkerMessage ready;
-    ready.mutable_ready()->set_step(0);
-    FUZZ_REQUIRE(coordinator_->members().Handle(id, welcome->incarnation(), ready).ok(),
-                 "Ready is refused");
+    FUZZ_REQUIRE(
+        coordinator_->members().Handle(id, welcome->incarnation(), server::ReadyAt(0)).ok(),
+        "Ready is refused");
     return welcome->incarnation();
   }
 
@@ -217,7 +197,7 @@ class Run {
     const std::string& id = ids_[worker];
     v1::Join join = MakeJoin(id, worker + 1);
     Edit(input, join);
-    const auto welcome = coordinator_->members().Join(join, std::make_shared<NullSink>());
+    const auto welcome = coordinator_->members().Join(join, std::make_shared<server::SilentSink>());
     if (welcome.ok() && join.worker_id() == id) incarnations_[worker] = welcome->incarnation();
   }
 
@@ -286,12 +266,8 @@ class Run {
     v1::Offer& offer = *message.mutable_control()->mutable_offer();
     offer.set_transfer(kTransfer);
     v1::PushHeader& header = *offer.mutable_header();
-    header.set_incarnation(incarnations_[worker]);
-    header.set_fragment(fragment);
-    header.set_round((*state)->header.round() + 1);
-    header.set_codec(codec.id());
-    header.set_total_bytes(static_cast<int64_t>(object.size()));
-    header.set_object_hash(TreeHash(object));
+    header = server::HeaderOf("", "", incarnations_[worker], fragment, (*state)->header.round() + 1,
+                              codec.id(), object);
     header.set_tokens(1);
     Edit(input, *message.mutable_control());
     v1::PushHeader offered = message.control().offer().header();

@@ -6,9 +6,6 @@ import importlib.util
 import io
 import json
 import os
-import random
-import signal
-import subprocess
 import sys
 import tarfile
 import tempfile
@@ -17,6 +14,7 @@ import unittest
 from contextlib import redirect_stdout
 from pathlib import Path
 from unittest import mock
+
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
@@ -50,6 +48,7 @@ BENCH = {
         {"name": "large", "calls_per_step": 4, "milliseconds_per_step": 90.0, "tflops": 600.0,
          "limit": "products", "limit_fraction": 0.86}]}
 
+
 WORKER = """#!/bin/sh
 case $1 in
   --help) echo 'causeway-worker trains one site' ;;
@@ -79,12 +78,6 @@ def gtest_report(failed):
         case, {"name": "Two", "result": "SKIPPED"}]}]})
 
 
-# Waits for others like it, as many as it is told.
-MEETING = """#!/bin/sh
-touch "$0.here"
-while [ "$(ls "$(dirname "$0")" | grep -c 'here$')" -lt %(others)d ]; do :; done
-echo '%(report)s' > "${1#--gtest_output=json:}"
-"""
 # The interpreter in PATH: with PyTorch installed, which prints a figure.
 PYTHON = """#!/bin/sh
 case $1 in
@@ -101,7 +94,6 @@ class Machine:
         self.folder = Path(folder)
         self.tools = self.folder / "tools"
         self.packed = self.folder / "packed"
-        self.tool_folders = ()  # That are not in PATH.
         for place in (self.tools, self.packed / "bin", self.packed / "lib"):
             place.mkdir(parents=True)
         (self.packed / "manifest.json").write_text(json.dumps(
@@ -154,7 +146,7 @@ class Machine:
                                      json=False)
         printed = io.StringIO()
         with mock.patch.dict(os.environ, {"PATH": f"{self.tools}:/usr/bin:/bin"}), \
-                mock.patch.object(environment, "TOOL_FOLDERS", self.tool_folders), \
+                mock.patch.object(environment, "TOOL_FOLDERS", ()), \
                 mock.patch.object(gpu_run, "REPORT", self.folder / "default"), \
                 redirect_stdout(printed):
             status = gpu_run.run(options)
@@ -196,11 +188,6 @@ class RunTest(unittest.TestCase):
             with self.assertRaisesRegex(SystemExit, f"{name} is no whole file of tests/gpu/pack"):
                 gpu_run.unpack(path, self.machine.folder / "unpacked")
 
-    def test_a_gpu_that_nobody_answers_for_is_told_as_such(self):
-        self.machine.tool("nvidia-smi", "#!/bin/sh\necho 'No devices were found'; exit 6\n")
-        _, results, _ = self.machine.run("environment")
-        self.assertIn("No devices were found", results["environment"]["reason"])
-
     def test_a_part_that_fails_does_not_stop_the_others(self):
         self.machine.with_gpu()
         self.machine.program("kernels_gpu", TESTS % {"report": gtest_report(True), "status": 1})
@@ -210,24 +197,6 @@ class RunTest(unittest.TestCase):
         self.assertIn("kernels_gpu: Suite.One", results["unit"]["reason"])
         self.assertEqual(results["bench"]["status"], "PASS", results["bench"])
         self.assertEqual(status, 1)
-
-    def test_a_part_that_breaks_does_not_stop_the_others(self):
-        self.machine.with_gpu()
-        (self.machine.packed / "bin" / "kernels_gpu").write_text("not a program")
-        _, results, _ = self.machine.run("unit", "bench")
-        self.assertEqual(results["unit"]["status"], "FAIL")
-        self.assertEqual(results["bench"]["status"], "PASS")
-
-    def test_tests_run_four_at_a_time(self):
-        self.machine.with_gpu()
-        names = [f"kernels_{letter}_gpu" for letter in "abcd"]
-        for name in names:
-            self.machine.program(name, MEETING % {"report": gtest_report(False), "others": 4})
-        self.machine.set_tests(names)
-        _, results, printed = self.machine.run("unit")
-        self.assertEqual(results["unit"]["status"], "PASS", results["unit"])
-        self.assertEqual(sorted(results["unit"]["data"]["programs"]), names)
-        self.assertIn("      kernels_a_gpu: 1 tests, ", printed)
 
     def test_tests_that_hang_are_named_and_hold_up_no_others(self):
         self.machine.with_gpu()
@@ -252,41 +221,6 @@ class RunTest(unittest.TestCase):
             _, results, _ = self.machine.run("unit")
             self.assertEqual(results["unit"]["status"], "PASS")
 
-    def test_the_three_calls_of_a_first_hour_fit_their_limit(self):
-        for names in (["unit", "bench"], ["torch"], ["synchronization", "end_to_end", "sanitizer"]):
-            limits = [gpu_run.PARTS[name][1] for name in ["environment", *names]]
-            self.assertLessEqual(sum(limits), 8.5 * 60, names)
-
-    def test_what_is_known_is_in_the_report_before_a_part_is_done(self):
-        self.machine.with_gpu()
-        report_file = self.machine.folder / "out" / "report.json"
-        seen = self.machine.folder / "seen.json"
-        self.machine.program("causeway-worker", WORKER % {
-            "bench": f"cp {report_file} {seen}; echo '{json.dumps(BENCH)}'"})
-        self.machine.run("bench")
-        bench = json.loads(seen.read_text())["parts"][1]  # As the last of four shapes began.
-        self.assertEqual((bench["part"], bench["status"]), ("bench", "UNDONE"))
-        self.assertEqual(len(bench["data"]["shapes"]), 3)
-
-    def test_without_an_output_folder_it_is_said_at_once_where_the_report_goes(self):
-        _, _, printed = self.machine.run("unit", out=None)
-        self.assertTrue(printed.startswith(f"No --out: report.md, report.json and logs.txt go to "
-                                           f"{self.machine.folder / 'default'}"), printed)
-        self.assertNotIn("No --out", self.machine.run("unit")[2])
-        empty = subprocess.run([HERE / "run", "--out="], capture_output=True, text=True,
-                               stdin=subprocess.DEVNULL, check=False)
-        self.assertEqual(empty.returncode, 2)
-        self.assertIn("is the variable that it came from set?", empty.stderr)
-
-    def test_tools_are_found_outside_of_path(self):
-        self.machine.with_gpu()
-        elsewhere = self.machine.folder / "nvidia"
-        elsewhere.mkdir()
-        (self.machine.tools / "nvidia-smi").rename(elsewhere / "nvidia-smi")
-        self.machine.tool_folders = (str(elsewhere),)
-        _, results, _ = self.machine.run("unit")
-        self.assertEqual(results["environment"]["status"], "PASS", results["environment"])
-
     def test_pytorch_is_compared_with_the_bench_of_an_earlier_run(self):
         self.machine.with_gpu()
         self.machine.with_torch()
@@ -303,13 +237,6 @@ class RunTest(unittest.TestCase):
         self.assertEqual(shapes["gpt2-124m-shape"]["ratio"], 1.9)
         self.assertIn("| 50,000 | 1.90 |",
                       (self.machine.folder / "out" / "report.md").read_text())
-
-    def test_what_is_no_report_cannot_be_compared_with(self):
-        for text in ("", "[]", '{"parts": [1]}'):
-            path = self.machine.folder / "other.json"
-            path.write_text(text)
-            with self.assertRaisesRegex(SystemExit, "no report.json of tests/gpu/run"):
-                gpu_run.read_report(path)
 
     def test_throughput_below_the_roofline_fails_and_is_reported_all_the_same(self):
         self.machine.with_gpu()
@@ -370,30 +297,6 @@ case "$*" in *racecheck*) echo '========= RACECHECK SUMMARY: 3 hazards displayed
         self.assertLess(done.seconds, 20)
         self.assertIn("begun", done.output)
         self.assertIn("stopped after 1 s", log[0][1])
-
-    def test_a_command_that_outlives_its_end_is_left_behind(self):
-        context = parts.Context(HERE, self.machine.packed, self.machine.folder,
-                                time.monotonic() + 60, log=lambda *_: None)
-        begun = []
-
-        def survives(group, _):
-            begun.append(group)
-
-        with mock.patch.object(parts, "KILLED_S", 0.01), \
-                mock.patch.object(parts.os, "killpg", survives):
-            done = context.run("x", "sh", "-c", "echo begun; sleep 60", timeout_s=1)
-        os.killpg(begun[0], signal.SIGKILL)
-        self.assertTrue(done.timed_out)
-        self.assertIsNone(done.status)
-        self.assertLess(done.seconds, 20)
-        self.assertIn("begun", done.output)
-
-    def test_a_part_that_does_not_exist_is_refused_with_those_that_do(self):
-        with self.assertRaisesRegex(SystemExit, "no part 'benhc'.*bench"):
-            gpu_run.chosen_parts(["benhc"], [])
-        self.assertEqual(gpu_run.chosen_parts(["unit"], []), ["environment", "unit"])
-        self.assertEqual(gpu_run.chosen_parts(["quality"], []), ["environment", "quality"])
-        self.assertNotIn("bench", gpu_run.chosen_parts([], ["bench"]))
 
 
 STUDY = {
@@ -479,28 +382,6 @@ class QualityTest(unittest.TestCase):
 
 
 class PiecesTest(unittest.TestCase):
-    def test_programs_that_are_alike_are_stored_once(self):
-        script = load_pack_script()
-        with tempfile.TemporaryDirectory() as folder:
-            files = []
-            for name in ("first", "second", "third"):
-                path = Path(folder) / name
-                path.write_bytes(random.Random(1).randbytes(1 << 20))
-                files.append((name, path))
-            archive = script.compress(files)
-            self.assertLess(len(archive), 1.1 * (1 << 20))
-            with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-                self.assertEqual(tar.extractfile("third").read(), files[0][1].read_bytes())
-
-    def test_the_frontend_of_cudnn_is_taken_from_the_first_folder_that_has_it(self):
-        script = load_pack_script()
-        with tempfile.TemporaryDirectory() as folder:
-            folders = [Path(folder) / "a", Path(folder) / "b"]
-            self.assertIsNone(script.find_frontend(folders))
-            folders[1].mkdir()
-            (folders[1] / "cudnn_frontend.h").touch()
-            self.assertEqual(script.find_frontend(folders), folders[1])
-
     def test_libraries_of_the_machine_stay_there(self):
         script = load_pack_script()
         found = script.libraries("""

@@ -5,6 +5,7 @@
 #include "common/base/random.h"
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
+#include "tests/unit/server/core/small_run.h"
 #include "worker/backend/cpu/cpu_backend.h"
 #include "worker/data/text_corpus.h"
 
@@ -127,16 +128,11 @@ void Site::Restore(worker::WorkerCheckpoint checkpoint) {
 }
 
 TestRun::TestRun(const v1::RunConfig& config)
-    : config_(config),
-      plan_(Must(FragmentPlan::Create(config))),
-      initial_(static_cast<size_t>(plan_.arena_size())) {
-  InitializeParameters(plan_, config.train().seed(), initial_);
-  server::Coordinator::Options options;
-  options.config = config_;
-  options.run_id = "run-test";
-  options.initial_parameters = initial_;
+    : config_(config), plan_(Must(FragmentPlan::Create(config))) {
+  server::Coordinator::Options options =
+      server::OptionsOf(config_, "run-test", store_, config.train().seed());
+  initial_ = options.initial_parameters;
   options.clock = &clock_;
-  options.store = &store_;
   options.events = NullEventLog();
   coordinator_ = Must(server::Coordinator::Create(std::move(options)));
 }

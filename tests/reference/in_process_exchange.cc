@@ -6,32 +6,6 @@
 
 namespace causeway {
 
-// Keeps what the coordinator says, and the first error.
-class InProcessExchange::Sink final : public server::SessionSink {
- public:
-  void Send(const v1::CoordinatorMessage& message) override {
-    absl::MutexLock lock(&mutex_);
-    messages_.push_back(message);
-  }
-  void Close(const absl::Status& status) override {
-    absl::MutexLock lock(&mutex_);
-    status_.Update(status);
-  }
-  std::vector<v1::CoordinatorMessage> messages() const {
-    absl::MutexLock lock(&mutex_);
-    return messages_;
-  }
-  absl::Status status() const {
-    absl::MutexLock lock(&mutex_);
-    return status_;
-  }
-
- private:
-  mutable absl::Mutex mutex_;
-  std::vector<v1::CoordinatorMessage> messages_ ABSL_GUARDED_BY(mutex_);
-  absl::Status status_ ABSL_GUARDED_BY(mutex_);
-};
-
 struct InProcessExchange::Waiters {
   absl::Mutex mutex;
   bool cancelled ABSL_GUARDED_BY(mutex) = false;
@@ -45,7 +19,7 @@ struct InProcessExchange::Waiters {
 InProcessExchange::InProcessExchange(server::Coordinator& coordinator, std::string worker_id)
     : coordinator_(coordinator),
       worker_id_(std::move(worker_id)),
-      sink_(std::make_shared<Sink>()),
+      sink_(std::make_shared<server::RecordingSink>()),
       waiters_(std::make_shared<Waiters>()) {}
 
 absl::StatusOr<std::unique_ptr<InProcessExchange>> InProcessExchange::Join(
@@ -53,18 +27,14 @@ absl::StatusOr<std::unique_ptr<InProcessExchange>> InProcessExchange::Join(
   std::unique_ptr<InProcessExchange> exchange(new InProcessExchange(coordinator, worker_id));
   const v1::DescribeResponse description = coordinator.Describe();
   exchange->run_id_ = description.run_id();
-  v1::Join join;
-  join.set_worker_id(worker_id);
-  join.set_run_id(description.run_id());
-  join.set_wire_version(kWireVersion);
+  // Computed here, as a worker does.
+  v1::Join join = server::JoinOf(description, worker_id, Checksum64(worker_id));
   join.set_config_hash(RunConfigHash(description.config()));
   ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(description.config()));
   join.set_plan_hash(plan.hash());
-  join.set_data_vocabulary_size(description.config().model().vocabulary_size());
   join.set_software_version(kSoftwareVersion);
   join.set_device("in process");
   join.set_threads(1);
-  join.set_process_nonce(Checksum64(worker_id));
   ASSIGN_OR_RETURN(exchange->welcome_, coordinator.members().Join(join, exchange->sink_));
   return exchange;
 }
@@ -79,11 +49,7 @@ absl::Status InProcessExchange::Handle(const v1::WorkerMessage& message) {
   return coordinator_.members().Handle(worker_id_, welcome_.incarnation(), message);
 }
 
-absl::Status InProcessExchange::Ready(int64_t step) {
-  v1::WorkerMessage message;
-  message.mutable_ready()->set_step(step);
-  return Handle(message);
-}
+absl::Status InProcessExchange::Ready(int64_t step) { return Handle(server::ReadyAt(step)); }
 
 absl::Status InProcessExchange::Heartbeat(int64_t step, int64_t tokens) {
   v1::WorkerMessage message;
@@ -93,29 +59,21 @@ absl::Status InProcessExchange::Heartbeat(int64_t step, int64_t tokens) {
 }
 
 absl::Status InProcessExchange::Leave(v1::Leave::Reason reason) {
-  v1::WorkerMessage message;
-  message.mutable_leave()->set_reason(reason);
-  return Handle(message);
+  return Handle(server::LeaveFor(reason));
 }
 
 std::vector<v1::CoordinatorMessage> InProcessExchange::messages() const {
   return sink_->messages();
 }
 
-absl::Status InProcessExchange::session_status() const { return sink_->status(); }
+absl::Status InProcessExchange::session_status() const { return sink_->end(); }
 
 absl::Status InProcessExchange::Push(const causeway::Contribution& contribution) {
   RETURN_IF_ERROR(waiters_->Check());
-  v1::PushHeader header;
-  header.set_run_id(run_id_);
-  header.set_worker_id(worker_id_);
-  header.set_incarnation(welcome_.incarnation());
-  header.set_fragment(contribution.fragment);
-  header.set_round(contribution.round);
+  v1::PushHeader header = server::HeaderOf(
+      run_id_, worker_id_, welcome_.incarnation(), contribution.fragment, contribution.round,
+      coordinator_.config().sync().codec_up(), contribution.object);
   header.set_attempt(1);
-  header.set_codec(coordinator_.config().sync().codec_up());
-  header.set_total_bytes(static_cast<int64_t>(contribution.object.size()));
-  header.set_object_hash(TreeHash(contribution.object));
   header.set_tokens(contribution.tokens);
   DrawsToProto(contribution.draws, header.mutable_draws());
   header.set_send_step(contribution.send_step);
@@ -178,11 +136,7 @@ absl::StatusOr<causeway::PulledObject> InProcessExchange::PullState(int fragment
 }
 
 void InProcessExchange::ReportApplied(int fragment, int64_t round, uint64_t published_hash) {
-  v1::WorkerMessage message;
-  message.mutable_applied()->set_fragment(fragment);
-  message.mutable_applied()->set_round(round);
-  message.mutable_applied()->set_published_hash(published_hash);
-  const absl::Status status = Handle(message);
+  const absl::Status status = Handle(server::AppliedOf(fragment, round, published_hash));
   if (!status.ok()) sink_->Close(status);
 }
 

@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "common/client/exchange.h"
 #include "server/core/coordinator.h"
+#include "tests/unit/server/core/small_run.h"
 
 namespace causeway {
 
@@ -52,7 +53,6 @@ class InProcessExchange final : public causeway::Exchange {
   int64_t bytes_down() const override { return bytes_down_; }
 
  private:
-  class Sink;
   struct Waiters;
 
   InProcessExchange(server::Coordinator& coordinator, std::string worker_id);
@@ -63,7 +63,7 @@ class InProcessExchange final : public causeway::Exchange {
   const std::string worker_id_;
   std::string run_id_;
   v1::Welcome welcome_;
-  const std::shared_ptr<Sink> sink_;
+  const std::shared_ptr<server::RecordingSink> sink_;
   // Shared with callbacks that the coordinator may call after this object is gone.
   const std::shared_ptr<Waiters> waiters_;
   std::atomic<int64_t> bytes_up_{0};

@@ -140,7 +140,7 @@ Outcome AnotherAuthority() {
   if (!line.ok()) return Failed(line.status());
   line->addresses = {liar.run().address()};
   const absl::Status status = host.Board("thief", *line, kAnswers).status();
-  const bool told = liar.run().record().total() > 0;
+  const bool told = !liar.run().record().all().empty();
   return {.held = absl::IsFailedPrecondition(status) && !told && !host.HasKept("thief"),
           .what = absl::StrCat(told ? "it was told something: " : "", status.message())};
 }

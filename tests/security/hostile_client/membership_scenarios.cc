@@ -148,7 +148,7 @@ Outcome Flush() {
   };
   const absl::Status played = play();
   if (!played.ok()) return Failed(played);
-  const int before = run.record().total();
+  const size_t before = run.record().all().size();
   const absl::Time began = absl::Now();
   constexpr int kMessages = 1000;
   for (int i = 0; i < kMessages; ++i) {
@@ -158,7 +158,7 @@ Outcome Flush() {
   }
   liar.Settle(10);
   const double seconds = absl::ToDoubleSeconds(absl::Now() - began);
-  const int events = run.record().total() - before;
+  const size_t events = run.record().all().size() - before;
   return {.held = events < 100,
           .what = absl::StrCat(events, " events of ", 2 * kMessages, " messages in ",
                                static_cast<int>(seconds * 10) / 10.0, " s")};

@@ -1,58 +1,28 @@
 #include "tests/security/hostile_client/run.h"
 
-#include "common/params/initialize.h"
 #include "common/params/run_config.h"
+#include "tests/unit/server/core/small_run.h"
 
 namespace causeway::hostile {
 namespace {
 
 server::RunDirectoryStore::Options StoreOptions() { return {.durable = false, .spare_bytes = 0}; }
 
-}  // namespace
-
-v1::RunConfig SmallConfig(const ConfigChange& change) {
-  v1::RunConfig config;
-  config.set_run_name("attacked");
-  v1::ModelConfig& model = *config.mutable_model();
-  model.set_vocabulary_size(128);
-  model.set_layers(1);
-  model.set_width(16);
-  model.set_heads(2);
-  model.set_mlp_width(32);
-  model.set_sequence_length(8);
-  config.mutable_train()->set_steps(10'000);
-  config.mutable_train()->set_batch_sequences(4);
-  config.mutable_sync()->set_fragments(1);
-  config.mutable_sync()->set_steps_between_syncs(kInterval);
-  config.mutable_membership()->set_start_workers(kHonest);
-  config.mutable_membership()->set_max_workers(6);
-  config.mutable_membership()->set_lease_ms(60'000);
+v1::RunConfig AttackedConfig(const ConfigChange& change) {
+  v1::RunConfig config = server::SmallConfig(absl::StrCat(
+      "run_name: 'attacked' train { steps: 10000 batch_sequences: 4 } "
+      "sync { steps_between_syncs: ",
+      kInterval, " } membership { max_workers: 6 lease_ms: 60000 start_workers: ", kHonest, " }"));
   if (change) change(config);
   return config;
 }
 
-void EventCounter::Record(absl::string_view event, const std::string&, const nlohmann::json&) {
-  absl::MutexLock lock(&mutex_);
-  ++counts_[std::string(event)];
-}
-
-int EventCounter::Count(const std::string& event) const {
-  absl::MutexLock lock(&mutex_);
-  const auto found = counts_.find(event);
-  return found == counts_.end() ? 0 : found->second;
-}
-
-int EventCounter::total() const {
-  absl::MutexLock lock(&mutex_);
-  int total = 0;
-  for (const auto& [event, count] : counts_) total += count;
-  return total;
-}
+}  // namespace
 
 Run::Run(Options options)
     : options_(std::move(options)),
       folder_(options_.folder.empty() ? own_folder_.path("run") : options_.folder),
-      config_(SmallConfig(options_.change)) {}
+      config_(AttackedConfig(options_.change)) {}
 
 Run::~Run() { Kill(); }
 
@@ -60,15 +30,9 @@ absl::Status Run::Start() {
   RETURN_IF_ERROR(CompleteRunConfig(config_).status());
   ASSIGN_OR_RETURN(store_,
                    server::RunDirectoryStore::Open(*FileSystem::Real(), folder_, StoreOptions()));
-  server::Coordinator::Options options;
+  server::Coordinator::Options options = server::OptionsOf(config_, "attacked-1", *store_);
   ASSIGN_OR_RETURN(options.recovered, store_->Recover());
-  options.config = config_;
-  options.run_id = "attacked-1";
-  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(options.config));
-  options.initial_parameters.resize(static_cast<size_t>(plan.arena_size()));
-  InitializeParameters(plan, 3, options.initial_parameters);
   options.clock = options_.clock;
-  options.store = store_.get();
   options.events = &record_;
   options.snapshot_every_rounds = options_.snapshot_every_rounds;
   ASSIGN_OR_RETURN(coordinator_, server::Coordinator::Create(std::move(options)));

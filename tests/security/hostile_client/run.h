@@ -6,21 +6,18 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "common/base/clock.h"
 #include "common/rpc/security.h"
-#include "common/telemetry/event_log.h"
-#include "nlohmann/json.hpp"
 #include "server/core/coordinator.h"
 #include "server/service/coordinator_server.h"
 #include "server/store/run_directory_store.h"
 #include "tests/unit/common/rpc/test_authority.h"
+#include "tests/unit/common/telemetry/awaited_events.h"
 
 namespace causeway::hostile {
 
@@ -29,20 +26,6 @@ using ConfigChange = std::function<void(v1::RunConfig&)>;
 // Three honest sites to start, one fragment, H = 5, FP32 both ways.
 inline constexpr int kHonest = 3;
 inline constexpr int64_t kInterval = 5;
-v1::RunConfig SmallConfig(const ConfigChange& change);
-
-// Keeps every event, apart from what is logged.
-class EventCounter final : public EventLog {
- public:
-  void Record(absl::string_view event, const std::string& message,
-              const nlohmann::json& fields) override;
-  int Count(const std::string& event) const;
-  int total() const;
-
- private:
-  mutable absl::Mutex mutex_;
-  std::map<std::string, int> counts_ ABSL_GUARDED_BY(mutex_);
-};
 
 class Run {
  public:
@@ -65,7 +48,7 @@ class Run {
   void Maintain() { coordinator_->Maintain(); }
 
   server::Coordinator& coordinator() { return *coordinator_; }
-  EventCounter& record() { return record_; }
+  AwaitedEvents& record() { return record_; }
   const v1::RunConfig& config() const { return config_; }
   const std::string& folder() const { return folder_; }
   std::string address() const;
@@ -77,7 +60,7 @@ class Run {
   const TestFolder own_folder_;
   const std::string folder_;
   v1::RunConfig config_;
-  EventCounter record_;
+  AwaitedEvents record_;
   std::unique_ptr<server::RunDirectoryStore> store_;
   std::unique_ptr<server::Coordinator> coordinator_;
   std::unique_ptr<server::CoordinatorServer> server_;

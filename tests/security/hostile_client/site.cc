@@ -4,6 +4,7 @@
 #include "common/rpc/status.h"
 #include "common/transfer/wire.h"
 #include "tests/unit/common/rpc/plain_lane.h"
+#include "tests/unit/server/core/small_run.h"
 
 namespace causeway::hostile {
 namespace {
@@ -67,13 +68,7 @@ absl::Status Site::Join() {
   stream_ = session_->Attach(context_.get());
   v1::WorkerMessage message;
   v1::Join& join = *message.mutable_join();
-  join.set_worker_id(id_);
-  join.set_run_id(description.run_id());
-  join.set_wire_version(kWireVersion);
-  join.set_config_hash(description.config_hash());
-  join.set_plan_hash(description.plan_hash());
-  join.set_data_vocabulary_size(description.config().model().vocabulary_size());
-  join.set_process_nonce(nonce_);
+  join = server::JoinOf(description, id_, nonce_);
   join.set_has_checkpoint(welcome_.incarnation() > 0);
   join.set_seen_epoch(welcome_.epoch());
   stream_->Write(message);
@@ -110,9 +105,7 @@ absl::Status Site::Send(const v1::WorkerMessage& message) {
 
 absl::Status Site::Ready(int64_t step) {
   ready_step_ = step;
-  v1::WorkerMessage message;
-  message.mutable_ready()->set_step(step);
-  return Send(message);
+  return Send(server::ReadyAt(step));
 }
 
 absl::Status Site::Heartbeat(int64_t step, int64_t tokens, double inner_step_seconds) {

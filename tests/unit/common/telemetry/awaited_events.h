@@ -1,4 +1,4 @@
-// Keeps the events that were recorded, for tests that wait for them.
+// Keeps the events that were recorded, for tests that look at them or wait for them.
 #ifndef CAUSEWAY_TESTS_UNIT_COMMON_TELEMETRY_AWAITED_EVENTS_H_
 #define CAUSEWAY_TESTS_UNIT_COMMON_TELEMETRY_AWAITED_EVENTS_H_
 
@@ -25,7 +25,7 @@ class AwaitedEvents final : public EventLog {
     events_.back().second["message"] = message;
   }
   // Waits for the first one of that name; returns its fields.
-  nlohmann::json Await(const std::string& event) {
+  nlohmann::json Await(const std::string& event) const {
     absl::MutexLock lock(&mutex_);
     const auto find = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       return std::ranges::find(events_, event, &Event::first);
@@ -36,18 +36,26 @@ class AwaitedEvents final : public EventLog {
     mutex_.Await(absl::Condition(&there));
     return find()->second;
   }
-  int Count(const std::string& event) {
+  int Count(const std::string& event) const {
     absl::MutexLock lock(&mutex_);
     return static_cast<int>(std::ranges::count(events_, event, &Event::first));
   }
+  // Those of that name, or all, in their order.
+  std::vector<std::string> Messages(const std::string& event = "") const {
+    std::vector<std::string> messages;
+    for (const auto& [name, fields] : all()) {
+      if (event.empty() || name == event) messages.push_back(fields["message"]);
+    }
+    return messages;
+  }
   // In their order.
-  std::vector<Event> all() {
+  std::vector<Event> all() const {
     absl::MutexLock lock(&mutex_);
     return events_;
   }
 
  private:
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   std::vector<Event> events_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/telemetry/awaited_events.h"
 
 namespace causeway::server {
 namespace {
@@ -14,14 +15,6 @@ using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-class Lines final : public EventLog {
- public:
-  void Record(absl::string_view, const std::string& message, const nlohmann::json&) override {
-    lines.push_back(message);
-  }
-  std::vector<std::string> lines;
-};
 
 Peer Worker(const std::string& name, int port) {
   Peer peer;
@@ -32,7 +25,7 @@ Peer Worker(const std::string& name, int port) {
 
 TEST(Access, ARefusalThatRepeatsIsSaidOnceAMinuteWithItsNumber) {
   FakeClock clock;
-  Lines events;
+  AwaitedEvents events;
   Access::Options options;
   options.clock = &clock;
   options.events = &events;
@@ -43,14 +36,14 @@ TEST(Access, ARefusalThatRepeatsIsSaidOnceAMinuteWithItsNumber) {
   };
   for (int i = 0; i < 25; ++i) ask_as_b("a", 4000 + i);
   ask_as_b("c", 4000);
-  EXPECT_THAT(events.lines, ElementsAre(HasSubstr("refused worker a at ipv4:10.0.0.2:4000: "),
-                                        HasSubstr("refused worker c at ")));
+  EXPECT_THAT(events.Messages(), ElementsAre(HasSubstr("refused worker a at ipv4:10.0.0.2:4000: "),
+                                             HasSubstr("refused worker c at ")));
   clock.Advance(absl::Minutes(1));
   ask_as_b("a", 5000);
   ask_as_b("c", 5000);
-  ASSERT_EQ(events.lines.size(), 4u);
-  EXPECT_THAT(events.lines[2], EndsWith("; 24 more before this"));
-  EXPECT_THAT(events.lines[3], Not(HasSubstr("more before this")));
+  ASSERT_EQ(events.all().size(), 4u);
+  EXPECT_THAT(events.Messages()[2], EndsWith("; 24 more before this"));
+  EXPECT_THAT(events.Messages()[3], Not(HasSubstr("more before this")));
 }
 
 }  // namespace

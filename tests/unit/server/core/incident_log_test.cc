@@ -19,7 +19,7 @@ class IncidentLogTest : public testing::Test {
     return header;
   }
 
-  RecordingEventLog events_;
+  AwaitedEvents events_;
   FakeClock clock_;
   IncidentLog log_{&events_, &clock_};
 };

@@ -6,31 +6,17 @@
 #include "common/base/random.h"
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
-#include "common/transfer/wire.h"
 #include "gtest/gtest.h"
 
 namespace causeway::server {
 
 v1::RunConfig ToyConfig() {
-  v1::RunConfig config;
-  config.set_run_name("toy");
-  v1::ModelConfig& model = *config.mutable_model();
-  model.set_vocabulary_size(128);
-  model.set_layers(2);
-  model.set_width(16);
-  model.set_heads(2);
-  model.set_mlp_width(32);
-  model.set_sequence_length(8);
-  config.mutable_train()->set_steps(60);
-  v1::SyncConfig& sync = *config.mutable_sync();
-  sync.set_fragments(2);
-  sync.set_steps_between_syncs(6);
-  sync.set_overlap_steps(1);
-  sync.set_codec_up(v1::INT4);
-  sync.set_codec_down(v1::INT4);
-  config.mutable_membership()->set_start_workers(2);
-  config.mutable_membership()->set_max_workers(3);
-  return config;
+  return SmallConfig(R"(
+    run_name: "toy"
+    model { layers: 2 }
+    train { steps: 60 }
+    sync { fragments: 2 steps_between_syncs: 6 overlap_steps: 1 codec_up: INT4 codec_down: INT4 }
+    membership { start_workers: 2 max_workers: 3 })");
 }
 
 ToyRun::ToyRun(const std::function<void(v1::RunConfig&)>& change,
@@ -74,16 +60,8 @@ void ToyRun::Restart() {
 }
 
 v1::Join ToyRun::MakeJoin(const std::string& id, uint64_t nonce) const {
-  const v1::DescribeResponse description = coordinator->Describe();
-  v1::Join join;
-  join.set_worker_id(id);
-  join.set_run_id(description.run_id());
-  join.set_wire_version(kWireVersion);
-  join.set_config_hash(description.config_hash());
-  join.set_plan_hash(description.plan_hash());
-  join.set_data_vocabulary_size(description.config().model().vocabulary_size());
+  v1::Join join = JoinOf(coordinator->Describe(), id, nonce);
   join.set_device("toy");
-  join.set_process_nonce(nonce);
   return join;
 }
 
@@ -112,10 +90,7 @@ absl::Status ToyWorker::Handle(const v1::WorkerMessage& message) {
 
 absl::Status ToyWorker::Ready(int64_t step, bool anew) {
   step_ = step;
-  v1::WorkerMessage message;
-  message.mutable_ready()->set_step(step);
-  message.mutable_ready()->set_anew(anew);
-  return Handle(message);
+  return Handle(ReadyAt(step, anew));
 }
 
 absl::Status ToyWorker::Heartbeat(int64_t checkpoint_step) {
@@ -136,11 +111,7 @@ absl::Status ToyWorker::ReportSpeed(int64_t step, double inner_step_seconds, int
   return Handle(message);
 }
 
-absl::Status ToyWorker::Leave(v1::Leave::Reason reason) {
-  v1::WorkerMessage message;
-  message.mutable_leave()->set_reason(reason);
-  return Handle(message);
-}
+absl::Status ToyWorker::Leave(v1::Leave::Reason reason) { return Handle(LeaveFor(reason)); }
 
 absl::Status ToyWorker::Enter() {
   RETURN_IF_ERROR(Join());
@@ -188,15 +159,8 @@ v1::PushHeader ToyWorker::MakePush(int fragment, int64_t round, std::vector<uint
     feedback.residual = sent.after;
   }
   EXPECT_TRUE(codec.Encode(base, std::span(local_).subspan(begin, size), feedback, object).ok());
-  v1::PushHeader header;
-  header.set_run_id(run_.coordinator->run_id());
-  header.set_worker_id(id_);
-  header.set_incarnation(incarnation());
-  header.set_fragment(fragment);
-  header.set_round(round);
-  header.set_codec(config.sync().codec_up());
-  header.set_total_bytes(static_cast<int64_t>(object.size()));
-  header.set_object_hash(TreeHash(object));
+  v1::PushHeader header = HeaderOf(run_.coordinator->run_id(), id_, incarnation(), fragment, round,
+                                   config.sync().codec_up(), object);
   header.set_tokens(64);
   header.set_send_step(step_);
   return header;
@@ -232,11 +196,7 @@ absl::Status ToyWorker::Merge(int fragment, int64_t round) {
   const Codec& codec = **FindCodec((*answer)->header.codec());
   RETURN_IF_ERROR(codec.Apply((*answer)->bytes, published));
   std::copy(published.begin(), published.end(), local_.begin() + range.begin);
-  v1::WorkerMessage message;
-  message.mutable_applied()->set_fragment(fragment);
-  message.mutable_applied()->set_round(round);
-  message.mutable_applied()->set_published_hash(TreeHash(std::span<const float>(published)));
-  return Handle(message);
+  return Handle(AppliedOf(fragment, round, TreeHash(std::span<const float>(published))));
 }
 
 void ToyWorker::Diverge() {

@@ -11,127 +11,16 @@
 #include <string>
 #include <vector>
 
-#include "absl/synchronization/mutex.h"
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread_pool.h"
 #include "common/params/sync_schedule.h"
-#include "common/telemetry/event_log.h"
 #include "server/core/coordinator.h"
 #include "server/store/memory_store.h"
+#include "tests/unit/common/telemetry/awaited_events.h"
+#include "tests/unit/server/core/small_run.h"
 
 namespace causeway::server {
-
-// Keeps the names and fields of events.
-class RecordingEventLog final : public EventLog {
- public:
-  void Record(absl::string_view event, const std::string& message,
-              const nlohmann::json& fields) override {
-    absl::MutexLock lock(&mutex_);
-    events_.push_back({std::string(event), message, fields});
-  }
-  std::vector<std::string> Messages(const std::string& event) const {
-    absl::MutexLock lock(&mutex_);
-    std::vector<std::string> messages;
-    for (const Entry& entry : events_) {
-      if (entry.event == event) messages.push_back(entry.message);
-    }
-    return messages;
-  }
-  int Count(const std::string& event) const {
-    absl::MutexLock lock(&mutex_);
-    int count = 0;
-    for (const Entry& entry : events_) count += entry.event == event;
-    return count;
-  }
-
- private:
-  struct Entry {
-    std::string event;
-    std::string message;
-    nlohmann::json fields;
-  };
-  mutable absl::Mutex mutex_;
-  std::vector<Entry> events_ ABSL_GUARDED_BY(mutex_);
-};
-
-class RecordingSink final : public SessionSink {
- public:
-  void Send(const v1::CoordinatorMessage& message) override {
-    absl::MutexLock lock(&mutex_);
-    messages_.push_back(message);
-  }
-  void Close(const absl::Status& status) override {
-    absl::MutexLock lock(&mutex_);
-    ++closed_;
-    end_ = status;
-  }
-  int Count(v1::Directive::Action action) const {
-    absl::MutexLock lock(&mutex_);
-    int count = 0;
-    for (const auto& message : messages_) {
-      count += message.has_directive() && message.directive().action() == action;
-    }
-    return count;
-  }
-  std::vector<v1::Directive> Directives(v1::Directive::Action action) const {
-    absl::MutexLock lock(&mutex_);
-    std::vector<v1::Directive> result;
-    for (const auto& message : messages_) {
-      if (message.has_directive() && message.directive().action() == action) {
-        result.push_back(message.directive());
-      }
-    }
-    return result;
-  }
-  std::vector<v1::RoundOutcome> outcomes() const {
-    absl::MutexLock lock(&mutex_);
-    std::vector<v1::RoundOutcome> result;
-    for (const auto& message : messages_) {
-      if (message.has_round_outcome()) result.push_back(message.round_outcome());
-    }
-    return result;
-  }
-  std::vector<std::string> roster() const {
-    absl::MutexLock lock(&mutex_);
-    std::vector<std::string> ids;
-    for (const auto& message : messages_) {
-      if (!message.has_roster()) continue;
-      ids.assign(message.roster().worker_ids().begin(), message.roster().worker_ids().end());
-    }
-    return ids;
-  }
-  std::vector<std::string> notices() const {
-    absl::MutexLock lock(&mutex_);
-    std::vector<std::string> texts;
-    for (const auto& message : messages_) {
-      if (message.has_notice()) texts.push_back(message.notice().text());
-    }
-    return texts;
-  }
-  v1::LeaseRenewed renewed() const {  // The last one.
-    absl::MutexLock lock(&mutex_);
-    v1::LeaseRenewed last;
-    for (const auto& message : messages_) {
-      if (message.has_lease_renewed()) last = message.lease_renewed();
-    }
-    return last;
-  }
-  int closed() const {
-    absl::MutexLock lock(&mutex_);
-    return closed_;
-  }
-  absl::Status end() const {
-    absl::MutexLock lock(&mutex_);
-    return end_;
-  }
-
- private:
-  mutable absl::Mutex mutex_;
-  std::vector<v1::CoordinatorMessage> messages_ ABSL_GUARDED_BY(mutex_);
-  int closed_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::Status end_ ABSL_GUARDED_BY(mutex_);
-};
 
 // Three fragments, H = 6, tau = 1, int4 both ways, two workers to start, lease 10 s.
 v1::RunConfig ToyConfig();
@@ -167,7 +56,7 @@ struct ToyRun {
 
   FakeClock clock;
   ToyStore store;
-  RecordingEventLog events;
+  AwaitedEvents events;
   std::unique_ptr<Coordinator> coordinator;
   // Holds for coordinators that are made from now on.
   ThreadPool* merge_pool = nullptr;

@@ -15,6 +15,7 @@
 #include "common/rpc/channel.h"
 #include "common/transfer/wire.h"
 #include "gtest/gtest.h"
+#include "tests/unit/server/core/small_run.h"
 
 namespace causeway::server {
 namespace {
@@ -54,14 +55,7 @@ v1::DescribeResponse HubsRun(const std::function<void(v1::RunConfig&)>& change =
   run.set_wire_version(kWireVersion);
   run.set_software_version("9.9.9");
   v1::RunConfig& config = *run.mutable_config();
-  v1::ModelConfig& model = *config.mutable_model();
-  model.set_vocabulary_size(128);
-  model.set_layers(1);
-  model.set_width(8);
-  model.set_heads(1);
-  model.set_mlp_width(8);
-  model.set_sequence_length(8);
-  config.mutable_membership()->set_max_workers(80);
+  config = SmallConfig("membership { max_workers: 80 }");
   if (change) change(config);
   EXPECT_TRUE(CompleteRunConfig(config).ok());
   run.set_config_hash(RunConfigHash(config));

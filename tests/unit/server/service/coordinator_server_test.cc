@@ -14,8 +14,6 @@
 #include "causeway/v1/session.grpc.pb.h"
 #include "common/base/checksum.h"
 #include "common/codec/codec.h"
-#include "common/params/initialize.h"
-#include "common/params/run_config.h"
 #include "common/rpc/channel.h"
 #include "common/transfer/chunk_assembly.h"
 #include "common/transfer/wire.h"
@@ -25,6 +23,7 @@
 #include "tests/unit/common/rpc/plain_lane.h"
 #include "tests/unit/common/telemetry/awaited_events.h"
 #include "tests/unit/common/transfer/proto_chunk.h"
+#include "tests/unit/server/core/small_run.h"
 
 namespace causeway::server {
 namespace {
@@ -32,36 +31,15 @@ namespace {
 using ::testing::HasSubstr;
 
 // One fragment of several chunks, FP32 both ways, one worker.
-v1::RunConfig OneFragmentConfig() {
-  v1::RunConfig config;
-  v1::ModelConfig& model = *config.mutable_model();
-  model.set_vocabulary_size(4096);
-  model.set_layers(1);
-  model.set_width(128);
-  model.set_heads(2);
-  model.set_mlp_width(128);
-  model.set_sequence_length(8);
-  config.mutable_sync()->set_fragments(1);
-  config.mutable_sync()->set_steps_between_syncs(5);
-  config.mutable_membership()->set_start_workers(1);
-  config.mutable_sync()->set_entropy_down(true);
-  return config;
-}
+constexpr char kOneFragment[] =
+    "model { vocabulary_size: 4096 width: 128 mlp_width: 128 } "
+    "sync { steps_between_syncs: 5 entropy_down: true } membership { start_workers: 1 }";
 
 class CoordinatorServerTest : public ::testing::Test {
  protected:
   explicit CoordinatorServerTest(absl::Duration join_timeout = absl::Hours(1)) {
-    Coordinator::Options options;
-    options.config = OneFragmentConfig();
-    const auto warnings = CompleteRunConfig(options.config);
-    EXPECT_TRUE(warnings.ok()) << warnings.status();
-    const FragmentPlan plan = *FragmentPlan::Create(options.config);
-    initial_.resize(static_cast<size_t>(plan.arena_size()));
-    InitializeParameters(plan, 3, initial_);
-    options.run_id = "served-1";
-    options.initial_parameters = initial_;
-    options.clock = Clock::Real();
-    options.store = &store_;
+    Coordinator::Options options = OptionsOf(CompleteSmallConfig(kOneFragment), "served-1", store_);
+    initial_ = options.initial_parameters;
     options.events = &events_;
     coordinator_ = *Coordinator::Create(std::move(options));
     CoordinatorServer::Options server_options;
@@ -88,14 +66,7 @@ class CoordinatorServerTest : public ::testing::Test {
     grpc::ClientContext context;
     EXPECT_TRUE(session_->Describe(&context, request, &description).ok());
     v1::WorkerMessage message;
-    v1::Join& join = *message.mutable_join();
-    join.set_worker_id(id);
-    join.set_run_id(description.run_id());
-    join.set_wire_version(kWireVersion);
-    join.set_config_hash(description.config_hash());
-    join.set_plan_hash(description.plan_hash());
-    join.set_data_vocabulary_size(description.config().model().vocabulary_size());
-    join.set_process_nonce(1);
+    *message.mutable_join() = JoinOf(description, id);
     return message;
   }
 

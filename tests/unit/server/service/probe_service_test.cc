@@ -10,15 +10,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "common/params/fragment_plan.h"
-#include "common/params/initialize.h"
-#include "common/params/run_config.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/security.h"
 #include "common/transfer/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/store/memory_store.h"
+#include "tests/unit/server/core/small_run.h"
 
 namespace causeway::server {
 namespace {
@@ -39,19 +37,8 @@ class ProbeServiceTest : public ::testing::Test {
   ProbeServiceTest()
       : access_(OpenToAll()),
         gate_(*Clock::Real(), {.streams = 2, .bytes = kBytes, .time = absl::Seconds(2)}) {
-    Coordinator::Options options;
-    v1::ModelConfig& model = *options.config.mutable_model();
-    model.set_layers(1);
-    model.set_width(16);
-    model.set_heads(1);
-    model.set_mlp_width(16);
-    EXPECT_TRUE(CompleteRunConfig(options.config).ok());
-    const FragmentPlan plan = *FragmentPlan::Create(options.config);
-    options.initial_parameters.resize(static_cast<size_t>(plan.arena_size()));
-    options.run_id = "probed-1";
-    options.clock = Clock::Real();
-    options.store = &store_;
-    coordinator_ = *Coordinator::Create(std::move(options));
+    coordinator_ = *Coordinator::Create(
+        OptionsOf(CompleteSmallConfig("model { vocabulary_size: 256 }"), "probed-1", store_));
     run_ = std::make_unique<ServedRun>(*coordinator_);
     service_ = std::make_unique<ProbeService>(*run_, access_, gate_);
     grpc::ServerBuilder builder;
@@ -136,25 +123,11 @@ TEST_F(ProbeServiceTest, EchoSaysWhoAnswersAndWhatStandsAgainstAnId) {
   EXPECT_THAT(malformed.id_detail(), HasSubstr("worker_id"));
 }
 
-class Sink final : public SessionSink {
- public:
-  void Send(const v1::CoordinatorMessage&) override {}
-  void Close(const absl::Status&) override {}
-};
-
 TEST_F(ProbeServiceTest, EchoTellsThatAMemberHasTheId) {
-  const v1::DescribeResponse description = coordinator_->Describe();
-  v1::Join join;
-  join.set_worker_id("site-a");
-  join.set_run_id(description.run_id());
-  join.set_wire_version(kWireVersion);
-  join.set_config_hash(description.config_hash());
-  join.set_plan_hash(description.plan_hash());
-  join.set_data_vocabulary_size(256);
-  join.set_process_nonce(1);
+  v1::Join join = JoinOf(coordinator_->Describe(), "site-a");
   join.set_device("cpu, 3 threads");
   const absl::StatusOr<v1::Welcome> welcome =
-      coordinator_->members().Join(join, std::make_shared<Sink>());
+      coordinator_->members().Join(join, std::make_shared<SilentSink>());
   ASSERT_TRUE(welcome.ok()) << welcome.status();
   const v1::EchoResponse live = Echo("site-a");
   EXPECT_EQ(live.id_state(), v1::EchoResponse::LIVE);
@@ -162,9 +135,9 @@ TEST_F(ProbeServiceTest, EchoTellsThatAMemberHasTheId) {
   EXPECT_EQ(live.live_workers(), 1);
   EXPECT_EQ(Echo("site-b").id_state(), v1::EchoResponse::FREE);
 
-  v1::WorkerMessage leave;
-  leave.mutable_leave()->set_reason(v1::Leave::DRAINED);
-  ASSERT_TRUE(coordinator_->members().Handle("site-a", welcome->incarnation(), leave).ok());
+  ASSERT_TRUE(coordinator_->members()
+                  .Handle("site-a", welcome->incarnation(), LeaveFor(v1::Leave::DRAINED))
+                  .ok());
   EXPECT_EQ(Echo("site-a").id_state(), v1::EchoResponse::LEFT);
 }
 

@@ -1,47 +1,22 @@
 #include "tests/unit/server/service/secure_run.h"
 
-#include "common/params/initialize.h"
-#include "common/params/run_config.h"
 #include "common/rpc/status.h"
-#include "common/transfer/wire.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/rpc/plain_lane.h"
+#include "tests/unit/server/core/small_run.h"
 
 namespace causeway::server {
-namespace {
-
-v1::RunConfig SmallConfig(int vocabulary) {
-  v1::RunConfig config;
-  config.set_run_name(kRunName);
-  v1::ModelConfig& model = *config.mutable_model();
-  model.set_vocabulary_size(vocabulary);
-  model.set_layers(1);
-  model.set_width(32);
-  model.set_heads(2);
-  model.set_mlp_width(32);
-  model.set_sequence_length(8);
-  config.mutable_train()->set_steps(1'000'000);
-  config.mutable_sync()->set_fragments(1);
-  config.mutable_sync()->set_steps_between_syncs(5);
-  config.mutable_membership()->set_start_workers(1);
-  config.mutable_membership()->set_lease_ms(60'000);
-  return config;
-}
-
-}  // namespace
+namespace {}  // namespace
 
 SmallRun::SmallRun(int vocabulary) {
-  Coordinator::Options options;
-  options.config = SmallConfig(vocabulary);
-  const auto warnings = CompleteRunConfig(options.config);
-  EXPECT_TRUE(warnings.ok()) << warnings.status();
-  const FragmentPlan plan = *FragmentPlan::Create(options.config);
-  initial_.resize(static_cast<size_t>(plan.arena_size()));
-  InitializeParameters(plan, 3, initial_);
-  options.run_id = kRunId;
-  options.initial_parameters = initial_;
-  options.clock = Clock::Real();
-  options.store = &store_;
+  Coordinator::Options options =
+      OptionsOf(CompleteSmallConfig(
+                    absl::StrCat("run_name: '", kRunName, "' model { vocabulary_size: ", vocabulary,
+                                 " width: 32 } train { steps: 1000000 } "
+                                 "sync { steps_between_syncs: 5 } "
+                                 "membership { start_workers: 1 lease_ms: 60000 }")),
+                kRunId, store_);
+  initial_ = options.initial_parameters;
   coordinator_ = *Coordinator::Create(std::move(options));
 }
 
@@ -52,16 +27,8 @@ Stubs::Stubs(std::shared_ptr<grpc::Channel> through)
       admin(v1::Admin::NewStub(channel)) {}
 
 v1::WorkerMessage MakeJoin(Coordinator& coordinator, const std::string& id) {
-  const v1::DescribeResponse description = coordinator.Describe();
   v1::WorkerMessage message;
-  v1::Join& join = *message.mutable_join();
-  join.set_worker_id(id);
-  join.set_run_id(description.run_id());
-  join.set_wire_version(kWireVersion);
-  join.set_config_hash(description.config_hash());
-  join.set_plan_hash(description.plan_hash());
-  join.set_data_vocabulary_size(description.config().model().vocabulary_size());
-  join.set_process_nonce(1);
+  *message.mutable_join() = JoinOf(coordinator.Describe(), id);
   return message;
 }
 
@@ -74,14 +41,8 @@ Delta MakeDelta(int64_t round, const std::vector<float>& published) {
   Delta delta;
   delta.object.resize(codec.EncodedBytes(local.size()));
   EXPECT_TRUE(codec.Encode(published, local, {}, delta.object).ok());
-  v1::PushHeader& header = delta.header;
-  header.set_run_id(kRunId);
-  header.set_worker_id("a");
-  header.set_round(round);
-  header.set_codec(v1::FP32);
-  header.set_total_bytes(static_cast<int64_t>(delta.object.size()));
-  header.set_object_hash(TreeHash(delta.object));
-  header.set_tokens(10);
+  delta.header = HeaderOf(kRunId, "a", 0, 0, round, v1::FP32, delta.object);
+  delta.header.set_tokens(10);
   return delta;
 }
 

@@ -17,14 +17,13 @@
 #include "absl/strings/str_split.h"
 #include "causeway/v1/exchange.grpc.pb.h"
 #include "causeway/v1/session.grpc.pb.h"
-#include "common/params/initialize.h"
-#include "common/params/run_config.h"
 #include "common/rpc/channel.h"
 #include "common/transfer/wire.h"
 #include "gtest/gtest.h"
 #include "server/service/coordinator_server.h"
 #include "server/store/memory_store.h"
 #include "tests/unit/common/rpc/plain_lane.h"
+#include "tests/unit/server/core/small_run.h"
 
 namespace causeway::server {
 namespace {
@@ -36,34 +35,17 @@ constexpr int64_t kMemory = int64_t{128} << 20;
 
 // About 8 million parameters in one fragment, FP32 both ways: objects of 32 MB.
 v1::RunConfig Config() {
-  v1::RunConfig config;
-  v1::ModelConfig& model = *config.mutable_model();
-  model.set_vocabulary_size(12'288);
-  model.set_layers(1);
-  model.set_width(512);
-  model.set_heads(4);
-  model.set_mlp_width(512);
-  model.set_sequence_length(8);
-  config.mutable_sync()->set_steps_between_syncs(5);
-  config.mutable_membership()->set_start_workers(1);
-  config.mutable_membership()->set_max_workers(kSlowSenders);
-  EXPECT_TRUE(CompleteRunConfig(config).ok());
-  return config;
+  return CompleteSmallConfig(
+      absl::StrCat("model { vocabulary_size: 12288 width: 512 heads: 4 mlp_width: 512 } "
+                   "sync { steps_between_syncs: 5 } membership { start_workers: 1 max_workers: ",
+                   kSlowSenders, " }"));
 }
 
 // In the child process. Writes its port to `out` and serves until it is killed.
 [[noreturn]] void Serve(int out) {
   TuneForStreams();
-  Coordinator::Options options;
-  options.config = Config();
-  const FragmentPlan plan = *FragmentPlan::Create(options.config);
-  options.initial_parameters.resize(static_cast<size_t>(plan.arena_size()));
-  InitializeParameters(plan, 3, options.initial_parameters);
-  options.run_id = "memory-1";
-  options.clock = Clock::Real();
   MemoryStore store;
-  options.store = &store;
-  const auto coordinator = Coordinator::Create(std::move(options));
+  const auto coordinator = Coordinator::Create(OptionsOf(Config(), "memory-1", store));
   if (!coordinator.ok()) _exit(1);
   CoordinatorServer::Options server_options;
   server_options.address = "127.0.0.1:0";
@@ -134,14 +116,7 @@ class TransferMemoryTest : public ::testing::Test {
     grpc::ClientContext context;
     EXPECT_TRUE(stub->Describe(&context, request, &description).ok());
     v1::WorkerMessage message;
-    v1::Join& join = *message.mutable_join();
-    join.set_worker_id(id);
-    join.set_run_id(description.run_id());
-    join.set_wire_version(kWireVersion);
-    join.set_config_hash(description.config_hash());
-    join.set_plan_hash(description.plan_hash());
-    join.set_data_vocabulary_size(description.config().model().vocabulary_size());
-    join.set_process_nonce(1);
+    *message.mutable_join() = JoinOf(description, id);
     Call& call = NewCall();
     call.session = stub->Attach(&call.context);
     EXPECT_TRUE(call.session->Write(message));

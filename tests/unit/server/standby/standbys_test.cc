@@ -12,29 +12,22 @@
 #include "gtest/gtest.h"
 #include "server/store/run_directory_store.h"
 #include "tests/unit/common/base/temporary_folder.h"
+#include "tests/unit/common/telemetry/awaited_events.h"
 #include "tests/unit/server/store/scripted_run.h"
 
 namespace causeway::server {
 namespace {
 
+using ::testing::_;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-class Names final : public EventLog {
- public:
-  void Record(absl::string_view event, const std::string& message, const nlohmann::json&) override {
-    names.emplace_back(event);
-    last = message;
-  }
-  std::vector<std::string> names;
-  std::string last;
-};
+using ::testing::Pair;
 
 class StandbysTest : public testing::Test {
  protected:
   FakeClock clock_;
-  Names events_;
+  AwaitedEvents events_;
   Standbys standbys_{{.clock = &clock_, .events = &events_}};
 };
 
@@ -145,16 +138,16 @@ TEST_F(StandbysTest, ItIsKnownWhoIsInSyncAndThatEverybodyWaits) {
 TEST_F(StandbysTest, ItIsSaidOnceThatEverybodyWaitsAndOnceThatItIsOver) {
   standbys_.Begin(10);
   standbys_.Tick();
-  EXPECT_THAT(events_.names, IsEmpty());
+  EXPECT_THAT(events_.all(), IsEmpty());
   clock_.Advance(absl::Seconds(2));
   standbys_.Tick();
   standbys_.Tick();
-  EXPECT_THAT(events_.names, ElementsAre("standby_missing"));
-  EXPECT_THAT(events_.last, HasSubstr("before a standby has commit 10; 0 follow"));
+  EXPECT_THAT(events_.Messages("standby_missing"),
+              ElementsAre(HasSubstr("before a standby has commit 10; 0 follow")));
   standbys_.Attach("a", 10);
   standbys_.Tick();
   standbys_.Tick();
-  EXPECT_THAT(events_.names, ElementsAre("standby_missing", "standby_back"));
+  EXPECT_THAT(events_.all(), ElementsAre(Pair("standby_missing", _), Pair("standby_back", _)));
 }
 
 TEST_F(StandbysTest, SeveralCopiesWithoutARegistryAreSaidToBeServedByTheirCommits) {

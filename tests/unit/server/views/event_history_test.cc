@@ -8,17 +8,12 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/base/temporary_folder.h"
+#include "tests/unit/common/telemetry/awaited_events.h"
 
 namespace causeway::server {
 namespace {
 
 using ::testing::ElementsAre;
-
-class CountingLog final : public EventLog {
- public:
-  void Record(absl::string_view, const std::string&, const nlohmann::json&) override { ++count; }
-  int count = 0;
-};
 
 std::vector<std::string> Messages(const std::vector<PastEvent>& events) {
   std::vector<std::string> messages;
@@ -29,7 +24,7 @@ std::vector<std::string> Messages(const std::vector<PastEvent>& events) {
 class EventHistoryTest : public ::testing::Test {
  protected:
   FakeClock clock_{absl::FromUnixSeconds(1'700'000'000)};
-  CountingLog log_;
+  AwaitedEvents log_;
   TemporaryFolder folder_;
 };
 
@@ -38,7 +33,7 @@ TEST_F(EventHistoryTest, HandsEventsOnAndKeepsTheNewest) {
   for (const char* const message : {"one", "two", "three"}) {
     history.Record("worker_joined", message, {{"worker", "a"}});
   }
-  EXPECT_EQ(log_.count, 3);
+  EXPECT_EQ(log_.all().size(), 3U);
   const std::vector<PastEvent> events = history.After(0);
   EXPECT_THAT(Messages(events), ElementsAre("two", "three"));
   EXPECT_EQ(events[0].number, 2);
@@ -111,7 +106,7 @@ TEST_F(EventHistoryTest, BeginsWithTheEventsOfFormerProcesses) {
   ASSERT_TRUE(history.Restore(*FileSystem::Real(), path).ok());
   history.Record("recovered", "third", {});
   EXPECT_THAT(Messages(history.After(0)), ElementsAre("first", "second", "third"));
-  EXPECT_EQ(log_.count, 1);
+  EXPECT_EQ(log_.all().size(), 1U);
 }
 
 TEST_F(EventHistoryTest, ReadsOnlyTheEndOfALongFile) {
