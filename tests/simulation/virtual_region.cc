@@ -5,6 +5,7 @@
 #include "common/params/draws.h"
 #include "common/rpc/status.h"
 #include "common/transfer/wire.h"
+#include "tests/unit/server/core/small_run.h"
 
 namespace causeway::simulation {
 namespace {
@@ -128,9 +129,7 @@ void VirtualRegion::OnMessage(int64_t stream, const v1::CoordinatorMessage& mess
   orders_.data_slot = welcome.data_slot();
   orders_.next_draws.assign(welcome.next_draws().begin(), welcome.next_draws().end());
   welcomed_ = true;
-  v1::WorkerMessage ready;
-  ready.mutable_ready()->set_step(ready_step_);
-  outbox_.push_front(std::move(ready));
+  outbox_.push_front(server::ReadyAt(ready_step_));
   for (const v1::WorkerMessage& queued : outbox_) stream_->SendFromWorker(queued);
   outbox_.clear();
   Beat(++beats_);
@@ -310,11 +309,7 @@ void VirtualRegion::Pull(const std::shared_ptr<Flight>& flight, int attempt) {
 
 void VirtualRegion::Applied(int fragment, int64_t round, uint64_t published_hash) {
   if (!member_) return;
-  v1::WorkerMessage message;
-  message.mutable_applied()->set_fragment(fragment);
-  message.mutable_applied()->set_round(round);
-  message.mutable_applied()->set_published_hash(published_hash);
-  Send(std::move(message));
+  Send(server::AppliedOf(fragment, round, published_hash));
 }
 
 std::string VirtualRegion::DescribeState() const {

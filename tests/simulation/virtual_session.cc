@@ -5,6 +5,7 @@
 #include "common/rpc/status.h"
 #include "common/transfer/wire.h"
 #include "tests/simulation/virtual_worker.h"
+#include "tests/unit/server/core/small_run.h"
 
 namespace causeway::simulation {
 namespace {
@@ -62,10 +63,7 @@ void VirtualWorker::OnMessage(int64_t stream, const v1::CoordinatorMessage& mess
   reattach_attempts_ = 0;
   if (welcome.started()) started_ = true;
   if (ready_) {
-    v1::WorkerMessage ready;
-    ready.mutable_ready()->set_step(ready_step_);
-    ready.mutable_ready()->set_anew(anew_);
-    outbox_.push_front(std::move(ready));
+    outbox_.push_front(server::ReadyAt(ready_step_, anew_));
   }
   for (const v1::WorkerMessage& queued : outbox_) stream_->SendFromWorker(queued);
   outbox_.clear();
@@ -159,9 +157,7 @@ void VirtualWorker::Leave(v1::Leave::Reason reason, Exit exit) {
   figures.mutable_heartbeat()->set_step(step_);
   figures.mutable_heartbeat()->set_checkpoint_step(checkpoint_step_);
   stream_->SendFromWorker(figures);
-  v1::WorkerMessage message;
-  message.mutable_leave()->set_reason(reason);
-  stream_->SendFromWorker(message);
+  stream_->SendFromWorker(server::LeaveFor(reason));
   After(kLeaveTimeout, [this] { End(exit_); });
 }
 

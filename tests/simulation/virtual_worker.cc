@@ -7,6 +7,7 @@
 #include "common/base/random.h"
 #include "common/params/run_config.h"
 #include "common/rpc/status.h"
+#include "tests/unit/server/core/small_run.h"
 
 namespace causeway::simulation {
 namespace {
@@ -213,10 +214,7 @@ void VirtualWorker::StartTraining() {
   ready_ = true;
   ready_step_ = step_;
   world().Trace(options_.id, " is ready at step ", step_);
-  v1::WorkerMessage message;
-  message.mutable_ready()->set_step(step_);
-  message.mutable_ready()->set_anew(anew_);
-  Send(std::move(message));
+  Send(server::ReadyAt(step_, anew_));
 }
 
 void VirtualWorker::StepDone() {
@@ -307,16 +305,10 @@ void VirtualWorker::Launch(std::shared_ptr<Flight> flight) {
 
 void VirtualWorker::PushFlight(const std::shared_ptr<Flight>& flight, int attempt) {
   if (phase_ == Phase::kLeaving) return;
-  v1::PushHeader header;
-  header.set_run_id("simulated-1");
-  header.set_worker_id(options_.id);
-  header.set_incarnation(incarnation_);
-  header.set_fragment(flight->event.fragment);
-  header.set_round(flight->event.round);
+  v1::PushHeader header =
+      server::HeaderOf("simulated-1", options_.id, incarnation_, flight->event.fragment,
+                       flight->event.round, up_.id(), flight->object);
   header.set_attempt(static_cast<uint32_t>(attempt));
-  header.set_codec(up_.id());
-  header.set_total_bytes(static_cast<int64_t>(flight->object.size()));
-  header.set_object_hash(TreeHash(flight->object));
   header.set_tokens(options_.lies ? int64_t{1} << 48 : flight->tokens);
   header.set_send_step(flight->send_step);
   header.set_epoch(epoch_);

@@ -135,9 +135,7 @@ bool Site::Settle(int64_t step, int64_t tokens, double inner_step_seconds) {
 }
 
 void Site::Leave() {
-  v1::WorkerMessage message;
-  message.mutable_leave()->set_reason(v1::Leave::DRAINED);
-  Send(message).IgnoreError();
+  Send(server::LeaveFor(v1::Leave::DRAINED)).IgnoreError();
   if (stream_ != nullptr) stream_->WritesDone();
   if (listener_.joinable()) listener_.join();
   stream_.reset();
@@ -170,14 +168,9 @@ int64_t Site::honest_tokens() const {
 }
 
 v1::PushHeader Site::Header(int64_t round, const std::vector<uint8_t>& object) const {
-  v1::PushHeader header;
-  header.set_run_id(run_->coordinator().run_id());
-  header.set_worker_id(id_);
-  header.set_incarnation(welcome_.incarnation());
-  header.set_round(round);
-  header.set_codec(run_->config().sync().codec_up());
-  header.set_total_bytes(static_cast<int64_t>(object.size()));
-  header.set_object_hash(TreeHash(object));
+  v1::PushHeader header =
+      server::HeaderOf(run_->coordinator().run_id(), id_, welcome_.incarnation(), /*fragment=*/0,
+                       round, run_->config().sync().codec_up(), object);
   header.set_tokens(honest_tokens());
   header.set_send_step(round * kInterval);
   header.set_epoch(welcome_.epoch());

@@ -316,15 +316,12 @@ TEST(CoordinatorMembershipTest, ADifferentPublishedCopyIsFoundOutAndItsWorkerExp
   ASSERT_TRUE(a.Push(0, 1).ok());
   ASSERT_TRUE(b.Push(0, 1).ok());
   ASSERT_TRUE(a.Merge(0, 1).ok());
-  v1::WorkerMessage lie;
-  lie.mutable_applied()->set_fragment(0);
-  lie.mutable_applied()->set_round(1);
-  lie.mutable_applied()->set_published_hash(1);
-  EXPECT_EQ(run.coordinator->members().Handle("b", 1, lie).code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(run.coordinator->members().Handle("b", 1, AppliedOf(0, 1, 1)).code(),
+            absl::StatusCode::kDataLoss);
   EXPECT_EQ(run.events.Count("hash_mismatch"), 1);
   EXPECT_THAT(a.sink().roster(), ElementsAre("a"));
-  lie.mutable_applied()->set_round(2);
-  EXPECT_EQ(run.coordinator->members().Handle("a", 1, lie).code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(run.coordinator->members().Handle("a", 1, AppliedOf(0, 2, 1)).code(),
+            absl::StatusCode::kOutOfRange);
   ASSERT_TRUE(run.coordinator->Shutdown().ok());
   EXPECT_EQ(run.store.summary()["hash_checks"], 2);
   EXPECT_EQ(run.store.summary()["hash_mismatches"], 1);

@@ -46,9 +46,7 @@ class ToyParent final : public Parent {
     join.set_sites(2);
     join.set_has_checkpoint(true);
     ASSIGN_OR_RETURN(welcome_, hub_.coordinator->members().Join(join, sink_));
-    v1::WorkerMessage ready;
-    ready.mutable_ready()->set_step(place.step);
-    return hub_.coordinator->members().Handle("eu", welcome_.incarnation(), ready);
+    return hub_.coordinator->members().Handle("eu", welcome_.incarnation(), ReadyAt(place.step));
   }
   absl::Status Begin(ToyRun& region) {
     const std::vector<v1::Directive> starts = sink_->Directives(v1::Directive::START);

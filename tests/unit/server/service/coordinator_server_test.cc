@@ -93,14 +93,8 @@ class CoordinatorServerTest : public ::testing::Test {
     for (float& value : local) value += 0.05f;
     object.resize(codec.EncodedBytes(local.size()));
     EXPECT_TRUE(codec.Encode(initial_, local, {}, object).ok());
-    v1::PushHeader header;
-    header.set_run_id("served-1");
-    header.set_worker_id("a");
-    header.set_incarnation(worker.welcome.incarnation());
-    header.set_round(1);
-    header.set_codec(v1::FP32);
-    header.set_total_bytes(static_cast<int64_t>(object.size()));
-    header.set_object_hash(TreeHash(object));
+    v1::PushHeader header = HeaderOf("served-1", "a", worker.welcome.incarnation(), /*fragment=*/0,
+                                     /*round=*/1, v1::FP32, object);
     header.set_tokens(10);
     return header;
   }
@@ -137,9 +131,7 @@ class CoordinatorServerTest : public ::testing::Test {
 
 TEST_F(CoordinatorServerTest, ADeltaGoesUpAndItsAnswerComesDown) {
   const auto worker = Attach("a");
-  v1::WorkerMessage message;
-  message.mutable_ready()->set_step(0);
-  ASSERT_TRUE(worker->stream->Write(message));
+  ASSERT_TRUE(worker->stream->Write(ReadyAt(0)));
   v1::CoordinatorMessage answer;
   do {
     ASSERT_TRUE(worker->stream->Read(&answer));
@@ -171,12 +163,9 @@ TEST_F(CoordinatorServerTest, ADeltaGoesUpAndItsAnswerComesDown) {
   EXPECT_EQ(published, coordinator_->PublishedParameters());
   EXPECT_NE(published, initial_);
 
-  v1::Applied& applied = *message.mutable_applied();
-  applied.set_round(1);
-  applied.set_published_hash(TreeHash(std::span<const float>(published)));
-  ASSERT_TRUE(worker->stream->Write(message));
-  message.mutable_leave()->set_reason(v1::Leave::FINISHED);
-  ASSERT_TRUE(worker->stream->Write(message));
+  const uint64_t hash = TreeHash(std::span<const float>(published));
+  ASSERT_TRUE(worker->stream->Write(AppliedOf(/*fragment=*/0, /*round=*/1, hash)));
+  ASSERT_TRUE(worker->stream->Write(LeaveFor(v1::Leave::FINISHED)));
   worker->stream->WritesDone();
   while (worker->stream->Read(&answer)) {
   }
@@ -201,9 +190,7 @@ TEST_F(CoordinatorServerTest, AWaitingWantIsAnsweredWhenItsRoundIsPublished) {
   }
   PlainLane lane(*exchange_, "served-1", "a");
   ASSERT_TRUE(lane.Want(want));
-  v1::WorkerMessage ready;
-  ready.mutable_ready()->set_step(0);
-  ASSERT_TRUE(worker->stream->Write(ready));
+  ASSERT_TRUE(worker->stream->Write(ReadyAt(0)));
   std::vector<uint8_t> object;
   const v1::PushHeader header = MakePush(*worker, object);
   v1::PushResponse pushed;

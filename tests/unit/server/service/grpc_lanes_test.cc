@@ -17,6 +17,7 @@
 #include "common/transfer/wire.h"
 #include "gtest/gtest.h"
 #include "server/service/coordinator_server.h"
+#include "tests/unit/server/core/small_run.h"
 #include "tests/unit/server/service/secure_run.h"
 
 namespace causeway::server {
@@ -34,9 +35,7 @@ class GrpcLanesTest : public ::testing::Test {
     v1::CoordinatorMessage message;
     EXPECT_TRUE(session_->Read(&message));
     incarnation_ = message.welcome().incarnation();
-    v1::WorkerMessage ready;
-    ready.mutable_ready()->set_step(0);
-    EXPECT_TRUE(session_->Write(ready));
+    EXPECT_TRUE(session_->Write(ReadyAt(0)));
 
     dialer_ = std::make_unique<LaneDialer>([this](int lane) { return Connect(lane); });
     client_ = MakeClient(kRunId);

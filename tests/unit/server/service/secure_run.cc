@@ -62,9 +62,7 @@ HonestWorker::HonestWorker(Stubs stubs, SmallRun& run, int64_t rounds)
   v1::CoordinatorMessage message;
   EXPECT_TRUE(stream_->Read(&message));
   incarnation_ = message.welcome().incarnation();
-  v1::WorkerMessage ready;
-  ready.mutable_ready()->set_step(0);
-  EXPECT_TRUE(stream_->Write(ready));
+  EXPECT_TRUE(stream_->Write(ReadyAt(0)));
   thread_ = std::thread([this] { Train(); });
 }
 
@@ -132,9 +130,7 @@ int64_t HonestWorker::Finish() {
     finish_ = true;
   }
   thread_.join();
-  v1::WorkerMessage leave;
-  leave.mutable_leave()->set_reason(v1::Leave::FINISHED);
-  EXPECT_TRUE(stream_->Write(leave));
+  EXPECT_TRUE(stream_->Write(LeaveFor(v1::Leave::FINISHED)));
   stream_->WritesDone();
   v1::CoordinatorMessage message;
   while (stream_->Read(&message)) {
