@@ -231,8 +231,6 @@ absl::StatusOr<SafetensorsFolder> SafetensorsFolder::Open(FileSystem& file_syste
 
 namespace {
 
-using nlohmann::json;
-
 constexpr size_t kPieceBytes = size_t{4} << 20;
 constexpr size_t kHeaderAlignment = 8;
 

@@ -276,8 +276,6 @@ std::string InspectionText(const json& inspection) {
 
 namespace {
 
-using nlohmann::json;
-
 struct Part {
   std::map<int, Draws> by_fragment;
   std::map<std::string, Draws> by_worker;
