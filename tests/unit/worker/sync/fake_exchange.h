@@ -33,34 +33,19 @@ class FakeExchange final : public Exchange {
         learning_rate_(learning_rate) {}
 
   // Answers of that round wait until Release.
-  void Hold(Key key) {
-    absl::MutexLock lock(&mutex_);
-    held_.insert(key);
-  }
+  void Hold(Key key) { Play(key, Lie::kHeld); }
   void Release(Key key) {
     absl::MutexLock lock(&mutex_);
-    held_.erase(key);
+    lies_.erase({key, Lie::kHeld});
   }
   // The round closes without this worker.
-  void CloseWithout(Key key) {
-    absl::MutexLock lock(&mutex_);
-    closed_without_.insert(key);
-  }
+  void CloseWithout(Key key) { Play(key, Lie::kClosedWithout); }
   // The round has another object of this worker, sent before it was restarted.
-  void ContributedBefore(Key key) {
-    absl::MutexLock lock(&mutex_);
-    contributed_before_.insert(key);
-  }
+  void ContributedBefore(Key key) { Play(key, Lie::kContributedBefore); }
   // The answer is no longer kept; the state has it.
-  void Forget(Key key) {
-    absl::MutexLock lock(&mutex_);
-    forgotten_.insert(key);
-  }
+  void Forget(Key key) { Play(key, Lie::kForgotten); }
   // The answer announces another hash than it leads to.
-  void Corrupt(Key key) {
-    absl::MutexLock lock(&mutex_);
-    corrupt_.insert(key);
-  }
+  void Corrupt(Key key) { Play(key, Lie::kCorrupt); }
   // States announce that version from now on.
   void AnnounceVersion(int fragment, int64_t version) {
     absl::MutexLock lock(&mutex_);
@@ -80,11 +65,11 @@ class FakeExchange final : public Exchange {
         {key, contribution.tokens,
          std::vector<uint8_t>(contribution.object.begin(), contribution.object.end())});
     std::vector<double> sum(Values(key.first));
-    if (closed_without_.contains(key)) {
+    if (Plays(key, Lie::kClosedWithout)) {
       Publish(key, sum);
       return absl::AbortedError("the round closed");
     }
-    if (contributed_before_.contains(key)) {
+    if (Plays(key, Lie::kContributedBefore)) {
       Publish(key, sum);
       return absl::AlreadyExistsError("another object");
     }
@@ -106,11 +91,11 @@ class FakeExchange final : public Exchange {
     const Key key(fragment, round);
     absl::MutexLock lock(&mutex_);
     const auto there = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return cancelled_ || (answers_.contains(key) && !held_.contains(key));
+      return cancelled_ || (answers_.contains(key) && !Plays(key, Lie::kHeld));
     };
     mutex_.Await(absl::Condition(&there));
     if (cancelled_) return absl::CancelledError("cancelled");
-    if (forgotten_.contains(key)) return absl::NotFoundError("no longer kept");
+    if (Plays(key, Lie::kForgotten)) return absl::NotFoundError("no longer kept");
     return answers_.at(key);
   }
 
@@ -201,6 +186,14 @@ class FakeExchange final : public Exchange {
                         .published_hash = TreeHash(part),
                         .bytes = ByteBuffer(bytes, bytes + part.size_bytes())};
   }
+  enum class Lie { kHeld, kClosedWithout, kContributedBefore, kForgotten, kCorrupt };
+  void Play(Key key, Lie lie) {
+    absl::MutexLock lock(&mutex_);
+    lies_.emplace(key, lie);
+  }
+  bool Plays(Key key, Lie lie) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return lies_.contains({key, lie});
+  }
   size_t Values(int fragment) const { return static_cast<size_t>(plan_.range(fragment).size()); }
   std::span<float> Part(int fragment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return std::span(published_)
@@ -219,7 +212,7 @@ class FakeExchange final : public Exchange {
     if (!codec->Encode(part, theta, {}, answer.bytes).ok()) std::abort();
     if (!codec->Apply(answer.bytes, part).ok()) std::abort();
     answer.published_hash = TreeHash(std::span<const float>(part));
-    if (corrupt_.contains(key)) ++answer.published_hash;
+    if (Plays(key, Lie::kCorrupt)) ++answer.published_hash;
     versions_[static_cast<size_t>(key.first)] = key.second;
     answers_[key] = std::move(answer);
   }
@@ -230,11 +223,7 @@ class FakeExchange final : public Exchange {
   std::vector<float> published_ ABSL_GUARDED_BY(mutex_);
   std::vector<int64_t> versions_ ABSL_GUARDED_BY(mutex_);
   const float learning_rate_;
-  std::set<Key> held_ ABSL_GUARDED_BY(mutex_);
-  std::set<Key> closed_without_ ABSL_GUARDED_BY(mutex_);
-  std::set<Key> contributed_before_ ABSL_GUARDED_BY(mutex_);
-  std::set<Key> forgotten_ ABSL_GUARDED_BY(mutex_);
-  std::set<Key> corrupt_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::pair<Key, Lie>> lies_ ABSL_GUARDED_BY(mutex_);
   std::map<Key, PulledObject> answers_ ABSL_GUARDED_BY(mutex_);
   std::map<Key, uint64_t> applied_ ABSL_GUARDED_BY(mutex_);
   std::map<Key, std::vector<double>> deltas_ ABSL_GUARDED_BY(mutex_);
