@@ -57,19 +57,19 @@ absl::StatusOr<Reach> Revoke(Run& run, Team& team, Site& guest,
   return reach;
 }
 
-Outcome Judge(const absl::StatusOr<Reach>& reach) {
-  if (!reach.ok()) return Failed(reach.status());
-  return {.held = reach->none(), .what = reach->Text()};
+absl::StatusOr<Outcome> Judge(const absl::StatusOr<Reach>& reach) {
+  RETURN_IF_ERROR(reach.status());
+  return Outcome{.held = reach->none(), .what = reach->Text()};
 }
 
-Outcome RefusedIdentity(bool by_certificate) {
+absl::StatusOr<Outcome> RefusedIdentity(bool by_certificate) {
   Credentials credentials;
   const std::string list = credentials.folder().Write("refused", "# nobody\n");
   Run run({.change = NobodyWaits,
            .server = credentials.Server([&](server::CoordinatorServer::Options& options) {
              options.refused_identities = list;
            })});
-  if (const absl::Status status = run.Start(); !status.ok()) return Failed(status);
+  RETURN_IF_ERROR(run.Start());
   Team team(run, [&](const std::string& id) { return credentials.Certificate(run, id); });
   Site guest(run, "guest", credentials.Certificate(run, "guest"));
   return Judge(Revoke(run, team, guest, [&] {
@@ -83,13 +83,13 @@ Outcome RefusedIdentity(bool by_certificate) {
 }
 
 // A list of tokens that lets nobody in; the others of this run have certificates.
-Outcome NoTokens() {
+absl::StatusOr<Outcome> NoTokens() {
   Credentials credentials;
   Run run({.change = NobodyWaits,
            .server = credentials.Server([&](server::CoordinatorServer::Options& options) {
              options.security.token_file = credentials.tokens();
            })});
-  if (const absl::Status status = run.Start(); !status.ok()) return Failed(status);
+  RETURN_IF_ERROR(run.Start());
   Team team(run, [&](const std::string& id) { return credentials.Certificate(run, id); });
   Site guest(run, "guest", credentials.Token(run, "guest"));
   return Judge(Revoke(run, team, guest, [&] { credentials.folder().Write("tokens", "nobody\n"); }));
@@ -97,7 +97,7 @@ Outcome NoTokens() {
 
 // A revocation list that comes while the run goes on: the connection that is open lasts as long as
 // connections may, and the next one is refused.
-Outcome RevocationList() {
+absl::StatusOr<Outcome> RevocationList() {
   Credentials credentials;
   const std::string lists = credentials.folder().path("lists");
   std::filesystem::create_directory(lists);
@@ -106,14 +106,11 @@ Outcome RevocationList() {
     options.connections.age = absl::Seconds(4);
     options.connections.grace = absl::Seconds(1);
   })});
-  if (const absl::Status status = run.Start(); !status.ok()) return Failed(status);
+  RETURN_IF_ERROR(run.Start());
   Site guest(run, "guest", credentials.Certificate(run, "guest"));
   Site other(run, "other", credentials.Certificate(run, "other"));
-  const auto enter = [&]() -> absl::Status {
-    RETURN_IF_ERROR(guest.Join());
-    return other.Join();
-  };
-  if (const absl::Status entered = enter(); !entered.ok()) return Failed(entered);
+  RETURN_IF_ERROR(guest.Join());
+  RETURN_IF_ERROR(other.Join());
   const std::string revoked[] = {credentials.certificate_of("guest")};
   credentials.folder().Write(absl::StrCat("lists/", credentials.authority().RevocationListName()),
                              credentials.authority().RevocationList(revoked));
@@ -122,11 +119,12 @@ Outcome RevocationList() {
   const double seconds = absl::ToDoubleSeconds(absl::Now() - began);
   const bool back = guest.Return().ok();
   const bool other_back = other.Return().ok();
-  return {.held = ended && !back && other_back,
-          .what = absl::StrCat("the connection of 4 s ", ended ? "ended" : "goes on", " after ",
-                               static_cast<int>(seconds * 10) / 10.0, " s, a new one is ",
-                               back ? "taken" : "refused", "; who is not on the list is ",
-                               other_back ? "taken" : "refused")};
+  return Outcome{
+      .held = ended && !back && other_back,
+      .what = absl::StrCat("the connection of 4 s ", ended ? "ended" : "goes on", " after ",
+                           static_cast<int>(seconds * 10) / 10.0, " s, a new one is ",
+                           back ? "taken" : "refused", "; who is not on the list is ",
+                           other_back ? "taken" : "refused")};
 }
 
 }  // namespace

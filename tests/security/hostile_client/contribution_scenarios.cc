@@ -22,9 +22,9 @@ constexpr int64_t kHonestRounds = 6;
 using MergeRuleChange = std::function<void(v1::OuterConfig&)>;
 
 // Whether what is published is what the three would have published alone.
-Outcome SameBits(Run& run, const ConfigChange& change, int64_t rounds) {
-  const absl::Status same = CompareWithAlone(run, change, rounds);
-  return same.ok() ? Outcome{.held = true, .what = "the bits of the honest run"} : Failed(same);
+absl::StatusOr<Outcome> SameBits(Run& run, const ConfigChange& change, int64_t rounds) {
+  RETURN_IF_ERROR(CompareWithAlone(run, change, rounds));
+  return Outcome{.held = true, .what = "the bits of the honest run"};
 }
 
 // The three and a liar, who is expected from `first_lie` on; `lie` is what it sends, in rounds
@@ -47,9 +47,9 @@ absl::Status PlayRounds(Run& run, Team& team, Site& liar, int64_t first_lie, int
   return absl::OkStatus();
 }
 
-Outcome Overflow() {
+absl::StatusOr<Outcome> Overflow() {
   Run run({});
-  if (const absl::Status status = run.Start(); !status.ok()) return Failed(status);
+  RETURN_IF_ERROR(run.Start());
   Team team(run);
   Site liar(run, "liar");
   const absl::Status played = PlayRounds(run, team, liar, 1, 2, [&](int64_t round) {
@@ -63,35 +63,33 @@ Outcome Overflow() {
     // Does its successor get any further?
     liar.Disconnect();
     run.Kill();
-    const absl::Status again = run.Start();
-    if (!again.ok()) return Failed(again);
+    RETURN_IF_ERROR(run.Start());
     team.Return().IgnoreError();
     team.Merge(2).IgnoreError();
     const absl::Status health = run.coordinator().Health();
-    return Failed(health.ok() ? played
-                              : absl::InternalError(absl::StrCat("for good: ", health.message())));
+    return health.ok() ? played : absl::InternalError(absl::StrCat("for good: ", health.message()));
   }
-  Outcome outcome = SameBits(run, {}, kHonestRounds);
+  ASSIGN_OR_RETURN(Outcome outcome, SameBits(run, {}, kHonestRounds));
   if (outcome.held) absl::StrAppend(&outcome.what, ", its delta of round 2 quarantined");
   return outcome;
 }
 
-Outcome LargeNormInTheFirstRound() {
+absl::StatusOr<Outcome> LargeNormInTheFirstRound() {
   const ConfigChange guarded = [](v1::RunConfig& config) {
     config.mutable_membership()->set_outlier_factor(10);
   };
   Run run({.change = guarded});
-  if (const absl::Status status = run.Start(); !status.ok()) return Failed(status);
+  RETURN_IF_ERROR(run.Start());
   Team team(run);
   Site liar(run, "liar");
-  const absl::Status played =
-      PlayRounds(run, team, liar, 1, 1, [&](int64_t round) { return liar.MakePush(round, 1e6); });
-  return played.ok() ? SameBits(run, guarded, kHonestRounds) : Failed(played);
+  RETURN_IF_ERROR(
+      PlayRounds(run, team, liar, 1, 1, [&](int64_t round) { return liar.MakePush(round, 1e6); }));
+  return SameBits(run, guarded, kHonestRounds);
 }
 
-Outcome Tokens() {
+absl::StatusOr<Outcome> Tokens() {
   Run run({});
-  if (const absl::Status status = run.Start(); !status.ok()) return Failed(status);
+  RETURN_IF_ERROR(run.Start());
   Team team(run);
   Site liar(run, "liar");
   const absl::Status played = PlayRounds(run, team, liar, 1, kHonestRounds, [&](int64_t round) {
@@ -99,66 +97,60 @@ Outcome Tokens() {
     push.header.set_tokens(kMostTokens);
     return push;
   });
-  if (!played.ok()) return Failed(played);
+  RETURN_IF_ERROR(played);
   liar.Disconnect();
   run.Kill();
-  const absl::StatusOr<std::vector<v1::Round>> rounds = run.Rounds();
-  if (!rounds.ok()) return Failed(rounds.status());
+  ASSIGN_OR_RETURN(const std::vector<v1::Round> rounds, run.Rounds());
   double largest = 0;
-  for (const v1::Round& round : *rounds) {
+  for (const v1::Round& round : rounds) {
     for (int i = 0; i < round.contributors_size(); ++i) {
       if (round.contributors(i) == "liar") largest = std::max(largest, round.weights(i));
     }
   }
-  return {.held = largest < 0.25 + 1e-9, .what = absl::StrCat("its weight is ", largest)};
+  return Outcome{.held = largest < 0.25 + 1e-9, .what = absl::StrCat("its weight is ", largest)};
 }
 
 // Small deltas that all point away from what the others do: no norm gives them away.
-Outcome Rejected() {
+absl::StatusOr<Outcome> Rejected() {
   constexpr int64_t kRejectedFrom = 3;
   Run run({});
-  if (const absl::Status status = run.Start(); !status.ok()) return Failed(status);
+  RETURN_IF_ERROR(run.Start());
   Team team(run);
   Site liar(run, "liar");
-  const auto play = [&]() -> absl::Status {
-    RETURN_IF_ERROR(team.Enter());
-    RETURN_IF_ERROR(liar.Enter(0));
-    for (int64_t round = 1; round <= kHonestRounds; ++round) {
-      if (round == kRejectedFrom) {
-        v1::RejectRequest request;
-        request.set_worker_id("liar");
-        request.set_reason("its deltas point away from all others'");
-        v1::RejectResponse response;
-        grpc::ClientContext context;
-        const grpc::Status rejected = liar.admin().Reject(&context, request, &response);
-        if (!rejected.ok()) return absl::UnimplementedError(rejected.error_message());
-      }
-      if (round == kRejectedFrom + 1) {
-        run.Kill();
-        RETURN_IF_ERROR(run.Start());
-        RETURN_IF_ERROR(team.Return());
-        RETURN_IF_ERROR(liar.Return());
-      }
-      RETURN_IF_ERROR(liar.Deliver(liar.MakePush(round)));
-      RETURN_IF_ERROR(team.DoRound(round));
-      RETURN_IF_ERROR(liar.Merge(round));
+  RETURN_IF_ERROR(team.Enter());
+  RETURN_IF_ERROR(liar.Enter(0));
+  for (int64_t round = 1; round <= kHonestRounds; ++round) {
+    if (round == kRejectedFrom) {
+      v1::RejectRequest request;
+      request.set_worker_id("liar");
+      request.set_reason("its deltas point away from all others'");
+      v1::RejectResponse response;
+      grpc::ClientContext context;
+      const grpc::Status rejected = liar.admin().Reject(&context, request, &response);
+      if (!rejected.ok()) return absl::UnimplementedError(rejected.error_message());
     }
-    return absl::OkStatus();
-  };
-  const absl::Status played = play();
-  if (!played.ok()) return Failed(played);
+    if (round == kRejectedFrom + 1) {
+      run.Kill();
+      RETURN_IF_ERROR(run.Start());
+      RETURN_IF_ERROR(team.Return());
+      RETURN_IF_ERROR(liar.Return());
+    }
+    RETURN_IF_ERROR(liar.Deliver(liar.MakePush(round)));
+    RETURN_IF_ERROR(team.DoRound(round));
+    RETURN_IF_ERROR(liar.Merge(round));
+  }
   liar.Disconnect();
   run.Kill();
-  const absl::StatusOr<std::vector<v1::Round>> rounds = run.Rounds();
-  if (!rounds.ok()) return Failed(rounds.status());
+  ASSIGN_OR_RETURN(const std::vector<v1::Round> rounds, run.Rounds());
   int merged = 0;
-  for (const v1::Round& round : *rounds) {
+  for (const v1::Round& round : rounds) {
     if (round.round() < kRejectedFrom) continue;
     for (const std::string& id : round.contributors()) merged += id == "liar";
   }
-  return {.held = merged == 0,
-          .what = absl::StrCat(merged, " of ", kHonestRounds - kRejectedFrom + 1,
-                               " rounds after the order have its delta, a restart among them")};
+  return Outcome{
+      .held = merged == 0,
+      .what = absl::StrCat(merged, " of ", kHonestRounds - kRejectedFrom + 1,
+                           " rounds after the order have its delta, a restart among them")};
 }
 
 // One round of honest sites and a liar, whose delta is as large as the bounds let pass, with an
@@ -230,21 +222,21 @@ absl::StatusOr<double> ShareOfTheLiar(const MergeRuleChange& rule) {
   return Length(round.step) / (weight * lengths[lengths.size() / 2]);
 }
 
-Outcome Clipped() {
-  const auto unclipped = ShareOfTheLiar([](v1::OuterConfig&) {});
-  const auto clipped = ShareOfTheLiar([](v1::OuterConfig& outer) { outer.set_clip_factor(1); });
-  if (!unclipped.ok()) return Failed(unclipped.status());
-  if (!clipped.ok()) return Failed(clipped.status());
+absl::StatusOr<Outcome> Clipped() {
+  ASSIGN_OR_RETURN(const double unclipped, ShareOfTheLiar([](v1::OuterConfig&) {}));
+  ASSIGN_OR_RETURN(const double clipped,
+                   ShareOfTheLiar([](v1::OuterConfig& outer) { outer.set_clip_factor(1); }));
   // The rounding of the published values is in it, too.
-  return {.held = *clipped < 1 + 1e-3 && *unclipped > 50,
-          .what = absl::StrFormat("it counts for %.2f of an honest delta, unclipped for %.0f",
-                                  *clipped, *unclipped)};
+  return Outcome{
+      .held = clipped < 1 + 1e-3 && unclipped > 50,
+      .what = absl::StrFormat("it counts for %.2f of an honest delta, unclipped for %.0f", clipped,
+                              unclipped)};
 }
 
-Outcome Trimmed() {
+absl::StatusOr<Outcome> Trimmed() {
   const auto round = PlayOneRound(
       [](v1::OuterConfig& outer) { outer.set_merge(v1::OuterConfig::TRIMMED_MEAN); }, 2);
-  if (!round.ok()) return Failed(round.status());
+  RETURN_IF_ERROR(round.status());
   constexpr double kRounding = 1e-6;
   int64_t beyond = 0;
   for (size_t i = 0; i < round->step.size(); ++i) {
@@ -256,9 +248,9 @@ Outcome Trimmed() {
     }
     beyond += round->step[i] < least - kRounding || round->step[i] > most + kRounding;
   }
-  return {.held = beyond == 0,
-          .what = absl::StrCat(beyond, " of ", round->step.size(),
-                               " values moved beyond what the five honest sites sent")};
+  return Outcome{.held = beyond == 0,
+                 .what = absl::StrCat(beyond, " of ", round->step.size(),
+                                      " values moved beyond what the five honest sites sent")};
 }
 
 }  // namespace

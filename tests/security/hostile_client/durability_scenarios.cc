@@ -26,21 +26,17 @@ void FlipTheMiddle(const fs::path& path) {
   file.put(static_cast<char>(byte ^ 1));
 }
 
-Outcome OlderSnapshot() {
+absl::StatusOr<Outcome> OlderSnapshot() {
   Run run({.snapshot_every_rounds = 2});
-  if (const absl::Status status = run.Start(); !status.ok()) return Failed(status);
+  RETURN_IF_ERROR(run.Start());
   Team team(run);
   std::vector<float> published;
-  const auto play = [&]() -> absl::Status {
-    RETURN_IF_ERROR(team.Enter());
-    for (int64_t round = 1; round <= 5; ++round) {
-      RETURN_IF_ERROR(team.DoRound(round));
-      run.Maintain();
-    }
-    published = run.coordinator().PublishedParameters();
-    return absl::OkStatus();
-  };
-  if (const absl::Status played = play(); !played.ok()) return Failed(played);
+  RETURN_IF_ERROR(team.Enter());
+  for (int64_t round = 1; round <= 5; ++round) {
+    RETURN_IF_ERROR(team.DoRound(round));
+    run.Maintain();
+  }
+  published = run.coordinator().PublishedParameters();
   run.Kill();
   fs::path newest;
   for (const auto& entry : fs::directory_iterator(run.folder() + "/snapshots")) {
@@ -48,9 +44,10 @@ Outcome OlderSnapshot() {
     if (newest.empty() || entry.path().filename() > newest.filename()) newest = entry.path();
   }
   FlipTheMiddle(newest);
-  if (const absl::Status status = run.Start(); !status.ok()) return Failed(status);
+  RETURN_IF_ERROR(run.Start());
   const bool same = run.coordinator().PublishedParameters() == published;
-  return {.held = same, .what = same ? "the same bits, from the older snapshot" : "other bits"};
+  return Outcome{.held = same,
+                 .what = same ? "the same bits, from the older snapshot" : "other bits"};
 }
 
 // Where a byte is changed; or what becomes of the whole file.
@@ -81,22 +78,18 @@ void Spoil(const fs::path& path, Damage damage) {
 
 // Every file of a run directory, each in turn damaged in a copy: the copy's coordinator publishes
 // what the run had published, or refuses and names the file.
-Outcome DamagedFiles() {
+absl::StatusOr<Outcome> DamagedFiles() {
   Run run({.snapshot_every_rounds = 2});
-  if (const absl::Status status = run.Start(); !status.ok()) return Failed(status);
+  RETURN_IF_ERROR(run.Start());
   Team team(run);
   std::vector<float> published;
-  const auto play = [&]() -> absl::Status {
-    RETURN_IF_ERROR(team.Enter());
-    for (int64_t round = 1; round <= 5; ++round) {
-      RETURN_IF_ERROR(team.DoRound(round));
-      run.Maintain();
-    }
-    RETURN_IF_ERROR(team.site(0).Deliver(team.site(0).MakePush(6)));
-    published = run.coordinator().PublishedParameters();
-    return absl::OkStatus();
-  };
-  if (const absl::Status played = play(); !played.ok()) return Failed(played);
+  RETURN_IF_ERROR(team.Enter());
+  for (int64_t round = 1; round <= 5; ++round) {
+    RETURN_IF_ERROR(team.DoRound(round));
+    run.Maintain();
+  }
+  RETURN_IF_ERROR(team.site(0).Deliver(team.site(0).MakePush(6)));
+  published = run.coordinator().PublishedParameters();
   // As after a kill: with the database's log.
   const TestFolder folder;
   const fs::path whole = folder.path("whole");
@@ -144,24 +137,21 @@ Outcome DamagedFiles() {
 
 // The run goes on at its place while a copy of it is served elsewhere, and its sites are told the
 // copy's address.
-Outcome RestoredCopy() {
+absl::StatusOr<Outcome> RestoredCopy() {
   Run run({});
-  if (const absl::Status status = run.Start(); !status.ok()) return Failed(status);
+  RETURN_IF_ERROR(run.Start());
   const TestFolder elsewhere;
   Team team(run);
   const std::string copy_folder = elsewhere.path("copy");
   Run copy({.folder = copy_folder});
-  const auto play = [&]() -> absl::Status {
-    RETURN_IF_ERROR(team.Enter());
-    for (int64_t round = 1; round <= 2; ++round) RETURN_IF_ERROR(team.DoRound(round));
-    run.Kill();
-    fs::copy(run.folder(), copy_folder, fs::copy_options::recursive);
-    RETURN_IF_ERROR(run.Start());
-    RETURN_IF_ERROR(team.Return());
-    for (int64_t round = 3; round <= 4; ++round) RETURN_IF_ERROR(team.DoRound(round));
-    return copy.Start();
-  };
-  if (const absl::Status played = play(); !played.ok()) return Failed(played);
+  RETURN_IF_ERROR(team.Enter());
+  for (int64_t round = 1; round <= 2; ++round) RETURN_IF_ERROR(team.DoRound(round));
+  run.Kill();
+  fs::copy(run.folder(), copy_folder, fs::copy_options::recursive);
+  RETURN_IF_ERROR(run.Start());
+  RETURN_IF_ERROR(team.Return());
+  for (int64_t round = 3; round <= 4; ++round) RETURN_IF_ERROR(team.DoRound(round));
+  RETURN_IF_ERROR(copy.Start());
   int merged = 0;
   absl::Status refused;
   for (int i = 0; i < kHonest; ++i) {
@@ -170,39 +160,35 @@ Outcome RestoredCopy() {
     merged += status.ok();
     if (!status.ok()) refused = status;
   }
-  return {.held = merged == 0,
-          .what = merged == 0 ? absl::StrCat("refused: ", refused.message())
-                              : absl::StrCat(merged,
-                                             " of 3 pushes were merged by the copy, "
-                                             "against other values")};
+  return Outcome{.held = merged == 0,
+                 .what = merged == 0 ? absl::StrCat("refused: ", refused.message())
+                                     : absl::StrCat(merged,
+                                                    " of 3 pushes were merged by the copy, "
+                                                    "against other values")};
 }
 
 // As on a file system whose locks do not hold: the file that says that the directory is in use is
 // gone, and somebody starts the run a second time.
-Outcome SecondCoordinator() {
+absl::StatusOr<Outcome> SecondCoordinator() {
   constexpr int64_t kRounds = 4;
   Run run({});
-  if (const absl::Status status = run.Start(); !status.ok()) return Failed(status);
+  RETURN_IF_ERROR(run.Start());
   Team team(run);
   Run second({.folder = run.folder()});
   absl::Status refused;
-  const auto play = [&]() -> absl::Status {
-    RETURN_IF_ERROR(team.Enter());
-    for (int64_t round = 1; round <= kRounds; ++round) {
-      if (round == kRounds / 2) {
-        fs::remove(fs::path(run.folder()) / "LOCK");
-        refused = second.Start();
-      }
-      RETURN_IF_ERROR(team.DoRound(round));
+  RETURN_IF_ERROR(team.Enter());
+  for (int64_t round = 1; round <= kRounds; ++round) {
+    if (round == kRounds / 2) {
+      fs::remove(fs::path(run.folder()) / "LOCK");
+      refused = second.Start();
     }
-    return absl::OkStatus();
-  };
-  if (const absl::Status played = play(); !played.ok()) return Failed(played);
-  if (refused.ok()) return {.held = false, .what = "both serve the run"};
-  if (const absl::Status same = CompareWithAlone(run, {}, kRounds); !same.ok()) return Failed(same);
-  return {.held = true,
-          .what = absl::StrCat("the second one is refused (", refused.message(),
-                               "); the first goes on with the bits of the honest run")};
+    RETURN_IF_ERROR(team.DoRound(round));
+  }
+  if (refused.ok()) return Outcome{.held = false, .what = "both serve the run"};
+  RETURN_IF_ERROR(CompareWithAlone(run, {}, kRounds));
+  return Outcome{.held = true,
+                 .what = absl::StrCat("the second one is refused (", refused.message(),
+                                      "); the first goes on with the bits of the honest run")};
 }
 
 }  // namespace

@@ -88,7 +88,7 @@ int PortOf(const Run& run) {
 
 // Headers that never end, over many connections, of a client that acknowledges no limit and has no
 // credentials: tokens are asked for once the headers are whole.
-Outcome EndlessHeaders() {
+absl::StatusOr<Outcome> EndlessHeaders() {
   constexpr int kConnections = 16;
   constexpr size_t kValueBytes = 16000;
   constexpr int64_t kMost = int64_t{64} << 20;  // Bytes on one connection, if nobody ends it.
@@ -97,9 +97,9 @@ Outcome EndlessHeaders() {
     options.security.ca_file.clear();
     options.security.token_file = credentials.tokens();
   })});
-  if (const absl::Status status = run.Start(); !status.ok()) return Failed(status);
+  RETURN_IF_ERROR(run.Start());
   Team team(run, [&](const std::string& id) { return credentials.Token(run, id); });
-  if (const absl::Status entered = team.Enter(); !entered.ok()) return Failed(entered);
+  RETURN_IF_ERROR(team.Enter());
   std::atomic<int> ended = 0;
   const auto attack = [&] {
     const auto connection = RawHttp2::Open(PortOf(run), {});
@@ -118,23 +118,23 @@ Outcome EndlessHeaders() {
   };
   const absl::StatusOr<Cost> cost =
       Attack(team, 1, std::vector<std::function<void()>>(kConnections, attack));
-  if (!cost.ok()) return Failed(cost.status());
+  RETURN_IF_ERROR(cost.status());
   const absl::Status same = CompareWithAlone(run, {}, kFloodedRounds);
-  return {.held = same.ok() && ended == kConnections,
-          .what = absl::StrCat(ended.load(), " of ", kConnections, " connections were ended, ",
-                               MiB(cost->memory), " at once; ",
-                               same.ok() ? "the bits of the honest run" : same.message())};
+  return Outcome{.held = same.ok() && ended == kConnections,
+                 .what = absl::StrCat(ended.load(), " of ", kConnections,
+                                      " connections were ended, ", MiB(cost->memory), " at once; ",
+                                      same.ok() ? "the bits of the honest run" : same.message())};
 }
 
 // Streams that are opened and reset at once (CVE-2023-44487).
-Outcome RapidReset() {
+absl::StatusOr<Outcome> RapidReset() {
   Credentials credentials;
   Run run({.server = credentials.Server([&](server::CoordinatorServer::Options& options) {
     options.security.token_file = credentials.tokens();
   })});
-  if (const absl::Status status = run.Start(); !status.ok()) return Failed(status);
+  RETURN_IF_ERROR(run.Start());
   Team team(run, [&](const std::string& id) { return credentials.Certificate(run, id); });
-  if (const absl::Status entered = team.Enter(); !entered.ok()) return Failed(entered);
+  RETURN_IF_ERROR(team.Enter());
   const PemPair member = IssueIdentity(credentials.authority(), "causeway://*/worker/guest");
   const SecurityOptions with_certificate =
       credentials.folder().WriteSet("guest", credentials.authority().pem(), member);
@@ -179,7 +179,7 @@ Outcome RapidReset() {
     };
     const absl::StatusOr<Cost> cost = Attack(team, round, {attack});
     round += kFloodedRounds;
-    if (!cost.ok()) return Failed(cost.status());
+    RETURN_IF_ERROR(cost.status());
     outcome.held = outcome.held && (ended || !kind.must_end);
     outcome.table.push_back(
         absl::StrCat(kind.name, ": ", resets.load(), " resets, ",

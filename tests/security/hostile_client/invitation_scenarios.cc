@@ -82,18 +82,17 @@ class Host {
 };
 
 // Plays `attack`, which returns what the thief got; the owner boards with `owner` first, or after.
-Outcome Steal(
+absl::StatusOr<Outcome> Steal(
     const std::function<absl::StatusOr<std::string>(Host& host, FakeClock& clock)>& attack) {
   FakeClock clock(absl::Now());
   Host host(clock);
-  if (const absl::Status started = host.Start(); !started.ok()) return Failed(started);
-  const absl::StatusOr<std::string> what = attack(host, clock);
-  if (!what.ok()) return Failed(what.status());
+  RETURN_IF_ERROR(host.Start());
+  ASSIGN_OR_RETURN(const std::string what, attack(host, clock));
   const bool held = !host.HasKept("thief");
-  return {.held = held, .what = absl::StrCat(held ? "" : "the thief is in: ", *what)};
+  return Outcome{.held = held, .what = absl::StrCat(held ? "" : "the thief is in: ", what)};
 }
 
-Outcome UsedTwice() {
+absl::StatusOr<Outcome> UsedTwice() {
   return Steal([](Host& host, FakeClock&) -> absl::StatusOr<std::string> {
     ASSIGN_OR_RETURN(const InvitationLine line, host.Invite("berlin"));
     RETURN_IF_ERROR(host.Board("owner", line, kAnswers).status());
@@ -105,7 +104,7 @@ Outcome UsedTwice() {
   });
 }
 
-Outcome Expired() {
+absl::StatusOr<Outcome> Expired() {
   return Steal([](Host& host, FakeClock& clock) -> absl::StatusOr<std::string> {
     ASSIGN_OR_RETURN(const InvitationLine line, host.Invite("berlin"));
     clock.Advance(absl::Hours(2));
@@ -113,7 +112,7 @@ Outcome Expired() {
   });
 }
 
-Outcome Revoked() {
+absl::StatusOr<Outcome> Revoked() {
   return Steal([](Host& host, FakeClock&) -> absl::StatusOr<std::string> {
     ASSIGN_OR_RETURN(const InvitationLine line, host.Invite("berlin"));
     RETURN_IF_ERROR(host.Revoke("berlin"));
@@ -121,7 +120,7 @@ Outcome Revoked() {
   });
 }
 
-Outcome AnotherName() {
+absl::StatusOr<Outcome> AnotherName() {
   return Steal([](Host& host, FakeClock&) -> absl::StatusOr<std::string> {
     ASSIGN_OR_RETURN(InvitationLine line, host.Invite("berlin"));
     line.name = "paris";
@@ -130,40 +129,40 @@ Outcome AnotherName() {
 }
 
 // A coordinator with an authority of the same name takes the connection of who was invited.
-Outcome AnotherAuthority() {
+absl::StatusOr<Outcome> AnotherAuthority() {
   FakeClock clock(absl::Now());
   Host host(clock), liar(clock);
   for (Host* each : {&host, &liar}) {
-    if (const absl::Status started = each->Start(); !started.ok()) return Failed(started);
+    RETURN_IF_ERROR(each->Start());
   }
   absl::StatusOr<InvitationLine> line = host.Invite("berlin");
-  if (!line.ok()) return Failed(line.status());
+  RETURN_IF_ERROR(line.status());
   line->addresses = {liar.run().address()};
   const absl::Status status = host.Board("thief", *line, kAnswers).status();
   const bool told = !liar.run().record().all().empty();
-  return {.held = absl::IsFailedPrecondition(status) && !told && !host.HasKept("thief"),
-          .what = absl::StrCat(told ? "it was told something: " : "", status.message())};
+  return Outcome{.held = absl::IsFailedPrecondition(status) && !told && !host.HasKept("thief"),
+                 .what = absl::StrCat(told ? "it was told something: " : "", status.message())};
 }
 
 // A secret has 256 bits. What is tried is whether guesses reach a call, or disturb who was invited.
-Outcome ThousandGuesses() {
+absl::StatusOr<Outcome> ThousandGuesses() {
   FakeClock clock(absl::Now());
   Host host(clock);
-  if (const absl::Status started = host.Start(); !started.ok()) return Failed(started);
+  RETURN_IF_ERROR(host.Start());
   const absl::StatusOr<InvitationLine> line = host.Invite("berlin");
-  if (!line.ok()) return Failed(line.status());
+  RETURN_IF_ERROR(line.status());
   const TestFolder folder;
   const absl::StatusOr<std::string> authority =
       FetchAuthority(host.run().address(), line->pin, kAnswers);
-  if (!authority.ok()) return Failed(authority.status());
+  RETURN_IF_ERROR(authority.status());
   constexpr int kSecrets = 10;  // Each takes a tenth of a second to make.
   constexpr int kEach = 100;
   int admitted = 0;
   for (int i = 0; i < kSecrets; ++i) {
     const absl::StatusOr<std::string> secret = MakeInvitationSecret();
-    if (!secret.ok()) return Failed(secret.status());
+    RETURN_IF_ERROR(secret.status());
     const absl::StatusOr<KeyedCertificate> guess = CertificateOfInvitation(*secret, "berlin");
-    if (!guess.ok()) return Failed(guess.status());
+    RETURN_IF_ERROR(guess.status());
     SecurityOptions options = folder.WriteSet(
         "guess", *authority, {.certificate = guess->certificate, .key = guess->key});
     options.server_name = kCoordinatorName;
@@ -172,10 +171,10 @@ Outcome ThousandGuesses() {
     }
   }
   const absl::Status owner = host.Board("owner", *line, kAnswers).status();
-  return {.held = admitted == 0 && owner.ok(),
-          .what = absl::StrCat(kSecrets * kEach, " guesses, ", admitted,
-                               " beyond the handshake; the owner is ",
-                               owner.ok() ? "in" : std::string(owner.message()))};
+  return Outcome{.held = admitted == 0 && owner.ok(),
+                 .what = absl::StrCat(kSecrets * kEach, " guesses, ", admitted,
+                                      " beyond the handshake; the owner is ",
+                                      owner.ok() ? "in" : std::string(owner.message()))};
 }
 
 }  // namespace

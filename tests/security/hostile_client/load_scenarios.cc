@@ -67,11 +67,11 @@ class Hoard {
   std::vector<std::unique_ptr<PlainLane>> lanes_;
 };
 
-Outcome GreedyPulls() {
+absl::StatusOr<Outcome> GreedyPulls() {
   Run run({.change = Larger});
-  if (const absl::Status status = run.Start(); !status.ok()) return Failed(status);
+  RETURN_IF_ERROR(run.Start());
   Team team(run);
-  if (const absl::Status entered = team.Enter(); !entered.ok()) return Failed(entered);
+  RETURN_IF_ERROR(team.Enter());
   std::atomic<int> served = 0;
   std::atomic<int> refused = 0;
   std::vector<std::thread> attackers;
@@ -90,12 +90,13 @@ Outcome GreedyPulls() {
   const absl::Status played = play();
   const double seconds = absl::ToDoubleSeconds(absl::Now() - began);
   for (std::thread& attacker : attackers) attacker.join();
-  if (!played.ok()) return Failed(played);
+  if (!played.ok()) return played;
   const absl::Status same = CompareWithAlone(run, Larger, kRounds);
-  return {.held = same.ok(),
-          .what = absl::StrCat(served.load(), " pulls served, ", refused.load(), " refused; ",
-                               kRounds, " honest rounds in ", static_cast<int>(seconds * 10) / 10.0,
-                               " s, ", same.ok() ? "the bits of the honest run" : same.message())};
+  return Outcome{
+      .held = same.ok(),
+      .what = absl::StrCat(served.load(), " pulls served, ", refused.load(), " refused; ", kRounds,
+                           " honest rounds in ", static_cast<int>(seconds * 10) / 10.0, " s, ",
+                           same.ok() ? "the bits of the honest run" : same.message())};
 }
 
 }  // namespace

@@ -53,7 +53,9 @@ int Main(int argc, char** argv) {
   int held = 0;
   for (const Scenario& scenario : scenarios) {
     const auto began = std::chrono::steady_clock::now();
-    const Outcome outcome = scenario.play();
+    const absl::StatusOr<Outcome> played = scenario.play();
+    const Outcome outcome =
+        played.ok() ? *played : Outcome{.what = std::string(played.status().message())};
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
     held += outcome.held;

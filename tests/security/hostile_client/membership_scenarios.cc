@@ -21,9 +21,9 @@ absl::Status Stop(Site& site, int64_t at_step) {
   return status.ok() ? absl::OkStatus() : absl::FailedPreconditionError(status.error_message());
 }
 
-Outcome Step() {
+absl::StatusOr<Outcome> Step() {
   Run run({});
-  if (const absl::Status status = run.Start(); !status.ok()) return Failed(status);
+  RETURN_IF_ERROR(run.Start());
   Team team(run);
   Site liar(run, "liar");
   int64_t newcomer_step = 0;
@@ -43,15 +43,15 @@ Outcome Step() {
   };
   const absl::Status played = play();
   if (!played.ok()) {
-    return Failed(absl::InternalError(
-        absl::StrCat("a newcomer is to start at step ", newcomer_step, "; ", played.message())));
+    return absl::InternalError(
+        absl::StrCat("a newcomer is to start at step ", newcomer_step, "; ", played.message()));
   }
-  return {.held = newcomer_step <= 35,
-          .what = absl::StrCat("a newcomer starts at step ", newcomer_step,
-                               ", the run can be stopped at 100")};
+  return Outcome{.held = newcomer_step <= 35,
+                 .what = absl::StrCat("a newcomer starts at step ", newcomer_step,
+                                      ", the run can be stopped at 100")};
 }
 
-Outcome SpeedAndGrace() {
+absl::StatusOr<Outcome> SpeedAndGrace() {
   const ConfigChange change = [](v1::RunConfig& config) {
     config.mutable_sync()->set_overlap_steps(2);
     config.mutable_membership()->set_quorum(1);
@@ -60,94 +60,75 @@ Outcome SpeedAndGrace() {
   };
   FakeClock clock;
   Run run({.change = change, .clock = &clock});
-  if (const absl::Status status = run.Start(); !status.ok()) return Failed(status);
+  RETURN_IF_ERROR(run.Start());
   Team team(run);
   Site liar(run, "liar");
-  const auto play = [&]() -> absl::Status {
-    RETURN_IF_ERROR(team.Enter());
-    RETURN_IF_ERROR(liar.Enter(0));
-    for (int i = 0; i < kHonest; ++i) team.site(i).Settle(0, 0, kStepSeconds);
-    liar.Settle(0, 0, 1e-6);
-    for (int64_t round = 1; round <= 2; ++round) {
-      RETURN_IF_ERROR(liar.Deliver(liar.MakePush(round)));
-      clock.Advance(absl::Milliseconds(500));  // The others still train.
-      run.coordinator().Tick();
-      const absl::Status pushed = team.Push(round);
-      if (!pushed.ok()) return pushed;
-      RETURN_IF_ERROR(team.Merge(round));
-      RETURN_IF_ERROR(liar.Merge(round));
-      liar.Settle(round * kInterval, 0, 1e-6);
-    }
-    return absl::OkStatus();
-  };
-  const absl::Status played = play();
-  if (!played.ok()) return Failed(played);
-  return {.held = true, .what = "both rounds have all three honest deltas"};
+  RETURN_IF_ERROR(team.Enter());
+  RETURN_IF_ERROR(liar.Enter(0));
+  for (int i = 0; i < kHonest; ++i) team.site(i).Settle(0, 0, kStepSeconds);
+  liar.Settle(0, 0, 1e-6);
+  for (int64_t round = 1; round <= 2; ++round) {
+    RETURN_IF_ERROR(liar.Deliver(liar.MakePush(round)));
+    clock.Advance(absl::Milliseconds(500));  // The others still train.
+    run.coordinator().Tick();
+    RETURN_IF_ERROR(team.Push(round));
+    RETURN_IF_ERROR(team.Merge(round));
+    RETURN_IF_ERROR(liar.Merge(round));
+    liar.Settle(round * kInterval, 0, 1e-6);
+  }
+  return Outcome{.held = true, .what = "both rounds have all three honest deltas"};
 }
 
-Outcome SpeedAndPace() {
+absl::StatusOr<Outcome> SpeedAndPace() {
   Run run({.change = [](v1::RunConfig& config) {
     config.mutable_membership()->set_max_pace(4);
     config.mutable_sync()->set_overlap_steps(1);
   }});
-  if (const absl::Status status = run.Start(); !status.ok()) return Failed(status);
+  RETURN_IF_ERROR(run.Start());
   Team team(run);
   Site liar(run, "liar");
-  const auto play = [&]() -> absl::Status {
-    RETURN_IF_ERROR(team.Enter());
-    RETURN_IF_ERROR(liar.Enter(0));
-    for (int i = 0; i < kHonest; ++i) team.site(i).Settle(1, 0, kStepSeconds);
-    liar.Settle(1, 0, 1e-3);
-    for (int i = 0; i < kHonest; ++i) team.site(i).Settle(2, 0, kStepSeconds);
-    return absl::OkStatus();
-  };
-  const absl::Status played = play();
-  if (!played.ok()) return Failed(played);
+  RETURN_IF_ERROR(team.Enter());
+  RETURN_IF_ERROR(liar.Enter(0));
+  for (int i = 0; i < kHonest; ++i) team.site(i).Settle(1, 0, kStepSeconds);
+  liar.Settle(1, 0, 1e-3);
+  for (int i = 0; i < kHonest; ++i) team.site(i).Settle(2, 0, kStepSeconds);
   int64_t slowest = 1000;
   for (int i = 0; i < kHonest; ++i) {
     for (const v1::Directive& order : team.site(i).Directives(v1::Directive::SET_PACE)) {
       slowest = std::max(slowest, order.pace_milli());
     }
   }
-  return {.held = slowest == 1000,
-          .what = absl::StrCat("the honest are put on pace ", static_cast<double>(slowest) / 1000)};
+  return Outcome{
+      .held = slowest == 1000,
+      .what = absl::StrCat("the honest are put on pace ", static_cast<double>(slowest) / 1000)};
 }
 
-Outcome TokenBudget() {
+absl::StatusOr<Outcome> TokenBudget() {
   Run run({.change = [](v1::RunConfig& config) {
     config.mutable_train()->set_tokens(int64_t{1} << 20);
   }});
-  if (const absl::Status status = run.Start(); !status.ok()) return Failed(status);
+  RETURN_IF_ERROR(run.Start());
   Team team(run);
   Site liar(run, "liar");
-  const auto play = [&]() -> absl::Status {
-    RETURN_IF_ERROR(team.Enter());
-    RETURN_IF_ERROR(liar.Enter(0));
-    for (int i = 0; i < kHonest; ++i) team.site(i).Settle(1, 32, kStepSeconds);
-    liar.Settle(1, int64_t{1} << 48, kStepSeconds);
-    for (int i = 0; i < kHonest; ++i) team.site(i).Settle(2, 64, kStepSeconds);
-    return absl::OkStatus();
-  };
-  const absl::Status played = play();
-  if (!played.ok()) return Failed(played);
+  RETURN_IF_ERROR(team.Enter());
+  RETURN_IF_ERROR(liar.Enter(0));
+  for (int i = 0; i < kHonest; ++i) team.site(i).Settle(1, 32, kStepSeconds);
+  liar.Settle(1, int64_t{1} << 48, kStepSeconds);
+  for (int i = 0; i < kHonest; ++i) team.site(i).Settle(2, 64, kStepSeconds);
   const auto stops = team.site(0).Directives(v1::Directive::STOP_AT_STEP);
-  if (stops.empty()) return {.held = true, .what = "the run goes on"};
-  return {.held = false, .what = absl::StrCat("the run ends at step ", stops[0].step())};
+  if (stops.empty()) return Outcome{.held = true, .what = "the run goes on"};
+  return Outcome{.held = false, .what = absl::StrCat("the run ends at step ", stops[0].step())};
 }
 
-Outcome Flush() {
+absl::StatusOr<Outcome> Flush() {
   Run run({});
-  if (const absl::Status status = run.Start(); !status.ok()) return Failed(status);
+  RETURN_IF_ERROR(run.Start());
   Team team(run);
   Site liar(run, "liar");
-  const auto play = [&]() -> absl::Status {
-    RETURN_IF_ERROR(team.Enter());
-    RETURN_IF_ERROR(team.DoRound(1));
-    RETURN_IF_ERROR(team.DoRound(2));
-    return liar.Enter(10);
-  };
-  const absl::Status played = play();
-  if (!played.ok()) return Failed(played);
+  RETURN_IF_ERROR(team.Enter());
+  RETURN_IF_ERROR(team.DoRound(1));
+  RETURN_IF_ERROR(team.DoRound(2));
+  RETURN_IF_ERROR(liar.Enter(10));
   const size_t before = run.record().all().size();
   const absl::Time began = absl::Now();
   constexpr int kMessages = 1000;
@@ -159,12 +140,12 @@ Outcome Flush() {
   liar.Settle(10);
   const double seconds = absl::ToDoubleSeconds(absl::Now() - began);
   const size_t events = run.record().all().size() - before;
-  return {.held = events < 100,
-          .what = absl::StrCat(events, " events of ", 2 * kMessages, " messages in ",
-                               static_cast<int>(seconds * 10) / 10.0, " s")};
+  return Outcome{.held = events < 100,
+                 .what = absl::StrCat(events, " events of ", 2 * kMessages, " messages in ",
+                                      static_cast<int>(seconds * 10) / 10.0, " s")};
 }
 
-Outcome ExpiredCertificate() {
+absl::StatusOr<Outcome> ExpiredCertificate() {
   FakeClock clock(absl::Now());
   const TestAuthority authority;
   const TestFolder folder;
@@ -183,14 +164,11 @@ Outcome ExpiredCertificate() {
     options.security = folder.WriteSet("server", authority.pem(), IssueServer(authority));
     options.clock = &clock;
   }});
-  if (const absl::Status status = run.Start(); !status.ok()) return Failed(status);
+  RETURN_IF_ERROR(run.Start());
   Team team(run, [&](const std::string& id) { return client(id, absl::Hours(24), run.address()); });
   Site guest(run, "guest", client("guest", absl::Hours(1), run.address()));
-  const auto enter = [&]() -> absl::Status {
-    RETURN_IF_ERROR(team.Enter());
-    return guest.Enter(0);
-  };
-  if (const absl::Status entered = enter(); !entered.ok()) return Failed(entered);
+  RETURN_IF_ERROR(team.Enter());
+  RETURN_IF_ERROR(guest.Enter(0));
   clock.Advance(absl::Hours(1) + absl::Seconds(1));
   const bool pulled = guest.PullStates().ok();
   const bool pushed = guest.Deliver(guest.MakePush(1)).ok();
@@ -199,7 +177,7 @@ Outcome ExpiredCertificate() {
   std::string what =
       absl::StrCat("a second after its end: pull ", pulled ? "served" : "refused", ", push ",
                    pushed ? "taken" : "refused", "; its session ", ended ? "ends" : "goes on");
-  return {.held = ended && !pulled && !pushed, .what = std::move(what)};
+  return Outcome{.held = ended && !pulled && !pushed, .what = std::move(what)};
 }
 
 }  // namespace

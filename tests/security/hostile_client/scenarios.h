@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 namespace causeway::hostile {
 
@@ -16,15 +16,11 @@ struct Outcome {
   std::vector<std::string> table = {};  // Line by line, where there is more to say.
 };
 
-// Says what broke off the attack.
-inline Outcome Failed(const absl::Status& status) {
-  return {.held = false, .what = std::string(status.message())};
-}
-
 struct Scenario {
   std::string name;
   std::string attack;  // One line.
-  std::function<Outcome()> play;
+  // An error, too, is an attack that succeeded.
+  std::function<absl::StatusOr<Outcome>()> play;
 };
 
 std::vector<Scenario> ContributionScenarios();

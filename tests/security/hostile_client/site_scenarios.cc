@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "tests/security/hostile_client/scenarios.h"
 #include "worker/member/rendezvous.h"
 
@@ -54,15 +55,14 @@ bool IsOpenAt(const char* address, int port) {
   return open;
 }
 
-Outcome Stranger() {
-  const auto door = SiteDoor::Open(Process(0, 0, kSecret));
-  if (!door.ok()) return {.held = false, .what = std::string(door.status().message())};
-  const int port = (*door)->port();
+absl::StatusOr<Outcome> Stranger() {
+  ASSIGN_OR_RETURN(const auto door, SiteDoor::Open(Process(0, 0, kSecret)));
+  const int port = door->port();
   const bool elsewhere = IsOpenAt("127.0.0.2", port);
   std::string trouble;
   bool together = false;
   std::thread first([&] {
-    const auto links = (*door)->Gather();
+    const auto links = door->Gather();
     together = links.ok();
     if (!together) trouble = std::string(links.status().message());
   });
@@ -78,7 +78,7 @@ Outcome Stranger() {
     in += impostor.ok() && GetsIn((*impostor)->port(), kSecret);
   }
   const bool held = in == 0 && member.ok() && together && !elsewhere;
-  return {
+  return Outcome{
       .held = held,
       .what = absl::StrCat(in, " of 4 tries got in, the site ",
                            together && member.ok() ? "came together" : "did not meet: ", trouble,
