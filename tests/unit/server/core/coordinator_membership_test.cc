@@ -84,11 +84,8 @@ TEST(CoordinatorMembershipTest, RefusedJoinsAreRecordedButDoNotFillTheEvents) {
 }
 
 TEST(CoordinatorMembershipTest, AReattachedWorkerGoesOnAndItsOldStreamIsFenced) {
-  ToyRun run;
-  ToyWorker a(run, "a", 1);
-  ToyWorker b(run, "b", 2);
-  ASSERT_TRUE(a.Enter().ok());
-  ASSERT_TRUE(b.Enter().ok());
+  TwoWorkers two;
+  auto& [run, a, b] = two;
   std::vector<uint8_t> object;
   const v1::PushHeader old_push = a.MakePush(0, 1, object);
   const auto old_sink = &a.sink();
@@ -106,11 +103,8 @@ TEST(CoordinatorMembershipTest, AReattachedWorkerGoesOnAndItsOldStreamIsFenced) 
 }
 
 TEST(CoordinatorMembershipTest, ADeadWorkerIsNotWaitedForBeyondItsLease) {
-  ToyRun run;
-  ToyWorker a(run, "a", 1);
-  ToyWorker b(run, "b", 2);
-  ASSERT_TRUE(a.Enter().ok());
-  ASSERT_TRUE(b.Enter().ok());
+  TwoWorkers two;
+  auto& [run, a, b] = two;
   ASSERT_TRUE(a.Push(0, 1).ok());
   run.clock.Advance(absl::Seconds(9));
   ASSERT_TRUE(a.Heartbeat().ok());
@@ -158,11 +152,8 @@ TEST(CoordinatorMembershipTest, ALateWorkerFetchesTheStateAndTakesPartFromThereO
 }
 
 TEST(CoordinatorMembershipTest, AWorkerThatLeavesIsNotExpectedAnyMore) {
-  ToyRun run;
-  ToyWorker a(run, "a", 1);
-  ToyWorker b(run, "b", 2);
-  ASSERT_TRUE(a.Enter().ok());
-  ASSERT_TRUE(b.Enter().ok());
+  TwoWorkers two;
+  auto& [run, a, b] = two;
   ASSERT_TRUE(a.Push(0, 1).ok());
   ASSERT_TRUE(b.Push(1, 1).ok());
   ASSERT_TRUE(b.Leave(v1::Leave::DRAINED).ok());
@@ -190,11 +181,8 @@ TEST(CoordinatorMembershipTest, AWorkerThatAttachesAgainIsBackAndNotAtItsFirstSt
 }
 
 TEST(CoordinatorMembershipTest, AWorkerThatReturnsWithACheckpointIsWaitedForUnlessItStartsAnew) {
-  ToyRun run;
-  ToyWorker a(run, "a", 1);
-  ToyWorker b(run, "b", 2);
-  ASSERT_TRUE(a.Enter().ok());
-  ASSERT_TRUE(b.Enter().ok());
+  TwoWorkers two;
+  auto& [run, a, b] = two;
   for (int i = 0; i < 3; ++i) a.Train();
   ASSERT_TRUE(a.Heartbeat().ok());
   run.coordinator->members().Disconnected("b", 1, absl::UnavailableError("cut"));
@@ -273,11 +261,8 @@ TEST(CoordinatorMembershipTest, WhatAWorkerSaysOfItsLinkIsShownAndSummarized) {
 }
 
 TEST(CoordinatorMembershipTest, AHeartbeatIsAnsweredByWhereTheRunIsAndWhomItWaitsFor) {
-  ToyRun run;
-  ToyWorker a(run, "a", 1);
-  ToyWorker b(run, "b", 2);
-  ASSERT_TRUE(a.Enter().ok());
-  ASSERT_TRUE(b.Enter().ok());
+  TwoWorkers two;
+  auto& [run, a, b] = two;
   a.Train();
   a.Train();
   ASSERT_TRUE(a.Push(0, 1).ok());
@@ -308,11 +293,8 @@ TEST(CoordinatorMembershipTest, AHeartbeatIsAnsweredByWhereTheRunIsAndWhomItWait
 }
 
 TEST(CoordinatorMembershipTest, ADifferentPublishedCopyIsFoundOutAndItsWorkerExpelled) {
-  ToyRun run;
-  ToyWorker a(run, "a", 1);
-  ToyWorker b(run, "b", 2);
-  ASSERT_TRUE(a.Enter().ok());
-  ASSERT_TRUE(b.Enter().ok());
+  TwoWorkers two;
+  auto& [run, a, b] = two;
   ASSERT_TRUE(a.Push(0, 1).ok());
   ASSERT_TRUE(b.Push(0, 1).ok());
   ASSERT_TRUE(a.Merge(0, 1).ok());
@@ -345,11 +327,8 @@ TEST(CoordinatorMembershipTest, TheRunIsFinishedWhenTheLastWorkerLeft) {
 }
 
 TEST(CoordinatorMembershipTest, DirectivesReachTheWorkersAndThoseThatComeLater) {
-  ToyRun run;
-  ToyWorker a(run, "a", 1);
-  ToyWorker b(run, "b", 2);
-  ASSERT_TRUE(a.Enter().ok());
-  ASSERT_TRUE(b.Enter().ok());
+  TwoWorkers two;
+  auto& [run, a, b] = two;
   ASSERT_TRUE(run.coordinator->orders().Pause("maintenance").ok());
   EXPECT_TRUE(run.coordinator->GetStatus().paused());
   ASSERT_TRUE(run.coordinator->orders().StopAtStep(40).ok());
@@ -372,11 +351,8 @@ TEST(CoordinatorMembershipTest, DirectivesReachTheWorkersAndThoseThatComeLater) 
 }
 
 TEST(CoordinatorMembershipTest, AWorkerThatWasAwayWhenItWasAskedToDrainIsToldWhenItIsBack) {
-  ToyRun run;
-  ToyWorker a(run, "a", 1);
-  ToyWorker b(run, "b", 2);
-  ASSERT_TRUE(a.Enter().ok());
-  ASSERT_TRUE(b.Enter().ok());
+  TwoWorkers two;
+  auto& [run, a, b] = two;
   run.coordinator->members().Disconnected("a", 1, absl::UnavailableError("cut"));
   ASSERT_TRUE(run.coordinator->orders().Drain("a").ok());
   ASSERT_TRUE(a.Join().ok());
@@ -390,11 +366,8 @@ TEST(CoordinatorMembershipTest, AWorkerThatWasAwayWhenItWasAskedToDrainIsToldWhe
 }
 
 TEST(CoordinatorMembershipTest, WhatALeavingWorkerContributedIsInTheFinalState) {
-  ToyRun run;
-  ToyWorker a(run, "a", 1);
-  ToyWorker b(run, "b", 2);
-  ASSERT_TRUE(a.Enter().ok());
-  ASSERT_TRUE(b.Enter().ok());
+  TwoWorkers two;
+  auto& [run, a, b] = two;
   a.Train();
   ASSERT_TRUE(a.Push(0, 1).ok());
   ASSERT_TRUE(b.Leave(v1::Leave::DRAINED).ok());

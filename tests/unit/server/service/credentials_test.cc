@@ -53,6 +53,17 @@ class CredentialsTest : public ::testing::Test {
     EXPECT_TRUE(security.ok()) << security.status();
     return Stubs(MakeChannel(address_, 0, *security));
   }
+  // Serves whoever shows a token of these lines; returns who shows `token`.
+  SecurityOptions ServeTokens(const std::string& lines, const std::string& token) {
+    server_security_ = folder_.WriteSet("server", "", Server(authority_, absl::Hours(1)));
+    server_security_.ca_file.clear();
+    server_security_.token_file = folder_.Write("tokens", lines);
+    Serve(server_security_);
+    SecurityOptions client;
+    client.ca_file = folder_.Write("ca", authority_.pem());
+    client.token_file = TokenFile("token-a", token);
+    return client;
+  }
   void Train(const SecurityOptions& options) {
     honest_.emplace(With(options), run_, kAsFastAsItCan);
     honest_->AwaitRounds(2);
@@ -110,6 +121,7 @@ class CredentialsTest : public ::testing::Test {
   const TestFolder folder_;
   AwaitedEvents events_;
   SmallRun run_;
+  SecurityOptions server_security_;  // Of ServeTokens.
   std::unique_ptr<CoordinatorServer> server_;
   std::string address_;
   std::optional<HonestWorker> honest_;
@@ -287,13 +299,7 @@ TEST_F(CredentialsTest, AnOpenSessionAndItsLanesGoOnWithTheRenewedCertificate) {
 TEST_F(CredentialsTest, ASessionGoesOnThoughItsFileHasAnothersTokenWhenItsConnectionBreaks) {
   const std::string a(40, 'a');
   const std::string b(40, 'b');
-  SecurityOptions server = folder_.WriteSet("server", "", Server(authority_, absl::Hours(1)));
-  server.ca_file.clear();
-  server.token_file = folder_.Write("tokens", Line(a, "worker a") + Line(b, "worker b"));
-  Serve(server);
-  SecurityOptions worker;
-  worker.ca_file = folder_.Write("ca", authority_.pem());
-  worker.token_file = TokenFile("token-a", a);
+  const SecurityOptions worker = ServeTokens(Line(a, "worker a") + Line(b, "worker b"), a);
   const auto security = MakeChannelSecurity(worker, address_, absl::Now());
   ASSERT_TRUE(security.ok()) << security.status();
   absl::Mutex mutex;
@@ -315,7 +321,7 @@ TEST_F(CredentialsTest, ASessionGoesOnThoughItsFileHasAnothersTokenWhenItsConnec
   server_->Stop(absl::Seconds(1));
   CoordinatorServer::Options again;
   again.address = absl::StrCat("127.0.0.1:", port);
-  again.security = server;
+  again.security = server_security_;
   auto restarted = CoordinatorServer::Start(again, run_.coordinator());
   ASSERT_TRUE(restarted.ok()) << restarted.status();
   server_ = *std::move(restarted);
@@ -333,13 +339,7 @@ TEST_F(CredentialsTest, ASessionGoesOnThoughItsFileHasAnothersTokenWhenItsConnec
 TEST_F(CredentialsTest, TokensCountAsTheirFileSays) {
   const std::string a(40, 'a');
   const std::string b(40, 'b');
-  SecurityOptions server = folder_.WriteSet("server", "", Server(authority_, absl::Hours(1)));
-  server.ca_file.clear();
-  server.token_file = folder_.Write("tokens", Line(a, "worker a") + Line(b, "observer b"));
-  Serve(server);
-  SecurityOptions worker;
-  worker.ca_file = folder_.Write("ca", authority_.pem());
-  worker.token_file = TokenFile("token-a", a);
+  const SecurityOptions worker = ServeTokens(Line(a, "worker a") + Line(b, "observer b"), a);
   Train(worker);
 
   SecurityOptions observer = worker;
@@ -387,13 +387,7 @@ TEST_F(CredentialsTest, TokensCountAsTheirFileSays) {
 TEST_F(CredentialsTest, ASessionEndsWithTheTokenThatOpenedIt) {
   const std::string a(40, 'a');
   const std::string b(40, 'b');
-  SecurityOptions server = folder_.WriteSet("server", "", Server(authority_, absl::Hours(1)));
-  server.ca_file.clear();
-  server.token_file = folder_.Write("tokens", Line(a, "worker a") + Line(b, "worker b"));
-  Serve(server);
-  SecurityOptions worker;
-  worker.ca_file = folder_.Write("ca", authority_.pem());
-  worker.token_file = TokenFile("token-a", a);
+  const SecurityOptions worker = ServeTokens(Line(a, "worker a") + Line(b, "worker b"), a);
   Train(worker);
   SecurityOptions other = worker;
   other.token_file = TokenFile("token-b", b);
@@ -416,13 +410,7 @@ TEST_F(CredentialsTest, ASessionEndsWithTheTokenThatOpenedIt) {
 
 TEST_F(CredentialsTest, GuessingTokensIsSlow) {
   const std::string a(40, 'a');
-  SecurityOptions server = folder_.WriteSet("server", "", Server(authority_, absl::Hours(1)));
-  server.ca_file.clear();
-  server.token_file = folder_.Write("tokens", Line(a, "worker a"));
-  Serve(server);
-  SecurityOptions options;
-  options.ca_file = folder_.Write("ca", authority_.pem());
-  options.token_file = TokenFile("guess", std::string(40, 'g'));
+  SecurityOptions options = ServeTokens(Line(a, "worker a"), std::string(40, 'g'));
   Stubs guesser = With(options);
   absl::Status status;
   int guesses = 0;
