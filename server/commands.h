@@ -1,7 +1,6 @@
 // The commands of causeway-coordinator, and those of them that are not in main.cc. Flags are
 // defined where they are read.
-#ifndef CAUSEWAY_SERVER_COMMANDS_H_
-#define CAUSEWAY_SERVER_COMMANDS_H_
+#pragma once
 
 #include <pthread.h>
 #include <signal.h>
@@ -138,5 +137,3 @@ class StopSignal {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_COMMANDS_H_

@@ -1,6 +1,5 @@
 // The run that `causeway-coordinator` was asked for, beside what its folder holds.
-#ifndef CAUSEWAY_SERVER_GIVEN_RUN_H_
-#define CAUSEWAY_SERVER_GIVEN_RUN_H_
+#pragma once
 
 #include <optional>
 #include <span>
@@ -103,5 +102,3 @@ absl::StatusOr<InitialValues> ChooseInitialValues(FileSystem& file_system, const
                                                   ThreadPool& threads);
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_GIVEN_RUN_H_

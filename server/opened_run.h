@@ -1,7 +1,6 @@
 // Opens what `serve` was asked for: the run that its folder holds or is to hold, and its
 // coordinator.
-#ifndef CAUSEWAY_SERVER_OPENED_RUN_H_
-#define CAUSEWAY_SERVER_OPENED_RUN_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -112,5 +111,3 @@ absl::StatusOr<std::optional<Leading::Options>> SharedRunFromFlags(
 std::string PromotedByHand(const std::string& folder, int64_t commits);
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_OPENED_RUN_H_

@@ -1,6 +1,5 @@
 // What shows a coordinator to people and programs: its HTTP port, its history, its report.
-#ifndef CAUSEWAY_SERVER_RUN_VIEWS_H_
-#define CAUSEWAY_SERVER_RUN_VIEWS_H_
+#pragma once
 
 #include <atomic>
 #include <memory>
@@ -78,5 +77,3 @@ absl::StatusOr<std::unique_ptr<HttpServer>> ServeStandbyHttp(std::optional<HttpL
                                                              const CertificateFiles& certificates);
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_RUN_VIEWS_H_

@@ -1,6 +1,5 @@
 // Buffers that start without values, for bytes that are overwritten anyway.
-#ifndef CAUSEWAY_COMMON_BASE_BYTE_BUFFER_H_
-#define CAUSEWAY_COMMON_BASE_BYTE_BUFFER_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -89,5 +88,3 @@ class SharedBytes {
 };
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_BASE_BYTE_BUFFER_H_

@@ -6,8 +6,7 @@
 // without reading it again. The empty input has no leaves.
 //
 // These detect corruption; they are no defence against a forger. Authenticity is TLS's work.
-#ifndef CAUSEWAY_COMMON_BASE_CHECKSUM_H_
-#define CAUSEWAY_COMMON_BASE_CHECKSUM_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -60,5 +59,3 @@ class TreeHasher {
 std::string HashToHex(uint64_t hash);
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_BASE_CHECKSUM_H_

@@ -1,6 +1,5 @@
 // Time as an argument, so that tests own it.
-#ifndef CAUSEWAY_COMMON_BASE_CLOCK_H_
-#define CAUSEWAY_COMMON_BASE_CLOCK_H_
+#pragma once
 
 #include "absl/synchronization/mutex.h"
 
@@ -49,5 +48,3 @@ class FakeClock final : public Clock {
 };
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_BASE_CLOCK_H_

@@ -1,7 +1,6 @@
 // What the control groups of this process leave it: those that Slurm's --mem, systemd's MemoryMax=
 // and CPUQuota=, and containers make.
-#ifndef CAUSEWAY_COMMON_BASE_CONTROL_GROUP_H_
-#define CAUSEWAY_COMMON_BASE_CONTROL_GROUP_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -26,5 +25,3 @@ ControlGroupLimits ReadControlGroupLimits(FileSystem& file_system, const std::st
 int UsableCores(const ControlGroupLimits& limits);
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_BASE_CONTROL_GROUP_H_

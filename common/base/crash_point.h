@@ -6,8 +6,7 @@
 // Nothing is flushed or cleaned up, as if the process had been killed there from outside. Without
 // the variable a crash point does nothing. A name or count that means nothing ends the program at
 // its first crash point, so that a misspelt test cannot pass.
-#ifndef CAUSEWAY_COMMON_BASE_CRASH_POINT_H_
-#define CAUSEWAY_COMMON_BASE_CRASH_POINT_H_
+#pragma once
 
 #include "absl/strings/string_view.h"
 
@@ -34,5 +33,3 @@ inline constexpr const char* kCrashPoints[] = {
 void CrashPoint(absl::string_view name);
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_BASE_CRASH_POINT_H_

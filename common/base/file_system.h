@@ -3,8 +3,7 @@
 //
 // Errors carry the path and the system's reason: NOT_FOUND, PERMISSION_DENIED, ALREADY_EXISTS,
 // RESOURCE_EXHAUSTED (no space), INTERNAL (anything else, EIO above all).
-#ifndef CAUSEWAY_COMMON_BASE_FILE_SYSTEM_H_
-#define CAUSEWAY_COMMON_BASE_FILE_SYSTEM_H_
+#pragma once
 
 #include <sys/stat.h>
 
@@ -254,5 +253,3 @@ class UnsyncedFileSystem final : public ForwardingFileSystem {
 };
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_BASE_FILE_SYSTEM_H_

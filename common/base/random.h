@@ -1,7 +1,6 @@
 // Randomness as a pure function: (seed, stream, counter) -> bits. No hidden state, so any part of
 // a sequence can be drawn by anybody, in any order, on any thread, with the same result.
-#ifndef CAUSEWAY_COMMON_BASE_RANDOM_H_
-#define CAUSEWAY_COMMON_BASE_RANDOM_H_
+#pragma once
 
 #include <bit>
 #include <cmath>
@@ -62,5 +61,3 @@ inline std::string RandomSuffix() {
 }
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_BASE_RANDOM_H_

@@ -2,8 +2,7 @@
 //
 //   RETURN_IF_ERROR(file->Sync());
 //   ASSIGN_OR_RETURN(const std::string text, file_system.ReadFile(path));
-#ifndef CAUSEWAY_COMMON_BASE_STATUS_MACROS_H_
-#define CAUSEWAY_COMMON_BASE_STATUS_MACROS_H_
+#pragma once
 
 #include <cstdio>
 #include <cstdlib>
@@ -50,5 +49,3 @@ inline absl::Status Annotate(const absl::Status& status, absl::string_view conte
 }
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_BASE_STATUS_MACROS_H_

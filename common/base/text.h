@@ -1,6 +1,5 @@
 // Texts from flags and from peers: HOST:PORT, and what is fit for a terminal and a log.
-#ifndef CAUSEWAY_COMMON_BASE_TEXT_H_
-#define CAUSEWAY_COMMON_BASE_TEXT_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -37,5 +36,3 @@ absl::StatusOr<HostPort> SplitHostPort(absl::string_view address, bool allow_any
 std::string Printable(absl::string_view text);
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_BASE_TEXT_H_

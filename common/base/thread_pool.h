@@ -2,8 +2,7 @@
 //
 // Work is cut into tasks by the caller, never by the number of threads: which thread runs a task
 // must not matter, so that the result has the same bits on any number of threads.
-#ifndef CAUSEWAY_COMMON_BASE_THREAD_POOL_H_
-#define CAUSEWAY_COMMON_BASE_THREAD_POOL_H_
+#pragma once
 
 #include <atomic>
 #include <cstddef>
@@ -134,5 +133,3 @@ class ByteBudget {
 };
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_BASE_THREAD_POOL_H_

@@ -2,8 +2,7 @@
 //
 // Exit status of every program: 0 done, 1 failed on the way, 2 refused before anything started. A
 // start that nobody answered ends with 1, too: the next one may succeed.
-#ifndef CAUSEWAY_COMMON_CLI_COMMAND_LINE_H_
-#define CAUSEWAY_COMMON_CLI_COMMAND_LINE_H_
+#pragma once
 
 #include <signal.h>
 
@@ -59,5 +58,3 @@ inline void IgnoreWriteSignals() {
 }
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_CLI_COMMAND_LINE_H_

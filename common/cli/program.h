@@ -5,8 +5,7 @@
 // printed as --config=FILE. Without such a word the default stands there: --memory_mb=0. Choices
 // have bars between them, "full|none: ...", and no other value is taken unless one is in capitals.
 // The help of a switch that is on says what --noNAME does.
-#ifndef CAUSEWAY_COMMON_CLI_PROGRAM_H_
-#define CAUSEWAY_COMMON_CLI_PROGRAM_H_
+#pragma once
 
 #include <cstddef>
 #include <span>
@@ -61,5 +60,3 @@ absl::Status CheckChoice(absl::string_view flag, absl::string_view value);
 absl::StatusOr<std::string> CompletionScript(const Program& program, absl::string_view shell);
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_CLI_PROGRAM_H_

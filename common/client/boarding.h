@@ -3,8 +3,7 @@
 //
 // The key is made on this machine, and kept with its certificate in the identity folder
 // (identity_folder.h). The same line, or the run's name, finds them there the next time.
-#ifndef CAUSEWAY_COMMON_CLIENT_BOARDING_H_
-#define CAUSEWAY_COMMON_CLIENT_BOARDING_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -75,5 +74,3 @@ absl::StatusOr<std::unique_ptr<IdentityKeeper>> BoardByFlags(absl::Duration pati
                                                              SecurityOptions& security);
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_CLIENT_BOARDING_H_

@@ -3,8 +3,7 @@
 //
 // Calls block their thread. All may be made by several threads at once. Errors that will pass
 // (UNAVAILABLE, a broken connection) are retried inside until Cancel; what comes back is final.
-#ifndef CAUSEWAY_COMMON_CLIENT_EXCHANGE_H_
-#define CAUSEWAY_COMMON_CLIENT_EXCHANGE_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -84,5 +83,3 @@ class Exchange {
 };
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_CLIENT_EXCHANGE_H_

@@ -1,7 +1,6 @@
 // The exchange over gRPC: fragments as checksummed chunks, over as many lanes as the link has
 // connections.
-#ifndef CAUSEWAY_COMMON_CLIENT_GRPC_EXCHANGE_H_
-#define CAUSEWAY_COMMON_CLIENT_GRPC_EXCHANGE_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -77,5 +76,3 @@ class GrpcExchange final : public Exchange, private LaneObserver {
 };
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_CLIENT_GRPC_EXCHANGE_H_

@@ -1,8 +1,7 @@
 // The link between this worker and the coordinator: the connections that bulk transfers go over,
 // how many of them are used, and what is measured of them. It outlives exchanges, which come and go
 // with a worker that starts anew.
-#ifndef CAUSEWAY_COMMON_CLIENT_LINK_H_
-#define CAUSEWAY_COMMON_CLIENT_LINK_H_
+#pragma once
 
 #include <grpcpp/channel.h>
 
@@ -196,5 +195,3 @@ class Link {
 };
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_CLIENT_LINK_H_

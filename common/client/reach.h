@@ -1,7 +1,6 @@
 // From a name to something that answers as a coordinator does: what stands in the way, told apart
 // before gRPC makes one error of it all.
-#ifndef CAUSEWAY_COMMON_CLIENT_REACH_H_
-#define CAUSEWAY_COMMON_CLIENT_REACH_H_
+#pragma once
 
 #include <functional>
 #include <span>
@@ -90,5 +89,3 @@ absl::StatusOr<v1::DescribeResponse> DescribeOrExplain(v1::Session::StubInterfac
 void LogSecurity(const ChannelSecurity& security);
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_CLIENT_REACH_H_

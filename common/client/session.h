@@ -6,8 +6,7 @@
 // process more often than not. Two threads serve the stream.
 //
 // Thread-safety: every method may be called by any thread.
-#ifndef CAUSEWAY_COMMON_CLIENT_SESSION_H_
-#define CAUSEWAY_COMMON_CLIENT_SESSION_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -195,5 +194,3 @@ class Session {
 };
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_CLIENT_SESSION_H_

@@ -1,6 +1,5 @@
 // The published state of a run, fetched from its coordinator while it goes on.
-#ifndef CAUSEWAY_COMMON_CLIENT_STATE_PULL_H_
-#define CAUSEWAY_COMMON_CLIENT_STATE_PULL_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -42,5 +41,3 @@ absl::StatusOr<PublishedState> PullPublishedState(RenewedChannel& channel,
                                                   const StatePullOptions& options);
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_CLIENT_STATE_PULL_H_

@@ -14,8 +14,7 @@
 //   Encoder(scale).Code(x)      the code of x, in the low kBits; scale > 0
 //   IsCode(code)                whether an encoder makes it
 //   Decoder(scale).Value(code)  the value of a code that is one
-#ifndef CAUSEWAY_COMMON_CODEC_BLOCK_FORMATS_H_
-#define CAUSEWAY_COMMON_CODEC_BLOCK_FORMATS_H_
+#pragma once
 
 #include <algorithm>
 #include <array>
@@ -229,5 +228,3 @@ struct Sign1Format : MeanScale<Sign1Format> {
 };
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_CODEC_BLOCK_FORMATS_H_

@@ -16,8 +16,7 @@
 // exact bytes. They are the same on every machine.
 //
 // Thread-safety: codecs are stateless; every method may be called by any number of threads.
-#ifndef CAUSEWAY_COMMON_CODEC_CODEC_H_
-#define CAUSEWAY_COMMON_CODEC_CODEC_H_
+#pragma once
 
 #include <array>
 #include <cstddef>
@@ -128,5 +127,3 @@ bool EntropyPack(std::span<const uint8_t> plain, std::string& packed);
 absl::Status EntropyUnpack(absl::string_view packed, std::span<uint8_t> plain);
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_CODEC_CODEC_H_

@@ -3,8 +3,7 @@
 // whole blocks of one chunk (FP32: of any range) and stops before the first block that it does not
 // take, leaving that block's outputs as they were. The caller goes on from there with the scalar
 // code, which takes ragged blocks and words the refusals.
-#ifndef CAUSEWAY_COMMON_CODEC_CODEC_KERNELS_H_
-#define CAUSEWAY_COMMON_CODEC_CODEC_KERNELS_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -51,5 +50,3 @@ struct CodecKernels {
 const CodecKernels* FindCodecKernels(v1::Codec id);
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_CODEC_CODEC_KERNELS_H_

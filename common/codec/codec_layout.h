@@ -1,7 +1,6 @@
 // How values are cut for encoding: what codecs on every device have in common, with no more than
 // the language's own types, so that device code can include it.
-#ifndef CAUSEWAY_COMMON_CODEC_CODEC_LAYOUT_H_
-#define CAUSEWAY_COMMON_CODEC_CODEC_LAYOUT_H_
+#pragma once
 
 #include <bit>
 #include <cstddef>
@@ -52,5 +51,3 @@ constexpr float FloatFromOrdered(int32_t ordered) {
 }
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_CODEC_CODEC_LAYOUT_H_

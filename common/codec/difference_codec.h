@@ -2,8 +2,7 @@
 // Here are the walk over chunks and blocks, the refusal of bad input, error feedback and the three
 // ways to read; a derived class turns one block into bytes and back. Vector kernels, where there
 // are any, go ahead of that and leave it the rest.
-#ifndef CAUSEWAY_COMMON_CODEC_DIFFERENCE_CODEC_H_
-#define CAUSEWAY_COMMON_CODEC_DIFFERENCE_CODEC_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -92,5 +91,3 @@ const Codec* Lm2Codec(CodecPath path);
 const Codec* Sign1Codec(CodecPath path);
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_CODEC_DIFFERENCE_CODEC_H_

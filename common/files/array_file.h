@@ -10,8 +10,7 @@
 //   16           N      header: JSON, UTF-8: {"metadata": ..., "arrays": [{"name", "bytes"}, ...]}
 //   16 + N       ...    the arrays, one after the other in the order of the header
 //   end - 8      8      TreeHash (common/base/checksum.h) of everything before it
-#ifndef CAUSEWAY_COMMON_FILES_ARRAY_FILE_H_
-#define CAUSEWAY_COMMON_FILES_ARRAY_FILE_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -128,5 +127,3 @@ class MappedParameters {
 absl::StatusOr<ParametersFile> ReadParametersFile(FileSystem& file_system, const std::string& path);
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_FILES_ARRAY_FILE_H_

@@ -1,7 +1,6 @@
 // JSON that comes from strangers and files, and messages as JSON. Of strangers' a size, a depth and
 // unique keys are made sure of before a tree is built.
-#ifndef CAUSEWAY_COMMON_FILES_JSON_H_
-#define CAUSEWAY_COMMON_FILES_JSON_H_
+#pragma once
 
 #include <google/protobuf/message.h>
 
@@ -57,5 +56,3 @@ bool ReadInteger(const nlohmann::json& value, T& out) {
 nlohmann::json MessageToJson(const google::protobuf::Message& message);
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_FILES_JSON_H_

@@ -6,8 +6,7 @@
 //                       the run's tensors are those of another program (RunConfig.tensors)
 //
 // python3 -m causeway.huggingface turns such a folder into one of Hugging Face's and back.
-#ifndef CAUSEWAY_COMMON_FILES_MODEL_FOLDER_H_
-#define CAUSEWAY_COMMON_FILES_MODEL_FOLDER_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -86,5 +85,3 @@ class TensorValues {
 };
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_FILES_MODEL_FOLDER_H_

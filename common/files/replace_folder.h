@@ -1,6 +1,5 @@
 // A folder whose content changes in one step, on the machine's disks.
-#ifndef CAUSEWAY_COMMON_FILES_REPLACE_FOLDER_H_
-#define CAUSEWAY_COMMON_FILES_REPLACE_FOLDER_H_
+#pragma once
 
 #include <functional>
 #include <string>
@@ -28,5 +27,3 @@ absl::Status ReplaceFolder(const std::string& folder,
 absl::Status CheckReplaceable(const std::string& folder);
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_FILES_REPLACE_FOLDER_H_

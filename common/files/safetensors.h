@@ -8,8 +8,7 @@
 //
 // Files come from anywhere: every length and offset is checked, and the tensors must fill the rest
 // of the file without a gap and without an overlap.
-#ifndef CAUSEWAY_COMMON_FILES_SAFETENSORS_H_
-#define CAUSEWAY_COMMON_FILES_SAFETENSORS_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -95,5 +94,3 @@ absl::Status WriteSafetensors(FileSystem& file_system, const std::string& folder
                               const std::vector<TensorSource>& tensors, uint64_t max_file_bytes);
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_FILES_SAFETENSORS_H_

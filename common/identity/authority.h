@@ -2,8 +2,7 @@
 //
 // Keys are EC P-256. A member makes its key on its own machine, and shows the authority a request
 // (PKCS #10); the authority decides what stands in the certificate.
-#ifndef CAUSEWAY_COMMON_IDENTITY_AUTHORITY_H_
-#define CAUSEWAY_COMMON_IDENTITY_AUTHORITY_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -61,5 +60,3 @@ absl::StatusOr<KeyedCertificate> CertificateOfSecret(absl::string_view secret,
 absl::StatusOr<std::string> LastCertificate(absl::string_view pem, const std::string& file);
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_IDENTITY_AUTHORITY_H_

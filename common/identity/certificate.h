@@ -1,7 +1,6 @@
 // Certificates and keys as files: what they say, and whether they will do before anything starts.
 // gRPC would find the same faults at the first handshake, and say little about them.
-#ifndef CAUSEWAY_COMMON_IDENTITY_CERTIFICATE_H_
-#define CAUSEWAY_COMMON_IDENTITY_CERTIFICATE_H_
+#pragma once
 
 #include <optional>
 #include <string>
@@ -70,5 +69,3 @@ absl::Status CheckSigned(const std::string& cert_file, const std::string& ca_fil
 std::string ExpiryWarning(const Certificate& certificate, const std::string& file, absl::Time now);
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_IDENTITY_CERTIFICATE_H_

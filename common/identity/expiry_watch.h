@@ -1,6 +1,5 @@
 // Reminds of the end of a certificate while a process runs for weeks.
-#ifndef CAUSEWAY_COMMON_IDENTITY_EXPIRY_WATCH_H_
-#define CAUSEWAY_COMMON_IDENTITY_EXPIRY_WATCH_H_
+#pragma once
 
 #include <string>
 #include <utility>
@@ -30,5 +29,3 @@ class ExpiryWatch {
 };
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_IDENTITY_EXPIRY_WATCH_H_

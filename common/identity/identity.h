@@ -3,8 +3,7 @@
 //
 //   causeway://RUN/ROLE/NAME     RUN is a run's name, or * for every run
 //   causeway://*/worker/site-a
-#ifndef CAUSEWAY_COMMON_IDENTITY_IDENTITY_H_
-#define CAUSEWAY_COMMON_IDENTITY_IDENTITY_H_
+#pragma once
 
 #include <string>
 
@@ -47,5 +46,3 @@ inline constexpr size_t kMaxTokenCharacters = 1024;
 absl::Status CheckToken(absl::string_view token);
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_IDENTITY_IDENTITY_H_

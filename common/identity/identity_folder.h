@@ -1,6 +1,5 @@
 // What a member keeps on its own machine once it has boarded a run (invitation.h).
-#ifndef CAUSEWAY_COMMON_IDENTITY_IDENTITY_FOLDER_H_
-#define CAUSEWAY_COMMON_IDENTITY_IDENTITY_FOLDER_H_
+#pragma once
 
 #include <string>
 
@@ -33,5 +32,3 @@ absl::Status WritePrivateFile(FileSystem& file_system, const std::string& path,
                               absl::string_view text);
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_IDENTITY_IDENTITY_FOLDER_H_

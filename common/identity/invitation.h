@@ -10,8 +10,7 @@
 // make the same certificate of it (CertificateOfSecret): the coordinator is told that certificate,
 // and who shows it over TLS, to the authority of the line alone, gets one under the name of the
 // line in exchange.
-#ifndef CAUSEWAY_COMMON_IDENTITY_INVITATION_H_
-#define CAUSEWAY_COMMON_IDENTITY_INVITATION_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -55,5 +54,3 @@ absl::StatusOr<std::string> CheckInvitationCertificate(absl::string_view pem,
                                                        const std::string& name);
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_IDENTITY_INVITATION_H_

@@ -1,6 +1,5 @@
 // OpenSSL's objects with owners, and texts in and out of them. For sources alone.
-#ifndef CAUSEWAY_COMMON_IDENTITY_OPENSSL_H_
-#define CAUSEWAY_COMMON_IDENTITY_OPENSSL_H_
+#pragma once
 
 #include <openssl/bio.h>
 #include <openssl/err.h>
@@ -73,5 +72,3 @@ inline bool Extend(X509* certificate, X509* issuer, int kind, const std::string&
 }
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_IDENTITY_OPENSSL_H_

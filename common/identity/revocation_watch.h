@@ -4,8 +4,7 @@
 // from then on, whoever is on the list or not, and that is as it should be: nobody knows who was
 // revoked since. What it has loaded it never reads again; it takes the next number of the same name
 // (HASH.r1 after HASH.r0), and of several the one that counts.
-#ifndef CAUSEWAY_COMMON_IDENTITY_REVOCATION_WATCH_H_
-#define CAUSEWAY_COMMON_IDENTITY_REVOCATION_WATCH_H_
+#pragma once
 
 #include <map>
 #include <string>
@@ -58,5 +57,3 @@ class RevocationWatch {
 };
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_IDENTITY_REVOCATION_WATCH_H_

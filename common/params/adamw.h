@@ -1,8 +1,7 @@
 // One value's AdamW update, shared by the worker's inner optimizer and by the coordinator's outer
 // one in data-parallel mode, so that the two train alike (Loshchilov and Hutter, 1711.05101; the
 // order of operations is PyTorch's).
-#ifndef CAUSEWAY_COMMON_PARAMS_ADAMW_H_
-#define CAUSEWAY_COMMON_PARAMS_ADAMW_H_
+#pragma once
 
 #include <algorithm>
 #include <cmath>
@@ -57,5 +56,3 @@ inline double LearningRateFactor(int64_t step, int64_t steps, int64_t warmup_ste
 }
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_PARAMS_ADAMW_H_

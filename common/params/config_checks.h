@@ -1,7 +1,6 @@
 // How fields of the configuration are refused: each message names the field, what it must be and
 // what it is.
-#ifndef CAUSEWAY_COMMON_PARAMS_CONFIG_CHECKS_H_
-#define CAUSEWAY_COMMON_PARAMS_CONFIG_CHECKS_H_
+#pragma once
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -26,5 +25,3 @@ inline absl::Status CheckEnum(absl::string_view field, bool known, int value) {
 }
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_PARAMS_CONFIG_CHECKS_H_

@@ -3,8 +3,7 @@
 // The data of a run are draws (worker/data/window_sampler.h): draw d of part s is one window of
 // tokens, the same for everybody. A list of ranges of them says what was trained, without the
 // tokens themselves ever leaving a site.
-#ifndef CAUSEWAY_COMMON_PARAMS_DRAWS_H_
-#define CAUSEWAY_COMMON_PARAMS_DRAWS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -52,5 +51,3 @@ Draws DrawsOf(const google::protobuf::RepeatedPtrField<v1::DrawRange>& ranges);
 void DrawsToProto(const Draws& draws, google::protobuf::RepeatedPtrField<v1::DrawRange>* ranges);
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_PARAMS_DRAWS_H_

@@ -11,8 +11,7 @@
 //   strided      block l belongs to fragment l mod P; the tensors outside the blocks form
 //   sequential   fragment P. sequential: runs of consecutive blocks, the first ones longer.
 //   balanced     P fragments of nearly equal size in model order, cut between tensors or rows.
-#ifndef CAUSEWAY_COMMON_PARAMS_FRAGMENT_PLAN_H_
-#define CAUSEWAY_COMMON_PARAMS_FRAGMENT_PLAN_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -68,5 +67,3 @@ class FragmentPlan {
 };
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_PARAMS_FRAGMENT_PLAN_H_

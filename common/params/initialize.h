@@ -1,6 +1,5 @@
 // The parameters that a run starts from.
-#ifndef CAUSEWAY_COMMON_PARAMS_INITIALIZE_H_
-#define CAUSEWAY_COMMON_PARAMS_INITIALIZE_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -36,5 +35,3 @@ absl::Status CopyParameters(const FragmentPlan& from_plan, std::span<const float
                             const FragmentPlan& to_plan, std::span<float> to);
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_PARAMS_INITIALIZE_H_

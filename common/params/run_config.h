@@ -6,8 +6,7 @@
 //
 // After CompleteRunConfig every field has its effective value, so that the same bytes mean the
 // same run for ever, whatever later versions take as defaults.
-#ifndef CAUSEWAY_COMMON_PARAMS_RUN_CONFIG_H_
-#define CAUSEWAY_COMMON_PARAMS_RUN_CONFIG_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -90,5 +89,3 @@ absl::StatusOr<v1::RunConfig> RunPreset(absl::string_view name);
 std::vector<std::string> RunPresetNames();
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_PARAMS_RUN_CONFIG_H_

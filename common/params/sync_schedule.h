@@ -8,8 +8,7 @@
 // 24 / 48 / 108 layers of three per fragment, H = 100. The send after step
 // offset(k) + (r - 1) * H belongs to round r, and its answer is merged tau steps later. Several
 // fragments are in flight at once when tau > H / F; the same fragment never is twice (tau < H).
-#ifndef CAUSEWAY_COMMON_PARAMS_SYNC_SCHEDULE_H_
-#define CAUSEWAY_COMMON_PARAMS_SYNC_SCHEDULE_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -56,5 +55,3 @@ class SyncSchedule {
 };
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_PARAMS_SYNC_SCHEDULE_H_

@@ -33,8 +33,7 @@
 // model.embed_positions.weight [learned_positions, width] (learned_positions),
 // model.norm.weight [width], model.norm.bias [width] (layer_norm),
 // lm_head.weight [padded vocabulary, width] (untied_head).
-#ifndef CAUSEWAY_COMMON_PARAMS_TENSOR_TABLE_H_
-#define CAUSEWAY_COMMON_PARAMS_TENSOR_TABLE_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -114,5 +113,3 @@ int64_t CountParameters(const std::vector<TensorInfo>& tensors);
 std::vector<double> RopeFrequencies(const v1::ModelConfig& model);
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_PARAMS_TENSOR_TABLE_H_

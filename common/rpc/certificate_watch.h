@@ -4,8 +4,7 @@
 // before the other. So a changed set counts once its files have been as they are for a moment, can
 // be read whole, and fit together; until then the one before it does. So it does while they are
 // somebody else's: who takes part in a run under a name keeps it.
-#ifndef CAUSEWAY_COMMON_RPC_CERTIFICATE_WATCH_H_
-#define CAUSEWAY_COMMON_RPC_CERTIFICATE_WATCH_H_
+#pragma once
 
 #include <grpcpp/security/tls_certificate_provider.h>
 
@@ -149,5 +148,3 @@ class ServedCertificates {
 };
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_RPC_CERTIFICATE_WATCH_H_

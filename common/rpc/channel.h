@@ -1,6 +1,5 @@
 // Channels and servers with the settings that bulk transfers over long links need.
-#ifndef CAUSEWAY_COMMON_RPC_CHANNEL_H_
-#define CAUSEWAY_COMMON_RPC_CHANNEL_H_
+#pragma once
 
 #include <grpcpp/channel.h>
 #include <grpcpp/generic/generic_stub.h>
@@ -112,5 +111,3 @@ class LaneDialer {
 };
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_RPC_CHANNEL_H_

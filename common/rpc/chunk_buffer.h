@@ -1,6 +1,5 @@
 // Messages of bulk transfers in gRPC's own buffers: see chunk_message.h.
-#ifndef CAUSEWAY_COMMON_RPC_CHUNK_BUFFER_H_
-#define CAUSEWAY_COMMON_RPC_CHUNK_BUFFER_H_
+#pragma once
 
 #include <google/protobuf/message_lite.h>
 #include <grpcpp/support/byte_buffer.h>
@@ -33,5 +32,3 @@ absl::Status BufferToMessage(const grpc::ByteBuffer& buffer,
                              google::protobuf::MessageLite& message);
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_RPC_CHUNK_BUFFER_H_

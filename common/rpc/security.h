@@ -11,8 +11,7 @@
 // process at an empty one. An open connection keeps the certificate that it began with, up to a
 // day: who dials by ChannelSecurity::Now (RenewedChannel) has a new one long before the old one
 // ends.
-#ifndef CAUSEWAY_COMMON_RPC_SECURITY_H_
-#define CAUSEWAY_COMMON_RPC_SECURITY_H_
+#pragma once
 
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/security/server_credentials.h>
@@ -113,5 +112,3 @@ absl::StatusOr<ServerSecurity> MakeServerSecurity(const SecurityOptions& options
 SecurityOptions SecurityOptionsFromFlags();
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_RPC_SECURITY_H_

@@ -6,8 +6,7 @@
 //
 // Inside, shared_from_this() makes the other references. They may outlive the call, so every
 // Start... and Finish is made under the reactor's own lock, after a look whether Finish was called.
-#ifndef CAUSEWAY_COMMON_RPC_SELF_OWNED_H_
-#define CAUSEWAY_COMMON_RPC_SELF_OWNED_H_
+#pragma once
 
 #include <memory>
 #include <utility>
@@ -36,5 +35,3 @@ class SelfOwned : public Reactor, public std::enable_shared_from_this<Derived> {
 };
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_RPC_SELF_OWNED_H_

@@ -3,8 +3,7 @@
 // A status that a peer of ours has sent carries a mark, which proxies pass on. gRPC and proxies
 // make statuses themselves where a call cannot be carried to its end: these have none, and tell of
 // the way, whatever their code says. session.proto has the mark's bytes.
-#ifndef CAUSEWAY_COMMON_RPC_STATUS_H_
-#define CAUSEWAY_COMMON_RPC_STATUS_H_
+#pragma once
 
 #include <grpcpp/support/status.h>
 
@@ -35,5 +34,3 @@ bool IsRenewal(const absl::Status& status);
 bool IsRetryable(const absl::Status& status);
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_RPC_STATUS_H_

@@ -1,6 +1,5 @@
 // Addresses of TCP endpoints, as values that can be compared.
-#ifndef CAUSEWAY_COMMON_RPC_TCP_ADDRESS_H_
-#define CAUSEWAY_COMMON_RPC_TCP_ADDRESS_H_
+#pragma once
 
 #include <sys/socket.h>
 
@@ -54,5 +53,3 @@ std::string AddressFromHere(absl::string_view listen, int port);
 absl::StatusOr<TcpAddress> ParseGrpcPeer(absl::string_view peer);
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_RPC_TCP_ADDRESS_H_

@@ -9,8 +9,7 @@
 // is written, shut down or duplicated. Without /proc there are no connections.
 //
 // A walk takes a few microseconds for every descriptor. Thread-safe, except the two classes.
-#ifndef CAUSEWAY_COMMON_RPC_TCP_LINKS_H_
-#define CAUSEWAY_COMMON_RPC_TCP_LINKS_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -218,5 +217,3 @@ class TcpLinkMeter {
 };
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_RPC_TCP_LINKS_H_

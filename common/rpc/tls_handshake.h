@@ -1,7 +1,6 @@
 // One TLS handshake with a coordinator, made only to learn how it goes. gRPC keeps the reasons to
 // itself: a worker that was refused sees no more than that nobody answers.
-#ifndef CAUSEWAY_COMMON_RPC_TLS_HANDSHAKE_H_
-#define CAUSEWAY_COMMON_RPC_TLS_HANDSHAKE_H_
+#pragma once
 
 #include <string>
 
@@ -44,5 +43,3 @@ absl::Status ExplainByTls(const std::string& address, const SecurityOptions& opt
                           absl::Duration timeout);
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_RPC_TLS_HANDSHAKE_H_

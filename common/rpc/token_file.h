@@ -2,8 +2,7 @@
 //
 // While the file is away, or may be half written, the token before counts. It does, too, once the
 // peer has refused a new one: a file that holds another site's token for a moment ends nobody.
-#ifndef CAUSEWAY_COMMON_RPC_TOKEN_FILE_H_
-#define CAUSEWAY_COMMON_RPC_TOKEN_FILE_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -58,5 +57,3 @@ class TokenFile {
 };
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_RPC_TOKEN_FILE_H_

@@ -3,8 +3,7 @@
 //   {"time": "...", "event": "worker_joined", "level": "info", "message": "...", ...fields}
 // Event names are stable; EventName has them with their levels, docs/monitoring.md says when
 // they come and with which fields.
-#ifndef CAUSEWAY_COMMON_TELEMETRY_EVENT_LOG_H_
-#define CAUSEWAY_COMMON_TELEMETRY_EVENT_LOG_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -123,5 +122,3 @@ class CountingEventLog final : public EventLog {
 };
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_TELEMETRY_EVENT_LOG_H_

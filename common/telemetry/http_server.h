@@ -5,8 +5,7 @@
 //
 // GNU libmicrohttpd does the protocol: one thread waits on all connections, so that browsers that
 // keep theirs open, and slow readers, cost a slot and no thread.
-#ifndef CAUSEWAY_COMMON_TELEMETRY_HTTP_SERVER_H_
-#define CAUSEWAY_COMMON_TELEMETRY_HTTP_SERVER_H_
+#pragma once
 
 #include <functional>
 #include <map>
@@ -162,5 +161,3 @@ class HttpServer {
 };
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_TELEMETRY_HTTP_SERVER_H_

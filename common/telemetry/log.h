@@ -1,8 +1,7 @@
 // The program's log: lines for people, on standard error, through spdlog.
 //
 //   Log().info("worker {} joined", id);
-#ifndef CAUSEWAY_COMMON_TELEMETRY_LOG_H_
-#define CAUSEWAY_COMMON_TELEMETRY_LOG_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -23,5 +22,3 @@ absl::Status InitializeLog(const std::string& program, const std::string& level)
 void SendLogTo(std::shared_ptr<spdlog::sinks::sink> sink);
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_TELEMETRY_LOG_H_

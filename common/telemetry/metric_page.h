@@ -3,8 +3,7 @@
 //
 // Names follow Prometheus's rules: causeway_, the thing, the unit in its base (seconds, bytes), and
 // _total for what only grows. docs/monitoring.md lists all of them.
-#ifndef CAUSEWAY_COMMON_TELEMETRY_METRIC_PAGE_H_
-#define CAUSEWAY_COMMON_TELEMETRY_METRIC_PAGE_H_
+#pragma once
 
 #include <cstddef>
 #include <functional>
@@ -66,5 +65,3 @@ void AddCertificateFigures(
     const std::function<absl::StatusOr<absl::Time>(const std::string& file)>& end_of);
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_TELEMETRY_METRIC_PAGE_H_

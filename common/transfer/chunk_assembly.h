@@ -1,7 +1,6 @@
 // One object that is being received, whichever end receives it: memory that chunks are read into
 // directly, in any order, over as many lanes as bring them.
-#ifndef CAUSEWAY_COMMON_TRANSFER_CHUNK_ASSEMBLY_H_
-#define CAUSEWAY_COMMON_TRANSFER_CHUNK_ASSEMBLY_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -97,5 +96,3 @@ class ChunkAssembly {
 };
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_TRANSFER_CHUNK_ASSEMBLY_H_

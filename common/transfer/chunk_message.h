@@ -8,8 +8,7 @@
 //   uint64_t checksum = ReadChunk(bytes, chunk, leaf);       // its bytes, at their place
 //
 // common/rpc/chunk_buffer.h has the border to gRPC's buffers.
-#ifndef CAUSEWAY_COMMON_TRANSFER_CHUNK_MESSAGE_H_
-#define CAUSEWAY_COMMON_TRANSFER_CHUNK_MESSAGE_H_
+#pragma once
 
 #include <google/protobuf/message_lite.h>
 
@@ -65,5 +64,3 @@ struct ChunkFrame {
 ChunkFrame FrameChunk(const ChunkFields& chunk);
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_TRANSFER_CHUNK_MESSAGE_H_

@@ -8,8 +8,7 @@
 // were not acknowledged wait again, for any lane.
 //
 // Pure: no I/O, no clock. Not thread-safe.
-#ifndef CAUSEWAY_COMMON_TRANSFER_CHUNK_SENDER_H_
-#define CAUSEWAY_COMMON_TRANSFER_CHUNK_SENDER_H_
+#pragma once
 
 #include <algorithm>
 #include <atomic>
@@ -208,5 +207,3 @@ class ChunkSender {
 };
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_TRANSFER_CHUNK_SENDER_H_

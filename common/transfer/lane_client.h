@@ -13,8 +13,7 @@
 // The client has no thread: Tick, which Await calls, dials lanes and ends pauses.
 //
 // Thread-safe. Made by make_shared.
-#ifndef CAUSEWAY_COMMON_TRANSFER_LANE_CLIENT_H_
-#define CAUSEWAY_COMMON_TRANSFER_LANE_CLIENT_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -143,5 +142,3 @@ class LaneClient final : public LanePeer {
 };
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_TRANSFER_LANE_CLIENT_H_

@@ -7,8 +7,7 @@
 // write. What takes long, packing and unpacking, it hands to a runner: a lane reads on meanwhile.
 //
 // Thread-safe. Made by make_shared. The driver and the hooks are called without a lock held.
-#ifndef CAUSEWAY_COMMON_TRANSFER_LANE_PEER_H_
-#define CAUSEWAY_COMMON_TRANSFER_LANE_PEER_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -171,5 +170,3 @@ struct LanePeer::Lane {
 };
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_TRANSFER_LANE_PEER_H_

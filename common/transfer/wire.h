@@ -1,6 +1,5 @@
 // Constants of the wire that both sides must agree on, and the software's name for itself.
-#ifndef CAUSEWAY_COMMON_TRANSFER_WIRE_H_
-#define CAUSEWAY_COMMON_TRANSFER_WIRE_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -28,5 +27,3 @@ inline constexpr size_t kMessageOverheadBytes = 64 << 10;
 inline constexpr int64_t kMaxObjectBytes = int64_t{1} << 38;
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_COMMON_TRANSFER_WIRE_H_

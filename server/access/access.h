@@ -22,8 +22,7 @@
 // one), PERMISSION_DENIED (who it is, what it asked for, what it may do), RESOURCE_EXHAUSTED (too
 // many requests), and UNAVAILABLE for what passes: a certificate that has ended, of which there may
 // be a newer one, and a list that cannot be read, or is being written.
-#ifndef CAUSEWAY_SERVER_ACCESS_ACCESS_H_
-#define CAUSEWAY_SERVER_ACCESS_ACCESS_H_
+#pragma once
 
 #include <grpcpp/server_context.h>
 
@@ -148,5 +147,3 @@ class Access {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_ACCESS_ACCESS_H_

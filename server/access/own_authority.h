@@ -9,8 +9,7 @@
 // The secret of an invitation is not here: the certificate that is made of it is. While it is open,
 // connections that show it are trusted as far as Enroll. Whoever can read ca.key can make himself
 // anybody.
-#ifndef CAUSEWAY_SERVER_ACCESS_OWN_AUTHORITY_H_
-#define CAUSEWAY_SERVER_ACCESS_OWN_AUTHORITY_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -98,5 +97,3 @@ class OwnAuthority {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_ACCESS_OWN_AUTHORITY_H_

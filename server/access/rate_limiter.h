@@ -1,6 +1,5 @@
 // So many requests per second for each peer, with a reserve for bursts: a token bucket per name.
-#ifndef CAUSEWAY_SERVER_ACCESS_RATE_LIMITER_H_
-#define CAUSEWAY_SERVER_ACCESS_RATE_LIMITER_H_
+#pragma once
 
 #include <cstddef>
 #include <string>
@@ -42,5 +41,3 @@ class RateLimiter {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_ACCESS_RATE_LIMITER_H_

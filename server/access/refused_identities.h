@@ -1,8 +1,7 @@
 // Who is refused though an authority or a token vouches for him: a file with one a line, "worker
 // site-a", "operator alice", or a single certificate by the SHA-256 that `openssl x509 -noout
 // -fingerprint -sha256` prints, "certificate 3A:F0:...". What follows # is a comment.
-#ifndef CAUSEWAY_SERVER_ACCESS_REFUSED_IDENTITIES_H_
-#define CAUSEWAY_SERVER_ACCESS_REFUSED_IDENTITIES_H_
+#pragma once
 
 #include <memory>
 #include <set>
@@ -40,5 +39,3 @@ class RefusedIdentities {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_ACCESS_REFUSED_IDENTITIES_H_

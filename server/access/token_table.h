@@ -6,8 +6,7 @@
 // Whoever reads the file learns no token. A changed file counts from the next call on: a line that
 // is gone is a token that is refused. A file without a token is no list: it may be half written.
 // The single line "nobody" is a list that lets nobody in.
-#ifndef CAUSEWAY_SERVER_ACCESS_TOKEN_TABLE_H_
-#define CAUSEWAY_SERVER_ACCESS_TOKEN_TABLE_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -59,5 +58,3 @@ class TokenTable {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_ACCESS_TOKEN_TABLE_H_

@@ -3,8 +3,7 @@
 // whole counts until the next one. What a changed list says is final only once the file has been as
 // it is for a while: until then who was on the one before, and is not on this one, may be about to
 // come. At the start nobody knows who was on the one before, so anybody may.
-#ifndef CAUSEWAY_SERVER_ACCESS_WATCHED_LIST_H_
-#define CAUSEWAY_SERVER_ACCESS_WATCHED_LIST_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -130,5 +129,3 @@ class WatchedList {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_ACCESS_WATCHED_LIST_H_

@@ -17,8 +17,7 @@
 // call them on a thread that serves the network. Fragments merge independently of each other. Sinks
 // and callbacks are called without a lock held, possibly on the caller's thread. Handle never
 // merges: rounds that a Ready or a Leave lets close are closed by the next Tick.
-#ifndef CAUSEWAY_SERVER_CORE_COORDINATOR_H_
-#define CAUSEWAY_SERVER_CORE_COORDINATOR_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -313,5 +312,3 @@ inline bool IsLive(const v1::WorkerStatus& worker) {
 }
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_CORE_COORDINATOR_H_

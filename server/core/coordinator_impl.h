@@ -1,6 +1,5 @@
 // The implementation behind coordinator.h: one run, and the roles that act on it.
-#ifndef CAUSEWAY_SERVER_CORE_COORDINATOR_IMPL_H_
-#define CAUSEWAY_SERVER_CORE_COORDINATOR_IMPL_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -65,5 +64,3 @@ class CoordinatorImpl final : public Coordinator {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_CORE_COORDINATOR_IMPL_H_

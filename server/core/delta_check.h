@@ -1,6 +1,5 @@
 // Whether a delta is what its header says, and nothing but codes that a merge can take.
-#ifndef CAUSEWAY_SERVER_CORE_DELTA_CHECK_H_
-#define CAUSEWAY_SERVER_CORE_DELTA_CHECK_H_
+#pragma once
 
 #include <concepts>
 #include <cstdint>
@@ -78,5 +77,3 @@ class DeltaCheck {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_CORE_DELTA_CHECK_H_

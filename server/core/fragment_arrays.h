@@ -4,8 +4,7 @@
 // A scratch file has no name and is gone with the process: no successor reads it, and nothing in it
 // is synced. What lasts is in the store. Its pages stay in the system's cache as long as there is
 // room.
-#ifndef CAUSEWAY_SERVER_CORE_FRAGMENT_ARRAYS_H_
-#define CAUSEWAY_SERVER_CORE_FRAGMENT_ARRAYS_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -95,5 +94,3 @@ class FragmentArrays {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_CORE_FRAGMENT_ARRAYS_H_

@@ -8,8 +8,7 @@
 //
 // What becomes of a closed round is the tier's: HubRounds merges and publishes it, RegionRounds
 // (region_role.h) sends it to the parent.
-#ifndef CAUSEWAY_SERVER_CORE_FRAGMENT_ROUNDS_H_
-#define CAUSEWAY_SERVER_CORE_FRAGMENT_ROUNDS_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -261,5 +260,3 @@ class HubRounds final : public FragmentRounds {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_CORE_FRAGMENT_ROUNDS_H_

@@ -1,7 +1,6 @@
 // Writes down what befalls a run and its workers: a sentence for people, fields for programs.
 // docs/monitoring.md lists the events.
-#ifndef CAUSEWAY_SERVER_CORE_INCIDENT_LOG_H_
-#define CAUSEWAY_SERVER_CORE_INCIDENT_LOG_H_
+#pragma once
 
 #include <atomic>
 #include <cstddef>
@@ -100,5 +99,3 @@ class IncidentLog {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_CORE_INCIDENT_LOG_H_

@@ -1,7 +1,6 @@
 // A coordinator between its sites and its parent: what its fragments close goes up, and what the
 // parent orders is done.
-#ifndef CAUSEWAY_SERVER_CORE_REGION_ROLE_H_
-#define CAUSEWAY_SERVER_CORE_REGION_ROLE_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -106,5 +105,3 @@ class RegionRole final : public Region {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_CORE_REGION_ROLE_H_

@@ -4,8 +4,7 @@
 // published then is what comes out now. With other settings of the outer optimizer the same deltas
 // step another theta beside it, which answers "what if". The deltas stay what they were, taken
 // against what was published then, so that is a first-order answer, not a run.
-#ifndef CAUSEWAY_SERVER_CORE_REPLAY_H_
-#define CAUSEWAY_SERVER_CORE_REPLAY_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -50,5 +49,3 @@ struct ReplayResult {
 absl::StatusOr<ReplayResult> Replay(const ReplayOptions& options);
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_CORE_REPLAY_H_

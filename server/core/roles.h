@@ -1,6 +1,5 @@
 // The roles of a coordinator (coordinator.h), as they act on its run: orders, rounds, members.
-#ifndef CAUSEWAY_SERVER_CORE_ROLES_H_
-#define CAUSEWAY_SERVER_CORE_ROLES_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -124,5 +123,3 @@ class MembersImpl final : public Members {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_CORE_ROLES_H_

@@ -1,7 +1,6 @@
 // Who has contributed to a fragment's open round and to its latest ones, and whose contributions
 // are held and not merged: out of line, impossible, or kept out by an operator's order.
-#ifndef CAUSEWAY_SERVER_CORE_ROUND_LEDGER_H_
-#define CAUSEWAY_SERVER_CORE_ROUND_LEDGER_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -124,5 +123,3 @@ class RoundLedger {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_CORE_ROUND_LEDGER_H_

@@ -3,8 +3,7 @@
 //
 // Locks: each FragmentRounds has its own; `mutex` guards membership, sinks and the run's state. The
 // two are never held together. Messages to workers are collected under the lock and sent after it.
-#ifndef CAUSEWAY_SERVER_CORE_RUN_H_
-#define CAUSEWAY_SERVER_CORE_RUN_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -155,5 +154,3 @@ struct Run {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_CORE_RUN_H_

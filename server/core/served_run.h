@@ -1,7 +1,6 @@
 // The run that a coordinator's process serves: one that has begun, or one that awaits its model,
 // which the first site brings. Then the run begins, and the process goes on with the same port.
-#ifndef CAUSEWAY_SERVER_CORE_SERVED_RUN_H_
-#define CAUSEWAY_SERVER_CORE_SERVED_RUN_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -108,5 +107,3 @@ class ServedRun {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_CORE_SERVED_RUN_H_

@@ -1,7 +1,6 @@
 // The published versions of a fragment: their hashes, and the answers that lead from each to the
 // next, which workers pull.
-#ifndef CAUSEWAY_SERVER_CORE_VERSIONS_H_
-#define CAUSEWAY_SERVER_CORE_VERSIONS_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -83,5 +82,3 @@ class Versions {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_CORE_VERSIONS_H_

@@ -1,6 +1,5 @@
 // The commands of causewayctl that have sources of their own: events, config, export, invite.
-#ifndef CAUSEWAY_SERVER_CTL_COMMANDS_H_
-#define CAUSEWAY_SERVER_CTL_COMMANDS_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -102,5 +101,3 @@ absl::StatusOr<std::string> InviteCommand(RunAdmin& run, const std::vector<std::
 absl::StatusOr<std::string> InvitationsCommand(RunAdmin& run, bool json);
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_CTL_COMMANDS_H_

@@ -1,6 +1,5 @@
 // An operator's connection to a coordinator.
-#ifndef CAUSEWAY_SERVER_CTL_RUN_ADMIN_H_
-#define CAUSEWAY_SERVER_CTL_RUN_ADMIN_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -55,5 +54,3 @@ class RunAdmin {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_CTL_RUN_ADMIN_H_

@@ -1,7 +1,6 @@
 // A coordinator's link to the one above it: a region's to its parent, a copy's to its original. It
 // attaches, follows, and goes on where it was, as often as the connection breaks.
-#ifndef CAUSEWAY_SERVER_LINK_COORDINATOR_LINK_H_
-#define CAUSEWAY_SERVER_LINK_COORDINATOR_LINK_H_
+#pragma once
 
 #include <atomic>
 #include <functional>
@@ -74,5 +73,3 @@ class CoordinatorLink {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_LINK_COORDINATOR_LINK_H_

@@ -1,6 +1,5 @@
 // A copy's link to its original: a folder that follows a coordinator, on a thread of its own.
-#ifndef CAUSEWAY_SERVER_LINK_COPY_LINK_H_
-#define CAUSEWAY_SERVER_LINK_COPY_LINK_H_
+#pragma once
 
 #include <grpcpp/client_context.h>
 
@@ -107,5 +106,3 @@ class StandbyService final : public v1::Standby::Service {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_LINK_COPY_LINK_H_

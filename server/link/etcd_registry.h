@@ -2,8 +2,7 @@
 //
 //   /causeway/RUN/leader    "NAME ADDRESS", with the lease; its create revision is the token
 //   /causeway/RUN/in_sync   "NAME,NAME", without one; its mod revision is that of the set
-#ifndef CAUSEWAY_SERVER_LINK_ETCD_REGISTRY_H_
-#define CAUSEWAY_SERVER_LINK_ETCD_REGISTRY_H_
+#pragma once
 
 #include <grpcpp/client_context.h>
 
@@ -73,5 +72,3 @@ class EtcdRegistry final : public Registry {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_LINK_ETCD_REGISTRY_H_

@@ -1,6 +1,5 @@
 // A coordinator that shares its run with others by etcd: it follows until it leads.
-#ifndef CAUSEWAY_SERVER_LINK_LEADING_H_
-#define CAUSEWAY_SERVER_LINK_LEADING_H_
+#pragma once
 
 #include <functional>
 #include <memory>
@@ -89,5 +88,3 @@ class Leading {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_LINK_LEADING_H_

@@ -3,8 +3,7 @@
 //
 // A region whose sites are all gone lets its lease end, so that nobody waits for it; it attaches
 // again with the first that comes back. What was under way then goes on.
-#ifndef CAUSEWAY_SERVER_LINK_PARENT_LINK_H_
-#define CAUSEWAY_SERVER_LINK_PARENT_LINK_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -107,5 +106,3 @@ class ParentLink final : public CoordinatorLink, public Parent {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_LINK_PARENT_LINK_H_

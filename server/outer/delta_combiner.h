@@ -17,8 +17,7 @@
 // The result has the same bits on any number of threads and for any order of the contributions.
 // Clipping reads the contributions once more, NORM_AND_DIRECTION twice. Trimming takes 32 KiB per
 // contribution and thread.
-#ifndef CAUSEWAY_SERVER_OUTER_DELTA_COMBINER_H_
-#define CAUSEWAY_SERVER_OUTER_DELTA_COMBINER_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -108,5 +107,3 @@ class DeltaCombiner {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_OUTER_DELTA_COMBINER_H_

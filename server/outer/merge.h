@@ -14,8 +14,7 @@
 // a fixed order, so the result has the same bits on any number of threads, and the order in which
 // contributions are given does not matter. Beside the answer, a merge needs 32 KiB per thread and a
 // few dozen bytes per MiB.
-#ifndef CAUSEWAY_SERVER_OUTER_MERGE_H_
-#define CAUSEWAY_SERVER_OUTER_MERGE_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -130,5 +129,3 @@ absl::Status FoldBack(const Codec& codec, std::span<const uint8_t> object,
                       std::span<const float> base, std::span<float> residual);
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_OUTER_MERGE_H_

@@ -10,8 +10,7 @@
 // An optimizer holds no state of its own: the caller keeps theta and the named state arrays, as
 // long as theta, zero at first. Thread-safety: const methods may run on any threads at once, on
 // disjoint slices.
-#ifndef CAUSEWAY_SERVER_OUTER_OUTER_OPTIMIZER_H_
-#define CAUSEWAY_SERVER_OUTER_OUTER_OPTIMIZER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -62,5 +61,3 @@ absl::StatusOr<std::unique_ptr<OuterOptimizer>> CreateOuterOptimizer(
     std::span<const PlacedTensor> tensors);
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_OUTER_OUTER_OPTIMIZER_H_

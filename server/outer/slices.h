@@ -1,7 +1,6 @@
 // How the work on a fragment is cut: by position alone, so that results do not depend on the number
 // of threads.
-#ifndef CAUSEWAY_SERVER_OUTER_SLICES_H_
-#define CAUSEWAY_SERVER_OUTER_SLICES_H_
+#pragma once
 
 #include <algorithm>
 #include <atomic>
@@ -69,5 +68,3 @@ class LeafHasher {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_OUTER_SLICES_H_

@@ -4,8 +4,7 @@
 //
 // Thread-safety: any threads at once, on disjoint arrays. The arrays of one call are equally long
 // and do not overlap.
-#ifndef CAUSEWAY_SERVER_OUTER_STEP_KERNELS_H_
-#define CAUSEWAY_SERVER_OUTER_STEP_KERNELS_H_
+#pragma once
 
 #include <cstddef>
 #include <span>
@@ -51,5 +50,3 @@ void TrimmedMean(std::span<const double> weights, size_t trim, std::span<const d
                  size_t stride, std::span<double> mean);
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_OUTER_STEP_KERNELS_H_

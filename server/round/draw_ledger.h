@@ -9,8 +9,7 @@
 // the part's last contribution, or since it was given to somebody. Besides there is a reserve, for
 // what was trained and not contributed yet, and for steps that a checkpoint lets a worker repeat. A
 // claim may use it once; a part that is given to somebody has it anew.
-#ifndef CAUSEWAY_SERVER_ROUND_DRAW_LEDGER_H_
-#define CAUSEWAY_SERVER_ROUND_DRAW_LEDGER_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -59,5 +58,3 @@ class DrawLedger {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_ROUND_DRAW_LEDGER_H_

@@ -22,8 +22,7 @@
 //     still free.
 //   - Who joins again and again, faster than any link breaks, is asked to wait
 //     (RESOURCE_EXHAUSTED): every Join costs a write to the disk and a message to everybody.
-#ifndef CAUSEWAY_SERVER_ROUND_MEMBERSHIP_H_
-#define CAUSEWAY_SERVER_ROUND_MEMBERSHIP_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -167,5 +166,3 @@ class Membership {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_ROUND_MEMBERSHIP_H_

@@ -7,8 +7,7 @@
 // learning rate stay in steps of the schedule, which every worker passes in the same time.
 //
 // Pure functions of their arguments.
-#ifndef CAUSEWAY_SERVER_ROUND_PACE_H_
-#define CAUSEWAY_SERVER_ROUND_PACE_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -58,5 +57,3 @@ std::optional<int64_t> StopStepForTokens(const std::map<std::string, Member>& me
                                          absl::Duration lease);
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_ROUND_PACE_H_

@@ -8,8 +8,7 @@
 //
 // An honest member stays within all bounds. What is beyond them is cut to the bound: the delta
 // counts, the claim does not. Pure bookkeeping: no lock, no time, no I/O.
-#ifndef CAUSEWAY_SERVER_ROUND_PLAUSIBILITY_H_
-#define CAUSEWAY_SERVER_ROUND_PLAUSIBILITY_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -114,5 +113,3 @@ class NormHistory {
 bool IsOutlier(double norm, const NormHistory& history, double factor);
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_ROUND_PLAUSIBILITY_H_

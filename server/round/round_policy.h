@@ -20,8 +20,7 @@
 //
 // A round is published empty if nobody can contribute any more: its senders died, and all others
 // began after its send step. So the fragment's numbering keeps pace with the schedule.
-#ifndef CAUSEWAY_SERVER_ROUND_ROUND_POLICY_H_
-#define CAUSEWAY_SERVER_ROUND_ROUND_POLICY_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -93,5 +92,3 @@ int64_t StartStep(const std::vector<OpenRound>& open_rounds,
 int64_t LikelyStep(absl::Duration now, const std::map<std::string, Member>& members);
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_ROUND_ROUND_POLICY_H_

@@ -1,6 +1,5 @@
 // causeway.v1.Admin: status and directives for operators.
-#ifndef CAUSEWAY_SERVER_SERVICE_ADMIN_SERVICE_H_
-#define CAUSEWAY_SERVER_SERVICE_ADMIN_SERVICE_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -58,5 +57,3 @@ class AdminService final : public v1::Admin::CallbackService {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_SERVICE_ADMIN_SERVICE_H_

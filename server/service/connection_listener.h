@@ -7,8 +7,7 @@
 //
 // The connections belong to whoever takes them. When one has ended is found out by looking: a
 // descriptor is another socket, or none, by then. That happens when a connection would be refused.
-#ifndef CAUSEWAY_SERVER_SERVICE_CONNECTION_LISTENER_H_
-#define CAUSEWAY_SERVER_SERVICE_CONNECTION_LISTENER_H_
+#pragma once
 
 #include <sys/types.h>
 
@@ -165,5 +164,3 @@ class ConnectionListener {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_SERVICE_CONNECTION_LISTENER_H_

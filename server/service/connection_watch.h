@@ -9,8 +9,7 @@
 //     KiB of each of 64 calls.
 //   - One who asks and does not read has taken nothing for a second, and has sent kUnreadBytes
 //     meanwhile. gRPC's own clients always read.
-#ifndef CAUSEWAY_SERVER_SERVICE_CONNECTION_WATCH_H_
-#define CAUSEWAY_SERVER_SERVICE_CONNECTION_WATCH_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -51,5 +50,3 @@ class ConnectionWatch {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_SERVICE_CONNECTION_WATCH_H_

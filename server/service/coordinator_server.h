@@ -1,7 +1,6 @@
 // The coordinator's gRPC server: the four services on one port, the threads behind them, and the
 // clock that ticks.
-#ifndef CAUSEWAY_SERVER_SERVICE_COORDINATOR_SERVER_H_
-#define CAUSEWAY_SERVER_SERVICE_COORDINATOR_SERVER_H_
+#pragma once
 
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
@@ -165,5 +164,3 @@ class CoordinatorServer {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_SERVICE_COORDINATOR_SERVER_H_

@@ -1,6 +1,5 @@
 // The service of enrollment.proto: who may ask, and what the run's own authority answers.
-#ifndef CAUSEWAY_SERVER_SERVICE_ENROLLMENT_SERVICE_H_
-#define CAUSEWAY_SERVER_SERVICE_ENROLLMENT_SERVICE_H_
+#pragma once
 
 #include <functional>
 #include <string>
@@ -51,5 +50,3 @@ class EnrollmentService final : public v1::Enrollment::CallbackService {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_SERVICE_ENROLLMENT_SERVICE_H_

@@ -1,6 +1,5 @@
 // One Exchange.Carry at the coordinator: a lane's stream over gRPC.
-#ifndef CAUSEWAY_SERVER_SERVICE_LANE_REACTOR_H_
-#define CAUSEWAY_SERVER_SERVICE_LANE_REACTOR_H_
+#pragma once
 
 #include <grpcpp/alarm.h>
 #include <grpcpp/support/byte_buffer.h>
@@ -96,5 +95,3 @@ class ExchangeService final
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_SERVICE_LANE_REACTOR_H_

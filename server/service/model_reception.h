@@ -1,6 +1,5 @@
 // Session.BringModel: takes the model of a run that awaits one, from one site or a few at once.
-#ifndef CAUSEWAY_SERVER_SERVICE_MODEL_RECEPTION_H_
-#define CAUSEWAY_SERVER_SERVICE_MODEL_RECEPTION_H_
+#pragma once
 
 #include <grpcpp/support/server_callback.h>
 
@@ -72,5 +71,3 @@ class ModelReception {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_SERVICE_MODEL_RECEPTION_H_

@@ -1,6 +1,5 @@
 // causeway.v1.Probe: what a site asks before it joins.
-#ifndef CAUSEWAY_SERVER_SERVICE_PROBE_SERVICE_H_
-#define CAUSEWAY_SERVER_SERVICE_PROBE_SERVICE_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -98,5 +97,3 @@ class ProbeService final : public v1::Probe::CallbackService {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_SERVICE_PROBE_SERVICE_H_

@@ -1,6 +1,5 @@
 // causeway.v1.Session: Describe, and one stream per worker.
-#ifndef CAUSEWAY_SERVER_SERVICE_SESSION_SERVICE_H_
-#define CAUSEWAY_SERVER_SERVICE_SESSION_SERVICE_H_
+#pragma once
 
 #include <cstddef>
 #include <list>
@@ -118,5 +117,3 @@ class SessionOutbox {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_SERVICE_SESSION_SERVICE_H_

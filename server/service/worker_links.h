@@ -2,8 +2,7 @@
 //
 // A worker's calls tell which connections are its own: each is noted with the address that it came
 // from. Sample reads the figures now and then.
-#ifndef CAUSEWAY_SERVER_SERVICE_WORKER_LINKS_H_
-#define CAUSEWAY_SERVER_SERVICE_WORKER_LINKS_H_
+#pragma once
 
 #include <map>
 #include <string>
@@ -43,5 +42,3 @@ class WorkerLinks {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_SERVICE_WORKER_LINKS_H_

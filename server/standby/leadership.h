@@ -11,8 +11,7 @@
 // So whoever takes the lead has all that was told. It follows nobody any more, so a former leader
 // whose set it was in can tell nothing. After a leader that is alone in its set, only that one can
 // lead. Beyond that, a leader stops by its own clock before its lease can end.
-#ifndef CAUSEWAY_SERVER_STANDBY_LEADERSHIP_H_
-#define CAUSEWAY_SERVER_STANDBY_LEADERSHIP_H_
+#pragma once
 
 #include <cstdint>
 #include <set>
@@ -112,5 +111,3 @@ class Leadership {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_STANDBY_LEADERSHIP_H_

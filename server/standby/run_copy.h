@@ -3,8 +3,7 @@
 //
 // It makes a run directory at one commit of the original, nothing else:
 // `causeway-coordinator serve` opens it as it opens the original after a death.
-#ifndef CAUSEWAY_SERVER_STANDBY_RUN_COPY_H_
-#define CAUSEWAY_SERVER_STANDBY_RUN_COPY_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -67,5 +66,3 @@ absl::StatusOr<bool> SendWhatLacks(RunDirectoryStore& store, const v1::FollowReq
                                    FeedWriter write);
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_STANDBY_RUN_COPY_H_

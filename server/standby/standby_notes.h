@@ -1,6 +1,5 @@
 // Keeps what a standby knows of itself, for those who ask it: probes and metrics.
-#ifndef CAUSEWAY_SERVER_STANDBY_STANDBY_NOTES_H_
-#define CAUSEWAY_SERVER_STANDBY_STANDBY_NOTES_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -48,5 +47,3 @@ class StandbyNotes {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_STANDBY_STANDBY_NOTES_H_

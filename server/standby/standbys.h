@@ -6,8 +6,7 @@
 //
 // Without a registry (leadership.h) any one copy must have it. With one, every copy of the in-sync
 // set must, because each of them may take over.
-#ifndef CAUSEWAY_SERVER_STANDBY_STANDBYS_H_
-#define CAUSEWAY_SERVER_STANDBY_STANDBYS_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -193,5 +192,3 @@ class ReplicatedStore final : public Store {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_STANDBY_STANDBYS_H_

@@ -8,8 +8,7 @@
 //
 // The number in front, which the header repeats, is how many commits the database had when the
 // file was written: a database that knows of fewer has lost some.
-#ifndef CAUSEWAY_SERVER_STORE_BLOB_FOLDER_H_
-#define CAUSEWAY_SERVER_STORE_BLOB_FOLDER_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -101,5 +100,3 @@ class BlobFolder {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_STORE_BLOB_FOLDER_H_

@@ -1,6 +1,5 @@
 // Reads a run directory for people and programs, without changing it.
-#ifndef CAUSEWAY_SERVER_STORE_INSPECT_H_
-#define CAUSEWAY_SERVER_STORE_INSPECT_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -56,5 +55,3 @@ std::string InspectionText(const nlohmann::json& inspection);
 nlohmann::json ReportDraws(const std::vector<v1::Contribution>& contributions);
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_STORE_INSPECT_H_

@@ -1,7 +1,6 @@
 // Keeps everything that it is told, in memory, for tests and simulations. It outlives the
 // coordinators that use it one after the other, as a disk does.
-#ifndef CAUSEWAY_SERVER_STORE_MEMORY_STORE_H_
-#define CAUSEWAY_SERVER_STORE_MEMORY_STORE_H_
+#pragma once
 
 #include <map>
 #include <optional>
@@ -65,5 +64,3 @@ class MemoryStore : public Store {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_STORE_MEMORY_STORE_H_

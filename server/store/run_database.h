@@ -6,8 +6,7 @@
 //
 // One table holds all records (run_records.h): key, value, checksum. A record's checksum finds what
 // is damaged, the sum of all of them what is missing or older than it must be.
-#ifndef CAUSEWAY_SERVER_STORE_RUN_DATABASE_H_
-#define CAUSEWAY_SERVER_STORE_RUN_DATABASE_H_
+#pragma once
 
 #include <cstdint>
 #include <limits>
@@ -204,5 +203,3 @@ class DatabaseCopy {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_STORE_RUN_DATABASE_H_

@@ -13,8 +13,7 @@
 //   curves            of the status page (history/run_curves.h)
 //
 // docs/formats.md describes them byte by byte.
-#ifndef CAUSEWAY_SERVER_STORE_RUN_DIRECTORY_H_
-#define CAUSEWAY_SERVER_STORE_RUN_DIRECTORY_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -88,5 +87,3 @@ absl::string_view NetworkFileSystemName(int64_t type);
 absl::string_view NetworkFileSystemOf(const std::string& path);
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_STORE_RUN_DIRECTORY_H_

@@ -14,8 +14,7 @@
 //
 // An error other than RESOURCE_EXHAUSTED, ALREADY_EXISTS, INVALID_ARGUMENT and those of the Read
 // methods is final: every later call returns it again.
-#ifndef CAUSEWAY_SERVER_STORE_RUN_DIRECTORY_STORE_H_
-#define CAUSEWAY_SERVER_STORE_RUN_DIRECTORY_STORE_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -168,5 +167,3 @@ class RunDirectoryStore final : public Store {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_STORE_RUN_DIRECTORY_STORE_H_

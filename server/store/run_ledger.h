@@ -6,8 +6,7 @@
 // their commit, or the book below has it; deltas and answers go, per fragment, up to a round. So a
 // copy is served alike after a moment and after a week away, and a slow one costs its original
 // nothing. The digest of each commit proves that a copy has the same records.
-#ifndef CAUSEWAY_SERVER_STORE_RUN_LEDGER_H_
-#define CAUSEWAY_SERVER_STORE_RUN_LEDGER_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -147,5 +146,3 @@ class RunLedger {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_STORE_RUN_LEDGER_H_

@@ -6,8 +6,7 @@
 //   round/FRAGMENT/ROUND
 //   contribution/FRAGMENT/ROUND/WORKER
 //   snapshot/FRAGMENT/VERSION             numbers in 8 and 12 digits
-#ifndef CAUSEWAY_SERVER_STORE_RUN_RECORDS_H_
-#define CAUSEWAY_SERVER_STORE_RUN_RECORDS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -80,5 +79,3 @@ absl::StatusOr<Record> ParseRecord(absl::string_view key, absl::string_view valu
 }
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_STORE_RUN_RECORDS_H_

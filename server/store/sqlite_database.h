@@ -10,8 +10,7 @@
 // process has it open), PERMISSION_DENIED, INTERNAL (anything else, input and output above all).
 //
 // Not thread-safe: one thread at a time uses a database and its statements.
-#ifndef CAUSEWAY_SERVER_STORE_SQLITE_DATABASE_H_
-#define CAUSEWAY_SERVER_STORE_SQLITE_DATABASE_H_
+#pragma once
 
 #include <sqlite3.h>
 
@@ -148,5 +147,3 @@ class CommitWitness {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_STORE_SQLITE_DATABASE_H_

@@ -14,8 +14,7 @@
 // recovered again. Callers stop; nobody retries (a failed fsync cannot be repeated).
 //
 // Fragments are independent of each other: nothing here assumes that one store holds all of them.
-#ifndef CAUSEWAY_SERVER_STORE_STORE_H_
-#define CAUSEWAY_SERVER_STORE_STORE_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -116,5 +115,3 @@ class Store {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_STORE_STORE_H_

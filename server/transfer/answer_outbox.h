@@ -1,7 +1,6 @@
 // Keeps what workers want, until it is there: answers of rounds that are not published yet, and
 // objects that are read or copied first. From then on their lanes send it.
-#ifndef CAUSEWAY_SERVER_TRANSFER_ANSWER_OUTBOX_H_
-#define CAUSEWAY_SERVER_TRANSFER_ANSWER_OUTBOX_H_
+#pragma once
 
 #include <compare>
 #include <cstdint>
@@ -145,5 +144,3 @@ class AnswerOutbox : public std::enable_shared_from_this<AnswerOutbox> {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_TRANSFER_ANSWER_OUTBOX_H_

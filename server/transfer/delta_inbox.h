@@ -7,8 +7,7 @@
 // A delta is dropped when it was accepted or refused, when its round closes, or when the worker
 // offers another object for the same round. One that nobody is sending is dropped after keep_idle,
 // or as soon as another one needs the memory, the longest idle first.
-#ifndef CAUSEWAY_SERVER_TRANSFER_DELTA_INBOX_H_
-#define CAUSEWAY_SERVER_TRANSFER_DELTA_INBOX_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -118,5 +117,3 @@ class DeltaInbox : public std::enable_shared_from_this<DeltaInbox> {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_TRANSFER_DELTA_INBOX_H_

@@ -1,6 +1,5 @@
 // Brings the lanes of one process of a worker together, and bounds their number.
-#ifndef CAUSEWAY_SERVER_TRANSFER_LANE_REGISTRY_H_
-#define CAUSEWAY_SERVER_TRANSFER_LANE_REGISTRY_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -89,5 +88,3 @@ class LaneRegistry {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_TRANSFER_LANE_REGISTRY_H_

@@ -1,8 +1,7 @@
 // The coordinator's end of all lanes of one process of a worker: offers go to the inbox, wants to
 // the outbox. It lives as long as one of its lanes; a worker whose lanes all broke repeats its
 // offers and wants.
-#ifndef CAUSEWAY_SERVER_TRANSFER_WORKER_LANES_H_
-#define CAUSEWAY_SERVER_TRANSFER_WORKER_LANES_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -77,5 +76,3 @@ class WorkerLanes final : public LanePeer, public DeltaBearer {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_TRANSFER_WORKER_LANES_H_

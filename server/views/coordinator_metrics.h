@@ -1,6 +1,5 @@
 // The coordinator's answer to GET /metrics.
-#ifndef CAUSEWAY_SERVER_VIEWS_COORDINATOR_METRICS_H_
-#define CAUSEWAY_SERVER_VIEWS_COORDINATOR_METRICS_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -66,5 +65,3 @@ std::string StandbyMetricsText(const StandbyNotes& notes, FileSystem& file_syste
                                const std::string& run_dir, const CertificateFiles& certificates);
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_VIEWS_COORDINATOR_METRICS_H_

@@ -1,6 +1,5 @@
 // The last events of a run, for the status page and for causewayctl.
-#ifndef CAUSEWAY_SERVER_VIEWS_EVENT_HISTORY_H_
-#define CAUSEWAY_SERVER_VIEWS_EVENT_HISTORY_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -64,5 +63,3 @@ class EventHistory final : public EventLog {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_VIEWS_EVENT_HISTORY_H_

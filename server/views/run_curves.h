@@ -6,8 +6,7 @@
 // - Arrays 0, 1, ... of each worker in that order, 12 doubles a point: seconds since 1970, step,
 //   then sum and number of samples of loss, tokens/s, utilization, bytes/s up and bytes/s down.
 // - Array held_out, 2 doubles a point: step, loss.
-#ifndef CAUSEWAY_SERVER_VIEWS_RUN_CURVES_H_
-#define CAUSEWAY_SERVER_VIEWS_RUN_CURVES_H_
+#pragma once
 
 #include <algorithm>
 #include <cstddef>
@@ -165,5 +164,3 @@ absl::StatusOr<RunCurves> ReadRunCurves(FileSystem& file_system, const std::stri
                                         const std::string& run_id, size_t capacity);
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_VIEWS_RUN_CURVES_H_

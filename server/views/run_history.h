@@ -4,8 +4,7 @@
 // All of it is in memory and bounded, whatever workers say and however long the run takes. It is
 // not part of the run's state: a coordinator that takes a run over knows the past rounds from the
 // store (Restore), and the curves as they were saved last (SaveCurves, RestoreCurves).
-#ifndef CAUSEWAY_SERVER_VIEWS_RUN_HISTORY_H_
-#define CAUSEWAY_SERVER_VIEWS_RUN_HISTORY_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -159,5 +158,3 @@ class CurveKeeper {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_VIEWS_RUN_HISTORY_H_

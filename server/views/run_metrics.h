@@ -1,6 +1,5 @@
 // The run and its workers for /metrics, from RunStatus and the heartbeats.
-#ifndef CAUSEWAY_SERVER_VIEWS_RUN_METRICS_H_
-#define CAUSEWAY_SERVER_VIEWS_RUN_METRICS_H_
+#pragma once
 
 #include <array>
 #include <atomic>
@@ -85,5 +84,3 @@ class RoundMetrics final : public RunObserver {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_VIEWS_RUN_METRICS_H_

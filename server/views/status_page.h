@@ -5,8 +5,7 @@
 //   /api/v1/events?after=N
 //   /api/v1/config                                        a textproto
 //   /report.html                                          the run as it is, to be saved
-#ifndef CAUSEWAY_SERVER_VIEWS_STATUS_PAGE_H_
-#define CAUSEWAY_SERVER_VIEWS_STATUS_PAGE_H_
+#pragma once
 
 #include <atomic>
 #include <cstddef>
@@ -95,5 +94,3 @@ std::string ReportPage(const StatusApi& api, bool stopped);
 const std::map<std::string, absl::string_view>& EmbeddedPage();
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_VIEWS_STATUS_PAGE_H_

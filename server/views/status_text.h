@@ -1,6 +1,5 @@
 // A run's status as lines for a terminal and as JSON for programs.
-#ifndef CAUSEWAY_SERVER_VIEWS_STATUS_TEXT_H_
-#define CAUSEWAY_SERVER_VIEWS_STATUS_TEXT_H_
+#pragma once
 
 #include <optional>
 #include <string>
@@ -43,5 +42,3 @@ std::string StatusText(const v1::RunStatus& status);
 std::string StatusJson(const v1::RunStatus& status, bool one_line);
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_SERVER_VIEWS_STATUS_TEXT_H_

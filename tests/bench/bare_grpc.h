@@ -1,8 +1,7 @@
 // The limit of every exchange over gRPC: streams that carry an object as lanes do, one raw message
 // for each chunk, over the same channels, and do nothing else with it. The receiver drops what it
 // reads and acknowledges it as lanes do.
-#ifndef CAUSEWAY_TESTS_BENCH_BARE_GRPC_H_
-#define CAUSEWAY_TESTS_BENCH_BARE_GRPC_H_
+#pragma once
 
 #include <grpcpp/server.h>
 
@@ -71,5 +70,3 @@ class GrpcSource {
 };
 
 }  // namespace causeway::bench
-
-#endif  // CAUSEWAY_TESTS_BENCH_BARE_GRPC_H_

@@ -1,7 +1,6 @@
 // The other end of a benchmark over loopback, in a process of its own: so that its CPU time is
 // known apart from this process's.
-#ifndef CAUSEWAY_TESTS_BENCH_BENCH_PEER_H_
-#define CAUSEWAY_TESTS_BENCH_BENCH_PEER_H_
+#pragma once
 
 #include <sys/types.h>
 
@@ -40,5 +39,3 @@ class BenchPeer {
 void ServeBenchPeer(int port);
 
 }  // namespace causeway::bench
-
-#endif  // CAUSEWAY_TESTS_BENCH_BENCH_PEER_H_

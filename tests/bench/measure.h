@@ -1,8 +1,7 @@
 // What benchmarks share: times, this machine's memory rates, measured in the same run as what is
 // compared with them, and the report. A benchmark ends with its name and a line where something
 // fails.
-#ifndef CAUSEWAY_TESTS_BENCH_MEASURE_H_
-#define CAUSEWAY_TESTS_BENCH_MEASURE_H_
+#pragma once
 
 #include <cstddef>
 #include <string>
@@ -67,5 +66,3 @@ double ProcessCpuSeconds();
 MemoryRates MeasureMemory(int threads, size_t array_bytes, int repeats);
 
 }  // namespace causeway::bench
-
-#endif  // CAUSEWAY_TESTS_BENCH_MEASURE_H_

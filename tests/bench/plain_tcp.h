@@ -1,7 +1,6 @@
 // The limit of every transfer on one machine: a blocking TCP connection that carries bytes and
 // nothing else.
-#ifndef CAUSEWAY_TESTS_BENCH_PLAIN_TCP_H_
-#define CAUSEWAY_TESTS_BENCH_PLAIN_TCP_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -46,5 +45,3 @@ class TcpSource {
 };
 
 }  // namespace causeway::bench
-
-#endif  // CAUSEWAY_TESTS_BENCH_PLAIN_TCP_H_

@@ -1,6 +1,5 @@
 // Deltas as they come in training: what one worker would send, from a short run on real text.
-#ifndef CAUSEWAY_TESTS_BENCH_TRAINING_DELTA_H_
-#define CAUSEWAY_TESTS_BENCH_TRAINING_DELTA_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -27,5 +26,3 @@ struct TrainingDelta {
 absl::StatusOr<TrainingDelta> TrainForDelta(const TrainingDeltaOptions& options);
 
 }  // namespace causeway::bench
-
-#endif  // CAUSEWAY_TESTS_BENCH_TRAINING_DELTA_H_

@@ -1,7 +1,6 @@
 // Matrix products for emulated devices: bf16 in, every product and sum in fp32 by the CPU's own
 // product, rounded once.
-#ifndef CAUSEWAY_TESTS_EMULATION_EMULATED_GEMM_H_
-#define CAUSEWAY_TESTS_EMULATION_EMULATED_GEMM_H_
+#pragma once
 
 #include <memory>
 
@@ -12,5 +11,3 @@ namespace causeway::emulation {
 std::unique_ptr<worker::cuda::Gemm> MakeEmulatedGemm();
 
 }  // namespace causeway::emulation
-
-#endif  // CAUSEWAY_TESTS_EMULATION_EMULATED_GEMM_H_

@@ -23,8 +23,7 @@
 // - cuBLASLt and NCCL: what stands behind their interfaces in tests is plain C++.
 //
 // Thread-safety: any thread may use the runtime; what is declared here is set before it is used.
-#ifndef CAUSEWAY_TESTS_EMULATION_EMULATOR_H_
-#define CAUSEWAY_TESTS_EMULATION_EMULATOR_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -72,5 +71,3 @@ int64_t HostWaitsOfThread();  // Of the calling thread alone.
 int64_t AllocationsMade();
 
 }  // namespace causeway::emulation
-
-#endif  // CAUSEWAY_TESTS_EMULATION_EMULATOR_H_

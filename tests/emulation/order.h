@@ -1,6 +1,5 @@
 // Inside the emulator: the order of what nothing orders.
-#ifndef CAUSEWAY_TESTS_EMULATION_ORDER_H_
-#define CAUSEWAY_TESTS_EMULATION_ORDER_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -18,5 +17,3 @@ std::vector<int> Permutation(int size, uint64_t salt);
 void RunGrid(dim3 grid, dim3 block_shape, size_t shared_bytes, const std::function<void()>& body);
 
 }  // namespace causeway::emulation
-
-#endif  // CAUSEWAY_TESTS_EMULATION_ORDER_H_

@@ -1,6 +1,5 @@
 // Inside the emulator: devices, what they hold, and how the work of streams is done.
-#ifndef CAUSEWAY_TESTS_EMULATION_STATE_H_
-#define CAUSEWAY_TESTS_EMULATION_STATE_H_
+#pragma once
 
 #include <chrono>
 #include <cstddef>
@@ -107,5 +106,3 @@ void IssueWork(std::unique_lock<std::mutex>& lock, cudaStream_t stream, Operatio
 void IssueWait(std::unique_lock<std::mutex>& lock, cudaStream_t stream, cudaEvent_t event);
 
 }  // namespace causeway::emulation
-
-#endif  // CAUSEWAY_TESTS_EMULATION_STATE_H_

@@ -1,7 +1,6 @@
 // Array files (common/files/array_file.h) from a fuzzer's bytes, so made that most of them get past
 // the preamble and the checksum.
-#ifndef CAUSEWAY_TESTS_FUZZ_ARRAY_FILE_INPUT_H_
-#define CAUSEWAY_TESTS_FUZZ_ARRAY_FILE_INPUT_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -23,5 +22,3 @@ std::vector<uint8_t> ArrayFileFromInput(std::span<const uint8_t> input, const Ar
                                         uint32_t version);
 
 }  // namespace causeway::fuzz
-
-#endif  // CAUSEWAY_TESTS_FUZZ_ARRAY_FILE_INPUT_H_

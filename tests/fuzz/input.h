@@ -1,6 +1,5 @@
 // Takes a fuzzer's bytes apart. Where they end, everything is zero.
-#ifndef CAUSEWAY_TESTS_FUZZ_INPUT_H_
-#define CAUSEWAY_TESTS_FUZZ_INPUT_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -47,5 +46,3 @@ class Input {
 };
 
 }  // namespace causeway::fuzz
-
-#endif  // CAUSEWAY_TESTS_FUZZ_INPUT_H_

@@ -1,6 +1,5 @@
 // Files in memory, for what reads and writes them. Not thread-safe.
-#ifndef CAUSEWAY_TESTS_FUZZ_MEMORY_FILES_H_
-#define CAUSEWAY_TESTS_FUZZ_MEMORY_FILES_H_
+#pragma once
 
 #include <algorithm>
 #include <cstddef>
@@ -113,5 +112,3 @@ class MemoryFiles final : public FileSystem {
 };
 
 }  // namespace causeway::fuzz
-
-#endif  // CAUSEWAY_TESTS_FUZZ_MEMORY_FILES_H_

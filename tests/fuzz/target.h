@@ -4,8 +4,7 @@
 //
 // Command line, beside libFuzzer's own: --list prints the names of the targets, one per line;
 // --target=NAME chooses one (else it is the first).
-#ifndef CAUSEWAY_TESTS_FUZZ_TARGET_H_
-#define CAUSEWAY_TESTS_FUZZ_TARGET_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -33,5 +32,3 @@ bool SelectTarget(const std::string& name);
   do {                                                                  \
     if (!(condition)) ::causeway::fuzz::Fail(__FILE__, __LINE__, what); \
   } while (false)
-
-#endif  // CAUSEWAY_TESTS_FUZZ_TARGET_H_

@@ -1,7 +1,6 @@
 // A whole run in one process: the real coordinator, the real workers' engine and trainer, and an
 // in-process exchange between them.
-#ifndef CAUSEWAY_TESTS_INTEGRATION_SITES_H_
-#define CAUSEWAY_TESTS_INTEGRATION_SITES_H_
+#pragma once
 
 #include <functional>
 #include <memory>
@@ -103,5 +102,3 @@ class TestRun {
 };
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_TESTS_INTEGRATION_SITES_H_

@@ -1,6 +1,5 @@
 // Arrays that are awkward to encode, and what the real codecs make of them.
-#ifndef CAUSEWAY_TESTS_REFERENCE_CODEC_CASES_H_
-#define CAUSEWAY_TESTS_REFERENCE_CODEC_CASES_H_
+#pragma once
 
 #include <string>
 
@@ -18,5 +17,3 @@ namespace causeway {
 absl::Status WriteCodecCases(const std::string& folder);
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_TESTS_REFERENCE_CODEC_CASES_H_

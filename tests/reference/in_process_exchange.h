@@ -6,8 +6,7 @@
 //   ... worker::SyncEngine over *exchange ...
 //   RETURN_IF_ERROR(exchange->Leave(v1::Leave::FINISHED));
 //   RETURN_IF_ERROR(exchange->session_status());
-#ifndef CAUSEWAY_TESTS_REFERENCE_IN_PROCESS_EXCHANGE_H_
-#define CAUSEWAY_TESTS_REFERENCE_IN_PROCESS_EXCHANGE_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -71,5 +70,3 @@ class InProcessExchange final : public causeway::Exchange {
 };
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_TESTS_REFERENCE_IN_PROCESS_EXCHANGE_H_

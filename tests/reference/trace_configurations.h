@@ -1,7 +1,6 @@
 // The runs that the oracle re-computes: small models, every codec, both ways of cutting fragments
 // at odd sizes, answers that stay out longer than the interval between two sends.
-#ifndef CAUSEWAY_TESTS_REFERENCE_TRACE_CONFIGURATIONS_H_
-#define CAUSEWAY_TESTS_REFERENCE_TRACE_CONFIGURATIONS_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -18,5 +17,3 @@ std::vector<std::string> TraceConfigurationNames();
 absl::StatusOr<v1::RunConfig> TraceConfiguration(absl::string_view name);
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_TESTS_REFERENCE_TRACE_CONFIGURATIONS_H_

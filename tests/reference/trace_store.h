@@ -1,6 +1,5 @@
 // A coordinator's store that writes every delta and every answer into a folder, for the oracle.
-#ifndef CAUSEWAY_TESTS_REFERENCE_TRACE_STORE_H_
-#define CAUSEWAY_TESTS_REFERENCE_TRACE_STORE_H_
+#pragma once
 
 #include <map>
 #include <span>
@@ -58,5 +57,3 @@ absl::Status WriteTraceFile(const std::string& folder, const std::string& name,
 }
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_TESTS_REFERENCE_TRACE_STORE_H_

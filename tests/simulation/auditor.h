@@ -24,8 +24,7 @@
 //   tiers_agree              a region publishes what its parent has published, bit for bit
 //
 // and, checked by the simulation at the end: reaches_the_end, ends_in_undisturbed_bits.
-#ifndef CAUSEWAY_TESTS_SIMULATION_AUDITOR_H_
-#define CAUSEWAY_TESTS_SIMULATION_AUDITOR_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -177,5 +176,3 @@ class Auditor {
 };
 
 }  // namespace causeway::simulation
-
-#endif  // CAUSEWAY_TESTS_SIMULATION_AUDITOR_H_

@@ -1,7 +1,6 @@
 // The machine that the coordinator runs on: starts it from what its store holds, lets it die, and
 // serves it to a network that loses, repeats, delays and cuts.
-#ifndef CAUSEWAY_TESTS_SIMULATION_COORDINATOR_HOST_H_
-#define CAUSEWAY_TESTS_SIMULATION_COORDINATOR_HOST_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -149,5 +148,3 @@ class CoordinatorHost {
 };
 
 }  // namespace causeway::simulation
-
-#endif  // CAUSEWAY_TESTS_SIMULATION_COORDINATOR_HOST_H_

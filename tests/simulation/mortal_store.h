@@ -1,7 +1,6 @@
 // The store of one simulated coordinator process: what it keeps outlives the process, and writing
 // to it is when the process likes to die.
-#ifndef CAUSEWAY_TESTS_SIMULATION_MORTAL_STORE_H_
-#define CAUSEWAY_TESTS_SIMULATION_MORTAL_STORE_H_
+#pragma once
 
 #include <functional>
 #include <optional>
@@ -56,5 +55,3 @@ class MortalStore final : public server::Store {
 };
 
 }  // namespace causeway::simulation
-
-#endif  // CAUSEWAY_TESTS_SIMULATION_MORTAL_STORE_H_

@@ -1,7 +1,6 @@
 // Bugs and failures that a coordinator could have, planted around a real one, to show what would
 // find them and what must not be taken for one.
-#ifndef CAUSEWAY_TESTS_SIMULATION_PLANTED_BUGS_H_
-#define CAUSEWAY_TESTS_SIMULATION_PLANTED_BUGS_H_
+#pragma once
 
 #include <memory>
 
@@ -23,5 +22,3 @@ std::unique_ptr<server::Coordinator> AcceptsStaleIncarnations(
 std::unique_ptr<server::Coordinator> FailsAfterALeave(std::unique_ptr<server::Coordinator> real);
 
 }  // namespace causeway::simulation
-
-#endif  // CAUSEWAY_TESTS_SIMULATION_PLANTED_BUGS_H_

@@ -1,6 +1,5 @@
 // A seed's meaning: a run, its sites, and what befalls them.
-#ifndef CAUSEWAY_TESTS_SIMULATION_SCENARIO_H_
-#define CAUSEWAY_TESTS_SIMULATION_SCENARIO_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -63,5 +62,3 @@ Scenario WithoutFaults(Scenario scenario);
 std::string Describe(const Scenario& scenario);
 
 }  // namespace causeway::simulation
-
-#endif  // CAUSEWAY_TESTS_SIMULATION_SCENARIO_H_

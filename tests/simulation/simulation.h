@@ -1,6 +1,5 @@
 // One scenario from beginning to end.
-#ifndef CAUSEWAY_TESTS_SIMULATION_SIMULATION_H_
-#define CAUSEWAY_TESTS_SIMULATION_SIMULATION_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -46,5 +45,3 @@ Outcome SimulateAndCompare(const Scenario& scenario, std::ostream* trace,
                            const PlantedBug& bug = {});
 
 }  // namespace causeway::simulation
-
-#endif  // CAUSEWAY_TESTS_SIMULATION_SIMULATION_H_

@@ -1,7 +1,6 @@
 // One process of a region towards its parent: does what server/link does over gRPC. The region's
 // coordinator is a real one.
-#ifndef CAUSEWAY_TESTS_SIMULATION_VIRTUAL_REGION_H_
-#define CAUSEWAY_TESTS_SIMULATION_VIRTUAL_REGION_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -106,5 +105,3 @@ class VirtualRegion final : public server::Parent,
 };
 
 }  // namespace causeway::simulation
-
-#endif  // CAUSEWAY_TESTS_SIMULATION_VIRTUAL_REGION_H_

@@ -1,8 +1,7 @@
 // One process of a worker: speaks the protocol as worker/member does, synchronizes as worker/sync
 // and worker/commands do, and only pretends to train. Where those block a thread, this one is
 // pumped again when something has happened.
-#ifndef CAUSEWAY_TESTS_SIMULATION_VIRTUAL_WORKER_H_
-#define CAUSEWAY_TESTS_SIMULATION_VIRTUAL_WORKER_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -187,5 +186,3 @@ class VirtualWorker final : public StreamClient,
 };
 
 }  // namespace causeway::simulation
-
-#endif  // CAUSEWAY_TESTS_SIMULATION_VIRTUAL_WORKER_H_

@@ -2,8 +2,7 @@
 // violation of an invariant.
 //
 // Everything is drawn from one seed and runs on one thread, so a seed replays the same events.
-#ifndef CAUSEWAY_TESTS_SIMULATION_WORLD_H_
-#define CAUSEWAY_TESTS_SIMULATION_WORLD_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -133,5 +132,3 @@ class World {
 };
 
 }  // namespace causeway::simulation
-
-#endif  // CAUSEWAY_TESTS_SIMULATION_WORLD_H_

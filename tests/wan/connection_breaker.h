@@ -3,8 +3,7 @@
 // An end accepts a reset only at exactly the next byte that it expects, and answers a reset that is
 // merely near with a packet that says which byte that is (RFC 5961). So a connection stays broken:
 // each later packet of it is dropped and answered with a reset at what the packet acknowledges.
-#ifndef CAUSEWAY_TESTS_WAN_CONNECTION_BREAKER_H_
-#define CAUSEWAY_TESTS_WAN_CONNECTION_BREAKER_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -50,5 +49,3 @@ class ConnectionBreaker {
 };
 
 }  // namespace causeway::wan
-
-#endif  // CAUSEWAY_TESTS_WAN_CONNECTION_BREAKER_H_

@@ -1,6 +1,5 @@
 // Frames as a TUN device would hand them over, for tests of the link.
-#ifndef CAUSEWAY_TESTS_WAN_FRAMES_FOR_TEST_H_
-#define CAUSEWAY_TESTS_WAN_FRAMES_FOR_TEST_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -33,5 +32,3 @@ std::vector<uint8_t> MakeTcpFrame(const FrameOptions& options);
 uint16_t OnesComplementSum(std::span<const uint8_t> bytes, uint32_t begin = 0);
 
 }  // namespace causeway::wan
-
-#endif  // CAUSEWAY_TESTS_WAN_FRAMES_FOR_TEST_H_

@@ -1,7 +1,6 @@
 // A long link between two network namespaces: two TUN devices, a LinkDirection each way, and
 // commands that change it while it works.
-#ifndef CAUSEWAY_TESTS_WAN_LINK_H_
-#define CAUSEWAY_TESTS_WAN_LINK_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -60,5 +59,3 @@ class Link {
 };
 
 }  // namespace causeway::wan
-
-#endif  // CAUSEWAY_TESTS_WAN_LINK_H_

@@ -9,8 +9,7 @@
 // long as that is less than kBurst on the transmitter; such a burst arrives with its last bit.
 //
 // Time is an argument, nanoseconds from any beginning, so that a test can run it without a clock.
-#ifndef CAUSEWAY_TESTS_WAN_LINK_DIRECTION_H_
-#define CAUSEWAY_TESTS_WAN_LINK_DIRECTION_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -112,5 +111,3 @@ class LinkDirection {
 };
 
 }  // namespace causeway::wan
-
-#endif  // CAUSEWAY_TESTS_WAN_LINK_DIRECTION_H_

@@ -1,6 +1,5 @@
 // A network interface whose wire is this process, in a network namespace of the caller's choice.
-#ifndef CAUSEWAY_TESTS_WAN_TUN_DEVICE_H_
-#define CAUSEWAY_TESTS_WAN_TUN_DEVICE_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -34,5 +33,3 @@ class TunDevice {
 };
 
 }  // namespace causeway::wan
-
-#endif  // CAUSEWAY_TESTS_WAN_TUN_DEVICE_H_

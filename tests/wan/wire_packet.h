@@ -4,8 +4,7 @@
 // its own: it takes its own time, fills its own place in the queue and may be lost by itself.
 //
 // A frame here is the header and the packet together.
-#ifndef CAUSEWAY_TESTS_WAN_WIRE_PACKET_H_
-#define CAUSEWAY_TESTS_WAN_WIRE_PACKET_H_
+#pragma once
 
 #include <compare>
 #include <cstddef>
@@ -69,5 +68,3 @@ std::vector<uint8_t> CutSegments(const FrameLayout& layout, std::span<const uint
 std::vector<uint8_t> MakeReset(const TcpHeader& header);
 
 }  // namespace causeway::wan
-
-#endif  // CAUSEWAY_TESTS_WAN_WIRE_PACKET_H_

@@ -1,7 +1,6 @@
 // The commands of causeway-worker. Each reads its own flags, prints its own errors and returns the
 // exit status (common/cli/command_line.h).
-#ifndef CAUSEWAY_WORKER_COMMANDS_COMMANDS_H_
-#define CAUSEWAY_WORKER_COMMANDS_COMMANDS_H_
+#pragma once
 
 #include <memory>
 #include <optional>
@@ -45,5 +44,3 @@ absl::StatusOr<std::unique_ptr<ThreadPool>> MakeGivenPool();
 absl::StatusOr<DeviceChoice> DevicesFromFlags();
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_COMMANDS_COMMANDS_H_

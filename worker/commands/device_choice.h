@@ -1,6 +1,5 @@
 // Which devices a command computes on, and the backends that they make.
-#ifndef CAUSEWAY_WORKER_COMMANDS_DEVICE_CHOICE_H_
-#define CAUSEWAY_WORKER_COMMANDS_DEVICE_CHOICE_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -76,5 +75,3 @@ absl::StatusOr<std::unique_ptr<ShardedBackend>> MakeShare(const DeviceChoice& ch
                                                           FileSystem& files, const GpuShare& share);
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_COMMANDS_DEVICE_CHOICE_H_

@@ -1,7 +1,6 @@
 // The CUDA backend with the libraries that it runs on: cuBLASLt, NCCL between several GPUs, and
 // cuDNN where it is wanted.
-#ifndef CAUSEWAY_WORKER_COMMANDS_OPEN_CUDA_H_
-#define CAUSEWAY_WORKER_COMMANDS_OPEN_CUDA_H_
+#pragma once
 
 #include <memory>
 #include <optional>
@@ -88,5 +87,3 @@ absl::StatusOr<nlohmann::json> BenchOnGpu(int device, AttentionPreference attent
                                           FileSystem& files);
 
 }  // namespace causeway::worker::cuda
-
-#endif  // CAUSEWAY_WORKER_COMMANDS_OPEN_CUDA_H_

@@ -5,8 +5,7 @@
 // Whatever ends one of the processes ends all, with one cause; the worker then continues from its
 // checkpoint when all are started again. With a secret they speak TLS, else their network is
 // trusted (SECURITY.md).
-#ifndef CAUSEWAY_WORKER_COMMANDS_SITE_H_
-#define CAUSEWAY_WORKER_COMMANDS_SITE_H_
+#pragma once
 
 #include <atomic>
 #include <functional>
@@ -160,5 +159,3 @@ class SiteFollower {
 };
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_COMMANDS_SITE_H_

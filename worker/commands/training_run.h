@@ -1,7 +1,6 @@
 // A worker's part in a run, from the join to the good-bye: the loop around its membership
 // (worker/member/run_member.h) and its Trainer, with checkpoints and evaluations.
-#ifndef CAUSEWAY_WORKER_COMMANDS_TRAINING_RUN_H_
-#define CAUSEWAY_WORKER_COMMANDS_TRAINING_RUN_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -103,5 +102,3 @@ class TrainingRun {
 };
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_COMMANDS_TRAINING_RUN_H_

@@ -1,7 +1,6 @@
 // data.json: what a folder of shards holds, for people and for Dataset::Open. The Python package
 // writes more about what went in.
-#ifndef CAUSEWAY_WORKER_DATA_DATA_JSON_H_
-#define CAUSEWAY_WORKER_DATA_DATA_JSON_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -40,5 +39,3 @@ absl::Status WriteDataJson(FileSystem& file_system, const std::string& folder,
 absl::StatusOr<DataDescription> ReadDataJson(FileSystem& file_system, const std::string& folder);
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_DATA_DATA_JSON_H_

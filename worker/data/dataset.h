@@ -1,6 +1,5 @@
 // A folder of token shards as two long sequences of tokens: one to train on, one held out.
-#ifndef CAUSEWAY_WORKER_DATA_DATASET_H_
-#define CAUSEWAY_WORKER_DATA_DATASET_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -127,5 +126,3 @@ class Dataset {
 };
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_DATA_DATASET_H_

@@ -6,8 +6,7 @@
 //   unfinished/data.json     new data that are whole; moving them up ends what was begun
 //
 // Old data are removed only when the new are whole.
-#ifndef CAUSEWAY_WORKER_DATA_STAGED_DATA_H_
-#define CAUSEWAY_WORKER_DATA_STAGED_DATA_H_
+#pragma once
 
 #include <memory>
 #include <set>
@@ -64,5 +63,3 @@ class StagedData {
 };
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_DATA_STAGED_DATA_H_

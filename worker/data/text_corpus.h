@@ -1,6 +1,5 @@
 // The text that a run is trained on: files, and the text files in folders.
-#ifndef CAUSEWAY_WORKER_DATA_TEXT_CORPUS_H_
-#define CAUSEWAY_WORKER_DATA_TEXT_CORPUS_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -97,5 +96,3 @@ struct TokenizeResult {
 absl::StatusOr<TokenizeResult> Tokenize(FileSystem& file_system, const TokenizeOptions& options);
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_DATA_TEXT_CORPUS_H_

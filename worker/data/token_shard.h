@@ -17,8 +17,7 @@
 // Tokens are checked when they are read, against the vocabulary that the reader has in mind. The
 // check costs nothing beside the copy, and no bytes on the disk can make a model look up a row
 // that it does not have.
-#ifndef CAUSEWAY_WORKER_DATA_TOKEN_SHARD_H_
-#define CAUSEWAY_WORKER_DATA_TOKEN_SHARD_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -128,5 +127,3 @@ class TokenShardWriter {
 };
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_DATA_TOKEN_SHARD_H_

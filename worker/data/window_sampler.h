@@ -9,8 +9,7 @@
 // draws c * K + s for its cursor c = 0, 1, 2 and so on. So the slots of a run are disjoint, whoever
 // joins or leaves. K workers of batch B draw at each step what one worker of batch K * B would. A
 // worker has no state but its cursor.
-#ifndef CAUSEWAY_WORKER_DATA_WINDOW_SAMPLER_H_
-#define CAUSEWAY_WORKER_DATA_WINDOW_SAMPLER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -89,5 +88,3 @@ class HeldOutWindows {
 };
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_DATA_WINDOW_SAMPLER_H_

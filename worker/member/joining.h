@@ -1,7 +1,6 @@
 // What a worker does before it asks to join: it checks whom it has reached and whether it fits, and
 // brings its model where the run awaits one.
-#ifndef CAUSEWAY_WORKER_MEMBER_JOINING_H_
-#define CAUSEWAY_WORKER_MEMBER_JOINING_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -47,5 +46,3 @@ absl::StatusOr<FragmentPlan> CheckRun(const v1::DescribeResponse& run, bool any_
 absl::Status CheckIdentity(const ChannelSecurity& security, const std::string& worker_id);
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_MEMBER_JOINING_H_

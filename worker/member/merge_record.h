@@ -1,8 +1,7 @@
 // The merges of a worker, and the step after each (merges.jsonl): with an elastic overlap that
 // depends on the network, so a process that resumes from a checkpoint, or repeats a whole run,
 // reads it here.
-#ifndef CAUSEWAY_WORKER_MEMBER_MERGE_RECORD_H_
-#define CAUSEWAY_WORKER_MEMBER_MERGE_RECORD_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -94,5 +93,3 @@ class StepCounter {
 };
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_MEMBER_MERGE_RECORD_H_

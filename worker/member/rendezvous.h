@@ -1,8 +1,7 @@
 // How the processes of a site find each other: process 0 listens (SiteDoor), the others come to it
 // (VisitSite). With a secret they speak mutual TLS with a certificate that is made of it, and
 // nobody else gets in or reads along; without one, plaintext.
-#ifndef CAUSEWAY_WORKER_MEMBER_RENDEZVOUS_H_
-#define CAUSEWAY_WORKER_MEMBER_RENDEZVOUS_H_
+#pragma once
 
 #include <grpcpp/server.h>
 #include <grpcpp/server_context.h>
@@ -143,5 +142,3 @@ class SiteDoor final : private v1::Site::Service {
 };
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_MEMBER_RENDEZVOUS_H_

@@ -15,8 +15,7 @@
 //   }
 //   RETURN_IF_ERROR(member->Finish(drained));
 //   member->Leave(drained);
-#ifndef CAUSEWAY_WORKER_MEMBER_RUN_MEMBER_H_
-#define CAUSEWAY_WORKER_MEMBER_RUN_MEMBER_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -247,5 +246,3 @@ class RunMember {
 };
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_MEMBER_RUN_MEMBER_H_

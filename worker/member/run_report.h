@@ -1,7 +1,6 @@
 // A worker's word on its training: heartbeats, log lines, metrics.jsonl, metrics over HTTP, curves
 // and a summary. It counts what it tells of: tokens, time, losses.
-#ifndef CAUSEWAY_WORKER_MEMBER_RUN_REPORT_H_
-#define CAUSEWAY_WORKER_MEMBER_RUN_REPORT_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -138,5 +137,3 @@ class RunReport {
 };
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_MEMBER_RUN_REPORT_H_

@@ -1,7 +1,6 @@
 // A training worker's word to others than its log: events, metrics over HTTP, and curves for
 // TensorBoard.
-#ifndef CAUSEWAY_WORKER_MEMBER_RUN_TELEMETRY_H_
-#define CAUSEWAY_WORKER_MEMBER_RUN_TELEMETRY_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -172,5 +171,3 @@ class RunTelemetry {
 };
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_MEMBER_RUN_TELEMETRY_H_

@@ -1,7 +1,6 @@
 // Tells a worker's terminal what goes on while the coordinator is away, answers are late, or
 // training waits: a line every few seconds, also while the training thread stands still.
-#ifndef CAUSEWAY_WORKER_MEMBER_WAIT_WATCH_H_
-#define CAUSEWAY_WORKER_MEMBER_WAIT_WATCH_H_
+#pragma once
 
 #include <functional>
 #include <memory>
@@ -81,5 +80,3 @@ class WaitWatch {
 };
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_MEMBER_WAIT_WATCH_H_

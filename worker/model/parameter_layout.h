@@ -1,6 +1,5 @@
 // Where the transformer's tensors lie in an arena.
-#ifndef CAUSEWAY_WORKER_MODEL_PARAMETER_LAYOUT_H_
-#define CAUSEWAY_WORKER_MODEL_PARAMETER_LAYOUT_H_
+#pragma once
 
 #include <cmath>
 #include <cstddef>
@@ -107,5 +106,3 @@ void FillAngles(const v1::ModelConfig& model, int64_t positions, Values& cosine,
 }
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_MODEL_PARAMETER_LAYOUT_H_

@@ -1,7 +1,6 @@
 // A worker's local checkpoint: everything that a bit-exact continuation needs. docs/formats.md has
 // the bytes; the file is an array file (common/files/array_file.h) of kind "CWAYWORK".
-#ifndef CAUSEWAY_WORKER_MODEL_WORKER_CHECKPOINT_H_
-#define CAUSEWAY_WORKER_MODEL_WORKER_CHECKPOINT_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -74,5 +73,3 @@ absl::StatusOr<StoredModel> ReadStoredModel(FileSystem& file_system, const std::
 absl::StatusOr<StoredModel> ReadPublished(FileSystem& file_system, const std::string& run_folder);
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_MODEL_WORKER_CHECKPOINT_H_

@@ -1,6 +1,5 @@
 // From a name to something that answers as a coordinator does: what reach.h finds, judged.
-#ifndef CAUSEWAY_WORKER_PREFLIGHT_CHECKS_H_
-#define CAUSEWAY_WORKER_PREFLIGHT_CHECKS_H_
+#pragma once
 
 #include <grpcpp/channel.h>
 
@@ -217,5 +216,3 @@ CheckResult JudgeData(const absl::StatusOr<Dataset>& data, const UnderstoodRun* 
                       uint64_t shared_fingerprint, bool own_data);
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_PREFLIGHT_CHECKS_H_

@@ -4,8 +4,7 @@
 // The checks themselves are in reach.h and checks.h: they judge facts, so that tests can make the
 // facts up. Here the facts are gathered. A check that fails does not stop those that do without it;
 // the others are reported as skipped, with the reason.
-#ifndef CAUSEWAY_WORKER_PREFLIGHT_PREFLIGHT_H_
-#define CAUSEWAY_WORKER_PREFLIGHT_PREFLIGHT_H_
+#pragma once
 
 #include <functional>
 #include <span>
@@ -90,5 +89,3 @@ std::vector<CheckResult> RunPreflight(const PreflightOptions& options, FileSyste
                                       const Clock& clock, const PreflightOutput& output);
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_PREFLIGHT_PREFLIGHT_H_

@@ -1,7 +1,6 @@
 // A site whose trainer is its own: a member of a run over an arena in ordinary memory, or over the
 // trainer's tensors on a device. What causeway_site.h offers, in C++; its contracts hold here.
-#ifndef CAUSEWAY_WORKER_SITE_ARENA_SITE_H_
-#define CAUSEWAY_WORKER_SITE_ARENA_SITE_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -171,5 +170,3 @@ class ArenaSite {
 };
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_SITE_ARENA_SITE_H_

@@ -51,8 +51,7 @@
  * CAUSEWAY_INVALID_ARGUMENT change nothing. After CAUSEWAY_CANCELLED the site may be saved, left
  * and freed; after any other error it may be left as FAILED and freed.
  */
-#ifndef CAUSEWAY_WORKER_SITE_CAUSEWAY_SITE_H_
-#define CAUSEWAY_WORKER_SITE_CAUSEWAY_SITE_H_
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -343,5 +342,3 @@ CAUSEWAY_API void causeway_site_free(causeway_site* site);
 #ifdef __cplusplus
 }
 #endif
-
-#endif  // CAUSEWAY_WORKER_SITE_CAUSEWAY_SITE_H_

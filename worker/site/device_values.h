@@ -1,8 +1,7 @@
 // The values of a site whose tensors lie on a CUDA device: the library reads and writes them there.
 // The implementation is worker/backend/cuda/kernels; a build without CUDA has another one, which
 // says so.
-#ifndef CAUSEWAY_WORKER_SITE_DEVICE_VALUES_H_
-#define CAUSEWAY_WORKER_SITE_DEVICE_VALUES_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -101,5 +100,3 @@ absl::StatusOr<std::unique_ptr<DeviceValues>> OpenDeviceValues(const FragmentPla
                                                                const DeviceOptions& options);
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_SITE_DEVICE_VALUES_H_

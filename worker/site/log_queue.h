@@ -1,7 +1,6 @@
 // Log lines of the library's threads, until a thread of the host's takes them. The library never
 // calls its host from a thread of its own.
-#ifndef CAUSEWAY_WORKER_SITE_LOG_QUEUE_H_
-#define CAUSEWAY_WORKER_SITE_LOG_QUEUE_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -49,5 +48,3 @@ class LogQueue {
 };
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_SITE_LOG_QUEUE_H_

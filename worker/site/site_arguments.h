@@ -1,6 +1,5 @@
 // What a caller of causeway_site.h hands over, checked.
-#ifndef CAUSEWAY_WORKER_SITE_SITE_ARGUMENTS_H_
-#define CAUSEWAY_WORKER_SITE_SITE_ARGUMENTS_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -32,5 +31,3 @@ absl::StatusOr<std::optional<DeviceOptions>> ReadDevice(const causeway_device* d
 absl::StatusOr<std::vector<GivenTensor>> ReadTensors(const causeway_tensor* tensors, int64_t count);
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_SITE_SITE_ARGUMENTS_H_

@@ -5,8 +5,7 @@
 // Step is a pure function of (weights, optimizer state, counters, data): a backend that continues
 // with the same ones repeats bit for bit. Nothing here knows of rounds or the network;
 // synchronization reaches the weights through the Replica.
-#ifndef CAUSEWAY_WORKER_SYNC_BACKEND_H_
-#define CAUSEWAY_WORKER_SYNC_BACKEND_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -149,5 +148,3 @@ class ShardedBackend {
 };
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_SYNC_BACKEND_H_

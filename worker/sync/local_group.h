@@ -13,8 +13,7 @@
 // gone is noticed by the others. From then on every operation and every wait returns the first
 // cause on every rank, ABORTED, with the rank that it came from. Because operations on a stream
 // return before they are done, a rank asks status() after it has waited for the stream.
-#ifndef CAUSEWAY_WORKER_SYNC_LOCAL_GROUP_H_
-#define CAUSEWAY_WORKER_SYNC_LOCAL_GROUP_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -150,5 +149,3 @@ class SharedCause {
 };
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_SYNC_LOCAL_GROUP_H_

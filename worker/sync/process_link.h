@@ -4,8 +4,7 @@
 // A stream that is lost, and a peer that goes without a word, sets the cause; a cause that is set
 // here is told to the peer, which sets it there. Thread-safe but for NextCall, which one thread
 // calls.
-#ifndef CAUSEWAY_WORKER_SYNC_PROCESS_LINK_H_
-#define CAUSEWAY_WORKER_SYNC_PROCESS_LINK_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -117,5 +116,3 @@ absl::Status OfPeer(const SiteLink& link, const absl::Status& status);
 bool IsOfPeer(const absl::Status& status);
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_SYNC_PROCESS_LINK_H_

@@ -1,8 +1,7 @@
 // The ReplicaParts that another process of the site has: RemotePart is process 0's stand-in for
 // them, PartServer what answers in the other process. Over a link go the codes of the other's
 // pieces, its leaves, and no values but for checkpoints.
-#ifndef CAUSEWAY_WORKER_SYNC_REMOTE_PART_H_
-#define CAUSEWAY_WORKER_SYNC_REMOTE_PART_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -110,5 +109,3 @@ class PartServer {
 };
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_SYNC_REMOTE_PART_H_

@@ -13,8 +13,7 @@
 //
 // Errors: INVALID_ARGUMENT for values or bytes that a codec refuses, as in codec.h; others are the
 // device's. After an error the fragment is unspecified.
-#ifndef CAUSEWAY_WORKER_SYNC_REPLICA_H_
-#define CAUSEWAY_WORKER_SYNC_REPLICA_H_
+#pragma once
 
 #include <atomic>
 #include <cstddef>
@@ -178,5 +177,3 @@ class HostReplica final : public Replica {
 };
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_SYNC_REPLICA_H_

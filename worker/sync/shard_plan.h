@@ -14,8 +14,7 @@
 // *Example.* A fragment of 5 chunks, of which the last is short, on 2 ranks, in one bucket: rank 0
 // has chunks 0 and 1, rank 1 has 2, 3 and the short one. Sizes of buckets are multiples of the
 // ranks where that can be (the collectives are faster then), but for the last of a fragment.
-#ifndef CAUSEWAY_WORKER_SYNC_SHARD_PLAN_H_
-#define CAUSEWAY_WORKER_SYNC_SHARD_PLAN_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -77,5 +76,3 @@ class ShardPlan {
 int ReadyStage(const TensorInfo& tensor, int layers);
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_SYNC_SHARD_PLAN_H_

@@ -1,6 +1,5 @@
 // A replica whose values are divided over the devices of a site.
-#ifndef CAUSEWAY_WORKER_SYNC_SHARDED_REPLICA_H_
-#define CAUSEWAY_WORKER_SYNC_SHARDED_REPLICA_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -156,5 +155,3 @@ class ShardedReplica final : public Replica {
 };
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_SYNC_SHARDED_REPLICA_H_

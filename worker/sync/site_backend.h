@@ -6,8 +6,7 @@
 // that a step exchanges goes from GPU to GPU, past this.
 //
 // Evaluation uses the GPUs of process 0.
-#ifndef CAUSEWAY_WORKER_SYNC_SITE_BACKEND_H_
-#define CAUSEWAY_WORKER_SYNC_SITE_BACKEND_H_
+#pragma once
 
 #include <functional>
 #include <memory>
@@ -121,5 +120,3 @@ class ShardServer {
 };
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_SYNC_SITE_BACKEND_H_

@@ -3,8 +3,7 @@
 //
 // They are dealt out in turn: of `ranks` ranks, rank r has the micro-batches r, r + ranks, and so
 // on. A share is what some ranks have, as bytes.
-#ifndef CAUSEWAY_WORKER_SYNC_SITE_CALLS_H_
-#define CAUSEWAY_WORKER_SYNC_SITE_CALLS_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -89,5 +88,3 @@ inline std::string TextOf(std::span<const uint8_t> bytes) {
 }
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_SYNC_SITE_CALLS_H_

@@ -23,8 +23,7 @@
 // the next one: nothing is lost, nothing is sent against another base.
 //
 // Thread-safety: one training thread calls all methods.
-#ifndef CAUSEWAY_WORKER_SYNC_SYNC_ENGINE_H_
-#define CAUSEWAY_WORKER_SYNC_SYNC_ENGINE_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -325,5 +324,3 @@ class SyncEngine {
 };
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_SYNC_SYNC_ENGINE_H_

@@ -1,6 +1,5 @@
 // Text from a model, one token after the other.
-#ifndef CAUSEWAY_WORKER_TRAIN_GENERATE_H_
-#define CAUSEWAY_WORKER_TRAIN_GENERATE_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -51,5 +50,3 @@ std::vector<std::vector<int32_t>> Generate(CpuDecoder<float>& decoder,
                                            const TokenSink& sink = nullptr);
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_TRAIN_GENERATE_H_

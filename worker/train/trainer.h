@@ -3,8 +3,7 @@
 //
 // Step is a pure function of (weights, moments, counters, data): a trainer that continues with the
 // same ones repeats bit for bit.
-#ifndef CAUSEWAY_WORKER_TRAIN_TRAINER_H_
-#define CAUSEWAY_WORKER_TRAIN_TRAINER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -57,5 +56,3 @@ class Trainer {
 };
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_TRAIN_TRAINER_H_

@@ -1,6 +1,5 @@
 // CUDA's bfloat16 on the CPU: see cuda_runtime.h beside this.
-#ifndef CAUSEWAY_TESTS_EMULATION_INCLUDE_CUDA_BF16_H_
-#define CAUSEWAY_TESTS_EMULATION_INCLUDE_CUDA_BF16_H_
+#pragma once
 
 #include <cstdint>
 
@@ -38,5 +37,3 @@ inline __nv_bfloat16 __high2bfloat16(__nv_bfloat162 v) { return v.y; }
 inline __nv_bfloat162 __halves2bfloat162(__nv_bfloat16 x, __nv_bfloat16 y) { return {x, y}; }
 inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 x) { return x.bits; }
 inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short bits) { return {bits}; }
-
-#endif  // CAUSEWAY_TESTS_EMULATION_INCLUDE_CUDA_BF16_H_

@@ -2,8 +2,7 @@
 // instead of NVIDIA's header by what is built for tests/emulation, so that kernels and the code
 // around them are tested on machines without a GPU. tests/emulation/emulator.h says what is like a
 // GPU and what is not. Names and meanings are CUDA's.
-#ifndef CAUSEWAY_TESTS_EMULATION_INCLUDE_CUDA_RUNTIME_H_
-#define CAUSEWAY_TESTS_EMULATION_INCLUDE_CUDA_RUNTIME_H_
+#pragma once
 
 #include <cmath>
 #include <cstddef>
@@ -390,5 +389,3 @@ template <typename Kernel>
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, Kernel) {
   return EmulatedFuncGetAttributes(attributes);
 }
-
-#endif  // CAUSEWAY_TESTS_EMULATION_INCLUDE_CUDA_RUNTIME_H_

@@ -1,7 +1,6 @@
 // The emulator's functions for CUDA sources, where a GPU has syntax or instructions of its own
 // (worker/backend/cuda/kernels/launch.cuh and intrinsics.cuh).
-#ifndef CAUSEWAY_TESTS_EMULATION_INCLUDE_DEVICE_EMULATION_H_
-#define CAUSEWAY_TESTS_EMULATION_INCLUDE_DEVICE_EMULATION_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -27,5 +26,3 @@ void CommitCopies();
 void WaitCopies(int pending_groups);
 
 }  // namespace causeway::emulation
-
-#endif  // CAUSEWAY_TESTS_EMULATION_INCLUDE_DEVICE_EMULATION_H_

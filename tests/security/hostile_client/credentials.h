@@ -1,6 +1,5 @@
 // Certificates and tokens of a run under attack, and the files that the coordinator reads.
-#ifndef CAUSEWAY_TESTS_SECURITY_HOSTILE_CLIENT_CREDENTIALS_H_
-#define CAUSEWAY_TESTS_SECURITY_HOSTILE_CLIENT_CREDENTIALS_H_
+#pragma once
 
 #include <functional>
 #include <map>
@@ -43,5 +42,3 @@ class Credentials {
 };
 
 }  // namespace causeway::hostile
-
-#endif  // CAUSEWAY_TESTS_SECURITY_HOSTILE_CLIENT_CREDENTIALS_H_

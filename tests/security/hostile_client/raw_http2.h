@@ -1,7 +1,6 @@
 // A client that speaks HTTP/2 as no library would: frames as they are written, no limit kept, and
 // nothing read unless it is asked for.
-#ifndef CAUSEWAY_TESTS_SECURITY_HOSTILE_CLIENT_RAW_HTTP2_H_
-#define CAUSEWAY_TESTS_SECURITY_HOSTILE_CLIENT_RAW_HTTP2_H_
+#pragma once
 
 #include <openssl/ssl.h>
 
@@ -68,5 +67,3 @@ class RawHttp2 {
 };
 
 }  // namespace causeway::hostile
-
-#endif  // CAUSEWAY_TESTS_SECURITY_HOSTILE_CLIENT_RAW_HTTP2_H_

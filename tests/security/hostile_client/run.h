@@ -1,8 +1,7 @@
 // A run to be attacked: a coordinator with a run directory behind its server, and sites that speak
 // the protocol to it over loopback. Sites do not train: what they send follows from their name, the
 // round and what was published before it.
-#ifndef CAUSEWAY_TESTS_SECURITY_HOSTILE_CLIENT_RUN_H_
-#define CAUSEWAY_TESTS_SECURITY_HOSTILE_CLIENT_RUN_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -67,5 +66,3 @@ class Run {
 };
 
 }  // namespace causeway::hostile
-
-#endif  // CAUSEWAY_TESTS_SECURITY_HOSTILE_CLIENT_RUN_H_

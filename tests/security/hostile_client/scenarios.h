@@ -1,6 +1,5 @@
 // A member that lies, or one who should be none, against a run; and whether the run held.
-#ifndef CAUSEWAY_TESTS_SECURITY_HOSTILE_CLIENT_SCENARIOS_H_
-#define CAUSEWAY_TESTS_SECURITY_HOSTILE_CLIENT_SCENARIOS_H_
+#pragma once
 
 #include <functional>
 #include <string>
@@ -33,5 +32,3 @@ std::vector<Scenario> SiteScenarios();
 std::vector<Scenario> LoadScenarios();
 
 }  // namespace causeway::hostile
-
-#endif  // CAUSEWAY_TESTS_SECURITY_HOSTILE_CLIENT_SCENARIOS_H_

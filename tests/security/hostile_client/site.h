@@ -1,6 +1,5 @@
 // One site of a run under attack, honest or not: a session, pushes and pulls over its own channel.
-#ifndef CAUSEWAY_TESTS_SECURITY_HOSTILE_CLIENT_SITE_H_
-#define CAUSEWAY_TESTS_SECURITY_HOSTILE_CLIENT_SITE_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -101,5 +100,3 @@ class Site {
 };
 
 }  // namespace causeway::hostile
-
-#endif  // CAUSEWAY_TESTS_SECURITY_HOSTILE_CLIENT_SITE_H_

@@ -1,6 +1,5 @@
 // Three honest sites, and what they publish when nobody disturbs them.
-#ifndef CAUSEWAY_TESTS_SECURITY_HOSTILE_CLIENT_TEAM_H_
-#define CAUSEWAY_TESTS_SECURITY_HOSTILE_CLIENT_TEAM_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -40,5 +39,3 @@ class Team {
 absl::Status CompareWithAlone(Run& run, const ConfigChange& change, int64_t rounds);
 
 }  // namespace causeway::hostile
-
-#endif  // CAUSEWAY_TESTS_SECURITY_HOSTILE_CLIENT_TEAM_H_

@@ -1,7 +1,6 @@
 // Causal attention of one head of one sequence, in blocks of query rows: scores exist for one
 // block at a time, and the backward pass computes them again from the log-sum-exp.
-#ifndef CAUSEWAY_WORKER_BACKEND_CPU_ATTENTION_H_
-#define CAUSEWAY_WORKER_BACKEND_CPU_ATTENTION_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -59,5 +58,3 @@ void AttentionBackward(int64_t length, int64_t head_dim, const AttentionHead<T>&
                        const AttentionHeadGradients<T>& gradients, T* scratch);
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_BACKEND_CPU_ATTENTION_H_

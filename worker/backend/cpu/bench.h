@@ -5,8 +5,7 @@
 // embedding's look-up not), L blocks, q = heads * head_dim, T tokens per window, the causal half of
 // attention. The peak is that of single-precision products of 2048 x 2048 x 2048, measured before
 // and after the steps, one product per thread at a time.
-#ifndef CAUSEWAY_WORKER_BACKEND_CPU_BENCH_H_
-#define CAUSEWAY_WORKER_BACKEND_CPU_BENCH_H_
+#pragma once
 
 #include <string>
 
@@ -43,5 +42,3 @@ double MeasureMatrixRate(int threads);
 std::string VectorInstructions();
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_BACKEND_CPU_BENCH_H_

@@ -1,6 +1,5 @@
 // Training on CPU cores: CpuTransformer and InnerOptimizer around arenas in ordinary memory.
-#ifndef CAUSEWAY_WORKER_BACKEND_CPU_CPU_BACKEND_H_
-#define CAUSEWAY_WORKER_BACKEND_CPU_CPU_BACKEND_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -96,5 +95,3 @@ class CpuBackend final : public TrainingBackend {
 };
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_BACKEND_CPU_CPU_BACKEND_H_

@@ -9,8 +9,7 @@
 //
 // The result has the same bits with the same number of processes, whatever their threads: losses
 // are added up by micro-batch, which is one process's order, gradients by process, which is not.
-#ifndef CAUSEWAY_WORKER_BACKEND_CPU_CPU_SITE_H_
-#define CAUSEWAY_WORKER_BACKEND_CPU_CPU_SITE_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -75,5 +74,3 @@ class StepServer {
 };
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_BACKEND_CPU_CPU_SITE_H_

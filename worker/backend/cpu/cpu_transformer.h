@@ -17,8 +17,7 @@
 //
 // Work is cut into tasks by shape alone and every sum has one order: the result has the same bits
 // on any number of threads.
-#ifndef CAUSEWAY_WORKER_BACKEND_CPU_CPU_TRANSFORMER_H_
-#define CAUSEWAY_WORKER_BACKEND_CPU_CPU_TRANSFORMER_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -198,5 +197,3 @@ class CpuTransformer {
 };
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_BACKEND_CPU_CPU_TRANSFORMER_H_

@@ -7,8 +7,7 @@
 // The logits of a sequence have the same bits whatever other sequences are stepped with it, on any
 // number of threads. They differ from CpuTransformer::Logits, which sums in another order, in the
 // last bits.
-#ifndef CAUSEWAY_WORKER_BACKEND_CPU_DECODER_H_
-#define CAUSEWAY_WORKER_BACKEND_CPU_DECODER_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -111,5 +110,3 @@ class CpuDecoder {
 };
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_BACKEND_CPU_DECODER_H_

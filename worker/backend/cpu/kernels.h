@@ -4,8 +4,7 @@
 // Every kernel works on a range of rows in the calling thread and touches nothing else: the caller
 // cuts the rows into tasks. Sums run in the order of the vector lanes, which is fixed on one
 // machine. `stride` is the number of values from one row to the next. Pointers need no alignment.
-#ifndef CAUSEWAY_WORKER_BACKEND_CPU_KERNELS_H_
-#define CAUSEWAY_WORKER_BACKEND_CPU_KERNELS_H_
+#pragma once
 
 #include <array>
 #include <chrono>
@@ -181,5 +180,3 @@ class KernelTimer {
 };
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_BACKEND_CPU_KERNELS_H_

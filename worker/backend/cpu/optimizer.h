@@ -7,8 +7,7 @@
 //
 // Both scale the gradient down to train.clip_norm first, if its global norm is larger, and decay
 // matrices only, the embedding and the head included.
-#ifndef CAUSEWAY_WORKER_BACKEND_CPU_OPTIMIZER_H_
-#define CAUSEWAY_WORKER_BACKEND_CPU_OPTIMIZER_H_
+#pragma once
 
 #include <array>
 #include <cstddef>
@@ -147,5 +146,3 @@ class InnerOptimizer {
 };
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_BACKEND_CPU_OPTIMIZER_H_

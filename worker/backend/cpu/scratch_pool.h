@@ -1,6 +1,5 @@
 // Working memory for tasks: one slot per thread of a pool, taken for the length of a task.
-#ifndef CAUSEWAY_WORKER_BACKEND_CPU_SCRATCH_POOL_H_
-#define CAUSEWAY_WORKER_BACKEND_CPU_SCRATCH_POOL_H_
+#pragma once
 
 #include <sys/mman.h>
 
@@ -88,5 +87,3 @@ class ScratchPool {
 };
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_WORKER_BACKEND_CPU_SCRATCH_POOL_H_

@@ -4,8 +4,7 @@
 //
 // Calls enqueue and return; they may be captured in a graph once a first one has run. Nothing is
 // allocated after UseWorkspace. The same input gives the same bits every time.
-#ifndef CAUSEWAY_WORKER_BACKEND_CUDA_ATTENTION_CHOICE_H_
-#define CAUSEWAY_WORKER_BACKEND_CUDA_ATTENTION_CHOICE_H_
+#pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -112,5 +111,3 @@ absl::StatusOr<std::unique_ptr<AttentionProvider>> ChooseAttention(const Attenti
                                                                    DeviceMemory* memory);
 
 }  // namespace causeway::worker::cuda
-
-#endif  // CAUSEWAY_WORKER_BACKEND_CUDA_ATTENTION_CHOICE_H_

@@ -6,8 +6,7 @@
 // and mma.sync. The higher of the two is the limit. The roofline is the time of a step in which
 // products and attention run at the rate of the largest products and everything else at that of a
 // copy, one after the other.
-#ifndef CAUSEWAY_WORKER_BACKEND_CUDA_BENCH_H_
-#define CAUSEWAY_WORKER_BACKEND_CUDA_BENCH_H_
+#pragma once
 
 #include <cuda_runtime.h>
 
@@ -114,5 +113,3 @@ absl::StatusOr<nlohmann::json> BenchTraining(const CudaBenchOptions& options);
 double DatasheetFlops(const std::string& device);
 
 }  // namespace causeway::worker::cuda
-
-#endif  // CAUSEWAY_WORKER_BACKEND_CUDA_BENCH_H_

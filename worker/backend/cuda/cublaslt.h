@@ -1,7 +1,6 @@
 // cuBLASLt, opened when a GPU is used: the worker starts and trains on CPUs where it is not
 // installed.
-#ifndef CAUSEWAY_WORKER_BACKEND_CUDA_CUBLASLT_H_
-#define CAUSEWAY_WORKER_BACKEND_CUDA_CUBLASLT_H_
+#pragma once
 
 #include <cublasLt.h>
 
@@ -55,5 +54,3 @@ absl::StatusOr<std::unique_ptr<Gemm>> MakeCublasLtGemm(const DeviceInfo& device,
                                                        DeviceMemory* memory, GemmPlanStore* plans);
 
 }  // namespace causeway::worker::cuda
-
-#endif  // CAUSEWAY_WORKER_BACKEND_CUDA_CUBLASLT_H_

@@ -5,8 +5,7 @@
 // Everything is enqueued while the GPUs work, and the host waits once, at the end of a step. An
 // error of one GPU ends what the others do for it, and is returned by this call and by all that
 // follow.
-#ifndef CAUSEWAY_WORKER_BACKEND_CUDA_CUDA_BACKEND_H_
-#define CAUSEWAY_WORKER_BACKEND_CUDA_CUDA_BACKEND_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -127,5 +126,3 @@ class CudaBackend final : public ShardedBackend, public EvaluationModel {
 };
 
 }  // namespace causeway::worker::cuda
-
-#endif  // CAUSEWAY_WORKER_BACKEND_CUDA_CUDA_BACKEND_H_

@@ -1,7 +1,6 @@
 // A model on one GPU that is evaluated and not trained: bf16 weights and what a forward pass needs,
 // no gradients and no optimizer.
-#ifndef CAUSEWAY_WORKER_BACKEND_CUDA_CUDA_EVALUATION_H_
-#define CAUSEWAY_WORKER_BACKEND_CUDA_CUDA_EVALUATION_H_
+#pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -85,5 +84,3 @@ class CudaEvaluation final : public EvaluationModel {
 };
 
 }  // namespace causeway::worker::cuda
-
-#endif  // CAUSEWAY_WORKER_BACKEND_CUDA_CUDA_EVALUATION_H_

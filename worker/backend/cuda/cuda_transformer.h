@@ -10,8 +10,7 @@
 //
 // Logits exist for a chunk of tokens at a time and are overwritten by their gradient. All memory
 // comes from the DeviceMemory given at construction; nothing is allocated later.
-#ifndef CAUSEWAY_WORKER_BACKEND_CUDA_CUDA_TRANSFORMER_H_
-#define CAUSEWAY_WORKER_BACKEND_CUDA_CUDA_TRANSFORMER_H_
+#pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -216,5 +215,3 @@ class CudaTransformer {
 };
 
 }  // namespace causeway::worker::cuda
-
-#endif  // CAUSEWAY_WORKER_BACKEND_CUDA_CUDA_TRANSFORMER_H_

@@ -1,7 +1,6 @@
 // cuDNN, opened when attention is to be computed with it: the worker starts where it is not
 // installed. Its frontend is compiled so that it finds every function in what is opened here.
-#ifndef CAUSEWAY_WORKER_BACKEND_CUDA_CUDNN_H_
-#define CAUSEWAY_WORKER_BACKEND_CUDA_CUDNN_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -41,5 +40,3 @@ absl::StatusOr<std::unique_ptr<AttentionProvider>> MakeCudnnAttention(const Atte
                                                                       bool deterministic);
 
 }  // namespace causeway::worker::cuda
-
-#endif  // CAUSEWAY_WORKER_BACKEND_CUDA_CUDNN_H_

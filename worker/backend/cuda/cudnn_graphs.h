@@ -1,6 +1,5 @@
 // Causal attention as graphs of cuDNN's, planned for one GPU or, without one, for its description.
-#ifndef CAUSEWAY_WORKER_BACKEND_CUDA_CUDNN_GRAPHS_H_
-#define CAUSEWAY_WORKER_BACKEND_CUDA_CUDNN_GRAPHS_H_
+#pragma once
 
 #include <cudnn_frontend.h>
 
@@ -58,5 +57,3 @@ absl::Status CatchCudnn(absl::string_view what, const Call& call) {
 }
 
 }  // namespace causeway::worker::cuda
-
-#endif  // CAUSEWAY_WORKER_BACKEND_CUDA_CUDNN_GRAPHS_H_

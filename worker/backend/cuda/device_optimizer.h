@@ -10,8 +10,7 @@
 // own, the momenta of the next one are gathered and the matrices of the last one sent. Nothing is
 // kept of a wave but what the own pieces became, so that it takes three waves of memory, however
 // large the model. Second moments are AdamW's alone.
-#ifndef CAUSEWAY_WORKER_BACKEND_CUDA_DEVICE_OPTIMIZER_H_
-#define CAUSEWAY_WORKER_BACKEND_CUDA_DEVICE_OPTIMIZER_H_
+#pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -215,5 +214,3 @@ class DeviceOptimizer {
 };
 
 }  // namespace causeway::worker::cuda
-
-#endif  // CAUSEWAY_WORKER_BACKEND_CUDA_DEVICE_OPTIMIZER_H_

@@ -13,8 +13,7 @@
 // Micro-steps are two recorded graphs, the first of a step and all others; where the exchange
 // stream takes part (the first and the last micro-step of several GPUs, and every one where
 // gradients are divided) they are issued one by one.
-#ifndef CAUSEWAY_WORKER_BACKEND_CUDA_DEVICE_RANK_H_
-#define CAUSEWAY_WORKER_BACKEND_CUDA_DEVICE_RANK_H_
+#pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -210,5 +209,3 @@ class DeviceRank {
 };
 
 }  // namespace causeway::worker::cuda
-
-#endif  // CAUSEWAY_WORKER_BACKEND_CUDA_DEVICE_RANK_H_

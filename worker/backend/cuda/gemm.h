@@ -1,7 +1,6 @@
 // Matrix products on a GPU: bf16 in, sums in fp32, bf16 or fp32 out, row-major. What stands behind
 // is cuBLASLt (libraries/cublaslt.h), or plain C++ under the tests' emulation.
-#ifndef CAUSEWAY_WORKER_BACKEND_CUDA_GEMM_H_
-#define CAUSEWAY_WORKER_BACKEND_CUDA_GEMM_H_
+#pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -111,5 +110,3 @@ class GemmPlanStore {
 };
 
 }  // namespace causeway::worker::cuda
-
-#endif  // CAUSEWAY_WORKER_BACKEND_CUDA_GEMM_H_

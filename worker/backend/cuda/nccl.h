@@ -1,8 +1,7 @@
 // NCCL, looked for at run time: a worker without it runs everywhere, on one GPU. Declared here as
 // far as it is used, because its header is no part of a distribution; the numbers are those of its
 // stable interface (version 2).
-#ifndef CAUSEWAY_WORKER_BACKEND_CUDA_NCCL_H_
-#define CAUSEWAY_WORKER_BACKEND_CUDA_NCCL_H_
+#pragma once
 
 #include <cuda_runtime.h>
 
@@ -140,5 +139,3 @@ absl::StatusOr<std::vector<std::unique_ptr<LocalGroup>>> MakeNcclGroups(
     const NcclLibrary& nccl, const std::vector<int>& devices, const NcclSite& site);
 
 }  // namespace causeway::worker::cuda
-
-#endif  // CAUSEWAY_WORKER_BACKEND_CUDA_NCCL_H_

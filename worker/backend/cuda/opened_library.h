@@ -7,8 +7,7 @@
 //                                    frontend looks up by name
 //
 // The driver is the linked run-time library's affair.
-#ifndef CAUSEWAY_WORKER_BACKEND_CUDA_OPENED_LIBRARY_H_
-#define CAUSEWAY_WORKER_BACKEND_CUDA_OPENED_LIBRARY_H_
+#pragma once
 
 #include <string>
 #include <utility>
@@ -58,5 +57,3 @@ class OpenedLibrary {
 };
 
 }  // namespace causeway::worker::cuda
-
-#endif  // CAUSEWAY_WORKER_BACKEND_CUDA_OPENED_LIBRARY_H_

@@ -1,7 +1,6 @@
 // The linear layers of the transformer on a GPU: which products a projection, whose matrices may
 // lie apart in the arena, comes down to.
-#ifndef CAUSEWAY_WORKER_BACKEND_CUDA_PROJECTION_H_
-#define CAUSEWAY_WORKER_BACKEND_CUDA_PROJECTION_H_
+#pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -61,5 +60,3 @@ class Projection {
 };
 
 }  // namespace causeway::worker::cuda
-
-#endif  // CAUSEWAY_WORKER_BACKEND_CUDA_PROJECTION_H_

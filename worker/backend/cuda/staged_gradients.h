@@ -11,8 +11,7 @@
 // Every micro-batch is summed over the GPUs, in place of once per step. The order of a sum: over
 // the GPUs first, as the group adds, then over the micro-batches in their order. With one
 // micro-batch for each GPU and step it is the order of gradients that are not divided.
-#ifndef CAUSEWAY_WORKER_BACKEND_CUDA_STAGED_GRADIENTS_H_
-#define CAUSEWAY_WORKER_BACKEND_CUDA_STAGED_GRADIENTS_H_
+#pragma once
 
 #include <cuda_runtime.h>
 
@@ -103,5 +102,3 @@ class StagedGradients {
 };
 
 }  // namespace causeway::worker::cuda
-
-#endif  // CAUSEWAY_WORKER_BACKEND_CUDA_STAGED_GRADIENTS_H_

@@ -9,8 +9,7 @@
 // the names in a folder, of files and of folders, as of the folder's last sync. A folder that is
 // lost takes all that is below it along. A sync that fails loses what it should have synced, also
 // for later syncs that succeed, as Linux does it.
-#ifndef CAUSEWAY_TESTS_UNIT_COMMON_BASE_FAULT_DISK_H_
-#define CAUSEWAY_TESTS_UNIT_COMMON_BASE_FAULT_DISK_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -129,5 +128,3 @@ class FaultDisk final : public FileSystem {
 };
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_TESTS_UNIT_COMMON_BASE_FAULT_DISK_H_

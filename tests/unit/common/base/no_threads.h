@@ -1,6 +1,5 @@
 // A time in which no thread can be started, as on a machine that has used up what it may have.
-#ifndef CAUSEWAY_TESTS_UNIT_COMMON_BASE_NO_THREADS_H_
-#define CAUSEWAY_TESTS_UNIT_COMMON_BASE_NO_THREADS_H_
+#pragma once
 
 #include <pthread.h>
 
@@ -33,5 +32,3 @@ class NoThreads {
 };
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_TESTS_UNIT_COMMON_BASE_NO_THREADS_H_

@@ -1,6 +1,5 @@
 // A folder of its own for a test, removed with everything in it at the end.
-#ifndef CAUSEWAY_TESTS_UNIT_COMMON_BASE_TEMPORARY_FOLDER_H_
-#define CAUSEWAY_TESTS_UNIT_COMMON_BASE_TEMPORARY_FOLDER_H_
+#pragma once
 
 #include <stdlib.h>
 
@@ -33,5 +32,3 @@ class TemporaryFolder {
 };
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_TESTS_UNIT_COMMON_BASE_TEMPORARY_FOLDER_H_

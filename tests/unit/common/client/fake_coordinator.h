@@ -1,6 +1,5 @@
 // A coordinator whose answers a test writes, behind a real connection on this machine.
-#ifndef CAUSEWAY_TESTS_UNIT_COMMON_CLIENT_FAKE_COORDINATOR_H_
-#define CAUSEWAY_TESTS_UNIT_COMMON_CLIENT_FAKE_COORDINATOR_H_
+#pragma once
 
 #include <grpcpp/grpcpp.h>
 
@@ -53,5 +52,3 @@ class FakeCoordinator final : private v1::Session::Service {
 };
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_TESTS_UNIT_COMMON_CLIENT_FAKE_COORDINATOR_H_

@@ -1,6 +1,5 @@
 // Shared by the codec tests: inputs, and short forms of encoding and decoding.
-#ifndef CAUSEWAY_TESTS_UNIT_COMMON_CODEC_CODEC_TEST_UTIL_H_
-#define CAUSEWAY_TESTS_UNIT_COMMON_CODEC_CODEC_TEST_UTIL_H_
+#pragma once
 
 #include <cmath>
 #include <cstdint>
@@ -67,5 +66,3 @@ inline std::string CodecTestName(const testing::TestParamInfo<v1::Codec>& info) 
 }
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_TESTS_UNIT_COMMON_CODEC_CODEC_TEST_UTIL_H_

@@ -1,6 +1,5 @@
 // Configurations for tests, written as textproto.
-#ifndef CAUSEWAY_TESTS_UNIT_COMMON_PARAMS_CONFIGS_H_
-#define CAUSEWAY_TESTS_UNIT_COMMON_PARAMS_CONFIGS_H_
+#pragma once
 
 #include <string>
 
@@ -28,5 +27,3 @@ inline v1::RunConfig Completed(const std::string& text, const v1::RunConfig& bas
 }
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_TESTS_UNIT_COMMON_PARAMS_CONFIGS_H_

@@ -1,6 +1,5 @@
 // An HTTP/2 proxy between a client and a coordinator that ends calls in its own words.
-#ifndef CAUSEWAY_TESTS_UNIT_COMMON_RPC_FAULTY_PROXY_H_
-#define CAUSEWAY_TESTS_UNIT_COMMON_RPC_FAULTY_PROXY_H_
+#pragma once
 
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/generic/generic_stub.h>
@@ -59,5 +58,3 @@ class FaultyProxy final : public grpc::CallbackGenericService {
 };
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_TESTS_UNIT_COMMON_RPC_FAULTY_PROXY_H_

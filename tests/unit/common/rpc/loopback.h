@@ -1,6 +1,5 @@
 // Plain TCP sockets on loopback, for tests.
-#ifndef CAUSEWAY_TESTS_UNIT_COMMON_RPC_LOOPBACK_H_
-#define CAUSEWAY_TESTS_UNIT_COMMON_RPC_LOOPBACK_H_
+#pragma once
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -99,5 +98,3 @@ inline Socket ConnectTo(const TcpAddress& address) {
 }
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_TESTS_UNIT_COMMON_RPC_LOOPBACK_H_

@@ -1,7 +1,6 @@
 // A lane as somebody would speak it who has the protocol alone: generated classes, one thread, no
 // resume. For tests of a coordinator.
-#ifndef CAUSEWAY_TESTS_UNIT_COMMON_RPC_PLAIN_LANE_H_
-#define CAUSEWAY_TESTS_UNIT_COMMON_RPC_PLAIN_LANE_H_
+#pragma once
 
 #include <grpcpp/client_context.h>
 
@@ -62,5 +61,3 @@ class PlainLane {
 };
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_TESTS_UNIT_COMMON_RPC_PLAIN_LANE_H_

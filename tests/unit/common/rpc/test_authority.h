@@ -1,6 +1,5 @@
 // Authorities and certificates of all kinds, good and bad, for tests.
-#ifndef CAUSEWAY_TESTS_UNIT_COMMON_RPC_TEST_AUTHORITY_H_
-#define CAUSEWAY_TESTS_UNIT_COMMON_RPC_TEST_AUTHORITY_H_
+#pragma once
 
 #include <filesystem>
 #include <memory>
@@ -66,5 +65,3 @@ class TestFolder {
 };
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_TESTS_UNIT_COMMON_RPC_TEST_AUTHORITY_H_

@@ -1,6 +1,5 @@
 // Keeps the events that were recorded, for tests that look at them or wait for them.
-#ifndef CAUSEWAY_TESTS_UNIT_COMMON_TELEMETRY_AWAITED_EVENTS_H_
-#define CAUSEWAY_TESTS_UNIT_COMMON_TELEMETRY_AWAITED_EVENTS_H_
+#pragma once
 
 #include <algorithm>
 #include <string>
@@ -60,5 +59,3 @@ class AwaitedEvents final : public EventLog {
 };
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_TESTS_UNIT_COMMON_TELEMETRY_AWAITED_EVENTS_H_

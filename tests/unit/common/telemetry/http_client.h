@@ -1,6 +1,5 @@
 // A client of HTTP on loopback that sends just the bytes it is told to, for tests.
-#ifndef CAUSEWAY_TESTS_UNIT_COMMON_TELEMETRY_HTTP_CLIENT_H_
-#define CAUSEWAY_TESTS_UNIT_COMMON_TELEMETRY_HTTP_CLIENT_H_
+#pragma once
 
 #include <map>
 #include <string>
@@ -40,5 +39,3 @@ class HttpClient {
 HttpAnswer HttpGet(int port, const std::string& path);
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_TESTS_UNIT_COMMON_TELEMETRY_HTTP_CLIENT_H_

@@ -1,6 +1,5 @@
 // A message of a lane in one piece, which it keeps, as tests without gRPC hand it over.
-#ifndef CAUSEWAY_TESTS_UNIT_COMMON_TRANSFER_OWNED_MESSAGE_H_
-#define CAUSEWAY_TESTS_UNIT_COMMON_TRANSFER_OWNED_MESSAGE_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -18,5 +17,3 @@ inline MessageBytes OwnedMessage(std::string bytes) {
 }
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_TESTS_UNIT_COMMON_TRANSFER_OWNED_MESSAGE_H_

@@ -1,7 +1,6 @@
 // Chunks as messages of protobuf, for tests: what common/transfer/chunk_message.h writes and reads,
 // put together and taken apart by the generated classes.
-#ifndef CAUSEWAY_TESTS_UNIT_COMMON_TRANSFER_PROTO_CHUNK_H_
-#define CAUSEWAY_TESTS_UNIT_COMMON_TRANSFER_PROTO_CHUNK_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -21,5 +20,3 @@ void FillChunk(int64_t offset, std::span<const uint8_t> bytes, bool entropy, v1:
 absl::Status AppendChunk(const v1::Chunk& chunk, std::vector<uint8_t>& object);
 
 }  // namespace causeway
-
-#endif  // CAUSEWAY_TESTS_UNIT_COMMON_TRANSFER_PROTO_CHUNK_H_

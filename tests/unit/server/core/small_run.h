@@ -1,7 +1,6 @@
 // What a test of a coordinator begins with: a small run, its coordinator's options, the messages of
 // a worker that joins and contributes, and where what the coordinator says goes.
-#ifndef CAUSEWAY_TESTS_UNIT_SERVER_CORE_SMALL_RUN_H_
-#define CAUSEWAY_TESTS_UNIT_SERVER_CORE_SMALL_RUN_H_
+#pragma once
 
 #include <memory>
 #include <span>
@@ -184,5 +183,3 @@ class RecordingSink final : public SessionSink {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_TESTS_UNIT_SERVER_CORE_SMALL_RUN_H_

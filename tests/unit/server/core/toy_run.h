@@ -1,6 +1,5 @@
 // A coordinator with a small model, and workers in the same process that pretend to train.
-#ifndef CAUSEWAY_TESTS_UNIT_SERVER_CORE_TOY_RUN_H_
-#define CAUSEWAY_TESTS_UNIT_SERVER_CORE_TOY_RUN_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -135,5 +134,3 @@ struct TwoWorkers {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_TESTS_UNIT_SERVER_CORE_TOY_RUN_H_

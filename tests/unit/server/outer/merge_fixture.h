@@ -1,6 +1,5 @@
 // Shared by tests of the merge: a fragment, optimizers and contributions.
-#ifndef CAUSEWAY_TESTS_UNIT_SERVER_OUTER_MERGE_FIXTURE_H_
-#define CAUSEWAY_TESTS_UNIT_SERVER_OUTER_MERGE_FIXTURE_H_
+#pragma once
 
 #include <bit>
 #include <cstddef>
@@ -87,5 +86,3 @@ inline v1::TrainConfig AdamWTrain(double clip_norm) {
 }
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_TESTS_UNIT_SERVER_OUTER_MERGE_FIXTURE_H_

@@ -1,6 +1,5 @@
 // Members by their ids, for tests of what looks at all of them.
-#ifndef CAUSEWAY_TESTS_UNIT_SERVER_ROUND_MEMBER_TABLE_H_
-#define CAUSEWAY_TESTS_UNIT_SERVER_ROUND_MEMBER_TABLE_H_
+#pragma once
 
 #include <initializer_list>
 #include <map>
@@ -19,5 +18,3 @@ inline Members Table(std::initializer_list<Member> list) {
 }
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_TESTS_UNIT_SERVER_ROUND_MEMBER_TABLE_H_

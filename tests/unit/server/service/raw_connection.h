@@ -1,6 +1,5 @@
 // A TCP connection to this machine that speaks no protocol.
-#ifndef CAUSEWAY_TESTS_UNIT_SERVER_SERVICE_RAW_CONNECTION_H_
-#define CAUSEWAY_TESTS_UNIT_SERVER_SERVICE_RAW_CONNECTION_H_
+#pragma once
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -70,5 +69,3 @@ class RawConnection {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_TESTS_UNIT_SERVER_SERVICE_RAW_CONNECTION_H_

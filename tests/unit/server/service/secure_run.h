@@ -1,8 +1,7 @@
 // A coordinator behind TLS with a worker that trains as it should, for tests in which others try to
 // disturb it: it pushes and pulls round after round until it is told to end, and what it has
 // published must then be what an undisturbed run of as many rounds publishes.
-#ifndef CAUSEWAY_TESTS_UNIT_SERVER_SERVICE_SECURE_RUN_H_
-#define CAUSEWAY_TESTS_UNIT_SERVER_SERVICE_SECURE_RUN_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -98,5 +97,3 @@ class HonestWorker {
 std::vector<float> UndisturbedParameters(int64_t rounds);
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_TESTS_UNIT_SERVER_SERVICE_SECURE_RUN_H_

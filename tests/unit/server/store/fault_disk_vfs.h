@@ -1,6 +1,5 @@
 // SQLite on a FaultDisk, so that its files fail and are lost together with all others.
-#ifndef CAUSEWAY_TESTS_UNIT_SERVER_STORE_FAULT_DISK_VFS_H_
-#define CAUSEWAY_TESTS_UNIT_SERVER_STORE_FAULT_DISK_VFS_H_
+#pragma once
 
 #include <sqlite3.h>
 
@@ -27,5 +26,3 @@ class FaultDiskVfs {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_TESTS_UNIT_SERVER_STORE_FAULT_DISK_VFS_H_

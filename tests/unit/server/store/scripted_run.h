@@ -1,6 +1,5 @@
 // A short life of a run, step by step, for tests that interrupt it anywhere.
-#ifndef CAUSEWAY_TESTS_UNIT_SERVER_STORE_SCRIPTED_RUN_H_
-#define CAUSEWAY_TESTS_UNIT_SERVER_STORE_SCRIPTED_RUN_H_
+#pragma once
 
 #include <functional>
 #include <optional>
@@ -35,5 +34,3 @@ std::vector<ScriptedStep> ScriptedLife();
 absl::StatusOr<std::string> Fingerprint(Store& store, const std::optional<RecoveredRun>& run);
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_TESTS_UNIT_SERVER_STORE_SCRIPTED_RUN_H_

@@ -2,8 +2,7 @@
 //
 //   INSTANTIATE_TEST_SUITE_P(MemoryStore, StoreConformanceTest,
 //                            testing::Values([] { return std::make_unique<MemoryHarness>(); }));
-#ifndef CAUSEWAY_TESTS_UNIT_SERVER_STORE_STORE_CONFORMANCE_H_
-#define CAUSEWAY_TESTS_UNIT_SERVER_STORE_STORE_CONFORMANCE_H_
+#pragma once
 
 #include <functional>
 #include <memory>
@@ -37,5 +36,3 @@ class StoreConformanceTest : public testing::TestWithParam<StoreHarnessFactory> 
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_TESTS_UNIT_SERVER_STORE_STORE_CONFORMANCE_H_

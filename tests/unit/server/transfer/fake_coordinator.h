@@ -1,6 +1,5 @@
 // A coordinator for the tests of transfers: says what it is told to say, and keeps what it gets.
-#ifndef CAUSEWAY_TESTS_UNIT_SERVER_TRANSFER_FAKE_COORDINATOR_H_
-#define CAUSEWAY_TESTS_UNIT_SERVER_TRANSFER_FAKE_COORDINATOR_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -206,5 +205,3 @@ class FakeCoordinator final : public Coordinator, public Members, public Rounds,
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_TESTS_UNIT_SERVER_TRANSFER_FAKE_COORDINATOR_H_

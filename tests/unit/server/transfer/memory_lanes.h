@@ -1,8 +1,7 @@
 // Lanes between a LaneClient and a LaneRegistry whose streams are memory: one thread, no sockets,
 // no time. Whatever happens between two ends is one event, and a seed says which one comes next, so
 // a test can cut a lane at every message.
-#ifndef CAUSEWAY_TESTS_UNIT_SERVER_TRANSFER_MEMORY_LANES_H_
-#define CAUSEWAY_TESTS_UNIT_SERVER_TRANSFER_MEMORY_LANES_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -70,5 +69,3 @@ class MemoryLanes {
 };
 
 }  // namespace causeway::server
-
-#endif  // CAUSEWAY_TESTS_UNIT_SERVER_TRANSFER_MEMORY_LANES_H_

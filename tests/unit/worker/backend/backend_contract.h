@@ -1,7 +1,6 @@
 // The contract of every TrainingBackend, as one suite: a test program lists backend_contract.cc
 // among its sources and instantiates BackendContract with its factories.
-#ifndef CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_BACKEND_CONTRACT_H_
-#define CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_BACKEND_CONTRACT_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -34,5 +33,3 @@ MicroBatchReader ContractReader(int64_t step);
 class BackendContract : public ::testing::TestWithParam<BackendFactory> {};
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_BACKEND_CONTRACT_H_

@@ -1,6 +1,5 @@
 // Another process of a site, as a thread: both ends of its link, and the loop that answers.
-#ifndef CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_SITE_THREAD_H_
-#define CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_SITE_THREAD_H_
+#pragma once
 
 #include <functional>
 #include <memory>
@@ -60,5 +59,3 @@ class SiteThread {
 };
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_SITE_THREAD_H_

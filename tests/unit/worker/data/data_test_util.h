@@ -1,6 +1,5 @@
 // A folder of its own for every test, and short ways to fill it.
-#ifndef CAUSEWAY_TESTS_UNIT_WORKER_DATA_DATA_TEST_UTIL_H_
-#define CAUSEWAY_TESTS_UNIT_WORKER_DATA_DATA_TEST_UTIL_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -67,5 +66,3 @@ inline std::vector<int32_t> CountingTokens(int64_t count, int64_t vocabulary_siz
 }
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_TESTS_UNIT_WORKER_DATA_DATA_TEST_UTIL_H_

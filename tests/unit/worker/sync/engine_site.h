@@ -1,6 +1,5 @@
 // One worker's engine over a fake exchange, for tests of synchronization.
-#ifndef CAUSEWAY_TESTS_UNIT_WORKER_SYNC_ENGINE_SITE_H_
-#define CAUSEWAY_TESTS_UNIT_WORKER_SYNC_ENGINE_SITE_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -129,5 +128,3 @@ class Site {
 };
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_TESTS_UNIT_WORKER_SYNC_ENGINE_SITE_H_

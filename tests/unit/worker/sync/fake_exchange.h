@@ -1,7 +1,6 @@
 // The other side of one worker's synchronization, in memory and under the test's control: it
 // merges each delta alone with an outer learning rate and no momentum.
-#ifndef CAUSEWAY_TESTS_UNIT_WORKER_SYNC_FAKE_EXCHANGE_H_
-#define CAUSEWAY_TESTS_UNIT_WORKER_SYNC_FAKE_EXCHANGE_H_
+#pragma once
 
 #include <cstdint>
 #include <cstdlib>
@@ -233,5 +232,3 @@ class FakeExchange final : public Exchange {
 };
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_TESTS_UNIT_WORKER_SYNC_FAKE_EXCHANGE_H_

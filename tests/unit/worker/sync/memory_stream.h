@@ -1,6 +1,5 @@
 // Both ends of a SiteStream, in memory.
-#ifndef CAUSEWAY_TESTS_UNIT_WORKER_SYNC_MEMORY_STREAM_H_
-#define CAUSEWAY_TESTS_UNIT_WORKER_SYNC_MEMORY_STREAM_H_
+#pragma once
 
 #include <array>
 #include <deque>
@@ -64,5 +63,3 @@ class MemoryStream final : public SiteStream {
 };
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_TESTS_UNIT_WORKER_SYNC_MEMORY_STREAM_H_

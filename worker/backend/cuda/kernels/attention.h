@@ -6,8 +6,7 @@
 // Nothing is allocated and nothing waits; calls may be captured in a graph. A call that cannot be
 // launched shows in cudaGetLastError(). Sums have one order, without atomics: the same input gives
 // the same bits.
-#ifndef CAUSEWAY_WORKER_BACKEND_CUDA_KERNELS_ATTENTION_H_
-#define CAUSEWAY_WORKER_BACKEND_CUDA_KERNELS_ATTENTION_H_
+#pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -58,5 +57,3 @@ void AttentionBackward(const AttentionShape& shape, const __nv_bfloat16* qkv,
                        __nv_bfloat16* dqkv, cudaStream_t stream);
 
 }  // namespace causeway::worker::cuda
-
-#endif  // CAUSEWAY_WORKER_BACKEND_CUDA_KERNELS_ATTENTION_H_

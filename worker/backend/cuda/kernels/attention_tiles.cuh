@@ -1,7 +1,6 @@
 // Shared by the attention kernels: tiles of rows in shared memory, how warps read fragments of
 // them, and how accumulators go back to memory.
-#ifndef CAUSEWAY_WORKER_BACKEND_CUDA_KERNELS_ATTENTION_TILES_CUH_
-#define CAUSEWAY_WORKER_BACKEND_CUDA_KERNELS_ATTENTION_TILES_CUH_
+#pragma once
 
 #include <cuda_bf16.h>
 
@@ -279,5 +278,3 @@ void LaunchAttention(Kernel* kernel, int columns, int at_a_time, int length, int
 }
 
 }  // namespace causeway::worker::cuda
-
-#endif  // CAUSEWAY_WORKER_BACKEND_CUDA_KERNELS_ATTENTION_TILES_CUH_

@@ -1,7 +1,6 @@
 // Shared by the codec kernels. A block of kCodecThreads threads has one chunk: in round k, thread t
 // has the four values from 4 (kCodecThreads k + t) on, so that a codec block lies in 16 lanes.
-#ifndef CAUSEWAY_WORKER_BACKEND_CUDA_KERNELS_CODEC_DEVICE_CUH_
-#define CAUSEWAY_WORKER_BACKEND_CUDA_KERNELS_CODEC_DEVICE_CUH_
+#pragma once
 
 #include <cuda_runtime.h>
 
@@ -218,5 +217,3 @@ void WithBlockFormat(DeviceCodec codec, Use use) {
 __device__ inline int BlocksOf(int values) { return (values + kBlockValues - 1) / kBlockValues; }
 
 }  // namespace causeway::worker::cuda
-
-#endif  // CAUSEWAY_WORKER_BACKEND_CUDA_KERNELS_CODEC_DEVICE_CUH_

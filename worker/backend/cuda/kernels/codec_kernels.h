@@ -6,8 +6,7 @@
 //
 // Arrays are in device memory, or in pinned host memory, at multiples of 256 bytes, and hold a
 // whole number of codec chunks, the last of which may be shorter. A block of threads has one chunk.
-#ifndef CAUSEWAY_WORKER_BACKEND_CUDA_KERNELS_CODEC_KERNELS_H_
-#define CAUSEWAY_WORKER_BACKEND_CUDA_KERNELS_CODEC_KERNELS_H_
+#pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -122,5 +121,3 @@ void LaunchGather(const ValueJob& job, float* local, const float* published, cud
 void LaunchScatter(const ValueJob& job, const float* values, bool own, cudaStream_t stream);
 
 }  // namespace causeway::worker::cuda
-
-#endif  // CAUSEWAY_WORKER_BACKEND_CUDA_KERNELS_CODEC_KERNELS_H_

@@ -3,8 +3,7 @@
 //
 // The runtime's present device is the calling thread's: one thread serves one GPU, and calls
 // UseDevice before anything else here.
-#ifndef CAUSEWAY_WORKER_BACKEND_CUDA_KERNELS_DEVICE_H_
-#define CAUSEWAY_WORKER_BACKEND_CUDA_KERNELS_DEVICE_H_
+#pragma once
 
 #include <cuda_runtime.h>
 
@@ -214,5 +213,3 @@ class Graph {
 cudaError_t ProbeMachineCode();
 
 }  // namespace causeway::worker::cuda
-
-#endif  // CAUSEWAY_WORKER_BACKEND_CUDA_KERNELS_DEVICE_H_

@@ -1,7 +1,6 @@
 // The codecs of devices beside those of hosts: which kernel is which codec, and what a refusal
 // says.
-#ifndef CAUSEWAY_WORKER_BACKEND_CUDA_KERNELS_DEVICE_CODEC_H_
-#define CAUSEWAY_WORKER_BACKEND_CUDA_KERNELS_DEVICE_CODEC_H_
+#pragma once
 
 #include <cstdint>
 
@@ -25,5 +24,3 @@ int64_t RefusedIndex(const Refusal& refusal);
 absl::Status EncodeStatus(const Codec& codec, const Refusal& refusal, int64_t index);
 
 }  // namespace causeway::worker::cuda
-
-#endif  // CAUSEWAY_WORKER_BACKEND_CUDA_KERNELS_DEVICE_CODEC_H_

@@ -7,8 +7,7 @@
 // kernel holds up an optimizer's update while it reads them. With the published copy on the device
 // that is all; where it lies in the host's memory, a merge begins with the transfer of the
 // fragment's part of it.
-#ifndef CAUSEWAY_WORKER_BACKEND_CUDA_KERNELS_DEVICE_PART_H_
-#define CAUSEWAY_WORKER_BACKEND_CUDA_KERNELS_DEVICE_PART_H_
+#pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -194,5 +193,3 @@ class DevicePart final : public ReplicaPart {
 };
 
 }  // namespace causeway::worker::cuda
-
-#endif  // CAUSEWAY_WORKER_BACKEND_CUDA_KERNELS_DEVICE_PART_H_

@@ -1,7 +1,6 @@
 // Instructions that C++ has no words for, each with its emulated twin; and the reductions of a warp
 // and of a block, in one fixed order. All lanes of a warp call them together.
-#ifndef CAUSEWAY_WORKER_BACKEND_CUDA_KERNELS_INTRINSICS_CUH_
-#define CAUSEWAY_WORKER_BACKEND_CUDA_KERNELS_INTRINSICS_CUH_
+#pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -183,5 +182,3 @@ __device__ __forceinline__ uint32_t PackBf16(float low, float high) {
 }
 
 }  // namespace causeway::worker::cuda
-
-#endif  // CAUSEWAY_WORKER_BACKEND_CUDA_KERNELS_INTRINSICS_CUH_

@@ -11,8 +11,7 @@
 // - Pointers are aligned to 16 bytes, and so are rows: widths and strides of bf16 are multiples of
 //   kVectorValues, those of fp32 are multiples of 4. Offending calls end the program.
 // - Buffers of one call do not overlap except where it says "in place" or "may be".
-#ifndef CAUSEWAY_WORKER_BACKEND_CUDA_KERNELS_KERNELS_H_
-#define CAUSEWAY_WORKER_BACKEND_CUDA_KERNELS_KERNELS_H_
+#pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -401,5 +400,3 @@ void CopyBytes(int64_t bytes, const void* from, void* to, cudaStream_t stream);
 int64_t MultiplyInRegisters(int blocks, int64_t iterations, float* sink, cudaStream_t stream);
 
 }  // namespace causeway::worker::cuda
-
-#endif  // CAUSEWAY_WORKER_BACKEND_CUDA_KERNELS_KERNELS_H_

@@ -1,7 +1,6 @@
 // How kernels are started, and what they share: the two things that are written differently for a
 // GPU and for the tests' emulation of one (tests/emulation/emulator.h).
-#ifndef CAUSEWAY_WORKER_BACKEND_CUDA_KERNELS_LAUNCH_CUH_
-#define CAUSEWAY_WORKER_BACKEND_CUDA_KERNELS_LAUNCH_CUH_
+#pragma once
 
 #include <cuda_runtime.h>
 
@@ -61,5 +60,3 @@ void SumPartials(int64_t count, int64_t stride, int64_t width, const float* part
                  bool accumulate, float* out, cudaStream_t stream);
 
 }  // namespace causeway::worker::cuda
-
-#endif  // CAUSEWAY_WORKER_BACKEND_CUDA_KERNELS_LAUNCH_CUH_

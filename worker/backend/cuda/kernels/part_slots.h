@@ -1,7 +1,6 @@
 // The buffers of a DevicePart (device_part.h) for what is on its way: made at the start, as many as
 // the schedule says, and more where that does not suffice.
-#ifndef CAUSEWAY_WORKER_BACKEND_CUDA_KERNELS_PART_SLOTS_H_
-#define CAUSEWAY_WORKER_BACKEND_CUDA_KERNELS_PART_SLOTS_H_
+#pragma once
 
 #include <cuda_runtime.h>
 
@@ -102,5 +101,3 @@ class PartSlots {
 };
 
 }  // namespace causeway::worker::cuda
-
-#endif  // CAUSEWAY_WORKER_BACKEND_CUDA_KERNELS_PART_SLOTS_H_

@@ -1,6 +1,5 @@
 // 16 bytes of bf16 at a time, and the shapes of grids over them.
-#ifndef CAUSEWAY_WORKER_BACKEND_CUDA_KERNELS_VECTORS_CUH_
-#define CAUSEWAY_WORKER_BACKEND_CUDA_KERNELS_VECTORS_CUH_
+#pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -155,5 +154,3 @@ __device__ __forceinline__ uint32_t Mix(uint32_t value) {
 }
 
 }  // namespace causeway::worker::cuda
-
-#endif  // CAUSEWAY_WORKER_BACKEND_CUDA_KERNELS_VECTORS_CUH_

@@ -1,6 +1,5 @@
 // Small models with random weights and tokens, for the tests of the CPU backend.
-#ifndef CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CPU_MODEL_FIXTURE_H_
-#define CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CPU_MODEL_FIXTURE_H_
+#pragma once
 
 #include <cmath>
 #include <cstdint>
@@ -137,5 +136,3 @@ Pass<T> RunPass(const v1::ModelConfig& model, const std::vector<T>& parameters,
 }
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CPU_MODEL_FIXTURE_H_

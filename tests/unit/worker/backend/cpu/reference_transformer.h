@@ -1,7 +1,6 @@
 // The model written down as its definition reads: one token, one head, one value at a time, in
 // double. Shares nothing with the backend but the names of the tensors.
-#ifndef CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CPU_REFERENCE_TRANSFORMER_H_
-#define CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CPU_REFERENCE_TRANSFORMER_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -30,5 +29,3 @@ ReferenceLoss ComputeReferenceLoss(const v1::ModelConfig& model, const FragmentP
                                    std::span<const int32_t> targets);
 
 }  // namespace causeway::worker
-
-#endif  // CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CPU_REFERENCE_TRANSFORMER_H_

@@ -1,7 +1,6 @@
 // The cost of bf16: CpuTransformer's passes in double precision, rounded to bf16 wherever the CUDA
 // backend writes a bf16 tensor. Its distance to the exact gradients is the bound for the backend's.
-#ifndef CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CUDA_BF16_REFERENCE_H_
-#define CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CUDA_BF16_REFERENCE_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -24,5 +23,3 @@ ReferencePass RunBf16Reference(const v1::ModelConfig& model, const FragmentPlan&
                                std::span<const int32_t> document_starts);
 
 }  // namespace causeway::worker::cuda
-
-#endif  // CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CUDA_BF16_REFERENCE_H_

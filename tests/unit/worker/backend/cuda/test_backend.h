@@ -1,7 +1,6 @@
 // CudaBackends for tests: on emulated devices with emulated products and a group of threads, or on
 // GPUs with cuBLASLt and NCCL.
-#ifndef CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CUDA_TEST_BACKEND_H_
-#define CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CUDA_TEST_BACKEND_H_
+#pragma once
 
 #include <memory>
 
@@ -26,5 +25,3 @@ inline std::unique_ptr<TrainingBackend> MakeTestBackend(const v1::RunConfig& con
 }
 
 }  // namespace causeway::worker::cuda
-
-#endif  // CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CUDA_TEST_BACKEND_H_

@@ -1,7 +1,6 @@
 // The matrix products that tests of the CUDA backend use: emulated ones on emulated devices,
 // cuBLASLt on GPUs.
-#ifndef CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CUDA_TEST_GEMM_H_
-#define CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CUDA_TEST_GEMM_H_
+#pragma once
 
 #include <memory>
 
@@ -28,5 +27,3 @@ inline absl::StatusOr<std::unique_ptr<Gemm>> MakeTestGemm([[maybe_unused]] const
 }
 
 }  // namespace causeway::worker::cuda
-
-#endif  // CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CUDA_TEST_GEMM_H_

@@ -1,8 +1,7 @@
 // A site of several processes with GPUs, for tests: process 0's backend, and a thread for each of
 // the others, with links between them as between processes. The GPUs form groups of threads where
 // they are emulated, and use NCCL where they are not.
-#ifndef CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CUDA_TEST_SITE_H_
-#define CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CUDA_TEST_SITE_H_
+#pragma once
 
 #include <memory>
 #include <vector>
@@ -18,5 +17,3 @@ std::unique_ptr<TrainingBackend> MakeTestSite(const v1::RunConfig& config, const
                                               const std::vector<int>& devices);
 
 }  // namespace causeway::worker::cuda
-
-#endif  // CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CUDA_TEST_SITE_H_

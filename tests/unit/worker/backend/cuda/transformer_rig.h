@@ -1,6 +1,5 @@
 // One model on one device, without optimizer, for tests.
-#ifndef CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CUDA_TRANSFORMER_RIG_H_
-#define CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CUDA_TRANSFORMER_RIG_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -53,5 +52,3 @@ class TransformerRig {
 };
 
 }  // namespace causeway::worker::cuda
-
-#endif  // CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CUDA_TRANSFORMER_RIG_H_

@@ -1,7 +1,6 @@
 // Attention in double precision, and rounded to bf16 where the kernels round: what the tests of
 // those who compute it on a device compare with.
-#ifndef CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CUDA_KERNELS_ATTENTION_REFERENCE_H_
-#define CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CUDA_KERNELS_ATTENTION_REFERENCE_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -40,5 +39,3 @@ AttentionTensors OnDevice(AttentionProvider& provider, const AttentionCase& c,
 void ExpectLikeOracle(AttentionProvider& provider, const AttentionCase& c);
 
 }  // namespace causeway::worker::cuda
-
-#endif  // CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CUDA_KERNELS_ATTENTION_REFERENCE_H_

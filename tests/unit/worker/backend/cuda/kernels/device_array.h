@@ -1,6 +1,5 @@
 // Memory of a device for tests of kernels. A failing call ends the program.
-#ifndef CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CUDA_KERNELS_DEVICE_ARRAY_H_
-#define CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CUDA_KERNELS_DEVICE_ARRAY_H_
+#pragma once
 
 #include <cuda_runtime.h>
 
@@ -51,5 +50,3 @@ class DeviceArray {
 };
 
 }  // namespace causeway::worker::cuda
-
-#endif  // CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CUDA_KERNELS_DEVICE_ARRAY_H_

@@ -2,8 +2,7 @@
 // of threads, and the bound on errors: a kernel may be 1.5 times as far from the oracle, which
 // computes in double, as the oracle's own result is once it is rounded to bf16 where the kernel
 // rounds.
-#ifndef CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CUDA_KERNELS_KERNEL_TESTING_H_
-#define CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CUDA_KERNELS_KERNEL_TESTING_H_
+#pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -108,5 +107,3 @@ std::vector<T> As(const Doubles& values) {
 }
 
 }  // namespace causeway::worker::cuda
-
-#endif  // CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CUDA_KERNELS_KERNEL_TESTING_H_

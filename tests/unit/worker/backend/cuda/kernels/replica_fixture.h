@@ -1,7 +1,6 @@
 // Workers whose values are on devices, and such whose values are in host memory, for tests that
 // compare them.
-#ifndef CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CUDA_KERNELS_REPLICA_FIXTURE_H_
-#define CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CUDA_KERNELS_REPLICA_FIXTURE_H_
+#pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -365,5 +364,3 @@ class Worker {
 };
 
 }  // namespace causeway::worker::cuda
-
-#endif  // CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CUDA_KERNELS_REPLICA_FIXTURE_H_
