@@ -160,7 +160,7 @@ class TokenizeTest(unittest.TestCase):
         self.assertIn(f"8 documents (1 files and {len(bad)} bad lines skipped)", said)
         self.assertEqual(json.loads((self.out / "data.json").read_text())["refused_lines"], len(bad))
 
-    @needs("tokenizers")
+    @needs("tokenizers", "transformers")
     def test_files_beside_a_tokenizer_add_no_tokens(self):
         tokenizer, path = self.bpe("own/tokenizer.json")
         text = self.write("in.txt", TEXT)
@@ -198,6 +198,65 @@ class TokenizeTest(unittest.TestCase):
         loaded = load_tokenizer(str(path))
         self.assertEqual((loaded.begin_of_text, loaded.end_of_text),
                          (tokenizer.token_to_id("<bos>"), tokenizer.token_to_id("<eos2>")))
+
+    @needs("tokenizers", "transformers")
+    def test_files_beside_a_tokenizer_by_which_transformers_makes_other_tokens_are_refused(self):
+        from tokenizers import AddedToken, models, normalizers, pre_tokenizers, Tokenizer
+        from transformers import AutoTokenizer, PreTrainedTokenizerFast
+        from causeway.errors import InvalidArgument
+        from causeway.tokenize import load_tokenizer
+
+        def load(path, **files):
+            for name, content in files.items():
+                self.write(f"{path.parent.name}/{name}.json", json.dumps(content))
+            try:
+                return load_tokenizer(str(path.parent))
+            finally:
+                for name in files:
+                    (path.parent / f"{name}.json").unlink()
+
+        def refused(words, path, **files):
+            with self.subTest(files), self.assertRaises(InvalidArgument) as caught:
+                load(path, **files)
+            for word in words:
+                self.assertIn(word, caught.exception.message)
+
+        bpe, path = self.bpe("bpe/tokenizer.json")
+        number = bpe.token_to_id("<s>")
+        plain = {"tokenizer_class": "PreTrainedTokenizerFast"}
+        refused(["because of split_special_tokens"], path, tokenizer_config=plain | {"split_special_tokens": True})
+        for field in ("lstrip", "rstrip", "single_word"):
+            token = {"content": "<s>", "lstrip": False, "rstrip": False, "single_word": False, "normalized": False,
+                     "special": True}
+            load(path, tokenizer_config=plain | {"added_tokens_decoder": {number: token}})
+            refused(["because of added_tokens_decoder", "'a <s> b<s>c<s>"], path,
+                    tokenizer_config=plain | {"added_tokens_decoder": {number: token | {field: True}}})
+        # A class, or a model's type, by which the parts of the tokenizer are made anew.
+        refused(["Qwen2Tokenizer", "because of config.json"], path, config={"model_type": "qwen2"})
+        refused(["transformers does not load it", "[UNK]"], path, tokenizer_config={"tokenizer_class": "BertTokenizer"})
+        refused(["custom code"], path, tokenizer_config={"auto_map": {"AutoTokenizer": ["x.T", None]}})
+        words = Tokenizer(models.WordPiece({"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "[PAD]": 3, "[MASK]": 4, "hello": 5,
+                                            "HELLO": 6, "end": 7, "e": 8, "é": 9}, unk_token="[UNK]"))
+        words.normalizer = normalizers.BertNormalizer(lowercase=False, strip_accents=False)
+        words.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        words.add_special_tokens([AddedToken(name, special=True) for name in
+                                  ("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]")])
+        path = self.write("bert/tokenizer.json", words.to_str())
+        bert = {"tokenizer_class": "BertTokenizer", "do_lower_case": False, "strip_accents": False}
+        load(path, tokenizer_config=bert)
+        refused(["because of do_lower_case"], path, tokenizer_config=bert | {"do_lower_case": True})
+        refused(["because of do_lower_case, strip_accents"], path, tokenizer_config=bert | {"strip_accents": True})
+        refused(["tokenize_chinese_chars"], path, tokenizer_config=bert | {"tokenize_chinese_chars": False})
+
+        # What is taken is what transformers has.
+        _, path = self.bpe("ends/tokenizer.json")
+        PreTrainedTokenizerFast(tokenizer_file=str(path), eos_token="<s>").save_pretrained(path.parent)
+        found, theirs = load_tokenizer(str(path.parent)), AutoTokenizer.from_pretrained(path.parent)
+        self.assertEqual((found.begin_of_text, found.end_of_text), (None, theirs.eos_token_id))
+        self.assertEqual(list(map(list, found.encode([TEXT[:500]]))), theirs([TEXT[:500]])["input_ids"])
+        status = self.call(f"--input={self.write('in.txt', TEXT)}", f"--tokenizer={path}", without="transformers")
+        self.assertEqual(2, status[0])
+        self.assertIn("needs the Python package transformers, which is missing", status[2])
 
     @needs("sentencepiece")
     def test_sentencepiece(self):

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence
 
 from causeway.errors import InvalidArgument
 
 _CONFIG = "tokenizer_config.json"
 _END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eot_id|>", "<|im_end|>")
+# Fields by which transformers makes other tokens than the tokenizer.json beside them.
+_CHANGING = ("add_prefix_space", "added_tokens_decoder", "do_lower_case", "legacy", "split_special_tokens",
+             "strip_accents", "tokenize_chinese_chars", "tokenizer_class")
+# Shows case, accents, compatible characters, Chinese, spaces, digits and marks.
+_PROBE = " Hello HELLO  É é e\u0301 ß ﬁ １ 中文字 한국 😀 don't, “q”…\u00a0x_y 12345\n\n\tend "
 _PIECE_CLASSES = ("", "LlamaTokenizer", "LlamaTokenizerFast", "GemmaTokenizer", "GemmaTokenizerFast",
                   "PreTrainedTokenizerFast")
 
@@ -59,23 +64,23 @@ class _Json(Tokenizer):
                                   f"reads: {error}{hint}") from None
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        self._added = {token.content: number
-                       for number, token in self._tokenizer.get_added_tokens_decoder().items()}
+        self.added = {token.content: number
+                      for number, token in self._tokenizer.get_added_tokens_decoder().items()}
         self.vocabulary_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
         if self.vocabulary_size < 1:
             raise InvalidArgument(f"{path} has no tokens")
         bare = self._tokenizer.encode("a", add_special_tokens=False).ids
         whole = self._tokenizer.encode("a", add_special_tokens=True).ids
         if len(whole) > len(bare):  # What the post-processor adds.
-            if whole[0] in self._added.values() and whole[:1] != bare[:1]:
+            if whole[0] in self.added.values() and whole[:1] != bare[:1]:
                 self.begin_of_text = whole[0]
-            if whole[-1] in self._added.values() and whole[-1:] != bare[-1:]:
+            if whole[-1] in self.added.values() and whole[-1:] != bare[-1:]:
                 self.end_of_text = whole[-1]
         if self.end_of_text is None:
-            self.end_of_text = next((self._added[name] for name in _END_OF_TEXT if name in self._added), None)
+            self.end_of_text = next((self.added[name] for name in _END_OF_TEXT if name in self.added), None)
 
     def find(self, token: str) -> Optional[int]:
-        return self._added.get(token)
+        return self.added.get(token)
 
     def encode(self, texts: Sequence[Any]) -> List[Sequence[int]]:
         texts = [text.decode() if isinstance(text, bytes) else text for text in texts]
@@ -191,6 +196,40 @@ class _Beside:
                     raise InvalidArgument(f"{where} is not the eos_token of special_tokens_map.json beside it")
                 self.end_of_text = end
 
+    def compare(self, own: Tokenizer, added: Iterable[str]) -> None:
+        """Refuses where transformers makes other tokens than a tokenizer.json, and takes the first and the last token
+        of a text from it: it obeys the files beside it."""
+        others = [name for name in ("config.json", "special_tokens_map.json", _CONFIG)
+                  if os.path.exists(os.path.join(self._folder, name))]
+        if not others or os.path.basename(self._path) != "tokenizer.json":
+            return
+        try:
+            from transformers import AutoTokenizer
+        except ImportError:
+            raise missing("transformers", f"{self._path}, with {others[-1]} beside it,") from None
+        texts = [_PROBE, *(f"a {token} b{token}c{token}  {token.upper()}{token.lower()}\n{token}" for token in added)]
+        try:
+            theirs = AutoTokenizer.from_pretrained(self._folder or ".", local_files_only=True, trust_remote_code=False)
+            found = theirs(texts, add_special_tokens=False, verbose=False)["input_ids"]
+            whole, bare = (theirs("a", add_special_tokens=special)["input_ids"] for special in (True, False))
+        except Exception as error:  # Those of its many classes are of any type.
+            raise InvalidArgument(f"{self._path}: transformers does not load it with {', '.join(others)} beside it "
+                                  f"({error}). To take it as it is, copy it alone into a folder") from None
+        for text, number in theirs.get_added_vocab().items():
+            self._check(text, number, type(theirs).__name__)
+        for text, their, our in zip(texts, found, own.encode(texts)):
+            if list(their) == list(our):
+                continue
+            at = next((i for i, pair in enumerate(zip(their, our)) if pair[0] != pair[1]), min(len(their), len(our)))
+            fields = [name for name in _CHANGING if name in self.config] or others
+            raise InvalidArgument(
+                f"{self._path}: of {text!r} transformers ({type(theirs).__name__}) makes {list(their[at:at + 5])} where "
+                f"it has {list(our[at:at + 5])}, because of {', '.join(fields)} beside it. To take it as it is, copy it "
+                "alone into a folder")
+        own.begin_of_text = whole[0] if len(whole) > len(bare) and whole[:1] != bare[:1] else None
+        if theirs.eos_token_id is not None:
+            own.end_of_text = theirs.eos_token_id
+
     def refuse(self, field: str, what: str) -> InvalidArgument:
         return InvalidArgument(f"{os.path.join(self._folder, _CONFIG)}: {field} {what}")
 
@@ -206,6 +245,7 @@ def _load_json(path: str, threads: int) -> Tokenizer:
         raise beside.refuse("add_prefix_space", f"is not what {path} says, and transformers takes it")
     if beside.end_of_text is not None:
         tokenizer.end_of_text = beside.end_of_text
+    beside.compare(tokenizer, tokenizer.added)
     return tokenizer
 
 
