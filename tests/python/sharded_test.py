@@ -1,15 +1,23 @@
 """Sites of several processes: the same bytes for every way to shard, and how they fail together."""
 
+import logging
 import multiprocessing
 import os
+import pathlib
 import sys
+import tempfile
 import unittest
 from multiprocessing import forkserver
 from unittest import mock
 
+import torch.distributed as dist
+from torch import nn
+
+import causeway.torch
 import torch_trainer
+from causeway.torch import _group
 from models import small_model, values_of
-from runs import STREAMING, SIGKILL, Run
+from runs import STREAMING, SIGKILL, Run, wait_until
 
 
 PATIENCE_S = 300
@@ -21,6 +29,18 @@ def train(log, arguments, variables):
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
     torch_trainer.run(arguments)
+
+
+def make_site(folder, rank):
+    """A site of two processes, of which the second waits for a file."""
+    logging.basicConfig(filename=folder / f"{rank}.log")
+    _group._FIRST_LINE_S = 0.1
+    dist.init_process_group("gloo", rank=rank, world_size=2, store=dist.FileStore(str(folder / "store"), 2))
+    for turn in range(2):
+        if rank == 1:
+            wait_until((folder / f"go{turn}").exists, "the other one has waited")
+        causeway.torch.join("h:1", nn.Linear(2, 2), id="s").drain()
+    os._exit(0)  # Sites that never joined say so.
 
 
 # Forks processes that need not import torch again. Not this process, in which other tests' sites were:
@@ -84,6 +104,23 @@ class ShardedTest(unittest.TestCase):
                 with self.subTest(dtype=dtype, size=size, shard=shard):
                     self.assertEqual(self.trained(dtype, size, f"--shard={shard}", "--evaluate"),
                                      alone)
+
+    def test_who_waits_for_other_processes_says_for_which(self):
+        with tempfile.TemporaryDirectory(prefix="causeway_ranks_") as name:
+            folder = pathlib.Path(name)
+            processes = [FORKS.Process(target=make_site, args=(folder, rank)) for rank in range(2)]
+            for process in processes:
+                process.start()
+            line = "s for rank 1 of its 2 processes: each of them calls join()"
+            log = folder / "0.log"
+            for turn in range(2):
+                before = log.read_text().count(line) if turn else 0
+                wait_until(lambda: log.exists() and log.read_text().count(line) > before + 1, "it is said twice")
+                (folder / f"go{turn}").touch()
+            for process in processes:
+                process.join(PATIENCE_S)
+                self.assertEqual(process.exitcode, 0)
+            self.assertNotIn(line, (folder / "1.log").read_text())
 
     def test_a_process_that_ends_fails_the_site(self):
         for how in ("--fail=7", "--die=7"):

@@ -262,6 +262,55 @@ class ChangedTest(unittest.TestCase):
             about = [line for line in caught.output if "nothing has changed" in line]
             self.assertEqual(len(about), 0 if trained else 1, about)
 
+    def test_a_program_that_trains_without_steps_of_its_site_is_told_so_once(self):
+        def by_hand(model, changes):
+            with torch.no_grad():
+                for parameter in filter(lambda one: one.requires_grad, model.parameters()):
+                    (parameter if changes else parameter.data).sub_(parameter.grad, alpha=0.05)
+
+        # A step method put in the optimizer's place; one whose writes nobody sees, as a CUDA graph's; no site.step().
+        for changes, hooked, rounds in ((True, True, 20), (False, True, 600), (True, False, 20)):
+            model = self.model()
+            optimizer = self.sgd(model)
+            optimizer.step = lambda model=model, changes=changes: by_hand(model, changes)
+            _, site = self.site(model, optimizer if hooked else None)
+            with self.assertLogs("causeway", "WARNING") as logs, site:
+                loss_of(model, 0).backward()
+                for _ in range(rounds):
+                    optimizer.step()
+                    site.report(loss=1.0)
+                    self.assertFalse(site.should_stop)
+            about = [line for line in logs.output if "has followed no step yet, and its program goes on" in line]
+            self.assertEqual(len(about), 1, logs.output)
+            self.assertIn("the optimizer's step hook, which" if hooked else "Call site.step() after", about[0])
+            self.assertEqual(site.current_step, 0)
+
+    def test_a_long_step_and_writes_between_steps_are_no_training_without_the_site(self):
+        model = self.model()
+        optimizer = self.sgd(model)
+        _, site = self.site(model, optimizer)
+        with self.assertNoLogs("causeway", "WARNING"), site:
+            while not site.should_stop:
+                for _ in range(200):
+                    site.add(1)
+                loss_of(model, site.current_step).backward()
+                optimizer.step()
+                for _ in range(3):
+                    with site.published():
+                        pass
+                    with torch.no_grad():
+                        model.embed.weight.clamp_(-1, 1)
+        self.assertTrue(site.finished)
+
+    def test_a_step_that_a_cuda_graph_captures_is_refused(self):
+        model = self.model()
+        optimizer = self.sgd(model)
+        _, site = self.site(model, optimizer)
+        with self.assertRaisesRegex(causeway.InvalidArgument, "captured in a CUDA graph.*site.step.. after each replay"):
+            with site, mock.patch.object(torch.cuda, "is_current_stream_capturing", lambda: True):
+                loss_of(model, 0).backward()
+                optimizer.step()
+
     def test_what_no_optimizer_has_is_mentioned_once(self):
         model = self.model()
         optimizer = torch.optim.SGD(model.blocks.parameters(), lr=0.05)

@@ -17,6 +17,7 @@ from causeway import _library as lib
 from causeway import _signals, errors
 from causeway._arguments import PathLike
 from causeway._session import Info, Orders, Range, Session, Stop
+from causeway._unfollowed import Unfollowed
 
 log = logging.getLogger("causeway")
 _STATE_MAGIC = b"CWSITE01"
@@ -135,6 +136,7 @@ class BaseSite:
         self._info: Optional[Info] = None
         self._closed = False
         self._replaced = False
+        self._unfollowed = Unfollowed()
         self._interrupted = ""  # Why it takes part no more, though it has not left.
         self._stop = Stop()
         if state is not None:
@@ -169,6 +171,7 @@ class BaseSite:
             self._values.write(start.changed)
             self._on_open()
             self._follow(self._team.lead(self._begin))
+            self._reset_unfollowed()
         except BaseException as error:
             self.close(error)
             raise
@@ -276,6 +279,7 @@ class BaseSite:
         """
         tokens = check.whole("tokens", tokens, 0, check.MOST_TOKENS)
         draws = check.whole("draws", draws, 0, check.MOST_TOKENS)
+        self._notice()
         self._tokens += tokens
         if draws:
             self._draws = (self._draws or 0) + draws
@@ -302,7 +306,7 @@ class BaseSite:
             raise self._misuse("step() inside published(): evaluate there, train outside")
         if self._interrupted:
             raise self._misuse(self._interrupted)
-        if self.should_stop:
+        if self._stops():
             raise self._misuse("the run wants no more steps of this site: end the training loop "
                                "when should_stop is true")
         if tokens is None:
@@ -322,7 +326,28 @@ class BaseSite:
             self._interrupted = kind + _INTERRUPTED
             log.warning("site %s: %s", self._id, self._interrupted)
             raise
-        return not self.should_stop
+        self._reset_unfollowed()
+        return not self._stops()
+
+    def _notice(self) -> None:
+        """Follows calls of a training loop; says it once if they go on and on without a step."""
+        if self._orders is None or self._replaced or self._stops() or not self._team.leads:
+            return
+        if self._unfollowed.call(self._has_changed()):
+            log.warning("site %s has followed no step %s, and its program goes on: what it trains is not "
+                        "synchronized. %s", self._id,
+                        f"since step {self.current_step}" if self.current_step else "yet", self._who_steps())
+
+    def _reset_unfollowed(self) -> None:
+        self._has_changed()
+        self._unfollowed.reset()
+
+    def _has_changed(self) -> bool:
+        """Whether what is trained is known to be another than at the call before."""
+        return False
+
+    def _who_steps(self) -> str:
+        return "Call site.step() after each optimizer step"
 
     def _synchronize(self, tokens: int, draws: int) -> None:
         tokens, draws, drains = self._team.count(tokens, draws, int(bool(self._stop)))
@@ -366,6 +391,10 @@ class BaseSite:
     def should_stop(self) -> bool:
         """True when the budget is spent, the coordinator or `drain` wants this site to leave, or it
         takes part no more: it has left, or Ctrl-C ended a wait."""
+        self._notice()
+        return self._stops()
+
+    def _stops(self) -> bool:
         return self._closed or self._interrupted != "" or \
             (self._orders is not None and (self._orders.finished or self._orders.drain))
 
@@ -429,6 +458,7 @@ class BaseSite:
         step_s = None if step_s is None else check.real("step_s", step_s, "a number of seconds")
         if step_s is not None and not 0 <= step_s <= _LONGEST_S:
             raise check.wrong("step_s", "0 or more seconds", step_s)
+        self._notice()
         if self._session is not None and not self._closed:
             self._session.report(loss, step_s)
 
@@ -461,6 +491,7 @@ class BaseSite:
             raise self._misuse("published() needs a site that has joined")
         if self._replaced:
             raise self._misuse("published() inside published()")
+        self._notice()
         values = self._session.published() if self._session is not None else None
         self._values.settle()
         self._replaced = True
@@ -469,6 +500,7 @@ class BaseSite:
                 yield
         finally:
             self._replaced = False
+            self._has_changed()
 
     def _save(self) -> Optional[np.ndarray]:
         """A continuation's state, in the process that leads; None in others."""

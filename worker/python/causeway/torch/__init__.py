@@ -92,6 +92,7 @@ class Site(BaseSite):
         super().__init__(coordinator, self._torch_values, id=id, tls=tls, data_slot=data_slot,
                          tokens_per_step=tokens_per_step, state=state, team=team, **options)
         self._hooks = _Hooks(self, self._optimizers)
+        self._first, self._version = trained[0].tensor, -1
 
     def open(self) -> None:
         self._torch_values.check()
@@ -139,6 +140,9 @@ class Site(BaseSite):
             log.warning("site %s has not joined its run, and its optimizer steps: the model trains "
                         "alone. Train in the site's with block, or call open() first", self._id)
             return
+        if torch.cuda.is_current_stream_capturing():
+            raise invalid("the optimizer's step is captured in a CUDA graph, whose replays make no step of this "
+                          "site. Leave optimizer out of join(), and call site.step() after each replay")
         if index in self._stepped:
             raise invalid(self._describe_uneven(index))
         self._stepped.add(index)
@@ -155,6 +159,18 @@ class Site(BaseSite):
         return (f"{twice}, and optimizer {other} ({type(self._optimizers[other]).__name__}) not "
                 "since then: a step of this site is one of each optimizer. Leave out of join() "
                 "what does not step, or all of them, and call site.step() where a step ends")
+
+    def _has_changed(self) -> bool:
+        version = local(self._first)._version
+        changed, self._version = version != self._version, version
+        return changed
+
+    def _who_steps(self) -> str:
+        if not self._steps_itself:
+            return super()._who_steps()
+        follows = "calls of scaler.update" if self._scaler is not None else "the optimizer's step hook"
+        return (f"It follows {follows}, which another step method, a wrapper or a CUDA graph passes over: leave "
+                "optimizer and scaler out of join(), and call site.step() after each step")
 
     def _on_close(self) -> None:
         self._hooks.remove()

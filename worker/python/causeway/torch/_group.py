@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime
 import io
+import logging
 import pickle
-from typing import Any, Callable, List, Optional, Tuple
+import time
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import numpy as np
 import torch
@@ -18,6 +20,36 @@ _HEAD = 8
 _MESSAGE = 4096
 # As long as a pause of the run or an outage of the coordinator may take.
 _TIMEOUT = datetime.timedelta(days=7)
+# A line comes after so many seconds, after twice as many, and so on; then at the other interval.
+_FIRST_LINE_S, _LINES_S = 5.0, 600.0
+_met: Dict[Tuple[int, ...], int] = {}  # How many sites the processes of these ranks have made.
+log = logging.getLogger("causeway")
+
+
+def _await_others(ranks: List[int]) -> None:
+    """Waits until all processes of a site make it, and says whom it waits for."""
+    store = dist.distributed_c10d._get_default_store()
+    number = _met.get(tuple(ranks), 0)
+    keys = {rank: f"causeway/site/{hash(tuple(ranks))}/{number}/{rank}" for rank in ranks}
+    own = keys[dist.get_rank()]
+    store.set(own, "here")
+    begin = time.monotonic()
+    say, pause = _FIRST_LINE_S, 0.001
+    try:
+        while not store.check(list(keys.values())):
+            waited = time.monotonic() - begin
+            if waited >= say:
+                missing = [str(rank) for rank, key in keys.items() if not store.check([key])]
+                log.warning("this site has waited %.0f s for rank%s %s of its %d processes: each of them calls join(), "
+                            "unless group= names fewer", waited, "s" * (len(missing) > 1), ", ".join(missing),
+                            len(ranks))
+                say = waited + min(waited, _LINES_S)
+            time.sleep(pause)
+            pause = min(2 * pause, 0.1)
+    except BaseException:
+        store.delete_key(own)
+        raise
+    _met[tuple(ranks)] = number + 1
 
 
 class Solo(Team):
@@ -56,6 +88,7 @@ class Group(Solo):
 
     def __init__(self, group: Optional[dist.ProcessGroup]) -> None:
         ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
+        _await_others(ranks)
         self._group: Optional[dist.ProcessGroup] = dist.new_group(
             ranks, backend="gloo", timeout=_TIMEOUT, use_local_synchronization=True)
         self._trainers = group or dist.group.WORLD
