@@ -176,7 +176,7 @@ class TokenizeTest(unittest.TestCase):
             self.refused(message, *flags)
             beside.unlink()
         # The end of text that it names stands between documents.
-        self.write("own/tokenizer_config.json", json.dumps({"eos_token": {"content": "<s>"}}))
+        self.write("own/tokenizer_config.json", json.dumps({"eos_token": {"__type": "AddedToken", "content": "<s>"}}))
         self.made(*flags)
         self.assertEqual(json.loads((self.out / "data.json").read_text())["separator"], tokenizer.token_to_id("<s>"))
         self.assertTrue((self.out / "tokenizer_config.json").exists())

@@ -299,7 +299,8 @@ class ChangedTest(unittest.TestCase):
                     with site.published():
                         pass
                     with torch.no_grad():
-                        model.embed.weight.clamp_(-1, 1)
+                        for parameter in model.parameters():
+                            parameter.clamp_(-1, 1)
         self.assertTrue(site.finished)
 
     def test_a_step_that_a_cuda_graph_captures_is_refused(self):
@@ -308,6 +309,7 @@ class ChangedTest(unittest.TestCase):
         _, site = self.site(model, optimizer)
         with self.assertRaisesRegex(causeway.InvalidArgument, "captured in a CUDA graph.*site.step.. after each replay"):
             with site, mock.patch.object(torch.cuda, "is_current_stream_capturing", lambda: True):
+                site._seen = mock.Mock(is_cuda=True)
                 loss_of(model, 0).backward()
                 optimizer.step()
 

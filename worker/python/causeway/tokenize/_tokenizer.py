@@ -14,7 +14,7 @@ _END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eot_id|>
 _CHANGING = ("add_prefix_space", "added_tokens_decoder", "do_lower_case", "legacy", "split_special_tokens",
              "strip_accents", "tokenize_chinese_chars", "tokenizer_class")
 # Shows case, accents, compatible characters, Chinese, spaces, digits and marks.
-_PROBE = " Hello HELLO  É é e\u0301 ß ﬁ １ 中文字 한국 😀 don't, “q”…\u00a0x_y 12345\n\n\tend "
+_PROBE = "Hello HELLO  É é e\u0301 ß ﬁ １ 中文字 한국 😀 don't, “q”…\u00a0x_y 12345\n\n\tend "
 _PIECE_CLASSES = ("", "LlamaTokenizer", "LlamaTokenizerFast", "GemmaTokenizer", "GemmaTokenizerFast",
                   "PreTrainedTokenizerFast")
 
@@ -207,7 +207,8 @@ class _Beside:
             from transformers import AutoTokenizer
         except ImportError:
             raise missing("transformers", f"{self._path}, with {others[-1]} beside it,") from None
-        texts = [_PROBE, *(f"a {token} b{token}c{token}  {token.upper()}{token.lower()}\n{token}" for token in added)]
+        texts = [_PROBE, f" {_PROBE}", *(f"a {token} b{token}c{token}  {token.upper()}{token.lower()}\n{token}"
+                                         for token in added)]
         try:
             theirs = AutoTokenizer.from_pretrained(self._folder or ".", local_files_only=True, trust_remote_code=False)
             found = theirs(texts, add_special_tokens=False, verbose=False)["input_ids"]

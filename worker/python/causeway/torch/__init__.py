@@ -92,7 +92,7 @@ class Site(BaseSite):
         super().__init__(coordinator, self._torch_values, id=id, tls=tls, data_slot=data_slot,
                          tokens_per_step=tokens_per_step, state=state, team=team, **options)
         self._hooks = _Hooks(self, self._optimizers)
-        self._first, self._version = trained[0].tensor, -1
+        self._seen, self._version = trained[-1].tensor, -1  # Embeddings may be renormalized in a forward pass.
 
     def open(self) -> None:
         self._torch_values.check()
@@ -140,7 +140,7 @@ class Site(BaseSite):
             log.warning("site %s has not joined its run, and its optimizer steps: the model trains "
                         "alone. Train in the site's with block, or call open() first", self._id)
             return
-        if torch.cuda.is_current_stream_capturing():
+        if self._seen.is_cuda and torch.cuda.is_current_stream_capturing():
             raise invalid("the optimizer's step is captured in a CUDA graph, whose replays make no step of this "
                           "site. Leave optimizer out of join(), and call site.step() after each replay")
         if index in self._stepped:
@@ -161,7 +161,7 @@ class Site(BaseSite):
                 "what does not step, or all of them, and call site.step() where a step ends")
 
     def _has_changed(self) -> bool:
-        version = local(self._first)._version
+        version = local(self._seen)._version
         changed, self._version = version != self._version, version
         return changed
 
