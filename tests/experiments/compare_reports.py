@@ -11,7 +11,6 @@ import json
 import sys
 from pathlib import Path
 
-import plots
 import training_runs  # noqa: F401  (it finds the package)
 
 from causeway.demo import units  # noqa: E402
@@ -75,6 +74,8 @@ def main(arguments: list[str]) -> int:
         if not curves:
             print("compare_reports: none of the runs has a held-out loss", file=sys.stderr)
             return 2
+        import plots  # Needs matplotlib, which tables do without.
+
         parsed.svg.parent.mkdir(parents=True, exist_ok=True)
         parsed.svg.write_text(plots.standalone(plots.compare_losses(curves)), encoding="utf-8")
     print(table([(label, report) for label, report in reports]))

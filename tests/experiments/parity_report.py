@@ -19,7 +19,6 @@ import statistics
 import sys
 from pathlib import Path
 
-import plots
 import training_runs
 import variants
 from training_runs import deviation, differences, intervals
@@ -237,7 +236,11 @@ def plot(reports: list[dict], inner: str = "muon") -> str | None:
     if any(len(points) > 1 for points in workers.values()):
         tokens_each = at["rows"][0]["tokens_per_parameter"]
         panels.append((f"over workers M, {tokens_each:.2g} tokens per parameter", workers, True))
-    return plots.standalone(plots.compare_gaps(panels, "gap, nats per byte")) if panels else None
+    if not panels:
+        return None
+    import plots  # Needs matplotlib, which tables do without.
+
+    return plots.standalone(plots.compare_gaps(panels, "gap, nats per byte"))
 
 
 def _fullest(reports: list[dict]) -> dict:

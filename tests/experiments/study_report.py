@@ -10,7 +10,6 @@ import re
 import statistics
 from pathlib import Path
 
-import plots
 import variants
 from training_runs import deviation, differences, intervals
 
@@ -183,6 +182,8 @@ def plot(report: dict) -> str | None:
             panels.append((f"{title} inside", shown, _limits(shown)))
     if not panels:
         return None
+    import plots  # Needs matplotlib, which tables do without.
+
     baseline = variants.EXPERIMENTS[report["experiment"]].label(report["baseline"])
     return plots.standalone(plots.compare_differences(
         panels, f"loss minus that of: {baseline.split(' (')[0]}, nats per byte"))
@@ -193,7 +194,11 @@ def curves(report: dict) -> str | None:
     lines = [(f"{_SHORT.split(row['label'])[0]}, {variants.INNER[row['inner']]}",
               row["eval_curve"][1:])
              for row in report["rows"] if row["variant"] in _PLOTTED_CURVES]
-    return plots.standalone(plots.compare_losses(lines)) if lines else None
+    if not lines:
+        return None
+    import plots
+
+    return plots.standalone(plots.compare_losses(lines))
 
 
 def write(folder: Path, reports: list[dict], summary: dict) -> None:
