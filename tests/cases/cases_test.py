@@ -1,0 +1,49 @@
+"""cases.txt names every case, and tests that there are."""
+
+import ast
+import importlib.machinery
+import importlib.util
+import pathlib
+import re
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CASES = [*(f"{kind}{number}" for kind, last in (("A", 7), ("B", 5), ("C", 8), ("D", 6))
+           for number in range(1, last + 1)), "E", "F"]
+
+
+def read_table():
+    loader = importlib.machinery.SourceFileLoader("cases_run", str(ROOT / "tests/cases/run"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    loader.exec_module(module)
+    return module.read_table()
+
+
+class CasesTest(unittest.TestCase):
+    def test_every_case_has_tests(self):
+        table = read_table()
+        self.assertEqual(list(table), CASES)
+        for case, programs in table.items():
+            self.assertTrue(all(programs.values()) and programs, case)
+
+    def test_every_test_is_there(self):
+        listed = [line.split("(")[1] for path in ROOT.glob("tests/**/CMakeLists.txt")
+                  for line in path.read_text().splitlines() if line.startswith("causeway_test(")]
+        programs = {line.split()[0] for line in listed}
+        tests = {f"{suite}.{name}" for path in ROOT.glob("tests/**/*_test.cc") for suite, name in
+                 re.findall(r"^TEST(?:_[FP])?\((\w+), (\w+)\)", path.read_text(), re.M)}
+        for case, of_case in read_table().items():
+            for program, named in of_case.items():
+                there = tests
+                if program.endswith(".py"):
+                    there = {f"{one.name}.{method.name}"
+                             for one in ast.parse((ROOT / "tests" / program).read_text()).body
+                             if isinstance(one, ast.ClassDef) for method in one.body if hasattr(method, "name")}
+                else:
+                    self.assertIn(program, programs, case)
+                for test in named:
+                    self.assertIn(test, there, case)
+
+
+if __name__ == "__main__":
+    unittest.main()
