@@ -75,6 +75,17 @@ constexpr FlagGroup kFlagGroups[] = {
     {.heading = "For all commands:", .flags = "log_level"},
 };
 
+constexpr causeway::Moved kMoved[] = {
+    {.names = "import --from --max_positions", .to = "python3 -m causeway.huggingface"},
+    {.names = "make-task --tasks --eval_tasks --eval_tasks_every",
+     .to = "python3 -m causeway.score has the tasks of lm-evaluation-harness"},
+    {.names = "--tokenizer",
+     .to = "python3 -m causeway.tokenize, causeway.generate and causeway.huggingface export"},
+    {.names = "--jsonl_field --bad_lines --document_separator --end_of_text --format "
+              "--shard_tokens",
+     .to = "python3 -m causeway.tokenize"},
+};
+
 constexpr causeway::Program kProgram = {
     .name = "causeway-worker",
     .about = "causeway-worker trains one site of a Causeway run.",
@@ -82,7 +93,8 @@ constexpr causeway::Program kProgram = {
     .groups = kFlagGroups,
     .end =
         "Exit status: 0 done, 1 failed on the way, or nobody answered, 2 refused before "
-        "anything\nstarted.\n"};
+        "anything\nstarted.\n",
+    .moved = kMoved};
 
 }  // namespace
 

@@ -137,6 +137,20 @@ bool TakesNextArgument(const std::string& argument) {
   return flag != nullptr && !flag->IsOfType<bool>();
 }
 
+// Ends the program at what it has no more, with what took its place.
+void RefuseMoved(int argc, char** argv, const Program& program) {
+  for (int i = 1; i < argc && absl::string_view(argv[i]) != "--"; ++i) {
+    const std::string word(absl::string_view(argv[i]).substr(0, std::strcspn(argv[i], "=")));
+    const bool is_flag = absl::StartsWith(word, "--");
+    if (is_flag ? absl::FindCommandLineFlag(word.substr(2)) != nullptr : i > 1) continue;
+    for (const Moved& moved : program.moved) {
+      if (!absl::c_linear_search(absl::StrSplit(moved.names, ' '), word)) continue;
+      std::exit(Refuse(program.name,
+                       absl::InvalidArgumentError(absl::StrCat(word, " has moved: ", moved.to))));
+    }
+  }
+}
+
 // What follows the last dot of an invitation is a secret: other users of the machine read command
 // lines, in ps.
 void HideInvitations(int argc, char** argv) {
@@ -182,6 +196,7 @@ std::vector<std::string> ParseCommandLine(int argc, char** argv, const std::stri
 std::vector<std::string> ParseCommandLine(int argc, char** argv, const Program& program,
                                           absl::string_view version) {
   const absl::string_view first = argc > 1 ? argv[1] : "";
+  RefuseMoved(argc, argv, program);
   std::set<absl::string_view> given;
   std::vector<std::string> arguments =
       Parse(argc, argv, HelpPage(program, FindCommand(program, first) == nullptr ? "" : first),

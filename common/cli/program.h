@@ -33,12 +33,19 @@ struct FlagGroup {
   absl::string_view flags;
 };
 
+// Commands, and flags with their dashes, that the program had once.
+struct Moved {
+  absl::string_view names;  // With spaces between.
+  absl::string_view to;     // What took their place.
+};
+
 struct Program {
   absl::string_view name;
   absl::string_view about = {};
   std::span<const Command> commands;
   std::span<const FlagGroup> groups = {};
   absl::string_view end = {};  // The page's last lines.
+  std::span<const Moved> moved = {};
 };
 
 // The first of that name; null: there is none.

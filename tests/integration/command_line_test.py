@@ -58,6 +58,17 @@ class CommandLineTest(unittest.TestCase):
                     taken |= of_command
                 self.assertEqual(taken, flags)
 
+    def test_what_moved_to_the_python_package_is_named(self):
+        for command, place in (([WORKER, "import", "--from=x"], "huggingface"),
+                               ([WORKER, "tokenize", "--tokenizer=x"], "tokenize"),
+                               ([WORKER, "tokenize", "--input=x", "--jsonl_field", "text"], "tokenize"),
+                               ([WORKER, "generate", "--tokenizer", "x"], "generate"),
+                               ([WORKER, "eval", "--tasks=x"], "score"), ([CTL, "plan", "--params=1e9"], "plan"),
+                               ([CTL, "export", "--tokenizer=x"], "huggingface export")):
+            status, _, error = run_tool(*command)
+            self.assertEqual(status, 2, error)
+            self.assertRegex(error, rf"has moved: python3 -m causeway.*\b{place}\b")
+
     def test_commands_and_flags_are_completed(self):
         self.assertEqual(completed(CTL, "st"), ["status", "stop"])
         self.assertEqual(completed(CTL, "stop", "--at"), ["--at_step=", "--at_tokens="])

@@ -41,11 +41,14 @@ constexpr FlagGroup kGroups[] = {
     {.name = "oven", .heading = "The oven", .flags = "oven rest"},
     {.heading = "For all", .flags = "loud"},
 };
+constexpr Moved kMoved[] = {{.names = "fry --oil", .to = "the kitchen does"},
+                            {.names = "bottle", .to = "the cellar does"}};
 constexpr Program kBakery = {.name = "the-bakery",
                              .about = "the-bakery has bread.",
                              .commands = kCommands,
                              .groups = kGroups,
-                             .end = "Closed on Mondays.\n"};
+                             .end = "Closed on Mondays.\n",
+                             .moved = kMoved};
 
 TEST(HelpPage, ExplainsEveryFlagOnceByItsDefinition) {
   EXPECT_EQ(HelpPage(kBakery, ""),
@@ -135,6 +138,16 @@ TEST(ParseCommandLineDeathTest, RefusesWhatIsNoCommand) {
               "--oven must be wood or electric; it is \"gas\"; --help lists the flags");
   EXPECT_EXIT(Parse({"bake", "--oven=wood", "--grain=oat", "--help"}), ExitedWithCode(0), "");
   EXPECT_EXIT(Parse({"bake", "--help"}), ExitedWithCode(0), "");
+}
+
+TEST(ParseCommandLineDeathTest, SaysWhatTookThePlaceOfWhatItHadOnce) {
+  EXPECT_EXIT(Parse({"fry", "--pan=big"}), ExitedWithCode(2),
+              "the-bakery: fry has moved: the kitchen does");
+  EXPECT_EXIT(Parse({"bake", "--oil=olive", "--help"}), ExitedWithCode(2),
+              "the-bakery: --oil has moved: the kitchen does");
+  EXPECT_EXIT(Parse({"bottle", "--help"}), ExitedWithCode(2), "bottle has moved: the cellar does");
+  Parse({"list", "--store=--oil"});
+  Parse({"list", "fry"});
 }
 
 TEST(ParseCommandLineDeathTest, RefusesFlagsOfOtherCommands) {
