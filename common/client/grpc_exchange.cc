@@ -38,7 +38,9 @@ GrpcExchange::GrpcExchange(Options options)
   };
   client.poll = link.options().poll;
   client.observer = this;
-  client.passes = options_.passes;
+  client.passes = [this](const absl::Status& status) {
+    return options_.passes(status) || options_.session->IsAway();
+  };
   client_ = std::make_shared<LaneClient>(std::move(client));
 }
 

@@ -31,7 +31,7 @@ class GrpcExchange final : public Exchange, private LaneObserver {
     std::string run_id;
     std::string worker_id;
     v1::SyncConfig sync;  // Complete.
-    // Whether a transfer that failed so is tried again.
+    // Whether a transfer that failed so is tried again; while the session is away, every one is.
     std::function<bool(const absl::Status&)> passes = IsRetryable;
   };
   explicit GrpcExchange(Options options);

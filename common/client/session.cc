@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "common/base/clock.h"
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
@@ -61,19 +62,20 @@ absl::StatusOr<v1::DescribeResponse> DescribeRun(v1::Session::StubInterface& stu
   request.set_software_version(kSoftwareVersion);
   request.set_region_id(std::string(region_id));
   v1::DescribeResponse response;
-  const absl::Time end = absl::Now() + timeout;
+  const Clock& clock = *Clock::Real();
+  const absl::Duration end = clock.Monotonic() + timeout;
   absl::Duration backoff = kFirstBackoff;
   absl::Status status;
   for (;;) {
     grpc::ClientContext context;
     context.set_wait_for_ready(true);
-    context.set_deadline(absl::ToChronoTime(end));
+    context.set_deadline(absl::ToChronoTime(clock.Now() + (end - clock.Monotonic())));
     const absl::Status answer = FromGrpcStatus(Describe(stub, context, request, response, stop));
     if (answer.ok()) return response;
     if (stop && stop()) return absl::CancelledError("nobody waits for the answer any more");
     // The end of the time says less than what failed before it.
     if (status.ok() || !absl::IsDeadlineExceeded(answer)) status = answer;
-    if (!IsRetryable(answer) || absl::Now() + backoff >= end) break;
+    if (!IsRetryable(answer) || clock.Monotonic() + backoff >= end) break;
     absl::SleepFor(backoff);  // A proxy answers at once for a coordinator that is away.
     backoff = std::min(2 * backoff, kMaxBackoff);
   }
@@ -142,6 +144,11 @@ Session::~Session() {
 uint64_t Session::incarnation() const {
   absl::MutexLock lock(&mutex_);
   return incarnation_;
+}
+
+bool Session::IsAway() const {
+  absl::MutexLock lock(&mutex_);
+  return stream_ == nullptr && failure_.ok() && !ended_;
 }
 
 int64_t Session::epoch() const {
@@ -214,13 +221,13 @@ absl::StatusOr<Session::Orders> Session::orders() const {
 
 void Session::NoteRunStep(int64_t step) {
   run_step_ = step;
-  run_step_at_ = absl::Now();
+  run_step_at_ = options_.clock->Monotonic();
   ++renewals_;
 }
 
 absl::StatusOr<int64_t> Session::RunStep(absl::Duration max_age) {
   absl::MutexLock lock(&mutex_);
-  if (absl::Now() - run_step_at_ >= max_age) {
+  if (options_.clock->Monotonic() - run_step_at_ >= max_age) {
     heartbeat_is_due_ = true;
     const auto told = [this, before = renewals_]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       return renewals_ != before || !failure_.ok() || stopping_ || orders_.drain;
@@ -274,7 +281,7 @@ void Session::Fail(const absl::Status& status) {
 
 void Session::RunSession() {
   absl::Duration backoff = kFirstBackoff;
-  alone_since_ = absl::Now();
+  alone_since_ = options_.clock->Monotonic();
   absl::BitGen jitter;  // So that the workers of a run do not come back all at once.
   absl::Status failure;
   for (;;) {
@@ -284,30 +291,43 @@ void Session::RunSession() {
     if (was_attached) {
       retries_ = 0;
       backoff = kFirstBackoff;
-      alone_since_ = absl::Now();
+      alone_since_ = options_.clock->Monotonic();
     }
     absl::MutexLock lock(&mutex_);
     if (stopping_ || (said_leave_ && status.ok())) break;
-    const absl::Duration patience =
-        welcomed_ ? options_.give_up_after : options_.first_attach_patience;
+    const bool is_other = welcomed_ && !was_attached && absl::IsFailedPrecondition(status);
+    const bool news = retries_++ == 0 || (is_other && !other_since_.has_value());
+    const absl::Duration now = options_.clock->Monotonic();
+    if (!is_other) {
+      other_since_.reset();
+    } else if (!other_since_.has_value()) {
+      other_since_ = now;
+    }
+    const absl::Duration since = is_other ? *other_since_ : alone_since_;
+    const absl::Duration patience = is_other    ? options_.give_up_after
+                                    : welcomed_ ? absl::InfiniteDuration()
+                                                : options_.first_attach_patience;
     const bool may_pass =
-        status.ok() || options_.passes(status) ||
+        status.ok() || is_other || options_.passes(status) ||
         (!welcomed_ && options_.join.has_checkpoint() && absl::IsAlreadyExists(status));
-    const bool again = may_pass && !said_leave_ && absl::Now() - alone_since_ < patience;
-    if (!again) {
+    if (!may_pass || said_leave_ || now - since >= patience) {
       failure = status.ok() ? absl::UnavailableError("the coordinator ended the session") : status;
       break;
     }
     options_.on_failed_try(status);
-    if (retries_++ > 0 || left_) {
+    if (!news || left_) {
       Log().debug("attaching again: {}", std::string(status.message()));
     } else {
+      const char* const what = is_other    ? "somebody else answers in the coordinator's place"
+                               : welcomed_ ? "the session with the coordinator broke"
+                                           : "not welcome yet";
       options_.events->Record(
           "session_broke",
-          absl::StrCat(welcomed_ ? "the session with the coordinator broke" : "not welcome yet",
-                       " (", status.message(), "); attaching again, every ",
-                       absl::FormatDuration(kMaxBackoff), " at least, for ",
-                       absl::FormatDuration(patience)),
+          absl::StrCat(what, " (", status.message(), "); attaching again, every ",
+                       absl::FormatDuration(kMaxBackoff), " at least, ",
+                       patience == absl::InfiniteDuration()
+                           ? "until it is back"
+                           : absl::StrCat("for ", absl::FormatDuration(patience))),
           {{"code", std::string(absl::StatusCodeToString(status.code()))},
            {"reason", std::string(status.message())}});
     }
@@ -369,7 +389,7 @@ absl::Status Session::RunStream() {
     options_.on_stream(true);
     if (resumed) {
       const uint64_t now = message.welcome().incarnation();
-      const double away = absl::ToDoubleSeconds(absl::Now() - alone_since_);
+      const double away = absl::ToDoubleSeconds(options_.clock->Monotonic() - alone_since_);
       options_.events->Record(
           "session_resumed",
           absl::StrFormat("attached again after %.1f s, as incarnation %d", away, now),
@@ -467,12 +487,14 @@ void Session::Obey(const v1::CoordinatorMessage& message) {
 }
 
 void Session::RunWriter() {
-  absl::Time next_heartbeat = absl::InfinitePast();
-  absl::Time next_look = options_.stub_of_now ? absl::InfinitePast() : absl::InfiniteFuture();
+  absl::Duration next_heartbeat = -absl::InfiniteDuration();
+  absl::Duration next_look =
+      options_.stub_of_now ? -absl::InfiniteDuration() : absl::InfiniteDuration();
   for (;;) {
-    if (absl::Now() >= next_look) {
+    const absl::Duration now = Clock::Real()->Monotonic();
+    if (now >= next_look) {
       EndOutdated();
-      next_look = absl::Now() + kLookForRenewal;
+      next_look = now + kLookForRenewal;
     }
     v1::WorkerMessage message;
     Stream* stream = nullptr;
@@ -483,9 +505,9 @@ void Session::RunWriter() {
         return stopping_ || ended_ ||
                (stream_ != nullptr && (!outbox_.empty() || heartbeat_is_due_));
       };
-      mutex_.AwaitWithDeadline(
+      mutex_.AwaitWithTimeout(
           absl::Condition(&work),
-          std::max(std::min(next_heartbeat, next_look), absl::Now() + absl::Milliseconds(1)));
+          std::max(std::min(next_heartbeat, next_look) - now, absl::Milliseconds(1)));
       if (stopping_ || ended_) return;
       if (stream_ == nullptr) {
         // Nothing to write to: wait for the next stream.
@@ -498,10 +520,10 @@ void Session::RunWriter() {
       if (!outbox_.empty()) {
         message = std::move(outbox_.front());
         outbox_.pop_front();
-      } else if (heartbeat_is_due_ || absl::Now() >= next_heartbeat) {
+      } else if (heartbeat_is_due_ || Clock::Real()->Monotonic() >= next_heartbeat) {
         *message.mutable_heartbeat() = progress_;
         heartbeat_is_due_ = false;
-        next_heartbeat = absl::Now() + absl::Milliseconds(lease_ms_) / 3;
+        next_heartbeat = Clock::Real()->Monotonic() + absl::Milliseconds(lease_ms_) / 3;
       }
       if (message.message_case() == v1::WorkerMessage::MESSAGE_NOT_SET) continue;
       last = message.has_leave();

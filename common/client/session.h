@@ -1,9 +1,11 @@
 // A worker's session with the coordinator over gRPC: describe, attach, heartbeat, obey, leave.
 //
-// A broken stream is attached again with the same process nonce until `give_up_after` has passed;
-// a refusal ends the session. A first attach is repeated, too, while the coordinator is away or
-// takes the id for that of a process whose lease has not ended yet: it is this worker's former
-// process more often than not. Two threads serve the stream.
+// A broken stream is attached again with the same process nonce, for as long as the coordinator is
+// away; a refusal ends the session. Only where a Join that was welcomed once is not what the
+// coordinator expects (FAILED_PRECONDITION), somebody else answers at its address: another run, an
+// old copy, another release. That is tried again for `give_up_after`. A first attach is repeated,
+// too, while the coordinator is away or takes the id for that of a process whose lease has not
+// ended yet: it is this worker's former process more often than not. Two threads serve the stream.
 //
 // Thread-safety: every method may be called by any thread.
 #pragma once
@@ -24,6 +26,7 @@
 #include "absl/time/time.h"
 #include "causeway/v1/session.grpc.pb.h"
 #include "causeway/v1/session.pb.h"
+#include "common/base/clock.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "common/telemetry/event_log.h"
@@ -67,11 +70,13 @@ class Session {
     // Told likewise, for people, whom the round lacks that this worker waits for; empty: it does
     // not.
     std::function<void(const std::string& waits_for)> on_waits_for = [](const std::string&) {};
+    // How long somebody else may answer in the coordinator's place.
     absl::Duration give_up_after = absl::Minutes(10);
     // For the first welcome; longer than a former process of this id can keep its lease.
     absl::Duration first_attach_patience = absl::Seconds(20);
     // How far behind the run a membership that was lost may go on.
     int64_t max_steps_behind = 0;
+    const Clock* clock = Clock::Real();  // Outlives the session.
   };
 
   // The coordinator's wishes for the training loop.
@@ -107,6 +112,8 @@ class Session {
 
   const v1::Welcome& welcome() const { return welcome_; }  // The first one.
   uint64_t incarnation() const;                            // The latest.
+  // Whether no stream stands, and one is sought: whoever answers other calls may be somebody else.
+  bool IsAway() const;
   int64_t epoch() const;  // The largest that a coordinator has had.
 
   // `anew`: session.proto.
@@ -174,7 +181,7 @@ class Session {
   v1::Heartbeat progress_ ABSL_GUARDED_BY(mutex_);
   bool heartbeat_is_due_ ABSL_GUARDED_BY(mutex_) = false;  // At once: it has news, or asks.
   int64_t run_step_ ABSL_GUARDED_BY(mutex_) = 0;           // As of:
-  absl::Time run_step_at_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  absl::Duration run_step_at_ ABSL_GUARDED_BY(mutex_) = -absl::InfiniteDuration();
   int64_t renewals_ ABSL_GUARDED_BY(mutex_) = 0;  // Of the lease, and welcomes.
   std::deque<v1::WorkerMessage> outbox_ ABSL_GUARDED_BY(mutex_);
   // The present stream; null between streams. The writer holds writing_ while it uses it.
@@ -186,8 +193,10 @@ class Session {
   bool outdated_ ABSL_GUARDED_BY(mutex_) = false;
 
   // The session thread's.
-  absl::Time alone_since_;  // When a stream stood last, or it began to try.
-  int retries_ = 0;         // Since then.
+  absl::Duration alone_since_;  // When a stream stood last, or it began to try.
+  int retries_ = 0;             // Since then.
+  // Since when somebody else has answered in the coordinator's place.
+  std::optional<absl::Duration> other_since_;
 
   std::thread session_thread_;
   std::thread writer_thread_;

@@ -238,7 +238,8 @@ absl::StatusOr<Peer> Access::AdmitSilently(const grpc::ServerContextBase& contex
   if (!peer.identity.has_value()) return peer;
   const Identity& identity = *peer.identity;
   if (identity.run != kEveryRun && identity.run != options_.run_name) {
-    const absl::Status refusal = absl::PermissionDeniedError(
+    // As a Join of another run: this coordinator may be the wrong one.
+    const absl::Status refusal = absl::FailedPreconditionError(
         absl::StrCat("this ", RoleName(identity.role), " ", identity.name, " is one of the run ",
                      identity.run, ", and this run is ", options_.run_name));
     Report(peer, refusal);

@@ -120,6 +120,12 @@ constexpr FlagGroup kFlagGroups[] = {
     {.heading = "For all commands:", .flags = "json"},
 };
 
+constexpr Moved kMoved[] = {
+    {.names = "plan simulate", .to = "python3 -m causeway.plan"},
+    {.names = "--format --tokenizer --max_positions",
+     .to = "python3 -m causeway.huggingface export, from what causewayctl export writes"},
+};
+
 constexpr Program kCtlProgram = {.name = "causewayctl",
                                  .about = "causewayctl shows a Causeway run and steers it.",
                                  .commands = kCommands,
@@ -127,7 +133,8 @@ constexpr Program kCtlProgram = {.name = "causewayctl",
                                  .end = R"(
 Exit status: 0 done; 1 the coordinator refused or failed, or two configurations differ; 2 not
 understood, or a configuration, flag or certificate is wrong; 3 no answer from the coordinator.
-)"};
+)",
+                                 .moved = kMoved};
 
 volatile std::sig_atomic_t stop_requested = 0;
 void OnInterrupt(int) { stop_requested = 1; }
@@ -186,14 +193,22 @@ int Watch(RunAdmin& run) {
   const absl::Duration patience = absl::GetFlag(FLAGS_patience);
   bool answered = false;
   bool all_steps_done = false;
+  std::string run_id;
   absl::Time last_answer = absl::InfinitePast();
   while (stop_requested == 0) {
-    const absl::StatusOr<v1::RunStatus> status = run.GetStatus();
+    absl::StatusOr<v1::RunStatus> status = run.GetStatus();
+    // Somebody else answers at the address, perhaps for a moment.
+    if (answered && status.ok() && status->run_id() != run_id) {
+      status = absl::FailedPreconditionError(
+          absl::StrCat("the run ", status->run_id(), " answers in place of ", run_id));
+    }
     if (status.ok()) {
+      run_id = status->run_id();
       answered = true;
       last_answer = absl::Now();
       all_steps_done = status->run_step() >= status->config().train().steps();
-    } else if (!answered || !IsRetryable(status.status())) {
+    } else if (!answered ||
+               !(IsRetryable(status.status()) || absl::IsFailedPrecondition(status.status()))) {
       return Report(status.status());
     } else if (all_steps_done) {
       if (!json) Print("all steps were done, and the coordinator has ended\n");
@@ -204,7 +219,7 @@ int Watch(RunAdmin& run) {
     const std::string time = absl::FormatTime("%H:%M:%S", absl::Now(), absl::LocalTimeZone());
     if (!status.ok()) {
       const absl::string_view why =
-          absl::IsResourceExhausted(status.status()) ? status.status().message() : "no answer";
+          IsNoAnswer(status.status()) ? "no answer" : status.status().message();
       if (!json) Print(absl::StrCat(time, "  ", why, "; looking again\n"));
     } else if (json) {
       Print(StatusJson(*status, /*one_line=*/true));

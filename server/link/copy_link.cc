@@ -87,12 +87,23 @@ absl::Status CopyLink::TakeHeader(const v1::FollowHeader& header, int64_t own_co
                      header.format_version(), ", this follower in ", kRunFormatVersion,
                      ": use the same release for both"));
   }
+  // Before the first commit nothing else would tell it apart.
+  if (!run_id_.empty() && header.run_id() != run_id_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("this is the run ", header.run_id(), ", and ", run_id_, " was followed"));
+  }
+  run_id_ = header.run_id();
   Log().info("follows run {} from commit {} of {}", header.run_id(), own_commits, header.commits());
   notes_.SetCoordinatorCommits(header.commits());
   notes_.SetFollowing(true);
   notes_.Doing(absl::StrCat("follows ", address_));
   has_followed_ = true;
   return absl::OkStatus();
+}
+
+absl::Status CopyLink::Judge(const absl::Status& refusal) const {
+  if (!absl::IsFailedPrecondition(refusal) || !has_followed_) return refusal;
+  return absl::UnavailableError(refusal.message());
 }
 
 absl::Status CopyLink::FollowOnce(grpc::ClientContext& context) {
@@ -115,7 +126,7 @@ absl::Status CopyLink::FollowOnce(grpc::ClientContext& context) {
     }
     if (response.has_header()) {
       commits = response.header().commits();
-      broken = TakeHeader(response.header(), request.position().commits());
+      broken = Judge(TakeHeader(response.header(), request.position().commits()));
       if (!broken.ok()) break;
     } else if (response.commits() > 0) {
       notes_.SetCoordinatorCommits(response.commits());
@@ -140,7 +151,7 @@ absl::Status CopyLink::FollowOnce(grpc::ClientContext& context) {
     stream->Finish();
     return broken;
   }
-  RETURN_IF_ERROR(FromGrpcStatus(stream->Finish()));
+  RETURN_IF_ERROR(Judge(FromGrpcStatus(stream->Finish())));
   return absl::UnavailableError("it has ended the stream");
 }
 

@@ -61,6 +61,9 @@ class CopyLink final : public CoordinatorLink {
   absl::Status Follow() override;
   absl::Status FollowOnce(grpc::ClientContext& context);
   absl::Status TakeHeader(const v1::FollowHeader& header, int64_t own_commits);
+  // Whoever was followed before would take this follower again: where it is refused now, somebody
+  // else answers in that one's place, and the refusal passes.
+  absl::Status Judge(const absl::Status& refusal) const;
   void Interrupt() override;
   bool Passes(const absl::Status& error) const override { return security_.Passes(error); }
   std::string Line(const absl::Status& why) override;
@@ -71,6 +74,7 @@ class CopyLink final : public CoordinatorLink {
   const ChannelSecurity security_;
   RenewedChannel channel_;
   const std::string address_;
+  std::string run_id_;  // Of the first header.
   std::atomic<bool> has_followed_ = false;
   absl::Mutex mutex_;
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;  // Null between calls.

@@ -13,8 +13,6 @@ namespace {
 constexpr absl::Duration kPoll = absl::Milliseconds(200);
 // One attempt to attach; the next follows.
 constexpr absl::Duration kAttachPatience = absl::Seconds(10);
-// A region waits for its parent as long as it takes.
-constexpr absl::Duration kPatience = absl::Hours(24 * 365);
 // The session has a connection of its own, which no bulk transfer holds up.
 constexpr int kSessionConnection = 0;
 constexpr int kFirstLane = 1;
@@ -150,7 +148,6 @@ absl::Status ParentLink::Attach(const RegionPlace& place) {
   options.events = events_;
   options.progress = place.heartbeat;
   options.first_attach_patience = kAttachPatience;
-  options.give_up_after = kPatience;
   // A region goes on from its own rounds, however far behind: it never takes the state anew.
   options.max_steps_behind = int64_t{1} << 60;
   options.on_welcome = [this](const v1::Welcome& welcome) {
@@ -177,8 +174,10 @@ absl::Status ParentLink::Attach(const RegionPlace& place) {
   join.set_data_fingerprint(coordinator_->GetStatus().data_fingerprint());
   auto made = std::make_shared<Connection>();
   absl::StatusOr<std::unique_ptr<Session>> session = Session::Attach(std::move(options));
-  // A former process of this region has its lease still.
-  if (absl::IsAlreadyExists(session.status())) {
+  // A former process of this region has its lease still, or somebody else answers in the parent's
+  // place, which has welcomed this region before.
+  if (absl::IsAlreadyExists(session.status()) ||
+      (was_attached_ && absl::IsFailedPrecondition(session.status()))) {
     return absl::UnavailableError(session.status().message());
   }
   RETURN_IF_ERROR(session.status());
@@ -202,6 +201,7 @@ absl::Status ParentLink::Attach(const RegionPlace& place) {
       .passes = [this](const auto& status) { return parent_.security.Passes(status); }});
   made->session->Ready(place.step, /*anew=*/false);
   begun_slot_ = -1;
+  was_attached_ = true;
   absl::MutexLock lock(&mutex_);
   connection_ = std::move(made);
   return absl::OkStatus();

@@ -99,6 +99,7 @@ class ParentLink final : public CoordinatorLink, public Parent {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   int unsent_ ABSL_GUARDED_BY(mutex_) = 0;  // Deltas that the parent has not acknowledged.
   // The following thread's.
+  bool was_attached_ = false;
   bool paused_ = false;
   bool drained_ = false;
   int64_t stop_step_ = 0;

@@ -228,8 +228,10 @@ class TroubleshootingTest(unittest.TestCase):
                 path = cluster.folder / name
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
             cluster.start_coordinator(RUN + " train { seed: 9 }", f"--listen={address}")
-            self.assertNotEqual(worker.wait(), 0)
-            self.says(worker.log(), "the worker belongs to another run")
+            row = "the worker belongs to another run"
+            wait_until(lambda: re.search(pattern(row), worker.log()), "the worker has found another run")
+            self.says(worker.log(), row)
+            worker.signal(SIGKILL)
             other = cluster.start_worker("b", PACE)
             cluster.wait_for_step("b", 3)
             other.signal(SIGKILL)

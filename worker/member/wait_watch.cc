@@ -12,8 +12,8 @@ std::string WholeSeconds(absl::Duration time) {
   return absl::StrCat(absl::ToInt64Seconds(time), " s");
 }
 
-// A line about that comes after 5, 10, 20 s and so on, and then at this interval.
-constexpr absl::Duration kSayHeldEvery = absl::Minutes(10);
+// Of what goes on for longer there is a line at this interval.
+constexpr absl::Duration kSayLongEvery = absl::Minutes(10);
 
 std::string Counted(int64_t count, const char* one, const char* several) {
   return absl::StrCat(count, " ", count == 1 ? one : several);
@@ -40,6 +40,7 @@ void WaitWatch::SetAttached(bool attached) {
   absl::MutexLock lock(&mutex_);
   if (attached) {
     away_since_.reset();
+    say_away_at_ = -absl::InfiniteDuration();
     refused_.clear();
   } else if (!away_since_.has_value()) {
     away_since_ = options_.clock->Monotonic();
@@ -84,15 +85,15 @@ void WaitWatch::Silence() {
   silent_ = true;
 }
 
-std::string WaitWatch::Line() const {
+std::string WaitWatch::LineAt(absl::Duration now) const {
   absl::MutexLock lock(&mutex_);
   if (silent_) return "";
-  const absl::Duration now = options_.clock->Monotonic();
   const absl::Duration away =
       away_since_.has_value() ? now - *away_since_ : -absl::InfiniteDuration();
   const absl::Duration waited =
       waiting_.has_value() ? now - waiting_->since : -absl::InfiniteDuration();
   const bool is_away = away >= kWorthSaying;
+  if (is_away && now < say_away_at_) return "";
   std::string line;
   if (is_away && refused_.empty()) {
     line = absl::StrCat("the coordinator has been away for ", WholeSeconds(away));
@@ -130,12 +131,17 @@ void WaitWatch::Run() {
       absl::MutexLock lock(&mutex_);
       if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), options_.interval)) return;
     }
-    const std::string line = Line();
+    const absl::Duration now = options_.clock->Monotonic();
+    const std::string line = LineAt(now);
     if (line.empty()) continue;
     options_.say(line);
     absl::MutexLock lock(&mutex_);
-    const absl::Duration held = options_.clock->Monotonic() - held_since_;
-    if (!held_.empty()) say_held_after_ = held + std::min(held, kSayHeldEvery);
+    const absl::Duration held = now - held_since_;
+    // After 5, 10, 20 s and so on.
+    if (!held_.empty()) say_held_after_ = held + std::min(held, kSayLongEvery);
+    if (away_since_.has_value() && now - *away_since_ >= kSayLongEvery) {
+      say_away_at_ = now + kSayLongEvery;
+    }
   }
 }
 

@@ -53,7 +53,7 @@ class WaitWatch {
   void Silence();
 
   // The line to print now; empty: none.
-  std::string Line() const;
+  std::string Line() const { return LineAt(options_.clock->Monotonic()); }
 
  private:
   struct Waiting {
@@ -62,12 +62,14 @@ class WaitWatch {
   };
 
   explicit WaitWatch(Options options) : options_(std::move(options)) {}
+  std::string LineAt(absl::Duration now) const;
   void Run();
 
   const Options options_;
   mutable absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<absl::Duration> away_since_ ABSL_GUARDED_BY(mutex_);
+  absl::Duration say_away_at_ ABSL_GUARDED_BY(mutex_) = -absl::InfiniteDuration();  // Not before.
   std::string refused_ ABSL_GUARDED_BY(mutex_);
   std::optional<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
   std::optional<SyncEngine::Slack> slack_ ABSL_GUARDED_BY(mutex_);

@@ -141,6 +141,46 @@ TEST(SessionTest, ARefusalThatPassesAsThisSideKnowsIsTriedAgainAndTold) {
   EXPECT_EQ(told[1], absl::PermissionDeniedError("somebody's token"));
 }
 
+TEST(SessionTest,
+     ACoordinatorIsWaitedForForAsLongAsItIsAwayAndSomebodyElseInItsPlaceForTenMinutes) {
+  FakeCoordinator coordinator;
+  FakeClock clock;
+  AwaitedEvents events;
+  Session::Options options = coordinator.SessionOptions();
+  options.events = &events;
+  options.clock = &clock;
+  options.on_failed_try = [&](const absl::Status& why) {
+    clock.Advance(absl::IsFailedPrecondition(why) ? absl::Minutes(4) : absl::Hours(9));
+  };
+  const auto session = Session::Attach(std::move(options));
+  ASSERT_TRUE(session.ok()) << session.status();
+  const auto refuse = [&](absl::StatusCode code, const char* words) {
+    coordinator.RefuseNextAttach(ToGrpcStatus(absl::Status(code, words)));
+  };
+  refuse(absl::StatusCode::kUnavailable, "the coordinator starts");
+  for (int i = 0; i < 2; ++i) refuse(absl::StatusCode::kFailedPrecondition, "run_id differs: ...");
+  refuse(absl::StatusCode::kUnavailable, "the coordinator starts");
+  for (int i = 0; i < 2; ++i) refuse(absl::StatusCode::kFailedPrecondition, "the epoch is old");
+  coordinator.BreakSession();
+  EXPECT_EQ(events.Await("session_resumed")["tries"], 7);
+  std::vector<std::string> said;
+  for (const auto& [name, fields] : events.all()) {
+    if (name == "session_broke") said.push_back(fields["message"]);
+  }
+  ASSERT_EQ(said.size(), 3u);
+  EXPECT_THAT(said[0], HasSubstr("attaching again, every 2s at least, until it is back"));
+  EXPECT_EQ(said[1],
+            "somebody else answers in the coordinator's place (run_id differs: ...); attaching "
+            "again, every 2s at least, for 10m");
+  EXPECT_THAT(said[2], HasSubstr("somebody else answers in the coordinator's place (the epoch"));
+  EXPECT_TRUE((*session)->orders().ok());
+  EXPECT_FALSE((*session)->IsAway());
+  for (int i = 0; i < 4; ++i) refuse(absl::StatusCode::kFailedPrecondition, "run_id differs: ...");
+  coordinator.BreakSession();
+  EXPECT_EQ((*session)->WaitForGo(absl::InfiniteDuration()).status(),
+            absl::FailedPreconditionError("run_id differs: ..."));
+}
+
 TEST(SessionTest, AFirstAttachWaitsForACoordinatorBehindAProxy) {
   FakeCoordinator coordinator;
   coordinator.RefuseNextAttach({grpc::StatusCode::INTERNAL, "RST_STREAM"});

@@ -206,7 +206,7 @@ TEST_F(IntrudersTest, WithACertificateThatNamesNoIdentity) {
 TEST_F(IntrudersTest, OfAnotherRun) {
   Stubs stubs = As("causeway://another/worker/a");
   const absl::Status status = Describe(stubs);
-  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("another"), HasSubstr(kRunName)));
   Stubs same = As(absl::StrCat("causeway://", kRunName, "/worker/b"));
   EXPECT_TRUE(Describe(same).ok());

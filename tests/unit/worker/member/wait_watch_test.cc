@@ -1,11 +1,14 @@
 #include "worker/member/wait_watch.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 
 namespace causeway::worker {
@@ -122,6 +125,33 @@ TEST_F(WaitWatchTest, WhoDoesNotTrainIsToldOfTheCoordinatorAlone) {
   watch_->SetAttached(false);
   clock_.Advance(absl::Seconds(60));
   EXPECT_EQ(watch_->Line(), "the coordinator has been away for 60 s");
+}
+
+TEST(WaitWatchThreadTest, OfALongOutageItSpeaksEveryTenMinutes) {
+  FakeClock clock;
+  absl::Mutex mutex;
+  std::vector<std::string> lines;
+  const auto watch = WaitWatch::Start(
+      {.clock = &clock, .interval = absl::Milliseconds(1), .say = [&](const std::string& text) {
+         absl::MutexLock lock(&mutex);
+         lines.push_back(text);
+       }});
+  ASSERT_TRUE(watch.ok());
+  (*watch)->SetAttached(false);
+  for (size_t count = 1; count <= 2; ++count) {
+    clock.Advance(absl::Minutes(15));
+    absl::MutexLock lock(&mutex);
+    const auto said = [&] { return lines.size() >= count; };
+    mutex.Await(absl::Condition(&said));
+  }
+  clock.Advance(absl::Minutes(9));
+  clock.Advance(absl::Minutes(1));
+  absl::MutexLock lock(&mutex);
+  const auto said = [&] { return lines.size() >= 3; };
+  mutex.Await(absl::Condition(&said));
+  EXPECT_THAT(lines, ::testing::ElementsAre("the coordinator has been away for 900 s",
+                                            "the coordinator has been away for 1800 s",
+                                            "the coordinator has been away for 2400 s"));
 }
 
 TEST(WaitWatchThreadTest, ItSpeaksWhileNobodyElseDoes) {

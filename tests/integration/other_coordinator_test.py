@@ -1,0 +1,49 @@
+"""Another run answers at the coordinator's address for a while: whoever was welcome at the right one waits for it."""
+
+import re
+import unittest
+
+from cluster import COORDINATOR, CTL, MODEL, SIGKILL, SIGTERM, wait_until
+from proxies_test import PACE, RUN, Proxied
+
+
+class OtherCoordinatorTest(unittest.TestCase):
+    def test_workers_regions_copies_and_those_who_watch_outlast_another_run_at_the_address(self):
+        with Proxied() as cluster:
+            cluster.start_hub()
+            copy = cluster.start("copy.log", COORDINATOR, "follow", f"--run_dir={cluster.folder / 'copy'}",
+                                 f"--of={cluster.direct}")
+            region = cluster.start_region("region", 1, parent=cluster.direct)
+            watch = cluster.start("watch.log", CTL, "watch", "--interval=100ms", "--patience=2m",
+                                  f"--coordinator={cluster.direct}")
+            workers = [cluster.start_worker("a", PACE, address=cluster.region_address("region")),
+                       cluster.start_worker("b", PACE)]
+            wait_until(lambda: len(cluster.rounds()) >= 3 and "follows run" in copy.log(), "all of them take part")
+            cluster.kill_hub()
+            config = cluster.folder / "other.textproto"
+            config.write_text(MODEL + RUN + 'run_name: "other"')
+            other = cluster.start("other.log", COORDINATOR, "serve", f"--run_dir={cluster.folder / 'other'}",
+                                  f"--config={config}", f"--listen={cluster.direct}", "--http=off")
+            found = r"somebody else answers in the coordinator's place \(run_id differs: the worker has run-\w+, " \
+                    r"the coordinator other-\w+"
+            wait_until(lambda: re.search(found, workers[1].log()), "the worker has found the other run")
+            wait_until(lambda: re.search(found, region.log()), "the region has found it")
+            wait_until(lambda: re.search(r"this is the run other-\w+, the folder that follows holds", copy.log()),
+                       "the copy has found it")
+            wait_until(lambda: re.search(r"the run other-\w+ answers in place of run-\w+; looking again", watch.log()),
+                       "who watches has found it")
+            other.signal(SIGKILL)
+            other.wait()
+            cluster.start_hub()
+            wait_until(lambda: copy.log().count("follows run") > 1, "the copy follows again")
+            for process in [*workers, region, cluster.coordinator]:
+                self.assertEqual(process.wait(), 0, process.log())
+            self.assertEqual({tuple(row["contributors"]) for row in cluster.rounds()}, {("b", "region")})
+            self.assertEqual({row["step"] for row in cluster.worker_events("b", "finished")}, {100})
+            copy.signal(SIGTERM)
+            self.assertEqual(copy.wait(), 0, copy.log())
+            self.assertEqual(watch.wait(), 0, watch.log())
+
+
+if __name__ == "__main__":
+    unittest.main()
