@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "causeway/v1/enrollment.grpc.pb.h"
 #include "causeway/v1/standby.grpc.pb.h"
 #include "common/client/grpc_exchange.h"
 #include "common/client/session.h"
@@ -264,6 +265,9 @@ TEST(StatusMatrixOfLines, AnOperatorAStandbyAndThePreflightHearTheTruth) {
       {"Admin/Drain", admin([](auto& of) { return of.Drain("a"); })},
       {"Admin/Reject", admin([](auto& of) { return of.Reject({}); })},
       {"Admin/Stop", admin([](auto& of) { return of.Stop(9, 0); })},
+      {"Enrollment/Invite", admin([](auto& of) { return of.Invite({}).status(); })},
+      {"Enrollment/ListInvitations", admin([](auto& of) { return of.ListInvitations().status(); })},
+      {"Enrollment/RevokeInvitation", admin([](auto& of) { return of.RevokeInvitation("a"); })},
       {"Standby/Follow",
        [](const std::string& address) {
          grpc::ClientContext context;
@@ -285,11 +289,22 @@ TEST(StatusMatrixOfLines, AnOperatorAStandbyAndThePreflightHearTheTruth) {
       return worker::MeasureRate(direction, options).status();
     });
   }
+  // Board asks again for what passes, and IdentityKeeper whatever came.
+  for (const auto& [method, call] : {std::pair("Enrollment/Enroll", &v1::Enrollment::Stub::Enroll),
+                                     std::pair("Enrollment/Renew", &v1::Enrollment::Stub::Renew)}) {
+    asked.emplace_back(method, [call](const std::string& address) {
+      grpc::ClientContext context;
+      v1::EnrollResponse answer;
+      const auto stub = v1::Enrollment::NewStub(ChannelTo(address));
+      return FromGrpcStatus((stub.get()->*call)(&context, v1::EnrollRequest(), &answer));
+    });
+  }
   std::set<std::string> covered = {"Session/BringModel"};
   for (const auto& [method, moment] : kOfWorkers) covered.insert(method);
   for (const auto& [method, ask] : asked) covered.insert(method);
   std::set<std::string> all;
-  for (const char* const service : {"Session", "Exchange", "Admin", "Standby", "Probe"}) {
+  for (const char* const service :
+       {"Session", "Exchange", "Admin", "Standby", "Probe", "Enrollment"}) {
     const auto* const known = google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(
         absl::StrCat("causeway.v1.", service));
     ASSERT_NE(known, nullptr) << service;
@@ -317,7 +332,7 @@ TEST(StatusMatrixOfLines, AnOperatorAStandbyAndThePreflightHearTheTruth) {
             (on_the_way ? column.made_on_the_way : column.said_by_the_coordinator) == Then::kGoesOn;
         EXPECT_EQ(IsRetryable(end), goes_on);
         EXPECT_TRUE(goes_on || end.code() == column.code);
-        if (method.starts_with("Admin/")) {
+        if (method.starts_with("Admin/") || absl::StrContains(method, "Invit")) {
           EXPECT_EQ(absl::StrContains(end.message(), "no answer from the coordinator"),
                     on_the_way && goes_on);
         }

@@ -1,5 +1,6 @@
 """Sites of numpy arrays: what they train, how they resume, and how they end."""
 
+import json
 import logging
 import multiprocessing
 import os
@@ -296,6 +297,22 @@ class CoreTest(unittest.TestCase):
             for _ in range(2):
                 self.assertIn("forked by one that had a site", answers.get(timeout=30))
             child.join()
+
+    def test_steps_that_a_state_lacks_of_the_run_are_said(self):
+        with Run() as run:
+            run.serve("""sync { steps_between_syncs: 30 overlap_steps: 1 }
+                         membership { start_workers: 1 lease_ms: 3000 }""", steps=40)
+            trainer = ["numpy_trainer.py", run.address, "s", run.folder / "checkpoint", "--every=5"]
+            first = run.start_program("first", *trainer, "--hold=12")
+            status = [CTL, "status", "--json", f"--coordinator={run.address}"]
+            wait_until(lambda: json.loads(run_tool(*status)[1] or "{}").get("run_step", 0) >= 12, "the step is known")
+            first.signal(SIGKILL)
+            first.wait()
+            second = run.start_program("second", *trainer)
+            self.assertEqual(second.wait(), 0, second.log())
+            self.assertIn("the checkpoint is 2 steps behind the run: whatever was trained here after it is trained "
+                          "again", second.log())
+            run.finish()
 
     def test_log_lines_go_to_the_logger(self):
         with Run() as run:
