@@ -161,6 +161,8 @@ def write_wheel(out, build=None, bundled=False):
                                   tree / f"{name}.data" / "scripts")
         shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns(
             "__pycache__", "*.so", "CMakeLists.txt"))
+        # What `causeway fleet` launches.
+        shutil.copytree(ROOT / "deploy" / "skypilot", package / "fleet" / "skypilot")
         for folder in (package / "bin", info, scripts):
             folder.mkdir(parents=True)
         copies = [package / LIBRARY, *(package / "bin" / program for program in PROGRAMS)]

@@ -1,12 +1,14 @@
 """deploy/skypilot and deploy/kubeflow, by what reads them; and a spot machine's end, with clouds that only pretend."""
 
 import copy
+import inspect
 import json
 import os
 import pathlib
 import re
 import signal
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -24,7 +26,12 @@ import sky  # noqa: E402
 import yaml  # noqa: E402
 from kubeflow_trainer_api import models  # noqa: E402
 
-SITE = [("SITE", "berlin"), ("COORDINATOR", "203.0.113.5:7070")]
+sys.path.insert(0, str(ROOT / "worker" / "python"))
+
+from causeway.fleet._file import read_fleet  # noqa: E402
+from causeway.fleet._machines import Machines  # noqa: E402
+
+LINE = "causeway://203.0.113.5:7070/first/berlin/pin.secret"
 # Says what it is asked, until the cloud takes the machine back.
 CURL = """#!/bin/sh
 echo "$*" >>"{folder}/asked"
@@ -46,7 +53,7 @@ def flags_fit(test, text):
     for program, flags in re.findall(r"(causeway-(?:coordinator|worker)) \w+((?:\\\n|[^\n&])*)", text):
         known = run(BUILD / "bin" / program, "--help")[1]
         found = re.findall(r"--[a-z]\w*", flags)
-        test.assertGreater(len(found), 3)
+        test.assertGreater(len(found), 2)
         for flag in found:
             test.assertIn(flag, known)
 
@@ -59,28 +66,73 @@ class SkyPilot(unittest.TestCase):
         hub = sky.Task.from_yaml_config(self.config("coordinator"))
         resources = next(iter(hub.resources))
         self.assertEqual((resources.ports, resources.use_spot), (["7070"], False))
-        site = sky.Task.from_yaml_config(self.config("site"), env_overrides=SITE)
-        self.assertEqual(site.file_mounts["~/certificate"], "certificates/worker-berlin")
+        self.assertEqual(hub.file_mounts["~/authority/ca.key"], "certificates/ca.key")
+        site = sky.Task.from_yaml_config(self.config("site"), secrets_overrides=[("CAUSEWAY_JOIN", LINE)])
+        self.assertEqual(site.file_mounts["~/shards"], "shards")
         self.assertTrue(all(resources.use_spot for resources in site.resources))
-        for name in ("coordinator", "site"):
-            flags_fit(self, self.config(name)["run"])
+        flags_fit(self, self.config("coordinator")["run"])
+        flags_fit(self, self.config("site")["envs"]["TRAIN"])
 
-    def test_who_a_site_is_and_whom_it_calls_must_be_said(self):
-        for wanted, given in (("SITE", SITE[1:]), ("COORDINATOR", SITE[:1])):
-            with self.assertRaisesRegex(ValueError, wanted):
-                sky.Task.from_yaml_config(self.config("site"), env_overrides=given)
+    def test_a_line_is_shown_to_nobody(self):
+        site = sky.Task.from_yaml_config(self.config("site"), secrets_overrides=[("CAUSEWAY_JOIN", LINE)])
+        self.assertNotIn("pin.secret", str(site.to_yaml_config(use_user_specified_yaml=True)))
+        self.assertNotIn("pin.secret", repr(site.secrets))
+        self.assertEqual(site.secrets["CAUSEWAY_JOIN"].get_secret_value(), LINE)
+
+    def test_it_takes_every_task_of_a_fleet(self):
+        with tempfile.TemporaryDirectory(prefix="causeway_fleet_") as name:
+            folder = pathlib.Path(name)
+            for made in ("shards", "wheels"):
+                (folder / made).mkdir()
+            (folder / "run.textproto").touch()
+            (folder / "fleet.yaml").write_text("""
+name: first
+coordinator:
+  launch: {infra: aws/eu-west-1, config: run.textproto}
+places:
+  berlin: {infra: aws/eu-central-1, accelerators: H100:8}
+  oslo: {accelerators: {A100: 8, A100-80GB: 8}, spot: false}
+  rome: {infra: gcp, cpus: 8+, count: 2}
+budget_tokens: 1000
+data: shards
+wheel: wheels
+""")
+            fleet = read_fleet(folder / "fleet.yaml")
+            machines = Machines(sky, fleet)
+            tasks = {site.name: machines.task(site, LINE) for site in fleet.sites}
+            self.assertEqual(list(tasks), ["berlin", "oslo", "rome-1", "rome-2"])
+            berlin, = tasks["berlin"].resources
+            self.assertEqual((str(berlin.cloud), berlin.region, berlin.accelerators, berlin.use_spot),
+                             ("AWS", "eu-central-1", {"H100": 8}, True))
+            self.assertEqual({next(iter(one.accelerators)) for one in tasks["oslo"].resources},
+                             {"A100", "A100-80GB"})
+            rome, = tasks["rome-1"].resources
+            self.assertEqual((rome.accelerators, rome.cpus), (None, "8+"))
+            self.assertEqual(tasks["rome-1"].file_mounts["~/shards"], str(folder / "shards"))
+            hub, = machines.coordinator_task().resources
+            self.assertEqual((hub.ports, hub.use_spot, hub.region), (["7070"], False, "eu-west-1"))
+            # What a fleet asks of the module, as it is there.
+            for call, given in (("launch", {"cluster_name", "idle_minutes_to_autostop", "down", "dryrun"}),
+                                ("status", {"cluster_names", "refresh"}), ("job_status", {"cluster_name"}),
+                                ("endpoints", {"cluster", "port"}), ("down", {"cluster_name"}),
+                                ("api_cancel", {"request_ids", "silent"}), ("api_status", set()),
+                                ("get", {"request_id"}), ("stream_and_get", {"request_id"})):
+                self.assertLessEqual(given, set(inspect.signature(getattr(sky, call)).parameters), call)
+            self.assertEqual(sky.StatusRefreshMode.AUTO.value, "AUTO")
+            self.assertLessEqual({"INIT", "UP", "STOPPED", "AUTOSTOPPING", "PENDING"},
+                                 {status.value for status in sky.ClusterStatus})
+            self.assertEqual({status.value for status in sky.JobStatus.nonterminal_statuses()},
+                             {"INIT", "PENDING", "SETTING_UP", "RUNNING"})
 
     def test_it_refuses_what_it_does_not_know(self):
         for change in ({"resorces": {}}, {"resources": {"use_spott": True}}):
             with self.assertRaises(ValueError):
-                sky.Task.from_yaml_config({**self.config("site"), **change}, env_overrides=SITE)
+                sky.Task.from_yaml_config({**self.config("site"), **change})
 
     def start_site(self, folder):
         """The script of a site, whose cloud and worker are those of above."""
         home = folder / "home"
         (home / "causeway/bin").mkdir(parents=True)
-        (home / "certificate").mkdir()
-        (home / "certificate/key.pem").touch()
         (folder / "bin").mkdir()
         for path, text in ((folder / "bin/curl", CURL), (home / "causeway/bin/causeway-worker", WORKER)):
             path.write_text(text.format(folder=folder))
@@ -88,7 +140,7 @@ class SkyPilot(unittest.TestCase):
         script = subprocess.Popen(
             ["bash", "-c", self.config("site")["run"]], start_new_session=True, stdin=subprocess.DEVNULL,
             env={**os.environ, "HOME": str(home), "PATH": f"{folder}/bin:{os.environ['PATH']}",
-                 "SERVER_NAME": "coordinator", **dict(SITE)})
+                 "CAUSEWAY_JOIN": LINE, **self.config("site")["envs"]})
         self.addCleanup(script.wait)
         self.addCleanup(os.killpg, script.pid, signal.SIGKILL)
         return script
@@ -98,7 +150,9 @@ class SkyPilot(unittest.TestCase):
             folder = pathlib.Path(name)
             script = self.start_site(folder)
             tools.wait_until("the cloud is asked", lambda: (folder / "asked").exists() and (folder / "flags").exists())
-            self.assertIn("--coordinator=203.0.113.5:7070", (folder / "flags").read_text().split())
+            self.assertEqual((folder / "flags").read_text().split(),
+                             ["train", "--connect_timeout=10m", f"--data={folder}/home/shards",
+                              f"--out={folder}/home/out"])
             self.assertFalse((folder / "said").exists())
             (folder / "back").touch()
             tools.wait_until("the worker hands over", (folder / "said").exists)
@@ -140,7 +194,7 @@ class Kubeflow(unittest.TestCase):
         pod = self.runtime["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
         container = pod["containers"][0]
         flags_fit(self, container["args"][0])
-        given = {item["name"] for item in container["env"] + self.job["spec"]["trainer"]["env"]}
+        given = {item["name"] for item in container["env"]}
         for name in re.findall(r"\$([A-Z]\w+)", container["args"][0]):
             self.assertTrue(name in given or name.startswith("PET_"), name)
 

@@ -9,6 +9,7 @@ import causeway
 
 COMMANDS = {
     "demo": "trains a small model at two sites on this machine",
+    "fleet": "starts and keeps sites on machines of any cloud, by one file",
     "generate": "writes text with a trained model",
     "huggingface": "brings models from Hugging Face's folders, and back",
     "plan": "says which settings suit given links",

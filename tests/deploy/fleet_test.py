@@ -1,0 +1,379 @@
+"""causeway fleet with a cloud that only pretends: what it starts, replaces, ends, and refuses."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+
+import tools
+from pretended import GOOD, Job, Scene, Status, at_once
+from tools import BUILD, ROOT
+
+import yaml
+from causeway.fleet import __main__ as program
+from causeway.fleet._file import FleetFileError, read_fleet
+from causeway.fleet._machines import Machines
+from causeway.fleet._run import RunError
+from causeway.fleet._up import take_down
+
+
+class FileTest(Scene):
+    def faults(self, text):
+        with self.assertRaises(FleetFileError) as raised:
+            self.fleet(text)
+        return str(raised.exception).replace(f"{self.folder}/fleet.yaml:", "")
+
+    def test_a_good_file_says_who_goes_where(self):
+        fleet = self.fleet()
+        self.assertEqual([site.name for site in fleet.sites], ["berlin", "oslo-1", "oslo-2"])
+        self.assertEqual(fleet.cluster("oslo-1"), "causeway-first-oslo-1")
+        self.assertEqual((fleet.sites[0].place.spot, fleet.sites[1].place.spot), (True, False))
+        self.assertEqual((fleet.join, fleet.data, fleet.model),
+                         (str(self.folder / "operator"), str(self.folder / "shards"), self.folder / "model"))
+        self.assertEqual(fleet.budget_tokens, 1_000_000)
+
+    def test_every_fault_is_named_with_line_and_key(self):
+        self.assertEqual(self.faults("""\
+name: First fleet
+coordinator: {join: causeway://a:1/b/c/d.e, adress: x}
+places:
+  Berlin: {spott: true}
+  oslo: {count: 0, spot: often, accelerators: [H100]}
+budget_tokens: many
+data: nowhere
+wheel: wheels
+colour: red
+"""), f"""\
+1: name: expected 1 .. 20 small letters and digits, a letter first, got "First fleet"
+2: coordinator.adress: is not known here; there are join, launch, address
+2: coordinator.join: a line is a secret: put it into a file for yourself alone (chmod 600), and give @FILE
+4: places.Berlin.spott: is not known here; there are infra, accelerators, cpus, memory, count, spot
+4: places.Berlin: expected another name: 1 .. 31 small letters, digits and dashes, a letter first, and not coordinator
+5: places.oslo.accelerators: expected GPUs, as H100:8, or a mapping of what will do, got a list
+5: places.oslo.count: expected a whole number, 1 .. 64, got "0"
+5: places.oslo.spot: expected true or false, got "often"
+6: budget_tokens: expected a number, got "many"
+7: data: there is no {self.folder}/nowhere: expected shards, or a bucket's URL
+9: colour: is not known here; there are name, coordinator, places, budget_tokens, model, wheel, data, command, setup, workdir""")
+
+    def test_what_is_missing_or_too_much_is_named(self):
+        for change, said in (
+                (("name: first\n", ""), "1: name: is missing"),
+                (("budget_tokens: 1_000_000\n", ""), "1: budget_tokens: is missing"),
+                (("data: shards\n", ""), "1: data: is missing: shards"),
+                (("wheel: wheels\n", ""), "1: wheel: is missing, and there is no"),
+                (("  join: ./operator\n", ""), "3: coordinator: expected either join"),
+                (("  join: ./operator\n", "  join: ./operator\n  launch: {config: run.textproto}\n"),
+                 "3: coordinator: expected either join"),
+                (("  join: ./operator\n", "  launch: {}\n"), "3: coordinator.launch.config: is missing"),
+                (("  join: ./operator", "  join: [a]"), "3: coordinator.join: expected text, got a list"),
+                (("name: first", "name: first\nname: second"), "2: name: is there twice"),
+                (("places:", "places: here\nelsewhere:"), "5: places: expected a mapping"),
+                (("  berlin:", "  oslo-2:"), "7: places.oslo: there would be two sites oslo-2"),
+                (("count: 2", "count: 64"), "6: places: expected 1 .. 64 sites, got 65"),
+                (("data: shards", "data: ["), "is no YAML"),
+                ((GOOD, ""), "is empty"), ((GOOD, "a list"), "expected a mapping, got")):
+            with self.subTest(change):
+                self.assertIn(said, self.faults(GOOD.replace(*change)))
+        with self.assertRaisesRegex(FleetFileError, "cannot be read"):
+            read_fleet(self.folder / "none.yaml")
+
+
+class UpTest(Scene):
+    def test_it_starts_all_ends_at_the_budget_fetches_the_model_and_ends_the_machines(self):
+        self.sky.clusters["somebody-elses"] = Status.UP
+        self.assertTrue(self.up().to_the_end())
+        self.assertEqual(self.sky.starts(),
+                         ["causeway-first-berlin", "causeway-first-oslo-1", "causeway-first-oslo-2"])
+        self.assertEqual(self.run_.budget, 1_000_000)
+        self.assertEqual(self.run_.exported, [self.folder / "model"])
+        self.assertEqual(self.sky.clusters, {"somebody-elses": Status.UP})
+        self.assertEqual(self.run_.invited, ["berlin", "oslo-1", "oslo-2"])
+        self.assertIn("of 1M tokens, 3k tokens/s, 3 of 3 sites train", self.text())
+
+    def test_a_site_is_the_recipe_with_the_line_as_a_secret(self):
+        self.up().to_the_end()
+        name, task, options = self.sky.launched[1]
+        recipe = yaml.safe_load((ROOT / "deploy/skypilot/site.yaml").read_text())
+        self.assertEqual(task.config["run"], recipe["run"])
+        self.assertEqual(task.config["envs"], {**recipe["envs"], "SHARDS": str(self.folder / "shards")})
+        self.assertEqual(task.config["name"], name)
+        self.assertEqual(task.resources, {"infra": "gcp", "accelerators": "A100:8", "use_spot": False,
+                                          "disk_size": 200})
+        self.assertEqual(task.config["file_mounts"],
+                         {"~/shards": "${SHARDS}", "~/wheels": str(self.folder / "wheels")})
+        self.assertEqual(task.secrets, {"CAUSEWAY_JOIN": "causeway://203.0.113.5:7070/first/oslo-1/secret2"})
+        self.assertNotIn("secret2", json.dumps(task.config))
+        self.assertNotIn("secret2", self.text())
+        # Nobody pays for one whose trainer has ended.
+        self.assertEqual(options, {"idle_minutes_to_autostop": 10, "down": True})
+
+    def test_a_trainer_of_ones_own_takes_its_place(self):
+        self.up(GOOD.replace("data: shards\n", "command: exec torchrun train.py\nsetup: pip install mine\n"
+                             "workdir: trainer\n")).to_the_end()
+        config = self.sky.launched[0][1].config
+        self.assertEqual(config["envs"]["TRAIN"], "exec torchrun train.py")
+        self.assertNotIn("~/shards", config["file_mounts"])
+        self.assertTrue(config["setup"].endswith("pip install mine"))
+        self.assertEqual(config["workdir"], str(self.folder / "trainer"))
+
+    def test_again_it_leaves_alone_what_runs_and_what_is_being_started(self):
+        self.sky.clusters = {"causeway-first-berlin": Status.UP, "causeway-first-oslo-1": Status.INIT}
+        self.sky.jobs = {"causeway-first-berlin": Job.RUNNING}
+        self.sky.requests = ["causeway-first-oslo-1", "causeway-first-oslo-2"]
+
+        def started():
+            for name in self.sky.requests:
+                self.sky.clusters[name], self.sky.jobs[name] = Status.UP, Job.SETTING_UP
+            self.sky.requests = []
+
+        def trains():
+            self.sky.jobs = {name: Job.RUNNING for name in self.sky.jobs}
+        self.clock.at = {90: started, 150: trains}
+        self.assertTrue(self.up().to_the_end())
+        self.assertEqual(self.sky.launched, [])
+        self.assertEqual(self.run_.invited, [])
+
+    def test_a_machine_that_came_up_without_its_job_gets_it(self):
+        self.sky.clusters = {"causeway-first-berlin": Status.UP}
+        self.up().to_the_end()
+        self.assertEqual(self.sky.starts().count("causeway-first-berlin"), 1)
+        self.assertIn("berlin: starts on the machine that is there", self.text())
+
+    def test_one_that_is_taken_back_is_replaced_under_its_name_with_a_new_line(self):
+        def gone():
+            del self.sky.clusters["causeway-first-berlin"], self.sky.jobs["causeway-first-berlin"]
+
+        def stopped():
+            self.sky.clusters["causeway-first-oslo-1"] = Status.STOPPED
+            del self.sky.jobs["causeway-first-oslo-1"]
+        self.clock.at = {60: gone, 120: stopped}
+        self.assertTrue(self.up().to_the_end())
+        self.assertEqual(sorted(self.run_.invited), ["berlin", "berlin", "oslo-1", "oslo-1", "oslo-2"])
+        lines = [task.secrets["CAUSEWAY_JOIN"] for _, task, _ in self.sky.launched]
+        self.assertEqual(len(set(lines)), 5)
+        self.assertIn("berlin: its machine is gone; starts another", self.text())
+        self.assertIn("oslo-1: its machine is broken or stopped; takes its machine down", self.text())
+
+    def test_a_start_that_fails_is_tried_again_and_later_each_time(self):
+        error = RuntimeError("\x1b[31mno H100 in eu-central-1\x1b[0m of causeway://a:1/b/c/secret\nmore")
+        self.sky.refuse = {"causeway-first-berlin": [error] * 3}
+        times = []
+        launch = self.sky.launch
+        self.sky.launch = lambda task, cluster_name, **options: (
+            times.append(self.clock.now) if cluster_name.endswith("berlin") else None,
+            launch(task, cluster_name, **options))[1]
+        self.assertTrue(self.up(GOOD.replace("1_000_000", "5_000_000")).to_the_end())
+        self.assertIn("berlin: SkyPilot cannot start its machine: no H100 in eu-central-1 of causeway://...; "
+                      "tries again in 0:30", self.text())
+        pauses = [after - before for before, after in zip(times, times[1:])]
+        self.assertEqual(len(pauses), 3)
+        self.assertEqual(pauses, sorted(pauses))
+        self.assertGreater(pauses[2], 2 * pauses[0] - 31)
+
+    def test_a_site_that_always_fails_is_given_up_and_the_others_train_on(self):
+        launch = self.sky.launch
+
+        def fails(task, cluster_name, **options):
+            came = launch(task, cluster_name, **options)
+            if cluster_name.endswith("berlin"):
+                self.sky.jobs[cluster_name] = Job.FAILED
+            return came
+        self.sky.launch = fails
+        self.assertTrue(self.up(GOOD.replace("1_000_000", "10_000_000")).to_the_end())
+        self.assertEqual(self.sky.starts().count("causeway-first-berlin"), 5)
+        self.assertIn("berlin: its program has ended (FAILED); it has failed 5 times: `sky logs "
+                      "causeway-first-berlin` may say why", self.text())
+        self.assertNotIn("causeway-first-berlin", self.sky.clusters)
+
+    def test_one_that_was_drained_stays_away_until_the_next_up(self):
+        def drained():
+            self.sky.jobs["causeway-first-berlin"] = Job.SUCCEEDED
+        self.clock.at = {60: drained}
+        self.assertTrue(self.up().to_the_end())
+        self.assertEqual(self.sky.starts().count("causeway-first-berlin"), 1)
+        self.assertIn("berlin: has trained to its end, or was drained; takes its machine down", self.text())
+
+    def test_where_all_were_drained_it_ends_and_a_new_up_brings_them_back(self):
+        def drained():
+            self.sky.jobs = {name: Job.SUCCEEDED for name in self.sky.jobs}
+        self.clock.at = {60: drained}
+        self.assertFalse(self.up().to_the_end())
+        self.assertIn("no site is left, and the run has not ended", self.text())
+        self.run_.finished = True  # So says a coordinator whose members have all left.
+        up = self.up()
+        self.clock.at = {self.clock.now + 60: lambda: setattr(self.run_, "finished", False)}
+        self.assertTrue(up.to_the_end())
+        self.assertEqual(self.sky.starts().count("causeway-first-berlin"), 2)
+
+    def test_a_trainer_that_never_joins_is_replaced(self):
+        self.run_.members = lambda: ["oslo-1", "oslo-2"]
+        self.assertTrue(self.up(GOOD.replace("1_000_000", "5_000_000")).to_the_end())
+        self.assertEqual(self.sky.starts().count("causeway-first-berlin"), 2)
+        self.assertIn("berlin: is not in the run since 30:00; takes its machine down", self.text())
+
+    def test_what_is_away_for_a_while_changes_nothing(self):
+        def away():
+            self.run_.away = RunError("no answer")
+            self.sky.away = RuntimeError("the API server is gone")
+
+        def back():
+            self.run_.away = self.sky.away = None
+        self.clock.at = {60: away, 300: back}
+        self.assertTrue(self.up().to_the_end())
+        self.assertEqual(len(self.sky.launched), 3)
+        self.assertEqual(self.text().count("the coordinator: no answer; tries again"), 1)
+        self.assertEqual(self.text().count("SkyPilot: the API server is gone; tries again"), 1)
+        self.assertIn("the coordinator: goes on", self.text())
+
+    def test_a_model_that_cannot_be_fetched_keeps_the_coordinator(self):
+        def refuse(_folder):
+            raise RunError("the disk is full")
+        self.run_.export = refuse
+        self.sky.clusters["causeway-first-coordinator"] = Status.UP
+        self.assertFalse(self.up().to_the_end())
+        self.assertIn("the model is not fetched: the disk is full", self.text())
+        self.assertEqual(list(self.sky.clusters), ["causeway-first-coordinator"])
+
+
+class OwnCoordinatorTest(Scene):
+    TEXT = GOOD.replace("  join: ./operator\n  address: 203.0.113.5:7070\n",
+                        "  launch: {infra: aws/eu-west-1, cpus: 8+, config: run.textproto}\n")
+
+    def setUp(self):
+        super().setUp()
+        folder = self.folder / "certificates"
+        (folder / "operator-fleet").mkdir(parents=True)
+        (folder / "ca.key").touch()
+        (folder / "operator-fleet/key.pem").touch()
+
+    def test_it_comes_first_and_goes_last(self):
+        self.assertTrue(self.up(self.TEXT).to_the_end())
+        name, task, options = self.sky.launched[0]
+        self.assertEqual((name, options), ("causeway-first-coordinator", {}))
+        self.assertEqual(task.resources, {"infra": "aws/eu-west-1", "cpus": "8+", "memory": "16+",
+                                          "disk_size": 100, "use_spot": False, "ports": [7070]})
+        self.assertEqual(task.config["file_mounts"]["~/authority/ca.key"],
+                         str(self.folder / "certificates/ca.key"))
+        self.assertEqual((self.folder / "certificates/operator-fleet/coordinator").read_text(),
+                         "203.0.113.9:7070\n")
+        self.assertEqual(self.sky.downs[-1], "causeway-first-coordinator")
+        self.assertEqual(self.sky.clusters, {})
+
+    def test_one_that_ended_goes_on_where_its_run_is(self):
+        for status, job in ((Status.STOPPED, None), (Status.UP, Job.FAILED), (Status.UP, Job.SUCCEEDED)):
+            with self.subTest(status=status, job=job):
+                self.setUp()
+                name = "causeway-first-coordinator"
+                self.sky.clusters[name] = status
+                if job:
+                    self.sky.jobs[name] = job
+                self.assertTrue(self.up(self.TEXT).to_the_end())
+                self.assertEqual(self.sky.starts()[0], name)
+                self.assertEqual(self.sky.downs.count(name), 1)
+
+    def test_a_run_that_is_lost_is_not_begun_anew_beside_its_sites(self):
+        self.sky.clusters = {"causeway-first-berlin": Status.UP}
+        with self.assertRaisesRegex(RunError, "the machine of the coordinator is gone"):
+            self.up(self.TEXT).to_the_end()
+        self.assertEqual(self.sky.launched, [])
+
+
+class DownTest(Scene):
+    def test_it_ends_what_is_there_and_what_is_being_started_and_nothing_else(self):
+        self.sky.clusters = {"causeway-first-berlin": Status.UP, "causeway-first-old": Status.STOPPED,
+                             "causeway-firsts-berlin": Status.UP, "mine": Status.UP,
+                             "causeway-first-coordinator": Status.UP}
+        self.sky.requests = ["causeway-first-oslo-1", "causeway-other-oslo-1"]
+        fleet = self.fleet()
+        self.assertTrue(take_down(fleet, self.run_, Machines(self.sky, fleet, at_once), self.said.append, []))
+        self.assertEqual(self.sky.cancelled, ["causeway-first-oslo-1"])
+        self.assertEqual(list(self.sky.clusters), ["causeway-firsts-berlin", "mine"])
+        self.assertEqual(self.sky.downs[-1], "causeway-first-coordinator")
+        self.assertEqual(self.run_.revoked, ["berlin", "oslo-1", "oslo-2"])
+
+    def test_what_does_not_end_is_told(self):
+        self.sky.clusters = {"causeway-first-berlin": Status.UP, "causeway-first-oslo-1": Status.UP}
+        down = self.sky.down
+        self.sky.down = lambda name: RuntimeError("busy") if name.endswith("berlin") else down(name)
+        fleet = self.fleet()
+        self.assertFalse(take_down(fleet, self.run_, Machines(self.sky, fleet, at_once), self.said.append, []))
+        self.assertIn("berlin: busy", self.said)
+        self.assertIn("oslo-1: down", self.said)
+
+
+class CommandTest(Scene):
+    """As the program has it, with the real causewayctl, and nobody at the coordinator's address."""
+
+    def work(self, command, **more):
+        self.fleet()
+        options = argparse.Namespace(**{"command": command, "file": self.folder / "fleet.yaml", "json": False,
+                                        "interval": 30.0, "programs": BUILD / "bin", **more})
+        return program.work(options, self.sky, self.clock, self.said.append)
+
+    def test_plan_starts_nothing_invites_nobody_and_says_what_there_is_to_do(self):
+        self.sky.clusters = {"causeway-first-berlin": Status.UP, "causeway-first-rome": Status.UP}
+        self.sky.jobs = {"causeway-first-berlin": Job.RUNNING}
+        self.assertTrue(self.work("plan"))
+        self.assertEqual(self.sky.launched, [])
+        text = self.text()
+        self.assertIn("berlin: there, RUNNING (causeway-first-berlin)", text)
+        self.assertIn("oslo-2: to be started (causeway-first-oslo-2)", text)
+        self.assertEqual(text.count("SkyPilot does not plan it here: no cloud is set up"), 1)
+        self.assertIn("rome: there, and not in the file", text)
+        self.assertIn("The run ends at 1M tokens", text)
+
+    def test_status_has_machines_where_the_coordinator_does_not_answer(self):
+        self.sky.clusters = {"causeway-first-berlin": Status.UP}
+        self.sky.jobs = {"causeway-first-berlin": Job.RUNNING}
+        self.assertFalse(self.work("status", json=True))
+        told = json.loads(self.text())
+        self.assertEqual(told["places"][0], {
+            "name": "berlin", "cluster": "causeway-first-berlin", "machine": "up", "job": "RUNNING",
+            "where": "AWS/eu-central-1", "state": "", "step": None, "tokens": None,
+            "tokens_per_second": None})
+        self.assertEqual(told["places"][1]["machine"], "none")
+        self.assertIn("operator", told["trouble"])
+
+    def test_up_and_down_of_one_file_exclude_each_other(self):
+        self.fleet()
+        with program.lock(self.folder / "fleet.yaml"):
+            for command in ("up", "down"):
+                with self.assertRaisesRegex(RunError, "is under way"):
+                    self.work(command)
+
+    def test_a_model_that_is_there_is_not_written_over(self):
+        (self.folder / "model").mkdir()
+        (self.folder / "model/config.json").touch()
+        with self.assertRaisesRegex(RunError, "has something in it"):
+            self.work("up")
+        self.assertEqual(self.sky.launched, [])
+
+    def test_ctrl_c_leaves_the_machines_and_says_so(self):
+        self.fleet()
+        (self.folder / "sky.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+        done = subprocess.run(
+            [sys.executable, "-B", "-m", "causeway.fleet", "up", self.folder / "fleet.yaml"],
+            env={**os.environ, "PYTHONPATH": f"{ROOT / 'worker/python'}:{self.folder}"}, cwd=self.folder,
+            capture_output=True, text=True, timeout=120, check=False)
+        self.assertEqual(done.returncode, 130, done.stderr)
+        self.assertIn("machines of the fleet go on, and cost", done.stderr)
+
+    def test_a_file_that_cannot_be_used_ends_with_2_and_without_skypilot_it_says_what_is_missing(self):
+        self.fleet()
+        (self.folder / "bad.yaml").write_text("name: 1\n")
+        for skypilot, file, status, said in (
+                ("raise ImportError('no sky')\n", "fleet.yaml", 1, "(no sky): pip install 'skypilot"),
+                ("", "bad.yaml", 2, "bad.yaml:1: budget_tokens: is missing")):
+            (self.folder / "sky.py").write_text(skypilot)
+            done = subprocess.run(
+                [sys.executable, "-B", "-m", "causeway", "fleet", "plan", self.folder / file],
+                env={**os.environ, "PYTHONPATH": f"{ROOT / 'worker/python'}:{self.folder}"},
+                capture_output=True, text=True, timeout=120, check=False)
+            self.assertEqual(done.returncode, status, done.stderr)
+            self.assertIn(said, done.stderr)
+
+
+if __name__ == "__main__":
+    tools.main()
