@@ -39,12 +39,12 @@ inline constexpr Command kCommands[] = {
               "other flags. With --etcd the region has standbys of its own.",
      .flags = "parent region_id sites parent_tls_cert parent_tls_key parent_token_file "
               "parent_tls_server_name"},
-    {.usage = "follow --run_dir=FOLDER --of=HOST:PORT",
+    {.usage = "follow --run_dir=FOLDER --of=HOST:PORT\nfollow --run_dir=FOLDER --join=LINE",
      .about = "Keeps a copy of the run in FOLDER as it grows, and goes on where it was when it "
-              "starts again. With TLS it has an operator's certificate or token. Once the "
-              "coordinator is gone for good, `serve --run_dir=FOLDER` takes its place.",
-     .flags = "run_dir of standby_name durability retain_deltas http http_address_file "
-              "tls_server_name @credentials"},
+              "starts again. With TLS it has an operator's invitation, certificate or token. Once "
+              "the coordinator is gone for good, `serve --run_dir=FOLDER` takes its place.",
+     .flags = "run_dir of join identity standby_name durability retain_deltas http "
+              "http_address_file tls_server_name @credentials"},
     {.usage = "check-config --config=FILE",
      .about = "Prints the complete configuration, and warnings on standard error.",
      .flags = "config preset initial"},

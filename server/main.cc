@@ -21,6 +21,7 @@
 #include "common/base/text.h"
 #include "common/base/thread_pool.h"
 #include "common/cli/command_line.h"
+#include "common/identity/identity_folder.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/run_config.h"
 #include "common/rpc/channel.h"
@@ -245,10 +246,12 @@ absl::Status ChooseAuthority(CoordinatorServer::Options& options) {
   const bool has_others = options.security.UsesTls() || options.security.insecure;
   const std::string advertised = absl::GetFlag(FLAGS_advertise);
   const bool shares = !absl::GetFlag(FLAGS_etcd).empty();
-  if (shares && (tls == "own" || !given.empty())) {
+  if (shares && tls == "own" && given.empty()) {
     return absl::InvalidArgumentError(
-        "--etcd beside --tls=own: coordinators that share a run know each other by certificates "
-        "from elsewhere: give --tls_ca, --tls_cert and --tls_key (deploy/make_certificates)");
+        "--etcd beside --tls=own: coordinators that share a run need the same authority, whose key "
+        "is on no wire: give all of them a copy of it, --authority=FOLDER "
+        "(deploy/make_certificates "
+        "init makes one), or certificates from elsewhere (--tls_ca, --tls_cert, --tls_key)");
   }
   const bool own = tls == "own" || !given.empty() ||
                    (tls == "auto" && !has_others && !shares && !IsLoopback(options.address));
@@ -264,6 +267,18 @@ absl::Status ChooseAuthority(CoordinatorServer::Options& options) {
   options.given_authority = given;
   options.operator_folder = JoinPath(run_dir, "operator");
   return absl::OkStatus();
+}
+
+// The operator's folder of a former start, which had an authority of its own: this one would not
+// know it.
+void RemoveOperator(FileSystem& file_system, const std::string& folder) {
+  if (!file_system.IsFolder(folder)) return;
+  const IdentityFiles files(folder);
+  for (const std::string& path :
+       {files.coordinator, files.certificate, files.key, files.authority, folder}) {
+    file_system.Remove(path).IgnoreError();
+  }
+  Log().info("{} is removed: it was good with --tls=own alone, which makes it anew", folder);
 }
 
 absl::StatusOr<ServeFlags> CheckServeFlags(FileSystem& file_system) {
@@ -375,6 +390,9 @@ int ServeRun(ServeFlags flags, Lead& lead, StopSignal& stop_signal) {
   };
   if (const absl::Status chosen = ChooseAuthority(server_options); !chosen.ok()) {
     return Refuse(kProgram, chosen);
+  }
+  if (server_options.authority_folder.empty()) {
+    RemoveOperator(file_system, JoinPath(flags.run_dir, "operator"));
   }
   if (opened->replicated) server_options.may_tell = [&] { return standbys.MayTell(); };
   const auto server = CoordinatorServer::Start(server_options, **run);

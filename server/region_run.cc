@@ -59,7 +59,8 @@ absl::Status BoardRegion(ParentOptions& parent) {
         "--parent is an invitation, which brings its own certificate: leave --parent_tls_cert and "
         "--parent_token_file out");
   }
-  absl::StatusOr<Boarded> boarded = Board(parent.address, "", parent.connect_timeout);
+  absl::StatusOr<Boarded> boarded =
+      Board(parent.address, "", parent.connect_timeout, {Role::kRegion});
   RETURN_IF_ERROR(Annotate(boarded.status(), "--parent"));
   if (!parent.region_id.empty() && parent.region_id != boarded->identity.name) {
     return absl::InvalidArgumentError(

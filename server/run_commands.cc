@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
@@ -16,10 +17,12 @@
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "common/base/thread_pool.h"
+#include "common/client/boarding.h"
 #include "common/client/reach.h"
 #include "common/files/array_file.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/run_config.h"
+#include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "common/telemetry/log.h"
 #include "server/commands.h"
@@ -138,6 +141,7 @@ namespace {
 
 constexpr absl::Duration kStopPoll = absl::Milliseconds(200);
 constexpr absl::Duration kFollowingLineEvery = absl::Seconds(5);
+constexpr absl::Duration kBoarding = absl::Seconds(10);
 
 }  // namespace
 
@@ -148,27 +152,37 @@ absl::Status FollowCommand(const FollowFlags& flags,
   if (flags.run_dir.empty()) {
     return absl::InvalidArgumentError("give a folder for the copy: --run_dir=FOLDER");
   }
-  const std::string of = absl::GetFlag(FLAGS_of);
-  if (of.empty()) {
-    return absl::InvalidArgumentError("give the coordinator to follow: --of=HOST:PORT");
+  std::string of;
+  SecurityOptions credentials = flags.security;
+  ASSIGN_OR_RETURN(const auto keeper,
+                   BoardByFlags(kBoarding, of, /*id=*/nullptr, credentials, {Role::kOperator}));
+  if (const std::string given = absl::GetFlag(FLAGS_of); !given.empty()) {
+    RETURN_IF_ERROR(Annotate(CheckAddress(given, /*allow_any_port=*/false), "--of"));
+    of = given;
   }
-  RETURN_IF_ERROR(Annotate(CheckAddress(of, /*allow_any_port=*/false), "--of"));
+  if (of.empty()) {
+    return absl::InvalidArgumentError(
+        "give the coordinator to follow: --of=HOST:PORT, or an operator's --join");
+  }
+  // Of an invitation there may be several.
+  ASSIGN_OR_RETURN(const std::vector<std::string> addresses, SplitAddresses(of));
+  ASSIGN_OR_RETURN(const std::string target, ChannelTarget(of));
   std::string name = absl::GetFlag(FLAGS_standby_name);
   if (name.empty()) name = MachineName();
   RETURN_IF_ERROR(CheckName("--standby_name", name));
   ASSIGN_OR_RETURN(const ChannelSecurity security,
-                   MakeChannelSecurity(flags.security, of, Clock::Real()->Now()));
+                   MakeChannelSecurity(credentials, addresses.front(), Clock::Real()->Now()));
   LogSecurity(security);
   ASSIGN_OR_RETURN(std::optional<HttpListener> port,
-                   OpenHttpPort(flags.http, flags.security.UsesTls()));
+                   OpenHttpPort(flags.http, credentials.UsesTls()));
   StandbyNotes notes;
   notes.Doing(absl::StrCat("asks ", of, " for the run"));
   ASSIGN_OR_RETURN(const auto http,
                    ServeStandbyHttp(std::move(port), flags.http_address_file, notes, flags.run_dir,
-                                    {{"tls_cert", flags.security.cert_file}}));
+                                    {{"tls_cert", credentials.cert_file}}));
   ASSIGN_OR_RETURN(const std::unique_ptr<CopyLink> following,
                    CopyLink::Start(*FileSystem::Real(), flags.run_dir, StoreOptionsFromFlags(),
-                                   name, of, security, notes));
+                                   name, target, security, notes));
   int64_t shown = following->commits();
   absl::Duration next_line = Clock::Real()->Monotonic() + kFollowingLineEvery;
   while (!following->ended()) {

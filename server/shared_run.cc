@@ -12,10 +12,13 @@
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "common/client/reach.h"
+#include "common/identity/authority.h"
 #include "common/identity/certificate.h"
 #include "common/params/run_config.h"
+#include "common/rpc/certificate_watch.h"
 #include "common/rpc/security.h"
 #include "common/telemetry/log.h"
+#include "server/access/own_authority.h"
 #include "server/store/run_database.h"
 #include "server/store/run_directory.h"
 
@@ -32,6 +35,7 @@ ABSL_FLAG(std::string, etcd_password_file, "", "FILE: USER:PASSWORD, where etcd 
 ABSL_FLAG(std::string, standby_cert, "", "FILE: with TLS: an operator's, to follow with");
 ABSL_FLAG(std::string, standby_key, "", "FILE: its private key");
 
+ABSL_DECLARE_FLAG(std::string, authority);
 ABSL_DECLARE_FLAG(std::string, standby_name);
 
 namespace causeway::server {
@@ -131,6 +135,33 @@ absl::StatusOr<EtcdUser> EtcdUserFromFile() {
   return EtcdUser{.name = parts.first, .password = parts.second};
 }
 
+// By which this one follows. Where an authority is given it makes itself an operator, in memory.
+absl::StatusOr<SecurityOptions> FollowerSecurity(FileSystem& file_system) {
+  SecurityOptions security = SecurityOptionsFromFlags();
+  security.cert_file = absl::GetFlag(FLAGS_standby_cert);
+  security.key_file = absl::GetFlag(FLAGS_standby_key);
+  security.token_file.clear();
+  const std::string authority = absl::GetFlag(FLAGS_authority);
+  if (authority.empty()) return security;
+  if (!security.cert_file.empty() || !security.key_file.empty()) {
+    return absl::InvalidArgumentError(
+        "--standby_cert and --standby_key beside --authority, by which this coordinator makes "
+        "itself an operator: leave them out");
+  }
+  ASSIGN_OR_RETURN(
+      const KeyedCertificate made,
+      MakeOperator(
+          {.folder = {}, .given = authority, .run_name = kEveryRun, .file_system = &file_system},
+          "standby"));
+  ASSIGN_OR_RETURN(const ReplacedFile certificate, ReplacedFile::Make(made.certificate));
+  ASSIGN_OR_RETURN(const ReplacedFile key, ReplacedFile::Make(made.key));
+  security.ca_file = JoinPath(authority, "ca.pem");
+  security.cert_file = certificate.path();
+  security.key_file = key.path();
+  security.server_name = kCoordinatorName;
+  return security;
+}
+
 }  // namespace
 
 absl::StatusOr<std::optional<Leading::Options>> SharedRunFromFlags(
@@ -157,10 +188,7 @@ absl::StatusOr<std::optional<Leading::Options>> SharedRunFromFlags(
   options.folder = given.run_dir;
   options.store = store;
   options.file_system = &file_system;
-  SecurityOptions security = SecurityOptionsFromFlags();
-  security.cert_file = absl::GetFlag(FLAGS_standby_cert);
-  security.key_file = absl::GetFlag(FLAGS_standby_key);
-  security.token_file.clear();
+  ASSIGN_OR_RETURN(const SecurityOptions security, FollowerSecurity(file_system));
   ASSIGN_OR_RETURN(options.security,
                    MakeChannelSecurity(security, options.address, Clock::Real()->Now()));
   LogSecurity(options.security);

@@ -2,6 +2,7 @@
 
 #include <grpcpp/client_context.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -125,12 +126,11 @@ absl::StatusOr<Boarded> BoardByName(const std::string& join, const std::string& 
 
 template <typename Method>
 absl::StatusOr<v1::EnrollResponse> Ask(const std::string& target, int connection,
-                                       const ChannelSecurity& security, const std::string& request,
-                                       absl::Duration timeout, Method method) {
+                                       const ChannelSecurity& security,
+                                       const v1::EnrollRequest& asked, absl::Duration timeout,
+                                       Method method) {
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
-  v1::EnrollRequest asked;
-  asked.set_certificate_request(request);
   v1::EnrollResponse answer;
   const auto stub = v1::Enrollment::NewStub(MakeChannel(target, connection, security));
   RETURN_IF_ERROR(FromGrpcStatus(method(*stub, &context, asked, &answer)));
@@ -159,7 +159,8 @@ absl::StatusOr<std::string> FindAuthority(const InvitationLine& line, absl::Time
 }
 
 // Exchanges the invitation for a certificate of that key.
-absl::StatusOr<v1::EnrollResponse> Enroll(const InvitationLine& line, const std::string& request,
+absl::StatusOr<v1::EnrollResponse> Enroll(const InvitationLine& line,
+                                          const v1::EnrollRequest& request,
                                           const std::string& authority, absl::Time deadline) {
   ASSIGN_OR_RETURN(const KeyedCertificate invited, CertificateOfInvitation(line.secret, line.name));
   // In memory alone.
@@ -212,7 +213,7 @@ absl::StatusOr<std::string> RequestOf(const std::string& key_file) {
 
 // Of this machine's boarding: what the folder has already, if it came of the same line.
 absl::StatusOr<Boarded> BoardByLine(const InvitationLine& line, const std::string& given_folder,
-                                    absl::Duration patience) {
+                                    absl::Duration patience, const std::vector<Role>& roles) {
   FileSystem& disk = *FileSystem::Real();
   const absl::Time deadline = absl::Now() + patience;
   std::string folder = given_folder;
@@ -258,7 +259,10 @@ absl::StatusOr<Boarded> BoardByLine(const InvitationLine& line, const std::strin
     RETURN_IF_ERROR(request.status());
   }
   ASSIGN_OR_RETURN(const std::string authority, FindAuthority(line, deadline));
-  ASSIGN_OR_RETURN(const v1::EnrollResponse answer, Enroll(line, *request, authority, deadline));
+  v1::EnrollRequest asked;
+  asked.set_certificate_request(*request);
+  for (const Role role : roles) asked.add_roles(std::string(RoleName(role)));
+  ASSIGN_OR_RETURN(const v1::EnrollResponse answer, Enroll(line, asked, authority, deadline));
   if (answer.name() != line.name || answer.run_name() != line.run) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the coordinator answers with a certificate for ", answer.name(), " of the run ",
@@ -284,10 +288,21 @@ absl::StatusOr<Boarded> Renewed(absl::StatusOr<Boarded> boarded) {
   return boarded;
 }
 
+// Of who has boarded before.
+absl::StatusOr<Boarded> OfRole(absl::StatusOr<Boarded> boarded, const std::vector<Role>& roles) {
+  if (!boarded.ok() || roles.empty() || std::ranges::count(roles, boarded->identity.role) > 0) {
+    return boarded;
+  }
+  return absl::PermissionDeniedError(absl::StrCat(
+      boarded->folder, " is that of ", RoleName(boarded->identity.role), " ",
+      boarded->identity.name,
+      ", who is of no use here: board with an invitation of --role=", RoleName(roles.front())));
+}
+
 }  // namespace
 
 absl::StatusOr<Boarded> Board(const std::string& join, const std::string& folder,
-                              absl::Duration patience) {
+                              absl::Duration patience, const std::vector<Role>& roles) {
   std::string text = join;
   if (absl::StartsWith(join, "@")) {
     ASSIGN_OR_RETURN(text, ReadTrustedFile(join.substr(1), /*secret=*/true, kMostLineBytes));
@@ -301,9 +316,13 @@ absl::StatusOr<Boarded> Board(const std::string& join, const std::string& folder
         "an invitation begins with causeway://, and this has something before it: quotes? Got ",
         WithoutSecret(text)));
   }
-  if (!LooksLikeInvitation(text)) return Renewed(BoardByName(text, folder, patience));
+  if (!LooksLikeInvitation(text)) {
+    return Renewed(OfRole(BoardByName(text, folder, patience), roles));
+  }
   ASSIGN_OR_RETURN(const InvitationLine line, ParseInvitation(text));
-  if (patience > absl::ZeroDuration()) return Renewed(BoardByLine(line, folder, patience));
+  if (patience > absl::ZeroDuration()) {
+    return Renewed(OfRole(BoardByLine(line, folder, patience, roles), roles));
+  }
   Boarded said;
   said.coordinator = absl::StrJoin(line.addresses, ",");
   said.identity = {.run = line.run, .role = Role::kWorker, .name = line.name};
@@ -324,7 +343,9 @@ absl::Status RenewIdentity(const Boarded& boarded, absl::Duration timeout) {
   const absl::StatusOr<std::string> renewed = [&]() -> absl::StatusOr<std::string> {
     ASSIGN_OR_RETURN(const std::string key,
                      ReadTrustedFile(boarded.security.key_file, /*secret=*/true));
-    ASSIGN_OR_RETURN(const std::string request, MakeRequest(key, boarded.security.key_file));
+    v1::EnrollRequest request;
+    ASSIGN_OR_RETURN(*request.mutable_certificate_request(),
+                     MakeRequest(key, boarded.security.key_file));
     ASSIGN_OR_RETURN(const std::string target, ChannelTarget(boarded.coordinator));
     ASSIGN_OR_RETURN(const ChannelSecurity security,
                      MakeChannelSecurity(boarded.security, boarded.coordinator, absl::Now()));

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -32,12 +33,13 @@ struct Boarded {
 //
 // With a line whose folder has nothing yet it exchanges the invitation for a certificate, and tries
 // for `patience` while the coordinator does not answer; with a patience of 0 it asks nobody, and
-// says what the line does, without certificates. INVALID_ARGUMENT: the line is not whole.
+// says what the line does, without certificates. An invitation of another role than `roles` stays
+// unused: PERMISSION_DENIED; none: any will do. INVALID_ARGUMENT: the line is not whole.
 // NOT_FOUND: nothing is kept under that name. FAILED_PRECONDITION: the coordinator is another one,
 // or a certificate has ended. PERMISSION_DENIED: the line was used by another machine.
 // UNAVAILABLE: no answer. All say what to do, and show nothing of the secret.
 absl::StatusOr<Boarded> Board(const std::string& join, const std::string& folder,
-                              absl::Duration patience);
+                              absl::Duration patience, const std::vector<Role>& roles = {});
 
 // Whether `coordinator` is something to board by, and no HOST:PORT.
 bool MeansBoarding(absl::string_view coordinator);
@@ -66,11 +68,12 @@ class IdentityKeeper {
 
 // What --join, --identity and CAUSEWAY_JOIN in the environment say, in place of --coordinator and
 // the flags of security.h; null if they say nothing, or `patience` is 0. `id`: of a worker or
-// region, filled in if empty; null: any name will do. `patience` as for Board. INVALID_ARGUMENT if
-// both ways are given, or the id is another one.
+// region, filled in if empty; null: any name will do. `patience` and `roles` as for Board.
+// INVALID_ARGUMENT if both ways are given, or the id is another one.
 absl::StatusOr<std::unique_ptr<IdentityKeeper>> BoardByFlags(absl::Duration patience,
                                                              std::string& coordinator,
                                                              std::string* id,
-                                                             SecurityOptions& security);
+                                                             SecurityOptions& security,
+                                                             const std::vector<Role>& roles = {});
 
 }  // namespace causeway

@@ -18,7 +18,8 @@ namespace causeway {
 absl::StatusOr<std::unique_ptr<IdentityKeeper>> BoardByFlags(absl::Duration patience,
                                                              std::string& coordinator,
                                                              std::string* id,
-                                                             SecurityOptions& security) {
+                                                             SecurityOptions& security,
+                                                             const std::vector<Role>& roles) {
   constexpr char kVariable[] = "CAUSEWAY_JOIN";
   std::string join = absl::GetFlag(FLAGS_join);
   std::string source = "--join";
@@ -37,7 +38,7 @@ absl::StatusOr<std::unique_ptr<IdentityKeeper>> BoardByFlags(absl::Duration pati
         " together with --tls_ca, --tls_cert, --tls_key, --tls_server_name, "
         "--token_file or --insecure: an invitation brings its own; give one or the other"));
   }
-  absl::StatusOr<Boarded> found = Board(join, absl::GetFlag(FLAGS_identity), patience);
+  absl::StatusOr<Boarded> found = Board(join, absl::GetFlag(FLAGS_identity), patience, roles);
   RETURN_IF_ERROR(Annotate(found.status(), source));
   Boarded& boarded = *found;
   if (id != nullptr) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "common/identity/certificate.h"
 #include "common/identity/identity_folder.h"
@@ -39,6 +40,20 @@ bool IsOver(const v1::Invitation& invitation, int64_t now_ms) {
   return invitation.revoked_unix_ms() != 0 || invitation.expires_unix_ms() <= now_ms;
 }
 
+// FAILED_PRECONDITION with what follows from it, where `given` says whose it is.
+absl::Status CheckNotOver(const std::string& pem, const std::string& file, bool given,
+                          absl::Time now) {
+  ASSIGN_OR_RETURN(const Certificate authority, ParseCertificate(pem, file));
+  if (now <= authority.not_after) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the authority ", file, " ended at ", TimeText(absl::ToUnixMillis(authority.not_after)),
+      ", and all that it has signed with it: ",
+      given
+          ? "put a new one there, ca.pem and ca.key"
+          : absl::StrCat("move ", ParentFolder(file), " away, and the next start makes a new one"),
+      "; then everybody needs a new invitation"));
+}
+
 absl::StatusOr<KeyedCertificate> ReadAuthority(const OwnAuthority::Options& options,
                                                const std::string& certificate_file,
                                                const std::string& key_file) {
@@ -62,7 +77,10 @@ absl::StatusOr<KeyedCertificate> ReadAuthority(const OwnAuthority::Options& opti
     return made;
   }
   KeyedCertificate read;
-  ASSIGN_OR_RETURN(read.certificate, ReadAuthorities(certificate_file, options.clock->Now()));
+  ASSIGN_OR_RETURN(read.certificate, ReadTrustedFile(certificate_file, /*secret=*/false));
+  RETURN_IF_ERROR(CheckNotOver(read.certificate, certificate_file, !options.given.empty(),
+                               options.clock->Now()));
+  RETURN_IF_ERROR(ReadAuthorities(certificate_file, options.clock->Now()).status());
   ASSIGN_OR_RETURN(read.key, ReadTrustedFile(key_file, /*secret=*/true));
   return read;
 }
@@ -71,12 +89,38 @@ absl::StatusOr<v1::InvitationList> ReadList(FileSystem& files, const std::string
   v1::InvitationList list;
   if (!files.Exists(path)) return list;
   ASSIGN_OR_RETURN(const std::string text, files.ReadFile(path));
-  if (list.ParseFromString(text)) return list;
-  return absl::DataLossError(absl::StrCat(
-      path, " is damaged: remove it; who was invited and has not come must be invited again"));
+  // None is ever written without an invitation.
+  if (list.ParseFromString(text) && list.invitations_size() > 0) return list;
+  return absl::DataLossError(
+      absl::StrCat(path, text.empty() ? " is empty" : " is damaged",
+                   ": remove it; who was invited and has not come must be invited again"));
+}
+
+// With a new key, as long as the authority, whose certificate is in `file`.
+absl::StatusOr<KeyedCertificate> SignOperator(const KeyedCertificate& authority,
+                                              const std::string& file, const std::string& run_name,
+                                              const std::string& name, absl::Time now) {
+  ASSIGN_OR_RETURN(const Certificate signer, ParseCertificate(authority.certificate, file));
+  const Identity identity{.run = run_name, .role = Role::kOperator, .name = name};
+  KeyedCertificate made;
+  ASSIGN_OR_RETURN(made.key, MakePrivateKey());
+  ASSIGN_OR_RETURN(const std::string request, MakeRequest(made.key, "a new key"));
+  ASSIGN_OR_RETURN(
+      made.certificate,
+      SignRequest(authority, request, IssueTo(identity, now - kBegun, signer.not_after)));
+  return made;
 }
 
 }  // namespace
+
+absl::StatusOr<KeyedCertificate> MakeOperator(const OwnAuthority::Options& options,
+                                              const std::string& name) {
+  const std::string certificate_file = JoinPath(options.given, kAuthorityFile);
+  ASSIGN_OR_RETURN(
+      const KeyedCertificate authority,
+      ReadAuthority(options, certificate_file, JoinPath(options.given, kAuthorityKey)));
+  return SignOperator(authority, certificate_file, options.run_name, name, options.clock->Now());
+}
 
 absl::StatusOr<std::unique_ptr<OwnAuthority>> OwnAuthority::Open(Options options) {
   FileSystem& files = *options.file_system;
@@ -138,15 +182,11 @@ absl::Status OwnAuthority::WriteOperator(const std::string& folder, const std::s
   FileSystem& files = *options_.file_system;
   RETURN_IF_ERROR(CreatePrivateFolder(files, folder));
   const IdentityFiles paths(folder);
-  const Identity identity{.run = options_.run_name, .role = Role::kOperator, .name = "local"};
-  ASSIGN_OR_RETURN(const absl::Time end, EndOfCertificate(AuthorityFile()));
-  ASSIGN_OR_RETURN(const std::string key, MakePrivateKey());
-  ASSIGN_OR_RETURN(const std::string request, MakeRequest(key, paths.key));
   ASSIGN_OR_RETURN(
-      const std::string certificate,
-      SignRequest(authority_, request, IssueTo(identity, options_.clock->Now() - kBegun, end)));
-  RETURN_IF_ERROR(WritePrivateFile(files, paths.key, key));
-  RETURN_IF_ERROR(WriteFileAtomically(files, paths.certificate, certificate));
+      const KeyedCertificate made,
+      SignOperator(authority_, AuthorityFile(), options_.run_name, "local", options_.clock->Now()));
+  RETURN_IF_ERROR(WritePrivateFile(files, paths.key, made.key));
+  RETURN_IF_ERROR(WriteFileAtomically(files, paths.certificate, made.certificate));
   RETURN_IF_ERROR(WriteFileAtomically(files, paths.authority, authority_.certificate));
   return WriteFileAtomically(files, paths.coordinator, absl::StrCat(address, "\n"));
 }
@@ -297,6 +337,13 @@ absl::StatusOr<v1::EnrollResponse> OwnAuthority::Enroll(const std::string& finge
           refusal,
           "; if that was not this machine, tell who has invited it, else ask for a new one"));
     }
+    const auto& roles = request.roles();
+    if (!roles.empty() && std::count(roles.begin(), roles.end(), found->role()) == 0) {
+      return absl::PermissionDeniedError(
+          absl::StrCat("the invitation is for ", found->role(), " ", found->name(),
+                       "; who may be here: ", absl::StrJoin(roles, ", "),
+                       ". Ask for one with --role=", roles[0], "; this one is unused"));
+    }
     ASSIGN_OR_RETURN(identity.role, ParseRole(found->role()));
     identity.name = found->name();
     is_first = found->used_unix_ms() == 0;
@@ -343,14 +390,33 @@ absl::StatusOr<v1::EnrollResponse> OwnAuthority::Sign(const Identity& identity,
   return response;
 }
 
+void OwnAuthority::UseRecord(const v1::InvitationList& known, Keeper keep) {
+  absl::MutexLock lock(&mutex_);
+  if (known.invitations_size() > 0) list_ = known;
+  keep_ = std::move(keep);
+}
+
+void OwnAuthority::MoveToRecord() {
+  absl::MutexLock lock(&mutex_);
+  // Where that fails the coordinator stops, and the file is there at its next start.
+  if (keep_ != nullptr && in_file_) Keep(list_).IgnoreError();
+}
+
 absl::Status OwnAuthority::Keep(v1::InvitationList list) {
-  const absl::Status kept = WriteFileAtomically(*options_.file_system, Path(kListFile),
-                                                absl::string_view(list.SerializeAsString()));
+  FileSystem& files = *options_.file_system;
+  const std::string path = Path(kListFile);
+  const absl::Status kept =
+      keep_ != nullptr
+          ? keep_(list)
+          : WriteFileAtomically(files, path, absl::string_view(list.SerializeAsString()));
   // The disk may have room again: UNAVAILABLE, not INTERNAL.
   if (!kept.ok()) {
     return absl::UnavailableError(
         absl::StrCat("the coordinator cannot keep its invitations: ", kept.message()));
   }
+  // Once the record has a list, a file that cannot be removed does not count.
+  if (keep_ != nullptr && in_file_) files.Remove(path).IgnoreError();
+  in_file_ = keep_ == nullptr;
   list_ = std::move(list);
   return absl::OkStatus();
 }

@@ -4,14 +4,18 @@
 //
 //   ca.pem, ca.key        the authority (or an intermediate one, and those above it)
 //   cert.pem, key.pem     the coordinator's own, made anew at every start
-//   invitations.binpb     InvitationList (enrollment.proto)
+//   invitations.binpb     InvitationList (record.proto), until the run has begun
 //
-// The secret of an invitation is not here: the certificate that is made of it is. While it is open,
+// Once the run has begun, the invitations are part of its record, and so of its copies. The
+// authority's key is not: coordinators that take over from each other are given the same one.
+//
+// The secret of an invitation is nowhere: the certificate that is made of it is. While it is open,
 // connections that show it are trusted as far as Enroll. Whoever can read ca.key can make himself
 // anybody.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -49,9 +53,17 @@ class OwnAuthority {
     EventLog* events = NullEventLog();
   };
   // Makes the authority if the folder has neither ca.pem nor ca.key, and the coordinator's
-  // certificate. FAILED_PRECONDITION: one of the two is missing, they do not fit together, or
-  // others can read the key. DATA_LOSS: the list is damaged. Errors of the disk.
+  // certificate. FAILED_PRECONDITION: one of the two is missing, they do not fit together, the
+  // authority has ended, or others can read the key. DATA_LOSS: the list is damaged. Errors of the
+  // disk.
   static absl::StatusOr<std::unique_ptr<OwnAuthority>> Open(Options options);
+
+  // The run has begun: its record has the list from now on. `known`: as the record has it, which
+  // counts unless it is empty. `keep` makes one durable before it returns, or returns why not.
+  using Keeper = std::function<absl::Status(const v1::InvitationList& list)>;
+  void UseRecord(const v1::InvitationList& known, Keeper keep);
+  // Moves what the file has into the record, if there is one. Takes as long as keeping does.
+  void MoveToRecord();
 
   // The files of the folder, for the server's credentials.
   SecurityOptions Files() const;
@@ -78,7 +90,8 @@ class OwnAuthority {
       : options_(std::move(options)),
         authority_(std::move(authority)),
         pin_(std::move(pin)),
-        list_(std::move(list)) {}
+        list_(std::move(list)),
+        in_file_(list_.invitations_size() > 0) {}
   std::string Path(absl::string_view name) const { return JoinPath(options_.folder, name); }
   std::string AuthorityFile() const;
   absl::Status WriteOwnCertificate();
@@ -92,8 +105,15 @@ class OwnAuthority {
   const std::string pin_;
   absl::Mutex mutex_;
   v1::InvitationList list_ ABSL_GUARDED_BY(mutex_);
+  bool in_file_ ABSL_GUARDED_BY(mutex_);
+  Keeper keep_ ABSL_GUARDED_BY(mutex_);  // Null: the file has the list.
   // When another key with a used line is told of again, by the fingerprint.
   std::map<std::string, absl::Time> say_again_ ABSL_GUARDED_BY(mutex_);
 };
+
+// An operator's certificate of the authority that is given by `options`, with its key, for a
+// coordinator that follows another one of the same authority. Errors of OwnAuthority::Open.
+absl::StatusOr<KeyedCertificate> MakeOperator(const OwnAuthority::Options& options,
+                                              const std::string& name);
 
 }  // namespace causeway::server

@@ -31,6 +31,7 @@
 #include "absl/strings/string_view.h"
 #include "causeway/v1/admin.pb.h"
 #include "causeway/v1/exchange.pb.h"
+#include "causeway/v1/record.pb.h"
 #include "causeway/v1/session.pb.h"
 #include "common/base/byte_buffer.h"
 #include "common/base/clock.h"
@@ -221,6 +222,9 @@ class Orders {
   virtual absl::Status Reject(const v1::RejectRequest& order) = 0;
   virtual absl::Status StopAtStep(int64_t step) = 0;
   virtual absl::Status StopAtTokens(int64_t tokens) = 0;
+  // The invitations of the run's own authority are part of its record (server/access).
+  virtual v1::InvitationList Invitations() const = 0;
+  virtual absl::Status KeepInvitations(const v1::InvitationList& list) = 0;
 };
 
 // "data-parallel" for GRADIENT contributions; "diloco" for one fragment without overlap; else

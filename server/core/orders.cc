@@ -158,6 +158,20 @@ absl::Status OrdersImpl::StopAtTokens(int64_t tokens) {
   return ActOnProgress();
 }
 
+v1::InvitationList OrdersImpl::Invitations() const {
+  absl::MutexLock lock(&run_.mutex);
+  return run_.state.invitations();
+}
+
+absl::Status OrdersImpl::KeepInvitations(const v1::InvitationList& list) {
+  RETURN_IF_ERROR(run_.Serving());
+  {
+    absl::MutexLock lock(&run_.mutex);
+    *run_.state.mutable_invitations() = list;
+  }
+  return run_.SaveRunState();
+}
+
 int64_t OrdersImpl::TokenBudget() const {
   return run_.state.stop_tokens() > 0 ? run_.state.stop_tokens() : run_.tier.tokens;
 }

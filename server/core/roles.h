@@ -25,6 +25,8 @@ class OrdersImpl final : public Orders {
   absl::Status Reject(const v1::RejectRequest& order) override;
   absl::Status StopAtStep(int64_t step) override;
   absl::Status StopAtTokens(int64_t tokens) override;
+  v1::InvitationList Invitations() const override;
+  absl::Status KeepInvitations(const v1::InvitationList& list) override;
 
   // Acts on the speeds that were just reported: other paces, or the end of the token budget. Call
   // it without a lock; sends and records.

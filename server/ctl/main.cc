@@ -335,7 +335,8 @@ int RunOnline(const std::string& command, const std::vector<std::string>& argume
   }
   std::string address = absl::GetFlag(FLAGS_coordinator);
   SecurityOptions files = SecurityOptionsFromFlags();
-  const auto keeper = BoardByFlags(absl::GetFlag(FLAGS_timeout), address, /*id=*/nullptr, files);
+  const auto keeper = BoardByFlags(absl::GetFlag(FLAGS_timeout), address, /*id=*/nullptr, files,
+                                   {Role::kOperator, Role::kObserver});
   if (!keeper.ok()) return EndStart(keeper.status());
   const absl::StatusOr<std::vector<std::string>> addresses = SplitAddresses(address);
   if (!addresses.ok()) return Refuse(kProgram, Annotate(addresses.status(), "--coordinator"));

@@ -312,6 +312,12 @@ void CoordinatorServer::StartTransfers(Coordinator& coordinator) {
                                          .max_bytes_of_worker = PulledByAWorker(plan)});
   LaneRegistry::Options lanes{
       .run_long = copies_.runner(), .clock = Clock::Real(), .stall = stall_};
+  if (authority_ != nullptr) {
+    Orders& orders = coordinator.orders();
+    authority_->UseRecord(orders.Invitations(), [&orders](const v1::InvitationList& list) {
+      return orders.KeepInvitations(list);
+    });
+  }
   transfers_.reset(new Transfers{inbox, outbox, {coordinator, *inbox, *outbox, std::move(lanes)}});
   ready_.store(transfers_.get(), std::memory_order_release);
 }
@@ -347,6 +353,7 @@ void CoordinatorServer::MaintainLoop() {
       if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), pause)) return;
     }
     more_due = run_.coordinator() != nullptr && run_.coordinator()->Maintain();
+    if (authority_ != nullptr) authority_->MoveToRecord();
     session_.CloseRevokedStreams();
     exchange_.EndRevokedStreams();
     models_.EndRevokedStreams();

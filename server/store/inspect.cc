@@ -124,6 +124,15 @@ json MembersToJson(const std::vector<v1::Member>& members) {
   return result;
 }
 
+json StateToJson(v1::State state) {
+  if (state.has_invitations()) {
+    for (v1::Invitation& made : *state.mutable_invitations()->mutable_invitations()) {
+      made.clear_certificate();
+    }
+  }
+  return MessageToJson(state);
+}
+
 int64_t SizeOrZero(FileSystem& file_system, const std::string& path) {
   return static_cast<int64_t>(file_system.FileSize(path).value_or(0));
 }
@@ -211,7 +220,7 @@ absl::StatusOr<json> InspectRun(FileSystem& file_system, const std::string& fold
                 {"run_name", run.identity.config().run_name()},
                 {"config_hash", HashToHex(run.identity.config_hash())},
                 {"plan_hash", HashToHex(run.identity.plan_hash())}}},
-              {"state", MessageToJson(run.state)},
+              {"state", StateToJson(run.state)},
               {"fragments", std::move(fragments)},
               {"members", MembersToJson(run.members)},
               {"data", ReportDraws(run.contributions)},

@@ -19,7 +19,7 @@ namespace causeway::server {
 //
 //   {"folder", "format_version", "in_use_by" (a pid; empty: nobody), "commits",
 //    "run": {"run_id", "run_name", "config_hash", "plan_hash"},
-//    "state": State (record.proto, as the next ones),
+//    "state": State (record.proto, as the next ones), without the certificates of invitations,
 //    "fragments": [{"fragment", "version", "published_hash", "last_round" (null: none yet): Round,
 //                   "waiting": [{"round", "worker_id", "bytes", "object_hash"}],
 //                   "snapshots": [Snapshot with "file", "bytes"],

@@ -1,5 +1,6 @@
 """Real processes that board a run by invitations: once, by every way in, and again after restarts."""
 
+import json
 import os
 import pathlib
 import re
@@ -136,6 +137,63 @@ class InvitationsTest(unittest.TestCase):
             refused = cluster.board("eye", f"--join={eye}")
             self.assertEqual(refused.wait(), 2, refused.log())
             self.assertIn("that of observer eye", refused.log())
+
+    def test_a_line_of_another_role_is_not_spent(self):
+        with Boarding() as cluster:
+            cluster.host()
+            berlin, = cluster.invite("berlin")
+            status, _, error = run_tool("env", *[f"{k}={v}" for k, v in cluster.home("berlin").items()],
+                                        CTL, "status", f"--join={berlin}")
+            self.assertEqual(status, 2, error)
+            self.assertIn("is for worker berlin; who may be here: operator, observer", error)
+            paris, = cluster.invite("paris")
+            self.end(cluster, cluster.board("berlin", f"--join={berlin}"),
+                     cluster.board("paris", f"--join={paris}"))
+
+    def test_an_operators_line_follows_and_the_copy_knows_the_invitations(self):
+        with Boarding() as cluster:
+            cluster.host(LONGER_RUN)
+            berlin, paris = cluster.invite("berlin", "paris")
+            line, = cluster.invite("copy", flags=["--role=operator"])
+            copy = cluster.folder / "copy"
+            follow = cluster.start("follow.log", COORDINATOR, "follow", f"--run_dir={copy}",
+                                   f"--join={line}", "--http=off", variables=cluster.home("copy"))
+            a = cluster.board("berlin", f"--join={berlin}")
+            cluster.wait_for_event("worker_ready", worker="berlin")
+            wait_until(lambda: "has all" in follow.log(), "the copy has everything")
+            commits = json.loads(run_tool(COORDINATOR, "inspect", "--json", f"--run_dir={copy}")[1])
+            made = {one["name"]: one for one in commits["state"]["invitations"]["invitations"]}
+            self.assertEqual(set(made), {"berlin", "paris", "copy"})
+            self.assertEqual({one["certificate"] for one in made.values()}, {""})
+            follow.signal(SIGTERM)
+            self.assertEqual(follow.wait(), 0, follow.log())
+            cluster.coordinator.signal(SIGKILL)
+            cluster.coordinator.wait()
+            port = cluster.address.rpartition(":")[2]
+            (cluster.folder / "address").unlink()
+            # By hand: the copy, and the authority, which no copy has.
+            self.assertFalse((copy / "authority").exists())
+            (cluster.folder / "coordinator").rename(cluster.folder / "gone")
+            copy.rename(cluster.folder / "coordinator")
+            cluster.host(LONGER_RUN, f"--listen=127.0.0.1:{port}",
+                         f"--authority={cluster.folder / 'gone' / 'authority'}")
+            b = cluster.board("paris", f"--join={paris}")
+            cluster.wait_for_step("paris", 20)
+            status, _, error = run_tool(CTL, "stop", "--at_step=120", cluster.me)
+            self.assertEqual(status, 0, error)
+            self.end(cluster, a, b)
+
+    def test_without_tls_the_operators_folder_of_before_goes(self):
+        with Boarding() as cluster:
+            cluster.host()
+            cluster.coordinator.signal(SIGTERM)
+            cluster.coordinator.wait()
+            folder = cluster.folder / "coordinator" / "operator"
+            self.assertTrue((folder / "key.pem").exists())
+            (cluster.folder / "address").unlink()
+            cluster.start_coordinator(RUN, "--tls=off")
+            self.assertFalse(folder.exists())
+            self.assertIn("operator is removed", cluster.coordinator.log())
 
     def test_a_region_boards_and_invites_its_own_sites(self):
         with Boarding() as cluster:

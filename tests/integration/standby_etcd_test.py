@@ -1,11 +1,14 @@
 """Coordinators that share a run by etcd, as real processes: who leads, and what nobody may do."""
 
 import os
+import subprocess
 from signal import SIGCONT, SIGSTOP
 
-from cluster import COORDINATOR, MODEL, SIGKILL, SIGTERM, free_port, run_tool, wait_until
+from cluster import (COORDINATOR, CTL, MODEL, SIGKILL, SIGTERM, WORKER, free_port, run_tool,
+                     wait_until)
 from etcd import main
-from machines import FOR_EVER_S, RUN, Machines, SharedRunTest, hashes, times
+from machines import (FOR_EVER_S, MAKE_CERTIFICATES, RUN, Machines, SharedRunTest, hashes,
+                      times)
 
 
 class StandbyTest(SharedRunTest):
@@ -116,6 +119,48 @@ class StandbyTest(SharedRunTest):
             first.wait()
             self.end(machines, workers, 1, second)
 
+    def test_who_was_invited_before_a_takeover_boards_after_it(self):
+        with Machines() as machines:
+            subprocess.run([MAKE_CERTIFICATES, "--dir", machines.certificates, "init"], check=True,
+                           stdout=subprocess.DEVNULL, timeout=60)
+            # The key goes to both by hand, and over no wire.
+            machines.etcd_flags = [f"--authority={machines.certificates}"]
+            first, second = machines.both()
+            self.assertIsNone(first.child.poll(), first.log())
+            addresses = ",".join(f"127.0.0.1:{port}" for port in machines.ports)
+
+            def operator(node, *words):
+                status, text, error = run_tool(CTL, *words, f"--join={machines.run_dir(node) / 'operator'}")
+                self.assertEqual(status, 0, error)
+                return text
+
+            def board(machine, line, *flags):
+                (machines.folder / "homes" / machine).mkdir(parents=True)
+                return machines.start(
+                    f"{machine}.log", WORKER, "train", f"--join={line}", f"--data={machines.data}",
+                    f"--out={machines.out(machine)}", "--threads=1", "--min_step_time=40ms", *flags,
+                    variables={"HOME": str(machines.folder / "homes" / machine), "XDG_CONFIG_HOME": ""})
+
+            berlin, paris, rome = operator(0, "invite", "berlin", "paris", "rome",
+                                           f"--address={addresses}").splitlines()
+            a = board("berlin", berlin)
+            wait_until(lambda: "boarded the run" in a.log(), "berlin has its certificate")
+            operator(0, "revoke", "rome")
+            first.signal(SIGKILL)
+            first.wait()
+            wait_until(lambda: "listens on" in second.log(), "the second one serves")
+            thief = board("thief", berlin)
+            self.assertEqual(thief.wait(), 2, thief.log())
+            self.assertIn("with another key: a line counts once", thief.log())
+            nobody = board("nobody", rome, "--connect_timeout=3s")
+            self.assertNotEqual(nobody.wait(), 0, nobody.log())
+            self.assertIn("does not take this invitation", nobody.log())
+            b = board("paris", paris)
+            told = operator(1, "invitations")
+            self.assertRegex(told, r"worker +berlin +used")
+            self.assertRegex(told, r"worker +rome +revoked")
+            self.end(machines, [a, b], 1, second)
+
     def test_what_is_refused(self):
         with Machines() as machines:
             run_dir = f"--run_dir={machines.folder / 'refused'}"
@@ -133,6 +178,9 @@ class StandbyTest(SharedRunTest):
                     ([etcd, "--listen=0.0.0.0:7070", config], "--advertise=HOST:PORT"),
                     ([etcd, "--listen=127.0.0.1:7070"], "--etcd needs --config"),
                     ([etcd, f"--config={nameless}"], "needs a run_name"),
+                    ([etcd, config, "--tls=own"], "--authority=FOLDER"),
+                    ([etcd, config, f"--authority={machines.folder}", "--standby_cert=x"],
+                     "makes itself an operator"),
                     ([etcd, config, "--durability=none"], "--durability=none")]:
                 status, _, error = run_tool(COORDINATOR, "serve", run_dir, "--http=off", *flags)
                 self.assertEqual(status, 2, error)

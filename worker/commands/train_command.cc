@@ -139,10 +139,10 @@ absl::StatusOr<TrainingOptions> TrainingOptionsFromFlags(const LaunchEnvironment
   options.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
   options.sample_tokens = absl::GetFlag(FLAGS_sample_tokens);
   // Process 0 alone has to do with the coordinator.
-  ASSIGN_OR_RETURN(
-      keeper,
-      BoardByFlags(launch.process == 0 ? options.member.connect_timeout : absl::ZeroDuration(),
-                   options.member.coordinator, &options.member.worker_id, options.member.security));
+  ASSIGN_OR_RETURN(keeper, BoardByFlags(launch.process == 0 ? options.member.connect_timeout
+                                                            : absl::ZeroDuration(),
+                                        options.member.coordinator, &options.member.worker_id,
+                                        options.member.security, {Role::kWorker}));
   ASSIGN_OR_RETURN(options.devices, DevicesFromFlags());
   ASSIGN_OR_RETURN(options.document_mark, GivenDocumentMark());
   options.max_tokens_per_second = absl::GetFlag(FLAGS_max_tokens_per_second);

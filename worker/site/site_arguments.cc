@@ -49,7 +49,8 @@ absl::Status BoardSite(SiteJoin& join) {
     return absl::InvalidArgumentError(
         "an invitation brings its own certificates: leave tls, token_file and insecure out");
   }
-  absl::StatusOr<Boarded> boarded = Board(member.coordinator, "", member.connect_timeout);
+  absl::StatusOr<Boarded> boarded =
+      Board(member.coordinator, "", member.connect_timeout, {Role::kWorker});
   if (absl::IsNotFound(boarded.status())) {
     return absl::InvalidArgumentError(absl::StrCat(
         "coordinator: expected HOST:PORT, an invitation, or a run that this machine has boarded; ",

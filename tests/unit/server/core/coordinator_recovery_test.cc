@@ -162,7 +162,12 @@ TEST(CoordinatorRecoveryTest, WhatTheOperatorAskedForIsRemembered) {
   TwoWorkers two;
   ASSERT_TRUE(two.run.coordinator->orders().Pause("maintenance of the link").ok());
   ASSERT_TRUE(two.run.coordinator->orders().StopAtStep(40).ok());
+  v1::InvitationList invited;
+  invited.add_invitations()->set_name("berlin");
+  ASSERT_TRUE(two.run.coordinator->orders().KeepInvitations(invited).ok());
   two.run.Restart();
+  ASSERT_EQ(two.run.coordinator->orders().Invitations().invitations_size(), 1);
+  EXPECT_EQ(two.run.coordinator->orders().Invitations().invitations(0).name(), "berlin");
   EXPECT_TRUE(two.run.coordinator->GetStatus().started());
   EXPECT_TRUE(two.run.coordinator->GetStatus().paused());
   ASSERT_TRUE(two.a.Join().ok());

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -308,6 +309,92 @@ TEST_F(EnrollmentTest, WhatAnOperatorAsksForIsChecked) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument)
         << wrong.ShortDebugString() << status;
   }
+}
+
+TEST_F(EnrollmentTest, AnInvitationOfAnotherRoleStaysUnused) {
+  const InvitationLine line = Invite("alice", "operator");
+  const auto board = [&](const std::string& join, const std::vector<Role>& roles) {
+    return Board(join, folder_.path("alice"), kPatience, roles);
+  };
+  const absl::Status worker = board(FormatInvitation(line), {Role::kWorker}).status();
+  EXPECT_EQ(worker.code(), absl::StatusCode::kPermissionDenied) << worker;
+  EXPECT_THAT(std::string(worker.message()),
+              HasSubstr("is for operator alice; who may be here: worker"));
+  EXPECT_EQ(events_.Count("invitation_used"), 0);
+  const auto boarded = board(FormatInvitation(line), {Role::kObserver, Role::kOperator});
+  ASSERT_TRUE(boarded.ok()) << boarded.status();
+  const absl::Status again = board(folder_.path("alice"), {Role::kRegion}).status();
+  EXPECT_EQ(again.code(), absl::StatusCode::kPermissionDenied) << again;
+  EXPECT_THAT(std::string(again.message()), HasSubstr("is that of operator alice"));
+}
+
+TEST_F(EnrollmentTest, WhoTakesOverWithTheRecordAndTheSameAuthorityKnowsTheInvitations) {
+  const InvitationLine open = Invite("open");
+  const InvitationLine used = Invite("used");
+  const InvitationLine revoked = Invite("revoked");
+  ASSERT_TRUE(BoardIn("used", used).ok());
+  ASSERT_TRUE(Revoke("revoked").ok());
+  EXPECT_EQ(run_.coordinator().orders().Invitations().invitations_size(), 3);
+  EXPECT_FALSE(FileSystem::Real()->Exists(folder_.path("authority/invitations.binpb")));
+  server_->Stop(absl::Seconds(5));
+  server_ = nullptr;
+  // Another machine: it has the run's record, and was given the authority.
+  CoordinatorServer::Options options = Options();
+  options.given_authority = folder_.path("authority");
+  options.authority_folder = folder_.path("other");
+  auto server = CoordinatorServer::Start(options, run_.coordinator());
+  ASSERT_TRUE(server.ok()) << server.status();
+  server_ = *std::move(server);
+  EXPECT_TRUE(Describe(*Board(folder_.path("used"), "", kPatience)).ok());
+  const absl::Status thief = BoardIn("thief", used).status();
+  EXPECT_THAT(std::string(thief.message()), HasSubstr("with another key: a line counts once"));
+  EXPECT_FALSE(BoardIn("nobody", revoked, kShort).ok());
+  EXPECT_TRUE(BoardIn("open", open).ok());
+}
+
+TEST_F(EnrollmentTest, TheListMovesFromItsFileIntoTheRecordOnceTheRunHasBegun) {
+  const std::string file = folder_.path("waiting/invitations.binpb");
+  const OwnAuthority::Options options{
+      .folder = folder_.path("waiting"), .run_name = kRunName, .clock = &clock_};
+  auto before = OwnAuthority::Open(options);
+  ASSERT_TRUE(before.ok()) << before.status();
+  ASSERT_TRUE((*before)->Invite(Request("berlin", "secret"), "operator alice").ok());
+  (*before)->MoveToRecord();
+  EXPECT_TRUE(FileSystem::Real()->Exists(file)) << "there is no record yet";
+
+  auto after = OwnAuthority::Open(options);
+  ASSERT_TRUE(after.ok()) << after.status();
+  v1::InvitationList record;
+  absl::Status disk = absl::UnavailableError("the disk is full");
+  (*after)->UseRecord({}, [&](const v1::InvitationList& list) {
+    if (disk.ok()) record = list;
+    return disk;
+  });
+  (*after)->MoveToRecord();
+  EXPECT_TRUE(FileSystem::Real()->Exists(file));
+  EXPECT_FALSE((*after)->Invite(Request("paris", "secret"), "operator alice").ok());
+  disk = absl::OkStatus();
+  (*after)->MoveToRecord();
+  EXPECT_FALSE(FileSystem::Real()->Exists(file));
+  ASSERT_EQ(record.invitations_size(), 1) << "what could not be kept was not made";
+  EXPECT_EQ(record.invitations(0).name(), "berlin");
+}
+
+TEST_F(EnrollmentTest, WhatTheAuthoritysFolderHasWrongIsNamedWithWhatToDo) {
+  const auto start = [&] {
+    CoordinatorServer::Options options = Options();
+    options.address = "127.0.0.1:0";
+    return CoordinatorServer::Start(options, run_.coordinator()).status();
+  };
+  folder_.Write("authority/invitations.binpb", "");
+  const absl::Status empty = start();
+  EXPECT_EQ(empty.code(), absl::StatusCode::kDataLoss) << empty;
+  EXPECT_THAT(std::string(empty.message()), HasSubstr("invitations.binpb is empty: remove it"));
+  std::filesystem::remove(folder_.path("authority/invitations.binpb"));
+  clock_.Advance(absl::Hours(24 * 3660));
+  const absl::Status over = start();
+  EXPECT_EQ(over.code(), absl::StatusCode::kFailedPrecondition) << over;
+  EXPECT_THAT(std::string(over.message()), HasSubstr("and the next start makes a new one"));
 }
 
 TEST_F(EnrollmentTest, AHalfOfAnAuthorityIsRefusedWithWhatToDo) {

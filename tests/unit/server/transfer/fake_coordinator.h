@@ -168,6 +168,8 @@ class FakeCoordinator final : public Coordinator, public Members, public Rounds,
   absl::Status Drain(const std::string&) override { return absl::OkStatus(); }
   absl::Status StopAtStep(int64_t) override { return absl::OkStatus(); }
   absl::Status StopAtTokens(int64_t) override { return absl::OkStatus(); }
+  v1::InvitationList Invitations() const override { return {}; }
+  absl::Status KeepInvitations(const v1::InvitationList&) override { return absl::OkStatus(); }
   End Ended() const override { return End::kNotYet; }
   absl::Status Health() const override { return absl::OkStatus(); }
   absl::Status Shutdown() override { return absl::OkStatus(); }
