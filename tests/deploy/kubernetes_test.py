@@ -19,10 +19,10 @@ import manifests  # noqa: E402
 
 CHART = ROOT / "deploy/kubernetes"
 KUBERNETES = "1.37"
-# A user makes these, and Secrets of folders that make_certificates makes.
+# A user makes these, and Secrets: lines and an authority, or folders that make_certificates makes.
 CERTIFICATE = ("ca.pem", "cert.pem", "key.pem")
-OUTSIDE = {"causeway-text": (), "token-shards": (), **{
-    f"first-{who}": CERTIFICATE for who in ("coordinator", "operator", "worker-a", "worker-b")}}
+OUTSIDE = {"causeway-text": (), "token-shards": (), "first-authority": ("ca.pem", "ca.key"), **{
+    f"first-{who}": (*CERTIFICATE, "line") for who in ("coordinator", "operator", "worker-a", "worker-b")}}
 ELSEWHERE = {"enabled": False, "address": "train.example.org:7443", "cidr": "198.51.100.7/32"}
 RELEASES = {
     "one cluster": {"workers": ["a", "b"]},
@@ -31,6 +31,8 @@ RELEASES = {
     "a site": {"workers": ["a"], "worker": {"gpus": 8}, "coordinator": ELSEWHERE,
                "shards": {"claim": "token-shards"}},
 }
+RELEASES.update({f"{name}, by certificates": {**values, "invitations": False}
+                 for name, values in RELEASES.items()})
 
 
 @functools.cache
@@ -87,8 +89,20 @@ class KubernetesTest(unittest.TestCase):
             status, said = run(BUILD / "bin/causeway-coordinator", "check-config", f"--config={path}")
             self.assertEqual(status, 0, said)
 
-    def test_every_worker_has_its_own_certificate_alone(self):
+    def test_every_worker_has_its_own_line_alone(self):
         objects = rendered(RELEASES["one cluster"])
+        self.assertIn("--tls=own", container(objects, "coordinator")["args"])
+        for name in ("a", "b"):
+            worker = container(objects, f"worker-{name}")
+            self.assertEqual(worker["env"], [{"name": "CAUSEWAY_JOIN", "valueFrom": {
+                "secretKeyRef": {"name": f"first-worker-{name}", "key": "line"}}}])
+            self.assertIn("--identity=/var/lib/causeway/identity", worker["args"])
+
+    def test_coordinators_that_take_over_from_each_other_have_one_authority(self):
+        self.assertIn("--authority=/certificates", container(rendered(RELEASES["standby"]), "coordinator")["args"])
+
+    def test_every_worker_has_its_own_certificate_alone(self):
+        objects = rendered(RELEASES["one cluster, by certificates"])
         for name in ("a", "b"):
             self.assertIn(f"--id={name}", container(objects, f"worker-{name}")["args"])
             pod = named(objects, "StatefulSet", f"worker-{name}")["spec"]["template"]["spec"]
@@ -158,7 +172,7 @@ class KubernetesTest(unittest.TestCase):
                  "can be read by others"),
                 (lambda o: worker(o)["selector"].update(matchLabels={"app": "other"}),
                  "does not select its own pods")):
-            objects = rendered(RELEASES["standby"])
+            objects = rendered(RELEASES["standby, by certificates"])
             change(objects)
             self.assertTrue(any(saying in problem for problem in self.problems(objects)),
                             (saying, self.problems(objects)))

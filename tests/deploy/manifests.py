@@ -90,6 +90,10 @@ def check_container(objects, workload, spec, container, images, outside, known_f
             yield f"{probe} asks port {container[probe]['httpGet']['port']}, which has no name here"
     yield from check_rights(spec, container, image)
     environment = {item["name"] for item in container.get("env", [])}
+    for item in container.get("env", []):
+        secret = item.get("valueFrom", {}).get("secretKeyRef")
+        if secret is not None and secret["key"] not in outside.get(secret["name"], ()):
+            yield f"{item['name']}: there is no {secret['key']} in a Secret {secret['name']}"
     for argument in container["args"]:
         for variable in re.findall(r"\$\((\w+)\)", argument):
             if variable not in environment:
@@ -114,6 +118,8 @@ def check_container(objects, workload, spec, container, images, outside, known_f
                       "--lead_tls_key", "--standby_cert", "--standby_key"):
             if value not in provided:
                 yield f"{option}: nothing puts {value} there"
+        if option == "--authority" and not {f"{value}/ca.pem", f"{value}/ca.key"} <= provided:
+            yield f"{option}: nothing puts ca.pem and ca.key into {value}"
     if listened != set(ports.values()):
         yield f"listens to {sorted(listened)} and declares {sorted(ports.values())}"
 
