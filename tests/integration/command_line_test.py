@@ -9,7 +9,8 @@ from cluster import COORDINATOR, CTL, WORKER, run_tool
 
 ROOT = pathlib.Path(__file__).parents[2]
 BOARDING = "common/client/boarding_flags.cc"
-SOURCES = {COORDINATOR: ["server/*.cc"], WORKER: ["worker/**/*.cc", BOARDING], CTL: ["server/ctl/*.cc", BOARDING]}
+SOURCES = {COORDINATOR: ["server/*.cc", BOARDING], WORKER: ["worker/**/*.cc", BOARDING],
+           CTL: ["server/ctl/*.cc", BOARDING]}
 
 
 def completed(program, *words):
