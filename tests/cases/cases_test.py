@@ -27,20 +27,21 @@ class CasesTest(unittest.TestCase):
             self.assertTrue(all(programs.values()) and programs, case)
 
     def test_every_test_is_there(self):
-        listed = [line.split("(")[1] for path in ROOT.glob("tests/**/CMakeLists.txt")
-                  for line in path.read_text().splitlines() if line.startswith("causeway_test(")]
-        programs = {line.split()[0] for line in listed}
-        tests = {f"{suite}.{name}" for path in ROOT.glob("tests/**/*_test.cc") for suite, name in
-                 re.findall(r"^TEST(?:_[FP])?\((\w+), (\w+)\)", path.read_text(), re.M)}
+        tests = {}
+        for path in ROOT.glob("tests/**/CMakeLists.txt"):
+            for program, sources in re.findall(r"causeway_test\((\w+)\s+SOURCES([^)]*?)(?:DEPS|\))", path.read_text()):
+                found = [re.findall(r"^TEST(?:_[FP])?\((\w+),\s+(\w+)\)", (path.parent / source).read_text(), re.M)
+                         for source in sources.split() if (path.parent / source).exists()]
+                tests[program] = {".".join(pair) for pairs in found for pair in pairs}
         for case, of_case in read_table().items():
             for program, named in of_case.items():
-                there = tests
                 if program.endswith(".py"):
                     there = {f"{one.name}.{method.name}"
                              for one in ast.parse((ROOT / "tests" / program).read_text()).body
                              if isinstance(one, ast.ClassDef) for method in one.body if hasattr(method, "name")}
                 else:
-                    self.assertIn(program, programs, case)
+                    self.assertIn(program, tests, case)
+                    there = tests[program]
                 for test in named:
                     self.assertIn(test, there, case)
 
