@@ -270,10 +270,14 @@ absl::Status ChooseAuthority(CoordinatorServer::Options& options) {
 }
 
 // The operator's folder of a former start, which had an authority of its own: this one would not
-// know it.
-void RemoveOperator(FileSystem& file_system, const std::string& folder) {
-  if (!file_system.IsFolder(folder)) return;
+// know it. What is of another authority, somebody else has put there.
+void RemoveOperator(FileSystem& file_system, const std::string& run_dir) {
+  const std::string folder = JoinPath(run_dir, "operator");
   const IdentityFiles files(folder);
+  const absl::StatusOr<std::string> authority = file_system.ReadFile(files.authority);
+  const absl::StatusOr<std::string> own =
+      file_system.ReadFile(IdentityFiles(JoinPath(run_dir, "authority")).authority);
+  if (!authority.ok() || !own.ok() || *authority != *own) return;
   for (const std::string& path :
        {files.coordinator, files.certificate, files.key, files.authority, folder}) {
     file_system.Remove(path).IgnoreError();
@@ -391,9 +395,6 @@ int ServeRun(ServeFlags flags, Lead& lead, StopSignal& stop_signal) {
   if (const absl::Status chosen = ChooseAuthority(server_options); !chosen.ok()) {
     return Refuse(kProgram, chosen);
   }
-  if (server_options.authority_folder.empty()) {
-    RemoveOperator(file_system, JoinPath(flags.run_dir, "operator"));
-  }
   if (opened->replicated) server_options.may_tell = [&] { return standbys.MayTell(); };
   const auto server = CoordinatorServer::Start(server_options, **run);
   if (!server.ok()) {
@@ -406,6 +407,7 @@ int ServeRun(ServeFlags flags, Lead& lead, StopSignal& stop_signal) {
     return IsJustWritten(server.status()) ? Fail(kProgram, server.status())
                                           : Refuse(kProgram, server.status());
   }
+  if (server_options.authority_folder.empty()) RemoveOperator(file_system, flags.run_dir);
   SetCongestionControlOfListeners((*server)->port(), flags.congestion_control);
   Log().info("congestion control: {}", DescribeCongestionControl(flags.congestion_control));
   const std::string bound =

@@ -131,9 +131,10 @@ absl::Status GrpcExchange::AwaitOffer(const Contribution& contribution,
   RETURN_IF_ERROR(result.status);
   if (result.accepted.quarantined()) {
     Log().warn(
-        "the delta of fragment {} for round {} is quarantined: it is out of line with what this "
-        "fragment is used to (membership.outlier_factor), and will not be merged. Training goes "
-        "on; if this repeats, look at this site's data, learning rate and devices",
+        "the delta of fragment {} for round {} is quarantined: it is larger than "
+        "membership.norm_cap or membership.outlier_factor allow (the coordinator's log says "
+        "which), and will not be merged. Training goes on; if this repeats, look at this site's "
+        "data, learning rate and devices",
         contribution.fragment, contribution.round);
   }
   return absl::OkStatus();

@@ -189,11 +189,20 @@ class InvitationsTest(unittest.TestCase):
             cluster.coordinator.signal(SIGTERM)
             cluster.coordinator.wait()
             folder = cluster.folder / "coordinator" / "operator"
-            self.assertTrue((folder / "key.pem").exists())
+            others = {name: (folder / name).read_bytes() for name in ("key.pem", "ca.pem")}
             (cluster.folder / "address").unlink()
             cluster.start_coordinator(RUN, "--tls=off")
             self.assertFalse(folder.exists())
             self.assertIn("operator is removed", cluster.coordinator.log())
+            # What somebody else has put there stays.
+            cluster.coordinator.signal(SIGTERM)
+            cluster.coordinator.wait()
+            folder.mkdir()
+            (folder / "key.pem").write_bytes(others["key.pem"])
+            (folder / "ca.pem").write_bytes(others["ca.pem"] + b"\n")
+            (cluster.folder / "address").unlink()
+            cluster.start_coordinator(RUN, "--tls=off")
+            self.assertTrue((folder / "key.pem").exists())
 
     def test_a_region_boards_and_invites_its_own_sites(self):
         with Boarding() as cluster:

@@ -218,6 +218,7 @@ class BaseSite:
             raise check.wrong("error", "the exception that ended training, or None", error)
         if self._closed:
             return
+        self._notice()
         self._closed = True
         self._unopened.detach()
         self._on_close()
@@ -329,22 +330,22 @@ class BaseSite:
         self._reset_unfollowed()
         return not self._stops()
 
-    def _notice(self) -> None:
+    def _notice(self, reports: bool = False) -> None:
         """Follows calls of a training loop; says it once if they go on and on without a step."""
         if self._orders is None or self._replaced or self._stops() or not self._team.leads:
             return
-        if self._unfollowed.call(self._has_changed()):
+        if self._unfollowed.call(self._changes(), reports):
             log.warning("site %s has followed no step %s, and its program goes on: what it trains is not "
                         "synchronized. %s", self._id,
                         f"since step {self.current_step}" if self.current_step else "yet", self._who_steps())
 
     def _reset_unfollowed(self) -> None:
-        self._has_changed()
+        self._changes()
         self._unfollowed.reset()
 
-    def _has_changed(self) -> bool:
-        """Whether what is trained is known to be another than at the call before."""
-        return False
+    def _changes(self) -> int:
+        """Writes to what is trained since the call before, as far as they are seen."""
+        return 0
 
     def _who_steps(self) -> str:
         return "Call site.step() after each optimizer step"
@@ -458,7 +459,7 @@ class BaseSite:
         step_s = None if step_s is None else check.real("step_s", step_s, "a number of seconds")
         if step_s is not None and not 0 <= step_s <= _LONGEST_S:
             raise check.wrong("step_s", "0 or more seconds", step_s)
-        self._notice()
+        self._notice(reports=True)
         if self._session is not None and not self._closed:
             self._session.report(loss, step_s)
 

@@ -1,6 +1,8 @@
 """Finds programs that go on without a step of their site."""
 
-import time
+# Writes to one tensor; an optimizer makes one to three at each step, averages that are swapped in and out two.
+_CHANGES = 16
+_REPORTS = 500
 
 
 class Unfollowed:
@@ -11,14 +13,14 @@ class Unfollowed:
         self.reset()
 
     def reset(self) -> None:
-        self._calls, self._changes, self._since = 0, 0, time.monotonic()
+        self._changes = self._reports = 0
 
-    def call(self, changed: bool) -> bool:
-        """`changed`: what is trained is another than at the call before. True once: then no step is to be expected."""
-        self._calls += 1
-        self._changes += changed
-        is_long = self._calls >= 20 and time.monotonic() - self._since >= 1800
-        if self._said or not (is_long or self._calls >= 1000 or self._changes >= 4):
+    def call(self, changes: int, reports: bool) -> bool:
+        """`changes`: writes to what is trained, as far as they are seen, since the call before; `reports`: the call
+        is one of those that are made once a step. True once: then no step is to be expected."""
+        self._changes += changes
+        self._reports += reports
+        if self._said or not (self._changes >= _CHANGES or self._reports >= _REPORTS):
             return False
         self._said = True
         return True

@@ -92,7 +92,9 @@ class Site(BaseSite):
         super().__init__(coordinator, self._torch_values, id=id, tls=tls, data_slot=data_slot,
                          tokens_per_step=tokens_per_step, state=state, team=team, **options)
         self._hooks = _Hooks(self, self._optimizers)
-        self._seen, self._version = trained[-1].tensor, -1  # Embeddings may be renormalized in a forward pass.
+        # Not a buffer, and the last one: embeddings may be renormalized in a forward pass.
+        self._seen = next((one.tensor for one in reversed(trained) if one.tensor.requires_grad), trained[-1].tensor)
+        self._version = 0
 
     def open(self) -> None:
         self._torch_values.check()
@@ -160,10 +162,9 @@ class Site(BaseSite):
                 "since then: a step of this site is one of each optimizer. Leave out of join() "
                 "what does not step, or all of them, and call site.step() where a step ends")
 
-    def _has_changed(self) -> bool:
-        version = local(self._seen)._version
-        changed, self._version = version != self._version, version
-        return changed
+    def _changes(self) -> int:
+        before, self._version = self._version, local(self._seen)._version
+        return max(0, self._version - before)
 
     def _who_steps(self) -> str:
         if not self._steps_itself:

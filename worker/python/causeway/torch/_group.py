@@ -7,7 +7,7 @@ import io
 import logging
 import pickle
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Tuple
 
 import numpy as np
 import torch
@@ -22,15 +22,16 @@ _MESSAGE = 4096
 _TIMEOUT = datetime.timedelta(days=7)
 # A line comes after so many seconds, after twice as many, and so on; then at the other interval.
 _FIRST_LINE_S, _LINES_S = 5.0, 600.0
-_met: Dict[Tuple[int, ...], int] = {}  # How many sites the processes of these ranks have made.
 log = logging.getLogger("causeway")
 
 
 def _await_others(ranks: List[int]) -> None:
     """Waits until all processes of a site make it, and says whom it waits for."""
     store = dist.distributed_c10d._get_default_store()
-    number = _met.get(tuple(ranks), 0)
-    keys = {rank: f"causeway/site/{hash(tuple(ranks))}/{number}/{rank}" for rank in ranks}
+    site = f"causeway/site/{hash(tuple(ranks))}"
+    # In the store, which a process that is replaced finds again.
+    number = store.add(f"{site}/made/{dist.get_rank()}", 1)
+    keys = {rank: f"{site}/{number}/{rank}" for rank in ranks}
     own = keys[dist.get_rank()]
     store.set(own, "here")
     begin = time.monotonic()
@@ -48,8 +49,8 @@ def _await_others(ranks: List[int]) -> None:
             pause = min(2 * pause, 0.1)
     except BaseException:
         store.delete_key(own)
+        store.add(f"{site}/made/{dist.get_rank()}", -1)
         raise
-    _met[tuple(ranks)] = number + 1
 
 
 class Solo(Team):
