@@ -501,7 +501,7 @@ class BaseSite:
                 yield
         finally:
             self._replaced = False
-            self._has_changed()
+            self._changes()
 
     def _save(self) -> Optional[np.ndarray]:
         """A continuation's state, in the process that leads; None in others."""
