@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import random
 import shutil
 import signal
 import socket
@@ -69,10 +70,25 @@ def write_safetensors(path, tensors):
     path.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
+_ports = []  # What keeps other tests off the ports that this process was given.
+
+
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return probe.getsockname()[1]
+    """A port that nobody has and no other test is given while this process lives. It is none of those that the
+    kernel gives to whoever asks for any: a test that binds it later would find it taken now and then."""
+    end = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for port in random.sample(range(10000, end), end - 10000):
+        kept = socket.socket(socket.AF_UNIX)
+        try:
+            kept.bind(f"\0causeway-test-port-{port}")
+            with socket.socket() as probe:
+                probe.bind(("", port))
+        except OSError:
+            kept.close()
+            continue
+        _ports.append(kept)
+        return port
+    raise AssertionError("no port below net.ipv4.ip_local_port_range is free")
 
 
 def json_lines(path):
