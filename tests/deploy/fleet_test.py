@@ -213,6 +213,24 @@ class UpTest(Scene):
         self.assertEqual(self.sky.starts().count("causeway-first-berlin"), 2)
         self.assertIn("berlin: is not in the run since 30:00; takes its machine down", self.text())
 
+    def test_past_the_budget_it_starts_nobody_and_ends_who_trains_whatever_the_coordinator_takes(self):
+        def drains(_tokens):
+            self.sky.jobs = {name: Job.SUCCEEDED for name in self.sky.jobs}
+            return False
+
+        def refuses(_tokens):
+            raise RunError("observers may not")
+        for end_at in (drains, refuses):
+            with self.subTest(end_at=end_at.__name__):
+                self.setUp()
+                self.run_.tokens, self.run_.end_at = 2_000_000, end_at
+                self.sky.clusters = {"causeway-first-berlin": Status.UP}
+                self.sky.jobs = {"causeway-first-berlin": Job.RUNNING}
+                self.assertTrue(self.up().to_the_end())
+                self.assertEqual((self.sky.launched, self.sky.clusters), ([], {}))
+                self.assertEqual(self.run_.exported, [self.folder / "model"])
+                self.assertLess(self.clock.now, 200)
+
     def test_what_is_away_for_a_while_changes_nothing(self):
         def away():
             self.run_.away = RunError("no answer")

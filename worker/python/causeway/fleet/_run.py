@@ -71,7 +71,7 @@ class Run:
                     self._ask("revoke", made["name"])
 
     def end_at(self, tokens: int) -> bool:
-        """Training ends there; what has trained so many already hands over and leaves. True."""
+        """Training ends there. False: so many are trained already, and who trains hands over and leaves."""
         try:
             self._ask("stop", f"--at_tokens={tokens}")
         except NoAnswer:
@@ -80,6 +80,7 @@ class Run:
             if self.status()["tokens"] < tokens:
                 raise
             self._ask("drain", "--all")
+            return False
         return True
 
     def export(self, folder: Path) -> str:

@@ -65,21 +65,28 @@ class Up:
             status = self._status()
             if status is not None and self._has_ended(status):
                 return self._finish(status)
+            over = status is not None and status["tokens"] >= self._fleet.budget_tokens
             if self._clock.monotonic() - self._all_over_s > _LAST_S:
+                if over:
+                    return self._finish(status)
                 self._say("no site is left, and the run has not ended: `up` starts them again")
                 return False
-            machines = self._look()
+            machines = {} if over else self._look()
             if status is not None and machines is not None:
                 self._budget_told = self._budget_told or bool(self._try(
                     "the budget", lambda: self._run.end_at(self._fleet.budget_tokens)))
                 active = {worker["worker_id"] for worker in status["workers"]
                           if worker["state"] in ("JOINING", "ACTIVE")}
                 self._had_members |= bool(active)
-                for watched in self._sites:
+                for watched in [] if over else self._sites:
                     self._tend(watched, machines.get(watched.name), watched.name in active)
                 self._show(status, active)
-                if all(watched.over and watched.work is None for watched in self._sites):
+                nobody = all(watched.over and watched.work is None for watched in self._sites)
+                # Past the budget nobody is started, and who does not hear of it is taken down.
+                if nobody or over and (not active or self._troubles["the budget"]):
                     self._all_over_s = min(self._all_over_s, self._clock.monotonic())
+                else:
+                    self._all_over_s = float("inf")
             self._clock.sleep(self._look_every_s)
 
     def _has_ended(self, status: Dict[str, Any]) -> bool:
