@@ -187,6 +187,30 @@ class UpTest(Scene):
                       "causeway-first-berlin` may say why", self.text())
         self.assertNotIn("causeway-first-berlin", self.sky.clusters)
 
+    def test_a_place_that_skypilot_refuses_is_named_before_anything_starts(self):
+        class Task(self.sky.Task):
+            @classmethod
+            def from_yaml_config(cls, config, **more):
+                if config["resources"].get("infra") == "mars/x":
+                    raise ValueError("Invalid resources: 'mars/x'")
+                return super().from_yaml_config(config, **more)
+        self.sky.Task = Task
+        with self.assertRaises(FleetFileError) as raised:
+            self.up(GOOD.replace("infra: gcp", "infra: mars/x")).to_the_end()
+        self.assertEqual(str(raised.exception), f"{self.folder}/fleet.yaml:7: places.oslo: SkyPilot refuses it: "
+                         "Invalid resources: 'mars/x'")
+        self.assertEqual((self.sky.launched, self.run_.invited), ([], []))
+
+    def test_a_place_that_is_refused_later_is_one_that_fails(self):
+        def refuse(_site, _line):
+            raise ValueError("the bucket is gone")
+        up = self.up()
+        self.clock.at = {60: lambda: (self.sky.clusters.pop("causeway-first-berlin"),
+                                      self.sky.jobs.pop("causeway-first-berlin"),
+                                      setattr(self.machines, "task", refuse))}
+        self.assertTrue(up.to_the_end())
+        self.assertIn("berlin: cannot be started: the bucket is gone; tries again in 0:30", self.text())
+
     def test_one_that_was_drained_stays_away_until_the_next_up(self):
         def drained():
             self.sky.jobs["causeway-first-berlin"] = Job.SUCCEEDED

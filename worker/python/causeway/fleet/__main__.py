@@ -34,8 +34,6 @@ try:  # It brings the reader of YAML.
 except ImportError as missing:
     sys.exit(f"causeway fleet: {_NO_SKYPILOT.format(missing)}")
 
-_SHOWN_LINE = "causeway://HOST:PORT/RUN/NAME/..."
-
 
 def parse_arguments(arguments: List[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="causeway fleet", description=__doc__, allow_abbrev=False,
@@ -66,16 +64,12 @@ def lock(file: Path) -> Iterator[None]:
 
 def plan(fleet: Fleet, machines: Machines, say: Callable[[str], None]) -> bool:
     there = machines.look(refresh=False)
-    tasks: Dict[str, Callable[[], Any]] = {}
-    if fleet.own is not None:
-        tasks[COORDINATOR] = machines.coordinator_task
-    tasks.update({site.name: lambda site=site: machines.task(site, _SHOWN_LINE) for site in fleet.sites})
+    tasks = machines.tasks()
     seen = set()
-    for name, make in tasks.items():
+    for name, task in tasks.items():
         found = there.get(name)
         say(f"{name}: {'to be started' if found is None else 'there, ' + (found.job or found.state)} "
             f"({fleet.cluster(name)})")
-        task = make()
         kind = str(task.resources)
         if found is None and kind not in seen:
             seen.add(kind)

@@ -33,6 +33,7 @@ class Place:
 class Site:
     name: str  # As the coordinator knows it.
     place: Place
+    key: str = ""  # Where its place stands in the file.
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class OwnCoordinator:
     place: Place
     config: Path
     certificates: Path  # The authority's folder; made with it.
+    key: str = ""  # Where it stands in the file.
 
 
 @dataclass(frozen=True)
@@ -115,11 +117,15 @@ class _Reader:
     """Goes through the file, and collects what is wrong."""
 
     def __init__(self, file: Path):
+        self.file = file
         self.folder = file.absolute().parent
         self.faults: List[Tuple[int, str]] = []
 
     def fault(self, node: yaml.Node, key: str, what: str) -> None:
         self.faults.append((node.start_mark.line + 1, f"{key}: {what}"))
+
+    def at(self, node: yaml.Node, key: str) -> str:
+        return f"{self.file}:{node.start_mark.line + 1}: {key}"
 
     def mapping(self, node: yaml.Node, where: str) -> Dict[str, Tuple[yaml.Node, yaml.Node]]:
         """The nodes of key and value, by key. `where`: its own key and a dot; empty: the file's."""
@@ -182,7 +188,7 @@ class _Reader:
             "certificates": self.path()}, "config")
         return OwnCoordinator(config=found.pop("config", Path()),
                               certificates=found.pop("certificates", self.folder / "certificates"),
-                              place=Place(spot=False, **found))
+                              place=Place(spot=False, **found), key=self.at(node, "coordinator.launch"))
 
     def coordinator(self, node: yaml.Node) -> Dict[str, Any]:
         found = self.fields(node, "coordinator.", {"join": self.join, "launch": self.own, "address": _address})
@@ -203,7 +209,7 @@ class _Reader:
                 site = name if place.count == 1 else f"{name}-{index + 1}"
                 if site in sites:
                     self.fault(key, f"places.{name}", f"there would be two sites {site}")
-                sites[site] = Site(site, place)
+                sites[site] = Site(site, place, self.at(key, f"places.{name}"))
         if not 1 <= len(sites) <= MOST_SITES:
             self.fault(node, "places", f"expected 1 .. {MOST_SITES} sites, got {len(sites)}")
         return tuple(sites.values())

@@ -11,11 +11,12 @@ from typing import Any, Callable, Dict, Iterable, List
 
 import yaml
 
-from causeway.fleet._file import COORDINATOR, Fleet, Place, Site
+from causeway.fleet._file import COORDINATOR, Fleet, FleetFileError, Place, Site
 
 PORT = 7070
 _IDLE_MINUTES = 10  # Then a site's machine ends whose trainer has ended, whoever looks.
 _RUNS = ("INIT", "PENDING", "SETTING_UP", "RUNNING")
+_NO_LINE = "causeway://HOST:PORT/RUN/NAME/..."
 _LINE = re.compile(r"causeway://\S+")
 
 Start = Callable[[Callable[[], None]], "Future[None]"]
@@ -92,13 +93,29 @@ class Machines:
             config["workdir"] = fleet.workdir
         return self._sky.Task.from_yaml_config(config, secrets_overrides=[("CAUSEWAY_JOIN", line)])
 
+    def tasks(self) -> Dict[str, Any]:
+        """All, as SkyPilot takes them, with a line that counts for nothing. FleetFileError: what it refuses."""
+        tasks, faults = {}, {}
+        wanted: Dict[str, Any] = {} if self._fleet.own is None else {COORDINATOR: self._fleet.own}
+        for name, place in {**wanted, **{site.name: site for site in self._fleet.sites}}.items():
+            try:
+                tasks[name] = self.coordinator_task() if name == COORDINATOR else self.task(place, _NO_LINE)
+            except Exception as error:
+                faults[place.key] = f"{place.key}: SkyPilot refuses it: {first_line(error)}"
+        if faults:
+            raise FleetFileError("\n".join(faults.values()))
+        return tasks
+
     def coordinator_task(self) -> Any:
         own = self._fleet.own
         assert own is not None
         config = self._config(_recipe("coordinator"), COORDINATOR, own.place)
-        config["file_mounts"].update({
-            "~/run.textproto": str(own.config),
-            **{f"~/authority/{name}": str(own.certificates / name) for name in ("ca.pem", "ca.key")}})
+        mounts = config["file_mounts"]
+        mounts["~/run.textproto"] = str(own.config)
+        for name in ("ca.pem", "ca.key"):
+            mounts[f"~/authority/{name}"] = str(own.certificates / name)
+        if not (own.certificates / "ca.key").exists():  # `up` makes it, and `plan` does without.
+            del mounts["~/authority/ca.pem"], mounts["~/authority/ca.key"]
         return self._sky.Task.from_yaml_config(config)
 
     def _config(self, config: Dict[str, Any], name: str, place: Place) -> Dict[str, Any]:

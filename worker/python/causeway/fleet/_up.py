@@ -58,6 +58,7 @@ class Up:
 
     def to_the_end(self) -> bool:
         """Whether the model is there. RunError: the coordinator refuses; ends nothing."""
+        self._machines.tasks()  # Says what is wrong with any before one is started.
         if self._fleet.own is not None:
             self._bring_coordinator()
         self._run.status()  # Says at once what is wrong with who we are.
@@ -142,8 +143,8 @@ class Up:
     def _start(self, watched: _Watched, why: str) -> None:
         try:
             task = watched.task()
-        except RunError as error:
-            self._failed(watched, f"is not invited: {first_line(error)}")
+        except Exception as error:
+            self._failed(watched, f"cannot be started: {first_line(error)}")
             return
         self._say(f"{watched.name}: {why}")
         watched.doing = "start"
