@@ -71,6 +71,7 @@ class WholeRunTest(unittest.TestCase):
     def test_two_places_train_to_the_budget_one_is_replaced_and_the_model_comes(self):
         with tempfile.TemporaryDirectory(prefix="causeway_fleet_") as name:
             folder = pathlib.Path(name)
+            os.environ["XDG_STATE_HOME"] = name
             (folder / "wheels").mkdir()
             (folder / "text.txt").write_text("".join(f"line {i * i} of a text\n" for i in range(20000)))
             status, said = tools.run(BUILD / "bin/causeway-worker", "tokenize",

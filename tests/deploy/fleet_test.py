@@ -329,7 +329,7 @@ class DownTest(Scene):
                              "causeway-first-coordinator": Status.UP}
         self.sky.requests = ["causeway-first-oslo-1", "causeway-other-oslo-1"]
         fleet = self.fleet()
-        self.assertTrue(take_down(fleet, self.run_, Machines(self.sky, fleet, at_once), self.said.append, []))
+        self.assertTrue(take_down(fleet, self.run_, Machines(self.sky, fleet, at_once), self.clock, self.said.append))
         self.assertEqual(self.sky.cancelled, ["causeway-first-oslo-1"])
         self.assertEqual(list(self.sky.clusters), ["causeway-firsts-berlin", "mine"])
         self.assertEqual(self.sky.downs[-1], "causeway-first-coordinator")
@@ -340,9 +340,32 @@ class DownTest(Scene):
         down = self.sky.down
         self.sky.down = lambda name: RuntimeError("busy") if name.endswith("berlin") else down(name)
         fleet = self.fleet()
-        self.assertFalse(take_down(fleet, self.run_, Machines(self.sky, fleet, at_once), self.said.append, []))
-        self.assertIn("berlin: busy", self.said)
+        self.assertFalse(take_down(fleet, self.run_, Machines(self.sky, fleet, at_once), self.clock, self.said.append))
+        self.assertEqual(self.said.count("berlin: busy; tries again"), 1)
+        self.assertEqual(self.said[-2:], [
+            "berlin: is not down, and may cost: busy (causeway-first-berlin)",
+            "`sky status` shows them, and `down` tries again"])
         self.assertIn("oslo-1: down", self.said)
+
+
+    def test_one_error_of_skypilot_leaves_no_machine_up(self):
+        names = ["causeway-first-berlin", "causeway-first-coordinator", "causeway-first-oslo-1"]
+        for method in ("down", "status", "api_status"):
+            with self.subTest(method):
+                self.setUp()
+                self.sky.clusters = {name: Status.UP for name in names}
+                real, left = getattr(self.sky, method), [2]
+
+                def fails_twice(*given, real=real, left=left, **more):
+                    left[0] -= 1
+                    if left[0] >= 0:
+                        raise RuntimeError("connection reset")
+                    return real(*given, **more)
+                setattr(self.sky, method, fails_twice)
+                fleet = self.fleet()
+                self.assertTrue(take_down(fleet, self.run_, Machines(self.sky, fleet, at_once), self.clock,
+                                          self.said.append))
+                self.assertEqual(self.sky.clusters, {})
 
 
 class CommandTest(Scene):
@@ -391,6 +414,20 @@ class CommandTest(Scene):
         with self.assertRaisesRegex(RunError, "has something in it"):
             self.work("up")
         self.assertEqual(self.sky.launched, [])
+
+    def test_with_the_model_fetched_up_takes_down_what_is_left(self):
+        self.sky.down = lambda name: RuntimeError("busy")
+        up = self.up()
+
+        def export(folder):
+            folder.mkdir()
+            (folder / "config.json").touch()
+        self.run_.export = export
+        self.assertFalse(up.to_the_end())
+        del self.sky.down
+        self.assertEqual(len(self.sky.clusters), 3)
+        self.assertTrue(self.work("up"))
+        self.assertEqual((self.sky.clusters, len(self.sky.launched)), ({}, 3))
 
     def test_ctrl_c_leaves_the_machines_and_says_so(self):
         self.fleet()

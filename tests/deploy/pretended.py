@@ -1,11 +1,13 @@
 """A cloud, a run and a time that only pretend, for tests of causeway fleet."""
 
 import enum
+import os
 import pathlib
 import sys
 import tempfile
 import types
 import unittest
+import unittest.mock
 from concurrent.futures import Future
 
 import tools
@@ -212,6 +214,9 @@ class Scene(unittest.TestCase):
         folder = tempfile.TemporaryDirectory(prefix="causeway_fleet_")
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
+        state = unittest.mock.patch.dict(os.environ, XDG_STATE_HOME=f"{self.folder}/state")
+        state.start()
+        self.addCleanup(state.stop)
         for name in ("operator", "shards", "wheels", "trainer"):
             (self.folder / name).mkdir()
         (self.folder / "run.textproto").write_text('run_name: "first"')

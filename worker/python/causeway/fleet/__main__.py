@@ -140,8 +140,13 @@ def work(options: argparse.Namespace, sky: Any, clock: Any, say: Callable[[str],
         return status(fleet, run, machines, options.json, say)
     with lock(options.file):
         if options.command == "down":
-            return take_down(fleet, run, machines, say, keep=[])
+            return take_down(fleet, run, machines, clock, say)
+        fetched = fleet.state("fetched")
+        if fetched.exists() and fetched.read_text() == str(fleet.model) and fleet.model.exists():
+            say(f"{fleet.model} has the model of this fleet (remove it for another): ends what is left")
+            return take_down(fleet, run, machines, clock, say)
         check_model_folder(fleet)
+        fetched.unlink(missing_ok=True)
         return Up(fleet, run, machines, clock, say, options.interval).to_the_end()
 
 

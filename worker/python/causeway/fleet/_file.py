@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +66,12 @@ class Fleet:
     def prefix(self) -> str:
         """Of its clusters' names. A fleet's name has no dash, so that no other fleet's begins so."""
         return f"causeway-{self.name}-"
+
+    def state(self, what: str) -> Path:
+        """A file with what this user's machine knows of the fleet, in a folder that is there."""
+        folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state", "causeway", "fleet")
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / f"{self.name}.{what}"
 
     def cluster(self, name: str) -> str:
         return self.prefix + name

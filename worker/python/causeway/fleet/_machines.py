@@ -176,18 +176,24 @@ class Machines:
         return str(next(iter(found.values()), "")).rpartition("://")[2]
 
     def down(self, names: Iterable[str]) -> Dict[str, str]:
-        """Takes them down, and stops what starts them. Returns why not, by name."""
+        """Takes them down, and stops what starts them. Returns why not, by name; raises nothing."""
         sky = self._sky
         names = list(names)
         clusters = {self._fleet.cluster(name): name for name in names}
-        under_way = [request.request_id for request in self._launches() if request.cluster_name in clusters]
-        if under_way:
-            sky.get(sky.api_cancel(under_way, silent=True))
-        failed = {}
-        for cluster, request in [(cluster, sky.down(cluster)) for cluster in clusters]:
-            try:
-                sky.get(request)
-            except Exception as error:
-                if type(error).__name__ != "ClusterDoesNotExist":
-                    failed[clusters[cluster]] = first_line(error)
+        failed: Dict[str, str] = {}
+        try:
+            under_way = [request.request_id for request in self._launches() if request.cluster_name in clusters]
+            if under_way:
+                sky.get(sky.api_cancel(under_way, silent=True))
+        except Exception as error:  # What is being started may come up after it.
+            failed = dict.fromkeys(names, first_line(error))
+        requests = {}
+        for ask in (lambda cluster: requests.update({cluster: sky.down(cluster)}),
+                    lambda cluster: sky.get(requests[cluster]) if cluster in requests else None):
+            for cluster, name in clusters.items():
+                try:
+                    ask(cluster)
+                except Exception as error:
+                    if type(error).__name__ != "ClusterDoesNotExist":
+                        failed[name] = first_line(error)
         return failed
