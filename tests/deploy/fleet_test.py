@@ -269,6 +269,13 @@ class UpTest(Scene):
         self.assertEqual(self.text().count("SkyPilot: the API server is gone; tries again"), 1)
         self.assertIn("the coordinator: goes on", self.text())
 
+    def test_a_coordinator_that_has_ended_is_not_waited_for_without_end(self):
+        self.clock.at = {300: lambda: setattr(self.run_, "away", RunError("no answer"))}
+        self.assertFalse(self.up().to_the_end())
+        self.assertEqual(self.said[-1], "the coordinator has not answered for 1:00:00; then it had 810k of 1M tokens. "
+                         "If its run has ended, the model is where it ran. Machines go on, and cost: `down` ends them")
+        self.assertLess(self.clock.now, 300 + 3600 + 60)
+
     def test_a_model_that_cannot_be_fetched_keeps_the_coordinator(self):
         def refuse(_folder):
             raise RunError("the disk is full")
@@ -314,6 +321,35 @@ class OwnCoordinatorTest(Scene):
                 self.assertTrue(self.up(self.TEXT).to_the_end())
                 self.assertEqual(self.sky.starts()[0], name)
                 self.assertEqual(self.sky.downs.count(name), 1)
+
+    def test_one_whose_program_fails_meanwhile_is_started_again(self):
+        name = "causeway-first-coordinator"
+
+        def fails():
+            self.sky.jobs[name] = Job.FAILED
+            self.run_.away = RunError("no answer")
+        launch = self.sky.launch
+
+        def back(task, cluster_name, **options):
+            if cluster_name == name:
+                self.run_.away = None
+            return launch(task, cluster_name, **options)
+        self.sky.launch = back
+        self.clock.at = {150: fails}
+        self.assertTrue(self.up(self.TEXT).to_the_end())
+        self.assertEqual(self.sky.starts().count(name), 2)
+        self.assertEqual(self.sky.clusters, {})
+
+    def test_one_whose_machine_goes_meanwhile_is_a_run_that_is_lost(self):
+        name = "causeway-first-coordinator"
+
+        def gone():
+            del self.sky.clusters[name], self.sky.jobs[name]
+            self.run_.away = RunError("no answer")
+        self.clock.at = {150: gone}
+        with self.assertRaisesRegex(RunError, r"is gone, and the run with it.*\(berlin, oslo-1, oslo-2\)"):
+            self.up(self.TEXT).to_the_end()
+        self.assertEqual(self.sky.starts().count(name), 1)
 
     def test_a_run_that_is_lost_is_not_begun_anew_beside_its_sites(self):
         self.sky.clusters = {"causeway-first-berlin": Status.UP}
@@ -374,7 +410,7 @@ class CommandTest(Scene):
     def work(self, command, **more):
         self.fleet()
         options = argparse.Namespace(**{"command": command, "file": self.folder / "fleet.yaml", "json": False,
-                                        "interval": 30.0, "programs": BUILD / "bin", **more})
+                                        "interval": 30.0, "patience": 3600.0, "programs": BUILD / "bin", **more})
         return program.work(options, self.sky, self.clock, self.said.append)
 
     def test_plan_starts_nothing_invites_nobody_and_says_what_there_is_to_do(self):

@@ -30,7 +30,7 @@ _NO_SKYPILOT = "SkyPilot is missing ({}): pip install 'skypilot[aws,gcp]', or wh
 try:  # It brings the reader of YAML.
     from causeway.fleet._file import COORDINATOR, Fleet, FleetFileError, read_fleet
     from causeway.fleet._machines import Machine, Machines, first_line
-    from causeway.fleet._up import LOOK_EVERY_S, Up, take_down
+    from causeway.fleet._up import LOOK_EVERY_S, PATIENCE_S, Up, take_down
 except ImportError as missing:
     sys.exit(f"causeway fleet: {_NO_SKYPILOT.format(missing)}")
 
@@ -43,6 +43,8 @@ def parse_arguments(arguments: List[str]) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="status: for programs")
     parser.add_argument("--interval", type=float, default=LOOK_EVERY_S, metavar="SECONDS",
                         help="up: between two looks at all (default %(default)g)")
+    parser.add_argument("--patience", type=float, default=PATIENCE_S, metavar="SECONDS",
+                        help="up: ends when the coordinator has not answered for so long (default %(default)g)")
     parser.add_argument("--programs", type=Path,
                         help="folder of causewayctl (default: that of this package)")
     options = parser.parse_args(arguments)
@@ -147,7 +149,7 @@ def work(options: argparse.Namespace, sky: Any, clock: Any, say: Callable[[str],
             return take_down(fleet, run, machines, clock, say)
         check_model_folder(fleet)
         fetched.unlink(missing_ok=True)
-        return Up(fleet, run, machines, clock, say, options.interval).to_the_end()
+        return Up(fleet, run, machines, clock, say, options.interval, options.patience).to_the_end()
 
 
 def main(arguments: List[str]) -> int:

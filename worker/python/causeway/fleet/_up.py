@@ -12,6 +12,7 @@ from causeway.fleet._machines import Machine, Machines, first_line
 from causeway.fleet._run import Run, RunError, make_operator, remember_address
 
 LOOK_EVERY_S = 30.0
+PATIENCE_S = 3600.0
 _SAY_EVERY_S = 60.0
 _MOST_FAILURES = 5  # In a row, without training between them.
 _FIRST_PAUSE_S = 30.0
@@ -42,13 +43,15 @@ class Up:
     """`clock` has monotonic() and sleep(seconds), as the module time; say() takes lines for people."""
 
     def __init__(self, fleet: Fleet, run: Run, machines: Machines, clock: Any, say: Callable[[str], None],
-                 look_every_s: float = LOOK_EVERY_S):
+                 look_every_s: float = LOOK_EVERY_S, patience_s: float = PATIENCE_S):
         self._fleet = fleet
         self._run = run
         self._machines = machines
         self._clock = clock
         self._say = say
         self._look_every_s = look_every_s
+        self._patience_s = patience_s
+        self._own = _Watched(COORDINATOR, machines.coordinator_task, keeps=True)
         self._sites = [_Watched(site.name, lambda site=site: machines.task(site, run.invite(site.name)))
                        for site in fleet.sites]
         self._budget_told = False
@@ -62,9 +65,17 @@ class Up:
         self._machines.tasks()  # Says what is wrong with any before one is started.
         if self._fleet.own is not None:
             self._bring_coordinator()
-        self._run.status()  # Says at once what is wrong with who we are.
+        last = self._run.status()  # Says at once what is wrong with who we are.
+        heard_s = self._clock.monotonic()
         while True:
             status = self._status()
+            if status is not None:
+                last, heard_s, self._own.failures = status, self._clock.monotonic(), 0
+            elif self._clock.monotonic() - heard_s > self._patience_s:
+                self._say(f"the coordinator has not answered for {units.duration(self._patience_s)}; then it had "
+                          f"{units.count(last['tokens'])} of {units.count(self._fleet.budget_tokens)} tokens. If "
+                          "its run has ended, the model is where it ran. Machines go on, and cost: `down` ends them")
+                return False
             if status is not None and self._has_ended(status):
                 return self._finish(status)
             over = status is not None and status["tokens"] >= self._fleet.budget_tokens
@@ -74,6 +85,8 @@ class Up:
                 self._say("no site is left, and the run has not ended: `up` starts them again")
                 return False
             machines = {} if over else self._look()
+            if status is None and machines is not None and self._fleet.own is not None:
+                self._tend_coordinator(machines)
             if status is not None and machines is not None:
                 self._budget_told = self._budget_told or bool(self._try(
                     "the budget", lambda: self._run.end_at(self._fleet.budget_tokens)))
@@ -119,26 +132,30 @@ class Up:
     def _bring_coordinator(self) -> None:
         """Returns when it answers."""
         machines = self._machines.look()
-        if COORDINATOR not in machines:
-            if machines:
-                raise RunError("the machine of the coordinator is gone, and the run with it: `down` ends the "
-                               f"sites ({', '.join(sorted(machines))})")
+        self._own.seen = bool(machines)
+        if not machines:
             make_operator(self._fleet)
-        own = _Watched(COORDINATOR, self._machines.coordinator_task, keeps=True)
-        known = False
         while True:
             found = self._look()
-            if found is not None:
-                self._tend(own, found.get(COORDINATOR), is_member=False)
-                if own.over:
-                    raise RunError(f"the coordinator {own.over}")
-                if own.work is None and COORDINATOR in found and found[COORDINATOR].job == "RUNNING":
-                    if not known:
-                        remember_address(self._fleet, self._machines.address())
-                        known = True
-                    if self._status() is not None:
-                        return
+            if found is not None and self._tend_coordinator(found) and self._status() is not None:
+                return
             self._clock.sleep(self._look_every_s)
+
+    def _tend_coordinator(self, found: Dict[str, Machine]) -> bool:
+        """Of one that does not answer: whether it may now, where its address is. RunError: it is lost."""
+        own, machine = self._own, found.get(COORDINATOR)
+        if machine is None and own.seen and own.work is None:
+            raise RunError("the machine of the coordinator is gone, and the run with it: `down` ends the "
+                           f"sites ({', '.join(sorted(found)) or 'none is left'})")
+        self._tend(own, machine, is_member=False)
+        if own.over:
+            raise RunError(f"the coordinator {own.over}")
+        if own.work is not None or machine is None or machine.job != "RUNNING":
+            return False
+        address = self._try("the coordinator's address", self._machines.address)
+        if address is not None:
+            remember_address(self._fleet, address)
+        return address is not None
 
     # --- One machine -----------------------------------------------------------------------------------
     def _start(self, watched: _Watched, why: str) -> None:
