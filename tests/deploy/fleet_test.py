@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import Future
 
 import tools
 from pretended import GOOD, Job, Scene, Status, at_once
@@ -254,6 +255,33 @@ class UpTest(Scene):
                 self.assertEqual((self.sky.launched, self.sky.clusters), ([], {}))
                 self.assertEqual(self.run_.exported, [self.folder / "model"])
                 self.assertLess(self.clock.now, 200)
+
+    def test_a_launch_that_is_being_posted_at_the_budget_leaves_no_machine(self):
+        posts = []
+
+        def start(work):
+            future = Future()
+            if len(self.sky.launched) == 3 and not self.run_.finished:  # berlin's second: posted while all end.
+                posts.append(lambda: (work(), future.set_result(None)))
+                return future
+            return at_once(work)
+        down = self.sky.down
+
+        def posted_meanwhile(name):
+            came = down(name)
+            if posts:
+                self.sky.down = down
+                posts.pop()()
+            return came
+        self.sky.down = posted_meanwhile
+        up = self.up()
+        self.machines.start = start
+        self.clock.at = {60: lambda: (self.sky.clusters.pop("causeway-first-berlin"),
+                                      self.sky.jobs.pop("causeway-first-berlin"))}
+        self.assertTrue(up.to_the_end())
+        self.assertEqual(self.sky.starts().count("causeway-first-berlin"), 2)
+        self.assertEqual(self.sky.clusters, {})
+        self.assertIn("berlin: is being started; tries again", self.said)
 
     def test_what_is_away_for_a_while_changes_nothing(self):
         def away():

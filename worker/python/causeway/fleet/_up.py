@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Callable, Container, Dict, Optional
+from typing import Any, Callable, Container, Dict, Iterable, Optional
 
 from causeway.demo import units
 from causeway.fleet._file import COORDINATOR, Fleet
@@ -18,7 +18,7 @@ _MOST_FAILURES = 5  # In a row, without training between them.
 _FIRST_PAUSE_S = 30.0
 _LONGEST_PAUSE_S = 600.0
 _SILENT_S = 1800.0  # So long a trainer may run without being a member of the run.
-_DOWN_PAUSES_S = (0.0, 10.0, 30.0, 60.0, 120.0)
+_DOWN_PAUSES_S = (0.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _LAST_S = 60.0  # Between the end of the last site, and the coordinator's knowing of it.
 
 
@@ -247,23 +247,28 @@ class Up:
             done = False
             self._say(f"the model is not fetched: {first_line(error)}")
         keep = [] if done else [COORDINATOR]
-        return take_down(self._fleet, self._run, self._machines, self._clock, self._say, keep) and done
+        return take_down(
+            self._fleet, self._run, self._machines, self._clock, self._say, keep,
+            lambda: {watched.name for watched in self._sites
+                     if watched.work and watched.doing == "start" and not watched.work.done()}) and done
 
 
 def take_down(fleet: Fleet, run: Run, machines: Machines, clock: Any, say: Callable[[str], None],
-              keep: Container[str] = ()) -> bool:
-    """Ends what was started of the fleet, but those to keep. Whether all is gone."""
+              keep: Container[str] = (), starting: Callable[[], Iterable[str]] = tuple) -> bool:
+    """Ends what was started of the fleet, but those to keep. Whether all is gone.
+
+    starting() names those that this process starts now, of which SkyPilot may not know yet."""
     run.revoke([site.name for site in fleet.sites])
     left = {name: "" for name in (*(site.name for site in fleet.sites), COORDINATOR)}
     for pause_s in _DOWN_PAUSES_S:
         clock.sleep(pause_s)
+        started = {name: "is being started" for name in starting()}  # Before the look, which has all others.
         try:
-            found = machines.look(refresh=False)
-            left = {name: left.get(name, "") for name in found}
+            left = {name: left.get(name, "") for name in {**machines.look(refresh=False), **started}}
         except Exception as error:
             say(f"SkyPilot does not say what is there: {first_line(error)}; ends all that may be")
         names = sorted((name for name in left if name not in keep), key=lambda name: (name == COORDINATOR, name))
-        failed = machines.down(names)
+        failed = {**machines.down(names), **started}
         for name in names:
             if failed.get(name) != left[name]:
                 say(f"{name}: {failed[name]}; tries again" if name in failed else f"{name}: down")
