@@ -236,7 +236,7 @@ class UpTest(Scene):
         self.run_.members = lambda: ["oslo-1", "oslo-2"]
         self.assertTrue(self.up(GOOD.replace("1_000_000", "5_000_000")).to_the_end())
         self.assertEqual(self.sky.starts().count("causeway-first-berlin"), 2)
-        self.assertIn("berlin: is not in the run since 30:00; takes its machine down", self.text())
+        self.assertIn("berlin: is not in the run since 30:00 (running); takes its machine down", self.text())
 
     def test_past_the_budget_it_starts_nobody_and_ends_who_trains_whatever_the_coordinator_takes(self):
         def drains(_tokens):
@@ -282,6 +282,27 @@ class UpTest(Scene):
         self.assertEqual(self.sky.starts().count("causeway-first-berlin"), 2)
         self.assertEqual(self.sky.clusters, {})
         self.assertIn("berlin: is being started; tries again", self.said)
+
+    def test_a_place_that_is_not_in_the_run_is_replaced_whatever_its_job_says(self):
+        for job, longest_s, said in ((RuntimeError("ssh: timeout"), 1800, "30:00 (unknown)"),
+                                     (Job.SETTING_UP, 7200, "2:00:00 (setting_up)")):
+            with self.subTest(job):
+                self.setUp()
+                self.clock.now = 50_000.0  # Of whoever has been up for long.
+                job_status, downs = self.sky.job_status, []
+
+                def hangs(cluster, job=job, job_status=job_status):
+                    if cluster.endswith("berlin") and "causeway-first-berlin" not in self.sky.downs:
+                        self.sky.jobs[cluster] = Job.SETTING_UP  # No member.
+                        return job if isinstance(job, Exception) else {1: job}
+                    return job_status(cluster)
+                self.sky.job_status = hangs
+                down = self.sky.down
+                self.sky.down = lambda name, down=down, downs=downs: (downs.append(self.clock.now), down(name))[1]
+                self.assertTrue(self.up(GOOD.replace("1_000_000", "30_000_000")).to_the_end())
+                self.assertEqual(self.sky.starts().count("causeway-first-berlin"), 2)
+                self.assertIn(f"berlin: is not in the run since {said}; takes its machine down", self.said)
+                self.assertAlmostEqual(downs[0] - 50_000, longest_s, delta=91)
 
     def test_what_is_away_for_a_while_changes_nothing(self):
         def away():

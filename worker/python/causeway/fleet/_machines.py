@@ -15,7 +15,8 @@ from causeway.fleet._file import COORDINATOR, Fleet, FleetFileError, Place, Site
 
 PORT = 7070
 _IDLE_MINUTES = 10  # Then a site's machine ends whose trainer has ended, whoever looks.
-_RUNS = ("INIT", "PENDING", "SETTING_UP", "RUNNING")
+SETS_UP = ("INIT", "PENDING", "SETTING_UP")
+_RUNS = (*SETS_UP, "RUNNING")
 _NO_LINE = "causeway://HOST:PORT/RUN/NAME/..."
 _LINE = re.compile(r"causeway://\S+")
 

@@ -8,7 +8,7 @@ from typing import Any, Callable, Container, Dict, Iterable, Optional
 
 from causeway.demo import units
 from causeway.fleet._file import COORDINATOR, Fleet
-from causeway.fleet._machines import Machine, Machines, first_line
+from causeway.fleet._machines import SETS_UP, Machine, Machines, first_line
 from causeway.fleet._run import Run, RunError, make_operator, remember_address
 
 LOOK_EVERY_S = 30.0
@@ -17,7 +17,8 @@ _SAY_EVERY_S = 60.0
 _MOST_FAILURES = 5  # In a row, without training between them.
 _FIRST_PAUSE_S = 30.0
 _LONGEST_PAUSE_S = 600.0
-_SILENT_S = 1800.0  # So long a trainer may run without being a member of the run.
+_SILENT_S = 1800.0  # So long a place may be up, and no member of the run,
+_SETTING_UP_S = 7200.0  # and so long where it is still being set up.
 _DOWN_PAUSES_S = (0.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _LAST_S = 60.0  # Between the end of the last site, and the coordinator's knowing of it.
 
@@ -36,7 +37,8 @@ class _Watched:
     over: str = ""  # Why it is not started again.
     failures: int = 0
     not_before_s: float = 0.0
-    heard_s: float = 0.0  # When it was last a member of the run, or had no reason to be.
+    heard_s: float = 0.0  # When it was last a member of the run, or had no reason to be,
+    set_up_s: float = 0.0  # and when it was last being set up.
 
 
 class Up:
@@ -52,7 +54,8 @@ class Up:
         self._look_every_s = look_every_s
         self._patience_s = patience_s
         self._own = _Watched(COORDINATOR, machines.coordinator_task, keeps=True)
-        self._sites = [_Watched(site.name, lambda site=site: machines.task(site, run.invite(site.name)))
+        self._sites = [_Watched(site.name, lambda site=site: machines.task(site, run.invite(site.name)),
+                                heard_s=clock.monotonic())
                        for site in fleet.sites]
         self._budget_told = False
         self._had_members = False
@@ -85,6 +88,9 @@ class Up:
                 self._say("no site is left, and the run has not ended: `up` starts them again")
                 return False
             machines = {} if over else self._look()
+            if status is None:  # Nobody can be in the run.
+                for watched in self._sites:
+                    watched.heard_s = self._clock.monotonic()
             if status is None and machines is not None and self._fleet.own is not None:
                 self._tend_coordinator(machines)
             if status is not None and machines is not None:
@@ -204,7 +210,7 @@ class Up:
             return  # What was seen of it is old.
         if is_member:
             watched.failures = 0
-        if is_member or watched.keeps or machine is None or machine.job != "RUNNING":
+        if is_member or watched.keeps or machine is None or machine.state != "up":
             watched.heard_s = now_s
         if watched.over or now_s < watched.not_before_s:
             return
@@ -212,8 +218,13 @@ class Up:
             self._start(watched, "its machine is gone; starts another" if watched.seen else "starts")
         elif machine.works:
             watched.seen = True
-            if now_s - watched.heard_s > _SILENT_S:
-                self._take_down(watched, f"is not in the run since {units.duration(_SILENT_S)}")
+            silent_s, most_s = now_s - max(watched.heard_s, watched.set_up_s), _SILENT_S
+            if machine.job in SETS_UP:
+                watched.set_up_s = now_s
+                silent_s, most_s = now_s - watched.heard_s, _SETTING_UP_S
+            if silent_s > most_s:
+                self._take_down(watched, f"is not in the run since {units.duration(most_s)} "
+                                f"({machine.job.lower()})")
         elif machine.state == "broken" and not watched.keeps:
             self._take_down(watched, "its machine is broken or stopped")
         elif machine.job == "SUCCEEDED" and not watched.keeps:
