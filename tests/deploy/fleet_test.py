@@ -283,6 +283,14 @@ class UpTest(Scene):
         self.assertEqual(self.sky.clusters, {})
         self.assertIn("berlin: is being started; tries again", self.said)
 
+    def test_a_trainer_that_never_joins_is_given_up(self):
+        self.run_.members = list
+        self.assertFalse(self.up().to_the_end())
+        self.assertEqual(self.sky.starts().count("causeway-first-berlin"), 5)
+        self.assertIn("berlin: was not in the run; it has failed 5 times: `sky logs causeway-first-berlin` may say "
+                      "why", self.said)
+        self.assertEqual(self.sky.clusters, {})
+
     def test_a_place_that_is_not_in_the_run_is_replaced_whatever_its_job_says(self):
         for job, longest_s, said in ((RuntimeError("ssh: timeout"), 1800, "30:00 (unknown)"),
                                      (Job.SETTING_UP, 7200, "2:00:00 (setting_up)")):

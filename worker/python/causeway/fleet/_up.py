@@ -225,6 +225,7 @@ class Up:
             if silent_s > most_s:
                 self._take_down(watched, f"is not in the run since {units.duration(most_s)} "
                                 f"({machine.job.lower()})")
+                self._failed(watched, "was not in the run")
         elif machine.state == "broken" and not watched.keeps:
             self._take_down(watched, "its machine is broken or stopped")
         elif machine.job == "SUCCEEDED" and not watched.keeps:
