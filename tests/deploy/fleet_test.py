@@ -494,9 +494,9 @@ class CommandTest(Scene):
         self.assertEqual(told["places"][1]["machine"], "none")
         self.assertIn("operator", told["trouble"])
 
-    def test_up_and_down_of_one_file_exclude_each_other(self):
-        self.fleet()
-        with program.lock(self.folder / "fleet.yaml"):
+    def test_up_and_down_of_one_fleet_exclude_each_other_whatever_becomes_of_its_file(self):
+        with program.lock(self.fleet()):
+            (self.folder / "fleet.yaml").unlink()
             for command in ("up", "down"):
                 with self.assertRaisesRegex(RunError, "is under way"):
                     self.work(command)

@@ -54,13 +54,13 @@ def parse_arguments(arguments: List[str]) -> argparse.Namespace:
 
 
 @contextlib.contextmanager
-def lock(file: Path) -> Iterator[None]:
-    """Nobody else starts or ends machines of this file meanwhile."""
-    with file.open("rb") as opened:
+def lock(fleet: Fleet) -> Iterator[None]:
+    """Nobody else of this user starts or ends machines of this fleet meanwhile, by whichever file."""
+    with fleet.state("lock").open("ab") as opened:
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise RunError(f"an `up` or `down` of {file} is under way: end it first (Ctrl-C)") from error
+            raise RunError(f"an `up` or `down` of fleet {fleet.name} is under way: end it first (Ctrl-C)") from error
         yield
 
 
@@ -140,7 +140,7 @@ def work(options: argparse.Namespace, sky: Any, clock: Any, say: Callable[[str],
         return plan(fleet, machines, say)
     if options.command == "status":
         return status(fleet, run, machines, options.json, say)
-    with lock(options.file):
+    with lock(fleet):
         if options.command == "down":
             return take_down(fleet, run, machines, clock, say)
         fetched = fleet.state("fetched")
