@@ -172,7 +172,8 @@ def write_wheel(out, build=None, bundled=False):
                            check=True)
         for program in PROGRAMS:
             (scripts / program).write_text(SCRIPT.format(program=program), encoding="utf-8")
-        shutil.copyfile(ROOT / "deploy" / "make_certificates", scripts / "causeway-make-certificates")
+        for folder in (scripts, package / "bin"):
+            shutil.copyfile(ROOT / "deploy" / "make_certificates", folder / "causeway-make-certificates")
         if bundled:
             terms = licenses(bundle(copies, package / "lib"))
             (info / "licenses").mkdir()

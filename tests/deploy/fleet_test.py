@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import Future
+from unittest import mock
 
 import tools
 from pretended import GOOD, Job, Scene, Status, at_once
@@ -13,6 +14,7 @@ from tools import BUILD, ROOT
 
 import yaml
 from causeway.fleet import __main__ as program
+from causeway.fleet import _run
 from causeway.fleet._file import FleetFileError, read_fleet
 from causeway.fleet._machines import Machines
 from causeway.fleet._run import RunError
@@ -407,6 +409,18 @@ class OwnCoordinatorTest(Scene):
         with self.assertRaisesRegex(RunError, r"is gone, and the run with it.*\(berlin, oslo-1, oslo-2\)"):
             self.up(self.TEXT).to_the_end()
         self.assertEqual(self.sky.starts().count(name), 1)
+
+    def test_its_certificates_are_made_by_the_program_of_the_package(self):
+        fleet = self.fleet(self.TEXT)
+        (fleet.own.certificates / "operator-fleet/key.pem").unlink()
+        program_ = self.folder / "causeway/bin/causeway-make-certificates"
+        program_.parent.mkdir(parents=True)
+        program_.write_text(f'#!/bin/sh\necho "$@" > {self.folder}/asked\n')
+        program_.chmod(0o755)
+        with mock.patch.object(_run, "__file__", str(self.folder / "causeway/fleet/_run.py")):
+            _run.make_operator(fleet)
+        self.assertEqual((self.folder / "asked").read_text(),
+                         f"operator fleet --days=730 --dir={fleet.own.certificates}\n")
 
     def test_a_run_that_is_lost_is_not_begun_anew_beside_its_sites(self):
         self.sky.clusters = {"causeway-first-berlin": Status.UP}

@@ -98,16 +98,26 @@ def find_programs(given: Path | None) -> Path:
                    "with --programs")
 
 
+def _make_certificates() -> Path:
+    package = Path(__file__).resolve().parents[1]
+    for program in (package / "bin" / "causeway-make-certificates",
+                    package.parents[2] / "deploy" / "make_certificates"):
+        if program.exists():
+            return program
+    on_path = shutil.which("causeway-make-certificates")
+    if on_path is None:
+        raise RunError("there is no causeway-make-certificates: install the wheel of deploy/build_wheel")
+    return Path(on_path)
+
+
 def make_operator(fleet: Fleet) -> None:
     """The authority of a coordinator that is to be launched, and an operator's certificate of it."""
     assert fleet.own is not None
     folder = fleet.own.certificates
-    here = Path(__file__).resolve().parents[4] / "deploy" / "make_certificates"
-    program = shutil.which("causeway-make-certificates") or str(here)
     for made, words in (("ca.key", ("init",)), ("operator-fleet/key.pem", ("operator", "fleet"))):
         if (folder / made).exists():
             continue
-        done = subprocess.run([program, *words, "--days=730", f"--dir={folder}"], stdin=subprocess.DEVNULL,
+        done = subprocess.run([str(_make_certificates()), *words, "--days=730", f"--dir={folder}"], stdin=subprocess.DEVNULL,
                               capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise RunError(done.stderr.strip())
