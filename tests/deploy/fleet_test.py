@@ -60,6 +60,36 @@ colour: red
 7: data: there is no {self.folder}/nowhere: expected shards, or a bucket's URL
 9: colour: is not known here; there are name, coordinator, places, budget_tokens, model, wheel, data, command, setup, workdir""")
 
+    def test_a_home_is_expanded_and_numbers_are_read_as_people_write_them(self):
+        with mock.patch.dict(os.environ, HOME="/home/me"):
+            for join, path in (("~/x", "/home/me/x"), ("'@~/x'", "@/home/me/x"), ("'@x'", f"@{self.folder}/x")):
+                self.assertEqual(self.fleet(GOOD.replace("./operator", join)).join, path)
+        for number in ("2e9", "2e+9", "2E9", "2_000_000_000", "2000000000"):
+            self.assertEqual(self.fleet(GOOD.replace("1_000_000", number)).budget_tokens, 2 * 10**9)
+
+    def test_a_line_is_told_to_nobody_however_it_is_written(self):
+        for change, said in ((("./operator", """'"causeway://a:1/b/c/d.secret"'"""), "3: coordinator.join: a line is a"),
+                             (("./operator", "' causeway://a:1/b/c/d.secret'"), "3: coordinator.join: a line is a"),
+                             (("203.0.113.5:7070", "causeway://a:1/b/c/d.secret"),
+                              '4: coordinator.address: expected HOST:PORT, got "causeway://..."')):
+            told = self.faults(GOOD.replace(*change))
+            self.assertIn(said, told)
+            self.assertNotIn("secret", told.replace("is a secret", ""))
+
+    def test_odd_yaml_is_a_fault_with_line_and_key(self):
+        for change, said in (
+                (("H100:8", "{[a]: 1}"), "6: places.berlin.accelerators: "),
+                (("H100:8", "!!int many"), "6: places.berlin.accelerators: "),
+                (("H100:8", "&a {b: *a}"), "6: places.berlin.accelerators: "),
+                (("H100:8", "!!python/name:os.system ''"), "6: places.berlin.accelerators: "),
+                (("data: shards", "data: ~nobody-of-that-name/x"), "9: data: "),
+                (("data: shards", f"data: {'x' * 5000}"), "9: data: "),
+                (("data: shards", 'data: "a\\0b"'), "9: data: "),
+                (("name: first", "name: first\n[a, b]: c"), "2: the file: expected a name, got a list"),
+                (("data: shards", "data: " + "[" * 5000), "is no YAML")):
+            with self.subTest(change):
+                self.assertIn(said, self.faults(GOOD.replace(*change)))
+
     def test_what_is_missing_or_too_much_is_named(self):
         for change, said in (
                 (("name: first\n", ""), "1: name: is missing"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from dataclasses import dataclass
@@ -83,7 +84,8 @@ Read = Callable[[yaml.Node], Any]
 
 def _said(node: yaml.Node) -> str:
     if isinstance(node, yaml.ScalarNode):
-        return f'"{node.value}"' if node.value else "nothing"
+        shown = re.sub(r"causeway://[^\s\"']+", "causeway://...", node.value)  # A line is a secret.
+        return f'"{shown}"' if shown else "nothing"
     return "a list" if isinstance(node, yaml.SequenceNode) else "a mapping"
 
 
@@ -107,7 +109,7 @@ def _flag(node: yaml.Node) -> bool:
 
 def _whole(most: float) -> Read:
     def read(node: yaml.Node) -> int:
-        value = float(_text(node, r"[0-9][0-9_]*(\.\d+)?(e\d+)?", "a number").replace("_", ""))
+        value = float(_text(node, r"[0-9][0-9_]*(\.\d+)?([eE][+]?\d+)?", "a number").replace("_", ""))
         if not (1 <= value <= most and value == int(value)):
             raise ValueError(f"expected a whole number, 1 .. {most:g}, got {_said(node)}")
         return int(value)
@@ -117,7 +119,9 @@ def _whole(most: float) -> Read:
 def _accelerators(node: yaml.Node) -> Any:
     if isinstance(node, yaml.SequenceNode) or not node.value:
         raise ValueError(f"expected GPUs, as H100:8, or a mapping of what will do, got {_said(node)}")
-    return yaml.safe_load(yaml.serialize(node))
+    value = yaml.safe_load(yaml.serialize(node))
+    json.dumps(value)  # Raises for what no SkyPilot reads.
+    return value
 
 
 class _Reader:
@@ -141,6 +145,9 @@ class _Reader:
             return {}
         found: Dict[str, Tuple[yaml.Node, yaml.Node]] = {}
         for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                self.fault(key, where.rstrip(".") or "the file", f"expected a name, got {_said(key)}")
+                continue
             if str(key.value) in found:
                 self.fault(key, f"{where}{key.value}", "is there twice")
             found[str(key.value)] = (key, value)
@@ -156,8 +163,8 @@ class _Reader:
                 continue
             try:
                 values[name] = known[name](value)
-            except ValueError as error:
-                self.fault(value, f"{where}{name}", str(error))
+            except (ValueError, TypeError, OSError, RuntimeError, yaml.YAMLError) as error:
+                self.fault(value, f"{where}{name}", (str(error).splitlines() or ["cannot be read"])[0])
         for name in needed:
             if name not in given and isinstance(node, yaml.MappingNode):
                 self.fault(node, f"{where}{name}", "is missing")
@@ -177,12 +184,12 @@ class _Reader:
 
     def join(self, node: yaml.Node) -> str:
         text = _text(node)
-        if text.startswith("causeway://"):
+        if "causeway://" in text:
             raise ValueError("a line is a secret: put it into a file for yourself alone (chmod 600), and "
                              "give @FILE")
         if text.startswith("@"):
-            return f"@{self.folder / text[1:]}"
-        return str(self.folder / text) if text.startswith(".") else text
+            return f"@{self.folder / Path(text[1:]).expanduser()}"
+        return str(self.folder / Path(text).expanduser()) if text.startswith((".", "~")) else text
 
     def place(self, where: str) -> Read:
         return lambda node: Place(**self.fields(node, where, {
@@ -248,9 +255,9 @@ def read_fleet(file: Path) -> Fleet:
     """FleetFileError lists every fault."""
     try:
         root = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise FleetFileError(f"{file} cannot be read: {error}") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise FleetFileError(f"{file} is no YAML: {error}") from error
     if root is None:
         raise FleetFileError(f"{file} is empty: docs/deploy.md has one to start from")
