@@ -485,6 +485,19 @@ class DownTest(Scene):
         self.assertIn("oslo-1: down", self.said)
 
 
+    def test_where_nobody_says_what_is_there_nothing_is_called_done(self):
+        self.sky.clusters = {"causeway-first-berlin": Status.UP, "causeway-first-old": Status.UP}
+        self.sky.away = RuntimeError("no answer")
+        fleet = self.fleet()
+        self.assertFalse(take_down(fleet, self.run_, Machines(self.sky, fleet, at_once), self.clock,
+                                   self.said.append))
+        self.assertEqual(list(self.sky.clusters), ["causeway-first-old"])
+        self.assertEqual(self.said, [
+            "SkyPilot does not say what is there: no answer; ends what it knows of",
+            "berlin: down", "oslo-1: down", "oslo-2: down",
+            "SkyPilot does not say what is there: no answer: machines of causeway-first-* that are there cost",
+            "`sky status` shows them, and `down` tries again"])
+
     def test_one_error_of_skypilot_leaves_no_machine_up(self):
         names = ["causeway-first-berlin", "causeway-first-coordinator", "causeway-first-oslo-1"]
         for method in ("down", "status", "api_status"):

@@ -271,24 +271,30 @@ def take_down(fleet: Fleet, run: Run, machines: Machines, clock: Any, say: Calla
 
     starting() names those that this process starts now, of which SkyPilot may not know yet."""
     run.revoke([site.name for site in fleet.sites])
-    left = {name: "" for name in (*(site.name for site in fleet.sites), COORDINATOR)}
+    left = dict.fromkeys([*(site.name for site in fleet.sites), *([COORDINATOR] if fleet.own else [])], "")
+    trouble = ""
     for pause_s in _DOWN_PAUSES_S:
         clock.sleep(pause_s)
         started = {name: "is being started" for name in starting()}  # Before the look, which has all others.
+        known, trouble = trouble, ""
         try:
             left = {name: left.get(name, "") for name in {**machines.look(refresh=False), **started}}
         except Exception as error:
-            say(f"SkyPilot does not say what is there: {first_line(error)}; ends all that may be")
+            trouble = f"SkyPilot does not say what is there: {first_line(error)}"
+            if trouble != known:
+                say(f"{trouble}; ends what it knows of")
         names = sorted((name for name in left if name not in keep), key=lambda name: (name == COORDINATOR, name))
         failed = {**machines.down(names), **started}
         for name in names:
             if failed.get(name) != left[name]:
                 say(f"{name}: {failed[name]}; tries again" if name in failed else f"{name}: down")
         left = failed
-        if not left:
+        if not left and not trouble:
             return True
     for name, failure in left.items():
         say(f"{name}: is not down, and may cost: {failure} ({fleet.cluster(name)})")
+    if trouble:
+        say(f"{trouble}: machines of {fleet.prefix}* that are there cost")
     say("`sky status` shows them, and `down` tries again")
     return False
 
