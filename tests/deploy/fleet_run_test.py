@@ -123,8 +123,8 @@ wheel: wheels
                         del sky.clusters["causeway-first-berlin"]
 
             tools.wait_until("the coordinator listens", (folder / "run/operator/coordinator").exists)
-            options = argparse.Namespace(command="up", file=folder / "fleet.yaml", json=False, interval=0.5, patience=60.0,
-                                         programs=BUILD / "bin")
+            options = argparse.Namespace(command="up", file=folder / "fleet.yaml", json=False, interval=0.5,
+                                         patience=60.0, programs=BUILD / "bin")
             guard = threading.Timer(150, lambda: coordinator.kill())
             guard.start()
             self.addCleanup(guard.cancel)

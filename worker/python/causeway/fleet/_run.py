@@ -117,8 +117,8 @@ def make_operator(fleet: Fleet) -> None:
     for made, words in (("ca.key", ("init",)), ("operator-fleet/key.pem", ("operator", "fleet"))):
         if (folder / made).exists():
             continue
-        done = subprocess.run([str(_make_certificates()), *words, "--days=730", f"--dir={folder}"], stdin=subprocess.DEVNULL,
-                              capture_output=True, text=True, check=False)
+        done = subprocess.run([str(_make_certificates()), *words, "--days=730", f"--dir={folder}"],
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise RunError(done.stderr.strip())
 
