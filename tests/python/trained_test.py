@@ -309,7 +309,7 @@ class ChangedTest(unittest.TestCase):
         _, site = self.site(model, optimizer)
         with self.assertRaisesRegex(causeway.InvalidArgument, "captured in a CUDA graph.*site.step.. after each replay"):
             with site, mock.patch.object(torch.cuda, "is_current_stream_capturing", lambda: True):
-                site._seen = mock.Mock(is_cuda=True, _version=0)
+                site._seen = mock.Mock(is_cuda=True)
                 loss_of(model, 0).backward()
                 optimizer.step()
 

@@ -218,7 +218,8 @@ class BaseSite:
             raise check.wrong("error", "the exception that ended training, or None", error)
         if self._closed:
             return
-        self._notice()
+        if error is None:
+            self._notice()
         self._closed = True
         self._unopened.detach()
         self._on_close()
