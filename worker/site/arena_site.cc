@@ -67,9 +67,12 @@ absl::Status CheckFolder(absl::string_view option, const std::string& folder,
   }
   const std::string probe = JoinPath(nearest, ".causeway_can_write");
   absl::Status status = file_system.Create(probe).status();
-  // Sites that share a folder share the probe: another may have removed it first.
-  if (status.ok()) status = file_system.Remove(probe);
-  if (status.ok() || absl::IsNotFound(status)) return absl::OkStatus();
+  if (status.ok()) {
+    status = file_system.Remove(probe);
+    // Sites that share a folder share the probe: another may have removed it first.
+    if (absl::IsNotFound(status)) return absl::OkStatus();
+  }
+  if (status.ok()) return status;
   return absl::InvalidArgumentError(
       absl::StrCat("options->", option,
                    " must be a folder in which this process can write: ", status.message()));
