@@ -12,12 +12,12 @@
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
 #include "common/files/array_file.h"
+#include "common/files/model_folder.h"
 #include "common/files/safetensors.h"
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
 #include "common/params/tensor_table.h"
 #include "common/telemetry/log.h"
-#include "common/files/model_folder.h"
 #include "server/store/run_directory.h"
 
 namespace causeway::server {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/telemetry/event_log.h"
 #include "common/telemetry/http_server.h"
 #include "common/telemetry/metric_page.h"
-#include "common/telemetry/event_log.h"
 #include "server/core/served_run.h"
 #include "server/opened_run.h"
 #include "server/service/coordinator_server.h"

@@ -11,8 +11,8 @@
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
 #include "common/client/state_pull.h"
-#include "common/params/fragment_plan.h"
 #include "common/files/model_folder.h"
+#include "common/params/fragment_plan.h"
 #include "nlohmann/json.hpp"
 
 ABSL_FLAG(std::string, out, "", "FOLDER: receives the model");

@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/cli/command_line.h"
-#include "common/params/fragment_plan.h"
 #include "common/files/model_folder.h"
+#include "common/params/fragment_plan.h"
 #include "worker/commands/commands.h"
 
 ABSL_DECLARE_FLAG(std::string, out);

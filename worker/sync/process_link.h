@@ -25,8 +25,8 @@
 namespace causeway::worker {
 
 // Carries a SiteLink: frames both ways, in order (proto/causeway/v1/site.proto). Between processes
-// it is a gRPC stream (worker/member/rendezvous.h), in tests memory. One thread reads, one at a time
-// writes.
+// it is a gRPC stream (worker/member/rendezvous.h), in tests memory. One thread reads, one at a
+// time writes.
 class SiteStream {
  public:
   virtual ~SiteStream() = default;

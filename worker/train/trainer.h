@@ -13,9 +13,9 @@
 #include "absl/status/statusor.h"
 #include "causeway/v1/config.pb.h"
 #include "common/params/fragment_plan.h"
-#include "worker/sync/backend.h"
 #include "worker/data/dataset.h"
 #include "worker/data/window_sampler.h"
+#include "worker/sync/backend.h"
 
 namespace causeway::worker {
 

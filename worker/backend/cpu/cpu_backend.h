@@ -11,9 +11,9 @@
 #include "causeway/v1/config.pb.h"
 #include "common/base/thread_pool.h"
 #include "common/params/fragment_plan.h"
-#include "worker/sync/backend.h"
 #include "worker/backend/cpu/cpu_transformer.h"
 #include "worker/backend/cpu/optimizer.h"
+#include "worker/sync/backend.h"
 #include "worker/sync/site_calls.h"
 
 namespace causeway::worker {

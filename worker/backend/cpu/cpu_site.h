@@ -22,8 +22,8 @@
 #include "common/params/fragment_plan.h"
 #include "worker/backend/cpu/cpu_backend.h"
 #include "worker/backend/cpu/cpu_transformer.h"
-#include "worker/sync/site_calls.h"
 #include "worker/sync/process_link.h"
+#include "worker/sync/site_calls.h"
 
 namespace causeway::worker {
 

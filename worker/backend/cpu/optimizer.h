@@ -21,8 +21,8 @@
 #include "causeway/v1/config.pb.h"
 #include "common/base/thread_pool.h"
 #include "common/params/fragment_plan.h"
-#include "worker/sync/backend.h"
 #include "worker/backend/cpu/scratch_pool.h"
+#include "worker/sync/backend.h"
 
 namespace causeway::worker {
 

@@ -12,11 +12,11 @@
 #include "absl/status/statusor.h"
 #include "causeway/v1/config.pb.h"
 #include "common/params/fragment_plan.h"
-#include "worker/sync/backend.h"
 #include "worker/backend/cuda/cuda_transformer.h"
 #include "worker/backend/cuda/gemm.h"
 #include "worker/backend/cuda/kernels/device.h"
 #include "worker/backend/cuda/kernels/kernels.h"
+#include "worker/sync/backend.h"
 
 namespace causeway::worker::cuda {
 

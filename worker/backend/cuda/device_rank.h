@@ -32,7 +32,6 @@
 #include "absl/synchronization/mutex.h"
 #include "causeway/v1/config.pb.h"
 #include "common/params/fragment_plan.h"
-#include "worker/sync/backend.h"
 #include "worker/backend/cuda/attention_choice.h"
 #include "worker/backend/cuda/cuda_evaluation.h"
 #include "worker/backend/cuda/cuda_transformer.h"
@@ -41,6 +40,7 @@
 #include "worker/backend/cuda/kernels/device.h"
 #include "worker/backend/cuda/kernels/kernels.h"
 #include "worker/backend/cuda/staged_gradients.h"
+#include "worker/sync/backend.h"
 #include "worker/sync/local_group.h"
 #include "worker/sync/shard_plan.h"
 

@@ -284,8 +284,8 @@ void SumOfSquares(int64_t size, const float* values, bool accumulate, double* su
 void FinishGradientNorm(int count, const double* sums, double clip_norm, GradientNorm* norm,
                         cudaStream_t stream);
 
-// AdamW (common/params/adamw.h) on fp32 weights and moments, with a bf16 copy of the weights for the
-// next forward pass: the bits of the CPU's update.
+// AdamW (common/params/adamw.h) on fp32 weights and moments, with a bf16 copy of the weights for
+// the next forward pass: the bits of the CPU's update.
 
 // A run of values that one block updates. Offsets and size are multiples of 8 values.
 struct AdamWSlice {

@@ -6,8 +6,8 @@
 
 #include "causeway/v1/config.pb.h"
 #include "common/params/fragment_plan.h"
-#include "worker/sync/backend.h"
 #include "worker/backend/cuda/cuda_backend.h"
+#include "worker/sync/backend.h"
 
 namespace causeway::worker::cuda {
 
