@@ -164,7 +164,7 @@ absl::Status FollowCommand(const FollowFlags& flags,
     return absl::InvalidArgumentError(
         "give the coordinator to follow: --of=HOST:PORT, or an operator's --join");
   }
-  // Of an invitation there may be several.
+  // An invitation may name several.
   ASSIGN_OR_RETURN(const std::vector<std::string> addresses, SplitAddresses(of));
   ASSIGN_OR_RETURN(const std::string target, ChannelTarget(of));
   std::string name = absl::GetFlag(FLAGS_standby_name);

@@ -288,7 +288,7 @@ absl::StatusOr<Boarded> Renewed(absl::StatusOr<Boarded> boarded) {
   return boarded;
 }
 
-// Of who has boarded before.
+// Refuses it if an identity of an earlier boarding has another role than these.
 absl::StatusOr<Boarded> OfRole(absl::StatusOr<Boarded> boarded, const std::vector<Role>& roles) {
   if (!boarded.ok() || roles.empty() || std::ranges::count(roles, boarded->identity.role) > 0) {
     return boarded;

@@ -12,7 +12,7 @@ std::string WholeSeconds(absl::Duration time) {
   return absl::StrCat(absl::ToInt64Seconds(time), " s");
 }
 
-// Of what goes on for longer there is a line at this interval.
+// A wait that goes on for longer is said again at this interval.
 constexpr absl::Duration kSayLongEvery = absl::Minutes(10);
 
 std::string Counted(int64_t count, const char* one, const char* several) {
