@@ -1,6 +1,7 @@
 """Scenarios of real processes that speak gRPC: the run goes on, nothing hangs, the log says why."""
 
 import os
+import pathlib
 import re
 import shutil
 import signal
@@ -238,6 +239,22 @@ class MembersTest(unittest.TestCase):
             self.assertIn("worker_left", names)
             self.assertEqual(names.count("worker_joined"), 3)
             self.assertEqual(cluster.summary()["hash_mismatches"], 0)
+
+    def test_no_thread_that_multiplies_handles_signals(self):
+        # A handler's frame overwrites the heap where a product has its buffer in place of a stack.
+        with Cluster() as cluster:
+            cluster.start_coordinator("train { steps: 100000 } membership { start_workers: 1 }")
+            worker = cluster.start_worker("w", "--threads=2")
+            cluster.wait_for_step("w", 1)
+            threads = pathlib.Path(f"/proc/{worker.child.pid}/task")
+            blocked = [int(re.search(r"SigBlk:\s*(\w+)", (thread / "status").read_text())[1], 16)
+                       for thread in threads.iterdir()]
+            self.assertGreater(len(blocked), 3)
+            for number in (SIGTERM, signal.SIGINT):
+                handling = [mask for mask in blocked if not mask >> (number - 1) & 1]
+                self.assertEqual(len(handling), 1, number)
+            worker.signal(SIGTERM)
+            self.assertEqual(worker.wait(), 0, worker.log())
 
     def test_a_worker_that_still_looks_for_its_coordinator_ends_on_a_signal(self):
         with Cluster() as cluster:

@@ -198,6 +198,23 @@ absl::StatusOr<SiteOptions> SiteOptionsFor(const LaunchEnvironment& launch,
   return options;
 }
 
+// From here on, only a thread that does nothing else handles the signals that stop a program: all
+// that start later, and the calling one, block them. The kernels of matrix products point the stack
+// at their operands on the heap, where the frame of a handler would overwrite what lies beside them
+// (backend/cpu/kernels.h).
+absl::Status HandleSignalsAside() {
+  sigset_t stops;
+  sigemptyset(&stops);
+  for (const int number : StopSignals()) sigaddset(&stops, number);
+  pthread_sigmask(SIG_BLOCK, &stops, nullptr);
+  ASSIGN_OR_RETURN(std::thread thread, StartThread([stops] {
+                     pthread_sigmask(SIG_UNBLOCK, &stops, nullptr);
+                     for (;;) pause();
+                   }));
+  thread.detach();
+  return absl::OkStatus();
+}
+
 void OnSignals(void (*handler)(int)) {
   static const std::vector<int> kSignals = StopSignals();
   for (const int number : kSignals) std::signal(number, handler);
@@ -280,6 +297,8 @@ int RunFollower(const SiteOptions& options) {
 int RunTrain() {
   const absl::StatusOr<LaunchEnvironment> launch = ReadLaunchEnvironment(ProcessEnvironment);
   if (!launch.ok()) return Refuse(kTrainProgram, launch.status());
+  const absl::Status aside = HandleSignalsAside();
+  if (!aside.ok()) return Fail(kTrainProgram, aside);
   std::unique_ptr<IdentityKeeper> keeper;
   const absl::StatusOr<TrainingOptions> options = TrainingOptionsFromFlags(*launch, keeper);
   if (!options.ok()) return EndStart(options.status());

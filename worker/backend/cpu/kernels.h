@@ -118,6 +118,10 @@ const Kernels<double>& GetKernels<double>();
 // sums over k in one fixed order: the result has the same bits on any number of threads. float
 // runs oneDNN's sgemm, single-threaded inside each task, so no OpenMP thread is ever started;
 // double runs a plain blocked loop and is meant for tests.
+//
+// The thread that calls must block every signal that has a handler: with a large k, some of
+// oneDNN's kernels use the stack pointer for a buffer on the heap (libdnnl 2.6.3, AVX-512), so a
+// handler's frame would overwrite what lies below it.
 
 // C = alpha * op(A) op(B) + beta * C, with op(A) of [m, k], op(B) of [k, n], C of [m, n].
 // A is stored as [m, k], or as [k, m] when transpose_a; B as [k, n], or as [n, k] when
