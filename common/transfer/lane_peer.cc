@@ -398,6 +398,15 @@ bool LanePeer::Say(v1::LaneControl message, LanePtr lane) {
   return true;
 }
 
+void LanePeer::SayToAll(const v1::LaneControl& message) {
+  std::vector<LanePtr> lanes;
+  {
+    absl::MutexLock lock(&mutex_);
+    lanes = lanes_;
+  }
+  for (const LanePtr& lane : lanes) Say(message, lane);
+}
+
 absl::Duration LanePeer::UntilRate() const {
   absl::MutexLock lock(&mutex_);
   return sender_.Wait(options_.clock->Monotonic());

@@ -119,6 +119,8 @@ class LanePeer : public std::enable_shared_from_this<LanePeer> {
   void StopExpecting(uint64_t transfer);
   // Says it over that lane, or over the one with the least to write; false if there is none.
   bool Say(v1::LaneControl message, LanePtr lane = nullptr);
+  // Says it over every lane: some may have broken, which has not been noticed here yet.
+  void SayToAll(const v1::LaneControl& message);
   void Pump(const LanePtr& lane);
   absl::Duration UntilRate() const;
   Clock& clock() const { return *options_.clock; }

@@ -27,7 +27,7 @@ absl::Status WorkerLanes::OnControl(const LanePtr& lane, v1::LaneControl& messag
 }
 
 void WorkerLanes::SayOutcome(uint64_t transfer, const absl::StatusOr<v1::PushResponse>& result,
-                             LanePtr lane) {
+                             const LanePtr& lane) {
   // Messages are bounded, and a status may quote what a peer sent.
   constexpr size_t kMaxMessageBytes = 2048;
   v1::LaneControl message;
@@ -39,7 +39,8 @@ void WorkerLanes::SayOutcome(uint64_t transfer, const absl::StatusOr<v1::PushRes
     outcome.set_code(result.status().raw_code());
     outcome.set_message(std::string(result.status().message().substr(0, kMaxMessageBytes)));
   }
-  Say(std::move(message), std::move(lane));
+  if (lane == nullptr) return SayToAll(message);
+  Say(std::move(message), lane);
 }
 
 absl::Status WorkerLanes::Admit(Lane& lane, uint64_t transfer, bool offers) {

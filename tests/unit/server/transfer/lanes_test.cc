@@ -218,13 +218,13 @@ TEST_P(LanesTest, EveryChunkCrossesOnceBothWays) {
 }
 
 // Says what is done to the lanes at one message.
-enum class Blow { kCutOne, kCutAll, kRestartCoordinator, kRestartWorker };
+enum class Blow { kCutOne, kCutAll, kCutAllUnnoticed, kRestartCoordinator, kRestartWorker };
 
 TEST_P(LanesTest, ABlowAtAnyMessageLosesNothingAndCountsNothingTwice) {
   const auto object = MakeObject(5 * kChunk + 5, 1);
   const auto answer = MakeObject(4 * kChunk + 1, 2);
-  for (const Blow blow :
-       {Blow::kCutOne, Blow::kCutAll, Blow::kRestartCoordinator, Blow::kRestartWorker}) {
+  for (const Blow blow : {Blow::kCutOne, Blow::kCutAll, Blow::kCutAllUnnoticed,
+                          Blow::kRestartCoordinator, Blow::kRestartWorker}) {
     for (int64_t at = 1;; ++at) {
       SCOPED_TRACE(absl::StrCat("blow ", static_cast<int>(blow), " at message ", at));
       Begin(2, static_cast<uint64_t>(GetParam()));
@@ -235,7 +235,7 @@ TEST_P(LanesTest, ABlowAtAnyMessageLosesNothingAndCountsNothingTwice) {
         chunks.Count(message);
         if (net_->messages() != at) return;
         struck = true;
-        message.cut = true;
+        message.cut = blow != Blow::kCutAllUnnoticed;
       };
       auto push = Offer(object);
       auto pull = Want(1, std::ssize(*answer));
@@ -248,6 +248,9 @@ TEST_P(LanesTest, ABlowAtAnyMessageLosesNothingAndCountsNothingTwice) {
         }
         if (!struck || std::exchange(dealt, true)) continue;
         if (blow == Blow::kCutAll) net_->CutAll();
+        if (blow == Blow::kCutAllUnnoticed) {
+          for (const int lane : {0, 1}) net_->CutUnnoticed(lane);
+        }
         if (blow == Blow::kRestartCoordinator) Restart();
         if (blow == Blow::kRestartWorker) {
           client_->Cancel();
@@ -428,6 +431,24 @@ TEST_F(OneSeedTest, ARoundThatClosesEndsWhatIsOnItsWay) {
   EXPECT_LT(chunks.up.size(), 60u);
   EXPECT_TRUE(coordinator_->contributions.empty());
   EXPECT_EQ(server_->memory.taken(), 0);
+}
+
+// A cut breaks several lanes, and they come back one after the other.
+TEST_F(OneSeedTest, OutcomesAreHeardBesideLanesOfWhichOnlyTheWorkerKnowsThatTheyBroke) {
+  Begin(2, 1);
+  EXPECT_TRUE(Finish(Offer(MakeObject(kChunk, 1), 1)).status.ok());
+  net_->Run();
+  for (const int lane : {0, 1}) net_->CutUnnoticed(lane);
+  lanes_ = 1;  // The other one is not back yet.
+  EXPECT_TRUE(Finish(Offer(MakeObject(kChunk, 2), 2)).status.ok());
+  EXPECT_EQ(Finish(Want(5000, kChunk)).status.code(), absl::StatusCode::kFailedPrecondition);
+  const auto late = Offer(MakeObject(60 * kChunk, 3), 3);
+  while (server_->inbox->counters().deltas == 0) {
+    client_->Tick();
+    net_->Step();
+  }
+  coordinator_->Close(0, 3);
+  EXPECT_EQ(Finish(late).status.code(), absl::StatusCode::kAborted);
 }
 
 TEST_F(OneSeedTest, ARefusalThatPassesIsTriedAgainAndNothingIsSentTwice) {

@@ -44,7 +44,7 @@ class MemoryLanes::Stream final : public WorkerLaneStream {
 
   void Write(OutgoingMessage message) override {
     const auto wire = wire_.lock();
-    if (wire == nullptr || wire->broken) return;
+    if (wire == nullptr || wire->broken || wire->ends[end_].stream == nullptr) return;
     EXPECT_FALSE(wire->ends[end_].writes) << "one write at a time";
     wire->ends[end_].writes = true;
     wire->ends[1 - end_].arriving.push_back(Serialize(message));
@@ -93,6 +93,14 @@ void MemoryLanes::CutAll() {
   const std::vector<std::shared_ptr<Wire>> wires = wires_;
   for (const auto& wire : wires) Cut(wire, absl::UnavailableError("the connection broke"));
   wires_.clear();
+}
+
+void MemoryLanes::CutUnnoticed(int number) {
+  for (const auto& wire : wires_) {
+    if (wire->number != number || wire->ends[0].lane == nullptr) continue;
+    const Wire::End client = std::exchange(wire->ends[0], {});
+    client.peer->Close(client.lane, absl::UnavailableError("the connection broke"));
+  }
 }
 
 void MemoryLanes::Freeze(int number, bool frozen) {
@@ -149,7 +157,8 @@ bool MemoryLanes::Step() {
           peer->Written(LanePeer::LanePtr(writer.lane));
         });
       }
-      if (!here.arriving.empty() && here.reads) {
+      const bool hears = end == 1 || here.lane != nullptr;
+      if (!here.arriving.empty() && here.reads && hears) {
         possible.push_back([this, wire, end] { Deliver(wire, end == 1); });
       }
     }

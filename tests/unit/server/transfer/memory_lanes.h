@@ -50,6 +50,9 @@ class MemoryLanes {
   // Nothing crosses that lane until it is thawed or cut.
   void Freeze(int number, bool frozen);
   void CutAll();
+  // That lane breaks, and only the client notices: what it had sent may still come, and what the
+  // coordinator sends is lost.
+  void CutUnnoticed(int number);
   int64_t messages() const { return messages_; }
   int lanes() const;
 
