@@ -41,6 +41,7 @@ GrpcExchange::GrpcExchange(Options options)
   client.passes = [this](const absl::Status& status) {
     return options_.passes(status) || options_.session->IsAway();
   };
+  client.lane_passes = MayBeAnothers;
   client_ = std::make_shared<LaneClient>(std::move(client));
 }
 

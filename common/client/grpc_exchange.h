@@ -31,7 +31,8 @@ class GrpcExchange final : public Exchange, private LaneObserver {
     std::string run_id;
     std::string worker_id;
     v1::SyncConfig sync;  // Complete.
-    // Whether a transfer that failed so is tried again; while the session is away, every one is.
+    // Whether a transfer that failed so is tried again; while the session is away, every one is. A
+    // lane that somebody else may have refused is dialed again: the session knows who is a member.
     std::function<bool(const absl::Status&)> passes = IsRetryable;
   };
   explicit GrpcExchange(Options options);

@@ -295,7 +295,8 @@ void Session::RunSession() {
     }
     absl::MutexLock lock(&mutex_);
     if (stopping_ || (said_leave_ && status.ok())) break;
-    const bool is_other = welcomed_ && !was_attached && absl::IsFailedPrecondition(status);
+    const bool passes = status.ok() || options_.passes(status);
+    const bool is_other = welcomed_ && !was_attached && !passes && MayBeAnothers(status);
     const bool news = retries_++ == 0 || (is_other && !other_since_.has_value());
     const absl::Duration now = options_.clock->Monotonic();
     if (!is_other) {
@@ -308,7 +309,7 @@ void Session::RunSession() {
                                     : welcomed_ ? absl::InfiniteDuration()
                                                 : options_.first_attach_patience;
     const bool may_pass =
-        status.ok() || is_other || options_.passes(status) ||
+        passes || is_other ||
         (!welcomed_ && options_.join.has_checkpoint() && absl::IsAlreadyExists(status));
     if (!may_pass || said_leave_ || now - since >= patience) {
       failure = status.ok() ? absl::UnavailableError("the coordinator ended the session") : status;
@@ -406,7 +407,7 @@ absl::Status Session::RunStream() {
     mutex_.Await(absl::Condition(&idle));
     context_ = nullptr;
   }
-  const absl::Status end = FromGrpcStatus(stream->Finish());
+  const absl::Status end = FromGrpcStatus(stream->Finish(), context, options_.join.run_id());
   absl::MutexLock lock(&mutex_);
   if (!outdated_ || !absl::IsCancelled(end)) return end;
   return Renewal();

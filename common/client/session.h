@@ -1,11 +1,11 @@
 // A worker's session with the coordinator over gRPC: describe, attach, heartbeat, obey, leave.
 //
 // A broken stream is attached again with the same process nonce, for as long as the coordinator is
-// away; a refusal ends the session. Only where a Join that was welcomed once is not what the
-// coordinator expects (FAILED_PRECONDITION), somebody else answers at its address: another run, an
-// old copy, another release. That is tried again for `give_up_after`. A first attach is repeated,
-// too, while the coordinator is away or takes the id for that of a process whose lease has not
-// ended yet: it is this worker's former process more often than not. Two threads serve the stream.
+// away; a refusal ends the session. Only where a Join that was welcomed once is refused so that
+// somebody else may answer at the address (MayBeAnothers: another run, an old copy, another
+// release), it is tried again for `give_up_after`. A first attach is repeated, too, while the
+// coordinator is away or takes the id for that of a process whose lease has not ended yet: it is
+// this worker's former process more often than not. Two threads serve the stream.
 //
 // Thread-safety: every method may be called by any thread.
 #pragma once

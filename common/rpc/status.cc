@@ -1,11 +1,13 @@
 #include "common/rpc/status.h"
 
+#include <cstdint>
+#include <span>
 #include <string>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
+#include "common/base/checksum.h"
 
 namespace causeway {
 namespace {
@@ -14,11 +16,22 @@ namespace {
 constexpr size_t kMaxStatusTextBytes = 2048;
 constexpr char kWayUrl[] = "causeway/made_on_the_way";
 constexpr char kRenewalUrl[] = "causeway/renewal";
+constexpr char kOwnRunUrl[] = "causeway/own_run";
+constexpr char kRunKey[] = "causeway-run";
 
 // A google.rpc.Status {code, message: "causeway"}, as gRPC's trailer grpc-status-details-bin holds:
 // other tools can read it, and it is nobody's but ours.
 std::string Mark(int code) {
   return absl::StrCat(std::string{'\x08', static_cast<char>(code), '\x12', '\x08'}, "causeway");
+}
+
+std::string RunMark(absl::string_view run_id) {
+  return HashToHex(
+      TreeHash(std::span(reinterpret_cast<const uint8_t*>(run_id.data()), run_id.size())));
+}
+
+bool IsAccessRefused(const absl::Status& status) {
+  return absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status);
 }
 
 bool PeersOnly(absl::StatusCode code) {
@@ -74,6 +87,28 @@ absl::Status FromGrpcStatus(const grpc::Status& status) {
   }
   result.SetPayload(kWayUrl, absl::Cord());
   return result;
+}
+
+void TellRun(grpc::ServerContextBase& context, absl::string_view run_id) {
+  context.AddTrailingMetadata(kRunKey, RunMark(run_id));
+}
+
+absl::Status FromGrpcStatus(const grpc::Status& status, const grpc::ClientContext& context,
+                            absl::string_view run_id) {
+  absl::Status result = FromGrpcStatus(status);
+  const auto& metadata = context.GetServerTrailingMetadata();
+  const auto told = metadata.find(kRunKey);
+  const bool is_own =
+      told != metadata.end() &&
+      absl::string_view(told->second.data(), told->second.size()) == RunMark(run_id);
+  if (is_own && IsAccessRefused(result)) result.SetPayload(kOwnRunUrl, absl::Cord());
+  return result;
+}
+
+bool MayBeAnothers(const absl::Status& status) {
+  // The own coordinator knows whom it has let in; that it expects something else is an old copy's.
+  return absl::IsFailedPrecondition(status) ||
+         (IsAccessRefused(status) && !status.GetPayload(kOwnRunUrl).has_value());
 }
 
 absl::Status Renewal() {

@@ -5,9 +5,12 @@
 // the way, whatever their code says. session.proto has the mark's bytes.
 #pragma once
 
+#include <grpcpp/client_context.h>
+#include <grpcpp/server_context.h>
 #include <grpcpp/support/status.h>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 
 namespace causeway {
 
@@ -22,6 +25,15 @@ absl::Status FromGrpcStatus(const grpc::Status& status);
 
 // Whether gRPC or a proxy made it, and not the peer.
 bool MadeOnTheWay(const absl::Status& status);
+
+// Puts a hash of the run's id into the call's trailing metadata, as session.proto says: whoever
+// knows the id learns that this run answers, and nobody else learns anything.
+void TellRun(grpc::ServerContextBase& context, absl::string_view run_id);
+// As the other, of a call that has ended; also notes whether that run's coordinator answered it.
+absl::Status FromGrpcStatus(const grpc::Status& status, const grpc::ClientContext& context,
+                            absl::string_view run_id);
+// Whether whoever refuses a member so may be another run's coordinator, or an old copy's.
+bool MayBeAnothers(const absl::Status& status);
 
 // UNAVAILABLE: this side ends a call, whose connection shows credentials that are no more those of
 // now, to make it again.

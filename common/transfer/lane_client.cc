@@ -261,7 +261,7 @@ void LaneClient::OnBlocked(bool blocked) { own_.observer->OnBlocked(blocked); }
 void LaneClient::OnClosed(int number, const absl::Status& why, bool spoke, int64_t chunks_left) {
   std::vector<Handle> all;
   bool first = false;
-  const bool passes = own_.passes(why) || why.ok();
+  const bool passes = why.ok() || own_.passes(why) || own_.lane_passes(why);
   {
     absl::MutexLock lock(&client_mutex_);
     Tries& tries = tries_[static_cast<size_t>(number)];

@@ -67,6 +67,10 @@ class LaneClient final : public LanePeer {
     LaneObserver* observer = LaneObserver::Nobody();  // Outlives the client.
     // True for errors, of a lane or a transfer, that pass.
     std::function<bool(const absl::Status&)> passes;
+    // True for others that pass where they end a lane.
+    std::function<bool(const absl::Status&)> lane_passes = [](const absl::Status&) {
+      return false;
+    };
   };
   explicit LaneClient(Options options);
 

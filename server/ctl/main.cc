@@ -207,8 +207,7 @@ int Watch(RunAdmin& run) {
       answered = true;
       last_answer = absl::Now();
       all_steps_done = status->run_step() >= status->config().train().steps();
-    } else if (!answered ||
-               !(IsRetryable(status.status()) || absl::IsFailedPrecondition(status.status()))) {
+    } else if (!answered || !(IsRetryable(status.status()) || MayBeAnothers(status.status()))) {
       return Report(status.status());
     } else if (all_steps_done) {
       if (!json) Print("all steps were done, and the coordinator has ended\n");

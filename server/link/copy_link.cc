@@ -102,7 +102,7 @@ absl::Status CopyLink::TakeHeader(const v1::FollowHeader& header, int64_t own_co
 }
 
 absl::Status CopyLink::Judge(const absl::Status& refusal) const {
-  if (!absl::IsFailedPrecondition(refusal) || !has_followed_) return refusal;
+  if (!has_followed_ || !MayBeAnothers(refusal)) return refusal;
   return absl::UnavailableError(refusal.message());
 }
 
@@ -151,7 +151,7 @@ absl::Status CopyLink::FollowOnce(grpc::ClientContext& context) {
     stream->Finish();
     return broken;
   }
-  RETURN_IF_ERROR(Judge(FromGrpcStatus(stream->Finish())));
+  RETURN_IF_ERROR(Judge(FromGrpcStatus(stream->Finish(), context, run_id_)));
   return absl::UnavailableError("it has ended the stream");
 }
 
@@ -181,11 +181,13 @@ grpc::Status StandbyService::Follow(grpc::ServerContext* context, Stream* stream
 }
 
 absl::Status StandbyService::Serve(grpc::ServerContext& context, Stream& stream) {
+  const absl::StatusOr<v1::RunIdentity> identity = store_.Identity();
+  if (identity.ok()) TellRun(context, identity->run_id());
   ASSIGN_OR_RETURN(const Peer peer, access_.Admit(context, Action::kFollow));
   v1::FollowRequest request;
   if (!stream.Read(&request)) return absl::CancelledError("the follower is gone");
   RETURN_IF_ERROR(CheckRequest(request));
-  ASSIGN_OR_RETURN(const v1::RunIdentity identity, store_.Identity());
+  RETURN_IF_ERROR(identity.status());
   // Who cannot follow hears it in place of the header.
   if (request.position().commits() > 0) {
     RETURN_IF_ERROR(store_.ChangesSince(request.position()).status());
@@ -193,7 +195,7 @@ absl::Status StandbyService::Serve(grpc::ServerContext& context, Stream& stream)
   const int64_t commits = store_.Position().commits();
   v1::FollowResponse response;
   v1::FollowHeader& header = *response.mutable_header();
-  header.set_run_id(identity.run_id());
+  header.set_run_id(identity->run_id());
   header.set_wire_version(kWireVersion);
   header.set_software_version(kSoftwareVersion);
   header.set_commits(commits);

@@ -177,7 +177,7 @@ absl::Status ParentLink::Attach(const RegionPlace& place) {
   // A former process of this region has its lease still, or somebody else answers in the parent's
   // place, which has welcomed this region before.
   if (absl::IsAlreadyExists(session.status()) ||
-      (was_attached_ && absl::IsFailedPrecondition(session.status()))) {
+      (was_attached_ && MayBeAnothers(session.status()))) {
     return absl::UnavailableError(session.status().message());
   }
   RETURN_IF_ERROR(session.status());

@@ -245,6 +245,7 @@ grpc::ServerReadReactor<v1::BringModelRequest>* SessionService::BringModel(
 
 grpc::ServerBidiReactor<v1::WorkerMessage, v1::CoordinatorMessage>* SessionService::Attach(
     grpc::CallbackServerContext* context) {
+  TellRun(*context, run_.run_id());
   SessionReactor* const reactor = SessionReactor::Make(run_, access_, run_long_, *context,
                                                        access_.Admit(*context, Action::kAttach));
   // gRPC calls it only after this function has returned: it is still there.

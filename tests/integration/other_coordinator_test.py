@@ -1,10 +1,13 @@
 """Another run answers at the coordinator's address for a while: whoever was welcome at the right one waits for it."""
 
+import os
 import re
+import time
 import unittest
 
 from cluster import COORDINATOR, CTL, MODEL, SIGKILL, SIGTERM, wait_until
 from proxies_test import PACE, RUN, Proxied
+from security_test import make
 
 
 class OtherCoordinatorTest(unittest.TestCase):
@@ -43,6 +46,41 @@ class OtherCoordinatorTest(unittest.TestCase):
             copy.signal(SIGTERM)
             self.assertEqual(copy.wait(), 0, copy.log())
             self.assertEqual(watch.wait(), 0, watch.log())
+
+    def test_a_run_with_tokens_of_its_own_ends_no_worker_while_it_answers(self):
+        with Proxied() as cluster:
+            make(cluster, "init")
+            make(cluster, "coordinator", "--host", "localhost", "--ip", "127.0.0.1")
+            at = cluster.folder / "certificates"
+            for worker in ("c", "a", "b"):
+                make(cluster, "token", "worker", worker)
+                if worker == "c":
+                    (cluster.folder / "others").write_bytes((at / "tokens").read_bytes())
+            # A list that was written a moment ago decides nothing yet.
+            (cluster.folder / "others").chmod(0o600)
+            os.utime(cluster.folder / "others", (time.time() - 60,) * 2)
+            own = [f"--tls_cert={at / 'coordinator' / 'cert.pem'}", f"--tls_key={at / 'coordinator' / 'key.pem'}"]
+            cluster.start_hub(*own, f"--token_file={at / 'tokens'}")
+            workers = [cluster.start_worker(
+                name, PACE, f"--tls_ca={at / 'ca.pem'}", f"--token_file={at / f'token-worker-{name}' / 'token'}",
+                address=cluster.direct) for name in ("a", "b")]
+            wait_until(lambda: len(cluster.rounds()) >= 3, "rounds are published")
+            cluster.kill_hub()
+            config = cluster.folder / "other.textproto"
+            config.write_text(MODEL + RUN + 'run_name: "other"')
+            other = cluster.start("other.log", COORDINATOR, "serve", f"--run_dir={cluster.folder / 'other'}",
+                                  f"--config={config}", f"--listen={cluster.direct}", "--http=off", *own,
+                                  f"--token_file={cluster.folder / 'others'}")
+            for worker in workers:
+                wait_until(lambda: re.search(
+                    r"somebody else answers in the coordinator's place \(the token is unknown", worker.log()),
+                    "the worker has found the other run")
+            other.signal(SIGKILL)
+            other.wait()
+            cluster.start_hub(*own, f"--token_file={at / 'tokens'}")
+            for process in [*workers, cluster.coordinator]:
+                self.assertEqual(process.wait(), 0, process.log())
+            self.assertEqual({row["step"] for row in cluster.worker_events("a", "finished")}, {100})
 
 
 if __name__ == "__main__":

@@ -27,9 +27,9 @@ Session::Options FakeCoordinator::SessionOptions() {
   return options;
 }
 
-void FakeCoordinator::RefuseNextAttach(const grpc::Status& status) {
+void FakeCoordinator::RefuseNextAttach(const grpc::Status& status, const std::string& run_id) {
   absl::MutexLock lock(&mutex_);
-  attach_refusals_.push_back(status);
+  attach_refusals_.emplace_back(status, run_id);
 }
 
 void FakeCoordinator::BreakSession() {
@@ -71,8 +71,9 @@ grpc::Status FakeCoordinator::Attach(grpc::ServerContext* context, Stream* strea
     absl::MutexLock lock(&mutex_);
     messages_.push_back(message);
     if (!attach_refusals_.empty()) {
-      const grpc::Status refusal = attach_refusals_.front();
+      const auto [refusal, run_id] = attach_refusals_.front();
       attach_refusals_.pop_front();
+      TellRun(*context, run_id);
       return refusal;
     }
     v1::CoordinatorMessage answer;

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
@@ -24,8 +25,8 @@ class FakeCoordinator final : private v1::Session::Service {
   v1::Session::StubInterface& session_stub() { return *session_stub_; }
   Session::Options SessionOptions();
 
-  // Ends the next call with that status; calls succeed otherwise.
-  void RefuseNextAttach(const grpc::Status& status);
+  // Ends the next call with that status, as that run's coordinator; calls succeed otherwise.
+  void RefuseNextAttach(const grpc::Status& status, const std::string& run_id = "");
 
   // Cancels the present session's stream, as a server does that stops.
   void BreakSession();
@@ -40,7 +41,8 @@ class FakeCoordinator final : private v1::Session::Service {
   grpc::Status Attach(grpc::ServerContext* context, Stream* stream) override;
 
   absl::Mutex mutex_;
-  std::deque<grpc::Status> attach_refusals_ ABSL_GUARDED_BY(mutex_);
+  // By whose coordinator.
+  std::deque<std::pair<grpc::Status, std::string>> attach_refusals_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::WorkerMessage> messages_ ABSL_GUARDED_BY(mutex_);
   grpc::ServerContext* session_ ABSL_GUARDED_BY(mutex_) = nullptr;
   Stream* stream_ ABSL_GUARDED_BY(mutex_) = nullptr;

@@ -408,6 +408,22 @@ TEST_F(CredentialsTest, ASessionEndsWithTheTokenThatOpenedIt) {
   honest_->AwaitRounds(2);  // The other token's session goes on.
 }
 
+TEST_F(CredentialsTest, WhoKnowsTheRunSeesThatItsCoordinatorRefuses) {
+  const std::string a(40, 'a');
+  Stubs stubs = With(ServeTokens(Line(a, "worker a"), a));
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + kPatience));
+  const auto stream = stubs.session->Attach(&context);
+  EXPECT_TRUE(stream->Write(MakeJoin(run_.coordinator(), "b")));
+  v1::CoordinatorMessage message;
+  EXPECT_FALSE(stream->Read(&message));
+  const grpc::Status end = stream->Finish();
+  const absl::Status own = FromGrpcStatus(end, context, kRunId);
+  EXPECT_EQ(own.code(), absl::StatusCode::kPermissionDenied) << own;
+  EXPECT_FALSE(MayBeAnothers(own));
+  EXPECT_TRUE(MayBeAnothers(FromGrpcStatus(end, context, "guarded-2")));
+}
+
 TEST_F(CredentialsTest, GuessingTokensIsSlow) {
   const std::string a(40, 'a');
   SecurityOptions options = ServeTokens(Line(a, "worker a"), std::string(40, 'g'));
