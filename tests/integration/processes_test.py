@@ -263,6 +263,7 @@ class MembersTest(unittest.TestCase):
             wait_until(lambda: "congestion control" in worker.log(), "the worker has begun")
             worker.signal(SIGTERM)
             self.assertEqual(worker.wait(), 0, worker.log())
+            self.assertIn("told to stop before it had joined the run at 127.0.0.1:1", worker.log())
 
     def test_a_killed_worker_holds_the_others_no_longer_than_its_lease(self):
         with Cluster() as cluster:

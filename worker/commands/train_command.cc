@@ -81,8 +81,16 @@ bool StopRequested() { return stop_requested != 0; }
 // By _exit, not by the signal's own action: process 1 of a container has none.
 constexpr int kExitBySignal = 128;
 
+// What EndWhileJoining says: set before it is a handler.
+const std::string* words_while_joining = nullptr;
+
 // A worker that has not joined has nothing to hand over.
-void EndWhileJoining(int) { _exit(0); }
+void EndWhileJoining(int) {
+  // A handler must do no more than this.
+  [[maybe_unused]] const ssize_t said =
+      write(STDERR_FILENO, words_while_joining->data(), words_while_joining->size());
+  _exit(0);
+}
 
 // The first signal drains. The second SIGTERM or SIGINT ends the process at once: a session that
 // ends hangs up several times, and others then send SIGTERM.
@@ -244,7 +252,7 @@ class WatchWhileJoining {
     while (!mutex_.AwaitWithTimeout(absl::Condition(&over_), kStopPoll)) {
       if (!StopRequested() && !site.told_to_stop()) continue;
       site.End(absl::OkStatus());
-      _exit(0);
+      EndWhileJoining(0);
     }
   }
 
@@ -303,6 +311,10 @@ int RunTrain() {
   const absl::StatusOr<TrainingOptions> options = TrainingOptionsFromFlags(*launch, keeper);
   if (!options.ok()) return EndStart(options.status());
   IgnoreWriteSignals();
+  static const std::string words =
+      absl::StrCat(kTrainProgram, ": told to stop before it had joined the run at ",
+                   options->member.coordinator, "\n");
+  words_while_joining = &words;
   OnSignals(EndWhileJoining);
   if (launch->processes == 1) return RunWorker(*options, nullptr);
   const absl::StatusOr<SiteOptions> site_options = SiteOptionsFor(*launch, *options);
