@@ -493,6 +493,7 @@ absl::Status RunMember::Finish(bool drained) {
     telemetry_->Record("draining", absl::StrCat("draining at step ", step()), {{"step", step()}});
     status = sync_->FinishPushes();
   } else {
+    wait_watch_->SetAllDone();
     status = sync_->Drain();
   }
   report_.StopClock(step());

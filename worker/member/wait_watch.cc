@@ -80,6 +80,11 @@ void WaitWatch::SetHeld(const std::string& why) {
   held_ = why;
 }
 
+void WaitWatch::SetAllDone() {
+  absl::MutexLock lock(&mutex_);
+  all_done_ = true;
+}
+
 void WaitWatch::Silence() {
   absl::MutexLock lock(&mutex_);
   silent_ = true;
@@ -100,6 +105,12 @@ std::string WaitWatch::LineAt(absl::Duration now) const {
   } else if (is_away) {
     line = absl::StrCat("the coordinator has not let this worker in for ", WholeSeconds(away), " (",
                         refused_, ")");
+  }
+  if (is_away && all_done_) {
+    return absl::StrCat(line,
+                        "; all steps are done here, and the last answers are missing: if the run "
+                        "has ended without this worker, SIGTERM or Ctrl-C lets it leave with what "
+                        "it has");
   }
   if (waiting_.has_value() && (is_away || waited >= kWorthSaying)) {
     absl::StrAppend(&line, line.empty() ? "" : "; ", "training has waited ", WholeSeconds(waited),

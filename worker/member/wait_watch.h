@@ -49,6 +49,8 @@ class WaitWatch {
   void SetWaitsFor(const std::string& whom);
   // Nothing is to be trained now, for that reason; empty: something is.
   void SetHeld(const std::string& why);
+  // Every step is done, and the last answers are missing alone.
+  void SetAllDone();
   // Nothing is said any more.
   void Silence();
 
@@ -77,6 +79,7 @@ class WaitWatch {
   std::string held_ ABSL_GUARDED_BY(mutex_);
   absl::Duration held_since_ ABSL_GUARDED_BY(mutex_);
   absl::Duration say_held_after_ ABSL_GUARDED_BY(mutex_);  // Since then.
+  bool all_done_ ABSL_GUARDED_BY(mutex_) = false;
   bool silent_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

@@ -119,6 +119,19 @@ TEST_F(WaitWatchTest, WhoHasLeftSaysNothingMore) {
   EXPECT_EQ(watch_->Line(), "");
 }
 
+TEST_F(WaitWatchTest, WhoLacksTheLastAnswersAloneIsToldHowToEnd) {
+  watch_->SetAllDone();
+  watch_->SetWaiting(SyncEvent{2, 3});
+  clock_.Advance(absl::Seconds(60));
+  EXPECT_EQ(watch_->Line(), "training has waited 60 s for round 3 of fragment 2");
+  watch_->SetAttached(false);
+  clock_.Advance(absl::Seconds(60));
+  EXPECT_EQ(watch_->Line(),
+            "the coordinator has been away for 60 s; all steps are done here, and the last answers "
+            "are missing: if the run has ended without this worker, SIGTERM or Ctrl-C lets it "
+            "leave with what it has");
+}
+
 TEST_F(WaitWatchTest, WhoDoesNotTrainIsToldOfTheCoordinatorAlone) {
   watch_->SetSlack(SyncEngine::Slack{.awaited = 1, .late = 1, .steps = 4});
   watch_->SetSlack(std::nullopt);
