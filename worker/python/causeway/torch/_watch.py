@@ -127,7 +127,7 @@ class Watch:
         has = [tensor for optimizer in self._optimizers for group in optimizer.param_groups
                for tensor in group["params"]]
         known = {id(tensor) for tensor in has} | {storage_of(tensor) for tensor in has}
-        return [entry.name for entry in self._trained if has and isinstance(
+        return [entry.name for entry in self._trained if self._optimizers and isinstance(
             _parameter(entry), nn.Parameter) and not known & {
                 id(entry.tensor), id(entry.copy), storage_of(entry.tensor)}]
 
