@@ -141,6 +141,91 @@ class ForeignWorkerTest(unittest.TestCase):
         self.assertNotEqual(first, second)
         self.assertEqual(second, replica.published.tobytes())
 
+    def test_lanes_say_what_the_protocol_says(self):
+        worker = foreign_worker.Worker(self.serve_model(
+            f"sync {{ {SYNC} fragments: 1 codec_up: FP32 }} membership {{ start_workers: 1 max_workers: 2 quorum: 2 }}"),
+            "a", 1)
+        worker.join()
+        replica = worker.fetch()
+        worker.ready()
+        worker.step = worker.config.sync.steps_between_syncs
+        replica.local += np.float32(0.5)
+        replica.count_tokens(100)
+        content, tokens = replica.send(0)
+        self.assertEqual(len(content) // foreign_worker.CHUNK, 1)
+        header = {"incarnation": worker.welcome.incarnation, "epoch": worker.welcome.epoch, "fragment": 0, "round": 1,
+                  "codec": worker.config.sync.codec_up, "tokens": tokens, "send_step": worker.step,
+                  "base_hash": worker.published[0], "total_bytes": len(content),
+                  "object_hash": hashes.tree_hash(content)}
+        # Two processes of one worker, of a lane each.
+        first, second = (foreign_worker.Lanes(worker.channel, 1, run_id=worker.run.run_id, worker_id="a",
+                                              process=process) for process in (7, 8))
+
+        def offer(lanes, transfer, **changes):
+            lanes.control(0, offer={"transfer": transfer, "header": {**header, **changes}})
+
+        def chunk(lanes, transfer, place, damage=0):
+            data = content[place * foreign_worker.CHUNK:(place + 1) * foreign_worker.CHUNK]
+            lanes.lanes[0].say(chunk={"offset": place * foreign_worker.CHUNK, "checksum": hashes.xxh3(data) ^ damage,
+                                      "data": data, "transfer": transfer})
+
+        def heard(lanes):
+            message = lanes.heard.get(timeout=foreign_worker.PATIENCE_S)
+            self.assertIsNotNone(message, "the lane ended")
+            kind = message.control.WhichOneof("message") if message.HasField("control") else "chunk"
+            return kind, message.chunk if kind == "chunk" else getattr(message.control, kind)
+
+        # A refusal is the Offer's and leaves the lane. Chunks of what was refused, or never introduced, are counted.
+        offer(first, 1, tokens=-1)
+        kind, said = heard(first)
+        self.assertEqual((kind, said.transfer, said.code), ("outcome", 1, grpc.StatusCode.INVALID_ARGUMENT.value[0]))
+        for transfer, count in ((1, 1), (99, 2)):
+            chunk(first, transfer, 0)
+            kind, said = heard(first)
+            self.assertEqual((kind, said.chunks), ("acknowledgement", count))
+        # What one process brought counts for the other; damaged chunks are counted, too.
+        offer(first, 2)
+        kind, said = heard(first)
+        self.assertEqual((kind, said.transfer, said.held_chunks), ("holding", 2, b""))
+        holder = said.holder
+        chunk(first, 2, 0)
+        kind, said = heard(first)
+        self.assertEqual((kind, said.chunks), ("acknowledgement", 3))
+        offer(second, 1)
+        kind, said = heard(second)
+        self.assertEqual((kind, said.held_chunks, said.holder), ("holding", b"\x01", holder))
+        chunk(second, 1, 1, damage=1)
+        kind, said = heard(second)
+        self.assertEqual((kind, said.transfer, said.chunk), ("damage", 1, 1))
+        kind, said = heard(second)
+        self.assertEqual((kind, said.chunks), ("acknowledgement", 1))
+        chunk(second, 1, 1)
+        last = dict(heard(second) for _ in range(2))  # In any order.
+        self.assertEqual(last["acknowledgement"].chunks, 2)
+        self.assertFalse(last["outcome"].accepted.duplicate)
+        # Both offered it.
+        kind, said = heard(first)
+        self.assertEqual((kind, said.transfer, said.accepted.durable_bytes), ("outcome", 2, len(content)))
+        # Accepted before: an Outcome for every introduction, and no Holding.
+        for _ in range(2):
+            offer(first, 3)
+            kind, said = heard(first)
+            self.assertEqual((kind, said.transfer, said.accepted.duplicate), ("outcome", 3, True))
+        # A Want that succeeds gets no Outcome, also if all of it is held.
+        for transfer, held in ((4, b""), (5, b"\x03")):
+            first.control(0, want={"transfer": transfer, "object": "STATE", "held_chunks": held})
+            kind, said = heard(first)
+            self.assertEqual((kind, said.transfer, said.header.round), ("announcement", transfer, 0))
+            first.control(0, holding={"transfer": transfer, "held_chunks": held})
+            for _ in range(0 if held else 2):
+                kind, said = heard(first)
+                self.assertEqual((kind, said.transfer), ("chunk", transfer))
+        first.control(0, want={"transfer": 6})  # Of no object.
+        kind, said = heard(first)
+        self.assertEqual((kind, said.transfer, said.code), ("outcome", 6, grpc.StatusCode.INVALID_ARGUMENT.value[0]))
+        for lanes in (first, second, worker.lanes):
+            self.assertEqual(set(lanes.half_close()), {grpc.StatusCode.OK})
+
     def expect_agreement(self, sync, outer):
         address = self.serve_model(
             f"train {{ steps: 12 }} sync {{ {SYNC} {sync} }} outer {{ {outer} }} {TOGETHER}")

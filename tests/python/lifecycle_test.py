@@ -337,6 +337,21 @@ class WaitTest(unittest.TestCase):
             self.assertTrue(any(line.endswith("worker one says 2") for line in said), logs.output)
             run.finish()
 
+    def test_a_delta_that_is_quarantined_is_said_at_its_site_with_the_settings(self):
+        with Run() as run:
+            run.serve(PLAIN, steps=8, initial=arrays())
+            values = arrays()
+            site = causeway.Site(run.address, values, id="s")
+            with self.assertLogs("causeway", logging.WARNING) as logs, site:
+                while not site.should_stop:
+                    for value in values.values():
+                        value += np.float32(1000)
+                    site.step(100)
+            said = [line for line in logs.output if "is quarantined: it is larger than membership.norm_cap or "
+                    "membership.outlier_factor allow" in line]
+            self.assertTrue(any("of fragment 0 for round 1 " in line for line in said), logs.output)
+            run.finish()
+
 
 class SignalTest(unittest.TestCase):
     """Programs without handlers of their own."""

@@ -283,6 +283,15 @@ class TokenizeTest(unittest.TestCase):
                 self.refused(message, *flags)
                 beside.unlink()
 
+    @needs("tokenizers")
+    def test_a_tokenizer_json_that_is_not_understood_names_the_model_beside_it(self):
+        path = self.write("llama/tokenizer.json", '{"version": "1.0", "model": {"type": "of a later release"}}')
+        flags = (f"--input={self.write('in.txt', TEXT)}", f"--tokenizer={path.parent}")
+        self.refused(f"{path} is no tokenizer that the package tokenizers", *flags)
+        self.assertNotIn("take the other one", self.call(*flags)[2])
+        model = self.write("llama/tokenizer.model", b"pieces")
+        self.refused(f"; take the other one, --tokenizer={model}", *flags)
+
     def test_packages_that_are_missing_are_named(self):
         text = self.write("in.txt", TEXT)
         for name, package in (("tokenizer.json", "tokenizers"), ("tokenizer.model", "sentencepiece")):

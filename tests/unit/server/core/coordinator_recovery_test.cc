@@ -227,6 +227,10 @@ TEST(CoordinatorRecoveryTest, ACoordinatorThatServesAnOldCopyIsFoundOut) {
   two.run.Restart();
   ASSERT_TRUE(two.a.Join().ok());
   EXPECT_GT(two.a.welcome().epoch(), before);
+  header = two.a.MakePush(0, 1, object);
+  header.set_epoch(before);
+  EXPECT_TRUE(two.run.coordinator->rounds().BeginPush(header, nullptr).ok())
+      << "as good as its own";
 }
 
 TEST(CoordinatorRecoveryTest, WhichPartsOfTheDataAWorkerHadIsRemembered) {
