@@ -30,6 +30,8 @@ namespace {
 
 constexpr absl::Duration kCall = absl::Seconds(10);
 constexpr absl::Duration kPause = absl::Milliseconds(500);
+// By then a coordinator trusts a new invitation: it takes a second or two.
+constexpr absl::Duration kTrusted = absl::Seconds(5);
 constexpr absl::Duration kLook = absl::Minutes(1);
 constexpr absl::Duration kSayAgain = absl::Hours(1);
 constexpr size_t kMostLineBytes = 4096;
@@ -158,6 +160,18 @@ absl::StatusOr<std::string> FindAuthority(const InvitationLine& line, absl::Time
   }
 }
 
+// The address at which the coordinator of the line refuses the certificate of the invitation;
+// empty: none does. It hangs up then, which gRPC does not tell from one that is away.
+std::string WhereRefused(const InvitationLine& line, const SecurityOptions& invited) {
+  for (const std::string& address : line.addresses) {
+    if (FetchAuthority(address, line.pin, kCall).ok() &&
+        absl::IsFailedPrecondition(TryTlsHandshake(address, invited, kCall).status())) {
+      return address;
+    }
+  }
+  return "";
+}
+
 // Exchanges the invitation for a certificate of that key.
 absl::StatusOr<v1::EnrollResponse> Enroll(const InvitationLine& line,
                                           const v1::EnrollRequest& request,
@@ -176,6 +190,7 @@ absl::StatusOr<v1::EnrollResponse> Enroll(const InvitationLine& line,
   ASSIGN_OR_RETURN(const std::string target, ChannelTarget(addresses));
   ASSIGN_OR_RETURN(const ChannelSecurity security,
                    MakeChannelSecurity(options, line.addresses.front(), absl::Now()));
+  const absl::Time trusted = std::min(deadline, absl::Now() + kTrusted);
   for (int attempt = 0;; ++attempt) {
     absl::StatusOr<v1::EnrollResponse> answer =
         Ask(target, attempt, security, request, kCall,
@@ -183,15 +198,19 @@ absl::StatusOr<v1::EnrollResponse> Enroll(const InvitationLine& line,
               return stub.Enroll(context, asked, response);
             });
     if (answer.ok() || !IsRetryable(answer.status())) return answer;
-    if (absl::Now() >= deadline) {
-      if (!MadeOnTheWay(answer.status())) return answer;
-      return absl::UnavailableError(absl::StrCat(
-          "the coordinator at ", addresses,
-          " does not take this invitation: it is over or was revoked, or the coordinator is gone (",
-          answer.status().message(), "); ask for a new line, `causewayctl invite ", line.name,
-          "`"));
+    if (absl::Now() >= trusted && MadeOnTheWay(answer.status())) {
+      const std::string at = WhereRefused(line, options);
+      if (!at.empty()) {
+        return absl::PermissionDeniedError(absl::StrCat(
+            "the coordinator at ", at,
+            " does not take this invitation: it is over, was revoked, or ", line.name,
+            " was invited anew since (`causewayctl invitations` says which); ask for a "
+            "new line, `causewayctl invite ",
+            line.name, "`"));
+      }
     }
-    absl::SleepFor(kPause);  // A coordinator trusts a new invitation after a second or two.
+    if (absl::Now() >= deadline) return Annotate(answer.status(), addresses);
+    absl::SleepFor(kPause);
   }
 }
 

@@ -36,8 +36,9 @@ struct Boarded {
 // says what the line does, without certificates. An invitation of another role than `roles` stays
 // unused: PERMISSION_DENIED; none: any will do. INVALID_ARGUMENT: the line is not whole.
 // NOT_FOUND: nothing is kept under that name. FAILED_PRECONDITION: the coordinator is another one,
-// or a certificate has ended. PERMISSION_DENIED: the line was used by another machine.
-// UNAVAILABLE: no answer. All say what to do, and show nothing of the secret.
+// or a certificate has ended. PERMISSION_DENIED, within seconds: the line was used by another
+// machine, is over or was revoked. UNAVAILABLE: no answer. All say what to do, and show nothing of
+// the secret.
 absl::StatusOr<Boarded> Board(const std::string& join, const std::string& folder,
                               absl::Duration patience, const std::vector<Role>& roles = {});
 

@@ -314,9 +314,9 @@ absl::StatusOr<v1::EnrollResponse> OwnAuthority::Enroll(const std::string& finge
           "this coordinator knows no such invitation: ask for a new line");
     }
     if (found->revoked_unix_ms() != 0) {
-      return absl::PermissionDeniedError(absl::StrCat("the invitation of ", found->name(),
-                                                      " was revoked at ",
-                                                      TimeText(found->revoked_unix_ms())));
+      return absl::PermissionDeniedError(
+          absl::StrCat("the invitation of ", found->name(), " was revoked at ",
+                       TimeText(found->revoked_unix_ms()), ": ask for a new line"));
     }
     if (found->expires_unix_ms() <= now_ms) {
       return absl::PermissionDeniedError(

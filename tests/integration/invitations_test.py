@@ -103,6 +103,23 @@ class InvitationsTest(unittest.TestCase):
             paris, = cluster.invite("paris")
             self.end(cluster, first, cluster.board("paris", f"--join={paris}"))
 
+    def test_a_line_that_was_taken_back_or_replaced_is_refused_at_once(self):
+        with Boarding() as cluster:
+            cluster.host()
+            revoked, replaced = cluster.invite("berlin", "paris")
+            cluster.invite("paris")
+            status, _, error = run_tool(CTL, "revoke", "berlin", cluster.me)
+            self.assertEqual(status, 0, error)
+            for name, line in ("berlin", revoked), ("paris", replaced):
+                refused = cluster.board(name, f"--join={line}", "--connect_timeout=1h")
+                self.assertEqual(refused.wait(), 2, refused.log())
+                self.assertRegex(refused.log(), "does not take this invitation|was revoked at")
+                self.assertIn("ask for a new line", refused.log())
+            look = ["env", *[f"{k}={v}" for k, v in cluster.home("eye").items()], CTL, "status"]
+            status, _, error = run_tool(*look, f"--join={revoked}", "--timeout=1h")
+            self.assertEqual(status, 2, error)
+            self.assertIn("ask for a new line", error)
+
     def test_the_coordinator_killed_between_knows_its_invitations_and_members(self):
         with Boarding() as cluster:
             cluster.host(LONGER_RUN)
