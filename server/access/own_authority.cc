@@ -9,6 +9,7 @@
 #include "common/identity/identity_folder.h"
 #include "common/identity/invitation.h"
 #include "common/params/run_config.h"
+#include "common/telemetry/log.h"
 
 namespace causeway::server {
 namespace {
@@ -132,9 +133,17 @@ absl::StatusOr<std::unique_ptr<OwnAuthority>> OwnAuthority::Open(Options options
   ASSIGN_OR_RETURN(const std::string root,
                    LastCertificate(authority.certificate, certificate_file));
   ASSIGN_OR_RETURN(const Certificate pinned, ParseCertificate(root, certificate_file));
-  ASSIGN_OR_RETURN(v1::InvitationList list, ReadList(files, JoinPath(options.folder, kListFile)));
-  std::unique_ptr<OwnAuthority> result(new OwnAuthority(std::move(options), std::move(authority),
-                                                        pinned.fingerprint, std::move(list)));
+  const std::string list_file = JoinPath(options.folder, kListFile);
+  absl::StatusOr<v1::InvitationList> list = ReadList(files, list_file);
+  if (!list.ok()) {
+    if (!options.is_recorded) return list.status();
+    Log().warn("{} cannot be read, and is passed over: the run's record has the invitations",
+               list_file);
+    list.emplace();
+  }
+  const bool in_file = files.Exists(list_file);
+  std::unique_ptr<OwnAuthority> result(new OwnAuthority(
+      std::move(options), std::move(authority), pinned.fingerprint, *std::move(list), in_file));
   RETURN_IF_ERROR(result->WriteOwnCertificate());
   return result;
 }

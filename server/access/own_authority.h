@@ -48,14 +48,16 @@ class OwnAuthority {
     // Where ca.pem and ca.key are, if somebody has given them; empty: in `folder`.
     std::string given = {};
     std::string run_name;
+    // The run's record has invitations, which count: a list in `folder` may be damaged.
+    bool is_recorded = false;
     FileSystem* file_system = FileSystem::Real();  // It, the clock and the log outlive the object.
     const Clock* clock = Clock::Real();
     EventLog* events = NullEventLog();
   };
   // Makes the authority if the folder has neither ca.pem nor ca.key, and the coordinator's
   // certificate. FAILED_PRECONDITION: one of the two is missing, they do not fit together, the
-  // authority has ended, or others can read the key. DATA_LOSS: the list is damaged. Errors of the
-  // disk.
+  // authority has ended, or others can read the key. DATA_LOSS: the list that counts is damaged.
+  // Errors of the disk.
   static absl::StatusOr<std::unique_ptr<OwnAuthority>> Open(Options options);
 
   // The run has begun: its record has the list from now on. `known`: as the record has it, which
@@ -86,12 +88,12 @@ class OwnAuthority {
 
  private:
   OwnAuthority(Options options, KeyedCertificate authority, std::string pin,
-               v1::InvitationList list)
+               v1::InvitationList list, bool in_file)
       : options_(std::move(options)),
         authority_(std::move(authority)),
         pin_(std::move(pin)),
         list_(std::move(list)),
-        in_file_(list_.invitations_size() > 0) {}
+        in_file_(in_file) {}
   std::string Path(absl::string_view name) const { return JoinPath(options_.folder, name); }
   std::string AuthorityFile() const;
   absl::Status WriteOwnCertificate();

@@ -113,16 +113,20 @@ absl::StatusOr<ConnectionGate::Limits> ConnectionLimitsOf(const CoordinatorServe
 }
 
 absl::StatusOr<std::unique_ptr<OwnAuthority>> OpenAuthority(
-    const CoordinatorServer::Options& options, const std::string& run_name) {
+    const CoordinatorServer::Options& options, ServedRun& run) {
   if (options.security.UsesTls() || options.security.insecure) {
     return absl::InvalidArgumentError(
         "--tls=own beside --tls_ca, --tls_cert, --tls_key or --insecure: give one or the other");
   }
-  return OwnAuthority::Open({.folder = options.authority_folder,
-                             .given = options.given_authority,
-                             .run_name = run_name,
-                             .clock = options.clock,
-                             .events = options.events});
+  Coordinator* const coordinator = run.coordinator();
+  return OwnAuthority::Open(
+      {.folder = options.authority_folder,
+       .given = options.given_authority,
+       .run_name = run.config().run_name(),
+       .is_recorded =
+           coordinator != nullptr && coordinator->orders().Invitations().invitations_size() > 0,
+       .clock = options.clock,
+       .events = options.events});
 }
 
 }  // namespace
@@ -155,7 +159,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(cons
   options.connections.memory_bytes = MemoryShares(options.memory_bytes).grpc;
   std::unique_ptr<OwnAuthority> authority;
   if (!options.authority_folder.empty()) {
-    ASSIGN_OR_RETURN(authority, OpenAuthority(options, run.config().run_name()));
+    ASSIGN_OR_RETURN(authority, OpenAuthority(options, run));
     const SecurityOptions files = authority->Files();
     options.security.ca_file = files.ca_file;
     options.security.cert_file = files.cert_file;

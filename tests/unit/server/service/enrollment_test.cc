@@ -384,6 +384,15 @@ TEST_F(EnrollmentTest, TheListMovesFromItsFileIntoTheRecordOnceTheRunHasBegun) {
   EXPECT_EQ(record.invitations(0).name(), "berlin");
 }
 
+TEST_F(EnrollmentTest, ADamagedFileIsPassedOverAndGoesOnceTheRecordHasTheList) {
+  const InvitationLine line = Invite("berlin");
+  const std::string file = folder_.Write("authority/invitations.binpb", "damaged");
+  ServeAnew();
+  const auto boarded = BoardIn("berlin", line);
+  EXPECT_TRUE(boarded.ok()) << boarded.status();
+  EXPECT_FALSE(FileSystem::Real()->Exists(file));
+}
+
 TEST_F(EnrollmentTest, WhatTheAuthoritysFolderHasWrongIsNamedWithWhatToDo) {
   const auto start = [&] {
     CoordinatorServer::Options options = Options();
