@@ -42,6 +42,8 @@ SecurityOptions SecurityOf(const IdentityFiles& files) {
   security.cert_file = files.certificate;
   security.key_file = files.key;
   security.server_name = kCoordinatorName;
+  security.renewal =
+      "a coordinator that answers renews it; once it has ended, board with a new invitation";
   return security;
 }
 

@@ -299,17 +299,16 @@ absl::Status CheckSigned(const std::string& cert_file, const std::string& ca_fil
       "): both must come from the same CA, or the file of authorities must hold several"));
 }
 
-std::string ExpiryWarning(const Certificate& certificate, const std::string& file, absl::Time now) {
+std::string ExpiryWarning(const Certificate& certificate, const std::string& file, absl::Time now,
+                          absl::string_view renewal) {
   const absl::Duration left = certificate.not_after - now;
   if (left >= kExpiryWarning) return "";
   if (left < absl::ZeroDuration()) {
     return absl::StrCat("the certificate ", file,
-                        " has expired: new connections are refused until "
-                        "it is replaced (deploy/make_certificates renew); no restart is needed");
+                        " has expired, and new connections are refused: ", renewal);
   }
   return absl::StrCat("the certificate ", file, " expires in ",
-                      absl::FormatDuration(absl::Trunc(left, absl::Minutes(1))),
-                      ": replace it before (deploy/make_certificates renew); no restart is needed");
+                      absl::FormatDuration(absl::Trunc(left, absl::Minutes(1))), ": ", renewal);
 }
 
 }  // namespace causeway

@@ -65,7 +65,11 @@ absl::StatusOr<std::string> ReadAuthorities(const std::string& ca_file, absl::Ti
 absl::Status CheckSigned(const std::string& cert_file, const std::string& ca_file,
                          CertificateUse use, absl::Time now);
 
-// "the certificate F ends in 3d2h: renew it ...", or "" while that is far away.
-std::string ExpiryWarning(const Certificate& certificate, const std::string& file, absl::Time now);
+// What to do when the end of a certificate is near, where nobody renews it by itself.
+inline constexpr char kRenewedByHand[] =
+    "replace it (deploy/make_certificates renew); no restart is needed";
+// "the certificate F expires in 3d2h: RENEWAL", or "" while that is far away.
+std::string ExpiryWarning(const Certificate& certificate, const std::string& file, absl::Time now,
+                          absl::string_view renewal = kRenewedByHand);
 
 }  // namespace causeway

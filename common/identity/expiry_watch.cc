@@ -1,7 +1,6 @@
 #include "common/identity/expiry_watch.h"
 
 #include "absl/strings/str_cat.h"
-#include "common/identity/certificate.h"
 
 namespace causeway {
 
@@ -13,7 +12,7 @@ std::string ExpiryWatch::Poll() {
   const absl::StatusOr<Certificate> certificate = ReadCertificate(file_);
   const std::string warning =
       certificate.ok()
-          ? ExpiryWarning(*certificate, file_, clock_.Now())
+          ? ExpiryWarning(*certificate, file_, clock_.Now(), renewal_)
           : absl::StrCat(certificate.status().message(),
                          ": until it can be read, new connections go on with the one before");
   if (!warning.empty()) next_warning_ = now + absl::Hours(24);

@@ -82,7 +82,8 @@ absl::StatusOr<CertificateWatch> OpenFiles(const SecurityOptions& options, Certi
                        {.ca = options.ca_file, .cert = options.cert_file, .key = options.key_file},
                        use, options.refresh_interval, now));
   if (!files.set().own.has_value()) return files;
-  std::string warning = ExpiryWarning(files.set().own->certificate, options.cert_file, now);
+  std::string warning =
+      ExpiryWarning(files.set().own->certificate, options.cert_file, now, options.renewal);
   if (!warning.empty()) warnings.push_back(std::move(warning));
   if (options.ca_file.empty()) return files;
   const absl::Status is_signed = CheckSigned(options.cert_file, options.ca_file, use, now);

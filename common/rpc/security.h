@@ -43,6 +43,7 @@ struct SecurityOptions {
   std::string server_name;  // --tls_server_name: the coordinator's name if the address has another.
   bool insecure = false;    // --insecure: plaintext beyond this machine.
   absl::Duration refresh_interval = absl::Seconds(10);  // Whole seconds, 1 or more.
+  std::string renewal = kRenewedByHand;  // What to do when cert_file's end is near, for people.
 
   // Whether connections are encrypted. MakeChannelSecurity refuses what is half a set.
   bool UsesTls() const { return !ca_file.empty() || !cert_file.empty() || !key_file.empty(); }

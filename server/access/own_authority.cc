@@ -174,6 +174,13 @@ SecurityOptions OwnAuthority::Files() const {
   files.ca_file = AuthorityFile();
   files.cert_file = Path(kOwnFile);
   files.key_file = Path(kOwnKey);
+  files.renewal = absl::StrCat(
+      "the authority ends with it; ",
+      options_.given.empty() ? absl::StrCat("move ", options_.folder,
+                                            " away and start again, which makes a new one, and ")
+                             : absl::StrCat("put a new ca.pem and ca.key into ", options_.given,
+                                            " and start again; under another root "),
+      "everybody needs a new invitation");
   return files;
 }
 

@@ -67,7 +67,8 @@ class OwnAuthority {
   // Moves what the file has into the record, if there is one. Takes as long as keeping does.
   void MoveToRecord();
 
-  // The files of the folder, for the server's credentials.
+  // The files of the folder, for the server's credentials, and how the authority is replaced: the
+  // coordinator's certificate ends with it.
   SecurityOptions Files() const;
   // Certificates of open invitations, PEM: trusted beside those of the authority.
   std::string Invited();

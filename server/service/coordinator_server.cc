@@ -164,6 +164,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(cons
     options.security.ca_file = files.ca_file;
     options.security.cert_file = files.cert_file;
     options.security.key_file = files.key_file;
+    options.security.renewal = files.renewal;
   }
   ASSIGN_OR_RETURN(const ServerSecurity security,
                    MakeServerSecurity(options.security, address, options.clock->Now()));
@@ -277,7 +278,7 @@ CoordinatorServer::CoordinatorServer(const Options& options, int64_t given_memor
                        }}),
       probe_gate_(*Clock::Real()),
       probe_(run, access_, probe_gate_),
-      expiry_(options.security.cert_file, *options.clock),
+      expiry_(options.security.cert_file, *options.clock, options.security.renewal),
       revocations_(options.security.crl_folder, *options.clock),
       events_(options.events) {}
 

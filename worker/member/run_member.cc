@@ -27,6 +27,7 @@ RunReport::Options ReportOptions(const MemberOptions& options, const ChannelSecu
   RunReport::Options report = {.worker_id = options.worker_id,
                                .output = options.output,
                                .cert_file = options.security.cert_file,
+                               .renewal = options.security.renewal,
                                .certificate_end = std::nullopt,
                                .threads = options.threads,
                                .parameters = plan.parameters(),

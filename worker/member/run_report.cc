@@ -21,7 +21,7 @@ double UnixSeconds(Clock& clock) { return absl::ToDoubleSeconds(clock.Now() - ab
 }  // namespace
 
 RunReport::RunReport(const Options& options)
-    : options_(options), expiry_(options.cert_file, *options.clock) {}
+    : options_(options), expiry_(options.cert_file, *options.clock, options.renewal) {}
 
 void RunReport::SpeakBy(RunTelemetry* telemetry, Session* session, WaitWatch* wait_watch) {
   telemetry_ = telemetry;

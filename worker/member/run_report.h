@@ -40,6 +40,7 @@ class RunReport {
     std::string worker_id;
     std::string output;     // Folder of metrics.jsonl; empty: none.
     std::string cert_file;  // That is watched; empty: none.
+    std::string renewal;    // SecurityOptions::renewal.
     std::optional<absl::Time> certificate_end;
     int threads = 1;
     int64_t parameters = 0;

@@ -43,7 +43,8 @@ CheckResult JudgeGreeting(const std::string& address, Greeting greeting, bool sp
 // Judges for a site with TLS; its own certificate, if it has one, is `own` of the file `own_file`.
 CheckResult JudgeHandshake(const absl::StatusOr<TlsHandshake>& handshake);
 CheckResult JudgeCertificates(const Certificate& server, const std::optional<Certificate>& own,
-                              const std::string& own_file, absl::Time now);
+                              const std::string& own_file, absl::Time now,
+                              absl::string_view renewal = kRenewedByHand);
 
 // Measures what the link to the coordinator carries, with its Probe service over as many
 // connections as training would use.

@@ -278,7 +278,8 @@ CheckResult JudgeHandshake(const absl::StatusOr<TlsHandshake>& handshake) {
 }
 
 CheckResult JudgeCertificates(const Certificate& server, const std::optional<Certificate>& own,
-                              const std::string& own_file, absl::Time now) {
+                              const std::string& own_file, absl::Time now,
+                              absl::string_view renewal) {
   const absl::Duration server_left = server.not_after - now;
   std::string finding = absl::StrCat("the coordinator's ends in ", FormatTime(server_left));
   std::string remedy;
@@ -291,7 +292,7 @@ CheckResult JudgeCertificates(const Certificate& server, const std::optional<Cer
     const absl::Duration own_left = own->not_after - now;
     absl::StrAppend(&finding, ", this site's in ", FormatTime(own_left));
     values.push_back({"own_certificate_left", absl::ToDoubleSeconds(own_left), "s"});
-    const std::string warning = ExpiryWarning(*own, own_file, now);
+    const std::string warning = ExpiryWarning(*own, own_file, now, renewal);
     absl::StrAppend(&remedy, remedy.empty() || warning.empty() ? "" : "; ", warning);
   }
   CheckResult result = remedy.empty() ? Passed(kCertificateCheck, finding)

@@ -121,7 +121,8 @@ class Preflight {
       absl::StatusOr<Certificate> read = ReadCertificate(options_.security.cert_file);
       if (read.ok()) own = *std::move(read);
     }
-    Report(JudgeCertificates(handshake->server, own, options_.security.cert_file, clock_.Now()));
+    Report(JudgeCertificates(handshake->server, own, options_.security.cert_file, clock_.Now(),
+                             options_.security.renewal));
     return true;
   }
 

@@ -181,6 +181,8 @@ TEST_F(CertificateTest, AnEndThatIsNearIsWarnedAbout) {
   EXPECT_THAT(ExpiryWarning(certificate, "f", now), HasSubstr("expires in 50h"));
   certificate.not_after = now - absl::Hours(1);
   EXPECT_THAT(ExpiryWarning(certificate, "f", now), HasSubstr("has expired"));
+  EXPECT_THAT(ExpiryWarning(certificate, "f", now, "it renews itself"),
+              HasSubstr(": it renews itself"));
 }
 
 // Whatever a file holds: an answer, no crash, and nothing left in OpenSSL's queue for gRPC to find.

@@ -410,6 +410,13 @@ TEST_F(EnrollmentTest, WhatTheAuthoritysFolderHasWrongIsNamedWithWhatToDo) {
   EXPECT_THAT(std::string(over.message()), HasSubstr("and the next start makes a new one"));
 }
 
+TEST_F(EnrollmentTest, TheReminderOfTheAuthoritysEndSaysHowItIsReplaced) {
+  clock_.Advance(absl::Hours(24 * 3648));
+  EXPECT_THAT(events_.Await("certificate_expiring")["message"].get<std::string>(),
+              HasSubstr("authority away and start again, which makes a new one, and everybody "
+                        "needs a new invitation"));
+}
+
 TEST_F(EnrollmentTest, AHalfOfAnAuthorityIsRefusedWithWhatToDo) {
   std::filesystem::create_directories(folder_.path("half"));
   std::filesystem::permissions(folder_.path("half"), std::filesystem::perms::owner_all);
