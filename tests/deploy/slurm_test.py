@@ -171,10 +171,6 @@ class SlurmTest(unittest.TestCase):
         shutil.rmtree(home, ignore_errors=True)
         home.mkdir()
         (home / "run.textproto").write_text(RUN % len(ids))
-        for arguments in (["init"], ["coordinator", "--host", "coordinator"],
-                          *(["worker", name] for name in ids)):
-            status, said = run(ROOT / "deploy/make_certificates", "--dir", home / "certificates", *arguments)
-            self.assertEqual(status, 0, said)
         (home / "text.txt").write_text((ROOT / "docs/algorithm.md").read_text())
         status, said = run(BUILD / "bin/causeway-worker", "tokenize", f"--input={home}/text.txt",
                            f"--out={home}/shards")
@@ -199,6 +195,7 @@ class SlurmTest(unittest.TestCase):
         self.wait_for_state(workers, "COMPLETED")
         self.wait_for_state(coordinator, "COMPLETED")
         log = self.log(workers)
+        self.assertEqual(log.count("boarded the run"), len(ids), log)
         self.assertEqual(log.count("continuing from the checkpoint"), len(ids), log)
         status, said = run(BUILD / "bin/causeway-coordinator", "inspect", f"--run_dir={home}/run")
         self.assertEqual(status, 0, said)
