@@ -124,8 +124,8 @@ class UpTest(Scene):
         self.sky.launch = fails
         self.assertTrue(self.up(GOOD.replace("1_000_000", "10_000_000")).to_the_end())
         self.assertEqual(self.sky.starts().count("causeway-first-berlin"), 5)
-        self.assertIn("berlin: its program has ended (FAILED); it has failed 5 times: `sky logs "
-                      "causeway-first-berlin` may say why", self.text())
+        self.assertIn("berlin: its program has ended (FAILED), and `sky logs causeway-first-berlin` has its words "
+                      "while the machine is up; it has failed 5 times, and is given up", self.said)
         self.assertNotIn("causeway-first-berlin", self.sky.clusters)
 
     def test_a_place_that_skypilot_refuses_is_named_before_anything_starts(self):
@@ -227,8 +227,7 @@ class UpTest(Scene):
         self.run_.members = list
         self.assertFalse(self.up().to_the_end())
         self.assertEqual(self.sky.starts().count("causeway-first-berlin"), 5)
-        self.assertIn("berlin: was not in the run; it has failed 5 times: `sky logs causeway-first-berlin` may say "
-                      "why", self.said)
+        self.assertIn("berlin: was not in the run; it has failed 5 times, and is given up", self.said)
         self.assertEqual(self.sky.clusters, {})
 
     def test_a_place_that_is_not_in_the_run_is_replaced_whatever_its_job_says(self):
@@ -446,6 +445,13 @@ class CommandTest(Scene):
         self.assertEqual(text.count("SkyPilot does not plan it here: no cloud is set up"), 1)
         self.assertIn("rome: there, and not in the file", text)
         self.assertIn("The run ends at 1M tokens", text)
+
+    def test_plan_has_skypilot_plan_each_kind_of_machine_once(self):
+        planned = []
+        self.sky.launch = lambda task, cluster_name, dryrun: planned.append((cluster_name, dryrun))
+        self.assertTrue(self.work("plan"))
+        self.assertEqual(planned, [("causeway-first-berlin", True), ("causeway-first-oslo-1", True)])
+        self.assertNotIn("does not plan", self.text())
 
     def test_status_has_machines_where_the_coordinator_does_not_answer(self):
         self.sky.clusters = {"causeway-first-berlin": Status.UP}

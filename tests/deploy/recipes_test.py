@@ -10,7 +10,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
+from unittest import mock
 
 import tools
 from tools import BUILD, ROOT, run
@@ -23,14 +25,25 @@ HOME = tempfile.TemporaryDirectory(prefix="causeway_recipes_")
 os.environ.update(HOME=HOME.name, SKYPILOT_DISABLE_USAGE_COLLECTION="1")
 
 import sky  # noqa: E402
+import sky.optimizer  # noqa: E402
 import yaml  # noqa: E402
 from kubeflow_trainer_api import models  # noqa: E402
+from sky.skylet import constants  # noqa: E402
+from sky.utils import dag_utils  # noqa: E402
 
 sys.path.insert(0, str(ROOT / "worker" / "python"))
 
+from causeway.fleet import __main__ as program  # noqa: E402
 from causeway.fleet._file import read_fleet  # noqa: E402
 from causeway.fleet._machines import Machines  # noqa: E402
 
+# What a cloud has, and for how much an hour.
+CATALOG = """\
+InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,GpuInfo,Price,SpotPrice,Region,AvailabilityZone
+8x_H100_SECURE,H100,8,160,1504,,23.9,14.5,US,US-CA-2
+8x_H100_SECURE,H100,8,160,1504,,23.9,12.5,CZ,EU-CZ-1
+8x_H100_DEAR,H100,8,160,1504,,40,30,CZ,EU-CZ-1
+"""
 LINE = "causeway://203.0.113.5:7070/first/berlin/pin.secret"
 # Says what it is asked, until the cloud takes the machine back.
 CURL = """#!/bin/sh
@@ -123,6 +136,48 @@ wheel: wheels
                                  {status.value for status in sky.ClusterStatus})
             self.assertEqual({status.value for status in sky.JobStatus.nonterminal_statuses()},
                              {"INIT", "PENDING", "SETTING_UP", "RUNNING"})
+
+    def test_its_plan_by_a_catalog_is_the_machine_that_costs_least(self):
+        """What `causeway fleet plan` has it do, but for its server, and for accounts with a cloud."""
+        planned = []
+
+        def launch(task, cluster_name, dryrun):
+            self.assertTrue(dryrun)
+            dag = dag_utils.convert_entrypoint_to_dag(task)
+            with mock.patch.object(sky.optimizer.sky_check, "get_cached_enabled_clouds_or_refresh",
+                                   return_value=[sky.clouds.RunPod()]):
+                sky.optimizer.Optimizer.optimize(dag, quiet=True)
+            planned.append((cluster_name, dag.tasks[0].best_resources))
+
+        catalogs = pathlib.Path(HOME.name, ".sky/catalogs", constants.CATALOG_SCHEMA_VERSION)
+        for name, text in (("runpod/vms.csv", CATALOG),
+                           ("common/accelerators.csv", "AcceleratorName,Clouds\nH100,['RunPod']\n")):
+            (catalogs / name).parent.mkdir(parents=True, exist_ok=True)
+            (catalogs / name).write_text(text)
+        with tempfile.TemporaryDirectory(prefix="causeway_fleet_") as name:
+            folder = pathlib.Path(name)
+            for made in ("shards", "wheels"):
+                (folder / made).mkdir()
+            (folder / "fleet.yaml").write_text("""
+name: first
+coordinator: {join: ./operator, address: "203.0.113.5:7070"}
+places: {berlin: {infra: runpod, accelerators: "H100:8"}, oslo: {infra: runpod, accelerators: "H100:4"}}
+budget_tokens: 1000
+data: shards
+wheel: wheels
+""")
+            fleet = read_fleet(folder / "fleet.yaml")
+            offline = types.SimpleNamespace(Task=sky.Task, launch=launch, status=list, api_status=list,
+                                            get=lambda came: came, stream_and_get=lambda came: came)
+            said = []
+            self.assertTrue(program.plan(fleet, Machines(offline, fleet), said.append))
+        (cluster, taken), = planned
+        self.assertEqual((cluster, taken.instance_type, taken.zone, taken.use_spot),
+                         ("causeway-first-berlin", "8x_H100_SECURE", "EU-CZ-1", True))
+        self.assertEqual(taken.get_cost(3600), 12.5)
+        # There is no machine with four.
+        self.assertIn("oslo: to be started (causeway-first-oslo)", said)
+        self.assertEqual(sum("SkyPilot does not plan it here" in line for line in said), 1)
 
     def test_it_refuses_what_it_does_not_know(self):
         for change in ({"resorces": {}}, {"resources": {"use_spott": True}}):

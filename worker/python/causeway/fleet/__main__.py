@@ -7,6 +7,7 @@
   causeway fleet status FILE    machines and sites
   causeway fleet down FILE      ends the machines of this fleet, at once
 
+Of one user on one machine only one `up` or `down` of a fleet runs; others are not kept out.
 docs/deploy.md has a FILE. Exit status: 0; 1 if something failed; 2 for a FILE or flag that cannot be
 used; 130 after Ctrl-C or SIGTERM.
 """

@@ -155,7 +155,7 @@ class Up:
                            f"sites ({', '.join(sorted(found)) or 'none is left'})")
         self._tend(own, machine, is_member=False)
         if own.over:
-            raise RunError(f"the coordinator {own.over}")
+            raise RunError(f"the coordinator: {own.over}")
         if own.work is not None or machine is None or machine.job != "RUNNING":
             return False
         address = self._try("the coordinator's address", self._machines.address)
@@ -186,8 +186,7 @@ class Up:
     def _failed(self, watched: _Watched, what: str) -> None:
         watched.failures += 1
         if watched.failures >= _MOST_FAILURES:
-            watched.over = (f"{what}; it has failed {watched.failures} times: "
-                            f"`sky logs {self._fleet.cluster(watched.name)}` may say why")
+            watched.over = f"{what}; it has failed {watched.failures} times, and is given up"
             self._say(f"{watched.name}: {watched.over}")
             return
         pause_s = min(_FIRST_PAUSE_S * 2 ** (watched.failures - 1), _LONGEST_PAUSE_S)
@@ -233,7 +232,8 @@ class Up:
             self._take_down(watched, "has trained to its end, or was drained")
         elif machine.job and watched.started:
             watched.started = False
-            self._failed(watched, f"its program has ended ({machine.job})")
+            self._failed(watched, f"its program has ended ({machine.job}), and `sky logs "
+                         f"{self._fleet.cluster(watched.name)}` has its words while the machine is up")
         else:
             self._start(watched, "starts on the machine that is there")
 
