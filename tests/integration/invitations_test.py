@@ -70,6 +70,8 @@ class InvitationsTest(unittest.TestCase):
             note.chmod(0o600)
             b = cluster.board("paris", f"--join=@{note}")
             cluster.wait_for_step("paris", 20)
+            shown = pathlib.Path(f"/proc/{b.child.pid}/cmdline").read_bytes()
+            self.assertNotIn(paris.rpartition(".")[2].encode(), shown)
             kept = cluster.folder / "homes" / "paris" / ".config" / "causeway" / "first" / "paris"
             self.assertEqual(sorted(p.name for p in kept.iterdir() if p.name != "LOCK"),
                              ["ca.pem", "cert.pem", "coordinator", "key.pem"])

@@ -1,6 +1,20 @@
 // Lines of invitations that were stolen, kept, changed or guessed.
-#include <filesystem>
+#include <netinet/in.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "causeway/v1/enrollment.grpc.pb.h"
@@ -177,6 +191,83 @@ absl::StatusOr<Outcome> ThousandGuesses() {
                                       owner.ok() ? "in" : std::string(owner.message()))};
 }
 
+// Whether another user of the machine can read `secret` while causewayctl, started with that flag
+// and that variable, waits for an answer from `listener`.
+absl::StatusOr<bool> IsShown(int listener, const std::string& secret, std::string flag,
+                             std::string variable) {
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  std::string program = (self.parent_path() / "causewayctl").string();
+  std::string command = "status";
+  char* const words[] = {program.data(), command.data(), flag.data(), nullptr};
+  char* const variables[] = {variable.data(), nullptr};
+  pid_t process = 0;
+  const int spawned = posix_spawn(&process, program.c_str(), nullptr, nullptr, words, variables);
+  if (spawned != 0) {
+    return absl::NotFoundError(absl::StrCat(program, ": ", std::strerror(spawned)));
+  }
+  int asked = -1;
+  const auto end = absl::MakeCleanup([&] {  // In this order: it would ask again.
+    kill(process, SIGKILL);
+    waitpid(process, nullptr, 0);
+    if (asked >= 0) close(asked);
+  });
+  pollfd wanted{listener, POLLIN, 0};
+  if (poll(&wanted, 1, static_cast<int>(absl::ToInt64Milliseconds(kAnswers))) <= 0) {
+    return absl::UnavailableError(absl::StrCat(program, " asks nobody"));
+  }
+  asked = accept(listener, nullptr, nullptr);
+  const std::string shown = absl::StrCat("/proc/", process);
+  std::ifstream file(shown + "/cmdline");
+  const std::string line{std::istreambuf_iterator<char>(file), {}};
+  struct stat environment {};
+  if (line.empty() || stat((shown + "/environ").c_str(), &environment) != 0) {
+    return absl::UnavailableError(absl::StrCat(program, " has ended"));
+  }
+  return absl::StrContains(line, secret) || (environment.st_mode & 077) != 0;
+}
+
+absl::StatusOr<Outcome> InPs() {
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const auto close_it = absl::MakeCleanup([listener] { close(listener); });
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  if (bind(listener, generic, size) != 0 || listen(listener, 8) != 0 ||
+      getsockname(listener, generic, &size) != 0) {
+    return absl::UnavailableError("no port");
+  }
+  const absl::StatusOr<std::string> made = MakeInvitationSecret();
+  RETURN_IF_ERROR(made.status());
+  const std::string line =
+      FormatInvitation({.addresses = {absl::StrCat("127.0.0.1:", ntohs(address.sin_port))},
+                        .run = "first",
+                        .name = "berlin",
+                        .pin = std::string(64, '0'),
+                        .secret = *made});
+  const std::string secret = line.substr(line.rfind('.') + 1);
+  const TestFolder folder;
+  const std::string file = folder.Write("line", line);
+  const std::string kept = absl::StrCat("--identity=", folder.path("kept"));
+  Outcome outcome{.held = true};
+  const struct {
+    const char* name;
+    std::string flag, variable;
+  } ways[] = {{"flag", absl::StrCat("--join=", line), absl::StrCat("HOME=", folder.path("home"))},
+              {"file", absl::StrCat("--join=@", file), absl::StrCat("HOME=", folder.path("home"))},
+              {"environment", kept, absl::StrCat("CAUSEWAY_JOIN=", line)}};
+  for (const auto& way : ways) {
+    const absl::StatusOr<bool> is_shown = IsShown(listener, secret, way.flag, way.variable);
+    RETURN_IF_ERROR(is_shown.status());
+    outcome.held &= !*is_shown;
+    absl::StrAppend(&outcome.what, outcome.what.empty() ? "" : ", ", "by ", way.name, ": ",
+                    *is_shown ? "shown" : "hidden");
+  }
+  return outcome;
+}
+
 }  // namespace
 
 std::vector<Scenario> InvitationScenarios() {
@@ -186,6 +277,7 @@ std::vector<Scenario> InvitationScenarios() {
           {"invitation_another_name", "a line with another name in it", AnotherName},
           {"invitation_another_authority", "another coordinator where the line leads",
            AnotherAuthority},
+          {"invitation_in_ps", "what other users of the invited machine see", InPs},
           {"invitation_guesses", "a thousand guesses at an open line", ThousandGuesses}};
 }
 
