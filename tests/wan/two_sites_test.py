@@ -59,6 +59,13 @@ class Machines:
         self.lines.update({line[1]: line[0] for line in PRINTED.finditer(text)})
         return text
 
+    def wait_for_berlin(self, end):
+        """Until its log says `finished`, as the page has it."""
+        while "finished at step" not in (self.folder / "berlin" / "berlin.log").read_text():
+            if time.monotonic() > end:
+                raise AssertionError(self.logs())
+            time.sleep(0.1)
+
     def line_of(self, shown):
         """What a person would have copied from the other machine."""
         return self.lines[shown[1]]
@@ -85,7 +92,10 @@ def follow(programs, link_program):
     with Network(link_program, [LINK]) as made, working_folder() as folder:
         machines = Machines(made, folder, programs)
         try:
-            said = "\n".join(machines.run(machine, commands) for machine, commands in steps)
+            for machine, commands in steps[:len(training)]:
+                machines.run(machine, commands)
+            machines.wait_for_berlin(begin + PATIENCE_S)
+            said = "\n".join(machines.run(machine, commands) for machine, commands in steps[len(training):])
             seconds = time.monotonic() - begin
             os.killpg(machines.groups[0], signal.SIGTERM)  # The coordinator's: it sums up.
             sums = folder / "hub" / "run" / "summary.json"
