@@ -203,7 +203,7 @@ tests/peers/run --report
 ```
 
 Share of the time spent computing, %, by model and link (Mbit/s, ms, loss; * stopped after {limit:.0f} s). Held-out
-loss, a site's interface kB per step, and peak MB, PyTorch included, of 1M over 100 Mbit/s:
+loss, a site's interface kB per step, and peak MB, PyTorch included, of 1M over 100 Mbit/s, or over 1000 if only that ended:
 
 {figures}
 

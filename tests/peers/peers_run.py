@@ -137,7 +137,7 @@ def environment(options, text_sha256):
     commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True,
                             check=False).stdout.strip()
     return {"versions": json.loads(versions), "commit": commit, "cores": os.cpu_count(),
-            "kernel": platform.release(), "text_sha256": text_sha256, "quick": options.quick}
+            "kernel": platform.release().partition("-")[0], "text_sha256": text_sha256, "quick": options.quick}
 
 
 def save(path, report):
