@@ -49,13 +49,13 @@
 #include "common/transfer/wire.h"
 #include "nlohmann/json.hpp"
 #include "server/service/coordinator_server.h"
-#include "server/store/memory_store.h"
 #include "server/store/run_directory_store.h"
 #include "tests/bench/bare_grpc.h"
 #include "tests/bench/bench_peer.h"
 #include "tests/bench/measure.h"
 #include "tests/bench/plain_tcp.h"
 #include "tests/unit/server/core/small_run.h"
+#include "tests/unit/server/store/memory_store.h"
 #include "worker/sync/replica.h"
 
 ABSL_FLAG(std::vector<std::string>, sizes_mib, std::vector<std::string>({"8", "32", "256"}),

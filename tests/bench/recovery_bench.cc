@@ -38,10 +38,10 @@
 #include "common/params/run_config.h"
 #include "nlohmann/json.hpp"
 #include "server/core/coordinator.h"
-#include "server/store/memory_store.h"
 #include "server/store/run_directory_store.h"
 #include "tests/bench/measure.h"
 #include "tests/unit/server/core/small_run.h"
+#include "tests/unit/server/store/memory_store.h"
 
 ABSL_FLAG(std::string, folder, ".", "Where to measure; a folder below it is made and removed");
 ABSL_FLAG(std::string, keep, "", "Where the run directory goes in the end; empty: it is removed");

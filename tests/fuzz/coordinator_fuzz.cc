@@ -24,12 +24,12 @@
 #include "common/transfer/chunk_message.h"
 #include "common/transfer/wire.h"
 #include "server/core/coordinator.h"
-#include "server/store/memory_store.h"
 #include "server/transfer/lane_registry.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/target.h"
 #include "tests/unit/common/transfer/owned_message.h"
 #include "tests/unit/server/core/small_run.h"
+#include "tests/unit/server/store/memory_store.h"
 
 namespace causeway::fuzz {
 namespace {

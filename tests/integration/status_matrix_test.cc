@@ -26,9 +26,9 @@
 #include "server/core/served_run.h"
 #include "server/ctl/run_admin.h"
 #include "server/service/coordinator_server.h"
-#include "server/store/memory_store.h"
 #include "tests/unit/common/rpc/faulty_proxy.h"
 #include "tests/unit/server/service/secure_run.h"
+#include "tests/unit/server/store/memory_store.h"
 #include "worker/member/joining.h"
 #include "worker/preflight/checks.h"
 

@@ -10,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "nlohmann/json.hpp"
-#include "server/store/memory_store.h"
+#include "tests/unit/server/store/memory_store.h"
 
 namespace causeway {
 

@@ -10,11 +10,11 @@
 
 #include "absl/status/statusor.h"
 #include "server/core/coordinator.h"
-#include "server/store/memory_store.h"
 #include "tests/simulation/auditor.h"
 #include "tests/simulation/mortal_store.h"
 #include "tests/simulation/scenario.h"
 #include "tests/simulation/world.h"
+#include "tests/unit/server/store/memory_store.h"
 
 namespace causeway::simulation {
 

@@ -1,9 +1,9 @@
 // The devices of one site, working as one: sums, cuts and copies of arrays over all of them.
 //
 // Each rank has a LocalGroup of its own and calls the same operations in the same order with arrays
-// of the same sizes; a rank is used by one thread at a time. ThreadGroup joins
-// threads of one process, in memory that the CPU reaches; NcclGroup joins GPUs, those of other
-// hosts included. All sharding logic is tested with the first.
+// of the same sizes; a rank is used by one thread at a time. NcclGroup joins GPUs, those of other
+// hosts included. All sharding logic is tested with a ThreadGroup (tests/unit/worker/sync), which
+// joins threads of one process, in memory that the CPU reaches.
 //
 // Operations are put on `stream` (a cudaStream_t; the memory's own if null) and done when it has
 // come that far. What they give is the same on every rank, bit for bit, and from run to run on the
@@ -72,53 +72,6 @@ class LocalGroup {
   virtual void Abort(const absl::Status& cause) = 0;
   // OK until there is a cause. Any thread.
   virtual absl::Status status() const = 0;
-};
-
-// A LocalGroup whose ranks are threads of this process, over memory that the CPU reaches: for
-// tests, and the reference for other groups.
-//
-//   const auto threads = ThreadGroup::Create(ranks);
-//   (thread r)   threads[r]->AllReduceSum(...)
-//
-// Sums are in order of rank, of kBf16 in fp32 and rounded once. An operation blocks its thread
-// until all ranks have called it; it refuses, on every rank, calls that do not fit each other,
-// which a group of GPUs would hang on. A ThreadGroup that is destroyed while others still wait for
-// it aborts them.
-
-class ThreadGroup final : public LocalGroup {
- public:
-  // Called with an operation's stream before its memory is touched: waits until what was put on the
-  // stream before is done.
-  using WaitForStream = std::function<absl::Status(GroupStream)>;
-
-  static std::vector<std::unique_ptr<LocalGroup>> Create(int ranks, WaitForStream wait = nullptr);
-  ~ThreadGroup() override;
-
-  int rank() const override { return rank_; }
-  int size() const override;
-  absl::Status AllReduceSum(void* data, int64_t count, GroupType type, GroupStream stream) override;
-  absl::Status ReduceScatterSum(void* data, std::span<const int64_t> bounds, GroupType type,
-                                GroupStream stream) override;
-  absl::Status AllGather(void* data, std::span<const int64_t> bounds, GroupType type,
-                         GroupStream stream) override;
-  absl::Status Broadcast(void* data, int64_t count, GroupType type, int root,
-                         GroupStream stream) override;
-  absl::Status BeginBatch() override { return status(); }
-  absl::Status EndBatch() override { return status(); }
-  absl::Status Barrier() override;
-  void Abort(const absl::Status& cause) override;
-  absl::Status status() const override;
-
- private:
-  class Meeting;
-  struct Call;
-
-  ThreadGroup(std::shared_ptr<Meeting> meeting, int rank, WaitForStream wait);
-  absl::Status Do(const Call& call, GroupStream stream);
-
-  const std::shared_ptr<Meeting> meeting_;
-  const int rank_;
-  const WaitForStream wait_;
 };
 
 // Why a group of ranks has ended: one cause for all of them, the first that anyone has.

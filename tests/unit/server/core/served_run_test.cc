@@ -14,7 +14,7 @@
 #include "common/params/run_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/store/memory_store.h"
+#include "tests/unit/server/store/memory_store.h"
 
 namespace causeway::server {
 namespace {

@@ -15,9 +15,9 @@
 #include "common/base/thread_pool.h"
 #include "common/params/sync_schedule.h"
 #include "server/core/coordinator.h"
-#include "server/store/memory_store.h"
 #include "tests/unit/common/telemetry/awaited_events.h"
 #include "tests/unit/server/core/small_run.h"
+#include "tests/unit/server/store/memory_store.h"
 
 namespace causeway::server {
 

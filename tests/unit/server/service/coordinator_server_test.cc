@@ -19,11 +19,11 @@
 #include "common/transfer/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/store/memory_store.h"
 #include "tests/unit/common/rpc/plain_lane.h"
 #include "tests/unit/common/telemetry/awaited_events.h"
 #include "tests/unit/common/transfer/proto_chunk.h"
 #include "tests/unit/server/core/small_run.h"
+#include "tests/unit/server/store/memory_store.h"
 
 namespace causeway::server {
 namespace {

@@ -27,8 +27,8 @@
 #include "gtest/gtest.h"
 #include "server/core/served_run.h"
 #include "server/service/coordinator_server.h"
-#include "server/store/memory_store.h"
 #include "tests/unit/common/rpc/test_authority.h"
+#include "tests/unit/server/store/memory_store.h"
 #include "worker/member/joining.h"
 
 namespace causeway::server {

@@ -13,8 +13,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/service/probe_service.h"
-#include "server/store/memory_store.h"
 #include "tests/unit/server/core/small_run.h"
+#include "tests/unit/server/store/memory_store.h"
 
 namespace causeway::server {
 namespace {

@@ -15,8 +15,8 @@
 #include "common/rpc/security.h"
 #include "server/core/coordinator.h"
 #include "server/service/coordinator_server.h"
-#include "server/store/memory_store.h"
 #include "tests/unit/common/rpc/test_authority.h"
+#include "tests/unit/server/store/memory_store.h"
 
 namespace causeway::server {
 

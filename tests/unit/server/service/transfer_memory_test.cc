@@ -21,9 +21,9 @@
 #include "common/transfer/wire.h"
 #include "gtest/gtest.h"
 #include "server/service/coordinator_server.h"
-#include "server/store/memory_store.h"
 #include "tests/unit/common/rpc/plain_lane.h"
 #include "tests/unit/server/core/small_run.h"
+#include "tests/unit/server/store/memory_store.h"
 
 namespace causeway::server {
 namespace {

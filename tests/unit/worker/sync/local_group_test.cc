@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "common/codec/codec_layout.h"
-#include "worker/sync/local_group.h"
+#include "tests/unit/worker/sync/thread_group.h"
 
 namespace causeway::worker {
 namespace {

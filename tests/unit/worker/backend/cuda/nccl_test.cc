@@ -15,8 +15,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/unit/worker/sync/thread_group.h"
 #include "worker/backend/cuda/kernels/device.h"
-#include "worker/sync/local_group.h"
 
 #ifdef CAUSEWAY_EMULATED_DEVICE
 

@@ -4,6 +4,7 @@
 #include "worker/sync/site_backend.h"
 #ifdef CAUSEWAY_EMULATED_DEVICE
 #include "tests/emulation/emulator.h"
+#include "tests/unit/worker/sync/thread_group.h"
 #else
 #include "worker/backend/cuda/nccl.h"
 #endif

@@ -9,7 +9,7 @@
 #include "tests/unit/worker/backend/site_thread.h"
 #include "worker/sync/site_backend.h"
 #ifdef CAUSEWAY_EMULATED_DEVICE
-#include "worker/sync/local_group.h"
+#include "tests/unit/worker/sync/thread_group.h"
 #else
 #include "worker/backend/cuda/nccl.h"
 #endif

@@ -1,4 +1,4 @@
-#include "server/store/memory_store.h"
+#include "tests/unit/server/store/memory_store.h"
 
 #include <algorithm>
 
