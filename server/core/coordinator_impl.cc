@@ -223,16 +223,15 @@ v1::RunStatus CoordinatorImpl::GetStatus() const {
     status.set_run_step(run_.membership.largest_step());
     int64_t tokens = 0;
     for (const auto& [id, member] : members) {
-      const auto found = run_.accounts.find(id);
-      const v1::Member account = found == run_.accounts.end() ? v1::Member() : found->second;
+      const v1::Member& account = member.record;
       const v1::Heartbeat& heartbeat = account.heartbeat();
       tokens += heartbeat.tokens();
       v1::WorkerStatus& worker = *status.add_workers();
       worker.set_worker_id(id);
-      worker.set_state(StateToProto(member.state));
-      worker.set_incarnation(member.incarnation);
-      worker.set_data_slot(member.data_slot);
-      worker.set_step(member.step);
+      worker.set_state(StateToProto(account.state()));
+      worker.set_incarnation(account.incarnation());
+      worker.set_data_slot(account.data_slot());
+      worker.set_step(account.step());
       worker.set_tokens(heartbeat.tokens());
       worker.set_tokens_per_second(heartbeat.tokens_per_second());
       worker.set_train_loss(heartbeat.train_loss());
@@ -301,7 +300,8 @@ nlohmann::json CoordinatorImpl::Summary() const {
   v1::Member total;
   nlohmann::json workers = nlohmann::json::object();
   absl::MutexLock lock(&run_.mutex);
-  for (const auto& [id, account] : run_.accounts) {
+  for (const auto& [id, member] : run_.membership.members()) {
+    const v1::Member& account = member.record;
     const v1::Heartbeat& heartbeat = account.heartbeat();
     tokens += heartbeat.tokens();
     total.set_bytes_up(total.bytes_up() + account.bytes_up());

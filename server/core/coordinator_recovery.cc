@@ -134,23 +134,28 @@ absl::Status CoordinatorImpl::Recover(const RecoveredRun& run, const InitialValu
     absl::MutexLock lock(&run_.mutex);
     run_.state = run.state;
     run_.budget_announced = run_.state.stop_step() > 0;
-    for (const v1::Member& record : run.members) {
-      run_.accounts[record.worker_id()] = record;
-      Member member = ReadMember(record);
-      std::erase_if(member.had_slots, [this](int slot) {
-        return slot < 0 || slot >= run_.options.config.membership().max_workers();
-      });
-      run_.GiveParts(member, member.active_from_step);
+    for (v1::Member record : run.members) {
+      auto& slots = *record.mutable_had_slots();
+      slots.erase(std::remove_if(slots.begin(), slots.end(),
+                                 [this](int slot) {
+                                   return slot < 0 ||
+                                          slot >= run_.options.config.membership().max_workers();
+                                 }),
+                  slots.end());
+      const int64_t given_from_step = record.active_from_step();
       // A former release believed any step.
-      member.step = std::min(member.step, largest_step);
-      member.active_from_step = std::min(member.active_from_step, largest_step);
-      run_.tokens.Begin(member.id, member.active_from_step, member.sites);
+      record.set_step(std::min(record.step(), largest_step));
+      record.set_active_from_step(std::min(given_from_step, largest_step));
+      const Member& member =
+          run_.membership.Restore(std::move(record), run_.options.clock->Monotonic());
+      run_.GiveParts(member, given_from_step);
+      run_.tokens.Begin(member.record.worker_id(), member.record.active_from_step(),
+                        member.record.sites());
       // The first of the parts that its parent has given to this region is the lowest.
-      if (run_.tier.under_parent &&
-          (&record == &run.members.front() || member.data_slot < run_.membership.first_slot())) {
-        run_.membership.SetFirstSlot(member.data_slot);
+      if (run_.tier.under_parent && (run_.membership.members().size() == 1 ||
+                                     member.record.data_slot() < run_.membership.first_slot())) {
+        run_.membership.SetFirstSlot(member.record.data_slot());
       }
-      run_.membership.Restore(std::move(member), run_.options.clock->Monotonic());
     }
     for (const v1::Contribution& contribution : run.contributions) {
       const v1::PushHeader& header = contribution.header();
@@ -179,8 +184,8 @@ absl::Status CoordinatorImpl::ForgetOldAnswers() {
   {
     absl::MutexLock lock(&run_.mutex);
     for (const auto& [id, member] : run_.membership.members()) {
-      const int64_t step = run_.accounts[id].heartbeat().checkpoint_step();
-      if (member.state != v1::Member::LEFT && step >= 0) checkpoints.push_back(step);
+      const int64_t step = member.record.heartbeat().checkpoint_step();
+      if (member.record.state() != v1::Member::LEFT && step >= 0) checkpoints.push_back(step);
     }
   }
   const int64_t kept = std::max(2, run_.options.kept_answers);

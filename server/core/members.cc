@@ -176,7 +176,7 @@ absl::StatusOr<v1::Welcome> MembersImpl::Admit(const v1::Join& join,
     welcome.set_next_draw(run_.NextDraw(member));
     for (const int64_t draw : run_.NextDraws(member)) welcome.add_next_draws(draw);
     former = std::exchange(run_.sinks[id], std::move(sink));
-    v1::Member& account = run_.accounts[id];
+    v1::Member& account = *run_.membership.Account(id);
     account.set_device(join.device());
     account.set_software_version(join.software_version());
     welcome.set_started(run_.state.started());
@@ -185,38 +185,39 @@ absl::StatusOr<v1::Welcome> MembersImpl::Admit(const v1::Join& join,
     if (run_.tier.under_parent) largest = std::max(largest, PublishedStep(open_rounds));
     welcome.set_run_step(
         StartStep(open_rounds, run_.membership.members(), largest, run_.PolicyNow()));
-    welcome.set_resumes(member.was_ready &&
-                        (member.state == v1::Member::ACTIVE || welcome.run_step() < largest));
+    welcome.set_resumes(member.record.was_ready() && (member.record.state() == v1::Member::ACTIVE ||
+                                                      welcome.run_step() < largest));
     if (!welcome.resumes()) run_.GiveParts(member, welcome.run_step());
     run_.AddRoster(outbox);
   }
   // An incarnation that was given is never given again, whatever happens to this process.
   RETURN_IF_ERROR(run_.SaveMember(id));
   if (first_to_share) RETURN_IF_ERROR(run_.SaveRunState());
-  welcome.set_incarnation(member.incarnation);
+  welcome.set_incarnation(member.record.incarnation());
   welcome.set_epoch(run_.epoch);
-  welcome.set_data_slot(member.data_slot);
+  welcome.set_data_slot(member.record.data_slot());
   welcome.set_lease_ms(run_.options.config.membership().lease_ms());
   for (const OpenRound& round : open_rounds) welcome.add_published_versions(round.round - 1);
   if (former != nullptr) {
     former->Close(absl::AbortedError(
-        absl::StrCat("incarnation ", member.incarnation, " of ", id, " has attached")));
+        absl::StrCat("incarnation ", member.record.incarnation(), " of ", id, " has attached")));
     run_.Record("worker_fenced",
                 absl::StrCat("the former session of worker ", id, " is fenced off by incarnation ",
-                             member.incarnation),
-                {{"worker", id}, {"incarnation", member.incarnation}});
+                             member.record.incarnation()),
+                {{"worker", id}, {"incarnation", member.record.incarnation()}});
   }
-  run_.Record("worker_joined",
-              absl::StrCat("worker ", id, " joined (", join.device(), ", data slot ",
-                           member.data_slot, ", incarnation ", member.incarnation, ")"),
-              {{"worker", id},
-               {"incarnation", member.incarnation},
-               {"data_slot", member.data_slot},
-               {"own_data", member.own_data},
-               {"device", join.device()},
-               {"software_version", join.software_version()},
-               {"resume_step", join.resume_step()},
-               {"resumes", welcome.resumes()}});
+  run_.Record(
+      "worker_joined",
+      absl::StrCat("worker ", id, " joined (", join.device(), ", data slot ",
+                   member.record.data_slot(), ", incarnation ", member.record.incarnation(), ")"),
+      {{"worker", id},
+       {"incarnation", member.record.incarnation()},
+       {"data_slot", member.record.data_slot()},
+       {"own_data", member.record.own_data()},
+       {"device", join.device()},
+       {"software_version", join.software_version()},
+       {"resume_step", join.resume_step()},
+       {"resumes", welcome.resumes()}});
   run_.Send(outbox);
   return welcome;
 }
@@ -271,25 +272,24 @@ absl::Status MembersImpl::HandleReady(const std::string& worker_id, uint64_t inc
   {
     absl::MutexLock lock(&run_.mutex);
     const Member* const before = run_.membership.Find(worker_id);
-    const bool begins = ready.anew() || before == nullptr || !before->was_ready;
-    is_back = before != nullptr && before->was_ready && before->step > step;
-    if (is_back) step = before->step;
+    const bool begins = ready.anew() || before == nullptr || !before->record.was_ready();
+    is_back = before != nullptr && before->record.was_ready() && before->record.step() > step;
+    if (is_back) step = before->record.step();
     RETURN_IF_ERROR(run_.membership.Ready(worker_id, incarnation, ready.step(), ready.anew()));
     if (begins) {
-      run_.tokens.Begin(worker_id, ready.step(), run_.membership.Find(worker_id)->sites);
+      run_.tokens.Begin(worker_id, ready.step(), run_.membership.Find(worker_id)->record.sites());
     }
     starts_now = run_.StartIfDue();
     active = run_.membership.active();
     if (starts_now) live = run_.membership.LiveIds();
     for (const auto& [id, sink] : run_.sinks) {
       const Member* const member = run_.membership.Find(id);
-      const bool told = starts_now ? member->state == v1::Member::ACTIVE : id == worker_id;
+      const bool told = starts_now ? member->record.state() == v1::Member::ACTIVE : id == worker_id;
       if (told && run_.state.started()) run_.AddStart(id, outbox);
     }
     // Its stream may have been broken when it was asked.
-    const v1::Member& account = run_.accounts[worker_id];
-    if (account.has_draining() &&
-        account.draining() == run_.membership.Find(worker_id)->process_nonce) {
+    const v1::Member& record = run_.membership.Find(worker_id)->record;
+    if (record.has_draining() && record.draining() == record.process_nonce()) {
       run_.AddDirective(v1::Directive::DRAIN, 0, "asked to by the operator", worker_id, outbox);
     }
   }
@@ -325,7 +325,7 @@ absl::Status MembersImpl::HandleHeartbeat(const std::string& worker_id, uint64_t
     RETURN_IF_ERROR(run_.membership.Heartbeat(worker_id, incarnation, heartbeat.step(),
                                               run_.options.clock->Monotonic(),
                                               ProgressOf(heartbeat)));
-    *run_.accounts[worker_id].mutable_heartbeat() = heartbeat;
+    *run_.membership.Account(worker_id)->mutable_heartbeat() = heartbeat;
     const auto sink = run_.sinks.find(worker_id);
     attached = sink != run_.sinks.end();
     if (attached) {
@@ -420,7 +420,7 @@ void MembersImpl::Disconnected(const std::string& worker_id, uint64_t incarnatio
   {
     absl::MutexLock lock(&run_.mutex);
     const Member* const member = run_.membership.Find(worker_id);
-    if (member == nullptr || member->incarnation != incarnation || !member->live()) return;
+    if (member == nullptr || member->record.incarnation() != incarnation || !member->live()) return;
     run_.membership.Disconnected(worker_id, incarnation);
     run_.sinks.erase(worker_id);
   }

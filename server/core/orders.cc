@@ -58,7 +58,8 @@ absl::Status OrdersImpl::Drain(const std::string& worker_id) {
     for (const std::string& id : run_.membership.LiveIds()) {
       if (!worker_id.empty() && id != worker_id) continue;
       asked.push_back(id);
-      run_.accounts[id].set_draining(run_.membership.Find(id)->process_nonce);
+      v1::Member& account = *run_.membership.Account(id);
+      account.set_draining(account.process_nonce());
       run_.AddDirective(v1::Directive::DRAIN, 0, "asked to by the operator", id, outbox);
     }
   }

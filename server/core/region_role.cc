@@ -20,7 +20,7 @@ void AddReports(const std::string& id, const Member& member, const v1::Heartbeat
   }
   v1::SiteReport& report = *heartbeat.add_sites();
   report.set_worker_id(id);
-  report.set_step(member.step);
+  report.set_step(member.record.step());
   report.set_tokens(heard.tokens());
   report.set_tokens_per_second(heard.tokens_per_second());
   report.set_train_loss(heard.train_loss());
@@ -94,9 +94,7 @@ RegionPlace RegionRole::Place() const {
   // One site's word about itself must not make the parent refuse them all.
   int64_t tokens = 0;
   for (const auto& [id, member] : Believed(run_.membership.members(), run_.options.config)) {
-    const auto account = run_.accounts.find(id);
-    if (account == run_.accounts.end()) continue;
-    const v1::Heartbeat& site = account->second.heartbeat();
+    const v1::Heartbeat& site = member.record.heartbeat();
     tokens = std::min(kMaxTokens, tokens + std::min(kMaxTokens, member.progress.tokens));
     if (!member.live()) continue;
     AddReports(id, member, site, heartbeat);
@@ -134,7 +132,8 @@ absl::Status RegionRole::Begin(int first_slot, const std::vector<int64_t>& next_
     if (starts_now) {
       live = run_.membership.LiveIds();
       for (const auto& [id, sink] : run_.sinks) {
-        if (run_.membership.Find(id)->state == v1::Member::ACTIVE) run_.AddStart(id, outbox);
+        if (run_.membership.Find(id)->record.state() == v1::Member::ACTIVE)
+          run_.AddStart(id, outbox);
       }
     }
   }

@@ -51,7 +51,7 @@ RoundsImpl::DroppedDraws RoundsImpl::DropImpossibleDraws(const FragmentRounds& f
   const Member* const member = run_.membership.Find(header.worker_id());
   const auto cannot_be = [&](v1::DrawRange& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(run_.mutex) {
     if (range.data_slot() == kOwnData) return false;  // It is nobody else's.
-    if (member == nullptr || !member->had_slots.contains(range.data_slot())) {
+    if (member == nullptr || !member->had_slot(range.data_slot())) {
       ++dropped.foreign;
       return true;
     }
@@ -88,7 +88,7 @@ absl::StatusOr<v1::PushResponse> RoundsImpl::Contribute(const v1::PushHeader& cl
   if (added.ok() && !added->response.duplicate()) {
     {
       absl::MutexLock lock(&run_.mutex);
-      v1::Member& account = run_.accounts[header.worker_id()];
+      v1::Member& account = *run_.membership.Account(header.worker_id());
       account.set_bytes_up(account.bytes_up() + header.total_bytes());
       run_.draws.Add(header.worker_id(), DrawsOf(header.draws()),
                      run_.schedule.SendStep(header.fragment(), header.round()));
@@ -162,13 +162,12 @@ absl::StatusOr<std::shared_ptr<const PullObject>> RoundsImpl::PullState(int frag
 void RoundsImpl::RecordPulled(const std::string& worker_id, v1::Want::Object object,
                               int64_t bytes) {
   absl::MutexLock lock(&run_.mutex);
-  const auto found = run_.accounts.find(worker_id);
-  if (found == run_.accounts.end()) return;  // An id that never joined is not kept an account of.
-  v1::Member& account = found->second;
+  v1::Member* const account = run_.membership.Account(worker_id);
+  if (account == nullptr) return;  // An id that never joined is not kept an account of.
   if (object == v1::Want::ANSWER) {
-    account.set_bytes_down(account.bytes_down() + bytes);
+    account->set_bytes_down(account->bytes_down() + bytes);
   } else {
-    account.set_state_bytes_down(account.state_bytes_down() + bytes);
+    account->set_state_bytes_down(account->state_bytes_down() + bytes);
   }
 }
 

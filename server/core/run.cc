@@ -120,28 +120,30 @@ Coordinator::End Run::Ended(bool rounds_are_done) const {
   const int64_t end = EndStep();
   // At the end only a good-bye may be missing.
   if (rounds_are_done || somebody_finished ||
-      std::ranges::any_of(members, [&](const auto& m) { return m.second.step >= end; })) {
+      std::ranges::any_of(members, [&](const auto& m) { return m.second.record.step() >= end; })) {
     return End::kReached;
   }
   // Before it, all have gone on purpose, and not to a former coordinator, whose run goes on.
   const bool all_left = std::ranges::all_of(
-      members, [](const auto& m) { return m.second.state == v1::Member::LEFT; });
+      members, [](const auto& m) { return m.second.record.state() == v1::Member::LEFT; });
   return somebody_left && all_left ? End::kAllLeft : End::kNotYet;
 }
 
 int64_t Run::NextDraw(const Member& member) const {
-  return draws.NextDraw(member.own_data ? kOwnData : member.data_slot, member.id);
+  return draws.NextDraw(member.record.own_data() ? kOwnData : member.record.data_slot(),
+                        member.record.worker_id());
 }
 
 std::vector<int64_t> Run::NextDraws(const Member& member) const {
   std::vector<int64_t> next;
-  for (int i = 0; i < member.sites; ++i) next.push_back(draws.NextDraw(member.data_slot + i, ""));
+  for (int i = 0; i < member.record.sites(); ++i)
+    next.push_back(draws.NextDraw(member.record.data_slot() + i, ""));
   return next;
 }
 
 void Run::GiveParts(const Member& member, int64_t step) {
-  if (member.own_data) return;
-  for (int i = 0; i < member.workers(); ++i) draws.Give(member.data_slot + i, step);
+  if (member.record.own_data()) return;
+  for (int i = 0; i < member.workers(); ++i) draws.Give(member.record.data_slot() + i, step);
 }
 
 bool Run::StartIfDue() {
@@ -157,22 +159,23 @@ void Run::AddStart(const std::string& id, Outbox& outbox) const {
   if (!sinks.contains(id)) return;
   AddDirective(v1::Directive::START, 0, "", id, outbox);
   v1::Directive& start = *outbox.back().second.mutable_directive();
-  start.set_data_slot(member.data_slot);
+  start.set_data_slot(member.record.data_slot());
   start.set_next_draw(NextDraw(member));
   for (const int64_t draw : NextDraws(member)) start.add_next_draws(draw);
   if (state.paused()) {
     AddDirective(v1::Directive::PAUSE, 0, state.pause_reason(), id, outbox);
   }
   // It may have missed the end of a pause while its stream was broken.
-  if (!state.paused() && member.incarnation > 1) {
+  if (!state.paused() && member.record.incarnation() > 1) {
     AddDirective(v1::Directive::RESUME, 0, "", id, outbox);
   }
   if (state.stop_step() > 0) {
     AddDirective(v1::Directive::STOP_AT_STEP, state.stop_step(), "the run ends there", id, outbox);
   }
-  if (member.ordered_pace_milli > 0) {
-    AddDirective(v1::Directive::SET_PACE, member.ordered_from_step, "as before", id, outbox);
-    outbox.back().second.mutable_directive()->set_pace_milli(member.ordered_pace_milli);
+  if (member.record.ordered_pace_milli() > 0) {
+    AddDirective(v1::Directive::SET_PACE, member.record.ordered_from_step(), "as before", id,
+                 outbox);
+    outbox.back().second.mutable_directive()->set_pace_milli(member.record.ordered_pace_milli());
   }
 }
 
@@ -246,8 +249,7 @@ absl::Status Run::SaveMembers(std::span<const std::string> worker_ids) {
     {
       absl::MutexLock lock(&mutex);
       for (const std::string& id : worker_ids) {
-        v1::Member& record = records.emplace_back(accounts[id]);
-        WriteMember(*membership.Find(id), record);
+        v1::Member& record = records.emplace_back(membership.Find(id)->record);
         *record.mutable_heartbeat() = LastingPart(record.heartbeat());
         record.clear_rejected();
         if (std::ranges::none_of(rejections, [&](const auto& of) { return of.contains(id); })) {

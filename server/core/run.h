@@ -138,8 +138,6 @@ struct Run {
   Membership membership ABSL_GUARDED_BY(mutex);
   DrawLedger draws ABSL_GUARDED_BY(mutex);
   TokenLedger tokens ABSL_GUARDED_BY(mutex);
-  // By worker: what its record has beside its membership.
-  std::map<std::string, v1::Member> accounts ABSL_GUARDED_BY(mutex);
   Sinks sinks ABSL_GUARDED_BY(mutex);  // One for each attached member.
   v1::State state ABSL_GUARDED_BY(mutex);
   bool may_start ABSL_GUARDED_BY(mutex);  // Whoever is above has begun.

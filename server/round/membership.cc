@@ -15,9 +15,9 @@ absl::Status TakeJoin(Member& member, absl::Duration now) {
   if (left < 1) {
     const absl::Duration wait = absl::Ceil((1 - left) * kJoinInterval, absl::Seconds(1));
     return absl::ResourceExhaustedError(absl::StrCat(
-        member.id, " attaches again and again, ", kJoinsAtOnce, " times more than one every ",
-        absl::FormatDuration(kJoinInterval), "; it may in ", absl::FormatDuration(wait),
-        ": look at its log for what ends its sessions"));
+        member.record.worker_id(), " attaches again and again, ", kJoinsAtOnce,
+        " times more than one every ", absl::FormatDuration(kJoinInterval), "; it may in ",
+        absl::FormatDuration(wait), ": look at its log for what ends its sessions"));
   }
   member.joins_left = left - 1;
   member.joined_at = now;
@@ -26,52 +26,13 @@ absl::Status TakeJoin(Member& member, absl::Duration now) {
 
 }  // namespace
 
-void WriteMember(const Member& member, v1::Member& record) {
-  record.set_worker_id(member.id);
-  record.set_state(member.state);
-  record.set_incarnation(member.incarnation);
-  record.set_data_slot(member.data_slot);
-  record.mutable_had_slots()->Assign(member.had_slots.begin(), member.had_slots.end());
-  record.set_sites(member.sites);
-  record.set_own_data(member.own_data);
-  record.set_process_nonce(member.process_nonce);
-  record.set_active_from_step(member.active_from_step);
-  record.set_was_ready(member.was_ready);
-  record.set_step(member.step);
-  record.set_ordered_pace_milli(member.ordered_pace_milli);
-  record.set_ordered_from_step(member.ordered_from_step);
-}
-
-Member ReadMember(const v1::Member& record) {
-  Member member;
-  member.id = record.worker_id();
-  member.state = record.state();
-  member.incarnation = record.incarnation();
-  member.data_slot = record.data_slot();
-  member.had_slots = {record.had_slots().begin(), record.had_slots().end()};
-  member.sites = record.sites();
-  member.own_data = record.own_data();
-  member.process_nonce = record.process_nonce();
-  member.active_from_step = record.active_from_step();
-  member.was_ready = record.was_ready();
-  member.step = record.step();
-  member.ordered_pace_milli = record.ordered_pace_milli();
-  member.ordered_from_step = record.ordered_from_step();
-  // An order to keep out all rounds from one on.
-  member.rejected = std::ranges::any_of(record.rejected(), [](const v1::RejectedRounds& out) {
-    return out.rounds_size() > 0 && out.rounds(0) <= 0;
-  });
-  member.progress.tokens = record.heartbeat().tokens();
-  return member;
-}
-
 absl::StatusOr<Member> Membership::Join(const std::string& id, uint64_t process_nonce,
                                         bool has_checkpoint, absl::Duration now, bool own_data,
                                         int sites) {
   const auto found = members_.find(id);
   Member* const former = found == members_.end() ? nullptr : &found->second;
   const bool live = former != nullptr && former->live();
-  const bool same_process = former != nullptr && former->process_nonce == process_nonce;
+  const bool same_process = former != nullptr && former->record.process_nonce() == process_nonce;
   if (live && !same_process && former->attached) {
     return absl::AlreadyExistsError(absl::StrCat(
         "a live worker has the id ", id,
@@ -91,27 +52,29 @@ absl::StatusOr<Member> Membership::Join(const std::string& id, uint64_t process_
                            "; the region ", id, " asks for ", sites,
                            ": it can join when others leave, or with fewer --sites"));
   }
-  if (live && former->sites != sites) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(id, " is a member with ", former->sites, " sites and comes back with ", sites,
-                     ": give it the same --sites, or let its lease end first"));
+  if (live && former->record.sites() != sites) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        id, " is a member with ", former->record.sites(), " sites and comes back with ", sites,
+        ": give it the same --sites, or let its lease end first"));
   }
   Member member;
   if (former != nullptr) {
     RETURN_IF_ERROR(TakeJoin(*former, now));
     member = *former;
   }
+  v1::Member& record = member.record;
   if (!live) {
-    ASSIGN_OR_RETURN(member.data_slot, FreeSlot(former, wanted));
-    member.sites = sites;
+    ASSIGN_OR_RETURN(const int slot, FreeSlot(former, wanted));
+    record.set_data_slot(slot);
+    record.set_sites(sites);
   }
   HadSlots(member);
-  member.was_ready = member.was_ready && (same_process || has_checkpoint);
-  if (!live || !(same_process || member.was_ready)) member.state = v1::Member::JOINING;
-  member.id = id;
-  member.process_nonce = process_nonce;
-  member.own_data = own_data;
-  ++member.incarnation;
+  record.set_was_ready(record.was_ready() && (same_process || has_checkpoint));
+  if (!live || !(same_process || record.was_ready())) record.set_state(v1::Member::JOINING);
+  record.set_worker_id(id);
+  record.set_process_nonce(process_nonce);
+  record.set_own_data(own_data);
+  record.set_incarnation(record.incarnation() + 1);
   member.attached = true;
   member.lease_end = now + lease_;
   // Its training and its orders still hold; its speed is measured again.
@@ -120,17 +83,28 @@ absl::StatusOr<Member> Membership::Join(const std::string& id, uint64_t process_
   return member;
 }
 
-void Membership::Restore(Member member, absl::Duration now) {
+const Member& Membership::Restore(v1::Member record, absl::Duration now) {
+  Member& member = members_[record.worker_id()];
+  member.record = std::move(record);
+  // An order to keep out all rounds from one on.
+  member.rejected = std::ranges::any_of(
+      member.record.rejected(),
+      [](const v1::RejectedRounds& out) { return out.rounds_size() > 0 && out.rounds(0) <= 0; });
+  member.progress.tokens = member.record.heartbeat().tokens();
   member.attached = false;
-  member.joins_left = kJoinsAtOnce;
   HadSlots(member);
   member.lease_end = now + lease_ + kReturnTime;
-  largest_step_ = std::max(largest_step_, member.step);
-  members_[member.id] = std::move(member);
+  largest_step_ = std::max(largest_step_, member.record.step());
+  return member;
 }
 
 void Membership::HadSlots(Member& member) {
-  for (int i = 0; i < member.workers(); ++i) member.had_slots.insert(member.data_slot + i);
+  auto& slots = *member.record.mutable_had_slots();
+  for (int i = 0; i < member.workers(); ++i) {
+    const int slot = member.record.data_slot() + i;
+    if (!member.had_slot(slot)) slots.Add(slot);
+  }
+  std::ranges::sort(slots);
 }
 
 absl::StatusOr<int> Membership::FreeSlot(const Member* former, int workers) const {
@@ -138,7 +112,7 @@ absl::StatusOr<int> Membership::FreeSlot(const Member* former, int workers) cons
   std::vector<int> slots(static_cast<size_t>(max_workers_), kFree);
   for (const auto& [id, member] : members_) {
     for (int i = 0; i < member.workers(); ++i) {
-      const int slot = member.data_slot - first_slot_ + i;
+      const int slot = member.record.data_slot() - first_slot_ + i;
       if (slot < 0 || slot >= max_workers_) continue;
       int& entry = slots[static_cast<size_t>(slot)];
       entry = std::max<int>(entry, member.live() ? kTaken : kReserved);
@@ -149,8 +123,8 @@ absl::StatusOr<int> Membership::FreeSlot(const Member* former, int workers) cons
     if (begin < 0 || begin + workers > max_workers_) return static_cast<int>(kTaken);
     return *std::max_element(slots.begin() + begin, slots.begin() + begin + workers);
   };
-  if (former != nullptr && worst(former->data_slot - first_slot_) != kTaken) {
-    return former->data_slot;
+  if (former != nullptr && worst(former->record.data_slot() - first_slot_) != kTaken) {
+    return former->record.data_slot();
   }
   // A slot that nobody ever had is preferred, so that whoever went away finds its own again.
   int best = 0;
@@ -171,16 +145,17 @@ absl::Status Membership::Check(const std::string& id, uint64_t incarnation) cons
     return absl::PermissionDeniedError(
         absl::StrCat(id, " is not a member of this run; attach a session first"));
   }
-  if (incarnation != member->incarnation) {
+  const v1::Member& record = member->record;
+  if (incarnation != record.incarnation()) {
     return absl::AbortedError(absl::StrCat("incarnation ", incarnation, " of ", id,
-                                           " is fenced off: incarnation ", member->incarnation,
+                                           " is fenced off: incarnation ", record.incarnation(),
                                            " has attached"));
   }
-  if (member->state == v1::Member::LOST) {
+  if (record.state() == v1::Member::LOST) {
     return absl::UnavailableError(
         absl::StrCat(id, " was silent longer than its lease; attach again to go on"));
   }
-  if (member->state == v1::Member::LEFT) {
+  if (record.state() == v1::Member::LEFT) {
     return absl::FailedPreconditionError(absl::StrCat(id, " has left the run; attach again first"));
   }
   return absl::OkStatus();
@@ -192,17 +167,18 @@ absl::StatusOr<Member*> Membership::FindLive(const std::string& id, uint64_t inc
 }
 
 void Membership::Advance(Member& member, int64_t step) {
-  member.step = std::max(member.step, step);
+  member.record.set_step(std::max(member.record.step(), step));
   largest_step_ = std::max(largest_step_, step);
 }
 
 absl::Status Membership::Ready(const std::string& id, uint64_t incarnation, int64_t step,
                                bool anew) {
   ASSIGN_OR_RETURN(Member* const member, FindLive(id, incarnation));
-  member->active_from_step =
-      member->was_ready && !anew ? std::min(member->active_from_step, step) : step;
-  member->was_ready = true;
-  member->state = v1::Member::ACTIVE;
+  v1::Member& record = member->record;
+  record.set_active_from_step(
+      record.was_ready() && !anew ? std::min(record.active_from_step(), step) : step);
+  record.set_was_ready(true);
+  record.set_state(v1::Member::ACTIVE);
   Advance(*member, step);
   return absl::OkStatus();
 }
@@ -221,7 +197,7 @@ void Membership::NumberByName() {
   int slot = first_slot_;
   for (auto& [id, member] : members_) {
     if (!member.live()) continue;
-    member.data_slot = slot;
+    member.record.set_data_slot(slot);
     slot += member.workers();
     HadSlots(member);
   }
@@ -233,29 +209,29 @@ void Membership::SetRejected(const std::string& id, bool rejected) {
 }
 
 void Membership::OrderPace(const std::string& id, int64_t pace_milli, int64_t from_step) {
-  const auto found = members_.find(id);
-  if (found == members_.end()) return;
-  found->second.ordered_pace_milli = pace_milli;
-  found->second.ordered_from_step = from_step;
+  v1::Member* const record = Account(id);
+  if (record == nullptr) return;
+  record->set_ordered_pace_milli(pace_milli);
+  record->set_ordered_from_step(from_step);
 }
 
 absl::Status Membership::Leave(const std::string& id, uint64_t incarnation) {
   ASSIGN_OR_RETURN(Member* const member, FindLive(id, incarnation));
-  member->state = v1::Member::LEFT;
+  member->record.set_state(v1::Member::LEFT);
   member->attached = false;
   return absl::OkStatus();
 }
 
 absl::Status Membership::Expel(const std::string& id, uint64_t incarnation) {
   ASSIGN_OR_RETURN(Member* const member, FindLive(id, incarnation));
-  member->state = v1::Member::LOST;
+  member->record.set_state(v1::Member::LOST);
   member->attached = false;
   return absl::OkStatus();
 }
 
 void Membership::Disconnected(const std::string& id, uint64_t incarnation) {
   const auto found = members_.find(id);
-  if (found == members_.end() || found->second.incarnation != incarnation) return;
+  if (found == members_.end() || found->second.record.incarnation() != incarnation) return;
   found->second.attached = false;
 }
 
@@ -263,7 +239,7 @@ std::vector<std::string> Membership::Expire(absl::Duration now) {
   std::vector<std::string> lost;
   for (auto& [id, member] : members_) {
     if (!member.live() || member.lease_end > now) continue;
-    member.state = v1::Member::LOST;
+    member.record.set_state(v1::Member::LOST);
     member.attached = false;
     lost.push_back(id);
   }
@@ -273,6 +249,11 @@ std::vector<std::string> Membership::Expire(absl::Duration now) {
 const Member* Membership::Find(const std::string& id) const {
   const auto found = members_.find(id);
   return found == members_.end() ? nullptr : &found->second;
+}
+
+v1::Member* Membership::Account(const std::string& id) {
+  const auto found = members_.find(id);
+  return found == members_.end() ? nullptr : &found->second.record;
 }
 
 std::vector<std::string> Membership::LiveIds() const {
@@ -292,7 +273,7 @@ int Membership::live() const {
 int Membership::active() const {
   int workers = 0;
   for (const auto& [id, member] : members_) {
-    workers += member.state == v1::Member::ACTIVE ? member.workers() : 0;
+    workers += member.record.state() == v1::Member::ACTIVE ? member.workers() : 0;
   }
   return workers;
 }

@@ -24,9 +24,9 @@
 //     (RESOURCE_EXHAUSTED): every Join costs a write to the disk and a message to everybody.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -56,44 +56,27 @@ inline constexpr double kJoinsAtOnce = 20;
 inline constexpr absl::Duration kJoinInterval = absl::Seconds(5);
 
 struct Member {
-  std::string id;
-  v1::Member::State state = v1::Member::JOINING;
-  uint64_t incarnation = 0;
-  int data_slot = 0;
-  // All slots that it ever had: late deltas may belong to an earlier one.
-  std::set<int> had_slots;
-  // Above 0: a region, which has the parts data_slot .. data_slot + sites - 1 and counts as so many
-  // workers.
-  int sites = 0;
-  // It trains on shards of its own: the slot is its number, not its part of the data.
-  bool own_data = false;
+  // What outlives the coordinator's process. Its heartbeat and the bytes are its account, which
+  // nobody here looks at.
+  v1::Member record;
   // An operator keeps its contributions out: no round waits for it.
   bool rejected = false;
-  uint64_t process_nonce = 0;
   bool attached = true;  // False after its stream broke.
   absl::Duration lease_end;
-  // From Ready: rounds whose send step is later expect a contribution. Meaningful when ACTIVE.
-  int64_t active_from_step = 0;
-  // Said Ready once and has not started anew since: active_from_step never grows.
-  bool was_ready = false;
-  int64_t step = 0;  // The largest that it reported.
   Progress progress;
-  // The pace that the coordinator ordered last (SET_PACE); 0: none.
-  int64_t ordered_pace_milli = 0;
-  int64_t ordered_from_step = 0;
   // Joins that were left to it after the last one. Each process of the coordinator counts anew.
   double joins_left = kJoinsAtOnce;
   absl::Duration joined_at = absl::ZeroDuration();
 
-  bool live() const { return state == v1::Member::JOINING || state == v1::Member::ACTIVE; }
-  bool region() const { return sites > 0; }
-  int workers() const { return sites > 0 ? sites : 1; }
+  bool live() const {
+    return record.state() == v1::Member::JOINING || record.state() == v1::Member::ACTIVE;
+  }
+  bool region() const { return record.sites() > 0; }
+  int workers() const { return region() ? record.sites() : 1; }
+  bool had_slot(int slot) const {
+    return std::ranges::find(record.had_slots(), slot) != record.had_slots().end();
+  }
 };
-
-// What of a member outlives the coordinator's process: fills it in, and reads it back. Step and
-// slots are as the record says them: whoever reads checks them.
-void WriteMember(const Member& member, v1::Member& record);
-Member ReadMember(const v1::Member& record);
 
 // Time in which a member finds out that the coordinator is back.
 inline constexpr absl::Duration kReturnTime = absl::Seconds(30);
@@ -111,8 +94,9 @@ class Membership {
                               absl::Duration now, bool own_data = false, int sites = 0);
 
   // Brings back a member as a former coordinator knew it; call it before anything else. A live one
-  // is not attached, and has a lease and kReturnTime to come back: it tries at intervals.
-  void Restore(Member member, absl::Duration now);
+  // is not attached, and has a lease and kReturnTime to come back: it tries at intervals. Step and
+  // slots are believed: the caller checks them.
+  const Member& Restore(v1::Member record, absl::Duration now);
 
   // Errors of this and all that follow: PERMISSION_DENIED if the id never joined, ABORTED if the
   // incarnation is an older one, UNAVAILABLE if the member is lost, FAILED_PRECONDITION if it left.
@@ -144,6 +128,8 @@ class Membership {
   // Every id that ever joined, sorted.
   const std::map<std::string, Member>& members() const { return members_; }
   const Member* Find(const std::string& id) const;
+  // The record, for its account; null if the id never joined.
+  v1::Member* Account(const std::string& id);
   std::vector<std::string> LiveIds() const;  // Sorted.
   // A region counts as its sites.
   int live() const;

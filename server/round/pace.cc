@@ -13,13 +13,14 @@ constexpr double kTooSlow = 1.02;      // Above pace * kTooSlow, the others woul
 constexpr double kTooFast = 1.115;     // A pace of more than ratio * kTooFast gives away steps.
 
 bool HasSpeed(const Member& member) {
-  return member.state == v1::Member::ACTIVE &&
+  return member.record.state() == v1::Member::ACTIVE &&
          member.progress.inner_step_time > absl::ZeroDuration();
 }
 
 int64_t PresentPace(const Member& member) {
-  const bool on_its_way = member.ordered_pace_milli > 0 && member.step <= member.ordered_from_step;
-  return on_its_way ? member.ordered_pace_milli : member.progress.pace_milli;
+  const bool on_its_way = member.record.ordered_pace_milli() > 0 &&
+                          member.record.step() <= member.record.ordered_from_step();
+  return on_its_way ? member.record.ordered_pace_milli() : member.progress.pace_milli;
 }
 
 int64_t WantedPace(double ratio, double max_pace, int64_t present_milli) {
@@ -64,7 +65,8 @@ namespace {
 constexpr double kFar = 1e15;
 
 bool Trains(const Member& member) {
-  return member.state == v1::Member::ACTIVE && member.progress.step_time() > absl::ZeroDuration();
+  return member.record.state() == v1::Member::ACTIVE &&
+         member.progress.step_time() > absl::ZeroDuration();
 }
 
 // Where the fastest member is `ahead` after its last heartbeat, if it never waits.
@@ -74,7 +76,7 @@ int64_t FarthestStep(const std::map<std::string, Member>& members, absl::Duratio
     if (!Trains(member)) continue;
     const double steps =
         std::min(kFar, std::ceil(absl::FDivDuration(ahead, member.progress.step_time())));
-    farthest = std::max(farthest, member.step + static_cast<int64_t>(steps) + 1);
+    farthest = std::max(farthest, member.record.step() + static_cast<int64_t>(steps) + 1);
   }
   return farthest;
 }
@@ -100,7 +102,7 @@ std::optional<int64_t> StopStepForTokens(const std::map<std::string, Member>& me
                                       1000 / static_cast<double>(member.progress.pace_milli)
                                 : member.progress.tokens_per_second *
                                       absl::ToDoubleSeconds(member.progress.step_time());
-    base -= per_step * static_cast<double>(member.step);
+    base -= per_step * static_cast<double>(member.record.step());
     rate += per_step;
   }
   if (rate <= 0) return std::nullopt;

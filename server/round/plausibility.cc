@@ -27,20 +27,20 @@ double LowerMedian(std::vector<double> values) {
 
 // Tokens that a member trained per step of the schedule, by its own word.
 double TokenRate(const Member& member) {
-  return member.step > 0
-             ? static_cast<double>(member.progress.tokens) / static_cast<double>(member.step)
-             : 0;
+  return member.record.step() > 0 ? static_cast<double>(member.progress.tokens) /
+                                        static_cast<double>(member.record.step())
+                                  : 0;
 }
 
 // The most tokens that the member can have trained, where a step's are not known.
 int64_t MostByOthers(const std::map<std::string, Member>& members, const Member& member) {
   std::vector<double> rates;
   for (const auto& [id, other] : members) {
-    if (id != member.id && TokenRate(other) > 0) rates.push_back(TokenRate(other));
+    if (id != member.record.worker_id() && TokenRate(other) > 0) rates.push_back(TokenRate(other));
   }
   if (rates.empty()) return std::numeric_limits<int64_t>::max();
   const double most = kMostOverMedian * LowerMedian(std::move(rates)) *
-                      static_cast<double>(std::max<int64_t>(1, member.step));
+                      static_cast<double>(std::max<int64_t>(1, member.record.step()));
   return most >= 0x1p62 ? std::numeric_limits<int64_t>::max() : std::llround(std::ceil(most));
 }
 
@@ -53,7 +53,8 @@ double TrainingRate(const Member& member) {
 void HoldAgainstOthers(const std::map<std::string, Member>& members, Member& member) {
   std::vector<double> rates;
   for (const auto& [id, other] : members) {
-    if (id != member.id && TrainingRate(other) > 0) rates.push_back(TrainingRate(other));
+    if (id != member.record.worker_id() && TrainingRate(other) > 0)
+      rates.push_back(TrainingRate(other));
   }
   const double own = TrainingRate(member);
   if (rates.empty() || own <= 0) return;
@@ -148,12 +149,13 @@ std::map<std::string, Member> Believed(const std::map<std::string, Member>& memb
   std::vector<Member*> with_speed;
   for (auto& [id, member] : believed) {
     // A worker that resumed may have trained a period twice.
-    const int64_t most = per_step > 0 ? Times(Times(per_step, member.workers()),
-                                              member.step + config.sync().steps_between_syncs())
-                                      : MostByOthers(members, members.at(id));
+    const int64_t most = per_step > 0
+                             ? Times(Times(per_step, member.workers()),
+                                     member.record.step() + config.sync().steps_between_syncs())
+                             : MostByOthers(members, members.at(id));
     member.progress.tokens = std::min(member.progress.tokens, most);
     if (per_step == 0) HoldAgainstOthers(members, member);
-    if (member.state == v1::Member::ACTIVE &&
+    if (member.record.state() == v1::Member::ACTIVE &&
         member.progress.inner_step_time > absl::ZeroDuration()) {
       with_speed.push_back(&member);
     }

@@ -10,14 +10,16 @@ namespace causeway::server {
 namespace {
 
 bool Expects(const OpenRound& round, const Member& member) {
-  return member.state == v1::Member::ACTIVE && !member.rejected &&
-         member.active_from_step < round.send_step;
+  return member.record.state() == v1::Member::ACTIVE && !member.rejected &&
+         member.record.active_from_step() < round.send_step;
 }
 
 // "worker-1 (step 40 of 60)", or "(sending)" once it is past the send step.
 std::string DescribeMissing(const OpenRound& round, const Member& member) {
-  if (member.step >= round.send_step) return absl::StrCat(member.id, " (sending)");
-  return absl::StrCat(member.id, " (step ", member.step, " of ", round.send_step, ")");
+  if (member.record.step() >= round.send_step)
+    return absl::StrCat(member.record.worker_id(), " (sending)");
+  return absl::StrCat(member.record.worker_id(), " (step ", member.record.step(), " of ",
+                      round.send_step, ")");
 }
 
 // A region counts as its sites.
@@ -44,14 +46,14 @@ absl::Duration QuorumReached(const OpenRound& round, const std::map<std::string,
 absl::Duration AnswerDue(const OpenRound& round, const Member& member, absl::Duration arrival,
                          int64_t overlap_steps) {
   const absl::Duration step_time = member.progress.step_time();
-  if (member.state != v1::Member::ACTIVE || step_time <= absl::ZeroDuration()) {
+  if (member.record.state() != v1::Member::ACTIVE || step_time <= absl::ZeroDuration()) {
     return absl::InfiniteDuration();
   }
   // It had done the send step when its delta arrived, and somewhat more: the upload took time. A
   // heartbeat since then knows better.
   absl::Duration due = arrival + step_time * overlap_steps;
-  if (member.step >= round.send_step) {
-    const int64_t left = round.send_step + overlap_steps - member.step;
+  if (member.record.step() >= round.send_step) {
+    const int64_t left = round.send_step + overlap_steps - member.record.step();
     due = std::min(due, member.progress.reported_at + step_time * left);
   }
   absl::Duration delivery = round.merge_time + kDecisionMargin;
@@ -112,15 +114,15 @@ Decision Decide(absl::Duration now, const OpenRound& round,
   bool somebody_is_there = heard > 0;
   std::vector<std::string> described;
   for (const auto& [id, member] : members) {
-    if (member.state == v1::Member::ACTIVE) {
+    if (member.record.state() == v1::Member::ACTIVE) {
       // Nothing comes of those that are kept out: a round of theirs alone is not empty, it waits.
       active += member.rejected ? 0 : 1;
-      somebody_is_there |= member.step >= round.send_step;
+      somebody_is_there |= member.record.step() >= round.send_step;
     }
     if (!Expects(round, member) || round.arrivals.contains(id) || round.quarantined.contains(id)) {
       continue;
     }
-    if (beyond_stop && member.step < round.send_step) continue;  // It stops before.
+    if (beyond_stop && member.record.step() < round.send_step) continue;  // It stops before.
     decision.missing.push_back(id);
     described.push_back(DescribeMissing(round, member));
   }
@@ -185,14 +187,14 @@ int64_t StartStep(const std::vector<OpenRound>& open_rounds,
 int64_t LikelyStep(absl::Duration now, const std::map<std::string, Member>& members) {
   int64_t likely = 0;
   for (const auto& [id, member] : members) {
-    if (member.state != v1::Member::ACTIVE) continue;
+    if (member.record.state() != v1::Member::ACTIVE) continue;
     const absl::Duration step_time = member.progress.step_time();
     int64_t since = 0;
     if (step_time > absl::ZeroDuration()) {
       absl::Duration rest;
       since = absl::IDivDuration(now - member.progress.reported_at, step_time, &rest);
     }
-    likely = std::max(likely, member.step + std::max<int64_t>(0, since));
+    likely = std::max(likely, member.record.step() + std::max<int64_t>(0, since));
   }
   return likely;
 }

@@ -13,7 +13,7 @@ using Members = std::map<std::string, Member>;
 
 inline Members Table(std::initializer_list<Member> list) {
   Members members;
-  for (const Member& member : list) members[member.id] = member;
+  for (const Member& member : list) members[member.record.worker_id()] = member;
   return members;
 }
 

@@ -17,8 +17,8 @@ Membership TwoSlots() { return Membership(2, kLease); }
 
 TEST(MembershipTest, EveryWorkerGetsASlotOfItsOwn) {
   Membership members = TwoSlots();
-  EXPECT_EQ(members.Join("a", 1, false, kStart)->data_slot, 0);
-  EXPECT_EQ(members.Join("b", 2, false, kStart)->data_slot, 1);
+  EXPECT_EQ(members.Join("a", 1, false, kStart)->record.data_slot(), 0);
+  EXPECT_EQ(members.Join("b", 2, false, kStart)->record.data_slot(), 1);
   EXPECT_THAT(members.LiveIds(), ElementsAre("a", "b"));
   EXPECT_EQ(members.active(), 0);
 }
@@ -30,27 +30,27 @@ TEST(MembershipTest, AFullRunRefusesAnotherWorkerUntilOneLeaves) {
   EXPECT_EQ(members.Join("c", 3, false, kStart).status().code(),
             absl::StatusCode::kResourceExhausted);
   ASSERT_TRUE(members.Leave("a", 1).ok());
-  EXPECT_EQ(members.Join("c", 3, false, kStart)->data_slot, 0);
+  EXPECT_EQ(members.Join("c", 3, false, kStart)->record.data_slot(), 0);
 }
 
 TEST(MembershipTest, ARegionHasSlotsSideBySideAndCountsAsItsSites) {
   Membership members(8, kLease);
   ASSERT_TRUE(members.Join("a", 1, false, kStart).ok());
-  EXPECT_EQ(members.Join("eu", 2, true, kStart, false, 4)->data_slot, 1);
+  EXPECT_EQ(members.Join("eu", 2, true, kStart, false, 4)->record.data_slot(), 1);
   EXPECT_EQ(members.live(), 5);
   const absl::Status large = members.Join("us", 3, true, kStart, false, 4).status();
   EXPECT_EQ(large.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(large.message(), HasSubstr("has 5; the region us asks for 4"));
-  EXPECT_EQ(members.Join("us", 3, true, kStart, false, 3)->data_slot, 5);
-  EXPECT_THAT(members.Find("eu")->had_slots, ElementsAre(1, 2, 3, 4));
+  EXPECT_EQ(members.Join("us", 3, true, kStart, false, 3)->record.data_slot(), 5);
+  EXPECT_THAT(members.Find("eu")->record.had_slots(), ElementsAre(1, 2, 3, 4));
   // Its slots are its own when it comes back, and those of others stay theirs.
   ASSERT_TRUE(members.Leave("eu", 1).ok());
-  EXPECT_EQ(members.Join("b", 4, false, kStart)->data_slot, 1);
+  EXPECT_EQ(members.Join("b", 4, false, kStart)->record.data_slot(), 1);
   EXPECT_EQ(members.Join("eu", 5, true, kStart, false, 4).status().code(),
             absl::StatusCode::kResourceExhausted);
   members.NumberByName();
-  EXPECT_EQ(members.Find("b")->data_slot, 1);
-  EXPECT_EQ(members.Find("us")->data_slot, 2);
+  EXPECT_EQ(members.Find("b")->record.data_slot(), 1);
+  EXPECT_EQ(members.Find("us")->record.data_slot(), 2);
 }
 
 TEST(MembershipTest, ARegionsSlotsBeginWhereItsParentSays) {
@@ -58,8 +58,8 @@ TEST(MembershipTest, ARegionsSlotsBeginWhereItsParentSays) {
   ASSERT_TRUE(members.Join("b", 1, false, kStart).ok());
   members.SetFirstSlot(6);
   members.NumberByName();
-  EXPECT_EQ(members.Find("b")->data_slot, 6);
-  EXPECT_EQ(members.Join("a", 2, false, kStart)->data_slot, 7);
+  EXPECT_EQ(members.Find("b")->record.data_slot(), 6);
+  EXPECT_EQ(members.Join("a", 2, false, kStart)->record.data_slot(), 7);
 }
 
 TEST(MembershipTest, TwoProcessesWithOneIdAreOneTooMany) {
@@ -78,9 +78,9 @@ TEST(MembershipTest, TheSameProcessTakesItsMembershipOverAfterABrokenStream) {
   members.Disconnected("a", 1);
   EXPECT_FALSE(members.Find("a")->attached);
   const Member again = *members.Join("a", 1, false, kStart + absl::Seconds(5));
-  EXPECT_EQ(again.incarnation, 2u);
-  EXPECT_EQ(again.state, v1::Member::ACTIVE);
-  EXPECT_EQ(again.active_from_step, 7);
+  EXPECT_EQ(again.record.incarnation(), 2u);
+  EXPECT_EQ(again.record.state(), v1::Member::ACTIVE);
+  EXPECT_EQ(again.record.active_from_step(), 7);
   EXPECT_TRUE(again.attached);
   EXPECT_EQ(members.Check("a", 1).code(), absl::StatusCode::kAborted);
   members.Disconnected("a", 1);  // The old stream's end arrives late.
@@ -94,14 +94,15 @@ TEST(MembershipTest, ARestartedProcessWaitsForItsFormerStreamToBreak) {
   EXPECT_EQ(members.Join("a", 2, true, kStart).status().code(), absl::StatusCode::kAlreadyExists);
   members.Disconnected("a", 1);
   const Member resumed = *members.Join("a", 2, true, kStart);
-  EXPECT_EQ(resumed.state, v1::Member::ACTIVE) << "open rounds go on expecting it";
-  EXPECT_EQ(resumed.active_from_step, 7);
-  EXPECT_EQ(resumed.incarnation, 2u);
+  EXPECT_EQ(resumed.record.state(), v1::Member::ACTIVE) << "open rounds go on expecting it";
+  EXPECT_EQ(resumed.record.active_from_step(), 7);
+  EXPECT_EQ(resumed.record.incarnation(), 2u);
   members.Disconnected("a", 2);
   const Member anew = *members.Join("a", 3, false, kStart);
-  EXPECT_EQ(anew.state, v1::Member::JOINING);
+  EXPECT_EQ(anew.record.state(), v1::Member::JOINING);
   ASSERT_TRUE(members.Ready("a", 3, 60, false).ok());
-  EXPECT_EQ(members.Find("a")->active_from_step, 60) << "it knows nothing of earlier rounds";
+  EXPECT_EQ(members.Find("a")->record.active_from_step(), 60)
+      << "it knows nothing of earlier rounds";
 }
 
 TEST(MembershipTest, ALostWorkerThatResumesIsExpectedWhereItWas) {
@@ -110,28 +111,28 @@ TEST(MembershipTest, ALostWorkerThatResumesIsExpectedWhereItWas) {
   ASSERT_TRUE(members.Ready("a", 1, 7, false).ok());
   members.Expire(kStart + kLease);
   ASSERT_TRUE(members.Join("a", 2, true, kStart + kLease).ok());
-  EXPECT_EQ(members.Find("a")->state, v1::Member::JOINING);
+  EXPECT_EQ(members.Find("a")->record.state(), v1::Member::JOINING);
   ASSERT_TRUE(members.Ready("a", 2, 40, false).ok());
-  EXPECT_EQ(members.Find("a")->active_from_step, 7);
+  EXPECT_EQ(members.Find("a")->record.active_from_step(), 7);
 }
 
 TEST(MembershipTest, ARestoredMemberHasALeaseToComeBackAndKeepsItsIncarnation) {
   Membership members = TwoSlots();
-  Member former;
-  former.id = "a";
-  former.state = v1::Member::ACTIVE;
-  former.incarnation = 4;
-  former.data_slot = 1;
-  former.process_nonce = 9;
-  former.step = 33;
-  former.was_ready = true;
+  v1::Member former;
+  former.set_worker_id("a");
+  former.set_state(v1::Member::ACTIVE);
+  former.set_incarnation(4);
+  former.set_data_slot(1);
+  former.set_process_nonce(9);
+  former.set_step(33);
+  former.set_was_ready(true);
   members.Restore(former, kStart);
   EXPECT_EQ(members.largest_step(), 33);
   EXPECT_TRUE(members.Expire(kStart + kLease + kReturnTime - absl::Milliseconds(1)).empty());
   const Member back = *members.Join("a", 9, false, kStart + absl::Seconds(1));
-  EXPECT_EQ(back.incarnation, 5u);
-  EXPECT_EQ(back.data_slot, 1);
-  EXPECT_EQ(back.state, v1::Member::ACTIVE);
+  EXPECT_EQ(back.record.incarnation(), 5u);
+  EXPECT_EQ(back.record.data_slot(), 1);
+  EXPECT_EQ(back.record.state(), v1::Member::ACTIVE);
 }
 
 TEST(MembershipTest, ARepeatedReadyKeepsTheRoundsUnderWay) {
@@ -139,10 +140,10 @@ TEST(MembershipTest, ARepeatedReadyKeepsTheRoundsUnderWay) {
   ASSERT_TRUE(members.Join("a", 1, false, kStart).ok());
   ASSERT_TRUE(members.Ready("a", 1, 10, false).ok());
   ASSERT_TRUE(members.Ready("a", 1, 45, false).ok());
-  EXPECT_EQ(members.Find("a")->active_from_step, 10);
+  EXPECT_EQ(members.Find("a")->record.active_from_step(), 10);
   EXPECT_EQ(members.largest_step(), 45);
   ASSERT_TRUE(members.Ready("a", 1, 50, /*anew=*/true).ok());
-  EXPECT_EQ(members.Find("a")->active_from_step, 50);
+  EXPECT_EQ(members.Find("a")->record.active_from_step(), 50);
 }
 
 TEST(MembershipTest, SilenceBeyondTheLeaseIsDeath) {
@@ -152,7 +153,7 @@ TEST(MembershipTest, SilenceBeyondTheLeaseIsDeath) {
   ASSERT_TRUE(members.Heartbeat("a", 1, 12, kStart + absl::Seconds(6)).ok());
   EXPECT_THAT(members.Expire(kStart + absl::Seconds(9)), IsEmpty());
   EXPECT_THAT(members.Expire(kStart + absl::Seconds(10)), ElementsAre("b"));
-  EXPECT_EQ(members.Find("b")->state, v1::Member::LOST);
+  EXPECT_EQ(members.Find("b")->record.state(), v1::Member::LOST);
   EXPECT_EQ(members.Heartbeat("b", 1, 3, kStart + absl::Seconds(11)).code(),
             absl::StatusCode::kUnavailable);
   EXPECT_THAT(members.Expire(kStart + absl::Seconds(11)), IsEmpty());
@@ -163,11 +164,12 @@ TEST(MembershipTest, ALostWorkerComesBackToItsOwnSlot) {
   ASSERT_TRUE(members.Join("a", 1, false, kStart).ok());
   ASSERT_TRUE(members.Join("b", 2, false, kStart).ok());
   members.Expire(kStart + kLease);
-  EXPECT_EQ(members.Join("c", 3, false, kStart + kLease)->data_slot, 2) << "a slot nobody ever had";
+  EXPECT_EQ(members.Join("c", 3, false, kStart + kLease)->record.data_slot(), 2)
+      << "a slot nobody ever had";
   const Member back = *members.Join("b", 9, false, kStart + kLease);
-  EXPECT_EQ(back.data_slot, 1);
-  EXPECT_EQ(back.incarnation, 2u);
-  EXPECT_EQ(back.state, v1::Member::JOINING);
+  EXPECT_EQ(back.record.data_slot(), 1);
+  EXPECT_EQ(back.record.incarnation(), 2u);
+  EXPECT_EQ(back.record.state(), v1::Member::JOINING);
 }
 
 TEST(MembershipTest, ASlotThatWasGivenAwayIsNotGivenTwice) {
@@ -175,8 +177,8 @@ TEST(MembershipTest, ASlotThatWasGivenAwayIsNotGivenTwice) {
   ASSERT_TRUE(members.Join("a", 1, false, kStart).ok());
   ASSERT_TRUE(members.Join("b", 2, false, kStart).ok());
   members.Expire(kStart + kLease);
-  EXPECT_EQ(members.Join("c", 3, false, kStart + kLease)->data_slot, 0);
-  EXPECT_EQ(members.Join("a", 4, false, kStart + kLease)->data_slot, 1);
+  EXPECT_EQ(members.Join("c", 3, false, kStart + kLease)->record.data_slot(), 0);
+  EXPECT_EQ(members.Join("a", 4, false, kStart + kLease)->record.data_slot(), 1);
 }
 
 TEST(MembershipTest, StrangersAreToldSo) {
@@ -200,7 +202,8 @@ TEST(MembershipTest, WhatAWorkerTrainedAndWasToldOutlivesItsProcess) {
   progress.tokens = 70;
   progress.inner_step_time = absl::Seconds(3);
   progress.pace_milli = 2000;
-  ASSERT_TRUE(membership.Heartbeat("a", first.incarnation, 5, absl::Seconds(1), progress).ok());
+  ASSERT_TRUE(
+      membership.Heartbeat("a", first.record.incarnation(), 5, absl::Seconds(1), progress).ok());
   EXPECT_EQ(membership.Find("a")->progress.reported_at, absl::Seconds(1));
   EXPECT_EQ(membership.Find("a")->progress.step_time(), absl::Milliseconds(1500));
   membership.OrderPace("a", 3000, 60);
@@ -209,8 +212,8 @@ TEST(MembershipTest, WhatAWorkerTrainedAndWasToldOutlivesItsProcess) {
   const Member second = membership.Join("a", 2, false, absl::Seconds(21)).value();
   EXPECT_EQ(second.progress.tokens, 70);
   EXPECT_EQ(second.progress.inner_step_time, absl::ZeroDuration()) << "to be measured again";
-  EXPECT_EQ(second.ordered_pace_milli, 3000);
-  EXPECT_EQ(second.ordered_from_step, 60);
+  EXPECT_EQ(second.record.ordered_pace_milli(), 3000);
+  EXPECT_EQ(second.record.ordered_from_step(), 60);
 }
 
 TEST(MembershipTest, EveryPartOfTheDataThatAWorkerHadIsRemembered) {
@@ -218,13 +221,13 @@ TEST(MembershipTest, EveryPartOfTheDataThatAWorkerHadIsRemembered) {
   ASSERT_TRUE(members.Join("b", 1, false, kStart).ok());
   ASSERT_TRUE(members.Join("a", 2, false, kStart).ok());
   members.NumberByName();
-  EXPECT_EQ(members.Find("b")->data_slot, 1);
-  EXPECT_THAT(members.Find("b")->had_slots, ElementsAre(0, 1));
+  EXPECT_EQ(members.Find("b")->record.data_slot(), 1);
+  EXPECT_THAT(members.Find("b")->record.had_slots(), ElementsAre(0, 1));
   ASSERT_TRUE(members.Leave("b", 1).ok());
-  EXPECT_THAT(members.Join("b", 3, false, kStart)->had_slots, ElementsAre(0, 1));
+  EXPECT_THAT(members.Join("b", 3, false, kStart)->record.had_slots(), ElementsAre(0, 1));
   Membership next = TwoSlots();
-  next.Restore(*members.Find("b"), kStart);
-  EXPECT_THAT(next.Find("b")->had_slots, ElementsAre(0, 1));
+  next.Restore(members.Find("b")->record, kStart);
+  EXPECT_THAT(next.Find("b")->record.had_slots(), ElementsAre(0, 1));
 }
 
 TEST(MembershipTest, WhoJoinsAgainAndAgainIsAskedToWait) {
@@ -235,7 +238,8 @@ TEST(MembershipTest, WhoJoinsAgainAndAgainIsAskedToWait) {
   const absl::Status refused = members.Join("a", 1, false, kStart).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << "so that it tries again";
   EXPECT_NE(refused.message().find("it may in 5s"), absl::string_view::npos) << refused;
-  EXPECT_EQ(members.Find("a")->incarnation, static_cast<uint64_t>(joined)) << "nothing changed";
+  EXPECT_EQ(members.Find("a")->record.incarnation(), static_cast<uint64_t>(joined))
+      << "nothing changed";
   EXPECT_TRUE(members.Join("b", 2, false, kStart).ok()) << "nobody else is meant";
   EXPECT_TRUE(members.Join("a", 1, false, kStart + kJoinInterval).ok());
   EXPECT_FALSE(members.Join("a", 1, false, kStart + kJoinInterval).ok());

@@ -15,9 +15,9 @@ using ::testing::Pair;
 
 Member PacedWorker(const std::string& id, double step_seconds, int64_t pace_milli = kPaceOne) {
   Member member;
-  member.id = id;
-  member.state = v1::Member::ACTIVE;
-  member.step = 50;
+  member.record.set_worker_id(id);
+  member.record.set_state(v1::Member::ACTIVE);
+  member.record.set_step(50);
   member.progress.inner_step_time = absl::Seconds(step_seconds);
   member.progress.pace_milli = pace_milli;
   return member;
@@ -69,16 +69,16 @@ TEST(PaceTest, APaceCloseToOneDoesNotComeAndGo) {
 
 TEST(PaceTest, AnOrderOnItsWayIsNotRepeated) {
   Member slow = PacedWorker("b", 2);
-  slow.ordered_pace_milli = 2080;
-  slow.ordered_from_step = 60;
+  slow.record.set_ordered_pace_milli(2080);
+  slow.record.set_ordered_from_step(60);
   EXPECT_THAT(NewPaces(Table({PacedWorker("a", 1), slow}), 4), IsEmpty());
-  slow.step = 61;  // It should have obeyed.
+  slow.record.set_step(61);  // It should have obeyed.
   EXPECT_THAT(NewPaces(Table({PacedWorker("a", 1), slow}), 4), ElementsAre(Pair("b", 2080)));
 }
 
 TEST(PaceTest, WhoHasNoSpeedYetOrIsGoneIsComparedWithNobody) {
   Member dead = PacedWorker("a", 0.1);
-  dead.state = v1::Member::LOST;
+  dead.record.set_state(v1::Member::LOST);
   EXPECT_THAT(NewPaces(Table({dead, PacedWorker("b", 1), PacedWorker("c", 0)}), 4), IsEmpty());
 }
 

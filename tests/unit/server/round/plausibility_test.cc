@@ -115,9 +115,9 @@ TEST(PlausibilityTest, UnknownTrainersAreHeldAgainstTheMedianOfTheOthers) {
 
 Member WorkerThatSays(const std::string& id, int64_t step, int64_t tokens, double step_seconds) {
   Member member;
-  member.id = id;
-  member.state = v1::Member::ACTIVE;
-  member.step = step;
+  member.record.set_worker_id(id);
+  member.record.set_state(v1::Member::ACTIVE);
+  member.record.set_step(step);
   member.progress.tokens = tokens;
   member.progress.inner_step_time = absl::Seconds(step_seconds);
   return member;

@@ -18,10 +18,10 @@ constexpr absl::Duration kNow = absl::Seconds(100);
 
 Member Active(const std::string& id, int64_t from_step, int64_t step) {
   Member member;
-  member.id = id;
-  member.state = v1::Member::ACTIVE;
-  member.active_from_step = from_step;
-  member.step = step;
+  member.record.set_worker_id(id);
+  member.record.set_state(v1::Member::ACTIVE);
+  member.record.set_active_from_step(from_step);
+  member.record.set_step(step);
   return member;
 }
 
@@ -58,13 +58,13 @@ TEST(RoundPolicyTest, ClosesWhenEveryExpectedWorkerContributed) {
 
 TEST(RoundPolicyTest, TheQuorumCountsARegionsSites) {
   Member region = Active("eu", 0, 60);
-  region.sites = 4;
+  region.record.set_sites(4);
   const RoundPolicy policy = {.quorum = 5, .grace = absl::Seconds(1)};
   const OpenRound round = RoundAt60({{"eu", kNow - absl::Seconds(2)}});
   const Decision alone = Decide(kNow, round, Table({region, Active("b", 0, 60)}), policy);
   EXPECT_EQ(alone.action, Decision::kWait);
   EXPECT_THAT(alone.reason, HasSubstr("4 of 5"));
-  region.sites = 5;
+  region.record.set_sites(5);
   EXPECT_EQ(Decide(kNow, round, Table({region, Active("b", 0, 60)}), policy).action,
             Decision::kClose);
 }
@@ -79,7 +79,7 @@ TEST(RoundPolicyTest, ALateJoinerIsNotExpectedForRoundsSentBeforeItBegan) {
 
 TEST(RoundPolicyTest, WorkerThatDiesAfterPushIsStillCounted) {
   Member dead = Active("b", 0, 60);
-  dead.state = v1::Member::LOST;
+  dead.record.set_state(v1::Member::LOST);
   const Decision decision = Decide(kNow, RoundAt60({{"a", kNow}, {"b", kNow}}),
                                    Table({Active("a", 0, 60), dead}), {.quorum = 2});
   EXPECT_EQ(decision.action, Decision::kClose);
@@ -88,7 +88,7 @@ TEST(RoundPolicyTest, WorkerThatDiesAfterPushIsStillCounted) {
 TEST(RoundPolicyTest, WorkerThatDiesBeforePushIsNotWaitedFor) {
   for (const v1::Member::State gone : {v1::Member::LOST, v1::Member::LEFT}) {
     Member member = Active("b", 0, 40);
-    member.state = gone;
+    member.record.set_state(gone);
     EXPECT_EQ(
         Decide(kNow, RoundAt60({{"a", kNow}}), Table({Active("a", 0, 60), member}), {}).action,
         Decision::kClose);
@@ -97,7 +97,7 @@ TEST(RoundPolicyTest, WorkerThatDiesBeforePushIsNotWaitedFor) {
 
 TEST(RoundPolicyTest, BelowTheQuorumItWaitsForANewWorker) {
   Member dead = Active("b", 0, 40);
-  dead.state = v1::Member::LOST;
+  dead.record.set_state(v1::Member::LOST);
   const Decision decision =
       Decide(kNow, RoundAt60({{"a", kNow}}), Table({Active("a", 0, 60), dead}), {.quorum = 2});
   EXPECT_EQ(decision.action, Decision::kWait);
@@ -124,7 +124,7 @@ TEST(RoundPolicyTest, WithoutGraceItWaitsForALiveWorkerForEver) {
 
 TEST(RoundPolicyTest, ARoundThatNobodyCanSendAnyMoreIsPublishedEmpty) {
   Member dead = Active("a", 0, 59);
-  dead.state = v1::Member::LOST;
+  dead.record.set_state(v1::Member::LOST);
   const Decision decision = Decide(kNow, RoundAt60({}), Table({dead, Active("late", 65, 65)}), {});
   EXPECT_EQ(decision.action, Decision::kCloseEmpty);
   EXPECT_THAT(decision.reason, HasSubstr("step 60"));
@@ -133,7 +133,7 @@ TEST(RoundPolicyTest, ARoundThatNobodyCanSendAnyMoreIsPublishedEmpty) {
 TEST(RoundPolicyTest, NobodyThereClosesNothing) {
   EXPECT_EQ(Decide(kNow, RoundAt60({}), {}, {}).action, Decision::kWait);
   Member joining;
-  joining.id = "a";
+  joining.record.set_worker_id("a");
   EXPECT_EQ(Decide(kNow, RoundAt60({}), Table({joining}), {}).action, Decision::kWait);
 }
 
@@ -236,7 +236,7 @@ TEST(RoundPolicyTest, AdaptiveGraceNeverGoesBeyondTheBound) {
 
 TEST(RoundPolicyTest, WithoutKnownSpeedsOrAContributorLeftOnlyTheBoundHolds) {
   Member gone = AtSpeed("a", 60, 1);
-  gone.state = v1::Member::LEFT;
+  gone.record.set_state(v1::Member::LEFT);
   for (const Member& a : {Active("a", 0, 60), gone}) {
     EXPECT_EQ(Decide(kNow, RoundAt60({{"a", kNow}}), Table({a, AtSpeed("b", 40, 1)}), kAdaptive)
                   .wait_until,
@@ -292,7 +292,7 @@ TEST(RoundPolicyTest, ANewWorkerStartsWhereTheOthersAre) {
 
 TEST(RoundPolicyTest, ANewWorkerStartsEarlierIfAnOpenRoundNeedsIt) {
   Member dead = Active("b", 0, 55);
-  dead.state = v1::Member::LOST;
+  dead.record.set_state(v1::Member::LOST);
   EXPECT_EQ(
       StartStep({RoundAt60({{"a", kNow}})}, Table({Active("a", 0, 62), dead}), 62, {.quorum = 2}),
       59);

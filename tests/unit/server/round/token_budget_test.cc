@@ -13,9 +13,9 @@ constexpr int64_t kTokens = 100;                           // Tokens per inner s
 
 Member BudgetWorker(const std::string& id, int64_t step, int64_t pace_milli = 1000) {
   Member member;
-  member.id = id;
-  member.state = v1::Member::ACTIVE;
-  member.step = step;
+  member.record.set_worker_id(id);
+  member.record.set_state(v1::Member::ACTIVE);
+  member.record.set_step(step);
   member.progress.pace_milli = pace_milli;
   member.progress.inner_step_time = absl::Milliseconds(pace_milli);
   member.progress.tokens = step * kTokens * 1000 / pace_milli;
@@ -49,7 +49,7 @@ TEST(TokenBudgetTest, ABudgetThatIsSpentSoonerThanTheWordTravelsIsExceeded) {
 
 TEST(TokenBudgetTest, WhatTheDeadTrainedCounts) {
   Member dead = BudgetWorker("b", 50);
-  dead.state = v1::Member::LOST;
+  dead.record.set_state(v1::Member::LOST);
   const Members members = Table({BudgetWorker("a", 95), dead});
   EXPECT_EQ(TokensTrained(members), 14'500);
   EXPECT_EQ(StopStepForTokens(members, kTokens, 15'200, kBudgetLease), 102);
