@@ -3,23 +3,17 @@
 #include <grpcpp/client_context.h>
 
 #include <algorithm>
-#include <utility>
-#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "causeway/v1/enrollment.grpc.pb.h"
-#include "common/base/file_system.h"
-#include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "common/base/thread_pool.h"
 #include "common/identity/authority.h"
 #include "common/identity/identity_folder.h"
 #include "common/identity/invitation.h"
-#include "common/rpc/certificate_watch.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "common/rpc/tls_handshake.h"

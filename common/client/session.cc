@@ -1,19 +1,11 @@
 #include "common/client/session.h"
 
-#include <algorithm>
-#include <utility>
-
 #include "absl/random/random.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
-#include "common/base/clock.h"
 #include "common/base/random.h"
-#include "common/base/status_macros.h"
 #include "common/base/text.h"
-#include "common/base/thread_pool.h"
-#include "common/rpc/status.h"
 #include "common/rpc/tcp_address.h"
 #include "common/telemetry/log.h"
 #include "common/transfer/wire.h"

@@ -1,15 +1,10 @@
 #include "common/identity/identity_folder.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
-
-#include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
 
 namespace causeway {
 namespace {

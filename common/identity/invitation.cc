@@ -15,7 +15,6 @@
 #include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
-#include "common/identity/certificate.h"
 #include "common/identity/openssl.h"
 #include "common/params/run_config.h"
 

@@ -10,12 +10,10 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <memory>
 #include <system_error>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
-#include "absl/strings/str_cat.h"
 #include "common/identity/certificate.h"
 
 namespace causeway {

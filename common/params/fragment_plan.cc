@@ -1,7 +1,6 @@
 #include "common/params/fragment_plan.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <iterator>
 
 #include "absl/strings/str_cat.h"

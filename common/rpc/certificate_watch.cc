@@ -10,6 +10,7 @@
 #include <ctime>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/time/clock.h"
 
 namespace causeway {
 namespace {

@@ -1,7 +1,5 @@
 #include "common/rpc/token_file.h"
 
-#include <algorithm>
-
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 

@@ -2,16 +2,10 @@
 
 #include <grpc/grpc_security_constants.h>
 
-#include <utility>
-#include <vector>
-
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "common/base/status_macros.h"
-#include "common/identity/certificate.h"
 
 namespace causeway::server {
 namespace {

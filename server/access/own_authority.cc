@@ -2,10 +2,7 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/base/status_macros.h"
-#include "common/identity/certificate.h"
 #include "common/identity/identity_folder.h"
 #include "common/identity/invitation.h"
 #include "common/params/run_config.h"

@@ -1,15 +1,11 @@
 #include "server/access/refused_identities.h"
 
 #include <algorithm>
-#include <utility>
-#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "common/base/status_macros.h"
 
 namespace causeway::server {
 namespace {

@@ -4,15 +4,11 @@
 #include <openssl/sha.h>
 
 #include <algorithm>
-#include <optional>
 #include <set>
-#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "common/base/status_macros.h"
 
 namespace causeway::server {
 namespace {

@@ -2,8 +2,6 @@
 
 #include <cmath>
 
-#include "common/telemetry/log.h"
-
 namespace causeway::server {
 namespace {
 

@@ -1,7 +1,5 @@
 #include "server/core/round_ledger.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
 

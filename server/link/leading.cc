@@ -1,17 +1,9 @@
 #include "server/link/leading.h"
 
-#include <utility>
-#include <vector>
-
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/base/clock.h"
 #include "common/base/random.h"
-#include "common/base/status_macros.h"
 #include "common/base/text.h"
-#include "common/base/thread_pool.h"
 #include "common/params/run_config.h"
-#include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "common/telemetry/log.h"
 #include "server/link/copy_link.h"

@@ -1,6 +1,5 @@
 #include "server/outer/step_kernels.h"
 
-#include <cstddef>
 #include <cstdint>
 
 // Highway compiles the part between HWY_BEFORE_NAMESPACE and HWY_AFTER_NAMESPACE once per

@@ -1,7 +1,5 @@
 #include "server/round/membership.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 

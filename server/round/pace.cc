@@ -1,6 +1,5 @@
 #include "server/round/pace.h"
 
-#include <algorithm>
 #include <cmath>
 
 namespace causeway::server {

@@ -1,6 +1,5 @@
 #include "server/round/plausibility.h"
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
 

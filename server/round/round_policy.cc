@@ -1,6 +1,5 @@
 #include "server/round/round_policy.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -1,8 +1,5 @@
 #include "server/service/enrollment_service.h"
 
-#include <string>
-
-#include "common/base/status_macros.h"
 #include "common/rpc/status.h"
 
 namespace causeway::server {

@@ -1,12 +1,6 @@
 #include "server/standby/leadership.h"
 
-#include <algorithm>
-#include <utility>
-#include <vector>
-
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/base/status_macros.h"
 
 namespace causeway::server {
 namespace {

@@ -1,20 +1,8 @@
 #include "server/standby/run_copy.h"
 
-#include <algorithm>
-#include <set>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "common/base/checksum.h"
 #include "common/base/crash_point.h"
-#include "common/base/file_system.h"
-#include "common/base/status_macros.h"
 #include "common/transfer/wire.h"
-#include "server/store/blob_folder.h"
 #include "server/store/run_directory.h"
 
 namespace causeway::server {

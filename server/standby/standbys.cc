@@ -1,10 +1,6 @@
 #include "server/standby/standbys.h"
 
-#include <utility>
-
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/base/status_macros.h"
 #include "server/standby/standby_notes.h"
 
 namespace causeway::server {

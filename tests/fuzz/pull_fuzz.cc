@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "common/base/checksum.h"
-#include "common/base/clock.h"
 #include "common/codec/codec.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/run_config.h"
@@ -24,6 +23,7 @@
 #include "common/transfer/wire.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/target.h"
+#include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/common/transfer/owned_message.h"
 #include "worker/sync/replica.h"
 #include "worker/sync/sync_engine.h"

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "causeway/v1/config.pb.h"
-#include "common/base/clock.h"
 #include "common/base/thread_pool.h"
 #include "common/params/fragment_plan.h"
 #include "server/core/coordinator.h"
 #include "tests/reference/in_process_exchange.h"
+#include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/common/base/temporary_folder.h"
 #include "tests/unit/server/store/memory_store.h"
 #include "worker/data/dataset.h"

@@ -13,7 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "common/base/clock.h"
+#include "tests/unit/common/base/fake_clock.h"
 
 namespace causeway::simulation {
 

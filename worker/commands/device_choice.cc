@@ -3,7 +3,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "common/telemetry/log.h"
 #include "worker/backend/cpu/cpu_backend.h"
 #ifdef CAUSEWAY_HAVE_CUDA
 #include "worker/commands/open_cuda.h"

@@ -1,16 +1,6 @@
 #include "worker/site/site_arguments.h"
 
-#include <algorithm>
-#include <string>
-#include <utility>
-
-#include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
 #include "common/base/text.h"
-#include "common/base/thread_pool.h"
-#include "common/client/boarding.h"
-#include "common/rpc/tcp_links.h"
-#include "common/transfer/wire.h"
 
 namespace causeway::worker {
 namespace {

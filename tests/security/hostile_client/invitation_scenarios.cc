@@ -26,6 +26,7 @@
 #include "common/rpc/tls_handshake.h"
 #include "tests/security/hostile_client/run.h"
 #include "tests/security/hostile_client/scenarios.h"
+#include "tests/unit/common/base/fake_clock.h"
 
 namespace causeway::hostile {
 namespace {

@@ -6,6 +6,7 @@
 #include "common/base/status_macros.h"
 #include "tests/security/hostile_client/scenarios.h"
 #include "tests/security/hostile_client/team.h"
+#include "tests/unit/common/base/fake_clock.h"
 
 namespace causeway::hostile {
 namespace {

@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <numeric>
-#include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread_pool.h"

@@ -1,4 +1,4 @@
-#include "common/base/clock.h"
+#include "tests/unit/common/base/fake_clock.h"
 
 #include "gtest/gtest.h"
 

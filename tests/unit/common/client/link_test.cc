@@ -1,9 +1,9 @@
 #include <algorithm>
 
-#include "common/base/clock.h"
 #include "common/client/link.h"
 #include "common/transfer/wire.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/fake_clock.h"
 
 namespace causeway {
 namespace {

@@ -10,6 +10,7 @@
 #include "common/rpc/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/common/base/no_threads.h"
 #include "tests/unit/common/client/fake_coordinator.h"
 #include "tests/unit/common/telemetry/awaited_events.h"

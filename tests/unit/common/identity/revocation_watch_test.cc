@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/common/rpc/test_authority.h"
 
 namespace causeway {

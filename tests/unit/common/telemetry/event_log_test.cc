@@ -8,6 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "common/telemetry/log.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/common/base/temporary_folder.h"
 
 namespace causeway {

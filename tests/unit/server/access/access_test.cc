@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/common/telemetry/awaited_events.h"
 
 namespace causeway::server {

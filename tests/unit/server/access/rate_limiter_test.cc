@@ -1,4 +1,5 @@
 #include "server/access/rate_limiter.h"
+#include "tests/unit/common/base/fake_clock.h"
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"

@@ -12,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "openssl/sha.h"
+#include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/common/rpc/test_authority.h"
 
 namespace causeway::server {

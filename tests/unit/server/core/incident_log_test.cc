@@ -1,9 +1,9 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "common/base/clock.h"
 #include "gtest/gtest.h"
 #include "server/core/incident_log.h"
+#include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/server/core/toy_run.h"
 
 namespace causeway::server {

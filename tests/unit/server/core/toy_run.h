@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "common/base/clock.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread_pool.h"
 #include "common/params/sync_schedule.h"
 #include "server/core/coordinator.h"
+#include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/common/telemetry/awaited_events.h"
 #include "tests/unit/server/core/small_run.h"
 #include "tests/unit/server/store/memory_store.h"

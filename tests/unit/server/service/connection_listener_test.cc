@@ -14,6 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/rpc/tcp_address.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/common/base/no_threads.h"
 #include "tests/unit/server/service/raw_connection.h"
 

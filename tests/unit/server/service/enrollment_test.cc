@@ -18,6 +18,7 @@
 #include "common/transfer/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/common/rpc/test_authority.h"
 #include "tests/unit/common/telemetry/awaited_events.h"
 #include "tests/unit/server/service/secure_run.h"

@@ -22,6 +22,7 @@
 #include "common/transfer/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/common/rpc/plain_lane.h"
 #include "tests/unit/common/rpc/test_authority.h"
 #include "tests/unit/server/service/raw_connection.h"

@@ -13,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/service/probe_service.h"
+#include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/server/core/small_run.h"
 #include "tests/unit/server/store/memory_store.h"
 

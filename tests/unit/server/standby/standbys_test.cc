@@ -6,11 +6,11 @@
 #include <thread>
 #include <vector>
 
-#include "common/base/clock.h"
 #include "common/base/file_system.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/store/run_directory_store.h"
+#include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/common/base/temporary_folder.h"
 #include "tests/unit/common/telemetry/awaited_events.h"
 #include "tests/unit/server/store/scripted_run.h"

@@ -11,6 +11,7 @@
 #include "common/transfer/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/server/transfer/fake_coordinator.h"
 
 namespace causeway::server {

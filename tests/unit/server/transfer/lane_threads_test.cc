@@ -19,6 +19,7 @@
 #include "common/transfer/wire.h"
 #include "gtest/gtest.h"
 #include "server/transfer/lane_registry.h"
+#include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/common/transfer/owned_message.h"
 #include "tests/unit/server/transfer/fake_coordinator.h"
 #include "tests/unit/server/transfer/memory_lanes.h"

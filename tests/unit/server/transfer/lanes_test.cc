@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/transfer/lane_registry.h"
+#include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/server/transfer/fake_coordinator.h"
 #include "tests/unit/server/transfer/memory_lanes.h"
 

@@ -5,11 +5,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/views/run_curves.h"
 #include "server/views/run_history.h"
+#include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/common/base/temporary_folder.h"
 
 namespace causeway::server {

@@ -4,6 +4,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/views/run_metrics.h"
+#include "tests/unit/common/base/fake_clock.h"
 
 namespace causeway::server {
 namespace {

@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/common/base/temporary_folder.h"
 #include "tests/unit/common/telemetry/http_client.h"
 #include "worker/member/merge_record.h"

@@ -1,4 +1,5 @@
 #include "worker/member/wait_watch.h"
+#include "tests/unit/common/base/fake_clock.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/clock.h"
 #include "common/base/random.h"
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
+#include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/worker/sync/fake_exchange.h"
 #include "worker/sync/replica.h"
 #include "worker/sync/sync_engine.h"

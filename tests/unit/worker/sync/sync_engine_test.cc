@@ -8,6 +8,7 @@
 #include <limits>
 #include <thread>
 
+#include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/worker/sync/engine_site.h"
 
 namespace causeway::worker {

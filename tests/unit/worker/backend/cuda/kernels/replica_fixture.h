@@ -16,6 +16,7 @@
 #include "common/base/random.h"
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
+#include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/worker/sync/fake_exchange.h"
 #include "tests/unit/worker/sync/memory_stream.h"
 #include "worker/backend/cuda/kernels/device.h"
