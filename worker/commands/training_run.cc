@@ -32,14 +32,7 @@ absl::StatusOr<std::unique_ptr<TrainingRun>> TrainingRun::Join(const TrainingOpt
   RETURN_IF_ERROR(run->OpenBackend(devices));
 
   std::optional<RunMember::Place> place;
-  if (checkpoint.has_value()) {
-    place = RunMember::Place{.step = checkpoint->step,
-                             .tokens = checkpoint->tokens,
-                             .pace_milli = checkpoint->pace_milli,
-                             .pace_carry_milli = checkpoint->pace_carry_milli,
-                             .data_slot = checkpoint->data_slot,
-                             .sync = std::move(checkpoint->sync)};
-  }
+  if (checkpoint.has_value()) place = std::move(static_cast<TrainingPlace&>(*checkpoint));
   RunMember::Description description;
   description.device = run->backend_->Describe();
   description.data_fingerprint = run->dataset_.train()->Fingerprint();
@@ -266,13 +259,7 @@ absl::Status TrainingRun::Checkpoint(bool must) {
   checkpoint.optimizer_updates = optimizer.updates;
   checkpoint.first_moments = std::move(optimizer.first_moments);
   checkpoint.second_moments = std::move(optimizer.second_moments);
-  ASSIGN_OR_RETURN(RunMember::Place place, member_->Save());
-  checkpoint.data_slot = place.data_slot;
-  checkpoint.step = place.step;
-  checkpoint.tokens = place.tokens;
-  checkpoint.pace_milli = place.pace_milli;
-  checkpoint.pace_carry_milli = place.pace_carry_milli;
-  checkpoint.sync = std::move(place.sync);
+  ASSIGN_OR_RETURN(static_cast<TrainingPlace&>(checkpoint), member_->Save());
   const absl::Status written = WriteWorkerCheckpoint(file_system_, CheckpointPath(), checkpoint);
   last_checkpoint_ = clock_.Monotonic();
   if (!written.ok()) {
@@ -282,10 +269,10 @@ absl::Status TrainingRun::Checkpoint(bool must) {
         absl::StrCat("no checkpoint could be written, the one before it stands: ",
                      written.message(), "; training goes on, and tries again in ",
                      absl::FormatDuration(options_.checkpoint_interval)),
-        {{"step", place.step}, {"reason", std::string(written.message())}});
+        {{"step", checkpoint.step}, {"reason", std::string(written.message())}});
     return absl::OkStatus();
   }
-  member_->report().CheckpointWritten(place.step);
+  member_->report().CheckpointWritten(checkpoint.step);
   return absl::OkStatus();
 }
 

@@ -88,14 +88,7 @@ absl::StatusOr<ReachedRun> ReachRun(const MemberOptions& options, const Clock& c
 class RunMember {
  public:
   // Where a former process of this worker was.
-  struct Place {
-    int64_t step = 0;    // Steps of the schedule, done.
-    int64_t tokens = 0;  // Trained.
-    int64_t pace_milli = kPaceOne;
-    int64_t pace_carry_milli = 0;
-    int data_slot = 0;
-    SyncEngine::State sync;
-  };
+  using Place = TrainingPlace;
 
   // The trainer's work for the membership, on the training thread.
   struct Hooks {

@@ -15,16 +15,10 @@
 
 namespace causeway::worker {
 
-struct WorkerCheckpoint {
+struct WorkerCheckpoint : TrainingPlace {
   std::string run_id;
   std::string worker_id;
   v1::RunConfig config;  // Complete.
-  int data_slot = 0;
-  int64_t step = 0;    // Steps of the schedule, done.
-  int64_t tokens = 0;  // Trained.
-  // The step counter's. Files of before there were paces have none, which means these.
-  int64_t pace_milli = 1000;
-  int64_t pace_carry_milli = 0;
   std::vector<float> parameters;
   // Of a site: the local values between its tensors, where merges mix them (sync.mixing).
   std::vector<float> gaps;
@@ -32,7 +26,6 @@ struct WorkerCheckpoint {
   int64_t optimizer_updates = 0;
   std::vector<float> first_moments;
   std::vector<float> second_moments;
-  SyncEngine::State sync;
 };
 
 // Replaces `path` durably.

@@ -1,19 +1,12 @@
 #include "worker/site/arena_site.h"
 
-#include <algorithm>
 #include <numeric>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "common/base/status_macros.h"
-#include "common/base/thread_pool.h"
 #include "common/params/run_config.h"
-#include "common/rpc/status.h"
 #include "common/telemetry/log.h"
 #include "worker/member/joining.h"
 #include "worker/model/worker_checkpoint.h"
-#include "worker/sync/replica.h"
 
 namespace causeway::worker {
 namespace {
@@ -229,14 +222,7 @@ absl::StatusOr<std::optional<RunMember::Place>> ArenaSite::ReadState(
       saved_in_flight_.push_back(static_cast<int>(i));
     }
   }
-  RunMember::Place place;
-  place.step = saved.step;
-  place.tokens = saved.tokens;
-  place.pace_milli = saved.pace_milli;
-  place.pace_carry_milli = saved.pace_carry_milli;
-  place.data_slot = saved.data_slot;
-  place.sync = std::move(saved.sync);
-  return place;
+  return std::move(static_cast<TrainingPlace&>(saved));
 }
 
 RunMember::Hooks ArenaSite::MakeHooks(const SiteJoin& join) {
@@ -513,17 +499,11 @@ absl::StatusOr<std::span<const int32_t>> ArenaSite::Step(int64_t tokens, int64_t
 
 absl::Status ArenaSite::Save(const std::function<uint8_t*(size_t bytes)>& allocate) {
   if (!failure_.ok() && !absl::IsCancelled(failure_)) return CheckJoined();
-  ASSIGN_OR_RETURN(RunMember::Place place, member_->Save());
   WorkerCheckpoint state;
+  ASSIGN_OR_RETURN(static_cast<TrainingPlace&>(state), member_->Save());
   state.run_id = member_->run().run_id();
   state.worker_id = id_;
   state.config = member_->config();
-  state.data_slot = place.data_slot;
-  state.step = place.step;
-  state.tokens = place.tokens;
-  state.pace_milli = place.pace_milli;
-  state.pace_carry_milli = place.pace_carry_milli;
-  state.sync = std::move(place.sync);
   if (member_->config().sync().mixing() > 0 && device_ == nullptr) state.gaps = GapsIn(arena_);
   if (member_->config().sync().mixing() > 0 && device_ != nullptr) {
     state.gaps.resize(static_cast<size_t>(match_.gap_values));

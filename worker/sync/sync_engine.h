@@ -323,4 +323,15 @@ class SyncEngine {
   std::unique_ptr<WorkQueue> encoders_;  // These give work to those.
 };
 
+// Where a worker is in its run.
+struct TrainingPlace {
+  int64_t step = 0;    // Steps of the schedule, done.
+  int64_t tokens = 0;  // Trained.
+  // The step counter's. Files of before there were paces have none, which means these.
+  int64_t pace_milli = kPaceOne;
+  int64_t pace_carry_milli = 0;
+  int data_slot = 0;
+  SyncEngine::State sync;
+};
+
 }  // namespace causeway::worker
