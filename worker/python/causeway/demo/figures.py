@@ -16,40 +16,18 @@ def _ratio(numerator, denominator) -> float | None:
     return numerator / denominator if numerator is not None and denominator else None
 
 
-def _last(worker: Worker, name: str):
-    """From the summary, else from the last step's metrics."""
-    if name in worker.summary:
-        return worker.summary[name]
+def _facts(worker: Worker) -> dict:
+    """What its summary says or, of a worker that was cut short, its last step's metrics."""
     rows = worker.rows("step")
-    return rows[-1].get(name) if rows else None
-
-
-def _steps(worker: Worker) -> int:
-    if "steps" in worker.summary:
-        return worker.summary["steps"]
-    rows = worker.rows("step")
-    return rows[-1]["step"] if rows else 0
-
-
-def _wall_seconds(worker: Worker) -> float | None:
-    if "wall_seconds" in worker.summary:
-        return worker.summary["wall_seconds"]
-    rows = worker.rows("start")[:1] + worker.rows("step")
-    return rows[-1]["unix_s"] - rows[0]["unix_s"] if len(rows) > 1 else None
-
-
-def _utilization(worker: Worker) -> float | None:
-    if "compute_utilization" in worker.summary:
-        return worker.summary["compute_utilization"]
-    rows = worker.rows("step")
-    return _ratio(rows[-1]["compute_s"], _wall_seconds(worker)) if rows else None
-
-
-def _tokens_per_second(worker: Worker) -> float | None:
-    if "tokens_per_second" in worker.summary:
-        return worker.summary["tokens_per_second"]
-    rows = worker.rows("step")
-    return _ratio(rows[-1]["tokens"], _wall_seconds(worker)) if rows else None
+    if not rows:
+        return worker.summary
+    last, timed = rows[-1], worker.rows("start")[:1] + rows
+    wall = timed[-1]["unix_s"] - timed[0]["unix_s"] if len(timed) > 1 else None
+    return {"steps": last["step"], "tokens": last.get("tokens"), "wall_seconds": wall,
+            "bytes_up": last.get("bytes_up"), "bytes_down": last.get("bytes_down"),
+            "blocked_seconds": last.get("blocked_s"),
+            "compute_utilization": _ratio(last.get("compute_s"), wall),
+            "tokens_per_second": _ratio(last.get("tokens"), wall), **worker.summary}
 
 
 def _eval_curve(run: Run) -> list[list[float]]:
@@ -59,7 +37,7 @@ def _eval_curve(run: Run) -> list[list[float]]:
         for row in worker.rows("eval"):
             curve[row["step"]] = row["eval_loss"]
         if "eval_loss" in worker.summary:
-            curve[_steps(worker)] = worker.summary["eval_loss"]
+            curve[_facts(worker).get("steps", 0)] = worker.summary["eval_loss"]
     return [[step, loss] for step, loss in sorted(curve.items())]
 
 
@@ -106,18 +84,18 @@ def compute(run: Run) -> dict:
     parameters = _parameters(run)
     fragments = _fragments(run)
     curve = _eval_curve(run)
-    steps = max((_steps(worker) for worker in run.workers), default=0)
-    utilizations = {w.name: _utilization(w) for w in run.workers if _utilization(w) is not None}
-    rates = {w.name: _tokens_per_second(w) for w in run.workers
-             if _tokens_per_second(w) is not None}
-    walls = [wall for w in run.workers if (wall := _wall_seconds(w)) is not None]
-    bytes_up = {w.name: _last(w, "bytes_up") or 0 for w in run.workers}
-    bytes_down = {w.name: _last(w, "bytes_down") or 0 for w in run.workers}
+    facts = {worker.name: _facts(worker) for worker in run.workers}
+
+    def known(name: str) -> dict:
+        return {worker: said[name] for worker, said in facts.items() if said.get(name) is not None}
+
+    steps = max(known("steps").values(), default=0)
+    utilizations, rates = known("compute_utilization"), known("tokens_per_second")
+    bytes_up, bytes_down = ({worker: said.get(name) or 0 for worker, said in facts.items()}
+                            for name in ("bytes_up", "bytes_down"))
     # Bytes that workers fetched when they joined, which bytes_down includes.
     accounts = run.coordinator.get("workers", {})
     state_bytes = {w.name: accounts.get(w.name, {}).get("state_bytes_down") for w in run.workers}
-    blocked = {w.name: _last(w, "blocked_seconds" if w.summary else "blocked_s")
-               for w in run.workers}
     # Gradients up and their mean down, in bf16, by one worker.
     one_way = None if parameters is None else _BF16_BYTES * parameters * steps
     moved = _mean([bytes_up[name] + bytes_down[name] for name in bytes_up])
@@ -135,14 +113,14 @@ def compute(run: Run) -> dict:
         "initial_loss": initial,
         "eval_loss": curve[-1][1] if curve else None,
         "train_loss": {w.name: w.summary.get("train_loss") for w in run.workers},
-        "tokens": sum(_last(w, "tokens") or 0 for w in run.workers),
+        "tokens": sum(known("tokens").values()),
         "tokens_per_second": sum(rates.values()) if rates else None,
         "tokens_per_second_per_worker": rates,
         "compute_utilization": {"mean": _mean(list(utilizations.values())), **utilizations},
-        "blocked_seconds": blocked,
+        "blocked_seconds": {worker: said.get("blocked_seconds") for worker, said in facts.items()},
         # Time of the worker that measures the published parameters; wall_seconds excludes it.
         "evaluation_seconds": {w.name: w.summary.get("evaluation_seconds") for w in run.workers},
-        "wall_seconds": max(walls, default=None),
+        "wall_seconds": max(known("wall_seconds").values(), default=None),
         "rounds": len(run.rounds),
         "fragments": fragments,
         "bytes_up": bytes_up,
