@@ -338,7 +338,7 @@ void RecordStart(EventLog& events, const ServedRun& run, const std::string& addr
 
 // The lead of a run that is shared, or what this coordinator is without others.
 struct Lead {
-  LateEventLog events;
+  LateEventLog events{NullEventLog()};
   Standbys standbys{{.clock = Clock::Real(), .events = &events}};
   std::unique_ptr<Leading> leading;     // Null: it is not shared.
   std::unique_ptr<HttpServer> waiting;  // The HTTP port of the time before it led; null: none.
@@ -366,7 +366,7 @@ int ServeRun(ServeFlags flags, Lead& lead, StopSignal& stop_signal) {
   ThreadPool merge_pool(ThreadsFor(0).value());
   if (!merge_pool.started().ok()) return Refuse(kProgram, merge_pool.started());
   lead.events.Begin(&views.events());
-  const absl::Cleanup end_of_events = [&] { lead.events.Begin(nullptr); };
+  const absl::Cleanup end_of_events = [&] { lead.events.Begin(NullEventLog()); };
   ReplicatedStore replicated_store(store, standbys);
   if (opened->replicated && opened->resumes) standbys.Begin(store.Position().commits());
 

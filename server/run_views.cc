@@ -7,34 +7,6 @@ namespace {
 
 constexpr char kEventsFile[] = "events.jsonl";
 
-// `what` says, after "http://ADDRESS", what is there.
-absl::StatusOr<std::unique_ptr<HttpServer>> StartHttp(std::optional<HttpListener> port,
-                                                      HttpHandlers handlers,
-                                                      const std::string& address_file,
-                                                      absl::string_view what) {
-  if (!port.has_value()) return std::unique_ptr<HttpServer>();
-  const std::string address = port->address();
-  const std::string warning = port->Warning();
-  if (!warning.empty()) Log().warn("{}", warning);
-  HttpServer::Options options;
-  options.handlers = std::move(handlers);
-  ASSIGN_OR_RETURN(std::unique_ptr<HttpServer> http,
-                   HttpServer::Start(*std::move(port), std::move(options)));
-  Log().info("http://{}{}", address, std::string(what));
-  if (!address_file.empty()) {
-    RETURN_IF_ERROR(
-        WriteFileAtomically(*FileSystem::Real(), address_file, absl::string_view(address)));
-  }
-  return http;
-}
-
-HttpResponse MetricsResponse(std::string text) {
-  HttpResponse response;
-  response.content_type = MetricPage::kContentType;
-  response.body = std::move(text);
-  return response;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RunViews>> RunViews::Open(const std::string& run_dir,
@@ -86,11 +58,14 @@ absl::Status RunViews::Serve(std::optional<HttpListener> port, const std::string
   HttpHandlers handlers;
   AddHealthHandlers(run, stopping_, handlers);
   handlers["/metrics"] = [this, &run, &server](const HttpRequest&) {
-    return MetricsResponse(metrics_.Text(server.GetStatus(), run.Health().ok(), server.load()));
+    return HttpResponse::Metrics(
+        metrics_.Text(server.GetStatus(), run.Health().ok(), server.load()));
   };
   AddStatusPage(*api_, handlers);
-  ASSIGN_OR_RETURN(http_, StartHttp(std::move(port), std::move(handlers), address_file,
-                                    "/ shows the run, and serves metrics and health"));
+  if (!port.has_value()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(http_, HttpServer::StartAndSay(*std::move(port), std::move(handlers),
+                                                  "/ shows the run, and serves metrics and health",
+                                                  *FileSystem::Real(), address_file));
   return absl::OkStatus();
 }
 
@@ -112,6 +87,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> ServeStandbyHttp(std::optional<HttpL
                                                              const StandbyNotes& notes,
                                                              const std::string& run_dir,
                                                              const CertificateFiles& certificates) {
+  if (!port.has_value()) return std::unique_ptr<HttpServer>();
   HttpHandlers handlers;
   handlers["/healthz"] = [&notes](const HttpRequest&) {
     return HttpResponse::Text(200, notes.Get().doing);
@@ -122,10 +98,12 @@ absl::StatusOr<std::unique_ptr<HttpServer>> ServeStandbyHttp(std::optional<HttpL
                       : HttpResponse::Text(503, ready.message());
   };
   handlers["/metrics"] = [&notes, run_dir, certificates](const HttpRequest&) {
-    return MetricsResponse(StandbyMetricsText(notes, *FileSystem::Real(), run_dir, certificates));
+    return HttpResponse::Metrics(
+        StandbyMetricsText(notes, *FileSystem::Real(), run_dir, certificates));
   };
-  return StartHttp(std::move(port), std::move(handlers), address_file,
-                   "/metrics shows how far the copy is");
+  return HttpServer::StartAndSay(*std::move(port), std::move(handlers),
+                                 "/metrics shows how far the copy is", *FileSystem::Real(),
+                                 address_file);
 }
 
 }  // namespace causeway::server

@@ -23,6 +23,13 @@ class DroppingEventLog final : public EventLog {
   void Record(absl::string_view, const std::string&, const nlohmann::json&) override {}
 };
 
+class LoggingEventLog final : public EventLog {
+ public:
+  void Record(absl::string_view event, const std::string& message, const nlohmann::json&) override {
+    LogEvent(event, message);
+  }
+};
+
 class FileEventLog final : public EventLog {
  public:
   FileEventLog(std::unique_ptr<JsonLinesFile> file, Clock* clock)
@@ -53,6 +60,11 @@ void LogEvent(absl::string_view event, const std::string& message) {
 
 EventLog* NullEventLog() {
   static DroppingEventLog log;
+  return &log;
+}
+
+EventLog* LogLinesAlone() {
+  static LoggingEventLog log;
   return &log;
 }
 

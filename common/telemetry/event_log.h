@@ -56,6 +56,8 @@ void LogEvent(absl::string_view event, const std::string& message);
 
 // Drops everything.
 EventLog* NullEventLog();
+// LogEvent, of every event.
+EventLog* LogLinesAlone();
 
 // Lines of JSON appended to a file (an events file, a metrics file). A line is written as a whole
 // and flushed to the system at once; it is not synced. Thread-safe.
@@ -93,6 +95,26 @@ inline constexpr uint64_t kMaxEventFileBytes = uint64_t{16} << 20;
 absl::StatusOr<std::unique_ptr<EventLog>> OpenEventLog(FileSystem& file_system,
                                                        const std::string& path, Clock* clock,
                                                        uint64_t rotate_at = kMaxEventFileBytes);
+
+// Hands on to a log that may be another one later. Thread-safe.
+class LateEventLog final : public EventLog {
+ public:
+  // Logs outlive the object or the next Begin.
+  explicit LateEventLog(EventLog* log) : log_(log) {}
+  void Begin(EventLog* log) {
+    absl::MutexLock lock(&mutex_);
+    log_ = log;
+  }
+  void Record(absl::string_view event, const std::string& message,
+              const nlohmann::json& fields) override {
+    absl::MutexLock lock(&mutex_);
+    log_->Record(event, message, fields);
+  }
+
+ private:
+  absl::Mutex mutex_;
+  EventLog* log_ ABSL_GUARDED_BY(mutex_);
+};
 
 // Counts events by name, for /metrics, and hands them on. Thread-safe.
 class CountingEventLog final : public EventLog {

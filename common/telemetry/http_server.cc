@@ -16,6 +16,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
+#include "common/telemetry/log.h"
+#include "common/telemetry/metric_page.h"
 
 namespace causeway {
 
@@ -134,6 +136,13 @@ HttpResponse HttpResponse::Text(int status, absl::string_view text) {
   HttpResponse response;
   response.status = status;
   response.body = absl::StrCat(text, "\n");
+  return response;
+}
+
+HttpResponse HttpResponse::Metrics(std::string text) {
+  HttpResponse response;
+  response.content_type = MetricPage::kContentType;
+  response.body = std::move(text);
   return response;
 }
 
@@ -349,6 +358,23 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(HttpListener liste
   if (server->daemon_ == nullptr) return NoResources(port.address_);
   port.descriptor_ = -1;  // The daemon closes it.
   return server;
+}
+
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::StartAndSay(
+    HttpListener listener, HttpHandlers handlers, absl::string_view what, FileSystem& file_system,
+    const std::string& address_file) {
+  const std::string address = listener.address();
+  const std::string warning = listener.Warning();
+  if (!warning.empty()) Log().warn("{}", warning);
+  Options options;
+  options.handlers = std::move(handlers);
+  ASSIGN_OR_RETURN(std::unique_ptr<HttpServer> http,
+                   Start(std::move(listener), std::move(options)));
+  Log().info("http://{}{}", address, std::string(what));
+  if (!address_file.empty()) {
+    RETURN_IF_ERROR(WriteFileAtomically(file_system, address_file, absl::string_view(address)));
+  }
+  return http;
 }
 
 HttpListener HttpServer::Release() {

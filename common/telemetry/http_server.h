@@ -18,6 +18,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
+#include "common/base/file_system.h"
 
 namespace causeway {
 
@@ -84,6 +85,8 @@ struct HttpResponse {
 
   // A text for people, ended by a line break.
   static HttpResponse Text(int status, absl::string_view text);
+  // A MetricPage's.
+  static HttpResponse Metrics(std::string text);
 };
 
 // Called on the server's thread, one request at a time: return within milliseconds. What it throws
@@ -139,6 +142,13 @@ class HttpServer {
 
   // RESOURCE_EXHAUSTED if the system gives no thread.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(HttpListener listener, Options options);
+  // The same, and says so: `what` is there, after "http://HOST:PORT". `address_file` receives
+  // HOST:PORT; empty: none.
+  static absl::StatusOr<std::unique_ptr<HttpServer>> StartAndSay(HttpListener listener,
+                                                                 HttpHandlers handlers,
+                                                                 absl::string_view what,
+                                                                 FileSystem& file_system,
+                                                                 const std::string& address_file);
   ~HttpServer();  // Stops.
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;

@@ -23,25 +23,6 @@
 
 namespace causeway::server {
 
-// Forwards to a log that is opened later, and drops what comes before. Thread-safe.
-class LateEventLog final : public EventLog {
- public:
-  // `log` outlives the object or the next Begin; null: none any more.
-  void Begin(EventLog* log) {
-    absl::MutexLock lock(&mutex_);
-    log_ = log;
-  }
-  void Record(absl::string_view event, const std::string& message,
-              const nlohmann::json& fields) override {
-    absl::MutexLock lock(&mutex_);
-    if (log_ != nullptr) log_->Record(event, message, fields);
-  }
-
- private:
-  absl::Mutex mutex_;
-  EventLog* log_ ABSL_GUARDED_BY(mutex_) = nullptr;
-};
-
 // The lead of a run, and the thread that keeps its lease and its set.
 class Leading {
  public:

@@ -7,7 +7,6 @@
 #include <cmath>
 
 #include "common/identity/certificate.h"
-#include "common/telemetry/log.h"
 #include "common/transfer/wire.h"
 
 namespace causeway::worker {
@@ -84,32 +83,6 @@ absl::Status TensorBoardWriter::Write(tensorboard::Event event) {
   return file_->Append(std::span(reinterpret_cast<const uint8_t*>(record.data()), record.size()));
 }
 
-namespace {
-
-HttpResponse Metrics(std::string text) {
-  HttpResponse response;
-  response.content_type = MetricPage::kContentType;
-  response.body = std::move(text);
-  return response;
-}
-
-}  // namespace
-
-void RunTelemetry::LateEventLog::Record(absl::string_view event, const std::string& message,
-                                        const nlohmann::json& fields) {
-  absl::MutexLock lock(&mutex_);
-  if (file_ != nullptr) {
-    file_->Record(event, message, fields);
-  } else {
-    LogEvent(event, message);
-  }
-}
-
-void RunTelemetry::LateEventLog::Open(std::unique_ptr<EventLog> file) {
-  absl::MutexLock lock(&mutex_);
-  file_ = std::move(file);
-}
-
 RunTelemetry::RunTelemetry(Options options) : options_(std::move(options)), counter_(&late_) {
   figures_.worker_id = options_.worker_id;
 }
@@ -120,25 +93,20 @@ absl::StatusOr<std::unique_ptr<RunTelemetry>> RunTelemetry::Open(Options options
   if (given.metrics_address.empty()) return telemetry;
   absl::StatusOr<HttpListener> listener = HttpListener::Open(given.metrics_address);
   if (!listener.ok()) return Annotate(listener.status(), "--metrics");
-  const std::string address = listener->address();
-  const std::string warning = listener->Warning();
-  if (!warning.empty()) Log().warn("{}", warning);
-  HttpServer::Options http;
-  http.handlers["/healthz"] = [telemetry = telemetry.get()](const HttpRequest&) {
+  HttpHandlers handlers;
+  handlers["/healthz"] = [telemetry = telemetry.get()](const HttpRequest&) {
     return telemetry->Health();
   };
-  http.handlers["/readyz"] = [telemetry = telemetry.get()](const HttpRequest&) {
+  handlers["/readyz"] = [telemetry = telemetry.get()](const HttpRequest&) {
     return telemetry->Readiness();
   };
-  http.handlers["/metrics"] = [telemetry = telemetry.get()](const HttpRequest&) {
-    return Metrics(telemetry->MetricsText());
+  handlers["/metrics"] = [telemetry = telemetry.get()](const HttpRequest&) {
+    return HttpResponse::Metrics(telemetry->MetricsText());
   };
-  ASSIGN_OR_RETURN(telemetry->http_, HttpServer::Start(*std::move(listener), std::move(http)));
-  Log().info("http://{}/metrics is for Prometheus", address);
-  if (!given.metrics_address_file.empty()) {
-    RETURN_IF_ERROR(WriteFileAtomically(*given.file_system, given.metrics_address_file,
-                                        absl::string_view(address)));
-  }
+  ASSIGN_OR_RETURN(telemetry->http_,
+                   HttpServer::StartAndSay(*std::move(listener), std::move(handlers),
+                                           "/metrics is for Prometheus", *given.file_system,
+                                           given.metrics_address_file));
   return telemetry;
 }
 
@@ -150,10 +118,10 @@ absl::Status RunTelemetry::Begin(const std::string& run_id, int64_t budget_steps
     figures_.budget_steps = budget_steps;
   }
   if (!options_.output.empty()) {
-    ASSIGN_OR_RETURN(std::unique_ptr<EventLog> file,
+    ASSIGN_OR_RETURN(event_file_,
                      OpenEventLog(*options_.file_system, JoinPath(options_.output, "events.jsonl"),
                                   options_.clock));
-    late_.Open(std::move(file));
+    late_.Begin(event_file_.get());
   }
   if (options_.tensorboard.empty()) return absl::OkStatus();
   absl::StatusOr<std::unique_ptr<TensorBoardWriter>> curves = TensorBoardWriter::Create(

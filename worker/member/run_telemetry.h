@@ -137,18 +137,6 @@ class RunTelemetry {
   std::string MetricsText() const;
 
  private:
-  // To the log until there is a file.
-  class LateEventLog final : public EventLog {
-   public:
-    void Record(absl::string_view event, const std::string& message,
-                const nlohmann::json& fields) override;
-    void Open(std::unique_ptr<EventLog> file);
-
-   private:
-    absl::Mutex mutex_;
-    std::unique_ptr<EventLog> file_ ABSL_GUARDED_BY(mutex_);
-  };
-
   struct StepUnderWay {
     int64_t step = 0;
     absl::Duration since;  // Monotonic.
@@ -159,7 +147,8 @@ class RunTelemetry {
   HttpResponse Readiness() const;
 
   const Options options_;
-  LateEventLog late_;
+  std::unique_ptr<EventLog> event_file_;  // Null: the log alone.
+  LateEventLog late_{LogLinesAlone()};
   CountingEventLog counter_;
   mutable absl::Mutex mutex_;
   WorkerFigures figures_ ABSL_GUARDED_BY(mutex_);
