@@ -9,7 +9,6 @@ import os
 import sys
 import tarfile
 import tempfile
-import time
 import unittest
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -22,10 +21,7 @@ sys.path.insert(0, str(HERE))
 import environment  # noqa: E402
 import gpu_run  # noqa: E402
 import kernel_tests  # noqa: E402
-import parts  # noqa: E402
 import quality  # noqa: E402
-import report  # noqa: E402
-import throughput  # noqa: E402
 import training  # noqa: E402
 
 
@@ -78,15 +74,6 @@ def gtest_report(failed):
         case, {"name": "Two", "result": "SKIPPED"}]}]})
 
 
-# The interpreter in PATH: with PyTorch installed, which prints a figure.
-PYTHON = """#!/bin/sh
-case $1 in
-  -c) PYTHONPATH=%(site)s exec /usr/bin/python3 "$@" ;;
-  *) printf '{\\n "tokens_per_second": 50000.0\\n}\\n' ;;
-esac
-"""
-
-
 class Machine:
     """A folder with a pack of scripts and a PATH of scripts."""
 
@@ -128,29 +115,18 @@ class Machine:
                      WORKER % {"bench": f"echo 'a line before'; echo '{json.dumps(BENCH)}' | "
                                         "/usr/bin/python3 -m json.tool"})
 
-    def with_torch(self):
-        site = self.folder / "site"
-        (site / "torch-2.11.0.dist-info").mkdir(parents=True)
-        (site / "torch-2.11.0.dist-info" / "METADATA").write_text(
-            "Metadata-Version: 2.1\nName: torch\nVersion: 2.11.0\n")
-        self.tool("python3", PYTHON % {"site": site})
-
-    def run(self, *only, minutes=1.0, dry_run=False, compare=None, out="out",
-            study=None, changes=()):
+    def run(self, *only, minutes=1.0, dry_run=False, study=None):
         archive = self.folder / "pack.tar.xz"
         with tarfile.open(archive, "w:xz") as tar:
             tar.add(self.packed, arcname=".")
-        options = argparse.Namespace(pack=str(archive), out=out and str(self.folder / out),
-                                     parts=list(only), skip=[], minutes=minutes, dry_run=dry_run,
-                                     compare=compare, study=study, set=list(changes),
-                                     json=False)
+        options = argparse.Namespace(pack=str(archive), out=str(self.folder / "out"), parts=list(only), skip=[],
+                                     minutes=minutes, dry_run=dry_run, compare=None, study=study, set=[], json=False)
         printed = io.StringIO()
         with mock.patch.dict(os.environ, {"PATH": f"{self.tools}:/usr/bin:/bin"}), \
                 mock.patch.object(environment, "TOOL_FOLDERS", ()), \
-                mock.patch.object(gpu_run, "REPORT", self.folder / "default"), \
                 redirect_stdout(printed):
             status = gpu_run.run(options)
-        results = json.loads((self.folder / (out or "default") / "report.json").read_text())
+        results = json.loads((self.folder / "out" / "report.json").read_text())
         return status, {part["part"]: part for part in results["parts"]}, printed.getvalue()
 
 
@@ -212,32 +188,6 @@ class RunTest(unittest.TestCase):
         self.assertTrue(results["unit"]["data"]["programs"]["kernels_gpu"]["passed"])
         self.assertEqual(results["bench"]["status"], "PASS")
 
-    def test_a_part_has_its_limit_unless_it_is_the_last(self):
-        self.machine.with_gpu()
-        with mock.patch.dict(gpu_run.PARTS, {"unit": (kernel_tests.unit, -1)}):
-            _, results, _ = self.machine.run("unit", "bench")
-            self.assertEqual(results["unit"]["status"], "SKIP")
-            self.assertEqual(results["bench"]["status"], "PASS")
-            _, results, _ = self.machine.run("unit")
-            self.assertEqual(results["unit"]["status"], "PASS")
-
-    def test_pytorch_is_compared_with_the_bench_of_an_earlier_run(self):
-        self.machine.with_gpu()
-        self.machine.with_torch()
-        _, results, _ = self.machine.run("torch")
-        self.assertEqual(results["environment"]["data"]["torch"], "2.11.0")
-        self.assertEqual(results["torch"]["status"], "SKIP")
-        self.assertIn("--compare=report.json", results["torch"]["reason"])
-        self.machine.run("bench", out="earlier")
-        _, results, _ = self.machine.run(
-            "torch", compare=str(self.machine.folder / "earlier" / "report.json"))
-        self.assertEqual(results["torch"]["status"], "PASS", results["torch"])
-        shapes = results["torch"]["data"]["shapes"]
-        self.assertEqual(list(shapes), [name for name, _, _ in throughput.SHAPES])
-        self.assertEqual(shapes["gpt2-124m-shape"]["ratio"], 1.9)
-        self.assertIn("| 50,000 | 1.90 |",
-                      (self.machine.folder / "out" / "report.md").read_text())
-
     def test_throughput_below_the_roofline_fails_and_is_reported_all_the_same(self):
         self.machine.with_gpu()
         slow = {**BENCH, "roofline_fraction": 0.7}
@@ -248,20 +198,6 @@ class RunTest(unittest.TestCase):
                       results["bench"]["reason"])
         self.assertIn("| large | 4 | 90.00 | 9.0 % | 600 |  | products | 86 % |",
                       (self.machine.folder / "out" / "report.md").read_text())
-
-    def test_the_price_of_muon_is_measured_where_it_is_asked_for_and_has_a_gate(self):
-        self.machine.with_gpu()
-        dear = {**BENCH, "seconds_per_step": 1.05}
-        self.machine.program("causeway-worker", WORKER % {
-            "bench": f"case \"$*\" in *--optimizer=muon*) echo '{json.dumps(dear)}' ;; "
-                     f"*) echo '{json.dumps(BENCH)}' ;; esac"})
-        _, results, printed = self.machine.run("bench")
-        self.assertEqual(results["bench"]["status"], "FAIL")
-        self.assertIn("Muon costs more than 4 % of a step", results["bench"]["reason"])
-        self.assertIn("llama-3.2-1b-shape: with Muon a step takes +5.0 %", printed)
-        shapes = results["bench"]["data"]["shapes"]
-        self.assertEqual([name for name in shapes if "muon_price" in shapes[name]],
-                         list(throughput.MUON_SHAPES))
 
     def test_findings_of_the_sanitizer_fail_and_what_did_not_end_is_said(self):
         self.machine.with_gpu()
@@ -280,24 +216,6 @@ case "$*" in *racecheck*) echo '========= RACECHECK SUMMARY: 3 hazards displayed
         _, results, _ = self.machine.run("sanitizer")
         self.assertEqual(results["sanitizer"]["status"], "FAIL")
         self.assertIn("racecheck of kernels_gpu: 3 findings", results["sanitizer"]["reason"])
-
-    def test_when_time_is_over_the_rest_is_skipped(self):
-        self.machine.with_gpu()
-        _, results, _ = self.machine.run("unit", minutes=0)
-        self.assertEqual(results["unit"]["status"], "SKIP")
-        self.assertIn("--minutes", results["unit"]["reason"])
-
-    def test_a_command_past_its_limit_is_stopped_with_its_children(self):
-        self.machine.with_gpu()
-        log = []
-        context = parts.Context(HERE, self.machine.packed, self.machine.folder,
-                                time.monotonic() + 60, log=lambda *entry: log.append(entry))
-        done = context.run("x", "sh", "-c", "echo begun; sleep 50 & wait", timeout_s=1)
-        self.assertTrue(done.timed_out)
-        self.assertLess(done.seconds, 20)
-        self.assertIn("begun", done.output)
-        self.assertIn("stopped after 1 s", log[0][1])
-
 
 STUDY = {
     "model": {"layers": 1, "width": 16, "heads": 2, "mlp_width": 32, "sequence_length": 16},
@@ -319,22 +237,6 @@ class QualityTest(unittest.TestCase):
         path.write_text(json.dumps({**STUDY, **changes}))
         return path
 
-    def test_the_default_study_is_one(self):
-        study = quality.read_study(quality.DEFAULT)
-        plain = quality.config_text(study, study["variants"]["plain"], 7)
-        self.assertIn("batch_sequences: 64", plain)
-        self.assertIn("seed: 7", plain)
-        four = quality.config_text(study, study["variants"]["M4-H10"], 7)
-        self.assertIn("batch_sequences: 16", four)
-        self.assertIn("sync { steps_between_syncs: 10 }", four)
-
-    def test_a_setting_by_flag_is_that_of_every_training(self):
-        study = quality.read_study(self.study(), ["train.weight_decay=0.5"])
-        for variant in study["variants"].values():
-            self.assertIn("train { weight_decay: 0.5 }", quality.config_text(study, variant, 1))
-        with self.assertRaisesRegex(quality.StudyError, "M2 has a value of its own"):
-            quality.read_study(self.study(), ["sync.codec_up=LM2"])
-
     def test_what_is_no_study_is_refused_by_name(self):
         for changes, message in (({"steps": "many"}, "steps must be of type int"),
                                  ({"widnows": 3}, "there is no 'widnows'"),
@@ -346,12 +248,6 @@ class QualityTest(unittest.TestCase):
                 quality.read_study(self.study(**changes))
         with self.assertRaisesRegex(quality.StudyError, "is no study"):
             quality.read_study(self.folder / "absent.json")
-
-    def test_gaps_are_those_of_the_same_seed(self):
-        rows = [{"variant": "plain", "gap": 0.0}, {"variant": "M2", "gap": 0.25},
-                {"variant": "M2", "gap": 0.75}, {"variant": "M4", "gap": None}]
-        self.assertEqual(quality.gaps(rows, "plain"),
-                         {"M2": {"mean": 0.5, "seeds": 2, "by_seed": [0.25, 0.75]}})
 
     @unittest.skipUnless("CAUSEWAY_BIN" in os.environ, "run by ctest, which names the programs")
     def test_a_study_is_rehearsed_on_cpus_with_the_programs_themselves(self):
@@ -396,33 +292,11 @@ class PiecesTest(unittest.TestCase):
         with self.assertRaisesRegex(script.PackError, "libfoo.so.1"):
             script.libraries("\tlibfoo.so.1 => not found\n")
 
-    def test_run_time_libraries_are_found_in_python_packages(self):
-        with tempfile.TemporaryDirectory() as folder:
-            lib = Path(folder) / "nvidia/cu13/lib"
-            lib.mkdir(parents=True)
-            (lib / "libcublasLt.so.13").touch()
-            self.assertEqual(environment.find_libraries([Path(folder), lib]),
-                             {"libcublasLt.so.13": str(lib)})
-
     def test_steps_are_timed_in_whole_cycles(self):
         lines = [{"kind": "start", "unix_s": 0}] + [
             {"kind": "step", "unix_s": value} for value in (1.0, 5.0, 6.0, 7.5, 8.5, 9.0, 9.5, 20)]
         # Without the first step and the last one: from 5 to 7.5 and from 7.5 to 9.
         self.assertEqual(training.cycle_seconds(lines, 1, 2), [1.25, 0.75])
-
-    def test_the_last_object_of_an_output_is_read(self):
-        self.assertEqual(throughput.last_object('warning {\n{\n "a": {"b": 1}\n}\n'), {"a": {"b": 1}})
-        self.assertEqual(throughput.last_object('{"a": 2}'), {"a": 2})
-
-    def test_findings_are_counted(self):
-        self.assertEqual(kernel_tests.findings("ERROR SUMMARY: 2 errors"), 2)
-        self.assertIsNone(kernel_tests.findings("stopped"))
-
-    def test_the_report_compares_with_torch(self):
-        table = report.throughput_table({"m": BENCH}, {"m": {"tokens_per_second": 5e4,
-                                                             "ratio": 1.9}})
-        self.assertIn("| m | 1024 | 95,000 | 50 % | 100,000 | 95 % | 91 % | 50,000 | 1.90 |", table)
-
 
 if __name__ == "__main__":
     unittest.main()

@@ -1,7 +1,5 @@
 """The plan, the judgements, the tables and the page, from made-up trainings: needs no network and no peer."""
 
-import contextlib
-import io
 import itertools
 import json
 import tempfile
@@ -46,24 +44,6 @@ def everything():
 
 
 class PlanTest(unittest.TestCase):
-    def refused(self, *arguments):
-        with contextlib.redirect_stderr(io.StringIO()) as said, self.assertRaises(SystemExit) as ended:
-            peers_run.parse_arguments(arguments)
-        self.assertEqual(ended.exception.code, 2)
-        return said.getvalue()
-
-    def test_links(self):
-        link = peers_run.link_of("20mbit,200ms,0.1%")
-        self.assertEqual((link.rate_mbit, link.rtt_ms, link.loss_percent), (20, 200, 0.1))
-        self.assertEqual(peers_run.link_of("1000mbit,20ms").loss_percent, 0)
-        for text in ("100,20", "0mbit,1ms", "100mbit", "100mbit,20ms,1"):
-            self.assertIn(f"not '{text}'", self.refused("--link", text))
-
-    def test_peers_by_name_and_by_the_beginning_of_several(self):
-        self.assertEqual(peers_run.parse_arguments(["--peers", "ddp,flower"]).peers,
-                         ["ddp-bf16", "ddp-powersgd", "flower"])
-        self.assertIn("there is no 'floweret'", self.refused("--peers", "floweret"))
-
     def test_whole_plan_has_each_cell_once_and_reasons_for_the_rest(self):
         cells = peers_run.planned(peers_run.parse_arguments([]))
         self.assertEqual(len(cells), len({key for key, *_ in cells}))
@@ -74,38 +54,21 @@ class PlanTest(unittest.TestCase):
                 planned = any(row == name and one == fault for _, row, _, _, one in cells)
                 self.assertNotEqual(planned, bool(peers_run.why_not(name, fault)), (name, fault))
 
-    def test_narrow_plan(self):
-        cells = peers_run.planned(peers_run.parse_arguments(["--peers", "torchft", "--link", "5mbit,10ms", "--quick"]))
-        self.assertEqual([key for key, *_ in cells], ["torchft/1m/5mbit,10ms/"])
-        cells = peers_run.planned(peers_run.parse_arguments(["--peers", "ddp-bf16", "--faults", "cut,join"]))
-        self.assertEqual([key for key, *_ in cells], [f"ddp-bf16/1m/{peers_run.FAULT_LINK}/cut"])
-
-
 class JudgeTest(unittest.TestCase):
-    def test_goes_on(self):
+    def test_what_became_of_a_training_is_said_in_a_few_words(self):
+        for site, other, more, text in (
+                ((9.9, 10.1, 10.4), (9.9, 21.0), {}, "goes on, +0.010"),
+                ((9.9, 10.1, 10.4), (9.9,), {"finished": ("0",)}, "goes on, without it, +0.010"),
+                ((9.9, 10.1, 22.4), (9.9, 22.0), {}, "waits 12 s, +0.010"),
+                ((9.9, 10.1), (9.9, 10.1, 70.0), {"fault": "server", "finished": ("1",)}, "waits 60 s, a site ends, +0.010"),
+                (((4, 9.9), (5, 10.0), (4, 24.0), (5, 24.3)), ((4, 24.0),), {}, "starts again, +0.010"),
+                ((9.9, 10.1), (9.9,), {"fault": "nan", "loss": None}, "NaN everywhere"),
+                ((9.9, 10.1), (9.9,), {"finished": (), "stopped": True}, "stands still"),
+                ((9.9, 80.0), (9.9,), {"finished": (), "stopped": True}, "unfinished"),
+                ((9.9, 10.1), (9.9,), {"finished": ()}, "ends")):
+            self.assertEqual(judged(site, other, **more)["text"], text)
         became = judged((9.9, 10.1, 10.4), (9.9, 21.0))
-        self.assertEqual(became["text"], "goes on, +0.010")
         self.assertEqual((became["begun_at"], became["longer_s"], became["more_bytes"]), (1, 10.0, 80))
-
-    def test_goes_on_without_the_one_that_never_came_back(self):
-        self.assertEqual(judged((9.9, 10.1, 10.4), (9.9,), finished=("0",))["text"], "goes on, without it, +0.010")
-
-    def test_waits(self):
-        self.assertEqual(judged((9.9, 10.1, 22.4), (9.9, 22.0))["text"], "waits 12 s, +0.010")
-
-    def test_one_of_two_ends(self):
-        self.assertEqual(judged((9.9, 10.1), (9.9, 10.1, 70.0), "server", finished=("1",))["text"],
-                         "waits 60 s, a site ends, +0.010")
-
-    def test_starts_again(self):
-        self.assertEqual(judged(((4, 9.9), (5, 10.0), (4, 24.0), (5, 24.3)), ((4, 24.0),))["text"],
-                         "starts again, +0.010")
-
-    def test_bad_ends(self):
-        self.assertEqual(judged((9.9, 10.1), (9.9,), "nan", loss=None)["text"], "NaN everywhere")
-        self.assertEqual(judged((9.9, 10.1), (9.9,), finished=(), stopped=True)["text"], "stands still")
-        self.assertEqual(judged((9.9, 80.0), (9.9,), finished=(), stopped=True)["text"], "unfinished")
-        self.assertEqual(judged((9.9, 10.1), (9.9,), finished=())["text"], "ends")
 
     def test_ranks(self):
         texts = ["goes on, +0.001", "goes on, without it", "waits 3 s", "starts again", "NaN everywhere", "stands still", "ends"]
@@ -126,11 +89,6 @@ class PageTest(unittest.TestCase):
         faults = peers_report.faults_table(report, peers_run.why_not)
         self.assertIn("not run", faults)
         self.assertIn("fixed world size", faults)
-
-    def test_stopped_training_is_marked(self):
-        report = everything()
-        report["cells"]["ddp-bf16/1m/1000mbit,20ms/"] |= {"whole": False, "stopped": True, "loss": None, "equal": None}
-        self.assertRegex(peers_report.figures_table(report), r"\|DDP bf16\|\d+\*\|")
 
     def test_being_ahead_is_said_and_being_behind_is_not(self):
         report = everything()

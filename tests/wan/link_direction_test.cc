@@ -4,9 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <map>
-
-#include "tests/wan/frames_for_test.h"
 
 namespace causeway::wan {
 namespace {
@@ -17,6 +16,33 @@ constexpr int64_t kRateMbit = 100;
 // Time of a full segment at that rate.
 constexpr int64_t kSegmentNs = 1500 * 8 * 1000 / kRateMbit;
 
+void Put16(uint8_t* to, size_t value) {
+  to[0] = static_cast<uint8_t>(value >> 8);
+  to[1] = static_cast<uint8_t>(value);
+}
+
+// A frame of TCP over IPv4 as a TUN device would hand it over: virtio_net_hdr, IP, TCP with
+// timestamps, and a payload of full segments.
+std::vector<uint8_t> MakeTcpFrame(uint32_t sequence, size_t payload_bytes) {
+  std::vector<uint8_t> frame(10 + 20 + 32 + payload_bytes);
+  frame[0] = 1;  // The checksum is to be finished.
+  frame[1] = 1;  // To be segmented as TCP over IPv4.
+  const uint16_t segment_payload = kMss;
+  std::memcpy(&frame[4], &segment_payload, sizeof(segment_payload));
+  uint8_t* const ip = frame.data() + 10;
+  ip[0] = 0x45;
+  Put16(ip + 2, frame.size() - 10);
+  Put16(ip + 6, 0x4000);  // Not to be fragmented.
+  ip[8] = 64;
+  ip[9] = 6;
+  uint8_t* const tcp = ip + 20;
+  Put16(tcp + 4, sequence >> 16);
+  Put16(tcp + 6, sequence & 0xffff);
+  tcp[12] = 32 / 4 << 4;
+  tcp[13] = 0x18;  // ACK and PSH.
+  return frame;
+}
+
 // A direction in virtual time, with a sender of numbered bytes.
 class Wire {
  public:
@@ -25,8 +51,7 @@ class Wire {
   // One frame of so many full segments.
   void Send(int64_t now_ns, int segments) {
     const size_t payload = static_cast<size_t>(segments) * kMss;
-    const auto frame =
-        MakeTcpFrame({.sequence = sent, .payload_bytes = payload, .segment_payload_bytes = kMss});
+    const auto frame = MakeTcpFrame(sent, payload);
     sent += static_cast<uint32_t>(payload);
     link.Arrive(now_ns, ParseFrame(frame).value(), frame);
   }
