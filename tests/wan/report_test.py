@@ -3,11 +3,8 @@
 import argparse
 import unittest
 import unittest.mock
-import xml.etree.ElementTree as xml
 
-import cuts
 import exchange
-import utilization
 import wan_run
 from network import LinkSettings
 
@@ -22,13 +19,6 @@ def cell(rtt_ms, loss_percent, up, down):
             "plain_tcp": [way(0.2, 0.2), way(0.8, 0.9)]}
 
 
-def training(label, utilization_share, peak):
-    link = {"bin_s": 0.1, "up_mbit": [0, peak], "down_mbit": [peak / 2, 0],
-            "up_peak_mbit": peak, "down_peak_mbit": peak / 2, "up_mean_mbit": peak / 2,
-            "down_mean_mbit": peak / 4}
-    return {"label": label, "utilization": utilization_share, "links": [link]}
-
-
 class ReportTest(unittest.TestCase):
     def test_goals_are_those_of_the_steady_state_at_100_ms(self):
         self.assertEqual(wan_run.goals_missed([cell(100, 0, 0.95, 0.90), cell(100, 0.1, 0.7, 0.7),
@@ -36,13 +26,6 @@ class ReportTest(unittest.TestCase):
         missed = wan_run.goals_missed([cell(100, 0, 0.95, 0.89), cell(100, 0.1, 0.6, 0.7)])
         self.assertEqual(len(missed), 2)
         self.assertIn("0.89, the goal is 0.9", missed[0])
-
-    def test_table_has_a_row_for_every_cell(self):
-        lines = wan_run.table([cell(100, 0, 0.95, 0.93)]).splitlines()
-        self.assertEqual(len(lines), 3)
-        self.assertIn("| 1000 | 100 ms | 0 % | 2 | **0.95 / 0.93** | 0.20 / 0.20 | 4: 0.80 / 0.90 | 1.5, 0.8 | 0.3 |",
-                      lines[2])
-        self.assertEqual(len({line.count("|") for line in lines}), 1)
 
     def test_counts_between_two_samples_are_interpolated(self):
         samples = [[10.0, 0], [11.0, 100], [13.0, 400]]
@@ -64,31 +47,6 @@ class ReportTest(unittest.TestCase):
             self.assertEqual(exchange.worker_count(options, LinkSettings(1000)), 1)
             options.workers = 3
             self.assertEqual(exchange.worker_count(options, LinkSettings(1000)), 3)
-
-    def test_cuts_are_listed_without_the_undisturbed_run(self):
-        rows = [{"case": "undisturbed"},
-                {"case": "push, connections reset", "connections": 4,
-                 "resent_bytes": 3 << 20, "resent_bytes_per_stripe": 3 << 18,
-                 "more_on_link_bytes": 1 << 20, "seconds_lost": 2.04}]
-        text = cuts.table(rows)
-        self.assertIn("| a push, connections reset | 4 | 3.0 MiB | 0.75 MiB | 1.0 MiB | 2.0 s |", text)
-        self.assertNotIn("undisturbed", text)
-
-    def test_figures_are_svg_with_their_numbers(self):
-        runs = [training("streaming", 0.995, 3.5), training("DiLoCo", 0.07, 100)]
-        peak = {"runs": runs}
-        drawn = utilization.peak_figure(peak)
-        xml.fromstring(drawn.encode())
-        self.assertIn("streaming: at most 3.5 Mbit/s", drawn)
-        self.assertIn("| streaming | 3.5 / 1.8 Mbit/s |", utilization.peak_table(peak))
-        report = {"models": [{"model": "tiny-1m", "rate_mbit": 2.06, "bound_factor": 1.25,
-                              "rtt_ms": 100, "runs": runs}]}
-        drawn = utilization.utilization_figure(report)
-        xml.fromstring(drawn.encode())
-        self.assertIn("99.5 %", drawn)
-        self.assertIn("| tiny-1m | 2.06 Mbit/s | 99.50 % | 7.00 % |",
-                      utilization.utilization_table(report))
-
 
 if __name__ == "__main__":
     unittest.main()
