@@ -83,38 +83,6 @@ def compare_losses(curves: list[tuple[str, list[list[float]]]]) -> str:
     return _svg(figure, "Held-out loss of several runs")
 
 
-def compare_differences(panels: list[tuple[str, list[tuple[str, list[float], float | None]],
-                                           tuple[float, float]]], label: str) -> str:
-    """How settings differ from a baseline: (title, [(setting, difference of each seed, half-width of
-    the mean's interval or None), ...], (lowest, highest) shown) per panel, one above the other. A
-    mean outside of what is shown becomes an arrow with its value."""
-    count = sum(len(rows) for _, rows, _ in panels)
-    figure, all_axes = _figure(len(panels), (8, 0.34 * count + 0.9 * len(panels)))
-    for axes, (title, rows, (low, high)), colour in zip(np.atleast_1d(all_axes), panels, COLOURS):
-        axes.axvline(0, color=INK, linewidth=1)
-        for place, (_, values, interval) in enumerate(rows):
-            mean = float(np.mean(values))
-            if not low <= mean <= high:
-                edge, inward = (high, -10) if mean > high else (low, 10)
-                axes.plot([edge], [place], marker=">" if mean > high else "<", color=colour,
-                          markersize=7, clip_on=False)
-                axes.annotate(f"{mean:+.3f}", (edge, place), xytext=(inward, 0), va="center",
-                              textcoords="offset points", ha="right" if mean > high else "left")
-                continue
-            if interval is not None:
-                axes.plot(np.clip([mean - interval, mean + interval], low, high), [place, place],
-                          color=colour, linewidth=2)
-            axes.plot(values, [place] * len(values), "o", color="#ffffff", markersize=5,
-                      markeredgecolor=colour)
-            axes.plot([mean], [place], "D", color=colour, markersize=6)
-        axes.set_yticks(range(len(rows)), [setting for setting, _, _ in rows])
-        axes.set_ylim(len(rows) - 0.4, -0.6)
-        axes.set_xlim(low, high)
-        axes.set_title(title, loc="left", fontsize=12, fontweight="bold")
-    np.atleast_1d(all_axes)[-1].set_xlabel(label)
-    return _svg(figure, label)
-
-
 def compare_gaps(panels: list[tuple[str, dict[str, list[tuple[float, float, float | None]]], bool]],
                  label: str) -> str:
     """Differences from a baseline: (title, {setting: [(place, mean, half-width of its interval or None),
@@ -143,26 +111,6 @@ def compare_gaps(panels: list[tuple[str, dict[str, list[tuple[float, float, floa
         axes.set_ylim(low - (high - low) * (len(lines) + 1) / 10, high)
         axes.legend(loc="lower right", fontsize=10)
     return _svg(figure, label)
-
-
-def link_rates(panels: list[tuple[str, list[float], list[float]]], bin_seconds: float) -> str:
-    """What runs ask of a link: (label, Mbit/s up and Mbit/s down in every bin) of each, one above
-    the other with the same axes."""
-    figure, all_axes = _figure(len(panels), (8, 1.9 * len(panels) + 0.4))
-    highest = max(max(up + down) for _, up, down in panels)
-    longest = max(len(up) for _, up, _ in panels) * bin_seconds
-    for axes, (label, up, down) in zip(np.atleast_1d(all_axes), panels):
-        edges = bin_seconds * np.arange(len(up) + 1)
-        axes.stairs(up, edges, fill=True, alpha=0.75, color=COLOURS[0], label="up")
-        axes.stairs(down, edges[:len(down) + 1], color=COLOURS[1], linewidth=1.2, label="down")
-        axes.set_title(f"{label}: at most {max(up + down):.3g} Mbit/s", loc="left", fontsize=12,
-                       fontweight="bold")
-        axes.set_xlim(0, longest)
-        axes.set_ylim(0, 1.08 * highest)
-        axes.set_ylabel("Mbit/s")
-    np.atleast_1d(all_axes)[0].legend(loc="upper right", ncols=2)
-    np.atleast_1d(all_axes)[-1].set_xlabel("time, seconds")
-    return _svg(figure, "Rate of a worker's link over time")
 
 
 def shares(groups: list[tuple[str, list[tuple[str, float]]]], label: str) -> str:

@@ -6,7 +6,7 @@
 
 Trains with real processes, a coordinator and its workers, one run after the other; experiments share
 runs, and none is repeated that has finished with the same configuration. Experiments on headlines take
-all seeds, the others the first. --figures writes NAME.json and NAME.svg of every experiment, and
+all seeds, the others the first. --figures writes NAME.json of every experiment, and
 summary.json. Needs the release build of causeway-coordinator and causeway-worker.
 Exit status: 0; 1 if a run failed, which then has no figures; 2 for bad settings.
 """
@@ -61,7 +61,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
                         help="train nothing: sum up the runs that have finished")
     parser.add_argument("--list", action="store_true", help="print the runs' names and stop")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
-    parser.add_argument("--figures", type=Path, help="where JSON and plots go")
+    parser.add_argument("--figures", type=Path, help="where JSON goes")
     parsed = parser.parse_args(arguments)
     if "all" in parsed.experiments:
         parsed.experiments = [name for name, experiment in variants.EXPERIMENTS.items()

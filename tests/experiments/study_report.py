@@ -1,4 +1,4 @@
-"""Tables, plots and JSON of the study.
+"""Tables and JSON of the study.
 
 A figure of one seed says little by itself. How much the losses of two dense variants with the same seed
 differ by chance is taken from the headlines, which have several seeds: a single difference beyond
@@ -6,7 +6,6 @@ the 95 % range of that is marked, as is a mean whose interval does not contain z
 """
 
 import json
-import re
 import statistics
 from pathlib import Path
 
@@ -15,8 +14,6 @@ from training_runs import deviation, differences, intervals
 
 # Whose differences from `streaming`, seed by seed, tell what chance does.
 _DENSE = ("diloco", "streaming-fp32", "overlap-fp32", "e3m0", "lm2")
-_SHORT = re.compile(r" \(|, ")  # Ends a label's first words.
-_PLOTTED_CURVES = ("plain", "streaming")
 
 
 def _losses(results: list[dict], inner: str) -> dict[str, dict[int, float]]:
@@ -155,64 +152,10 @@ def table(report: dict) -> str:
     return "\n".join(lines)
 
 
-def _limits(shown: list[tuple[str, list[float], float | None]]) -> tuple[float, float]:
-    """What a panel shows: all, unless a few are so far away that the others would be one point."""
-    values = sorted(abs(value) for _, own, _ in shown for value in own)
-    farthest = max(6 * values[len(values) // 2], 0.02)
-    near = [(value, width or 0) for _, own, width in shown for value in own if abs(value) <= farthest]
-    low = min(0.0, *(value - width for value, width in near), 0.0)
-    high = max(0.0, *(value + width for value, width in near), 0.0)
-    margin = 0.05 * max(high - low, 0.01)
-    return low - margin, high + margin
-
-
-def _width(minus: dict, chance: float | None) -> float | None:
-    return minus["interval_95"] if minus["interval_95"] is not None else chance
-
-
-def plot(report: dict) -> str | None:
-    """Differences from the baseline, as the text of an SVG file; None without any. Bars are the 95 %
-    intervals of the means, for a single seed the range of what chance does."""
-    panels = []
-    for inner, title in variants.INNER.items():
-        shown = [(row["label"], row["minus_baseline"]["by_seed"],
-                  _width(row["minus_baseline"], report["range_of_one_difference_95"][inner]))
-                 for row in report["rows"] if row["inner"] == inner and row["minus_baseline"]]
-        if shown:
-            panels.append((f"{title} inside", shown, _limits(shown)))
-    if not panels:
-        return None
-    import plots  # Needs matplotlib, which tables do without.
-
-    baseline = variants.EXPERIMENTS[report["experiment"]].label(report["baseline"])
-    return plots.standalone(plots.compare_differences(
-        panels, f"loss minus that of: {baseline.split(' (')[0]}, nats per byte"))
-
-
-def curves(report: dict) -> str | None:
-    """Held-out losses over the steps, of the first seed."""
-    lines = [(f"{_SHORT.split(row['label'])[0]}, {variants.INNER[row['inner']]}",
-              row["eval_curve"][1:])
-             for row in report["rows"] if row["variant"] in _PLOTTED_CURVES]
-    if not lines:
-        return None
-    import plots
-
-    return plots.standalone(plots.compare_losses(lines))
-
-
 def write(folder: Path, reports: list[dict], summary: dict) -> None:
-    """NAME.json and NAME.svg of every experiment, summary.json, and the curves of `parity`."""
+    """NAME.json of every experiment, and summary.json."""
     folder.mkdir(parents=True, exist_ok=True)
-    drawn = {}
     for report in reports:
-        name = report["experiment"]
         text = json.dumps({"command": summary["command"], **report}, indent=1)
-        (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
-        drawn[name] = plot(report)
-        if name == "parity":
-            drawn["parity_curves"] = curves(report)
-    for name, svg in drawn.items():
-        if svg:
-            (folder / f"{name}.svg").write_text(svg, encoding="utf-8")
+        (folder / f"{report['experiment']}.json").write_text(text + "\n", encoding="utf-8")
     (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")

@@ -84,7 +84,7 @@ class Machines:
 
 
 def follow(programs, link_program):
-    """Runs the page with the programs of that folder; returns what came of it, for `--json`."""
+    """Runs the page with the programs of that folder; returns what came of it."""
     page = (ROOT / "docs" / "two_sites.md").read_text()
     steps = STEP.findall(page)
     training = [machine for machine, _ in STEP.findall(page.partition("## 4.")[0])]

@@ -283,11 +283,3 @@ def utilization_figure(report):
                [(run["label"], run["utilization"]) for run in model["runs"]])
               for model in report["models"]]
     return plots.standalone(plots.shares(groups, "computing, % of the time"))
-
-
-def peak_figure(report):
-    """As SVG text."""
-    import plots
-    panels = [(run["label"], run["links"][0]["up_mbit"], run["links"][0]["down_mbit"])
-              for run in report["runs"]]
-    return plots.standalone(plots.link_rates(panels, report["runs"][0]["links"][0]["bin_s"]))

@@ -85,7 +85,7 @@ def parse_arguments():
     parser.add_argument("--bin", type=Path, default=Path(os.environ.get("CAUSEWAY_BIN",
                                                                         "build/release/bin")))
     parser.add_argument("--out", type=Path, help="receives the JSON")
-    parser.add_argument("--svg", type=Path, help="receives the figure of --training or --peak")
+    parser.add_argument("--svg", type=Path, help="receives the figure of --training")
     parser.add_argument("--redraw", type=Path,
                         help="measures nothing: takes the JSON that --out wrote")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
@@ -157,7 +157,7 @@ def keep(options, report):
 _KINDS = {
     "cuts": (cuts.run_cuts, cuts.table, None),
     "training": (utilization.run_utilization, utilization.utilization_table, utilization.utilization_figure),
-    "peak": (utilization.run_peak, utilization.peak_table, utilization.peak_figure),
+    "peak": (utilization.run_peak, utilization.peak_table, None),
     "wire": (utilization.run_wire, utilization.wire_table, None),
     "simulated": (planner.run_simulated, planner.simulated_table, None),
     "planned": (planner.run_planned, planner.planned_table, None),
