@@ -367,13 +367,16 @@ class OwnCoordinatorTest(Scene):
 
 
 class DownTest(Scene):
+    def down(self):
+        fleet = self.fleet()
+        return take_down(fleet, self.run_, Machines(self.sky, fleet, at_once), self.clock, self.said.append)
+
     def test_it_ends_what_is_there_and_what_is_being_started_and_nothing_else(self):
         self.sky.clusters = {"causeway-first-berlin": Status.UP, "causeway-first-old": Status.STOPPED,
                              "causeway-firsts-berlin": Status.UP, "mine": Status.UP,
                              "causeway-first-coordinator": Status.UP}
         self.sky.requests = ["causeway-first-oslo-1", "causeway-other-oslo-1"]
-        fleet = self.fleet()
-        self.assertTrue(take_down(fleet, self.run_, Machines(self.sky, fleet, at_once), self.clock, self.said.append))
+        self.assertTrue(self.down())
         self.assertEqual(self.sky.cancelled, ["causeway-first-oslo-1"])
         self.assertEqual(list(self.sky.clusters), ["causeway-firsts-berlin", "mine"])
         self.assertEqual(self.sky.downs[-1], "causeway-first-coordinator")
@@ -383,21 +386,17 @@ class DownTest(Scene):
         self.sky.clusters = {"causeway-first-berlin": Status.UP, "causeway-first-oslo-1": Status.UP}
         down = self.sky.down
         self.sky.down = lambda name: RuntimeError("busy") if name.endswith("berlin") else down(name)
-        fleet = self.fleet()
-        self.assertFalse(take_down(fleet, self.run_, Machines(self.sky, fleet, at_once), self.clock, self.said.append))
+        self.assertFalse(self.down())
         self.assertEqual(self.said.count("berlin: busy; tries again"), 1)
         self.assertEqual(self.said[-2:], [
             "berlin: is not down, and may cost: busy (causeway-first-berlin)",
             "`sky status` shows them, and `down` tries again"])
         self.assertIn("oslo-1: down", self.said)
 
-
     def test_where_nobody_says_what_is_there_nothing_is_called_done(self):
         self.sky.clusters = {"causeway-first-berlin": Status.UP, "causeway-first-old": Status.UP}
         self.sky.away = RuntimeError("no answer")
-        fleet = self.fleet()
-        self.assertFalse(take_down(fleet, self.run_, Machines(self.sky, fleet, at_once), self.clock,
-                                   self.said.append))
+        self.assertFalse(self.down())
         self.assertEqual(list(self.sky.clusters), ["causeway-first-old"])
         self.assertEqual(self.said, [
             "SkyPilot does not say what is there: no answer; ends what it knows of",
@@ -419,9 +418,7 @@ class DownTest(Scene):
                         raise RuntimeError("connection reset")
                     return real(*given, **more)
                 setattr(self.sky, method, fails_twice)
-                fleet = self.fleet()
-                self.assertTrue(take_down(fleet, self.run_, Machines(self.sky, fleet, at_once), self.clock,
-                                          self.said.append))
+                self.assertTrue(self.down())
                 self.assertEqual(self.sky.clusters, {})
 
 

@@ -1,7 +1,6 @@
 """deploy/slurm on a cluster of one machine: two nodes, real jobs, a time limit on the way."""
 
 import getpass
-import json
 import os
 import pathlib
 import shutil
@@ -60,18 +59,6 @@ def free_ports(count):
     for one in sockets:
         one.close()
     return ports
-
-
-def free_pair():
-    """The first of two ports that follow each other."""
-    while True:
-        first = free_ports(1)[0]
-        try:
-            with socket.socket() as one:
-                one.bind(("127.0.0.1", first + 1))
-            return first
-        except (OSError, OverflowError):
-            continue
 
 
 class SlurmTest(unittest.TestCase):

@@ -7,7 +7,7 @@ import struct
 import unittest
 
 import cluster
-from cluster import COORDINATOR, CTL, SIGKILL, WORKER, run_tool, wait_until, write_safetensors
+from cluster import COORDINATOR, CTL, WORKER, output_of, run_tool, wait_until, write_safetensors
 
 CONFIG = """
 run_name: "any"
@@ -79,9 +79,8 @@ class AnyModelTest(unittest.TestCase):
         return error
 
     def export(self, folder, *flags):
-        status, output, error = run_tool(
+        output = output_of(
             CTL, "export", f"--coordinator={self.cluster.address}", f"--out={folder}", *flags)
-        self.assertEqual(status, 0, error)
         return output
 
     def expect_exact(self, folder):
@@ -95,8 +94,7 @@ class AnyModelTest(unittest.TestCase):
         coordinator = self.serve(*flags)
         self.export(self.folder / "first")
         self.expect_exact(self.folder / "first")
-        coordinator.signal(SIGKILL)
-        coordinator.wait()
+        coordinator.kill()
         # The same command line, the configuration alone, and neither.
         for restart in (flags, flags[:1], []):
             coordinator = self.serve(*restart)
@@ -104,15 +102,13 @@ class AnyModelTest(unittest.TestCase):
             output = self.export(out, "--json")
             self.assertEqual(json.loads(output)["parameters"], 128 + 72 + 3 + 1 + 160)
             self.expect_exact(out)
-            coordinator.signal(SIGKILL)
-            coordinator.wait()
+            coordinator.kill()
         # The table is in the natural order of the names.
         config = (self.run_dir / "config.textproto").read_text()
         self.assertLess(config.index("h.2.conv"), config.index("h.10.mlp"))
         self.assertNotIn("model {", config)
-        status, output, error = run_tool(COORDINATOR, "inspect", f"--run_dir={self.run_dir}",
-                                         "--json")
-        self.assertEqual(status, 0, error)
+        output = output_of(COORDINATOR, "inspect", f"--run_dir={self.run_dir}",
+                           "--json")
         self.assertEqual(len(json.loads(output)["fragments"]), 3)
 
     def test_a_run_of_tensors_is_what_its_kept_parameters_say(self):
@@ -183,15 +179,13 @@ class AnyModelTest(unittest.TestCase):
                                     for name, (_, shape, _) in TENSORS.items()})
         for _ in range(2):
             coordinator = self.serve(*flags)
-            status, output, _ = run_tool(CTL, "status", f"--coordinator={self.cluster.address}")
-            self.assertEqual(status, 0)
+            output = output_of(CTL, "status", f"--coordinator={self.cluster.address}")
             self.assertIn("step 0 of 1000", output)
             # A model that this configuration cannot have leaves the run waiting.
             write_safetensors(self.model, {"w": ("F32", [64], numbers(64, 0))})
             status, output, _ = self.bring("lyon", self.model)
             self.assertIn("choose pattern BALANCED", output)
-            coordinator.signal(SIGKILL)
-            coordinator.wait()
+            coordinator.kill()
         coordinator = self.serve(*flags)
         self.assertEqual(self.bring("paris", in_fp32)[:2], (0, "brought\n"))
         self.cluster.wait_for_event("model_brought", worker="paris", parameters=364)
@@ -199,15 +193,13 @@ class AnyModelTest(unittest.TestCase):
         self.assertEqual((status, output), (1, "FAILED_PRECONDITION: the run awaits no model\n"))
         self.export(self.folder / "first")
         self.expect_exact(self.folder / "first")
-        coordinator.signal(SIGKILL)
-        coordinator.wait()
+        coordinator.kill()
         for restart in (flags, flags[:1], []):
             coordinator = self.serve(*restart)
             out = self.folder / f"again{len(restart)}"
             self.export(out)
             self.expect_exact(out)
-            coordinator.signal(SIGKILL)
-            coordinator.wait()
+            coordinator.kill()
 
     def test_causeway_worker_is_told_who_can_join(self):
         self.serve(f"--config={self.config}", f"--initial={self.model}")

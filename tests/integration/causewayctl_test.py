@@ -4,7 +4,7 @@ import json
 import subprocess
 import unittest
 
-from cluster import BIN, CTL, SIGKILL, SIGTERM, SYNC, Cluster, run_tool, wait_until
+from cluster import BIN, CTL, SIGKILL, SYNC, Cluster, ended, output_of, run_tool, wait_until
 
 SETTINGS = (SYNC + "train { steps: %d optimizer: MUON } "
             "membership { start_workers: 2 max_workers: 4 lease_ms: 2000 } ")
@@ -21,8 +21,7 @@ class CausewayCtlTest(unittest.TestCase):
         return json.loads(self.ctl(cluster, "status", "--json"))
 
     def test_a_run_is_shown_paused_resumed_and_stopped(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(SETTINGS % 100000)
+        with Cluster().serving(SETTINGS % 100000) as cluster:
             self.assertIn("waits for 2 workers", self.ctl(cluster, "status"))
             workers = [cluster.start_worker(name, PACE) for name in ("a", "b")]
             cluster.wait_for_step("a", 10)
@@ -50,19 +49,16 @@ class CausewayCtlTest(unittest.TestCase):
             self.assertEqual(workers[1].wait(), 0, workers[1].log())
             step = self.run_status(cluster)["run_step"] + 40
             self.assertIn(f"ends at step {step}", self.ctl(cluster, "stop", f"--at_step={step}"))
-            for process in [workers[0], cluster.coordinator]:
-                self.assertEqual(process.wait(), 0, process.log())
+            ended(workers[0], cluster.coordinator)
             self.assertEqual(cluster.summary("a")["steps"], step)
 
     def test_watch_follows_a_run_to_its_end(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(SETTINGS % 60)
+        with Cluster().serving(SETTINGS % 60) as cluster:
             watch = subprocess.Popen(
                 [str(CTL), "watch", "--interval=100ms", f"--coordinator={cluster.address}"],
                 stdout=subprocess.PIPE, text=True)
             workers = [cluster.start_worker(name, PACE) for name in ("a", "b")]
-            for process in [*workers, cluster.coordinator]:
-                self.assertEqual(process.wait(), 0, process.log())
+            ended(*workers, cluster.coordinator)
             # The coordinator leaves with the last worker, perhaps between two looks.
             watch.terminate()
             output = watch.communicate(timeout=30)[0]
@@ -70,8 +66,7 @@ class CausewayCtlTest(unittest.TestCase):
             self.assertIn("training, step", output)
 
     def test_watch_does_not_wait_for_ever_for_a_coordinator_that_is_gone(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(SETTINGS % 100000)
+        with Cluster().serving(SETTINGS % 100000) as cluster:
             with subprocess.Popen([str(CTL), "watch", "--json", "--interval=100ms", "--patience=300ms",
                                    f"--coordinator={cluster.address}"], text=True,
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE) as watch:
@@ -82,8 +77,7 @@ class CausewayCtlTest(unittest.TestCase):
             self.assertIn("no answer from the coordinator", error)
 
     def test_events_are_told_as_they_come_and_once_over_a_restart(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(SETTINGS % 100000)
+        with Cluster().serving(SETTINGS % 100000) as cluster:
             address = cluster.address
             self.ctl(cluster, "pause")
             follow = subprocess.Popen(
@@ -103,10 +97,7 @@ class CausewayCtlTest(unittest.TestCase):
             self.assertEqual(first[-1]["reason"], "asked to by the operator")
             self.ctl(cluster, "resume")
             await_event("resumed")
-            cluster.coordinator.signal(SIGKILL)
-            cluster.coordinator.wait()
-            for name in ("address", "http_address"):
-                (cluster.folder / name).unlink()
+            cluster.coordinator.kill()
             cluster.start_coordinator(SETTINGS % 100000, f"--listen={address}")
             again = [event["event"] for event in await_event("coordinator_started")]
             self.assertNotIn("resumed", again, "what was told already is not told again")
@@ -120,8 +111,7 @@ class CausewayCtlTest(unittest.TestCase):
             self.assertIn("--level", self.ctl(cluster, "events", "--level=loud", status=2))
 
     def test_the_published_parameters_come_out_while_training_goes_on(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(SETTINGS % 100000)
+        with Cluster().serving(SETTINGS % 100000) as cluster:
             workers = [cluster.start_worker(name, PACE) for name in ("a", "b")]
             cluster.wait_for_step("a", 60)
             folder = cluster.folder / "exported"
@@ -151,12 +141,10 @@ class CausewayCtlTest(unittest.TestCase):
 
             # The run goes on, and the model has learnt something: at first its loss is log 256.
             self.ctl(cluster, "drain", "--all")
-            for process in [*workers, cluster.coordinator]:
-                self.assertEqual(process.wait(), 0, process.log())
-            status, output, error = run_tool(
+            ended(*workers, cluster.coordinator)
+            output = output_of(
                 BIN / "causeway-worker", "eval", f"--checkpoint={folder}",
                 f"--data={cluster.data}", "--sequences=8", "--json")
-            self.assertEqual(status, 0, error)
             self.assertLess(json.loads(output)["loss"], 5.53)
 
     def test_an_export_is_bit_for_bit_what_the_coordinator_saves(self):
@@ -167,21 +155,18 @@ class CausewayCtlTest(unittest.TestCase):
             exported, saved = cluster.folder / "exported", cluster.folder / "saved"
             done = json.loads(self.ctl(cluster, "export", f"--out={exported}", "--json"))
             self.assertEqual(done["run_step"], 40)
-            cluster.coordinator.signal(SIGTERM)
-            self.assertEqual(cluster.coordinator.wait(), 0, cluster.coordinator.log())
+            cluster.coordinator.stop()
             for source in (f"--run_dir={cluster.folder / 'coordinator'}",
                            f"--checkpoint={exported}"):
-                status, _, error = run_tool(
+                output_of(
                     BIN / "causeway-worker", "export", source, f"--out={saved}", "--replace")
-                self.assertEqual(status, 0, error)
                 self.assertEqual((exported / "model.safetensors").read_bytes(),
                                  (saved / "model.safetensors").read_bytes())
                 self.assertEqual((exported / "model.textproto").read_text(),
                                  (saved / "model.textproto").read_text())
 
     def test_orders_and_configurations_speak_json(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(SETTINGS % 60)
+        with Cluster().serving(SETTINGS % 60) as cluster:
             self.assertEqual(json.loads(self.ctl(cluster, "pause", "--json")),
                              {"done": "paused: workers finish their step and wait; causewayctl "
                                       "resume lets them go on"})
@@ -202,8 +187,7 @@ class CausewayCtlTest(unittest.TestCase):
             self.assertEqual((status, json.loads(output)), (0, {"differences": []}))
 
     def test_what_is_asked_for_wrongly_is_refused_with_a_reason(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(SETTINGS % 60)
+        with Cluster().serving(SETTINGS % 60) as cluster:
             self.assertIn("no worker c", self.ctl(cluster, "drain", "c", status=1))
             self.assertIn("no worker c", self.ctl(cluster, "reject", "c", status=1))
             for arguments in (["reject"], ["reject", "a", "--fragment=1"], ["drain"], ["drain", "a", "--all"], ["stop"],
@@ -235,8 +219,7 @@ class CausewayCtlTest(unittest.TestCase):
             model = 'model { preset: "tiny-1m" } '
             one.write_text(model + "train { steps: 100 }")
             two.write_text(model + "train { steps: 200 }")
-            status, output, _ = run_tool(CTL, "config", "check", one, "--preset=best")
-            self.assertEqual(status, 0)
+            output = output_of(CTL, "config", "check", one, "--preset=best")
             self.assertIn("steps: 100", output)
             self.assertIn("codec_up: LM2", output)
             status, output, _ = run_tool(CTL, "config", "diff", one, two)

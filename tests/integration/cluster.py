@@ -41,6 +41,13 @@ def run_tool(*command, timeout=DEADLINE_S):
     return done.returncode, done.stdout, done.stderr
 
 
+def output_of(*command, **how):
+    """What a program prints that ends without an error."""
+    status, output, error = run_tool(*command, **how)
+    assert status == 0, error
+    return output
+
+
 def wait_until(condition, what, deadline_s=DEADLINE_S):
     """Polls an outside fact (a file of another process); fails loudly when it never comes."""
     end = time.monotonic() + deadline_s
@@ -132,6 +139,21 @@ class Process:
     def signal(self, number):
         self.child.send_signal(number)
 
+    def kill(self):
+        self.signal(SIGKILL)
+        self.wait()
+
+    def stop(self):
+        """It is told to end, and ends without an error."""
+        self.signal(SIGTERM)
+        ended(self)
+
+
+def ended(*processes):
+    """Waits for processes that end without an error."""
+    for process in processes:
+        assert process.wait() == 0, process.log()
+
 
 class Cluster:
     """A folder with data, a coordinator and workers. Use as a context manager."""
@@ -143,6 +165,18 @@ class Cluster:
 
     def __enter__(self):
         return self
+
+    def serving(self, *arguments, **named):
+        """This one with its coordinator, which start_coordinator starts so; to be a context manager."""
+        try:
+            self.begin(*arguments, **named)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def begin(self, *arguments, **named):
+        self.start_coordinator(*arguments, **named)
 
     def __exit__(self, *_):
         for process in self.processes:
@@ -171,6 +205,8 @@ class Cluster:
     def start_coordinator(self, settings, *flags, model=MODEL):
         config = self.folder / "run.textproto"
         config.write_text(model + settings)
+        for name in ("address", "http_address"):  # Of one before it.
+            (self.folder / name).unlink(missing_ok=True)
         self.coordinator = self.start(
             "coordinator.log", COORDINATOR, "serve", f"--run_dir={self.folder / 'coordinator'}",
             f"--config={config}", "--listen=127.0.0.1:0",

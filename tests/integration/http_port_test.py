@@ -3,26 +3,23 @@
 import json
 import unittest
 
-from cluster import SIGKILL, SIGTERM, Cluster, get, wait_until
+from cluster import Cluster, get, wait_until
 
 RUN = "train { steps: 100000 } sync { steps_between_syncs: 6 } membership { start_workers: 1 }"
 
 
 class HttpPortTest(unittest.TestCase):
     def test_health(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(RUN)
+        with Cluster().serving(RUN) as cluster:
             self.assertEqual(get(cluster.http_address, "/healthz"), (200, "ok\n"))
             self.assertEqual(get(cluster.http_address, "/readyz"), (200, "ok\n"))
             status, body = get(cluster.http_address, "/nothing")
             self.assertEqual(status, 404)
             self.assertIn("/healthz", body)
-            cluster.coordinator.signal(SIGTERM)
-            self.assertEqual(cluster.coordinator.wait(), 0)
+            cluster.coordinator.stop()
 
     def test_a_worker_is_not_ready_while_its_coordinator_is_away(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(RUN)
+        with Cluster().serving(RUN) as cluster:
             address = cluster.address
             port_file = cluster.folder / "metrics_address"
             worker = cluster.start_worker("a", "--max_tokens_per_second=6400",
@@ -31,13 +28,10 @@ class HttpPortTest(unittest.TestCase):
             cluster.wait_for_step("a", 3)
             metrics = port_file.read_text().strip()
             self.assertEqual(get(metrics, "/readyz"), (200, "ok\n"))
-            cluster.coordinator.signal(SIGKILL)
-            cluster.coordinator.wait()
+            cluster.coordinator.kill()
             wait_until(lambda: get(metrics, "/readyz")[0] == 503, "the worker misses it")
             self.assertIn("coordinator", get(metrics, "/readyz")[1])
             self.assertEqual(get(metrics, "/healthz")[0], 200, "starting it anew would not help")
-            for name in ("address", "http_address"):
-                (cluster.folder / name).unlink()
             cluster.start_coordinator(RUN, f"--listen={address}")
             wait_until(lambda: get(metrics, "/readyz") == (200, "ok\n"), "the worker is back")
             self.assertIsNone(worker.child.poll(), worker.log())
@@ -47,14 +41,10 @@ class HttpPortTest(unittest.TestCase):
             workers = json.loads(get(cluster.http_address, "/api/v1/series")[1])["workers"]
             return next((one["step"] for one in workers if one["id"] == "a"), [])
 
-        with Cluster() as cluster:
-            cluster.start_coordinator(RUN)
+        with Cluster().serving(RUN) as cluster:
             cluster.start_worker("a", "--max_tokens_per_second=6400")
             wait_until(lambda: len(curve(cluster)) >= 3, "there is a curve")
-            cluster.coordinator.signal(SIGTERM)
-            self.assertEqual(cluster.coordinator.wait(), 0, cluster.coordinator.log())
-            for name in ("address", "http_address"):
-                (cluster.folder / name).unlink()
+            cluster.coordinator.stop()
             # Nobody can reach it where it is now: all that it shows is what the first one has left.
             cluster.start_coordinator(RUN)
             wait_until((cluster.folder / "http_address").exists, "the page is served")
@@ -74,14 +64,12 @@ class HttpPortTest(unittest.TestCase):
                 self.assertEqual(get(cluster.http_address, "/healthz")[0], 200)
 
     def test_off_is_off(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(RUN, "--http=off")
+        with Cluster().serving(RUN, "--http=off") as cluster:
             self.assertFalse((cluster.folder / "http_address").exists())
             self.assertNotIn("http://", cluster.coordinator.log())
 
     def test_others_who_can_reach_it_are_warned_of(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(RUN, "--http=0.0.0.0:0")
+        with Cluster().serving(RUN, "--http=0.0.0.0:0") as cluster:
             self.assertIn("shows the run to everyone who can reach it", cluster.coordinator.log())
 
 

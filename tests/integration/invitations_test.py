@@ -7,7 +7,7 @@ import re
 import stat
 import unittest
 
-from cluster import COORDINATOR, CTL, SIGKILL, SIGTERM, WORKER, Cluster, run_tool, wait_until
+from cluster import COORDINATOR, CTL, SIGTERM, WORKER, Cluster, ended, output_of, run_tool, wait_until
 
 RUN = """
 run_name: "first"
@@ -25,9 +25,10 @@ class Boarding(Cluster):
         self.start_coordinator(settings, "--tls=own", *flags)
         self.me = f"--join={self.folder / 'coordinator' / 'operator'}"
 
+    begin = host
+
     def invite(self, *names, flags=()):
-        status, lines, error = run_tool(CTL, "invite", *names, self.me, *flags)
-        assert status == 0, error
+        lines = output_of(CTL, "invite", *names, self.me, *flags)
         lines = lines.splitlines()
         assert [LINE.match(line)[1] for line in lines] == list(names), lines
         return lines
@@ -45,16 +46,13 @@ class Boarding(Cluster):
 class InvitationsTest(unittest.TestCase):
 
     def end(self, cluster, *workers):
-        for worker in workers:
-            self.assertEqual(worker.wait(), 0, worker.log())
-        self.assertEqual(cluster.coordinator.wait(), 0, cluster.coordinator.log())
+        ended(*workers, cluster.coordinator)
         summary = cluster.summary()
         self.assertGreater(summary["hash_checks"], 0)
         self.assertEqual(summary["hash_mismatches"], 0)
 
     def test_lines_board_by_flag_file_and_environment_and_then_the_name_does(self):
-        with Boarding() as cluster:
-            cluster.host(LONGER_RUN)
+        with Boarding().serving(LONGER_RUN) as cluster:
             berlin, paris = cluster.invite("berlin", "paris")
             a = cluster.board("berlin", f"--join={berlin}")
             cluster.wait_for_event("worker_ready", worker="berlin")
@@ -77,17 +75,14 @@ class InvitationsTest(unittest.TestCase):
                              ["ca.pem", "cert.pem", "coordinator", "key.pem"])
             self.assertEqual(stat.S_IMODE((kept / "key.pem").stat().st_mode), 0o600)
             self.assertEqual(stat.S_IMODE(kept.stat().st_mode), 0o700)
-            b.signal(SIGTERM)
-            self.assertEqual(b.wait(), 0, b.log())
+            b.stop()
             by_name = cluster.board("paris", variables={"CAUSEWAY_JOIN": "first"})
             cluster.wait_for_step("paris", 30)
-            status, text, error = run_tool(CTL, "stop", "--at_step=120", cluster.me)
-            self.assertEqual(status, 0, error)
+            output_of(CTL, "stop", "--at_step=120", cluster.me)
             self.end(cluster, a, by_name)
 
     def test_a_line_counts_once_and_says_so_to_both_sides(self):
-        with Boarding() as cluster:
-            cluster.host()
+        with Boarding().serving() as cluster:
             line, = cluster.invite("berlin")
             first = cluster.board("berlin", f"--join={line}")
             cluster.wait_for_event("worker_ready", worker="berlin")
@@ -96,8 +91,7 @@ class InvitationsTest(unittest.TestCase):
             self.assertRegex(thief.log(), "the invitation of berlin was used at .* with another key")
             wait_until(lambda: any(e["event"] == "invitation_refused" and e["name"] == "berlin"
                                    for e in cluster.events()), "the coordinator says so")
-            status, text, error = run_tool(CTL, "invitations", cluster.me)
-            self.assertEqual(status, 0, error)
+            text = output_of(CTL, "invitations", cluster.me)
             self.assertRegex(text, r"worker +berlin +used .* from ipv4:127\.0\.0\.1")
             status, _, error = run_tool(CTL, "revoke", "berlin", cluster.me)
             self.assertEqual(status, 1)
@@ -106,8 +100,7 @@ class InvitationsTest(unittest.TestCase):
             self.end(cluster, first, cluster.board("paris", f"--join={paris}"))
 
     def test_a_line_that_was_taken_back_or_replaced_is_refused_at_once(self):
-        with Boarding() as cluster:
-            cluster.host()
+        with Boarding().serving() as cluster:
             revoked, replaced = cluster.invite("berlin", "paris")
             cluster.invite("paris")
             status, _, error = run_tool(CTL, "revoke", "berlin", cluster.me)
@@ -123,33 +116,27 @@ class InvitationsTest(unittest.TestCase):
             self.assertIn("ask for a new line", error)
 
     def test_the_coordinator_killed_between_knows_its_invitations_and_members(self):
-        with Boarding() as cluster:
-            cluster.host(LONGER_RUN)
+        with Boarding().serving(LONGER_RUN) as cluster:
             berlin, paris = cluster.invite("berlin", "paris")
             a = cluster.board("berlin", f"--join={berlin}")
             cluster.wait_for_event("worker_ready", worker="berlin")
-            cluster.coordinator.signal(SIGKILL)
-            cluster.coordinator.wait()
+            cluster.coordinator.kill()
             port = cluster.address.rpartition(":")[2]
-            (cluster.folder / "address").unlink()
             cluster.host(LONGER_RUN, f"--listen=127.0.0.1:{port}")
             b = cluster.board("paris", f"--join={paris}")
             cluster.wait_for_step("paris", 20)
-            status, _, error = run_tool(CTL, "stop", "--at_step=120", cluster.me)
-            self.assertEqual(status, 0, error)
+            output_of(CTL, "stop", "--at_step=120", cluster.me)
             self.end(cluster, a, b)
 
     def test_roles_observers_look_and_workers_do_not_steer(self):
-        with Boarding() as cluster:
-            cluster.host()
+        with Boarding().serving() as cluster:
             eye, = cluster.invite("eye", flags=["--role=observer"])
             home = cluster.home("eye")
             look = ["env", *[f"{k}={v}" for k, v in home.items()], CTL]
             status, text, error = run_tool(*look, "status", f"--join={eye}")
             self.assertEqual(status, 0, error)
             self.assertIn("run first-", text)
-            status, _, error = run_tool(*look, "status", "--join=first")
-            self.assertEqual(status, 0, error)
+            output_of(*look, "status", "--join=first")
             status, _, error = run_tool(*look, "invite", "friend", "--join=first/eye")
             self.assertEqual(status, 1)
             self.assertIn("observer eye asked to invite", error)
@@ -158,8 +145,7 @@ class InvitationsTest(unittest.TestCase):
             self.assertIn("that of observer eye", refused.log())
 
     def test_a_line_of_another_role_is_not_spent(self):
-        with Boarding() as cluster:
-            cluster.host()
+        with Boarding().serving() as cluster:
             berlin, = cluster.invite("berlin")
             status, _, error = run_tool("env", *[f"{k}={v}" for k, v in cluster.home("berlin").items()],
                                         CTL, "status", f"--join={berlin}")
@@ -170,8 +156,7 @@ class InvitationsTest(unittest.TestCase):
                      cluster.board("paris", f"--join={paris}"))
 
     def test_an_operators_line_follows_and_the_copy_knows_the_invitations(self):
-        with Boarding() as cluster:
-            cluster.host(LONGER_RUN)
+        with Boarding().serving(LONGER_RUN) as cluster:
             berlin, paris = cluster.invite("berlin", "paris")
             line, = cluster.invite("copy", flags=["--role=operator"])
             copy = cluster.folder / "copy"
@@ -184,12 +169,9 @@ class InvitationsTest(unittest.TestCase):
             made = {one["name"]: one for one in commits["state"]["invitations"]["invitations"]}
             self.assertEqual(set(made), {"berlin", "paris", "copy"})
             self.assertEqual({one["certificate"] for one in made.values()}, {""})
-            follow.signal(SIGTERM)
-            self.assertEqual(follow.wait(), 0, follow.log())
-            cluster.coordinator.signal(SIGKILL)
-            cluster.coordinator.wait()
+            follow.stop()
+            cluster.coordinator.kill()
             port = cluster.address.rpartition(":")[2]
-            (cluster.folder / "address").unlink()
             # By hand: the copy, and the authority, which no copy has.
             self.assertFalse((copy / "authority").exists())
             (cluster.folder / "coordinator").rename(cluster.folder / "gone")
@@ -198,18 +180,15 @@ class InvitationsTest(unittest.TestCase):
                          f"--authority={cluster.folder / 'gone' / 'authority'}")
             b = cluster.board("paris", f"--join={paris}")
             cluster.wait_for_step("paris", 20)
-            status, _, error = run_tool(CTL, "stop", "--at_step=120", cluster.me)
-            self.assertEqual(status, 0, error)
+            output_of(CTL, "stop", "--at_step=120", cluster.me)
             self.end(cluster, a, b)
 
     def test_without_tls_the_operators_folder_of_before_goes(self):
-        with Boarding() as cluster:
-            cluster.host()
+        with Boarding().serving() as cluster:
             cluster.coordinator.signal(SIGTERM)
             cluster.coordinator.wait()
             folder = cluster.folder / "coordinator" / "operator"
             others = {name: (folder / name).read_bytes() for name in ("key.pem", "ca.pem")}
-            (cluster.folder / "address").unlink()
             cluster.start_coordinator(RUN, "--tls=off")
             self.assertFalse(folder.exists())
             self.assertIn("operator is removed", cluster.coordinator.log())
@@ -219,13 +198,11 @@ class InvitationsTest(unittest.TestCase):
             folder.mkdir()
             (folder / "key.pem").write_bytes(others["key.pem"])
             (folder / "ca.pem").write_bytes(others["ca.pem"] + b"\n")
-            (cluster.folder / "address").unlink()
             cluster.start_coordinator(RUN, "--tls=off")
             self.assertTrue((folder / "key.pem").exists())
 
     def test_a_region_boards_and_invites_its_own_sites(self):
-        with Boarding() as cluster:
-            cluster.host()
+        with Boarding().serving() as cluster:
             berlin, = cluster.invite("berlin")
             line, = cluster.invite("europe", flags=["--role=region"])
             region = cluster.folder / "europe"
@@ -233,8 +210,7 @@ class InvitationsTest(unittest.TestCase):
                           f"--run_dir={region}", "--listen=127.0.0.1:0", "--tls=own", "--http=off",
                           "--exit_when_finished", variables=cluster.home("europe"))
             wait_until((region / "operator" / "coordinator").exists, "the region serves")
-            status, paris, error = run_tool(CTL, "invite", "paris", f"--join={region / 'operator'}")
-            self.assertEqual(status, 0, error)
+            paris = output_of(CTL, "invite", "paris", f"--join={region / 'operator'}")
             a = cluster.board("berlin", f"--join={berlin}")
             b = cluster.board("paris", f"--join={paris.strip()}")
             self.end(cluster, a, b)
@@ -242,8 +218,7 @@ class InvitationsTest(unittest.TestCase):
             self.assertEqual(joined, {"berlin", "europe"})
 
     def test_what_does_not_fit_is_refused_with_what_to_do(self):
-        with Boarding() as cluster:
-            cluster.host()
+        with Boarding().serving() as cluster:
             line, = cluster.invite("berlin")
             for flags, status, saying in (
                     ([f"--join={line[:-1]}"], 2, "its last part is cut or changed"),
@@ -265,8 +240,7 @@ class InvitationsTest(unittest.TestCase):
             status, _, error = run_tool(CTL, "invite", "good", "a/b", cluster.me)
             self.assertEqual((status, "a/b" in error), (1, True), error)
             self.assertNotIn("good", run_tool(CTL, "invitations", cluster.me)[1])
-        with Cluster() as cluster:
-            cluster.start_coordinator(RUN)
+        with Cluster().serving(RUN) as cluster:
             status, _, error = run_tool(CTL, "invite", "berlin", f"--coordinator={cluster.address}")
             self.assertEqual(status, 1)
             self.assertIn("serve --tls=own", error)
@@ -277,8 +251,7 @@ class InvitationsTest(unittest.TestCase):
             given.mkdir()
 
             def openssl(*arguments):
-                status, _, error = run_tool("openssl", *arguments)
-                self.assertEqual(status, 0, error)
+                output_of("openssl", *arguments)
 
             new = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-noenc"]
             openssl("req", "-x509", *new, "-keyout", given / "root.key", "-out", given / "root.pem",

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import unittest
 
-from cluster import COORDINATOR, MODEL, SYNC, Cluster, free_port, get, json_lines, wait_until
+from cluster import COORDINATOR, MODEL, SYNC, Cluster, ended, free_port, get, json_lines, wait_until
 from etcd import Etcd
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "faults"))
@@ -110,9 +110,7 @@ def times(events, name):
 
 class SharedRunTest(unittest.TestCase):
     def end(self, machines, workers, leader, process):
-        for worker in workers:
-            self.assertEqual(worker.wait(), 0, worker.log())
-        self.assertEqual(process.wait(), 0, process.log())
+        ended(*workers, process)
         # Nobody was waited for in vain: each one said that it leaves.
         self.assertEqual(times(machines.node_events(leader), "worker_lost"), [])
         found = hashes(machines.run_dir(leader))

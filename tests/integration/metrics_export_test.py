@@ -165,10 +165,8 @@ class MetricsTest(unittest.TestCase):
             self.start(cluster)
             cluster.wait_for_step("a", 30)
             for process in cluster.processes[1:]:
-                process.signal(SIGTERM)
-                self.assertEqual(process.wait(), 0, process.log())
-            cluster.coordinator.signal(SIGTERM)
-            self.assertEqual(cluster.coordinator.wait(), 0)
+                process.stop()
+            cluster.coordinator.stop()
             written = {"Coordinator": cluster.events(),
                        "Worker": json_lines(cluster.out("a") / "events.jsonl")}
             for side, lines in written.items():
@@ -190,8 +188,7 @@ class MetricsTest(unittest.TestCase):
             self.start(cluster)
             cluster.wait_for_step("a", 30)
             for process in cluster.processes[1:]:
-                process.signal(SIGTERM)
-                self.assertEqual(process.wait(), 0, process.log())
+                process.stop()
             for worker in ("a", "b"):
                 files = list((cluster.folder / "curves" / worker).iterdir())
                 self.assertEqual(len(files), 1)

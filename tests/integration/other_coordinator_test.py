@@ -5,7 +5,7 @@ import re
 import time
 import unittest
 
-from cluster import COORDINATOR, CTL, MODEL, SIGKILL, SIGTERM, wait_until
+from cluster import COORDINATOR, CTL, MODEL, SIGTERM, ended, wait_until
 from proxies_test import PACE, RUN, Proxied
 from security_test import make
 
@@ -35,17 +35,14 @@ class OtherCoordinatorTest(unittest.TestCase):
                        "the copy has found it")
             wait_until(lambda: re.search(r"the run other-\w+ answers in place of run-\w+; looking again", watch.log()),
                        "who watches has found it")
-            other.signal(SIGKILL)
-            other.wait()
+            other.kill()
             cluster.start_hub()
             wait_until(lambda: copy.log().count("follows run") > 1, "the copy follows again")
-            for process in [*workers, region, cluster.coordinator]:
-                self.assertEqual(process.wait(), 0, process.log())
+            ended(*workers, region, cluster.coordinator)
             self.assertEqual({tuple(row["contributors"]) for row in cluster.rounds()}, {("b", "region")})
             self.assertEqual({row["step"] for row in cluster.worker_events("b", "finished")}, {100})
             copy.signal(SIGTERM)
-            self.assertEqual(copy.wait(), 0, copy.log())
-            self.assertEqual(watch.wait(), 0, watch.log())
+            ended(copy, watch)
 
     def test_a_run_with_tokens_of_its_own_ends_no_worker_while_it_answers(self):
         with Proxied() as cluster:
@@ -75,11 +72,9 @@ class OtherCoordinatorTest(unittest.TestCase):
                 wait_until(lambda: re.search(
                     r"somebody else answers in the coordinator's place \(the token is unknown", worker.log()),
                     "the worker has found the other run")
-            other.signal(SIGKILL)
-            other.wait()
+            other.kill()
             cluster.start_hub(*own, f"--token_file={at / 'tokens'}")
-            for process in [*workers, cluster.coordinator]:
-                self.assertEqual(process.wait(), 0, process.log())
+            ended(*workers, cluster.coordinator)
             self.assertEqual({row["step"] for row in cluster.worker_events("a", "finished")}, {100})
 
 

@@ -8,7 +8,7 @@ import threading
 import time
 import unittest
 
-from cluster import CTL, SIGTERM, WORKER, Cluster, run_tool, wait_until
+from cluster import CTL, WORKER, Cluster, output_of, run_tool, wait_until
 
 MAKE_CERTIFICATES = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "make_certificates"
 
@@ -74,8 +74,7 @@ class PreflightTest(unittest.TestCase):
             self.assertNotEqual(check["remedy"], "", check)
 
     def test_a_site_that_can_join(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(RUN)
+        with Cluster().serving(RUN) as cluster:
             status, checks, report = preflight(
                 cluster.address, "--id=a", f"--data={cluster.data}", f"--out={cluster.out('a')}")
             self.assertEqual(status, 0, report)
@@ -95,8 +94,7 @@ class PreflightTest(unittest.TestCase):
             self.assertFalse(cluster.out("a").exists())
 
     def test_lines_for_people(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(RUN)
+        with Cluster().serving(RUN) as cluster:
             status, output, error = run_tool(
                 WORKER, "preflight", f"--coordinator={cluster.address}", "--threads=1",
                 "--probe_seconds=0", timeout=HANG_S)
@@ -107,8 +105,7 @@ class PreflightTest(unittest.TestCase):
             self.assertRegex(lines[-1], r"^This site can join: \d+ ok, .*not checked\.$")
 
     def test_while_a_worker_trains(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(RUN)
+        with Cluster().serving(RUN) as cluster:
             worker = cluster.start_worker("a")
             cluster.wait_for_step("a", 5)
             before = cluster.steps("a")
@@ -131,8 +128,7 @@ class PreflightTest(unittest.TestCase):
             # Another one keeps the run alive; the first one's checkpoint is its own.
             cluster.start_worker("c")
             cluster.wait_for_step("c", 1)
-            worker.signal(SIGTERM)
-            self.assertEqual(worker.wait(), 0, worker.log())
+            worker.stop()
             _, checks, _ = preflight(cluster.address, "--id=a", f"--out={cluster.out('a')}",
                                      probe_seconds=0)
             self.expect(checks, "checkpoint", "ok", "continues from it")
@@ -141,8 +137,7 @@ class PreflightTest(unittest.TestCase):
             self.expect(checks, "checkpoint", "failed", "not of this one")
 
     def test_what_stands_in_the_way_is_named_by_train_and_by_preflight(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(RUN)
+        with Cluster().serving(RUN) as cluster:
             with socket.create_server(("127.0.0.1", 0)) as closed:
                 nobody = f"127.0.0.1:{closed.getsockname()[1]}"
             forbidden = b"HTTP/1.1 403 Forbidden\r\n\r\n"
@@ -183,18 +178,16 @@ class PreflightTest(unittest.TestCase):
             # What gRPC understands is left alone.
             for variables in ([dead, "no_proxy=127.0.0.1"], ["grpc_proxy=", dead],
                               [dead, "no_proxy=elsewhere", "no_grpc_proxy=0.0.1"]):
-                status, text, error = run_tool(
+                output_of(
                     "env", *variables, WORKER, "preflight", f"--coordinator={cluster.address}",
                     "--probe_seconds=0", "--threads=1", "--json")
-                self.assertEqual(status, 0, text + error)
 
     def test_a_coordinator_with_tls(self):
         with Cluster() as cluster:
             folder = cluster.folder / "certificates"
 
             def make(*arguments):
-                status, _, error = run_tool(MAKE_CERTIFICATES, *arguments, "--dir", folder)
-                self.assertEqual(status, 0, error)
+                output_of(MAKE_CERTIFICATES, *arguments, "--dir", folder)
 
             def credentials(name):
                 return [f"--tls_ca={folder / name / 'ca.pem'}",
@@ -239,8 +232,7 @@ class PreflightTest(unittest.TestCase):
             self.expect(checks, "protocol", "failed", "TLS")
 
     def test_the_status_shows_the_coordinators_end_of_a_link(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(RUN)
+        with Cluster().serving(RUN) as cluster:
             cluster.start_worker("a")
             cluster.wait_for_step("a", 1)
 
@@ -255,8 +247,7 @@ class PreflightTest(unittest.TestCase):
             self.assertGreater(link()["rtt_seconds"], 0)
 
     def test_data_of_another_vocabulary(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(RUN + " model { vocabulary_size: 512 }")
+        with Cluster().serving(RUN + " model { vocabulary_size: 512 }") as cluster:
             status, checks, _ = preflight(cluster.address, f"--data={cluster.data}",
                                           probe_seconds=0)
             self.assertEqual(status, 1)
@@ -266,8 +257,7 @@ class PreflightTest(unittest.TestCase):
             self.expect(checks, "data", "failed", "absent", "tokenize")
 
     def test_a_folder_that_cannot_be_written(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(RUN)
+        with Cluster().serving(RUN) as cluster:
             (cluster.folder / "file").write_text("")
             for out in ("/proc/nothing/here", cluster.folder / "file" / "out"):
                 status, checks, _ = preflight(cluster.address, f"--out={out}", probe_seconds=0)

@@ -7,8 +7,7 @@ import shutil
 import signal
 import unittest
 
-from cluster import (COORDINATOR, SIGKILL, SIGTERM, SYNC, Cluster, free_port, json_lines, run_tool,
-                     wait_until)
+from cluster import COORDINATOR, SIGTERM, SYNC, Cluster, ended, free_port, json_lines, output_of, wait_until
 
 STREAMING = SYNC + "train { steps: %d optimizer: MUON } "
 TWO = "membership { start_workers: 2 max_workers: 4 lease_ms: 2000 }"
@@ -19,12 +18,9 @@ PACE = "--max_tokens_per_second=3200"
 
 class ModesTest(unittest.TestCase):
     def train(self, settings):
-        with Cluster() as cluster:
-            cluster.start_coordinator(settings + TWO)
+        with Cluster().serving(settings + TWO) as cluster:
             workers = [cluster.start_worker(f"worker-{i}") for i in range(2)]
-            for worker in workers:
-                self.assertEqual(worker.wait(), 0, worker.log())
-            self.assertEqual(cluster.coordinator.wait(), 0, cluster.coordinator.log())
+            ended(*workers, cluster.coordinator)
             summary = cluster.summary()
             self.assertEqual(summary["hash_mismatches"], 0)
             # Every worker reported the hash of every merged round and of every fetched state.
@@ -59,8 +55,7 @@ class SystemTest(unittest.TestCase):
     """What the machine does to a process, which must not end it for good, or without a line."""
 
     def test_a_hangup_stops_worker_and_coordinator_in_order(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(STREAMING % 100000 + ONE)
+        with Cluster().serving(STREAMING % 100000 + ONE) as cluster:
             worker = cluster.start_worker("a", PACE)
             cluster.wait_for_step("a", 20)
             worker.signal(signal.SIGHUP)
@@ -80,13 +75,11 @@ class SystemTest(unittest.TestCase):
                 log, "bash", "-c", 'exec "$@" > >(head -n 1) 2>&1', "bash", *command, **how)
             cluster.start_coordinator(STREAMING % 60 + ONE)
             worker = cluster.start_worker("a")
-            self.assertEqual(worker.wait(), 0, worker.log())
-            self.assertEqual(cluster.coordinator.wait(), 0, cluster.coordinator.log())
+            ended(worker, cluster.coordinator)
             self.assertEqual(cluster.summary()["rounds"], 30)
 
     def test_a_checkpoint_that_cannot_be_written_is_tried_again(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(STREAMING % 100000 + ONE)
+        with Cluster().serving(STREAMING % 100000 + ONE) as cluster:
             worker = cluster.start_worker("a", PACE, "--checkpoint_interval=100ms")
 
             def events(name):
@@ -113,13 +106,11 @@ class SystemTest(unittest.TestCase):
             shutil.rmtree(blocked)
             wait_until(lambda: events("checkpoint_written")[-1]["step"] > failed["step"],
                        "a later one was written")
-            worker.signal(SIGTERM)
-            self.assertEqual(worker.wait(), 0, worker.log())
+            worker.stop()
             self.assertIn("training goes on", worker.log())
 
     def test_a_shard_that_becomes_shorter_is_named(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(STREAMING % 100000 + ONE)
+        with Cluster().serving(STREAMING % 100000 + ONE) as cluster:
             worker = cluster.start_worker("a", PACE)
             cluster.wait_for_step("a", 10)
             shard = next(cluster.data.glob("train_*.bin"))
@@ -129,11 +120,9 @@ class SystemTest(unittest.TestCase):
             cluster.wait_for_event("worker_left", reason="failed")
 
     def test_a_run_is_looked_at_and_replayed_where_nothing_can_be_written(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(STREAMING % 24 + ONE, "--retain_deltas")
+        with Cluster().serving(STREAMING % 24 + ONE, "--retain_deltas") as cluster:
             worker = cluster.start_worker("a")
-            self.assertEqual(worker.wait(), 0, worker.log())
-            self.assertEqual(cluster.coordinator.wait(), 0, cluster.coordinator.log())
+            ended(worker, cluster.coordinator)
             run = cluster.folder / "coordinator"
             before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
             for path in before:
@@ -144,11 +133,9 @@ class SystemTest(unittest.TestCase):
             # Root writes whatever the modes say.
             as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
             prefix = as_nobody if os.geteuid() == 0 else []
-            status, text, error = run_tool(*prefix, COORDINATOR, "inspect", f"--run_dir={run}")
-            self.assertEqual(status, 0, error)
+            text = output_of(*prefix, COORDINATOR, "inspect", f"--run_dir={run}")
             self.assertIn("last round   4 of a", text)
-            status, text, error = run_tool(*prefix, COORDINATOR, "replay", f"--run_dir={run}")
-            self.assertEqual(status, 0, error)
+            text = output_of(*prefix, COORDINATOR, "replay", f"--run_dir={run}")
             self.assertIn("12 rounds of run", text)
             self.assertEqual(before, {path: path.stat().st_mtime_ns for path in run.rglob("*")})
             run.chmod(0o755)
@@ -158,27 +145,21 @@ class SystemTest(unittest.TestCase):
 
 class MembersTest(unittest.TestCase):
     def test_a_slow_worker_is_waited_for(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(STREAMING % 36 + TWO)
+        with Cluster().serving(STREAMING % 36 + TWO) as cluster:
             fast = cluster.start_worker("fast")
             slow = cluster.start_worker("slow", "--max_tokens_per_second=1600")
-            self.assertEqual(fast.wait(), 0, fast.log())
-            self.assertEqual(slow.wait(), 0, slow.log())
-            self.assertEqual(cluster.coordinator.wait(), 0)
+            ended(fast, slow, cluster.coordinator)
             for row in cluster.rounds():
                 self.assertEqual(row["contributors"], ["fast", "slow"])
             self.assertGreater(cluster.summary("fast")["blocked_seconds"],
                                cluster.summary("slow")["blocked_seconds"])
 
     def test_a_slow_worker_does_fewer_inner_steps_between_two_syncs(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(STREAMING % 180 + TWO[:-1] + "max_pace: 4 }")
+        with Cluster().serving(STREAMING % 180 + TWO[:-1] + "max_pace: 4 }") as cluster:
             fast = cluster.start_worker("fast", "--min_step_time=20ms")
             slow = cluster.start_worker("slow", "--min_step_time=400ms")
             cluster.wait_for_event("pace_set")
-            self.assertEqual(fast.wait(), 0, fast.log())
-            self.assertEqual(slow.wait(), 0, slow.log())
-            self.assertEqual(cluster.coordinator.wait(), 0, cluster.coordinator.log())
+            ended(fast, slow, cluster.coordinator)
             self.assertEqual(cluster.summary("fast")["steps"], 180)
             self.assertEqual(cluster.summary("slow")["steps"], 180)
             self.assertEqual(cluster.summary("fast")["inner_steps"], 180)
@@ -192,26 +173,20 @@ class MembersTest(unittest.TestCase):
                 self.assertEqual(row["contributors"], ["fast", "slow"])
 
     def test_a_token_budget_ends_the_run_at_one_step_for_all(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator("train { tokens: 20000 }" + STREAMING % 1000000 + TWO)
+        with Cluster().serving("train { tokens: 20000 }" + STREAMING % 1000000 + TWO) as cluster:
             workers = [cluster.start_worker(f"worker-{i}", "--min_step_time=20ms")
                        for i in range(2)]
-            for worker in workers:
-                self.assertEqual(worker.wait(), 0, worker.log())
-            self.assertEqual(cluster.coordinator.wait(), 0, cluster.coordinator.log())
+            ended(*workers, cluster.coordinator)
             steps = [cluster.summary(f"worker-{i}")["steps"] for i in range(2)]
             self.assertEqual(steps[0], steps[1])
             self.assertGreaterEqual(cluster.summary()["tokens"], 20000)
 
     def test_a_worker_that_comes_later_joins_at_the_runs_step(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(STREAMING % 240 + ONE)
+        with Cluster().serving(STREAMING % 240 + ONE) as cluster:
             first = cluster.start_worker("first", PACE)
             cluster.wait_for_step("first", 20)
             late = cluster.start_worker("late", PACE)
-            self.assertEqual(first.wait(), 0, first.log())
-            self.assertEqual(late.wait(), 0, late.log())
-            self.assertEqual(cluster.coordinator.wait(), 0)
+            ended(first, late, cluster.coordinator)
             self.assertGreaterEqual(cluster.worker_start("late")["first_step"], 15)
             rounds = cluster.rounds()
             self.assertEqual(rounds[0]["contributors"], ["first"])
@@ -219,21 +194,17 @@ class MembersTest(unittest.TestCase):
             self.assertEqual(cluster.summary()["hash_mismatches"], 0)
 
     def test_a_worker_leaves_on_a_signal_and_comes_back_from_its_checkpoint(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(STREAMING % 240 + TWO)
+        with Cluster().serving(STREAMING % 240 + TWO) as cluster:
             stays = cluster.start_worker("stays", PACE)
             leaves = cluster.start_worker("leaves", PACE)
             cluster.wait_for_step("leaves", 20)
-            leaves.signal(SIGTERM)
-            self.assertEqual(leaves.wait(), 0, leaves.log())
+            leaves.stop()
             left_at = cluster.summary("leaves")["steps"]
             self.assertGreaterEqual(left_at, 20)
             self.assertTrue((cluster.out("leaves") / "checkpoint").exists())
             cluster.wait_for_step("stays", left_at + 8)  # Nobody waits for the one that left.
             again = cluster.start_worker("leaves", PACE)
-            self.assertEqual(again.wait(), 0, again.log())
-            self.assertEqual(stays.wait(), 0, stays.log())
-            self.assertEqual(cluster.coordinator.wait(), 0)
+            ended(again, stays, cluster.coordinator)
             self.assertIn("checkpoint", again.log())
             names = [event["event"] for event in cluster.events()]
             self.assertIn("worker_left", names)
@@ -242,8 +213,7 @@ class MembersTest(unittest.TestCase):
 
     def test_no_thread_that_multiplies_handles_signals(self):
         # A handler's frame overwrites the heap where a product has its buffer in place of a stack.
-        with Cluster() as cluster:
-            cluster.start_coordinator("train { steps: 100000 } membership { start_workers: 1 }")
+        with Cluster().serving("train { steps: 100000 } membership { start_workers: 1 }") as cluster:
             worker = cluster.start_worker("w", "--threads=2")
             cluster.wait_for_step("w", 1)
             threads = pathlib.Path(f"/proc/{worker.child.pid}/task")
@@ -253,43 +223,35 @@ class MembersTest(unittest.TestCase):
             for number in (SIGTERM, signal.SIGINT):
                 handling = [mask for mask in blocked if not mask >> (number - 1) & 1]
                 self.assertEqual(len(handling), 1, number)
-            worker.signal(SIGTERM)
-            self.assertEqual(worker.wait(), 0, worker.log())
+            worker.stop()
 
     def test_a_worker_that_still_looks_for_its_coordinator_ends_on_a_signal(self):
         with Cluster() as cluster:
             # Nothing listens on a port that nobody may have.
             worker = cluster.start_worker("early", "--connect_timeout=10m", address="127.0.0.1:1")
             wait_until(lambda: "congestion control" in worker.log(), "the worker has begun")
-            worker.signal(SIGTERM)
-            self.assertEqual(worker.wait(), 0, worker.log())
+            worker.stop()
             self.assertIn("told to stop before it had joined the run at 127.0.0.1:1", worker.log())
 
     def test_a_worker_whose_coordinator_has_gone_at_the_end_says_how_to_leave(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator("sync { fragments: 1 steps_between_syncs: 6 overlap_steps: 1 } "
-                                      "train { steps: 12 } membership { start_workers: 2 }")
+        with Cluster().serving("sync { fragments: 1 steps_between_syncs: 6 overlap_steps: 1 } "
+                               "train { steps: 12 } membership { start_workers: 2 }") as cluster:
             done = cluster.start_worker("done", "--drain_timeout=1s")
             cluster.start_worker("slow", "--min_step_time=2s")
             cluster.wait_for_step("done", 12)
-            cluster.coordinator.signal(SIGKILL)
-            cluster.coordinator.wait()
+            cluster.coordinator.kill()
             wait_until(lambda: "all steps are done here" in done.log(), "it says what it waits for")
-            done.signal(SIGTERM)
-            self.assertEqual(done.wait(), 0, done.log())
+            done.stop()
             self.assertEqual(cluster.summary("done")["steps"], 12)
             self.assertTrue((cluster.out("done") / "checkpoint").exists())
 
     def test_a_killed_worker_holds_the_others_no_longer_than_its_lease(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(STREAMING % 120 + TWO)
+        with Cluster().serving(STREAMING % 120 + TWO) as cluster:
             stays = cluster.start_worker("stays", PACE)
             dies = cluster.start_worker("dies", PACE)
             cluster.wait_for_step("dies", 10)
-            dies.signal(SIGKILL)
-            dies.wait()
-            self.assertEqual(stays.wait(), 0, stays.log())
-            self.assertEqual(cluster.coordinator.wait(), 0)
+            dies.kill()
+            ended(stays, cluster.coordinator)
             self.assertIn("worker_lost", [event["event"] for event in cluster.events()])
             self.assertEqual(cluster.rounds()[-1]["contributors"], ["stays"])
 
@@ -304,15 +266,13 @@ class MembersTest(unittest.TestCase):
             cluster.start_coordinator(settings, port)
             worker = cluster.start_worker("only", "--max_tokens_per_second=640")
             cluster.wait_for_step("only", 10)
-            cluster.coordinator.signal(SIGKILL)
-            cluster.coordinator.wait()
+            cluster.coordinator.kill()
             wait_until(lambda: re.search(
                 r"the coordinator has been away for \d+ s(; 1 answer is late)?; training goes on, "
                 r"\d+ more steps? before it waits", worker.log()), "it says that it trains on")
             wait_until(lambda: re.search(
                 r"the coordinator has been away for \d+ s; training has waited (?:[5-9]|\d\d+) s for "
                 r"round 1 of fragment 0", worker.log()), "it says that it waits")
-            (cluster.folder / "address").unlink()
             cluster.start_coordinator(settings, port)
             cluster.wait_for_step("only", 185)
 
@@ -328,17 +288,14 @@ class MembersTest(unittest.TestCase):
                                events["training_waited"]["seconds"])
 
     def test_the_coordinator_stops_on_a_signal_and_keeps_what_it_has(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(STREAMING % 100000 + ONE)
+        with Cluster().serving(STREAMING % 100000 + ONE) as cluster:
             worker = cluster.start_worker("only", PACE, "--drain_timeout=1s")
             cluster.wait_for_step("only", 10)
-            cluster.coordinator.signal(SIGTERM)
-            self.assertEqual(cluster.coordinator.wait(), 0, cluster.coordinator.log())
+            cluster.coordinator.stop()
             self.assertGreater(cluster.summary()["rounds"], 0)
             self.assertTrue(list((cluster.folder / "coordinator" / "snapshots").iterdir()))
             # Told to stop, it does not wait for a coordinator that may never come back.
-            worker.signal(SIGTERM)
-            self.assertEqual(worker.wait(), 0, worker.log())
+            worker.stop()
             self.assertTrue((cluster.out("only") / "checkpoint").exists())
 
 

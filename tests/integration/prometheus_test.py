@@ -11,7 +11,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-from cluster import SIGTERM, SYNC, Cluster, run_tool, wait_until
+from cluster import SYNC, Cluster, run_tool, wait_until
 
 DEPLOY = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "prometheus"
 DASHBOARD = DEPLOY.parent / "grafana" / "causeway.json"
@@ -111,8 +111,7 @@ class ScrapeTest(unittest.TestCase):
             return [alert["labels"]["worker"] for alert in data["alerts"]
                     if alert["labels"]["alertname"] == "CausewayWorkerLost"] if data else []
         wait_until(lambda: pending() == ["b"], "the alert for b is there")
-        self.prometheus.signal(SIGTERM)
-        self.assertEqual(self.prometheus.wait(), 0)
+        self.prometheus.stop()
 
     def test_every_panel_of_the_dashboard_has_figures(self):
         self.start_prometheus()

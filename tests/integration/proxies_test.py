@@ -8,7 +8,7 @@ import sys
 import time
 import unittest
 
-from cluster import COORDINATOR, CTL, MODEL, SIGKILL, SIGTERM, free_port, json_lines, run_tool, wait_until
+from cluster import COORDINATOR, CTL, MODEL, ended, free_port, json_lines, run_tool, wait_until
 from http_proxies import HttpProxy, documented, program
 from regions import Tree
 from security_test import make
@@ -33,13 +33,10 @@ class Proxied(Tree):
         self.direct = f"127.0.0.1:{self.port}"
 
     def start_hub(self, *flags, **options):
-        for name in ("address", "http_address"):
-            (self.folder / name).unlink(missing_ok=True)
         self.start_coordinator(RUN, f"--listen={self.direct}", *flags, **options)
 
     def kill_hub(self):
-        self.coordinator.signal(SIGKILL)
-        self.coordinator.wait()
+        self.coordinator.kill()
 
     def worker_events(self, worker, name):
         return [line for line in json_lines(self.out(worker) / "events.jsonl") if line["event"] == name]
@@ -58,9 +55,7 @@ class ProxiesTest(unittest.TestCase):
     plain = None
 
     def finish(self, cluster, *workers):
-        for worker in workers:
-            self.assertEqual(worker.wait(), 0, worker.log())
-        self.assertEqual(cluster.coordinator.wait(), 0, cluster.coordinator.log())
+        ended(*workers, cluster.coordinator)
         return cluster.published()
 
     def undisturbed(self):
@@ -134,14 +129,11 @@ class ProxiesTest(unittest.TestCase):
                    "the region has noticed")
         cluster.start_hub()
         wait_until(lambda: copy.log().count("follows run") > 1, "the copy follows again")
-        for process in [*workers, region, cluster.coordinator]:
-            self.assertEqual(process.wait(), 0, process.log())
+        ended(*workers, region, cluster.coordinator)
         self.assertEqual({tuple(row["contributors"]) for row in cluster.rounds()}, {("b", "region")})
-        copy.signal(SIGTERM)
-        self.assertEqual(copy.wait(), 0, copy.log())
+        copy.stop()
         for watcher in watchers:
-            watcher.signal(SIGTERM)
-            self.assertEqual(watcher.wait(), 0, watcher.log())
+            watcher.stop()
         steps = [json.loads(line)["run_step"] for line in watchers[0].log().splitlines()]
         self.assertGreater(max(steps), 30, "it has seen the run after the restart")
         started = watchers[1].log().count('"coordinator_started"')

@@ -5,7 +5,7 @@ import shutil
 import unittest
 import unittest.mock
 
-from cluster import BIN, COORDINATOR, MODEL, SIGTERM, WORKER, Cluster, run_tool
+from cluster import BIN, COORDINATOR, MODEL, WORKER, Cluster, output_of, run_tool
 
 RUN = "train { steps: 100000 } sync { steps_between_syncs: 6 } membership { start_workers: 1 }"
 
@@ -99,8 +99,7 @@ class RefusalsTest(unittest.TestCase):
 
     def test_every_program_says_its_release(self):
         for program in (COORDINATOR, WORKER, BIN / "causewayctl"):
-            status, output, _ = run_tool(program, "--version")
-            self.assertEqual(status, 0)
+            output = output_of(program, "--version")
             self.assertRegex(output, rf"^{program.name} \d+\.\d+\.\d+\n$")
 
     def test_flags_from_the_environment(self):
@@ -122,8 +121,7 @@ class RefusalsTest(unittest.TestCase):
                 self.refused(*train, f"--flagfile={flags}", saying=[f"{flags}:1:", "FLAGS_id"])
 
     def test_two_coordinators_on_one_run_directory(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(RUN)
+        with Cluster().serving(RUN) as cluster:
             self.refused(
                 COORDINATOR, "serve", f"--run_dir={cluster.folder / 'coordinator'}",
                 f"--config={cluster.folder / 'run.textproto'}", "--listen=127.0.0.1:0",
@@ -132,8 +130,7 @@ class RefusalsTest(unittest.TestCase):
             self.assertIsNone(cluster.coordinator.child.poll())
 
     def test_a_run_directory_that_holds_a_run_of_another_configuration(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(RUN)
+        with Cluster().serving(RUN) as cluster:
             cluster.coordinator.child.terminate()
             cluster.coordinator.wait()
             (cluster.folder / "run.textproto").write_text(MODEL + RUN + "train { warmup_steps: 7 }")
@@ -143,8 +140,7 @@ class RefusalsTest(unittest.TestCase):
                 saying=[str(cluster.folder / "coordinator"), "train.warmup_steps", "7"])
 
     def test_a_listen_address_that_is_taken(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(RUN)
+        with Cluster().serving(RUN) as cluster:
             self.serve(cluster, MODEL, f"--listen={cluster.address}", saying=[cluster.address])
             self.serve(cluster, MODEL, f"--http={cluster.http_address}",
                        saying=["--http", cluster.http_address, "choose another port"])
@@ -167,8 +163,7 @@ class RefusalsTest(unittest.TestCase):
             self.assertFalse(out.exists() and os.listdir(out))
 
     def test_workers(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(RUN)
+        with Cluster().serving(RUN) as cluster:
             address = cluster.address
             self.train(cluster, connect_timeout="2s", saying=["127.0.0.1:1", "is the address right?"], status=1)
             self.train(cluster, coordinator="no port", saying=["--coordinator", "HOST:PORT"])
@@ -199,20 +194,17 @@ class RefusalsTest(unittest.TestCase):
                          saying=absurd)
 
     def test_an_empty_shard(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(RUN)
+        with Cluster().serving(RUN) as cluster:
             shard = next(cluster.data.glob("train_*.bin"))
             shard.write_bytes(b"")
             self.train(cluster, coordinator=cluster.address, saying=[shard.name])
 
     def test_data_of_another_vocabulary(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(RUN + " model { vocabulary_size: 300 }")
+        with Cluster().serving(RUN + " model { vocabulary_size: 300 }") as cluster:
             self.train(cluster, coordinator=cluster.address, saying=["256", "300"])
 
     def test_two_workers_with_one_id(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(RUN)
+        with Cluster().serving(RUN) as cluster:
             cluster.start_worker("twin")
             cluster.wait_for_step("twin", 3)
             self.train(cluster, coordinator=cluster.address, id="twin", out=cluster.folder / "other",
@@ -222,8 +214,7 @@ class RefusalsTest(unittest.TestCase):
 
 
     def test_two_workers_with_one_output_folder(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(RUN)
+        with Cluster().serving(RUN) as cluster:
             first = cluster.start_worker("first")
             cluster.wait_for_step("first", 3)
             before = cluster.steps("first")
@@ -235,8 +226,7 @@ class RefusalsTest(unittest.TestCase):
             cluster.wait_for_step("first", before + 3)
 
     def test_a_damaged_or_foreign_checkpoint(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(RUN)
+        with Cluster().serving(RUN) as cluster:
             cluster.start_worker("stays")  # The run goes on without the others.
             out = cluster.out("w")
             out.mkdir()
@@ -245,8 +235,7 @@ class RefusalsTest(unittest.TestCase):
             (out / "checkpoint").unlink()
             worker = cluster.start_worker("w")
             cluster.wait_for_step("w", 3)
-            worker.signal(SIGTERM)
-            self.assertEqual(worker.wait(), 0, worker.log())
+            worker.stop()
             (cluster.out("other")).mkdir()
             shutil.copy(out / "checkpoint", cluster.out("other"))
             metrics = (out / "metrics.jsonl").read_text()

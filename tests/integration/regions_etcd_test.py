@@ -3,7 +3,7 @@
 import json
 import unittest
 
-from cluster import COORDINATOR, MODEL, SIGKILL, free_port, wait_until
+from cluster import COORDINATOR, MODEL, SIGKILL, ended, free_port, wait_until
 from etcd import main
 from machines import RUN, Machines, hashes
 
@@ -51,8 +51,7 @@ class TreeTest(unittest.TestCase):
         with Tree() as tree:
             hub, region, sites = self.start(tree)
             for gone in [*hub, region[0]]:
-                gone.signal(SIGKILL)
-                gone.wait()
+                gone.kill()
             wait_until(lambda: "no coordinator answers at" in region[1].log()
                        or region[1].child.poll() is not None, "it leads, and waits for its parent")
             self.assertIsNone(region[1].child.poll(), region[1].log())
@@ -62,8 +61,7 @@ class TreeTest(unittest.TestCase):
                        or region[0].child.poll() is not None, "it knows whom to follow")
             self.assertIsNone(region[0].child.poll(), region[0].log())
             hub = tree.share(1)
-            for process in [*sites, region[1], hub]:
-                self.assertEqual(process.wait(), 0, process.log())
+            ended(*sites, region[1], hub)
             found = hashes(tree.run_dir(1))
             self.assertEqual(len(found), 3 * 15)
             self.assertEqual(hashes(tree.region_dir(1)), found)
@@ -76,8 +74,7 @@ class TreeTest(unittest.TestCase):
             tree.wait_for_step("worker-0", tree.steps("worker-0") + 20)
             region[0].signal(SIGKILL)
             wait_until(lambda: "listens on" in region[1].log(), "the region's second one serves")
-            for process in [*sites, region[1], hub[1]]:
-                self.assertEqual(process.wait(), 0, process.log())
+            ended(*sites, region[1], hub[1])
             found = hashes(tree.run_dir(1))
             self.assertEqual(len(found), 3 * 15)
             self.assertEqual(hashes(tree.region_dir(1)), found)

@@ -3,7 +3,7 @@
 import shutil
 import unittest
 
-from cluster import BIN, COORDINATOR, SIGKILL, SIGTERM, SYNC, free_port, json_lines, run_tool, wait_until
+from cluster import BIN, COORDINATOR, SIGKILL, SYNC, ended, free_port, json_lines, output_of, run_tool, wait_until
 from regions import Tree
 from security_test import make, tls
 
@@ -14,9 +14,7 @@ SLOW = "--min_step_time=60ms"
 
 class RegionsTest(unittest.TestCase):
     def finish(self, tree, processes):
-        for process in processes:
-            self.assertEqual(process.wait(), 0, process.log())
-        self.assertEqual(tree.coordinator.wait(), 0, tree.coordinator.log())
+        ended(*processes, tree.coordinator)
 
     def check(self, tree, rounds):
         summary = tree.summary()
@@ -26,8 +24,7 @@ class RegionsTest(unittest.TestCase):
         self.assertEqual(tree.published(), tree.published("eu"))
 
     def test_a_region_and_a_site_under_a_hub(self):
-        with Tree() as tree:
-            tree.start_coordinator(SETTINGS % 36)
+        with Tree().serving(SETTINGS % 36) as tree:
             region = tree.start_region("eu", 2)
             sites = [tree.start_worker("flat")]
             sites += [tree.start_worker(f"site-{i}", address=tree.region_address("eu"))
@@ -45,8 +42,7 @@ class RegionsTest(unittest.TestCase):
 
     def test_a_region_that_is_killed_goes_on(self):
         for point in ("before_row_commit:24", "after_row_commit:31", "before_round_row:6"):
-            with self.subTest(point), Tree() as tree:
-                tree.start_coordinator(SETTINGS % 36)
+            with self.subTest(point), Tree().serving(SETTINGS % 36) as tree:
                 region = tree.start_region("eu", 2, variables={"CAUSEWAY_CRASH_AT": point})
                 address = tree.region_address("eu")
                 sites = [tree.start_worker("flat", SLOW)]
@@ -72,8 +68,7 @@ class RegionsTest(unittest.TestCase):
             self.order(tree, "pause")
             wait_until(lambda: any(e["event"] == "paused" for e in tree.region_events("eu")),
                        "the region has handed the pause on")
-            region.signal(SIGKILL)
-            region.wait()
+            region.kill()
             self.order(tree, "resume")
             region = tree.start_region("eu", 2, f"--listen={address}")
             self.finish(tree, processes + [region])
@@ -84,8 +79,7 @@ class RegionsTest(unittest.TestCase):
             region, address, processes = self.start_beside_a_flat_site(tree)
             tree.wait_for_step("site-0", 8)
             for gone in (tree.coordinator, region):
-                gone.signal(SIGKILL)
-                gone.wait()
+                gone.kill()
 
             def come_back(log):
                 back = tree.start(log, *tree.region_command("eu", 2), f"--listen={address}")
@@ -95,8 +89,7 @@ class RegionsTest(unittest.TestCase):
                 return back
 
             stopped = come_back("stopped.log")
-            stopped.signal(SIGTERM)
-            self.assertEqual(stopped.wait(), 0, stopped.log())
+            stopped.stop()
             region = come_back("back.log")
             tree.coordinator = tree.start(
                 "coordinator.log", COORDINATOR, "serve", f"--run_dir={tree.folder / 'coordinator'}",
@@ -105,16 +98,14 @@ class RegionsTest(unittest.TestCase):
             self.check(tree, 18)
 
     def test_a_site_without_its_past_joins_a_region_that_is_on_its_way(self):
-        with Tree() as tree:
-            tree.start_coordinator(SETTINGS % 60)
+        with Tree().serving(SETTINGS % 60) as tree:
             region = tree.start_region("eu", 2)
             address = tree.region_address("eu")
             processes = [tree.start_worker("flat", SLOW)]
             processes += [tree.start_worker(f"site-{i}", SLOW, address=address) for i in range(2)]
             tree.wait_for_step("site-1", 14)
             gone = processes.pop()
-            gone.signal(SIGKILL)
-            gone.wait()
+            gone.kill()
             shutil.rmtree(tree.out("site-1"))
             processes.append(tree.start_worker("site-1", SLOW, address=address))
             self.finish(tree, processes + [region])
@@ -124,8 +115,7 @@ class RegionsTest(unittest.TestCase):
             self.check(tree, 30)
 
     def order(self, tree, what):
-        status, _, error = run_tool(BIN / "causewayctl", what, f"--coordinator={tree.address}")
-        self.assertEqual(status, 0, error)
+        output_of(BIN / "causewayctl", what, f"--coordinator={tree.address}")
 
 
 class RolesTest(unittest.TestCase):
@@ -156,8 +146,7 @@ class RolesTest(unittest.TestCase):
                                            f"--parent_tls_key={at / 'key.pem'}")]
             processes += self.start_sites(tree, "eu")
             processes.append(tree.start_worker("flat", *tls(tree, "worker-flat")))
-            for process in [*processes, tree.coordinator]:
-                self.assertEqual(process.wait(), 0, process.log())
+            ended(*processes, tree.coordinator)
             self.assertEqual(tree.published(), tree.published("eu"))
 
     def test_a_regions_certificate_and_a_sites_are_renewed_in_place(self):
@@ -174,8 +163,9 @@ class RolesTest(unittest.TestCase):
                 make(tree, "renew", name)
                 wait_until(lambda p=process: "its connection is made anew" in p.log(), f"{name} connects anew")
                 wait_until(lambda p=process: "attached again" in p.log(), f"{name} is back")
-            for process in [*sites, flat, region, tree.coordinator]:
-                self.assertEqual(process.wait(), 0, process.log())
+            processes = [*sites, flat, region, tree.coordinator]
+            ended(*processes)
+            for process in processes:
                 self.assertNotRegex(process.log(), r"lane \d+: trying again")
             self.assertEqual(tree.published(), tree.published("eu"))
 
@@ -231,14 +221,12 @@ class RefusalsTest(unittest.TestCase):
             self.refused(command[:-1] + ["--sites=0"], "--sites=N")
 
     def test_parents_that_are_none(self):
-        with Tree() as tree:
-            tree.start_coordinator(SETTINGS % 36)
+        with Tree().serving(SETTINGS % 36) as tree:
             self.refused(tree.region_command("eu", 7), "--sites=7", "max_workers")
             region = tree.start_region("eu", 2)
             below = tree.start_region("west", 1, parent=tree.region_address("eu"))
             self.assertIsNone(below.child.poll(), below.log())
-            region.signal(SIGKILL)
-            region.wait()
+            region.kill()
             # Its parent would be its own child.
             self.refused(tree.region_command("eu", 2, parent=tree.region_address("west")),
                          "ring", "eu > west")
@@ -248,8 +236,7 @@ class RefusalsTest(unittest.TestCase):
             tree.start_coordinator(SETTINGS % 36)
             other.start_coordinator(SETTINGS % 36)
             region = tree.start_region("eu", 2)
-            region.signal(SIGKILL)
-            region.wait()
+            region.kill()
             wait_until(lambda: region.child.poll() is not None, "the region is gone")
             self.refused(tree.region_command("eu", 2, parent=other.address),
                          "holds the run", "fresh --run_dir")

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import unittest
 
-from cluster import BIN, COORDINATOR, MODEL, SIGKILL, Cluster, free_port, json_lines, run_tool, wait_until
+from cluster import BIN, COORDINATOR, MODEL, Cluster, ended, free_port, json_lines, run_tool, wait_until
 
 MAKE_CERTIFICATES = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "make_certificates"
 RUN = """
@@ -58,16 +58,13 @@ class SecurityTest(unittest.TestCase):
     plain = None
 
     def finish(self, cluster, *workers):
-        for worker in workers:
-            self.assertEqual(worker.wait(), 0, worker.log())
-        self.assertEqual(cluster.coordinator.wait(), 0, cluster.coordinator.log())
+        ended(*workers, cluster.coordinator)
         return published(cluster)
 
     def undisturbed(self):
         """The rounds of the run without certificates and without strangers."""
         if SecurityTest.plain is None:
-            with Cluster() as cluster:
-                cluster.start_coordinator(RUN)
+            with Cluster().serving(RUN) as cluster:
                 SecurityTest.plain = self.finish(
                     cluster, *[cluster.start_worker(name) for name in ("a", "b")])
         return SecurityTest.plain
@@ -137,13 +134,13 @@ class SecurityTest(unittest.TestCase):
             make(cluster, "renew", "worker-a")
             wait_until(lambda: "its connection is made anew" in workers[0].log(), "the renewed one is seen")
 
-            def ended(worker):
+            def its_certificate_ended(worker):
                 return [e for e in json_lines(cluster.out(worker) / "events.jsonl")
                         if e["event"] == "session_broke" and "ended at" in e["reason"]]
-            wait_until(lambda: ended("b"), "the certificate has ended")
+            wait_until(lambda: its_certificate_ended("b"), "the certificate has ended")
             make(cluster, "renew", "worker-b")
             self.finish(cluster, *workers)
-            self.assertEqual(ended("a"), [])
+            self.assertEqual(its_certificate_ended("a"), [])
             left = [e["reason"] for e in cluster.events() if e["event"] == "worker_left"]
             self.assertEqual(left, ["finished", "finished"])
 
@@ -246,12 +243,10 @@ class SecurityTest(unittest.TestCase):
                        "the coordinator shows its renewed certificate")
             # One worker goes on over its old connection, one makes new ones.
             cluster.wait_for_step("b", 150)
-            second.signal(SIGKILL)
-            second.wait()
+            second.kill()
             second = cluster.start_worker("b", *tls(cluster, "worker-b"))
             renewed = self.finish(cluster, first, second)
-        with Cluster() as cluster:
-            cluster.start_coordinator(LONGER_RUN)
+        with Cluster().serving(LONGER_RUN) as cluster:
             self.assertEqual(
                 renewed, self.finish(cluster, *[cluster.start_worker(w) for w in ("a", "b")]))
 
@@ -318,9 +313,8 @@ class SecurityTest(unittest.TestCase):
                          address="192.0.2.1:7070")
 
     def test_insecure_beyond_this_machine_is_said_aloud(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(RUN.replace("start_workers: 2", "start_workers: 1"),
-                                      "--listen=0.0.0.0:0", "--insecure")
+        with Cluster().serving(RUN.replace("start_workers: 2", "start_workers: 1"),
+                               "--listen=0.0.0.0:0", "--insecure") as cluster:
             self.assertIn("plaintext", cluster.coordinator.log())
             port = cluster.address.rpartition(":")[2]
             self.finish(cluster, cluster.start_worker("a", address=f"127.0.0.1:{port}"))

@@ -5,7 +5,7 @@ import shutil
 import socket
 import unittest
 
-from cluster import SIGKILL, SIGTERM, WORKER, Cluster, free_port, wait_until
+from cluster import SIGKILL, SIGTERM, WORKER, Cluster, ended, free_port, wait_until
 
 STREAMING = """
 train { steps: %d optimizer: MUON micro_batch_sequences: 1 }
@@ -20,8 +20,7 @@ PACE = "--max_tokens_per_second=3200"
 
 class SiteTest(unittest.TestCase):
     def finished(self, cluster, processes):
-        for process in processes:
-            self.assertEqual(process.wait(), 0, process.log())
+        ended(*processes)
 
     def published(self, cluster):
         """The hashes of all rounds, in order, once the run is over."""
@@ -31,16 +30,14 @@ class SiteTest(unittest.TestCase):
                       for row in cluster.rounds())
 
     def undisturbed(self, settings, processes=2):
-        with Cluster() as cluster:
-            cluster.start_coordinator(settings)
+        with Cluster().serving(settings) as cluster:
             self.finished(cluster, cluster.start_site("site", processes))
             return self.published(cluster), cluster.summary("site")
 
 
 class TrainingTest(SiteTest):
     def test_a_site_of_two_processes_trains_with_a_plain_worker(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(STREAMING % 60 + TWO)
+        with Cluster().serving(STREAMING % 60 + TWO) as cluster:
             site = cluster.start_site("site", 2)
             plain = cluster.start_worker("plain")
             self.finished(cluster, [*site, plain])
@@ -62,8 +59,7 @@ class TrainingTest(SiteTest):
         first, summary = self.undisturbed(settings)
         second, _ = self.undisturbed(settings)
         self.assertEqual(second, first)
-        with Cluster() as cluster:
-            cluster.start_coordinator(settings)
+        with Cluster().serving(settings) as cluster:
             self.finished(cluster, [cluster.start_worker("site")])
             alone = cluster.summary("site")
         self.assertEqual(summary["tokens"], alone["tokens"])
@@ -76,8 +72,7 @@ class TrainingTest(SiteTest):
             sync { contribution: GRADIENT steps_between_syncs: 1 codec_up: FP32 codec_down: FP32 }
             outer { optimizer: ADAMW } """ + ONE
         _, site = self.undisturbed(settings)
-        with Cluster() as cluster:
-            cluster.start_coordinator(settings)
+        with Cluster().serving(settings) as cluster:
             self.finished(cluster, [cluster.start_worker("alone")])
             alone = cluster.summary("alone")
         self.assertAlmostEqual(site["eval_loss"], alone["eval_loss"], delta=0.02)
@@ -123,8 +118,7 @@ class EndTest(SiteTest):
 
     def continues(self, end):
         settings = STREAMING % 200 + ONE.replace("2000", "60000")
-        with Cluster() as cluster:
-            cluster.start_coordinator(settings, "--noexit_when_drained")
+        with Cluster().serving(settings, "--noexit_when_drained") as cluster:
             site = cluster.start_site("site", 2, PACE, "--checkpoint_interval=300ms")
             cluster.wait_for_step("site", 50)
             wait_until(lambda: site[0].log().count("checkpoint written") >= 3, "it has checkpoints")
@@ -138,25 +132,16 @@ class EndTest(SiteTest):
             disturbed = self.published(cluster)
         self.assertEqual(disturbed, self.undisturbed(settings)[0])
 
-    def test_another_process_is_killed(self):
-        def end(site):
-            site[1].signal(SIGKILL)
-            site[1].wait()
-            self.assertEqual(site[0].wait(), 1)
-            self.assertIn("the connection to process 1 of this site is lost",
-                          site[0].log().splitlines()[-1])
+    def test_one_process_is_killed(self):
+        for killed in (1, 0):
+            def end(site, killed=killed):
+                site[killed].kill()
+                other = site[1 - killed]
+                self.assertEqual(other.wait(), 1)
+                self.assertIn(f"the connection to process {killed} of this site is lost", other.log().splitlines()[-1])
 
-        self.continues(end)
-
-    def test_process_0_is_killed(self):
-        def end(site):
-            site[0].signal(SIGKILL)
-            site[0].wait()
-            self.assertEqual(site[1].wait(), 1)
-            self.assertIn("the connection to process 0 of this site is lost",
-                          site[1].log().splitlines()[-1])
-
-        self.continues(end)
+            with self.subTest(killed=killed):
+                self.continues(end)
 
     def test_all_are_told_to_stop(self):
         def end(site):
@@ -175,8 +160,7 @@ class EndTest(SiteTest):
         self.continues(end)
 
     def test_a_process_that_dies_while_the_run_waits_is_noticed(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(STREAMING % 60 + TWO)
+        with Cluster().serving(STREAMING % 60 + TWO) as cluster:
             site = cluster.start_site("site", 2)
             cluster.wait_for_event("worker_ready", worker="site")
             site[1].signal(SIGKILL)
@@ -184,8 +168,7 @@ class EndTest(SiteTest):
             self.assertIn("process 1 of this site is lost", site[0].log().splitlines()[-1])
 
     def test_they_are_told_to_stop_before_all_have_come(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(STREAMING % 60 + ONE)
+        with Cluster().serving(STREAMING % 60 + ONE) as cluster:
             launch = {"WORLD_SIZE": 3, "LOCAL_WORLD_SIZE": 3, "MASTER_ADDR": "localhost",
                       "MASTER_PORT": free_port()}
             site = [cluster.start_process_of_site("site", rank, launch) for rank in range(2)]
@@ -213,8 +196,7 @@ class RefusalsTest(SiteTest):
                 "MASTER_ADDR": "localhost", "MASTER_PORT": free_port()}
 
     def test_a_process_that_does_not_come(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(STREAMING % 60 + ONE)
+        with Cluster().serving(STREAMING % 60 + ONE) as cluster:
             first = cluster.start_process_of_site("site", 0, self.launch(3),
                                                   "--site_timeout=100ms")
             self.refused(cluster, [first], "these did not come: 1, 2", status=1)
@@ -223,8 +205,7 @@ class RefusalsTest(SiteTest):
             self.refused(cluster, [late], "process 1 of this site did not reach process 0 at", status=1)
 
     def test_a_process_of_another_worker(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(STREAMING % 60 + ONE)
+        with Cluster().serving(STREAMING % 60 + ONE) as cluster:
             launch = self.launch()
             first = cluster.start_process_of_site("site", 0, launch)
             stranger = cluster.start_process_of_site("stranger", 1, launch)
@@ -236,8 +217,7 @@ class RefusalsTest(SiteTest):
             self.finished(cluster, [first, other])
 
     def test_a_process_of_another_build(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(STREAMING % 60 + ONE)
+        with Cluster().serving(STREAMING % 60 + ONE) as cluster:
             launch = self.launch()
             other = cluster.folder / "causeway-worker"
             shutil.copy(WORKER, other)
@@ -248,22 +228,19 @@ class RefusalsTest(SiteTest):
             self.refused(cluster, site, *2 * ["process 1 of this site: it runs another build"])
 
     def test_a_process_with_other_flags(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(STREAMING % 60 + ONE)
+        with Cluster().serving(STREAMING % 60 + ONE) as cluster:
             launch = self.launch()
             site = [cluster.start_process_of_site("site", 0, launch),
                     cluster.start_process_of_site("site", 1, launch, "--gradients=sharded")]
             self.refused(cluster, site, *2 * ["process 1 of this site: it has --gradients=sharded"])
 
     def test_a_batch_that_cannot_be_shared_out(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(STREAMING % 60 + ONE)
+        with Cluster().serving(STREAMING % 60 + ONE) as cluster:
             site = cluster.start_site("site", 3)
             self.refused(cluster, site, *3 * ["2 micro-batches"])
 
     def test_what_process_0_is_refused_with_the_others_say_too(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(STREAMING % 60 + ONE + " model { vocabulary_size: 300 }")
+        with Cluster().serving(STREAMING % 60 + ONE + " model { vocabulary_size: 300 }") as cluster:
             site = cluster.start_site("site", 2)
             self.refused(cluster, site, "300", "process 0 of this site: ")
 

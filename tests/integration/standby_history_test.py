@@ -116,8 +116,7 @@ class HistoryTest(unittest.TestCase):
             for driver in drivers:
                 driver.signal(SIGSTOP)
             wait_until(lambda: hashes(copy) == hashes(machines.run_dir(0)), "the copy has it")
-            standby.signal(SIGTERM)
-            self.assertEqual(standby.wait(), 0, standby.log())
+            standby.stop()
             serve(1)
             machines.of_the_moving.refuse()
             machines.of_the_moving.cut()

@@ -6,8 +6,8 @@ import shutil
 import sys
 import unittest
 
-from cluster import (
-    COORDINATOR, SIGKILL, SIGTERM, SYNC, Cluster, free_port, get, json_lines, run_tool, wait_until)
+from cluster import (COORDINATOR, SIGTERM, SYNC, Cluster, ended, free_port, get, json_lines, output_of, run_tool,
+                     wait_until)
 from metrics_export_test import Scrape
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "docs"))
@@ -33,9 +33,10 @@ class Pair(Cluster):
         return ",".join(f"127.0.0.1:{port}" for port in self.ports)
 
     def start_leader(self, *flags):
-        (self.folder / "address").unlink(missing_ok=True)
         # The last --listen counts.
         self.start_coordinator(RUN, SNAPSHOTS, f"--listen=127.0.0.1:{self.ports[0]}", *flags)
+
+    begin = start_leader
 
     def follow(self, *flags):
         self.follows += 1
@@ -47,8 +48,7 @@ class Pair(Cluster):
 
     def promote(self, *flags):
         """Ends the standby and serves its folder."""
-        self.standby.signal(SIGTERM)
-        assert self.standby.wait() == 0, self.standby.log()
+        self.standby.stop()
         self.coordinator = self.start(
             "promoted.log", COORDINATOR, "serve", f"--run_dir={self.copy}", SNAPSHOTS,
             f"--listen=127.0.0.1:{self.ports[1]}", "--exit_when_finished", "--http=off", *flags)
@@ -69,8 +69,7 @@ def files(folder):
 
 
 def inspect(folder):
-    status, out, error = run_tool(COORDINATOR, "inspect", f"--run_dir={folder}", "--json")
-    assert status == 0, error
+    out = output_of(COORDINATOR, "inspect", f"--run_dir={folder}", "--json")
     return json.loads(out)
 
 
@@ -88,14 +87,10 @@ class StandbyTest(unittest.TestCase):
         """What the run publishes when nothing happens; a standby is there until the end."""
         if cls.reference is not None:
             return
-        with Pair() as pair:
-            pair.start_leader()
+        with Pair().serving() as pair:
             standby = pair.follow()
-            for worker in pair.start_workers():
-                assert worker.wait() == 0, worker.log()
-            assert pair.coordinator.wait() == 0, pair.coordinator.log()
-            standby.signal(SIGTERM)
-            assert standby.wait() == 0, standby.log()
+            ended(*pair.start_workers(), pair.coordinator)
+            standby.stop()
             cls.reference = hashes(pair.folder / "coordinator")
             cls.files = [files(pair.folder / "coordinator"), files(pair.copy)]
             cls.inspections = [inspect(pair.folder / "coordinator"), inspect(pair.copy)]
@@ -113,25 +108,20 @@ class StandbyTest(unittest.TestCase):
         self.assertIn("standby_attached", self.events)
 
     def test_the_copy_takes_over_with_the_same_bits(self):
-        with Pair() as pair:
-            pair.start_leader()
+        with Pair().serving() as pair:
             pair.follow()
             workers = pair.start_workers()
             pair.wait_for_step("worker-0", 14)
             # Cuts and restarts of the standby in between.
-            pair.standby.signal(SIGKILL)
-            pair.standby.wait()
+            pair.standby.kill()
             pair.wait_for_step("worker-0", 20)
             pair.follow()
             pair.wait_for_step("worker-0", 26)
             # In order: the standby gets what there is.
-            pair.coordinator.signal(SIGTERM)
-            self.assertEqual(pair.coordinator.wait(), 0, pair.coordinator.log())
+            pair.coordinator.stop()
             shutil.rmtree(pair.folder / "coordinator")
             pair.promote()
-            for worker in workers:
-                self.assertEqual(worker.wait(), 0, worker.log())
-            self.assertEqual(pair.coordinator.wait(), 0, pair.coordinator.log())
+            ended(*workers, pair.coordinator)
             self.assertEqual(hashes(pair.copy), self.reference)
             summary = json.loads((pair.copy / "summary.json").read_text())
             self.assertEqual(summary["hash_mismatches"], 0)
@@ -139,8 +129,7 @@ class StandbyTest(unittest.TestCase):
 
 class ReplicatedTest(unittest.TestCase):
     def test_nothing_is_told_without_a_standby_and_nothing_told_is_lost(self):
-        with Pair() as pair:
-            pair.start_leader("--durability=replicated")
+        with Pair().serving("--durability=replicated") as pair:
             workers = pair.start_workers()
             pair.wait_for_event("standby_missing")
             self.assertNotIn("training_started", [event["event"] for event in pair.events()])
@@ -148,40 +137,31 @@ class ReplicatedTest(unittest.TestCase):
             pair.wait_for_event("standby_back")
             pair.wait_for_step("worker-0", 26)
             # The machine is gone for good.
-            pair.coordinator.signal(SIGKILL)
-            pair.coordinator.wait()
+            pair.coordinator.kill()
             told = hashes(pair.folder / "coordinator")
             shutil.rmtree(pair.folder / "coordinator")
             pair.promote()
-            for worker in workers:
-                self.assertEqual(worker.wait(), 0, worker.log())
-            self.assertEqual(pair.coordinator.wait(), 0, pair.coordinator.log())
+            ended(*workers, pair.coordinator)
             self.assertEqual(hashes(pair.copy), StandbyTest.reference_hashes())
             self.assertLessEqual(told.items(), hashes(pair.copy).items())
             summary = json.loads((pair.copy / "summary.json").read_text())
             self.assertEqual(summary["hash_mismatches"], 0)
 
     def test_a_leader_that_comes_back_tells_nothing_before_a_standby_has_all(self):
-        with Pair() as pair:
-            pair.start_leader("--durability=replicated")
+        with Pair().serving("--durability=replicated") as pair:
             pair.follow()
             workers = pair.start_workers()
             pair.wait_for_step("worker-0", 14)
-            pair.standby.signal(SIGKILL)
-            pair.standby.wait()
-            pair.coordinator.signal(SIGKILL)
-            pair.coordinator.wait()
+            pair.standby.kill()
+            pair.coordinator.kill()
             pair.start_leader("--durability=replicated")
             pair.wait_for_event("standby_missing")
             pair.follow()
-            for worker in workers:
-                self.assertEqual(worker.wait(), 0, worker.log())
-            self.assertEqual(pair.coordinator.wait(), 0, pair.coordinator.log())
+            ended(*workers, pair.coordinator)
             self.assertEqual(hashes(pair.folder / "coordinator"), StandbyTest.reference_hashes())
 
     def test_a_stop_without_a_standby_waits_for_none(self):
-        with Pair() as pair:
-            pair.start_leader("--durability=replicated")
+        with Pair().serving("--durability=replicated") as pair:
             pair.start_workers()
             pair.wait_for_event("standby_missing")
             pair.coordinator.signal(SIGTERM)
@@ -207,9 +187,7 @@ class HttpTest(unittest.TestCase):
             pair.start_leader()
             wait_until(lambda: get(address, "/readyz")[0] == 200, "it has everything")
             self.assertEqual(get(address, "/healthz")[1], f"follows 127.0.0.1:{pair.ports[0]}\n")
-            for worker in pair.start_workers():
-                self.assertEqual(worker.wait(), 0, worker.log())
-            self.assertEqual(pair.coordinator.wait(), 0, pair.coordinator.log())
+            ended(*pair.start_workers(), pair.coordinator)
             wait_until(lambda: Scrape(address)("causeway_copy_following") == 0, "it noticed")
             scrape = Scrape(address)
             self.assertEqual(scrape("causeway_copy_commits"),
@@ -235,8 +213,7 @@ class RefusalTest(unittest.TestCase):
                                                      "--standby_name=a b"))
 
     def test_a_folder_in_use_and_one_of_another_run(self):
-        with Pair() as pair:
-            pair.start_leader()
+        with Pair().serving() as pair:
             other = pair.folder / "other"
             of = f"--of=127.0.0.1:{pair.ports[0]}"
             own = pair.folder / "coordinator"

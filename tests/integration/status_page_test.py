@@ -10,7 +10,7 @@ import sys
 import unittest
 
 import browser
-from cluster import CTL, SIGKILL, SIGTERM, SYNC, Cluster, free_port, get, run_tool, wait_until
+from cluster import CTL, SIGTERM, SYNC, Cluster, free_port, get, output_of, run_tool, wait_until
 from regions import Tree
 
 PACKAGE = pathlib.Path(__file__).resolve().parents[2] / "worker" / "python"
@@ -172,8 +172,7 @@ class StatusPageTest(unittest.TestCase):
                 "c.data.datasets[1].data.length : 0;") > 2, "there is a curve")
             first = page.run("return Chart.getChart('loss-plot').data.datasets[1].data[0].x;")
 
-            cluster.coordinator.signal(SIGKILL)
-            cluster.coordinator.wait()
+            cluster.coordinator.kill()
             self.shows(page, "banner", "Connection lost, retrying.")
             # A tenth of a second is all that they have.
             self.shows(page, "banner", "Workers wait for the coordinator by now")
@@ -181,7 +180,6 @@ class StatusPageTest(unittest.TestCase):
             step = self.step_shown(page)  # The last values stay, marked as old.
             self.assertGreater(step, 20)
 
-            (cluster.folder / "address").unlink()
             cluster.start_coordinator(SETTINGS, *flags)
             wait_until(lambda: page.text("banner") == "", "the banner goes")
             self.assertFalse(page.run("return document.body.classList.contains('stale');"))
@@ -208,8 +206,7 @@ class StatusPageTest(unittest.TestCase):
             self.shows(page, "attention", "late, and it waits.")
             self.shows(page, "attention", "Worker a: ")
             self.shows(page, "workers", "late, waits")
-            status, shown, _ = run_tool(CTL, "status", f"--coordinator={cluster.address}")
-            self.assertEqual(status, 0)
+            shown = output_of(CTL, "status", f"--coordinator={cluster.address}")
             self.assertRegex(shown, r"(?m)^a: \d answers? (is|are) late, and it waits$")
             workers[1].signal(signal.SIGCONT)
             wait_until(lambda: "late" not in page.text("attention"), "nothing is late any more")
@@ -272,11 +269,9 @@ class StatusPageTest(unittest.TestCase):
             # Served once more, the run is known less well: its report stays.
             left = cluster.folder / "coordinator" / "report.html"
             before = left.read_bytes()
-            (cluster.folder / "address").unlink()
             cluster.start_coordinator(SETTINGS.replace("100000", "40"), "--noexit_when_finished")
             self.assertEqual(api(cluster, "status")["run"]["state"], "finished")
-            cluster.coordinator.signal(SIGTERM)
-            self.assertEqual(cluster.coordinator.wait(), 0)
+            cluster.coordinator.stop()
             self.assertEqual(left.read_bytes(), before)
 
             # A worker's name in it is no more than text.
@@ -343,8 +338,7 @@ class StatusPageTest(unittest.TestCase):
                      "'window.injected = 1'; document.body.append(s);")
             self.assertIsNone(page.run("return window.injected;"))
             # Its report says that it ended before the run did.
-            cluster.coordinator.signal(SIGTERM)
-            self.assertEqual(cluster.coordinator.wait(), 0)
+            cluster.coordinator.stop()
             page.open((cluster.folder / "coordinator" / "report.html").as_uri())
             self.shows(page, "run-state", "stopped")
             self.assertIn("No worker has joined yet.", page.text("workers"))

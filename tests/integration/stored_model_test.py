@@ -1,10 +1,9 @@
 """A run's parameters out of it, and what is done with them: another run, evaluation, generation."""
 
 import json
-import signal
 import unittest
 
-from cluster import COORDINATOR, MODEL, WORKER, Cluster, json_lines, run_tool
+from cluster import COORDINATOR, MODEL, WORKER, Cluster, json_lines, output_of, run_tool
 
 RUN = """train { steps: %d } sync { steps_between_syncs: 4 }
 membership { start_workers: 1 max_workers: 1 }"""
@@ -17,8 +16,7 @@ def evaluations(cluster, worker):
 
 class StoredModelTest(unittest.TestCase):
     def tool(self, *command):
-        status, output, error = run_tool(*command)
-        self.assertEqual(status, 0, error)
+        output = output_of(*command)
         return output
 
     def exported(self, cluster):
@@ -46,33 +44,28 @@ class StoredModelTest(unittest.TestCase):
             # Every token is a byte.
             self.assertAlmostEqual(result["bits_per_byte"], loss / 0.6931471805599453, places=5)
 
-            with Cluster() as second:
-                second.start_coordinator(RUN % 100000, f"--initial={folder}",
-                                         "--retain_deltas", "--snapshot_every_rounds=1000")
+            with Cluster().serving(RUN % 100000, f"--initial={folder}",
+                                   "--retain_deltas", "--snapshot_every_rounds=1000") as second:
                 worker = second.start_worker("b")
                 second.wait_for_step("b", 9)
                 self.assertAlmostEqual(evaluations(second, "b")[0]["eval_loss"], loss, places=6)
                 # Nothing is saved yet but what it began with and the deltas.
-                second.coordinator.signal(signal.SIGKILL)
-                second.coordinator.wait()
+                second.coordinator.kill()
                 (second.folder / "address").unlink()
-                worker.signal(signal.SIGKILL)
-                worker.wait()
+                worker.kill()
                 status, _, error = run_tool(
                     COORDINATOR, "serve", f"--run_dir={second.folder / 'coordinator'}",
                     f"--initial={self.other_parameters(second)}", "--listen=127.0.0.1:0")
                 self.assertEqual(status, 2)
                 self.assertIn("began with other parameters", error)
                 second.start_coordinator(RUN % 100000, f"--initial={folder}", "--retain_deltas")
-                second.coordinator.signal(signal.SIGTERM)
-                self.assertEqual(second.coordinator.wait(), 0, second.coordinator.log())
+                second.coordinator.stop()
                 output = self.tool(COORDINATOR, "replay",
                                    f"--run_dir={second.folder / 'coordinator'}")
                 self.assertIn("each with its recorded hashes", output)
 
     def other_parameters(self, cluster):
-        with Cluster() as other:
-            other.start_coordinator(RUN % 4 + " train { seed: 77 }")
+        with Cluster().serving(RUN % 4 + " train { seed: 77 }") as other:
             self.assertEqual(other.start_worker("c").wait(), 0)
             self.assertEqual(other.coordinator.wait(), 0)
             folder = other.folder / "exported"
@@ -93,8 +86,7 @@ class StoredModelTest(unittest.TestCase):
             self.assertFalse((cluster.folder / "wide").exists())
 
     def test_a_checkpoint_with_masked_documents_is_worth_what_its_run_said(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(RUN % 4 + " train { document_masking: true }")
+        with Cluster().serving(RUN % 4 + " train { document_masking: true }") as cluster:
             self.assertEqual(cluster.start_worker("a").wait(), 0)
             self.assertEqual(cluster.coordinator.wait(), 0)
             result = json.loads(self.tool(

@@ -159,8 +159,7 @@ class TroubleshootingTest(unittest.TestCase):
                          row="... connections and the store need ... open files, and this process may open ...")
 
     def test_starting_beside_others(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(RUN)
+        with Cluster().serving(RUN) as cluster:
             run_dir, config = cluster.folder / "coordinator", cluster.folder / "run.textproto"
             again = [COORDINATOR, "serve", f"--run_dir={run_dir}", f"--config={config}", "--listen=127.0.0.1:0"]
             self.refused(*again, row="... belongs to another process (pid ...")
@@ -186,14 +185,12 @@ class TroubleshootingTest(unittest.TestCase):
             cluster.wait_for_step("a", 3)
             self.train(cluster, "a live worker has the id ...", id="a", connect_timeout="1s")
             self.train(cluster, "the run has its ... workers (membership.max_workers)", id="b")
-            first.signal(SIGTERM)
-            self.assertEqual(first.wait(), 0, first.log())
+            first.stop()
             self.train(cluster, "... belongs to worker ... of run ..., not to worker ...", id="b",
                        out=cluster.out("a"))
 
     def test_two_processes_of_one_worker(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(RUN + " membership { lease_ms: 1000 }")
+        with Cluster().serving(RUN + " membership { lease_ms: 1000 }") as cluster:
             first = cluster.start_worker("a", PACE)
             cluster.wait_for_step("a", 3)
             first.signal(signal.SIGSTOP)
@@ -216,13 +213,11 @@ class TroubleshootingTest(unittest.TestCase):
             self.assertIsNone(second.child.poll(), second.log())
 
     def test_another_run_at_the_address(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(RUN)
+        with Cluster().serving(RUN) as cluster:
             address = cluster.address
             worker = cluster.start_worker("a", PACE)
             cluster.wait_for_step("a", 3)
-            cluster.coordinator.signal(SIGKILL)
-            cluster.coordinator.wait()
+            cluster.coordinator.kill()
             over = "the session of worker ... is over (...); its membership is kept until its lease ends"
             for name in ("coordinator", "address", "http_address"):
                 path = cluster.folder / name
@@ -250,8 +245,7 @@ class TroubleshootingTest(unittest.TestCase):
             self.serve(cluster, MODEL + RUN, "--listen=0.0.0.0:0", "--tls=off",
                        row="... is not on this machine's loopback, and there are no certificates")
             cluster.start_coordinator(RUN, *tls(cluster, "coordinator"))
-            with Cluster() as plain:
-                plain.start_coordinator(RUN)
+            with Cluster().serving(RUN) as plain:
                 self.train(cluster, "... does not speak TLS: start the coordinator with --tls_cert and --tls_key",
                            *tls(cluster, "worker-a"), id="a", coordinator=plain.address)
             self.train(cluster, "the coordinator at ... speaks TLS, and this worker has no certificates")
@@ -339,8 +333,7 @@ class TroubleshootingTest(unittest.TestCase):
             self.says(cluster.coordinator.log(), many)
 
     def test_data(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(RUN + " membership { max_workers: 4 }")
+        with Cluster().serving(RUN + " membership { max_workers: 4 }") as cluster:
             shards = cluster.folder / "shards"
             self.train(cluster, "there is no data folder ...", data=shards)
             shards.mkdir()
@@ -381,8 +374,7 @@ class TroubleshootingTest(unittest.TestCase):
                  "the data in ... has a vocabulary of ... tokens, the run's model has ..."),
                 ("membership { max_workers: 4096 }",
                  "the ... training tokens in ... make ... windows of ... tokens; the run needs ...")):
-            with Cluster() as cluster:
-                cluster.start_coordinator(RUN + settings)
+            with Cluster().serving(RUN + settings) as cluster:
                 self.train(cluster, row)
         with Cluster() as cluster:
             bare = cluster.folder / "bare"
@@ -393,9 +385,8 @@ class TroubleshootingTest(unittest.TestCase):
             self.train(cluster, "train.document_masking needs to know where documents begin", data=bare)
 
     def test_while_it_trains(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(
-                RUN.replace("start_workers: 1", "start_workers: 2 outlier_factor: 1.000001 lease_ms: 60000"))
+        with Cluster().serving(
+            RUN.replace("start_workers: 1", "start_workers: 2 outlier_factor: 1.000001 lease_ms: 60000")) as cluster:
             first, second = [cluster.start_worker(name, PACE) for name in ("a", "b")]
             guard = "the delta of worker ... has the norm ..., the median of the last ones is ..."
             wait_until(lambda: re.search(pattern(guard), cluster.coordinator.log()), "some delta is larger")
@@ -410,8 +401,7 @@ class TroubleshootingTest(unittest.TestCase):
             self.assertIsNone(first.child.poll(), first.log())
 
     def test_two_sites_that_look_at_their_links(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(RUN)
+        with Cluster().serving(RUN) as cluster:
             look = [WORKER, "preflight", f"--coordinator={cluster.address}", "--threads=1"]
             busy = "another link is being measured: try again in ..."
 
@@ -429,8 +419,7 @@ class TroubleshootingTest(unittest.TestCase):
             self.says(said, busy)
 
     def test_the_runs_folder(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(RUN, "--snapshot_every_rounds=2")
+        with Cluster().serving(RUN, "--snapshot_every_rounds=2") as cluster:
             run = cluster.folder / "coordinator"
             database = run / "run.db"
             self.refused(COORDINATOR, "inspect", f"--run_dir={cluster.data}", status=1,
@@ -439,16 +428,14 @@ class TroubleshootingTest(unittest.TestCase):
                          row="... has no saved state of fragment ... yet")
             worker = cluster.start_worker("a", PACE)
             cluster.wait_for_step("a", 3)
-            cluster.coordinator.signal(SIGTERM)
-            self.assertEqual(cluster.coordinator.wait(), 0)
+            cluster.coordinator.stop()
             early = cluster.folder / "early.db"
             shutil.copy(database, early)
             again = [COORDINATOR, "serve", f"--run_dir={run}", f"--listen={cluster.address}", "--http=off"]
             later = cluster.start("later.log", *again)
             cluster.wait_for_step("a", 60)
             for process in (worker, later):
-                process.signal(SIGTERM)
-                self.assertEqual(process.wait(), 0, process.log())
+                process.stop()
             late = cluster.folder / "late.db"
             shutil.copy(database, late)
 
@@ -466,8 +453,7 @@ class TroubleshootingTest(unittest.TestCase):
             refused("... is damaged: ...; restore the run directory from a copy (docs/formats.md, Repair)")
 
     def test_steering(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(RUN)
+        with Cluster().serving(RUN) as cluster:
             cluster.start_worker("a", PACE)
             at = f"--coordinator={cluster.address}"
             wait_until(lambda: json.loads(run_tool(CTL, "status", "--json", at)[1])["run_step"] > 1, "a heartbeat")

@@ -27,7 +27,7 @@ import unittest
 import numpy as np
 
 import causeway
-from runs import BIN, Cluster, read_arrays, wait_until
+from runs import BIN, Cluster, ended, read_arrays, wait_until
 
 MEMBERS = "membership { start_workers: 2 max_workers: 2 quorum: 2 lease_ms: 3600000 } "
 STEPS = 13
@@ -56,8 +56,7 @@ def zeros(cluster):
 
 
 def finish(cluster, *processes):
-    for process in [*processes, cluster.coordinator]:
-        assert process.wait() == 0, process.log()
+    ended(*processes, cluster.coordinator)
     return cluster.summary()
 
 

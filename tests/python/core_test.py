@@ -14,7 +14,7 @@ import numpy as np
 import causeway
 from causeway._session import Orders
 from causeway._site import _Outcome
-from runs import PLAIN, STREAMING, SIGKILL, Run, arrays, update, wait_until
+from runs import PLAIN, STREAMING, Run, arrays, output_of, update, wait_until
 
 from cluster import CTL, run_tool  # noqa: E402  (runs says where it is)
 
@@ -28,8 +28,7 @@ def train(site, values, seat=0):
 
 class CoreTest(unittest.TestCase):
     def test_two_sites_train_one_model_with_four_bits_both_ways(self):
-        with Run() as run:
-            run.serve(STREAMING.replace("start_workers: 1", "start_workers: 2"), initial=arrays())
+        with Run().serving(STREAMING.replace("start_workers: 1", "start_workers: 2"), initial=arrays()) as run:
             local = [arrays(1), arrays(2)]
             sites = [causeway.Site(run.address, values, id=f"s{seat}")
                      for seat, values in enumerate(local)]
@@ -51,8 +50,7 @@ class CoreTest(unittest.TestCase):
         plain = arrays()
         for step in range(20):
             update(plain, step)
-        with Run() as run:
-            run.serve(PLAIN, initial=arrays())
+        with Run().serving(PLAIN, initial=arrays()) as run:
             values = arrays(5)  # Replaced by the run's.
             train(causeway.Site(run.address, values, id="s"), values)
             run.finish()
@@ -62,9 +60,8 @@ class CoreTest(unittest.TestCase):
     def test_an_invitation_boards_and_then_the_runs_name_does(self):
         with Run() as run, mock.patch.dict(os.environ, XDG_CONFIG_HOME=str(run.folder / "config")):
             run.serve('run_name: "first"\n' + PLAIN, "--tls=own", initial=arrays())
-            status, line, error = run_tool(CTL, "invite", "paris",
-                                           f"--join={run.folder / 'coordinator' / 'operator'}")
-            self.assertEqual(status, 0, error)
+            line = output_of(CTL, "invite", "paris",
+                             f"--join={run.folder / 'coordinator' / 'operator'}")
             with self.assertRaisesRegex(causeway.InvalidArgument, "the invitation is for paris, and id is"):
                 train(causeway.Site(line, arrays(), id="rome"), arrays())
             with self.assertRaisesRegex(causeway.InvalidArgument, "leave tls"):
@@ -84,8 +81,7 @@ class CoreTest(unittest.TestCase):
         plain = arrays(7)
         for step in range(8):
             update(plain, step)
-        with Run() as run:
-            run.serve(PLAIN, steps=8)
+        with Run().serving(PLAIN, steps=8) as run:
             self.assertTrue(causeway.describe(run.address)["awaits_model"])
             values = arrays(7)
             site = causeway.Site(run.address, values, id="s")
@@ -97,15 +93,13 @@ class CoreTest(unittest.TestCase):
     def test_killed_and_resumed_it_sends_the_same_bytes(self):
         sent = []
         for hold in (-1, 7, 13):
-            with Run() as run:
-                run.serve(STREAMING, initial=arrays())
+            with Run().serving(STREAMING, initial=arrays()) as run:
                 checkpoint = run.folder / "checkpoint"
                 first = run.start_program("first", "numpy_trainer.py", run.address, "s", checkpoint,
                                           "--every=5", f"--hold={hold}")
                 if hold >= 0:
                     wait_until(lambda: f"step {hold}\n" in first.log(), "the site is there")
-                    first.signal(SIGKILL)
-                    first.wait()
+                    first.kill()
                     first = run.start_program("second", "numpy_trainer.py", run.address, "s",
                                               checkpoint, "--every=5")
                 self.assertEqual(first.wait(), 0, first.log())
@@ -119,8 +113,7 @@ class CoreTest(unittest.TestCase):
     def test_a_coordinator_killed_and_restarted_loses_nothing(self):
         sent = []
         for kill in (False, True):
-            with Run() as run:
-                run.serve(STREAMING, steps=30, initial=arrays())
+            with Run().serving(STREAMING, steps=30, initial=arrays()) as run:
                 values = arrays()
                 with causeway.Site(run.address, values, id="s") as site:
                     while not site.should_stop:
@@ -134,8 +127,7 @@ class CoreTest(unittest.TestCase):
         self.assertEqual(sent[1], sent[0])
 
     def test_a_value_that_is_not_finite_is_named_and_not_sent(self):
-        with Run() as run:
-            run.serve(PLAIN, initial=arrays())
+        with Run().serving(PLAIN, initial=arrays()) as run:
             values = arrays()
             with self.assertRaises(causeway.NotFinite) as caught:
                 with causeway.Site(run.address, values, id="s") as site:
@@ -146,25 +138,21 @@ class CoreTest(unittest.TestCase):
                         site.step(100)
             self.assertIn("layers.1.w has a value that is not finite", caught.exception.message)
             self.assertEqual(caught.exception.code, "INVALID_ARGUMENT")
-            run.wait_for_event("worker_left", worker="s")
-            left = next(e for e in run.events() if e["event"] == "worker_left")
+            left = run.left("s")
             self.assertIn("layers.1.w", str(left))
 
     def test_an_exception_of_the_training_loop_reaches_the_coordinator_and_the_caller(self):
-        with Run() as run:
-            run.serve(PLAIN, initial=arrays())
+        with Run().serving(PLAIN, initial=arrays()) as run:
             values = arrays()
             with self.assertRaisesRegex(ZeroDivisionError, "no data"):
                 with causeway.Site(run.address, values, id="s") as site:
                     site.step(100)
                     raise ZeroDivisionError("no data left")
-            run.wait_for_event("worker_left", worker="s")
-            left = next(e for e in run.events() if e["event"] == "worker_left")
+            left = run.left("s")
             self.assertIn("ZeroDivisionError: no data left", str(left))
 
     def test_another_model_is_refused_by_name(self):
-        with Run() as run:
-            run.serve(PLAIN, initial=arrays())
+        with Run().serving(PLAIN, initial=arrays()) as run:
             values = arrays()
             values["embed"] = np.zeros((51, 8), np.float32)
             site = causeway.Site(run.address, values, id="s")
@@ -174,8 +162,7 @@ class CoreTest(unittest.TestCase):
             self.assertEqual(caught.exception.code, "FAILED_PRECONDITION")
 
     def test_a_name_in_use_is_refused(self):
-        with Run() as run:
-            run.serve(PLAIN, initial=arrays())
+        with Run().serving(PLAIN, initial=arrays()) as run:
             with causeway.Site(run.address, arrays(), id="s"):
                 with self.assertRaises(causeway.Refused) as caught:
                     causeway.Site(run.address, arrays(), id="s", connect_timeout_s=3).open()
@@ -213,8 +200,7 @@ class CoreTest(unittest.TestCase):
         self.assertIn("127.0.0.1:9", caught.exception.message)
 
     def test_ctrl_c_ends_a_wait_and_leaves_in_good_order(self):
-        with Run() as run:
-            run.serve(PLAIN.replace("start_workers: 1", "start_workers: 2"), initial=arrays())
+        with Run().serving(PLAIN.replace("start_workers: 1", "start_workers: 2"), initial=arrays()) as run:
             waiting = run.start_program("s", "numpy_trainer.py", run.address, "s",
                                         run.folder / "checkpoint")
             run.wait_for_event("worker_ready", worker="s")
@@ -224,22 +210,19 @@ class CoreTest(unittest.TestCase):
             run.wait_for_event("worker_left", worker="s")
 
     def test_ctrl_c_in_a_step_leaves_in_good_order(self):
-        with Run() as run:
-            run.serve(PLAIN, initial=arrays())
+        with Run().serving(PLAIN, initial=arrays()) as run:
             training = run.start_program("s", "numpy_trainer.py", run.address, "s",
                                          run.folder / "checkpoint", "--hold=5")
             wait_until(lambda: "step 5\n" in training.log(), "the site is there")
             training.signal(signal.SIGINT)
             self.assertEqual(training.wait(), 1)
-            run.wait_for_event("worker_left", worker="s")
-            left = next(e for e in run.events() if e["event"] == "worker_left")
+            left = run.left("s")
             self.assertNotIn("FAILED", str(left))
 
     def test_drain_ends_the_loop(self):
         # Many steps, for the order to leave comes from the coordinator while the loop goes on.
         steps = 100_000
-        with Run() as run:
-            run.serve(PLAIN, steps=steps, initial=arrays())
+        with Run().serving(PLAIN, steps=steps, initial=arrays()) as run:
             values = arrays()
             with causeway.Site(run.address, values, id="s") as site:
                 while not site.should_stop:
@@ -252,8 +235,7 @@ class CoreTest(unittest.TestCase):
             run.wait_for_event("worker_left", worker="s")
 
     def test_a_forked_child_does_no_harm(self):
-        with Run() as run:
-            run.serve(PLAIN, initial=arrays())
+        with Run().serving(PLAIN, initial=arrays()) as run:
             values = arrays()
             with causeway.Site(run.address, values, id="s") as site:
                 fork = multiprocessing.get_context("fork")
@@ -278,8 +260,7 @@ class CoreTest(unittest.TestCase):
             run.finish()
 
     def test_a_forked_child_cannot_join_and_says_so(self):
-        with Run() as run:
-            run.serve(PLAIN, initial=arrays())
+        with Run().serving(PLAIN, initial=arrays()) as run:
             causeway.describe(run.address)
             fork = multiprocessing.get_context("fork")
             answers = fork.Queue()
@@ -299,15 +280,13 @@ class CoreTest(unittest.TestCase):
             child.join()
 
     def test_steps_that_a_state_lacks_of_the_run_are_said(self):
-        with Run() as run:
-            run.serve("""sync { steps_between_syncs: 30 overlap_steps: 1 }
-                         membership { start_workers: 1 lease_ms: 3000 }""", steps=40)
+        with Run().serving("""sync { steps_between_syncs: 30 overlap_steps: 1 }
+                         membership { start_workers: 1 lease_ms: 3000 }""", steps=40) as run:
             trainer = ["numpy_trainer.py", run.address, "s", run.folder / "checkpoint", "--every=5"]
             first = run.start_program("first", *trainer, "--hold=12")
             status = [CTL, "status", "--json", f"--coordinator={run.address}"]
             wait_until(lambda: json.loads(run_tool(*status)[1] or "{}").get("run_step", 0) >= 12, "the step is known")
-            first.signal(SIGKILL)
-            first.wait()
+            first.kill()
             second = run.start_program("second", *trainer)
             self.assertEqual(second.wait(), 0, second.log())
             self.assertIn("the checkpoint is 2 steps behind the run: whatever was trained here after it is trained "
@@ -315,8 +294,7 @@ class CoreTest(unittest.TestCase):
             run.finish()
 
     def test_log_lines_go_to_the_logger(self):
-        with Run() as run:
-            run.serve(PLAIN, steps=4, initial=arrays())
+        with Run().serving(PLAIN, steps=4, initial=arrays()) as run:
             values = arrays()
             with self.assertLogs("causeway", logging.INFO) as logs:
                 train(causeway.Site(run.address, values, id="s"), values)
@@ -353,8 +331,7 @@ class CoreTest(unittest.TestCase):
         self.assertTrue(site.should_save)
 
     def test_a_site_after_its_budget_says_so(self):
-        with Run() as run:
-            run.serve(PLAIN, steps=4, initial=arrays())
+        with Run().serving(PLAIN, steps=4, initial=arrays()) as run:
             with causeway.Site(run.address, arrays(), id="s") as site:
                 while site.step(100):
                     pass

@@ -67,8 +67,7 @@ class DeviceTest(unittest.TestCase):
             except Exception as error:  # Looked at below.
                 problems.append(error)
 
-        with Run() as run:
-            run.serve(settings, steps=STEPS, initial=values_of(model))
+        with Run().serving(settings, steps=STEPS, initial=values_of(model)) as run:
             with self.assertLogs("causeway") as logs:
                 logging.getLogger("causeway").info("the site begins")
                 trainer = threading.Thread(target=train, args=(run.address,))
@@ -145,8 +144,7 @@ class DeviceTest(unittest.TestCase):
 
     def resumed(self, dtype, before, after):
         """Objects and published hashes of a site that is saved and begins again, another way."""
-        with Run() as run:
-            run.serve(STREAMING, steps=STEPS, initial=values_of(small_model(dtype)))
+        with Run().serving(STREAMING, steps=STEPS, initial=values_of(small_model(dtype))) as run:
             saved = None
             for values in (before, after):
                 model = small_model(dtype)
@@ -177,9 +175,8 @@ class DeviceTest(unittest.TestCase):
                     self.assertEqual(self.resumed(dtype, before, after), undisturbed)
 
     def test_a_site_that_was_away_starts_anew(self):
-        with Run() as run:
-            run.serve(f"{SYNC} mixing: 0.5 {CODECS['int4']} }} membership {{ start_workers: 2 max_workers: 2 "
-                      "quorum: 1 lease_ms: 1500 }", steps=100_000, initial=values_of(small_model()))
+        with Run().serving(f"{SYNC} mixing: 0.5 {CODECS['int4']} }} membership {{ start_workers: 2 max_workers: 2 "
+                           "quorum: 1 lease_ms: 1500 }", steps=100_000, initial=values_of(small_model())) as run:
             answers = run.folder / "coordinator" / "answers"
 
             def gone(at):

@@ -297,10 +297,9 @@ class HuggingFaceTest(unittest.TestCase):
     def test_a_run_begins_where_transformers_is_and_ends_where_transformers_goes_on(self):
         folder, model = self.saved("qwen3", "qwen3")
         own, _ = self.imported(folder, sequence_length=32)
-        with Cluster() as cluster:
-            cluster.start_coordinator(
-                "train { steps: 8 evaluation_sequences: 4 batch_sequences: 2 } sync { steps_between_syncs: 4 } "
-                "membership { start_workers: 1 max_workers: 1 }", f"--initial={own}", model="")
+        with Cluster().serving(
+            "train { steps: 8 evaluation_sequences: 4 batch_sequences: 2 } sync { steps_between_syncs: 4 } "
+            "membership { start_workers: 1 max_workers: 1 }", f"--initial={own}", model="") as cluster:
             worker = cluster.start_worker("a")
             self.assertEqual(0, worker.wait(), worker.log())
             self.assertEqual(0, cluster.coordinator.wait())

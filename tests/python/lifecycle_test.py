@@ -19,15 +19,9 @@ import causeway
 from runs import BIN, PLAIN, STREAMING, Run, arrays, cluster, run_tool, wait_until
 
 
-
 def noise(shape):
     """Values that do not become fewer bytes on their way."""
     return np.random.default_rng(0).normal(size=shape).astype(np.float32)
-
-
-def how_it_left(run, worker):
-    run.wait_for_event("worker_left", worker=worker)
-    return next(e for e in run.events() if e["event"] == "worker_left")["reason"]
 
 
 class SilentCoordinator:
@@ -211,9 +205,8 @@ class JoinTest(unittest.TestCase):
 
     def test_a_drain_while_values_come_leaves_as_drained(self):
         values = {"w": noise(1 << 20)}  # At 1 Mbit/s they take half a minute.
-        with Run() as run:
-            run.serve(PLAIN.replace("BALANCED", "STRIDED").replace("fragments: 3", "fragments: 1"),
-                      initial=values)
+        with Run().serving(PLAIN.replace("BALANCED", "STRIDED").replace("fragments: 3", "fragments: 1"),
+                           initial=values) as run:
             site = causeway.Site(run.address, values, id="s", max_download_mbit=1)
 
             def drain():
@@ -225,12 +218,11 @@ class JoinTest(unittest.TestCase):
             with self.assertRaises(causeway.Cancelled):
                 site.open()
             thread.join()
-            self.assertEqual(how_it_left(run, "s"), "drained")
+            self.assertEqual(run.left("s")["reason"], "drained")
             self.assertFalse(any(e["event"] == "worker_ready" for e in run.events()))
 
     def test_a_drain_while_it_waits_for_others_ends_the_wait(self):
-        with Run() as run:
-            run.serve(PLAIN.replace("start_workers: 1", "start_workers: 2"), initial=arrays())
+        with Run().serving(PLAIN.replace("start_workers: 1", "start_workers: 2"), initial=arrays()) as run:
             site = causeway.Site(run.address, arrays(), id="s")
 
             def drain():
@@ -242,7 +234,7 @@ class JoinTest(unittest.TestCase):
             with site:
                 self.assertTrue(site.should_stop)
             thread.join()
-            self.assertEqual(how_it_left(run, "s"), "drained")
+            self.assertEqual(run.left("s")["reason"], "drained")
 
     def test_one_that_never_joins_says_so_when_it_is_thrown_away(self):
         with self.assertLogs("causeway", logging.WARNING) as logs:
@@ -286,8 +278,7 @@ class WaitTest(unittest.TestCase):
                   membership { start_workers: 2 quorum: 2 lease_ms: 3000 }"""
 
     def test_whom_it_waits_for_is_said_while_it_waits(self):
-        with Run() as run:
-            run.serve(self.SETTINGS, initial=arrays())
+        with Run().serving(self.SETTINGS, initial=arrays()) as run:
             other = causeway.Site(run.address, arrays(), id="other")
             site = causeway.Site(run.address, arrays(), id="s", drain_timeout_s=1)
             opens = threading.Thread(target=other.open)
@@ -304,8 +295,7 @@ class WaitTest(unittest.TestCase):
             other.close()
 
     def test_a_pause_is_said_with_its_reason(self):
-        with Run() as run:
-            run.serve(PLAIN, steps=100_000, initial=arrays())
+        with Run().serving(PLAIN, steps=100_000, initial=arrays()) as run:
             control = [BIN / "causewayctl", "--coordinator=" + run.address]
             site = causeway.Site(run.address, arrays(), id="s")
             with site:
@@ -317,10 +307,8 @@ class WaitTest(unittest.TestCase):
             self.assertIsNone(pause.then, pause.lines)
 
     def test_who_left_its_tokens_at_one_is_told_what_becomes_of_the_others(self):
-        with Run() as run:
-            run.serve("""sync { steps_between_syncs: 2 overlap_steps: 1 }
-                         membership { start_workers: 2 quorum: 2 }""", steps=8, initial=arrays())
-
+        with Run().serving("""sync { steps_between_syncs: 2 overlap_steps: 1 }
+                         membership { start_workers: 2 quorum: 2 }""", steps=8, initial=arrays()) as run:
             def train(name, tokens):
                 with causeway.Site(run.address, arrays(), id=name) as site:
                     while site.step(tokens):
@@ -338,8 +326,7 @@ class WaitTest(unittest.TestCase):
             run.finish()
 
     def test_a_delta_that_is_quarantined_is_said_at_its_site_with_the_settings(self):
-        with Run() as run:
-            run.serve(PLAIN, steps=8, initial=arrays())
+        with Run().serving(PLAIN, steps=8, initial=arrays()) as run:
             values = arrays()
             site = causeway.Site(run.address, values, id="s")
             with self.assertLogs("causeway", logging.WARNING) as logs, site:
@@ -373,27 +360,22 @@ class SignalTest(unittest.TestCase):
                                  f"Cancelled: .*{number.name} ended the join: this site takes no part")
 
     def test_one_that_waits_for_others_leaves_in_good_order(self):
-        with Run() as run:
-            run.serve(PLAIN.replace("start_workers: 1", "start_workers: 2"), initial=arrays())
+        with Run().serving(PLAIN.replace("start_workers: 1", "start_workers: 2"), initial=arrays()) as run:
             waits = self.start(run, run.address)
             run.wait_for_event("worker_ready", worker="s")
-            waits.signal(signal.SIGTERM)
-            self.assertEqual(waits.wait(), 0, waits.log())
+            waits.stop()
             self.assertTrue(waits.log().rstrip().endswith("done False"), waits.log())
-            self.assertEqual(how_it_left(run, "s"), "drained")
+            self.assertEqual(run.left("s")["reason"], "drained")
 
     def test_one_that_trains_leaves_after_its_step(self):
-        with Run() as run:
-            run.serve(PLAIN, steps=10_000_000, initial=arrays())
+        with Run().serving(PLAIN, steps=10_000_000, initial=arrays()) as run:
             trains = self.start(run, run.address)
             wait_until(lambda: "step 5\n" in trains.log(), "it trains")
-            trains.signal(signal.SIGTERM)
-            self.assertEqual(trains.wait(), 0, trains.log())
-            self.assertEqual(how_it_left(run, "s"), "drained")
+            trains.stop()
+            self.assertEqual(run.left("s")["reason"], "drained")
 
     def test_a_second_one_ends_the_program(self):
-        with Run() as run:
-            run.serve(PLAIN, initial=arrays())
+        with Run().serving(PLAIN, initial=arrays()) as run:
             holds = self.start(run, run.address, "--hold=5")
             wait_until(lambda: "step 5\n" in holds.log(), "it is there")
             holds.signal(signal.SIGTERM)
@@ -410,9 +392,8 @@ class SignalTest(unittest.TestCase):
         def handler(*_):
             pass
 
-        with Run() as run:
-            run.serve(PLAIN.replace("membership {", "membership { max_workers: 2"),
-                      initial=arrays())
+        with Run().serving(PLAIN.replace("membership {", "membership { max_workers: 2"),
+                           initial=arrays()) as run:
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
             with causeway.Site(run.address, arrays(), id="one"):
                 with causeway.Site(run.address, arrays(), id="two"):
@@ -428,8 +409,7 @@ class SignalTest(unittest.TestCase):
     def test_a_forked_child_ends_as_ever(self):
         former = signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self.addCleanup(signal.signal, signal.SIGTERM, former)
-        with Run() as run:
-            run.serve(PLAIN, initial=arrays())
+        with Run().serving(PLAIN, initial=arrays()) as run:
             with causeway.Site(run.address, arrays(), id="s") as site:
                 self.assertNotEqual(signal.getsignal(signal.SIGTERM), signal.SIG_DFL)
                 child = multiprocessing.get_context("fork").Process(
@@ -444,30 +424,27 @@ class LeaveTest(unittest.TestCase):
     def test_a_program_that_exits_in_the_block_has_come_to_its_end(self):
         for code, reason in ((0, "drained"), (None, "drained"), (3, "failed"),
                              ("no more disk", "failed")):
-            with self.subTest(code=code), Run() as run:
-                run.serve(PLAIN, initial=arrays())
+            with self.subTest(code=code), Run().serving(PLAIN, initial=arrays()) as run:
                 with self.assertRaises(SystemExit):
                     with causeway.Site(run.address, arrays(), id="s") as site:
                         site.step(100)
                         sys.exit(code)
-                self.assertEqual(how_it_left(run, "s"), reason)
+                self.assertEqual(run.left("s")["reason"], reason)
 
     def test_after_the_budget_an_exit_merges_what_is_in_flight(self):
-        with Run() as run:
-            run.serve(STREAMING, steps=8, initial=arrays())
+        with Run().serving(STREAMING, steps=8, initial=arrays()) as run:
             with self.assertRaises(SystemExit):
                 with causeway.Site(run.address, arrays(), id="s") as site:
                     while site.step(100):
                         pass
                     sys.exit(0)
-            self.assertEqual(how_it_left(run, "s"), "finished")
+            self.assertEqual(run.left("s")["reason"], "finished")
             run.finish()
 
     def test_ctrl_c_while_an_answer_is_awaited_ends_the_sites_part_and_says_the_way_on(self):
         # As in a notebook: without a with block, and the next cell goes on.
-        with Run() as run:
-            run.serve("""sync { steps_between_syncs: 2 }
-                         membership { start_workers: 2 quorum: 2 }""", initial=arrays())
+        with Run().serving("""sync { steps_between_syncs: 2 }
+                         membership { start_workers: 2 quorum: 2 }""", initial=arrays()) as run:
             other = causeway.Site(run.address, arrays(), id="other")
             opens = threading.Thread(target=other.open)
             opens.start()
@@ -495,7 +472,7 @@ class LeaveTest(unittest.TestCase):
             with self.assertRaisesRegex(causeway.InvalidArgument, "Ctrl-C ended.*new join"):
                 site.step(100)
             site.close()
-            self.assertEqual(how_it_left(run, "s"), "drained")
+            self.assertEqual(run.left("s")["reason"], "drained")
             self.assertTrue(site.should_stop)
             again = causeway.Site(run.address, arrays(), id="s")
             again.open()
@@ -505,8 +482,7 @@ class LeaveTest(unittest.TestCase):
 
     def test_where_ctrl_c_is_ignored_a_site_says_so_once(self):
         for ignored in (True, False):
-            with Run() as run:
-                run.serve(PLAIN, steps=4, initial=arrays())
+            with Run().serving(PLAIN, steps=4, initial=arrays()) as run:
                 program = run.start_program("s", "numpy_trainer.py", run.address, "s",
                                             run.folder / "checkpoint",
                                             *(["--ignore_ctrl_c"] if ignored else []))

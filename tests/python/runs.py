@@ -17,7 +17,7 @@ ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "integration"))
 
 import cluster  # noqa: E402
-from cluster import BIN, COORDINATOR, SIGKILL, Cluster, run_tool  # noqa: E402
+from cluster import BIN, COORDINATOR, SIGKILL, Cluster, ended, output_of, run_tool  # noqa: E402
 
 # Several processes that import torch at once may take minutes on a busy machine.
 cluster.DEADLINE_S = 300
@@ -83,6 +83,8 @@ class Run(Cluster):
             self._flags.append(f"--initial={self.folder / 'initial.safetensors'}")
         self._serve("127.0.0.1:0")
 
+    begin = serve
+
     def _serve(self, listen):
         self.coordinator = self.start("coordinator.log", COORDINATOR, "serve", *self._flags,
                                       f"--listen={listen}")
@@ -92,8 +94,7 @@ class Run(Cluster):
         assert self.coordinator.child.poll() is None, self.coordinator.log()
 
     def kill_coordinator(self):
-        self.coordinator.signal(SIGKILL)
-        self.coordinator.wait()
+        self.coordinator.kill()
 
     def restart_coordinator(self):
         address = self.address
@@ -118,6 +119,11 @@ class Run(Cluster):
     def published_hashes(self):
         return sorted((line["fragment"], line["round"], line["published_hash"])
                       for line in self.rounds())
+
+    def left(self, worker):
+        """How it did, once it has."""
+        self.wait_for_event("worker_left", worker=worker)
+        return next(e for e in self.events() if e["event"] == "worker_left")
 
     def finish(self):
         """Waits until the coordinator has ended; returns its summary, without a mismatch."""
@@ -147,5 +153,5 @@ def update(values, step, site=0):
         array -= np.float32(0.01) * (array + pull.reshape(array.shape).astype(np.float32))
 
 
-__all__ = ["BIN", "Cluster", "HERE", "PLAIN", "ROOT", "Run", "SIGKILL", "STREAMING", "arrays", "os",
-           "read_arrays", "run_tool", "update", "wait_until", "write_safetensors"]
+__all__ = ["BIN", "Cluster", "HERE", "PLAIN", "ROOT", "Run", "SIGKILL", "STREAMING", "arrays", "ended", "os",
+           "output_of", "read_arrays", "run_tool", "update", "wait_until", "write_safetensors"]

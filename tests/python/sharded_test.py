@@ -17,7 +17,7 @@ import causeway.torch
 import torch_trainer
 from causeway.torch import _group
 from models import small_model, values_of
-from runs import STREAMING, SIGKILL, Run, wait_until
+from runs import SIGKILL, STREAMING, Run, ended, wait_until
 
 
 PATIENCE_S = 300
@@ -85,8 +85,7 @@ class ShardedTest(unittest.TestCase):
         with Run() as run:
             run.serve(STREAMING)  # The site brings the model, from all its processes.
             processes = self.start(run, size, f"--dtype={dtype}", *flags)
-            for process in processes:
-                self.assertEqual(process.wait(), 0, process.log())
+            ended(*processes)
             summary = run.finish()
             self.assertEqual(summary["tokens"], 20 * 12)
             published = {line for process in processes for line in process.log().split("\n")
@@ -124,22 +123,19 @@ class ShardedTest(unittest.TestCase):
 
     def test_a_process_that_ends_fails_the_site(self):
         for how in ("--fail=7", "--die=7"):
-            with self.subTest(how), Run() as run:
-                run.serve(STREAMING, initial=values_of(small_model()))
+            with self.subTest(how), Run().serving(STREAMING, initial=values_of(small_model())) as run:
                 processes = self.start(run, 2, "--shard=ddp", how)
                 self.assertEqual([process.wait() for process in processes],
                                  [1, 1 if how == "--fail=7" else -SIGKILL])
                 self.assertIn("Aborted: ABORTED: another process of this site has ended",
                               processes[0].log())
-                run.wait_for_event("worker_left", worker="s")
-                left = next(e for e in run.events() if e["event"] == "worker_left")
+                left = run.left("s")
                 self.assertIn("another process of this site", str(left))
 
     def test_nothing_is_sent_once_one_process_trains_other_tensors(self):
         # The last process hands nothing over, and yet keeps the first one from sending.
-        with Run() as run:
-            run.serve("sync { steps_between_syncs: 5 } membership { start_workers: 1 }",
-                      initial=values_of(small_model()))
+        with Run().serving("sync { steps_between_syncs: 5 } membership { start_workers: 1 }",
+                           initial=values_of(small_model())) as run:
             processes = self.start(run, 2, "--shard=ddp", "--freeze=6")
             self.assertEqual([process.wait() for process in processes], [1, 1])
             self.assertIn("embed.weight does not require gradients any more", processes[1].log())

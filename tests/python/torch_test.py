@@ -17,7 +17,7 @@ from torch import nn
 import causeway
 import causeway.torch as cw
 from models import equal, loss_of, small_model, tokens, values_of
-from runs import PLAIN, STREAMING, SIGKILL, Run, wait_until
+from runs import PLAIN, STREAMING, Run, wait_until
 
 torch.set_num_threads(1)
 OPTIMIZERS = {
@@ -66,8 +66,7 @@ class TorchTest(unittest.TestCase):
 
     def test_the_model_brings_its_values(self):
         model, make = small_model(), OPTIMIZERS["AdamW"]
-        with Run() as run:
-            run.serve(PLAIN, steps=8)
+        with Run().serving(PLAIN, steps=8) as run:
             plain = expected(model, make, 8)
             optimizer = make(model.parameters())
             with cw.join(run.address, model, optimizer, id="s") as site:
@@ -86,8 +85,7 @@ class TorchTest(unittest.TestCase):
                 site = run.start_program("first", *call, f"--hold={hold}")
                 if hold >= 0:
                     wait_until(lambda: f"step {hold}\n" in site.log(), "the site is there")
-                    site.signal(SIGKILL)
-                    site.wait()
+                    site.kill()
                     site = run.start_program("second", *call)
                 self.assertEqual(site.wait(), 0, site.log())
                 self.assertIn(f"restored {hold >= 0}", site.log())

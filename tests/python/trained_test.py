@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 import causeway
 import causeway.torch as cw
-from models import equal, loss_of, small_model, values_of
+from models import loss_of, small_model, values_of
 from runs import ALONE, PLAIN, Run, needs
 
 torch.set_num_threads(1)
@@ -178,8 +178,7 @@ class ChangedTest(unittest.TestCase):
                 self.assertGreater(sent, 0)
                 self.assertEqual(len(run.pushed()), sent)
                 self.assertLessEqual(step, 8)
-                run.wait_for_event("worker_left", worker="s")
-                left = next(e for e in run.events() if e["event"] == "worker_left")
+                left = run.left("s")
                 self.assertIn(caught.exception.message[:20], str(left))
 
     def test_a_change_before_the_block_is_found(self):
@@ -355,11 +354,10 @@ class ShardedInOneProcessTest(InOneProcess):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 8), nn.Sequential(nn.Linear(8, 8), nn.Tanh()),
                               nn.Linear(8, 4))
-        with Run() as run:
-            run.serve("""
+        with Run().serving("""
                 sync { steps_between_syncs: 4 overlap_steps: 1 mixing: 0.5 }
                 outer { learning_rate: 0.7 momentum: 0.6 } membership { start_workers: 1 }""",
-                      steps=9, initial=values_of(model))
+                           steps=9, initial=values_of(model)) as run:
             if shards:
                 fully_shard(model[1])
                 fully_shard(model)
@@ -417,9 +415,8 @@ class ShardedInOneProcessTest(InOneProcess):
         shards = dict(model.named_parameters())
         local = model(torch.ones(1, 4)).sum()  # The root stays whole.
         whole = dict(model.named_parameters())
-        with Run() as run:
-            run.serve(ALONE, initial={name: value + 1 for name, value in
-                                      values_of(two_layers()).items()})
+        with Run().serving(ALONE, initial={name: value + 1 for name, value in
+                                           values_of(two_layers()).items()}) as run:
             with self.assertRaisesRegex(causeway.InvalidArgument, "0.weight has lost its memory"):
                 site = cw.join(run.address, whole, None, id="s")
                 model.reshard()

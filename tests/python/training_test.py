@@ -260,8 +260,7 @@ class LightningTest(unittest.TestCase):
             module.on_train_batch_end = self.fails
             with self.assertRaisesRegex(ValueError, "the data ended"):
                 self.fit(run, module, folder, enable_checkpointing=False)
-            run.wait_for_event("worker_left", worker="s")
-            left = next(e for e in run.events() if e["event"] == "worker_left")
+            left = run.left("s")
             self.assertIn("ValueError: the data ended", str(left))
 
     @staticmethod

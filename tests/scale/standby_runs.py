@@ -36,7 +36,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "integration"))
 import etcd  # noqa: E402
 from cluster import (  # noqa: E402
-    COORDINATOR, MODEL, SIGKILL, SIGTERM, SYNC, Cluster, free_port, json_lines, wait_until)
+    COORDINATOR, MODEL, SIGTERM, SYNC, Cluster, free_port, json_lines, wait_until)
 from run_record import records  # noqa: E402
 
 SETTINGS = (SYNC + 'run_name: "shared" '
@@ -63,8 +63,7 @@ class Node:
         return "listens on" in self.log()
 
     def lose(self):
-        self.process.signal(SIGKILL)
-        self.process.wait()
+        self.process.kill()
         shutil.rmtree(self.folder)
 
 

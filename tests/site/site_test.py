@@ -13,8 +13,8 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
 
 import c_interface as c  # noqa: E402
-from cluster import (BIN, COORDINATOR, CTL, DEADLINE_S, SIGKILL, SIGTERM, Cluster, json_lines,  # noqa: E402
-                     run_tool, wait_until)
+from cluster import (BIN, COORDINATOR, CTL, DEADLINE_S, SIGTERM, Cluster, ended, json_lines, output_of,  # noqa: E402
+                     wait_until)
 from security_test import make, with_certificates  # noqa: E402
 
 C_SITE = BIN / "c_site"
@@ -69,8 +69,7 @@ def wait_for_step(process, step):
 
 class SiteTest(unittest.TestCase):
     def finished(self, cluster, *processes):
-        for process in [*processes, cluster.coordinator]:
-            self.assertEqual(process.wait(), 0, process.log())
+        ended(*processes, cluster.coordinator)
         self.assertEqual(cluster.summary()["hash_mismatches"], 0)
         return published(cluster)
 
@@ -80,13 +79,11 @@ class SiteTest(unittest.TestCase):
             self.assertFalse(thread.is_alive(), "a site's thread does not end")
 
     def undisturbed(self, settings):
-        with Cluster() as cluster:
-            cluster.start_coordinator(settings)
+        with Cluster().serving(settings) as cluster:
             return self.finished(cluster, *[start_site(cluster, name) for name in ("a", "b")])
 
     def ctl(self, cluster, *arguments):
-        status, output, error = run_tool(CTL, *arguments, f"--coordinator={cluster.address}")
-        self.assertEqual(status, 0, error)
+        output = output_of(CTL, *arguments, f"--coordinator={cluster.address}")
         return output
 
     def refused(self, process, *saying):
@@ -98,8 +95,7 @@ class SiteTest(unittest.TestCase):
 
     def test_c_programs_train_a_run_and_show_what_they_do(self):
         for settings in (SYNC % "", FEEDBACK):
-            with Cluster() as cluster:
-                cluster.start_coordinator(steps(61) + settings + TWO)
+            with Cluster().serving(steps(61) + settings + TWO) as cluster:
                 sites = [start_site(cluster, name) for name in ("a", "b")]
                 rounds = self.finished(cluster, *sites)
                 self.assertEqual(len(rounds), 3 * 10)
@@ -115,8 +111,7 @@ class SiteTest(unittest.TestCase):
                 self.assertEqual([events[0], events[-1]], ["attached", "finished"])
 
     def test_a_site_beside_a_worker_of_ours(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(steps(40) + FEEDBACK + TWO)
+        with Cluster().serving(steps(40) + FEEDBACK + TWO) as cluster:
             site = start_site(cluster, "a")
             worker = cluster.start_worker("b", "--own_data")
             self.finished(cluster, site, worker)
@@ -125,13 +120,11 @@ class SiteTest(unittest.TestCase):
 
     def test_a_killed_site_continues_from_its_state_with_the_same_bits(self):
         settings = steps(900) + FEEDBACK + TWO
-        with Cluster() as cluster:
-            cluster.start_coordinator(settings)
+        with Cluster().serving(settings) as cluster:
             stays = start_site(cluster, "a")
             dies = start_site(cluster, "b", save_every=50)
             wait_for_step(dies, 120)
-            dies.signal(SIGKILL)
-            dies.wait()
+            dies.kill()
             again = start_site(cluster, "b", save_every=50)
             rounds = self.finished(cluster, stays, again)
             self.assertIn("continuing from the checkpoint at step", again.log())
@@ -139,15 +132,11 @@ class SiteTest(unittest.TestCase):
 
     def test_a_coordinator_that_is_killed_and_started_again(self):
         settings = steps(900) + FEEDBACK + TWO
-        with Cluster() as cluster:
-            cluster.start_coordinator(settings)
+        with Cluster().serving(settings) as cluster:
             sites = [start_site(cluster, name) for name in ("a", "b")]
             wait_for_step(sites[0], 100)
             address = cluster.address
-            cluster.coordinator.signal(SIGKILL)
-            cluster.coordinator.wait()
-            for name in ("address", "http_address"):
-                (cluster.folder / name).unlink()
+            cluster.coordinator.kill()
             cluster.start_coordinator(settings, f"--listen={address}")
             rounds = self.finished(cluster, *sites)
             self.assertIn("the session with the coordinator broke", sites[0].log())
@@ -156,8 +145,7 @@ class SiteTest(unittest.TestCase):
     # --- Refusals --------------------------------------------------------------------------------
 
     def test_another_model_is_refused_by_the_names_that_differ(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(FOR_EVER + FEEDBACK + ONE)
+        with Cluster().serving(FOR_EVER + FEEDBACK + ONE) as cluster:
             tensors = tensors_of(cluster)
             tensors[0] = ("h.0.attn.weight", tensors[0][1])
             tensors[1] = (tensors[1][0], [7, 7])
@@ -202,8 +190,7 @@ class SiteTest(unittest.TestCase):
     def test_a_site_that_is_told_to_leaves_and_hands_over(self):
         for drain in (lambda cluster, site: self.ctl(cluster, "drain", "a"),
                       lambda cluster, site: site.signal(SIGTERM)):
-            with Cluster() as cluster:
-                cluster.start_coordinator(FOR_EVER + FEEDBACK + ONE)
+            with Cluster().serving(FOR_EVER + FEEDBACK + ONE) as cluster:
                 site = start_site(cluster, "a")
                 wait_for_step(site, 30)
                 drain(cluster, site)
@@ -212,8 +199,7 @@ class SiteTest(unittest.TestCase):
                 self.assertIn("left the run at step", site.log())
 
     def test_a_run_that_is_stopped_ends_at_that_step(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(FOR_EVER + FEEDBACK + ONE)
+        with Cluster().serving(FOR_EVER + FEEDBACK + ONE) as cluster:
             site = start_site(cluster, "a")
             wait_for_step(site, 30)
             self.ctl(cluster, "pause")
@@ -225,9 +211,8 @@ class SiteTest(unittest.TestCase):
             self.assertIn(f"done {step}", site.log())
 
     def test_a_slow_site_does_fewer_steps(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(
-                FOR_EVER + FEEDBACK + TWO[:-1] + "max_pace: 4 }", "--noexit_when_drained")
+        with Cluster().serving(
+            FOR_EVER + FEEDBACK + TWO[:-1] + "max_pace: 4 }", "--noexit_when_drained") as cluster:
             tensors = tensors_of(cluster)
             sites = {name: c.Site(cluster.address, tensors, id=name) for name in ("fast", "slow")}
             done = threading.Event()
@@ -431,8 +416,7 @@ class SiteTest(unittest.TestCase):
         settings = steps(30) + FEEDBACK + TWO
         runs = []
         for cancelled in (True, False):
-            with Cluster() as cluster:
-                cluster.start_coordinator(settings)
+            with Cluster().serving(settings) as cluster:
                 tensors = tensors_of(cluster)
                 site, other = (c.Site(cluster.address, tensors, id=name) for name in ("a", "b"))
                 site.call("ready")
@@ -472,8 +456,7 @@ class SiteTest(unittest.TestCase):
         self.assertEqual(*runs)
 
     def test_a_wait_has_a_limit_and_changes_nothing(self):
-        with Cluster() as cluster:
-            cluster.start_coordinator(FOR_EVER + FEEDBACK + TWO, "--noexit_when_drained")
+        with Cluster().serving(FOR_EVER + FEEDBACK + TWO, "--noexit_when_drained") as cluster:
             site = c.Site(cluster.address, tensors_of(cluster), id="a")
             site.call("ready")
             self.assertIn("the run has not started", self.error(c.DEADLINE_EXCEEDED, site.wait, 0.2))
