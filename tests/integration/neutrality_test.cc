@@ -48,47 +48,39 @@ double RelativeDifference(std::span<const float> a, std::span<const float> b) {
   return std::sqrt(difference / norm);
 }
 
-class NeutralityTest : public ::testing::TestWithParam<const char*> {};
+class NeutralityTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  // One worker with those settings of synchronization, and an outer rate of one.
+  void ExpectPlainTraining(absl::string_view sync) {
+    const TestData data;
+    const v1::RunConfig config = SmallRun(absl::StrCat(
+        "train { steps: 60 optimizer: ", GetParam(),
+        " } sync { fragments: 2 steps_between_syncs: 6 codec_up: FP32 codec_down: FP32 ", sync,
+        " } outer { optimizer: NESTEROV learning_rate: 1 momentum: 0 } "
+        "membership { start_workers: 1 max_workers: 1 }"));
+    TestRun run(config);
+    Site site(run.config(), run.plan(), data, run.coordinator(), "only");
+    site.Begin();
+    site.TrainTo(60);
+    site.Finish();
+    const PlainResult plain = TrainPlain(config, data, 60);
+    EXPECT_EQ(site.losses(), plain.losses);
+    const std::vector<float> local = site.Parameters();
+    ASSERT_EQ(local.size(), plain.parameters.size());
+    for (size_t i = 0; i < local.size(); ++i) {
+      ASSERT_EQ(std::bit_cast<uint32_t>(local[i]), std::bit_cast<uint32_t>(plain.parameters[i]))
+          << "value " << i;
+    }
+    EXPECT_LT(plain.losses.back(), 0.8 * plain.losses.front());  // It did learn something.
+  }
+};
 
 TEST_P(NeutralityTest, OneWorkerWithOuterRateOneIsPlainTrainingBitForBit) {
-  const TestData data;
-  const v1::RunConfig config = SmallRun(absl::StrCat(
-      "train { steps: 60 optimizer: ", GetParam(),
-      " } sync { fragments: 2 steps_between_syncs: 6 codec_up: FP32 codec_down: FP32 } "
-      "outer { optimizer: NESTEROV learning_rate: 1 momentum: 0 } "
-      "membership { start_workers: 1 max_workers: 1 }"));
-  TestRun run(config);
-  Site site(run.config(), run.plan(), data, run.coordinator(), "only");
-  site.Begin();
-  site.TrainTo(60);
-  site.Finish();
-  const PlainResult plain = TrainPlain(config, data, 60);
-  EXPECT_EQ(site.losses(), plain.losses);
-  const std::vector<float> local = site.Parameters();
-  ASSERT_EQ(local.size(), plain.parameters.size());
-  for (size_t i = 0; i < local.size(); ++i) {
-    ASSERT_EQ(std::bit_cast<uint32_t>(local[i]), std::bit_cast<uint32_t>(plain.parameters[i]))
-        << "value " << i;
-  }
-  EXPECT_LT(plain.losses.back(), 0.8 * plain.losses.front());  // It did learn something.
+  ExpectPlainTraining("");
 }
 
 TEST_P(NeutralityTest, OneWorkerThatKeepsAllInFlightIsPlainTrainingWhateverTheOverlap) {
-  const TestData data;
-  const v1::RunConfig config = SmallRun(absl::StrCat(
-      "train { steps: 40 optimizer: ", GetParam(),
-      " } sync { fragments: 2 steps_between_syncs: 6 overlap_steps: 4 keep_in_flight: 1 "
-      "codec_up: FP32 codec_down: FP32 } "
-      "outer { optimizer: NESTEROV learning_rate: 1 momentum: 0 } "
-      "membership { start_workers: 1 max_workers: 1 }"));
-  TestRun run(config);
-  Site site(run.config(), run.plan(), data, run.coordinator(), "only");
-  site.Begin();
-  site.TrainTo(40);
-  site.Finish();
-  const PlainResult plain = TrainPlain(config, data, 40);
-  EXPECT_EQ(site.losses(), plain.losses);
-  EXPECT_EQ(site.Parameters(), plain.parameters);
+  ExpectPlainTraining("overlap_steps: 4 keep_in_flight: 1");
 }
 
 INSTANTIATE_TEST_SUITE_P(InnerOptimizers, NeutralityTest, ::testing::Values("ADAMW", "MUON"));

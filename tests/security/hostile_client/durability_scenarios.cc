@@ -17,39 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void FlipTheMiddle(const fs::path& path) {
-  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-  const auto middle = static_cast<std::streamoff>(fs::file_size(path) / 2);
-  file.seekg(middle);
-  const int byte = file.get();
-  file.seekp(middle);
-  file.put(static_cast<char>(byte ^ 1));
-}
-
-absl::StatusOr<Outcome> OlderSnapshot() {
-  Run run({.snapshot_every_rounds = 2});
-  RETURN_IF_ERROR(run.Start());
-  Team team(run);
-  std::vector<float> published;
-  RETURN_IF_ERROR(team.Enter());
-  for (int64_t round = 1; round <= 5; ++round) {
-    RETURN_IF_ERROR(team.DoRound(round));
-    run.Maintain();
-  }
-  published = run.coordinator().PublishedParameters();
-  run.Kill();
-  fs::path newest;
-  for (const auto& entry : fs::directory_iterator(run.folder() + "/snapshots")) {
-    // Names begin with the number of the commit, of a fixed width.
-    if (newest.empty() || entry.path().filename() > newest.filename()) newest = entry.path();
-  }
-  FlipTheMiddle(newest);
-  RETURN_IF_ERROR(run.Start());
-  const bool same = run.coordinator().PublishedParameters() == published;
-  return Outcome{.held = same,
-                 .what = same ? "the same bits, from the older snapshot" : "other bits"};
-}
-
 // Where a byte is changed; or what becomes of the whole file.
 enum class Damage { kHead, kMiddle, kTail, kCut, kGone };
 constexpr std::pair<Damage, const char*> kDamages[] = {{Damage::kHead, "head"},
@@ -76,20 +43,43 @@ void Spoil(const fs::path& path, Damage damage) {
   }
 }
 
+absl::Status DoFiveRounds(Run& run, Team& team) {
+  RETURN_IF_ERROR(team.Enter());
+  for (int64_t round = 1; round <= 5; ++round) {
+    RETURN_IF_ERROR(team.DoRound(round));
+    run.Maintain();
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Outcome> OlderSnapshot() {
+  Run run({.snapshot_every_rounds = 2});
+  RETURN_IF_ERROR(run.Start());
+  Team team(run);
+  RETURN_IF_ERROR(DoFiveRounds(run, team));
+  const std::vector<float> published = run.coordinator().PublishedParameters();
+  run.Kill();
+  fs::path newest;
+  for (const auto& entry : fs::directory_iterator(run.folder() + "/snapshots")) {
+    // Names begin with the number of the commit, of a fixed width.
+    if (newest.empty() || entry.path().filename() > newest.filename()) newest = entry.path();
+  }
+  Spoil(newest, Damage::kMiddle);
+  RETURN_IF_ERROR(run.Start());
+  const bool same = run.coordinator().PublishedParameters() == published;
+  return Outcome{.held = same,
+                 .what = same ? "the same bits, from the older snapshot" : "other bits"};
+}
+
 // Every file of a run directory, each in turn damaged in a copy: the copy's coordinator publishes
 // what the run had published, or refuses and names the file.
 absl::StatusOr<Outcome> DamagedFiles() {
   Run run({.snapshot_every_rounds = 2});
   RETURN_IF_ERROR(run.Start());
   Team team(run);
-  std::vector<float> published;
-  RETURN_IF_ERROR(team.Enter());
-  for (int64_t round = 1; round <= 5; ++round) {
-    RETURN_IF_ERROR(team.DoRound(round));
-    run.Maintain();
-  }
+  RETURN_IF_ERROR(DoFiveRounds(run, team));
   RETURN_IF_ERROR(team.site(0).Deliver(team.site(0).MakePush(6)));
-  published = run.coordinator().PublishedParameters();
+  const std::vector<float> published = run.coordinator().PublishedParameters();
   // As after a kill: with the database's log.
   const TestFolder folder;
   const fs::path whole = folder.path("whole");
@@ -195,7 +185,7 @@ absl::StatusOr<Outcome> SecondCoordinator() {
 
 std::vector<Scenario> DurabilityScenarios() {
   return {
-      {"older_snapshot", "one bit of the newest snapshot is flipped", OlderSnapshot},
+      {"older_snapshot", "one byte of the newest snapshot is changed", OlderSnapshot},
       {"damaged_files", "every file of a run directory, each in five ways", DamagedFiles},
       {"restored_copy", "a copy of the run directory is served while the run has gone on",
        RestoredCopy},

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "common/client/link.h"
 #include "common/transfer/wire.h"
@@ -150,34 +152,26 @@ TEST(ConnectionTunerTest, WhatNewConnectionsCarryAtFirstDoesNotCountInTheSearch)
   EXPECT_EQ(tuner.connections(), 16);
 }
 
-TEST(ConnectionTunerTest, WithLossBasedControlALinkThatEveryDoublingMakesFasterGetsTheMost) {
+// With loss-based control: at so many MiB/s as are said, so many connections come of it.
+void ExpectSearch(const std::vector<std::pair<double, int>>& rates) {
   ConnectionTuner tuner(0);
   EXPECT_EQ(tuner.connections(), 4);
-  Measure(tuner, 2, kCubic);
-  EXPECT_EQ(tuner.connections(), 8);
-  Measure(tuner, 4, kCubic);
-  EXPECT_EQ(tuner.connections(), 16);
-  Measure(tuner, 8, kCubic);
-  EXPECT_EQ(tuner.connections(), kMaxConnections);
+  for (const auto& [rate, connections] : rates) {
+    Measure(tuner, rate, kCubic);
+    EXPECT_EQ(tuner.connections(), connections) << rate;
+  }
+}
+
+TEST(ConnectionTunerTest, ALinkThatEveryDoublingMakesFasterGetsTheMost) {
+  ExpectSearch({{2, 8}, {4, 16}, {8, kMaxConnections}});
 }
 
 TEST(ConnectionTunerTest, ADoublingThatDoesNotHelpIsTakenBackForGood) {
-  ConnectionTuner tuner(0);
-  Measure(tuner, 2, kCubic);
-  ASSERT_EQ(tuner.connections(), 8);
-  Measure(tuner, 2.2, kCubic);
-  EXPECT_EQ(tuner.connections(), 4);
-  Measure(tuner, 10, kCubic);
-  EXPECT_EQ(tuner.connections(), 4);
+  ExpectSearch({{2, 8}, {2.2, 4}, {10, 4}});
 }
 
 TEST(ConnectionTunerTest, ItStopsWhereTheSecondDoublingDoesNotHelp) {
-  ConnectionTuner tuner(0);
-  Measure(tuner, 2, kCubic);
-  Measure(tuner, 3, kCubic);
-  ASSERT_EQ(tuner.connections(), 16);
-  Measure(tuner, 3.1, kCubic);
-  EXPECT_EQ(tuner.connections(), 8);
+  ExpectSearch({{2, 8}, {3, 16}, {3.1, 8}});
 }
 
 TEST(ConnectionTunerTest, WhatTheBuffersAskForIsNeverTakenBack) {

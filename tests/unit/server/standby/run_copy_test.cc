@@ -31,16 +31,12 @@ class Directory {
   }
   void Open() {
     store_ = nullptr;
-    auto store = RunDirectoryStore::Open(*FileSystem::Real(), folder_, {.durable = false});
-    ASSERT_TRUE(store.ok()) << store.status();
-    store_ = *std::move(store);
-    const auto run = store_->Recover();
-    ASSERT_TRUE(run.ok()) << run.status();
+    store_ = RunDirectoryStore::Open(*FileSystem::Real(), folder_, {.durable = false}).value();
+    const auto run = store_->Recover().value();
     if (is_copy_) {
-      const absl::Status begun = store_->BeginCopy();
-      ASSERT_TRUE(begun.ok()) << begun;
+      ASSERT_EQ(store_->BeginCopy(), absl::OkStatus());
     }
-    fingerprint_ = run->has_value() ? *Fingerprint(*store_, *run) : "";
+    fingerprint_ = run.has_value() ? *Fingerprint(*store_, run) : "";
   }
   void Close() { store_ = nullptr; }
   // Returns what a coordinator would find.
@@ -99,13 +95,14 @@ class RunCopyTest : public testing::Test {
     EXPECT_EQ(copy.Files(), original.Files());
     EXPECT_EQ(copy.Reopened(), original.Reopened());
   }
-  std::unique_ptr<Directory> Make(const std::string& name) {
-    return std::make_unique<Directory>(parent_.File(name), name.starts_with("copy"));
+  // An original and its copy, in folders of these names with `suffix`.
+  std::array<std::unique_ptr<Directory>, 2> MakeBoth(const std::string& suffix = "") {
+    return {std::make_unique<Directory>(parent_.File("original" + suffix), /*is_copy=*/false),
+            std::make_unique<Directory>(parent_.File("copy" + suffix), /*is_copy=*/true)};
   }
   void Take(Directory& directory, size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) {
-      const absl::Status taken = life_[i].take(directory.store());
-      ASSERT_TRUE(taken.ok()) << life_[i].name << ": " << taken;
+      ASSERT_EQ(life_[i].take(directory.store()), absl::OkStatus()) << life_[i].name;
     }
   }
 
@@ -113,8 +110,7 @@ class RunCopyTest : public testing::Test {
   void FollowEachStep(Directory& original, Directory& copy, RunCopy& follower) {
     for (size_t i = 0; i < life_.size(); ++i) {
       Take(original, i, i + 1);
-      const absl::Status followed = Follow(original, follower);
-      ASSERT_TRUE(followed.ok()) << life_[i].name << ": " << followed;
+      ASSERT_EQ(Follow(original, follower), absl::OkStatus()) << life_[i].name;
       ASSERT_EQ(copy.Files(), original.Files()) << life_[i].name;
       ASSERT_EQ(copy.store().Position().digest(), original.store().Position().digest());
     }
@@ -126,8 +122,7 @@ class RunCopyTest : public testing::Test {
 };
 
 TEST_F(RunCopyTest, AFollowerThatIsAlwaysThereHasEveryCommit) {
-  const auto original = Make("original");
-  const auto copy = Make("copy");
+  const auto [original, copy] = MakeBoth();
   RunCopy follower(copy->store(), "spare");
   ASSERT_NO_FATAL_FAILURE(FollowEachStep(*original, *copy, follower));
   ExpectSame(*original, *copy);
@@ -138,16 +133,14 @@ TEST_F(RunCopyTest, AFollowerComesAtAnyTimeAndIsAwayForAnyTime) {
     for (size_t second = first; second <= life_.size(); second += 5) {
       SCOPED_TRACE(absl::StrCat("from ", first, " to ", second));
       const std::string name = absl::StrCat(first, "-", second);
-      const auto original = Make("original" + name);
-      const auto copy = Make("copy" + name);
+      const auto [original, copy] = MakeBoth(name);
       Take(*original, 0, first);
       ASSERT_TRUE(Follow(*original, *copy).ok());
       Take(*original, first, second);
       // Neither knows by heart what was before.
       copy->Open();
       if (second % 2 == 0) original->Open();
-      const absl::Status followed = Follow(*original, *copy);
-      ASSERT_TRUE(followed.ok()) << followed;
+      ASSERT_EQ(Follow(*original, *copy), absl::OkStatus());
       ExpectSame(*original, *copy);
     }
   }
@@ -158,8 +151,7 @@ TEST_F(RunCopyTest, AStreamThatIsCutAnywhereGoesOn) {
     for (int cut = 0;; ++cut) {
       SCOPED_TRACE(absl::StrCat("before message ", cut, restarts ? ", with a restart" : ""));
       const std::string name = absl::StrCat(cut, restarts ? "r" : "");
-      const auto original = Make("original" + name);
-      const auto copy = Make("copy" + name);
+      const auto [original, copy] = MakeBoth(name);
       RunCopy follower(copy->store(), "spare");
       Take(*original, 0, life_.size());
       ASSERT_TRUE(Follow(*original, follower, cut).ok());
@@ -178,8 +170,7 @@ TEST_F(RunCopyTest, AStreamThatIsCutAnywhereGoesOn) {
 }
 
 TEST_F(RunCopyTest, WhoServesACopyThatWasCutFindsARunAndNothingElse) {
-  const auto original = Make("original");
-  const auto copy = Make("copy");
+  const auto [original, copy] = MakeBoth();
   RunCopy follower(copy->store(), "spare");
   Take(*original, 0, 8);
   ASSERT_TRUE(Follow(*original, follower).ok());
@@ -196,8 +187,7 @@ TEST_F(RunCopyTest, WhoServesACopyThatWasCutFindsARunAndNothingElse) {
 }
 
 TEST_F(RunCopyTest, AFileThatIsWholeIsNotSentAgain) {
-  const auto original = Make("original");
-  const auto copy = Make("copy");
+  const auto [original, copy] = MakeBoth();
   Take(*original, 0, 8);
   RunCopy follower(copy->store(), "spare");
   ASSERT_TRUE(Follow(*original, follower).ok());
@@ -223,61 +213,47 @@ TEST_F(RunCopyTest, AFileThatIsWholeIsNotSentAgain) {
 }
 
 TEST_F(RunCopyTest, ARecordWithAnUnusualNumberStaysAsItIs) {
-  const auto original = Make("original");
-  const auto copy = Make("copy");
+  const auto [original, copy] = MakeBoth();
   Take(*original, 0, 5);
   v1::Member record = ScriptedMember("alice", 2);
   record.mutable_heartbeat()->set_train_loss(std::numeric_limits<float>::quiet_NaN());
   ASSERT_TRUE(original->store().SaveMembers(std::array{record}).ok());
-  const absl::Status followed = Follow(*original, *copy);
-  ASSERT_TRUE(followed.ok()) << followed;
+  ASSERT_EQ(Follow(*original, *copy), absl::OkStatus());
   ExpectSame(*original, *copy);
 }
 
-TEST_F(RunCopyTest, TheGivenParametersComeWithTheBeginning) {
-  const auto original = Make("original");
-  const auto copy = Make("copy");
-  Take(*original, 0, 3);
+TEST_F(RunCopyTest, TheGivenParametersComeWithTheBeginningAndAStaleFileOfThemGoes) {
   FileSystem& disk = *FileSystem::Real();
-  ASSERT_TRUE(WriteFileAtomically(disk, parent_.File("original/initial.parameters"),
-                                  absl::string_view("what it began with"))
-                  .ok());
-  // An attempt to begin another run here left this.
-  ASSERT_TRUE(WriteFileAtomically(disk, parent_.File("copy/initial.parameters"),
-                                  absl::string_view("something else"))
-                  .ok());
-  ASSERT_TRUE(Follow(*original, *copy).ok());
-  EXPECT_EQ(*disk.ReadFile(parent_.File("copy/initial.parameters")), "what it began with");
-  ExpectSame(*original, *copy);
-}
-
-TEST_F(RunCopyTest, AStaleFileOfGivenParametersGoes) {
-  const auto original = Make("original");
-  const auto copy = Make("copy");
-  Take(*original, 0, 3);
-  FileSystem& disk = *FileSystem::Real();
-  ASSERT_TRUE(WriteFileAtomically(disk, parent_.File("copy/initial.parameters"),
-                                  absl::string_view("something else"))
-                  .ok());
-  ASSERT_TRUE(Follow(*original, *copy).ok());
-  EXPECT_FALSE(disk.Exists(parent_.File("copy/initial.parameters")));
+  for (const bool given : {true, false}) {
+    const auto [original, copy] = MakeBoth(absl::StrCat(given));
+    const std::string copied = parent_.File(absl::StrCat("copy", given, "/initial.parameters"));
+    Take(*original, 0, 3);
+    if (given) {
+      ASSERT_TRUE(WriteFileAtomically(disk, parent_.File("original1/initial.parameters"),
+                                      absl::string_view("what it began with"))
+                      .ok());
+    }
+    // An attempt to begin another run here left this.
+    ASSERT_TRUE(WriteFileAtomically(disk, copied, absl::string_view("something else")).ok());
+    ASSERT_TRUE(Follow(*original, *copy).ok());
+    EXPECT_EQ(disk.ReadFile(copied).value_or(""), given ? "what it began with" : "");
+    EXPECT_EQ(disk.Exists(copied), given);
+    ExpectSame(*original, *copy);
+  }
 }
 
 TEST_F(RunCopyTest, WhoTakesOverFromACopyHasALargerNumber) {
-  const auto original = Make("original");
-  const auto copy = Make("copy");
+  const auto [original, copy] = MakeBoth();
   Take(*original, 0, 5);
-  const absl::StatusOr<int64_t> epoch = original->store().TakeOver();
-  ASSERT_TRUE(epoch.ok());
+  const auto epoch = original->store().TakeOver().value();
   Take(*original, 5, life_.size());
   ASSERT_TRUE(Follow(*original, *copy).ok());
-  EXPECT_GT(*copy->store().TakeOver(), *epoch);
+  EXPECT_GT(*copy->store().TakeOver(), epoch);
 }
 
 // Checks what was refused, and that nothing changed.
 TEST_F(RunCopyTest, AFolderOfAnotherRunIsRefused) {
-  const auto original = Make("original");
-  const auto copy = Make("copy");
+  const auto [original, copy] = MakeBoth();
   Take(*original, 0, 5);
   v1::RunIdentity other = ScriptedIdentity();
   other.set_run_id("toy-78");
@@ -290,8 +266,7 @@ TEST_F(RunCopyTest, AFolderOfAnotherRunIsRefused) {
 }
 
 TEST_F(RunCopyTest, AnOriginalThatHasLessIsRefused) {
-  const auto original = Make("original");
-  const auto copy = Make("copy");
+  const auto [original, copy] = MakeBoth();
   Take(*original, 0, 5);
   Take(*copy, 0, 6);
   const absl::Status followed = Follow(*original, *copy);
@@ -301,8 +276,7 @@ TEST_F(RunCopyTest, AnOriginalThatHasLessIsRefused) {
 
 TEST_F(RunCopyTest, TwoThatWereBothServedAreToldApart) {
   for (const size_t more : {0, 1, 4}) {
-    const auto original = Make(absl::StrCat("original", more));
-    const auto copy = Make(absl::StrCat("copy", more));
+    const auto [original, copy] = MakeBoth(absl::StrCat(more));
     Take(*original, 0, 5);
     ASSERT_TRUE(Follow(*original, *copy).ok());
     ASSERT_TRUE(original->store().SaveMembers(std::array{ScriptedMember("carol", 1)}).ok());
@@ -317,8 +291,7 @@ TEST_F(RunCopyTest, TwoThatWereBothServedAreToldApart) {
 }
 
 TEST_F(RunCopyTest, ARunThatHasNotBegunHasNothingToFollow) {
-  const auto original = Make("original");
-  const auto copy = Make("copy");
+  const auto [original, copy] = MakeBoth();
   EXPECT_EQ(Follow(*original, *copy).code(), absl::StatusCode::kUnavailable);
 }
 
@@ -326,8 +299,7 @@ class HostileMessageTest : public RunCopyTest {
  protected:
   // Returns what the copy says when one message of a step was changed.
   absl::Status FollowWith(const std::function<void(v1::FollowResponse&)>& change) {
-    const auto original = Make(absl::StrCat("original", ++runs_));
-    const auto copy = Make(absl::StrCat("copy", runs_));
+    const auto [original, copy] = MakeBoth(absl::StrCat(++runs_));
     Take(*original, 0, 4);
     RunCopy follower(copy->store(), "spare");
     EXPECT_TRUE(Follow(*original, follower).ok());

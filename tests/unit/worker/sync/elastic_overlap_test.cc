@@ -27,8 +27,7 @@ void AwaitLate(const Site& site, int late) {
 }
 
 TEST(ElasticOverlapTest, ALateAnswerIsMergedAfterTheFirstStepAtWhichItIsThere) {
-  Site site(kElastic);
-  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  StartedSite site(kElastic);
   site.exchange_->Hold({0, 1});
   site.Run(1, 9);
   EXPECT_EQ(site.engine_->slack().late, 0);
@@ -47,8 +46,7 @@ TEST(ElasticOverlapTest, ALateAnswerIsMergedAfterTheFirstStepAtWhichItIsThere) {
 }
 
 TEST(ElasticOverlapTest, AnAnswerThatIsThereInTimeIsMergedTauStepsAfterTheSend) {
-  Site site(kElastic);
-  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  StartedSite site(kElastic);
   site.Run(1, 8);
   while (site.engine_->slack().awaited > 0) std::this_thread::yield();
   site.Run(9, 11);
@@ -56,8 +54,7 @@ TEST(ElasticOverlapTest, AnAnswerThatIsThereInTimeIsMergedTauStepsAfterTheSend) 
 }
 
 TEST(ElasticOverlapTest, OnlyTheLastStepWaits) {
-  Site site(kElastic);
-  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  StartedSite site(kElastic);
   site.exchange_->Hold({0, 1});
   site.Run(1, 13);
   EXPECT_EQ(site.engine_->slack().steps, 1);
@@ -69,8 +66,7 @@ TEST(ElasticOverlapTest, OnlyTheLastStepWaits) {
 
 TEST(ElasticOverlapTest, SeveralLateAnswersAreMergedInTheOrderOfTheirArrival) {
   // Sent after steps 2, 4, 6, 8.
-  Site site("fragments: 3 steps_between_syncs: 8 overlap_steps: 1 max_overlap_steps: 7");
-  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  StartedSite site("fragments: 3 steps_between_syncs: 8 overlap_steps: 1 max_overlap_steps: 7");
   for (const int fragment : {0, 1, 2}) site.exchange_->Hold({fragment, 1});
   site.Run(1, 7);
   EXPECT_EQ(site.engine_->slack().late, 3);
@@ -87,8 +83,7 @@ TEST(ElasticOverlapTest, SeveralLateAnswersAreMergedInTheOrderOfTheirArrival) {
 }
 
 TEST(ElasticOverlapTest, WhatAStepMergesIsCertainOnceItWasAsked) {
-  Site site(kElastic);
-  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  StartedSite site(kElastic);
   site.exchange_->Hold({0, 1});
   EXPECT_THAT(site.engine_->FragmentsTouchedBy(1), ElementsAre());
   site.Run(1, 7);
@@ -107,8 +102,7 @@ TEST(ElasticOverlapTest, WhatAStepMergesIsCertainOnceItWasAsked) {
 
 TEST(ElasticOverlapTest, WhatAStepTouchesWithoutSlackFollowsFromTheSchedule) {
   // Sent after steps 2, 4, 6 and so on, merged after the third step from there.
-  Site site("fragments: 2 steps_between_syncs: 6 overlap_steps: 3", 1, /*max_advance=*/3);
-  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  StartedSite site("fragments: 2 steps_between_syncs: 6 overlap_steps: 3", 1, /*max_advance=*/3);
   EXPECT_THAT(site.engine_->FragmentsTouchedBy(1), ElementsAre());
   EXPECT_THAT(site.engine_->FragmentsTouchedBy(3), ElementsAre(0));
   ASSERT_TRUE(site.Step(3).ok());
@@ -123,8 +117,7 @@ TEST(ElasticOverlapTest, ARunIsRepeatedFromTheRecordOfItsMergesBitForBit) {
   const std::string sync =
       "fragments: 3 steps_between_syncs: 8 overlap_steps: 1 max_overlap_steps: 7 codec_up: INT4 "
       "codec_down: E3M0 error_feedback: true keep_in_flight: 0.9";
-  Site first(sync, 0.7F);
-  ASSERT_TRUE(first.engine_->Fetch(0).ok());
+  StartedSite first(sync, 0.7F);
   for (int fragment = 0; fragment < 4; ++fragment) {
     for (int64_t round = 1; round <= 5; ++round) first.exchange_->Hold({fragment, round});
   }
@@ -196,8 +189,7 @@ TEST(ElasticOverlapTest, ARunIsRepeatedFromTheRecordOfItsMergesBitForBit) {
 
 // The former process may have sent later steps before it merged: its record would say if it had.
 TEST(ElasticOverlapTest, ARestoredWorkerMergesNoUnrecordedRoundEarly) {
-  Site site(kElastic);
-  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  StartedSite site(kElastic);
   site.exchange_->Hold({0, 1});
   site.Run(1, 9);
   SyncEngine::State state = site.engine_->Save().value();
@@ -214,10 +206,9 @@ TEST(ElasticOverlapTest, ARestoredWorkerMergesNoUnrecordedRoundEarly) {
 }
 
 TEST(ElasticOverlapTest, ACheckpointDoesNotWaitForAnswersHoweverManyAreAwaited) {
-  Site site(
+  StartedSite site(
       "fragments: 80 pattern: BALANCED steps_between_syncs: 100 max_overlap_steps: 99 } "
       "model { vocabulary_size: 1024");
-  ASSERT_TRUE(site.engine_->Fetch(0).ok());
   for (int fragment = 0; fragment < 80; ++fragment) site.exchange_->Hold({fragment, 1});
   site.Run(1, 99);
   SyncEngine::State state = site.engine_->Save().value();

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -87,9 +88,22 @@ class Site {
 
   void Run(int64_t from, int64_t to) {
     for (int64_t step = from; step <= to; ++step) {
-      const absl::Status status = Step(step);
-      ASSERT_TRUE(status.ok()) << status;
+      ASSERT_EQ(Step(step), absl::OkStatus());
     }
+  }
+
+  // The former process ends after that step, and this one continues against the same coordinator.
+  // `meanwhile`: what happens there in between.
+  void Continue(Site& former, int64_t step, const std::function<void(FakeExchange&)>& meanwhile) {
+    SyncEngine::State state = former.engine_->Save().value();
+    former.engine_.reset();
+    engine_.reset();
+    exchange_ = std::move(former.exchange_);
+    exchange_->Revive();
+    meanwhile(*exchange_);
+    std::ranges::copy(former.local_, local_.begin());
+    MakeEngine();
+    ASSERT_EQ(engine_->Restore(std::move(state), step), absl::OkStatus());
   }
 
   std::span<const float> Part(std::span<const float> arena, int fragment) const {
@@ -124,6 +138,15 @@ class Site {
     std::vector<float> values(static_cast<size_t>(plan_.arena_size()));
     InitializeParameters(plan_, 1, values);
     return values;
+  }
+};
+
+// One that has the published state of step 0.
+class StartedSite : public Site {
+ public:
+  template <typename... Arguments>
+  explicit StartedSite(Arguments&&... arguments) : Site(std::forward<Arguments>(arguments)...) {
+    EXPECT_TRUE(engine_->Fetch(0).ok());
   }
 };
 

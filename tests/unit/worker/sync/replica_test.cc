@@ -38,17 +38,16 @@ TEST(EncodedObject, HasTheBytesAndTheChecksumsOfAnEncodingInOnePiece) {
       const std::vector<float> target = Values(size, 2);
       std::vector<float> residual = Values(size, 3);
       std::vector<float> same_residual = residual;
-      const auto object = EncodeObject(codec, base, target, {.residual = residual, .decay = 0.5F});
-      ASSERT_TRUE(object.ok()) << object.status();
+      const auto object =
+          EncodeObject(codec, base, target, {.residual = residual, .decay = 0.5F}).value();
       std::vector<uint8_t> whole(codec.EncodedBytes(size));
       ASSERT_TRUE(
           codec.Encode(base, target, {.residual = same_residual, .decay = 0.5F}, whole).ok());
       // Not EXPECT_EQ, which would print megabytes.
-      EXPECT_TRUE(
-          std::equal(whole.begin(), whole.end(), object->bytes.begin(), object->bytes.end()))
+      EXPECT_TRUE(std::equal(whole.begin(), whole.end(), object.bytes.begin(), object.bytes.end()))
           << codec.name() << ' ' << size;
       EXPECT_TRUE(residual == same_residual) << codec.name() << ' ' << size;
-      EXPECT_EQ(object->leaves, LeafChecksums(whole)) << codec.name() << ' ' << size;
+      EXPECT_EQ(object.leaves, LeafChecksums(whole)) << codec.name() << ' ' << size;
     }
   }
 }
@@ -123,8 +122,7 @@ class Host {
   uint64_t hash(int fragment) const { return answers_[static_cast<size_t>(fragment)].second; }
 
   void Merge(int fragment) {
-    const absl::Status status = replica_.Merge(fragment, answer(fragment), 0.25F);
-    ASSERT_TRUE(status.ok()) << status;
+    ASSERT_EQ(replica_.Merge(fragment, answer(fragment), 0.25F), absl::OkStatus());
     EXPECT_EQ(*replica_.FinishMerge(fragment), this->hash(fragment));
   }
 

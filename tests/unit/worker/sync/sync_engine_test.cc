@@ -26,8 +26,7 @@ TEST(SyncEngineTest, StartsFromThePublishedState) {
 }
 
 TEST(SyncEngineTest, MergesTauStepsAfterSending) {
-  Site site("fragments: 2 steps_between_syncs: 6 overlap_steps: 2");
-  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  StartedSite site("fragments: 2 steps_between_syncs: 6 overlap_steps: 2");
   site.Run(1, 13);
   // Three fragments: offsets 2, 4, 6.
   EXPECT_THAT(site.merges_,
@@ -38,8 +37,7 @@ TEST(SyncEngineTest, MergesTauStepsAfterSending) {
 
 // The promise of docs/algorithm.md: synchronization alone changes nothing.
 TEST(SyncEngineTest, OneWorkerWithRateOneAndExactCodecsIsPlainTrainingBitForBit) {
-  Site site("fragments: 2 steps_between_syncs: 4 codec_up: FP32 codec_down: FP32");
-  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  StartedSite site("fragments: 2 steps_between_syncs: 4 codec_up: FP32 codec_down: FP32");
   std::vector<float> plain = site.initial_;
   for (int64_t step = 1; step <= 40; ++step) {
     Site::Move(step, plain);
@@ -49,8 +47,7 @@ TEST(SyncEngineTest, OneWorkerWithRateOneAndExactCodecsIsPlainTrainingBitForBit)
 }
 
 TEST(SyncEngineTest, MixesLocalAndPublishedByAlpha) {
-  Site site("fragments: 1 steps_between_syncs: 4 overlap_steps: 1 mixing: 0.25");
-  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  StartedSite site("fragments: 1 steps_between_syncs: 4 overlap_steps: 1 mixing: 0.25");
   site.Run(1, 4);
   site.exchange_->AwaitPush({0, 1});
   std::vector<float> expected = site.local_;
@@ -64,8 +61,8 @@ TEST(SyncEngineTest, MixesLocalAndPublishedByAlpha) {
 }
 
 TEST(SyncEngineTest, KeepsWhatWasTrainedInFlightByTheShareThatIsAskedFor) {
-  Site site("fragments: 1 steps_between_syncs: 6 overlap_steps: 3 keep_in_flight: 0.75", 0.5F);
-  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  StartedSite site("fragments: 1 steps_between_syncs: 6 overlap_steps: 3 keep_in_flight: 0.75",
+                   0.5F);
   site.Run(1, 6);
   const std::vector<float> sent = site.local_;
   site.exchange_->AwaitPush({0, 1});
@@ -85,9 +82,9 @@ TEST(SyncEngineTest, KeepsWhatWasTrainedInFlightByTheShareThatIsAskedFor) {
 // Alpha cannot promise this: overlap alone changes nothing where all that is trained in it is kept.
 TEST(SyncEngineTest, OneWorkerThatKeepsAllInFlightIsPlainTrainingBitForBitWhateverTheOverlap) {
   for (const char* const overlap : {"1", "3", "7"}) {
-    Site site(std::string("fragments: 2 steps_between_syncs: 8 keep_in_flight: 1 overlap_steps: ") +
-              overlap);
-    ASSERT_TRUE(site.engine_->Fetch(0).ok());
+    StartedSite site(
+        std::string("fragments: 2 steps_between_syncs: 8 keep_in_flight: 1 overlap_steps: ") +
+        overlap);
     std::vector<float> plain = site.initial_;
     for (int64_t step = 1; step <= 40; ++step) {
       Site::Move(step, plain);
@@ -117,8 +114,7 @@ TEST(SyncEngineTest, AJoinerKeepsWhatItTrainedSinceItJoined) {
 
 TEST(SyncEngineTest, SeveralFragmentsFlyAtOnceAndTrainingDoesNotWaitForThem) {
   // Four fragments, one sent every two steps, each merged five steps later.
-  Site site("fragments: 3 steps_between_syncs: 8 overlap_steps: 5");
-  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  StartedSite site("fragments: 3 steps_between_syncs: 8 overlap_steps: 5");
   for (const int fragment : {0, 1, 2}) site.exchange_->Hold({fragment, 1});
   site.Run(1, 6);  // Sends 0, 1 and 2; the first merge is due after step 7.
   for (const int fragment : {0, 1, 2}) site.exchange_->AwaitPush({fragment, 1});
@@ -130,8 +126,7 @@ TEST(SyncEngineTest, SeveralFragmentsFlyAtOnceAndTrainingDoesNotWaitForThem) {
 }
 
 TEST(SyncEngineTest, ADueAnswerIsWaitedFor) {
-  Site site("fragments: 1 steps_between_syncs: 2 overlap_steps: 1");
-  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  StartedSite site("fragments: 1 steps_between_syncs: 2 overlap_steps: 1");
   site.exchange_->Hold({0, 1});
   site.Run(1, 2);
   std::atomic<bool> returned = false;
@@ -148,8 +143,7 @@ TEST(SyncEngineTest, ADueAnswerIsWaitedFor) {
 }
 
 TEST(SyncEngineTest, CountsTheTokensSinceTheLastSendOfEachFragment) {
-  Site site("fragments: 2 steps_between_syncs: 6");
-  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  StartedSite site("fragments: 2 steps_between_syncs: 6");
   site.Run(1, 12);
   std::map<FakeExchange::Key, int64_t> tokens;
   for (const auto& push : site.exchange_->pushes()) tokens[push.key] = push.tokens;
@@ -159,8 +153,7 @@ TEST(SyncEngineTest, CountsTheTokensSinceTheLastSendOfEachFragment) {
 }
 
 TEST(SyncEngineTest, ADeltaThatMissedItsRoundTravelsWithTheNext) {
-  Site site("fragments: 1 steps_between_syncs: 3 codec_up: FP32");
-  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  StartedSite site("fragments: 1 steps_between_syncs: 3 codec_up: FP32");
   site.exchange_->CloseWithout({0, 1});
   site.Run(1, 2);
   std::vector<float> at_send = site.local_;
@@ -183,8 +176,7 @@ TEST(SyncEngineTest, ADeltaThatMissedItsRoundTravelsWithTheNext) {
 
 // A worker that was killed and continues from an older checkpoint may train a little differently.
 TEST(SyncEngineTest, WhatWasContributedBeforeARestartStandsAndIsNotSentTwice) {
-  Site site("fragments: 1 steps_between_syncs: 3 codec_up: FP32");
-  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  StartedSite site("fragments: 1 steps_between_syncs: 3 codec_up: FP32");
   site.exchange_->ContributedBefore({0, 1});
   site.Run(1, 3);
   EXPECT_THAT(site.merges_, ElementsAre(Site::Merge{3, {0, 1}}));
@@ -195,8 +187,7 @@ TEST(SyncEngineTest, WhatWasContributedBeforeARestartStandsAndIsNotSentTwice) {
 }
 
 TEST(SyncEngineTest, AnAnswerThatIsGoneIsReplacedByTheState) {
-  Site site("fragments: 1 steps_between_syncs: 3");
-  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  StartedSite site("fragments: 1 steps_between_syncs: 3");
   site.exchange_->Forget({0, 1});
   site.Run(1, 3);
   EXPECT_TRUE(std::ranges::equal(site.engine_->published().value(), site.exchange_->published()));
@@ -204,8 +195,7 @@ TEST(SyncEngineTest, AnAnswerThatIsGoneIsReplacedByTheState) {
 }
 
 TEST(SyncEngineTest, ACopyThatDivergesEndsTheTraining) {
-  Site site("fragments: 1 steps_between_syncs: 3");
-  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  StartedSite site("fragments: 1 steps_between_syncs: 3");
   site.exchange_->Corrupt({0, 1});
   site.Run(1, 3);
   EXPECT_EQ(site.engine_->Save().status().code(), absl::StatusCode::kDataLoss)
@@ -214,8 +204,7 @@ TEST(SyncEngineTest, ACopyThatDivergesEndsTheTraining) {
 }
 
 TEST(SyncEngineTest, ACopyThatDivergesIsSeenBeforeTheNextStepCounts) {
-  Site site("fragments: 1 steps_between_syncs: 3");
-  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  StartedSite site("fragments: 1 steps_between_syncs: 3");
   site.exchange_->Corrupt({0, 1});
   site.Run(1, 3);
   const absl::Status status = site.Step(4);
@@ -225,8 +214,7 @@ TEST(SyncEngineTest, ACopyThatDivergesIsSeenBeforeTheNextStepCounts) {
 }
 
 TEST(SyncEngineTest, AWeightThatIsNotFiniteIsNeverSent) {
-  Site site("fragments: 1 steps_between_syncs: 2 codec_up: INT4");
-  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  StartedSite site("fragments: 1 steps_between_syncs: 2 codec_up: INT4");
   site.Run(1, 1);
   site.local_[3] = std::numeric_limits<float>::quiet_NaN();
   const absl::Status status = site.Step(2);
@@ -243,25 +231,15 @@ TEST_P(SavedInFlight, ContinuesBitForBit) {
   const std::string sync = std::string(GetParam()) +
                            " fragments: 2 steps_between_syncs: 6 overlap_steps: 3 codec_up: INT4 "
                            "codec_down: E3M0 error_feedback: true";
-  Site whole(sync, 0.7F);
-  ASSERT_TRUE(whole.engine_->Fetch(0).ok());
+  StartedSite whole(sync, 0.7F);
   whole.Run(1, 30);
   ASSERT_TRUE(whole.engine_->Drain().ok());
 
   for (const int64_t stop : {1, 2, 3, 4, 5, 8, 11, 13}) {
-    Site first(sync, 0.7F);
-    ASSERT_TRUE(first.engine_->Fetch(0).ok());
+    StartedSite first(sync, 0.7F);
     first.Run(1, stop);
-    SyncEngine::State state = first.engine_->Save().value();
-    // The process ends; another one continues against the same coordinator.
-    first.engine_.reset();
     Site second(sync, 0.7F);
-    second.engine_.reset();
-    second.exchange_ = std::move(first.exchange_);
-    second.exchange_->Revive();
-    std::ranges::copy(first.local_, second.local_.begin());
-    second.MakeEngine();
-    ASSERT_TRUE(second.engine_->Restore(std::move(state), stop).ok());
+    second.Continue(first, stop, [](FakeExchange&) {});
     second.Run(stop + 1, 30);
     ASSERT_TRUE(second.engine_->Drain().ok());
     EXPECT_EQ(second.local_, whole.local_) << "stopped after step " << stop;
@@ -272,30 +250,20 @@ TEST_P(SavedInFlight, ContinuesBitForBit) {
 
 TEST(SyncEngineTest, ContinuesBitForBitAfterBeingInterruptedWhileItWaited) {
   const std::string sync = "fragments: 1 steps_between_syncs: 4 overlap_steps: 2 mixing: 0.5";
-  Site whole(sync);
-  ASSERT_TRUE(whole.engine_->Fetch(0).ok());
+  StartedSite whole(sync);
   whole.Run(1, 12);
 
-  Site first(sync);
-  ASSERT_TRUE(first.engine_->Fetch(0).ok());
+  StartedSite first(sync);
   first.exchange_->Hold({0, 1});
   first.Run(1, 5);
   first.exchange_->AwaitPush({0, 1});
   std::thread interrupter([&] { first.exchange_->Cancel(); });
   EXPECT_EQ(first.Step(6).code(), absl::StatusCode::kCancelled);
   interrupter.join();
-  SyncEngine::State state = first.engine_->Save().value();
-  EXPECT_EQ(state.fragments[0].round_in_flight, 1);
+  EXPECT_EQ(first.engine_->Save().value().fragments[0].round_in_flight, 1);
 
-  first.engine_.reset();
   Site second(sync);
-  second.engine_.reset();
-  second.exchange_ = std::move(first.exchange_);
-  second.exchange_->Revive();
-  second.exchange_->Release({0, 1});
-  std::ranges::copy(first.local_, second.local_.begin());
-  second.MakeEngine();
-  ASSERT_TRUE(second.engine_->Restore(std::move(state), 6).ok());
+  second.Continue(first, 6, [](FakeExchange& exchange) { exchange.Release({0, 1}); });
   second.Run(7, 12);
   EXPECT_EQ(second.local_, whole.local_);
 }
@@ -303,8 +271,7 @@ TEST(SyncEngineTest, ContinuesBitForBitAfterBeingInterruptedWhileItWaited) {
 // A slow worker's inner step covers several steps of the schedule.
 TEST(SyncEngineTest, AnInnerStepThatCoversSeveralStepsSendsAndMergesAllThatLiesBetween) {
   // Fragments are sent after steps 2, 4, 6, 8 and so on, and merged two steps later.
-  Site site("fragments: 2 steps_between_syncs: 6 overlap_steps: 2", 1, /*max_advance=*/3);
-  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  StartedSite site("fragments: 2 steps_between_syncs: 6 overlap_steps: 2", 1, /*max_advance=*/3);
   for (const int64_t step : {3, 6, 9, 12}) ASSERT_TRUE(site.Step(step).ok());
   EXPECT_THAT(site.merges_,
               ElementsAre(Site::Merge{6, {0, 1}}, Site::Merge{6, {1, 1}}, Site::Merge{9, {2, 1}},
@@ -318,9 +285,8 @@ TEST(SyncEngineTest, AnInnerStepThatCoversSeveralStepsSendsAndMergesAllThatLiesB
 
 TEST(SyncEngineTest, AllThatIsDueIsSentBeforeAnythingIsWaitedFor) {
   // Fragment 0 is sent after step 2 and merged after step 3, fragment 1 is sent after step 4.
-  Site site("fragments: 2 pattern: BALANCED steps_between_syncs: 4 overlap_steps: 1", 1,
-            /*max_advance=*/3);
-  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  StartedSite site("fragments: 2 pattern: BALANCED steps_between_syncs: 4 overlap_steps: 1", 1,
+                   /*max_advance=*/3);
   ASSERT_TRUE(site.Step(1).ok());
   site.exchange_->Hold({0, 1});
   std::thread trainer([&] { EXPECT_TRUE(site.Step(4).ok()); });
@@ -331,8 +297,7 @@ TEST(SyncEngineTest, AllThatIsDueIsSentBeforeAnythingIsWaitedFor) {
 }
 
 TEST(SyncEngineTest, AnInnerStepThatCoversTooMuchIsAnError) {
-  Site site("fragments: 1 steps_between_syncs: 6", 1, /*max_advance=*/2);
-  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  StartedSite site("fragments: 1 steps_between_syncs: 6", 1, /*max_advance=*/2);
   EXPECT_EQ(site.Step(3).code(), absl::StatusCode::kInternal);
   EXPECT_EQ(site.Step(3).code(), absl::StatusCode::kInternal) << "and none that covers nothing";
 }
@@ -344,18 +309,15 @@ TEST(SyncEngineTest, AWorkerAtAnotherPaceContinuesBitForBitWhereverItWasInterrup
   constexpr int64_t kStride = 3;
   const auto walk = [](Site& site, int64_t from, int64_t to) {
     for (int64_t step = from; step <= to; step += kStride) {
-      const absl::Status status = site.Step(step);
-      ASSERT_TRUE(status.ok()) << status;
+      ASSERT_EQ(site.Step(step), absl::OkStatus());
     }
   };
-  Site whole(sync, 0.7F, kStride);
-  ASSERT_TRUE(whole.engine_->Fetch(0).ok());
+  StartedSite whole(sync, 0.7F, kStride);
   walk(whole, kStride, 30);
   ASSERT_FALSE(whole.merges_.empty());
 
   for (const Site::Merge& merge : whole.merges_) {
-    Site first(sync, 0.7F, kStride);
-    ASSERT_TRUE(first.engine_->Fetch(0).ok());
+    StartedSite first(sync, 0.7F, kStride);
     const FakeExchange::Key key(merge.event.fragment, merge.event.round);
     first.exchange_->Hold(key);
     walk(first, kStride, merge.step - kStride);
@@ -365,16 +327,8 @@ TEST(SyncEngineTest, AWorkerAtAnotherPaceContinuesBitForBitWhereverItWasInterrup
     });
     EXPECT_EQ(first.Step(merge.step).code(), absl::StatusCode::kCancelled);
     interrupter.join();
-    SyncEngine::State state = first.engine_->Save().value();
-    first.engine_.reset();
     Site second(sync, 0.7F, kStride);
-    second.engine_.reset();
-    second.exchange_ = std::move(first.exchange_);
-    second.exchange_->Revive();
-    second.exchange_->Release(key);
-    std::ranges::copy(first.local_, second.local_.begin());
-    second.MakeEngine();
-    ASSERT_TRUE(second.engine_->Restore(std::move(state), merge.step).ok());
+    second.Continue(first, merge.step, [&](FakeExchange& exchange) { exchange.Release(key); });
     walk(second, merge.step + kStride, 30);
     EXPECT_EQ(second.local_, whole.local_) << "interrupted before a merge of step " << merge.step;
   }
@@ -391,8 +345,7 @@ TEST(SyncEngineTest, AStateThatContradictsItselfIsRefused) {
   using State = SyncEngine::State;
   const auto refused = [](const std::function<void(State&)>& change, const std::string& saying) {
     // Round 2 was sent after step 8 and is merged after step 10.
-    Site site("fragments: 1 steps_between_syncs: 4 overlap_steps: 2 codec_up: INT4");
-    ASSERT_TRUE(site.engine_->Fetch(0).ok());
+    StartedSite site("fragments: 1 steps_between_syncs: 4 overlap_steps: 2 codec_up: INT4");
     site.Run(1, 9);
     State state = site.engine_->Save().value();
     ASSERT_EQ(state.fragments[0].round_in_flight, 2);
@@ -421,19 +374,12 @@ TEST(SyncEngineTest, AStateThatContradictsItselfIsRefused) {
 TEST(SyncEngineTest, TransfersThatStartAgainKeepTheOrderInWhichTheyWereSent) {
   const std::string sync =
       "fragments: 40 pattern: BALANCED steps_between_syncs: 40 overlap_steps: 30";
-  Site first(sync);
-  ASSERT_TRUE(first.engine_->Fetch(0).ok());
+  StartedSite first(sync);
   first.Run(1, 55);  // Fragments 25 .. 39 and then 0 .. 14 are in flight.
-  SyncEngine::State state = first.engine_->Save().value();
-  first.engine_.reset();
   Site second(sync);
-  second.engine_.reset();
-  second.exchange_ = std::move(first.exchange_);
-  second.exchange_->Revive();
-  for (int i = 0; i < 40; ++i) second.exchange_->Hold({i, i < 15 ? 2 : 1});
-  std::ranges::copy(first.local_, second.local_.begin());
-  second.MakeEngine();
-  ASSERT_TRUE(second.engine_->Restore(std::move(state), 55).ok());
+  second.Continue(first, 55, [](FakeExchange& exchange) {
+    for (int i = 0; i < 40; ++i) exchange.Hold({i, i < 15 ? 2 : 1});
+  });
   const auto pushes = second.exchange_->AwaitPushes(16);
   ASSERT_EQ(pushes.size(), 16) << "as many as there are threads";
   for (const auto& push : pushes) {
@@ -442,8 +388,7 @@ TEST(SyncEngineTest, TransfersThatStartAgainKeepTheOrderInWhichTheyWereSent) {
 }
 
 TEST(SyncEngineTest, ALateGradientIsDroppedTogetherWithItsTokens) {
-  Site site("contribution: GRADIENT steps_between_syncs: 1", 0.5F);
-  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  StartedSite site("contribution: GRADIENT steps_between_syncs: 1", 0.5F);
   site.exchange_->CloseWithout({0, 1});
   site.Run(1, 2);
   EXPECT_EQ(site.engine_->rounds_late(), 1);

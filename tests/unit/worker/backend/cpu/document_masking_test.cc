@@ -70,11 +70,7 @@ TEST_P(DocumentMaskingTest, GradientsAgreeWithCentralDifferences) {
 }
 
 TEST_P(DocumentMaskingTest, DocumentInAWindowHasTheLossThatItHasAlone) {
-  const v1::ModelConfig model = MakeModel(GetParam().shape);
-  const FragmentPlan plan = MakePlan(model);
-  const auto parameters = RandomParameters<double>(plan, 1);
-  const auto inputs = RandomTokens(model, 2, 2);
-  auto targets = RandomTokens(model, 2, 3);
+  auto [model, plan, parameters, inputs, targets] = MakeCase<double>(GetParam().shape, 2);
   const std::vector<int32_t> starts = Starts(model.sequence_length());
   ThreadPool pool(1);
   CpuTransformer<double> transformer(model, plan, 2, &pool);
@@ -106,11 +102,7 @@ TEST_P(DocumentMaskingTest, DocumentInAWindowHasTheLossThatItHasAlone) {
 }
 
 TEST_P(DocumentMaskingTest, WindowsOfOneDocumentHaveTheSameBitsAsWithoutMasking) {
-  const v1::ModelConfig model = MakeModel(GetParam().shape);
-  const FragmentPlan plan = MakePlan(model);
-  const auto parameters = RandomParameters<float>(plan, 1);
-  const auto inputs = RandomTokens(model, 2, 2);
-  const auto targets = RandomTokens(model, 2, 3);
+  auto [model, plan, parameters, inputs, targets] = MakeCase<float>(GetParam().shape, 2);
   ThreadPool pool(2);
   CpuTransformer<float> transformer(model, plan, 2, &pool);
   std::vector<float> without(parameters.size());

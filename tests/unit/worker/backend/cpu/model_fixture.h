@@ -100,6 +100,23 @@ inline std::vector<int32_t> RandomTokens(const v1::ModelConfig& model, int seque
   return tokens;
 }
 
+// A model, and windows that it may train on.
+template <typename T>
+struct Case {
+  v1::ModelConfig model;
+  FragmentPlan plan;
+  std::vector<T> parameters;
+  std::vector<int32_t> inputs, targets;
+};
+
+template <typename T>
+Case<T> MakeCase(const SmallModel& shape, int sequences) {
+  const v1::ModelConfig model = MakeModel(shape);
+  const FragmentPlan plan = MakePlan(model);
+  return {model, plan, RandomParameters<T>(plan, 1), RandomTokens(model, sequences, 2),
+          RandomTokens(model, sequences, 3)};
+}
+
 // |a - b| / |b|, over all values.
 template <typename A, typename B>
 double RelativeDistance(const std::vector<A>& a, const std::vector<B>& b) {

@@ -11,19 +11,17 @@ namespace {
 
 TEST(TransformerInvarianceTest, AnyNumberOfThreadsGivesTheSameBits) {
   // Several tiles, chunks and blocks of every kind.
-  const v1::ModelConfig model = MakeModel({.vocabulary_size = 1500,
-                                           .layers = 2,
-                                           .width = 72,
-                                           .heads = 6,
-                                           .kv_heads = 2,
-                                           .head_dim = 12,
-                                           .mlp_width = 100,
-                                           .qk_norm = true,
-                                           .z_loss = 1e-3,
-                                           .sequence_length = 301});
-  const auto parameters = RandomParameters<float>(MakePlan(model), 1);
-  const auto inputs = RandomTokens(model, 3, 2);
-  const auto targets = RandomTokens(model, 3, 3);
+  auto [model, plan, parameters, inputs, targets] = MakeCase<float>({.vocabulary_size = 1500,
+                                                                     .layers = 2,
+                                                                     .width = 72,
+                                                                     .heads = 6,
+                                                                     .kv_heads = 2,
+                                                                     .head_dim = 12,
+                                                                     .mlp_width = 100,
+                                                                     .qk_norm = true,
+                                                                     .z_loss = 1e-3,
+                                                                     .sequence_length = 301},
+                                                                    3);
   const auto expected = RunPass(model, parameters, inputs, targets, 1);
   for (const int threads : {2, 3}) {
     const auto pass = RunPass(model, parameters, inputs, targets, threads);
@@ -33,11 +31,7 @@ TEST(TransformerInvarianceTest, AnyNumberOfThreadsGivesTheSameBits) {
 }
 
 TEST(TransformerInvarianceTest, RepeatingACallGivesTheSameBits) {
-  const v1::ModelConfig model = MakeModel({.qk_norm = true});
-  const FragmentPlan plan = MakePlan(model);
-  const auto parameters = RandomParameters<float>(plan, 1);
-  const auto inputs = RandomTokens(model, 2, 2);
-  const auto targets = RandomTokens(model, 2, 3);
+  auto [model, plan, parameters, inputs, targets] = MakeCase<float>({.qk_norm = true}, 2);
   ThreadPool pool(2);
   CpuTransformer<float> transformer(model, plan, 2, &pool);
   std::vector<float> first(parameters.size()), second(parameters.size());
@@ -52,12 +46,8 @@ TEST(TransformerInvarianceTest, RepeatingACallGivesTheSameBits) {
 
 TEST(TransformerInvarianceTest, AccumulatingPartsOfABatchGivesTheBatch) {
   for (const bool untied : {false, true}) {
-    const v1::ModelConfig model =
-        MakeModel({.kv_heads = 2, .qk_norm = true, .untied_head = untied});
-    const FragmentPlan plan = MakePlan(model);
-    const auto parameters = RandomParameters<double>(plan, 1);
-    const auto inputs = RandomTokens(model, 4, 2);
-    const auto targets = RandomTokens(model, 4, 3);
+    auto [model, plan, parameters, inputs, targets] =
+        MakeCase<double>({.kv_heads = 2, .qk_norm = true, .untied_head = untied}, 4);
     const auto whole = RunPass(model, parameters, inputs, targets);
 
     ThreadPool pool(1);
@@ -78,10 +68,7 @@ TEST(TransformerInvarianceTest, AccumulatingPartsOfABatchGivesTheBatch) {
 }
 
 TEST(TransformerInvarianceTest, OrderOfTheWindowsDoesNotMatter) {
-  const v1::ModelConfig model = MakeModel({.qk_norm = true});
-  const auto parameters = RandomParameters<double>(MakePlan(model), 1);
-  auto inputs = RandomTokens(model, 3, 2);
-  auto targets = RandomTokens(model, 3, 3);
+  auto [model, plan, parameters, inputs, targets] = MakeCase<double>({.qk_norm = true}, 3);
   const auto before = RunPass(model, parameters, inputs, targets);
   std::rotate(inputs.begin(), inputs.begin() + model.sequence_length(), inputs.end());
   std::rotate(targets.begin(), targets.begin() + model.sequence_length(), targets.end());
@@ -91,10 +78,7 @@ TEST(TransformerInvarianceTest, OrderOfTheWindowsDoesNotMatter) {
 }
 
 TEST(TransformerInvarianceTest, TokensSeeNothingOfTheFuture) {
-  const v1::ModelConfig model = MakeModel({.sequence_length = 70});
-  const auto parameters = RandomParameters<double>(MakePlan(model), 1);
-  auto inputs = RandomTokens(model, 1, 2);
-  auto targets = RandomTokens(model, 1, 3);
+  auto [model, plan, parameters, inputs, targets] = MakeCase<double>({.sequence_length = 70}, 1);
   std::fill(targets.begin() + 66, targets.end(), -1);
   const double before = RunPass(model, parameters, inputs, targets).loss.total;
   for (size_t i = 66; i < inputs.size(); ++i) inputs[i] = (inputs[i] + 1) % 37;
@@ -102,11 +86,7 @@ TEST(TransformerInvarianceTest, TokensSeeNothingOfTheFuture) {
 }
 
 TEST(TransformerInvarianceTest, PaddingRowsOfTheVocabularyDoNotMatter) {
-  const v1::ModelConfig model = MakeModel({.z_loss = 0.01});
-  const FragmentPlan plan = MakePlan(model);
-  auto parameters = RandomParameters<double>(plan, 1);
-  const auto inputs = RandomTokens(model, 2, 2);
-  const auto targets = RandomTokens(model, 2, 3);
+  auto [model, plan, parameters, inputs, targets] = MakeCase<double>({.z_loss = 0.01}, 2);
   const auto before = RunPass(model, parameters, inputs, targets);
   const PlacedTensor* embedding = plan.Find("model.embed_tokens.weight");
   const int64_t padding = embedding->offset + int64_t{model.vocabulary_size()} * model.width();

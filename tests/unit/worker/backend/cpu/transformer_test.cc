@@ -54,11 +54,7 @@ std::vector<SmallModel> OddShapes() {
 
 TEST(CpuTransformerTest, LossIsThatOfTheDefinition) {
   for (const SmallModel& shape : OddShapes()) {
-    const v1::ModelConfig model = MakeModel(shape);
-    const FragmentPlan plan = MakePlan(model);
-    const auto parameters = RandomParameters<double>(plan, 1);
-    const auto inputs = RandomTokens(model, 2, 2);
-    auto targets = RandomTokens(model, 2, 3);
+    auto [model, plan, parameters, inputs, targets] = MakeCase<double>(shape, 2);
     targets[0] = -1;
     const ReferenceLoss expected = ComputeReferenceLoss(model, plan, parameters, inputs, targets);
     const TokenLoss loss = RunPass(model, parameters, inputs, targets).loss;
@@ -84,11 +80,7 @@ TEST(CpuTransformerTest, FloatAgreesWithDouble) {
 }
 
 TEST(CpuTransformerTest, LossEvaluatesFewerWindowsThanTheMicroBatchHolds) {
-  const v1::ModelConfig model = MakeModel({.z_loss = 0.1});
-  const FragmentPlan plan = MakePlan(model);
-  const auto parameters = RandomParameters<double>(plan, 1);
-  const auto inputs = RandomTokens(model, 1, 2);
-  const auto targets = RandomTokens(model, 1, 3);
+  auto [model, plan, parameters, inputs, targets] = MakeCase<double>({.z_loss = 0.1}, 1);
   ThreadPool pool(2);
   CpuTransformer<double> transformer(model, plan, 3, &pool);
   EXPECT_NEAR(transformer.Loss(parameters, inputs, targets),

@@ -13,56 +13,42 @@ struct Shape {
 };
 const Shape kShapes[] = {{1, 8}, {3, 24}, {5, 520}, {37, 64}};
 
-TEST(ActivationTest, SwigluIsTheOracles) {
-  const Kernels<double>& oracle = GetKernels<double>();
+// An activation whose input has so many values for each hidden one.
+template <typename Oracle, typename OracleBackward, typename Forward, typename Backward>
+void ExpectTheOracles(int64_t inputs, Oracle oracle, OracleBackward oracle_backward,
+                      Forward forward, Backward backward) {
   for (const auto [rows, width] : kShapes) {
     const int64_t size = rows * width;
     RandomValues random(5);
-    const Doubles gate_up = random.Normal(2 * size, 3);
+    const Doubles input = random.Normal(inputs * size, 3);
     const Doubles dhidden = random.Normal(size);
     const auto tensors = Repeat([&, rows = rows, width = width](TestDevice& device) {
-      __nv_bfloat16* const in = device.UploadBf16(gate_up);
+      __nv_bfloat16* const in = device.UploadBf16(input);
       auto* const hidden = device.Allocate<__nv_bfloat16>(size);
       auto* const again = device.UploadBf16(dhidden);
-      SwigluForward(rows, width, in, hidden, device.stream());
-      SwigluBackward(rows, width, again, in, again, device.stream());
+      forward(rows, width, in, hidden, device.stream());
+      backward(rows, width, again, in, again, device.stream());
       return std::vector<Doubles>{device.Values(hidden, size), device.Values(again, size),
-                                  device.Values(in, 2 * size)};
+                                  device.Values(in, inputs * size)};
     });
     Doubles hidden(dhidden.size());
-    Doubles gradient = gate_up;
-    oracle.swiglu(gate_up.data(), rows, width, hidden.data());
+    Doubles gradient = input;
+    oracle(input.data(), rows, width, hidden.data());
     ExpectCloseBf16("hidden", tensors[0], hidden);
     EXPECT_EQ(tensors[1], tensors[0]);
-    oracle.swiglu_backward(dhidden.data(), rows, width, gradient.data(), hidden.data());
+    oracle_backward(dhidden.data(), rows, width, gradient.data(), hidden.data());
     ExpectCloseBf16("gradient", tensors[2], gradient);
   }
 }
 
+TEST(ActivationTest, SwigluIsTheOracles) {
+  const Kernels<double>& oracle = GetKernels<double>();
+  ExpectTheOracles(2, oracle.swiglu, oracle.swiglu_backward, SwigluForward, SwigluBackward);
+}
+
 TEST(ActivationTest, GeluIsTheOracles) {
   const Kernels<double>& oracle = GetKernels<double>();
-  for (const auto [rows, width] : kShapes) {
-    const int64_t size = rows * width;
-    RandomValues random(6);
-    const Doubles up = random.Normal(size, 3);
-    const Doubles dhidden = random.Normal(size);
-    const auto tensors = Repeat([&, rows = rows, width = width](TestDevice& device) {
-      __nv_bfloat16* const in = device.UploadBf16(up);
-      auto* const hidden = device.Allocate<__nv_bfloat16>(size);
-      auto* const again = device.UploadBf16(dhidden);
-      GeluForward(rows, width, in, hidden, device.stream());
-      GeluBackward(rows, width, again, in, again, device.stream());
-      return std::vector<Doubles>{device.Values(hidden, size), device.Values(again, size),
-                                  device.Values(in, size)};
-    });
-    Doubles hidden(dhidden.size());
-    Doubles gradient = up;
-    oracle.gelu(up.data(), rows, width, hidden.data());
-    ExpectCloseBf16("hidden", tensors[0], hidden);
-    EXPECT_EQ(tensors[1], tensors[0]);
-    oracle.gelu_backward(dhidden.data(), rows, width, gradient.data(), hidden.data());
-    ExpectCloseBf16("gradient", tensors[2], gradient);
-  }
+  ExpectTheOracles(1, oracle.gelu, oracle.gelu_backward, GeluForward, GeluBackward);
 }
 
 TEST(ActivationTest, FarFromZeroEverythingStaysFinite) {
