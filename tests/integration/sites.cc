@@ -89,15 +89,13 @@ void Site::TrainTo(int64_t step) {
     const worker::StepReport report = Must(trainer_->Step(++step_, sync_->next_draw()));
     tokens_ += report.tokens;
     losses_.push_back(report.loss);
-    const absl::Status status = sync_->AfterStep(step_, report.tokens, report.draws);
-    ASSERT_TRUE(status.ok()) << status;
+    ASSERT_EQ(sync_->AfterStep(step_, report.tokens, report.draws), absl::OkStatus());
     ASSERT_TRUE(exchange_->Heartbeat(step_, tokens_).ok());
   }
 }
 
 void Site::Finish() {
-  const absl::Status status = sync_->Drain();
-  ASSERT_TRUE(status.ok()) << status;
+  ASSERT_EQ(sync_->Drain(), absl::OkStatus());
   ASSERT_TRUE(exchange_->Leave(v1::Leave::FINISHED).ok());
   ASSERT_TRUE(exchange_->session_status().ok()) << exchange_->session_status();
 }
@@ -119,9 +117,9 @@ worker::WorkerCheckpoint Site::Save() {
 void Site::Restore(worker::WorkerCheckpoint checkpoint) {
   step_ = checkpoint.step;
   tokens_ = checkpoint.tokens;
-  const absl::Status status = trainer_->backend().RestoreOptimizer(
-      checkpoint.optimizer_updates, checkpoint.first_moments, checkpoint.second_moments);
-  ASSERT_TRUE(status.ok()) << status;
+  ASSERT_EQ(trainer_->backend().RestoreOptimizer(
+                checkpoint.optimizer_updates, checkpoint.first_moments, checkpoint.second_moments),
+            absl::OkStatus());
   ASSERT_TRUE(trainer_->backend().SetParameters(checkpoint.parameters).ok());
   ASSERT_TRUE(sync_->Restore(std::move(checkpoint.sync), step_).ok());
   ASSERT_TRUE(exchange_->Ready(step_).ok());

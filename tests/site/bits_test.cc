@@ -303,8 +303,7 @@ Trained Train(const v1::RunConfig& config, int first_engine, Place place = Place
     for (int i = first_engine; i < 3; ++i) {
       threads.emplace_back(
           [&run, i, &exchange = *exchanges[static_cast<size_t>(i - first_engine)]] {
-            const absl::Status status = TrainWithEngine(run, i, exchange);
-            EXPECT_TRUE(status.ok()) << status;
+            EXPECT_EQ(TrainWithEngine(run, i, exchange), absl::OkStatus());
           });
     }
   }

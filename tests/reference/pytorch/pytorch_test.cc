@@ -61,8 +61,7 @@ Fixture LoadFixture(const std::string& name) {
   Fixture fixture;
   std::ifstream(path + ".json") >> fixture.description;
   fixture.config = *ParseRunConfig(fixture.description["config"].get<std::string>(), name);
-  const absl::Status complete = CompleteRunConfig(fixture.config).status();
-  EXPECT_TRUE(complete.ok()) << complete;
+  EXPECT_EQ(CompleteRunConfig(fixture.config).status(), absl::OkStatus());
   std::ifstream file(path + ".bin", std::ios::binary);
   std::vector<char> bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   const auto weights = fixture.description["weights"].get<size_t>();

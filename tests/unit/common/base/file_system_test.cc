@@ -93,11 +93,10 @@ class FileSystemTest : public testing::Test {
 TEST_F(FileSystemTest, AFileIsContinuedAndOverwritten) {
   const std::string path = folder_.File("data");
   for (const char* part : {"abc", "def"}) {
-    const auto file = file_system_.OpenForAppend(path);
-    ASSERT_TRUE(file.ok()) << file.status();
-    ASSERT_TRUE((*file)->Append(Bytes(part)).ok());
-    ASSERT_TRUE((*file)->Overwrite(1, Bytes("XY")).ok());
-    ASSERT_TRUE((*file)->Append(Bytes("!")).ok());
+    const auto file = file_system_.OpenForAppend(path).value();
+    ASSERT_TRUE(file->Append(Bytes(part)).ok());
+    ASSERT_TRUE(file->Overwrite(1, Bytes("XY")).ok());
+    ASSERT_TRUE(file->Append(Bytes("!")).ok());
   }
   EXPECT_EQ(*file_system_.ReadFile(path), "aXY!def!");
   EXPECT_EQ(*file_system_.FileSize(path), 8u);
@@ -145,10 +144,9 @@ TEST_F(FileSystemTest, ReservedSpaceIsNotContent) {
 
 TEST_F(FileSystemTest, TheOwnerOfALockIsNamedToOthers) {
   EXPECT_EQ(*file_system_.LockOwner(folder_.path()), "");
-  auto lock = file_system_.Lock(folder_.path());
-  ASSERT_TRUE(lock.ok());
+  auto lock = file_system_.Lock(folder_.path()).value();
   EXPECT_EQ(*file_system_.LockOwner(folder_.path()), absl::StrCat(getpid()));
-  lock->reset();
+  lock.reset();
   EXPECT_EQ(*file_system_.LockOwner(folder_.path()), "");
 }
 
@@ -183,16 +181,14 @@ TEST_F(FileSystemTest, AGitLfsPointerInTheFilesPlaceIsCalledThat) {
 
 TEST_F(FileSystemTest, WhatIsAppendedIsReadAndMapped) {
   const std::string path = folder_.File("data");
-  auto file = file_system_.Create(path);
-  ASSERT_TRUE(file.ok()) << file.status();
-  ASSERT_TRUE((*file)->Append(Bytes("one, ")).ok());
-  ASSERT_TRUE((*file)->Append({}).ok());
-  ASSERT_TRUE((*file)->Append(Bytes("two")).ok());
-  ASSERT_TRUE((*file)->Sync().ok());
+  auto file = file_system_.Create(path).value();
+  ASSERT_TRUE(file->Append(Bytes("one, ")).ok());
+  ASSERT_TRUE(file->Append({}).ok());
+  ASSERT_TRUE(file->Append(Bytes("two")).ok());
+  ASSERT_TRUE(file->Sync().ok());
   EXPECT_EQ(*file_system_.ReadFile(path), "one, two");
-  auto mapped = file_system_.Map(path);
-  ASSERT_TRUE(mapped.ok()) << mapped.status();
-  EXPECT_EQ(Text(**mapped), "one, two");
+  auto mapped = file_system_.Map(path).value();
+  EXPECT_EQ(Text(*mapped), "one, two");
 }
 
 TEST_F(FileSystemTest, CreateEmptiesAnExistingFile) {
@@ -213,19 +209,17 @@ TEST_F(FileSystemTest, AFileLargerThanOneReadComesBackWhole) {
 TEST_F(FileSystemTest, AMappingOutlivesTheRemovalOfItsFile) {
   const std::string path = folder_.File("data");
   ASSERT_TRUE(WriteFileAtomically(file_system_, path, absl::string_view("kept")).ok());
-  auto mapped = file_system_.Map(path);
-  ASSERT_TRUE(mapped.ok());
+  auto mapped = file_system_.Map(path).value();
   ASSERT_TRUE(file_system_.Remove(path).ok());
   EXPECT_FALSE(file_system_.Exists(path));
-  EXPECT_EQ(Text(**mapped), "kept");
+  EXPECT_EQ(Text(*mapped), "kept");
 }
 
 TEST_F(FileSystemTest, AnEmptyFileMapsToNoBytes) {
   const std::string path = folder_.File("empty");
   ASSERT_TRUE(WriteFileAtomically(file_system_, path, absl::string_view("")).ok());
-  auto mapped = file_system_.Map(path);
-  ASSERT_TRUE(mapped.ok()) << mapped.status();
-  EXPECT_TRUE((*mapped)->bytes().empty());
+  auto mapped = file_system_.Map(path).value();
+  EXPECT_TRUE(mapped->bytes().empty());
 }
 
 TEST_F(FileSystemTest, AFolderCannotBeMapped) {
@@ -333,8 +327,7 @@ TEST_F(FileSystemTest, AnotherAttemptSucceedsAfterAFailedAtomicWrite) {
 }
 
 TEST_F(FileSystemTest, ASecondOwnerOfAFolderIsRefusedAndToldThePid) {
-  auto first = file_system_.Lock(folder_.path());
-  ASSERT_TRUE(first.ok()) << first.status();
+  auto first = file_system_.Lock(folder_.path()).value();
   const absl::Status status = file_system_.Lock(folder_.path()).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(Message(status), HasSubstr(absl::StrCat("pid ", getpid())));
@@ -342,10 +335,7 @@ TEST_F(FileSystemTest, ASecondOwnerOfAFolderIsRefusedAndToldThePid) {
 }
 
 TEST_F(FileSystemTest, AFolderIsFreeAgainOnceItsOwnerIsGone) {
-  {
-    auto first = file_system_.Lock(folder_.path());
-    ASSERT_TRUE(first.ok());
-  }
+  { auto first = file_system_.Lock(folder_.path()).value(); }
   auto second = file_system_.Lock(folder_.path());
   EXPECT_TRUE(second.ok()) << second.status();
 }
@@ -354,8 +344,7 @@ TEST_F(FileSystemTest, ALockFileLeftByADeadOwnerIsNoObstacle) {
   ASSERT_TRUE(
       WriteFileAtomically(file_system_, folder_.File("LOCK"), absl::string_view("123456789012"))
           .ok());
-  auto lock = file_system_.Lock(folder_.path());
-  ASSERT_TRUE(lock.ok()) << lock.status();
+  auto lock = file_system_.Lock(folder_.path()).value();
   EXPECT_EQ(*file_system_.ReadFile(folder_.File("LOCK")), absl::StrCat(getpid()));
 }
 

@@ -81,14 +81,12 @@ TEST(IsLoopback, IsWhatCannotLeaveThisMachine) {
 }
 
 TEST(SplitHostPort, GivesTheFormThatResolversTake) {
-  const auto named = SplitHostPort("coordinator.example.org:7070", false);
-  ASSERT_TRUE(named.ok()) << named.status();
-  EXPECT_EQ(named->host, "coordinator.example.org");
-  EXPECT_EQ(named->port, "7070");
-  const auto bracketed = SplitHostPort("[2001:db8::2]:0", true);
-  ASSERT_TRUE(bracketed.ok()) << bracketed.status();
-  EXPECT_EQ(bracketed->host, "2001:db8::2");
-  EXPECT_EQ(bracketed->port, "0");
+  const auto named = SplitHostPort("coordinator.example.org:7070", false).value();
+  EXPECT_EQ(named.host, "coordinator.example.org");
+  EXPECT_EQ(named.port, "7070");
+  const auto bracketed = SplitHostPort("[2001:db8::2]:0", true).value();
+  EXPECT_EQ(bracketed.host, "2001:db8::2");
+  EXPECT_EQ(bracketed.port, "0");
   EXPECT_EQ(SplitHostPort("::1:7070", false).status().code(), absl::StatusCode::kInvalidArgument);
 }
 

@@ -107,9 +107,8 @@ TEST_F(GrpcExchangeTest, AContributionAndItsAnswerCross) {
 }
 
 TEST_F(GrpcExchangeTest, AStateCrosses) {
-  const absl::StatusOr<PulledObject> state = exchange_->PullState(0);
-  ASSERT_TRUE(state.ok()) << state.status();
-  EXPECT_EQ(TreeHash(state->bytes), TreeHash(std::span<const float>(run_.initial())));
+  const auto state = exchange_->PullState(0).value();
+  EXPECT_EQ(TreeHash(state.bytes), TreeHash(std::span<const float>(run_.initial())));
 }
 
 TEST_F(GrpcExchangeTest, ARefusedContributionGivesItsAnswerUp) {

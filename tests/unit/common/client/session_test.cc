@@ -22,15 +22,14 @@ using ::testing::HasSubstr;
 
 TEST(SessionTest, AStreamThatTheCoordinatorCancelsIsAttachedAgainByTheSameProcess) {
   FakeCoordinator coordinator;
-  auto session = Session::Attach(coordinator.SessionOptions());
-  ASSERT_TRUE(session.ok()) << session.status();
-  EXPECT_EQ((*session)->incarnation(), 1u);
-  (*session)->Ready(3, false);
+  auto session = Session::Attach(coordinator.SessionOptions()).value();
+  EXPECT_EQ(session->incarnation(), 1u);
+  session->Ready(3, false);
   coordinator.Await([](const v1::WorkerMessage& m) { return m.has_ready(); });
   v1::Heartbeat progress;
   progress.set_step(7);
-  (*session)->SetProgress(progress);
-  (*session)->SetStepsBeforeWait(0);
+  session->SetProgress(progress);
+  session->SetStepsBeforeWait(0);
   coordinator.BreakSession();
   const v1::WorkerMessage again =
       coordinator.Await([joins = 0](const v1::WorkerMessage& m) mutable {
@@ -38,15 +37,15 @@ TEST(SessionTest, AStreamThatTheCoordinatorCancelsIsAttachedAgainByTheSameProces
         return joins == 2 && m.has_ready();
       });
   EXPECT_EQ(again.ready().step(), 3) << "rounds sent since then still expect this worker";
-  EXPECT_EQ((*session)->incarnation(), 2u);
-  EXPECT_TRUE((*session)->orders().ok());
+  EXPECT_EQ(session->incarnation(), 2u);
+  EXPECT_TRUE(session->orders().ok());
   coordinator.Await([](const v1::WorkerMessage& m) {
     return m.heartbeat().step() == 7 && m.heartbeat().has_steps_before_wait();
   });
   const std::vector<v1::WorkerMessage> joins = coordinator.Joins();
   ASSERT_EQ(joins.size(), 2u);
   EXPECT_EQ(joins[0].join().process_nonce(), joins[1].join().process_nonce());
-  (*session)->Leave(v1::Leave::FINISHED, "");
+  session->Leave(v1::Leave::FINISHED, "");
   coordinator.Await([](const v1::WorkerMessage& m) { return m.has_leave(); });
 }
 
@@ -55,8 +54,7 @@ TEST(SessionTest, ABreakIsRecordedOnceHoweverManyTriesFollow) {
   AwaitedEvents events;
   Session::Options options = coordinator.SessionOptions();
   options.events = &events;
-  auto session = Session::Attach(std::move(options));
-  ASSERT_TRUE(session.ok()) << session.status();
+  auto session = Session::Attach(std::move(options)).value();
   for (int i = 0; i < 2; ++i) {
     coordinator.RefuseNextAttach({grpc::StatusCode::UNAVAILABLE, "the coordinator starts"});
   }
@@ -77,13 +75,12 @@ TEST(SessionTest, TheRunsStepIsAskedForIfWhatWasSaidOfItIsTooOld) {
     absl::MutexLock lock(&mutex);
     waits_for = whom;
   };
-  auto session = Session::Attach(std::move(options));
-  ASSERT_TRUE(session.ok()) << session.status();
+  auto session = Session::Attach(std::move(options)).value();
   coordinator.Await([](const v1::WorkerMessage& m) { return m.has_heartbeat(); });
-  EXPECT_EQ((*session)->RunStep(absl::InfiniteDuration()).value(), 0) << "the welcome's";
+  EXPECT_EQ(session->RunStep(absl::InfiniteDuration()).value(), 0) << "the welcome's";
   v1::Heartbeat progress;
   progress.set_step(3);
-  (*session)->SetProgress(progress);
+  session->SetProgress(progress);
   std::thread answers([&] {
     coordinator.Await([](const v1::WorkerMessage& m) { return m.heartbeat().step() == 3; });
     v1::CoordinatorMessage renewed;
@@ -92,9 +89,9 @@ TEST(SessionTest, TheRunsStepIsAskedForIfWhatWasSaidOfItIsTooOld) {
     renewed.mutable_lease_renewed()->set_waits_for("waiting for berlin");
     coordinator.Send(renewed);
   });
-  EXPECT_EQ((*session)->RunStep(absl::ZeroDuration()).value(), 710);
+  EXPECT_EQ(session->RunStep(absl::ZeroDuration()).value(), 710);
   answers.join();
-  EXPECT_EQ((*session)->RunStep(absl::InfiniteDuration()).value(), 710) << "nobody is asked";
+  EXPECT_EQ(session->RunStep(absl::InfiniteDuration()).value(), 710) << "nobody is asked";
   absl::MutexLock lock(&mutex);
   EXPECT_EQ(waits_for, "waiting for berlin");
 }
@@ -104,8 +101,7 @@ TEST(SessionTest, NoStatusThatAProxyMakesEndsASession) {
   AwaitedEvents events;
   Session::Options options = coordinator.SessionOptions();
   options.events = &events;
-  auto session = Session::Attach(std::move(options));
-  ASSERT_TRUE(session.ok()) << session.status();
+  auto session = Session::Attach(std::move(options)).value();
   const std::vector<grpc::StatusCode> codes = {
       grpc::StatusCode::INTERNAL,      grpc::StatusCode::UNKNOWN,
       grpc::StatusCode::UNIMPLEMENTED, grpc::StatusCode::UNAUTHENTICATED,
@@ -113,10 +109,10 @@ TEST(SessionTest, NoStatusThatAProxyMakesEndsASession) {
   for (const grpc::StatusCode code : codes) coordinator.RefuseNextAttach({code, "RST_STREAM"});
   coordinator.BreakSession();
   EXPECT_EQ(events.Await("session_resumed")["tries"], codes.size() + 1);
-  EXPECT_TRUE((*session)->orders().ok());
+  EXPECT_TRUE(session->orders().ok());
   coordinator.RefuseNextAttach(ToGrpcStatus(absl::InternalError("the coordinator failed")));
   coordinator.BreakSession();
-  EXPECT_EQ((*session)->WaitForGo(absl::InfiniteDuration()).status(),
+  EXPECT_EQ(session->WaitForGo(absl::InfiniteDuration()).status(),
             absl::InternalError("the coordinator failed"));
 }
 
@@ -129,12 +125,11 @@ TEST(SessionTest, ARefusalThatPassesAsThisSideKnowsIsTriedAgainAndTold) {
     return IsRetryable(why) || why.message() == "somebody's token";
   };
   {
-    auto session = Session::Attach(std::move(options));
-    ASSERT_TRUE(session.ok()) << session.status();
+    auto session = Session::Attach(std::move(options)).value();
     coordinator.RefuseNextAttach(ToGrpcStatus(absl::PermissionDeniedError("somebody's token")));
     coordinator.RefuseNextAttach(ToGrpcStatus(absl::PermissionDeniedError("nobody's token")));
     coordinator.BreakSession();
-    const absl::Status end = (*session)->WaitForGo(absl::InfiniteDuration()).status();
+    const absl::Status end = session->WaitForGo(absl::InfiniteDuration()).status();
     EXPECT_EQ(end.code(), absl::StatusCode::kPermissionDenied);
     EXPECT_EQ(end.message(), "nobody's token") << "of the own run: no other answers";
   }
@@ -154,8 +149,7 @@ TEST(SessionTest,
   options.on_failed_try = [&](const absl::Status& why) {
     clock.Advance(MayBeAnothers(why) ? absl::Minutes(4) : absl::Hours(9));
   };
-  const auto session = Session::Attach(std::move(options));
-  ASSERT_TRUE(session.ok()) << session.status();
+  const auto session = Session::Attach(std::move(options)).value();
   const auto refuse = [&](absl::StatusCode code, const char* words) {
     coordinator.RefuseNextAttach(ToGrpcStatus(absl::Status(code, words)), "another-1");
   };
@@ -177,19 +171,18 @@ TEST(SessionTest,
             "again, every 2s at least, for 10m");
   EXPECT_THAT(said[2],
               HasSubstr("somebody else answers in the coordinator's place (the token is unknown"));
-  EXPECT_TRUE((*session)->orders().ok());
-  EXPECT_FALSE((*session)->IsAway());
+  EXPECT_TRUE(session->orders().ok());
+  EXPECT_FALSE(session->IsAway());
   for (int i = 0; i < 4; ++i) refuse(absl::StatusCode::kFailedPrecondition, "run_id differs: ...");
   coordinator.BreakSession();
-  EXPECT_EQ((*session)->WaitForGo(absl::InfiniteDuration()).status(),
+  EXPECT_EQ(session->WaitForGo(absl::InfiniteDuration()).status(),
             absl::FailedPreconditionError("run_id differs: ..."));
 }
 
 TEST(SessionTest, AFirstAttachWaitsForACoordinatorBehindAProxy) {
   FakeCoordinator coordinator;
   coordinator.RefuseNextAttach({grpc::StatusCode::INTERNAL, "RST_STREAM"});
-  const auto session = Session::Attach(coordinator.SessionOptions());
-  ASSERT_TRUE(session.ok()) << session.status();
+  const auto session = Session::Attach(coordinator.SessionOptions()).value();
   EXPECT_EQ(coordinator.Joins().size(), 2u);
 }
 
@@ -198,12 +191,11 @@ TEST(SessionTest, AWorkerThatLeavesWhileItsStreamIsBrokenAttachesAgainToSaySo) {
   AwaitedEvents events;
   Session::Options options = coordinator.SessionOptions();
   options.events = &events;
-  auto session = Session::Attach(std::move(options));
-  ASSERT_TRUE(session.ok()) << session.status();
+  auto session = Session::Attach(std::move(options)).value();
   coordinator.RefuseNextAttach({grpc::StatusCode::UNAVAILABLE, "the coordinator starts"});
   coordinator.BreakSession();
   events.Await("session_broke");
-  (*session)->Leave(v1::Leave::FINISHED, "");
+  session->Leave(v1::Leave::FINISHED, "");
   ASSERT_EQ(coordinator.Joins().size(), 3u);
   coordinator.Await([](const v1::WorkerMessage& m) { return m.has_leave(); });
 }
@@ -214,11 +206,10 @@ TEST(SessionTest, ACheckpointIsToldAtOnce) {
   FakeCoordinator coordinator;
   Session::Options options = coordinator.SessionOptions();
   options.progress.set_checkpoint_step(-1);
-  auto session = Session::Attach(std::move(options));
-  ASSERT_TRUE(session.ok()) << session.status();
+  auto session = Session::Attach(std::move(options)).value();
   coordinator.Await([](const v1::WorkerMessage& m) { return m.has_heartbeat(); });
   for (const int64_t step : {0, 40}) {
-    (*session)->SetCheckpoint(step);
+    session->SetCheckpoint(step);
     coordinator.Await([step](const v1::WorkerMessage& m) {
       return m.has_heartbeat() && m.heartbeat().checkpoint_step() == step;
     });
@@ -255,15 +246,13 @@ TEST(SessionTest, AWorkerThatResumesWaitsUntilItsFormerProcessIsTakenForDead) {
   coordinator.RefuseNextAttach({grpc::StatusCode::ALREADY_EXISTS, "a live worker has this id"});
   Session::Options options = coordinator.SessionOptions();
   options.join.set_has_checkpoint(true);
-  const auto session = Session::Attach(std::move(options));
-  ASSERT_TRUE(session.ok()) << session.status();
+  const auto session = Session::Attach(std::move(options)).value();
   EXPECT_EQ(coordinator.Joins().size(), 2u);
 }
 
 TEST(SessionTest, AFailureIsToldOnceEvenToWhoAsksAfterwards) {
   FakeCoordinator coordinator;
-  auto session = Session::Attach(coordinator.SessionOptions());
-  ASSERT_TRUE(session.ok()) << session.status();
+  auto session = Session::Attach(coordinator.SessionOptions()).value();
   absl::Mutex mutex;
   int calls = 0;
   absl::Status told;
@@ -272,10 +261,10 @@ TEST(SessionTest, AFailureIsToldOnceEvenToWhoAsksAfterwards) {
     ++calls;
     told = status;
   };
-  (*session)->OnFailure(note);
+  session->OnFailure(note);
   coordinator.RefuseNextAttach({grpc::StatusCode::DATA_LOSS, "the copies differ"});
   coordinator.BreakSession();
-  const absl::StatusOr<Session::Orders> orders = (*session)->WaitForGo(absl::InfiniteDuration());
+  const absl::StatusOr<Session::Orders> orders = session->WaitForGo(absl::InfiniteDuration());
   EXPECT_EQ(orders.status().code(), absl::StatusCode::kDataLoss);
   {
     absl::MutexLock lock(&mutex);
@@ -283,25 +272,23 @@ TEST(SessionTest, AFailureIsToldOnceEvenToWhoAsksAfterwards) {
     mutex.Await(absl::Condition(&called));
     EXPECT_EQ(told.code(), absl::StatusCode::kDataLoss);
   }
-  (*session)->OnFailure(note);
+  session->OnFailure(note);
   EXPECT_EQ(calls, 2) << "at once, on this thread";
-  (*session)->Leave(v1::Leave::FAILED, "");  // Nobody hears it, and nobody waits for it.
+  session->Leave(v1::Leave::FAILED, "");  // Nobody hears it, and nobody waits for it.
 }
 
 TEST(SessionTest, ADrainIsOrderedByTheCoordinatorOrByThisSideEvenBeforeTheStart) {
   FakeCoordinator coordinator;
-  auto session = Session::Attach(coordinator.SessionOptions());
-  ASSERT_TRUE(session.ok()) << session.status();
-  EXPECT_FALSE((*session)->orders()->started);
-  (*session)->Ready(0, false);
+  auto session = Session::Attach(coordinator.SessionOptions()).value();
+  EXPECT_FALSE(session->orders()->started);
+  session->Ready(0, false);
   coordinator.Await([](const v1::WorkerMessage& m) { return m.has_ready(); });
   v1::CoordinatorMessage message;
   message.mutable_directive()->set_action(v1::Directive::DRAIN);
   coordinator.Send(message);
-  const absl::StatusOr<Session::Orders> orders = (*session)->WaitForGo(absl::InfiniteDuration());
-  ASSERT_TRUE(orders.ok()) << orders.status();
-  EXPECT_TRUE(orders->drain);
-  EXPECT_FALSE(orders->started);
+  const auto orders = session->WaitForGo(absl::InfiniteDuration()).value();
+  EXPECT_TRUE(orders.drain);
+  EXPECT_FALSE(orders.started);
 }
 
 }  // namespace

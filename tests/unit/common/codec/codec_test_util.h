@@ -40,8 +40,7 @@ inline std::vector<uint8_t> EncodeDelta(const Codec& codec, std::span<const floa
                                         std::span<float> residual = {}, float decay = 1) {
   std::vector<uint8_t> bytes(codec.EncodedBytes(delta.size()), 0xa5);
   const std::vector<float> zeros(delta.size(), 0.0F);
-  const absl::Status status = codec.Encode(delta, zeros, {residual, decay}, bytes);
-  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(codec.Encode(delta, zeros, {residual, decay}, bytes), absl::OkStatus());
   return bytes;
 }
 
@@ -49,8 +48,7 @@ inline std::vector<uint8_t> EncodeDelta(const Codec& codec, std::span<const floa
 inline std::vector<double> DecodeDelta(const Codec& codec, std::span<const uint8_t> bytes,
                                        std::span<const float> base) {
   std::vector<double> delta(base.size(), 0.0);
-  const absl::Status status = codec.Accumulate(bytes, base, 1.0, delta);
-  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(codec.Accumulate(bytes, base, 1.0, delta), absl::OkStatus());
   return delta;
 }
 

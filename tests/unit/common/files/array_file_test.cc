@@ -35,15 +35,14 @@ class ArrayFileTest : public ::testing::Test {
 };
 
 TEST_F(ArrayFileTest, GivesBackWhatWasWritten) {
-  const absl::StatusOr<ArrayFile> file = ArrayFile::Read(files_, path_, kKind, 3);
-  ASSERT_TRUE(file.ok()) << file.status();
-  EXPECT_EQ(file->metadata().at("step"), 7);
+  const auto file = ArrayFile::Read(files_, path_, kKind, 3).value();
+  EXPECT_EQ(file.metadata().at("step"), 7);
   std::vector<float> floats(3);
-  ASSERT_TRUE(file->CopyTo("floats", std::span(floats)).ok());
+  ASSERT_TRUE(file.CopyTo("floats", std::span(floats)).ok());
   EXPECT_EQ(floats, floats_);
-  EXPECT_EQ(file->Find("nothing")->bytes.size(), 0);
-  EXPECT_TRUE(std::ranges::equal(file->Find("bytes")->bytes, bytes_));
-  EXPECT_EQ(file->Find("something else"), nullptr);
+  EXPECT_EQ(file.Find("nothing")->bytes.size(), 0);
+  EXPECT_TRUE(std::ranges::equal(file.Find("bytes")->bytes, bytes_));
+  EXPECT_EQ(file.Find("something else"), nullptr);
 }
 
 TEST_F(ArrayFileTest, AnArrayOfAnotherSizeIsRefusedByName) {

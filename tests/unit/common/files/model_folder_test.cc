@@ -98,29 +98,26 @@ TEST_F(ModelFolderTest, ComesBackWithItsBitsAndWithoutTheVocabularysPadding) {
     for (const char* name : {"model.embed_tokens.weight", "lm_head.weight"}) {
       EXPECT_THAT(folder.tensors().at(name).shape, testing::ElementsAre(200, 16));
     }
-    const absl::StatusOr<ModelFolder> read = ReadModelFolder(files_, Model());
-    ASSERT_TRUE(read.ok()) << read.status();
-    EXPECT_EQ(read->config.model().SerializeAsString(), config_.model().SerializeAsString());
-    EXPECT_EQ(read->values, values_);
+    const auto read = ReadModelFolder(files_, Model()).value();
+    EXPECT_EQ(read.config.model().SerializeAsString(), config_.model().SerializeAsString());
+    EXPECT_EQ(read.values, values_);
   }
   EXPECT_GT(files_.List(Model())->size(), 4u);
 }
 
 TEST_F(ModelFolderTest, HalfPrecisionRoundsToNearestAndIsReadExactly) {
   ASSERT_TRUE(Write({.bf16 = true}).ok());
-  const absl::StatusOr<ModelFolder> read = ReadModelFolder(files_, Model());
-  ASSERT_TRUE(read.ok()) << read.status();
+  const auto read = ReadModelFolder(files_, Model()).value();
   for (size_t i = 0; i < values_.size(); ++i) {
-    ASSERT_EQ(read->values[i], Bf16ToFloat(Bf16Nearest(values_[i])));
+    ASSERT_EQ(read.values[i], Bf16ToFloat(Bf16Nearest(values_[i])));
   }
   // fp16: 1, -2, the largest, the smallest normal and the smallest of all, and zero.
   const std::vector<uint16_t> halves = {0x3c00, 0xc000, 0x7bff, 0x0400, 0x0001, 0x8000};
   std::vector<uint8_t> bytes(32);
   std::memcpy(bytes.data(), halves.data(), 12);
   Change("model.norm.weight", "F16", {16}, bytes);
-  const absl::StatusOr<ModelFolder> wide = ReadModelFolder(files_, Model());
-  ASSERT_TRUE(wide.ok()) << wide.status();
-  const std::vector<float> norm = Tensor(wide->values, "model.norm.weight");
+  const auto wide = ReadModelFolder(files_, Model()).value();
+  const std::vector<float> norm = Tensor(wide.values, "model.norm.weight");
   EXPECT_THAT((std::vector(norm.begin(), norm.begin() + 6)),
               testing::ElementsAre(1, -2, 65504, std::ldexp(1.0F, -14), std::ldexp(1.0F, -24), 0));
   bytes[1] = 0x7c;
@@ -176,9 +173,8 @@ TEST_F(ModelFolderTest, ARunOfTensorsHasThemAlone) {
   ASSERT_TRUE(WriteModelFolder(files_, config, plan, values, Model(), {}).ok());
   EXPECT_THAT(*files_.List(Model()), testing::ElementsAre("model.safetensors"));
   EXPECT_FALSE(IsModelFolder(files_, Model()));
-  const absl::StatusOr<std::vector<float>> read = ReadWeights(files_, Model(), plan);
-  ASSERT_TRUE(read.ok()) << read.status();
-  EXPECT_EQ(std::memcmp(read->data(), values.data(), values.size() * sizeof(float)), 0);
+  const auto read = ReadWeights(files_, Model(), plan).value();
+  EXPECT_EQ(std::memcmp(read.data(), values.data(), values.size() * sizeof(float)), 0);
   const FragmentPlan other =
       *FragmentPlan::Create(Complete("tensors { tensor { name: 'a' shape: 4 } }"));
   EXPECT_THAT(ReadWeights(files_, Model(), other).status().message(),

@@ -75,12 +75,11 @@ TEST_F(SafetensorsTest, ReadsBackWhatWasWritten) {
                                 Source("empty", {0, 9}, {})},
                                1000)
                   .ok());
-  const auto folder = SafetensorsFolder::Open(*FileSystem::Real(), folder_);
-  ASSERT_TRUE(folder.ok()) << folder.status();
-  ASSERT_EQ(folder->tensors().size(), 3U);
-  EXPECT_THAT(folder->tensors().at("b").shape, ElementsAre(2, 2));
-  EXPECT_THAT(Words(folder->tensors().at("b")), ElementsAre(1, 2, 3, 4));
-  EXPECT_THAT(Words(folder->tensors().at("a")), ElementsAre(5, 6, 7));
+  const auto folder = SafetensorsFolder::Open(*FileSystem::Real(), folder_).value();
+  ASSERT_EQ(folder.tensors().size(), 3U);
+  EXPECT_THAT(folder.tensors().at("b").shape, ElementsAre(2, 2));
+  EXPECT_THAT(Words(folder.tensors().at("b")), ElementsAre(1, 2, 3, 4));
+  EXPECT_THAT(Words(folder.tensors().at("a")), ElementsAre(5, 6, 7));
   const auto file = SafetensorsFile::Open(*FileSystem::Real(), Path(kSafetensorsFile));
   EXPECT_EQ(file->metadata().at("format"), "pt");
 }
@@ -92,9 +91,8 @@ TEST_F(SafetensorsTest, LargeModelsGoIntoSeveralFilesAndASmallerExportRemovesThe
   EXPECT_THAT(*FileSystem::Real()->List(folder_),
               ElementsAre("model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors",
                           "model-00003-of-00003.safetensors", kSafetensorsIndexFile));
-  auto folder = SafetensorsFolder::Open(*FileSystem::Real(), folder_);
-  ASSERT_TRUE(folder.ok()) << folder.status();
-  EXPECT_THAT(Words(folder->tensors().at("b")), ElementsAre(3, 4, 5, 6));
+  auto folder = SafetensorsFolder::Open(*FileSystem::Real(), folder_).value();
+  EXPECT_THAT(Words(folder.tensors().at("b")), ElementsAre(3, 4, 5, 6));
   ASSERT_TRUE(WriteSafetensors(*FileSystem::Real(), folder_, tensors, 1000).ok());
   EXPECT_THAT(*FileSystem::Real()->List(folder_), ElementsAre(kSafetensorsFile));
 }

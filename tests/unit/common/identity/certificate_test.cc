@@ -37,16 +37,13 @@ TEST_F(CertificateTest, SaysWhoItIsForAndHowLong) {
       "DNS:a.example,DNS:b.example,IP:10.1.2.3,IP:2001:db8:0:0:0:0:0:1,URI:https://x.example,"
       "URI:causeway://first/worker/site-a";
   request.not_after = absl::FromUnixSeconds(absl::ToUnixSeconds(absl::Now()) + 12345);
-  const absl::StatusOr<Certificate> certificate =
-      ParseCertificate(authority_.Issue(request).certificate, "x");
-  ASSERT_TRUE(certificate.ok()) << certificate.status();
-  EXPECT_THAT(certificate->subject, HasSubstr("worker site-a"));
-  EXPECT_THAT(certificate->dns_names, ElementsAre("a.example", "b.example"));
-  EXPECT_THAT(certificate->ip_addresses, ElementsAre("10.1.2.3", "2001:db8:0:0:0:0:0:1"));
-  EXPECT_THAT(certificate->uris,
-              ElementsAre("https://x.example", "causeway://first/worker/site-a"));
-  EXPECT_EQ(certificate->identity, (Identity{"first", Role::kWorker, "site-a"}));
-  EXPECT_EQ(certificate->not_after, request.not_after);
+  const auto certificate = ParseCertificate(authority_.Issue(request).certificate, "x").value();
+  EXPECT_THAT(certificate.subject, HasSubstr("worker site-a"));
+  EXPECT_THAT(certificate.dns_names, ElementsAre("a.example", "b.example"));
+  EXPECT_THAT(certificate.ip_addresses, ElementsAre("10.1.2.3", "2001:db8:0:0:0:0:0:1"));
+  EXPECT_THAT(certificate.uris, ElementsAre("https://x.example", "causeway://first/worker/site-a"));
+  EXPECT_EQ(certificate.identity, (Identity{"first", Role::kWorker, "site-a"}));
+  EXPECT_EQ(certificate.not_after, request.not_after);
 }
 
 TEST_F(CertificateTest, TwoIdentitiesAreNone) {
@@ -101,12 +98,10 @@ TEST_F(CertificateTest, APairThatFitsIsTaken) {
   const PemPair pair = IssueIdentity(authority_, "causeway://*/worker/a");
   const std::string cert = folder_.Write("cert", pair.certificate);
   const std::string key = folder_.Write("key", pair.key);
-  const absl::StatusOr<OwnCertificate> own =
-      ReadOwnCertificate(cert, key, CertificateUse::kClient, absl::Now());
-  ASSERT_TRUE(own.ok()) << own.status();
-  EXPECT_EQ(own->certificate.identity->name, "a");
-  EXPECT_EQ(own->chain, pair.certificate);
-  EXPECT_EQ(own->key, pair.key);
+  const auto own = ReadOwnCertificate(cert, key, CertificateUse::kClient, absl::Now()).value();
+  EXPECT_EQ(own.certificate.identity->name, "a");
+  EXPECT_EQ(own.chain, pair.certificate);
+  EXPECT_EQ(own.key, pair.key);
   const std::string ca = folder_.Write("ca", authority_.pem());
   EXPECT_EQ(*ReadAuthorities(ca, absl::Now()), authority_.pem());
   EXPECT_TRUE(CheckSigned(cert, ca, CertificateUse::kClient, absl::Now()).ok());

@@ -10,16 +10,14 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 TEST(Identity, IsWrittenAndReadAsAUri) {
-  const absl::StatusOr<Identity> identity = ParseIdentity("causeway://*/worker/site-a");
-  ASSERT_TRUE(identity.ok()) << identity.status();
-  EXPECT_EQ(identity->run, kEveryRun);
-  EXPECT_EQ(identity->role, Role::kWorker);
-  EXPECT_EQ(identity->name, "site-a");
+  const auto identity = ParseIdentity("causeway://*/worker/site-a").value();
+  EXPECT_EQ(identity.run, kEveryRun);
+  EXPECT_EQ(identity.role, Role::kWorker);
+  EXPECT_EQ(identity.name, "site-a");
   for (const Role role : {Role::kObserver, Role::kWorker, Role::kOperator}) {
     const Identity written{"run.1", role, "n_2"};
-    const absl::StatusOr<Identity> read = ParseIdentity(IdentityUri(written));
-    ASSERT_TRUE(read.ok()) << read.status();
-    EXPECT_EQ(*read, written);
+    const auto read = ParseIdentity(IdentityUri(written)).value();
+    EXPECT_EQ(read, written);
   }
 }
 

@@ -35,9 +35,8 @@ TEST(Invitation, ALineComesBackAsItWas) {
   const std::string text = FormatInvitation(Line());
   EXPECT_EQ(text.find_first_of(" &?;*$'\"\\|<>()#~!"), std::string::npos)
       << "a shell would read more than the line: " << text;
-  const auto parsed = ParseInvitation(absl::StrCat("  ", text, "\n"));
-  ASSERT_TRUE(parsed.ok()) << parsed.status();
-  EXPECT_EQ(*parsed, Line());
+  const auto parsed = ParseInvitation(absl::StrCat("  ", text, "\n")).value();
+  EXPECT_EQ(parsed, Line());
 }
 
 TEST(Invitation, WhatIsCutOrChangedIsRefusedWithoutItsSecret) {
@@ -57,16 +56,14 @@ TEST(Invitation, WhatIsCutOrChangedIsRefusedWithoutItsSecret) {
 }
 
 TEST(Invitation, BothEndsMakeTheSameCertificateAndItVouchesForItselfAlone) {
-  const auto secret = MakeInvitationSecret();
-  ASSERT_TRUE(secret.ok()) << secret.status();
-  const auto here = CertificateOfInvitation(*secret, "berlin");
-  const auto there = CertificateOfInvitation(*secret, "berlin");
+  const auto secret = MakeInvitationSecret().value();
+  const auto here = CertificateOfInvitation(secret, "berlin");
+  const auto there = CertificateOfInvitation(secret, "berlin");
   ASSERT_TRUE(here.ok()) << here.status();
   EXPECT_EQ(here->certificate, there->certificate);
-  EXPECT_NE(CertificateOfInvitation(*secret, "paris")->certificate, here->certificate);
-  const auto parsed = ParseCertificate(here->certificate, "it");
-  ASSERT_TRUE(parsed.ok()) << parsed.status();
-  EXPECT_THAT(parsed->uris, ElementsAre("causeway://*/invited/berlin"));
+  EXPECT_NE(CertificateOfInvitation(secret, "paris")->certificate, here->certificate);
+  const auto parsed = ParseCertificate(here->certificate, "it").value();
+  EXPECT_THAT(parsed.uris, ElementsAre("causeway://*/invited/berlin"));
 
   // Its key signs a worker's certificate: nobody who trusts it takes that.
   const auto key = MakePrivateKey();
@@ -123,18 +120,16 @@ TEST(Invitation, NothingThatVouchesForOthersIsTakenForOne) {
 
 TEST(Authority, WhatItSignsHoldsForItsUseAlone) {
   const absl::Time now = absl::Now();
-  const auto authority = MakeAuthority("first", now);
-  ASSERT_TRUE(authority.ok()) << authority.status();
+  const auto authority = MakeAuthority("first", now).value();
   const auto key = MakePrivateKey();
-  const auto request = MakeRequest(*key, "key.pem");
-  ASSERT_TRUE(request.ok()) << request.status();
+  const auto request = MakeRequest(*key, "key.pem").value();
   const Identity berlin{.run = "first", .role = Role::kWorker, .name = "berlin"};
-  const auto signed_for = SignRequest(*authority, *request,
-                                      IssueTo(berlin, now - absl::Hours(1), now + absl::Hours(24)));
-  ASSERT_TRUE(signed_for.ok()) << signed_for.status();
+  const auto signed_for =
+      SignRequest(authority, request, IssueTo(berlin, now - absl::Hours(1), now + absl::Hours(24)))
+          .value();
   const TestFolder folder;
-  const std::string cert = folder.Write("cert.pem", *signed_for);
-  const std::string ca = folder.Write("ca.pem", authority->certificate);
+  const std::string cert = folder.Write("cert.pem", signed_for);
+  const std::string ca = folder.Write("ca.pem", authority.certificate);
   const std::string key_file = folder.Write("key.pem", *key);
   EXPECT_EQ(ReadCertificate(cert)->identity, berlin);
   EXPECT_TRUE(ReadOwnCertificate(cert, key_file, CertificateUse::kClient, now).ok());

@@ -109,26 +109,24 @@ TEST(AnyModel, BlocksAreTheFirstNumbersOfTheNamesInAscendingOrder) {
 }
 
 TEST(AnyModel, PatternsKeepBlocksWhole) {
-  const auto strided = FragmentPlan::Create(TensorsRun("fragments: 2"));
-  ASSERT_TRUE(strided.ok()) << strided.status();
-  ASSERT_EQ(strided->fragments(), 3);
-  EXPECT_THAT(NamesOf(*strided, 0),
+  const auto strided = FragmentPlan::Create(TensorsRun("fragments: 2")).value();
+  ASSERT_EQ(strided.fragments(), 3);
+  EXPECT_THAT(NamesOf(strided, 0),
               ElementsAre("h.0.attn.weight", "h.0.attn.bias", "h.10.mlp.weight"));
-  EXPECT_THAT(NamesOf(*strided, 1), ElementsAre("h.2.conv.weight"));
-  EXPECT_THAT(NamesOf(*strided, 2), ElementsAre("wte.weight", "ln_f.weight", "temperature"));
-  const auto sequential = FragmentPlan::Create(TensorsRun("fragments: 2 pattern: SEQUENTIAL"));
-  ASSERT_TRUE(sequential.ok()) << sequential.status();
-  EXPECT_THAT(NamesOf(*sequential, 0),
+  EXPECT_THAT(NamesOf(strided, 1), ElementsAre("h.2.conv.weight"));
+  EXPECT_THAT(NamesOf(strided, 2), ElementsAre("wte.weight", "ln_f.weight", "temperature"));
+  const auto sequential =
+      FragmentPlan::Create(TensorsRun("fragments: 2 pattern: SEQUENTIAL")).value();
+  EXPECT_THAT(NamesOf(sequential, 0),
               ElementsAre("h.0.attn.weight", "h.0.attn.bias", "h.2.conv.weight"));
-  EXPECT_THAT(NamesOf(*sequential, 1), ElementsAre("h.10.mlp.weight"));
+  EXPECT_THAT(NamesOf(sequential, 1), ElementsAre("h.10.mlp.weight"));
 }
 
 TEST(AnyModel, BalancedNeedsNoBlocks) {
   const v1::RunConfig config = Completed(TensorText("name: 'w' shape: [64, 64]") +
                                          " sync { fragments: 4 pattern: BALANCED }");
-  const auto plan = FragmentPlan::Create(config);
-  ASSERT_TRUE(plan.ok()) << plan.status();
-  for (int i = 0; i < 4; ++i) EXPECT_EQ(plan->range(i).size(), 1024);
+  const auto plan = FragmentPlan::Create(config).value();
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(plan.range(i).size(), 1024);
 }
 
 TEST(AnyModel, PlanHashesHaveStoredValues) {

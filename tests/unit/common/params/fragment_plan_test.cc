@@ -19,9 +19,7 @@ using ::testing::HasSubstr;
 FragmentPlan Plan(const std::string& model, const std::string& sync) {
   const v1::RunConfig config =
       Completed(absl::StrCat("model { ", model, " } sync { steps_between_syncs: 100 ", sync, " }"));
-  const absl::StatusOr<FragmentPlan> plan = FragmentPlan::Create(config);
-  EXPECT_TRUE(plan.ok()) << plan.status();
-  return *plan;
+  return FragmentPlan::Create(config).value();
 }
 
 std::string Layers(int layers) {
@@ -124,9 +122,8 @@ TEST(FragmentPlan, EveryPatternAndCountPlacesEveryTensorOnce) {
             absl::StrCat("model { ", Layers(7), features, " } sync { pattern: ", pattern,
                          " fragments: ", fragments, " }");
         const v1::RunConfig config = Completed(text);
-        const auto plan = FragmentPlan::Create(config);
-        ASSERT_TRUE(plan.ok()) << plan.status();
-        ExpectSound(*plan, config.model());
+        const auto plan = FragmentPlan::Create(config).value();
+        ExpectSound(plan, config.model());
       }
     }
   }
@@ -137,15 +134,14 @@ TEST(FragmentPlan, BalancedFragmentsAreEqualUpToOneRow) {
     SCOPED_TRACE(fragments);
     const v1::RunConfig config = Completed(absl::StrCat(
         "model { preset: 'small-10m' } sync { pattern: BALANCED fragments: ", fragments, " }"));
-    const auto plan = FragmentPlan::Create(config);
-    ASSERT_TRUE(plan.ok()) << plan.status();
-    ExpectSound(*plan, config.model());
-    ASSERT_EQ(plan->fragments(), fragments);
+    const auto plan = FragmentPlan::Create(config).value();
+    ExpectSound(plan, config.model());
+    ASSERT_EQ(plan.fragments(), fragments);
     // The longest row: mlp_width = 864 values, of which every second starts aligned.
     const int64_t row = 2 * config.model().mlp_width();
     for (int k = 0; k < fragments; ++k) {
-      EXPECT_NEAR(static_cast<double>(plan->range(k).size()),
-                  static_cast<double>(plan->arena_size()) / fragments, static_cast<double>(row))
+      EXPECT_NEAR(static_cast<double>(plan.range(k).size()),
+                  static_cast<double>(plan.arena_size()) / fragments, static_cast<double>(row))
           << "fragment " << k;
     }
   }
@@ -216,9 +212,8 @@ TEST(FragmentPlan, LargestConfigurationsAreCutSoundly) {
         "model { layers: 1024 width: 1024 heads: 8 mlp_width: 4096 } train { steps: 1000000 } "
         "sync { steps_between_syncs: 1000000 ",
         sync, " }"));
-    const auto plan = FragmentPlan::Create(config);
-    ASSERT_TRUE(plan.ok()) << plan.status();
-    EXPECT_EQ(plan->range(plan->fragments() - 1).end, plan->arena_size()) << sync;
+    const auto plan = FragmentPlan::Create(config).value();
+    EXPECT_EQ(plan.range(plan.fragments() - 1).end, plan.arena_size()) << sync;
   }
 }
 

@@ -149,8 +149,7 @@ TEST(CompleteRunConfig, CompletingTwiceChangesNothing) {
                               "model { preset: 'paper-35m' kv_heads: 2 }"}) {
       v1::RunConfig config = Completed(model, *RunPreset(name));
       const std::string once = FormatRunConfig(config);
-      const auto warnings = CompleteRunConfig(config);
-      ASSERT_TRUE(warnings.ok()) << warnings.status();
+      const auto warnings = CompleteRunConfig(config).value();
       EXPECT_EQ(FormatRunConfig(config), once);
     }
   }
@@ -321,13 +320,12 @@ TEST(ModelPreset, PaperShapesAreThoseOfItsTable) {
         {"paper-500m", 6144, 18, 24, 1536},
         {"paper-1b", 8192, 24, 32, 2048},
         {"paper-4b", 12288, 36, 48, 3072}}) {
-    const auto model = ModelPreset(name);
-    ASSERT_TRUE(model.ok()) << model.status();
-    EXPECT_EQ(model->mlp_width(), mlp_width) << name;
-    EXPECT_EQ(model->layers(), layers) << name;
-    EXPECT_EQ(model->heads(), heads) << name;
-    EXPECT_EQ(model->width(), width) << name;
-    EXPECT_EQ(model->vocabulary_size(), 32000) << name;
+    const auto model = ModelPreset(name).value();
+    EXPECT_EQ(model.mlp_width(), mlp_width) << name;
+    EXPECT_EQ(model.layers(), layers) << name;
+    EXPECT_EQ(model.heads(), heads) << name;
+    EXPECT_EQ(model.width(), width) << name;
+    EXPECT_EQ(model.vocabulary_size(), 32000) << name;
   }
 }
 
@@ -363,12 +361,10 @@ TEST(RunPreset, EveryNameCompletesWithEveryModelWithoutAWarning) {
   for (const std::string& run : RunPresetNames()) {
     for (const std::string& model : ModelPresetNames()) {
       SCOPED_TRACE(run + " with " + model);
-      absl::StatusOr<v1::RunConfig> config = RunPreset(run);
-      ASSERT_TRUE(config.ok()) << config.status();
-      config->mutable_model()->set_preset(model);
-      const auto warnings = CompleteRunConfig(*config);
-      ASSERT_TRUE(warnings.ok()) << warnings.status();
-      EXPECT_THAT(*warnings, IsEmpty());
+      auto config = RunPreset(run).value();
+      config.mutable_model()->set_preset(model);
+      const auto warnings = CompleteRunConfig(config).value();
+      EXPECT_THAT(warnings, IsEmpty());
     }
   }
 }

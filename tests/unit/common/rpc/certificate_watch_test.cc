@@ -29,10 +29,10 @@ class CertificateWatchTest : public ::testing::Test {
  protected:
   CertificateWatchTest() {
     auto files = CertificateWatch::Open(
-        {.ca = options_.ca_file, .cert = options_.cert_file, .key = options_.key_file},
-        CertificateUse::kClient, kInterval, clock_.Now(), clock_);
-    EXPECT_TRUE(files.ok()) << files.status();
-    files_.emplace(*std::move(files));
+                     {.ca = options_.ca_file, .cert = options_.cert_file, .key = options_.key_file},
+                     CertificateUse::kClient, kInterval, clock_.Now(), clock_)
+                     .value();
+    files_.emplace(std::move(files));
   }
   // What there is to say of a change: it has settled by then.
   std::optional<CertificateNotice> Look() {
@@ -203,15 +203,14 @@ TEST_F(CertificateWatchTest, ACertificateOfAnAuthorityThatThisSideDoesNotTrustIs
 }
 
 TEST(ReplacedFile, WhoOpensItsPathSeesOneTextOrTheOtherWithAnotherTime) {
-  auto file = ReplacedFile::Make("former");
-  ASSERT_TRUE(file.ok()) << file.status();
-  const std::string path = file->path();
+  auto file = ReplacedFile::Make("former").value();
+  const std::string path = file.path();
   std::ifstream open_before(path);
   struct stat before {};
   ASSERT_EQ(stat(path.c_str(), &before), 0);
   const std::string latter(100'000, 'x');
-  ASSERT_TRUE(file->Replace(latter).ok());
-  EXPECT_EQ(file->path(), path);
+  ASSERT_TRUE(file.Replace(latter).ok());
+  EXPECT_EQ(file.path(), path);
   EXPECT_EQ(Read(path), latter);
   EXPECT_EQ(std::string(std::istreambuf_iterator<char>(open_before), {}), "former");
   struct stat after {};

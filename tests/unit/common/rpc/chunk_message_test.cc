@@ -107,17 +107,14 @@ TEST(ChunkMessage, ArrivesAtItsPlacePlainOrPackedInWhateverPieces) {
         EXPECT_FALSE(buffer.Valid());
         v1::LaneControl header;
         ChunkFields chunk;
-        const auto kind = ParseMessage(message, header, chunk);
-        ASSERT_TRUE(kind.ok());
-        ASSERT_EQ(*kind, MessageKind::kChunk);
-        const auto index = CheckChunk(chunk, (3 << 20) + static_cast<int64_t>(size));
-        ASSERT_TRUE(index.ok()) << index.status();
-        EXPECT_EQ(*index, 3);
+        const auto kind = ParseMessage(message, header, chunk).value();
+        ASSERT_EQ(kind, MessageKind::kChunk);
+        const auto index = CheckChunk(chunk, (3 << 20) + static_cast<int64_t>(size)).value();
+        EXPECT_EQ(index, 3);
         std::vector<uint8_t> leaf(size);
-        const auto checksum = ReadChunk(message, chunk, leaf);
-        ASSERT_TRUE(checksum.ok()) << checksum.status();
+        const auto checksum = ReadChunk(message, chunk, leaf).value();
         EXPECT_TRUE(leaf == bytes);
-        EXPECT_EQ(*checksum, Checksum64(bytes));
+        EXPECT_EQ(checksum, Checksum64(bytes));
       }
     }
   }
@@ -131,9 +128,8 @@ TEST(ChunkMessage, HeadersAreParsedByProtobuf) {
   v1::LaneControl header;
   header.mutable_want()->set_fragment(99);
   ChunkFields chunk;
-  const auto kind = ParseMessage(TakeMessage(buffer), header, chunk);
-  ASSERT_TRUE(kind.ok());
-  EXPECT_EQ(*kind, MessageKind::kHeader);
+  const auto kind = ParseMessage(TakeMessage(buffer), header, chunk).value();
+  EXPECT_EQ(kind, MessageKind::kHeader);
   EXPECT_EQ(header.SerializeAsString(), response.control().SerializeAsString());
 }
 

@@ -156,9 +156,8 @@ TEST(TcpLinks, TheSumOfALinkTakesTheSmallestRoundTripAndNamesEveryCongestionCont
 }
 
 TEST(CongestionControl, AutoIsBbrOrTheDefaultAndSystemIsTheDefault) {
-  const absl::StatusOr<std::string> chosen = ChooseCongestionControl("auto");
-  ASSERT_TRUE(chosen.ok()) << chosen.status();
-  EXPECT_EQ(*chosen, CanUseCongestionControl("bbr").ok() ? "bbr" : "");
+  const auto chosen = ChooseCongestionControl("auto").value();
+  EXPECT_EQ(chosen, CanUseCongestionControl("bbr").ok() ? "bbr" : "");
   EXPECT_EQ(*ChooseCongestionControl("system"), "");
   EXPECT_NE(DefaultCongestionControl(), "");
 }
@@ -289,11 +288,10 @@ TEST(SocketBuffers, AreReadFromTheFolderOfTheKernel) {
   ASSERT_TRUE(WriteFileAtomically(files, JoinPath(folder.path(), "tcp_rmem"),
                                   absl::string_view("1\t2\t3\n"))
                   .ok());
-  const absl::StatusOr<SocketBuffers> buffers = ReadSocketBuffers(files, folder.path());
-  ASSERT_TRUE(buffers.ok()) << buffers.status();
-  EXPECT_EQ(buffers->send.initial, 16384);
-  EXPECT_EQ(buffers->send.largest, 4194304);
-  EXPECT_EQ(buffers->receive.largest, 3);
+  const auto buffers = ReadSocketBuffers(files, folder.path()).value();
+  EXPECT_EQ(buffers.send.initial, 16384);
+  EXPECT_EQ(buffers.send.largest, 4194304);
+  EXPECT_EQ(buffers.receive.largest, 3);
   ASSERT_TRUE(WriteFileAtomically(files, wmem, absl::string_view("4096 16384\n")).ok());
   EXPECT_THAT(ReadSocketBuffers(files, folder.path()).status().message(),
               HasSubstr("expected three numbers"));

@@ -25,9 +25,8 @@ class TlsHandshakeTest : public ::testing::Test {
  protected:
   // A server that refuses every call: what is tested comes before any call.
   void Serve(const SecurityOptions& options) {
-    const auto security = MakeServerSecurity(options, "127.0.0.1:0", absl::Now());
-    ASSERT_TRUE(security.ok()) << security.status();
-    Serve(security->credentials);
+    const auto security = MakeServerSecurity(options, "127.0.0.1:0", absl::Now()).value();
+    Serve(security.credentials);
   }
   void Serve(const std::shared_ptr<grpc::ServerCredentials>& credentials) {
     grpc::ServerBuilder builder;
@@ -64,10 +63,9 @@ class TlsHandshakeTest : public ::testing::Test {
 TEST_F(TlsHandshakeTest, ShowsTheServerAsItIs) {
   Serve(server_options_);
   const SecurityOptions worker = WorkerSet(authority_);
-  const absl::StatusOr<TlsHandshake> handshake = TryTlsHandshake(address_, worker, kTimeout);
-  ASSERT_TRUE(handshake.ok()) << handshake.status();
-  EXPECT_EQ(handshake->version, "TLSv1.3");
-  EXPECT_THAT(handshake->server.dns_names, testing::ElementsAre("localhost"));
+  const auto handshake = TryTlsHandshake(address_, worker, kTimeout).value();
+  EXPECT_EQ(handshake.version, "TLSv1.3");
+  EXPECT_THAT(handshake.server.dns_names, testing::ElementsAre("localhost"));
   EXPECT_TRUE(ExplainByTls(address_, worker, kTimeout).ok());
 }
 

@@ -34,11 +34,10 @@ class EventLogTest : public testing::Test {
 };
 
 TEST_F(EventLogTest, EachEventIsOneLineWithTimeNameSentenceAndFields) {
-  auto log = OpenEventLog(*FileSystem::Real(), path_, &clock_);
-  ASSERT_TRUE(log.ok()) << log.status();
-  (*log)->Record("worker_joined", "worker a joined", {{"worker", "a"}, {"step", 7}});
+  auto log = OpenEventLog(*FileSystem::Real(), path_, &clock_).value();
+  log->Record("worker_joined", "worker a joined", {{"worker", "a"}, {"step", 7}});
   clock_.Advance(absl::Seconds(1));
-  (*log)->Record("run_started", "training begins", nlohmann::json::object());
+  log->Record("run_started", "training begins", nlohmann::json::object());
 
   const auto lines = Lines();
   ASSERT_EQ(lines.size(), 2U);
@@ -61,10 +60,9 @@ TEST_F(EventLogTest, ASentenceWithWordsOfAPeerStaysOneLineOfTheLog) {
 }
 
 TEST_F(EventLogTest, FieldsThatAreNoObjectAreLeftOut) {
-  auto log = OpenEventLog(*FileSystem::Real(), path_, &clock_);
-  ASSERT_TRUE(log.ok());
-  (*log)->Record("odd", "a list, and nothing", nlohmann::json::array({1, 2}));
-  (*log)->Record("odd", "nothing at all", nullptr);
+  auto log = OpenEventLog(*FileSystem::Real(), path_, &clock_).value();
+  log->Record("odd", "a list, and nothing", nlohmann::json::array({1, 2}));
+  log->Record("odd", "nothing at all", nullptr);
   const auto lines = Lines();
   ASSERT_EQ(lines.size(), 2U);
   EXPECT_EQ(lines[0].size(), 4U);
@@ -72,10 +70,9 @@ TEST_F(EventLogTest, FieldsThatAreNoObjectAreLeftOut) {
 }
 
 TEST_F(EventLogTest, LineBreaksAndQuotesStayInsideTheirLine) {
-  auto log = OpenEventLog(*FileSystem::Real(), path_, &clock_);
-  ASSERT_TRUE(log.ok());
+  auto log = OpenEventLog(*FileSystem::Real(), path_, &clock_).value();
   const std::string message = "two\nlines, \"quoted\", a \\ and a \t and a \x01";
-  (*log)->Record("sample", message, {{"text", message}});
+  log->Record("sample", message, {{"text", message}});
   const auto lines = Lines();
   ASSERT_EQ(lines.size(), 1U);
   EXPECT_EQ(lines[0]["message"], message);
@@ -83,9 +80,8 @@ TEST_F(EventLogTest, LineBreaksAndQuotesStayInsideTheirLine) {
 }
 
 TEST_F(EventLogTest, BytesThatAreNoUtf8AreReplacedAndTheRestSurvives) {
-  auto log = OpenEventLog(*FileSystem::Real(), path_, &clock_);
-  ASSERT_TRUE(log.ok());
-  (*log)->Record("sample", "caf\xc3\xa9 \xff\xfe end", {{"text", "\xc3"}, {"worker", "a"}});
+  auto log = OpenEventLog(*FileSystem::Real(), path_, &clock_).value();
+  log->Record("sample", "caf\xc3\xa9 \xff\xfe end", {{"text", "\xc3"}, {"worker", "a"}});
   const auto lines = Lines();
   ASSERT_EQ(lines.size(), 1U);
   EXPECT_EQ(lines[0]["message"], "caf\xc3\xa9 \xef\xbf\xbd\xef\xbf\xbd end");
@@ -94,15 +90,13 @@ TEST_F(EventLogTest, BytesThatAreNoUtf8AreReplacedAndTheRestSurvives) {
 }
 
 TEST_F(EventLogTest, LinesOfSeveralThreadsDoNotMix) {
-  auto file = JsonLinesFile::Create(*FileSystem::Real(), path_);
-  ASSERT_TRUE(file.ok()) << file.status();
+  auto file = JsonLinesFile::Create(*FileSystem::Real(), path_).value();
   constexpr int kThreads = 4, kLines = 200;
   std::vector<std::thread> threads;
   for (int thread = 0; thread < kThreads; ++thread) {
     threads.emplace_back([&, thread] {
       for (int line = 0; line < kLines; ++line) {
-        EXPECT_TRUE((*file)
-                        ->Append({{"id", thread * kLines + line},
+        EXPECT_TRUE(file->Append({{"id", thread * kLines + line},
                                   {"padding", std::string(static_cast<size_t>(line), 'x')}})
                         .ok());
       }
@@ -115,11 +109,10 @@ TEST_F(EventLogTest, LinesOfSeveralThreadsDoNotMix) {
 }
 
 TEST_F(EventLogTest, NumbersKeepTheirValue) {
-  auto file = JsonLinesFile::Create(*FileSystem::Real(), path_);
-  ASSERT_TRUE(file.ok());
+  auto file = JsonLinesFile::Create(*FileSystem::Real(), path_).value();
   const nlohmann::json object = {
       {"loss", 2.2069999999999999}, {"bytes", int64_t{1} << 62}, {"hash", ~uint64_t{0}}};
-  ASSERT_TRUE((*file)->Append(object).ok());
+  ASSERT_TRUE(file->Append(object).ok());
   EXPECT_EQ(Lines().at(0), object);
 }
 
@@ -131,10 +124,9 @@ TEST_F(EventLogTest, AFileThatCannotBeMadeIsAnErrorWithItsPath) {
 }
 
 TEST_F(EventLogTest, ALevelSaysHowMuchItMatters) {
-  auto log = OpenEventLog(*FileSystem::Real(), path_, &clock_);
-  ASSERT_TRUE(log.ok());
+  auto log = OpenEventLog(*FileSystem::Real(), path_, &clock_).value();
   for (const char* event : {"worker_joined", "worker_lost", "hash_mismatch", "no_such_event"}) {
-    (*log)->Record(event, "what happened", nlohmann::json::object());
+    log->Record(event, "what happened", nlohmann::json::object());
   }
   const auto lines = Lines();
   ASSERT_EQ(lines.size(), 4U);
@@ -168,9 +160,8 @@ TEST_F(EventLogTest, AFullFileIsPutAsideAndOneFormerFileIsKept) {
 }
 
 TEST_F(EventLogTest, ALineThatIsLargerThanTheFileMayBeIsStillWritten) {
-  auto log = OpenEventLog(*FileSystem::Real(), path_, &clock_, 100);
-  ASSERT_TRUE(log.ok());
-  for (int i = 0; i < 3; ++i) (*log)->Record("large", std::string(500, 'x'), {{"number", i}});
+  auto log = OpenEventLog(*FileSystem::Real(), path_, &clock_, 100).value();
+  for (int i = 0; i < 3; ++i) log->Record("large", std::string(500, 'x'), {{"number", i}});
   ASSERT_EQ(Lines().size(), 1U);
   EXPECT_EQ(Lines()[0]["number"], 2);
 }

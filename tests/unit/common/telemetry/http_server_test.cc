@@ -25,9 +25,8 @@ class HttpServerTest : public testing::Test {
  protected:
   void SetUp() override { Start({}); }
   void Start(HttpServer::Options options) {
-    auto listener = HttpListener::Open("127.0.0.1:0");
-    ASSERT_TRUE(listener.ok()) << listener.status();
-    port_ = listener->port();
+    auto listener = HttpListener::Open("127.0.0.1:0").value();
+    port_ = listener.port();
     options.handlers["/hello"] = [](const HttpRequest&) {
       return HttpResponse::Text(200, "hello");
     };
@@ -53,9 +52,7 @@ class HttpServerTest : public testing::Test {
       response.body = std::string(3'000'000, 'x');
       return response;
     };
-    auto server = HttpServer::Start(*std::move(listener), std::move(options));
-    ASSERT_TRUE(server.ok()) << server.status();
-    server_ = *std::move(server);
+    server_ = HttpServer::Start(std::move(listener), std::move(options)).value();
   }
   // Sends these bytes on a connection of their own.
   HttpAnswer Send(const std::string& bytes) const {
@@ -301,8 +298,7 @@ TEST_F(HttpServerTest, APortThatIsReleasedIsServedOnAndWhoConnectsMeanwhileWaits
   const HttpClient waiting(port_);
   HttpServer::Options options;
   options.handlers["/next"] = [](const HttpRequest&) { return HttpResponse::Text(200, "next"); };
-  auto next = HttpServer::Start(std::move(listener), std::move(options));
-  ASSERT_TRUE(next.ok()) << next.status();
+  auto next = HttpServer::Start(std::move(listener), std::move(options)).value();
   EXPECT_EQ(waiting.Get("/next").body, "next\n");
   server_.reset();
   EXPECT_EQ(HttpGet(port_, "/next").status, 200);
@@ -331,13 +327,12 @@ TEST_F(HttpServerTest, StopWaitsForTheHandlerThatRuns) {
 }
 
 TEST(HttpListener, ATakenPortIsNamedWithTheRemedy) {
-  const auto first = HttpListener::Open("127.0.0.1:0");
-  ASSERT_TRUE(first.ok()) << first.status();
-  EXPECT_GT(first->port(), 0);
-  EXPECT_EQ(first->address(), absl::StrCat("127.0.0.1:", first->port()));
-  const auto second = HttpListener::Open(first->address());
+  const auto first = HttpListener::Open("127.0.0.1:0").value();
+  EXPECT_GT(first.port(), 0);
+  EXPECT_EQ(first.address(), absl::StrCat("127.0.0.1:", first.port()));
+  const auto second = HttpListener::Open(first.address());
   EXPECT_EQ(second.status().code(), absl::StatusCode::kAlreadyExists);
-  EXPECT_THAT(std::string(second.status().message()), HasSubstr(first->address()));
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr(first.address()));
   EXPECT_THAT(std::string(second.status().message()), HasSubstr("choose another port"));
 }
 

@@ -20,9 +20,9 @@ const Identity kSiteA = {.run = "*", .role = Role::kWorker, .name = "site-a"};
 TEST(RefusedIdentities, NamesAndFingerprintsAreReadAndTheRestIsRefused) {
   std::string colons = "certificate AA";
   for (int i = 1; i < 32; ++i) colons += ":AA";
-  const auto refused = ParseRefused("# nobody else\nworker site-a # gone\n\n" + colons + "\n", "f");
-  ASSERT_TRUE(refused.ok()) << refused.status();
-  EXPECT_THAT(*refused, ElementsAre("certificate/" + kFingerprint, "worker/site-a"));
+  const auto refused =
+      ParseRefused("# nobody else\nworker site-a # gone\n\n" + colons + "\n", "f").value();
+  EXPECT_THAT(refused, ElementsAre("certificate/" + kFingerprint, "worker/site-a"));
   for (const char* wrong :
        {"site-a", "worker", "worker site a", "certificate aa:bb", "certificate zz",
         "sha256 Fingerprint=aa:bb", "sha1 Fingerprint=aa:bb"}) {
@@ -44,13 +44,13 @@ TEST(RefusedIdentities, AFingerprintIsReadAsOpenSslPrintsIt) {
 
 TEST(RefusedIdentities, ACertificateIsRefusedAndItsNameIsNot) {
   const TestFolder folder;
-  const auto list = RefusedIdentities::Open(folder.Write("f", "certificate " + kFingerprint));
-  ASSERT_TRUE(list.ok()) << list.status();
-  const absl::Status refused = (*list)->Check(kSiteA, kFingerprint);
+  const auto list =
+      RefusedIdentities::Open(folder.Write("f", "certificate " + kFingerprint)).value();
+  const absl::Status refused = list->Check(kSiteA, kFingerprint);
   EXPECT_EQ(refused.code(), absl::StatusCode::kUnauthenticated);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("this certificate of worker site-a"));
-  EXPECT_TRUE((*list)->Check(kSiteA, std::string(64, 'b')).ok()) << "the one after it";
-  EXPECT_TRUE((*list)->Check(kSiteA, "").ok()) << "with a token";
+  EXPECT_TRUE(list->Check(kSiteA, std::string(64, 'b')).ok()) << "the one after it";
+  EXPECT_TRUE(list->Check(kSiteA, "").ok()) << "with a token";
 }
 
 TEST(RefusedIdentities, WhileTheListIsAwayOrMalformedTheLastOneCounts) {
@@ -58,51 +58,48 @@ TEST(RefusedIdentities, WhileTheListIsAwayOrMalformedTheLastOneCounts) {
   FakeClock clock;
   const std::string file = folder.Write("f", "worker site-a\n");
   const Identity site_b = {.run = "*", .role = Role::kWorker, .name = "site-b"};
-  const auto list = RefusedIdentities::Open(file, &clock);
-  ASSERT_TRUE(list.ok()) << list.status();
+  const auto list = RefusedIdentities::Open(file, &clock).value();
   for (const bool away : {true, false}) {
     away ? void(std::filesystem::remove(file)) : void(folder.Write("f", "certificate sha256\n"));
     for (int i = 0; i < 3; ++i) {
-      EXPECT_EQ((*list)->Check(kSiteA, "").code(), absl::StatusCode::kUnauthenticated);
-      EXPECT_TRUE((*list)->Check(site_b, "").ok());
+      EXPECT_EQ(list->Check(kSiteA, "").code(), absl::StatusCode::kUnauthenticated);
+      EXPECT_TRUE(list->Check(site_b, "").ok());
       clock.Advance(absl::Hours(1));
     }
   }
   folder.Write("f", "worker site-b\n");
-  EXPECT_EQ((*list)->Check(site_b, "").code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(list->Check(site_b, "").code(), absl::StatusCode::kUnauthenticated);
 }
 
 TEST(RefusedIdentities, WhoIsTakenOffTheListComesInOnceItHasSettled) {
   const TestFolder folder;
   FakeClock clock;
   const std::string file = folder.Write("f", "worker site-a\nworker site-b\n");
-  const auto list = RefusedIdentities::Open(file, &clock);
-  ASSERT_TRUE(list.ok()) << list.status();
+  const auto list = RefusedIdentities::Open(file, &clock).value();
   // Emptied, or what a copy has written so far: nobody slips in meanwhile.
   for (const char* text : {"", "worker site-b\n"}) {
     folder.Write("f", text);
-    EXPECT_EQ((*list)->Check(kSiteA, "").code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(list->Check(kSiteA, "").code(), absl::StatusCode::kUnavailable);
   }
   clock.Advance(kListSettles);
-  EXPECT_TRUE((*list)->Check(kSiteA, "").ok());
+  EXPECT_TRUE(list->Check(kSiteA, "").ok());
   folder.Write("f", "");
   clock.Advance(kListSettles);
-  EXPECT_TRUE((*list)->Check(kSiteA, "").ok()) << "an empty list refuses nobody";
+  EXPECT_TRUE(list->Check(kSiteA, "").ok()) << "an empty list refuses nobody";
 }
 
 TEST(RefusedIdentities, AListThatWasWrittenJustBeforeTheStartLetsNobodyInUntilItHasSettled) {
   const TestFolder folder;
   FakeClock clock(absl::Now());
   const std::string file = folder.WriteNow("f", "worker site-b\nworker site");
-  const auto list = RefusedIdentities::Open(file, &clock);
-  ASSERT_TRUE(list.ok()) << list.status();
+  const auto list = RefusedIdentities::Open(file, &clock).value();
   const Identity site = {.run = "*", .role = Role::kWorker, .name = "site"};
-  EXPECT_EQ((*list)->Check(kSiteA, "").code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ((*list)->Check(site, "").code(), absl::StatusCode::kUnavailable) << "or site-a";
+  EXPECT_EQ(list->Check(kSiteA, "").code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(list->Check(site, "").code(), absl::StatusCode::kUnavailable) << "or site-a";
   folder.WriteNow("f", "worker site-b\nworker site-a\n");
-  EXPECT_EQ((*list)->Check(kSiteA, "").code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(list->Check(kSiteA, "").code(), absl::StatusCode::kUnauthenticated);
   clock.Advance(kListSettles);
-  EXPECT_TRUE((*list)->Check(site, "").ok());
+  EXPECT_TRUE(list->Check(site, "").ok());
 }
 
 }  // namespace

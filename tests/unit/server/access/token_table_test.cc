@@ -35,11 +35,11 @@ TEST(Tokens, AreListedByTheirHashes) {
   const auto entries =
       ParseTokens(absl::StrCat("# a comment\n\n", HashOf(kSecret), " worker site-a\n  ",
                                HashOf(kOther), "\toperator   ops\r\n"),
-                  "file");
-  ASSERT_TRUE(entries.ok()) << entries.status();
-  ASSERT_EQ(entries->size(), 2u);
-  EXPECT_EQ((*entries)[0].identity, (Identity{kEveryRun, Role::kWorker, "site-a"}));
-  EXPECT_EQ((*entries)[1].identity, (Identity{kEveryRun, Role::kOperator, "ops"}));
+                  "file")
+          .value();
+  ASSERT_EQ(entries.size(), 2u);
+  EXPECT_EQ(entries[0].identity, (Identity{kEveryRun, Role::kWorker, "site-a"}));
+  EXPECT_EQ(entries[1].identity, (Identity{kEveryRun, Role::kOperator, "ops"}));
 }
 
 TEST(Tokens, BadLinesAreNamed) {
@@ -71,14 +71,13 @@ TEST(TokenTable, KnowsWhoseTokenItIs) {
   const TestFolder folder;
   const std::string file = folder.Write(
       "tokens", absl::StrCat(HashOf(kSecret), " worker a\n", HashOf(kOther), " observer b\n"));
-  const auto table = TokenTable::Open(file);
-  ASSERT_TRUE(table.ok()) << table.status();
-  EXPECT_EQ((*table)->Find(kSecret)->identity.name, "a");
-  EXPECT_EQ((*table)->Find(kOther)->identity.role, Role::kObserver);
-  EXPECT_FALSE((*table)->Find("").ok());
-  EXPECT_FALSE((*table)->Find(kSecret + "s").ok());
+  const auto table = TokenTable::Open(file).value();
+  EXPECT_EQ(table->Find(kSecret)->identity.name, "a");
+  EXPECT_EQ(table->Find(kOther)->identity.role, Role::kObserver);
+  EXPECT_FALSE(table->Find("").ok());
+  EXPECT_FALSE(table->Find(kSecret + "s").ok());
   // Whoever reads the file cannot use what he has read.
-  EXPECT_FALSE((*table)->Find(HashOf(kSecret)).ok());
+  EXPECT_FALSE(table->Find(HashOf(kSecret)).ok());
 }
 
 absl::StatusCode Code(TokenTable& table, const std::string& token) {
@@ -89,22 +88,21 @@ TEST(TokenTable, AChangedFileCountsFromTheNextCallOnAndItsRefusalsAreFinalOnceIt
   const TestFolder folder;
   FakeClock clock;
   const std::string with = absl::StrCat(HashOf(kSecret), " worker a\n");
-  const auto table = TokenTable::Open(folder.Write("tokens", with), &clock);
-  ASSERT_TRUE(table.ok()) << table.status();
+  const auto table = TokenTable::Open(folder.Write("tokens", with), &clock).value();
   folder.Write("tokens", absl::StrCat(HashOf(kOther), " worker a\n"));
-  EXPECT_EQ(Code(**table, kSecret), absl::StatusCode::kUnavailable) << "its line may still come";
-  EXPECT_EQ(Code(**table, "no token"), absl::StatusCode::kUnauthenticated);
-  EXPECT_TRUE((*table)->Find(kOther).ok());
+  EXPECT_EQ(Code(*table, kSecret), absl::StatusCode::kUnavailable) << "its line may still come";
+  EXPECT_EQ(Code(*table, "no token"), absl::StatusCode::kUnauthenticated);
+  EXPECT_TRUE(table->Find(kOther).ok());
   clock.Advance(kListSettles);
-  EXPECT_EQ(Code(**table, kSecret), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(Code(*table, kSecret), absl::StatusCode::kUnauthenticated);
   folder.Write("tokens", "# all are gone\nnobody\n");
-  const absl::Status gone = (*table)->Find(kOther).status();
+  const absl::Status gone = table->Find(kOther).status();
   EXPECT_EQ(gone.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(gone.message()), HasSubstr("that is final only in 5s"));
   clock.Advance(kListSettles);
-  EXPECT_EQ(Code(**table, kOther), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(Code(*table, kOther), absl::StatusCode::kUnauthenticated);
   folder.Write("tokens", with);
-  EXPECT_TRUE((*table)->Find(kSecret).ok());
+  EXPECT_TRUE(table->Find(kSecret).ok());
 }
 
 TEST(TokenTable, WhatWasFoundIsHeldUntilItsLineIsGoneOrMeansSomebodyElse) {
@@ -112,18 +110,17 @@ TEST(TokenTable, WhatWasFoundIsHeldUntilItsLineIsGoneOrMeansSomebodyElse) {
   FakeClock clock;
   const std::string both =
       absl::StrCat(HashOf(kSecret), " worker a\n", HashOf(kOther), " worker b\n");
-  const auto table = TokenTable::Open(folder.Write("tokens", both), &clock);
-  ASSERT_TRUE(table.ok()) << table.status();
-  const TokenEntry a = *(*table)->Find(kSecret);
-  const TokenEntry b = *(*table)->Find(kOther);
-  EXPECT_TRUE((*table)->Holds(a).ok());
+  const auto table = TokenTable::Open(folder.Write("tokens", both), &clock).value();
+  const TokenEntry a = *table->Find(kSecret);
+  const TokenEntry b = *table->Find(kOther);
+  EXPECT_TRUE(table->Holds(a).ok());
   folder.Write("tokens", absl::StrCat("# moved\n", HashOf(kOther), " worker b\n"));
-  EXPECT_EQ((*table)->Holds(a).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(table->Holds(a).code(), absl::StatusCode::kUnavailable);
   clock.Advance(kListSettles);
-  EXPECT_EQ((*table)->Holds(a).code(), absl::StatusCode::kUnauthenticated);
-  EXPECT_TRUE((*table)->Holds(b).ok());
+  EXPECT_EQ(table->Holds(a).code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_TRUE(table->Holds(b).ok());
   folder.Write("tokens", absl::StrCat(HashOf(kOther), " observer b-and-more\n"));
-  EXPECT_EQ((*table)->Holds(b).code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(table->Holds(b).code(), absl::StatusCode::kUnauthenticated);
 }
 
 // As cp and scp write, in pieces: nobody who is on the list before and after it is refused for
@@ -133,17 +130,15 @@ TEST(TokenTable, AListThatIsBeingWrittenRefusesNobodyForGood) {
   FakeClock clock;
   const std::string text =
       absl::StrCat(HashOf(kSecret), " worker a\n", HashOf(kOther), " worker b-and-more\n");
-  const auto table = TokenTable::Open(folder.Write("tokens", text), &clock);
-  ASSERT_TRUE(table.ok()) << table.status();
-  const TokenEntry b = *(*table)->Find(kOther);
+  const auto table = TokenTable::Open(folder.Write("tokens", text), &clock).value();
+  const TokenEntry b = *table->Find(kOther);
   for (size_t bytes = 0; bytes <= text.size(); ++bytes) {
     folder.Write("tokens", text.substr(0, bytes));
     const bool is_cut = bytes > text.find('\n') && bytes < text.size();
-    EXPECT_TRUE((*table)->Find(kSecret).ok()) << bytes;
-    EXPECT_EQ(Code(**table, kOther),
-              is_cut ? absl::StatusCode::kUnavailable : absl::StatusCode::kOk)
+    EXPECT_TRUE(table->Find(kSecret).ok()) << bytes;
+    EXPECT_EQ(Code(*table, kOther), is_cut ? absl::StatusCode::kUnavailable : absl::StatusCode::kOk)
         << bytes;
-    EXPECT_EQ((*table)->Holds(b).code(), Code(**table, kOther)) << bytes;
+    EXPECT_EQ(table->Holds(b).code(), Code(*table, kOther)) << bytes;
     clock.Advance(absl::Milliseconds(10));
   }
 }
@@ -154,9 +149,8 @@ TEST(Tokens, AFileWithoutOneSaysThatNobodyCountsOrIsNoList) {
   }
   EXPECT_THAT(std::string(ParseTokens("# none", "file").status().message()),
               AllOf(HasSubstr("file holds no token"), HasSubstr("\"nobody\"")));
-  const auto nobody = ParseTokens("# for a while\n nobody\n", "file");
-  ASSERT_TRUE(nobody.ok()) << nobody.status();
-  EXPECT_TRUE(nobody->empty());
+  const auto nobody = ParseTokens("# for a while\n nobody\n", "file").value();
+  EXPECT_TRUE(nobody.empty());
   EXPECT_THAT(
       std::string(ParseTokens(absl::StrCat("nobody\n", HashOf(kSecret), " worker a"), "file")
                       .status()
@@ -168,8 +162,7 @@ TEST(TokenTable, AListThatStaysAwayEmptyOrMalformedLeavesTheLastOneInForce) {
   const TestFolder folder;
   FakeClock clock;
   const std::string text = absl::StrCat(HashOf(kSecret), " worker a\n");
-  const auto table = TokenTable::Open(folder.Write("tokens", text), &clock);
-  ASSERT_TRUE(table.ok()) << table.status();
+  const auto table = TokenTable::Open(folder.Write("tokens", text), &clock).value();
   for (const auto& broken : {std::optional<std::string>(), std::optional<std::string>(""),
                              std::optional<std::string>("\n# to be written\n"),
                              std::optional<std::string>(text.substr(0, 40))}) {
@@ -179,20 +172,20 @@ TEST(TokenTable, AListThatStaysAwayEmptyOrMalformedLeavesTheLastOneInForce) {
       std::filesystem::remove(folder.path("tokens"));
     }
     for (int i = 0; i < 3; ++i) {
-      EXPECT_EQ((*table)->Find(kSecret)->identity.name, "a");
-      EXPECT_EQ(Code(**table, kOther), absl::StatusCode::kUnavailable) << "it may be a new one";
+      EXPECT_EQ(table->Find(kSecret)->identity.name, "a");
+      EXPECT_EQ(Code(*table, kOther), absl::StatusCode::kUnavailable) << "it may be a new one";
       clock.Advance(absl::Hours(1));
     }
     folder.Write("tokens", text);
-    EXPECT_TRUE((*table)->Find(kSecret).ok());
-    EXPECT_EQ(Code(**table, kOther), absl::StatusCode::kUnauthenticated);
+    EXPECT_TRUE(table->Find(kSecret).ok());
+    EXPECT_EQ(Code(*table, kOther), absl::StatusCode::kUnauthenticated);
   }
   // A last line without an end counts once nothing has come for a while.
   folder.Write("tokens", absl::StrCat(HashOf(kOther), " worker b"));
-  EXPECT_TRUE((*table)->Find(kSecret).ok());
+  EXPECT_TRUE(table->Find(kSecret).ok());
   clock.Advance(kListSettles);
-  EXPECT_EQ((*table)->Find(kOther)->identity.name, "b");
-  EXPECT_EQ(Code(**table, kSecret), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(table->Find(kOther)->identity.name, "b");
+  EXPECT_EQ(Code(*table, kSecret), absl::StatusCode::kUnauthenticated);
 }
 
 TEST(TokenTable, FilesThatOthersMayWriteAreRefused) {
@@ -239,13 +232,14 @@ TEST(TokenTable, AListThatWasCutAtTheStartRefusesNobodyForGoodUntilItHasSettled)
 TEST(TokenTable, AListThatStaysAsItWasAtTheStartIsFinalOnceItHasSettled) {
   const TestFolder folder;
   FakeClock clock(absl::Now());
-  const auto table = TokenTable::Open(
-      folder.WriteNow("tokens", absl::StrCat(HashOf(kSecret), " worker a")), &clock);
-  ASSERT_TRUE(table.ok()) << table.status();
-  EXPECT_EQ(Code(**table, kSecret), absl::StatusCode::kUnavailable) << "its name may go on";
+  const auto table =
+      TokenTable::Open(folder.WriteNow("tokens", absl::StrCat(HashOf(kSecret), " worker a")),
+                       &clock)
+          .value();
+  EXPECT_EQ(Code(*table, kSecret), absl::StatusCode::kUnavailable) << "its name may go on";
   clock.Advance(kListSettles);
-  EXPECT_EQ((*table)->Find(kSecret)->identity.name, "a");
-  EXPECT_EQ(Code(**table, kOther), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(table->Find(kSecret)->identity.name, "a");
+  EXPECT_EQ(Code(*table, kOther), absl::StatusCode::kUnauthenticated);
 }
 
 }  // namespace

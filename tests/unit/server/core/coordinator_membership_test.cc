@@ -237,8 +237,7 @@ TEST(CoordinatorMembershipTest, RoundsThatDiedWithTheirOnlySenderDoNotStopTheRun
   EXPECT_EQ(run.store.rounds().size(), 2u) << "both published empty";
   while (c.step() < 8) {
     c.Train();
-    const absl::Status sent = c.SendDue();
-    ASSERT_TRUE(sent.ok()) << sent;
+    ASSERT_EQ(c.SendDue(), absl::OkStatus());
   }
   EXPECT_THAT(run.store.rounds().back().contributors(), ElementsAre("c"));
   EXPECT_EQ(run.store.rounds().back().round(), 2);
@@ -410,9 +409,8 @@ int64_t NextDrawOfBAfter(const std::vector<DrawRange>& claims, int ignored) {
   v1::PushHeader header = both.a.MakePush(0, 1, object);
   DrawsToProto(claims, header.mutable_draws());
   EXPECT_TRUE(both.run.coordinator->rounds().BeginPush(header, nullptr).ok());
-  const absl::Status status =
-      both.run.coordinator->rounds().Contribute(header, std::move(object)).status();
-  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(both.run.coordinator->rounds().Contribute(header, std::move(object)).status(),
+            absl::OkStatus());
   EXPECT_EQ(both.run.events.Count("draws_ignored"), ignored);
   EXPECT_TRUE(both.b.Join().ok());
   return both.b.welcome().next_draw();
@@ -433,9 +431,8 @@ int64_t NextDrawOfASuccessorAfter(const DrawRange& claim, int ignored) {
   std::vector<uint8_t> object;
   v1::PushHeader header = both.a.MakePush(0, 1, object);
   DrawsToProto({claim}, header.mutable_draws());
-  const absl::Status status =
-      both.run.coordinator->rounds().Contribute(header, std::move(object)).status();
-  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(both.run.coordinator->rounds().Contribute(header, std::move(object)).status(),
+            absl::OkStatus());
   EXPECT_EQ(both.run.events.Count("draws_ignored"), ignored);
   const int64_t batch = both.run.coordinator->config().train().batch_sequences();
   EXPECT_TRUE(both.a.Join().ok());

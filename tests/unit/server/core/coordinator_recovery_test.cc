@@ -253,9 +253,8 @@ TEST(CoordinatorRecoveryTest, WhichPartsOfTheDataAWorkerHadIsRemembered) {
   v1::PushHeader header = b.MakePush(0, 1, object);
   DrawsToProto({{.slot = 0, .begin = 0, .end = 8}, {.slot = 1, .begin = 0, .end = 8}},
                header.mutable_draws());
-  const absl::Status status =
-      run.coordinator->rounds().Contribute(header, std::move(object)).status();
-  ASSERT_TRUE(status.ok()) << status;
+  ASSERT_EQ(run.coordinator->rounds().Contribute(header, std::move(object)).status(),
+            absl::OkStatus());
   EXPECT_EQ(run.events.Count("draws_ignored"), 0);
 }
 
@@ -276,11 +275,10 @@ TEST(CoordinatorRecoveryTest, ARestartedWorkerTakesItsBrokenMembershipOver) {
 TEST(CoordinatorRecoveryTest, ARoundThatComesOutOtherwiseIsRefused) {
   TwoWorkers two;
   two.TrainBoth(4);
-  absl::StatusOr<std::optional<RecoveredRun>> recovered = two.run.store.Recover();
-  ASSERT_TRUE(recovered.ok());
-  v1::Round& round = (*recovered)->rounds[0];
+  auto recovered = two.run.store.Recover().value();
+  v1::Round& round = recovered->rounds[0];
   round.set_answer_hash(round.answer_hash() ^ 1);
-  const absl::Status status = two.run.MakeCoordinator(**recovered).status();
+  const absl::Status status = two.run.MakeCoordinator(*recovered).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(status.message(), HasSubstr("version 1 of fragment 0"));
 }

@@ -32,9 +32,8 @@ class ToyParent final : public Parent {
     message.mutable_applied()->set_fragment(fragment);
     message.mutable_applied()->set_round(round);
     message.mutable_applied()->set_published_hash(published_hash);
-    const absl::Status applied =
-        hub_.coordinator->members().Handle("eu", welcome_.incarnation(), message);
-    EXPECT_TRUE(applied.ok()) << applied;
+    EXPECT_EQ(hub_.coordinator->members().Handle("eu", welcome_.incarnation(), message),
+              absl::OkStatus());
   }
 
   // The region's sites are there.
@@ -137,11 +136,9 @@ struct Tree {
     EXPECT_TRUE(a.Enter().ok());
     EXPECT_EQ(a.sink().Count(v1::Directive::START), 0);
     EXPECT_TRUE(b.Enter().ok());
-    const absl::Status attached = parent.Attach(region);
-    EXPECT_TRUE(attached.ok()) << attached;
+    EXPECT_EQ(parent.Attach(region), absl::OkStatus());
     EXPECT_TRUE(c.Enter().ok());
-    const absl::Status begun = parent.Begin(region);
-    EXPECT_TRUE(begun.ok()) << begun;
+    EXPECT_EQ(parent.Begin(region), absl::OkStatus());
     EXPECT_EQ(a.sink().Count(v1::Directive::START), 1);
   }
 
@@ -171,8 +168,7 @@ struct Tree {
       at(3);
       region.coordinator->Maintain();
       for (ToyWorker* const worker : {&a, &b, &c}) {
-        const absl::Status merged = worker->MergeDue();
-        ASSERT_TRUE(merged.ok()) << merged;
+        ASSERT_EQ(worker->MergeDue(), absl::OkStatus());
       }
     }
   }

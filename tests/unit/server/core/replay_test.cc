@@ -50,38 +50,32 @@ TEST_F(ReplayTest, EveryRoundComesOutWithItsHashes) {
     EXPECT_EQ(done, ++calls);
     EXPECT_EQ(all, 10);
   };
-  const absl::StatusOr<ReplayResult> result = Replay(options_);
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_EQ(result->rounds, 10);
+  const auto result = Replay(options_).value();
+  EXPECT_EQ(result.rounds, 10);
   EXPECT_EQ(calls, 10);
-  EXPECT_EQ(result->parameters, run_.coordinator->PublishedParameters());
+  EXPECT_EQ(result.parameters, run_.coordinator->PublishedParameters());
 }
 
 TEST_F(ReplayTest, WithoutOneWorkerOnlyTheOthersDeltasStep) {
   options_.without = {"nobody"};
-  const absl::StatusOr<ReplayResult> same = Replay(options_);
-  ASSERT_TRUE(same.ok()) << same.status();
-  EXPECT_LT(same->relative_difference, 1e-6);
+  const auto same = Replay(options_).value();
+  EXPECT_LT(same.relative_difference, 1e-6);
   options_.without = {"a"};
-  const absl::StatusOr<ReplayResult> other = Replay(options_);
-  ASSERT_TRUE(other.ok()) << other.status();
-  EXPECT_GT(other->relative_difference, 1e-4);
+  const auto other = Replay(options_).value();
+  EXPECT_GT(other.relative_difference, 1e-4);
   options_.without = {"a", "b"};
-  const absl::StatusOr<ReplayResult> nobody = Replay(options_);
-  ASSERT_TRUE(nobody.ok()) << nobody.status();
-  EXPECT_EQ(nobody->parameters, options_.initial_parameters) << "nothing has stepped";
+  const auto nobody = Replay(options_).value();
+  EXPECT_EQ(nobody.parameters, options_.initial_parameters) << "nothing has stepped";
 }
 
 TEST_F(ReplayTest, TheSameOptimizerBesideItselfGivesTheSameTheta) {
   options_.outer = recovered_.identity.config().outer();
-  const absl::StatusOr<ReplayResult> same = Replay(options_);
-  ASSERT_TRUE(same.ok()) << same.status();
-  EXPECT_EQ(same->relative_difference, 0);
+  const auto same = Replay(options_).value();
+  EXPECT_EQ(same.relative_difference, 0);
   options_.outer->set_learning_rate(0.1);
-  const absl::StatusOr<ReplayResult> slower = Replay(options_);
-  ASSERT_TRUE(slower.ok()) << slower.status();
-  EXPECT_GT(slower->relative_difference, 0);
-  EXPECT_NE(slower->parameters, same->parameters);
+  const auto slower = Replay(options_).value();
+  EXPECT_GT(slower.relative_difference, 0);
+  EXPECT_NE(slower.parameters, same.parameters);
 }
 
 // Five sites, one of them four times as long as the others. What a successor of the coordinator and
@@ -115,28 +109,23 @@ TEST(ReplayOfRobustMerges, ClippingAndTrimmingComeOutAgain) {
   options.run = &recovered;
   options.initial_parameters.resize(published.size());
   InitializeParameters(run.coordinator->plan(), 1, options.initial_parameters);
-  const absl::StatusOr<ReplayResult> replayed = Replay(options);
-  ASSERT_TRUE(replayed.ok()) << replayed.status();
-  EXPECT_EQ(replayed->parameters, published);
+  const auto replayed = Replay(options).value();
+  EXPECT_EQ(replayed.parameters, published);
 
   options.outer = recovered.identity.config().outer();
-  const absl::StatusOr<ReplayResult> same = Replay(options);
-  ASSERT_TRUE(same.ok()) << same.status();
-  EXPECT_EQ(same->relative_difference, 0);
+  const auto same = Replay(options).value();
+  EXPECT_EQ(same.relative_difference, 0);
   options.outer->set_merge(v1::OuterConfig::MEAN);
-  const absl::StatusOr<ReplayResult> untrimmed = Replay(options);
-  ASSERT_TRUE(untrimmed.ok()) << untrimmed.status();
-  EXPECT_GT(untrimmed->relative_difference, 0);
+  const auto untrimmed = Replay(options).value();
+  EXPECT_GT(untrimmed.relative_difference, 0);
   options.outer->set_clip_factor(0);
-  const absl::StatusOr<ReplayResult> unclipped = Replay(options);
-  ASSERT_TRUE(unclipped.ok()) << unclipped.status();
-  EXPECT_GT(unclipped->relative_difference, untrimmed->relative_difference);
+  const auto unclipped = Replay(options).value();
+  EXPECT_GT(unclipped.relative_difference, untrimmed.relative_difference);
   // Four are left, which are not trimmed.
   options.outer.reset();
   options.without = {"c"};
-  const absl::StatusOr<ReplayResult> without = Replay(options);
-  ASSERT_TRUE(without.ok()) << without.status();
-  EXPECT_GT(without->relative_difference, 0);
+  const auto without = Replay(options).value();
+  EXPECT_GT(without.relative_difference, 0);
 }
 
 TEST_F(ReplayTest, ARoundThatComesOutOtherwiseIsNamed) {

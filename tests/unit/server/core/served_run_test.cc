@@ -117,13 +117,11 @@ TEST_F(ServedRunTest, SaysThatItWaitsAndRefusesWhatNeedsAModel) {
 }
 
 TEST_F(ServedRunTest, BeginsWithTheFirstModelAndSendsEveryOtherSiteBack) {
-  const auto model = waiting_.AdmitModel(Header());
-  ASSERT_TRUE(model.ok()) << model.status();
-  const auto second = waiting_.AdmitModel(Header());
-  ASSERT_TRUE(second.ok()) << second.status();
-  const std::vector<float> arena = Assembled(*model, Header());
-  ASSERT_EQ(waiting_.BeginWith(*model, arena), absl::OkStatus());
-  EXPECT_EQ(waiting_.BeginWith(*second, arena).code(), absl::StatusCode::kAlreadyExists);
+  const auto model = waiting_.AdmitModel(Header()).value();
+  const auto second = waiting_.AdmitModel(Header()).value();
+  const std::vector<float> arena = Assembled(model, Header());
+  ASSERT_EQ(waiting_.BeginWith(model, arena), absl::OkStatus());
+  EXPECT_EQ(waiting_.BeginWith(second, arena).code(), absl::StatusCode::kAlreadyExists);
   const absl::Status late = waiting_.AdmitModel(Header()).status();
   EXPECT_EQ(late.code(), absl::StatusCode::kAlreadyExists);
   EXPECT_THAT(std::string(late.message()), HasSubstr("describe it again, and join"));
@@ -149,21 +147,19 @@ TEST_F(ServedRunTest, BeginsWithTheFirstModelAndSendsEveryOtherSiteBack) {
 
 TEST_F(ServedRunTest, ADiskThatFailsLeavesItWaiting) {
   disk_ = absl::ResourceExhaustedError("the disk is full");
-  const auto model = waiting_.AdmitModel(Header());
-  ASSERT_TRUE(model.ok()) << model.status();
-  const std::vector<float> arena = Assembled(*model, Header());
-  EXPECT_EQ(waiting_.BeginWith(*model, arena), disk_);
+  const auto model = waiting_.AdmitModel(Header()).value();
+  const std::vector<float> arena = Assembled(model, Header());
+  EXPECT_EQ(waiting_.BeginWith(model, arena), disk_);
   EXPECT_TRUE(waiting_.Describe().awaits_model());
   disk_ = absl::OkStatus();
-  EXPECT_EQ(waiting_.BeginWith(*model, arena), absl::OkStatus());
+  EXPECT_EQ(waiting_.BeginWith(model, arena), absl::OkStatus());
   EXPECT_FALSE(waiting_.Describe().awaits_model());
 }
 
 TEST_F(ServedRunTest, NothingBeginsAfterTheShutdown) {
-  const auto model = waiting_.AdmitModel(Header());
-  ASSERT_TRUE(model.ok()) << model.status();
+  const auto model = waiting_.AdmitModel(Header()).value();
   EXPECT_EQ(waiting_.Shutdown(), absl::OkStatus());
-  EXPECT_EQ(waiting_.BeginWith(*model, {}).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(waiting_.BeginWith(model, {}).code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(begins_, 0);
 }
 

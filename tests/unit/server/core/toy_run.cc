@@ -25,9 +25,7 @@ ToyRun::ToyRun(const std::function<void(v1::RunConfig&)>& change,
   if (change) change(config_);
   const auto warnings = CompleteRunConfig(config_);
   EXPECT_TRUE(warnings.ok()) << warnings.status();
-  auto created = MakeCoordinator(std::nullopt);
-  EXPECT_TRUE(created.ok()) << created.status();
-  coordinator = *std::move(created);
+  coordinator = MakeCoordinator(std::nullopt).value();
 }
 
 absl::StatusOr<std::unique_ptr<Coordinator>> ToyRun::MakeCoordinator(
@@ -54,9 +52,7 @@ absl::StatusOr<std::unique_ptr<Coordinator>> ToyRun::MakeCoordinator(
 
 void ToyRun::Restart() {
   coordinator.reset();
-  auto created = MakeCoordinator(store.Recover().value());
-  EXPECT_TRUE(created.ok()) << created.status();
-  coordinator = *std::move(created);
+  coordinator = MakeCoordinator(store.Recover().value()).value();
 }
 
 v1::Join ToyRun::MakeJoin(const std::string& id, uint64_t nonce) const {
@@ -236,8 +232,7 @@ void TwoWorkers::TrainBoth(int steps, const std::function<void()>& between) {
     b.Train();
     ASSERT_TRUE(b.SendDue().ok());
     for (ToyWorker* const worker : {&a, &b}) {
-      const absl::Status merged = worker->MergeDue();
-      ASSERT_TRUE(merged.ok()) << merged;
+      ASSERT_EQ(worker->MergeDue(), absl::OkStatus());
     }
   }
 }

@@ -66,8 +66,7 @@ struct Fragment {
 inline std::vector<uint8_t> Encode(const Codec& codec, const std::vector<float>& base,
                                    const std::vector<float>& target) {
   std::vector<uint8_t> bytes(codec.EncodedBytes(base.size()));
-  const absl::Status status = codec.Encode(base, target, {}, bytes);
-  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(codec.Encode(base, target, {}, bytes), absl::OkStatus());
   return bytes;
 }
 

@@ -37,9 +37,7 @@ v1::TrainConfig Train() {
 std::unique_ptr<OuterOptimizer> Create(const v1::OuterConfig& outer,
                                        const v1::TrainConfig& train = Train(),
                                        std::span<const PlacedTensor> tensors = {}) {
-  auto optimizer = CreateOuterOptimizer(outer, train, tensors);
-  EXPECT_TRUE(optimizer.ok()) << optimizer.status();
-  return std::move(*optimizer);
+  return CreateOuterOptimizer(outer, train, tensors).value();
 }
 
 TEST(NesterovSgd, FollowsPyTorchsFormula) {

@@ -47,12 +47,11 @@ TEST(RegionMergeTest, NothingOfTheMeanIsLost) {
   const TwoSites sites(v1::INT4);
   std::vector<float> residual = Gaussian(kRegionValues, 5, 0.001);
   const std::vector<float> before = residual;
-  const auto merged = MergeForParent(sites.Input({0.25, 0.75}), residual, nullptr);
-  ASSERT_TRUE(merged.ok()) << merged.status();
-  EXPECT_EQ(merged->leaves, LeafChecksums(merged->object));
+  const auto merged = MergeForParent(sites.Input({0.25, 0.75}), residual, nullptr).value();
+  EXPECT_EQ(merged.leaves, LeafChecksums(merged.object));
   const std::vector<double> a = sites.Decode(sites.objects[0]);
   const std::vector<double> b = sites.Decode(sites.objects[1]);
-  const std::vector<double> sent = sites.Decode(merged->object);
+  const std::vector<double> sent = sites.Decode(merged.object);
   double left = 0;
   for (size_t i = 0; i < kRegionValues; ++i) {
     const double wanted = 0.25 * a[i] + 0.75 * b[i] + before[i];
@@ -77,18 +76,16 @@ TEST(RegionMergeTest, ThreadsDoNotChangeABit) {
 TEST(RegionMergeTest, OneFp32DeltaGoesUpAsItCame) {
   const TwoSites sites(v1::FP32);
   std::vector<float> residual(kRegionValues, 0.0F);
-  const auto merged = MergeForParent(sites.Input({1}), residual, nullptr);
-  ASSERT_TRUE(merged.ok()) << merged.status();
-  EXPECT_EQ(std::vector<uint8_t>(merged->object.begin(), merged->object.end()), sites.objects[0]);
+  const auto merged = MergeForParent(sites.Input({1}), residual, nullptr).value();
+  EXPECT_EQ(std::vector<uint8_t>(merged.object.begin(), merged.object.end()), sites.objects[0]);
 }
 
 TEST(RegionMergeTest, WithoutSitesItCarriesNothingAndKeepsTheResidual) {
   const TwoSites sites(v1::INT4);
   std::vector<float> residual = Gaussian(kRegionValues, 5, 0.001);
   const std::vector<float> before = residual;
-  const auto merged = MergeForParent(sites.Input({}), residual, nullptr);
-  ASSERT_TRUE(merged.ok()) << merged.status();
-  for (const double value : sites.Decode(merged->object)) ASSERT_EQ(value, 0);
+  const auto merged = MergeForParent(sites.Input({}), residual, nullptr).value();
+  for (const double value : sites.Decode(merged.object)) ASSERT_EQ(value, 0);
   EXPECT_EQ(Bits(residual), Bits(before));
 }
 
@@ -96,9 +93,8 @@ TEST(RegionMergeTest, ALateDeltaGoesBackIntoTheResidual) {
   for (const v1::Codec id : {v1::INT4, v1::FP32}) {
     const TwoSites sites(id);
     std::vector<float> residual(kRegionValues, 0.0F);
-    const auto merged = MergeForParent(sites.Input({1}), residual, nullptr);
-    ASSERT_TRUE(merged.ok()) << merged.status();
-    ASSERT_TRUE(FoldBack(*sites.codec, merged->object, sites.published, residual).ok());
+    const auto merged = MergeForParent(sites.Input({1}), residual, nullptr).value();
+    ASSERT_TRUE(FoldBack(*sites.codec, merged.object, sites.published, residual).ok());
     const std::vector<double> wanted = sites.Decode(sites.objects[0]);
     for (size_t i = 0; i < kRegionValues; ++i) ASSERT_NEAR(residual[i], wanted[i], 1e-8) << i;
   }

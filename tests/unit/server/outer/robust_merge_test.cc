@@ -42,9 +42,9 @@ class Sites {
                                .kind = v1::SyncConfig::PARAMETER_DELTA,
                                .rule = rule,
                                .published = base_},
-                              nullptr);
-    EXPECT_TRUE(merged.ok()) << merged.status();
-    return *std::move(merged);
+                              nullptr)
+                      .value();
+    return merged;
   }
   std::vector<double> Delta(size_t worker) const {
     std::vector<double> delta(kRobustValues, 0.0);

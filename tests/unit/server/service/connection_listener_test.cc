@@ -26,9 +26,7 @@ class ConnectionListenerTest : public ::testing::Test {
   // So many in total and of one address.
   void Listen(int total, int of_one) {
     gate_.emplace(ConnectionGate::Limits{.total = total, .per_network = of_one, .for_members = 0});
-    auto listener = ConnectionListener::Listen("127.0.0.1:0", *gate_, clock_);
-    ASSERT_TRUE(listener.ok()) << listener.status();
-    listener_ = *std::move(listener);
+    listener_ = ConnectionListener::Listen("127.0.0.1:0", *gate_, clock_).value();
     const absl::Status started = listener_->Start([this](int, int descriptor) {
       absl::MutexLock lock(&mutex_);
       taken_.emplace_back(descriptor);
@@ -179,10 +177,9 @@ TEST(AcceptErrorTest, WhatLacksIsToldApart) {
 
 TEST_F(ConnectionListenerTest, WithoutAThreadItSaysSo) {
   gate_.emplace(ConnectionGate::Limits{.total = 10, .per_network = 10, .for_members = 0});
-  const auto listener = ConnectionListener::Listen("127.0.0.1:0", *gate_, clock_);
-  ASSERT_TRUE(listener.ok()) << listener.status();
+  const auto listener = ConnectionListener::Listen("127.0.0.1:0", *gate_, clock_).value();
   const NoThreads none;
-  EXPECT_EQ((*listener)->Start([](int, int) {}).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(listener->Start([](int, int) {}).code(), absl::StatusCode::kResourceExhausted);
 }
 
 TEST_F(ConnectionListenerTest, ThePortIsFreeAfterTheEndAndConnectionsLiveOn) {
@@ -211,9 +208,8 @@ TEST_F(ConnectionListenerTest, APortThatIsTakenIsRefusedAndNotShared) {
 
 TEST_F(ConnectionListenerTest, AWildcardListensForBothFamilies) {
   gate_.emplace(ConnectionGate::Limits{.total = 10, .per_network = 10, .for_members = 0});
-  const auto listener = ConnectionListener::Listen("0.0.0.0:0", *gate_, clock_);
-  ASSERT_TRUE(listener.ok()) << listener.status();
-  EXPECT_TRUE(RawConnection().Connect((*listener)->port()));
+  const auto listener = ConnectionListener::Listen("0.0.0.0:0", *gate_, clock_).value();
+  EXPECT_TRUE(RawConnection().Connect(listener->port()));
 }
 
 TEST_F(ConnectionListenerTest, AMalformedAddressIsRefused) {

@@ -45,9 +45,7 @@ class CoordinatorServerTest : public ::testing::Test {
     CoordinatorServer::Options server_options;
     server_options.address = "127.0.0.1:0";
     server_options.join_timeout = join_timeout;
-    auto server = CoordinatorServer::Start(server_options, *coordinator_);
-    EXPECT_TRUE(server.ok()) << server.status();
-    server_ = *std::move(server);
+    server_ = CoordinatorServer::Start(server_options, *coordinator_).value();
     const auto channel =
         MakeChannel(absl::StrCat("127.0.0.1:", server_->port()), 0, ChannelSecurity::Plaintext());
     session_ = v1::Session::NewStub(channel);
@@ -147,12 +145,10 @@ TEST_F(CoordinatorServerTest, ADeltaGoesUpAndItsAnswerComesDown) {
   const v1::PushHeader header = MakePush(*worker, object);
   ASSERT_GT(object.size(), 2 * kChunkBytes);
   v1::PushResponse response;
-  const absl::Status pushed = Push(header, object, &response);
-  ASSERT_TRUE(pushed.ok()) << pushed;
+  ASSERT_EQ(Push(header, object, &response), absl::OkStatus());
   EXPECT_EQ(response.durable_bytes(), header.total_bytes());
   EXPECT_FALSE(response.duplicate());
-  const absl::Status again = Push(header, object, &response);
-  ASSERT_TRUE(again.ok()) << again;
+  ASSERT_EQ(Push(header, object, &response), absl::OkStatus());
   EXPECT_TRUE(response.duplicate());
 
   const Pulled pulled = Pull(v1::Want::ANSWER, 1);

@@ -43,15 +43,13 @@ class CredentialsTest : public ::testing::Test {
     options.address = "127.0.0.1:0";
     options.security = security;
     options.events = &events_;
-    auto server = CoordinatorServer::Start(options, run_.coordinator());
-    ASSERT_TRUE(server.ok()) << server.status();
-    server_ = *std::move(server);
+    auto server = CoordinatorServer::Start(options, run_.coordinator()).value();
+    server_ = std::move(server);
     address_ = absl::StrCat("127.0.0.1:", server_->port());
   }
   Stubs With(const SecurityOptions& options) {
-    const auto security = MakeChannelSecurity(options, address_, absl::Now());
-    EXPECT_TRUE(security.ok()) << security.status();
-    return Stubs(MakeChannel(address_, 0, *security));
+    const auto security = MakeChannelSecurity(options, address_, absl::Now()).value();
+    return Stubs(MakeChannel(address_, 0, security));
   }
   // Serves whoever shows a token of these lines; returns who shows `token`.
   SecurityOptions ServeTokens(const std::string& lines, const std::string& token) {
@@ -218,9 +216,8 @@ TEST_F(CredentialsTest, AWorkersRenewedCertificateServesItsNextConnection) {
   const std::string both = authority_.pem() + successor.pem();
   Serve(folder_.WriteSet("server", both, Server(authority_, absl::Hours(100))));
   const SecurityOptions worker = folder_.WriteSet("worker", both, Worker(authority_));
-  const auto security = MakeChannelSecurity(worker, address_, absl::Now());
-  ASSERT_TRUE(security.ok()) << security.status();
-  RenewedChannel channel(address_, 0, *security);
+  const auto security = MakeChannelSecurity(worker, address_, absl::Now()).value();
+  RenewedChannel channel(address_, 0, security);
   const auto describe = [&] {
     Stubs stubs(channel.Now());
     return Describe(stubs);
@@ -230,13 +227,13 @@ TEST_F(CredentialsTest, AWorkersRenewedCertificateServesItsNextConnection) {
   for (const std::string& file : {worker.cert_file, worker.key_file}) {
     folder_.Write(std::filesystem::path(file).filename().string(), "");
     std::vector<std::string> said;
-    security->files->ReportTo([&](const CertificateNotice& notice) {
+    security.files->ReportTo([&](const CertificateNotice& notice) {
       EXPECT_FALSE(notice.fit);
       said.push_back(notice.message);
     });
     Await("the empty file is seen", [&] { return describe().ok() && !said.empty(); });
     EXPECT_THAT(said.front(), HasSubstr(absl::StrCat(worker.cert_file, " is empty")));
-    security->files->ReportTo(nullptr);
+    security.files->ReportTo(nullptr);
   }
   folder_.WriteSet("worker", both, Worker(successor));
   const int port = server_->port();
@@ -245,9 +242,7 @@ TEST_F(CredentialsTest, AWorkersRenewedCertificateServesItsNextConnection) {
   options.address = absl::StrCat("127.0.0.1:", port);
   options.security =
       folder_.WriteSet("strict", successor.pem(), Server(authority_, absl::Hours(100)));
-  auto server = CoordinatorServer::Start(options, run_.coordinator());
-  ASSERT_TRUE(server.ok()) << server.status();
-  server_ = *std::move(server);
+  server_ = CoordinatorServer::Start(options, run_.coordinator()).value();
   Await("the channel connects with the renewed certificate", [&] { return describe().ok(); });
   StatePullOptions pull;
   pull.worker_id = "a";
@@ -261,21 +256,19 @@ TEST_F(CredentialsTest, AnOpenSessionAndItsLanesGoOnWithTheRenewedCertificate) {
   Serve(folder_.WriteSet("server", both, Server(authority_, absl::Hours(100))));
   SecurityOptions files = folder_.WriteSet("worker", both, Worker(authority_));
   files.refresh_interval = absl::Seconds(1);
-  const auto security = MakeChannelSecurity(files, address_, absl::Now());
-  ASSERT_TRUE(security.ok()) << security.status();
+  const auto security = MakeChannelSecurity(files, address_, absl::Now()).value();
   AwaitedEvents events;
   Session::Options options;
-  options.stub_of_now = StubOfNow(std::make_shared<RenewedChannel>(address_, 0, *security));
+  options.stub_of_now = StubOfNow(std::make_shared<RenewedChannel>(address_, 0, security));
   options.join = MakeJoin(run_.coordinator(), "a").join();
   options.events = &events;
-  auto session = Session::Attach(std::move(options));
-  ASSERT_TRUE(session.ok()) << session.status();
+  auto session = Session::Attach(std::move(options)).value();
   Link::Options of_link;
-  of_link.make_channel = [&](int lane) { return MakeChannel(address_, 1 + lane, *security); };
-  of_link.generation = [&] { return security->Now().generation; };
+  of_link.make_channel = [&](int lane) { return MakeChannel(address_, 1 + lane, security); };
+  of_link.generation = [&] { return security.Now().generation; };
   Link link(std::move(of_link));
   GrpcExchange exchange({.link = &link,
-                         .session = session->get(),
+                         .session = session.get(),
                          .plan = &run_.coordinator().plan(),
                          .run_id = kRunId,
                          .worker_id = "a",
@@ -292,39 +285,35 @@ TEST_F(CredentialsTest, AnOpenSessionAndItsLanesGoOnWithTheRenewedCertificate) {
   events.Await("session_resumed");
   EXPECT_NE(link.channel(0), former);
   EXPECT_TRUE(exchange.PullState(0).ok());
-  EXPECT_TRUE((*session)->orders().ok());
-  (*session)->Leave(v1::Leave::FINISHED, "");
+  EXPECT_TRUE(session->orders().ok());
+  session->Leave(v1::Leave::FINISHED, "");
 }
 
 TEST_F(CredentialsTest, ASessionGoesOnThoughItsFileHasAnothersTokenWhenItsConnectionBreaks) {
   const std::string a(40, 'a');
   const std::string b(40, 'b');
   const SecurityOptions worker = ServeTokens(Line(a, "worker a") + Line(b, "worker b"), a);
-  const auto security = MakeChannelSecurity(worker, address_, absl::Now());
-  ASSERT_TRUE(security.ok()) << security.status();
+  const auto security = MakeChannelSecurity(worker, address_, absl::Now()).value();
   absl::Mutex mutex;
   std::vector<std::string> said;
-  security->files->ReportTo([&](const CertificateNotice& notice) {
+  security.files->ReportTo([&](const CertificateNotice& notice) {
     absl::MutexLock lock(&mutex);
     if (!notice.fit) said.push_back(notice.message);
   });
   AwaitedEvents events;
   Session::Options options;
-  options.stub_of_now = StubOfNow(std::make_shared<RenewedChannel>(address_, 0, *security));
+  options.stub_of_now = StubOfNow(std::make_shared<RenewedChannel>(address_, 0, security));
   options.join = MakeJoin(run_.coordinator(), "a").join();
   options.events = &events;
-  options.passes = [&](const absl::Status& status) { return security->Passes(status); };
-  auto session = Session::Attach(std::move(options));
-  ASSERT_TRUE(session.ok()) << session.status();
+  options.passes = [&](const absl::Status& status) { return security.Passes(status); };
+  auto session = Session::Attach(std::move(options)).value();
   TokenFile("token-a", b);
   const int port = server_->port();
   server_->Stop(absl::Seconds(1));
   CoordinatorServer::Options again;
   again.address = absl::StrCat("127.0.0.1:", port);
   again.security = server_security_;
-  auto restarted = CoordinatorServer::Start(again, run_.coordinator());
-  ASSERT_TRUE(restarted.ok()) << restarted.status();
-  server_ = *std::move(restarted);
+  server_ = CoordinatorServer::Start(again, run_.coordinator()).value();
   events.Await("session_resumed");
   {
     absl::MutexLock lock(&mutex);
@@ -332,8 +321,8 @@ TEST_F(CredentialsTest, ASessionGoesOnThoughItsFileHasAnothersTokenWhenItsConnec
                           testing::AllOf(HasSubstr("worker b asked to attach as worker \"a\""),
                                          HasSubstr("the one before goes on"))));
   }
-  (*session)->Leave(v1::Leave::FINISHED, "");
-  security->files->ReportTo(nullptr);
+  session->Leave(v1::Leave::FINISHED, "");
+  security.files->ReportTo(nullptr);
 }
 
 TEST_F(CredentialsTest, TokensCountAsTheirFileSays) {

@@ -50,9 +50,7 @@ class EnrollmentTest : public ::testing::Test {
     return options;
   }
   void Serve() {
-    auto server = CoordinatorServer::Start(Options(), run_.coordinator());
-    ASSERT_TRUE(server.ok()) << server.status();
-    server_ = *std::move(server);
+    server_ = CoordinatorServer::Start(Options(), run_.coordinator()).value();
     port_ = server_->port();
     address_ = absl::StrCat("127.0.0.1:", port_);
   }
@@ -62,16 +60,11 @@ class EnrollmentTest : public ::testing::Test {
     server_ = nullptr;
     Serve();
   }
-  Boarded Operator() {
-    auto boarded = Board(folder_.path("operator"), "", kPatience);
-    EXPECT_TRUE(boarded.ok()) << boarded.status();
-    return *boarded;
-  }
+  Boarded Operator() { return Board(folder_.path("operator"), "", kPatience).value(); }
   template <typename Service>
   std::unique_ptr<typename Service::Stub> As(const Boarded& member) {
-    const auto security = MakeChannelSecurity(member.security, address_, absl::Now());
-    EXPECT_TRUE(security.ok()) << security.status();
-    return Service::NewStub(MakeChannel(address_, 0, *security));
+    const auto security = MakeChannelSecurity(member.security, address_, absl::Now()).value();
+    return Service::NewStub(MakeChannel(address_, 0, security));
   }
   absl::StatusOr<v1::InviteResponse> Ask(const Boarded& who, const v1::InviteRequest& request) {
     grpc::ClientContext context;
@@ -94,13 +87,12 @@ class EnrollmentTest : public ::testing::Test {
     const std::string secret = MakeInvitationSecret().value();
     v1::InviteRequest request = Request(name, secret);
     request.set_role(role);
-    const auto made = Ask(Operator(), request);
-    EXPECT_TRUE(made.ok()) << made.status();
-    EXPECT_EQ(made->addresses_size(), 1);
-    return {.addresses = {made->addresses(0)},
-            .run = made->run_name(),
+    const auto made = Ask(Operator(), request).value();
+    EXPECT_EQ(made.addresses_size(), 1);
+    return {.addresses = {made.addresses(0)},
+            .run = made.run_name(),
             .name = name,
-            .pin = made->authority_sha256(),
+            .pin = made.authority_sha256(),
             .secret = secret};
   }
   absl::StatusOr<Boarded> BoardIn(const std::string& folder, const InvitationLine& line,
@@ -136,20 +128,17 @@ class EnrollmentTest : public ::testing::Test {
 
 TEST_F(EnrollmentTest, TheInvitedBoardsOnceAndIsKnownByItsNameFromThenOn) {
   const InvitationLine line = Invite("berlin");
-  const auto boarded = BoardIn("berlin", line);
-  ASSERT_TRUE(boarded.ok()) << boarded.status();
-  EXPECT_EQ(boarded->identity,
-            (Identity{.run = kRunName, .role = Role::kWorker, .name = "berlin"}));
-  EXPECT_EQ(boarded->coordinator, address_);
-  EXPECT_TRUE(Describe(*boarded).ok());
+  const auto boarded = BoardIn("berlin", line).value();
+  EXPECT_EQ(boarded.identity, (Identity{.run = kRunName, .role = Role::kWorker, .name = "berlin"}));
+  EXPECT_EQ(boarded.coordinator, address_);
+  EXPECT_TRUE(Describe(boarded).ok());
   struct stat info {};
   ASSERT_EQ(stat(folder_.path("berlin/key.pem").c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0600u);
 
-  const std::string certificate = FileSystem::Real()->ReadFile(boarded->security.cert_file).value();
-  const auto again = BoardIn("berlin", line);
-  ASSERT_TRUE(again.ok()) << again.status();
-  EXPECT_EQ(FileSystem::Real()->ReadFile(again->security.cert_file).value(), certificate)
+  const std::string certificate = FileSystem::Real()->ReadFile(boarded.security.cert_file).value();
+  const auto again = BoardIn("berlin", line).value();
+  EXPECT_EQ(FileSystem::Real()->ReadFile(again.security.cert_file).value(), certificate)
       << "the same line finds what came of it";
 
   // Another machine, with the same line.
@@ -164,21 +153,18 @@ TEST_F(EnrollmentTest, AnAnswerThatWasLostIsGivenAgainToTheSameKey) {
   const InvitationLine line = Invite("berlin");
   ASSERT_TRUE(BoardIn("berlin", line).ok());
   std::filesystem::remove(folder_.path("berlin/cert.pem"));
-  const auto again = BoardIn("berlin", line);
-  ASSERT_TRUE(again.ok()) << again.status();
-  EXPECT_TRUE(Describe(*again).ok());
+  const auto again = BoardIn("berlin", line).value();
+  EXPECT_TRUE(Describe(again).ok());
 }
 
 TEST_F(EnrollmentTest, InvitationsOutliveTheCoordinator) {
   const InvitationLine line = Invite("berlin");
   ASSERT_TRUE(BoardIn("paris", Invite("paris")).ok());
   ServeAnew();
-  const auto boarded = BoardIn("berlin", line);
-  ASSERT_TRUE(boarded.ok()) << boarded.status();
-  EXPECT_TRUE(Describe(*boarded).ok());
-  const auto before = Board(folder_.path("paris"), "", kPatience);
-  ASSERT_TRUE(before.ok()) << before.status();
-  EXPECT_TRUE(Describe(*before).ok()) << "the authority is the same";
+  const auto boarded = BoardIn("berlin", line).value();
+  EXPECT_TRUE(Describe(boarded).ok());
+  const auto before = Board(folder_.path("paris"), "", kPatience).value();
+  EXPECT_TRUE(Describe(before).ok()) << "the authority is the same";
 }
 
 TEST_F(EnrollmentTest, WhatWasRevokedReplacedOrIsOverLetsNobodyIn) {
@@ -253,9 +239,8 @@ TEST_F(EnrollmentTest, AFolderOfSomebodyElseIsLeftAsItIs) {
 
 TEST_F(EnrollmentTest, ANewLineForTheSameNameBringsItsRole) {
   ASSERT_TRUE(BoardIn("alice", Invite("alice", "observer")).ok());
-  const auto again = BoardIn("alice", Invite("alice", "operator"));
-  ASSERT_TRUE(again.ok()) << again.status();
-  EXPECT_EQ(again->identity.role, Role::kOperator);
+  const auto again = BoardIn("alice", Invite("alice", "operator")).value();
+  EXPECT_EQ(again.identity.role, Role::kOperator);
 }
 
 TEST_F(EnrollmentTest, WhatIsDamagedInTheFolderIsMadeAnewByItsLine) {
@@ -278,19 +263,17 @@ TEST_F(EnrollmentTest, AnAddressThatAnswersWronglyIsPassedOver) {
 }
 
 TEST_F(EnrollmentTest, MembersRenewTheirOwnNameAndInviteNobody) {
-  const auto boarded = BoardIn("berlin", Invite("berlin"));
-  ASSERT_TRUE(boarded.ok()) << boarded.status();
-  const auto before = ReadCertificate(boarded->security.cert_file);
+  const auto boarded = BoardIn("berlin", Invite("berlin")).value();
+  const auto before = ReadCertificate(boarded.security.cert_file);
   EXPECT_FALSE(IsRenewalDue(*before, absl::Now()));
   EXPECT_TRUE(IsRenewalDue(*before, absl::Now() + absl::Hours(24 * 21)));
   clock_.Advance(absl::Hours(20));  // This machine's clock is as far behind.
-  const absl::Status renewed = RenewIdentity(*boarded, kPatience);
-  ASSERT_TRUE(renewed.ok()) << renewed;
-  const auto after = ReadCertificate(boarded->security.cert_file);
+  ASSERT_EQ(RenewIdentity(boarded, kPatience), absl::OkStatus());
+  const auto after = ReadCertificate(boarded.security.cert_file);
   EXPECT_EQ(after->identity, before->identity);
   EXPECT_GE(after->not_after - before->not_after, absl::Hours(19));
-  EXPECT_TRUE(Describe(*boarded).ok());
-  const absl::Status invites = Ask(*boarded, Request("friend", "secret")).status();
+  EXPECT_TRUE(Describe(boarded).ok());
+  const absl::Status invites = Ask(boarded, Request("friend", "secret")).status();
   EXPECT_EQ(invites.code(), absl::StatusCode::kPermissionDenied) << invites;
 }
 
@@ -326,8 +309,7 @@ TEST_F(EnrollmentTest, AnInvitationOfAnotherRoleStaysUnused) {
   EXPECT_THAT(std::string(worker.message()),
               HasSubstr("is for operator alice; who may be here: worker"));
   EXPECT_EQ(events_.Count("invitation_used"), 0);
-  const auto boarded = board(FormatInvitation(line), {Role::kObserver, Role::kOperator});
-  ASSERT_TRUE(boarded.ok()) << boarded.status();
+  const auto boarded = board(FormatInvitation(line), {Role::kObserver, Role::kOperator}).value();
   const absl::Status again = board(folder_.path("alice"), {Role::kRegion}).status();
   EXPECT_EQ(again.code(), absl::StatusCode::kPermissionDenied) << again;
   EXPECT_THAT(std::string(again.message()), HasSubstr("is that of operator alice"));
@@ -347,9 +329,7 @@ TEST_F(EnrollmentTest, WhoTakesOverWithTheRecordAndTheSameAuthorityKnowsTheInvit
   CoordinatorServer::Options options = Options();
   options.given_authority = folder_.path("authority");
   options.authority_folder = folder_.path("other");
-  auto server = CoordinatorServer::Start(options, run_.coordinator());
-  ASSERT_TRUE(server.ok()) << server.status();
-  server_ = *std::move(server);
+  server_ = CoordinatorServer::Start(options, run_.coordinator()).value();
   EXPECT_TRUE(Describe(*Board(folder_.path("used"), "", kPatience)).ok());
   const absl::Status thief = BoardIn("thief", used).status();
   EXPECT_THAT(std::string(thief.message()), HasSubstr("with another key: a line counts once"));
@@ -361,25 +341,23 @@ TEST_F(EnrollmentTest, TheListMovesFromItsFileIntoTheRecordOnceTheRunHasBegun) {
   const std::string file = folder_.path("waiting/invitations.binpb");
   const OwnAuthority::Options options{
       .folder = folder_.path("waiting"), .run_name = kRunName, .clock = &clock_};
-  auto before = OwnAuthority::Open(options);
-  ASSERT_TRUE(before.ok()) << before.status();
-  ASSERT_TRUE((*before)->Invite(Request("berlin", "secret"), "operator alice").ok());
-  (*before)->MoveToRecord();
+  auto before = OwnAuthority::Open(options).value();
+  ASSERT_TRUE(before->Invite(Request("berlin", "secret"), "operator alice").ok());
+  before->MoveToRecord();
   EXPECT_TRUE(FileSystem::Real()->Exists(file)) << "there is no record yet";
 
-  auto after = OwnAuthority::Open(options);
-  ASSERT_TRUE(after.ok()) << after.status();
+  auto after = OwnAuthority::Open(options).value();
   v1::InvitationList record;
   absl::Status disk = absl::UnavailableError("the disk is full");
-  (*after)->UseRecord({}, [&](const v1::InvitationList& list) {
+  after->UseRecord({}, [&](const v1::InvitationList& list) {
     if (disk.ok()) record = list;
     return disk;
   });
-  (*after)->MoveToRecord();
+  after->MoveToRecord();
   EXPECT_TRUE(FileSystem::Real()->Exists(file));
-  EXPECT_FALSE((*after)->Invite(Request("paris", "secret"), "operator alice").ok());
+  EXPECT_FALSE(after->Invite(Request("paris", "secret"), "operator alice").ok());
   disk = absl::OkStatus();
-  (*after)->MoveToRecord();
+  after->MoveToRecord();
   EXPECT_FALSE(FileSystem::Real()->Exists(file));
   ASSERT_EQ(record.invitations_size(), 1) << "what could not be kept was not made";
   EXPECT_EQ(record.invitations(0).name(), "berlin");

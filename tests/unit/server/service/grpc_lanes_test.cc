@@ -55,9 +55,7 @@ class GrpcLanesTest : public ::testing::Test {
   void Serve(int port) {
     CoordinatorServer::Options options;
     options.address = absl::StrCat("127.0.0.1:", port);
-    auto server = CoordinatorServer::Start(options, run_.coordinator());
-    ASSERT_TRUE(server.ok()) << server.status();
-    server_ = *std::move(server);
+    server_ = CoordinatorServer::Start(options, run_.coordinator()).value();
     port_ = server_->port();
   }
   std::shared_ptr<grpc::Channel> Connect(int connection) {

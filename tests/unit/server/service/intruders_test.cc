@@ -47,9 +47,7 @@ class IntrudersTest : public ::testing::Test {
     options.max_requests_per_second = 1000;
     options.clock = &clock;
     if (change) change(options);
-    auto server = CoordinatorServer::Start(options, run_.coordinator());
-    EXPECT_TRUE(server.ok()) << server.status();
-    server_ = *std::move(server);
+    server_ = CoordinatorServer::Start(options, run_.coordinator()).value();
     address_ = absl::StrCat("127.0.0.1:", server_->port());
     honest_.emplace(As("causeway://*/worker/a"), run_, rounds_ahead);
     honest_->AwaitRounds(2);
@@ -64,9 +62,8 @@ class IntrudersTest : public ::testing::Test {
   }
 
   Stubs With(const SecurityOptions& options, absl::Time now = absl::Now()) {
-    const auto security = MakeChannelSecurity(options, address_, now);
-    EXPECT_TRUE(security.ok()) << security.status();
-    return Stubs(MakeChannel(address_, 0, *security));
+    const auto security = MakeChannelSecurity(options, address_, now).value();
+    return Stubs(MakeChannel(address_, 0, security));
   }
   SecurityOptions Files(const PemPair& pair) {
     return folder_.WriteSet(absl::StrCat("client-", ++clients_), authority_.pem(), pair);

@@ -49,13 +49,10 @@ class ModelReceptionTest : public ::testing::Test {
   explicit ModelReceptionTest(CoordinatorServer::Options options = {.stall = absl::Hours(1)},
                               const SecurityOptions& security = {}) {
     options.address = "127.0.0.1:0";
-    auto server = CoordinatorServer::Start(options, waiting_);
-    EXPECT_TRUE(server.ok()) << server.status();
-    server_ = *std::move(server);
+    server_ = CoordinatorServer::Start(options, waiting_).value();
     const std::string address = absl::StrCat("127.0.0.1:", server_->port());
-    const auto channel = MakeChannelSecurity(security, address, absl::Now());
-    EXPECT_TRUE(channel.ok()) << channel.status();
-    channel_ = MakeChannel(address, 0, *channel);
+    const auto channel = MakeChannelSecurity(security, address, absl::Now()).value();
+    channel_ = MakeChannel(address, 0, channel);
     stub_ = v1::Session::NewStub(channel_);
     std::iota(large_.begin(), large_.end(), 1.0F);
   }

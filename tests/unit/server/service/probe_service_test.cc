@@ -125,9 +125,7 @@ TEST_F(ProbeServiceTest, EchoSaysWhoAnswersAndWhatStandsAgainstAnId) {
 TEST_F(ProbeServiceTest, EchoTellsThatAMemberHasTheId) {
   v1::Join join = JoinOf(coordinator_->Describe(), "site-a");
   join.set_device("cpu, 3 threads");
-  const absl::StatusOr<v1::Welcome> welcome =
-      coordinator_->members().Join(join, std::make_shared<SilentSink>());
-  ASSERT_TRUE(welcome.ok()) << welcome.status();
+  const auto welcome = coordinator_->members().Join(join, std::make_shared<SilentSink>()).value();
   const v1::EchoResponse live = Echo("site-a");
   EXPECT_EQ(live.id_state(), v1::EchoResponse::LIVE);
   EXPECT_EQ(live.id_detail(), "cpu, 3 threads");
@@ -135,7 +133,7 @@ TEST_F(ProbeServiceTest, EchoTellsThatAMemberHasTheId) {
   EXPECT_EQ(Echo("site-b").id_state(), v1::EchoResponse::FREE);
 
   ASSERT_TRUE(coordinator_->members()
-                  .Handle("site-a", welcome->incarnation(), LeaveFor(v1::Leave::DRAINED))
+                  .Handle("site-a", welcome.incarnation(), LeaveFor(v1::Leave::DRAINED))
                   .ok());
   EXPECT_EQ(Echo("site-a").id_state(), v1::EchoResponse::LEFT);
 }

@@ -94,14 +94,12 @@ void HonestWorker::DoRound(int64_t round) {
   delta.header.set_incarnation(incarnation_);
   if (round == 1) first_delta_ = delta;
   // Every call succeeds at the first attempt: nobody was noticed.
-  const absl::Status pushed = PushDelta(*stubs_.exchange, delta);
-  ASSERT_TRUE(pushed.ok()) << "round " << round << ": " << pushed;
+  ASSERT_EQ(PushDelta(*stubs_.exchange, delta), absl::OkStatus()) << "round " << round;
   v1::Want want;
   want.set_object(v1::Want::ANSWER);
   want.set_round(round);
   std::vector<uint8_t> answer;
-  const absl::Status pulled = PullAll(*stubs_.exchange, "a", want, &answer);
-  ASSERT_TRUE(pulled.ok()) << "round " << round << ": " << pulled;
+  ASSERT_EQ(PullAll(*stubs_.exchange, "a", want, &answer), absl::OkStatus()) << "round " << round;
   ASSERT_TRUE((*FindCodec(run_.coordinator().config().sync().codec_down()))
                   ->Apply(answer, published_)
                   .ok());
@@ -144,15 +142,14 @@ std::vector<float> UndisturbedParameters(int64_t rounds) {
   SmallRun run;
   CoordinatorServer::Options options;
   options.address = "127.0.0.1:0";
-  auto server = CoordinatorServer::Start(options, run.coordinator());
-  EXPECT_TRUE(server.ok()) << server.status();
+  auto server = CoordinatorServer::Start(options, run.coordinator()).value();
   Stubs stubs(
-      MakeChannel(absl::StrCat("127.0.0.1:", (*server)->port()), 0, ChannelSecurity::Plaintext()));
+      MakeChannel(absl::StrCat("127.0.0.1:", server->port()), 0, ChannelSecurity::Plaintext()));
   HonestWorker worker(std::move(stubs), run, 0);
   worker.AwaitRounds(rounds);
   EXPECT_EQ(worker.Finish(), rounds);
   EXPECT_TRUE(run.coordinator().Shutdown().ok());
-  (*server)->Stop(absl::Seconds(5));
+  server->Stop(absl::Seconds(5));
   return run.coordinator().PublishedParameters();
 }
 

@@ -161,14 +161,13 @@ TEST_F(StandbysTest, SeveralCopiesWithoutARegistryAreSaidToBeServedByTheirCommit
 
 TEST_F(StandbysTest, ASavedFactWaitsForACopy) {
   const TemporaryFolder parent;
-  auto directory = RunDirectoryStore::Open(*FileSystem::Real(), parent.File("run"), {});
-  ASSERT_TRUE(directory.ok());
-  ReplicatedStore store(**directory, standbys_);
+  auto directory = RunDirectoryStore::Open(*FileSystem::Real(), parent.File("run"), {}).value();
+  ReplicatedStore store(*directory, standbys_);
   ASSERT_TRUE(store.Recover().ok());
   // Nobody is told of these.
   ASSERT_TRUE(store.BeginRun(ScriptedIdentity()).ok());
   ASSERT_TRUE(store.TakeOver().ok());
-  const int64_t a = standbys_.Attach("a", (*directory)->Position().commits());
+  const int64_t a = standbys_.Attach("a", directory->Position().commits());
   for (const auto& save : std::vector<std::function<absl::Status()>>{
            [&] { return store.SaveMembers(std::array{ScriptedMember("alice", 1)}); },
            [&] {
@@ -177,9 +176,9 @@ TEST_F(StandbysTest, ASavedFactWaitsForACopy) {
            },
            [&] { return store.SaveRound(ScriptedRound(0, 1), ScriptedObject(0, 1, "answer")); },
            [&] { return store.SaveRunState({}); }}) {
-    const int64_t before = (*directory)->Position().commits();
+    const int64_t before = directory->Position().commits();
     std::thread saves([&] { EXPECT_TRUE(save().ok()); });
-    ASSERT_EQ((*directory)->WaitForCommit(before, absl::InfiniteDuration()), before + 1);
+    ASSERT_EQ(directory->WaitForCommit(before, absl::InfiniteDuration()), before + 1);
     standbys_.Acknowledge(a, before + 1);
     saves.join();
   }

@@ -23,17 +23,13 @@ TEST_P(GoldenRunTest, IsReadAsItWasWritten) {
   std::filesystem::copy(JoinPath(CAUSEWAY_GOLDEN_RUNS, GetParam()), folder,
                         std::filesystem::copy_options::recursive, error);
   ASSERT_FALSE(error) << error.message();
-  const auto store = RunDirectoryStore::Open(fs, folder, {});
-  ASSERT_TRUE(store.ok()) << store.status();
-  const auto run = (*store)->Recover();
-  ASSERT_TRUE(run.ok()) << run.status();
-  const auto print = Fingerprint(**store, *run);
-  ASSERT_TRUE(print.ok()) << print.status();
-  EXPECT_EQ(*print, *fs.ReadFile(JoinPath(folder, "fingerprint")));
+  const auto store = RunDirectoryStore::Open(fs, folder, {}).value();
+  const auto run = store->Recover().value();
+  const auto print = Fingerprint(*store, run).value();
+  EXPECT_EQ(print, *fs.ReadFile(JoinPath(folder, "fingerprint")));
   // And the run can be continued.
-  const absl::Status next =
-      (*store)->SaveRound(ScriptedRound(0, 4), ScriptedObject(0, 4, "answer"));
-  EXPECT_TRUE(next.ok()) << next;
+  EXPECT_EQ(store->SaveRound(ScriptedRound(0, 4), ScriptedObject(0, 4, "answer")),
+            absl::OkStatus());
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, GoldenRunTest, testing::Values("v2"));

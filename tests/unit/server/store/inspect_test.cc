@@ -24,15 +24,13 @@ using ::testing::Not;
 class InspectTest : public testing::Test {
  protected:
   std::unique_ptr<RunDirectoryStore> Live() {
-    auto store = RunDirectoryStore::Open(fs_, folder_, {.durable = false});
-    EXPECT_TRUE(store.ok()) << store.status();
-    EXPECT_TRUE((*store)->Recover().ok());
-    for (const ScriptedStep& step : ScriptedLife()) EXPECT_TRUE(step.take(**store).ok());
+    auto store = RunDirectoryStore::Open(fs_, folder_, {.durable = false}).value();
+    EXPECT_TRUE(store->Recover().ok());
+    for (const ScriptedStep& step : ScriptedLife()) EXPECT_TRUE(step.take(*store).ok());
     EXPECT_TRUE(
-        (*store)
-            ->SaveContribution(ScriptedContribution(1, 2, "bob"), ScriptedObject(1, 2, "bob"))
+        store->SaveContribution(ScriptedContribution(1, 2, "bob"), ScriptedObject(1, 2, "bob"))
             .ok());
-    return *std::move(store);
+    return store;
   }
   std::map<std::string, std::string> AllFiles() {
     std::map<std::string, std::string> files;
@@ -50,16 +48,15 @@ class InspectTest : public testing::Test {
 TEST_F(InspectTest, ARunIsDescribedAndNotChanged) {
   Live();
   const auto before = AllFiles();
-  const absl::StatusOr<nlohmann::json> found = InspectRun(fs_, folder_);
-  ASSERT_TRUE(found.ok()) << found.status();
+  const auto found = InspectRun(fs_, folder_).value();
   EXPECT_EQ(AllFiles(), before);
-  EXPECT_EQ((*found)["run"]["run_id"], "toy-77");
-  EXPECT_EQ((*found)["in_use_by"], "");
-  EXPECT_EQ((*found)["state"]["stop_step"], 40);
-  EXPECT_EQ((*found)["members"].size(), 2u);
-  EXPECT_EQ((*found)["members"][1]["incarnation"], 2);
-  ASSERT_EQ((*found)["fragments"].size(), 2u);
-  const nlohmann::json& first = (*found)["fragments"][0];
+  EXPECT_EQ(found["run"]["run_id"], "toy-77");
+  EXPECT_EQ(found["in_use_by"], "");
+  EXPECT_EQ(found["state"]["stop_step"], 40);
+  EXPECT_EQ(found["members"].size(), 2u);
+  EXPECT_EQ(found["members"][1]["incarnation"], 2);
+  ASSERT_EQ(found["fragments"].size(), 2u);
+  const nlohmann::json& first = found["fragments"][0];
   EXPECT_EQ(first["version"], 3);
   EXPECT_EQ(first["last_round"]["contributors"][0], "alice");
   EXPECT_EQ(first["snapshots"].size(), 2u);
@@ -67,8 +64,8 @@ TEST_F(InspectTest, ARunIsDescribedAndNotChanged) {
   EXPECT_EQ(first["contributions"], 5);
   EXPECT_EQ(first["quarantined"], 1);
   EXPECT_EQ(first["deltas_kept"], 1);  // That of round 3: a quarantined one goes with its round.
-  EXPECT_EQ((*found)["fragments"][1]["waiting"][0]["worker_id"], "bob");
-  const std::string text = InspectionText(*found);
+  EXPECT_EQ(found["fragments"][1]["waiting"][0]["worker_id"], "bob");
+  const std::string text = InspectionText(found);
   EXPECT_THAT(text, HasSubstr("run toy-77, format version 2"));
   EXPECT_THAT(text, HasSubstr("fragment 1: version 1"));
   EXPECT_THAT(text, HasSubstr("waiting      round 2"));
@@ -79,11 +76,10 @@ TEST_F(InspectTest, ARunIsDescribedAndNotChanged) {
 TEST_F(InspectTest, ARunInUseIsDescribedToo) {
   const auto store = Live();
   const auto before = AllFiles();
-  const absl::StatusOr<nlohmann::json> found = InspectRun(fs_, folder_);
-  ASSERT_TRUE(found.ok()) << found.status();
+  const auto found = InspectRun(fs_, folder_).value();
   EXPECT_EQ(AllFiles(), before);
-  EXPECT_NE((*found)["in_use_by"], "");
-  EXPECT_THAT(InspectionText(*found), HasSubstr("in use by process"));
+  EXPECT_NE(found["in_use_by"], "");
+  EXPECT_THAT(InspectionText(found), HasSubstr("in use by process"));
   EXPECT_TRUE(store->SaveRunState({}).ok());
 }
 
@@ -128,19 +124,17 @@ TEST_F(InspectTest, ARunThatGoesOnWhileItIsInspectedIsNotCalledDamaged) {
   busy.before_copy = go_on;
   busy.after_copy = go_on;
   const auto never = [](absl::Duration) { FAIL() << "the first try succeeds"; };
-  const absl::StatusOr<nlohmann::json> found = InspectRun(busy, folder_, never);
-  ASSERT_TRUE(found.ok()) << found.status();
+  const auto found = InspectRun(busy, folder_, never).value();
   EXPECT_EQ(round, 5);
   // Rounds 2 and 3 were before the copy (the header is read earlier), round 4 after it.
-  EXPECT_EQ((*found)["fragments"][1]["version"], 3);
-  EXPECT_TRUE((*found)["orphans"].is_null());
-  EXPECT_THAT(InspectionText(*found), Not(HasSubstr("orphan")));
+  EXPECT_EQ(found["fragments"][1]["version"], 3);
+  EXPECT_TRUE(found["orphans"].is_null());
+  EXPECT_THAT(InspectionText(found), Not(HasSubstr("orphan")));
 }
 
 TEST_F(InspectTest, ATornCopyIsTriedAgainAfterAPause) {
   Live();  // Closed, so that the database itself holds all.
-  const auto store = RunDirectoryStore::Open(fs_, folder_, {.durable = false});
-  ASSERT_TRUE(store.ok()) << store.status();
+  const auto store = RunDirectoryStore::Open(fs_, folder_, {.durable = false}).value();
   BusyFileSystem busy(fs_);
   busy.torn = parent_.File("torn");
   std::string content = *fs_.ReadFile(JoinPath(folder_, "run.db"));
@@ -168,10 +162,9 @@ TEST_F(InspectTest, WhatTheNextStartWouldRemoveIsNamed) {
   Live();
   const std::string orphan = "deltas/000000000001-f0-r9-carol.delta";
   ASSERT_TRUE(WriteFileAtomically(fs_, JoinPath(folder_, orphan), absl::string_view("cut")).ok());
-  const absl::StatusOr<nlohmann::json> found = InspectRun(fs_, folder_);
-  ASSERT_TRUE(found.ok()) << found.status();
-  EXPECT_EQ((*found)["orphans"][0], orphan);
-  EXPECT_THAT(InspectionText(*found), HasSubstr("orphan " + orphan));
+  const auto found = InspectRun(fs_, folder_).value();
+  EXPECT_EQ(found["orphans"][0], orphan);
+  EXPECT_THAT(InspectionText(found), HasSubstr("orphan " + orphan));
 }
 
 TEST_F(InspectTest, DamageIsNamedByTheRunsOwnFile) {

@@ -63,12 +63,10 @@ class RunDirectoryStoreTest : public testing::Test {
   }
   // Opens the store of a new run.
   std::unique_ptr<RunDirectoryStore> Begin(const Options& options = {}) {
-    auto store = Open(options);
-    EXPECT_TRUE(store.ok()) << store.status();
-    EXPECT_TRUE((*store)->Recover().ok());
-    const absl::Status begun = (*store)->BeginRun(ScriptedIdentity());
-    EXPECT_TRUE(begun.ok()) << begun;
-    return *std::move(store);
+    auto store = Open(options).value();
+    EXPECT_TRUE(store->Recover().ok());
+    EXPECT_EQ(store->BeginRun(ScriptedIdentity()), absl::OkStatus());
+    return store;
   }
   std::string Path(const std::string& name) const { return JoinPath(folder_, name); }
   std::vector<std::string> Names(const std::string& name) { return *fs_.List(Path(name)); }
@@ -172,9 +170,9 @@ TEST_F(RunDirectoryStoreTest, ADiskThatCannotReadADeltaDoesNotEndTheProcess) {
 
 TEST_F(RunDirectoryStoreTest, ARunLeavesFilesForPeople) {
   const auto store = Begin();
-  const auto config = ParseRunConfig(*fs_.ReadFile(Path("config.textproto")), "config.textproto");
-  ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->run_name(), "toy");
+  const auto config =
+      ParseRunConfig(*fs_.ReadFile(Path("config.textproto")), "config.textproto").value();
+  EXPECT_EQ(config.run_name(), "toy");
   Publish(*store, 1, 1);
   const nlohmann::json row = nlohmann::json::parse(*fs_.ReadFile(Path("rounds.jsonl")));
   EXPECT_EQ(row["round"], 1);
@@ -185,12 +183,11 @@ TEST_F(RunDirectoryStoreTest, ARunLeavesFilesForPeople) {
 }
 
 TEST_F(RunDirectoryStoreTest, ASecondOwnerIsRefused) {
-  auto owner = Open();
-  ASSERT_TRUE(owner.ok());
+  auto owner = Open().value();
   const absl::Status second = Open().status();
   EXPECT_EQ(second.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(second.message(), HasSubstr("belongs to another process"));
-  owner->reset();
+  owner.reset();
   EXPECT_TRUE(Open().ok());
 }
 
@@ -241,10 +238,9 @@ TEST_F(RunDirectoryStoreTest, AFolderWhoseDeltasMayBeInMemoryIsRefusedUntilTheyA
 
 TEST_F(RunDirectoryStoreTest, AnAbandonedRunFreesItsFolder) {
   ASSERT_TRUE(Begin()->AbandonRun().ok());
-  const auto store = Open();
-  ASSERT_TRUE(store.ok());
-  EXPECT_FALSE((*store)->Recover()->has_value());
-  EXPECT_TRUE((*store)->BeginRun(ScriptedIdentity()).ok());
+  const auto store = Open().value();
+  EXPECT_FALSE(store->Recover()->has_value());
+  EXPECT_TRUE(store->BeginRun(ScriptedIdentity()).ok());
 }
 
 TEST_F(RunDirectoryStoreTest, TwoSnapshotsAreKeptAndTheDeltasThatTheOlderNeeds) {
@@ -374,8 +370,7 @@ TEST_F(RunDirectoryStoreTest, OrphansOfACrashAreRemovedAndOtherFilesAreNot) {
   ASSERT_TRUE(WriteFileAtomically(fs_, Path("run.db.tmp"), absl::string_view("cut")).ok());
   ASSERT_TRUE(WriteFileAtomically(fs_, Path("deltas/notes"), absl::string_view("mine")).ok());
   const auto store = Open();
-  const auto run = (*store)->Recover();
-  ASSERT_TRUE(run.ok()) << run.status();
+  const auto run = (*store)->Recover().value();
   EXPECT_THAT(Names("deltas"), SizeIs(3));
   EXPECT_TRUE(fs_.Exists(Path("deltas/notes")));
   EXPECT_THAT(Names("answers"), SizeIs(1));
@@ -414,10 +409,8 @@ TEST_F(RunDirectoryStoreTest, OnlyWhatThisProgramWasWritingIsRemoved) {
         ASSERT_TRUE(fs_.Create(Path(name)).ok()) << name;
       }
     }
-    const auto store = Open();
-    ASSERT_TRUE(store.ok()) << store.status();
-    const auto recovered = (*store)->Recover();
-    ASSERT_TRUE(recovered.ok()) << recovered.status();
+    const auto store = Open().value();
+    const auto recovered = store->Recover().value();
     for (const std::string& name : own) EXPECT_FALSE(fs_.Exists(Path(name))) << name;
     for (const std::string& name : others) EXPECT_TRUE(fs_.Exists(Path(name))) << name;
     for (const std::string& name : folders) EXPECT_TRUE(fs_.IsFolder(Path(name))) << name;
@@ -451,28 +444,27 @@ class ReadingHook final : public ForwardingFileSystem {
 
 TEST_F(RunDirectoryStoreTest, AFileThatGoesWhileItIsReadIsNotFound) {
   ReadingHook hooked(fs_);
-  auto store = RunDirectoryStore::Open(hooked, folder_, {.snapshots_kept = 1});
-  ASSERT_TRUE(store.ok()) << store.status();
-  ASSERT_TRUE((*store)->Recover().ok());
-  ASSERT_TRUE((*store)->BeginRun(ScriptedIdentity()).ok());
-  Publish(**store, 0, 1);
-  Publish(**store, 0, 2);
-  ASSERT_TRUE(Snapshot(**store, 0, 1).ok());
+  auto store = RunDirectoryStore::Open(hooked, folder_, {.snapshots_kept = 1}).value();
+  ASSERT_TRUE(store->Recover().ok());
+  ASSERT_TRUE(store->BeginRun(ScriptedIdentity()).ok());
+  Publish(*store, 0, 1);
+  Publish(*store, 0, 2);
+  ASSERT_TRUE(Snapshot(*store, 0, 1).ok());
   hooked.before_read = [&] {
-    EXPECT_TRUE((*store)->ForgetAnswers(0, 2).ok());
-    EXPECT_TRUE((*store)->SaveRunState(v1::State()).ok());
+    EXPECT_TRUE(store->ForgetAnswers(0, 2).ok());
+    EXPECT_TRUE(store->SaveRunState(v1::State()).ok());
   };
-  EXPECT_TRUE(absl::IsNotFound((*store)->ReadAnswer(0, 1).status()));
-  hooked.before_read = [&] { EXPECT_TRUE(Snapshot(**store, 0, 2).ok()); };
-  EXPECT_TRUE(absl::IsNotFound((*store)->ReadContribution(0, 2, "alice").status()));
-  Publish(**store, 0, 3);
-  hooked.before_read = [&] { EXPECT_TRUE(Snapshot(**store, 0, 3).ok()); };
-  EXPECT_TRUE(absl::IsNotFound((*store)->ReadSnapshot(0, 2).status()));
+  EXPECT_TRUE(absl::IsNotFound(store->ReadAnswer(0, 1).status()));
+  hooked.before_read = [&] { EXPECT_TRUE(Snapshot(*store, 0, 2).ok()); };
+  EXPECT_TRUE(absl::IsNotFound(store->ReadContribution(0, 2, "alice").status()));
+  Publish(*store, 0, 3);
+  hooked.before_read = [&] { EXPECT_TRUE(Snapshot(*store, 0, 3).ok()); };
+  EXPECT_TRUE(absl::IsNotFound(store->ReadSnapshot(0, 2).status()));
   // A file that nobody removed on purpose is damage still.
   hooked.before_read = [&] {
     EXPECT_TRUE(fs_.Remove(Path("answers/" + Names("answers")[0])).ok());
   };
-  EXPECT_EQ((*store)->ReadAnswer(0, 2).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(store->ReadAnswer(0, 2).status().code(), absl::StatusCode::kDataLoss);
 }
 
 // Has 1000 bytes more than the spare; calls `before_create` when a file is about to be written.
@@ -491,13 +483,12 @@ class NarrowDisk final : public ForwardingFileSystem {
 
 TEST_F(RunDirectoryStoreTest, ContributionsThatOverlapLeaveTheSpareTogether) {
   NarrowDisk disk(fs_);
-  auto store = RunDirectoryStore::Open(disk, folder_, {});
-  ASSERT_TRUE(store.ok()) << store.status();
-  ASSERT_TRUE((*store)->Recover().ok());
-  ASSERT_TRUE((*store)->BeginRun(ScriptedIdentity()).ok());
+  auto store = RunDirectoryStore::Open(disk, folder_, {}).value();
+  ASSERT_TRUE(store->Recover().ok());
+  ASSERT_TRUE(store->BeginRun(ScriptedIdentity()).ok());
   const std::vector<uint8_t> object(600);
   const auto contribute = [&](const std::string& worker) {
-    return (*store)->SaveContribution(ScriptedContribution(0, 1, worker), object);
+    return store->SaveContribution(ScriptedContribution(0, 1, worker), object);
   };
   absl::Status second;
   disk.before_create = [&] { second = contribute("bob"); };
@@ -520,20 +511,16 @@ TEST_F(RunDirectoryStoreTest, AWholeLifeComesBackFromTheDisk) {
     auto store = Open();
     ASSERT_TRUE((*store)->Recover().ok());
     for (const ScriptedStep& step : ScriptedLife()) {
-      const absl::Status status = step.take(**store);
-      ASSERT_TRUE(status.ok()) << step.name << ": " << status;
+      ASSERT_EQ(step.take(**store), absl::OkStatus()) << step.name;
     }
   }
   std::string first;
   for (int opening = 0; opening < 2; ++opening) {
-    const auto store = Open();
-    ASSERT_TRUE(store.ok()) << store.status();
-    const auto run = (*store)->Recover();
-    ASSERT_TRUE(run.ok()) << run.status();
-    const auto print = Fingerprint(**store, *run);
-    ASSERT_TRUE(print.ok()) << print.status();
-    if (opening == 0) first = *print;
-    EXPECT_EQ(*print, first);
+    const auto store = Open().value();
+    const auto run = store->Recover().value();
+    const auto print = Fingerprint(*store, run).value();
+    if (opening == 0) first = print;
+    EXPECT_EQ(print, first);
   }
   EXPECT_THAT(first, HasSubstr("mallory"));
 }

@@ -64,10 +64,10 @@ class LargeRun {
 
  private:
   std::unique_ptr<RunDirectoryStore> Open() {
-    auto store = RunDirectoryStore::Open(disk_, kRunFolder,
-                                         {.snapshots_kept = 1, .sqlite_vfs = vfs_.name()});
-    EXPECT_TRUE(store.ok()) << store.status();
-    return *std::move(store);
+    auto store =
+        RunDirectoryStore::Open(disk_, kRunFolder, {.snapshots_kept = 1, .sqlite_vfs = vfs_.name()})
+            .value();
+    return store;
   }
 
   FaultDisk disk_;

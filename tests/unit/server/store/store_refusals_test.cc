@@ -35,11 +35,10 @@ class StoreRefusalsTest : public testing::Test {
     return RunDirectoryStore::Open(disk_, kFolder, {.sqlite_vfs = vfs_.name()});
   }
   std::unique_ptr<RunDirectoryStore> Begin() {
-    auto store = Open();
-    EXPECT_TRUE(store.ok()) << store.status();
-    EXPECT_TRUE((*store)->Recover().ok());
-    EXPECT_TRUE((*store)->BeginRun(ScriptedIdentity()).ok());
-    return *std::move(store);
+    auto store = Open().value();
+    EXPECT_TRUE(store->Recover().ok());
+    EXPECT_TRUE(store->BeginRun(ScriptedIdentity()).ok());
+    return store;
   }
   absl::Status Contribute(RunDirectoryStore& store, int64_t round, const std::string& worker) {
     return store.SaveContribution(ScriptedContribution(0, round, worker),
@@ -80,9 +79,9 @@ TEST_F(StoreRefusalsTest, AFullDiskHasRoomForWhatGoesOnFromTheLastContribution) 
   const uint64_t spare = RunDirectoryStore::SpareBytesFor(uint64_t{5} << 20);
   EXPECT_EQ(spare, (uint64_t{16} << 20) + (uint64_t{100} << 20));
   auto opened =
-      RunDirectoryStore::Open(disk_, kFolder, {.spare_bytes = spare, .sqlite_vfs = vfs_.name()});
-  ASSERT_TRUE(opened.ok());
-  RunDirectoryStore& store = **opened;
+      RunDirectoryStore::Open(disk_, kFolder, {.spare_bytes = spare, .sqlite_vfs = vfs_.name()})
+          .value();
+  RunDirectoryStore& store = *opened;
   ASSERT_TRUE(store.Recover().ok());
   ASSERT_TRUE(store.BeginRun(ScriptedIdentity()).ok());
   ASSERT_TRUE(Contribute(store, 1, "alice").ok());
@@ -112,14 +111,13 @@ TEST_F(StoreRefusalsTest, ARunIsReadFromADiskThatCannotBeWritten) {
   }
   disk_.SetReadOnly(true);
   EXPECT_EQ(Recover().code(), absl::StatusCode::kPermissionDenied);
-  auto opened = RunDirectoryStore::Open(disk_, kFolder, {.retain_deltas = true, .read_only = true});
-  ASSERT_TRUE(opened.ok()) << opened.status();
-  RunDirectoryStore& store = **opened;
-  const auto run = store.Recover();
-  ASSERT_TRUE(run.ok()) << run.status();
-  ASSERT_TRUE(run->has_value());
-  EXPECT_EQ((*run)->rounds.size(), 1u);
-  EXPECT_EQ((*run)->contributions.size(), 2u);
+  auto opened =
+      RunDirectoryStore::Open(disk_, kFolder, {.retain_deltas = true, .read_only = true}).value();
+  RunDirectoryStore& store = *opened;
+  const auto run = store.Recover().value();
+  ASSERT_TRUE(run.has_value());
+  EXPECT_EQ(run->rounds.size(), 1u);
+  EXPECT_EQ(run->contributions.size(), 2u);
   EXPECT_EQ(*store.ReadContribution(0, 2, "alice"), ScriptedObject(0, 2, "alice"));
   EXPECT_EQ(*store.ReadAnswer(0, 1), ScriptedObject(0, 1, "answer"));
 }
@@ -139,10 +137,9 @@ TEST_F(StoreRefusalsTest, TheSpareOfAHugeModelIsMoreThanAnyDiskHas) {
 TEST_F(StoreRefusalsTest, ANewRunDirectoryOutlivesAPowerLossWithAllItsParents) {
   for (const char* folder : {"/disk/runs/of/first", "/disk/more/second//"}) {
     {
-      auto store = RunDirectoryStore::Open(disk_, folder, {.sqlite_vfs = vfs_.name()});
-      ASSERT_TRUE(store.ok()) << store.status();
-      ASSERT_TRUE((*store)->Recover().ok());
-      ASSERT_TRUE((*store)->BeginRun(ScriptedIdentity()).ok());
+      auto store = RunDirectoryStore::Open(disk_, folder, {.sqlite_vfs = vfs_.name()}).value();
+      ASSERT_TRUE(store->Recover().ok());
+      ASSERT_TRUE(store->BeginRun(ScriptedIdentity()).ok());
     }
     disk_.Crash(Loss::kEverythingUnsynced, 0);
     const auto store =
@@ -324,12 +321,11 @@ TEST_F(StoreRefusalsTest, LostCommitsAreRefusedAgainAndAgain) {
                       .ok());
     }
     for (int opening = 0; opening < 2; ++opening) {
-      auto opened = RunDirectoryStore::Open(*died, kFolder, {.sqlite_vfs = vfs.name()});
-      ASSERT_TRUE(opened.ok()) << opened.status();
-      const absl::Status status = (*opened)->Recover().status();
+      auto opened = RunDirectoryStore::Open(*died, kFolder, {.sqlite_vfs = vfs.name()}).value();
+      const absl::Status status = opened->Recover().status();
       EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
       EXPECT_THAT(Message(status), HasSubstr("has lost commits"));
-      opened->reset();
+      opened.reset();
       EXPECT_EQ(died->Content(Path("run.db-wal")), log);
     }
   }

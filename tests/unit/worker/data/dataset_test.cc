@@ -35,15 +35,14 @@ class DatasetTest : public DataTest {
 
 TEST_F(DatasetTest, ReadsAcrossTheBordersOfShards) {
   WriteShards("d", "train", CountingTokens(30, 100), 100, /*shard_tokens=*/4);
-  const absl::StatusOr<Dataset> data = Dataset::Open(files_, Path("d"));
-  ASSERT_TRUE(data.ok()) << data.status();
-  EXPECT_EQ(data->train()->tokens(), 30);
-  EXPECT_EQ(data->held_out()->tokens(), 0);
+  const auto data = Dataset::Open(files_, Path("d")).value();
+  EXPECT_EQ(data.train()->tokens(), 30);
+  EXPECT_EQ(data.held_out()->tokens(), 0);
   std::vector<int32_t> out(10);
-  ASSERT_TRUE(data->train()->Read(3, 100, out).ok());
+  ASSERT_TRUE(data.train()->Read(3, 100, out).ok());
   EXPECT_THAT(out, ElementsAre(3, 4, 5, 6, 7, 8, 9, 10, 11, 12));
   out.resize(4);
-  ASSERT_TRUE(data->train()->Read(26, 100, out).ok());
+  ASSERT_TRUE(data.train()->Read(26, 100, out).ok());
   EXPECT_THAT(out, ElementsAre(26, 27, 28, 29));
 }
 
@@ -53,23 +52,21 @@ TEST_F(DatasetTest, ForeignFoldersAreSortedOutByName) {
   for (const char* name : {"d/tiny_train_000000.bin", "d/tiny_val_000000.bin"}) {
     PatchWord(name, 3, 0);
   }
-  const absl::StatusOr<Dataset> data = Dataset::Open(files_, Path("d"));
-  ASSERT_TRUE(data.ok()) << data.status();
-  EXPECT_EQ(data->train()->tokens(), 30);
-  EXPECT_EQ(data->held_out()->tokens(), 20);
-  EXPECT_EQ(data->vocabulary_size(), 0);
-  EXPECT_TRUE(data->CheckVocabulary(30).ok());
-  const absl::Status status = data->CheckVocabulary(29);
+  const auto data = Dataset::Open(files_, Path("d")).value();
+  EXPECT_EQ(data.train()->tokens(), 30);
+  EXPECT_EQ(data.held_out()->tokens(), 20);
+  EXPECT_EQ(data.vocabulary_size(), 0);
+  EXPECT_TRUE(data.CheckVocabulary(30).ok());
+  const absl::Status status = data.CheckVocabulary(29);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(status.message(), AllOf(HasSubstr("token 29"), HasSubstr("train_000000.bin")));
 }
 
 TEST_F(DatasetTest, VocabularyMismatchNamesBothSizes) {
   MakeData("d");
-  const absl::StatusOr<Dataset> data = Dataset::Open(files_, Path("d"));
-  ASSERT_TRUE(data.ok()) << data.status();
-  EXPECT_TRUE(data->CheckVocabulary(256).ok());
-  EXPECT_THAT(data->CheckVocabulary(50257).message(),
+  const auto data = Dataset::Open(files_, Path("d")).value();
+  EXPECT_TRUE(data.CheckVocabulary(256).ok());
+  EXPECT_THAT(data.CheckVocabulary(50257).message(),
               AllOf(HasSubstr("256"), HasSubstr("50257"), HasSubstr("vocabulary_size")));
 }
 
@@ -177,9 +174,8 @@ class DocumentsTest : public DataTest {
 
 TEST_F(DocumentsTest, ShardsWithoutAHeaderAreReadByWhatDataJsonSays) {
   Write({"one", "three"}, ShardFormat::kUint16);
-  const absl::StatusOr<Dataset> data = Dataset::Open(files_, Path("out"));
-  ASSERT_TRUE(data.ok()) << data.status();
-  EXPECT_EQ(Text(*data->train()), "|one|three");
+  const auto data = Dataset::Open(files_, Path("out")).value();
+  EXPECT_EQ(Text(*data.train()), "|one|three");
 }
 
 TEST_F(DocumentsTest, AnIndexIsSafetensorsThatOthersRead) {
@@ -213,26 +209,30 @@ TEST_F(DocumentsTest, MaskedWindowsKeepDocumentsApart) {
   Write({"abc", "defghij"});
   const absl::StatusOr<Dataset> data = Dataset::Open(files_, Path("out"));
   ASSERT_TRUE(data.ok());  // abc|defghij
-  const absl::StatusOr<WindowSampler> sampler = WindowSampler::Create(
-      *data, {.sequence_length = 3, .vocabulary_size = 256, .seed = 1, .document_masking = true});
-  ASSERT_TRUE(sampler.ok()) << sampler.status();
-  ASSERT_EQ(sampler->windows(), 3);
+  const auto sampler =
+      WindowSampler::Create(
+          *data,
+          {.sequence_length = 3, .vocabulary_size = 256, .seed = 1, .document_masking = true})
+          .value();
+  ASSERT_EQ(sampler.windows(), 3);
   int seen = 0;
   for (int64_t cursor = 0; cursor < 3; ++cursor) {
     std::vector<int32_t> inputs(3), targets(3), starts(3);
-    ASSERT_TRUE(sampler->Read(cursor, inputs, targets, starts).ok());
+    ASSERT_TRUE(sampler.Read(cursor, inputs, targets, starts).ok());
     EXPECT_THAT(starts, ElementsAre(0, 0, 0));
-    if (sampler->WindowAt(cursor) == 0) {
+    if (sampler.WindowAt(cursor) == 0) {
       EXPECT_THAT(targets, ElementsAre('b', 'c', -1));
       ++seen;
     }
   }
   EXPECT_EQ(seen, 1);
-  const absl::StatusOr<WindowSampler> longer = WindowSampler::Create(
-      *data, {.sequence_length = 7, .vocabulary_size = 256, .seed = 1, .document_masking = true});
-  ASSERT_TRUE(longer.ok());
+  const auto longer =
+      WindowSampler::Create(
+          *data,
+          {.sequence_length = 7, .vocabulary_size = 256, .seed = 1, .document_masking = true})
+          .value();
   std::vector<int32_t> inputs(7), targets(7), starts(7);
-  ASSERT_TRUE(longer->Read(0, inputs, targets, starts).ok());
+  ASSERT_TRUE(longer.Read(0, inputs, targets, starts).ok());
   EXPECT_THAT(targets, ElementsAre('b', 'c', -1, 'e', 'f', 'g', 'h'));
   EXPECT_THAT(starts, ElementsAre(0, 0, 0, 3, 3, 3, 3));
 }
@@ -254,14 +254,11 @@ class ForeignDocumentsTest : public DataTest {
              int64_t shard_tokens = 1000) {
     WriteShards("d", "x_train", train, vocabulary_size, shard_tokens);
     WriteShards("d", "x_val", train, vocabulary_size, shard_tokens);
-    const absl::StatusOr<std::vector<std::string>> names = files_.List(Path("d"));
-    ASSERT_TRUE(names.ok()) << names.status();
-    for (const std::string& name : *names) {
+    const auto names = files_.List(Path("d")).value();
+    for (const std::string& name : names) {
       PatchWord("d/" + name, 3, header_vocabulary);
     }
-    absl::StatusOr<Dataset> data = Dataset::Open(files_, Path("d"));
-    ASSERT_TRUE(data.ok()) << data.status();
-    data_ = *std::move(data);
+    data_ = Dataset::Open(files_, Path("d")).value();
   }
   std::vector<int64_t> Starts() { return data_->train()->documents()->starts(); }
 
@@ -274,11 +271,12 @@ TEST_F(ForeignDocumentsTest, ShardsOfLlmCBeginDocumentsAtTheirEndOfText) {
   EXPECT_THAT(Starts(), ElementsAre(0, 3, 5));
   EXPECT_TRUE(data_->held_out()->documents().has_value());
   // Masked: nobody predicts the first token of a document.
-  const auto sampler = WindowSampler::Create(
-      *data_, {.sequence_length = 7, .vocabulary_size = 50257, .document_masking = true});
-  ASSERT_TRUE(sampler.ok()) << sampler.status();
+  const auto sampler =
+      WindowSampler::Create(
+          *data_, {.sequence_length = 7, .vocabulary_size = 50257, .document_masking = true})
+          .value();
   std::vector<int32_t> inputs(7), targets(7), starts(7);
-  ASSERT_TRUE(sampler->Read(0, inputs, targets, starts).ok());
+  ASSERT_TRUE(sampler.Read(0, inputs, targets, starts).ok());
   EXPECT_THAT(targets, ElementsAre(1, 2, -1, 3, -1, 4, 5));
   EXPECT_THAT(starts, ElementsAre(0, 0, 0, 3, 3, 5, 5));
 }

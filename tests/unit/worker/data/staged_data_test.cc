@@ -158,8 +158,7 @@ TEST_F(StagedDataTest, AFolderOfSomebodyElsesWithItsNameIsLeftAlone) {
 }
 
 TEST_F(StagedDataTest, TwoAtOnceAreRefused) {
-  const auto first = StagedData::Create(disk_, "/out", false);
-  ASSERT_TRUE(first.ok()) << first.status();
+  const auto first = StagedData::Create(disk_, "/out", false).value();
   const absl::Status second = StagedData::Create(disk_, "/out", false).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(second));
   EXPECT_THAT(second.message(), HasSubstr("belongs to another process"));

@@ -28,11 +28,10 @@ TEST_F(TokenShardTest, WhatIsWrittenIsReadBackAcrossShards) {
   WriteShards("d", "train", tokens, 256, /*shard_tokens=*/10);
   std::vector<int32_t> read;
   for (const char* name : {"d/train_000000.bin", "d/train_000001.bin", "d/train_000002.bin"}) {
-    const absl::StatusOr<TokenShard> shard = TokenShard::Open(files_, Path(name));
-    ASSERT_TRUE(shard.ok()) << shard.status();
-    EXPECT_EQ(shard->vocabulary_size(), 256);
-    std::vector<int32_t> part(static_cast<size_t>(shard->tokens()));
-    ASSERT_TRUE(shard->Read(0, 256, part).ok());
+    const auto shard = TokenShard::Open(files_, Path(name)).value();
+    EXPECT_EQ(shard.vocabulary_size(), 256);
+    std::vector<int32_t> part(static_cast<size_t>(shard.tokens()));
+    ASSERT_TRUE(shard.Read(0, 256, part).ok());
     read.insert(read.end(), part.begin(), part.end());
   }
   EXPECT_EQ(read, tokens);
@@ -43,15 +42,14 @@ TEST_F(TokenShardTest, AFileThatBecomesShorterIsAnErrorWithItsName) {
   NameMappedFaults();
   WriteShards("d", "train", CountingTokens(20'000, 256), 256, /*shard_tokens=*/20'000);
   const std::string path = Path("d/train_000000.bin");
-  const absl::StatusOr<TokenShard> shard = TokenShard::Open(files_, path);
-  ASSERT_TRUE(shard.ok()) << shard.status();
+  const auto shard = TokenShard::Open(files_, path).value();
   std::vector<int32_t> read(1000);
-  ASSERT_TRUE(shard->Read(19'000, 256, read).ok());
+  ASSERT_TRUE(shard.Read(19'000, 256, read).ok());
   ASSERT_EQ(truncate(path.c_str(), 4096), 0);
-  const absl::Status status = shard->Read(19'000, 256, read);
+  const absl::Status status = shard.Read(19'000, 256, read);
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(status.message()), HasSubstr(path + " became shorter"));
-  EXPECT_TRUE(shard->Read(0, 256, read).ok());
+  EXPECT_TRUE(shard.Read(0, 256, read).ok());
 }
 
 TEST_F(TokenShardTest, BytesOnDiskAreThoseOfTheFormat) {
@@ -68,12 +66,11 @@ TEST_F(TokenShardTest, LargeVocabulariesTakeFourBytes) {
   WriteShards("small", "train", std::vector<int32_t>{65535}, 65536);
   WriteShards("large", "train", std::vector<int32_t>{65536, 7}, 65537);
   EXPECT_EQ(ReadFile("small/train_000000.bin").size(), 1024u + 2u);
-  const absl::StatusOr<TokenShard> large = TokenShard::Open(files_, Path("large/train_000000.bin"));
-  ASSERT_TRUE(large.ok()) << large.status();
+  const auto large = TokenShard::Open(files_, Path("large/train_000000.bin")).value();
   std::vector<int32_t> read(2);
-  ASSERT_TRUE(large->Read(0, 65537, read).ok());
+  ASSERT_TRUE(large.Read(0, 65537, read).ok());
   EXPECT_THAT(read, ElementsAre(65536, 7));
-  EXPECT_EQ(large->LargestToken(), 65536);
+  EXPECT_EQ(large.LargestToken(), 65536);
 }
 
 TEST_F(TokenShardTest, WriterRefusesTokensOutsideTheVocabulary) {
@@ -84,10 +81,9 @@ TEST_F(TokenShardTest, WriterRefusesTokensOutsideTheVocabulary) {
 
 TEST_F(TokenShardTest, TokenOutsideTheVocabularyIsReportedWithItsPlace) {
   WriteShards("d", "train", std::vector<int32_t>{1, 2, 200, 3}, 256);
-  const absl::StatusOr<TokenShard> shard = TokenShard::Open(files_, Path("d/train_000000.bin"));
-  ASSERT_TRUE(shard.ok());
+  const auto shard = TokenShard::Open(files_, Path("d/train_000000.bin")).value();
   std::vector<int32_t> read(3);
-  const absl::Status status = shard->Read(1, 128, read);
+  const absl::Status status = shard.Read(1, 128, read);
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(status.message(),
               AllOf(HasSubstr("token 2"), HasSubstr("train_000000.bin"), HasSubstr("200")));
@@ -96,10 +92,9 @@ TEST_F(TokenShardTest, TokenOutsideTheVocabularyIsReportedWithItsPlace) {
 TEST_F(TokenShardTest, TokensBeyondInt32AreNotTakenForNegativeOnes) {
   WriteShards("d", "train", std::vector<int32_t>{1, 2}, 70000);
   PatchWord("d/train_000000.bin", 256, -1);
-  const absl::StatusOr<TokenShard> shard = TokenShard::Open(files_, Path("d/train_000000.bin"));
-  ASSERT_TRUE(shard.ok());
+  const auto shard = TokenShard::Open(files_, Path("d/train_000000.bin")).value();
   std::vector<int32_t> read(2);
-  EXPECT_THAT(shard->Read(0, 70000, read).message(), HasSubstr("4294967295"));
+  EXPECT_THAT(shard.Read(0, 70000, read).message(), HasSubstr("4294967295"));
 }
 
 std::string Bytes16(std::span<const int32_t> tokens) {
@@ -127,12 +122,11 @@ TEST_F(TokenShardTest, FilesWithoutAHeaderAreReadWhereTheyTellTheirFormat) {
   for (int32_t& token : tokens) token = token * 2 + 20000;  // Beyond 65536, as in Llama 3.
   WriteFile("large.bin", Bytes32(tokens));
   for (const char* name : {"16.bin", "32.bin", "large.bin"}) {
-    const absl::StatusOr<TokenShard> shard = TokenShard::Open(files_, Path(name));
-    ASSERT_TRUE(shard.ok()) << shard.status();
-    ASSERT_EQ(shard->tokens(), 3000) << name;
-    EXPECT_EQ(shard->vocabulary_size(), 0);
+    const auto shard = TokenShard::Open(files_, Path(name)).value();
+    ASSERT_EQ(shard.tokens(), 3000) << name;
+    EXPECT_EQ(shard.vocabulary_size(), 0);
     std::vector<int32_t> read(3000);
-    ASSERT_TRUE(shard->Read(0, 200000, read).ok());
+    ASSERT_TRUE(shard.Read(0, 200000, read).ok());
     if (name == std::string("large.bin")) {
       EXPECT_EQ(read, tokens);
     } else {

@@ -43,35 +43,31 @@ class TokenizeTest : public DataTest {
 TEST_F(TokenizeTest, FolderBecomesTrainingAndHeldOutShards) {
   WriteFile("corpus/b.txt", NumberedLines(4000));
   WriteFile("corpus/a/x.txt", NumberedLines(2000));
-  const absl::StatusOr<TokenizeResult> result = Tokenize(files_, Options({"corpus"}));
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_EQ(result->documents, 2);
-  const auto all = static_cast<double>(result->train_tokens + result->held_out_tokens);
-  const double share = static_cast<double>(result->held_out_tokens) / all;
+  const auto result = Tokenize(files_, Options({"corpus"})).value();
+  EXPECT_EQ(result.documents, 2);
+  const auto all = static_cast<double>(result.train_tokens + result.held_out_tokens);
+  const double share = static_cast<double>(result.held_out_tokens) / all;
   EXPECT_NEAR(share, 0.05, 0.01);
 
-  const absl::StatusOr<Dataset> data = Dataset::Open(files_, Path("out"));
-  ASSERT_TRUE(data.ok()) << data.status();
-  EXPECT_EQ(data->vocabulary_size(), 256);
-  EXPECT_TRUE(data->is_bytes());
-  EXPECT_EQ(data->held_out_bytes_per_token(), 1);
-  EXPECT_EQ(data->train()->tokens(), result->train_tokens);
-  EXPECT_EQ(data->held_out()->tokens(), result->held_out_tokens);
+  const auto data = Dataset::Open(files_, Path("out")).value();
+  EXPECT_EQ(data.vocabulary_size(), 256);
+  EXPECT_TRUE(data.is_bytes());
+  EXPECT_EQ(data.held_out_bytes_per_token(), 1);
+  EXPECT_EQ(data.train()->tokens(), result.train_tokens);
+  EXPECT_EQ(data.held_out()->tokens(), result.held_out_tokens);
   // a/x.txt comes before b.txt, and its lines are still in order.
-  EXPECT_EQ(Text(*data->train()).substr(0, 14), "line 0\nline 1.");
-  const absl::StatusOr<DataDescription> description = ReadDataJson(files_, Path("out"));
-  ASSERT_TRUE(description.ok()) << description.status();
-  EXPECT_THAT(description->sources, ElementsAre(Path("corpus")));
+  EXPECT_EQ(Text(*data.train()).substr(0, 14), "line 0\nline 1.");
+  const auto description = ReadDataJson(files_, Path("out")).value();
+  EXPECT_THAT(description.sources, ElementsAre(Path("corpus")));
 }
 
 TEST_F(TokenizeTest, PiecesAreTheWholeTextCutAtEndsOfLines) {
   const std::string text = NumberedLines(5000);
   WriteFile("corpus.txt", text);
-  const absl::StatusOr<TextCorpus> corpus = FindTextCorpus(files_, {Path("corpus.txt")});
-  ASSERT_TRUE(corpus.ok());
+  const auto corpus = FindTextCorpus(files_, {Path("corpus.txt")}).value();
   std::string together;
   int held_out = 0;
-  const absl::Status status = VisitPieces(files_, *corpus, 0.1, [&](const Piece& piece) {
+  const absl::Status status = VisitPieces(files_, corpus, 0.1, [&](const Piece& piece) {
     EXPECT_EQ(piece.text.back(), '\n');
     EXPECT_EQ(piece.begins_document, together.empty());
     absl::StrAppend(&together, piece.text);
@@ -88,10 +84,9 @@ TEST_F(TokenizeTest, CutsWithoutLinesFallBetweenCharacters) {
   std::string text;
   for (int i = 0; i < 3001; ++i) text += i % 2 == 0 ? "\xE2\x82\xAC" : "\xF0\x9F\x98\x80";
   WriteFile("corpus.txt", "x" + text);
-  const absl::StatusOr<TextCorpus> corpus = FindTextCorpus(files_, {Path("corpus.txt")});
-  ASSERT_TRUE(corpus.ok());
+  const auto corpus = FindTextCorpus(files_, {Path("corpus.txt")}).value();
   int pieces = 0;
-  ASSERT_TRUE(VisitPieces(files_, *corpus, 0.05, [&](const Piece& piece) {
+  ASSERT_TRUE(VisitPieces(files_, corpus, 0.05, [&](const Piece& piece) {
                 EXPECT_NE(static_cast<uint8_t>(piece.text.front()) & 0xC0, 0x80);
                 ++pieces;
                 return absl::OkStatus();
@@ -116,11 +111,10 @@ TEST_F(TokenizeTest, BinaryEmptyAndHiddenFilesInFoldersArePassedOver) {
   WriteFile("corpus/c.txt", "");
   WriteFile("corpus/.git/objects", NumberedLines(10));
   ASSERT_EQ(symlink("nowhere", Path("corpus/dangling").c_str()), 0);
-  const absl::StatusOr<TextCorpus> corpus = FindTextCorpus(files_, {Path("corpus")});
-  ASSERT_TRUE(corpus.ok()) << corpus.status();
-  ASSERT_EQ(corpus->documents.size(), 1u);
-  EXPECT_EQ(corpus->documents[0].path, Path("corpus/a.txt"));
-  EXPECT_EQ(corpus->skipped_files, 2);
+  const auto corpus = FindTextCorpus(files_, {Path("corpus")}).value();
+  ASSERT_EQ(corpus.documents.size(), 1u);
+  EXPECT_EQ(corpus.documents[0].path, Path("corpus/a.txt"));
+  EXPECT_EQ(corpus.skipped_files, 2);
 }
 
 TEST_F(TokenizeTest, ShardsBelowTheCorpusAreNotTokenizedAgain) {
@@ -133,11 +127,10 @@ TEST_F(TokenizeTest, ShardsBelowTheCorpusAreNotTokenizedAgain) {
   options.replace = true;
   ASSERT_TRUE(Run(options).ok());
   EXPECT_EQ(ReadFile("corpus/shards/train_000000.bin"), before);
-  const absl::StatusOr<TextCorpus> corpus = FindTextCorpus(files_, {Path("corpus")});
-  ASSERT_TRUE(corpus.ok()) << corpus.status();
-  ASSERT_EQ(corpus->documents.size(), 2u);
-  EXPECT_EQ(corpus->documents[1].path, Path("corpus/notes/data.json"));
-  EXPECT_EQ(corpus->skipped_files, 5);
+  const auto corpus = FindTextCorpus(files_, {Path("corpus")}).value();
+  ASSERT_EQ(corpus.documents.size(), 2u);
+  EXPECT_EQ(corpus.documents[1].path, Path("corpus/notes/data.json"));
+  EXPECT_EQ(corpus.skipped_files, 5);
 }
 
 TEST_F(TokenizeTest, CorpusThatCannotBeReadIsAnErrorThatNamesThePath) {
@@ -178,9 +171,8 @@ TEST_F(TokenizeTest, EmptyCorpusIsRefused) {
 TEST_F(TokenizeTest, SmallestCorpusFillsBothPartsAndASmallerOneIsRefused) {
   WriteFile("small.txt", std::string(20 * 64, 'a'));
   ASSERT_TRUE(Run(Options({"small.txt"})).ok());
-  const absl::StatusOr<Dataset> data = Dataset::Open(files_, Path("out"));
-  ASSERT_TRUE(data.ok()) << data.status();
-  EXPECT_EQ(data->held_out()->tokens(), 64);
+  const auto data = Dataset::Open(files_, Path("out")).value();
+  EXPECT_EQ(data.held_out()->tokens(), 64);
 
   WriteFile("smaller.txt", std::string(20 * 64 - 1, 'a'));
   TokenizeOptions options = Options({"smaller.txt"});
@@ -192,10 +184,9 @@ TEST_F(TokenizeTest, SmallestCorpusFillsBothPartsAndASmallerOneIsRefused) {
 TEST_F(TokenizeTest, ManyTinyDocumentsStillLeaveBothPartsText) {
   for (int i = 0; i < 500; ++i) WriteFile(absl::StrCat("corpus/", i), "tiny\n");
   ASSERT_TRUE(Run(Options({"corpus"})).ok());
-  const absl::StatusOr<Dataset> data = Dataset::Open(files_, Path("out"));
-  ASSERT_TRUE(data.ok());
-  EXPECT_GT(data->held_out()->tokens(), 50);
-  EXPECT_EQ(data->held_out()->tokens() + data->train()->tokens(), 2500);
+  const auto data = Dataset::Open(files_, Path("out")).value();
+  EXPECT_GT(data.held_out()->tokens(), 50);
+  EXPECT_EQ(data.held_out()->tokens() + data.train()->tokens(), 2500);
 }
 
 TEST_F(TokenizeTest, LinksInACircleEndInAnError) {
@@ -225,10 +216,9 @@ TEST_F(TokenizeTest, OnlyFilesWithTheExtensionsAreTaken) {
   WriteFile("corpus/c.log", std::string(3000, 'c'));
   TokenizeOptions options = Options({"corpus"});
   options.extensions = {".txt", ".md"};
-  const absl::StatusOr<TokenizeResult> result = Tokenize(files_, options);
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_EQ(result->documents, 2);
-  EXPECT_EQ(result->train_tokens + result->held_out_tokens, 6000);
+  const auto result = Tokenize(files_, options).value();
+  EXPECT_EQ(result.documents, 2);
+  EXPECT_EQ(result.train_tokens + result.held_out_tokens, 6000);
 }
 
 TEST_F(TokenizeTest, JsonLinesAreNoText) {

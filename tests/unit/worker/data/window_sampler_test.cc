@@ -125,12 +125,11 @@ TEST_F(WindowSamplerTest, TokenOutsideTheModelsVocabularyNeverGetsOut) {
 
 TEST_F(WindowSamplerTest, HeldOutWindowsAreSpreadEvenly) {
   const Dataset data = MakeDataset(100, 101);
-  const absl::StatusOr<HeldOutWindows> windows = HeldOutWindows::Create(data, 10, 1000, 4);
-  ASSERT_TRUE(windows.ok()) << windows.status();
-  ASSERT_EQ(windows->size(), 4);
+  const auto windows = HeldOutWindows::Create(data, 10, 1000, 4).value();
+  ASSERT_EQ(windows.size(), 4);
   std::vector<int32_t> inputs(40);
   std::vector<int32_t> targets(40);
-  ASSERT_TRUE(windows->Read(0, inputs, targets).ok());
+  ASSERT_TRUE(windows.Read(0, inputs, targets).ok());
   EXPECT_THAT((std::vector<int32_t>{inputs[0], inputs[10], inputs[20], inputs[30]}),
               ElementsAre(0, 20, 50, 70));
   EXPECT_EQ(targets[39], 80);
@@ -138,9 +137,8 @@ TEST_F(WindowSamplerTest, HeldOutWindowsAreSpreadEvenly) {
 
 TEST_F(WindowSamplerTest, FewerHeldOutWindowsThanWantedAreAllTakenAndNoneIsRefused) {
   const Dataset data = MakeDataset(100, 31);
-  const absl::StatusOr<HeldOutWindows> windows = HeldOutWindows::Create(data, 10, 1000, 32);
-  ASSERT_TRUE(windows.ok());
-  EXPECT_EQ(windows->size(), 3);
+  const auto windows = HeldOutWindows::Create(data, 10, 1000, 32).value();
+  EXPECT_EQ(windows.size(), 3);
   EXPECT_THAT(HeldOutWindows::Create(data, 31, 1000, 32).status().message(),
               HasSubstr("31 held-out tokens"));
 }

@@ -32,9 +32,7 @@ SiteRendezvous ProcessOf(int process, int processes, int port) {
 }
 
 std::unique_ptr<SiteDoor> OpenDoor(const SiteRendezvous& first) {
-  absl::StatusOr<std::unique_ptr<SiteDoor>> door = SiteDoor::Open(first);
-  EXPECT_TRUE(door.ok()) << door.status();
-  return *std::move(door);
+  return SiteDoor::Open(first).value();
 }
 
 // Answers the first call, which says `argument`, and stays until process 0 leaves.
@@ -49,22 +47,19 @@ void Belong(SiteLink& link, int64_t argument) {
 }
 
 void Belong(const SiteRendezvous& member, int64_t argument) {
-  const auto link = VisitSite(member);
-  ASSERT_TRUE(link.ok()) << link.status();
-  Belong(**link, argument);
+  const auto link = VisitSite(member).value();
+  Belong(*link, argument);
 }
 
 // Process 0: all come, and each is called with its number.
 void Meet(SiteDoor& door) {
-  const auto links = door.Gather();
-  ASSERT_TRUE(links.ok()) << links.status();
+  const auto links = door.Gather().value();
   const std::vector<uint8_t> bytes(size_t{3} << 20, 7);
-  for (size_t i = 0; i < links->size(); ++i) {
-    SiteLink& link = *(*links)[i];
+  for (size_t i = 0; i < links.size(); ++i) {
+    SiteLink& link = *links[i];
     link.Start();
-    const auto answer = link.CallAndAwait(kMethod, static_cast<int64_t>(i) + 1, 0, bytes);
-    ASSERT_TRUE(answer.ok()) << answer.status();
-    EXPECT_EQ(answer->size(), bytes.size());
+    const auto answer = link.CallAndAwait(kMethod, static_cast<int64_t>(i) + 1, 0, bytes).value();
+    EXPECT_EQ(answer.size(), bytes.size());
   }
 }
 
@@ -189,10 +184,9 @@ TEST(SiteDoorTest, AProcessThatEndsBeforeAllHaveComeMayComeAgain) {
   others.emplace_back([port = door->port()] {
     EXPECT_TRUE(VisitSite(ProcessOf(1, 3, port)).ok());
     // It is welcome again as soon as the first one is missed.
-    const auto again = VisitSite(ProcessOf(1, 3, port));
-    ASSERT_TRUE(again.ok()) << again.status();
+    const auto again = VisitSite(ProcessOf(1, 3, port)).value();
     std::thread last([port] { Belong(ProcessOf(2, 3, port), 2); });
-    Belong(**again, 1);
+    Belong(*again, 1);
     last.join();
   });
   Meet(*door);

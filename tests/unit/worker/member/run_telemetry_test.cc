@@ -42,9 +42,7 @@ class RunTelemetryTest : public testing::Test {
     return port;
   }
   static std::unique_ptr<RunTelemetry> Open(RunTelemetry::Options options) {
-    auto telemetry = RunTelemetry::Open(std::move(options));
-    EXPECT_TRUE(telemetry.ok()) << telemetry.status();
-    return *std::move(telemetry);
+    return RunTelemetry::Open(std::move(options)).value();
   }
 
   const TemporaryFolder folder_;
@@ -127,10 +125,9 @@ TEST_F(RunTelemetryTest, IsReadyWhileTheSessionsStreamStands) {
 }
 
 TEST_F(RunTelemetryTest, APortThatIsTakenRefusesTheStartByItsFlag) {
-  const auto taken = HttpListener::Open("127.0.0.1:0");
-  ASSERT_TRUE(taken.ok());
+  const auto taken = HttpListener::Open("127.0.0.1:0").value();
   RunTelemetry::Options options = Options();
-  options.metrics_address = taken->address();
+  options.metrics_address = taken.address();
   const auto telemetry = RunTelemetry::Open(std::move(options));
   EXPECT_EQ(telemetry.status().code(), absl::StatusCode::kAlreadyExists);
   EXPECT_THAT(std::string(telemetry.status().message()), HasSubstr("--metrics: "));
@@ -157,9 +154,8 @@ TEST_F(RunTelemetryTest, CurvesOfWorkersThatShareAFolderAreApart) {
   WorkerFigures figures;
   figures.heartbeat.set_step(1);
   ASSERT_TRUE(telemetry->Update(figures).ok());
-  const auto files = FileSystem::Real()->List(folder_.File("curves/paris"));
-  ASSERT_TRUE(files.ok()) << files.status();
-  EXPECT_EQ(files->size(), 1U);
+  const auto files = FileSystem::Real()->List(folder_.File("curves/paris")).value();
+  EXPECT_EQ(files.size(), 1U);
 }
 
 using ::testing::EndsWith;
@@ -213,10 +209,9 @@ TEST(TensorBoardRecord, IsThatOfTensorBoard) {
 class TensorBoardWriterTest : public testing::Test {
  protected:
   std::unique_ptr<TensorBoardWriter> Create(int64_t first_step = 1) {
-    auto writer = TensorBoardWriter::Create(*FileSystem::Real(), folder_.File("curves/a"), "a",
-                                            first_step, clock_);
-    EXPECT_TRUE(writer.ok()) << writer.status();
-    return *std::move(writer);
+    return TensorBoardWriter::Create(*FileSystem::Real(), folder_.File("curves/a"), "a", first_step,
+                                     clock_)
+        .value();
   }
   const TemporaryFolder folder_;
   FakeClock clock_;

@@ -221,11 +221,10 @@ TEST(LinkChecks, TheForecastIsTheRatioOfWhatTheLinkCarriesToWhatTheRunNeeds) {
 
 TEST(LinkChecks, ARunNeedsTheEncodedBytesOfEveryFragment) {
   const UnderstoodRun run = TinyRun();
-  const absl::StatusOr<LinkNeed> need = LinkNeedOf(run.config, run.plan);
-  ASSERT_TRUE(need.ok()) << need.status();
-  ASSERT_EQ(need->up_bytes.size(), 3U);
-  EXPECT_EQ(need->up_bytes[0] + need->up_bytes[1] + need->up_bytes[2], need->state_bytes);  // FP32.
-  EXPECT_EQ(need->overlap_steps, 5);
+  const auto need = LinkNeedOf(run.config, run.plan).value();
+  ASSERT_EQ(need.up_bytes.size(), 3U);
+  EXPECT_EQ(need.up_bytes[0] + need.up_bytes[1] + need.up_bytes[2], need.state_bytes);  // FP32.
+  EXPECT_EQ(need.overlap_steps, 5);
 }
 
 TEST(SiteChecks, ADiskIsMeasuredWithoutATrace) {

@@ -40,9 +40,7 @@ class CudaBackendTest : public ::testing::Test {
     backend_.reset();
     config_ = ContractConfig(settings);
     plan_ = FragmentPlan::Create(config_).value();
-    auto made = CudaBackend::Create(config_, plan_, options);
-    ASSERT_TRUE(made.ok()) << made.status();
-    backend_ = *std::move(made);
+    backend_ = CudaBackend::Create(config_, plan_, options).value();
     std::vector<float> parameters(static_cast<size_t>(plan_.arena_size()));
     InitializeParameters(plan_, 7, parameters);
     ASSERT_TRUE(backend_->SetParameters(parameters).ok());

@@ -37,10 +37,9 @@ class CudaEvaluationTest : public ::testing::Test {
     EXPECT_TRUE(ContractReader(1)(0, {inputs_, targets_, {}}).ok());
   }
   std::unique_ptr<CudaEvaluation> Make() {
-    auto made = CudaEvaluation::Create(config_.model(), plan_, kWindows, options_.devices.front(),
-                                       options_.make_gemm);
-    EXPECT_TRUE(made.ok()) << made.status();
-    return *std::move(made);
+    return CudaEvaluation::Create(config_.model(), plan_, kWindows, options_.devices.front(),
+                                  options_.make_gemm)
+        .value();
   }
 
   v1::RunConfig config_;

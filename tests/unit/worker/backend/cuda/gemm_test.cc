@@ -53,14 +53,9 @@ std::vector<Bf16> Values(int64_t size, uint32_t seed) {
 class GemmTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    const auto devices = DiscoverDevices({0}, *FileSystem::Real());
-    ASSERT_TRUE(devices.ok()) << devices.status();
-    auto gemm = MakeTestGemm(devices->front(), &memory_);
-    ASSERT_TRUE(gemm.ok()) << gemm.status();
-    gemm_ = *std::move(gemm);
-    auto stream = Stream::Create();
-    ASSERT_TRUE(stream.ok());
-    stream_ = *std::move(stream);
+    const auto devices = DiscoverDevices({0}, *FileSystem::Real()).value();
+    gemm_ = MakeTestGemm(devices.front(), &memory_).value();
+    stream_ = Stream::Create().value();
   }
 
   // Compares D with the oracle, twice more with itself, and once more out of a graph.
@@ -110,8 +105,7 @@ class GemmTest : public ::testing::Test {
         ASSERT_TRUE(recorded->Start(stream_.get()).ok());
         ASSERT_TRUE(stream_.Wait("a product").ok());
       } else {
-        const absl::Status status = gemm_->Run(call, stream_.get());
-        ASSERT_TRUE(status.ok()) << status;
+        ASSERT_EQ(gemm_->Run(call, stream_.get()), absl::OkStatus());
         ASSERT_TRUE(stream_.Wait("a product").ok());
       }
       std::vector<double> result;

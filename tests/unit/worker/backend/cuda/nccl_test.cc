@@ -352,14 +352,12 @@ namespace {
 TEST(NcclGroupOnAGpuTest, OneRankGetsBackWhatItGives) {
   const auto nccl = NcclLibrary::Load();
   if (!nccl.ok()) GTEST_SKIP() << nccl.status();
-  absl::StatusOr<std::vector<std::unique_ptr<LocalGroup>>> groups = MakeNcclGroups({0});
-  ASSERT_TRUE(groups.ok()) << groups.status();
-  ASSERT_EQ(groups->size(), 1U);
-  LocalGroup& group = *groups->front();
+  auto groups = MakeNcclGroups({0}).value();
+  ASSERT_EQ(groups.size(), 1U);
+  LocalGroup& group = *groups.front();
   EXPECT_EQ(group.size(), 1);
   ASSERT_TRUE(UseDevice(0).ok());
-  const absl::StatusOr<Stream> stream = Stream::Create();
-  ASSERT_TRUE(stream.ok());
+  const auto stream = Stream::Create().value();
   const std::vector<int64_t> bounds = {0, 100};
   for (const GroupType type : {GroupType::kFloat, GroupType::kBf16, GroupType::kDouble,
                                GroupType::kInt64, GroupType::kByte}) {
@@ -367,23 +365,22 @@ TEST(NcclGroupOnAGpuTest, OneRankGetsBackWhatItGives) {
     const auto bytes = static_cast<size_t>(bounds.back() * GroupTypeBytes(type));
     const std::vector<unsigned char> given(bytes, 0x3c);
     DeviceMemory memory;
-    const absl::StatusOr<unsigned char*> data =
-        memory.Allocate<unsigned char>("data", static_cast<int64_t>(bytes), "");
-    ASSERT_TRUE(data.ok());
-    ASSERT_EQ(cudaMemcpyAsync(*data, given.data(), bytes, cudaMemcpyHostToDevice, stream->get()),
+    const auto data =
+        memory.Allocate<unsigned char>("data", static_cast<int64_t>(bytes), "").value();
+    ASSERT_EQ(cudaMemcpyAsync(data, given.data(), bytes, cudaMemcpyHostToDevice, stream.get()),
               cudaSuccess);
     EXPECT_TRUE(group.BeginBatch().ok());
     if (type != GroupType::kByte) {
-      EXPECT_TRUE(group.AllReduceSum(*data, bounds.back(), type, stream->get()).ok());
-      EXPECT_TRUE(group.ReduceScatterSum(*data, bounds, type, stream->get()).ok());
+      EXPECT_TRUE(group.AllReduceSum(data, bounds.back(), type, stream.get()).ok());
+      EXPECT_TRUE(group.ReduceScatterSum(data, bounds, type, stream.get()).ok());
     }
-    EXPECT_TRUE(group.AllGather(*data, bounds, type, stream->get()).ok());
-    EXPECT_TRUE(group.Broadcast(*data, bounds.back(), type, 0, stream->get()).ok());
+    EXPECT_TRUE(group.AllGather(data, bounds, type, stream.get()).ok());
+    EXPECT_TRUE(group.Broadcast(data, bounds.back(), type, 0, stream.get()).ok());
     EXPECT_TRUE(group.EndBatch().ok());
     std::vector<unsigned char> got(bytes);
-    ASSERT_EQ(cudaMemcpyAsync(got.data(), *data, bytes, cudaMemcpyDeviceToHost, stream->get()),
+    ASSERT_EQ(cudaMemcpyAsync(got.data(), data, bytes, cudaMemcpyDeviceToHost, stream.get()),
               cudaSuccess);
-    ASSERT_TRUE(stream->Wait("collectives").ok());
+    ASSERT_TRUE(stream.Wait("collectives").ok());
     EXPECT_EQ(got, given);
   }
   EXPECT_TRUE(group.Barrier().ok());

@@ -53,9 +53,7 @@ class StagedGradientsTest : public ::testing::Test {
     plan_ = FragmentPlan::Create(config_).value();
     CudaBackend::Options options = TestOptions(devices);
     options.shard_gradients = shard;
-    auto made = CudaBackend::Create(config_, plan_, options);
-    ASSERT_TRUE(made.ok()) << made.status();
-    backend_ = *std::move(made);
+    backend_ = CudaBackend::Create(config_, plan_, options).value();
     std::vector<float> parameters(static_cast<size_t>(plan_.arena_size()));
     InitializeParameters(plan_, 7, parameters);
     ASSERT_TRUE(backend_->SetParameters(parameters).ok());

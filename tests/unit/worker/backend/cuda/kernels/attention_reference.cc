@@ -247,13 +247,12 @@ AttentionTensors OnDevice(AttentionProvider& provider, const AttentionCase& c,
   const DeviceArray<Bf16> out(inputs.dout.size()), dqkv(inputs.qkv.size());
   const DeviceArray<float> log_sum_exp(Size(Tokens(s) * s.heads)), delta(Size(Tokens(s) * s.heads));
   const int32_t* const document_starts = inputs.starts.empty() ? nullptr : starts.data();
-  const absl::Status forward =
-      provider.Forward(s, qkv.data(), document_starts, out.data(), log_sum_exp.data(), nullptr);
-  EXPECT_TRUE(forward.ok()) << forward;
-  const absl::Status backward =
-      provider.Backward(s, qkv.data(), document_starts, out.data(), log_sum_exp.data(), dout.data(),
-                        delta.data(), dqkv.data(), nullptr);
-  EXPECT_TRUE(backward.ok()) << backward;
+  EXPECT_EQ(
+      provider.Forward(s, qkv.data(), document_starts, out.data(), log_sum_exp.data(), nullptr),
+      absl::OkStatus());
+  EXPECT_EQ(provider.Backward(s, qkv.data(), document_starts, out.data(), log_sum_exp.data(),
+                              dout.data(), delta.data(), dqkv.data(), nullptr),
+            absl::OkStatus());
   AttentionTensors result;
   result.out = FromBf16(out.Download());
   const std::vector<float> rows = log_sum_exp.Download();

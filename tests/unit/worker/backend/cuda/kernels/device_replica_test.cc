@@ -49,9 +49,8 @@ void ExpectSame(Worker& device, Worker& host) {
         << "fragment " << host_pushes[i].key.first << ", round " << host_pushes[i].key.second;
   }
   EXPECT_TRUE(Bits(device.values_->Local()) == Bits(host.values_->Local()));
-  const absl::StatusOr<std::span<const float>> published = device.engine_->published();
-  ASSERT_TRUE(published.ok());
-  EXPECT_TRUE(Bits(*published) == Bits(host.engine_->published().value()));
+  const auto published = device.engine_->published().value();
+  EXPECT_TRUE(Bits(published) == Bits(host.engine_->published().value()));
   EXPECT_EQ(device.engine_->rounds_merged(), host.engine_->rounds_merged());
   EXPECT_EQ(device.engine_->rounds_late(), host.engine_->rounds_late());
 }
@@ -85,8 +84,7 @@ class DeviceReplicaTest : public testing::TestWithParam<Layout> {
     for (Worker* const worker : {&host, &device}) {
       ASSERT_TRUE(worker->engine_->Fetch(0).ok());
       script(*worker);
-      const absl::Status drained = worker->engine_->Drain();
-      ASSERT_TRUE(drained.ok()) << drained;
+      ASSERT_EQ(worker->engine_->Drain(), absl::OkStatus());
     }
     ExpectSame(device, host);
   }
@@ -173,13 +171,11 @@ TEST_P(DeviceReplicaTest, ARestoredWorkerContinuesBitForBit) {
                 rule,
             [](Worker& worker) {
               worker.Run(1, 7);
-              absl::StatusOr<SyncEngine::State> state = worker.engine_->Save();
-              ASSERT_TRUE(state.ok()) << state.status();
+              auto state = worker.engine_->Save().value();
               const std::vector<float> local = worker.values_->Local();
               worker.Begin();
               worker.values_->SetLocal(local);
-              const absl::Status restored = worker.engine_->Restore(*std::move(state), 7);
-              ASSERT_TRUE(restored.ok()) << restored;
+              ASSERT_EQ(worker.engine_->Restore(std::move(state), 7), absl::OkStatus());
               worker.Run(8, 12);
             });
   }

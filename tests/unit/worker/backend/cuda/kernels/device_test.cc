@@ -28,36 +28,31 @@ TEST(DeviceDescriptionTest, EqualDevicesAreCounted) {
 TEST(DeviceMemoryTest, StreamsEventsAndGraphsDoTheirWork) {
   ASSERT_TRUE(DiscoverDevices({0}, *FileSystem::Real()).ok());
   DeviceMemory memory;
-  const absl::StatusOr<int32_t*> value = memory.Allocate<int32_t>("counter", 1, "");
-  ASSERT_TRUE(value.ok()) << value.status();
+  const auto value = memory.Allocate<int32_t>("counter", 1, "").value();
   EXPECT_EQ(memory.bytes(), sizeof(int32_t));
-  const absl::StatusOr<Stream> stream = Stream::Create();
-  ASSERT_TRUE(stream.ok());
-  absl::StatusOr<PinnedBuffer<int32_t>> host = PinnedBuffer<int32_t>::Create(1);
-  ASSERT_TRUE(host.ok());
-  absl::StatusOr<Graph> graph = Graph::Record(stream->get(), [&] {
-    return CheckCuda(cudaMemsetAsync(*value, 1, sizeof(int32_t), stream->get()), "filling");
+  const auto stream = Stream::Create().value();
+  auto host = PinnedBuffer<int32_t>::Create(1).value();
+  absl::StatusOr<Graph> graph = Graph::Record(stream.get(), [&] {
+    return CheckCuda(cudaMemsetAsync(value, 1, sizeof(int32_t), stream.get()), "filling");
   });
   ASSERT_TRUE(graph.ok()) << graph.status();
-  ASSERT_TRUE(graph->Start(stream->get()).ok());
-  ASSERT_TRUE(CheckCuda(cudaMemcpyAsync(host->data(), *value, sizeof(int32_t),
-                                        cudaMemcpyDeviceToHost, stream->get()),
+  ASSERT_TRUE(graph->Start(stream.get()).ok());
+  ASSERT_TRUE(CheckCuda(cudaMemcpyAsync(host.data(), value, sizeof(int32_t), cudaMemcpyDeviceToHost,
+                                        stream.get()),
                         "copying")
                   .ok());
-  absl::StatusOr<Event> done = Event::Create();
-  ASSERT_TRUE(done.ok());
-  ASSERT_TRUE(done->Record(stream->get()).ok());
-  ASSERT_TRUE(done->Wait("the copy").ok());
-  EXPECT_EQ((*host)[0], 0x01010101);
+  auto done = Event::Create().value();
+  ASSERT_TRUE(done.Record(stream.get()).ok());
+  ASSERT_TRUE(done.Wait("the copy").ok());
+  EXPECT_EQ(host[0], 0x01010101);
 }
 
 TEST(DeviceMemoryTest, AGraphWhoseRecordFailsIsNotKept) {
-  const absl::StatusOr<Stream> stream = Stream::Create();
-  ASSERT_TRUE(stream.ok());
+  const auto stream = Stream::Create().value();
   const absl::StatusOr<Graph> graph =
-      Graph::Record(stream->get(), [] { return absl::InternalError("no such kernel"); });
+      Graph::Record(stream.get(), [] { return absl::InternalError("no such kernel"); });
   EXPECT_EQ(TextOf(graph.status()), "no such kernel");
-  EXPECT_TRUE(stream->Wait("nothing").ok());  // The stream records no longer.
+  EXPECT_TRUE(stream.Wait("nothing").ok());  // The stream records no longer.
 }
 
 #ifdef CAUSEWAY_EMULATED_DEVICE
@@ -93,10 +88,9 @@ TEST_F(DeviceTest, AnArchitectureThatWasNotBuiltForIsNamedWithTheSettingThatBuil
 
 TEST_F(DeviceTest, DevicesAreFoundByTheirNumbers) {
   emulation::SetMachine({.devices = 3});
-  const auto devices = DiscoverDevices({2, 0}, *FileSystem::Real());
-  ASSERT_TRUE(devices.ok());
-  ASSERT_EQ(devices->size(), 2U);
-  EXPECT_EQ((*devices)[0].index, 2);
+  const auto devices = DiscoverDevices({2, 0}, *FileSystem::Real()).value();
+  ASSERT_EQ(devices.size(), 2U);
+  EXPECT_EQ(devices[0].index, 2);
   EXPECT_EQ(DiscoverDevices({}, *FileSystem::Real())->size(), 3U);
   EXPECT_THAT(TextOf(DiscoverDevices({3}, *FileSystem::Real()).status()),
               AllOf(HasSubstr("there is no GPU 3"), HasSubstr("this machine has 3")));
@@ -106,9 +100,8 @@ TEST_F(DeviceTest, DevicesAreFoundByTheirNumbers) {
 
 TEST_F(DeviceTest, DevicesThatAreOnlyListedAreNotUsed) {
   emulation::SetMachine({.devices = 3});
-  const auto listed = ListDevices({}, *FileSystem::Real());
-  ASSERT_TRUE(listed.ok());
-  EXPECT_EQ(*listed, (std::vector<int>{0, 1, 2}));
+  const auto listed = ListDevices({}, *FileSystem::Real()).value();
+  EXPECT_EQ(listed, (std::vector<int>{0, 1, 2}));
   EXPECT_THAT(TextOf(ListDevices({3}, *FileSystem::Real()).status()),
               HasSubstr("there is no GPU 3"));
   for (const int device : {0, 1, 2}) EXPECT_FALSE(emulation::HasContext(device)) << device;
@@ -133,11 +126,10 @@ TEST_F(DeviceTest, MemoryThatDoesNotSufficeIsAccountedFor) {
 }
 
 TEST_F(DeviceTest, ALostDeviceIsSaidAsSuch) {
-  const absl::StatusOr<Stream> stream = Stream::Create();
-  ASSERT_TRUE(stream.ok());
+  const auto stream = Stream::Create().value();
   emulation::FailAfterKernels(0, cudaErrorECCUncorrectable);
-  emulation::LaunchKernel(dim3(1), dim3(32), 0, stream->get(), [] {});
-  const absl::Status status = stream->Wait("training step 7");
+  emulation::LaunchKernel(dim3(1), dim3(32), 0, stream.get(), [] {});
+  const absl::Status status = stream.Wait("training step 7");
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(TextOf(status), AllOf(HasSubstr("training step 7: cudaErrorECCUncorrectable"),
                                     HasSubstr("start the worker again"), Not(HasSubstr("\n"))));

@@ -349,8 +349,7 @@ class Worker {
   void Run(int64_t from, int64_t to) {
     for (int64_t step = from; step <= to; ++step) {
       values_->Train(step);
-      const absl::Status status = engine_->AfterStep(step, 10, 2);
-      ASSERT_TRUE(status.ok()) << status;
+      ASSERT_EQ(engine_->AfterStep(step, 10, 2), absl::OkStatus());
     }
   }
 
