@@ -7,6 +7,15 @@
 #include "common/base/status_macros.h"
 
 namespace causeway::server {
+namespace {
+
+// What the coordinator's disk fails at may succeed later: no member ends by it.
+absl::Status FaultPasses(const absl::Status& status) {
+  if (status.ok() || absl::IsResourceExhausted(status)) return status;
+  return absl::UnavailableError(status.message());
+}
+
+}  // namespace
 
 absl::Status RoundsImpl::CheckPush(const v1::PushHeader& header) const {
   RETURN_IF_ERROR(run_.Serving());
@@ -35,7 +44,7 @@ absl::StatusOr<std::optional<v1::PushResponse>> RoundsImpl::BeginPush(const v1::
   const absl::Status room =
       run_.options.store->CheckRoom(static_cast<uint64_t>(header.total_bytes()));
   run_.incidents.NoteRoom(room);
-  RETURN_IF_ERROR(room);
+  RETURN_IF_ERROR(FaultPasses(room));
   for (RunObserver* const observer : run_.options.observers) observer->OnPushBegun(header);
   return std::nullopt;
 }

@@ -377,6 +377,27 @@ TEST(CoordinatorExchangeTest, AnErrorOfTheStoreIsNotTakenForOneOfTheContribution
   }
 }
 
+TEST(CoordinatorExchangeTest, ADiskThatCannotBeAskedForRoomIsAskedAgain) {
+  TwoWorkers two;
+  two.a.Train();
+  std::vector<uint8_t> object;
+  const v1::PushHeader header = two.a.MakePush(0, 1, object);
+  Rounds& rounds = two.run.coordinator->rounds();
+  for (const absl::StatusCode code :
+       {absl::StatusCode::kInternal, absl::StatusCode::kNotFound,
+        absl::StatusCode::kPermissionDenied, absl::StatusCode::kDataLoss}) {
+    two.run.store.room = {code, "statvfs: EIO"};
+    EXPECT_EQ(rounds.BeginPush(header, nullptr).status(), absl::UnavailableError("statvfs: EIO"));
+  }
+  two.run.store.room = absl::ResourceExhaustedError("make room");
+  EXPECT_EQ(rounds.BeginPush(header, nullptr).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  two.run.store.room = absl::OkStatus();
+  EXPECT_TRUE(rounds.BeginPush(header, nullptr).ok());
+  EXPECT_TRUE(two.run.coordinator->Health().ok());
+  EXPECT_EQ(two.run.events.Count("store_low"), 1);
+}
+
 TEST(CoordinatorExchangeTest, ARoundThatCouldNotBeStoredIsNotPublished) {
   TwoWorkers two;
   two.a.Train();

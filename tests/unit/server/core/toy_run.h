@@ -32,10 +32,12 @@ class ToyStore final : public MemoryStore {
       return absl::ResourceExhaustedError("the disk is full");
     return MemoryStore::SaveContribution(record, object);
   }
+  absl::Status CheckRoom(uint64_t /*bytes*/) override { return room; }
   absl::Status SaveSnapshot(const FragmentView& fragment) override {
     if (on_snapshot != nullptr) RETURN_IF_ERROR(on_snapshot(fragment.fragment));
     return MemoryStore::SaveSnapshot(fragment);
   }
+  absl::Status room;     // Whether there is room for what is about to be sent.
   std::string full_for;  // There is no room for what this worker contributes.
   // Called before a snapshot of the fragment is saved; null: nothing is. An error keeps it out.
   std::function<absl::Status(int fragment)> on_snapshot;
