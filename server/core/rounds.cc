@@ -165,7 +165,9 @@ void RoundsImpl::PullAnswer(int fragment, int64_t round, PullCallback callback) 
 absl::StatusOr<std::shared_ptr<const PullObject>> RoundsImpl::PullState(int fragment) {
   RETURN_IF_ERROR(run_.Serving());
   ASSIGN_OR_RETURN(FragmentRounds* const found, run_.FindFragment(fragment));
-  return found->State();
+  absl::StatusOr<std::shared_ptr<const PullObject>> state = found->State();
+  if (!state.ok()) return FaultPasses(state.status());
+  return state;
 }
 
 void RoundsImpl::RecordPulled(const std::string& worker_id, v1::Want::Object object,

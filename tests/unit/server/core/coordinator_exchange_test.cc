@@ -1,14 +1,20 @@
 // Rounds and objects, with workers that are all there.
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "common/base/checksum.h"
+#include "common/base/file_system.h"
 #include "common/codec/codec.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/store/run_directory.h"
 #include "tests/unit/server/core/toy_run.h"
 
 namespace causeway::server {
@@ -320,6 +326,31 @@ TEST(CoordinatorExchangeTest, OldAnswersGiveWayToTheState) {
   EXPECT_EQ(two.a.Merge(0, 6).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(two.a.Merge(9, 1).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ((*two.run.coordinator->rounds().PullState(0))->header.round(), 4);
+}
+
+// Empties the scratch files in `folder`, which have no names, of this process.
+int EmptyScratchFiles(const std::string& folder) {
+  int emptied = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;  // That of this listing is.
+    const std::string file = std::filesystem::read_symlink(entry.path(), gone).string();
+    if (absl::EndsWith(file, " (deleted)") &&
+        (absl::StartsWith(file, folder + "/#") ||
+         absl::StartsWith(file, JoinPath(folder, kScratchFile)))) {
+      emptied += truncate(entry.path().c_str(), 0) == 0 ? 1 : 0;
+    }
+  }
+  return emptied;
+}
+
+TEST(CoordinatorExchangeTest, AStateThatCannotBeReadNowIsAskedForAgain) {
+  TwoWorkers two;
+  const std::string folder = std::filesystem::canonical(testing::TempDir()).string();
+  ASSERT_EQ(EmptyScratchFiles(folder), 1);
+  const absl::Status state = two.run.coordinator->rounds().PullState(0).status();
+  EXPECT_EQ(state.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(state.message(), "the scratch file ends too early");
+  EXPECT_TRUE(two.run.coordinator->Health().ok());
 }
 
 TEST(CoordinatorExchangeTest, GradientsGoThroughTheSameMachinery) {
