@@ -174,6 +174,17 @@ absl::Status CheckRequest(const v1::FollowRequest& request) {
   return CheckName("the follower's name", request.name());
 }
 
+// What the store says of the follower is final. What its own disk fails at may succeed later, and
+// says nothing of either history.
+absl::Status OwnFaultPasses(const absl::Status& status) {
+  if (status.ok() || absl::IsFailedPrecondition(status) || absl::IsOutOfRange(status) ||
+      IsRetryable(status)) {
+    return status;
+  }
+  return absl::UnavailableError(
+      absl::StrCat("the coordinator cannot read its own run: ", status.message()));
+}
+
 }  // namespace
 
 grpc::Status StandbyService::Follow(grpc::ServerContext* context, Stream* stream) {
@@ -187,10 +198,10 @@ absl::Status StandbyService::Serve(grpc::ServerContext& context, Stream& stream)
   v1::FollowRequest request;
   if (!stream.Read(&request)) return absl::CancelledError("the follower is gone");
   RETURN_IF_ERROR(CheckRequest(request));
-  RETURN_IF_ERROR(identity.status());
+  RETURN_IF_ERROR(OwnFaultPasses(identity.status()));
   // Who cannot follow hears it in place of the header.
   if (request.position().commits() > 0) {
-    RETURN_IF_ERROR(store_.ChangesSince(request.position()).status());
+    RETURN_IF_ERROR(OwnFaultPasses(store_.ChangesSince(request.position()).status()));
   }
   const int64_t commits = store_.Position().commits();
   v1::FollowResponse response;
@@ -225,10 +236,11 @@ absl::Status StandbyService::Feed(grpc::ServerContext& context, Stream& stream, 
                                   v1::FollowRequest& request, int64_t& standby) {
   for (;;) {
     RETURN_IF_ERROR(access_.CheckStillValid(peer));
-    ASSIGN_OR_RETURN(const bool sent,
-                     SendWhatLacks(store_, request, [&](const v1::FollowResponse& response) {
-                       return stream.Write(response);
-                     }));
+    const absl::StatusOr<bool> step =
+        SendWhatLacks(store_, request,
+                      [&](const v1::FollowResponse& response) { return stream.Write(response); });
+    RETURN_IF_ERROR(OwnFaultPasses(step.status()));
+    const bool sent = *step;
     const int64_t commits = request.position().commits();
     // That a copy which lacks something is of this run's past is proven by its next step.
     if (standby == 0) standby = standbys_.Attach(request.name(), sent ? 0 : commits);
