@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import resource
 import shutil
 import signal
 import unittest
@@ -108,6 +109,29 @@ class SystemTest(unittest.TestCase):
                        "a later one was written")
             worker.stop()
             self.assertIn("training goes on", worker.log())
+
+    def test_an_evaluation_whose_line_cannot_be_written_ends_nothing(self):
+        with Cluster().serving(STREAMING % 100000 + "train { evaluate_every_steps: 10 }" + ONE) as cluster:
+            worker = cluster.start_worker("a", PACE)
+            metrics = cluster.out("a") / "metrics.jsonl"
+            events = cluster.out("a") / "events.jsonl"
+
+            def evaluations():
+                return sum(event["event"] == "evaluated" for event in json_lines(events))
+
+            cluster.wait_for_step("a", 100)
+            # No file may grow beyond that: metrics.jsonl is the largest that grows.
+            full = metrics.stat().st_size
+            self.assertLess(2 * events.stat().st_size, full)
+            limits = resource.prlimit(worker.child.pid, resource.RLIMIT_FSIZE)
+            resource.prlimit(worker.child.pid, resource.RLIMIT_FSIZE, (full, limits[1]))
+            before = evaluations()
+            wait_until(lambda: evaluations() >= before + 3 or worker.child.poll() is not None,
+                       "three evaluations have found no room")
+            self.assertIsNone(worker.child.poll(), worker.log())
+            resource.prlimit(worker.child.pid, resource.RLIMIT_FSIZE, limits)
+            worker.stop()
+            self.assertIn("metrics not written", worker.log())
 
     def test_a_shard_that_becomes_shorter_is_named(self):
         with Cluster().serving(STREAMING % 100000 + ONE) as cluster:

@@ -245,7 +245,8 @@ absl::Status TrainingRun::Evaluate() {
   ASSIGN_OR_RETURN(const std::span<const float> published, member_->sync().published());
   ASSIGN_OR_RETURN(const std::optional<double> loss, trainer_->Evaluate(published));
   member_->report().CountEvaluation(clock_.Monotonic() - before);
-  return loss.has_value() ? member_->report().Evaluated(member_->step(), *loss) : absl::OkStatus();
+  if (loss.has_value()) member_->report().Evaluated(member_->step(), *loss);
+  return absl::OkStatus();
 }
 
 absl::Status TrainingRun::Checkpoint(bool must) {

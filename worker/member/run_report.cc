@@ -153,11 +153,15 @@ void RunReport::Step(const Standing& now, const StepFigures& figures) {
                {"bytes_up", now.exchange.bytes_up()},
                {"bytes_down", now.exchange.bytes_down()}};
   if (figures.loss.has_value()) line["train_loss"] = *figures.loss;
+  AppendIfPossible(std::move(line));
+}
+
+void RunReport::AppendIfPossible(json line) {
   const absl::Status written = Append(std::move(line));
   if (!written.ok()) Log().warn("metrics not written: {}", std::string(written.message()));
 }
 
-absl::Status RunReport::Evaluated(int64_t step, double loss) {
+void RunReport::Evaluated(int64_t step, double loss) {
   if (!initial_eval_loss_.has_value()) initial_eval_loss_ = loss;
   eval_loss_ = loss;
   heartbeat_.mutable_evaluation()->set_step(step);
@@ -168,8 +172,9 @@ absl::Status RunReport::Evaluated(int64_t step, double loss) {
                                      "per token",
                                      step, loss),
                      {{"step", step}, {"eval_loss", loss}});
-  RETURN_IF_ERROR(telemetry_->Evaluated(step, loss));
-  return Append({{"kind", "eval"}, {"step", step}, {"eval_loss", loss}});
+  const absl::Status shown = telemetry_->Evaluated(step, loss);
+  if (!shown.ok()) Log().warn("curves not written: {}", std::string(shown.message()));
+  AppendIfPossible({{"kind", "eval"}, {"step", step}, {"eval_loss", loss}});
 }
 
 void RunReport::CheckpointWritten(int64_t step) {

@@ -82,7 +82,7 @@ class RunReport {
   // After an inner step.
   void Step(const Standing& now, const StepFigures& figures);
   // `loss`: held-out, of the published parameters.
-  absl::Status Evaluated(int64_t step, double loss);
+  void Evaluated(int64_t step, double loss);
   // The state of that step is safe: says so.
   void CheckpointWritten(int64_t step);
   // Training waits for that answer from now on; nothing: it goes on.
@@ -102,6 +102,8 @@ class RunReport {
 
  private:
   absl::Status OpenMetrics(const Standing& now, bool anew);
+  // Training goes on without it.
+  void AppendIfPossible(nlohmann::json line);
   void LogProgress(const Standing& now, absl::Duration time);
   // To metrics over HTTP and the curves.
   void ShowFigures(const Standing& now, const StepFigures& figures);

@@ -392,7 +392,8 @@ int causeway_site_report_evaluation(causeway_site* site, double held_out_loss,
       return absl::InvalidArgumentError(
           absl::StrCat("held_out_loss must be finite; it is ", held_out_loss));
     }
-    return joined.member().report().Evaluated(joined.member().step(), held_out_loss);
+    joined.member().report().Evaluated(joined.member().step(), held_out_loss);
+    return absl::OkStatus();
   });
 }
 
