@@ -1,5 +1,8 @@
 #include "common/cli/command_line.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -161,9 +164,25 @@ void HideInvitations(int argc, char** argv) {
   }
 }
 
+// A program may be started with standard descriptors closed (2>&-): the next files that it opens
+// would take their numbers, and what is said would be written into these.
+void OpenStandardDescriptors() {
+  for (const int descriptor : {0, 1, 2}) {
+    const int flags = fcntl(descriptor, F_GETFD);
+    // One that ends where a program starts came later: gRPC 1.51 leaves an eventfd behind, before
+    // main.
+    if (flags >= 0 && (flags & FD_CLOEXEC) == 0) continue;
+    const int null = open("/dev/null", O_RDWR);
+    if (null < 0 || null == descriptor) continue;
+    dup2(null, descriptor);
+    close(null);
+  }
+}
+
 // `given`: receives the names of the command line's own flags.
 std::vector<std::string> Parse(int argc, char** argv, const std::string& help,
                                absl::string_view version, std::set<absl::string_view>& given) {
+  OpenStandardDescriptors();
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument == "--") break;

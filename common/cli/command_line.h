@@ -23,7 +23,8 @@ inline constexpr int kExitRefused = 2;
 // flag, or a value that a flag does not take, ends the program with one line on standard error and
 // status 2.
 // --help prints `help`, --version the program's name and `version` (without one it is unknown);
-// both exit with 0.
+// both exit with 0. Standard descriptors that were closed at the start become /dev/null: call it
+// before files are opened.
 std::vector<std::string> ParseCommandLine(int argc, char** argv, const std::string& help,
                                           absl::string_view version = {});
 // The same for a program with commands, whose name is the first that is returned. COMMAND --help

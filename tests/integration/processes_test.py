@@ -1,5 +1,6 @@
 """Scenarios of real processes that speak gRPC: the run goes on, nothing hangs, the log says why."""
 
+import json
 import os
 import pathlib
 import re
@@ -77,6 +78,23 @@ class SystemTest(unittest.TestCase):
             cluster.start_coordinator(STREAMING % 60 + ONE)
             worker = cluster.start_worker("a")
             ended(worker, cluster.coordinator)
+            self.assertEqual(cluster.summary()["rounds"], 30)
+
+    def test_closed_standard_descriptors_are_no_files_of_the_run(self):
+        with Cluster() as cluster:
+            start = cluster.start
+            cluster.start = lambda log, *command, **how: start(
+                log, "sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command, **how)
+            cluster.start_coordinator(STREAMING % 60 + ONE)
+            run = cluster.folder / "coordinator"
+            pid = cluster.coordinator.child.pid
+            self.assertEqual([os.readlink(f"/proc/{pid}/fd/{fd}") for fd in range(3)], 3 * ["/dev/null"])
+            self.assertEqual((run / "LOCK").read_text().strip(), str(pid))
+            worker = cluster.start_worker("a")
+            ended(worker, cluster.coordinator)
+            for folder in (run, cluster.out("a")):
+                for line in (folder / "events.jsonl").read_text().splitlines():
+                    self.assertIn("event", json.loads(line))
             self.assertEqual(cluster.summary()["rounds"], 30)
 
     def test_a_checkpoint_that_cannot_be_written_is_tried_again(self):
