@@ -392,10 +392,12 @@ absl::StatusOr<v1::EnrollResponse> OwnAuthority::Sign(const Identity& identity,
                                                       const v1::EnrollRequest& request) {
   const absl::Time now = options_.clock->Now();
   v1::EnrollResponse response;
-  ASSIGN_OR_RETURN(const absl::Time end, EndOfCertificate(AuthorityFile()));
-  ASSIGN_OR_RETURN(*response.mutable_certificate(),
-                   SignRequest(authority_, request.certificate_request(),
-                               IssueTo(identity, now - kBegun, std::min(now + kMemberLife, end))));
+  ASSIGN_OR_RETURN(const Certificate signer,
+                   ParseCertificate(authority_.certificate, AuthorityFile()));
+  ASSIGN_OR_RETURN(
+      *response.mutable_certificate(),
+      SignRequest(authority_, request.certificate_request(),
+                  IssueTo(identity, now - kBegun, std::min(now + kMemberLife, signer.not_after))));
   response.set_authority(authority_.certificate);
   response.set_run_name(options_.run_name);
   response.set_role(std::string(RoleName(identity.role)));

@@ -363,6 +363,28 @@ TEST_F(EnrollmentTest, TheListMovesFromItsFileIntoTheRecordOnceTheRunHasBegun) {
   EXPECT_EQ(record.invitations(0).name(), "berlin");
 }
 
+TEST_F(EnrollmentTest, ADiskThatFailsForAMomentRefusesNobodyForGood) {
+  const OwnAuthority::Options options{
+      .folder = folder_.path("waiting"), .run_name = kRunName, .clock = &clock_};
+  const auto authority = OwnAuthority::Open(options).value();
+  absl::Status disk = absl::InternalError("EIO");
+  authority->UseRecord({}, [&](const v1::InvitationList&) { return disk; });
+  const v1::InviteRequest asked = Request("berlin", "secret");
+  EXPECT_EQ(authority->Invite(asked, "operator alice").status().code(),
+            absl::StatusCode::kUnavailable);
+  disk = absl::OkStatus();
+  const v1::InviteResponse made = authority->Invite(asked, "operator alice").value();
+  const std::string& fingerprint = made.invitation().certificate_sha256();
+  v1::EnrollRequest request;
+  request.set_certificate_request(MakeRequest(MakePrivateKey().value(), "a new key").value());
+  disk = absl::InternalError("EIO");
+  EXPECT_EQ(authority->Enroll(fingerprint, request, "here").status().code(),
+            absl::StatusCode::kUnavailable);
+  disk = absl::OkStatus();
+  std::filesystem::remove(folder_.path("waiting/ca.pem"));  // It is held in memory.
+  EXPECT_EQ(authority->Enroll(fingerprint, request, "here").value().name(), "berlin");
+}
+
 TEST_F(EnrollmentTest, ADamagedFileIsPassedOverAndGoesOnceTheRecordHasTheList) {
   const InvitationLine line = Invite("berlin");
   const std::string file = folder_.Write("authority/invitations.binpb", "damaged");
