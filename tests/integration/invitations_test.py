@@ -115,6 +115,17 @@ class InvitationsTest(unittest.TestCase):
             self.assertEqual(status, 2, error)
             self.assertIn("ask for a new line", error)
 
+    def test_preflight_takes_a_line_of_several_addresses(self):
+        with Boarding().serving() as cluster:
+            line, = output_of(CTL, "invite", "berlin", cluster.me,
+                              f"--address=127.0.0.1:1,{cluster.address}").splitlines()
+            home = ["env", *[f"{k}={v}" for k, v in cluster.home("berlin").items()]]
+            _, text, error = run_tool(*home, WORKER, "preflight", f"--join={line}", "--json",
+                                      "--threads=1", "--probe_seconds=0")
+            self.assertTrue(text, error)
+            checks = {check["name"]: check["status"] for check in json.loads(text)["checks"]}
+            self.assertEqual((checks["protocol"], checks["coordinator"]), ("ok", "ok"))
+
     def test_the_coordinator_killed_between_knows_its_invitations_and_members(self):
         with Boarding().serving(LONGER_RUN) as cluster:
             berlin, paris = cluster.invite("berlin", "paris")

@@ -14,8 +14,10 @@
 #include "common/base/thread_pool.h"
 #include "common/cli/command_line.h"
 #include "common/client/boarding.h"
+#include "common/client/reach.h"
 #include "common/params/run_config.h"
 #include "common/rpc/security.h"
+#include "common/rpc/tcp_address.h"
 #include "common/rpc/tcp_links.h"
 #include "worker/commands/commands.h"
 #include "worker/preflight/preflight.h"
@@ -38,6 +40,7 @@ namespace {
 
 constexpr char kPreflightProgram[] = "causeway-worker preflight";
 constexpr absl::Duration kBoarding = absl::Seconds(30);
+constexpr absl::Duration kConnect = absl::Seconds(5);
 constexpr int kDefaultConnections = 4;
 constexpr int kMostConnections = 16;
 constexpr double kMostProbeSeconds = 10;  // The coordinator's limit.
@@ -67,6 +70,21 @@ absl::StatusOr<int> ParseConnections(const std::string& flag) {
   return connections;
 }
 
+// The first of a list's addresses at which something listens: what is checked is one. None: the
+// first, whose checks say why.
+absl::StatusOr<std::string> FirstThatAnswers(const std::string& addresses) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> all, SplitAddresses(addresses));
+  if (all.size() == 1) return all.front();
+  for (const std::string& address : all) {
+    const absl::StatusOr<std::vector<TcpAddress>> places = ResolveAddress(address);
+    if (!places.ok()) continue;
+    for (const ConnectAttempt& attempt : ConnectToAll(*places, kConnect)) {
+      if (attempt.status.ok()) return address;
+    }
+  }
+  return all.front();
+}
+
 absl::StatusOr<PreflightOptions> PreflightOptionsFromFlags() {
   PreflightOptions options;
   options.coordinator = absl::GetFlag(FLAGS_coordinator);
@@ -75,7 +93,9 @@ absl::StatusOr<PreflightOptions> PreflightOptionsFromFlags() {
   // It ends before a certificate does.
   RETURN_IF_ERROR(
       BoardByFlags(kBoarding, options.coordinator, &options.worker_id, options.security).status());
-  RETURN_IF_ERROR(Annotate(CheckAddress(options.coordinator, false), "--coordinator"));
+  absl::StatusOr<std::string> answering = FirstThatAnswers(options.coordinator);
+  RETURN_IF_ERROR(Annotate(answering.status(), "--coordinator"));
+  options.coordinator = *std::move(answering);
   if (!options.worker_id.empty()) RETURN_IF_ERROR(CheckName("--id", options.worker_id));
   options.data = absl::GetFlag(FLAGS_data);
   options.output = absl::GetFlag(FLAGS_out);
