@@ -23,6 +23,8 @@ namespace causeway {
 namespace {
 
 constexpr absl::Duration kCall = absl::Seconds(10);
+// gRPC's for an address that stays silent (channel.cc).
+constexpr absl::Duration kEachAddress = absl::Seconds(5);
 constexpr absl::Duration kPause = absl::Milliseconds(500);
 // By then a coordinator trusts a new invitation: it takes a second or two.
 constexpr absl::Duration kTrusted = absl::Seconds(5);
@@ -135,14 +137,19 @@ absl::StatusOr<v1::EnrollResponse> Ask(const std::string& target, int connection
   return answer;
 }
 
+struct FoundAuthority {
+  std::string pem;
+  std::string address;
+};
+
 // The authority of the line, from the first of its addresses that answers.
-absl::StatusOr<std::string> FindAuthority(const InvitationLine& line, absl::Time deadline) {
+absl::StatusOr<FoundAuthority> FindAuthority(const InvitationLine& line, absl::Time deadline) {
   for (;;) {
     absl::Status last;
     bool all_refuse = true;
     for (const std::string& address : line.addresses) {
       absl::StatusOr<std::string> authority = FetchAuthority(address, line.pin, kCall);
-      if (authority.ok()) return authority;
+      if (authority.ok()) return FoundAuthority{*std::move(authority), address};
       all_refuse &= absl::IsFailedPrecondition(authority.status());
       last = authority.status();
     }
@@ -156,25 +163,38 @@ absl::StatusOr<std::string> FindAuthority(const InvitationLine& line, absl::Time
   }
 }
 
-// The address at which the coordinator of the line refuses the certificate of the invitation;
-// empty: none does. It hangs up then, which gRPC does not tell from one that is away.
-std::string WhereRefused(const InvitationLine& line, const SecurityOptions& invited) {
+// PERMISSION_DENIED if the coordinator of the line refuses the certificate of the invitation: it
+// hangs up then, which gRPC does not tell from one that is away. FAILED_PRECONDITION if who answers
+// is not to be trusted, at every address.
+absl::Status RefusalOf(const InvitationLine& line, const SecurityOptions& invited) {
+  absl::Status last;
+  bool none_trusted = true;
   for (const std::string& address : line.addresses) {
-    if (FetchAuthority(address, line.pin, kCall).ok() &&
-        absl::IsFailedPrecondition(TryTlsHandshake(address, invited, kCall).status())) {
-      return address;
+    absl::Status status = FetchAuthority(address, line.pin, kCall).status();
+    if (status.ok()) status = TryTlsHandshake(address, invited, kCall).status();
+    if (absl::IsPermissionDenied(status)) {
+      return absl::PermissionDeniedError(
+          absl::StrCat("the coordinator at ", address,
+                       " does not take this invitation: it is over, was revoked, or ", line.name,
+                       " was invited anew since (`causewayctl invitations` says which); ask for a "
+                       "new line, `causewayctl invite ",
+                       line.name, "`"));
     }
+    none_trusted &= absl::IsFailedPrecondition(status);
+    last = status;
   }
-  return "";
+  return none_trusted ? last : absl::OkStatus();
 }
 
 // Exchanges the invitation for a certificate of that key.
-absl::StatusOr<v1::EnrollResponse> Enroll(const InvitationLine& line,
-                                          const v1::EnrollRequest& request,
-                                          const std::string& authority, absl::Time deadline) {
+absl::StatusOr<v1::EnrollResponse> Enroll(InvitationLine line, const v1::EnrollRequest& request,
+                                          const FoundAuthority& authority, absl::Time deadline) {
+  // Silent ones before it would take all of a call's time.
+  std::stable_partition(line.addresses.begin(), line.addresses.end(),
+                        [&](const std::string& each) { return each == authority.address; });
   ASSIGN_OR_RETURN(const KeyedCertificate invited, CertificateOfInvitation(line.secret, line.name));
   // In memory alone.
-  ASSIGN_OR_RETURN(const ReplacedFile ca, ReplacedFile::Make(authority));
+  ASSIGN_OR_RETURN(const ReplacedFile ca, ReplacedFile::Make(authority.pem));
   ASSIGN_OR_RETURN(const ReplacedFile certificate, ReplacedFile::Make(invited.certificate));
   ASSIGN_OR_RETURN(const ReplacedFile key, ReplacedFile::Make(invited.key));
   SecurityOptions options;
@@ -186,7 +206,7 @@ absl::StatusOr<v1::EnrollResponse> Enroll(const InvitationLine& line,
   ASSIGN_OR_RETURN(const std::string target, ChannelTarget(addresses));
   ASSIGN_OR_RETURN(const ChannelSecurity security,
                    MakeChannelSecurity(options, line.addresses.front(), absl::Now()));
-  const absl::Time trusted = std::min(deadline, absl::Now() + kTrusted);
+  const absl::Time trusted = absl::Now() + kTrusted;
   for (int attempt = 0;; ++attempt) {
     absl::StatusOr<v1::EnrollResponse> answer =
         Ask(target, attempt, security, request, kCall,
@@ -195,15 +215,7 @@ absl::StatusOr<v1::EnrollResponse> Enroll(const InvitationLine& line,
             });
     if (answer.ok() || !IsRetryable(answer.status())) return answer;
     if (absl::Now() >= trusted && MadeOnTheWay(answer.status())) {
-      const std::string at = WhereRefused(line, options);
-      if (!at.empty()) {
-        return absl::PermissionDeniedError(absl::StrCat(
-            "the coordinator at ", at,
-            " does not take this invitation: it is over, was revoked, or ", line.name,
-            " was invited anew since (`causewayctl invitations` says which); ask for a "
-            "new line, `causewayctl invite ",
-            line.name, "`"));
-      }
+      RETURN_IF_ERROR(RefusalOf(line, options));
     }
     if (absl::Now() >= deadline) return Annotate(answer.status(), addresses);
     absl::SleepFor(kPause);
@@ -273,7 +285,7 @@ absl::StatusOr<Boarded> BoardByLine(const InvitationLine& line, const std::strin
     request = RequestOf(files.key);
     RETURN_IF_ERROR(request.status());
   }
-  ASSIGN_OR_RETURN(const std::string authority, FindAuthority(line, deadline));
+  ASSIGN_OR_RETURN(const FoundAuthority authority, FindAuthority(line, deadline));
   v1::EnrollRequest asked;
   asked.set_certificate_request(*request);
   for (const Role role : roles) asked.add_roles(std::string(RoleName(role)));
@@ -283,7 +295,7 @@ absl::StatusOr<Boarded> BoardByLine(const InvitationLine& line, const std::strin
         "the coordinator answers with a certificate for ", answer.name(), " of the run ",
         answer.run_name(), ", and the line is for ", line.name, " of ", line.run));
   }
-  RETURN_IF_ERROR(WriteFileAtomically(disk, files.authority, absl::string_view(authority)));
+  RETURN_IF_ERROR(WriteFileAtomically(disk, files.authority, absl::string_view(authority.pem)));
   RETURN_IF_ERROR(WriteFileAtomically(disk, files.coordinator, absl::string_view(place)));
   RETURN_IF_ERROR(
       WriteFileAtomically(disk, files.certificate, absl::string_view(answer.certificate())));
@@ -364,8 +376,9 @@ absl::Status RenewIdentity(const Boarded& boarded, absl::Duration timeout) {
     ASSIGN_OR_RETURN(const std::string target, ChannelTarget(boarded.coordinator));
     ASSIGN_OR_RETURN(const ChannelSecurity security,
                      MakeChannelSecurity(boarded.security, boarded.coordinator, absl::Now()));
+    const auto count = std::ranges::count(boarded.coordinator, ',') + 1;
     ASSIGN_OR_RETURN(const v1::EnrollResponse answer,
-                     Ask(target, 0, security, request, timeout,
+                     Ask(target, 0, security, request, timeout + count * kEachAddress,
                          [](auto& stub, auto* context, const auto& asked, auto* response) {
                            return stub.Renew(context, asked, response);
                          }));

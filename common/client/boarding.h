@@ -47,7 +47,8 @@ bool MeansBoarding(absl::string_view coordinator);
 
 // Whether a certificate's last third has begun.
 bool IsRenewalDue(const Certificate& certificate, absl::Time now);
-// Gets a new certificate for the same key, and puts it into the folder.
+// Gets a new certificate for the same key, and puts it into the folder. Waits for `timeout`, and
+// for what silent addresses before the coordinator's take.
 absl::Status RenewIdentity(const Boarded& boarded, absl::Duration timeout);
 
 // Renews the certificate of a process that runs for long. A thread of its own looks every minute,
@@ -55,7 +56,7 @@ absl::Status RenewIdentity(const Boarded& boarded, absl::Duration timeout);
 class IdentityKeeper {
  public:
   explicit IdentityKeeper(Boarded boarded);
-  // Waits for a renewal that is under way, some seconds at most.
+  // Waits for a renewal that is under way, 10 seconds and 5 for each address at most.
   ~IdentityKeeper();
 
  private:

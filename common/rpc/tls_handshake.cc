@@ -223,7 +223,7 @@ std::string AlertMeaning(int reason) {
 }
 
 absl::Status Explain(const std::string& address, const SecurityOptions& options, Client& client,
-                     const Connection& connection, int error) {
+                     const Connection& connection, int error, bool server_proved) {
   const uint64_t code = ERR_peek_last_error();
   const char* const text = ERR_reason_error_string(code);
   const std::string reason = text == nullptr ? "the connection was closed" : text;
@@ -244,7 +244,9 @@ absl::Status Explain(const std::string& address, const SecurityOptions& options,
   }
   const std::string meaning = error == SSL_ERROR_SSL ? AlertMeaning(ERR_GET_REASON(code)) : "";
   if (!meaning.empty()) {
-    return absl::FailedPreconditionError(
+    // An alert that comes sooner may be of anybody on the way.
+    return absl::Status(
+        server_proved ? absl::StatusCode::kPermissionDenied : absl::StatusCode::kFailedPrecondition,
         absl::StrCat("the coordinator at ", address, " refuses this worker: ", meaning));
   }
   if (error == SSL_ERROR_SSL && ERR_GET_REASON(code) == SSL_R_WRONG_VERSION_NUMBER) {
@@ -256,7 +258,7 @@ absl::Status Explain(const std::string& address, const SecurityOptions& options,
   if (SSL_is_init_finished(ssl) && !connection.late()) {
     // gRPC's servers hang up without a word.
     const bool shown = !options.cert_file.empty();
-    return absl::FailedPreconditionError(absl::StrCat(
+    return absl::PermissionDeniedError(absl::StrCat(
         "the coordinator at ", address, " hangs up as soon as it has seen ",
         shown
             ? "our certificate: it has expired by the coordinator's clock, or comes from a CA that "
@@ -287,13 +289,16 @@ absl::StatusOr<TlsHandshake> TryTlsHandshake(const std::string& address,
   }
   const absl::Time start = absl::Now();
   int error = client.Run([ssl] { return SSL_do_handshake(ssl); });
-  if (error == SSL_ERROR_NONE) {
+  const bool server_proved = error == SSL_ERROR_NONE;
+  if (server_proved) {
     // Only now does a server look at our certificate (TLS 1.3): the first byte of its HTTP/2
     // settings says that it has.
     char byte = 0;
     error = client.Run([&] { return SSL_read(ssl, &byte, 1); });
   }
-  if (error != SSL_ERROR_NONE) return Explain(address, options, client, connection, error);
+  if (error != SSL_ERROR_NONE) {
+    return Explain(address, options, client, connection, error, server_proved);
+  }
   TlsHandshake result;
   result.version = SSL_get_version(ssl);
   result.cipher = SSL_get_cipher_name(ssl);
@@ -350,6 +355,7 @@ absl::Status ExplainByTls(const std::string& address, const SecurityOptions& opt
                           absl::Duration timeout) {
   if (options.UsesTls()) {
     const absl::Status status = TryTlsHandshake(address, options, timeout).status();
+    if (absl::IsPermissionDenied(status)) return absl::FailedPreconditionError(status.message());
     return absl::IsFailedPrecondition(status) ? status : absl::OkStatus();
   }
   if (!SpeaksTls(address, timeout)) return absl::OkStatus();

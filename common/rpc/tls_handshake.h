@@ -19,10 +19,10 @@ struct TlsHandshake {
 };
 
 // Connects to HOST:PORT, with the same checks on both sides as gRPC's connections; `options` use
-// TLS. FAILED_PRECONDITION if it can never work as it is: the server speaks no TLS, its certificate
-// is not to be trusted or is for another name, or it does not trust ours; each with what to do.
-// NOT_FOUND or UNAVAILABLE if no connection comes about, or no answer in time; and the errors of
-// certificate.h.
+// TLS. FAILED_PRECONDITION if it can never work as it is: the server speaks no TLS, or its
+// certificate is not to be trusted or is for another name. PERMISSION_DENIED: a server that is to
+// be trusted does not trust our certificate. Each with what to do. NOT_FOUND or UNAVAILABLE if no
+// connection comes about, or no answer in time; and the errors of certificate.h.
 absl::StatusOr<TlsHandshake> TryTlsHandshake(const std::string& address,
                                              const SecurityOptions& options,
                                              absl::Duration timeout);

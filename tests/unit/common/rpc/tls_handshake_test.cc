@@ -108,6 +108,17 @@ TEST_F(TlsHandshakeTest, SaysWhyWeDoNotTakeTheServer) {
   ExpectExplanation(misnamed, "localhost, 127.0.0.1");
 }
 
+TEST_F(TlsHandshakeTest, WhoIsNotToBeTrustedHasRefusedNobody) {
+  Serve(server_options_);
+  const TestAuthority other("other");
+  SecurityOptions refused = WorkerSet(other);
+  EXPECT_EQ(TryTlsHandshake(address_, refused, kTimeout).status().code(),
+            absl::StatusCode::kPermissionDenied);
+  refused.ca_file = folder_.Write("other.ca", other.pem());
+  EXPECT_EQ(TryTlsHandshake(address_, refused, kTimeout).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
 TEST_F(TlsHandshakeTest, AWorkersCertificateMakesNoCoordinator) {
   // A member of the run between another one and the coordinator.
   CertificateRequest request;

@@ -1,4 +1,6 @@
 // A run with its own authority: who is invited boards it over real TLS, once, and nobody else does.
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/server_builder.h>
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -19,6 +21,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/base/fake_clock.h"
+#include "tests/unit/common/rpc/loopback.h"
 #include "tests/unit/common/rpc/test_authority.h"
 #include "tests/unit/common/telemetry/awaited_events.h"
 #include "tests/unit/server/service/secure_run.h"
@@ -31,7 +34,7 @@ using ::testing::HasSubstr;
 
 constexpr absl::Duration kPatience = absl::Seconds(30);
 // For what is refused: it is tried until the invitation could be known.
-constexpr absl::Duration kShort = absl::Seconds(3);
+constexpr absl::Duration kShort = absl::Seconds(8);
 
 class EnrollmentTest : public ::testing::Test {
  protected:
@@ -207,6 +210,8 @@ TEST_F(EnrollmentTest, ThoseWhoGuessGetNoFurtherThanTheHandshake) {
   const absl::Status status = BoardIn("guesser", line, kShort).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied) << status;
   EXPECT_EQ(events_.Count("access_refused"), 0) << "it reached no call";
+  const absl::Status hasty = BoardIn("guesser", line, absl::Seconds(1)).status();
+  EXPECT_EQ(hasty.code(), absl::StatusCode::kUnavailable) << "it may be new: " << hasty;
 }
 
 TEST_F(EnrollmentTest, AnInvitationIsGoodForNothingElse) {
@@ -260,6 +265,34 @@ TEST_F(EnrollmentTest, AnAddressThatAnswersWronglyIsPassedOver) {
   InvitationLine line = Invite("berlin");
   line.addresses.insert(line.addresses.begin(), "127.0.0.1:1");
   EXPECT_TRUE(BoardIn("berlin", line).ok());
+}
+
+TEST_F(EnrollmentTest, SilentAddressesBeforeTheCoordinatorsTakeNoneOfItsTime) {
+  const Listener first, second;
+  InvitationLine line = Invite("berlin");
+  line.addresses.insert(line.addresses.begin(), {first.address(), second.address()});
+  const auto boarded = BoardIn("berlin", line, absl::Minutes(2));
+  ASSERT_TRUE(boarded.ok()) << boarded.status();
+  EXPECT_EQ(RenewIdentity(*boarded, absl::Seconds(1)), absl::OkStatus());
+}
+
+TEST_F(EnrollmentTest, WhoShowsTheAuthorityWithoutBeingItsOwnIsNotTakenForTheCoordinator) {
+  InvitationLine line = Invite("berlin");
+  const TestAuthority eve("eve");
+  const PemPair own = IssueServer(eve);
+  const auto shown = FileSystem::Real()->ReadFile(folder_.path("authority/ca.pem")).value();
+  grpc::SslServerCredentialsOptions ssl;
+  ssl.pem_key_cert_pairs.push_back({.private_key = own.key, .cert_chain = own.certificate + shown});
+  grpc::CallbackGenericService service;
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort("127.0.0.1:0", grpc::SslServerCredentials(ssl), &port);
+  builder.RegisterCallbackGenericService(&service);
+  const std::unique_ptr<grpc::Server> between = builder.BuildAndStart();
+  line.addresses = {absl::StrCat("127.0.0.1:", port)};
+  const absl::Status status = BoardIn("berlin", line).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("cannot be trusted"));
 }
 
 TEST_F(EnrollmentTest, MembersRenewTheirOwnNameAndInviteNobody) {
