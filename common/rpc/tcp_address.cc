@@ -123,10 +123,13 @@ absl::StatusOr<std::vector<TcpAddress>> ResolveAddress(absl::string_view host_po
 absl::StatusOr<std::vector<TcpAddress>> ResolveAddresses(absl::string_view addresses) {
   ASSIGN_OR_RETURN(const std::vector<std::string> names, SplitAddresses(addresses));
   std::vector<TcpAddress> all;
+  absl::Status first_failure;
   for (const std::string& name : names) {
-    ASSIGN_OR_RETURN(const std::vector<TcpAddress> found, ResolveAddress(name));
-    all.insert(all.end(), found.begin(), found.end());
+    const absl::StatusOr<std::vector<TcpAddress>> found = ResolveAddress(name);
+    first_failure.Update(found.status());
+    if (found.ok()) all.insert(all.end(), found->begin(), found->end());
   }
+  if (all.empty()) return first_failure;
   return all;
 }
 

@@ -39,7 +39,8 @@ socklen_t ToSocketAddress(const TcpAddress& address, sockaddr_storage& out);
 absl::StatusOr<std::vector<TcpAddress>> ResolveAddress(absl::string_view host_port,
                                                        bool allow_any_port = false);
 
-// Those of all addresses of a list (SplitAddresses), in its order.
+// Those of all addresses of a list (SplitAddresses), in its order. Names that do not resolve are
+// left out; if none does, the first one's error.
 absl::StatusOr<std::vector<TcpAddress>> ResolveAddresses(absl::string_view addresses);
 
 // HOST:PORT by which others may reach a server that listens on the host of `listen`: that host, or,

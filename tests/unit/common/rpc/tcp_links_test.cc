@@ -46,6 +46,15 @@ TEST(TcpAddress, ANameThatDoesNotExistIsNotFoundOrTheResolverDoesNotAnswer) {
   EXPECT_TRUE(absl::IsInvalidArgument(ResolveAddress("nowhere").status()));
 }
 
+TEST(TcpAddress, ANameThatDoesNotResolveSpoilsNoList) {
+  const auto all = ResolveAddresses("nowhere.invalid:7070,127.0.0.1:7071,127.0.0.1:7072").value();
+  ASSERT_THAT(all, SizeIs(2));
+  EXPECT_EQ(all[0].ToString(), "127.0.0.1:7071");
+  const absl::Status none = ResolveAddresses("nowhere.invalid:1,no.invalid:2").status();
+  EXPECT_TRUE(absl::IsNotFound(none) || absl::IsUnavailable(none)) << none;
+  EXPECT_THAT(none.message(), HasSubstr("nowhere.invalid"));
+}
+
 TEST(TcpAddress, WhatGrpcSaysOfAPeerIsRead) {
   EXPECT_EQ(ParseGrpcPeer("ipv4:10.0.0.1:53211")->ToString(), "10.0.0.1:53211");
   EXPECT_EQ(ParseGrpcPeer("ipv6:%5B::1%5D:53211")->ToString(), "[::1]:53211");
