@@ -126,6 +126,16 @@ class InvitationsTest(unittest.TestCase):
             checks = {check["name"]: check["status"] for check in json.loads(text)["checks"]}
             self.assertEqual((checks["protocol"], checks["coordinator"]), ("ok", "ok"))
 
+    def test_a_worker_that_boards_ends_on_a_signal(self):
+        with Boarding().serving() as cluster:
+            # Nothing listens on a port that nobody may have.
+            line, = output_of(CTL, "invite", "berlin", cluster.me, "--address=127.0.0.1:1").splitlines()
+            worker = cluster.board("berlin", f"--join={line}", "--connect_timeout=10m")
+            kept = cluster.folder / "homes" / "berlin" / ".config" / "causeway" / "first" / "berlin"
+            wait_until((kept / "key.pem").exists, "the worker has begun")
+            worker.stop()
+            self.assertIn("told to stop before it had joined the run", worker.log())
+
     def test_the_coordinator_killed_between_knows_its_invitations_and_members(self):
         with Boarding().serving(LONGER_RUN) as cluster:
             berlin, paris = cluster.invite("berlin", "paris")

@@ -1,16 +1,19 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <memory>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/status_macros.h"
+#include "common/base/text.h"
 #include "common/base/thread_pool.h"
 #include "common/cli/command_line.h"
 #include "common/client/boarding.h"
@@ -23,6 +26,7 @@
 #include "worker/commands/training_run.h"
 #include "worker/member/rendezvous.h"
 
+ABSL_DECLARE_FLAG(std::string, join);
 ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070",
           "HOST:PORT,...: where the coordinator is, and where it may move to");
 ABSL_FLAG(std::string, id, "", "NAME: this worker's, unique in the run");
@@ -83,6 +87,13 @@ constexpr int kExitBySignal = 128;
 
 // What EndWhileJoining says: set before it is a handler.
 const std::string* words_while_joining = nullptr;
+
+std::string WordsWhileJoining() {
+  const bool boards = !absl::GetFlag(FLAGS_join).empty() || std::getenv("CAUSEWAY_JOIN") != nullptr;
+  return absl::StrCat(
+      kTrainProgram, ": told to stop before it had joined the run",
+      boards ? "" : absl::StrCat(" at ", WithoutSecret(absl::GetFlag(FLAGS_coordinator))), "\n");
+}
 
 // A worker that has not joined has nothing to hand over.
 void EndWhileJoining(int) {
@@ -307,15 +318,14 @@ int RunTrain() {
   if (!launch.ok()) return Refuse(kTrainProgram, launch.status());
   const absl::Status aside = HandleSignalsAside();
   if (!aside.ok()) return Fail(kTrainProgram, aside);
+  IgnoreWriteSignals();
+  static const std::string words = WordsWhileJoining();
+  words_while_joining = &words;
+  // Boarding by an invitation waits for the coordinator, too.
+  OnSignals(EndWhileJoining);
   std::unique_ptr<IdentityKeeper> keeper;
   const absl::StatusOr<TrainingOptions> options = TrainingOptionsFromFlags(*launch, keeper);
   if (!options.ok()) return EndStart(options.status());
-  IgnoreWriteSignals();
-  static const std::string words =
-      absl::StrCat(kTrainProgram, ": told to stop before it had joined the run at ",
-                   options->member.coordinator, "\n");
-  words_while_joining = &words;
-  OnSignals(EndWhileJoining);
   if (launch->processes == 1) return RunWorker(*options, nullptr);
   const absl::StatusOr<SiteOptions> site_options = SiteOptionsFor(*launch, *options);
   if (!site_options.ok()) return Refuse(kTrainProgram, site_options.status());
