@@ -3,6 +3,7 @@
 #include <openssl/rand.h>
 #include <openssl/sha.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 
@@ -52,7 +53,8 @@ absl::Status NotALine(absl::string_view what) {
 
 }  // namespace
 
-std::string FormatInvitation(const InvitationLine& line) {
+std::string FormatInvitation(InvitationLine line) {
+  line.addresses.resize(std::min(line.addresses.size(), kMostAddresses));
   return absl::StrCat(Open(line), absl::WebSafeBase64Escape(line.secret + CheckOf(line)));
 }
 

@@ -33,7 +33,8 @@ struct InvitationLine {
   bool operator==(const InvitationLine&) const = default;
 };
 
-std::string FormatInvitation(const InvitationLine& line);
+// With the first 16 of its addresses: no line has more.
+std::string FormatInvitation(InvitationLine line);
 // INVALID_ARGUMENT says what is wrong with the line, and shows nothing of its secret.
 absl::StatusOr<InvitationLine> ParseInvitation(absl::string_view text);
 // Whether it means to be one.

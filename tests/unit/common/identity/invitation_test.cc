@@ -39,6 +39,15 @@ TEST(Invitation, ALineComesBackAsItWas) {
   EXPECT_EQ(parsed, Line());
 }
 
+TEST(Invitation, ALineHasNoMoreAddressesThanOneMayHave) {
+  InvitationLine line = Line();
+  line.addresses.clear();
+  for (int i = 1; i <= 20; ++i) line.addresses.push_back(absl::StrCat("10.0.0.", i, ":7070"));
+  const auto parsed = ParseInvitation(FormatInvitation(line)).value();
+  line.addresses.resize(16);
+  EXPECT_EQ(parsed, line);
+}
+
 TEST(Invitation, WhatIsCutOrChangedIsRefusedWithoutItsSecret) {
   const std::string text = FormatInvitation(Line());
   const std::string secret = text.substr(text.rfind('.') + 1);
