@@ -26,6 +26,12 @@ absl::StatusOr<std::unique_ptr<IdentityKeeper>> BoardByFlags(absl::Duration pati
   if (const char* const given = std::getenv(kVariable); join.empty() && given != nullptr) {
     join = given;
     source = kVariable;
+    if (join.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          kVariable,
+          " is set, and empty: did the command fail that was to make the line? Unset it, "
+          "or give what --join takes"));
+    }
   }
   if (join.empty()) {
     if (absl::GetFlag(FLAGS_identity).empty()) return nullptr;

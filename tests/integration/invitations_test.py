@@ -254,6 +254,10 @@ class InvitationsTest(unittest.TestCase):
                 self.assertIn(saying, refused.log())
                 self.assertNotIn(line.rpartition(".")[2], refused.log())
                 refused.log_path.unlink()
+            refused = cluster.board("other", "--id=a", variables={"CAUSEWAY_JOIN": ""})
+            self.assertEqual(refused.wait(), 2, refused.log())
+            self.assertIn("CAUSEWAY_JOIN is set, and empty", refused.log())
+            refused.log_path.unlink()
             for slip in (f"--coordinator={line}", f"--join='{line}'", f"--join=x{line}"):
                 status, _, error = run_tool(CTL, "status", slip)
                 self.assertEqual(status, 2, error)
