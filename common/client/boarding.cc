@@ -227,6 +227,11 @@ std::string MarkOf(const InvitationLine& line) {
   return absl::StrCat("line ", ShortDigest(line.secret));
 }
 
+// What the file `coordinator` of a folder says.
+std::string PlaceOf(const InvitationLine& line) {
+  return absl::StrCat(absl::StrJoin(line.addresses, ","), "\n", MarkOf(line), "\n");
+}
+
 absl::StatusOr<Certificate> LastOf(const std::string& file) {
   ASSIGN_OR_RETURN(const std::string text, ReadTrustedFile(file, /*secret=*/false));
   ASSIGN_OR_RETURN(const std::string last, LastCertificate(text, file));
@@ -236,6 +241,29 @@ absl::StatusOr<Certificate> LastOf(const std::string& file) {
 absl::StatusOr<std::string> RequestOf(const std::string& key_file) {
   ASSIGN_OR_RETURN(const std::string key, ReadTrustedFile(key_file, /*secret=*/true));
   return MakeRequest(key, key_file);
+}
+
+// What the folder has, if it came of that line and is whole. It may be on a disk that is only read.
+absl::StatusOr<Boarded> KeptOf(const InvitationLine& line, const std::string& folder) {
+  FileSystem& disk = *FileSystem::Real();
+  const IdentityFiles files(folder);
+  ASSIGN_OR_RETURN(const std::string before, disk.ReadFile(files.coordinator));
+  ASSIGN_OR_RETURN(const Certificate authority, LastOf(files.authority));
+  RETURN_IF_ERROR(
+      ReadOwnCertificate(files.certificate, files.key, CertificateUse::kClient, absl::Now())
+          .status());
+  ASSIGN_OR_RETURN(Boarded kept, ReadFolder(folder));
+  if (!absl::StrContains(before, MarkOf(line)) || authority.fingerprint != line.pin ||
+      kept.identity.name != line.name) {
+    return absl::NotFoundError("it came of another line");
+  }
+  if (before != PlaceOf(line)) {
+    const absl::Status written =
+        WriteFileAtomically(disk, files.coordinator, absl::string_view(PlaceOf(line)));
+    if (!written.ok()) Log().warn("{}", std::string(written.message()));
+  }
+  kept.coordinator = absl::StrJoin(line.addresses, ",");
+  return kept;
 }
 
 // Of this machine's boarding: what the folder has already, if it came of the same line.
@@ -248,6 +276,7 @@ absl::StatusOr<Boarded> BoardByLine(const InvitationLine& line, const std::strin
     ASSIGN_OR_RETURN(folder, DefaultIdentityFolder(line.run, line.name));
   }
   RETURN_IF_ERROR(CreatePrivateFolder(disk, folder));
+  if (absl::StatusOr<Boarded> kept = KeptOf(line, folder); kept.ok()) return kept;
   absl::StatusOr<std::unique_ptr<FolderLock>> lock = disk.Lock(folder);
   while (!lock.ok() && absl::IsFailedPrecondition(lock.status()) && absl::Now() < deadline) {
     absl::SleepFor(kPause);
@@ -255,8 +284,6 @@ absl::StatusOr<Boarded> BoardByLine(const InvitationLine& line, const std::strin
   }
   RETURN_IF_ERROR(lock.status());
   const IdentityFiles files(folder);
-  const std::string addresses = absl::StrJoin(line.addresses, ",");
-  const std::string place = absl::StrCat(addresses, "\n", MarkOf(line), "\n");
   // What cannot be read is as good as nothing: the line makes it anew.
   const auto authority_before = LastOf(files.authority);
   const auto own = ReadCertificate(files.certificate);
@@ -269,14 +296,8 @@ absl::StatusOr<Boarded> BoardByLine(const InvitationLine& line, const std::strin
           " of the run ", own->identity->run, same_place ? "" : " at another coordinator",
           ": give another folder, --identity=FOLDER, or remove it"));
     }
-    const absl::StatusOr<std::string> before = disk.ReadFile(files.coordinator);
-    const bool same_line = before.ok() && absl::StrContains(*before, MarkOf(line));
-    if (same_line &&
-        ReadOwnCertificate(files.certificate, files.key, CertificateUse::kClient, absl::Now())
-            .ok()) {
-      RETURN_IF_ERROR(WriteFileAtomically(disk, files.coordinator, absl::string_view(place)));
-      return ReadFolder(folder);
-    }
+    // Another process may have boarded while this one waited.
+    if (absl::StatusOr<Boarded> kept = KeptOf(line, folder); kept.ok()) return kept;
   }
   absl::StatusOr<std::string> request = RequestOf(files.key);
   if (!request.ok()) {
@@ -296,7 +317,7 @@ absl::StatusOr<Boarded> BoardByLine(const InvitationLine& line, const std::strin
         answer.run_name(), ", and the line is for ", line.name, " of ", line.run));
   }
   RETURN_IF_ERROR(WriteFileAtomically(disk, files.authority, absl::string_view(authority.pem)));
-  RETURN_IF_ERROR(WriteFileAtomically(disk, files.coordinator, absl::string_view(place)));
+  RETURN_IF_ERROR(WriteFileAtomically(disk, files.coordinator, absl::string_view(PlaceOf(line))));
   RETURN_IF_ERROR(
       WriteFileAtomically(disk, files.certificate, absl::string_view(answer.certificate())));
   Log().info("boarded the run {} as {} {}; the key and its certificate are in {}",

@@ -261,6 +261,26 @@ TEST_F(EnrollmentTest, WhatIsDamagedInTheFolderIsMadeAnewByItsLine) {
   }
 }
 
+TEST_F(EnrollmentTest, TheSameLineNeedsNoDiskThatCanBeWritten) {
+  InvitationLine line = Invite("berlin");
+  ASSERT_TRUE(BoardIn("berlin", line).ok());
+  const auto may = [&](std::filesystem::perms what) {
+    std::filesystem::permissions(folder_.path("berlin"), what);
+  };
+  // Where root runs this, nothing keeps it from writing.
+  std::filesystem::remove(folder_.path("berlin/LOCK"));
+  std::filesystem::create_directory(folder_.path("berlin/LOCK"));
+  may(std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
+  const auto again = BoardIn("berlin", line, kShort);
+  line.addresses.insert(line.addresses.begin(), "127.0.0.1:1");
+  const auto moved = BoardIn("berlin", line, kShort);
+  may(std::filesystem::perms::owner_all);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->coordinator, address_);
+  ASSERT_TRUE(moved.ok()) << moved.status();
+  EXPECT_EQ(moved->coordinator, absl::StrCat("127.0.0.1:1,", address_));
+}
+
 TEST_F(EnrollmentTest, AnAddressThatAnswersWronglyIsPassedOver) {
   InvitationLine line = Invite("berlin");
   line.addresses.insert(line.addresses.begin(), "127.0.0.1:1");
