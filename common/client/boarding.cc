@@ -325,11 +325,23 @@ absl::StatusOr<Boarded> BoardByLine(const InvitationLine& line, const std::strin
   return ReadFolder(folder);
 }
 
+// The end of who has signed the certificate of a file, which stands behind it there.
+absl::Time EndOfSigner(const std::string& file) {
+  const std::string end = "-----END CERTIFICATE-----";
+  const absl::StatusOr<std::string> text = ReadTrustedFile(file, /*secret=*/false);
+  const size_t own = text.ok() ? text->find(end) : std::string::npos;
+  if (own == std::string::npos) return absl::InfiniteFuture();
+  const absl::StatusOr<Certificate> signer =
+      ParseCertificate(absl::string_view(*text).substr(own + end.size()), file);
+  return signer.ok() ? signer->not_after : absl::InfiniteFuture();
+}
+
 // Gets a new certificate if that is due.
 absl::StatusOr<Boarded> Renewed(absl::StatusOr<Boarded> boarded) {
   if (!boarded.ok()) return boarded;
   const absl::StatusOr<Certificate> certificate = ReadCertificate(boarded->security.cert_file);
-  if (certificate.ok() && IsRenewalDue(*certificate, absl::Now())) {
+  if (certificate.ok() &&
+      IsRenewalDue(*certificate, absl::Now(), EndOfSigner(boarded->security.cert_file))) {
     const absl::Status renewed = RenewIdentity(*boarded, kCall);
     if (!renewed.ok()) Log().warn("{}", std::string(renewed.message()));
   }
@@ -383,8 +395,9 @@ bool MeansBoarding(absl::string_view coordinator) {
           absl::StrContains("@./", coordinator[0]));
 }
 
-bool IsRenewalDue(const Certificate& certificate, absl::Time now) {
-  return now >= certificate.not_after - (certificate.not_after - certificate.not_before) / 3;
+bool IsRenewalDue(const Certificate& certificate, absl::Time now, absl::Time end_of_signer) {
+  return certificate.not_after < end_of_signer &&
+         now >= certificate.not_after - (certificate.not_after - certificate.not_before) / 3;
 }
 
 absl::Status RenewIdentity(const Boarded& boarded, absl::Duration timeout) {
@@ -439,7 +452,9 @@ void IdentityKeeper::Keep() {
       if (mutex_.AwaitWithTimeout(absl::Condition(&over_), kLook)) return;
     }
     const absl::StatusOr<Certificate> own = ReadCertificate(boarded_.security.cert_file);
-    if (own.ok() && !IsRenewalDue(*own, absl::Now())) continue;
+    if (own.ok() && !IsRenewalDue(*own, absl::Now(), EndOfSigner(boarded_.security.cert_file))) {
+      continue;
+    }
     const absl::Status renewed = own.ok() ? RenewIdentity(boarded_, kCall) : own.status();
     if (renewed.ok()) {
       Log().info("{} is renewed", boarded_.security.cert_file);

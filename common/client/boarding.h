@@ -45,8 +45,10 @@ absl::StatusOr<Boarded> Board(const std::string& join, const std::string& folder
 // Whether `coordinator` is something to board by, and no HOST:PORT.
 bool MeansBoarding(absl::string_view coordinator);
 
-// Whether a certificate's last third has begun.
-bool IsRenewalDue(const Certificate& certificate, absl::Time now);
+// Whether a certificate's last third has begun, and a new one could last longer: no certificate
+// outlasts its signer's.
+bool IsRenewalDue(const Certificate& certificate, absl::Time now,
+                  absl::Time end_of_signer = absl::InfiniteFuture());
 // Gets a new certificate for the same key, and puts it into the folder. Waits for `timeout`, and
 // for what silent addresses before the coordinator's take.
 absl::Status RenewIdentity(const Boarded& boarded, absl::Duration timeout);

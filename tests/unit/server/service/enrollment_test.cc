@@ -320,6 +320,8 @@ TEST_F(EnrollmentTest, MembersRenewTheirOwnNameAndInviteNobody) {
   const auto before = ReadCertificate(boarded.security.cert_file);
   EXPECT_FALSE(IsRenewalDue(*before, absl::Now()));
   EXPECT_TRUE(IsRenewalDue(*before, absl::Now() + absl::Hours(24 * 21)));
+  EXPECT_FALSE(IsRenewalDue(*before, absl::Now() + absl::Hours(24 * 21), before->not_after))
+      << "it would end as soon";
   clock_.Advance(absl::Hours(20));  // This machine's clock is as far behind.
   ASSERT_EQ(RenewIdentity(boarded, kPatience), absl::OkStatus());
   const auto after = ReadCertificate(boarded.security.cert_file);
