@@ -167,6 +167,9 @@ class SlurmTest(unittest.TestCase):
     def run_over_a_time_limit(self, ids, **variables):
         """A run on two nodes with these workers, whose job is told on the way that its time is up."""
         home = self.prepare(ids)
+        # Nothing came of it: the job makes another one.
+        (home / "identities").mkdir(mode=0o700)
+        (home / "identities" / f"{ids[0]}.line").write_text("causeway://of/a/job/before\n")
         # The workers first: they wait for the coordinator's address. Shares of one small machine.
         export = ",".join(["ALL", *(f"{name}={value}" for name, value in variables.items())])
         workers = self.submit("--mem=0", "--nodes=2", f"--export={export}", ROOT / "deploy/slurm/workers.sbatch")
@@ -198,6 +201,13 @@ class SlurmTest(unittest.TestCase):
 
     def test_a_run_of_two_nodes_that_meets_its_time_limit_goes_on_and_ends(self):
         self.run_over_a_time_limit(["site-0", "site-1"])
+
+    def test_a_job_whose_line_of_a_coordinator_elsewhere_is_missing_says_so(self):
+        self.prepare(["site-0"])
+        job = self.submit("--mem=0", "--nodes=1", "--export=ALL,CAUSEWAY_COORDINATOR=127.0.0.1:1",
+                          ROOT / "deploy/slurm/workers.sbatch")
+        self.wait_for_state(job, "FAILED")
+        self.assertIn("site-0.line is missing", self.log(job))
 
     def test_two_nodes_that_are_one_worker_meet_their_time_limit_go_on_and_end(self):
         # The names of these nodes are nobody's.
