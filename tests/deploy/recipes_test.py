@@ -252,6 +252,9 @@ class Kubeflow(unittest.TestCase):
         given = {item["name"] for item in container["env"]}
         for name in re.findall(r"\$([A-Z]\w+)", container["args"][0]):
             self.assertTrue(name in given or name.startswith("PET_"), name)
+        # A PyTorch site keeps its key there.
+        kept, = (item["value"] for item in container["env"] if item["name"] == "XDG_CONFIG_HOME")
+        self.assertTrue(any(kept.startswith(f"{mount['mountPath']}/") for mount in container["volumeMounts"]))
 
 
 if __name__ == "__main__":
