@@ -32,7 +32,7 @@ namespace causeway::hostile {
 namespace {
 
 constexpr absl::Duration kAnswers = absl::Seconds(20);
-constexpr absl::Duration kRefuses = absl::Seconds(4);
+constexpr absl::Duration kRefuses = absl::Seconds(8);
 
 // A coordinator with its own authority, and who invites.
 class Host {
