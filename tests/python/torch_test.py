@@ -323,6 +323,20 @@ class TorchTest(unittest.TestCase):
         with self.assertNoLogs("causeway", logging.WARNING):
             step_once(model, optimizer, 3)
 
+    def test_steps_before_it_joins_leave_those_after_followed(self):
+        model = small_model()
+        run = self.run_of(PLAIN, model, steps=6)
+        optimizer = OPTIMIZERS["SGD"](model.parameters())
+        site = cw.join(run.address, model, optimizer, id="s")
+        step_once(model, optimizer, 0)
+        taken = 0
+        with site:
+            while not site.should_stop and taken < 20:
+                step_once(model, optimizer, taken)
+                taken += 1
+        self.assertEqual((taken, site.current_step, site.finished), (6, 6, True))
+        run.finish()
+
     def test_a_site_that_nobody_keeps_goes_on_once_it_has_joined(self):
         model = small_model()
         run = self.run_of(PLAIN, model, steps=6)

@@ -91,6 +91,7 @@ class Site(BaseSite):
         self._torch_values = _values(check.site_id(coordinator, id)[1], values, trained, team, parts, self._watch)
         super().__init__(coordinator, self._torch_values, id=id, tls=tls, data_slot=data_slot,
                          tokens_per_step=tokens_per_step, state=state, team=team, **options)
+        self._warned = False
         self._hooks = _Hooks(self, self._optimizers)
         # Not a buffer, and the last one: embeddings may be renormalized in a forward pass.
         self._seen = next((one.tensor for one in reversed(trained) if one.tensor.requires_grad), trained[-1].tensor)
@@ -138,7 +139,9 @@ class Site(BaseSite):
 
     def _optimizer_stepped(self, index: int) -> None:
         if self._info is None:
-            self._hooks.remove()
+            if self._warned:
+                return
+            self._warned = True  # The hooks stay: it may join yet.
             log.warning("site %s has not joined its run, and its optimizer steps: the model trains "
                         "alone. Train in the site's with block, or call open() first", self._id)
             return
@@ -248,9 +251,7 @@ class _Hooks:
 
     def _stepped(self, index: int) -> None:
         site = self._site()
-        if site is None:
-            self.remove()
-        else:
+        if site is not None:  # Else the hook stays: none may go while an optimizer goes through them.
             site._optimizer_stepped(index)
 
 
