@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from causeway.errors import InvalidArgument
 from causeway.huggingface import export_folder, import_folder
+from causeway.score import score
 from runs import BIN, COORDINATOR, ROOT, Cluster, needs, run_tool
 
 WORKER = BIN / "causeway-worker"
@@ -253,6 +255,23 @@ class HuggingFaceTest(unittest.TestCase):
             with self.assertRaisesRegex(InvalidArgument, f"{name} is a Git LFS pointer"):
                 self.imported(folder)
             path.unlink() if kept is None else path.write_bytes(kept)
+        own, _ = self.imported(folder)
+        for name in ("model.safetensors", "model.textproto"):
+            kept = (own / name).read_bytes()
+            (own / name).write_text(pointer)
+            with self.assertRaisesRegex(InvalidArgument, f"{name} is a Git LFS pointer"):
+                export_folder(str(own), str(self.folder / "exported"))
+            (own / name).write_bytes(kept)
+        (folder / "tokenizer.json").write_text(pointer)
+        with self.assertRaisesRegex(InvalidArgument, "tokenizer.json is a Git LFS pointer"):
+            export_folder(str(own), str(self.folder / "exported"), tokenizer=str(folder))
+        (tasks := self.folder / "tasks.jsonl").write_text(pointer)
+        with self.assertRaisesRegex(InvalidArgument, "tokenizer.json is a Git LFS pointer"):
+            score(str(folder), ["x"])
+        (folder / "tokenizer.json").unlink()
+        with self.assertRaisesRegex(InvalidArgument, "tasks.jsonl is a Git LFS pointer"):
+            score(str(folder), [str(tasks)])
+        shutil.rmtree(own)
         (folder / "adapter_config.json").write_text("{}")
         with self.assertRaisesRegex(InvalidArgument, "makes the folder an adapter"):
             self.imported(folder)

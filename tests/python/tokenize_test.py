@@ -326,6 +326,13 @@ class TokenizeTest(unittest.TestCase):
         self.assertEqual(2, status)
         self.assertIn("holds thesis.txt, which is not written here", error)
 
+    def test_pointers_of_git_lfs_are_no_text(self):
+        for name in ("a/in.txt", "b/in.jsonl"):
+            self.write(f"{name[0]}/first.txt", TEXT)
+            path = self.write(name, "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n" * 50)
+            self.refused(f"{path} is a Git LFS pointer", f"--input={path.parent}", "--bad_lines=skip")
+            self.refused(f"{path} is a Git LFS pointer", f"--input={path}")
+
     def test_what_is_no_text_is_refused_by_name(self):
         self.refused("No such file or directory", f"--input={self.folder / 'missing'}")
         program = self.write("program", b"ELF\0")

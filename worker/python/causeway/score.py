@@ -19,12 +19,13 @@ import sys
 from typing import Any, Dict, List
 
 from causeway.errors import InvalidArgument
-from causeway.tokenize import missing
+from causeway.tokenize import missing, refuse_pointer, refuse_pointers
 
 
 def _task(path: str) -> Dict[str, Any]:
     """A file of examples as a task of the harness."""
     examples = 0
+    refuse_pointer(path)
     with open(path, encoding="utf-8") as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
@@ -53,6 +54,7 @@ def score(model: str, tasks: List[str], **more: Any) -> Dict[str, Dict[str, Any]
     """The metrics of each task. `more` goes to lm_eval.simple_evaluate: limit, batch_size, device, num_fewshot."""
     if not os.path.exists(os.path.join(model, "config.json")):
         raise InvalidArgument(f"{model} has no config.json: python3 -m causeway.huggingface export makes such a folder")
+    refuse_pointers(model)
     named = [_task(task) if task.endswith(".jsonl") else task for task in tasks]
     if not named:
         raise InvalidArgument("--tasks must name a task, or a file of examples")

@@ -9,7 +9,7 @@ from typing import Any, Dict, List
 
 from causeway.errors import InvalidArgument
 from causeway.huggingface import _folder, _shape
-from causeway.tokenize import load_tokenizer, missing, read_json
+from causeway.tokenize import load_tokenizer, missing, read_json, refuse_pointer, refuse_pointers
 
 _CONFIG = "tokenizer_config.json"
 _TOKENIZER = ("tokenizer.json", _CONFIG, "tokenizer.model", "special_tokens_map.json", "vocab.json", "merges.txt",
@@ -49,8 +49,9 @@ def _weights(folder: str) -> Dict[str, Any]:
     index = os.path.join(folder, "model.safetensors.index.json")
     files = sorted(set(read_json(index)["weight_map"].values())) if os.path.exists(index) else ["model.safetensors"]
     tensors: Dict[str, Any] = {}
-    for name in files:
-        tensors.update(load_file(os.path.join(folder, name)))
+    for path in (os.path.join(folder, name) for name in files):
+        refuse_pointer(path)
+        tensors.update(load_file(path))
     return tensors
 
 
@@ -74,6 +75,7 @@ def _copy_tokenizer(source: str, folder: str) -> Dict[str, Any]:
     """Returns the numbers of the tokens that begin and end a text."""
     ids: Dict[str, Any] = {}
     own = None
+    refuse_pointers(source)
     try:
         own = load_tokenizer(source)
     except InvalidArgument as error:

@@ -10,7 +10,7 @@ from typing import Any, Dict, Optional
 
 from causeway.errors import InvalidArgument
 from causeway.huggingface import _folder, _shape
-from causeway.tokenize import missing, read_json, refuse_pointer
+from causeway.tokenize import missing, read_json, refuse_pointers
 
 _USUAL_WINDOW = 1024
 _ROPE = ("rope_type", "type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor",
@@ -75,9 +75,7 @@ def _load(folder: str, architecture: str):
 def _check_folder(folder: str) -> Dict[str, Any]:
     if not os.path.isdir(folder):
         raise InvalidArgument(f"there is no folder {folder}: give one with config.json and safetensors")
-    for name in sorted(os.listdir(folder)):
-        if os.path.isfile(path := os.path.join(folder, name)):
-            refuse_pointer(path)
+    refuse_pointers(folder)
     if os.path.exists(adapter := os.path.join(folder, "adapter_config.json")):
         raise InvalidArgument(f"{adapter} makes the folder an adapter of a model, which is not supported: merge it into "
                               "the model (merge_and_unload of peft), or remove it")

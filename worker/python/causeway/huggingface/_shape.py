@@ -7,6 +7,7 @@ import re
 from typing import Any, Dict, List, Tuple
 
 from causeway.errors import InvalidArgument
+from causeway.tokenize import refuse_pointer
 
 MODEL_FILE = "model.textproto"
 SUPPORTED = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "GPT2LMHeadModel")
@@ -27,6 +28,7 @@ def read_shape(folder: str) -> Dict[str, Any]:
     if not os.path.exists(path):
         raise InvalidArgument(f"{folder} has no {MODEL_FILE}: expected a folder that causeway-worker export or "
                               "causewayctl export wrote (a run of tensors needs no export: load its safetensors)")
+    refuse_pointer(path)
     with open(path, encoding="utf-8") as file:
         words = re.findall(r'[{}]|[^\s{}:"]+|"[^"]*"', re.sub(r"#.*", "", file.read()))
 

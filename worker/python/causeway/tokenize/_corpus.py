@@ -10,6 +10,7 @@ import os
 from typing import Callable, Iterator, List, Optional, Sequence, Tuple, Union
 
 from causeway.errors import InvalidArgument
+from causeway.tokenize._tokenizer import refuse_pointer
 
 _PROBE_BYTES = 4096
 _MOST_FOLDERS = 32
@@ -47,6 +48,7 @@ def find(inputs: Sequence[str], extensions: Sequence[str] = (), jsonl: bool = Tr
             probe = file.read(_PROBE_BYTES)
         if not probe:
             return
+        refuse_pointer(path)
         is_binary = b"\0" in probe
         if is_binary and given:
             raise InvalidArgument(f"{path} is not text: there is a NUL byte in its first {_PROBE_BYTES} bytes")

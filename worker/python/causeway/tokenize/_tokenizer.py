@@ -128,6 +128,13 @@ def refuse_pointer(path: str) -> None:
             raise InvalidArgument(f"{path} is a Git LFS pointer, and not the file itself: fetch it with `git lfs pull`")
 
 
+def refuse_pointers(path: str) -> None:
+    """The same of a file, or of those of a folder."""
+    for name in sorted(os.listdir(path)) if os.path.isdir(path) else [""]:
+        if os.path.isfile(file := os.path.join(path, name) if name else path):
+            refuse_pointer(file)
+
+
 def read_json(path: str) -> Dict[str, Any]:
     refuse_pointer(path)
     try:
