@@ -300,11 +300,30 @@ class CoreTest(unittest.TestCase):
                 train(causeway.Site(run.address, values, id="s"), values)
             self.assertTrue(any("finished at step 4" in line for line in logs.output), logs.output)
 
+    def test_another_array_than_it_joined_with_is_named(self):
+        with Run() as run:
+            run.serve(PLAIN)
+            for name, change, message in (
+                    ("a", lambda values: values.update(embed=values["embed"] + 1), "embed is another array in arrays"),
+                    ("b", lambda values: values.pop("layers.0.b"), "layers.0.b is gone in arrays"),
+                    ("c", lambda values: values.update(x=np.zeros(2, np.float32)), "x is new in arrays")):
+                values = arrays()
+                with self.assertRaisesRegex(causeway.Refused, message):
+                    with causeway.Site(run.address, values, id=name) as site:
+                        change(values)
+                        while not site.should_stop:
+                            site.step(100)
+                self.assertEqual(site.current_step, 0)
+
     def test_misuse_is_named(self):
+        value = np.zeros(12, np.float32)
         cases = {
             "must be a writeable C-contiguous numpy array of float32":
                 lambda: causeway.Site("h:1", {"w": np.zeros(3)}, id="s"),
             "at least one array": lambda: causeway.Site("h:1", {}, id="s"),
+            "b and a overlap in memory": lambda: causeway.Site("h:1", {"a": value[4:], "b": value[:8]}, id="s"),
+            "a and b overlap in memory": lambda: causeway.Site("h:1", {"a": value, "b": value}, id="s"),
+            "/x must be a folder with ca.pem": lambda: causeway.Site("h:1", {"a": value[4:], "b": value[:4]}, id="s", tls="/x"),
             "colour is no option": lambda: causeway.Site("h:1", arrays(), id="s", colour=1),
             "ca.pem is not there": lambda: causeway.Site("h:1", arrays(), id="s", tls="/nowhere"),
             "needs a site that has joined": causeway.Site("h:1", arrays(), id="s").step,

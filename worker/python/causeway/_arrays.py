@@ -8,6 +8,7 @@ from typing import Any, Dict, Iterator, Optional, Sequence, Tuple, Union
 import numpy as np
 
 from causeway import _arguments as check
+from causeway import errors
 from causeway._arguments import PathLike
 from causeway._session import Range, describe
 from causeway._site import BaseSite
@@ -28,13 +29,27 @@ class _Arrays:
                     f"{getattr(array, 'dtype', type(array).__name__)}")
         if not arrays:
             raise check.invalid("a site needs at least one array")
+        spans = sorted((array.ctypes.data, array.nbytes, name) for name, array in arrays.items() if array.nbytes)
+        for (begin, size, name), (after, _, other) in zip(spans, spans[1:]):
+            if after < begin + size:
+                raise check.invalid(f"{name} and {other} overlap in memory: give each value once")
         self._arrays = arrays
+        self._joined = dict(arrays)
         self._flat = [array.reshape(-1) for array in arrays.values()]
         self._arena = np.zeros(0, np.float32)
         self._fragments: Sequence[Sequence[Range]] = []
 
     def table(self):
-        return [(name, array.shape) for name, array in self._arrays.items()]
+        return [(name, array.shape) for name, array in self._joined.items()]
+
+    def _check(self) -> None:
+        """Raises Refused if the dict has other arrays than this site trains."""
+        for name in [*self._joined, *self._arrays]:
+            if (now := self._arrays.get(name)) is not (then := self._joined.get(name)):
+                what = "new" if then is None else "gone" if now is None else "another array"
+                raise errors.Refused(
+                    f"{name} is {what} in arrays: a site trains the same arrays from its making to its end. Write into "
+                    "them in place (array += change, array[...] = values), or make a new site", "FAILED_PRECONDITION")
 
     def attach(self, arena, fragments):
         self._arena = np.frombuffer(arena, dtype=np.float32)
@@ -50,10 +65,12 @@ class _Arrays:
                 yield self._flat[piece.tensor][piece.tensor_offset:end], piece
 
     def read(self, fragments):
+        self._check()
         for values, piece in self._pieces(fragments):
             self._arena[piece.arena_offset:piece.arena_offset + piece.count] = values
 
     def write(self, fragments):
+        self._check()
         self._write(fragments, self._arena)
 
     def _write(self, fragments, source):
@@ -74,7 +91,7 @@ class _Arrays:
             self.write(everything)
 
     def not_finite(self, fragments):
-        names = list(self._arrays)
+        names = list(self._joined)
         return next((names[piece.tensor] for values, piece in self._pieces(fragments)
                      if not np.isfinite(values).all()), None)
 
