@@ -326,6 +326,17 @@ class TokenizeTest(unittest.TestCase):
         self.assertEqual(2, status)
         self.assertIn("holds thesis.txt, which is not written here", error)
 
+    def test_a_corpus_that_becomes_shorter_is_named(self):
+        text = self.write("in.txt", TEXT * 20)
+        script = ("import os, sys; from causeway.errors import InvalidArgument; from causeway.tokenize import _corpus\n"
+                  "found = _corpus.pieces(_corpus.find(sys.argv[1:]), 0.05); next(found); os.truncate(sys.argv[1], 4096)\n"
+                  "try: print(sum(1 for _ in found))\n"
+                  "except InvalidArgument as error: print(error.message)")
+        done = subprocess.run([sys.executable, "-B", "-c", script, text], capture_output=True, text=True, check=False,
+                              env=os.environ | {"PYTHONPATH": str(ROOT / "worker" / "python")})
+        self.assertEqual((0, ""), (done.returncode, done.stderr))
+        self.assertIn(f"{text} had {20 * len(TEXT)} bytes and now has ", done.stdout)
+
     def test_pointers_of_git_lfs_are_no_text(self):
         for name in ("a/in.txt", "b/in.jsonl"):
             self.write(f"{name[0]}/first.txt", TEXT)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import mmap
 import os
-from typing import Callable, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import BinaryIO, Callable, Iterator, List, Optional, Sequence, Tuple, Union
 
 from causeway.errors import InvalidArgument
 from causeway.tokenize._tokenizer import refuse_pointer
@@ -85,16 +84,25 @@ def find(inputs: Sequence[str], extensions: Sequence[str] = (), jsonl: bool = Tr
     return corpus
 
 
-def _cut(text: mmap.mmap, at: int, reach: int) -> int:
-    """Where to cut in place of `at`: after the next end of a line, or else before a character of UTF-8."""
-    if text[at - 1:at] == b"\n":
-        return at
-    if (end := text.find(b"\n", at, at + reach)) >= 0:
-        return end + 1
-    for i in range(at, min(len(text), at + 4)):
-        if text[i] & 0xC0 != 0x80:
+def _read(file: BinaryIO, size: int, begin: int, end: int) -> bytes:
+    """Bytes of a file that had `size`."""
+    file.seek(begin)
+    content = file.read(end - begin)
+    if len(content) < end - begin:  # A mapping of it would end the process.
+        raise InvalidArgument(f"{file.name} had {size} bytes and now has {begin + len(content)} or fewer; do not change "
+                              "the corpus while it is read")
+    return content
+
+
+def _cut(around: bytes) -> int:
+    """How much further to cut than behind the first byte: after the next end of a line, or else before a character
+    of UTF-8."""
+    if (end := around.find(b"\n")) >= 0:
+        return end
+    for i, byte in enumerate(around[1:5]):
+        if byte & 0xC0 != 0x80:
             return i
-    return at
+    return 0
 
 
 def pieces(corpus: Corpus, fraction: float) -> Iterator[Piece]:
@@ -115,23 +123,22 @@ def pieces(corpus: Corpus, fraction: float) -> Iterator[Piece]:
     before = 0
     for path, size in corpus.texts:
         with open(path, "rb") as file:
-            text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        if len(text) != size:
-            raise InvalidArgument(f"{path} had {size} bytes and now has {len(text)}; do not change the corpus "
-                                  "while it is read")
-        begin = at = 0
-        while at < size:
-            segment = (before + at) // segment_bytes
-            border = (segment + 1) * segment_bytes - before
-            if border < size:
-                at = border
-                if is_held_out(segment + 1) == is_held_out(segment):
-                    continue
-                at = _cut(text, at, segment_bytes // 2)
-            else:
-                at = size
-            yield Piece(text[begin:at], is_held_out(segment), begin == 0, at == size, at - begin)
-            begin = at
+            if (now := os.fstat(file.fileno()).st_size) != size:
+                raise InvalidArgument(f"{path} had {size} bytes and now has {now}; do not change the corpus "
+                                      "while it is read")
+            begin = at = 0
+            while at < size:
+                segment = (before + at) // segment_bytes
+                border = (segment + 1) * segment_bytes - before
+                if border < size:
+                    at = border
+                    if is_held_out(segment + 1) == is_held_out(segment):
+                        continue
+                    at += _cut(_read(file, size, at - 1, min(size, at + segment_bytes // 2)))
+                else:
+                    at = size
+                yield Piece(_read(file, size, begin, at), is_held_out(segment), begin == 0, at == size, at - begin)
+                begin = at
         before += size
 
 
