@@ -195,6 +195,15 @@ class HuggingFaceTest(unittest.TestCase):
                  "rope_parameters.factor is 8.0, and rope_scaling.factor is 2.0"),
                 ("llama", {"rope_parameters": None, "rope_scaling": {"rope_type": "llama3", "type": "linear"}},
                  "rope_scaling.type is"),
+                ("llama", {"rope_parameters": {**PLAIN, "factor": 8.0}},
+                 "rope_parameters.factor is 8.0, which counts for nothing with the rope_type default"),
+                ("llama", {"rope_parameters": None, "rope_scaling": {"factor": 8.0}}, "rope_scaling.factor is 8.0, which counts"),
+                *(("llama", {"rope_parameters": {**LLAMA3, name: value}},
+                   f"rope_parameters.{name} is {value}, which counts for nothing with the rope_type llama3")
+                  for name, value in (("attention_factor", 0.7), ("mscale", 2.0), ("beta_fast", 32))),
+                *(("llama", {"rope_parameters": scaled, "rope_scaling": {"rope_theta": scaled["rope_theta"]}},
+                   f'rope_parameters.rope_type is "{scaled["rope_type"]}", and transformers takes the file as rope_type "default"')
+                  for scaled in (LLAMA3, {**yarn, "rope_theta": 10000.0})),
                 ("llama", {"rope_scaling": "llama3"}, 'rope_scaling must be an object'),
                 ("llama", {"rope_parameters": [1]}, "rope_parameters must be an object"),
                 ("llama", {"architectures": {"a": 1}}, 'architectures is {"a": 1}'),

@@ -16,6 +16,7 @@ _USUAL_WINDOW = 1024
 _ROPE = ("rope_type", "type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor",
          "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim",
          "truncate", "short_factor", "long_factor")
+_ROPE_OF = {"default": _ROPE[:3], "llama3": _ROPE[:7]}
 # Fields that say nothing about what the model computes: names, tokens, how text is generated, how a
 # training began and what it dropped, how the program is to work.
 _SAY_NOTHING = set("""
@@ -151,6 +152,21 @@ def _frequencies(torch: Any, head_dim: int, theta: float, scaling: Optional[Dict
     return (1 - smooth) * own / scaling["factor"] + smooth * own
 
 
+def _check_taken(path: str, given: Dict[str, Any], said: Dict[str, Any], kind: str) -> None:
+    """Refuses what the file says of RoPE and transformers does not turn by."""
+    entries = [(f"{field}.{name}", "rope_type" if name == "type" else name, value)
+               for field in ("rope_parameters", "rope_scaling")
+               for name, value in (given.get(field) or {}).items() if value is not None]
+    taken = {**said, "rope_type": kind}
+    for place, name, value in sorted(entries, key=lambda entry: entry[1] != "rope_type"):
+        if name not in _ROPE_OF[kind]:
+            raise InvalidArgument(f"{path}: {place} is {json.dumps(value)[:100]}, which counts for nothing with the rope_type "
+                                  f"{kind} that transformers takes: remove it, or give the rope_type that it belongs to")
+        if taken.get(name) != value:
+            raise InvalidArgument(f"{path}: {place} is {json.dumps(value)[:100]}, and transformers takes the file as "
+                                  f"{name} {json.dumps(taken.get(name))[:100]}: remove what does not hold")
+
+
 def _rope(torch: Any, path: str, given: Dict[str, Any], model: Any, head_dim: int) -> Dict[str, Any]:
     """What transformers turns by, whichever of its spellings said it: compared frequency by frequency."""
     config = model.config
@@ -168,6 +184,7 @@ def _rope(torch: Any, path: str, given: Dict[str, Any], model: Any, head_dim: in
     kind = said.get("rope_type", said.get("type", "default"))
     if kind not in ("default", "llama3"):
         raise InvalidArgument(f"{path}: rope_type is {json.dumps(kind)}, which is not supported: default and llama3 are")
+    _check_taken(path, given, said, kind)
     result: Dict[str, Any] = {"rope_theta": float(said["rope_theta"])}
     if kind == "llama3":
         result["rope_scaling"] = {
