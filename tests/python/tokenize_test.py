@@ -261,6 +261,7 @@ class TokenizeTest(unittest.TestCase):
     @needs("sentencepiece")
     def test_sentencepiece(self):
         import sentencepiece
+        from causeway.tokenize import load_tokenizer
         for kind in ("unigram", "bpe"):
             model = io.BytesIO()
             sentencepiece.SentencePieceTrainer.train(
@@ -273,6 +274,10 @@ class TokenizeTest(unittest.TestCase):
             pieces = sentencepiece.SentencePieceProcessor(model_file=str(path))
             self.assertEqual(read_part(self.out, "train")[0],
                              [*pieces.encode("one"), pieces.eos_id(), *pieces.encode("three"), pieces.eos_id()])
+            for begins, number in ((True, pieces.bos_id()), (False, None)):
+                beside = self.write(f"{kind}/tokenizer_config.json", json.dumps({"add_bos_token": begins}))
+                self.assertEqual(load_tokenizer(str(path)).begin_of_text, number)
+                beside.unlink()
             for name, content, message in (
                     ("added_tokens.json", {"<pad>": 300}, "tokens are not added to a tokenizer here"),
                     ("tokenizer_config.json", {"tokenizer_class": "T5Tokenizer"}, 'tokenizer_class is "T5Tokenizer"'),

@@ -262,6 +262,8 @@ def _load_pieces(path: str, threads: int) -> Tokenizer:
     beside = _Beside(path, tokenizer.find)
     if beside.end_of_text not in (None, tokenizer.end_of_text):
         raise beside.refuse("eos_token", f"is not the one that {path} has")
+    if beside.config.get("add_bos_token") is False:
+        tokenizer.begin_of_text = None
     # Others number the pieces anew, or change the text before.
     if (name := beside.config.get("tokenizer_class") or "") not in _PIECE_CLASSES:
         raise beside.refuse("tokenizer_class", f'is "{name}", which is not supported with a SentencePiece model')
