@@ -88,6 +88,26 @@ class MastersTest(unittest.TestCase):
             with self.assertRaisesRegex(causeway.InvalidArgument, "Lookahead goes back to slow copies"):
                 cw.join("h:1", model, Lookahead(model.parameters(), lr=0.1), id="s", masters=masters)
 
+    def test_slow_copies_and_averages_are_known_by_their_state(self):
+        for name, message in (("slow_buffer", "Other goes back to slow copies"), ("z", "Other averages over its steps")):
+            class Other(torch.optim.Optimizer):
+                @torch.no_grad()
+                def step(self):
+                    for parameter in self.param_groups[0]["params"]:
+                        parameter -= 0.1 * parameter.grad
+                        self.state[parameter].setdefault(name, parameter.clone())
+
+            model = torch.nn.Linear(2, 2)
+            optimizer = Other(model.parameters(), {})
+            run = self.run_of(ALONE, initial=values_of(model))
+            model(torch.ones(1, 2)).sum().backward()
+            with self.assertRaisesRegex(causeway.Refused, message):
+                with cw.join(run.address, model, optimizer, id="s") as site:
+                    optimizer.step()
+            self.assertEqual(site.current_step, 0)
+            with self.assertRaisesRegex(causeway.InvalidArgument, message):
+                cw.join("h:1", model, optimizer, id="s", masters={})
+
     def run_of(self, settings, **more):
         run = Run()
         self.addCleanup(run.__exit__)

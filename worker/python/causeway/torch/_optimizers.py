@@ -3,7 +3,7 @@ what a run gives, or averages, in which it is lost."""
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
 
 import torch
 from torch import nn
@@ -48,18 +48,27 @@ def layers_of(optimizers: Iterable[Any], model: Model) -> List[Any]:
     return [layer for entry in given for layer in _layers(entry)]
 
 
+def _state_names(optimizer: Any) -> Set[str]:
+    """Of the tensors that an optimizer has beside a parameter."""
+    state = getattr(optimizer, "state", None)
+    return {name for of in (state.values() if isinstance(state, dict) else ()) if isinstance(of, dict)
+            for name, value in of.items() if isinstance(name, str) and isinstance(value, torch.Tensor)}
+
+
 def refuse_known(optimizers: Iterable[Any], model: Model, masters: bool) -> None:
     """Raises InvalidArgument for optimizers and models known to train other values than the model's
     parameters. `masters`: these were handed over."""
     for optimizer in optimizers:
         name, packages = type(optimizer).__name__, set(_packages(optimizer))
         groups = getattr(optimizer, "param_groups", None) or [{}]
-        if "schedulefree" in packages or "weight_lr_power" in groups[0]:
+        states = _state_names(optimizer)
+        if "schedulefree" in packages or "weight_lr_power" in groups[0] or "z" in states:
             raise invalid(
                 f"{name} averages over its steps: what it trains is z in its state, and what a run "
                 "merges into the parameters is lost in its average. Take the optimizer without "
                 "that (AdamW, SGD): the run averages")
-        if "lookahead" in name.lower() or "lookahead_alpha" in groups[0]:
+        if "lookahead" in name.lower() or "lookahead_alpha" in groups[0] or \
+                any(state.startswith(("slow_", "lookahead_")) for state in states):
             raise invalid(
                 f"{name} goes back to slow copies of the parameters every few steps, which takes "
                 "half of what a run merges away again. Take the optimizer inside it: the run "

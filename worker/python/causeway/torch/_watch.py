@@ -295,6 +295,11 @@ class Watch:
         """
         self._steps += 1
         self._newcomers = 0
+        if self._steps == 1:
+            try:
+                refuse_known(self._layers, self._model, self._masters)  # By the state that the step made.
+            except errors.InvalidArgument as error:
+                raise _refused(error.message) from None
         if self._before:
             if not self._searched and not self._masters:
                 # Masters that the first step made. In fp32 it may keep what it began with.
