@@ -29,7 +29,6 @@ AWAY_S = 10  # What is killed comes back after so long.
 CUT_S = 20
 START_S = 180  # Within so long every site does its first step.
 EARLY = 8  # Faults, but for who joins, come after this part of the steps.
-LATE_S = 20  # How long who has ended waits for the others.
 FAULTS = {"site": "a site is killed, back after 10 s", "server": "the server is killed, back after 10 s",
           "cut": "a site's link is cut for 20 s", "join": "a third site joins half-way",
           "nan": "a site's weights become NaN"}
@@ -59,13 +58,17 @@ def processes_of(place):
 
 
 def memory_of(place):
-    """Bytes that they occupy, with pages that several share counted once."""
-    total = 0
+    """Bytes that they would occupy on a machine of their own: what is private to each, and once, by the largest,
+    what they share. A proportional share (Pss) would be smaller the more of the other machines hold PyTorch."""
+    private, shared = 0, 0
     for one in processes_of(place):
-        with contextlib.suppress(OSError, IndexError):
-            text = Path(f"/proc/{one}/smaps_rollup").read_text()
-            total += int(text.partition("\nPss:")[2].split()[0]) << 10
-    return total
+        with contextlib.suppress(OSError, LookupError):
+            lines = Path(f"/proc/{one}/smaps_rollup").read_text().splitlines()[1:]
+            sizes = {name: int(size.split()[0]) << 10 for name, size in (line.split(":") for line in lines)}
+            own = sum(size for name, size in sizes.items() if name.startswith("Private_"))
+            private += own
+            shared = max(shared, sizes["Rss"] - own)
+    return private + shared
 
 
 def kill(place):
@@ -223,7 +226,6 @@ class Cell:
             self._counted = self._counters()
         training = None
         due = self.steps // (2 if self.fault == "join" else EARLY)
-        first = None
         while True:
             self._sample()
             if training is None and all(map(self._steps, range(SITES))):
@@ -234,9 +236,7 @@ class Cell:
             for one in [one for one in self._pending if one[0] <= time.monotonic()]:
                 self._pending.remove(one)
                 one[1]()
-            ended = [self._ended(final) for final in self._finals()]
-            first = (first or time.monotonic()) if ended[0] and not self._pending else None
-            if first and (all(ended) or time.monotonic() > first + LATE_S):
+            if not self._pending and all(map(self._ended, self._finals())):
                 return
             if training is None and time.monotonic() > began + START_S:
                 raise Failed(f"no first step of all sites within {START_S} s")
@@ -274,8 +274,8 @@ class Cell:
             "finished": sorted(finals), "expected": self._finals(),
             "longest_pause_s": max((length for _, length in peers_report.pauses(logs[0])), default=0.0),
             "equal": len({final["sha256"] for final in finals.values()}) == 1 if whole else None,
-            "memory": {"site": max(self._memory.get(f"site-{site}", 0) for site in range(places)),
-                       "server": self._memory.get("server", 0)}}
+            "machine_memory": {"site": max(self._memory.get(f"site-{site}", 0) for site in range(places)),
+                               "server": self._memory.get("server", 0)}}
         if not whole:
             result["why"] = why or ("stopped" if self._stopped else "ended")
             result["tails"] = {name: self._tail(name) for name in self._programs}

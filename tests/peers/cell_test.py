@@ -2,10 +2,13 @@
 Usage: cell_test.py FOLDER_OF_PROGRAMS"""
 
 import argparse
+import os
+import signal
 import sys
 import types
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import cell
 import network
@@ -84,8 +87,30 @@ class CellTest(unittest.TestCase):
         self.assertGreater(result["wall_s"], 12 * 0.1)
         self.assertGreaterEqual(result["share"], 12 * 0.1 / result["wall_s"] - 1e-9)
         self.assertLess(result["share"], 1)
-        self.assertGreater(result["memory"]["site"], 4 << 20)
-        self.assertGreater(result["memory"]["server"], 4 << 20)
+        self.assertGreater(result["machine_memory"]["site"], 4 << 20)
+        self.assertGreater(result["machine_memory"]["server"], 4 << 20)
+
+    def test_memory_that_processes_share_counts_once_however_many_others_share_it(self):
+        shared = os.urandom(1 << 20) * 64
+        children = []
+        for own in (16, 32, 0):
+            ready, told = os.pipe()
+            children.append(os.fork())
+            if children[-1] == 0:
+                kept = os.urandom(1 << 20) * own
+                os.write(told, b"1")
+                signal.pause()
+                os._exit(len(kept) + len(shared))
+            os.read(ready, 1)
+        try:
+            with mock.patch.object(cell, "processes_of", lambda place: children[:2]):
+                self.assertAlmostEqual(cell.memory_of(None) >> 20, 64 + 16 + 32, delta=40)
+            with mock.patch.object(cell, "processes_of", lambda place: children[2:]):
+                self.assertGreater(cell.memory_of(None) >> 20, 64)
+        finally:
+            for child in children:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
 
     def test_site_that_is_killed_comes_back_and_is_judged(self):
         undisturbed = {"longest_pause_s": 5, "whole": True, "wall_s": 1, "loss": 2.5,

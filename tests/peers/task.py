@@ -108,8 +108,12 @@ class Task:
         warmup = WARMUP * self.steps
         done = min(1.0, max(0.0, (step - warmup) / (self.steps - warmup)))
         factor = min(1.0, (step + 1) / warmup) * (FINAL + (1 - FINAL) * (1 + math.cos(math.pi * done)) / 2)
-        for group in optimizer.param_groups:
+        for group in self.optimizer.param_groups:
             group["lr"] = PEAK * factor
+        # A wrapper may keep its own: hivemind's param_groups are copies.
+        rates = {group["lr"] for group in optimizer.param_groups}
+        if rates != {PEAK * factor}:
+            raise RuntimeError(f"step {step} has the learning rates {rates}, not {PEAK * factor}")
         time.sleep(max(0.0, self.step_s - self._cost * statistics.median(self._forwards)))
         forward = time.thread_time()
         loss = self._loss(model or self.model, step)

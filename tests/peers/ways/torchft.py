@@ -12,7 +12,7 @@ FRAGMENTS, PERIOD = 4, 32
 
 def server(cell):
     return [os.path.join(os.path.dirname(cell.python), "torchft_lighthouse"), "--bind", f"{cell.hub}:{cell.port}",
-            "--min_replicas", 1, "--join_timeout_ms", 60000]
+            "--min_replicas", 1, "--join_timeout_ms", 10000]
 
 
 def _modules(model):
