@@ -7,7 +7,7 @@ import re
 from ways import ROWS
 
 OURS = "causeway-int4"
-SHORT = {"site": "site killed", "server": "server killed", "cut": "link cut", "join": "third site joins",
+SHORT = {"site": "site killed", "server": "server killed", "cut": "link cut", "join": "joiner",
          "nan": "NaN weights"}
 _WAIT_S = 1.5  # A pause longer than the usual ones by this is a wait for something.
 _LOSS = 0.001  # A loss lower by more is lower.
@@ -240,7 +240,7 @@ _PAGE = """\
 
 Two sites ({cores} cores for all, Linux {kernel}, {congestion}) and a server half-way train one PyTorch model on prose of this
 machine's packages; [what synchronizes them](../../tests/peers/ways) differs. Steps take 0.1 s (10M: 0.3 s) or more.
-Each training ran once: losses after faults vary by 0.015 or more.
+Each ran once: losses after faults vary by 0.015 or more.
 
 ```sh
 tests/peers/run   # over an hour; root, /dev/net/tun
@@ -272,8 +272,10 @@ def page(report, why_not):
     fault_limit = max((cell["limit_s"] for cell in faulted), default=0)
     lines = [f"| |settings|ahead ({ROWS[OURS].label})|", "|---|---|---|"]
     for name, row in ROWS.items():
+        if not row.settings:
+            continue
         measured = any(key.startswith(name + "/") for key in report["cells"])
-        said = "" if row.way in ("causeway", "alone") else "; ".join(better(report, name)) if measured else "not run"
+        said = "" if row.way == "causeway" else "; ".join(better(report, name)) if measured else "not run"
         lines.append(f"|{row.label}|{row.settings}|{said or '-'}|")
     versions = report["environment"]["versions"]
     return _PAGE.format(

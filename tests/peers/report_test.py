@@ -136,7 +136,7 @@ class PageTest(unittest.TestCase):
         for key in [key for key in report["cells"] if key.startswith("hivemind/")]:
             del report["cells"][key]
         self.assertIn("|hivemind|not run|not run|not run|not run|-|", peers_report.figures_table(report))
-        self.assertIn("|hivemind|local updates, fp16, H 32, matchmaking 2 s|not run|",
+        self.assertIn("|hivemind|local updates, fp16, H=32, matchmaking 2 s|not run|",
                       peers_report.page(report, peers_run.why_not))
         faults = peers_report.faults_table(report, peers_run.why_not)
         self.assertIn("not run", faults)

@@ -25,17 +25,17 @@ class Row:
 
 
 ROWS = {
-    "causeway-int4": Row("causeway", "int4", "Causeway int4", "H 32"),
-    "causeway-lm2": Row("causeway", "lm2", "Causeway lm2", "H 16", no_faults="as int4"),
-    "torchft": Row("torchft", "", "torchft", "Streaming DiLoCo, H 32, bf16 (should_quantize needs GPUs)",
+    "causeway-int4": Row("causeway", "int4", "Causeway int4", "H=32"),
+    "causeway-lm2": Row("causeway", "lm2", "Causeway lm2", "H=16", no_faults="as int4"),
+    "torchft": Row("torchft", "", "torchft", "Streaming DiLoCo, H=32, bf16 (should_quantize needs GPUs)",
                    ("torchft-nightly", "torch")),
-    "hivemind": Row("hivemind", "", "hivemind", "local updates, fp16, H 32, matchmaking 2 s", ("hivemind", "torch")),
-    "flower": Row("flower", "", "Flower", "FedAvg, fp32, H 64 (messages start processes)", ("flwr", "torch")),
-    "local-sgd": Row("local_sgd", "", "LocalSGD", "accelerate, fp32, H 32", ("accelerate", "torch"),
+    "hivemind": Row("hivemind", "", "hivemind", "local updates, fp16, H=32, matchmaking 2 s", ("hivemind", "torch")),
+    "flower": Row("flower", "", "Flower", "FedAvg, fp32, H=64 (messages start processes)", ("flwr", "torch")),
+    "local-sgd": Row("local_sgd", "", "LocalSGD", "accelerate, fp32, H=32", ("accelerate", "torch"),
                      no_faults="as DDP"),
     "ddp-bf16": Row("ddp", "bf16", "DDP bf16", "torchrun", ("torch",)),
     "ddp-powersgd": Row("ddp", "powersgd", "DDP PowerSGD",
                         "rank 4, bf16, one bucket (else hangs), first 10 steps uncompressed",
                         ("torch",), no_faults="as bf16"),
-    "alone": Row("alone", "", "alone", "hears of nobody", ("torch",), no_faults="nothing to lose"),
+    "alone": Row("alone", "", "alone", "", ("torch",), no_faults="hears of nobody"),
 }
