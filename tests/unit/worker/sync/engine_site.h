@@ -144,8 +144,8 @@ class Site {
 // One that has the published state of step 0.
 class StartedSite : public Site {
  public:
-  template <typename... Arguments>
-  explicit StartedSite(Arguments&&... arguments) : Site(std::forward<Arguments>(arguments)...) {
+  explicit StartedSite(const std::string& sync, float outer_learning_rate = 1, int max_advance = 1)
+      : Site(sync, outer_learning_rate, max_advance) {
     EXPECT_TRUE(engine_->Fetch(0).ok());
   }
 };
