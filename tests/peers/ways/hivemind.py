@@ -36,6 +36,7 @@ def train(task):
         dht=dht, run_id="peers", batch_size_per_step=task.batch, target_batch_size=PERIOD * task.batch * task.sites,
         optimizer=task.optimizer, use_local_updates=True, matchmaking_time=2.0, averaging_timeout=20.0,
         state_averaging_compression=half, load_state_compression=half, verbose=True,
+        averager_opts={"request_timeout": 1.0},  # Less than matchmaking takes, else it may block itself.
         tracker_opts={"min_refresh_period": 0.5, "max_refresh_period": 2.0, "default_refresh_period": 1.0})
     task.ready()
     begun = task.folder / f"begun-{task.site}"
