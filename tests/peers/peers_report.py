@@ -244,7 +244,7 @@ Each ran once: losses after faults vary by 0.015 or more.
 
 ```sh
 tests/peers/run   # over an hour; root, /dev/net/tun
-tests/peers/run --report
+tests/peers/run --report   # this page, docs/figures/peers.svg
 ```
 
 Time computing, % (Mbit/s, ms, loss; * stopped after {limit:.0f} s), and, of 1M over 100 Mbit/s or the longest training,
