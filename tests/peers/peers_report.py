@@ -240,15 +240,15 @@ _PAGE = """\
 
 Two sites ({cores} cores for all, Linux {kernel}, {congestion}) and a server half-way train one PyTorch model on prose of this
 machine's packages; [what synchronizes them](../../tests/peers/ways) differs. Steps take 0.1 s (10M: 0.3 s) or more.
-Each ran once: losses after faults vary by 0.015 or more.
+Each ran once; losses after faults vary by 0.015.
 
 ```sh
 tests/peers/run   # over an hour; root, /dev/net/tun
 tests/peers/run --report   # this page, docs/figures/peers.svg
 ```
 
-Time computing, % (Mbit/s, ms, loss; * stopped after {limit:.0f} s), and, of 1M over 100 Mbit/s or the longest training,
-a site's:
+Computing, % (Mbit/s, ms, loss; * stopped after {limit:.0f} s), and a site with 1M over
+100 Mbit/s, or its longest:
 
 {figures}
 
