@@ -227,7 +227,7 @@ std::string MarkOf(const InvitationLine& line) {
   return absl::StrCat("line ", ShortDigest(line.secret));
 }
 
-// What the file `coordinator` of a folder says.
+// Reads the file `coordinator` of a folder.
 std::string PlaceOf(const InvitationLine& line) {
   return absl::StrCat(absl::StrJoin(line.addresses, ","), "\n", MarkOf(line), "\n");
 }
@@ -243,7 +243,7 @@ absl::StatusOr<std::string> RequestOf(const std::string& key_file) {
   return MakeRequest(key, key_file);
 }
 
-// What the folder has, if it came of that line and is whole. It may be on a disk that is only read.
+// Takes what the folder has, if it came of that line and is whole. Its disk may be read-only.
 absl::StatusOr<Boarded> KeptOf(const InvitationLine& line, const std::string& folder) {
   FileSystem& disk = *FileSystem::Real();
   const IdentityFiles files(folder);

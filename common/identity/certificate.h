@@ -65,7 +65,7 @@ absl::StatusOr<std::string> ReadAuthorities(const std::string& ca_file, absl::Ti
 absl::Status CheckSigned(const std::string& cert_file, const std::string& ca_file,
                          CertificateUse use, absl::Time now);
 
-// What to do when the end of a certificate is near, where nobody renews it by itself.
+// Says what to do when the end of a certificate is near, where nobody renews it by itself.
 inline constexpr char kRenewedByHand[] =
     "replace it (deploy/make_certificates renew); no restart is needed";
 // "the certificate F expires in 3d2h: RENEWAL", or "" while that is far away.

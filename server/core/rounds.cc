@@ -9,7 +9,7 @@
 namespace causeway::server {
 namespace {
 
-// What the coordinator's disk fails at may succeed later: no member ends by it.
+// A fault of the coordinator's disk may pass: no member ends by it.
 absl::Status FaultPasses(const absl::Status& status) {
   if (status.ok() || absl::IsResourceExhausted(status)) return status;
   return absl::UnavailableError(status.message());

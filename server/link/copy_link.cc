@@ -174,7 +174,7 @@ absl::Status CheckRequest(const v1::FollowRequest& request) {
   return CheckName("the follower's name", request.name());
 }
 
-// What the store says of the follower is final. What its own disk fails at may succeed later, and
+// The store's verdict on the follower is final. A fault of the store's own disk may pass, and
 // says nothing of either history.
 absl::Status OwnFaultPasses(const absl::Status& status) {
   if (status.ok() || absl::IsFailedPrecondition(status) || absl::IsOutOfRange(status) ||

@@ -56,7 +56,7 @@ inline constexpr double kJoinsAtOnce = 20;
 inline constexpr absl::Duration kJoinInterval = absl::Seconds(5);
 
 struct Member {
-  // What outlives the coordinator's process. Its heartbeat and the bytes are its account, which
+  // Outlives the coordinator's process. Its heartbeat and the bytes are its account, which
   // nobody here looks at.
   v1::Member record;
   // An operator keeps its contributions out: no round waits for it.

@@ -61,9 +61,9 @@ class WorkerLanes final : public LanePeer, public DeltaBearer {
   void OnOffer(const LanePtr& lane, v1::Offer& offer);
   absl::Status OnWant(const LanePtr& lane, const v1::Want& want);
   void Deliver(const v1::Want& want, absl::StatusOr<AnswerOutbox::Found> found);
-  // What is known at once goes over the lane that asked: if that has broken, the worker asks again.
-  // What comes later goes over all of them: the worker has asked over the newest, too, and only the
-  // worker knows which of them have broken.
+  // An outcome known at once goes over the lane that asked: if that has broken, the worker asks
+  // again. One that comes later goes over all of them: the worker has asked over the newest, too,
+  // and only the worker knows which of them have broken.
   void SayOutcome(uint64_t transfer, const absl::StatusOr<v1::PushResponse>& result,
                   const LanePtr& lane = nullptr);
   void SayHolding(uint64_t transfer, const DeltaInbox::Delta& delta, const LanePtr& lane);

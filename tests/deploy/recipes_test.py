@@ -37,7 +37,7 @@ from causeway.fleet import __main__ as program  # noqa: E402
 from causeway.fleet._file import read_fleet  # noqa: E402
 from causeway.fleet._machines import Machines  # noqa: E402
 
-# What a cloud has, and for how much an hour.
+# A cloud's machines, and their price an hour.
 CATALOG = """\
 InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,GpuInfo,Price,SpotPrice,Region,AvailabilityZone
 8x_H100_SECURE,H100,8,160,1504,,23.9,14.5,US,US-CA-2

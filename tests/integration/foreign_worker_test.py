@@ -183,7 +183,7 @@ class ForeignWorkerTest(unittest.TestCase):
             chunk(first, transfer, 0)
             kind, said = heard(first)
             self.assertEqual((kind, said.chunks), ("acknowledgement", count))
-        # What one process brought counts for the other; damaged chunks are counted, too.
+        # Chunks that one process brought count for the other; damaged chunks are counted, too.
         offer(first, 2)
         kind, said = heard(first)
         self.assertEqual((kind, said.transfer, said.held_chunks), ("holding", 2, b""))

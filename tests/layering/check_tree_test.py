@@ -39,7 +39,7 @@ SOUND = {
     "tests/unit/round_test.cc": source('"gtest/gtest.h"', ROUND),
     "tests/unit/CMakeLists.txt": "causeway_test(round_test SOURCES round_test.cc DEPS causeway::round)\n",
 }
-# What is planted, and what the one line that finds it says.
+# Each violation that is planted, and what the one line that finds it says.
 FAULTS = (
     # Layers.
     ({"common/base/clock.cc": source(CLOCK, ROUND), BASE: library("base", "clock.cc", "round")},

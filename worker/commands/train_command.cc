@@ -85,7 +85,7 @@ bool StopRequested() { return stop_requested != 0; }
 // By _exit, not by the signal's own action: process 1 of a container has none.
 constexpr int kExitBySignal = 128;
 
-// What EndWhileJoining says: set before it is a handler.
+// EndWhileJoining says them: set before it is a handler.
 const std::string* words_while_joining = nullptr;
 
 std::string WordsWhileJoining() {
