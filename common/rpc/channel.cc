@@ -1,5 +1,6 @@
 #include "common/rpc/channel.h"
 
+#include <grpc/grpc.h>
 #include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/resource_quota.h>
@@ -65,6 +66,11 @@ namespace {
 std::shared_ptr<grpc::Channel> Make(const std::string& address, int connection,
                                     const std::string& server_name,
                                     const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+  // As long as the process lives. gRPC ends its threads with its last channel otherwise, and waits
+  // up to 10 s for one that looks after a write which once had to wait: a site that had brought its
+  // model stood there before it joined.
+  static const bool held = (grpc_init(), true);
+  static_cast<void>(held);
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetMaxSendMessageSize(kMaxMessageBytes);

@@ -1,5 +1,6 @@
 #include "common/rpc/channel.h"
 
+#include <grpc/grpc.h>
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/server.h>
 
@@ -23,6 +24,11 @@ TEST(MakeChannel, MakesAChannelWithoutConnecting) {
   const auto channel = MakeChannel("127.0.0.1:1", 0, ChannelSecurity::Plaintext());
   ASSERT_NE(channel, nullptr);
   EXPECT_EQ(channel->GetState(/*try_to_connect=*/false), GRPC_CHANNEL_IDLE);
+}
+
+TEST(MakeChannel, NobodyWaitsForGrpcToEndWithTheLastChannel) {
+  MakeChannel("127.0.0.1:1", 0, ChannelSecurity::Plaintext()).reset();
+  EXPECT_EQ(grpc_is_initialized(), 1);
 }
 
 TEST(ChannelTarget, OneAddressStaysAsItIs) {
