@@ -28,7 +28,6 @@ constexpr absl::Duration kEachAddress = absl::Seconds(5);
 constexpr absl::Duration kPause = absl::Milliseconds(500);
 // By then a coordinator trusts a new invitation: it takes a second or two.
 constexpr absl::Duration kTrusted = absl::Seconds(5);
-constexpr absl::Duration kLook = absl::Minutes(1);
 constexpr absl::Duration kSayAgain = absl::Hours(1);
 constexpr size_t kMostLineBytes = 4096;
 
@@ -426,7 +425,8 @@ absl::Status RenewIdentity(const Boarded& boarded, absl::Duration timeout) {
                                      " is not renewed yet, and is tried again"));
 }
 
-IdentityKeeper::IdentityKeeper(Boarded boarded) : boarded_(std::move(boarded)) {
+IdentityKeeper::IdentityKeeper(Boarded boarded, const Clock& clock, absl::Duration interval)
+    : boarded_(std::move(boarded)), clock_(clock), interval_(interval) {
   absl::StatusOr<std::thread> thread = StartThread([this] { Keep(); });
   if (thread.ok()) {
     thread_ = *std::move(thread);
@@ -449,18 +449,19 @@ void IdentityKeeper::Keep() {
   for (;;) {
     {
       absl::MutexLock lock(&mutex_);
-      if (mutex_.AwaitWithTimeout(absl::Condition(&over_), kLook)) return;
+      if (mutex_.AwaitWithTimeout(absl::Condition(&over_), interval_)) return;
     }
+    const absl::Time now = clock_.Now();
     const absl::StatusOr<Certificate> own = ReadCertificate(boarded_.security.cert_file);
-    if (own.ok() && !IsRenewalDue(*own, absl::Now(), EndOfSigner(boarded_.security.cert_file))) {
+    if (own.ok() && !IsRenewalDue(*own, now, EndOfSigner(boarded_.security.cert_file))) {
       continue;
     }
     const absl::Status renewed = own.ok() ? RenewIdentity(boarded_, kCall) : own.status();
     if (renewed.ok()) {
       Log().info("{} is renewed", boarded_.security.cert_file);
-    } else if (absl::Now() >= say_again) {
+    } else if (now >= say_again) {
       Log().warn("{}", std::string(renewed.message()));
-      say_again = absl::Now() + kSayAgain;
+      say_again = now + kSayAgain;
     }
   }
 }

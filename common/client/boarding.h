@@ -16,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/base/clock.h"
 #include "common/identity/identity.h"
 #include "common/rpc/security.h"
 
@@ -53,11 +54,13 @@ bool IsRenewalDue(const Certificate& certificate, absl::Time now,
 // for what silent addresses before the coordinator's take.
 absl::Status RenewIdentity(const Boarded& boarded, absl::Duration timeout);
 
-// Renews the certificate of a process that runs for long. A thread of its own looks every minute,
-// and says so in the log when it cannot.
+// Renews the certificate of a process that runs for long. A thread of its own looks at it at
+// intervals, and says in the log when it cannot.
 class IdentityKeeper {
  public:
-  explicit IdentityKeeper(Boarded boarded);
+  // The clock outlives the object.
+  explicit IdentityKeeper(Boarded boarded, const Clock& clock = *Clock::Real(),
+                          absl::Duration interval = absl::Minutes(1));
   // Waits for a renewal that is under way, 10 seconds and 5 for each address at most.
   ~IdentityKeeper();
 
@@ -65,6 +68,8 @@ class IdentityKeeper {
   void Keep();
 
   const Boarded boarded_;
+  const Clock& clock_;
+  const absl::Duration interval_;
   absl::Mutex mutex_;
   bool over_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;

@@ -1,133 +1,21 @@
 // A run with its own authority: who is invited boards it over real TLS, once, and nobody else does.
+#include "tests/unit/server/service/enrollment_run.h"
+
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/server_builder.h>
 #include <sys/stat.h>
 
 #include <filesystem>
-#include <memory>
-#include <string>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "causeway/v1/admin.grpc.pb.h"
-#include "causeway/v1/enrollment.grpc.pb.h"
 #include "common/base/file_system.h"
-#include "common/client/boarding.h"
-#include "common/identity/invitation.h"
-#include "common/rpc/channel.h"
-#include "common/rpc/status.h"
-#include "common/transfer/wire.h"
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
-#include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/common/rpc/loopback.h"
-#include "tests/unit/common/rpc/test_authority.h"
-#include "tests/unit/common/telemetry/awaited_events.h"
-#include "tests/unit/server/service/secure_run.h"
 
 namespace causeway::server {
 namespace {
 
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
-
-constexpr absl::Duration kPatience = absl::Seconds(30);
-// For what is refused: it is tried until the invitation could be known.
-constexpr absl::Duration kShort = absl::Seconds(8);
-
-class EnrollmentTest : public ::testing::Test {
- protected:
-  EnrollmentTest() { Serve(); }
-  ~EnrollmentTest() override {
-    EXPECT_TRUE(run_.coordinator().Shutdown().ok());
-    server_->Stop(absl::Seconds(5));
-  }
-  CoordinatorServer::Options Options() {
-    CoordinatorServer::Options options;
-    options.address = absl::StrCat("127.0.0.1:", port_);
-    options.authority_folder = folder_.path("authority");
-    options.operator_folder = folder_.path("operator");
-    options.clock = &clock_;
-    options.events = &events_;
-    return options;
-  }
-  void Serve() {
-    server_ = CoordinatorServer::Start(Options(), run_.coordinator()).value();
-    port_ = server_->port();
-    address_ = absl::StrCat("127.0.0.1:", port_);
-  }
-  // On the same port, from the same folder.
-  void ServeAnew() {
-    server_->Stop(absl::Seconds(5));
-    server_ = nullptr;
-    Serve();
-  }
-  Boarded Operator() { return Board(folder_.path("operator"), "", kPatience).value(); }
-  template <typename Service>
-  std::unique_ptr<typename Service::Stub> As(const Boarded& member) {
-    const auto security = MakeChannelSecurity(member.security, address_, absl::Now()).value();
-    return Service::NewStub(MakeChannel(address_, 0, security));
-  }
-  absl::StatusOr<v1::InviteResponse> Ask(const Boarded& who, const v1::InviteRequest& request) {
-    grpc::ClientContext context;
-    context.set_deadline(absl::ToChronoTime(absl::Now() + kPatience));
-    v1::InviteResponse response;
-    const absl::Status status =
-        FromGrpcStatus(As<v1::Enrollment>(who)->Invite(&context, request, &response));
-    if (!status.ok()) return status;
-    return response;
-  }
-  v1::InviteRequest Request(const std::string& name, const std::string& secret) {
-    v1::InviteRequest request;
-    request.set_name(name);
-    request.set_role("worker");
-    request.set_seconds(3600);
-    request.set_certificate(CertificateOfInvitation(secret, name)->certificate);
-    return request;
-  }
-  InvitationLine Invite(const std::string& name, const std::string& role = "worker") {
-    const std::string secret = MakeInvitationSecret().value();
-    v1::InviteRequest request = Request(name, secret);
-    request.set_role(role);
-    const auto made = Ask(Operator(), request).value();
-    EXPECT_EQ(made.addresses_size(), 1);
-    return {.addresses = {made.addresses(0)},
-            .run = made.run_name(),
-            .name = name,
-            .pin = made.authority_sha256(),
-            .secret = secret};
-  }
-  absl::StatusOr<Boarded> BoardIn(const std::string& folder, const InvitationLine& line,
-                                  absl::Duration patience = kPatience) {
-    return Board(FormatInvitation(line), folder_.path(folder), patience);
-  }
-  absl::Status Describe(const Boarded& member) {
-    grpc::ClientContext context;
-    context.set_deadline(absl::ToChronoTime(absl::Now() + kPatience));
-    v1::DescribeRequest request;
-    request.set_wire_version(kWireVersion);
-    v1::DescribeResponse response;
-    return FromGrpcStatus(As<v1::Session>(member)->Describe(&context, request, &response));
-  }
-  absl::Status Revoke(const std::string& name) {
-    grpc::ClientContext context;
-    context.set_deadline(absl::ToChronoTime(absl::Now() + kPatience));
-    v1::RevokeInvitationRequest request;
-    request.set_name(name);
-    v1::RevokeInvitationResponse response;
-    return FromGrpcStatus(
-        As<v1::Enrollment>(Operator())->RevokeInvitation(&context, request, &response));
-  }
-
-  const TestFolder folder_;
-  FakeClock clock_{absl::Now()};
-  AwaitedEvents events_;
-  SmallRun run_;
-  std::unique_ptr<CoordinatorServer> server_;
-  int port_ = 0;
-  std::string address_;
-};
 
 TEST_F(EnrollmentTest, TheInvitedBoardsOnceAndIsKnownByItsNameFromThenOn) {
   const InvitationLine line = Invite("berlin");
@@ -313,23 +201,6 @@ TEST_F(EnrollmentTest, WhoShowsTheAuthorityWithoutBeingItsOwnIsNotTakenForTheCoo
   const absl::Status status = BoardIn("berlin", line).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("cannot be trusted"));
-}
-
-TEST_F(EnrollmentTest, MembersRenewTheirOwnNameAndInviteNobody) {
-  const auto boarded = BoardIn("berlin", Invite("berlin")).value();
-  const auto before = ReadCertificate(boarded.security.cert_file);
-  EXPECT_FALSE(IsRenewalDue(*before, absl::Now()));
-  EXPECT_TRUE(IsRenewalDue(*before, absl::Now() + absl::Hours(24 * 21)));
-  EXPECT_FALSE(IsRenewalDue(*before, absl::Now() + absl::Hours(24 * 21), before->not_after))
-      << "it would end as soon";
-  clock_.Advance(absl::Hours(20));  // This machine's clock is as far behind.
-  ASSERT_EQ(RenewIdentity(boarded, kPatience), absl::OkStatus());
-  const auto after = ReadCertificate(boarded.security.cert_file);
-  EXPECT_EQ(after->identity, before->identity);
-  EXPECT_GE(after->not_after - before->not_after, absl::Hours(19));
-  EXPECT_TRUE(Describe(boarded).ok());
-  const absl::Status invites = Ask(boarded, Request("friend", "secret")).status();
-  EXPECT_EQ(invites.code(), absl::StatusCode::kPermissionDenied) << invites;
 }
 
 TEST_F(EnrollmentTest, WhatAnOperatorAsksForIsChecked) {

@@ -1,0 +1,99 @@
+// How a member stays aboard once it was let in: renewal, the names that a machine has, and the ways
+// that lead to the coordinator.
+#include "common/client/boarding.h"
+
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "common/telemetry/log.h"
+#include "gmock/gmock.h"
+#include "spdlog/sinks/base_sink.h"
+#include "spdlog/sinks/stdout_sinks.h"
+#include "tests/unit/server/service/enrollment_run.h"
+
+namespace causeway::server {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+constexpr absl::Duration kDay = absl::Hours(24);
+
+class BoardingTest : public EnrollmentTest {};
+
+// A certificate is renewed in its last third: 31 days with the day before its making.
+TEST_F(BoardingTest, AProcessThatRunsForLongHasItsCertificateRenewedOnceItIsDue) {
+  const Boarded boarded = BoardIn("berlin", Invite("berlin")).value();
+  const Certificate before = ReadCertificate(boarded.security.cert_file).value();
+  clock_.Advance(absl::Hours(20));  // So the next one lasts longer than this one by as much.
+  FakeClock members(before.not_after - 11 * kDay);
+  {
+    const IdentityKeeper keeper(boarded, members, absl::Milliseconds(1));
+    members.Advance(kDay);
+    events_.Await("certificate_renewed");
+  }
+  const Certificate after = ReadCertificate(boarded.security.cert_file).value();
+  EXPECT_EQ(after.identity, before.identity);
+  EXPECT_GE(after.not_after - before.not_after, absl::Hours(19));
+  EXPECT_EQ(events_.Count("certificate_renewed"), 1) << "the new one is not due";
+  EXPECT_TRUE(Describe(boarded).ok());
+}
+
+// The log's lines as events, by their level.
+class LoggedEvents final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  explicit LoggedEvents(AwaitedEvents& lines) : lines_(lines) {}
+
+ protected:
+  void sink_it_(const spdlog::details::log_msg& line) override {
+    lines_.Record(line.level == spdlog::level::warn ? "warning" : "line",
+                  std::string(line.payload.data(), line.payload.size()), nlohmann::json::object());
+  }
+  void flush_() override {}
+
+ private:
+  AwaitedEvents& lines_;
+};
+
+TEST_F(BoardingTest, ARenewalThatFailsIsSaidOnceAndTriedUntilTheCoordinatorIsBack) {
+  const Boarded boarded = BoardIn("berlin", Invite("berlin")).value();
+  FakeClock members(ReadCertificate(boarded.security.cert_file)->not_after - kDay);
+  server_->Stop(absl::Seconds(5));
+  server_ = nullptr;
+  AwaitedEvents lines;
+  SendLogTo(std::make_shared<LoggedEvents>(lines));
+  {
+    const IdentityKeeper keeper(boarded, members, absl::Milliseconds(1));
+    EXPECT_THAT(lines.Await("warning")["message"].get<std::string>(),
+                AllOf(HasSubstr(boarded.security.cert_file),
+                      HasSubstr("is not renewed yet, and is tried again")));
+    Serve();
+    events_.Await("certificate_renewed");
+  }
+  server_->Stop(absl::Seconds(5));
+  SendLogTo(std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  EXPECT_THAT(lines.Messages("warning"), SizeIs(1));
+  EXPECT_THAT(lines.Messages("line"), testing::Contains(HasSubstr("cert.pem is renewed")));
+}
+
+TEST_F(BoardingTest, MembersRenewTheirOwnNameAndInviteNobody) {
+  const auto boarded = BoardIn("berlin", Invite("berlin")).value();
+  const auto before = ReadCertificate(boarded.security.cert_file);
+  EXPECT_FALSE(IsRenewalDue(*before, absl::Now()));
+  EXPECT_TRUE(IsRenewalDue(*before, absl::Now() + absl::Hours(24 * 21)));
+  EXPECT_FALSE(IsRenewalDue(*before, absl::Now() + absl::Hours(24 * 21), before->not_after))
+      << "it would end as soon";
+  clock_.Advance(absl::Hours(20));  // This machine's clock is as far behind.
+  ASSERT_EQ(RenewIdentity(boarded, kPatience), absl::OkStatus());
+  const auto after = ReadCertificate(boarded.security.cert_file);
+  EXPECT_EQ(after->identity, before->identity);
+  EXPECT_GE(after->not_after - before->not_after, absl::Hours(19));
+  EXPECT_TRUE(Describe(boarded).ok());
+  const absl::Status invites = Ask(boarded, Request("friend", "secret")).status();
+  EXPECT_EQ(invites.code(), absl::StatusCode::kPermissionDenied) << invites;
+}
+
+}  // namespace
+}  // namespace causeway::server
