@@ -29,6 +29,8 @@ constexpr absl::Duration kPause = absl::Milliseconds(500);
 // By then a coordinator trusts a new invitation: it takes a second or two.
 constexpr absl::Duration kTrusted = absl::Seconds(5);
 constexpr absl::Duration kSayAgain = absl::Hours(1);
+// Certificates begin a day before they are made.
+constexpr absl::Duration kNew = absl::Hours(48);
 constexpr size_t kMostLineBytes = 4096;
 
 SecurityOptions SecurityOf(const IdentityFiles& files) {
@@ -395,7 +397,8 @@ bool MeansBoarding(absl::string_view coordinator) {
 }
 
 bool IsRenewalDue(const Certificate& certificate, absl::Time now, absl::Time end_of_signer) {
-  return certificate.not_after < end_of_signer &&
+  const bool is_bound = certificate.not_after >= end_of_signer;
+  return (!is_bound || now >= certificate.not_before + kNew) &&
          now >= certificate.not_after - (certificate.not_after - certificate.not_before) / 3;
 }
 

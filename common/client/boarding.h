@@ -46,8 +46,8 @@ absl::StatusOr<Boarded> Board(const std::string& join, const std::string& folder
 // Whether `coordinator` is something to board by, and no HOST:PORT.
 bool MeansBoarding(absl::string_view coordinator);
 
-// Whether a certificate's last third has begun, and a new one could last longer: no certificate
-// outlasts its signer's.
+// Whether a certificate's last third has begun. One that ends with its signer is renewed once a day
+// from then on: the coordinator may have another signer meanwhile, under the same root.
 bool IsRenewalDue(const Certificate& certificate, absl::Time now,
                   absl::Time end_of_signer = absl::InfiniteFuture());
 // Gets a new certificate for the same key, and puts it into the folder. Waits for `timeout`, and

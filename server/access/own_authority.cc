@@ -373,13 +373,14 @@ absl::StatusOr<v1::EnrollResponse> OwnAuthority::Enroll(const std::string& finge
                                          " has used its invitation from ", at),
                             {{"name", identity.name}, {"peer", at}});
   }
-  return Sign(identity, request);
+  return Sign(identity, options_.clock->Now() + kMemberLife, request);
 }
 
-absl::StatusOr<v1::EnrollResponse> OwnAuthority::Renew(const Identity& identity,
+absl::StatusOr<v1::EnrollResponse> OwnAuthority::Renew(const Identity& identity, absl::Time expires,
                                                        const v1::EnrollRequest& request) {
   const Identity own{.run = options_.run_name, .role = identity.role, .name = identity.name};
-  ASSIGN_OR_RETURN(const v1::EnrollResponse response, Sign(own, request));
+  const absl::Time end = std::max(expires, options_.clock->Now() + kMemberLife);
+  ASSIGN_OR_RETURN(const v1::EnrollResponse response, Sign(own, end, request));
   ASSIGN_OR_RETURN(const Certificate made, ParseCertificate(response.certificate(), "it"));
   options_.events->Record(
       "certificate_renewed",
@@ -388,16 +389,15 @@ absl::StatusOr<v1::EnrollResponse> OwnAuthority::Renew(const Identity& identity,
   return response;
 }
 
-absl::StatusOr<v1::EnrollResponse> OwnAuthority::Sign(const Identity& identity,
+absl::StatusOr<v1::EnrollResponse> OwnAuthority::Sign(const Identity& identity, absl::Time end,
                                                       const v1::EnrollRequest& request) {
   const absl::Time now = options_.clock->Now();
   v1::EnrollResponse response;
   ASSIGN_OR_RETURN(const Certificate signer,
                    ParseCertificate(authority_.certificate, AuthorityFile()));
-  ASSIGN_OR_RETURN(
-      *response.mutable_certificate(),
-      SignRequest(authority_, request.certificate_request(),
-                  IssueTo(identity, now - kBegun, std::min(now + kMemberLife, signer.not_after))));
+  ASSIGN_OR_RETURN(*response.mutable_certificate(),
+                   SignRequest(authority_, request.certificate_request(),
+                               IssueTo(identity, now - kBegun, std::min(end, signer.not_after))));
   response.set_authority(authority_.certificate);
   response.set_run_name(options_.run_name);
   response.set_role(std::string(RoleName(identity.role)));

@@ -84,7 +84,8 @@ class OwnAuthority {
   // `fingerprint`: of the invitation's certificate that was shown.
   absl::StatusOr<v1::EnrollResponse> Enroll(const std::string& fingerprint,
                                             const v1::EnrollRequest& request, std::string at);
-  absl::StatusOr<v1::EnrollResponse> Renew(const Identity& identity,
+  // `expires`: when what was shown ends. The new one ends no sooner.
+  absl::StatusOr<v1::EnrollResponse> Renew(const Identity& identity, absl::Time expires,
                                            const v1::EnrollRequest& request);
 
  private:
@@ -98,7 +99,8 @@ class OwnAuthority {
   std::string Path(absl::string_view name) const { return JoinPath(options_.folder, name); }
   std::string AuthorityFile() const;
   absl::Status WriteOwnCertificate();
-  absl::StatusOr<v1::EnrollResponse> Sign(const Identity& identity,
+  // Until `end`, if the authority lasts as long.
+  absl::StatusOr<v1::EnrollResponse> Sign(const Identity& identity, absl::Time end,
                                           const v1::EnrollRequest& request);
   // Makes the list durable, and then that of the object.
   absl::Status Keep(v1::InvitationList list) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -86,7 +86,7 @@ grpc::ServerUnaryReactor* EnrollmentService::Renew(grpc::CallbackServerContext* 
     if (request->certificate_request().size() > kMaxRequestBytes) {
       return absl::InvalidArgumentError("the request for a certificate is too long");
     }
-    return Give(authority_->Renew(*peer.identity, *request), response);
+    return Give(authority_->Renew(*peer.identity, peer.expires, *request), response);
   });
 }
 
