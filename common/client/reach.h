@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "causeway/v1/session.grpc.pb.h"
+#include "common/rpc/http_proxy.h"
 #include "common/rpc/security.h"
 #include "common/rpc/tcp_address.h"
 
@@ -48,27 +49,7 @@ Greeting Greet(const TcpAddress& address, absl::Duration timeout);
 // To a site without TLS. `speaks_tls` is whether the server answered a TLS client.
 Obstacle ObstacleOf(const std::string& address, Greeting greeting, bool speaks_tls);
 
-// What the environment says of proxies, as gRPC's channels read it.
-struct ProxySetting {
-  std::string variable = {};  // That counts; empty: none is set, or no_proxy excepts the host.
-  bool used = false;          // Connections go through it.
-  std::string address = {};   // HOST:PORT of a proxy that is used.
-  bool has_password = false;  // The variable holds one, which is not shown.
-  std::string finding = {};   // A sentence's part; empty: all is as without proxies.
-  std::string remedy = {};    // If that is not as it should be; empty: it need not be known.
-  std::string hint = {};      // For somebody whom no connection reaches; may be empty.
-};
-
-// The environment's, null if it is not set; std::getenv but for tests.
-using ReadVariable = std::function<const char*(const char* name)>;
-
-// `addresses` are the host's, to be looked for in the networks of no_proxy.
-ProxySetting FindProxy(const std::string& host, std::span<const TcpAddress> addresses,
-                       const ReadVariable& variable);
-// Asks a proxy that is used for a connection to HOST:PORT. An error, with the proxy's name, if it
-// cannot be reached or does not let the connection through.
-absl::Status TryProxy(const ProxySetting& proxy, const std::string& address,
-                      absl::Duration timeout);
+// Of a proxy that is used, and what became of a connection through it (DialThrough).
 Obstacle ObstacleOf(const ProxySetting& proxy, const absl::Status& tunnel);
 
 // Why nobody answers at HOST:PORT, and what to do, as a sentence; empty where nothing is wrong that

@@ -6,7 +6,7 @@
 #include "absl/time/clock.h"
 #include "common/base/random.h"
 #include "common/base/text.h"
-#include "common/rpc/tcp_address.h"
+#include "common/rpc/http_proxy.h"
 #include "common/telemetry/log.h"
 #include "common/transfer/wire.h"
 
@@ -72,7 +72,7 @@ absl::StatusOr<v1::DescribeResponse> DescribeRun(v1::Session::StubInterface& stu
     backoff = std::min(2 * backoff, kMaxBackoff);
   }
   if (MadeOnTheWay(status)) {
-    const absl::Status resolved = ResolveAddresses(address).status();
+    const absl::Status resolved = OtherEndsOf(address).status();
     return absl::UnavailableError(absl::StrCat(
         "no coordinator answers at ", address, " within ", absl::FormatDuration(waited + timeout),
         region_id.empty() ? "; check --coordinator" : "; check --parent",

@@ -11,10 +11,11 @@
 
 #include <limits>
 
+#include "absl/strings/match.h"
 #include "common/base/text.h"
 #include "common/rpc/chunk_buffer.h"
 #include "common/rpc/status.h"
-#include "common/rpc/tcp_address.h"
+#include "common/rpc/tcp_stream.h"
 #include "common/transfer/wire.h"
 
 namespace causeway {
@@ -24,6 +25,8 @@ constexpr int kMaxMessageBytes = static_cast<int>(kChunkBytes + kMessageOverhead
 constexpr int kMaxStreamsPerConnection = 64;
 // Bounds what comes before a call's messages: names, a token, a deadline.
 constexpr int kMaxMetadataBytes = 8 << 10;
+// gRPC's for an address that stays silent.
+constexpr absl::Duration kEachAddress = absl::Seconds(5);
 
 int Milliseconds(absl::Duration duration) {
   return static_cast<int>(
@@ -35,6 +38,13 @@ int Milliseconds(absl::Duration duration) {
 absl::StatusOr<std::string> ChannelTarget(absl::string_view addresses) {
   ASSIGN_OR_RETURN(const std::vector<std::string> names, SplitAddresses(addresses));
   if (names.size() == 1) return names.front();
+  // gRPC would ask a proxy for the whole list as if it were one name.
+  if (std::ranges::any_of(names, [](const std::string& name) { return ProxyTo(name).used; })) {
+    for (const std::string& name : names) {
+      if (DialTcp(name, absl::Now() + kEachAddress).ok()) return name;
+    }
+    return names.front();
+  }
   ASSIGN_OR_RETURN(const std::vector<TcpAddress> all, ResolveAddresses(addresses));
   // gRPC takes a list of one family: IPv4 in its mapped form is IPv6, too.
   const bool is_ipv4 = std::ranges::all_of(all, &TcpAddress::is_ipv4);
@@ -89,6 +99,8 @@ std::shared_ptr<grpc::Channel> Make(const std::string& address, int connection,
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);  // A resumed transfer is not a repeated one.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt("causeway.connection", connection);
+  const bool is_list = absl::StartsWith(address, "ipv4:") || absl::StartsWith(address, "ipv6:");
+  if (is_list) arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // ChannelTarget has judged it.
   if (!server_name.empty()) arguments.SetSslTargetNameOverride(server_name);
   return grpc::CreateCustomChannel(address, credentials, arguments);
 }

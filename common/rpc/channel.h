@@ -22,8 +22,9 @@ namespace causeway {
 
 // Target of MakeChannel for HOST:PORT, or for several with commas between (SplitAddresses): then
 // the channel goes to the first of them that answers, and tries all again when that is gone. Names
-// in a list are looked up here, a single one whenever the channel connects. Errors as
-// ResolveAddresses.
+// in a list are looked up here, a single one whenever the channel connects. Where the environment
+// has a proxy for one of a list (http_proxy.h), the target is the first that answers now, alone.
+// Blocks for some seconds then. Errors as ResolveAddresses.
 absl::StatusOr<std::string> ChannelTarget(absl::string_view addresses);
 
 // A channel to HOST:PORT, or a ChannelTarget, with keepalive, quick reconnects and bounded

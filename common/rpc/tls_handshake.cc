@@ -1,25 +1,17 @@
 #include "common/rpc/tls_handshake.h"
 
-#include <fcntl.h>
-#include <netinet/in.h>
 #include <openssl/bio.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
-#include <poll.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstring>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_join.h"
 #include "common/identity/openssl.h"
-#include "common/rpc/tcp_address.h"
+#include "common/rpc/tcp_stream.h"
 
 namespace causeway {
 namespace {
@@ -29,74 +21,11 @@ using SslPtr = std::unique_ptr<SSL, OpensslDeleter<SSL_free>>;
 
 constexpr unsigned char kHttp2[] = {2, 'h', '2'};
 
-// A connected socket with a deadline for all that it does.
-class Connection {
- public:
-  static absl::StatusOr<Connection> Open(const TcpAddress& address, absl::Time deadline) {
-    sockaddr_storage storage;
-    const socklen_t length = ToSocketAddress(address, storage);
-    Connection result(deadline);
-    result.socket_ = socket(storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (result.socket_ < 0) return absl::UnavailableError(std::strerror(errno));
-    int error = 0;
-    if (connect(result.socket_, reinterpret_cast<const sockaddr*>(&storage), length) != 0) {
-      error = errno;
-    }
-    if (error == EINPROGRESS) {
-      if (!result.Wait(POLLOUT)) return absl::UnavailableError("no answer in time");
-      socklen_t size = sizeof(error);
-      getsockopt(result.socket_, SOL_SOCKET, SO_ERROR, &error, &size);
-    }
-    if (error != 0) return absl::UnavailableError(std::strerror(error));
-    return result;
-  }
-  ~Connection() {
-    if (socket_ >= 0) close(socket_);
-  }
-  Connection(Connection&& other) noexcept
-      : socket_(std::exchange(other.socket_, -1)), deadline_(other.deadline_) {}
-  Connection& operator=(Connection&&) = delete;
-
-  bool Send(const char* data, size_t size) {
-    while (size > 0) {
-      const ssize_t sent = send(socket_, data, size, MSG_NOSIGNAL);
-      if (sent < 0 && (errno == EAGAIN || errno == EINTR)) {
-        if (!Wait(POLLOUT)) return false;
-        continue;
-      }
-      if (sent <= 0) return false;
-      data += sent;
-      size -= static_cast<size_t>(sent);
-    }
-    return true;
-  }
-  // 0: the peer has closed. -1: it broke, or the deadline has passed.
-  ssize_t Receive(char* data, size_t size) {
-    for (;;) {
-      const ssize_t got = recv(socket_, data, size, 0);
-      if (got >= 0 || (errno != EAGAIN && errno != EINTR)) return got;
-      if (!Wait(POLLIN)) return -1;
-    }
-  }
-  bool late() const { return absl::Now() >= deadline_; }
-
- private:
-  explicit Connection(absl::Time deadline) : deadline_(deadline) {}
-  bool Wait(int16_t events) const {
-    pollfd wanted{socket_, events, 0};
-    const int64_t left = absl::ToInt64Milliseconds(deadline_ - absl::Now());
-    return left > 0 && poll(&wanted, 1, static_cast<int>(std::min<int64_t>(left, 1 << 30))) > 0;
-  }
-
-  int socket_ = -1;
-  absl::Time deadline_;
-};
-
 // A TLS client over a Connection. OpenSSL writes to and reads from memory, so that it neither
 // blocks nor raises SIGPIPE.
 class Client {
  public:
-  Client(SSL_CTX* context, Connection& connection)
+  Client(SSL_CTX* context, TcpStream& connection)
       : connection_(connection),
         ssl_(SSL_new(context)),
         in_(BIO_new(BIO_s_mem())),
@@ -139,13 +68,13 @@ class Client {
   bool Flush() {
     char* data = nullptr;
     const int64_t size = BIO_get_mem_data(out_, &data);
-    const bool sent = size <= 0 || connection_.Send(data, static_cast<size_t>(size));
+    const bool sent = size <= 0 || connection_.Send({data, static_cast<size_t>(size)});
     BIO_reset(out_);
     // A peer's last words, before it closed, are worth reading.
     return sent || BIO_pending(in_) > 0;
   }
 
-  Connection& connection_;
+  TcpStream& connection_;
   const SslPtr ssl_;
   BIO* const in_;
   BIO* const out_;
@@ -156,17 +85,6 @@ std::string HostOf(const std::string& address) {
   std::string host = address.substr(0, address.rfind(':'));
   if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
   return host;
-}
-
-absl::StatusOr<Connection> Connect(const std::string& address, absl::Time deadline) {
-  ASSIGN_OR_RETURN(const std::vector<TcpAddress> candidates, ResolveAddress(address));
-  absl::Status last;
-  for (const TcpAddress& candidate : candidates) {
-    absl::StatusOr<Connection> connection = Connection::Open(candidate, deadline);
-    if (connection.ok()) return connection;
-    last = Annotate(connection.status(), candidate.ToString());
-  }
-  return last;
 }
 
 absl::StatusOr<ContextPtr> MakeContext(const SecurityOptions& options) {
@@ -223,7 +141,7 @@ std::string AlertMeaning(int reason) {
 }
 
 absl::Status Explain(const std::string& address, const SecurityOptions& options, Client& client,
-                     const Connection& connection, int error, bool server_proved) {
+                     const TcpStream& connection, int error, bool server_proved) {
   const uint64_t code = ERR_peek_last_error();
   const char* const text = ERR_reason_error_string(code);
   const std::string reason = text == nullptr ? "the connection was closed" : text;
@@ -279,7 +197,7 @@ absl::StatusOr<TlsHandshake> TryTlsHandshake(const std::string& address,
                                              absl::Duration timeout) {
   const absl::Time deadline = absl::Now() + timeout;
   ASSIGN_OR_RETURN(const ContextPtr context, MakeContext(options));
-  ASSIGN_OR_RETURN(Connection connection, Connect(address, deadline));
+  ASSIGN_OR_RETURN(TcpStream connection, DialTcp(address, deadline));
   Client client(context.get(), connection);
   SSL* const ssl = client.ssl();
   const std::string name = options.server_name.empty() ? HostOf(address) : options.server_name;
@@ -310,7 +228,7 @@ absl::StatusOr<TlsHandshake> TryTlsHandshake(const std::string& address,
 absl::StatusOr<std::string> FetchAuthority(const std::string& address, const std::string& sha256,
                                            absl::Duration timeout) {
   ASSIGN_OR_RETURN(const ContextPtr context, MakeContext({}));
-  ASSIGN_OR_RETURN(Connection connection, Connect(address, absl::Now() + timeout));
+  ASSIGN_OR_RETURN(TcpStream connection, DialTcp(address, absl::Now() + timeout));
   Client client(context.get(), connection);
   client.Run([&] { return SSL_do_handshake(client.ssl()); });
   const bool speaks_other = ERR_GET_REASON(ERR_peek_last_error()) == SSL_R_WRONG_VERSION_NUMBER;
@@ -342,7 +260,7 @@ absl::StatusOr<std::string> FetchAuthority(const std::string& address, const std
 bool SpeaksTls(const std::string& address, absl::Duration timeout) {
   const absl::StatusOr<ContextPtr> context = MakeContext({});
   if (!context.ok()) return false;
-  absl::StatusOr<Connection> connection = Connect(address, absl::Now() + timeout);
+  absl::StatusOr<TcpStream> connection = DialTcp(address, absl::Now() + timeout);
   if (!connection.ok()) return false;
   Client client(context->get(), *connection);
   client.Run([&] { return SSL_do_handshake(client.ssl()); });

@@ -182,7 +182,7 @@ absl::Status ParentLink::Attach(const RegionPlace& place) {
   }
   RETURN_IF_ERROR(session.status());
   made->session = *std::move(session);
-  ASSIGN_OR_RETURN(std::vector<TcpAddress> addresses, ResolveAddresses(options_.address));
+  ASSIGN_OR_RETURN(std::vector<TcpAddress> addresses, OtherEndsOf(options_.address));
   Link::Options link;
   link.make_channel = [this](int lane) {
     return MakeChannel(parent_.target, kFirstLane + lane, parent_.security);

@@ -8,6 +8,7 @@ import stat
 import unittest
 
 from cluster import COORDINATOR, CTL, SIGTERM, WORKER, Cluster, ended, output_of, run_tool, wait_until
+from http_proxies import connect_proxy
 
 RUN = """
 run_name: "first"
@@ -125,6 +126,28 @@ class InvitationsTest(unittest.TestCase):
             self.assertTrue(text, error)
             checks = {check["name"]: check["status"] for check in json.loads(text)["checks"]}
             self.assertEqual((checks["protocol"], checks["coordinator"]), ("ok", "ok"))
+
+    def test_a_site_behind_a_proxy_boards_and_trains_through_it(self):
+        with Boarding().serving() as cluster:
+            paris, = cluster.invite("paris")
+            berlin = output_of(CTL, "invite", "berlin", cluster.me,
+                               "--address=gone.invalid:7070,hub.invalid:7070").strip()
+            with connect_proxy({"hub.invalid:7070": cluster.address}) as (proxy, heads):
+                # Small letters count, and what no_proxy excepts goes past it.
+                around = {"https_proxy": f"http://user:secret@{proxy}", "no_proxy": "127.0.0.1"}
+                home = ["env", *[f"{k}={v}" for k, v in {**cluster.home("berlin"), **around}.items()]]
+                said = output_of(*home, WORKER, "preflight", f"--join={berlin}", "--threads=1",
+                                 "--probe_seconds=0")
+                self.assertIn("hub.invalid", said)
+                self.assertRegex(said, r"ok +protocol +TLSv1\.3")
+                behind = cluster.board("berlin", "--join=first", variables=around)
+                past = cluster.board("paris", f"--join={paris}", variables=around)
+                self.end(cluster, behind, past)
+            self.assertGreater(len(heads), 3)
+            for head in heads:
+                self.assertRegex(head, r"^CONNECT (gone|hub)\.invalid:7070 HTTP/1\.")
+                self.assertIn("Basic dXNlcjpzZWNyZXQ=", head)
+            self.assertNotIn("secret", behind.log())
 
     def test_a_worker_that_boards_ends_on_a_signal(self):
         with Boarding().serving() as cluster:

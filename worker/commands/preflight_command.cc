@@ -14,11 +14,10 @@
 #include "common/base/thread_pool.h"
 #include "common/cli/command_line.h"
 #include "common/client/boarding.h"
-#include "common/client/reach.h"
 #include "common/params/run_config.h"
 #include "common/rpc/security.h"
-#include "common/rpc/tcp_address.h"
 #include "common/rpc/tcp_links.h"
+#include "common/rpc/tcp_stream.h"
 #include "worker/commands/commands.h"
 #include "worker/preflight/preflight.h"
 
@@ -76,11 +75,7 @@ absl::StatusOr<std::string> FirstThatAnswers(const std::string& addresses) {
   ASSIGN_OR_RETURN(const std::vector<std::string> all, SplitAddresses(addresses));
   if (all.size() == 1) return all.front();
   for (const std::string& address : all) {
-    const absl::StatusOr<std::vector<TcpAddress>> places = ResolveAddress(address);
-    if (!places.ok()) continue;
-    for (const ConnectAttempt& attempt : ConnectToAll(*places, kConnect)) {
-      if (attempt.status.ok()) return address;
-    }
+    if (DialTcp(address, absl::Now() + kConnect).ok()) return address;
   }
   return all.front();
 }

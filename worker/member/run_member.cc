@@ -304,7 +304,7 @@ absl::Status RunMember::OpenMergeRecord(bool anew) {
 absl::StatusOr<std::shared_ptr<Link>> RunMember::MakeLink(const std::string& coordinator,
                                                           const std::string& target,
                                                           const ChannelSecurity& security) {
-  ASSIGN_OR_RETURN(std::vector<TcpAddress> addresses, ResolveAddresses(coordinator));
+  ASSIGN_OR_RETURN(std::vector<TcpAddress> addresses, OtherEndsOf(coordinator));
   Link::Options link;
   link.make_channel = [target, security](int lane) {
     return MakeChannel(target, kFirstLane + lane, security);

@@ -206,6 +206,10 @@ constexpr char kCertificateCheck[] = "certificates";
 CheckResult JudgeNames(const std::string& address,
                        const absl::StatusOr<std::vector<TcpAddress>>& addresses,
                        absl::Duration time, const ProxySetting& proxy) {
+  if (!addresses.ok() && proxy.used) {
+    return Warned(kNameCheck, absl::StrCat(addresses.status().message(), ", but ", proxy.finding),
+                  proxy.remedy);
+  }
   if (!addresses.ok()) {
     return Failed(kNameCheck, addresses.status().message(),
                   "check --coordinator; ask the coordinator's operator for its address");

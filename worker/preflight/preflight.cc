@@ -8,6 +8,7 @@
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "common/rpc/tcp_links.h"
+#include "common/rpc/tcp_stream.h"
 #include "common/rpc/tls_handshake.h"
 #include "common/transfer/wire.h"
 #include "worker/backend/cpu/bench.h"
@@ -64,20 +65,21 @@ class Preflight {
     const absl::StatusOr<std::vector<TcpAddress>> peers = ResolveAddress(address);
     const absl::StatusOr<HostPort> host_port = SplitHostPort(address, /*allow_any_port=*/false);
     const std::string host = host_port.ok() ? host_port->host : "";
-    const ProxySetting proxy =
-        FindProxy(host, peers.ok() ? std::span(*peers) : std::span<const TcpAddress>(),
-                  [](const char* name) -> const char* { return std::getenv(name); });
+    const ProxySetting proxy = FindProxy(
+        host, peers.ok() ? std::span(*peers) : std::span<const TcpAddress>(), ReadEnvironment);
     if (!Report(JudgeNames(address, peers, clock_.Monotonic() - before, proxy))) {
       Skip({"tcp", "protocol"}, "needs an address");
       return;
     }
-    peers_ = *peers;
+    const absl::StatusOr<std::vector<TcpAddress>> ends = OtherEndsOf(address);
+    if (ends.ok()) peers_ = *ends;
     Progress("connecting");
     std::vector<ConnectAttempt> attempts;
     if (!proxy.used) attempts = ConnectToAll(peers_, kConnectTimeout);
-    CheckResult tcp = proxy.used
-                          ? JudgeProxy(address, proxy, TryProxy(proxy, address, kConnectTimeout))
-                          : JudgeConnections(attempts);
+    CheckResult tcp =
+        proxy.used ? JudgeProxy(address, proxy,
+                                DialThrough(proxy, address, absl::Now() + kConnectTimeout).status())
+                   : JudgeConnections(attempts);
     if (tcp.status == CheckStatus::kFailed && !proxy.hint.empty()) {
       absl::StrAppend(&tcp.remedy, ". ", proxy.hint);
     }
@@ -85,7 +87,7 @@ class Preflight {
       Skip({"protocol"}, "needs a connection");
       return;
     }
-    if (proxy.used) {
+    if (proxy.used && !options_.security.UsesTls()) {
       Skip({"protocol"}, "goes through a proxy: the calls will tell");
     } else if (!CheckProtocol(attempts)) {
       return;

@@ -8,9 +8,10 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/rpc/http_proxy.h"
 #include "common/transfer/wire.h"
 #include "gtest/gtest.h"
-#include "tests/unit/common/rpc/loopback.h"
+#include "tests/unit/common/rpc/connect_proxy.h"
 
 namespace causeway {
 namespace {
@@ -61,6 +62,26 @@ TEST(ChannelTarget, AChannelGoesToTheAddressThatAnswers) {
       ChannelTarget(absl::StrCat("127.0.0.1:", nobody, ",127.0.0.1:", port)).value();
   const auto channel = MakeChannel(target, 0, ChannelSecurity::Plaintext());
   EXPECT_TRUE(channel->WaitForConnected(gpr_inf_future(GPR_CLOCK_REALTIME)));
+  // gRPC would ask the proxy for the list, though each of it is excepted.
+  const ConnectProxy proxy({});
+  setenv("no_proxy", "127.0.0.1", 1);
+  EXPECT_EQ(ChannelTarget(absl::StrCat("127.0.0.1:", nobody, ",127.0.0.1:", port)).value(), target);
+  const auto again = MakeChannel(target, 1, ChannelSecurity::Plaintext());
+  EXPECT_TRUE(again->WaitForConnected(gpr_inf_future(GPR_CLOCK_REALTIME)));
+  unsetenv("no_proxy");
+  EXPECT_TRUE(proxy.heads().empty());
+}
+
+TEST(ChannelTarget, ThroughAProxyItIsTheFirstOfAListThatAnswers) {
+  const Listener listener;
+  const ConnectProxy proxy({{"hub.invalid:7070", listener.port()}});
+  EXPECT_EQ(ChannelTarget("gone.invalid:7070,hub.invalid:7070").value(), "hub.invalid:7070");
+  ASSERT_EQ(proxy.heads().size(), 2U);
+  EXPECT_EQ(proxy.heads()[1],
+            "CONNECT hub.invalid:7070 HTTP/1.1\r\nHost: hub.invalid:7070\r\n"
+            "Proxy-Authorization: Basic dXNlcjpzZWNyZXQ=\r\n\r\n");
+  const TcpAddress end = OtherEndsOf("hub.invalid:7070")->front();
+  EXPECT_EQ(absl::StrCat("http://user:secret@", end.ToString()), std::getenv("https_proxy"));
 }
 
 }  // namespace

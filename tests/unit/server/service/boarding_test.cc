@@ -10,12 +10,14 @@
 #include "gmock/gmock.h"
 #include "spdlog/sinks/base_sink.h"
 #include "spdlog/sinks/stdout_sinks.h"
+#include "tests/unit/common/rpc/connect_proxy.h"
 #include "tests/unit/server/service/enrollment_run.h"
 
 namespace causeway::server {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
@@ -114,6 +116,31 @@ TEST_F(BoardingTest, ARenewalBringsNoSoonerEnd) {
   EXPECT_NEAR(days(kDay), 30, 0.1);
   EXPECT_NEAR(days(100 * kDay), 100, 0.1);
   EXPECT_NEAR(days(36500 * kDay), 3650, 5) << "the authority's";
+}
+
+TEST_F(BoardingTest, TheProxyThatCallsGoThroughIsTheWayForAllOfIt) {
+  InvitationLine line = Invite("berlin");
+  InvitationLine over = Invite("paris");
+  ASSERT_TRUE(Revoke("paris").ok());
+  line.addresses = {"gone.invalid:7070", "hub.invalid:7070"};
+  over.addresses = line.addresses;
+  const ConnectProxy proxy({{"hub.invalid:7070", port_}});
+  const auto boarded = BoardIn("berlin", line);
+  ASSERT_TRUE(boarded.ok()) << boarded.status();
+  EXPECT_EQ(RenewIdentity(*boarded, kPatience), absl::OkStatus());
+  const absl::Status refused = BoardIn("paris", over).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kPermissionDenied) << refused;
+  EXPECT_THAT(proxy.heads(), Each(AllOf(HasSubstr(".invalid:7070 HTTP/1."),
+                                        HasSubstr("Basic dXNlcjpzZWNyZXQ=\r\n"))));
+}
+
+TEST_F(BoardingTest, AProxyThatLetsNobodyThroughIsNamed) {
+  const InvitationLine line = Invite("berlin");
+  const ConnectProxy proxy({});
+  const absl::Status status = BoardIn("berlin", line, absl::Milliseconds(1)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("(https_proxy) answers CONNECT " + address_ + " with HTTP/1.1 502"));
 }
 
 }  // namespace

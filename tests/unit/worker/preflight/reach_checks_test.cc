@@ -140,7 +140,7 @@ TEST(Reach, AProxyIsFoundUnlessTheHostIsExceptedAndItsPasswordIsNotShown) {
   const ProxySetting proxy = Find("c.example.org");
   EXPECT_TRUE(proxy.used);
   EXPECT_EQ(proxy.address, "proxy.example.org:3128");
-  EXPECT_TRUE(proxy.has_password);
+  EXPECT_EQ(proxy.credentials, "user:secret");
   EXPECT_EQ(proxy.finding, "connections go through the proxy proxy.example.org:3128 (https_proxy)");
   EXPECT_THAT(proxy.remedy, HasSubstr("add c.example.org itself to no_proxy"));
   EXPECT_THAT(proxy.remedy, Not(HasSubstr("secret")));
@@ -151,8 +151,9 @@ TEST(Reach, AProxyIsFoundUnlessTheHostIsExceptedAndItsPasswordIsNotShown) {
   EXPECT_TRUE(Find("c.example.org").used);
   environment = {{"grpc_proxy", ""}, {"https_proxy", "http://proxy"}};
   EXPECT_FALSE(Find("c.example.org").used) << "an empty variable says that there is no proxy";
-  environment = {{"https_proxy", "http://proxy"}};
+  environment = {{"https_proxy", "http://me:p%40ss%2@proxy"}};
   EXPECT_EQ(Find("c.example.org").address, "proxy:80");
+  EXPECT_EQ(Find("c.example.org").credentials, "me:p@ss%2");
 }
 
 // gRPC compares ends of names, whatever other programs do with the same list.
@@ -188,11 +189,11 @@ TEST(Reach, AProxyOfAnotherKindIsNotUsedAndThatIsSaid) {
   EXPECT_THAT(Find("c.example.org").hint, HasSubstr("ALL_PROXY is not used"));
 }
 
-// Explains with a server that takes two connections, of which the second one is answered so.
+// Explains with a server that answers so: a proxy, or a coordinator, which sees a look before it.
 std::string Explain(const std::string& answer, bool as_proxy) {
   const Listener listener;
   std::thread server([&] {
-    const Socket first = listener.Accept();
+    const Socket first = as_proxy ? Socket(-1) : listener.Accept();
     const Socket peer = listener.Accept();
     char byte;
     EXPECT_GT(recv(peer.descriptor(), &byte, 1, 0), 0);

@@ -1,0 +1,57 @@
+// TCP connections that block, made as gRPC makes its own: through a proxy where the environment
+// names one (http_proxy.h).
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/rpc/http_proxy.h"
+#include "common/rpc/tcp_address.h"
+
+namespace causeway {
+
+inline constexpr char kRefusesConnection[] = "refuses the connection";
+// An errno of connect(), as what the other end does. OK for 0, DEADLINE_EXCEEDED while it is under
+// way, else UNAVAILABLE.
+absl::Status ConnectError(int error);
+
+// A connected socket with a deadline for all that it does. Not thread-safe.
+class TcpStream {
+ public:
+  // Tries for a share of the time until `deadline`, so that `others` may be tried after it.
+  static absl::StatusOr<TcpStream> Open(const TcpAddress& address, absl::Time deadline,
+                                        int others = 0);
+  ~TcpStream();
+  TcpStream(TcpStream&& other) noexcept
+      : socket_(std::exchange(other.socket_, -1)), deadline_(other.deadline_) {}
+  TcpStream& operator=(TcpStream&&) = delete;
+
+  bool Send(absl::string_view data);
+  // 0: the peer has closed. -1: it broke, or the deadline has passed.
+  ssize_t Receive(char* data, size_t size);
+  bool late() const { return absl::Now() >= deadline_; }
+
+ private:
+  explicit TcpStream(absl::Time deadline) : deadline_(deadline) {}
+  bool Wait(int16_t events) const;
+
+  int socket_ = -1;
+  absl::Time deadline_;
+};
+
+// A connection to HOST:PORT. INVALID_ARGUMENT for a malformed one, NOT_FOUND or UNAVAILABLE if none
+// comes about; each names the address, or the proxy.
+absl::StatusOr<TcpStream> DialTcp(const std::string& address, absl::Time deadline);
+// The same by a proxy that is used. UNAVAILABLE also if it does not let the connection through.
+absl::StatusOr<TcpStream> DialThrough(const ProxySetting& proxy, const std::string& address,
+                                      absl::Time deadline);
+
+}  // namespace causeway
