@@ -79,13 +79,23 @@ absl::StatusOr<Boarded> ReadFolder(const std::string& folder) {
   return boarded;
 }
 
-// Of a run's folder that has one name in it.
-absl::StatusOr<std::string> OnlyNameIn(const std::string& run_folder, const std::string& run) {
+// Of a run's folder that has one name in it, or one of these roles.
+absl::StatusOr<std::string> OnlyNameIn(const std::string& run_folder, const std::string& run,
+                                       const std::vector<Role>& roles) {
+  const auto certificate_of = [&](const std::string& name) {
+    return IdentityFiles(JoinPath(run_folder, name)).certificate;
+  };
+  const auto unfit = [&](const std::string& name) {
+    const absl::StatusOr<Certificate> own = ReadCertificate(certificate_of(name));
+    return !own.ok() || !own->identity.has_value() ||
+           std::ranges::count(roles, own->identity->role) == 0;
+  };
   absl::StatusOr<std::vector<std::string>> names = FileSystem::Real()->List(run_folder);
   if (names.ok()) {
     std::erase_if(*names, [&](const std::string& name) {
-      return !FileSystem::Real()->Exists(IdentityFiles(JoinPath(run_folder, name)).certificate);
+      return !FileSystem::Real()->Exists(certificate_of(name));
     });
+    if (names->size() > 1 && !std::ranges::all_of(*names, unfit)) std::erase_if(*names, unfit);
   }
   if (!names.ok() || names->empty()) {
     return absl::NotFoundError(
@@ -99,7 +109,7 @@ absl::StatusOr<std::string> OnlyNameIn(const std::string& run_folder, const std:
 }
 
 absl::StatusOr<Boarded> BoardByName(const std::string& join, const std::string& given_folder,
-                                    absl::Duration patience) {
+                                    absl::Duration patience, const std::vector<Role>& roles) {
   std::string folder = given_folder;
   if (absl::StartsWith(join, "/") || absl::StartsWith(join, ".")) {
     folder = join;
@@ -113,7 +123,7 @@ absl::StatusOr<Boarded> BoardByName(const std::string& join, const std::string& 
     ASSIGN_OR_RETURN(folder, DefaultIdentityFolder(join, ""));
     while (absl::EndsWith(folder, "/")) folder.pop_back();
     if (!absl::StrContains(join, '/')) {
-      ASSIGN_OR_RETURN(folder, OnlyNameIn(folder, join));
+      ASSIGN_OR_RETURN(folder, OnlyNameIn(folder, join, roles));
     }
   }
   if (!FileSystem::Real()->Exists(IdentityFiles(folder).certificate)) {
@@ -122,7 +132,12 @@ absl::StatusOr<Boarded> BoardByName(const std::string& join, const std::string& 
                      IdentityFiles(folder).certificate,
                      "; the first time --join takes the line of `causewayctl invite`"));
   }
-  return ReadFolder(folder);
+  absl::StatusOr<Boarded> kept = ReadFolder(folder);
+  if (!kept.ok() || folder == join) return kept;
+  const auto& [run, role, name] = kept->identity;
+  if (join == run || join == absl::StrCat(run, "/", name)) return kept;
+  return absl::FailedPreconditionError(absl::StrCat(folder, " is that of ", RoleName(role), " ",
+                                                    name, " of the run ", run, ", not of ", join));
 }
 
 template <typename Method>
@@ -276,7 +291,9 @@ absl::StatusOr<Boarded> BoardByLine(const InvitationLine& line, const std::strin
   if (folder.empty()) {
     ASSIGN_OR_RETURN(folder, DefaultIdentityFolder(line.run, line.name));
   }
-  RETURN_IF_ERROR(CreatePrivateFolder(disk, folder));
+  if (const absl::Status made = CreatePrivateFolder(disk, folder); !made.ok()) {
+    return absl::Status(made.code(), absl::StrCat(made.message(), "; or give --identity=FOLDER"));
+  }
   if (absl::StatusOr<Boarded> kept = KeptOf(line, folder); kept.ok()) return kept;
   absl::StatusOr<std::unique_ptr<FolderLock>> lock = disk.Lock(folder);
   while (!lock.ok() && absl::IsFailedPrecondition(lock.status()) && absl::Now() < deadline) {
@@ -364,7 +381,7 @@ absl::StatusOr<Boarded> OfRole(absl::StatusOr<Boarded> boarded, const std::vecto
 
 absl::StatusOr<Boarded> Board(const std::string& join, const std::string& folder,
                               absl::Duration patience, const std::vector<Role>& roles) {
-  std::string text = join;
+  std::string text(absl::StripAsciiWhitespace(join));
   if (absl::StartsWith(join, "@")) {
     ASSIGN_OR_RETURN(text, ReadTrustedFile(join.substr(1), /*secret=*/true, kMostLineBytes));
     if (!LooksLikeInvitation(text)) {
@@ -378,7 +395,7 @@ absl::StatusOr<Boarded> Board(const std::string& join, const std::string& folder
         WithoutSecret(text)));
   }
   if (!LooksLikeInvitation(text)) {
-    return Renewed(OfRole(BoardByName(text, folder, patience), roles));
+    return Renewed(OfRole(BoardByName(text, folder, patience, roles), roles));
   }
   ASSIGN_OR_RETURN(const InvitationLine line, ParseInvitation(text));
   if (patience > absl::ZeroDuration()) {

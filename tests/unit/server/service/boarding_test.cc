@@ -118,6 +118,50 @@ TEST_F(BoardingTest, ARenewalBringsNoSoonerEnd) {
   EXPECT_NEAR(days(36500 * kDay), 3650, 5) << "the authority's";
 }
 
+// A variable of this process's environment.
+class Variable {
+ public:
+  Variable(const char* name, const std::string& value) : name_(name) {
+    setenv(name, value.c_str(), /*overwrite=*/1);
+  }
+  ~Variable() { unsetenv(name_); }
+  Variable(const Variable&) = delete;
+
+ private:
+  const char* const name_;
+};
+
+TEST_F(BoardingTest, ARunsNameFindsTheOneNameThatHasTheRole) {
+  const Variable config("XDG_CONFIG_HOME", folder_.path("config"));
+  const auto board = [&](const std::string& join, const std::vector<Role>& roles) {
+    return Board(join, "", kPatience, roles);
+  };
+  ASSERT_TRUE(board(FormatInvitation(Invite("berlin")), {}).ok());
+  ASSERT_TRUE(board(FormatInvitation(Invite("alice", "operator")), {}).ok());
+  EXPECT_EQ(board(kRunName, {Role::kWorker})->identity.name, "berlin");
+  EXPECT_EQ(board(kRunName, {Role::kObserver, Role::kOperator})->identity.name, "alice");
+  EXPECT_EQ(board(absl::StrCat(kRunName, "/alice"), {})->identity.name, "alice");
+  for (const std::vector<Role>& roles : {std::vector<Role>{}, std::vector<Role>{Role::kRegion}}) {
+    const absl::Status status = board(kRunName, roles).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("has several names in the run"));
+  }
+}
+
+TEST_F(BoardingTest, AFolderIsThatOfTheNameThatIsAskedFor) {
+  ASSERT_TRUE(BoardIn("berlin", Invite("berlin")).ok());
+  const auto board = [&](const std::string& join) {
+    return Board(join, folder_.path("berlin"), kPatience).status();
+  };
+  EXPECT_EQ(board(kRunName), absl::OkStatus());
+  EXPECT_EQ(board(absl::StrCat(kRunName, "/berlin\n")), absl::OkStatus());
+  for (const std::string& other : {std::string("second"), absl::StrCat(kRunName, "/paris")}) {
+    EXPECT_EQ(board(other).code(), absl::StatusCode::kFailedPrecondition) << other;
+    EXPECT_THAT(std::string(board(other).message()),
+                HasSubstr(absl::StrCat("worker berlin of the run guarded, not of ", other)));
+  }
+}
+
 TEST_F(BoardingTest, TheProxyThatCallsGoThroughIsTheWayForAllOfIt) {
   InvitationLine line = Invite("berlin");
   InvitationLine over = Invite("paris");
