@@ -37,7 +37,7 @@ inline constexpr Command kCommands[] = {
      .about = "Serves a region: up to N workers near this machine, whose deltas go to the "
               "coordinator at HOST:PORT as one. The run is that coordinator's; the workers need no "
               "other flags. With --etcd the region has standbys of its own.",
-     .flags = "parent region_id sites parent_tls_cert parent_tls_key parent_token_file "
+     .flags = "parent region_id sites identity parent_tls_cert parent_tls_key parent_token_file "
               "parent_tls_server_name"},
     {.usage = "follow --run_dir=FOLDER --of=HOST:PORT\nfollow --run_dir=FOLDER --join=LINE",
      .about = "Keeps a copy of the run in FOLDER as it grows, and goes on where it was when it "

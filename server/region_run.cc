@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
@@ -26,6 +27,8 @@ ABSL_FLAG(std::string, parent_tls_key, "", "FILE: its private key");
 ABSL_FLAG(std::string, parent_token_file, "", "FILE: this region's token there");
 ABSL_FLAG(std::string, parent_tls_server_name, "",
           "NAME: the host in the parent's certificate; else that of --parent");
+
+ABSL_DECLARE_FLAG(std::string, identity);
 
 namespace causeway::server {
 namespace {
@@ -60,7 +63,7 @@ absl::Status BoardRegion(ParentOptions& parent) {
         "--parent_token_file out");
   }
   absl::StatusOr<Boarded> boarded =
-      Board(parent.address, "", parent.connect_timeout, {Role::kRegion});
+      Board(parent.address, absl::GetFlag(FLAGS_identity), parent.connect_timeout, {Role::kRegion});
   RETURN_IF_ERROR(Annotate(boarded.status(), "--parent"));
   if (!parent.region_id.empty() && parent.region_id != boarded->identity.name) {
     return absl::InvalidArgumentError(
@@ -99,20 +102,27 @@ ParentOptions ParentFromFlags() {
 
 absl::StatusOr<ParentOptions> CheckParentOptions(ParentOptions parent, const GivenRun& given,
                                                  const std::string& listen) {
+  const bool has_identity = !absl::GetFlag(FLAGS_identity).empty();
   if (parent.address.empty()) {
-    if (parent.region_id.empty() && parent.sites == 0 && parent.security.token_file.empty()) {
+    if (parent.region_id.empty() && parent.sites == 0 && parent.security.token_file.empty() &&
+        !has_identity) {
       return parent;
     }
     return absl::InvalidArgumentError(
-        "--region_id, --sites and --parent_token_file are a region's: give --parent, too, or leave "
-        "them out");
+        "--region_id, --sites, --identity and --parent_token_file are a region's: give --parent, "
+        "too, or leave them out");
   }
   if (given.has_config() || !given.initial.empty()) {
     return absl::InvalidArgumentError(
         "a region has no run, no model and no outer optimizer of its own: with --parent leave out "
         "--config, --preset and --initial");
   }
-  if (MeansBoarding(parent.address)) RETURN_IF_ERROR(BoardRegion(parent));
+  if (MeansBoarding(parent.address)) {
+    RETURN_IF_ERROR(BoardRegion(parent));
+  } else if (has_identity) {
+    return absl::InvalidArgumentError(
+        "--identity is the folder of an invitation: give its line as --parent, or leave it out");
+  }
   const absl::StatusOr<std::vector<std::string>> addresses = SplitAddresses(parent.address);
   RETURN_IF_ERROR(Annotate(addresses.status(), "--parent"));
   if (std::ranges::find(*addresses, listen) != addresses->end()) {

@@ -11,7 +11,7 @@ ABSL_FLAG(std::string, join, "",
           "LINE|@FILE|RUN[/NAME]|./FOLDER: an invitation (causewayctl invite), or what came of it, "
           "in place of address and certificates; also CAUSEWAY_JOIN in the environment");
 ABSL_FLAG(std::string, identity, "",
-          "FOLDER: where --join keeps key and certificate; else ~/.config/causeway/RUN/NAME");
+          "FOLDER: of an invitation's key and certificate; else ~/.config/causeway/RUN/NAME");
 
 namespace causeway {
 

@@ -80,6 +80,15 @@ def write_safetensors(path, tensors):
 _ports = []  # What keeps other tests off the ports that this process was given.
 
 
+def has_ipv6():
+    """Whether this machine has the address ::1."""
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
 def free_port():
     """A port that nobody has and no other test is given while this process lives. It is none of those that the
     kernel gives to whoever asks for any: a test that binds it later would find it taken now and then."""

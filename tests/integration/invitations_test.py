@@ -250,10 +250,23 @@ class InvitationsTest(unittest.TestCase):
             berlin, = cluster.invite("berlin")
             line, = cluster.invite("europe", flags=["--role=region"])
             region = cluster.folder / "europe"
-            cluster.start("europe.log", COORDINATOR, "serve", f"--parent={line}", "--sites=1",
-                          f"--run_dir={region}", "--listen=127.0.0.1:0", "--tls=own", "--http=off",
-                          "--exit_when_finished", variables=cluster.home("europe"))
-            wait_until((region / "operator" / "coordinator").exists, "the region serves")
+            identity = cluster.folder / "europes"
+            page = cluster.folder / "europes_page"
+
+            def serve(parent, log):
+                page.unlink(missing_ok=True)
+                served = cluster.start(log, COORDINATOR, "serve", f"--parent={parent}", "--sites=1",
+                                       f"--identity={identity}", f"--run_dir={region}",
+                                       "--listen=127.0.0.1:0", "--tls=own", "--http=127.0.0.1:0",
+                                       f"--http_address_file={page}", "--exit_when_finished",
+                                       variables={"HOME": "", "XDG_CONFIG_HOME": ""})
+                wait_until(lambda: page.exists() or served.child.poll() is not None, "the region serves")
+                assert served.child.poll() is None, served.log()
+                return served
+
+            serve(line, "europe.log").stop()
+            # Once it has boarded, the run's name does.
+            serve("first", "europe_again.log")
             paris = output_of(CTL, "invite", "paris", f"--join={region / 'operator'}")
             a = cluster.board("berlin", f"--join={berlin}")
             b = cluster.board("paris", f"--join={paris.strip()}")

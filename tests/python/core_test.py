@@ -16,7 +16,7 @@ from causeway._session import Orders
 from causeway._site import _Outcome
 from runs import PLAIN, STREAMING, Run, arrays, output_of, update, wait_until
 
-from cluster import CTL, run_tool  # noqa: E402  (runs says where it is)
+from cluster import CTL, has_ipv6, run_tool  # noqa: E402  (runs says where it is)
 
 
 def train(site, values, seat=0):
@@ -76,6 +76,25 @@ class CoreTest(unittest.TestCase):
             run.finish()
         with self.assertRaisesRegex(causeway.InvalidArgument, "id must be this site's name"):
             causeway.Site("hub:7070", arrays())
+
+    @unittest.skipUnless(has_ipv6(), "this machine has no ::1")
+    def test_an_invitation_over_ipv6_in_a_folder_that_the_site_names(self):
+        with Run() as run, mock.patch.dict(os.environ, HOME="", XDG_CONFIG_HOME=""):
+            run.serve('run_name: "first"\n' + PLAIN, "--tls=own", initial=arrays(), listen="[::1]:0")
+            line = output_of(CTL, "invite", "paris",
+                             f"--join={run.folder / 'coordinator' / 'operator'}")
+            self.assertRegex(line, r"^causeway://\[::1\]:\d+/first/paris/")
+            with self.assertRaisesRegex(causeway.Refused, "give identity=FOLDER"):
+                causeway.describe(line)
+            identity = run.folder / "identity"
+            self.assertTrue(causeway.describe(line, identity=identity)["run_id"].startswith("first-"))
+            with self.assertRaisesRegex(causeway.Refused, "of the run first, not of second"):
+                causeway.describe("second", identity=identity)
+            with self.assertRaisesRegex(causeway.InvalidArgument, "folder of an invitation"):
+                causeway.describe(run.address, identity=identity)
+            values = arrays(5)
+            train(causeway.Site("first", values, identity=identity), values)
+            run.finish()
 
     def test_the_first_site_brings_model_and_values(self):
         plain = arrays(7)

@@ -69,7 +69,7 @@ def read_arrays(path):
 class Run(Cluster):
     """A coordinator of a run without a model of Causeway's own. Use as a context manager."""
 
-    def serve(self, settings, *flags, steps=20, initial=None):
+    def serve(self, settings, *flags, steps=20, initial=None, listen="127.0.0.1:0"):
         """`initial`: names and values that the run begins with; otherwise the first site has them."""
         config = self.folder / "run.textproto"
         config.write_text(f"train {{ steps: {steps} }}\n{settings}")
@@ -81,7 +81,7 @@ class Run(Cluster):
         else:
             write_safetensors(self.folder / "initial.safetensors", initial)
             self._flags.append(f"--initial={self.folder / 'initial.safetensors'}")
-        self._serve("127.0.0.1:0")
+        self._serve(listen)
 
     begin = serve
 

@@ -25,9 +25,9 @@ Tensor = structure("Tensor", [("name", text), ("shape", ctypes.POINTER(i64)), ("
 Range = structure("Range", [("tensor", i64), ("tensor_offset", i64), ("arena_offset", i64),
                             ("count", i64)])
 Options = structure("Options", [
-    ("size", size), ("coordinator", text), ("id", text), ("tls_ca", text), ("tls_cert", text),
-    ("tls_key", text), ("tls_server_name", text), ("token_file", text), ("insecure", i32),
-    ("device", text), ("software", text), ("threads", i32), ("connections", i32),
+    ("size", size), ("coordinator", text), ("identity", text), ("id", text), ("tls_ca", text),
+    ("tls_cert", text), ("tls_key", text), ("tls_server_name", text), ("token_file", text),
+    ("insecure", i32), ("device", text), ("software", text), ("threads", i32), ("connections", i32),
     ("max_upload_mbit", real), ("max_download_mbit", real), ("connect_timeout_s", real),
     ("drain_timeout_s", real), ("congestion_control", text), ("metrics", text), ("output", text),
     ("tensorboard", text), ("data_slot", i32), ("initial_values", pointer),

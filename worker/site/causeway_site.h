@@ -63,7 +63,7 @@ extern "C" {
 #define CAUSEWAY_API __attribute__((visibility("default")))
 
 /* Changes when a struct or a function does; causeway_abi_version() is what the library has. */
-#define CAUSEWAY_ABI_VERSION 2
+#define CAUSEWAY_ABI_VERSION 3
 #define CAUSEWAY_MESSAGE_BYTES 2048
 
 enum {
@@ -133,8 +133,9 @@ typedef struct {
   /* HOST:PORT,...; or the line of an invitation, @FILE with one, or RUN or RUN/NAME that boarded by
    * one before: then id and tls_... stay NULL. */
   const char* coordinator;
-  const char* id;     /* This site's name, unique in the run. */
-  const char* tls_ca; /* PEM files; --tls_ca and so on of causeway-worker. */
+  const char* identity; /* Folder of what that brings; NULL: ~/.config/causeway/RUN/NAME. */
+  const char* id;       /* This site's name, unique in the run. */
+  const char* tls_ca;   /* PEM files; --tls_ca and so on of causeway-worker. */
   const char* tls_cert;
   const char* tls_key;
   const char* tls_server_name;

@@ -32,7 +32,7 @@ absl::StatusOr<absl::Duration> Seconds(absl::string_view name, double seconds,
   return absl::Seconds(seconds);
 }
 
-absl::Status BoardSite(SiteJoin& join) {
+absl::Status BoardSite(const std::string& identity, SiteJoin& join) {
   MemberOptions& member = join.member;
   if (member.security.UsesTls() || !member.security.token_file.empty() ||
       member.security.insecure) {
@@ -40,7 +40,7 @@ absl::Status BoardSite(SiteJoin& join) {
         "an invitation brings its own certificates: leave tls, token_file and insecure out");
   }
   absl::StatusOr<Boarded> boarded =
-      Board(member.coordinator, "", member.connect_timeout, {Role::kWorker});
+      Board(member.coordinator, identity, member.connect_timeout, {Role::kWorker});
   if (absl::IsNotFound(boarded.status())) {
     return absl::InvalidArgumentError(absl::StrCat(
         "coordinator: expected HOST:PORT, an invitation, or a run that this machine has boarded; ",
@@ -111,8 +111,15 @@ absl::StatusOr<SiteJoin> ReadOptions(const causeway_site_options* options) {
                    BytesPerSecond("max_download_mbit", options->max_download_mbit));
   ASSIGN_OR_RETURN(member.connect_timeout,
                    Seconds("connect_timeout_s", options->connect_timeout_s, absl::Seconds(30)));
+  if (options->stop != nullptr) {
+    member.stop = [stop = options->stop] { return *stop != 0; };
+  }
+  const std::string identity = Text(options->identity);
   if (MeansBoarding(member.coordinator)) {
-    RETURN_IF_ERROR(BoardSite(join));
+    RETURN_IF_ERROR(BoardSite(identity, join));
+  } else if (!identity.empty()) {
+    return absl::InvalidArgumentError(
+        "identity is the folder of an invitation: give its line as coordinator, or leave it out");
   } else {
     RETURN_IF_ERROR(Annotate(SplitAddresses(member.coordinator).status(), "coordinator"));
   }
@@ -123,9 +130,6 @@ absl::StatusOr<SiteJoin> ReadOptions(const causeway_site_options* options) {
                    ChooseCongestionControl(control.empty() ? "auto" : control));
   join.description.device = options->device == nullptr ? "not said" : options->device;
   if (options->software != nullptr) join.description.software = options->software;
-  if (options->stop != nullptr) {
-    member.stop = [stop = options->stop] { return *stop != 0; };
-  }
   if (options->initial_values != nullptr) {
     join.initial_values = [give = options->initial_values,
                            context = options->initial_values_context](size_t tensor,

@@ -119,6 +119,7 @@ _OPTIONS: Dict[str, Callable[[str, Any], Any]] = {
     "drain_timeout_s": _quantity("seconds"),
     "congestion_control": text,
     "metrics": lambda name, value: text(name, value, "a text, HOST:PORT"),
+    "identity": path,
     "output": path,
     "tensorboard": path,
     "insecure": flag,

@@ -121,9 +121,9 @@ class Site(BaseSite):
             then say which. False: the data are this site's own.
         tokens_per_step: what a step counts if `step` and `add` are not told.
         state: what `state_dict` gave, to continue from.
-        options: threads, connections, max_upload_mbit, max_download_mbit, connect_timeout_s,
-            drain_timeout_s, congestion_control, metrics, output, tensorboard, insecure, device and
-            software, as in causeway_site.h.
+        options: identity, threads, connections, max_upload_mbit, max_download_mbit,
+            connect_timeout_s, drain_timeout_s, congestion_control, metrics, output, tensorboard,
+            insecure, device and software, as in causeway_site.h.
 
     Memory: 8 bytes per parameter, and what is in flight.
     """

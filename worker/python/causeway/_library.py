@@ -12,7 +12,7 @@ from typing import Any, List
 
 from causeway import errors
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 ALL = -1
 FINISHED, DRAINED, FAILED = 1, 2, 3
 LIBRARY_NAME = "libcauseway_site.so"
@@ -46,6 +46,7 @@ class OptionsStruct(ctypes.Structure):
     _fields_ = [
         ("size", c_size_t),
         ("coordinator", c_char_p),
+        ("identity", c_char_p),
         ("id", c_char_p),
         ("tls_ca", c_char_p),
         ("tls_cert", c_char_p),

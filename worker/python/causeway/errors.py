@@ -96,8 +96,10 @@ _CLASSES: Dict[str, Type[Error]] = {
 
 # Messages name causeway-worker's flags and C's fields; here they are arguments.
 _ARGUMENTS = {
-    **{name: name for name in ("coordinator", "id", "threads", "connections", "max_upload_mbit",
-                               "max_download_mbit", "congestion_control", "metrics", "tensorboard")},
+    **{name: name for name in ("coordinator", "identity", "id", "threads", "connections",
+                               "max_upload_mbit", "max_download_mbit", "congestion_control", "metrics",
+                               "tensorboard")},
+    "join": "coordinator",
     "connect_timeout": "connect_timeout_s",
     "out": "output",
     "insecure": "insecure=True",

@@ -286,9 +286,9 @@ def join(coordinator: str, model: Union[nn.Module, Mapping[str, torch.Tensor]],
             of the host, which a merge then waits for on the device. "host": on the host, where
             everything is done for other parameters, too.
         state: what `site.state_dict()` gave, to continue from. Restore model and optimizer before.
-        options: threads, connections, max_upload_mbit, max_download_mbit, connect_timeout_s,
-            drain_timeout_s, congestion_control, metrics, output, tensorboard and insecure, as in
-            causeway_site.h.
+        options: identity, threads, connections, max_upload_mbit, max_download_mbit,
+            connect_timeout_s, drain_timeout_s, congestion_control, metrics, output, tensorboard and
+            insecure, as in causeway_site.h.
 
     Memory: on the host 8 bytes per parameter in the first process, and what is in flight; in each
     other process, its part of one fragment. Or, on a device, that is where the first process has 4
