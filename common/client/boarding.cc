@@ -33,6 +33,13 @@ constexpr absl::Duration kSayAgain = absl::Hours(1);
 constexpr absl::Duration kNew = absl::Hours(48);
 constexpr size_t kMostLineBytes = 4096;
 
+// Waits for a moment before the next try.
+absl::Status Pause(const std::function<bool()>& stop) {
+  if (stop && stop()) return absl::CancelledError("nobody waits to board any more");
+  absl::SleepFor(kPause);
+  return absl::OkStatus();
+}
+
 SecurityOptions SecurityOf(const IdentityFiles& files) {
   SecurityOptions security;
   security.ca_file = files.authority;
@@ -109,7 +116,8 @@ absl::StatusOr<std::string> OnlyNameIn(const std::string& run_folder, const std:
 }
 
 absl::StatusOr<Boarded> BoardByName(const std::string& join, const std::string& given_folder,
-                                    absl::Duration patience, const std::vector<Role>& roles) {
+                                    absl::Duration patience, const std::vector<Role>& roles,
+                                    const std::function<bool()>& stop) {
   std::string folder = given_folder;
   if (absl::StartsWith(join, "/") || absl::StartsWith(join, ".")) {
     folder = join;
@@ -117,7 +125,7 @@ absl::StatusOr<Boarded> BoardByName(const std::string& join, const std::string& 
     const absl::Time deadline = absl::Now() + patience;
     while (!FileSystem::Real()->Exists(IdentityFiles(folder).coordinator) &&
            absl::Now() < deadline) {
-      absl::SleepFor(kPause);
+      RETURN_IF_ERROR(Pause(stop));
     }
   } else if (folder.empty()) {
     ASSIGN_OR_RETURN(folder, DefaultIdentityFolder(join, ""));
@@ -159,7 +167,8 @@ struct FoundAuthority {
 };
 
 // The authority of the line, from the first of its addresses that answers.
-absl::StatusOr<FoundAuthority> FindAuthority(const InvitationLine& line, absl::Time deadline) {
+absl::StatusOr<FoundAuthority> FindAuthority(const InvitationLine& line, absl::Time deadline,
+                                             const std::function<bool()>& stop) {
   for (;;) {
     absl::Status last;
     bool all_refuse = true;
@@ -175,7 +184,7 @@ absl::StatusOr<FoundAuthority> FindAuthority(const InvitationLine& line, absl::T
           absl::StrCat("no coordinator answers at ", absl::StrJoin(line.addresses, ", "), ": ",
                        last.message(), "; is it running, and may this machine reach its port?"));
     }
-    absl::SleepFor(kPause);
+    RETURN_IF_ERROR(Pause(stop));
   }
 }
 
@@ -204,7 +213,8 @@ absl::Status RefusalOf(const InvitationLine& line, const SecurityOptions& invite
 
 // Exchanges the invitation for a certificate of that key.
 absl::StatusOr<v1::EnrollResponse> Enroll(InvitationLine line, const v1::EnrollRequest& request,
-                                          const FoundAuthority& authority, absl::Time deadline) {
+                                          const FoundAuthority& authority, absl::Time deadline,
+                                          const std::function<bool()>& stop) {
   // Silent ones before it would take all of a call's time.
   std::stable_partition(line.addresses.begin(), line.addresses.end(),
                         [&](const std::string& each) { return each == authority.address; });
@@ -234,7 +244,7 @@ absl::StatusOr<v1::EnrollResponse> Enroll(InvitationLine line, const v1::EnrollR
       RETURN_IF_ERROR(RefusalOf(line, options));
     }
     if (absl::Now() >= deadline) return Annotate(answer.status(), addresses);
-    absl::SleepFor(kPause);
+    RETURN_IF_ERROR(Pause(stop));
   }
 }
 
@@ -284,7 +294,8 @@ absl::StatusOr<Boarded> KeptOf(const InvitationLine& line, const std::string& fo
 
 // Of this machine's boarding: what the folder has already, if it came of the same line.
 absl::StatusOr<Boarded> BoardByLine(const InvitationLine& line, const std::string& given_folder,
-                                    absl::Duration patience, const std::vector<Role>& roles) {
+                                    absl::Duration patience, const std::vector<Role>& roles,
+                                    const std::function<bool()>& stop) {
   FileSystem& disk = *FileSystem::Real();
   const absl::Time deadline = absl::Now() + patience;
   std::string folder = given_folder;
@@ -297,7 +308,7 @@ absl::StatusOr<Boarded> BoardByLine(const InvitationLine& line, const std::strin
   if (absl::StatusOr<Boarded> kept = KeptOf(line, folder); kept.ok()) return kept;
   absl::StatusOr<std::unique_ptr<FolderLock>> lock = disk.Lock(folder);
   while (!lock.ok() && absl::IsFailedPrecondition(lock.status()) && absl::Now() < deadline) {
-    absl::SleepFor(kPause);
+    RETURN_IF_ERROR(Pause(stop));
     lock = disk.Lock(folder);
   }
   RETURN_IF_ERROR(lock.status());
@@ -324,11 +335,11 @@ absl::StatusOr<Boarded> BoardByLine(const InvitationLine& line, const std::strin
     request = RequestOf(files.key);
     RETURN_IF_ERROR(request.status());
   }
-  ASSIGN_OR_RETURN(const FoundAuthority authority, FindAuthority(line, deadline));
+  ASSIGN_OR_RETURN(const FoundAuthority authority, FindAuthority(line, deadline, stop));
   v1::EnrollRequest asked;
   asked.set_certificate_request(*request);
   for (const Role role : roles) asked.add_roles(std::string(RoleName(role)));
-  ASSIGN_OR_RETURN(const v1::EnrollResponse answer, Enroll(line, asked, authority, deadline));
+  ASSIGN_OR_RETURN(const v1::EnrollResponse answer, Enroll(line, asked, authority, deadline, stop));
   if (answer.name() != line.name || answer.run_name() != line.run) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the coordinator answers with a certificate for ", answer.name(), " of the run ",
@@ -380,7 +391,8 @@ absl::StatusOr<Boarded> OfRole(absl::StatusOr<Boarded> boarded, const std::vecto
 }  // namespace
 
 absl::StatusOr<Boarded> Board(const std::string& join, const std::string& folder,
-                              absl::Duration patience, const std::vector<Role>& roles) {
+                              absl::Duration patience, const std::vector<Role>& roles,
+                              const std::function<bool()>& stop) {
   std::string text(absl::StripAsciiWhitespace(join));
   if (absl::StartsWith(join, "@")) {
     ASSIGN_OR_RETURN(text, ReadTrustedFile(join.substr(1), /*secret=*/true, kMostLineBytes));
@@ -395,11 +407,11 @@ absl::StatusOr<Boarded> Board(const std::string& join, const std::string& folder
         WithoutSecret(text)));
   }
   if (!LooksLikeInvitation(text)) {
-    return Renewed(OfRole(BoardByName(text, folder, patience, roles), roles));
+    return Renewed(OfRole(BoardByName(text, folder, patience, roles, stop), roles));
   }
   ASSIGN_OR_RETURN(const InvitationLine line, ParseInvitation(text));
   if (patience > absl::ZeroDuration()) {
-    return Renewed(OfRole(BoardByLine(line, folder, patience, roles), roles));
+    return Renewed(OfRole(BoardByLine(line, folder, patience, roles, stop), roles));
   }
   Boarded said;
   said.coordinator = absl::StrJoin(line.addresses, ",");

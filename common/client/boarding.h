@@ -5,6 +5,7 @@
 // (identity_folder.h). The same line, or the run's name, finds them there the next time.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -38,10 +39,11 @@ struct Boarded {
 // unused: PERMISSION_DENIED; none: any will do. INVALID_ARGUMENT: the line is not whole.
 // NOT_FOUND: nothing is kept under that name. FAILED_PRECONDITION: the coordinator is another one,
 // or a certificate has ended. PERMISSION_DENIED, within seconds: the line was used by another
-// machine, is over or was revoked. UNAVAILABLE: no answer. All say what to do, and show nothing of
-// the secret.
+// machine, is over or was revoked. UNAVAILABLE: no answer. CANCELLED: `stop`, which is asked
+// between tries, said that nobody waits. All say what to do, and show nothing of the secret.
 absl::StatusOr<Boarded> Board(const std::string& join, const std::string& folder,
-                              absl::Duration patience, const std::vector<Role>& roles = {});
+                              absl::Duration patience, const std::vector<Role>& roles = {},
+                              const std::function<bool()>& stop = {});
 
 // Whether `coordinator` is something to board by, and no HOST:PORT.
 bool MeansBoarding(absl::string_view coordinator);

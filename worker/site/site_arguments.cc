@@ -40,7 +40,7 @@ absl::Status BoardSite(const std::string& identity, SiteJoin& join) {
         "an invitation brings its own certificates: leave tls, token_file and insecure out");
   }
   absl::StatusOr<Boarded> boarded =
-      Board(member.coordinator, identity, member.connect_timeout, {Role::kWorker});
+      Board(member.coordinator, identity, member.connect_timeout, {Role::kWorker}, member.stop);
   if (absl::IsNotFound(boarded.status())) {
     return absl::InvalidArgumentError(absl::StrCat(
         "coordinator: expected HOST:PORT, an invitation, or a run that this machine has boarded; ",

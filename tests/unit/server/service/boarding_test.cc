@@ -148,6 +148,18 @@ TEST_F(BoardingTest, ARunsNameFindsTheOneNameThatHasTheRole) {
   }
 }
 
+TEST_F(BoardingTest, WhoIsToldToStopWaitsForNoCoordinator) {
+  InvitationLine line = Invite("berlin");
+  line.addresses = {"127.0.0.1:1"};
+  int asked = 0;
+  const absl::Status status =
+      Board(FormatInvitation(line), folder_.path("berlin"), absl::InfiniteDuration(), {}, [&] {
+        return ++asked == 2;
+      }).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << status;
+  EXPECT_EQ(asked, 2);
+}
+
 TEST_F(BoardingTest, AFolderIsThatOfTheNameThatIsAskedFor) {
   ASSERT_TRUE(BoardIn("berlin", Invite("berlin")).ok());
   const auto board = [&](const std::string& join) {
