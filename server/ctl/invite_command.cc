@@ -88,8 +88,10 @@ absl::StatusOr<std::string> InviteCommand(RunAdmin& run, const std::vector<std::
                        {"role", made.invitation().role()},
                        {"expires_unix_ms", made.invitation().expires_unix_ms()},
                        {"line", line}});
-    hint = absl::StrCat("good once, until ", TimeText(made.invitation().expires_unix_ms()),
-                        ", by --join=LINE; a secret until then\n");
+    hint = absl::StrCat(
+        "good once, until ", TimeText(made.invitation().expires_unix_ms()),
+        line.find('[') == std::string::npos ? ", by --join=LINE" : ", by --join='LINE'",
+        "; a secret until then\n");
   }
   return json ? Json(objects) : lines;
 }

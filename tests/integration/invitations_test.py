@@ -7,7 +7,7 @@ import re
 import stat
 import unittest
 
-from cluster import COORDINATOR, CTL, SIGTERM, WORKER, Cluster, ended, output_of, run_tool, wait_until
+from cluster import COORDINATOR, CTL, SIGTERM, WORKER, Cluster, ended, has_ipv6, output_of, run_tool, wait_until
 from http_proxies import connect_proxy
 
 RUN = """
@@ -16,7 +16,7 @@ train { steps: 60 } sync { fragments: 2 steps_between_syncs: 6 }
 membership { start_workers: 2 max_workers: 2 }
 """
 LONGER_RUN = RUN.replace("60", "400")
-LINE = re.compile(r"^causeway://127\.0\.0\.1:\d+/first/(\w+)/[\w-]{43}\.[\w-]{47}$")
+LINE = re.compile(r"^causeway://(?:127\.0\.0\.1|\[::1\]):\d+/first/(\w+)/[\w-]{43}\.[\w-]{47}$")
 
 
 class Boarding(Cluster):
@@ -126,6 +126,27 @@ class InvitationsTest(unittest.TestCase):
             self.assertTrue(text, error)
             checks = {check["name"]: check["status"] for check in json.loads(text)["checks"]}
             self.assertEqual((checks["protocol"], checks["coordinator"]), ("ok", "ok"))
+
+    @unittest.skipUnless(has_ipv6(), "this machine has no ::1")
+    def test_lines_with_an_ipv6_address_board_workers_and_observers(self):
+        with Boarding().serving(LONGER_RUN, "--listen=[::1]:0") as cluster:
+            berlin, paris = cluster.invite("berlin", "paris")
+            self.assertIn(cluster.address, berlin)
+            hint = run_tool(CTL, "invite", "rome", cluster.me)[2]
+            self.assertIn("by --join='LINE'", hint)  # For the brackets.
+            eye, = cluster.invite("eye", flags=["--role=observer"])
+            home = ["env", *[f"{k}={v}" for k, v in cluster.home("eye").items()]]
+            self.assertIn("run first-", output_of(*home, CTL, "status", f"--join={eye}"))
+            home = ["env", *[f"{k}={v}" for k, v in cluster.home("berlin").items()]]
+            output_of(*home, WORKER, "preflight", f"--join={berlin}", "--threads=1", "--probe_seconds=0")
+            a = cluster.board("berlin", "--join=first")
+            b = cluster.board("paris", variables={"CAUSEWAY_JOIN": paris})
+            cluster.wait_for_step("paris", 20)
+            b.stop()
+            b = cluster.board("paris", "--join=first")
+            cluster.wait_for_step("paris", 30)
+            output_of(CTL, "stop", "--at_step=120", cluster.me)
+            self.end(cluster, a, b)
 
     def test_a_site_behind_a_proxy_boards_and_trains_through_it(self):
         with Boarding().serving() as cluster:
