@@ -144,13 +144,6 @@ int CheckConfig() {
   return 0;
 }
 
-CertificateFiles CertificatesFromFlags() {
-  return {{"tls_cert", SecurityOptionsFromFlags().cert_file},
-          {"standby_cert", absl::GetFlag(FLAGS_standby_cert)},
-          {"etcd_cert", absl::GetFlag(FLAGS_etcd_cert)},
-          {"parent_tls_cert", absl::GetFlag(FLAGS_parent_tls_cert)}};
-}
-
 // "step 40 of 100, 2 workers, 5120 tokens/s, 8 rounds, 1.2 MB up, 1.2 MB down; waiting for b ..."
 std::string ProgressLine(const v1::RunStatus& status) {
   int live = 0;
@@ -269,6 +262,25 @@ absl::Status ChooseAuthority(CoordinatorServer::Options& options) {
   return absl::OkStatus();
 }
 
+// By the flags that name them, or that would.
+CertificateFiles CertificatesOf(const ServeFlags& flags) {
+  CoordinatorServer::Options server;
+  server.address = flags.listen;
+  server.security = Security();
+  std::string authority;
+  if (ChooseAuthority(server).ok() && !server.authority_folder.empty()) {
+    const std::string& given = server.given_authority;
+    authority = IdentityFiles(given.empty() ? server.authority_folder : given).authority;
+  }
+  return {
+      {"tls_cert", server.security.cert_file},
+      {"authority", authority},
+      {"standby_cert", absl::GetFlag(FLAGS_standby_cert)},
+      {"etcd_cert", absl::GetFlag(FLAGS_etcd_cert)},
+      {"parent_tls_cert", flags.parent.keeper != nullptr ? flags.parent.security.cert_file
+                                                         : absl::GetFlag(FLAGS_parent_tls_cert)}};
+}
+
 // The operator's folder of a former start, which had an authority of its own: this one would not
 // know it. What is of another authority, somebody else has put there.
 void RemoveOperator(FileSystem& file_system, const std::string& run_dir) {
@@ -360,7 +372,7 @@ int ServeRun(ServeFlags flags, Lead& lead, StopSignal& stop_signal) {
   absl::StatusOr<OpenedRun> opened = OpenRun(file_system, flags, wait);
   if (!opened.ok()) return end_start(opened.status());
   RunDirectoryStore& store = *opened->store;
-  const auto made = RunViews::Open(flags.run_dir, *opened, standbys, CertificatesFromFlags());
+  const auto made = RunViews::Open(flags.run_dir, *opened, standbys, CertificatesOf(flags));
   if (!made.ok()) return Refuse(kProgram, made.status());
   RunViews& views = **made;
   ThreadPool merge_pool(ThreadsFor(0).value());
@@ -449,7 +461,7 @@ int Serve() {
     notes.Doing("asks etcd who leads");
     auto http = ServeStandbyHttp(std::exchange(flags->http_port, std::nullopt),
                                  absl::GetFlag(FLAGS_http_address_file), notes, flags->run_dir,
-                                 CertificatesFromFlags());
+                                 CertificatesOf(*flags));
     if (!http.ok()) return Refuse(kProgram, http.status());
     lead.waiting = *std::move(http);
     bool refused = false;

@@ -5,9 +5,10 @@ import os
 import pathlib
 import re
 import stat
+import time
 import unittest
 
-from cluster import COORDINATOR, CTL, SIGTERM, WORKER, Cluster, ended, has_ipv6, output_of, run_tool, wait_until
+from cluster import COORDINATOR, CTL, SIGTERM, WORKER, Cluster, ended, get, has_ipv6, output_of, run_tool, wait_until
 from http_proxies import connect_proxy
 
 RUN = """
@@ -288,6 +289,9 @@ class InvitationsTest(unittest.TestCase):
             serve(line, "europe.log").stop()
             # Once it has boarded, the run's name does.
             serve("first", "europe_again.log")
+            figures = get(page.read_text().strip(), "/metrics")[1]
+            for flag in ("authority", "parent_tls_cert"):
+                self.assertIn(f'causeway_certificate_end_timestamp_seconds{{flag="{flag}"}}', figures)
             paris = output_of(CTL, "invite", "paris", f"--join={region / 'operator'}")
             a = cluster.board("berlin", f"--join={berlin}")
             b = cluster.board("paris", f"--join={paris.strip()}")
@@ -351,6 +355,9 @@ class InvitationsTest(unittest.TestCase):
                                           (given / "root.pem").read_text())
             os.chmod(given / "ca.key", 0o600)
             cluster.host(RUN, f"--authority={given}")
+            said = get(cluster.http_address, "/metrics")[1]
+            end = re.search(r'^causeway_certificate_end_timestamp_seconds{flag="authority"} (\S+)', said, re.M)
+            self.assertAlmostEqual((float(end[1]) - time.time()) / 86400, 20, delta=1)
             berlin, paris = cluster.invite("berlin", "paris")
             self.end(cluster, cluster.board("berlin", f"--join={berlin}"),
                      cluster.board("paris", f"--join={paris}"))
