@@ -28,7 +28,7 @@ constexpr absl::Duration kEachAddress = absl::Seconds(5);
 constexpr absl::Duration kPause = absl::Milliseconds(500);
 // By then a coordinator trusts a new invitation: it takes a second or two.
 constexpr absl::Duration kTrusted = absl::Seconds(5);
-constexpr absl::Duration kSayAgain = absl::Hours(1);
+constexpr absl::Duration kTryAgain = absl::Hours(1);
 // Certificates begin a day before they are made.
 constexpr absl::Duration kNew = absl::Hours(48);
 constexpr size_t kMostLineBytes = 4096;
@@ -477,13 +477,14 @@ IdentityKeeper::~IdentityKeeper() {
 }
 
 void IdentityKeeper::Keep() {
-  absl::Time say_again = absl::InfinitePast();
+  absl::Time next_try = absl::InfinitePast();
   for (;;) {
     {
       absl::MutexLock lock(&mutex_);
       if (mutex_.AwaitWithTimeout(absl::Condition(&over_), interval_)) return;
     }
     const absl::Time now = clock_.Now();
+    if (now < next_try) continue;
     const absl::StatusOr<Certificate> own = ReadCertificate(boarded_.security.cert_file);
     if (own.ok() && !IsRenewalDue(*own, now, EndOfSigner(boarded_.security.cert_file))) {
       continue;
@@ -491,9 +492,9 @@ void IdentityKeeper::Keep() {
     const absl::Status renewed = own.ok() ? RenewIdentity(boarded_, kCall) : own.status();
     if (renewed.ok()) {
       Log().info("{} is renewed", boarded_.security.cert_file);
-    } else if (now >= say_again) {
+    } else {
       Log().warn("{}", std::string(renewed.message()));
-      say_again = now + kSayAgain;
+      next_try = now + kTryAgain;
     }
   }
 }

@@ -2,10 +2,12 @@
 // that lead to the coordinator.
 #include "common/client/boarding.h"
 
+#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <string>
 
+#include "common/base/clock.h"
 #include "common/telemetry/log.h"
 #include "gmock/gmock.h"
 #include "spdlog/sinks/base_sink.h"
@@ -17,31 +19,40 @@ namespace causeway::server {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 constexpr absl::Duration kDay = absl::Hours(24);
 
-class BoardingTest : public EnrollmentTest {};
-
-// A certificate is renewed in its last third: 31 days with the day before its making.
-TEST_F(BoardingTest, AProcessThatRunsForLongHasItsCertificateRenewedOnceItIsDue) {
-  const Boarded boarded = BoardIn("berlin", Invite("berlin")).value();
-  const Certificate before = ReadCertificate(boarded.security.cert_file).value();
-  clock_.Advance(absl::Hours(20));  // So the next one lasts longer than this one by as much.
-  FakeClock members(before.not_after - 11 * kDay);
-  {
-    const IdentityKeeper keeper(boarded, members, absl::Milliseconds(1));
-    members.Advance(kDay);
-    events_.Await("certificate_renewed");
+// Stands still, and counts how often a keeper looks at its certificate.
+class WatchedClock final : public Clock {
+ public:
+  explicit WatchedClock(absl::Time now) : now_(now) {}
+  absl::Time Now() const override {
+    absl::MutexLock lock(&mutex_);
+    ++looks_;
+    return now_;
   }
-  const Certificate after = ReadCertificate(boarded.security.cert_file).value();
-  EXPECT_EQ(after.identity, before.identity);
-  EXPECT_GE(after.not_after - before.not_after, absl::Hours(19));
-  EXPECT_EQ(events_.Count("certificate_renewed"), 1) << "the new one is not due";
-  EXPECT_TRUE(Describe(boarded).ok());
-}
+  absl::Duration Monotonic() const override { return absl::ZeroDuration(); }
+  void Advance(absl::Duration by) {
+    absl::MutexLock lock(&mutex_);
+    now_ += by;
+  }
+  // Waits for the end of a look that begins from now on.
+  void AwaitALook() const {
+    absl::MutexLock lock(&mutex_);
+    const int wanted = looks_ + 2;
+    const auto there = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return looks_ >= wanted; };
+    mutex_.Await(absl::Condition(&there));
+  }
+
+ private:
+  mutable absl::Mutex mutex_;
+  absl::Time now_ ABSL_GUARDED_BY(mutex_);
+  mutable int looks_ ABSL_GUARDED_BY(mutex_) = 0;
+};
 
 // The log's lines as events, by their level.
 class LoggedEvents final : public spdlog::sinks::base_sink<std::mutex> {
@@ -59,26 +70,74 @@ class LoggedEvents final : public spdlog::sinks::base_sink<std::mutex> {
   AwaitedEvents& lines_;
 };
 
-TEST_F(BoardingTest, ARenewalThatFailsIsSaidOnceAndTriedUntilTheCoordinatorIsBack) {
-  const Boarded boarded = BoardIn("berlin", Invite("berlin")).value();
-  FakeClock members(ReadCertificate(boarded.security.cert_file)->not_after - kDay);
+class KeeperTest : public EnrollmentTest {
+ protected:
+  // A certificate is renewed in its last third: 31 days with the day before its making.
+  KeeperTest()
+      : boarded_(BoardIn("berlin", Invite("berlin")).value()),
+        before_(ReadCertificate(boarded_.security.cert_file).value()),
+        members_(before_.not_after - 11 * kDay) {}
+  IdentityKeeper Keeper() { return IdentityKeeper(boarded_, members_, absl::Milliseconds(1)); }
+  int Renewals() const { return events_.Count("certificate_renewed"); }
+
+  const Boarded boarded_;
+  const Certificate before_;
+  WatchedClock members_;
+};
+
+TEST_F(KeeperTest, ACertificateThatIsDueIsRenewedOnceWhileItsProcessRuns) {
+  clock_.Advance(absl::Hours(20));  // So the next one lasts longer than this one by as much.
+  {
+    const IdentityKeeper keeper = Keeper();
+    members_.AwaitALook();
+    EXPECT_EQ(Renewals(), 0);
+    members_.Advance(kDay);
+    events_.Await("certificate_renewed");
+    members_.AwaitALook();
+    EXPECT_EQ(Renewals(), 1) << "the new one is not due";
+  }
+  const Certificate after = ReadCertificate(boarded_.security.cert_file).value();
+  EXPECT_EQ(after.identity, before_.identity);
+  EXPECT_GE(after.not_after - before_.not_after, absl::Hours(19));
+  EXPECT_TRUE(Describe(boarded_).ok());
+}
+
+TEST_F(KeeperTest, ARenewalThatFailsIsTriedAndSaidOnceAnHour) {
+  members_.Advance(kDay);
   server_->Stop(absl::Seconds(5));
   server_ = nullptr;
   AwaitedEvents lines;
   SendLogTo(std::make_shared<LoggedEvents>(lines));
   {
-    const IdentityKeeper keeper(boarded, members, absl::Milliseconds(1));
+    const IdentityKeeper keeper = Keeper();
     EXPECT_THAT(lines.Await("warning")["message"].get<std::string>(),
-                AllOf(HasSubstr(boarded.security.cert_file),
+                AllOf(HasSubstr(boarded_.security.cert_file),
                       HasSubstr("is not renewed yet, and is tried again")));
     Serve();
+    members_.AwaitALook();
+    EXPECT_EQ(Renewals(), 0);
+    members_.Advance(absl::Hours(1));
     events_.Await("certificate_renewed");
   }
   server_->Stop(absl::Seconds(5));
   SendLogTo(std::make_shared<spdlog::sinks::stderr_sink_mt>());
   EXPECT_THAT(lines.Messages("warning"), SizeIs(1));
-  EXPECT_THAT(lines.Messages("line"), testing::Contains(HasSubstr("cert.pem is renewed")));
+  EXPECT_THAT(lines.Messages("line"), Contains(HasSubstr("cert.pem is renewed")));
 }
+
+// Each try makes a certificate, and an event.
+TEST_F(KeeperTest, ACertificateThatCannotBeWrittenIsNotAskedForAtEveryLook) {
+  std::filesystem::create_directory(boarded_.security.cert_file + ".tmp");
+  members_.Advance(kDay);
+  const IdentityKeeper keeper = Keeper();
+  events_.Await("certificate_renewed");
+  members_.AwaitALook();
+  members_.AwaitALook();
+  EXPECT_EQ(Renewals(), 1);
+  EXPECT_EQ(ReadCertificate(boarded_.security.cert_file)->fingerprint, before_.fingerprint);
+}
+
+class BoardingTest : public EnrollmentTest {};
 
 TEST_F(BoardingTest, MembersRenewTheirOwnNameAndInviteNobody) {
   const auto boarded = BoardIn("berlin", Invite("berlin")).value();
