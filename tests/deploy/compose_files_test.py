@@ -86,7 +86,6 @@ class ComposeFilesTest(unittest.TestCase):
         self.assertEqual(sharing, {"coordinator", "standby"})
         different = ("--advertise", "--standby_name")
         common = {flag: value for flag, value in flags["coordinator"].items() if flag not in different}
-        made = (FOLDER / "make_certificates_once").read_text()
         for service in sharing:
             own = flags[service]
             self.assertEqual(set(own["--etcd"].split(",")), {f"{name}:2379" for name in members})
@@ -96,18 +95,32 @@ class ComposeFilesTest(unittest.TestCase):
             # One name that has the addresses of both; of several names they would stay the first ones.
             self.assertEqual(services[service]["networks"],
                              {"default": {"aliases": ["coordinators"]}, "etcd": None})
-            self.assertIn(f"--host {service}", made)
-            mounts = dict(mount.rsplit(":", 2)[:2] for mount in services[service]["volumes"]
-                          if mount.endswith(":ro"))
-            self.assertEqual(mounts["certificate-operator"], "/operator-certificates")
-            self.assertEqual(mounts["certificate-coordinator"], "/certificates")
-        self.assertIn("--host coordinators", made)
+            self.assertEqual(own["--authority"], "/authority")
+            self.assertIn("authority:/authority:ro", services[service]["volumes"])
         for service, own in flags.items():
             if service.startswith("worker-"):
                 self.assertEqual(own["--coordinator"], '"$$CAUSEWAY_COORDINATOR"')
                 known = services[service]["environment"]["CAUSEWAY_COORDINATOR"]
                 self.assertEqual(known, "coordinators:7070")
         self.assertEqual(flags["ctl"]["--coordinator"], "coordinators:7070")
+
+    def test_everybody_is_invited_under_his_name_into_his_volume(self):
+        for names in LAYERS:
+            services = merged(names)[0]
+            invites = " ".join(words(services["invitations"]))
+            invited = dict(reversed(who.split("/")) for who in
+                           re.search(r"for who in ([a-z/ ]+);", invites)[1].split())
+            of = {name: f"worker-{name}" if role == "worker" else name for name, role in invited.items()}
+            self.assertEqual(set(of.values()), {service for service in services
+                                                if service.startswith("worker-") or service == "ctl"})
+            for name, service in of.items():
+                self.assertIn(f"{service}:/for/{name}", services["invitations"]["volumes"])
+                self.assertIn(f"{service}:/var/lib/causeway", services[service]["volumes"])
+                self.assertIn("--join=@/var/lib/causeway/line", words(services[service]))
+                # The authority's key is in none of them.
+                self.assertFalse([mount for mount in services[service]["volumes"]
+                                  if mount.startswith(("coordinator:", "authority:"))])
+
 
 if __name__ == "__main__":
     main()
