@@ -45,7 +45,11 @@ absl::Status CreatePrivateFolder(FileSystem& file_system, const std::string& fol
       return SystemError("create", ParentFolder(folder));
     }
   }
-  if (mkdir(folder.c_str(), 0700) != 0) return SystemError("create", folder);
+  if (mkdir(folder.c_str(), 0700) != 0) {
+    // Another process may have been faster.
+    const bool is_there = errno == EEXIST && file_system.IsFolder(folder);
+    return is_there ? CreatePrivateFolder(file_system, folder) : SystemError("create", folder);
+  }
   return file_system.SyncFolder(ParentFolder(folder));
 }
 

@@ -6,6 +6,8 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "common/base/clock.h"
 #include "common/telemetry/log.h"
@@ -205,6 +207,18 @@ TEST_F(BoardingTest, ARunsNameFindsTheOneNameThatHasTheRole) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("has several names in the run"));
   }
+}
+
+TEST_F(BoardingTest, ProcessesThatBoardAtOnceByOneLineShareWhatComesOfIt) {
+  const InvitationLine line = Invite("berlin");
+  std::vector<absl::Status> boarded(4);
+  std::vector<std::thread> processes;
+  for (absl::Status& status : boarded) {
+    processes.emplace_back([&] { status = BoardIn("new/berlin", line).status(); });
+  }
+  for (std::thread& process : processes) process.join();
+  EXPECT_THAT(boarded, Each(absl::OkStatus()));
+  EXPECT_EQ(events_.Count("invitation_used"), 1);
 }
 
 TEST_F(BoardingTest, WhoIsToldToStopWaitsForNoCoordinator) {
