@@ -11,6 +11,7 @@
 #include "causeway/v1/enrollment.grpc.pb.h"
 #include "common/base/text.h"
 #include "common/base/thread_pool.h"
+#include "common/client/reach.h"
 #include "common/identity/authority.h"
 #include "common/identity/identity_folder.h"
 #include "common/identity/invitation.h"
@@ -180,9 +181,11 @@ absl::StatusOr<FoundAuthority> FindAuthority(const InvitationLine& line, absl::T
     }
     if (all_refuse) return last;
     if (absl::Now() >= deadline) {
+      const std::string why =
+          ExplainNoAnswer(line.addresses.back(), /*uses_tls=*/true, ReadEnvironment);
       return absl::UnavailableError(
           absl::StrCat("no coordinator answers at ", absl::StrJoin(line.addresses, ", "), ": ",
-                       last.message(), "; is it running, and may this machine reach its port?"));
+                       why.empty() ? last.message() : absl::string_view(why)));
     }
     RETURN_IF_ERROR(Pause(stop));
   }
