@@ -59,16 +59,17 @@ def words(result, became):
         return "ends"
     if not finished and became["last_step_s"] < result["limit_s"] / 4:
         return "stands still"
-    parts = ["starts again" if became["repeated_steps"] else
+    parts = ["starts again" if became["repeated_steps"] > steps / 20 else
              f"waits {became['waited_s']:.0f} s" if became["waited_s"] > became["usual_s"] + _WAIT_S else "goes on"]
     unfinished = {site: f"{result['done'][int(site)]}/{steps}" for site in ("0", "1")
                   if site not in finished and "server" not in finished}
+    ends = "1" in unfinished and result["status"].get("site-1")
     if "0" in unfinished:
-        parts.append(f"unfinished {unfinished['0']}")
+        parts += ["a site ends"] * bool(ends) + [f"unfinished {unfinished['0']}"]
     elif not became["trained_after"]:
         parts.append("without it")
     elif "1" in unfinished:
-        parts.append("a site ends" if result["status"].get("site-1") else f"one site unfinished ({unfinished['1']})")
+        parts.append("a site ends" if ends else f"one site unfinished ({unfinished['1']})")
     if "worse" in became:
         parts.append(f"{became['worse']:+.3f}")
     return ", ".join(parts)
@@ -244,7 +245,7 @@ Each ran once; losses after faults vary by 0.015.
 
 ```sh
 tests/peers/run   # over an hour; root, /dev/net/tun
-tests/peers/run --report   # this page, docs/figures/peers.svg
+tests/peers/run --report   # this page
 ```
 
 Computing, % (Mbit/s, ms, loss; * stopped after {limit:.0f} s), and a site with 1M over

@@ -114,6 +114,8 @@ class JudgeTest(unittest.TestCase):
         self.assertEqual(judged((9.9, 10.1), (9.9,), "nan", loss=None)["text"], "NaN everywhere")
         self.assertEqual(judged((9.9, 10.1), (9.9,), finished=(), stopped=True)["text"], "stands still")
         self.assertEqual(judged((9.9, 80.0), (9.9,), finished=(), stopped=True)["text"], "waits 70 s, unfinished 6/8")
+        self.assertEqual(judged((9.9, 80.0), (9.9,), finished=(), stopped=True, status={"site-1": 1})["text"],
+                         "waits 70 s, a site ends, unfinished 6/8")
         self.assertEqual(judged((9.9, 10.1), (9.9,), finished=(), status={"site-0": 1})["text"], "ends")
 
     def test_ranks(self):
