@@ -306,6 +306,57 @@ class TorchTest(unittest.TestCase):
                         train(model, optimizer, site)
                 self.assertLessEqual(site.current_step, 1)
 
+    def test_a_step_that_calls_that_of_its_base_counts_once(self):
+        class Twice(torch.optim.SGD):
+            def step(self, closure=None):
+                super().step(closure)
+                with torch.no_grad():
+                    for parameter in self.param_groups[0]["params"]:
+                        parameter.clamp_(-0.5, 0.5)
+
+        start = small_model()
+        torch.optim.SGD(start.parameters(), lr=0.1)  # From now on torch calls the hooks for the base's step, too.
+        make = lambda parameters: Twice(parameters, lr=0.1, momentum=0.9)  # noqa: E731
+        halves = lambda model: [make(list(model.parameters())[:2]), make(list(model.parameters())[2:])]  # noqa: E731
+        for name, scaler, several in (("one", None, False), ("two", None, True),
+                                      ("scaled", torch.amp.GradScaler("cpu", init_scale=2.0 ** 8), False)):
+            with self.subTest(name):
+                run = self.run_of(PLAIN, start, steps=6)
+                model, plain = small_model(seed=3), copy.deepcopy(start)
+                optimizers = [halves(one) if several else [make(one.parameters())] for one in (model, plain)]
+                with cw.join(run.address, model, optimizers[0], id="s", scaler=scaler) as site:
+                    for step in range(6):
+                        for one, own in zip((model, plain), optimizers):
+                            loss = loss_of(one, step)
+                            (loss if one is plain or scaler is None else scaler.scale(loss)).backward()
+                            for optimizer in own:
+                                optimizer.step() if one is plain or scaler is None else scaler.step(optimizer)
+                            if one is model and scaler is not None:
+                                scaler.update()
+                            for optimizer in own:
+                                optimizer.zero_grad()
+                        self.assertEqual(site.current_step, step + 1)
+                    self.assertTrue(site.finished)
+                run.finish()
+                self.assertTrue(equal(model, plain))
+
+    def test_another_optimizer_whose_step_calls_that_of_its_base_steps_once(self):
+        class Twice(torch.optim.SGD):
+            def step(self, closure=None):
+                return super().step(closure)
+
+        model = small_model()
+        run = self.run_of(PLAIN, model, steps=4)
+        optimizer, other = OPTIMIZERS["SGD"](model.parameters()), Twice(model.parameters(), lr=0.01)
+        with cw.join(run.address, model, optimizer, id="s") as site:
+            while not site.should_stop:
+                loss_of(model, site.current_step).backward()
+                other.step()
+                optimizer.step()
+                optimizer.zero_grad()
+        self.assertTrue(site.finished)
+        run.finish()
+
     def test_one_that_has_not_joined_says_so_at_the_optimizers_first_step(self):
         model = small_model()
         optimizer = OPTIMIZERS["SGD"](model.parameters())

@@ -35,6 +35,7 @@ from causeway import _arguments as check
 from causeway._site import BaseSite
 from causeway.torch._device import WAYS, DeviceValues, device_for, log
 from causeway.torch._group import Group, Solo
+from causeway.torch._optimizers import is_inside
 from causeway.torch._parameters import Masters, Trained, check_model, invalid, is_dtensor, local
 from causeway.torch._parameters import part_of, trained_tensors
 from causeway.torch._values import TorchValues
@@ -233,7 +234,7 @@ class _Hooks:
     def __init__(self, site: Site, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self._site: Callable[[], Optional[Site]] = weakref.ref(site)
         self._handles = [optimizer.register_step_post_hook(
-            lambda _optimizer, _arguments, _named, index=index: self._stepped(index))
+            lambda one, _arguments, _named, index=index: self._stepped(one, index))
             for index, optimizer in enumerate(optimizers)]
 
     def keep(self, site: Site) -> None:
@@ -249,9 +250,9 @@ class _Hooks:
             handle.remove()
         self._handles.clear()
 
-    def _stepped(self, index: int) -> None:
+    def _stepped(self, optimizer: torch.optim.Optimizer, index: int) -> None:
         site = self._site()
-        if site is not None:  # Else the hook stays: none may go while an optimizer goes through them.
+        if site is not None and not is_inside(optimizer):  # Else the hook stays: none may go while an optimizer goes through them.
             site._optimizer_stepped(index)
 
 

@@ -3,6 +3,7 @@ what a run gives, or averages, in which it is lost."""
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
 
 import torch
@@ -21,6 +22,20 @@ _FLAT = ("trains flat copies of the parameters and writes them over what the run
          "bf16, fp16 and zero_optimization out of its configuration, or use "
          "DistributedDataParallel or fully_shard with an optimizer of torch; bfloat16 parameters "
          "are trained as they are")
+
+
+# Globals of the module that calls an optimizer's hooks.
+_TORCHS = torch.optim.Optimizer.profile_hook_step.__globals__
+
+
+def is_inside(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a step of this optimizer is under way around the one whose hook asks: torch calls the hooks for the step
+    of a subclass, and before for that of its base, which it calls by super()."""
+    steps, frame = 0, sys._getframe(1)
+    while frame is not None and steps < 2:
+        steps += frame.f_globals is _TORCHS and frame.f_locals.get("self") is optimizer
+        frame = frame.f_back
+    return steps > 1
 
 
 def _packages(entry: Any) -> Iterator[str]:

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from causeway import errors
-from causeway.torch._optimizers import MASTERS, layers_of, refuse_copies, refuse_known
+from causeway.torch._optimizers import MASTERS, is_inside, layers_of, refuse_copies, refuse_known
 from causeway.torch._parameters import Model, Trained, all_in, invalid, is_dtensor, local
 from causeway.torch._parameters import named_modules, reshard, sharded_modules, storage_of
 
@@ -246,7 +246,7 @@ class Watch:
         Raises:
             Refused: another optimizer than the site's trains the model now: its steps do not count.
         """
-        if any(optimizer is own for own in self._optimizers):
+        if any(optimizer is own for own in self._optimizers) or is_inside(optimizer):
             return
         last = self._others.get(optimizer)
         if last is None:
