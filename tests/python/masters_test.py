@@ -192,6 +192,50 @@ class MastersTest(unittest.TestCase):
                     model.weight.grad = torch.ones_like(model.weight)
                     optimizer.step()
 
+    def test_training_that_comes_back_by_itself_has_no_masters(self):
+        """Steps before the block, which began with the run's values, and then the same once more."""
+        class Derived(torch.optim.SGD):
+            """With a step that is torch's."""
+
+        cases = {"momentum": (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), 2),
+                 "exact": (lambda p: torch.optim.SGD(p, lr=0.1), 1),
+                 "derived": (lambda p: Derived(p, lr=0.1), 1),
+                 "AdamW": (lambda p: torch.optim.AdamW(p, lr=0.1), 1)}
+        for name, (make, steps) in cases.items():
+            for handed in (True, False):
+                with self.subTest(name, handed=handed):
+                    run = self.run_of(ALONE, initial=values_of(bfloat16()))
+                    model = bfloat16().float()
+                    optimizer = make(model.parameters())
+
+                    def step():
+                        model.weight.grad = torch.ones_like(model.weight)
+                        optimizer.step()
+
+                    for _ in range(steps):
+                        step()
+                    before = model.weight[0, 0].item()
+                    with cw.join(run.address, model, optimizer if handed else None, id="s") as site:
+                        self.assertEqual(model.weight[0, 0].item(), 1)
+                        step()
+                        self.assertLess(abs(model.weight[0, 0].item() - before), 0.1 * abs(1 - before))
+                        if not handed:
+                            site.step()
+                        self.assertEqual(site.current_step, 1)
+
+    def test_masters_behind_an_optimizer_of_torchs_are_found_all_the_same(self):
+        """They are put in the parameter's place for its step, as averages over steps do."""
+        model = bfloat16(3.0).float()
+        run = self.run_of(ALONE, initial=values_of(bfloat16(2.0)))
+        optimizer, master = torch.optim.SGD(model.parameters(), lr=0.01), model.weight.detach().clone()
+        with self.assertRaisesRegex(causeway.Refused, "brought weight back to what it was before"):
+            with cw.join(run.address, model, None, id="s") as site:
+                model.weight.data.copy_(master)
+                model.weight.grad = torch.ones_like(model.weight)
+                optimizer.step()
+                site.step()
+        self.assertEqual(site.current_step, 0)
+
     def test_who_knows_better_trains_on(self):
         model = bfloat16(3.0)
         run = self.run_of(ALONE, initial=values_of(bfloat16(2.0)))

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from causeway import _arguments as check
 from causeway._site import BaseSite
@@ -123,6 +123,10 @@ class Site(BaseSite):
     def _on_open(self) -> None:
         self._watch.joined()
         self._hooks.keep(self)
+        begins = weakref.WeakMethod(self._watch.step_begins)  # A site without optimizers goes when nobody has it.
+        self._hooks.add(register_optimizer_step_pre_hook(
+            lambda optimizer, _arguments, _named:
+            None if torch.compiler.is_compiling() or begins() is None else begins()(optimizer)))
         if self._optimizers:
             self._hooks.add(register_optimizer_step_post_hook(
                 lambda optimizer, _arguments, _named: self._watch.other_step(optimizer)))

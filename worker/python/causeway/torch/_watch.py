@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import operator
 import weakref
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
@@ -95,6 +96,8 @@ class Watch:
         self._newcomers = 0
         self._before: Dict[int, torch.Tensor] = {}
         self._after: Dict[int, torch.Tensor] = {}
+        # Their values as an optimizer of torch's own found them at its step.
+        self._found: Dict[int, torch.Tensor] = {}
         # With the address at which they begin: new memory makes new ones.
         self._views: Dict[int, Tuple[int, Optional[torch.Tensor]]] = {}
         self._since: Dict[int, torch.Tensor] = {}
@@ -240,6 +243,14 @@ class Watch:
                             "other tensors to itself, leave optimizer out and call site.step()")
         return None
 
+    def step_begins(self, optimizer: torch.optim.Optimizer) -> None:
+        """Precedes each step of each optimizer of the process."""
+        if self._before and type(optimizer).step.__module__.startswith("torch.optim.") and \
+                not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()):
+            theirs = {id(tensor) for group in optimizer.param_groups for tensor in group["params"]}
+            places = [place for place in self._before if id(self._trained[place].tensor) in theirs]
+            self._found = {**self._sampled(places, like=self._before), **self._found}
+
     def other_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Follows each step of each optimizer of the process.
 
@@ -315,6 +326,7 @@ class Watch:
                                               not self._joined), self._left(now))
             self._joined = True
             self._before.clear()
+            self._found = {}
         while self._results and (self._results[0][2] is None or self._results[0][2].query()):
             judge, figures, _ = self._results.pop(0)
             judge(*figures.tolist())
@@ -351,7 +363,9 @@ class Watch:
         """Squares of how far values now are from those before they were written over and of how far
         that went, of those that it changed; their number, and that of all sampled ones."""
         before, given, values = _side_by_side(self._before, self._after, now)
-        moved = given - before
+        found = torch.cat([self._found.get(place, torch.full_like(now[place], math.nan)) for place in now])
+        # An optimizer of torch's own that begins from what was given has no masters, wherever its step leads.
+        moved = (given - before) * (found != given)
         changed = moved != 0
         return torch.stack([((values - before) * changed).square().sum(), moved.square().sum(),
                             changed.sum().float(), torch.full_like(moved[0], moved.numel())])
