@@ -41,7 +41,7 @@ class TransformersTest(unittest.TestCase):
                 gradient_accumulation_steps=2, learning_rate=1e-2, report_to=[], use_cpu=True,
                 disable_tqdm=True, logging_steps=5, dataloader_num_workers=0,
                 lr_scheduler_type="constant", **more),
-            train_dataset=Texts(), callbacks=list(callbacks))
+            train_dataset=Texts(), eval_dataset=Texts(), callbacks=list(callbacks))
 
     def test_the_run_ends_the_training_and_checkpoints_continue_it(self):
         from causeway.transformers import CausewayCallback
@@ -72,6 +72,64 @@ class TransformersTest(unittest.TestCase):
                 run.finish()
                 sent.append(run.published_hashes())
         self.assertEqual(sent[1], sent[0])
+
+    def test_a_callback_that_no_trainer_has_says_so(self):
+        from causeway.transformers import CausewayCallback
+        with self.assertLogs("causeway", logging.WARNING) as logs:
+            with CausewayCallback("h:1", id="paris"):
+                pass
+            CausewayCallback("h:1", id="berlin")
+            gc.collect()
+        self.assertEqual([line.split(": ", 1)[0].split(":")[-1] for line in logs.output],
+                         ["site paris never joined its run", "site berlin never joined its run"])
+        self.assertIn("callbacks=[...]", logs.output[0])
+        with self.assertNoLogs("causeway", logging.WARNING):
+            with self.assertRaisesRegex(ValueError, "before it trained"):
+                with CausewayCallback("h:1", id="rome") as kept:
+                    raise ValueError("before it trained")
+        kept._unused.detach()
+
+    def test_a_training_that_begins_anew_with_smaller_batches_joins_anew(self):
+        from causeway.transformers import CausewayCallback
+        from transformers import TrainerCallback
+
+        class OutOfMemoryOnce(TrainerCallback):
+            steps = []
+
+            def on_step_begin(self, args, state, control, **_others):
+                self.steps.append(state.global_step)
+                if len(self.steps) == 4:
+                    raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+        with Run() as run, tempfile.TemporaryDirectory() as folder:
+            run.serve(PLAIN, steps=12, initial=values_of(llama()))
+            with CausewayCallback(run.address, id="s") as callback:
+                with self.assertLogs("causeway", logging.WARNING) as logs:
+                    result = self.trainer(llama(), folder, callback, OutOfMemoryOnce(), save_strategy="no",
+                                          auto_find_batch_size=True).train()
+            self.assertEqual(OutOfMemoryOnce.steps[:5], [0, 1, 2, 3, 0])
+            self.assertTrue(any("site s: its training begins anew" in line for line in logs.output), logs.output)
+            self.assertTrue(callback.site.finished)
+            self.assertEqual(result.global_step, len(OutOfMemoryOnce.steps) - 4)
+            run.finish()
+            ways = [event["reason"] for event in run.events() if event["event"] == "worker_left"]
+            self.assertEqual(ways, ["drained", "finished"])
+
+    def test_the_best_model_that_is_loaded_at_the_end_is_that_of_its_checkpoint(self):
+        from causeway.transformers import CausewayCallback
+        from safetensors.torch import load_file
+        with Run() as run, tempfile.TemporaryDirectory() as folder:
+            run.serve(STREAMING, steps=12, initial=values_of(llama()))
+            model = llama()
+            with CausewayCallback(run.address, id="s") as callback:
+                trainer = self.trainer(model, folder, callback, save_steps=5, eval_strategy="steps", eval_steps=5,
+                                       load_best_model_at_end=True)
+                trainer.train()
+            self.assertTrue(callback.site.finished)
+            run.finish()
+            best = load_file(pathlib.Path(trainer.state.best_model_checkpoint) / "model.safetensors")
+            for name, value in model.state_dict().items():
+                self.assertTrue(torch.equal(value, best[name]), name)
 
     def test_tokens_of_several_processes_count_once(self):
         import types

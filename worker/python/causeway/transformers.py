@@ -68,6 +68,8 @@ class CausewayCallback(TrainerCallback):
             counted = args.train_batch_size * args.gradient_accumulation_steps
         if not self.site.step(counted):
             control.should_training_stop = True
+            if args.load_best_model_at_end:
+                self.site.close()  # Before that model is loaded: what is in flight would mix with it.
         if self.site.should_save and args.save_strategy != "no":
             control.should_save = True
 
