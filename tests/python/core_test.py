@@ -186,6 +186,11 @@ class CoreTest(unittest.TestCase):
                 with self.assertRaises(causeway.Refused) as caught:
                     causeway.Site(run.address, arrays(), id="s", connect_timeout_s=3).open()
                 self.assertEqual(caught.exception.code, "ALREADY_EXISTS")
+                self.assertIn("a site s of this process has not left: close() it before another try",
+                              caught.exception.message)
+            # Nor does who has left stand in the way.
+            with causeway.Site(run.address, arrays(), id="s") as site:
+                self.assertTrue(site.step(100))
 
     def test_certificates_let_in_whom_they_name(self):
         with Run() as run:

@@ -1,7 +1,10 @@
 """The callbacks for a Hugging Face Trainer and for Lightning, with LoRA by peft."""
 
+import gc
+import logging
 import pathlib
 import tempfile
+import types
 import unittest
 
 import torch
@@ -132,7 +135,6 @@ class TransformersTest(unittest.TestCase):
                 self.assertTrue(torch.equal(value, best[name]), name)
 
     def test_tokens_of_several_processes_count_once(self):
-        import types
         from causeway.transformers import CausewayCallback
         counted = []
         site = types.SimpleNamespace(step=lambda tokens: counted.append(tokens) or True,
@@ -143,7 +145,7 @@ class TransformersTest(unittest.TestCase):
             callback.site = site
             arguments = types.SimpleNamespace(
                 world_size=3, process_index=rank, train_batch_size=4,
-                gradient_accumulation_steps=2, save_strategy="no")
+                gradient_accumulation_steps=2, save_strategy="no", auto_find_batch_size=False)
             for seen in (1000, 1000, 1704):
                 callback.on_step_end(arguments,
                                      types.SimpleNamespace(num_input_tokens_seen=seen), None)
@@ -310,6 +312,46 @@ class LightningTest(unittest.TestCase):
                 run.finish()
                 sent.append(run.published_hashes())
         self.assertEqual(sent[1], sent[0])
+
+    def test_a_callback_that_no_trainer_has_says_so(self):
+        from causeway.lightning import CausewayCallback
+        with self.assertLogs("causeway", logging.WARNING) as logs:
+            CausewayCallback("h:1", id="berlin")
+            gc.collect()
+        self.assertIn("site berlin never joined its run: give its callback to the Trainer", logs.output[0])
+
+    def test_a_fit_after_one_that_told_of_no_end_joins_anew(self):
+        from causeway.lightning import CausewayCallback
+        model = small_model()
+        trainer = types.SimpleNamespace(optimizers=[torch.optim.SGD(model.parameters(), lr=0.1)], should_stop=False)
+        with Run() as run:
+            run.serve(PLAIN, initial=values_of(model))
+            callback = CausewayCallback(run.address, id="s")
+            callback.on_train_start(trainer, model)
+            first = callback.site
+            with self.assertLogs("causeway", logging.WARNING) as logs:
+                callback.on_train_start(trainer, model)
+            self.assertIn("site s: its training begins anew", logs.output[0])
+            self.assertTrue(first.should_stop)
+            self.assertFalse(callback.site.should_stop)
+            self.assertEqual(len(trainer.optimizers[0]._optimizer_step_post_hooks), 1)
+            self.assertTrue(callback.site.step())
+            callback.on_train_end(trainer, model)
+            self.assertEqual(run.left("s")["reason"], "drained")
+
+    def test_a_step_that_calls_that_of_its_base_counts_once(self):
+        class Twice(torch.optim.SGD):
+            def step(self, closure=None):
+                return super().step(closure)
+
+        torch.optim.SGD(small_model().parameters(), lr=0.1)  # From now on torch calls the hooks for the base's step, too.
+        with Run() as run, tempfile.TemporaryDirectory() as folder:
+            run.serve(PLAIN, steps=6, initial=values_of(small_model()))
+            module = self.module()
+            module.configure_optimizers = lambda: Twice(module.parameters(), lr=0.1)
+            callback, _ = self.fit(run, module, folder, enable_checkpointing=False)
+            self.assertTrue(callback.site.finished)
+            self.assertEqual(run.finish()["tokens"], 6)
 
     def test_an_exception_reaches_the_coordinator(self):
         with Run() as run, tempfile.TemporaryDirectory() as folder:

@@ -46,6 +46,7 @@ def text(name: str, value: Any, expected: str = "a text", may_be_empty: bool = F
 def site_id(coordinator: str, value: Any) -> Tuple[str, str]:
     """What the library is told as the site's name, and what people are: with an invitation, or what
     came of one, the name is that of the certificate, and the library is told none."""
+    text("coordinator", coordinator, "a text, HOST:PORT or an invitation")
     if value is not None:
         return text("id", value), value
     coordinator = coordinator.strip()

@@ -17,11 +17,12 @@ from causeway import _library as lib
 from causeway import _signals, errors
 from causeway._arguments import PathLike
 from causeway._session import Info, Orders, Range, Session, Stop
-from causeway._unfollowed import Unfollowed
+from causeway._unfollowed import Unfollowed, say_if_unused
 
 log = logging.getLogger("causeway")
 _STATE_MAGIC = b"CWSITE01"
 _LONGEST_S = 365 * 24 * 3600.0
+_joined: Any = weakref.WeakSet()
 _INTERRUPTED = (" ended the synchronization of a step, and with it this site's part in the run: "
                 "close() it; the way on is a new join() with the same id")
 
@@ -116,9 +117,8 @@ class BaseSite:
                  team: Optional[Team] = None, **options: Any) -> None:
         if team is not None and not isinstance(team, Team):
             raise check.invalid("team is no option of a site: group says which processes are one")
-        self._coordinator = check.text("coordinator", coordinator,
-                                       "a text, HOST:PORT or an invitation")
         self._given_id, self._id = check.site_id(coordinator, id)
+        self._coordinator = coordinator
         slot = check.flag("data_slot", data_slot, ": whether the sites share their data")
         self._options = {"data_slot": int(slot), **check.check_tls(tls),
                          **check.check_options(options)}
@@ -141,7 +141,8 @@ class BaseSite:
         self._stop = Stop()
         if state is not None:
             self.load_state_dict(state)
-        self._unopened = weakref.finalize(self, _say_unopened, self._id)
+        self._unopened = say_if_unused(self, self._id, "join() and Site() connect when their with block begins, or "
+                                       "open() is called")
 
     # --- Joining and leaving --------------------------------------------------------------------
 
@@ -163,6 +164,7 @@ class BaseSite:
         try:
             start = self._team.serve_initial(self._values, self._join)
             self._info = start.info
+            _joined.add(self)
             arena = self._session.arena() if self._session else None
             self._values.attach(arena, start.fragments)
             if start.info.restored and self._state is not None:
@@ -174,6 +176,9 @@ class BaseSite:
             self._reset_unfollowed()
         except BaseException as error:
             self.close(error)
+            if getattr(error, "code", "") == "ALREADY_EXISTS" and any(one._id == self._id for one in list(_joined)):
+                raise errors.Refused(f"a site {self._id} of this process has not left: close() it before another try, as "
+                                     "its with block does (find_executable_batch_size, a notebook)", error.code) from None
             raise
 
     def _join(self, initial_values: Callable[..., None]) -> _Start:
@@ -221,6 +226,7 @@ class BaseSite:
         if error is None:
             self._notice()
         self._closed = True
+        _joined.discard(self)
         self._unopened.detach()
         self._on_close()
         if isinstance(error, SystemExit) and error.code in (None, 0):
@@ -568,11 +574,6 @@ class BaseSite:
     @staticmethod
     def _misuse(message: str) -> errors.Error:
         return check.invalid(message)
-
-
-def _say_unopened(site_id: str) -> None:
-    log.warning("site %s never joined its run: join() and Site() connect when their with block "
-                "begins, or open() is called", site_id)
 
 
 def _split_state(state: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:

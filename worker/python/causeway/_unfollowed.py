@@ -1,5 +1,12 @@
-"""Finds programs that go on without a step of their site."""
+"""Finds programs that go on without a step of their site, or without its join or its end."""
 
+import logging
+import weakref
+from typing import Any
+
+from causeway import errors
+
+log = logging.getLogger("causeway")
 # Writes to one tensor; an optimizer makes one to three at each step, averages that are swapped in and out two.
 _CHANGES = 16
 _REPORTS = 500
@@ -24,3 +31,16 @@ class Unfollowed:
             return False
         self._said = True
         return True
+
+
+def say_if_unused(owner: Any, site_id: str, what_joins: str) -> Any:
+    """Warns when `owner` is thrown away, unless that is detached, or when it is called."""
+    return weakref.finalize(owner, log.warning, "site %s never joined its run: %s", site_id, what_joins)
+
+
+def leave_unended(site: Any) -> None:
+    """Has the site of a training leave that another one follows, and that has told nobody of its end."""
+    if site is not None and not site._closed:
+        log.warning("site %s: its training begins anew, and the one before did not end (auto_find_batch_size, an "
+                    "exception): it leaves the run, and joins it again with the run's values", site._id)
+        site.close(errors.Cancelled("training begins anew", "CANCELLED"))

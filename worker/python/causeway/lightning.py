@@ -15,6 +15,8 @@ from lightning.pytorch.callbacks import Callback
 
 import causeway.torch as cw
 from causeway import _arguments as check
+from causeway._unfollowed import leave_unended, say_if_unused
+from causeway.torch._optimizers import is_inside
 
 
 class CausewayCallback(Callback):
@@ -36,6 +38,8 @@ class CausewayCallback(Callback):
 
     def __init__(self, coordinator: str, *, id: Optional[str] = None, **arguments: Any) -> None:
         self._join = lambda module, **more: cw.join(coordinator, module, id=id, **arguments, **more)
+        self._unused = say_if_unused(self, check.site_id(coordinator, id)[1],
+                                     "give its callback to the Trainer (callbacks=[...]), and fit")
         self._loaded: Optional[Dict[str, Any]] = None
         self._stepped: Set[torch.optim.Optimizer] = set()  # Since the last step of the site.
         # Of those in whose step Lightning is, the trainer's global_step.
@@ -45,6 +49,9 @@ class CausewayCallback(Callback):
         self.site: Optional[cw.Site] = None
 
     def on_train_start(self, trainer, pl_module) -> None:
+        self._unused.detach()
+        self._remove_hooks()
+        leave_unended(self.site)
         self.site = self._join(pl_module, state=self._loaded)
         self.site.look_at(trainer.optimizers)
         self._loaded = None
@@ -70,7 +77,7 @@ class CausewayCallback(Callback):
             self._count(optimizer)
 
     def _step_ended(self, optimizer: torch.optim.Optimizer) -> None:
-        if self._begun.pop(optimizer, None) is None:
+        if not is_inside(optimizer) and self._begun.pop(optimizer, None) is None:
             self._count(optimizer)
 
     def _count(self, optimizer: torch.optim.Optimizer) -> None:

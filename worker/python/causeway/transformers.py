@@ -16,6 +16,8 @@ import torch
 from transformers import TrainerCallback
 
 import causeway.torch as cw
+from causeway import _arguments as check
+from causeway._unfollowed import leave_unended, say_if_unused
 
 STATE_FILE = "causeway.pt"
 
@@ -36,6 +38,8 @@ class CausewayCallback(TrainerCallback):
 
     def __init__(self, coordinator: str, *, id: Optional[str] = None, **arguments: Any) -> None:
         self._join = lambda model, **more: cw.join(coordinator, model, id=id, **arguments, **more)
+        self._unused = say_if_unused(self, check.site_id(coordinator, id)[1],
+                                     "give its callback to the Trainer (callbacks=[...]), and train")
         self._tokens_seen = 0
         self.site: Optional[cw.Site] = None
 
@@ -45,8 +49,12 @@ class CausewayCallback(TrainerCallback):
     def __exit__(self, _kind, error, _traceback) -> None:
         if self.site is not None:
             self.site.close(error)
+        elif error is None:
+            self._unused()
 
     def on_train_begin(self, args, state, control, model=None, optimizer=None, **_others):
+        self._unused.detach()
+        leave_unended(self.site)
         path = self._checkpoint(args, state)
         saved = torch.load(path, weights_only=True) if os.path.exists(path) else None
         self.site = self._join(model, state=saved)
@@ -65,7 +73,8 @@ class CausewayCallback(TrainerCallback):
                       for part in (rank, rank + 1)]
             counted = tokens[1] - tokens[0]
         else:
-            counted = args.train_batch_size * args.gradient_accumulation_steps
+            batch = state.train_batch_size if args.auto_find_batch_size else args.train_batch_size
+            counted = batch * args.gradient_accumulation_steps
         if not self.site.step(counted):
             control.should_training_stop = True
             if args.load_best_model_at_end:
