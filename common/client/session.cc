@@ -288,7 +288,8 @@ void Session::RunSession() {
     absl::MutexLock lock(&mutex_);
     if (stopping_ || (said_leave_ && status.ok())) break;
     const bool passes = status.ok() || options_.passes(status);
-    const bool is_other = welcomed_ && !was_attached && !passes && MayBeAnothers(status);
+    const bool is_other =
+        welcomed_ && !was_attached && MayBeAnothers(status) && (!passes || MadeOnTheWay(status));
     const bool news = retries_++ == 0 || (is_other && !other_since_.has_value());
     const absl::Duration now = options_.clock->Monotonic();
     if (!is_other) {

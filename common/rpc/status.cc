@@ -15,6 +15,7 @@ namespace {
 // HTTP/2 carries a status in its trailers, whose size is limited.
 constexpr size_t kMaxStatusTextBytes = 2048;
 constexpr char kWayUrl[] = "causeway/made_on_the_way";
+constexpr char kStrangeUrl[] = "causeway/strange";
 constexpr char kRenewalUrl[] = "causeway/renewal";
 constexpr char kOwnRunUrl[] = "causeway/own_run";
 constexpr char kRunKey[] = "causeway-run";
@@ -34,7 +35,8 @@ bool IsAccessRefused(const absl::Status& status) {
   return absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status);
 }
 
-bool PeersOnly(absl::StatusCode code) {
+// By themselves neither gRPC nor proxies make them.
+bool IsStrange(absl::StatusCode code) {
   switch (code) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kNotFound:
@@ -77,15 +79,14 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
 absl::Status FromGrpcStatus(const grpc::Status& status) {
   const auto code = static_cast<absl::StatusCode>(status.error_code());
   absl::Status result(code, status.error_message());
-  if (status.ok() || status.error_details() == Mark(status.error_code()) || PeersOnly(code)) {
-    return result;
-  }
+  if (status.ok() || status.error_details() == Mark(status.error_code())) return result;
   if (!IsRetryable(result)) {
     result = absl::UnavailableError(absl::StrCat(absl::StatusCodeToString(code), ": ",
                                                  status.error_message(),
                                                  Hint(code, status.error_message())));
   }
   result.SetPayload(kWayUrl, absl::Cord());
+  if (IsStrange(code)) result.SetPayload(kStrangeUrl, absl::Cord());
   return result;
 }
 
@@ -107,7 +108,7 @@ absl::Status FromGrpcStatus(const grpc::Status& status, const grpc::ClientContex
 
 bool MayBeAnothers(const absl::Status& status) {
   // The own coordinator knows whom it has let in; that it expects something else is an old copy's.
-  return absl::IsFailedPrecondition(status) ||
+  return absl::IsFailedPrecondition(status) || status.GetPayload(kStrangeUrl).has_value() ||
          (IsAccessRefused(status) && !status.GetPayload(kOwnRunUrl).has_value());
 }
 

@@ -18,9 +18,10 @@ namespace causeway {
 grpc::Status ToGrpcStatus(const absl::Status& status);
 
 // The peer's answer as it is. Without the mark it is MadeOnTheWay, and UNAVAILABLE in place of a
-// code that a peer means for good (UNKNOWN, INTERNAL, UNIMPLEMENTED, UNAUTHENTICATED,
-// PERMISSION_DENIED); the message then has that code, and what to look at. Codes that neither gRPC
-// nor proxies make are a peer's in any case: one of a release before the mark.
+// code that a peer means for good; the message then has that code, and what to look at. So it
+// passes, but codes that only a fault injector, a gateway or a peer of a release before the mark
+// makes (INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS, FAILED_PRECONDITION, ABORTED, OUT_OF_RANGE,
+// DATA_LOSS) are also those of somebody else in the peer's place.
 absl::Status FromGrpcStatus(const grpc::Status& status);
 
 // Whether gRPC or a proxy made it, and not the peer.
@@ -32,7 +33,7 @@ void TellRun(grpc::ServerContextBase& context, absl::string_view run_id);
 // As the other, of a call that has ended; also notes whether that run's coordinator answered it.
 absl::Status FromGrpcStatus(const grpc::Status& status, const grpc::ClientContext& context,
                             absl::string_view run_id);
-// Whether whoever refuses a member so may be another run's coordinator, or an old copy's.
+// Whether whoever refuses a member so may be another run's coordinator, an old copy's, or none.
 bool MayBeAnothers(const absl::Status& status);
 
 // UNAVAILABLE: this side ends a call, whose connection shows credentials that are no more those of

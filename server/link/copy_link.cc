@@ -102,7 +102,7 @@ absl::Status CopyLink::TakeHeader(const v1::FollowHeader& header, int64_t own_co
 }
 
 absl::Status CopyLink::Judge(const absl::Status& refusal) const {
-  if (!has_followed_ || !MayBeAnothers(refusal)) return refusal;
+  if (!has_followed_ || IsRetryable(refusal) || !MayBeAnothers(refusal)) return refusal;
   return absl::UnavailableError(refusal.message());
 }
 

@@ -58,7 +58,8 @@ std::string WhyHeld(const v1::RunConfig& config, const Session::Orders& orders) 
 // Why a try to attach was turned away; empty where nobody answered.
 std::string Refusal(const absl::Status& why) {
   const bool of_tls = absl::StrContains(absl::AsciiStrToLower(why.message()), "handshake");
-  return MadeOnTheWay(why) && !of_tls ? "" : std::string(why.message());
+  const bool nobody = MadeOnTheWay(why) && !MayBeAnothers(why);
+  return nobody && !of_tls ? "" : std::string(why.message());
 }
 
 }  // namespace

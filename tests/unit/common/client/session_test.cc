@@ -179,6 +179,33 @@ TEST(SessionTest,
             absl::FailedPreconditionError("run_id differs: ..."));
 }
 
+// A fault injector's codes pass; those of a server of another kind, or of a release before the
+// mark, stay.
+TEST(SessionTest, WhatNeitherACoordinatorNorAProxySaysIsBorneForTenMinutes) {
+  FakeCoordinator coordinator;
+  FakeClock clock;
+  AwaitedEvents events;
+  Session::Options options = coordinator.SessionOptions();
+  options.events = &events;
+  options.clock = &clock;
+  options.on_failed_try = [&](const absl::Status&) { clock.Advance(absl::Minutes(4)); };
+  const auto session = Session::Attach(std::move(options)).value();
+  coordinator.RefuseNextAttach({grpc::StatusCode::INVALID_ARGUMENT, "fault filter abort"});
+  coordinator.RefuseNextAttach({grpc::StatusCode::DATA_LOSS, "fault filter abort"});
+  coordinator.BreakSession();
+  EXPECT_EQ(events.Await("session_resumed")["tries"], 3);
+  EXPECT_TRUE(session->orders().ok());
+  for (int i = 0; i < 4; ++i) {
+    coordinator.RefuseNextAttach({grpc::StatusCode::NOT_FOUND, "no route"});
+  }
+  coordinator.BreakSession();
+  const absl::Status end = session->WaitForGo(absl::InfiniteDuration()).status();
+  EXPECT_EQ(end.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(end.message(),
+            "NOT_FOUND: no route; no coordinator's own answer: a proxy on the way made it, or one "
+            "of an older release");
+}
+
 TEST(SessionTest, AFirstAttachWaitsForACoordinatorBehindAProxy) {
   FakeCoordinator coordinator;
   coordinator.RefuseNextAttach({grpc::StatusCode::INTERNAL, "RST_STREAM"});
@@ -235,7 +262,7 @@ TEST(SessionTest, WithoutAThreadAttachSaysSo) {
 
 TEST(SessionTest, ARefusalIsTheAnswerToAttach) {
   FakeCoordinator coordinator;
-  coordinator.RefuseNextAttach({grpc::StatusCode::ALREADY_EXISTS, "a live worker has this id"});
+  coordinator.RefuseNextAttach(ToGrpcStatus(absl::AlreadyExistsError("a live worker has this id")));
   const auto session = Session::Attach(coordinator.SessionOptions());
   EXPECT_EQ(session.status().code(), absl::StatusCode::kAlreadyExists);
   EXPECT_THAT(std::string(session.status().message()), HasSubstr("live worker"));
@@ -243,7 +270,7 @@ TEST(SessionTest, ARefusalIsTheAnswerToAttach) {
 
 TEST(SessionTest, AWorkerThatResumesWaitsUntilItsFormerProcessIsTakenForDead) {
   FakeCoordinator coordinator;
-  coordinator.RefuseNextAttach({grpc::StatusCode::ALREADY_EXISTS, "a live worker has this id"});
+  coordinator.RefuseNextAttach(ToGrpcStatus(absl::AlreadyExistsError("a live worker has this id")));
   Session::Options options = coordinator.SessionOptions();
   options.join.set_has_checkpoint(true);
   const auto session = Session::Attach(std::move(options)).value();
@@ -262,7 +289,7 @@ TEST(SessionTest, AFailureIsToldOnceEvenToWhoAsksAfterwards) {
     told = status;
   };
   session->OnFailure(note);
-  coordinator.RefuseNextAttach({grpc::StatusCode::DATA_LOSS, "the copies differ"});
+  coordinator.RefuseNextAttach(ToGrpcStatus(absl::DataLossError("the copies differ")));
   coordinator.BreakSession();
   const absl::StatusOr<Session::Orders> orders = session->WaitForGo(absl::InfiniteDuration());
   EXPECT_EQ(orders.status().code(), absl::StatusCode::kDataLoss);

@@ -138,7 +138,7 @@ TEST(ReachParentTest, AParentThatHashesOtherwiseIsRefused) {
 TEST(ReachParentTest, AParentOfAnotherWireVersionSaysSo) {
   ExpectRefused(
       Reach(HubsRun(), 4,
-            {grpc::StatusCode::FAILED_PRECONDITION, "wire_version differs: install 9.9.9"})
+            ToGrpcStatus(absl::FailedPreconditionError("wire_version differs: install 9.9.9")))
           .status(),
       absl::StatusCode::kFailedPrecondition,
       {"the coordinator at 127.0.0.1:", "wire_version", "install 9.9.9"});
