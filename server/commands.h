@@ -103,14 +103,13 @@ struct ReplayFlags {
 absl::Status ReplayCommand(const ReplayFlags& flags);
 
 // The signals that stop a program (command_line.h), blocked in all threads and taken here, by one
-// thread. The second SIGTERM or SIGINT ends the process at once, with status 128 and its number: a
-// session that ends hangs up several times, and others then send SIGTERM.
+// thread. The second that EndsAtOnceWhenRepeated does so, with status 128 and its number.
 class StopSignal {
  public:
   StopSignal() {
     IgnoreWriteSignals();
     sigemptyset(&set_);
-    for (const int number : StopSignals()) sigaddset(&set_, number);
+    for (const int number : numbers_) sigaddset(&set_, number);
     pthread_sigmask(SIG_BLOCK, &set_, nullptr);
   }
   // Waits so long. True if one came.
@@ -119,20 +118,20 @@ class StopSignal {
     const int first = sigtimedwait(&set_, nullptr, &time);
     if (first < 0) return false;
     static volatile sig_atomic_t asked = 0;
-    asked = first == SIGHUP ? 0 : 1;
+    asked = EndsAtOnceWhenRepeated(first) ? 1 : 0;
     // Not by the signal's own action: process 1 of a container has none.
-    const auto end = [](int number) {
+    void (*const end)(int) = [](int number) {
       if (asked != 0) _exit(128 + number);
       asked = 1;
     };
-    signal(SIGTERM, end);
-    signal(SIGINT, end);
-    signal(SIGHUP, SIG_IGN);
+    for (const int number : numbers_)
+      signal(number, EndsAtOnceWhenRepeated(number) ? end : SIG_IGN);
     pthread_sigmask(SIG_UNBLOCK, &set_, nullptr);
     return true;
   }
 
  private:
+  const std::vector<int> numbers_ = StopSignals();
   sigset_t set_;
 };
 

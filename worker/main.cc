@@ -26,9 +26,8 @@ constexpr Command kCommands[] = {
     {.usage = "train --join=LINE --data=SHARDS --out=FOLDER\n"
               "train --coordinator=HOST:PORT --id=NAME --data=SHARDS --out=FOLDER",
      .about = "Joins the run that the coordinator describes, and trains until its budget is spent. "
-              "SIGTERM or SIGHUP finishes the transfers, writes a checkpoint and leaves; the same "
-              "command "
-              "continues from there.",
+              "SIGTERM, SIGHUP, SIGUSR1 or SIGXCPU finishes the transfers, writes a checkpoint and "
+              "leaves; the same command continues from there.",
      .flags = "coordinator id data out own_data shard_format document_begin document_end threads "
               "connect_timeout checkpoint_interval drain_timeout "
               "sample_tokens max_tokens_per_second min_step_time replay_merges connections "

@@ -1,7 +1,7 @@
 // The command line of Causeway's programs: PROGRAM COMMAND [--flag=value ...], Abseil flags.
 //
 // Exit status of every program: 0 done, 1 failed on the way, 2 refused before anything started. A
-// start that nobody answered ends with 1, too: the next one may succeed.
+// start ends with 1, too, where the next one may succeed: nobody answered, or there was no room.
 #pragma once
 
 #include <signal.h>
@@ -42,13 +42,22 @@ int Fail(absl::string_view program, const absl::Status& status);
 
 // The signals that stop a program which serves or trains, in order.
 
-// SIGTERM, SIGINT and SIGHUP; the last one not where it was ignored at the start, as by nohup.
+// SIGTERM, SIGINT, and what sessions, terminals and batch systems send; those not where they were
+// ignored at the start, as nohup ignores SIGHUP.
 inline std::vector<int> StopSignals() {
-  struct sigaction hangup = {};
-  sigaction(SIGHUP, nullptr, &hangup);
   std::vector<int> numbers = {SIGTERM, SIGINT};
-  if (hangup.sa_handler != SIG_IGN) numbers.push_back(SIGHUP);
+  for (const int number : {SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGXCPU}) {
+    struct sigaction action = {};
+    sigaction(number, nullptr, &action);
+    if (action.sa_handler != SIG_IGN) numbers.push_back(number);
+  }
   return numbers;
+}
+
+// Whether a second one ends the process at once. The others come several times: a session that ends
+// hangs up on its processes and its shell does, SIGXCPU comes every second; and others follow.
+inline bool EndsAtOnceWhenRepeated(int number) {
+  return number == SIGTERM || number == SIGINT || number == SIGQUIT;
 }
 
 // What cannot be written is an error where it is written, and no signal: a log whose reader is gone

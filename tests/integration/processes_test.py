@@ -56,19 +56,22 @@ class ModesTest(unittest.TestCase):
 class SystemTest(unittest.TestCase):
     """What the machine does to a process, which must not end it for good, or without a line."""
 
-    def test_a_hangup_stops_worker_and_coordinator_in_order(self):
-        with Cluster().serving(STREAMING % 100000 + ONE) as cluster:
-            worker = cluster.start_worker("a", PACE)
-            cluster.wait_for_step("a", 20)
-            worker.signal(signal.SIGHUP)
-            worker.signal(signal.SIGHUP)
-            self.assertEqual(worker.wait(), 0, worker.log())
-            self.assertTrue((cluster.out("a") / "checkpoint").exists())
-            left = next(e for e in cluster.events() if e["event"] == "worker_left")
-            self.assertEqual(left["reason"], "drained")
-            cluster.coordinator.signal(signal.SIGHUP)
-            self.assertEqual(cluster.coordinator.wait(), 0, cluster.coordinator.log())
-            self.assertEqual(cluster.summary()["hash_mismatches"], 0)
+    def test_a_hangup_and_what_batch_systems_send_stop_worker_and_coordinator_in_order(self):
+        for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGXCPU, signal.SIGQUIT):
+            former = signal.signal(number, signal.SIG_DFL)  # Where tests are started by nohup, or by a script's &.
+            self.addCleanup(signal.signal, number, former)
+            with self.subTest(number), Cluster().serving(STREAMING % 100000 + ONE) as cluster:
+                worker = cluster.start_worker("a", PACE)
+                cluster.wait_for_step("a", 20)
+                for _ in range(1 if number == signal.SIGQUIT else 2):
+                    worker.signal(number)
+                self.assertEqual(worker.wait(), 0, worker.log())
+                self.assertTrue((cluster.out("a") / "checkpoint").exists())
+                left = next(e for e in cluster.events() if e["event"] == "worker_left")
+                self.assertEqual(left["reason"], "drained")
+                cluster.coordinator.signal(number)
+                self.assertEqual(cluster.coordinator.wait(), 0, cluster.coordinator.log())
+                self.assertEqual(cluster.summary()["hash_mismatches"], 0)
 
     def test_both_go_on_when_nobody_reads_their_log(self):
         with Cluster() as cluster:

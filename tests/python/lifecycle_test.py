@@ -1,5 +1,6 @@
 """How a site of numpy arrays joins, falls behind, and leaves; what its arguments may be."""
 
+import faulthandler
 import gc
 import logging
 import multiprocessing
@@ -349,7 +350,7 @@ class SignalTest(unittest.TestCase):
                                  "--default_signals", *flags)
 
     def test_one_that_joins_is_drained_with_a_line(self):
-        for number in (signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU):
             with self.subTest(number), Run() as run, SilentCoordinator() as silent:
                 joins = self.start(run, silent.address)
                 silent.called.wait()
@@ -405,6 +406,26 @@ class SignalTest(unittest.TestCase):
             with causeway.Site(run.address, arrays(), id="one"):
                 self.assertIs(signal.getsignal(signal.SIGTERM), handler)
             self.assertIs(signal.getsignal(signal.SIGTERM), handler)
+
+    def test_the_end_of_its_processor_time_is_said_every_second_and_drains_once(self):
+        with Run().serving(PLAIN, initial=arrays()) as run:
+            holds = self.start(run, run.address, "--hold=5")
+            wait_until(lambda: "step 5\n" in holds.log(), "it is there")
+            holds.signal(signal.SIGXCPU)
+            wait_until(lambda: "site s: SIGXCPU: it leaves the run" in holds.log(), "it says so")
+            holds.signal(signal.SIGXCPU)
+            holds.signal(signal.SIGINT)
+            self.assertEqual(holds.wait(), 1, holds.log())
+            self.assertIn("interrupted", holds.log())
+
+    def test_a_handler_that_is_none_of_pythons_rules(self):
+        faulthandler.register(signal.SIGUSR1)
+        self.addCleanup(faulthandler.unregister, signal.SIGUSR1)
+        with Run().serving(PLAIN, initial=arrays()) as run:
+            with causeway.Site(run.address, arrays(), id="s") as site:
+                self.assertEqual(signal.getsignal(signal.SIGUSR1), signal.SIG_DFL)
+                self.assertNotEqual(signal.getsignal(signal.SIGUSR2), signal.SIG_DFL)
+                self.assertTrue(site.step(100))
 
     def test_a_forked_child_ends_as_ever(self):
         former = signal.signal(signal.SIGTERM, signal.SIG_DFL)

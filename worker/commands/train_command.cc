@@ -103,11 +103,10 @@ void EndWhileJoining(int) {
   _exit(0);
 }
 
-// The first signal drains. The second SIGTERM or SIGINT ends the process at once: a session that
-// ends hangs up several times, and others then send SIGTERM.
+// The first signal drains.
 void OnSignal(int signal_number) {
   static volatile std::sig_atomic_t asked = 0;
-  if (signal_number != SIGHUP) {
+  if (EndsAtOnceWhenRepeated(signal_number)) {
     if (asked != 0) _exit(kExitBySignal + signal_number);
     asked = 1;
   }

@@ -9,6 +9,7 @@ namespace {
 
 TEST(StopSignalDeathTest, TheFirstOneIsTakenAndTheSecondOneEndsTheProcess) {
   const auto two_signals = [](int first, int second) {
+    signal(first, SIG_DFL);
     StopSignal stop;
     raise(first);
     if (!stop.Wait(absl::ZeroDuration())) _exit(1);
@@ -17,6 +18,7 @@ TEST(StopSignalDeathTest, TheFirstOneIsTakenAndTheSecondOneEndsTheProcess) {
   };
   EXPECT_EXIT(two_signals(SIGTERM, SIGTERM), ::testing::ExitedWithCode(128 + SIGTERM), "");
   EXPECT_EXIT(two_signals(SIGTERM, SIGINT), ::testing::ExitedWithCode(128 + SIGINT), "");
+  EXPECT_EXIT(two_signals(SIGQUIT, SIGTERM), ::testing::ExitedWithCode(128 + SIGTERM), "");
 }
 
 // A session that ends hangs up on its processes, and its shell does so once more.
@@ -32,6 +34,24 @@ TEST(StopSignalDeathTest, AHangupStopsOnceHoweverOftenItComes) {
     _exit(2);
   };
   EXPECT_EXIT(hang_up(), ::testing::ExitedWithCode(128 + SIGINT), "");
+}
+
+// A batch system warns by one of them, a limit of processor time every second, and SIGTERM follows.
+TEST(StopSignalDeathTest, WhatBatchSystemsSendStopsOnceHoweverOftenItComes) {
+  for (const int number : {SIGUSR1, SIGUSR2, SIGXCPU}) {
+    const auto warn = [number] {
+      for (const int taken : {number, SIGQUIT}) signal(taken, SIG_DFL);  // A script's & ignores it.
+      StopSignal stop;
+      raise(number);
+      if (!stop.Wait(absl::ZeroDuration())) _exit(1);
+      for (int i = 0; i < 3; ++i) raise(number);
+      raise(SIGTERM);
+      raise(number);
+      raise(SIGQUIT);
+      _exit(2);
+    };
+    EXPECT_EXIT(warn(), ::testing::ExitedWithCode(128 + SIGQUIT), "") << number;
+  }
 }
 
 TEST(StopSignalDeathTest, AHangupThatNohupIgnoresStopsNothing) {

@@ -1,4 +1,5 @@
-"""SIGTERM and SIGHUP, in a program that has no handlers of its own: its open sites are drained.
+"""SIGTERM, SIGHUP and what batch systems send, in a program that has no handlers of its own: its open sites are drained.
+Not SIGQUIT, which is for programs that hang.
 
 Where the program has a handler, or sets one later, that one rules; so does a signal that was ignored
 when the program began. Children that are forked have no sites, and end as ever.
@@ -15,7 +16,7 @@ import weakref
 from typing import Any
 
 log = logging.getLogger("causeway")
-_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 _open: Any = weakref.WeakSet()
 
 
@@ -27,7 +28,7 @@ def _end(number: int, _frame: Any) -> None:
         with contextlib.suppress(RuntimeError):  # It may interrupt the writing of another line.
             log.warning("site %s: %s: it leaves the run in good order (should_stop becomes true). "
                         "A second signal ends the program at once", site._id, name)
-    if not asked:
+    if not asked and number != signal.SIGXCPU:  # Which comes every second.
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
@@ -41,12 +42,20 @@ def _restore() -> None:
 os.register_at_fork(after_in_child=lambda: (_open.clear(), _restore()))
 
 
+def _caught() -> int:
+    """The signals that have a handler, as bits: faulthandler's and other libraries' are none of Python's."""
+    with contextlib.suppress(OSError), open("/proc/self/status", encoding="utf-8") as file:
+        return next((int(line.split()[1], 16) for line in file if line.startswith("SigCgt")), 0)
+    return 0
+
+
 def watch(site: Any) -> bool:
     """Drains `site` at a signal, until `forget`. False where SIGTERM does something else."""
     if threading.current_thread() is not threading.main_thread():
         return False  # Python sets handlers there only.
+    caught = _caught()
     for number in _SIGNALS:
-        if signal.getsignal(number) == signal.SIG_DFL:
+        if signal.getsignal(number) == signal.SIG_DFL and not caught >> (number - 1) & 1:
             signal.signal(number, _end)
     _open.add(site)
     return signal.getsignal(signal.SIGTERM) is _end

@@ -105,8 +105,8 @@ class BaseSite:
     ends it, and drained otherwise (early end of the data, Ctrl-C, sys.exit(0)), which hands over
     what is in flight. Afterwards `published`, `summary` and `state_dict` still work.
 
-    In a site of one process, opened in the main thread, SIGTERM and SIGHUP call `drain`, unless the
-    program has handlers of its own; a second one ends the program.
+    In a site of one process, opened in the main thread, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and SIGXCPU
+    call `drain`, unless the program has handlers of its own; a second one ends the program.
 
     Not for several threads at once, but for `drain`.
     """
