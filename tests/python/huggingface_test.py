@@ -226,6 +226,11 @@ class HuggingFaceTest(unittest.TestCase):
                 ("qwen2", {"use_sliding_window": True, "sliding_window": 16}, "use_sliding_window is true"),
                 ("qwen3", {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types has others"),
                 ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is true"),
+                ("gpt2", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+                 'rope_scaling is {"rope_type": "linear", "factor": 2.0}, which is not understood'),
+                ("gpt2", {"rope_parameters": PLAIN}, "rope_parameters is"),
+                ("gpt2", {"rope_theta": 500.0}, "rope_theta is 500.0, which is not understood"),
+                ("gpt2", {"head_dim": 24}, "head_dim is 24, which is not understood"),
                 ("gpt2", {"activation_function": "gelu"}, 'activation_function is "gelu"')):
             with self.subTest(message):
                 folder, _ = self.saved(f"refused_{abs(hash(message))}", kind, lambda config: config.update(change))

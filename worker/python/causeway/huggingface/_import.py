@@ -28,8 +28,9 @@ num_beam_groups num_return_sequences temperature top_k top_p typical_p diversity
 length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids suppress_tokens
 begin_suppress_tokens remove_invalid_values exponential_decay_length_penalty return_dict_in_generate output_scores
 prefix hidden_dropout dropout output_past torchscript use_bfloat16 tf_legacy_loss gradient_checkpointing
-attn_implementation num_labels n_ctx n_special predict_special_tokens
-rope_theta rope_scaling head_dim""".split())
+attn_implementation num_labels n_ctx n_special predict_special_tokens""".split())
+# Read by transformers where there is RoPE, which GPT-2 has not.
+_OF_ROPE = dict.fromkeys(("rope_theta", "rope_scaling", "head_dim"))
 _MUST_BE_FALSE = ("rope_interleaved", "use_mrope", "use_sliding_window", "is_encoder_decoder",
                   "scale_attn_by_inverse_layer_idx", "add_cross_attention")
 
@@ -253,7 +254,8 @@ def import_folder(source: str, out: str, sequence_length: int = 0, replace: bool
     config = _check_folder(source)
     path = os.path.join(source, "config.json")
     torch, model = _load(source, config["architectures"][0])
-    _check_fields(path, config, type(model.config)().to_dict())
+    _check_fields(path, config, {**type(model.config)().to_dict(),
+                                 **({} if type(model).__name__ == "GPT2LMHeadModel" else _OF_ROPE)})
     if config.get("model_type") not in (None, type(model.config).model_type):
         raise InvalidArgument(f"{path}: model_type is {json.dumps(config['model_type'])}, which is not that of "
                               f"{config['architectures'][0]}: {type(model.config).model_type}")
