@@ -121,7 +121,7 @@ constexpr absl::Duration kStopDeadline = absl::Seconds(3);
 // Ends a start. A supervisor tries again what may pass by itself, such as a peer that is away, and
 // leaves alone what repeats.
 int EndStart(const absl::Status& status) {
-  return IsRetryable(status) ? Fail(kProgram, status) : Refuse(kProgram, status);
+  return NextStartMayPass(status) ? Fail(kProgram, status) : Refuse(kProgram, status);
 }
 
 GivenRun GivenRunFromFlags() {
@@ -373,10 +373,10 @@ int ServeRun(ServeFlags flags, Lead& lead, StopSignal& stop_signal) {
   if (!opened.ok()) return end_start(opened.status());
   RunDirectoryStore& store = *opened->store;
   const auto made = RunViews::Open(flags.run_dir, *opened, standbys, CertificatesOf(flags));
-  if (!made.ok()) return Refuse(kProgram, made.status());
+  if (!made.ok()) return end_start(made.status());
   RunViews& views = **made;
   ThreadPool merge_pool(ThreadsFor(0).value());
-  if (!merge_pool.started().ok()) return Refuse(kProgram, merge_pool.started());
+  if (!merge_pool.started().ok()) return end_start(merge_pool.started());
   lead.events.Begin(&views.events());
   const absl::Cleanup end_of_events = [&] { lead.events.Begin(NullEventLog()); };
   ReplicatedStore replicated_store(store, standbys);
@@ -405,7 +405,7 @@ int ServeRun(ServeFlags flags, Lead& lead, StopSignal& stop_signal) {
     return services;
   };
   if (const absl::Status chosen = ChooseAuthority(server_options); !chosen.ok()) {
-    return Refuse(kProgram, chosen);
+    return end_start(chosen);
   }
   if (opened->replicated) server_options.may_tell = [&] { return standbys.MayTell(); };
   const auto server = CoordinatorServer::Start(server_options, **run);

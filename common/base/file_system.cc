@@ -29,6 +29,10 @@ absl::Status ErrnoStatus(absl::string_view what, const std::string& path, int er
       return absl::PermissionDeniedError(message);
     case EEXIST:
       return absl::AlreadyExistsError(message);
+    case EISDIR:
+    case ELOOP:
+    case ENAMETOOLONG:
+      return absl::InvalidArgumentError(message);
     case ENOSPC:
     case EDQUOT:
       return absl::ResourceExhaustedError(message);

@@ -135,4 +135,8 @@ bool IsRetryable(const absl::Status& status) {
   }
 }
 
+bool NextStartMayPass(const absl::Status& status) {
+  return IsRetryable(status) || absl::IsInternal(status);
+}
+
 }  // namespace causeway

@@ -74,6 +74,23 @@ class RefusalsTest(unittest.TestCase):
             # Before the coordinator is asked: the address answers nobody.
             self.train(cluster, device="cuda", saying=["CUDA", "--device=cpu"])
 
+    def test_what_a_disk_does_at_the_start_is_no_refusal(self):
+        """A supervisor tries status 1 again, and leaves 2 alone."""
+        def full(*command):
+            status, _, error = run_tool("bash", "-c", 'ulimit -f 0; exec "$@"', "bash", *command)
+            self.assertEqual(status, 1, error)
+            self.assertIn("File too large", error)
+
+        with Cluster().serving(RUN) as cluster:
+            full(WORKER, "train", f"--coordinator={cluster.address}", "--id=w", f"--data={cluster.data}",
+                 f"--out={cluster.folder / 'w'}", "--threads=1")
+            config = cluster.folder / "run.textproto"
+            config.write_text(MODEL + RUN)
+            full(COORDINATOR, "serve", f"--run_dir={cluster.folder / 'other'}", f"--config={config}",
+                 "--listen=127.0.0.1:0")
+            self.refused(COORDINATOR, "serve", f"--run_dir={cluster.folder / 'third'}", f"--config={cluster.folder}",
+                         "--listen=127.0.0.1:0", saying=["s a directory"])
+
     def test_flag_files(self):
         with Cluster() as cluster:
             flags = cluster.folder / "worker.flags"

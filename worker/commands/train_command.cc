@@ -19,6 +19,7 @@
 #include "common/client/boarding.h"
 #include "common/identity/certificate.h"
 #include "common/rpc/security.h"
+#include "common/rpc/status.h"
 #include "common/rpc/tcp_links.h"
 #include "common/telemetry/log.h"
 #include "worker/commands/commands.h"
@@ -272,10 +273,9 @@ class WatchWhileJoining {
 };
 
 // Ends a start. A supervisor tries again what may pass by itself, such as a coordinator that is
-// away, and leaves alone what repeats.
+// away, a run that is full or a disk, and leaves alone what repeats.
 int EndStart(const absl::Status& status) {
-  const bool passes = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
-  return passes ? Fail(kTrainProgram, status) : Refuse(kTrainProgram, status);
+  return NextStartMayPass(status) ? Fail(kTrainProgram, status) : Refuse(kTrainProgram, status);
 }
 
 // The process that joins the run; `site` has this worker's others, or is null.

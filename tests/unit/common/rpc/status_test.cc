@@ -101,6 +101,7 @@ TEST(IsRetryable, HoldsForErrorsThatPassAndForNoOthers) {
     const bool passes = absl::IsUnavailable(status) || absl::IsResourceExhausted(status) ||
                         absl::IsDeadlineExceeded(status) || absl::IsCancelled(status);
     EXPECT_EQ(IsRetryable(status), passes) << status;
+    EXPECT_EQ(NextStartMayPass(status), passes || absl::IsInternal(status)) << status;
   }
 }
 
