@@ -45,7 +45,9 @@ absl::StatusOr<std::string> ChannelTarget(absl::string_view addresses) {
     }
     return names.front();
   }
-  ASSIGN_OR_RETURN(const std::vector<TcpAddress> all, ResolveAddresses(addresses));
+  const absl::StatusOr<std::vector<TcpAddress>> found = ResolveAddresses(addresses);
+  if (!found.ok()) return absl::UnavailableError(found.status().message());
+  const std::vector<TcpAddress>& all = *found;
   // gRPC takes a list of one family: IPv4 in its mapped form is IPv6, too.
   const bool is_ipv4 = std::ranges::all_of(all, &TcpAddress::is_ipv4);
   std::string target = is_ipv4 ? "ipv4:" : "ipv6:";

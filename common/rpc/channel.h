@@ -24,7 +24,7 @@ namespace causeway {
 // the channel goes to the first of them that answers, and tries all again when that is gone. Names
 // in a list are looked up here, a single one whenever the channel connects. Where the environment
 // has a proxy for one of a list (http_proxy.h), the target is the first that answers now, alone.
-// Blocks for some seconds then. Errors as ResolveAddresses.
+// Blocks for some seconds then. UNAVAILABLE if none of a list has an address: it may get one.
 absl::StatusOr<std::string> ChannelTarget(absl::string_view addresses);
 
 // A channel to HOST:PORT, or a ChannelTarget, with keepalive, quick reconnects and bounded

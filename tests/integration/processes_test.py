@@ -73,6 +73,13 @@ class SystemTest(unittest.TestCase):
                 self.assertEqual(cluster.coordinator.wait(), 0, cluster.coordinator.log())
                 self.assertEqual(cluster.summary()["hash_mismatches"], 0)
 
+    def test_an_address_that_nobody_knows_is_left_out_of_a_list_with_a_line(self):
+        with Cluster().serving(STREAMING % 60 + ONE) as cluster:
+            worker = cluster.start_worker("a", "--insecure", address=f"no-such-host.invalid:7070,{cluster.address}")
+            ended(worker, cluster.coordinator)
+            self.assertIn("the coordinator's address no-such-host.invalid:7070 is left out", worker.log())
+            self.assertEqual(cluster.summary()["rounds"], 30)
+
     def test_both_go_on_when_nobody_reads_their_log(self):
         with Cluster() as cluster:
             start = cluster.start

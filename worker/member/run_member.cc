@@ -74,6 +74,15 @@ absl::StatusOr<ReachedRun> ReachRun(const MemberOptions& options, const Clock& c
   }
   reached.security = SecurityTo(options.coordinator, std::move(reached.security));
   ASSIGN_OR_RETURN(reached.target, ChannelTarget(options.coordinator));
+  for (const std::string& address : addresses) {
+    // One alone is looked up at each try, and a proxy looks up by itself.
+    if (addresses.size() == 1 || ProxyTo(address).used) continue;
+    const absl::Status found = ResolveAddress(address).status();
+    if (!found.ok()) {
+      Log().warn("the coordinator's address {} is left out until the next join: {}", address,
+                 std::string(found.message()));
+    }
+  }
   if (!options.worker_id.empty()) {
     RETURN_IF_ERROR(CheckIdentity(reached.security, options.worker_id));
   }
@@ -305,7 +314,8 @@ absl::Status RunMember::OpenMergeRecord(bool anew) {
 absl::StatusOr<std::shared_ptr<Link>> RunMember::MakeLink(const std::string& coordinator,
                                                           const std::string& target,
                                                           const ChannelSecurity& security) {
-  ASSIGN_OR_RETURN(std::vector<TcpAddress> addresses, OtherEndsOf(coordinator));
+  // For the figures of connections: none, where the resolver is away for a moment.
+  std::vector<TcpAddress> addresses = OtherEndsOf(coordinator).value_or(std::vector<TcpAddress>());
   Link::Options link;
   link.make_channel = [target, security](int lane) {
     return MakeChannel(target, kFirstLane + lane, security);

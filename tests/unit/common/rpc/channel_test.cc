@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/rpc/http_proxy.h"
 #include "common/transfer/wire.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/rpc/connect_proxy.h"
 
@@ -43,6 +44,13 @@ TEST(ChannelTarget, SeveralAreAListOfOneFamily) {
             "ipv6:[::1]:7070,[::ffff:127.0.0.1]:7071");
   EXPECT_EQ(ChannelTarget("127.0.0.1:7070,").status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(ChannelTarget("127.0.0.1").status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(ChannelTarget, NamesWithoutAnAddressMayGetOne) {
+  EXPECT_EQ(ChannelTarget("a.invalid:7070,127.0.0.1:7071").value(), "ipv4:127.0.0.1:7071");
+  const absl::Status none = ChannelTarget("a.invalid:7070,b.invalid:7070").status();
+  EXPECT_EQ(none.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(none.message()), testing::HasSubstr("a.invalid"));
 }
 
 TEST(ChannelTarget, AChannelGoesToTheAddressThatAnswers) {
