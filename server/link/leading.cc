@@ -122,7 +122,8 @@ absl::Status Leading::Wait(const Options& options, const std::string& name,
   do {
     const absl::StatusOr<RegistryView> view = registry_->Read();
     if (!view.ok()) {
-      if (!absl::IsUnavailable(view.status())) return view.status();
+      // Who was let in once waits on, as for a leader: a user may be given another password.
+      if (!answered && !absl::IsUnavailable(view.status())) return view.status();
       if (!answered && Clock::Real()->Monotonic() > give_up) {
         return absl::UnavailableError(
             absl::StrCat("no answer from etcd at ", options.etcd, ": ", view.status().message(),

@@ -6,11 +6,14 @@
 #include <memory>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/rpc/channel.h"
 #include "gtest/gtest.h"
+#include "server/link/leading.h"
+#include "tests/unit/common/base/temporary_folder.h"
 
 namespace causeway::server {
 namespace {
@@ -30,9 +33,9 @@ class FakeEtcd final : private etcdserverpb::KV::CallbackService,
   }
   ~FakeEtcd() override { server_->Shutdown(std::chrono::system_clock::now()); }
 
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
   std::shared_ptr<RenewedChannel> Channel() const {
-    return std::make_shared<RenewedChannel>(absl::StrCat("127.0.0.1:", port_), 0,
-                                            ChannelSecurity::Plaintext());
+    return std::make_shared<RenewedChannel>(address(), 0, ChannelSecurity::Plaintext());
   }
 
   // How it answers from now on.
@@ -67,11 +70,16 @@ class FakeEtcd final : private etcdserverpb::KV::CallbackService,
   }
 
   grpc::ServerUnaryReactor* Txn(grpc::CallbackServerContext* context,
-                                const etcdserverpb::TxnRequest*,
+                                const etcdserverpb::TxnRequest* request,
                                 etcdserverpb::TxnResponse* response) override {
     absl::MutexLock lock(&mutex_);
     response->mutable_header()->set_cluster_id(1);
     response->set_succeeded(succeeds_);
+    // Whoever reads: nobody leads, and another copy alone is in sync.
+    for (int i = 0; i < request->success_size(); ++i) {
+      auto& range = *response->add_responses()->mutable_response_range();
+      if (i == 1) range.add_kvs()->set_value("another-1");
+    }
     return Answer(context, transaction_);
   }
   grpc::ServerUnaryReactor* LeaseGrant(grpc::CallbackServerContext* context,
@@ -129,6 +137,35 @@ TEST_F(EtcdRegistryTest, TheLeaseOfALeadThatWasNotTakenIsRevoked) {
   etcd_.set_transaction(NoLeader());
   EXPECT_EQ(Lead().status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(etcd_.revoked(), etcd_.granted());
+}
+
+// A password that is changed in etcd before it is changed here, a proxy that answers for a moment.
+TEST_F(EtcdRegistryTest, WhatEtcdRefusesEndsAStandbyAtItsStartAlone) {
+  const TemporaryFolder folder;
+  const Clock* const clock = Clock::Real();
+  Standbys standbys({.clock = clock});
+  StandbyNotes notes;
+  Leading::Options options;
+  options.etcd = etcd_.address();
+  options.run = "run";
+  options.address = "a:7070";
+  options.folder = folder.path();
+  options.file_system = FileSystem::Real();
+  options.notes = &notes;
+  const grpc::Status refusal(grpc::StatusCode::PERMISSION_DENIED, "permission denied");
+  bool refused = false;
+  bool was_refused = false;
+  const auto wait = [&](absl::Duration) {
+    const std::string doing = notes.Get().doing;
+    was_refused = was_refused || absl::StrContains(doing, "etcd does not let a caller");
+    etcd_.set_transaction(was_refused ? grpc::Status::OK : refusal);
+    return was_refused && absl::StrContains(doing, "nobody leads");
+  };
+  EXPECT_TRUE(absl::IsCancelled(Leading::StandBy(options, standbys, wait, refused).status()));
+  etcd_.set_transaction(refusal);
+  EXPECT_TRUE(
+      absl::IsPermissionDenied(Leading::StandBy(options, standbys, wait, refused).status()));
+  EXPECT_TRUE(refused);
 }
 
 TEST_F(EtcdRegistryTest, ALeaseWhoseRevocationHadNoAnswerIsRevokedBeforeTheNextOne) {
