@@ -59,12 +59,15 @@ absl::Status EvaluateHeldOut(const StoredModel& stored, EvaluationModel& model, 
   ASSIGN_OR_RETURN(const std::optional<DocumentMark> mark, GivenDocumentMark());
   ASSIGN_OR_RETURN(Dataset dataset,
                    Dataset::Open(*FileSystem::Real(), absl::GetFlag(FLAGS_data), shard_format));
-  if (stored.config.train().document_masking()) RETURN_IF_ERROR(dataset.FindDocuments(mark));
+  const bool masks = stored.config.train().document_masking();
+  for (const std::string& sentence : dataset.CountsForNothing(mark.has_value(), masks)) {
+    std::fprintf(stderr, "warning: %s\n", sentence.c_str());
+  }
+  if (masks) RETURN_IF_ERROR(dataset.FindDocuments(mark));
   RETURN_IF_ERROR(dataset.CheckVocabulary(shape.vocabulary_size()));
   ASSIGN_OR_RETURN(const HeldOutWindows windows,
                    HeldOutWindows::Create(dataset, shape.sequence_length(), shape.vocabulary_size(),
-                                          absl::GetFlag(FLAGS_sequences),
-                                          stored.config.train().document_masking()));
+                                          absl::GetFlag(FLAGS_sequences), masks));
   // First: what can be refused is quick.
   ASSIGN_OR_RETURN(const int64_t targets, CountTargets(dataset, windows, shape.sequence_length()));
   ASSIGN_OR_RETURN(const double loss, EvaluateLoss(model, stored.parameters, windows));

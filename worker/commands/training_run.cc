@@ -19,9 +19,17 @@ absl::StatusOr<std::unique_ptr<TrainingRun>> TrainingRun::Join(const TrainingOpt
   ASSIGN_OR_RETURN(std::unique_ptr<RunMember> member,
                    RunMember::Create(options.member, std::move(reached), file_system, clock));
   RETURN_IF_ERROR(dataset.CheckVocabulary(member->config().model().vocabulary_size()));
-  if (member->config().train().document_masking()) {
-    RETURN_IF_ERROR(dataset.FindDocuments(options.document_mark));
+  const bool masks = member->config().train().document_masking();
+  for (const std::string& sentence :
+       dataset.CountsForNothing(options.document_mark.has_value(), masks)) {
+    Log().warn("{}", sentence);
   }
+  if (options.sample_tokens > 0 && !dataset.is_bytes()) {
+    Log().warn(
+        "--sample_tokens counts for nothing: the data's tokens are no bytes, and no text "
+        "here. python3 -m causeway.generate makes text of a checkpoint");
+  }
+  if (masks) RETURN_IF_ERROR(dataset.FindDocuments(options.document_mark));
 
   auto run = std::unique_ptr<TrainingRun>(
       new TrainingRun(options, std::move(member), file_system, clock, std::move(dataset)));

@@ -207,6 +207,12 @@ absl::StatusOr<Dataset> Dataset::Open(FileSystem& file_system, const std::string
                                           static_cast<double>(description.held_out_tokens);
     }
     dataset.vocabulary_size_ = description.vocabulary_size;
+    if (format != ShardFormat::kDetect && format != description.shard_format) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--shard_format is ", ShardFormatName(format), ", and the data in ", folder,
+                       " are ", ShardFormatName(description.shard_format), " by their ",
+                       kDataJsonName, ": leave it out"));
+    }
     format = description.shard_format;
   } else if (file_system.IsFolder(StagedData::FolderOf(folder))) {
     return absl::FailedPreconditionError(
@@ -216,11 +222,16 @@ absl::StatusOr<Dataset> Dataset::Open(FileSystem& file_system, const std::string
     ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system.List(folder));
     for (const std::string& name : names) {
       if (!absl::EndsWith(name, ".bin")) continue;
-      if (absl::StrContains(name, "held_out") || absl::StrContains(name, "val")) {
-        held_out.shards.push_back(name);
-      } else if (absl::StrContains(name, "train")) {
-        train.shards.push_back(name);
+      const bool trains = absl::StrContains(name, "train");
+      const bool is_held_out =
+          absl::StrContains(name, "held_out") || absl::StrContains(name, "val");
+      if (trains && is_held_out) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(JoinPath(folder, name),
+                         " is to train on by its name, and held out: it may contain "
+                         "train, or val or held_out; rename it"));
       }
+      (trains ? train.shards : is_held_out ? held_out.shards : dataset.no_shards_).push_back(name);
     }
   }
   if (train.shards.empty()) {
@@ -271,6 +282,22 @@ absl::Status Dataset::FindDocuments(const std::optional<DocumentMark>& mark) {
     *sequence = std::make_shared<const ShardSequence>(tokens.shards(), std::move(index));
   }
   return absl::OkStatus();
+}
+
+std::vector<std::string> Dataset::CountsForNothing(bool marked, bool masks) const {
+  std::vector<std::string> said;
+  if (!no_shards_.empty()) {
+    said.push_back(absl::StrCat(JoinPath(folder_, no_shards_.front()), " (one of ",
+                                no_shards_.size(),
+                                ") is no shard by its name, which contains neither train nor val "
+                                "nor held_out: it counts for nothing"));
+  }
+  if (marked && (!masks || train_->documents().has_value())) {
+    said.push_back(absl::StrCat(
+        "--document_begin and --document_end count for nothing: ",
+        masks ? "the data say where documents begin" : "the run has no train.document_masking"));
+  }
+  return said;
 }
 
 absl::Status Dataset::CheckVocabulary(int64_t model_vocabulary_size) const {

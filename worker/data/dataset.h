@@ -84,8 +84,8 @@ class Dataset {
   //
   // NOT_FOUND if there is no such folder or no training shard in it. FAILED_PRECONDITION if
   // `tokenize` has not finished there (staged_data.h). INVALID_ARGUMENT, naming
-  // the file, for a damaged or empty shard, shards of different vocabularies, or token counts
-  // other than data.json's.
+  // the file, for a damaged or empty shard, one whose name is of both kinds, shards of different
+  // vocabularies, or token counts or another `format` than data.json's.
   static absl::StatusOr<Dataset> Open(FileSystem& file_system, const std::string& folder,
                                       ShardFormat format = ShardFormat::kDetect);
 
@@ -94,6 +94,10 @@ class Dataset {
   // 128000 (Llama 3, uint32). Does nothing where it is known, or there is no mark.
   // INVALID_ARGUMENT if the training data do not hold the mark.
   absl::Status FindDocuments(const std::optional<DocumentMark>& mark);
+
+  // Sentences for people, before FindDocuments: what of the folder and of the flags counts for
+  // nothing. `marked`: they name a mark; `masks`: the run asks for documents.
+  std::vector<std::string> CountsForNothing(bool marked, bool masks) const;
 
   const std::string& folder() const { return folder_; }
   // 0 if the shards do not say (llm.c's do not).
@@ -118,6 +122,7 @@ class Dataset {
   Dataset() = default;
 
   std::string folder_;
+  std::vector<std::string> no_shards_;  // Other files *.bin.
   int64_t vocabulary_size_ = 0;
   bool is_bytes_ = false;
   double held_out_bytes_per_token_ = 0;

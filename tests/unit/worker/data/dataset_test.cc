@@ -46,6 +46,38 @@ TEST_F(DatasetTest, ReadsAcrossTheBordersOfShards) {
   EXPECT_THAT(out, ElementsAre(26, 27, 28, 29));
 }
 
+TEST_F(DatasetTest, WhatCountsForNothingIsSaid) {
+  WriteShards("d", "train", CountingTokens(30, 100), 100);
+  EXPECT_THAT(Dataset::Open(files_, Path("d"))->CountsForNothing(false, false), ElementsAre());
+  WriteFile("d/fineweb_000001.bin", "tokens");
+  WriteFile("d/more.bin", "tokens");
+  WriteFile("d/notes.txt", "no tokens");
+  const auto data = Dataset::Open(files_, Path("d")).value();
+  EXPECT_EQ(data.train()->tokens(), 30);
+  EXPECT_THAT(data.CountsForNothing(/*marked=*/true, /*masks=*/true),
+              ElementsAre(AllOf(HasSubstr("d/fineweb_000001.bin (one of 2) is no shard"))));
+  EXPECT_THAT(data.CountsForNothing(/*marked=*/true, /*masks=*/false),
+              ElementsAre(HasSubstr("no shard"), HasSubstr("no train.document_masking")));
+}
+
+TEST_F(DatasetTest, ANameOfBothKindsIsRefused) {
+  WriteShards("d", "carnival_train", CountingTokens(30, 100), 100);
+  EXPECT_THAT(OpenError("d"),
+              AllOf(HasSubstr("carnival_train_000000.bin is to train on by its name, and held out"),
+                    HasSubstr("rename it")));
+}
+
+TEST_F(DatasetTest, AnotherFormatThanThatOfTheDataJsonIsRefused) {
+  MakeData("d");
+  EXPECT_TRUE(Dataset::Open(files_, Path("d"), ShardFormat::kLlmC).ok());
+  EXPECT_THAT(Dataset::Open(files_, Path("d"), ShardFormat::kUint16).status().message(),
+              AllOf(HasSubstr("--shard_format is uint16"), HasSubstr("are llmc by their data.json"),
+                    HasSubstr("leave it out")));
+  const auto data = Dataset::Open(files_, Path("d")).value();
+  EXPECT_THAT(data.CountsForNothing(/*marked=*/true, /*masks=*/true),
+              ElementsAre(HasSubstr("the data say where documents begin")));
+}
+
 TEST_F(DatasetTest, ForeignFoldersAreSortedOutByName) {
   WriteShards("d", "tiny_train", CountingTokens(30, 100), 100);
   WriteShards("d", "tiny_val", CountingTokens(20, 100), 100);
