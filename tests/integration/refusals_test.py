@@ -67,6 +67,8 @@ class RefusalsTest(unittest.TestCase):
                          saying=["eval", "--device=cpu"])
             self.refused(WORKER, "generate", "--device=cuda", "--prompt=x", "--checkpoint=absent",
                          saying=["generate takes no --device, which is for train, eval, bench"])
+            self.refused(WORKER, "generate", "--prompt=x", "--prompts=y", "--checkpoint=absent",
+                         saying=["give --prompt or --prompts, not both"])
 
     @unittest.skipIf(os.path.exists("/dev/nvidiactl"), "there is a GPU")
     def test_a_gpu_where_there_is_none(self):

@@ -444,6 +444,8 @@ class HuggingFaceTest(unittest.TestCase):
         path.write_text("\n".join(prompts) + "\n")
         lines = [json.loads(line) for line in self.command("generate", *flags, f"--prompts={path}", "--json").splitlines()]
         self.assertEqual([line["prompt"] + line["text"] for line in lines], texts)
+        self.assertIn("not allowed with argument --prompt",
+                      self.command("generate", *flags, "--prompt=x", f"--prompts={path}", status=2))
         self.assertIn("are no bytes", run_tool(WORKER, "generate", f"--checkpoint={own}", "--prompt=x")[2])
         self.assertIn("there is no tokenizer", self.command("generate", f"--checkpoint={own}", "--tokenizer=none.json", status=2))
 

@@ -74,7 +74,9 @@ absl::StatusOr<GenerateOptions> GenerateOptionsFromFlags() {
 
 absl::StatusOr<std::vector<std::string>> ReadPrompts() {
   const std::string path = absl::GetFlag(FLAGS_prompts);
-  if (path.empty()) return std::vector<std::string>{absl::GetFlag(FLAGS_prompt)};
+  const std::string prompt = absl::GetFlag(FLAGS_prompt);
+  if (path.empty()) return std::vector<std::string>{prompt};
+  if (prompt != "\n") return absl::InvalidArgumentError("give --prompt or --prompts, not both");
   ASSIGN_OR_RETURN(const std::string text, FileSystem::Real()->ReadFile(path));
   std::vector<std::string> prompts;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {

@@ -99,8 +99,9 @@ def main(arguments: List[str]) -> int:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokenizer", required=True, metavar="FILE",
                         help="the model's: a tokenizer.json, a *.model, or a folder with one, as that of the data")
-    parser.add_argument("--prompt", default="\n", metavar="TEXT", help="the text to continue")
-    parser.add_argument("--prompts", metavar="FILE", help="prompts, one per line, all at once")
+    prompt = parser.add_mutually_exclusive_group()
+    prompt.add_argument("--prompt", default="\n", metavar="TEXT", help="the text to continue")
+    prompt.add_argument("--prompts", metavar="FILE", help="prompts, one per line, all at once")
     parser.add_argument("--ignore_end", action="store_true", help="goes on after the tokenizer's end of text")
     parser.add_argument("--json", action="store_true", help="a line of JSON per prompt")
     parser.add_argument("--worker", metavar="PROGRAM", help="causeway-worker; default: of $CAUSEWAY_BIN, or in PATH")
