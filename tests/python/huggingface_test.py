@@ -170,6 +170,12 @@ class HuggingFaceTest(unittest.TestCase):
         self.assertTrue(torch.equal(weights(own)["model.norm.weight"], tensors["model.norm.weight"] + 1))
         self.assert_same_logits(own, transformers.AutoModelForCausalLM.from_pretrained(folder))
 
+    def test_a_file_beside_an_index_of_others_is_refused_by_the_export(self):
+        own, _ = self.imported(self.saved("model")[0])
+        (own / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "model-00001-of-00001.safetensors"}}))
+        with self.assertRaisesRegex(InvalidArgument, "has model.safetensors, and model.safetensors.index.json, which names"):
+            export_folder(str(own), str(self.folder / "back"))
+
     def test_a_tied_model_with_another_head_is_untied_and_that_is_said(self):
         folder, model = self.saved("tied", "llama", lambda config: config.update(tie_word_embeddings=True))
         with self.assertLogs("causeway", "WARNING") as said:

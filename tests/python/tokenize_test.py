@@ -127,6 +127,11 @@ class TokenizeTest(unittest.TestCase):
         start = tokenizer.token_to_id("<s>")
         self.assertEqual(read_part(self.out, "train")[0], words[0] + [start] + words[2] + [start])
         self.refused("has no token <x>", f"--input={lines}", f"--tokenizer={path}", "--replace", "--end_of_text=<x>")
+        _, path = self.bpe("bare/tokenizer.json", special=("<pad>",))
+        for place, said in (("after", True), ("none", False)):
+            status, _, error = self.call(f"--input={lines}", f"--tokenizer={path}", "--held_out_fraction=0.5", "--replace",
+                                         f"--document_separator={place}")
+            self.assertEqual((status, "says of no token that it ends a text" in error), (0, said), error)
 
     @needs("tokenizers")
     def test_neither_threads_nor_shards_change_a_token(self):

@@ -46,8 +46,12 @@ def _configuration(transformers: Any, shape: Dict[str, Any], architecture: str, 
 
 def _weights(folder: str) -> Dict[str, Any]:
     from safetensors.torch import load_file
-    index = os.path.join(folder, "model.safetensors.index.json")
-    files = sorted(set(read_json(index)["weight_map"].values())) if os.path.exists(index) else ["model.safetensors"]
+    index, files = os.path.join(folder, "model.safetensors.index.json"), ["model.safetensors"]
+    if os.path.exists(index):
+        one, files = files[0], sorted(set(read_json(index).get("weight_map", {}).values()))
+        if one not in files and os.path.exists(os.path.join(folder, one)):
+            raise InvalidArgument(f"{folder} has {one}, and {os.path.basename(index)}, which names other files: remove the "
+                                  "older one")
     tensors: Dict[str, Any] = {}
     for path in (os.path.join(folder, name) for name in files):
         refuse_pointer(path)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import hashlib
+import logging
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 from causeway.errors import InvalidArgument
@@ -73,6 +74,9 @@ def tokenize(inputs: Sequence[str], out: str, tokenizer: Tokenizer, *, extension
         mark = tokenizer.find(end_of_text) if end_of_text else tokenizer.end_of_text
         if end_of_text and mark is None:
             raise InvalidArgument(f"--end_of_text: {tokenizer.name} has no token {end_of_text}")
+        if mark is None and tokenizer.path is not None:
+            logging.getLogger("causeway").warning("%s says of no token that it ends a text: none stands between documents. "
+                                                  "--end_of_text=TOKEN names one", tokenizer.name)
     corpus = _corpus.find(inputs, extensions, jsonl=bool(jsonl_field),
                           check=_check_utf8(skip_bad) if tokenizer.needs_utf8 else None)
     refused = 0
