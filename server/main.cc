@@ -416,8 +416,8 @@ int ServeRun(ServeFlags flags, Lead& lead, StopSignal& stop_signal) {
       if (!removed.ok()) Log().warn("{}", std::string(removed.message()));
     }
     // A port that is taken is refused, though it may be free later.
-    return IsJustWritten(server.status()) ? Fail(kProgram, server.status())
-                                          : Refuse(kProgram, server.status());
+    const bool is_taken = absl::IsUnavailable(server.status()) && !IsJustWritten(server.status());
+    return is_taken ? Refuse(kProgram, server.status()) : end_start(server.status());
   }
   if (server_options.authority_folder.empty()) RemoveOperator(file_system, flags.run_dir);
   SetCongestionControlOfListeners((*server)->port(), flags.congestion_control);

@@ -30,6 +30,9 @@ constexpr absl::Duration kPause = absl::Milliseconds(500);
 // By then a coordinator trusts a new invitation: it takes a second or two.
 constexpr absl::Duration kTrusted = absl::Seconds(5);
 constexpr absl::Duration kTryAgain = absl::Hours(1);
+// On a certificate's last day.
+constexpr absl::Duration kLate = absl::Hours(24);
+constexpr absl::Duration kTryAgainLate = absl::Minutes(5);
 // Certificates begin a day before they are made.
 constexpr absl::Duration kNew = absl::Hours(48);
 constexpr size_t kMostLineBytes = 4096;
@@ -497,7 +500,8 @@ void IdentityKeeper::Keep() {
       Log().info("{} is renewed", boarded_.security.cert_file);
     } else {
       Log().warn("{}", std::string(renewed.message()));
-      next_try = now + kTryAgain;
+      const bool is_late = own.ok() && own->not_after - now < kLate;
+      next_try = now + (is_late ? kTryAgainLate : kTryAgain);
     }
   }
 }

@@ -116,6 +116,12 @@ ProxySetting FindProxy(const std::string& host, std::span<const TcpAddress> addr
   const std::string authority =
       value->substr(scheme_end + 3, value->find('/', scheme_end + 3) - (scheme_end + 3));
   const size_t at = authority.rfind('@');
+  if (at == std::string::npos && absl::StrContains(*value, '@')) {
+    proxy.finding = absl::StrCat(proxy.variable, " is no URL");
+    proxy.remedy = "write / ? # and @ in its password as %2F %3F %23 and %40";
+    proxy.hint = absl::StrCat(proxy.finding, ": ", proxy.remedy);
+    return proxy;
+  }
   proxy.address = at == std::string::npos ? authority : authority.substr(at + 1);
   if (at != std::string::npos) proxy.credentials = PercentDecoded(authority.substr(0, at));
   if (!SplitHostPort(proxy.address, /*allow_any_port=*/false).ok()) {

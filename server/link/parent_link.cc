@@ -182,9 +182,12 @@ absl::Status ParentLink::Attach(const RegionPlace& place) {
   }
   RETURN_IF_ERROR(session.status());
   made->session = *std::move(session);
-  // For the figures of connections: none, where the resolver is away for a moment.
-  std::vector<TcpAddress> addresses =
-      OtherEndsOf(options_.address).value_or(std::vector<TcpAddress>());
+  absl::StatusOr<std::vector<TcpAddress>> addresses = OtherEndsOf(options_.address);
+  if (!addresses.ok()) {  // The resolver is away for a moment.
+    Log().warn("no congestion control and no figures of connections until the next start: {}",
+               std::string(addresses.status().message()));
+    addresses.emplace();
+  }
   Link::Options link;
   link.make_channel = [this](int lane) {
     return MakeChannel(parent_.target, kFirstLane + lane, parent_.security);

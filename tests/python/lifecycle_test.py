@@ -420,12 +420,16 @@ class SignalTest(unittest.TestCase):
 
     def test_a_handler_that_is_none_of_pythons_rules(self):
         faulthandler.register(signal.SIGUSR1)
-        self.addCleanup(faulthandler.unregister, signal.SIGUSR1)
-        with Run().serving(PLAIN, initial=arrays()) as run:
+        self.addCleanup(lambda: list(map(faulthandler.unregister, (signal.SIGUSR1, signal.SIGUSR2))))
+        with Run().serving(PLAIN, initial=arrays()) as run, tempfile.TemporaryFile() as dump:
             with causeway.Site(run.address, arrays(), id="s") as site:
                 self.assertEqual(signal.getsignal(signal.SIGUSR1), signal.SIG_DFL)
                 self.assertNotEqual(signal.getsignal(signal.SIGUSR2), signal.SIG_DFL)
                 self.assertTrue(site.step(100))
+                faulthandler.register(signal.SIGUSR2, dump)
+                signal.raise_signal(signal.SIGXCPU)
+            for number in (signal.SIGUSR2, signal.SIGXCPU):  # Neither ends this process.
+                signal.raise_signal(number)
 
     def test_a_forked_child_ends_as_ever(self):
         former = signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -152,6 +152,10 @@ class TransformersTest(unittest.TestCase):
         first, unknown, last = counted[0::3], counted[1::3], counted[2::3]
         self.assertEqual((sum(first), sum(last)), (1000, 704))
         self.assertEqual(unknown, [8, 8, 8])  # Sequences.
+        arguments.auto_find_batch_size = True
+        resumed = types.SimpleNamespace(num_input_tokens_seen=seen, train_batch_size=8)  # As it was saved.
+        callback.on_step_end(arguments, resumed, None, train_dataloader=types.SimpleNamespace(total_batch_size=6))
+        self.assertEqual(counted[-1], 4)
 
     @needs("peft")
     def test_only_what_lora_adds_is_synchronized(self):

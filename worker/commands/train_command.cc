@@ -327,7 +327,7 @@ int RunTrain() {
   if (!options.ok()) return EndStart(options.status());
   if (launch->processes == 1) return RunWorker(*options, nullptr);
   const absl::StatusOr<SiteOptions> site_options = SiteOptionsFor(*launch, *options);
-  if (!site_options.ok()) return Refuse(kTrainProgram, site_options.status());
+  if (!site_options.ok()) return EndStart(site_options.status());
   if (launch->process != 0) return RunFollower(*site_options);
   absl::StatusOr<std::unique_ptr<Site>> site = Site::Gather(*site_options, *FileSystem::Real());
   if (!site.ok()) return EndStart(site.status());

@@ -314,8 +314,12 @@ absl::Status RunMember::OpenMergeRecord(bool anew) {
 absl::StatusOr<std::shared_ptr<Link>> RunMember::MakeLink(const std::string& coordinator,
                                                           const std::string& target,
                                                           const ChannelSecurity& security) {
-  // For the figures of connections: none, where the resolver is away for a moment.
-  std::vector<TcpAddress> addresses = OtherEndsOf(coordinator).value_or(std::vector<TcpAddress>());
+  absl::StatusOr<std::vector<TcpAddress>> addresses = OtherEndsOf(coordinator);
+  if (!addresses.ok()) {  // The resolver is away for a moment.
+    Log().warn("no congestion control and no figures of connections until the next start: {}",
+               std::string(addresses.status().message()));
+    addresses.emplace();
+  }
   Link::Options link;
   link.make_channel = [target, security](int lane) {
     return MakeChannel(target, kFirstLane + lane, security);

@@ -73,7 +73,10 @@ class CausewayCallback(TrainerCallback):
                       for part in (rank, rank + 1)]
             counted = tokens[1] - tokens[0]
         else:
-            batch = state.train_batch_size if args.auto_find_batch_size else args.train_batch_size
+            batch = args.train_batch_size
+            if args.auto_find_batch_size:  # A state that was resumed has the size that it was saved with.
+                total = getattr(_others.get("train_dataloader"), "total_batch_size", None)
+                batch = total // args.world_size if total else state.train_batch_size
             counted = batch * args.gradient_accumulation_steps
         if not self.site.step(counted):
             control.should_training_stop = True

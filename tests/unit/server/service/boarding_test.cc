@@ -127,6 +127,25 @@ TEST_F(KeeperTest, ARenewalThatFailsIsTriedAndSaidOnceAnHour) {
   EXPECT_THAT(lines.Messages("line"), Contains(HasSubstr("cert.pem is renewed")));
 }
 
+TEST_F(KeeperTest, OnItsLastDayARenewalIsTriedMoreOften) {
+  members_.Advance(10 * kDay + absl::Hours(1));
+  server_->Stop(absl::Seconds(5));
+  server_ = nullptr;
+  AwaitedEvents lines;
+  SendLogTo(std::make_shared<LoggedEvents>(lines));
+  {
+    const IdentityKeeper keeper = Keeper();
+    lines.Await("warning");
+    Serve();
+    members_.AwaitALook();
+    EXPECT_EQ(Renewals(), 0);
+    members_.Advance(absl::Minutes(5));
+    events_.Await("certificate_renewed");
+  }
+  server_->Stop(absl::Seconds(5));
+  SendLogTo(std::make_shared<spdlog::sinks::stderr_sink_mt>());
+}
+
 // Each try makes a certificate, and an event.
 TEST_F(KeeperTest, ACertificateThatCannotBeWrittenIsNotAskedForAtEveryLook) {
   std::filesystem::create_directory(boarded_.security.cert_file + ".tmp");

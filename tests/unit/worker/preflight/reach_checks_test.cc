@@ -154,6 +154,9 @@ TEST(Reach, AProxyIsFoundUnlessTheHostIsExceptedAndItsPasswordIsNotShown) {
   environment = {{"https_proxy", "http://me:p%40ss%2@proxy"}};
   EXPECT_EQ(Find("c.example.org").address, "proxy:80");
   EXPECT_EQ(Find("c.example.org").credentials, "me:p@ss%2");
+  environment = {{"https_proxy", "http://me:se/cret@proxy"}};
+  EXPECT_EQ(Find("c.example.org").finding, "https_proxy is no URL");
+  EXPECT_EQ(Find("c.example.org").address, "");
 }
 
 // gRPC compares ends of names, whatever other programs do with the same list.
