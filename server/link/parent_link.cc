@@ -194,7 +194,7 @@ absl::Status ParentLink::Attach(const RegionPlace& place) {
   };
   link.generation = [this] { return parent_.security.Now().generation; };
   link.tcp = [meter = std::make_shared<TcpLinkMeter>(
-                  std::move(addresses), options_.congestion_control)] { return meter->Sample(); };
+                  *std::move(addresses), options_.congestion_control)] { return meter->Sample(); };
   made->link = std::make_unique<Link>(std::move(link));
   made->exchange = std::make_unique<GrpcExchange>(GrpcExchange::Options{
       .link = made->link.get(),

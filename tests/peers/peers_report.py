@@ -245,7 +245,7 @@ Each ran once; losses after faults vary by 0.015.
 
 ```sh
 tests/peers/run   # over an hour; root, /dev/net/tun
-tests/peers/run --report   # this page
+tests/peers/run --report   # this page, docs/figures/peers.svg
 ```
 
 Computing, % (Mbit/s, ms, loss; * stopped after {limit:.0f} s), and a site with 1M over

@@ -329,7 +329,7 @@ absl::StatusOr<std::shared_ptr<Link>> RunMember::MakeLink(const std::string& coo
   link.max_upload_bytes_per_second = options_.max_upload_bytes_per_second;
   link.max_download_bytes_per_second = options_.max_download_bytes_per_second;
   link.tcp = [meter = std::make_shared<TcpLinkMeter>(
-                  std::move(addresses), options_.congestion_control)] { return meter->Sample(); };
+                  *std::move(addresses), options_.congestion_control)] { return meter->Sample(); };
   link.clock = &clock_;
   const absl::StatusOr<SocketBuffers> buffers = ReadSocketBuffers(file_system_);
   if (buffers.ok()) {
