@@ -90,7 +90,7 @@ absl::StatusOr<Boarded> ReadFolder(const std::string& folder) {
   return boarded;
 }
 
-// Of a run's folder that has one name in it, or one of these roles.
+// The name in a run's folder that has one, or one of these roles.
 absl::StatusOr<std::string> OnlyNameIn(const std::string& run_folder, const std::string& run,
                                        const std::vector<Role>& roles) {
   const auto certificate_of = [&](const std::string& name) {

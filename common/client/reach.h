@@ -49,7 +49,7 @@ Greeting Greet(const TcpAddress& address, absl::Duration timeout);
 // To a site without TLS. `speaks_tls` is whether the server answered a TLS client.
 Obstacle ObstacleOf(const std::string& address, Greeting greeting, bool speaks_tls);
 
-// Of a proxy that is used, and what became of a connection through it (DialThrough).
+// Between here and a proxy that is used, by what became of a connection (DialThrough).
 Obstacle ObstacleOf(const ProxySetting& proxy, const absl::Status& tunnel);
 
 // Why nobody answers at HOST:PORT, and what to do, as a sentence; empty where nothing is wrong that

@@ -1,4 +1,4 @@
-// What the environment says of proxies, as gRPC's channels read it.
+// The environment's word on proxies, as gRPC's channels read it.
 #pragma once
 
 #include <cstdlib>
@@ -30,7 +30,7 @@ inline const char* ReadEnvironment(const char* name) { return std::getenv(name);
 // `addresses` are the host's, to be looked for in the networks of no_proxy.
 ProxySetting FindProxy(const std::string& host, std::span<const TcpAddress> addresses,
                        const ReadVariable& variable);
-// Of this process for HOST:PORT, whose name is not looked up.
+// This process's, for HOST:PORT, whose name is not looked up.
 ProxySetting ProxyTo(absl::string_view address);
 // Where connections to all addresses of a list (SplitAddresses) end: there, or at the proxy. Errors
 // as ResolveAddresses.

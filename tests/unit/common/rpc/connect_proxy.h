@@ -40,7 +40,7 @@ class ConnectProxy {
   }
   ConnectProxy(const ConnectProxy&) = delete;
 
-  // What clients have asked with, in their order.
+  // The clients' requests, in their order.
   std::vector<std::string> heads() const {
     absl::MutexLock lock(&mutex_);
     return heads_;
