@@ -132,7 +132,9 @@ absl::StatusOr<TcpStream> DialThrough(const ProxySetting& proxy, const std::stri
   if (line.empty()) {
     return absl::UnavailableError(absl::StrCat(name, " does not answer CONNECT ", address));
   }
-  if (absl::StartsWith(line, "HTTP/1.") && absl::StrContains(line, " 200") &&
+  constexpr size_t kVersionBytes = 8;  // HTTP/1.1
+  if (absl::StartsWith(line, "HTTP/1.") && line.size() > kVersionBytes &&
+      absl::StartsWith(absl::string_view(line).substr(kVersionBytes), " 200") &&
       absl::EndsWith(answer, "\r\n\r\n")) {
     return connection;
   }

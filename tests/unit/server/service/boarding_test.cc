@@ -81,10 +81,21 @@ class KeeperTest : public EnrollmentTest {
         members_(before_.not_after - 11 * kDay) {}
   IdentityKeeper Keeper() { return IdentityKeeper(boarded_, members_, absl::Milliseconds(1)); }
   int Renewals() const { return events_.Count("certificate_renewed"); }
+  // The coordinator is gone until Serve, and the log's lines are events.
+  void Lose() {
+    server_->Stop(absl::Seconds(5));
+    server_ = nullptr;
+    SendLogTo(std::make_shared<LoggedEvents>(lines_));
+  }
+  ~KeeperTest() override {
+    if (server_ != nullptr) server_->Stop(absl::Seconds(5));
+    SendLogTo(std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  }
 
   const Boarded boarded_;
   const Certificate before_;
   WatchedClock members_;
+  AwaitedEvents lines_;
 };
 
 TEST_F(KeeperTest, ACertificateThatIsDueIsRenewedOnceWhileItsProcessRuns) {
@@ -106,13 +117,10 @@ TEST_F(KeeperTest, ACertificateThatIsDueIsRenewedOnceWhileItsProcessRuns) {
 
 TEST_F(KeeperTest, ARenewalThatFailsIsTriedAndSaidOnceAnHour) {
   members_.Advance(kDay);
-  server_->Stop(absl::Seconds(5));
-  server_ = nullptr;
-  AwaitedEvents lines;
-  SendLogTo(std::make_shared<LoggedEvents>(lines));
+  Lose();
   {
     const IdentityKeeper keeper = Keeper();
-    EXPECT_THAT(lines.Await("warning")["message"].get<std::string>(),
+    EXPECT_THAT(lines_.Await("warning")["message"].get<std::string>(),
                 AllOf(HasSubstr(boarded_.security.cert_file),
                       HasSubstr("is not renewed yet, and is tried again")));
     Serve();
@@ -121,29 +129,22 @@ TEST_F(KeeperTest, ARenewalThatFailsIsTriedAndSaidOnceAnHour) {
     members_.Advance(absl::Hours(1));
     events_.Await("certificate_renewed");
   }
-  server_->Stop(absl::Seconds(5));
-  SendLogTo(std::make_shared<spdlog::sinks::stderr_sink_mt>());
-  EXPECT_THAT(lines.Messages("warning"), SizeIs(1));
-  EXPECT_THAT(lines.Messages("line"), Contains(HasSubstr("cert.pem is renewed")));
+  EXPECT_THAT(lines_.Messages("warning"), SizeIs(1));
+  EXPECT_THAT(lines_.Messages("line"), Contains(HasSubstr("cert.pem is renewed")));
 }
 
 TEST_F(KeeperTest, OnItsLastDayARenewalIsTriedMoreOften) {
   members_.Advance(10 * kDay + absl::Hours(1));
-  server_->Stop(absl::Seconds(5));
-  server_ = nullptr;
-  AwaitedEvents lines;
-  SendLogTo(std::make_shared<LoggedEvents>(lines));
+  Lose();
   {
     const IdentityKeeper keeper = Keeper();
-    lines.Await("warning");
+    lines_.Await("warning");
     Serve();
     members_.AwaitALook();
     EXPECT_EQ(Renewals(), 0);
     members_.Advance(absl::Minutes(5));
     events_.Await("certificate_renewed");
   }
-  server_->Stop(absl::Seconds(5));
-  SendLogTo(std::make_shared<spdlog::sinks::stderr_sink_mt>());
 }
 
 // Each try makes a certificate, and an event.

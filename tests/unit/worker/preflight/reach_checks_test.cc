@@ -222,6 +222,8 @@ TEST(Reach, WhyNobodyAnswersIsOneSentenceWithWhatToDo) {
               HasSubstr("(https_proxy) answers CONNECT 192.0.2.7:7070 with HTTP/1.1 403 Forbidden: "
                         "if that is not meant, unset https_proxy or add 192.0.2.7 itself to "
                         "no_proxy"));
+  EXPECT_THAT(Explain("HTTP/1.1 503 again in 200 s\r\n\r\n", /*as_proxy=*/true),
+              HasSubstr("answers CONNECT 192.0.2.7:7070 with HTTP/1.1 503 again in 200 s"));
   EXPECT_THAT(Explain("HTTP/1.1 200 OK\r\n\r\n", /*as_proxy=*/true),
               HasSubstr("connections go through the proxy"));
   std::string closed;
