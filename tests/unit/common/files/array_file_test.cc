@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "common/base/checksum.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/common/base/temporary_folder.h"
 
 namespace causeway {
@@ -48,17 +49,14 @@ TEST_F(ArrayFileTest, GivesBackWhatWasWritten) {
 TEST_F(ArrayFileTest, AnArrayOfAnotherSizeIsRefusedByName) {
   const absl::StatusOr<ArrayFile> file = ArrayFile::Read(files_, path_, kKind, 3);
   std::vector<float> floats(4);
-  const absl::Status status = file->CopyTo("floats", std::span(floats));
-  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("floats"));
+  EXPECT_THAT(file->CopyTo("floats", std::span(floats)), StatusIs(kDataLoss, HasSubstr("floats")));
 }
 
 TEST_F(ArrayFileTest, EveryTruncationIsNoticed) {
   const std::string content = files_.ReadFile(path_).value();
   for (size_t size = 0; size < content.size(); ++size) {
     const absl::StatusOr<ArrayFile> file = ReadChanged(content.substr(0, size));
-    ASSERT_EQ(file.status().code(), absl::StatusCode::kDataLoss) << "cut to " << size;
-    ASSERT_THAT(std::string(file.status().message()), HasSubstr(path_));
+    ASSERT_THAT(file, StatusIs(kDataLoss, HasSubstr(path_))) << "cut to " << size;
   }
 }
 
@@ -67,13 +65,12 @@ TEST_F(ArrayFileTest, EveryFlippedBitIsNoticed) {
   for (size_t bit = 0; bit < 8 * content.size(); ++bit) {
     std::string changed = content;
     changed[bit / 8] = static_cast<char>(changed[bit / 8] ^ (1 << (bit % 8)));
-    ASSERT_EQ(ReadChanged(changed).status().code(), absl::StatusCode::kDataLoss) << "bit " << bit;
+    ASSERT_THAT(ReadChanged(changed), StatusIs(kDataLoss)) << "bit " << bit;
   }
 }
 
 TEST_F(ArrayFileTest, MoreBytesAreNoticed) {
-  EXPECT_EQ(ReadChanged(files_.ReadFile(path_).value() + "x").status().code(),
-            absl::StatusCode::kDataLoss);
+  EXPECT_THAT(ReadChanged(files_.ReadFile(path_).value() + "x"), StatusIs(kDataLoss));
 }
 
 // A fuzzer's finding.
@@ -89,20 +86,18 @@ TEST_F(ArrayFileTest, ASizeThatIsNoIntegerIsRefused) {
     const uint64_t hash =
         TreeHash(std::span(reinterpret_cast<const uint8_t*>(content.data()), content.size()));
     content.append(reinterpret_cast<const char*>(&hash), sizeof(hash));
-    EXPECT_EQ(ReadChanged(content).status().code(), absl::StatusCode::kDataLoss) << size;
+    EXPECT_THAT(ReadChanged(content), StatusIs(kDataLoss)) << size;
   }
 }
 
 TEST_F(ArrayFileTest, AnotherVersionIsRefusedWithBothNumbers) {
-  const absl::Status status = ArrayFile::Read(files_, path_, kKind, 4).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("version 3"));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("version 4"));
+  EXPECT_THAT(ArrayFile::Read(files_, path_, kKind, 4),
+              StatusIs(kFailedPrecondition, AllOf(HasSubstr("version 3"), HasSubstr("version 4"))));
 }
 
 TEST_F(ArrayFileTest, AnotherKindIsRefused) {
   constexpr ArrayFileKind kOther = {'O', 'T', 'H', 'E', 'R', 'O', 'N', 'E'};
-  EXPECT_EQ(ArrayFile::Read(files_, path_, kOther, 3).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(ArrayFile::Read(files_, path_, kOther, 3), StatusIs(kDataLoss));
 }
 
 // Former releases wrote them where several coordinators served one run.
@@ -110,9 +105,8 @@ TEST_F(ArrayFileTest, ParametersOfSomeFragmentsAloneAreRefused) {
   ASSERT_TRUE(WriteParametersFile(files_, path_, {{"source", "a"}}, "", floats_).ok());
   EXPECT_EQ(ReadParametersFile(files_, path_)->values, floats_);
   ASSERT_TRUE(WriteParametersFile(files_, path_, {{"fragments", {0, 2}}}, "", floats_).ok());
-  const absl::Status status = ReadParametersFile(files_, path_).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(status.message(), HasSubstr("give a file with all of them"));
+  EXPECT_THAT(ReadParametersFile(files_, path_),
+              StatusIs(kFailedPrecondition, HasSubstr("give a file with all of them")));
 }
 
 }  // namespace

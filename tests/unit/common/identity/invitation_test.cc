@@ -14,6 +14,7 @@
 #include "common/identity/openssl.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/common/rpc/test_authority.h"
 
 namespace causeway {
@@ -55,9 +56,9 @@ TEST(Invitation, WhatIsCutOrChangedIsRefusedWithoutItsSecret) {
     std::string changed = text;
     changed[i] = changed[i] == 'b' ? 'c' : 'b';
     for (const std::string& wrong : {text.substr(0, i), changed}) {
-      const absl::Status status = ParseInvitation(wrong).status();
-      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << wrong;
-      EXPECT_THAT(std::string(status.message()), Not(HasSubstr(secret.substr(0, 8))));
+      EXPECT_THAT(ParseInvitation(wrong),
+                  StatusIs(kInvalidArgument, Not(HasSubstr(secret.substr(0, 8)))))
+          << wrong;
     }
   }
   EXPECT_THAT(std::string(ParseInvitation("127.0.0.1:7070").status().message()),
@@ -87,7 +88,7 @@ TEST(Invitation, BothEndsMakeTheSameCertificateAndItVouchesForItselfAlone) {
     const absl::Status chain =
         CheckSigned(folder.Write("cert", *forged), folder.Write("ca", here->certificate),
                     CertificateUse::kClient, absl::Now());
-    EXPECT_EQ(chain.code(), absl::StatusCode::kFailedPrecondition) << chain;
+    EXPECT_THAT(chain, StatusIs(kFailedPrecondition));
   }
 }
 
@@ -120,9 +121,7 @@ TEST(Invitation, NothingThatVouchesForOthersIsTakenForOne) {
         SelfSigned("URI:causeway://*/worker/berlin", "CA:false"), authority, std::string("hello"),
         IssueIdentity(issuer, "causeway://*/invited/berlin").certificate,
         good + std::string(5000, '\n')}) {
-    EXPECT_EQ(CheckInvitationCertificate(wrong, "berlin").status().code(),
-              absl::StatusCode::kInvalidArgument)
-        << wrong;
+    EXPECT_THAT(CheckInvitationCertificate(wrong, "berlin"), StatusIs(kInvalidArgument)) << wrong;
   }
   EXPECT_FALSE(CheckInvitationCertificate(good, "paris").ok());
 }
@@ -164,9 +163,9 @@ TEST(Authority, RequestsThatAreNoneAreRefused) {
                     IssueTo({.run = "first", .role = Role::kWorker, .name = "a"}, absl::Now(),
                             absl::Now() + absl::Hours(1)))
             .status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << wrong;
+    EXPECT_THAT(status, StatusIs(kInvalidArgument)) << wrong;
   }
-  EXPECT_EQ(MakeRequest("no key", "key.pem").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(MakeRequest("no key", "key.pem"), StatusIs(kInvalidArgument));
 }
 
 TEST(IdentityFolder, LiesBelowTheUsersOwnAndIsForHimAlone) {
@@ -179,8 +178,7 @@ TEST(IdentityFolder, LiesBelowTheUsersOwnAndIsForHimAlone) {
   const std::string own = DefaultIdentityFolder("first", "berlin").value();
   EXPECT_EQ(own, folder.path("home/.config/causeway/first/berlin"));
   unsetenv("HOME");
-  EXPECT_EQ(DefaultIdentityFolder("first", "berlin").status().code(),
-            absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(DefaultIdentityFolder("first", "berlin"), StatusIs(kFailedPrecondition));
   ASSERT_TRUE(CreatePrivateFolder(*FileSystem::Real(), own).ok());
   ASSERT_TRUE(WritePrivateFile(*FileSystem::Real(), IdentityFiles(own).key, "secret").ok());
   struct stat info {};

@@ -9,6 +9,7 @@
 #include "common/params/tensor_table.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/common/params/configs.h"
 
 namespace causeway {
@@ -145,12 +146,11 @@ TEST(AnyModel, PlansOfOtherShapesHaveOtherHashes) {
 }
 
 TEST(AnyModel, PatternsOfBlocksAreRefusedWhereNamesHaveNone) {
-  const absl::Status status =
-      RefusalOf(TensorText("name: 'w' shape: [64, 64]") + " sync { fragments: 2 }");
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(status.message(),
-            "sync.fragments must be at most the blocks that tensors' names number = 0 with this "
-            "pattern (or choose pattern BALANCED); it is 2");
+  EXPECT_THAT(
+      RefusalOf(TensorText("name: 'w' shape: [64, 64]") + " sync { fragments: 2 }"),
+      StatusIs(kInvalidArgument,
+               "sync.fragments must be at most the blocks that tensors' names number = 0 with this "
+               "pattern (or choose pattern BALANCED); it is 2"));
 }
 
 TEST(AnyModel, ModelAndTensorsExcludeEachOtherAndOneIsNeeded) {
@@ -188,9 +188,8 @@ TEST(AnyModel, WhatAForeignTrainerCannotDoIsRefusedByName) {
                      "sync.contribution must be PARAMETER_DELTA in a run of tensors"),
            std::pair("outer { optimizer: ADAMW }", "outer.optimizer must be NESTEROV, SGD or ADAM"),
        }) {
-    const absl::Status status = RefusalOf(absl::StrCat(kTensors, text));
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(std::string(status.message()), HasSubstr(message));
+    EXPECT_THAT(RefusalOf(absl::StrCat(kTensors, text)),
+                StatusIs(kInvalidArgument, HasSubstr(message)));
   }
 }
 
@@ -216,9 +215,7 @@ TEST(AnyModel, TablesOutsideTheLimitsAreRefusedByName) {
            Case("tensors { tensor { name: 'w' shape: 4 } tensor { name: 'w' shape: 4 } }",
                 "\"w\" must be there once"),
        }) {
-    const absl::Status status = RefusalOf(text);
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
-    EXPECT_THAT(std::string(status.message()), HasSubstr(message));
+    EXPECT_THAT(RefusalOf(text), StatusIs(kInvalidArgument, HasSubstr(message))) << text;
   }
 }
 
@@ -235,10 +232,9 @@ TEST(AnyModel, ATableThatDoesNotFitAMessageIsRefused) {
 
 TEST(AnyModel, OwnModelsAreToldFromOthers) {
   EXPECT_TRUE(CheckOwnModel(Completed(kSmallModel)).ok());
-  const absl::Status status = CheckOwnModel(TensorsRun(""));
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("7 of them, first \"wte.weight\""));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("docs/pytorch.md"));
+  EXPECT_THAT(CheckOwnModel(TensorsRun("")),
+              StatusIs(kFailedPrecondition, AllOf(HasSubstr("7 of them, first \"wte.weight\""),
+                                                  HasSubstr("docs/pytorch.md"))));
 }
 
 TEST(AnyModel, NaturalOrderTakesNumbersByValue) {

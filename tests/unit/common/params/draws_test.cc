@@ -2,6 +2,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/status_is.h"
 
 namespace causeway {
 namespace {
@@ -39,7 +40,7 @@ TEST(Draws, TextThatNobodyWroteIsRefused) {
   for (const char* text : {"3", "3:", "3:4", "3:4-", "3:5-4", "3:4-4", "-2:0-1", "3:-1-4", "3:0-4 ",
                            " 3:0-4", "3:0-4  3:8-9", "+3:0-4", "03:0-4", "3:0-281474976710657",
                            "3:0-99999999999999999999", "x:0-1"}) {
-    EXPECT_EQ(ParseDraws(text).status().code(), absl::StatusCode::kInvalidArgument) << text;
+    EXPECT_THAT(ParseDraws(text), StatusIs(kInvalidArgument)) << text;
   }
 }
 
@@ -48,14 +49,11 @@ TEST(Draws, AMessageIsBelievedOnlyWithinTheRun) {
   const Draws draws = {{kOwnData, 0, 4}, {7, 2, 3}};
   DrawsToProto(draws, &message);
   EXPECT_EQ(DrawsFromProto(message, 8).value(), draws);
-  EXPECT_EQ(DrawsFromProto(message, 7).status().code(), absl::StatusCode::kInvalidArgument)
-      << "part 7 of 7";
+  EXPECT_THAT(DrawsFromProto(message, 7), StatusIs(kInvalidArgument)) << "part 7 of 7";
   message.at(1).set_end(2);
-  EXPECT_EQ(DrawsFromProto(message, 8).status().code(), absl::StatusCode::kInvalidArgument)
-      << "an empty range";
+  EXPECT_THAT(DrawsFromProto(message, 8), StatusIs(kInvalidArgument)) << "an empty range";
   DrawsToProto(Draws(kMaxDrawRanges + 1, {0, 0, 1}), &message);
-  EXPECT_EQ(DrawsFromProto(message, 8).status().code(), absl::StatusCode::kInvalidArgument)
-      << "too many";
+  EXPECT_THAT(DrawsFromProto(message, 8), StatusIs(kInvalidArgument)) << "too many";
 }
 
 }  // namespace

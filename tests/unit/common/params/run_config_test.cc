@@ -5,6 +5,7 @@
 #include "common/params/tensor_table.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/common/params/configs.h"
 
 namespace causeway {
@@ -23,11 +24,9 @@ ConfigWarnings WarningsOf(const std::string& text, const v1::RunConfig& base = {
 }
 
 TEST(ParseRunConfig, AnUnknownFieldIsRefusedWithLineAndColumn) {
-  const absl::Status status =
-      ParseRunConfig("run_name: 'x'\nsync {\n  fragmnets: 3\n}\n", "run.textproto").status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("run.textproto:3:"), HasSubstr("fragmnets")));
+  EXPECT_THAT(
+      ParseRunConfig("run_name: 'x'\nsync {\n  fragmnets: 3\n}\n", "run.textproto"),
+      StatusIs(kInvalidArgument, AllOf(HasSubstr("run.textproto:3:"), HasSubstr("fragmnets"))));
 }
 
 TEST(ParseRunConfig, AMalformedValueIsRefusedWithLineAndColumn) {
@@ -36,9 +35,7 @@ TEST(ParseRunConfig, AMalformedValueIsRefusedWithLineAndColumn) {
                                        {"sync { pattern: ZIGZAG }", "f:1:"},
                                        {"sync {", "f:1:"},
                                        {"train { steps: 99999999999999999999 }", "f:1:"}}) {
-    const absl::Status status = ParseRunConfig(text, "f").status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
-    EXPECT_THAT(std::string(status.message()), HasSubstr(position)) << text;
+    EXPECT_THAT(ParseRunConfig(text, "f"), StatusIs(kInvalidArgument, HasSubstr(position))) << text;
   }
 }
 
@@ -282,11 +279,9 @@ TEST(CompleteRunConfig, ErrorFeedbackCarriesAllUnlessItIsToldOtherwise) {
 }
 
 TEST(ParseRunConfig, ACodecThatIsGoneIsRefusedByItsName) {
-  const absl::Status status =
-      ParseRunConfig("sync { codec_up: TOPK2 error_feedback: true }", "old.textproto").status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(status.message(),
-              AllOf(HasSubstr("old.textproto:1:"), HasSubstr("TOPK2 is gone"), HasSubstr("LM2")));
+  EXPECT_THAT(ParseRunConfig("sync { codec_up: TOPK2 error_feedback: true }", "old.textproto"),
+              StatusIs(kInvalidArgument, AllOf(HasSubstr("old.textproto:1:"),
+                                               HasSubstr("TOPK2 is gone"), HasSubstr("LM2"))));
 }
 
 TEST(CheckName, TakesLettersDigitsAndThreeSigns) {
@@ -297,9 +292,9 @@ TEST(CheckName, TakesLettersDigitsAndThreeSigns) {
   for (const std::string& name :
        {std::string(), std::string(65, 'x'), std::string("a b"), std::string("a/b"),
         std::string("\xc3\xa9"), std::string("a\0b", 3), std::string("a\n")}) {
-    const absl::Status status = CheckName("worker id", name);
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << name;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("worker id must be"));
+    EXPECT_THAT(CheckName("worker id", name),
+                StatusIs(kInvalidArgument, HasSubstr("worker id must be")))
+        << name;
   }
 }
 
@@ -350,7 +345,7 @@ TEST(ModelPreset, ShapesOfOtherPeoplesModelsHaveTheirParameters) {
 
 TEST(ModelPreset, AnUnknownNameIsRefusedWithTheKnownOnes) {
   const absl::Status status = ModelPreset("tiny-2m").status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(status, StatusIs(kInvalidArgument));
   for (const std::string& name : ModelPresetNames()) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(name));
   }
@@ -407,7 +402,7 @@ TEST(RunPreset, DataParallelSendsGradientsAtEveryStep) {
 
 TEST(RunPreset, AnUnknownNameIsRefusedWithTheKnownOnes) {
   const absl::Status status = RunPreset("bets").status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(status, StatusIs(kInvalidArgument));
   for (const std::string& name : RunPresetNames()) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(name));
   }

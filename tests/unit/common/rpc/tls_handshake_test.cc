@@ -11,6 +11,7 @@
 #include "common/rpc/channel.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/common/rpc/test_authority.h"
 
 namespace causeway {
@@ -42,9 +43,8 @@ class TlsHandshakeTest : public ::testing::Test {
     if (server_ != nullptr) server_->Shutdown(absl::ToChronoTime(absl::Now()));
   }
   void ExpectExplanation(const SecurityOptions& options, const std::string& words) {
-    const absl::Status status = ExplainByTls(address_, options, kTimeout);
-    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
-    EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(address_), HasSubstr(words)));
+    EXPECT_THAT(ExplainByTls(address_, options, kTimeout),
+                StatusIs(kFailedPrecondition, AllOf(HasSubstr(address_), HasSubstr(words))));
   }
   SecurityOptions WorkerSet(const TestAuthority& signer) {
     return folder_.WriteSet("worker", authority_.pem(),
@@ -90,10 +90,9 @@ TEST_F(TlsHandshakeTest, AKeyWithAPassphraseIsRefusedAndNobodyAskedForIt) {
   worker.key_file = folder_.Write("locked",
                                   "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIIB\n"
                                   "-----END ENCRYPTED PRIVATE KEY-----\n");
-  const absl::Status status = TryTlsHandshake(address_, worker, kTimeout).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr(worker.key_file), HasSubstr("passphrase")));
+  EXPECT_THAT(
+      TryTlsHandshake(address_, worker, kTimeout),
+      StatusIs(kInvalidArgument, AllOf(HasSubstr(worker.key_file), HasSubstr("passphrase"))));
 }
 
 TEST_F(TlsHandshakeTest, SaysWhyWeDoNotTakeTheServer) {
@@ -112,11 +111,9 @@ TEST_F(TlsHandshakeTest, WhoIsNotToBeTrustedHasRefusedNobody) {
   Serve(server_options_);
   const TestAuthority other("other");
   SecurityOptions refused = WorkerSet(other);
-  EXPECT_EQ(TryTlsHandshake(address_, refused, kTimeout).status().code(),
-            absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(TryTlsHandshake(address_, refused, kTimeout), StatusIs(kPermissionDenied));
   refused.ca_file = folder_.Write("other.ca", other.pem());
-  EXPECT_EQ(TryTlsHandshake(address_, refused, kTimeout).status().code(),
-            absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(TryTlsHandshake(address_, refused, kTimeout), StatusIs(kFailedPrecondition));
 }
 
 TEST_F(TlsHandshakeTest, AWorkersCertificateMakesNoCoordinator) {
@@ -125,8 +122,7 @@ TEST_F(TlsHandshakeTest, AWorkersCertificateMakesNoCoordinator) {
   request.names = "URI:causeway://*/worker/eve";
   const PemPair eve = authority_.Issue(request);
   SecurityOptions options = folder_.WriteSet("eve", authority_.pem(), eve);
-  EXPECT_EQ(MakeServerSecurity(options, "127.0.0.1:0", absl::Now()).status().code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(MakeServerSecurity(options, "127.0.0.1:0", absl::Now()), StatusIs(kInvalidArgument));
   // Even one that she made for the coordinator's name would have to be for servers.
   request.names = "DNS:localhost,IP:127.0.0.1";
   const PemPair named = authority_.Issue(request);
@@ -148,8 +144,7 @@ TEST_F(TlsHandshakeTest, NobodyThereIsNotTlsFault) {
   address_ = "127.0.0.1:1";
   EXPECT_TRUE(ExplainByTls(address_, WorkerSet(authority_), kTimeout).ok());
   EXPECT_TRUE(ExplainByTls(address_, {}, kTimeout).ok());
-  EXPECT_EQ(TryTlsHandshake(address_, WorkerSet(authority_), kTimeout).status().code(),
-            absl::StatusCode::kUnavailable);
+  EXPECT_THAT(TryTlsHandshake(address_, WorkerSet(authority_), kTimeout), StatusIs(kUnavailable));
 }
 
 }  // namespace

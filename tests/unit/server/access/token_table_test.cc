@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "openssl/sha.h"
 #include "tests/unit/common/base/fake_clock.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/common/rpc/test_authority.h"
 
 namespace causeway::server {
@@ -48,9 +49,9 @@ TEST(Tokens, BadLinesAreNamed) {
        {std::string("x worker a"), HashOf(kSecret).substr(1) + " worker a", HashOf(kSecret),
         HashOf(kSecret) + " worker", HashOf(kSecret) + " root a", HashOf(kSecret) + " worker a b",
         HashOf(kSecret) + " worker a/b", std::string(kSecret + " worker a"), good}) {
-    const absl::Status status = ParseTokens(absl::StrCat(good, "\n", bad), "file").status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bad;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("file:2")) << bad;
+    EXPECT_THAT(ParseTokens(absl::StrCat(good, "\n", bad), "file"),
+                StatusIs(kInvalidArgument, HasSubstr("file:2")))
+        << bad;
   }
 }
 
@@ -90,17 +91,15 @@ TEST(TokenTable, AChangedFileCountsFromTheNextCallOnAndItsRefusalsAreFinalOnceIt
   const std::string with = absl::StrCat(HashOf(kSecret), " worker a\n");
   const auto table = TokenTable::Open(folder.Write("tokens", with), &clock).value();
   folder.Write("tokens", absl::StrCat(HashOf(kOther), " worker a\n"));
-  EXPECT_EQ(Code(*table, kSecret), absl::StatusCode::kUnavailable) << "its line may still come";
-  EXPECT_EQ(Code(*table, "no token"), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(Code(*table, kSecret), kUnavailable) << "its line may still come";
+  EXPECT_EQ(Code(*table, "no token"), kUnauthenticated);
   EXPECT_TRUE(table->Find(kOther).ok());
   clock.Advance(kListSettles);
-  EXPECT_EQ(Code(*table, kSecret), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(Code(*table, kSecret), kUnauthenticated);
   folder.Write("tokens", "# all are gone\nnobody\n");
-  const absl::Status gone = table->Find(kOther).status();
-  EXPECT_EQ(gone.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(gone.message()), HasSubstr("that is final only in 5s"));
+  EXPECT_THAT(table->Find(kOther), StatusIs(kUnavailable, HasSubstr("that is final only in 5s")));
   clock.Advance(kListSettles);
-  EXPECT_EQ(Code(*table, kOther), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(Code(*table, kOther), kUnauthenticated);
   folder.Write("tokens", with);
   EXPECT_TRUE(table->Find(kSecret).ok());
 }
@@ -115,12 +114,12 @@ TEST(TokenTable, WhatWasFoundIsHeldUntilItsLineIsGoneOrMeansSomebodyElse) {
   const TokenEntry b = *table->Find(kOther);
   EXPECT_TRUE(table->Holds(a).ok());
   folder.Write("tokens", absl::StrCat("# moved\n", HashOf(kOther), " worker b\n"));
-  EXPECT_EQ(table->Holds(a).code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(table->Holds(a), StatusIs(kUnavailable));
   clock.Advance(kListSettles);
-  EXPECT_EQ(table->Holds(a).code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_THAT(table->Holds(a), StatusIs(kUnauthenticated));
   EXPECT_TRUE(table->Holds(b).ok());
   folder.Write("tokens", absl::StrCat(HashOf(kOther), " observer b-and-more\n"));
-  EXPECT_EQ(table->Holds(b).code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_THAT(table->Holds(b), StatusIs(kUnauthenticated));
 }
 
 // As cp and scp write, in pieces: nobody who is on the list before and after it is refused for
@@ -136,8 +135,7 @@ TEST(TokenTable, AListThatIsBeingWrittenRefusesNobodyForGood) {
     folder.Write("tokens", text.substr(0, bytes));
     const bool is_cut = bytes > text.find('\n') && bytes < text.size();
     EXPECT_TRUE(table->Find(kSecret).ok()) << bytes;
-    EXPECT_EQ(Code(*table, kOther), is_cut ? absl::StatusCode::kUnavailable : absl::StatusCode::kOk)
-        << bytes;
+    EXPECT_EQ(Code(*table, kOther), is_cut ? kUnavailable : kOk) << bytes;
     EXPECT_EQ(table->Holds(b).code(), Code(*table, kOther)) << bytes;
     clock.Advance(absl::Milliseconds(10));
   }
@@ -145,7 +143,7 @@ TEST(TokenTable, AListThatIsBeingWrittenRefusesNobodyForGood) {
 
 TEST(Tokens, AFileWithoutOneSaysThatNobodyCountsOrIsNoList) {
   for (const char* none : {"", "\n\n", "# a comment\n", "nobod"}) {
-    EXPECT_EQ(ParseTokens(none, "file").status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(ParseTokens(none, "file"), StatusIs(kInvalidArgument));
   }
   EXPECT_THAT(std::string(ParseTokens("# none", "file").status().message()),
               AllOf(HasSubstr("file holds no token"), HasSubstr("\"nobody\"")));
@@ -173,29 +171,28 @@ TEST(TokenTable, AListThatStaysAwayEmptyOrMalformedLeavesTheLastOneInForce) {
     }
     for (int i = 0; i < 3; ++i) {
       EXPECT_EQ(table->Find(kSecret)->identity.name, "a");
-      EXPECT_EQ(Code(*table, kOther), absl::StatusCode::kUnavailable) << "it may be a new one";
+      EXPECT_EQ(Code(*table, kOther), kUnavailable) << "it may be a new one";
       clock.Advance(absl::Hours(1));
     }
     folder.Write("tokens", text);
     EXPECT_TRUE(table->Find(kSecret).ok());
-    EXPECT_EQ(Code(*table, kOther), absl::StatusCode::kUnauthenticated);
+    EXPECT_EQ(Code(*table, kOther), kUnauthenticated);
   }
   // A last line without an end counts once nothing has come for a while.
   folder.Write("tokens", absl::StrCat(HashOf(kOther), " worker b"));
   EXPECT_TRUE(table->Find(kSecret).ok());
   clock.Advance(kListSettles);
   EXPECT_EQ(table->Find(kOther)->identity.name, "b");
-  EXPECT_EQ(Code(*table, kSecret), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(Code(*table, kSecret), kUnauthenticated);
 }
 
 TEST(TokenTable, FilesThatOthersMayWriteAreRefused) {
   const TestFolder folder;
   const std::string file = folder.Write("tokens", absl::StrCat(HashOf(kSecret), " worker a\n"));
   ASSERT_EQ(chmod(file.c_str(), 0646), 0);
-  EXPECT_EQ(TokenTable::Open(file).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(TokenTable::Open(file), StatusIs(kFailedPrecondition));
   const absl::Status none = TokenTable::Open(folder.path("none")).status();
-  EXPECT_EQ(none.code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(none.message()), HasSubstr("none: No such file or directory"));
+  EXPECT_THAT(none, StatusIs(kNotFound, HasSubstr("none: No such file or directory")));
 }
 
 // A coordinator that starts while its list is being copied knows nobody who was on it before.
@@ -209,23 +206,20 @@ TEST(TokenTable, AListThatWasCutAtTheStartRefusesNobodyForGoodUntilItHasSettled)
     const std::string file = folder.WriteNow("tokens", text.substr(0, bytes));
     const auto table = TokenTable::Open(file, &clock);
     if (!ParseTokens(text.substr(0, bytes), file).ok()) {
-      EXPECT_EQ(table.status().code(), absl::StatusCode::kUnavailable) << bytes;
-      EXPECT_THAT(std::string(table.status().message()),
-                  HasSubstr("was written a moment ago: in case it still is, start again"));
+      EXPECT_THAT(table,
+                  StatusIs(kUnavailable,
+                           HasSubstr("was written a moment ago: in case it still is, start again")))
+          << bytes;
       continue;
     }
     ASSERT_TRUE(table.ok()) << bytes << table.status();
-    EXPECT_EQ(Code(**table, kSecret),
-              bytes < first_line ? absl::StatusCode::kUnavailable : absl::StatusCode::kOk)
-        << bytes;
-    EXPECT_EQ(Code(**table, kOther),
-              bytes < text.size() ? absl::StatusCode::kUnavailable : absl::StatusCode::kOk)
-        << bytes;
-    EXPECT_EQ(Code(**table, "no token"), absl::StatusCode::kUnavailable) << bytes;
+    EXPECT_EQ(Code(**table, kSecret), bytes < first_line ? kUnavailable : kOk) << bytes;
+    EXPECT_EQ(Code(**table, kOther), bytes < text.size() ? kUnavailable : kOk) << bytes;
+    EXPECT_EQ(Code(**table, "no token"), kUnavailable) << bytes;
     folder.WriteNow("tokens", text);
     EXPECT_EQ((*table)->Find(kOther)->identity.name, "b-and-more") << bytes;
     clock.Advance(kListSettles);
-    EXPECT_EQ(Code(**table, "no token"), absl::StatusCode::kUnauthenticated) << bytes;
+    EXPECT_EQ(Code(**table, "no token"), kUnauthenticated) << bytes;
   }
 }
 
@@ -236,10 +230,10 @@ TEST(TokenTable, AListThatStaysAsItWasAtTheStartIsFinalOnceItHasSettled) {
       TokenTable::Open(folder.WriteNow("tokens", absl::StrCat(HashOf(kSecret), " worker a")),
                        &clock)
           .value();
-  EXPECT_EQ(Code(*table, kSecret), absl::StatusCode::kUnavailable) << "its name may go on";
+  EXPECT_EQ(Code(*table, kSecret), kUnavailable) << "its name may go on";
   clock.Advance(kListSettles);
   EXPECT_EQ(table->Find(kSecret)->identity.name, "a");
-  EXPECT_EQ(Code(*table, kOther), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(Code(*table, kOther), kUnauthenticated);
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/store/run_directory.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/server/core/toy_run.h"
 
 namespace causeway::server {
@@ -100,18 +101,18 @@ TEST(CoordinatorExchangeTest, AnotherObjectUnderTheSameKeyIsRefused) {
   TwoWorkers two;
   ASSERT_TRUE(two.a.Push(0, 1).ok());
   two.a.Train();
-  EXPECT_EQ(two.a.Push(0, 1).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(two.a.Push(0, 1), StatusIs(kAlreadyExists));
 }
 
 TEST(CoordinatorExchangeTest, OnlyTheOpenRoundTakesContributions) {
   TwoWorkers two;
-  EXPECT_EQ(two.a.Push(0, 2).code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(two.a.Push(0, 0).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(two.a.Push(0, 2), StatusIs(kFailedPrecondition));
+  EXPECT_THAT(two.a.Push(0, 0), StatusIs(kFailedPrecondition));
   std::vector<uint8_t> object;
   v1::PushHeader header = two.a.MakePush(0, 1, object);
   header.set_fragment(3);
-  EXPECT_EQ(two.run.coordinator->rounds().BeginPush(header, nullptr).status().code(),
-            absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(two.run.coordinator->rounds().BeginPush(header, nullptr),
+              StatusIs(kFailedPrecondition));
 }
 
 TEST(CoordinatorExchangeTest, WhoIsLaterThanTheGraceFoldsItsDeltaIntoTheNextRound) {
@@ -125,9 +126,8 @@ TEST(CoordinatorExchangeTest, WhoIsLaterThanTheGraceFoldsItsDeltaIntoTheNextRoun
   ASSERT_EQ(two.run.store.rounds().size(), 1u);
   EXPECT_THAT(two.run.store.rounds()[0].contributors(), ElementsAre("a"));
   EXPECT_EQ(two.run.events.Count("round_closed"), 1);
-  const absl::Status late = two.b.Push(0, 1);
-  EXPECT_EQ(late.code(), absl::StatusCode::kAborted);
-  EXPECT_THAT(late.message(), HasSubstr("round 1 of fragment 0 closed without b"));
+  EXPECT_THAT(two.b.Push(0, 1),
+              StatusIs(kAborted, HasSubstr("round 1 of fragment 0 closed without b")));
   EXPECT_TRUE(absl::IsAborted(two.b.Push(0, 1)));
   EXPECT_EQ(two.run.events.Count("contribution_late"), 1) << "once, however many streams ask";
   EXPECT_TRUE(two.b.Merge(0, 1).ok());
@@ -158,8 +158,7 @@ TEST(CoordinatorExchangeTest, WhoIsSendingWhenTheRoundClosesHearsOfIt) {
   coordinator.Tick();
   EXPECT_EQ(two.run.store.rounds().size(), 1u);
   ASSERT_EQ(told.size(), 1u);
-  EXPECT_EQ(told[0].code(), absl::StatusCode::kAborted);
-  EXPECT_THAT(told[0].message(), HasSubstr("round 1 of fragment 0 closed without b"));
+  EXPECT_THAT(told[0], StatusIs(kAborted, HasSubstr("round 1 of fragment 0 closed without b")));
   EXPECT_EQ(two.run.events.Count("contribution_late"), 1);
   ASSERT_TRUE(two.b.Merge(0, 1).ok());
   ASSERT_TRUE(two.b.Push(0, 2).ok());
@@ -178,31 +177,24 @@ TEST(CoordinatorExchangeTest, HostileObjectsChangeNothing) {
 
   v1::PushHeader header = good;
   header.set_total_bytes(int64_t{1} << 40);
-  EXPECT_EQ(coordinator.rounds().BeginPush(header, nullptr).status().code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(coordinator.rounds().BeginPush(header, nullptr), StatusIs(kInvalidArgument));
   header = good;
   header.set_codec(v1::FP32);
-  EXPECT_EQ(coordinator.rounds().BeginPush(header, nullptr).status().code(),
-            absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(coordinator.rounds().BeginPush(header, nullptr), StatusIs(kFailedPrecondition));
   header = good;
   header.set_run_id("another");
-  EXPECT_EQ(coordinator.rounds().BeginPush(header, nullptr).status().code(),
-            absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(coordinator.rounds().BeginPush(header, nullptr), StatusIs(kFailedPrecondition));
   header = good;
   header.set_worker_id("stranger");
-  EXPECT_EQ(coordinator.rounds().BeginPush(header, nullptr).status().code(),
-            absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(coordinator.rounds().BeginPush(header, nullptr), StatusIs(kPermissionDenied));
   header = good;
   header.set_tokens(-1);
-  EXPECT_EQ(coordinator.rounds().BeginPush(header, nullptr).status().code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(coordinator.rounds().BeginPush(header, nullptr), StatusIs(kInvalidArgument));
   header = good;
   header.set_object_hash(good.object_hash() + 1);
-  EXPECT_EQ(coordinator.rounds().Contribute(header, object).status().code(),
-            absl::StatusCode::kDataLoss);
+  EXPECT_THAT(coordinator.rounds().Contribute(header, object), StatusIs(kDataLoss));
   std::vector<uint8_t> shorter(object.begin(), object.end() - 1);
-  EXPECT_EQ(coordinator.rounds().Contribute(good, shorter).status().code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(coordinator.rounds().Contribute(good, shorter), StatusIs(kInvalidArgument));
 
   EXPECT_TRUE(two.run.store.contributions().empty());
   EXPECT_TRUE(coordinator.Health().ok());
@@ -219,8 +211,7 @@ TEST(CoordinatorExchangeTest, NonFiniteValuesAreRefused) {
   object[0] = 0x80;  // +infinity
   object[1] = 0x7f;
   header.set_object_hash(TreeHash(object));
-  EXPECT_EQ(two.run.coordinator->rounds().Contribute(header, object).status().code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(two.run.coordinator->rounds().Contribute(header, object), StatusIs(kInvalidArgument));
   EXPECT_TRUE(two.a.Push(0, 1).ok());
 }
 
@@ -271,13 +262,13 @@ class LeafValidationTest : public ::testing::Test {
 TEST_F(LeafValidationTest, WhatIsValidLeafByLeafIsAcceptedWithTheSameNorm) {
   EXPECT_TRUE(Measure(0));
   EXPECT_TRUE(Measure(1));
-  EXPECT_EQ(Contribute(), absl::StatusCode::kOk);
+  EXPECT_EQ(Contribute(), kOk);
   const double norm = two_.run.store.contributions().back().norm();
   EXPECT_GT(norm, 0);
   header_.set_worker_id("b");
   header_.set_incarnation(two_.b.welcome().incarnation());
   squares_[0].clear();
-  EXPECT_EQ(Contribute(), absl::StatusCode::kOk);
+  EXPECT_EQ(Contribute(), kOk);
   EXPECT_EQ(two_.run.store.contributions().back().header().worker_id(), "b");
   EXPECT_EQ(two_.run.store.contributions().back().norm(), norm) << "half of it measured in the end";
 }
@@ -290,7 +281,7 @@ TEST_F(LeafValidationTest, EveryCodecChunkWithinALeafIsChecked) {
     const int64_t leaf = chunk < kAcross ? 0 : 1;
     EXPECT_FALSE(Measure(leaf)) << chunk;
     EXPECT_TRUE(Measure(1 - leaf)) << chunk;
-    EXPECT_EQ(Contribute(), absl::StatusCode::kInvalidArgument) << chunk;
+    EXPECT_EQ(Contribute(), kInvalidArgument) << chunk;
     object_ = good;
   }
 }
@@ -299,7 +290,7 @@ TEST_F(LeafValidationTest, ACodecChunkAcrossTwoLeavesIsCheckedInTheEnd) {
   SpoilCodecChunk(kAcross);
   EXPECT_TRUE(Measure(0));
   EXPECT_TRUE(Measure(1));
-  EXPECT_EQ(Contribute(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Contribute(), kInvalidArgument);
 }
 
 TEST_F(LeafValidationTest, ARoundThatIsNotOpenHasNoBaseToCheckAgainst) {
@@ -312,8 +303,7 @@ TEST_F(LeafValidationTest, ARoundThatIsNotOpenHasNoBaseToCheckAgainst) {
 TEST_F(LeafValidationTest, AHashThatOtherLeavesMakeIsRefused) {
   ReceivedObject received(object_);
   received.tree_hash = header_.object_hash() + 1;
-  EXPECT_EQ(coordinator().rounds().Contribute(header_, std::move(received)).status().code(),
-            absl::StatusCode::kDataLoss);
+  EXPECT_THAT(coordinator().rounds().Contribute(header_, std::move(received)), StatusIs(kDataLoss));
 }
 
 TEST(CoordinatorExchangeTest, OldAnswersGiveWayToTheState) {
@@ -322,9 +312,9 @@ TEST(CoordinatorExchangeTest, OldAnswersGiveWayToTheState) {
   ASSERT_TRUE(two.a.Heartbeat().ok());
   ASSERT_TRUE(two.b.Heartbeat().ok());
   two.run.coordinator->Maintain();
-  EXPECT_EQ(two.a.Merge(0, 1).code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(two.a.Merge(0, 6).code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(two.a.Merge(9, 1).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(two.a.Merge(0, 1), StatusIs(kNotFound));
+  EXPECT_THAT(two.a.Merge(0, 6), StatusIs(kFailedPrecondition));
+  EXPECT_THAT(two.a.Merge(9, 1), StatusIs(kFailedPrecondition));
   EXPECT_EQ((*two.run.coordinator->rounds().PullState(0))->header.round(), 4);
 }
 
@@ -347,9 +337,8 @@ TEST(CoordinatorExchangeTest, AStateThatCannotBeReadNowIsAskedForAgain) {
   TwoWorkers two;
   const std::string folder = std::filesystem::canonical(testing::TempDir()).string();
   ASSERT_EQ(EmptyScratchFiles(folder), 1);
-  const absl::Status state = two.run.coordinator->rounds().PullState(0).status();
-  EXPECT_EQ(state.code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(state.message(), "the scratch file ends too early");
+  EXPECT_THAT(two.run.coordinator->rounds().PullState(0),
+              StatusIs(kUnavailable, "the scratch file ends too early"));
   EXPECT_TRUE(two.run.coordinator->Health().ok());
 }
 
@@ -379,11 +368,11 @@ TEST(CoordinatorExchangeTest, AFailingStoreStopsTheCoordinatorAndTellsEverybody)
   two.run.coordinator->rounds().PullAnswer(0, 1, [&](auto object) { waited = object.status(); });
   ASSERT_TRUE(two.a.Push(0, 1).ok());
   two.run.store.FailWith(absl::InternalError("EIO"));
-  const absl::Status own = two.b.Push(0, 1);
-  EXPECT_EQ(own.code(), absl::StatusCode::kUnavailable) << "he waits, too, whose delta it was";
-  EXPECT_THAT(std::string(own.message()), HasSubstr("the coordinator stopped: the store failed"));
+  EXPECT_THAT(two.b.Push(0, 1),
+              StatusIs(kUnavailable, HasSubstr("the coordinator stopped: the store failed")))
+      << "he waits, too, whose delta it was";
   EXPECT_THAT(two.run.coordinator->Health().message(), HasSubstr("EIO"));
-  EXPECT_EQ(waited.code(), absl::StatusCode::kUnavailable) << "the workers wait for a successor";
+  EXPECT_THAT(waited, StatusIs(kUnavailable)) << "the workers wait for a successor";
   EXPECT_EQ(two.a.sink().closed(), 1);
   EXPECT_FALSE(two.a.Push(1, 1).ok());
   EXPECT_EQ(two.run.events.Count("failed"), 1);
@@ -392,17 +381,16 @@ TEST(CoordinatorExchangeTest, AFailingStoreStopsTheCoordinatorAndTellsEverybody)
 TEST(CoordinatorExchangeTest, AFullDiskStopsTheCoordinatorWithWhatToDo) {
   TwoWorkers two;
   two.run.store.FailWith(absl::ResourceExhaustedError("No space left on device"));
-  EXPECT_EQ(two.run.coordinator->orders().Pause("").code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(two.run.coordinator->orders().Pause(""), StatusIs(kUnavailable));
   EXPECT_THAT(std::string(two.run.coordinator->Health().message()),
               HasSubstr("No space left on device; make room there and start it again"));
 }
 
 TEST(CoordinatorExchangeTest, AnErrorOfTheStoreIsNotTakenForOneOfTheContribution) {
-  for (const absl::StatusCode code :
-       {absl::StatusCode::kAborted, absl::StatusCode::kDataLoss, absl::StatusCode::kUnavailable}) {
+  for (const absl::StatusCode code : {kAborted, kDataLoss, kUnavailable}) {
     TwoWorkers two;
     two.run.store.FailWith({code, "EIO"});
-    EXPECT_EQ(two.a.Push(0, 1).code(), absl::StatusCode::kUnavailable)
+    EXPECT_THAT(two.a.Push(0, 1), StatusIs(kUnavailable))
         << "ABORTED would make the worker believe that the round closed";
     EXPECT_THAT(two.run.coordinator->Health().message(), HasSubstr("EIO"));
   }
@@ -414,15 +402,12 @@ TEST(CoordinatorExchangeTest, ADiskThatCannotBeAskedForRoomIsAskedAgain) {
   std::vector<uint8_t> object;
   const v1::PushHeader header = two.a.MakePush(0, 1, object);
   Rounds& rounds = two.run.coordinator->rounds();
-  for (const absl::StatusCode code :
-       {absl::StatusCode::kInternal, absl::StatusCode::kNotFound,
-        absl::StatusCode::kPermissionDenied, absl::StatusCode::kDataLoss}) {
+  for (const absl::StatusCode code : {kInternal, kNotFound, kPermissionDenied, kDataLoss}) {
     two.run.store.room = {code, "statvfs: EIO"};
     EXPECT_EQ(rounds.BeginPush(header, nullptr).status(), absl::UnavailableError("statvfs: EIO"));
   }
   two.run.store.room = absl::ResourceExhaustedError("make room");
-  EXPECT_EQ(rounds.BeginPush(header, nullptr).status().code(),
-            absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(rounds.BeginPush(header, nullptr), StatusIs(kResourceExhausted));
   two.run.store.room = absl::OkStatus();
   EXPECT_TRUE(rounds.BeginPush(header, nullptr).ok());
   EXPECT_TRUE(two.run.coordinator->Health().ok());
@@ -472,11 +457,11 @@ TEST(CoordinatorExchangeTest, ShutdownReleasesWhoeverWaits) {
   absl::Status waited;
   two.run.coordinator->rounds().PullAnswer(0, 1, [&](auto object) { waited = object.status(); });
   ASSERT_TRUE(two.run.coordinator->Shutdown().ok());
-  EXPECT_EQ(waited.code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(two.a.sink().end().code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(two.a.Push(0, 1).code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(two.run.coordinator->orders().Drain("a").code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(two.run.coordinator->orders().StopAtStep(20).code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(waited, StatusIs(kUnavailable));
+  EXPECT_THAT(two.a.sink().end(), StatusIs(kUnavailable));
+  EXPECT_THAT(two.a.Push(0, 1), StatusIs(kUnavailable));
+  EXPECT_THAT(two.run.coordinator->orders().Drain("a"), StatusIs(kUnavailable));
+  EXPECT_THAT(two.run.coordinator->orders().StopAtStep(20), StatusIs(kUnavailable));
   EXPECT_TRUE(two.run.coordinator->Shutdown().ok());
 }
 

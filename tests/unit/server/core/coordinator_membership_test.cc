@@ -6,6 +6,7 @@
 #include "common/params/draws.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/server/core/toy_run.h"
 
 namespace causeway::server {
@@ -23,10 +24,9 @@ TEST(CoordinatorMembershipTest, AJoinThatDoesNotFitNamesTheFieldAndBothValues) {
   ToyRun run;
   v1::Join join = run.MakeJoin("a", 1);
   join.set_data_vocabulary_size(50257);
-  const absl::Status vocabulary = JoinCode(run, join);
-  EXPECT_EQ(vocabulary.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(vocabulary.message(),
-              AllOf(HasSubstr("data_vocabulary_size"), HasSubstr("50257"), HasSubstr("128")));
+  EXPECT_THAT(JoinCode(run, join),
+              StatusIs(kFailedPrecondition, AllOf(HasSubstr("data_vocabulary_size"),
+                                                  HasSubstr("50257"), HasSubstr("128"))));
   join = run.MakeJoin("a", 1);
   join.set_plan_hash(7);
   EXPECT_THAT(JoinCode(run, join).message(), HasSubstr("plan_hash"));
@@ -39,7 +39,7 @@ TEST(CoordinatorMembershipTest, AJoinThatDoesNotFitNamesTheFieldAndBothValues) {
   join = run.MakeJoin("a", 1);
   join.set_wire_version(99);
   EXPECT_THAT(JoinCode(run, join).message(), HasSubstr("wire_version"));
-  EXPECT_EQ(JoinCode(run, run.MakeJoin("a b", 1)).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(JoinCode(run, run.MakeJoin("a b", 1)), StatusIs(kInvalidArgument));
   EXPECT_EQ(run.coordinator->GetStatus().workers_size(), 0);
 }
 
@@ -66,7 +66,7 @@ TEST(CoordinatorMembershipTest, ASecondProcessWithTheSameIdIsRefused) {
   ToyRun run;
   ToyWorker a(run, "a", 1);
   ASSERT_TRUE(a.Join().ok());
-  EXPECT_EQ(JoinCode(run, run.MakeJoin("a", 2)).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(JoinCode(run, run.MakeJoin("a", 2)), StatusIs(kAlreadyExists));
   EXPECT_EQ(a.sink().closed(), 0);
 }
 
@@ -93,8 +93,7 @@ TEST(CoordinatorMembershipTest, AReattachedWorkerGoesOnAndItsOldStreamIsFenced) 
   ASSERT_TRUE(a.Join().ok());
   EXPECT_EQ(a.incarnation(), 2u);
   EXPECT_NE(&a.sink(), old_sink);
-  const absl::Status fenced = run.coordinator->rounds().BeginPush(old_push, nullptr).status();
-  EXPECT_EQ(fenced.code(), absl::StatusCode::kUnavailable)
+  EXPECT_THAT(run.coordinator->rounds().BeginPush(old_push, nullptr), StatusIs(kUnavailable))
       << "ABORTED would make the worker believe that the round closed";
   ASSERT_TRUE(b.Push(0, 1).ok());
   EXPECT_TRUE(run.store.rounds().empty()) << "a is still expected";
@@ -119,7 +118,7 @@ TEST(CoordinatorMembershipTest, ADeadWorkerIsNotWaitedForBeyondItsLease) {
   EXPECT_EQ(b.sink().closed(), 1);
   EXPECT_THAT(a.sink().roster(), ElementsAre("a"));
   EXPECT_TRUE(a.Merge(0, 1).ok());
-  EXPECT_EQ(b.Heartbeat().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(b.Heartbeat(), StatusIs(kUnavailable));
   ASSERT_TRUE(b.Enter().ok()) << "it may come back";
   EXPECT_EQ(b.welcome().data_slot(), 1);
 }
@@ -297,12 +296,10 @@ TEST(CoordinatorMembershipTest, ADifferentPublishedCopyIsFoundOutAndItsWorkerExp
   ASSERT_TRUE(a.Push(0, 1).ok());
   ASSERT_TRUE(b.Push(0, 1).ok());
   ASSERT_TRUE(a.Merge(0, 1).ok());
-  EXPECT_EQ(run.coordinator->members().Handle("b", 1, AppliedOf(0, 1, 1)).code(),
-            absl::StatusCode::kDataLoss);
+  EXPECT_THAT(run.coordinator->members().Handle("b", 1, AppliedOf(0, 1, 1)), StatusIs(kDataLoss));
   EXPECT_EQ(run.events.Count("hash_mismatch"), 1);
   EXPECT_THAT(a.sink().roster(), ElementsAre("a"));
-  EXPECT_EQ(run.coordinator->members().Handle("a", 1, AppliedOf(0, 2, 1)).code(),
-            absl::StatusCode::kOutOfRange);
+  EXPECT_THAT(run.coordinator->members().Handle("a", 1, AppliedOf(0, 2, 1)), StatusIs(kOutOfRange));
   ASSERT_TRUE(run.coordinator->Shutdown().ok());
   EXPECT_EQ(run.store.summary()["hash_checks"], 2);
   EXPECT_EQ(run.store.summary()["hash_mismatches"], 1);
@@ -339,14 +336,14 @@ TEST(CoordinatorMembershipTest, DirectivesReachTheWorkersAndThoseThatComeLater) 
   }
   ASSERT_TRUE(run.coordinator->orders().Resume().ok());
   EXPECT_EQ(a.sink().Count(v1::Directive::RESUME), 1);
-  EXPECT_EQ(run.coordinator->orders().Drain("x").code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(run.coordinator->orders().Drain("x"), StatusIs(kNotFound));
   ASSERT_TRUE(run.coordinator->orders().Drain("b").ok());
   EXPECT_EQ(a.sink().Count(v1::Directive::DRAIN), 0);
   EXPECT_EQ(b.sink().Count(v1::Directive::DRAIN), 1);
-  EXPECT_EQ(run.coordinator->orders().StopAtStep(0).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(run.coordinator->orders().StopAtStep(0), StatusIs(kInvalidArgument));
   for (int i = 0; i < 3; ++i) a.Train();
   ASSERT_TRUE(a.Heartbeat().ok());
-  EXPECT_EQ(run.coordinator->orders().StopAtStep(2).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(run.coordinator->orders().StopAtStep(2), StatusIs(kFailedPrecondition));
 }
 
 TEST(CoordinatorMembershipTest, AWorkerThatWasAwayWhenItWasAskedToDrainIsToldWhenItIsBack) {
@@ -382,23 +379,18 @@ TEST(CoordinatorMembershipTest, NonsenseOnASessionIsRefused) {
   ToyWorker a(run, "a", 1);
   ASSERT_TRUE(a.Join().ok());
   v1::WorkerMessage message;
-  EXPECT_EQ(run.coordinator->members().Handle("a", 1, message).code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(run.coordinator->members().Handle("a", 1, message), StatusIs(kInvalidArgument));
   message.mutable_join();
-  EXPECT_EQ(run.coordinator->members().Handle("a", 1, message).code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(run.coordinator->members().Handle("a", 1, message), StatusIs(kInvalidArgument));
   message.mutable_heartbeat()->set_step(int64_t{1} << 60);
-  EXPECT_EQ(run.coordinator->members().Handle("a", 1, message).code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(run.coordinator->members().Handle("a", 1, message), StatusIs(kInvalidArgument));
   message.mutable_heartbeat()->set_step(0);
   for (const int64_t tokens : {int64_t{-1}, std::numeric_limits<int64_t>::max()}) {
     message.mutable_heartbeat()->set_tokens(tokens);
-    EXPECT_EQ(run.coordinator->members().Handle("a", 1, message).code(),
-              absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(run.coordinator->members().Handle("a", 1, message), StatusIs(kInvalidArgument));
   }
   message.mutable_ready()->set_step(-1);
-  EXPECT_EQ(run.coordinator->members().Handle("a", 1, message).code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(run.coordinator->members().Handle("a", 1, message), StatusIs(kInvalidArgument));
 }
 
 // The first draw of a worker that takes part b over, after a delta of a that claims `claims`.
@@ -456,7 +448,7 @@ TEST(CoordinatorMembershipTest, AMemberThatAttachesInALoopIsPutOff) {
   ToyWorker a(run, "a", 1);
   absl::Status status;
   for (int i = 0; i < 100 && status.ok(); ++i) status = a.Join();
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(status, StatusIs(kResourceExhausted));
   EXPECT_EQ(run.events.Count("join_refused"), 1);
   const int joined = run.events.Count("worker_joined");
   EXPECT_LT(joined, 30);

@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/round/membership.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/server/core/toy_run.h"
 
 namespace causeway::server {
@@ -53,12 +54,11 @@ TEST(CoordinatorRecoveryTest, AnAcknowledgedDeltaSurvivesAndCountsOnce) {
   const v1::PushHeader fenced = two.a.MakePush(0, 1, object);
   ASSERT_TRUE(two.a.Join().ok());
   EXPECT_EQ(two.a.incarnation(), 2u);
-  EXPECT_EQ(two.run.coordinator->rounds().BeginPush(fenced, nullptr).status().code(),
-            absl::StatusCode::kUnavailable);
+  EXPECT_THAT(two.run.coordinator->rounds().BeginPush(fenced, nullptr), StatusIs(kUnavailable));
   EXPECT_TRUE(two.a.Push(0, 1).ok()) << "the same object again is held already";
   EXPECT_EQ(two.run.store.contributions().size(), 1u);
   two.a.Train();
-  EXPECT_EQ(two.a.Push(0, 1).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(two.a.Push(0, 1), StatusIs(kAlreadyExists));
   EXPECT_TRUE(two.run.store.rounds().empty()) << "b is still a member and still expected";
   ASSERT_TRUE(two.b.Join().ok());
   ASSERT_TRUE(two.b.Push(0, 1).ok());
@@ -89,7 +89,7 @@ TEST(CoordinatorRecoveryTest, AnswersOfTheFormerCoordinatorAreStillThere) {
   absl::Status forgotten;
   two.run.coordinator->rounds().PullAnswer(0, 1, [&](auto object) { forgotten = object.status(); });
   EXPECT_EQ((*two.run.coordinator->rounds().PullState(0))->header.round(), 3);
-  EXPECT_EQ(forgotten.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(forgotten, StatusIs(kNotFound));
 }
 
 TEST(CoordinatorRecoveryTest, AnswersAreKeptBackToTheOldestCheckpoint) {
@@ -104,7 +104,7 @@ TEST(CoordinatorRecoveryTest, AnswersAreKeptBackToTheOldestCheckpoint) {
   EXPECT_TRUE(answered);
   absl::Status older;
   two.run.coordinator->rounds().PullAnswer(0, 1, [&](auto object) { older = object.status(); });
-  EXPECT_EQ(older.code(), absl::StatusCode::kNotFound) << "the checkpoint has merged it";
+  EXPECT_THAT(older, StatusIs(kNotFound)) << "the checkpoint has merged it";
 }
 
 TEST(CoordinatorRecoveryTest, AMemberThatDiedWithTheCoordinatorIsWaitedForALeaseAndSomeMore) {
@@ -154,7 +154,7 @@ TEST(CoordinatorRecoveryTest, AnAnswerThatCannotBeReadIsAsGoodAsForgotten) {
   ASSERT_TRUE(two.run.store.ForgetAnswers(0, 2).ok());  // Behind the coordinator's back.
   absl::Status status;
   two.run.coordinator->rounds().PullAnswer(0, 1, [&](auto object) { status = object.status(); });
-  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(status, StatusIs(kNotFound));
   EXPECT_TRUE(two.run.coordinator->Health().ok());
 }
 
@@ -193,8 +193,8 @@ TEST(CoordinatorRecoveryTest, AStepThatNobodyCanHaveReachedIsRefusedAndNotKept) 
   two.TrainBoth(7);
   ToyWorker liar(two.run, "liar", 3);
   ASSERT_TRUE(liar.Join().ok());
-  EXPECT_EQ(liar.Ready(50).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(two.a.ReportSpeed(50, 1).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(liar.Ready(50), StatusIs(kInvalidArgument));
+  EXPECT_THAT(two.a.ReportSpeed(50, 1), StatusIs(kInvalidArgument));
   two.run.Restart();
   EXPECT_LE(two.run.coordinator->GetStatus().run_step(), 7);
   EXPECT_TRUE(two.run.coordinator->orders().StopAtStep(40).ok());
@@ -208,21 +208,18 @@ TEST(CoordinatorRecoveryTest, ACoordinatorThatServesAnOldCopyIsFoundOut) {
   std::vector<uint8_t> object;
   v1::PushHeader header = two.a.MakePush(0, 1, object);
   header.set_base_hash(1);
-  const absl::Status other_base = two.run.coordinator->rounds().BeginPush(header, nullptr).status();
-  EXPECT_EQ(other_base.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(other_base.message()), HasSubstr("old copy of its run directory"));
+  EXPECT_THAT(two.run.coordinator->rounds().BeginPush(header, nullptr),
+              StatusIs(kFailedPrecondition, HasSubstr("old copy of its run directory")));
   header.set_base_hash(two.run.store.identity().initial_hashes(0));
   header.set_epoch(two.a.welcome().epoch() + 1);
-  const absl::Status later = two.run.coordinator->rounds().BeginPush(header, nullptr).status();
-  EXPECT_EQ(later.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(later.message()), HasSubstr("epoch"));
+  EXPECT_THAT(two.run.coordinator->rounds().BeginPush(header, nullptr),
+              StatusIs(kFailedPrecondition, HasSubstr("epoch")));
   header.set_epoch(two.a.welcome().epoch());
   EXPECT_TRUE(two.run.coordinator->rounds().BeginPush(header, nullptr).ok());
   v1::Join join = two.run.MakeJoin("a", 1);
   join.set_seen_epoch(two.a.welcome().epoch() + 1);
-  EXPECT_EQ(
-      two.run.coordinator->members().Join(join, std::make_shared<RecordingSink>()).status().code(),
-      absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(two.run.coordinator->members().Join(join, std::make_shared<RecordingSink>()),
+              StatusIs(kFailedPrecondition));
   const int64_t before = two.a.welcome().epoch();
   two.run.Restart();
   ASSERT_TRUE(two.a.Join().ok());
@@ -262,14 +259,14 @@ TEST(CoordinatorRecoveryTest, ARestartedWorkerTakesItsBrokenMembershipOver) {
   TwoWorkers two;
   two.TrainBoth(3);
   ToyWorker again(two.run, "a", 77);
-  EXPECT_EQ(again.Join(/*resume_step=*/2).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(again.Join(/*resume_step=*/2), StatusIs(kAlreadyExists));
   two.run.coordinator->members().Disconnected("a", 1, absl::UnavailableError("cut"));
   ASSERT_TRUE(again.Join(/*resume_step=*/2).ok());
   EXPECT_EQ(again.incarnation(), 2u);
   const v1::RunStatus status = two.run.coordinator->GetStatus();
   EXPECT_EQ(status.workers(0).state(), v1::WorkerStatus::ACTIVE)
       << "rounds go on waiting for what its checkpoint sends again";
-  EXPECT_EQ(two.a.Heartbeat().code(), absl::StatusCode::kAborted) << "fenced off";
+  EXPECT_THAT(two.a.Heartbeat(), StatusIs(kAborted)) << "fenced off";
 }
 
 TEST(CoordinatorRecoveryTest, ARoundThatComesOutOtherwiseIsRefused) {
@@ -278,24 +275,21 @@ TEST(CoordinatorRecoveryTest, ARoundThatComesOutOtherwiseIsRefused) {
   auto recovered = two.run.store.Recover().value();
   v1::Round& round = recovered->rounds[0];
   round.set_answer_hash(round.answer_hash() ^ 1);
-  const absl::Status status = two.run.MakeCoordinator(*recovered).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(status.message(), HasSubstr("version 1 of fragment 0"));
+  EXPECT_THAT(two.run.MakeCoordinator(*recovered),
+              StatusIs(kDataLoss, HasSubstr("version 1 of fragment 0")));
 }
 
 TEST(CoordinatorRecoveryTest, AnotherConfigurationOrOtherInitialValuesAreRefused) {
   TwoWorkers two;
   absl::StatusOr<std::optional<RecoveredRun>> recovered = two.run.store.Recover();
   (*recovered)->identity.set_initial_hashes(1, (*recovered)->identity.initial_hashes(1) ^ 1);
-  EXPECT_EQ(two.run.MakeCoordinator(**recovered).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(two.run.MakeCoordinator(**recovered), StatusIs(kDataLoss));
   recovered = two.run.store.Recover();
   (*recovered)->identity.set_config_hash(1);
-  EXPECT_EQ(two.run.MakeCoordinator(**recovered).status().code(),
-            absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(two.run.MakeCoordinator(**recovered), StatusIs(kFailedPrecondition));
   recovered = two.run.store.Recover();
   (*recovered)->identity.set_plan_hash(1);
-  EXPECT_EQ(two.run.MakeCoordinator(**recovered).status().code(),
-            absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(two.run.MakeCoordinator(**recovered), StatusIs(kFailedPrecondition));
 }
 
 TEST(CoordinatorRecoveryTest, SnapshotsShortenTheWayBackAndChangeNothing) {

@@ -7,6 +7,7 @@
 #include "common/params/initialize.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/server/core/toy_run.h"
 
 namespace causeway::server {
@@ -131,29 +132,26 @@ TEST(ReplayOfRobustMerges, ClippingAndTrimmingComeOutAgain) {
 TEST_F(ReplayTest, ARoundThatComesOutOtherwiseIsNamed) {
   v1::Round& round = recovered_.rounds[4];
   round.set_published_hash(round.published_hash() ^ 1);
-  const absl::Status status = Replay(options_).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(status.message(),
-              HasSubstr(absl::StrCat("version ", recovered_.rounds[4].round(), " of fragment ",
-                                     recovered_.rounds[4].fragment())));
+  EXPECT_THAT(Replay(options_),
+              StatusIs(kDataLoss,
+                       HasSubstr(absl::StrCat("version ", recovered_.rounds[4].round(),
+                                              " of fragment ", recovered_.rounds[4].fragment()))));
 }
 
 TEST_F(ReplayTest, OtherInitialValuesAreNoticed) {
   options_.initial_parameters[0] += 1;
-  EXPECT_EQ(Replay(options_).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(Replay(options_), StatusIs(kDataLoss));
 }
 
 TEST_F(ReplayTest, AMissingDeltaSaysHowToKeepThem) {
   recovered_.rounds[0].set_contributors(0, "nobody");
-  const absl::Status status = Replay(options_).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(status.message(), HasSubstr("--retain_deltas"));
+  EXPECT_THAT(Replay(options_), StatusIs(kNotFound, HasSubstr("--retain_deltas")));
 }
 
 TEST_F(ReplayTest, AnOptimizerForGradientsIsRefused) {
   options_.outer = recovered_.identity.config().outer();
   options_.outer->set_optimizer(v1::OuterConfig::ADAMW);
-  EXPECT_EQ(Replay(options_).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(Replay(options_), StatusIs(kInvalidArgument));
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "common/params/run_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/server/store/memory_store.h"
 
 namespace causeway::server {
@@ -108,9 +109,8 @@ TEST_F(ServedRunTest, SaysThatItWaitsAndRefusesWhatNeedsAModel) {
   EXPECT_FALSE(description.config().has_model() || description.config().has_tensors());
   EXPECT_EQ(description.plan_hash(), 0U);
   EXPECT_EQ(waiting_.coordinator(), nullptr);
-  const absl::Status refusal = waiting_.Begun().status();
-  EXPECT_EQ(refusal.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(refusal.message()), HasSubstr("waits for the first site"));
+  EXPECT_THAT(waiting_.Begun(),
+              StatusIs(kFailedPrecondition, HasSubstr("waits for the first site")));
   EXPECT_TRUE(waiting_.Health().ok());
   EXPECT_EQ(waiting_.GetStatus().run_id(), "any-1");
   EXPECT_EQ(waiting_.GetStatus().fragments_size(), 0);
@@ -121,10 +121,9 @@ TEST_F(ServedRunTest, BeginsWithTheFirstModelAndSendsEveryOtherSiteBack) {
   const auto second = waiting_.AdmitModel(Header()).value();
   const std::vector<float> arena = Assembled(model, Header());
   ASSERT_EQ(waiting_.BeginWith(model, arena), absl::OkStatus());
-  EXPECT_EQ(waiting_.BeginWith(second, arena).code(), absl::StatusCode::kAlreadyExists);
-  const absl::Status late = waiting_.AdmitModel(Header()).status();
-  EXPECT_EQ(late.code(), absl::StatusCode::kAlreadyExists);
-  EXPECT_THAT(std::string(late.message()), HasSubstr("describe it again, and join"));
+  EXPECT_THAT(waiting_.BeginWith(second, arena), StatusIs(kAlreadyExists));
+  EXPECT_THAT(waiting_.AdmitModel(Header()),
+              StatusIs(kAlreadyExists, HasSubstr("describe it again, and join")));
   EXPECT_EQ(begins_, 1);
   const v1::DescribeResponse description = waiting_.Describe();
   EXPECT_FALSE(description.awaits_model());
@@ -159,7 +158,7 @@ TEST_F(ServedRunTest, ADiskThatFailsLeavesItWaiting) {
 TEST_F(ServedRunTest, NothingBeginsAfterTheShutdown) {
   const auto model = waiting_.AdmitModel(Header()).value();
   EXPECT_EQ(waiting_.Shutdown(), absl::OkStatus());
-  EXPECT_EQ(waiting_.BeginWith(model, {}).code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(waiting_.BeginWith(model, {}), StatusIs(kUnavailable));
   EXPECT_EQ(begins_, 0);
 }
 
@@ -171,9 +170,9 @@ TEST_F(ServedRunTest, HostileHeadersAreRefusedByName) {
     EXPECT_EQ(status.code(), code) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(message));
   };
-  const auto bad = absl::StatusCode::kInvalidArgument;
+  const auto bad = kInvalidArgument;
   using H = v1::ModelHeader;
-  refused([](H& h) { h.set_run_id("other-2"); }, absl::StatusCode::kFailedPrecondition, "other-2");
+  refused([](H& h) { h.set_run_id("other-2"); }, kFailedPrecondition, "other-2");
   refused([](H& h) { h.set_worker_id("a b"); }, bad, "worker_id");
   refused([](H& h) { h.clear_tensors(); }, bad, "tensors must be 1 to");
   refused([](H& h) { h.set_total_bytes(h.total_bytes() + 4); }, bad, "total_bytes must be 4 times");
@@ -202,9 +201,8 @@ TEST(WaitingCoordinatorOfATable, TakesThatTableAlone) {
   tensor.add_shape(4);
   EXPECT_EQ(waiting.AdmitModel(header).status(), absl::OkStatus());
   tensor.set_name("v");
-  const absl::Status status = waiting.AdmitModel(header).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("tensor 0 must be as in the run's"));
+  EXPECT_THAT(waiting.AdmitModel(header),
+              StatusIs(kInvalidArgument, HasSubstr("tensor 0 must be as in the run's")));
 }
 
 class ModelAssemblyTest : public ServedRunTest {
@@ -215,9 +213,7 @@ class ModelAssemblyTest : public ServedRunTest {
     return {*waiting_.AdmitModel(header), header};
   }
   void ExpectRefused(ModelAssembly& assembly, const v1::ModelChunk& chunk, const char* message) {
-    const absl::Status status = assembly.Add(chunk);
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr(message));
+    EXPECT_THAT(assembly.Add(chunk), StatusIs(kInvalidArgument, HasSubstr(message)));
   }
   const std::string full_ = std::string(kTreeLeafBytes, '\0');
 };
@@ -254,14 +250,12 @@ TEST_F(ModelAssemblyTest, APartAndADamagedWholeDoNotBecomeAModel) {
   ModelAssembly part = Assembly(TreeHash(Values()));
   const auto model = waiting_.AdmitModel(Header());
   EXPECT_EQ(part.Add(Chunk(0, full_)), absl::OkStatus());
-  EXPECT_EQ(part.Finish(model->plan).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(part.Finish(model->plan), StatusIs(kInvalidArgument));
   ModelAssembly damaged = Assembly(TreeHash(Values()));
   EXPECT_EQ(damaged.Add(Chunk(0, full_)), absl::OkStatus());
   EXPECT_EQ(damaged.Add(Chunk(1 << 20, full_)), absl::OkStatus());
   EXPECT_EQ(damaged.Add(Chunk(2 << 20, std::string(272, '\0'))), absl::OkStatus());
-  const absl::Status status = damaged.Finish(model->plan).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("bring it again"));
+  EXPECT_THAT(damaged.Finish(model->plan), StatusIs(kDataLoss, HasSubstr("bring it again")));
 }
 
 }  // namespace

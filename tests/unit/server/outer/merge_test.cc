@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "server/outer/merge.h"
 #include "server/outer/slices.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/server/outer/merge_fixture.h"
 
 namespace causeway::server {
@@ -238,9 +239,8 @@ TEST_F(ThreeWorkers, HostileContributionLeavesTheStateUntouched) {
   for (const auto& [worker, bytes] : attacks) {
     MergeInput input = input_;
     input.contributions[worker].encoded = bytes;
-    const auto result = MergeFragment(input, fragment_.view(), &pool);
-    EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(result.status().message(), HasSubstr("worker-" + std::to_string(worker)));
+    EXPECT_THAT(MergeFragment(input, fragment_.view(), &pool),
+                StatusIs(kInvalidArgument, HasSubstr("worker-" + std::to_string(worker))));
     EXPECT_TRUE(fragment_ == before);
   }
 }
@@ -254,8 +254,7 @@ TEST_F(ThreeWorkers, AStepBeyondFp32IsDivergence) {
   input.contributions = {{.worker_id = "w", .codec = fp32, .encoded = bytes, .weight = 1.0}};
   Fragment fragment = fragment_;
   auto result = MergeFragment(input, fragment.view(), nullptr);
-  EXPECT_EQ(result.status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(result.status().message()), HasSubstr("of theta became"));
+  EXPECT_THAT(result, StatusIs(kFailedPrecondition, HasSubstr("of theta became")));
 
   // Finite, but more than four bits can carry.
   local.back() = 1e31F;
@@ -263,24 +262,20 @@ TEST_F(ThreeWorkers, AStepBeyondFp32IsDivergence) {
   input.contributions[0].encoded = large;
   fragment = fragment_;
   result = MergeFragment(input, fragment.view(), nullptr);
-  EXPECT_EQ(result.status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(result.status().message()), HasSubstr("answer"));
+  EXPECT_THAT(result, StatusIs(kFailedPrecondition, HasSubstr("answer")));
 }
 
 TEST_F(ThreeWorkers, AContributionThatIsValidatedIsNotReadTwiceButStillNotTrusted) {
   bytes_[2].back() = 0x88;  // A minus zero of e3m0.
   input_.contributions[2].validated = true;
-  const auto result = MergeFragment(input_, fragment_.view(), nullptr);
-  EXPECT_EQ(result.status().code(), absl::StatusCode::kInternal);
-  EXPECT_THAT(std::string(result.status().message()), HasSubstr("worker-2, taken for valid"));
+  EXPECT_THAT(MergeFragment(input_, fragment_.view(), nullptr),
+              StatusIs(kInternal, HasSubstr("worker-2, taken for valid")));
 }
 
 TEST_F(ThreeWorkers, BadInputIsRefused) {
   const auto refused = [&](const MergeInput& input, FragmentState state, const std::string& why) {
     const Fragment before = fragment_;
-    const auto result = MergeFragment(input, state, nullptr);
-    EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(result.status().message(), HasSubstr(why));
+    EXPECT_THAT(MergeFragment(input, state, nullptr), StatusIs(kInvalidArgument, HasSubstr(why)));
     EXPECT_TRUE(fragment_ == before);
   };
   MergeInput twice = input_;
@@ -391,8 +386,7 @@ TEST(MergeGradients, OptimizerStateBeyondFp32IsDivergence) {
                                      .answer_codec = fp32,
                                      .round = 1},
                                     fragment.view(), nullptr);
-  EXPECT_EQ(result.status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(result.status().message()), HasSubstr("value 1 of v became"));
+  EXPECT_THAT(result, StatusIs(kFailedPrecondition, HasSubstr("value 1 of v became")));
 }
 
 TEST(MergeGradients, ClippingDoesNotDependOnThreads) {
@@ -433,8 +427,7 @@ TEST(MergeTest, ARoundThatWasRehearsedLeavesTheStateAsItWasWhereItWouldDiverge) 
   input.answer_codec = &codec;
   input.round = 1;
   input.rehearse = true;
-  EXPECT_EQ(MergeFragment(input, fragment.view(), nullptr).status().code(),
-            absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(MergeFragment(input, fragment.view(), nullptr), StatusIs(kFailedPrecondition));
   EXPECT_EQ(fragment, before);
 
   // A merge that succeeds has the same bits, rehearsed or not.

@@ -2,6 +2,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/status_is.h"
 
 namespace causeway::server {
 namespace {
@@ -27,8 +28,7 @@ TEST(MembershipTest, AFullRunRefusesAnotherWorkerUntilOneLeaves) {
   Membership members = TwoSlots();
   ASSERT_TRUE(members.Join("a", 1, false, kStart).ok());
   ASSERT_TRUE(members.Join("b", 2, false, kStart).ok());
-  EXPECT_EQ(members.Join("c", 3, false, kStart).status().code(),
-            absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(members.Join("c", 3, false, kStart), StatusIs(kResourceExhausted));
   ASSERT_TRUE(members.Leave("a", 1).ok());
   EXPECT_EQ(members.Join("c", 3, false, kStart)->record.data_slot(), 0);
 }
@@ -38,16 +38,14 @@ TEST(MembershipTest, ARegionHasSlotsSideBySideAndCountsAsItsSites) {
   ASSERT_TRUE(members.Join("a", 1, false, kStart).ok());
   EXPECT_EQ(members.Join("eu", 2, true, kStart, false, 4)->record.data_slot(), 1);
   EXPECT_EQ(members.live(), 5);
-  const absl::Status large = members.Join("us", 3, true, kStart, false, 4).status();
-  EXPECT_EQ(large.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(large.message(), HasSubstr("has 5; the region us asks for 4"));
+  EXPECT_THAT(members.Join("us", 3, true, kStart, false, 4),
+              StatusIs(kResourceExhausted, HasSubstr("has 5; the region us asks for 4")));
   EXPECT_EQ(members.Join("us", 3, true, kStart, false, 3)->record.data_slot(), 5);
   EXPECT_THAT(members.Find("eu")->record.had_slots(), ElementsAre(1, 2, 3, 4));
   // Its slots are its own when it comes back, and those of others stay theirs.
   ASSERT_TRUE(members.Leave("eu", 1).ok());
   EXPECT_EQ(members.Join("b", 4, false, kStart)->record.data_slot(), 1);
-  EXPECT_EQ(members.Join("eu", 5, true, kStart, false, 4).status().code(),
-            absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(members.Join("eu", 5, true, kStart, false, 4), StatusIs(kResourceExhausted));
   members.NumberByName();
   EXPECT_EQ(members.Find("b")->record.data_slot(), 1);
   EXPECT_EQ(members.Find("us")->record.data_slot(), 2);
@@ -65,9 +63,8 @@ TEST(MembershipTest, ARegionsSlotsBeginWhereItsParentSays) {
 TEST(MembershipTest, TwoProcessesWithOneIdAreOneTooMany) {
   Membership members = TwoSlots();
   ASSERT_TRUE(members.Join("a", 1, false, kStart).ok());
-  const absl::Status second = members.Join("a", 2, false, kStart + absl::Seconds(3)).status();
-  EXPECT_EQ(second.code(), absl::StatusCode::kAlreadyExists);
-  EXPECT_THAT(second.message(), HasSubstr("ends in 7s"));
+  EXPECT_THAT(members.Join("a", 2, false, kStart + absl::Seconds(3)),
+              StatusIs(kAlreadyExists, HasSubstr("ends in 7s")));
   EXPECT_TRUE(members.Check("a", 1).ok());
 }
 
@@ -82,7 +79,7 @@ TEST(MembershipTest, TheSameProcessTakesItsMembershipOverAfterABrokenStream) {
   EXPECT_EQ(again.record.state(), v1::Member::ACTIVE);
   EXPECT_EQ(again.record.active_from_step(), 7);
   EXPECT_TRUE(again.attached);
-  EXPECT_EQ(members.Check("a", 1).code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(members.Check("a", 1), StatusIs(kAborted));
   members.Disconnected("a", 1);  // The old stream's end arrives late.
   EXPECT_TRUE(members.Find("a")->attached);
 }
@@ -91,7 +88,7 @@ TEST(MembershipTest, ARestartedProcessWaitsForItsFormerStreamToBreak) {
   Membership members = TwoSlots();
   ASSERT_TRUE(members.Join("a", 1, false, kStart).ok());
   ASSERT_TRUE(members.Ready("a", 1, 7, false).ok());
-  EXPECT_EQ(members.Join("a", 2, true, kStart).status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(members.Join("a", 2, true, kStart), StatusIs(kAlreadyExists));
   members.Disconnected("a", 1);
   const Member resumed = *members.Join("a", 2, true, kStart);
   EXPECT_EQ(resumed.record.state(), v1::Member::ACTIVE) << "open rounds go on expecting it";
@@ -154,8 +151,7 @@ TEST(MembershipTest, SilenceBeyondTheLeaseIsDeath) {
   EXPECT_THAT(members.Expire(kStart + absl::Seconds(9)), IsEmpty());
   EXPECT_THAT(members.Expire(kStart + absl::Seconds(10)), ElementsAre("b"));
   EXPECT_EQ(members.Find("b")->record.state(), v1::Member::LOST);
-  EXPECT_EQ(members.Heartbeat("b", 1, 3, kStart + absl::Seconds(11)).code(),
-            absl::StatusCode::kUnavailable);
+  EXPECT_THAT(members.Heartbeat("b", 1, 3, kStart + absl::Seconds(11)), StatusIs(kUnavailable));
   EXPECT_THAT(members.Expire(kStart + absl::Seconds(11)), IsEmpty());
 }
 
@@ -183,15 +179,15 @@ TEST(MembershipTest, ASlotThatWasGivenAwayIsNotGivenTwice) {
 
 TEST(MembershipTest, StrangersAreToldSo) {
   Membership members = TwoSlots();
-  EXPECT_EQ(members.Ready("x", 1, 0, false).code(), absl::StatusCode::kPermissionDenied);
-  EXPECT_EQ(members.Check("x", 1).code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(members.Ready("x", 1, 0, false), StatusIs(kPermissionDenied));
+  EXPECT_THAT(members.Check("x", 1), StatusIs(kPermissionDenied));
 }
 
 TEST(MembershipTest, WhoLeftIsNoLongerAMember) {
   Membership members = TwoSlots();
   ASSERT_TRUE(members.Join("a", 1, false, kStart).ok());
   ASSERT_TRUE(members.Leave("a", 1).ok());
-  EXPECT_EQ(members.Leave("a", 1).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(members.Leave("a", 1), StatusIs(kFailedPrecondition));
   EXPECT_EQ(members.live(), 0);
 }
 
@@ -236,7 +232,7 @@ TEST(MembershipTest, WhoJoinsAgainAndAgainIsAskedToWait) {
   while (members.Join("a", 1, false, kStart).ok()) ASSERT_LT(++joined, 1000);
   EXPECT_EQ(joined, kJoinsAtOnce + 1) << "the first, which makes it known, and a reserve";
   const absl::Status refused = members.Join("a", 1, false, kStart).status();
-  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << "so that it tries again";
+  EXPECT_THAT(refused, StatusIs(kResourceExhausted)) << "so that it tries again";
   EXPECT_NE(refused.message().find("it may in 5s"), absl::string_view::npos) << refused;
   EXPECT_EQ(members.Find("a")->record.incarnation(), static_cast<uint64_t>(joined))
       << "nothing changed";

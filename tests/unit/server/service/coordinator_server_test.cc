@@ -19,6 +19,7 @@
 #include "common/transfer/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/common/rpc/plain_lane.h"
 #include "tests/unit/common/telemetry/awaited_events.h"
 #include "tests/unit/common/transfer/proto_chunk.h"
@@ -205,12 +206,9 @@ TEST_F(CoordinatorServerTest, MalformedOffersGetTheCodesOfTheProtocol) {
     change(header);
     return Push(header, object, nullptr).code();
   };
-  EXPECT_EQ(outcome_of([](v1::PushHeader& h) { h.set_object_hash(0); }),
-            absl::StatusCode::kDataLoss);
-  EXPECT_EQ(outcome_of([](v1::PushHeader& h) { h.set_total_bytes(1LL << 40); }),
-            absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(outcome_of([](v1::PushHeader& h) { h.set_round(9); }),
-            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(outcome_of([](v1::PushHeader& h) { h.set_object_hash(0); }), kDataLoss);
+  EXPECT_EQ(outcome_of([](v1::PushHeader& h) { h.set_total_bytes(1LL << 40); }), kInvalidArgument);
+  EXPECT_EQ(outcome_of([](v1::PushHeader& h) { h.set_round(9); }), kFailedPrecondition);
   // Ends the lane.
   const auto end_of = [&](int64_t offset, size_t bytes) {
     PlainLane lane(*exchange_, "served-1", "a");
@@ -218,9 +216,9 @@ TEST_F(CoordinatorServerTest, MalformedOffersGetTheCodesOfTheProtocol) {
     lane.Chunk(1, offset, std::vector<uint8_t>(bytes));
     return lane.Finish().code();
   };
-  EXPECT_EQ(end_of(1, kChunkBytes), absl::StatusCode::kOutOfRange);
-  EXPECT_EQ(end_of(0, kChunkBytes - 1), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(end_of(0, kChunkBytes + 1), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(end_of(1, kChunkBytes), kOutOfRange);
+  EXPECT_EQ(end_of(0, kChunkBytes - 1), kInvalidArgument);
+  EXPECT_EQ(end_of(0, kChunkBytes + 1), kInvalidArgument);
   // A chunk that came damaged is asked for again.
   PlainLane lane(*exchange_, "served-1", "a");
   ASSERT_TRUE(lane.Offer(1, good));
@@ -240,10 +238,9 @@ TEST_F(CoordinatorServerTest, MalformedOffersGetTheCodesOfTheProtocol) {
 }
 
 TEST_F(CoordinatorServerTest, WantsOfWhatIsNotThereAreRefused) {
-  EXPECT_EQ(Pull(v1::Want::ANSWER, 2).status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(Pull(v1::Want::OBJECT_UNSPECIFIED, 1).status.code(),
-            absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(Pull(v1::Want::STATE, 7).status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(Pull(v1::Want::ANSWER, 2).status, StatusIs(kFailedPrecondition));
+  EXPECT_THAT(Pull(v1::Want::OBJECT_UNSPECIFIED, 1).status, StatusIs(kInvalidArgument));
+  EXPECT_THAT(Pull(v1::Want::STATE, 7).status, StatusIs(kNotFound));
 }
 
 TEST_F(CoordinatorServerTest, ASessionThatDoesNotBeginWithAFittingJoinEnds) {
@@ -337,7 +334,7 @@ TEST_F(CoordinatorServerTest, ShutdownEndsSessionsAndPulls) {
   while (worker->stream->Read(&answer)) {
   }
   EXPECT_EQ(worker->stream->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
-  EXPECT_EQ(lane.AwaitOutcome(1).code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(lane.AwaitOutcome(1), StatusIs(kUnavailable));
 }
 
 TEST_F(CoordinatorServerTest, OperatorsSeeAndDirectTheRun) {
@@ -370,11 +367,11 @@ TEST_F(CoordinatorServerTest, OperatorsSeeAndDirectTheRun) {
 }
 
 TEST_F(CoordinatorServerTest, ATakenPortIsRefusedInOneLine) {
-  const auto second = CoordinatorServer::Start(
-      {.address = absl::StrCat("127.0.0.1:", server_->port())}, *coordinator_);
-  EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(CoordinatorServer::Start({.address = "nowhere"}, *coordinator_).status().code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(CoordinatorServer::Start({.address = absl::StrCat("127.0.0.1:", server_->port())},
+                                       *coordinator_),
+              StatusIs(kUnavailable));
+  EXPECT_THAT(CoordinatorServer::Start({.address = "nowhere"}, *coordinator_),
+              StatusIs(kInvalidArgument));
 }
 
 }  // namespace

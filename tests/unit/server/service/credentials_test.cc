@@ -25,6 +25,7 @@
 #include "common/transfer/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/common/rpc/test_authority.h"
 #include "tests/unit/common/telemetry/awaited_events.h"
 #include "tests/unit/server/service/secure_run.h"
@@ -335,13 +336,12 @@ TEST_F(CredentialsTest, TokensCountAsTheirFileSays) {
   observer.token_file = TokenFile("token-b", b);
   Stubs eye = With(observer);
   EXPECT_TRUE(Describe(eye).ok());
-  EXPECT_EQ(PushDelta(*eye.exchange, honest_->first_delta()).code(),
-            absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(PushDelta(*eye.exchange, honest_->first_delta()), StatusIs(kPermissionDenied));
 
   // Taken away: refused from the next call on, over the same connection; for good once the list is
   // surely whole (token_table_test.cc).
   folder_.Write("tokens", Line(a, "worker a"));
-  EXPECT_EQ(Describe(eye).code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(Describe(eye), StatusIs(kUnavailable));
   // A new one: taken up by both sides without a restart.
   const std::string c(40, 'c');
   folder_.Write("tokens", Line(a, "worker a") + Line(c, "observer b"));
@@ -363,14 +363,13 @@ TEST_F(CredentialsTest, TokensCountAsTheirFileSays) {
         grpc::CreateChannel(address_, grpc::experimental::TlsCredentials(tls)));
     return FromGrpcStatus(stub->Describe(&context, request, &response)).code();
   };
-  EXPECT_EQ(with_header({"Bearer " + a}), absl::StatusCode::kOk);
-  EXPECT_EQ(with_header({}), absl::StatusCode::kUnauthenticated);
-  EXPECT_EQ(with_header({a}), absl::StatusCode::kUnauthenticated);
-  EXPECT_EQ(with_header({"Bearer "}), absl::StatusCode::kUnauthenticated);
-  EXPECT_EQ(with_header({"Bearer " + Line(a, "").substr(0, 64)}),
-            absl::StatusCode::kUnauthenticated);
-  EXPECT_EQ(with_header({"Bearer " + a, "Bearer " + c}), absl::StatusCode::kUnauthenticated);
-  EXPECT_EQ(with_header({"Bearer " + std::string(5000, 'x')}), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(with_header({"Bearer " + a}), kOk);
+  EXPECT_EQ(with_header({}), kUnauthenticated);
+  EXPECT_EQ(with_header({a}), kUnauthenticated);
+  EXPECT_EQ(with_header({"Bearer "}), kUnauthenticated);
+  EXPECT_EQ(with_header({"Bearer " + Line(a, "").substr(0, 64)}), kUnauthenticated);
+  EXPECT_EQ(with_header({"Bearer " + a, "Bearer " + c}), kUnauthenticated);
+  EXPECT_EQ(with_header({"Bearer " + std::string(5000, 'x')}), kUnauthenticated);
 }
 
 TEST_F(CredentialsTest, ASessionEndsWithTheTokenThatOpenedIt) {
@@ -391,9 +390,8 @@ TEST_F(CredentialsTest, ASessionEndsWithTheTokenThatOpenedIt) {
   folder_.Write("tokens", Line(a, "worker a"));
   while (stream->Read(&message)) {
   }
-  const absl::Status end = FromGrpcStatus(stream->Finish());
-  EXPECT_EQ(end.code(), absl::StatusCode::kUnavailable) << end;
-  EXPECT_THAT(std::string(end.message()), HasSubstr("still being written"));
+  EXPECT_THAT(FromGrpcStatus(stream->Finish()),
+              StatusIs(kUnavailable, HasSubstr("still being written")));
   honest_->AwaitRounds(2);  // The other token's session goes on.
 }
 
@@ -408,7 +406,7 @@ TEST_F(CredentialsTest, WhoKnowsTheRunSeesThatItsCoordinatorRefuses) {
   EXPECT_FALSE(stream->Read(&message));
   const grpc::Status end = stream->Finish();
   const absl::Status own = FromGrpcStatus(end, context, kRunId);
-  EXPECT_EQ(own.code(), absl::StatusCode::kPermissionDenied) << own;
+  EXPECT_THAT(own, StatusIs(kPermissionDenied));
   EXPECT_FALSE(MayBeAnothers(own));
   EXPECT_TRUE(MayBeAnothers(FromGrpcStatus(end, context, "guarded-2")));
 }
@@ -422,7 +420,7 @@ TEST_F(CredentialsTest, GuessingTokensIsSlow) {
   do {
     status = Describe(guesser);
   } while (absl::IsUnauthenticated(status) && ++guesses < 10'000);
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(status, StatusIs(kResourceExhausted));
   options.token_file = TokenFile("token-a", a);
   Stubs worker = With(options);
   EXPECT_TRUE(Describe(worker).ok());  // From the same address.
@@ -470,10 +468,9 @@ TEST_F(CredentialsTest, AListOfTokensThatCannotBeReadIsRefusedAtTheStart) {
   SecurityOptions options = folder_.WriteSet("server", "", Server(authority_, absl::Hours(1)));
   options.ca_file.clear();
   options.token_file = folder_.Write("tokens", "these are no tokens\n");
-  const auto server =
-      CoordinatorServer::Start({.address = "127.0.0.1:0", .security = options}, run_.coordinator());
-  EXPECT_EQ(server.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(server.status().message()), HasSubstr("tokens:1"));
+  EXPECT_THAT(
+      CoordinatorServer::Start({.address = "127.0.0.1:0", .security = options}, run_.coordinator()),
+      StatusIs(kInvalidArgument, HasSubstr("tokens:1")));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "common/base/file_system.h"
 #include "gmock/gmock.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/common/rpc/loopback.h"
 
 namespace causeway::server {
@@ -33,9 +34,8 @@ TEST_F(EnrollmentTest, TheInvitedBoardsOnceAndIsKnownByItsNameFromThenOn) {
       << "the same line finds what came of it";
 
   // Another machine, with the same line.
-  const absl::Status second = BoardIn("thief", line).status();
-  EXPECT_EQ(second.code(), absl::StatusCode::kPermissionDenied) << second;
-  EXPECT_THAT(std::string(second.message()), HasSubstr("with another key: a line counts once"));
+  EXPECT_THAT(BoardIn("thief", line),
+              StatusIs(kPermissionDenied, HasSubstr("with another key: a line counts once")));
   EXPECT_EQ(events_.Count("invitation_used"), 1);
   EXPECT_EQ(events_.Count("invitation_refused"), 1);
 }
@@ -66,7 +66,7 @@ TEST_F(EnrollmentTest, WhatWasRevokedReplacedOrIsOverLetsNobodyIn) {
   const InvitationLine over = Invite("over");
   for (const InvitationLine& line : {revoked, replaced}) {
     const absl::Status status = BoardIn("nobody", line, absl::InfiniteDuration()).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied) << status;
+    EXPECT_THAT(status, StatusIs(kPermissionDenied));
     // By Enroll, where the certificate came to be trusted in between.
     EXPECT_THAT(std::string(status.message()),
                 AnyOf(HasSubstr("does not take this invitation"), HasSubstr("was revoked at")));
@@ -74,20 +74,16 @@ TEST_F(EnrollmentTest, WhatWasRevokedReplacedOrIsOverLetsNobodyIn) {
   }
   EXPECT_TRUE(BoardIn("berlin", newer).ok());
   clock_.Advance(absl::Hours(2));
-  const absl::Status late = BoardIn("late", over, kShort).status();
-  EXPECT_EQ(late.code(), absl::StatusCode::kPermissionDenied) << late;
-  EXPECT_EQ(Revoke("over").code(), absl::StatusCode::kNotFound);
-  const absl::Status used = Revoke("berlin");
-  EXPECT_EQ(used.code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(used.message()), HasSubstr("--refused_identities"));
+  EXPECT_THAT(BoardIn("late", over, kShort), StatusIs(kPermissionDenied));
+  EXPECT_THAT(Revoke("over"), StatusIs(kNotFound));
+  EXPECT_THAT(Revoke("berlin"), StatusIs(kNotFound, HasSubstr("--refused_identities")));
 }
 
 TEST_F(EnrollmentTest, NothingIsToldToACoordinatorOfAnotherAuthority) {
   InvitationLine line = Invite("berlin");
   line.pin = std::string(64, '0');
-  const absl::Status status = BoardIn("berlin", line).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("Nothing was told to it"));
+  EXPECT_THAT(BoardIn("berlin", line),
+              StatusIs(kFailedPrecondition, HasSubstr("Nothing was told to it")));
   EXPECT_EQ(events_.Count("access_refused"), 0);
   EXPECT_EQ(events_.Count("invitation_used"), 0);
 }
@@ -96,10 +92,10 @@ TEST_F(EnrollmentTest, ThoseWhoGuessGetNoFurtherThanTheHandshake) {
   InvitationLine line = Invite("berlin");
   line.secret = MakeInvitationSecret().value();
   const absl::Status status = BoardIn("guesser", line, kShort).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied) << status;
+  EXPECT_THAT(status, StatusIs(kPermissionDenied));
   EXPECT_EQ(events_.Count("access_refused"), 0) << "it reached no call";
   const absl::Status hasty = BoardIn("guesser", line, absl::Seconds(1)).status();
-  EXPECT_EQ(hasty.code(), absl::StatusCode::kUnavailable) << "it may be new: " << hasty;
+  EXPECT_THAT(hasty, StatusIs(kUnavailable)) << "it may be new: " << hasty;
 }
 
 TEST_F(EnrollmentTest, AnInvitationIsGoodForNothingElse) {
@@ -112,22 +108,18 @@ TEST_F(EnrollmentTest, AnInvitationIsGoodForNothingElse) {
   const absl::Time deadline = absl::Now() + kPatience;
   absl::Status described = Describe(invited);
   while (MadeOnTheWay(described) && absl::Now() < deadline) described = Describe(invited);
-  EXPECT_EQ(described.code(), absl::StatusCode::kPermissionDenied) << described;
-  EXPECT_THAT(std::string(described.message()), HasSubstr("good for nothing else"));
-  const absl::Status invites = Ask(invited, Request("friend", "secret")).status();
-  EXPECT_EQ(invites.code(), absl::StatusCode::kPermissionDenied) << invites;
+  EXPECT_THAT(described, StatusIs(kPermissionDenied, HasSubstr("good for nothing else")));
+  EXPECT_THAT(Ask(invited, Request("friend", "secret")), StatusIs(kPermissionDenied));
 }
 
 TEST_F(EnrollmentTest, AFolderOfSomebodyElseIsLeftAsItIs) {
   ASSERT_TRUE(BoardIn("shared", Invite("berlin")).ok());
-  const absl::Status other = BoardIn("shared", Invite("paris")).status();
-  EXPECT_EQ(other.code(), absl::StatusCode::kFailedPrecondition) << other;
-  EXPECT_THAT(std::string(other.message()), HasSubstr("is that of worker berlin"));
+  EXPECT_THAT(BoardIn("shared", Invite("paris")),
+              StatusIs(kFailedPrecondition, HasSubstr("is that of worker berlin")));
   EXPECT_EQ(Board(folder_.path("shared"), "", kPatience)->identity.name, "berlin");
   std::filesystem::permissions(folder_.path("shared"), std::filesystem::perms::all);
-  const absl::Status open = BoardIn("shared", Invite("rome")).status();
-  EXPECT_EQ(open.code(), absl::StatusCode::kFailedPrecondition) << open;
-  EXPECT_THAT(std::string(open.message()), HasSubstr("chmod 700"));
+  EXPECT_THAT(BoardIn("shared", Invite("rome")),
+              StatusIs(kFailedPrecondition, HasSubstr("chmod 700")));
 }
 
 TEST_F(EnrollmentTest, ANewLineForTheSameNameBringsItsRole) {
@@ -198,9 +190,8 @@ TEST_F(EnrollmentTest, WhoShowsTheAuthorityWithoutBeingItsOwnIsNotTakenForTheCoo
   builder.RegisterCallbackGenericService(&service);
   const std::unique_ptr<grpc::Server> between = builder.BuildAndStart();
   line.addresses = {absl::StrCat("127.0.0.1:", port)};
-  const absl::Status status = BoardIn("berlin", line).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("cannot be trusted"));
+  EXPECT_THAT(BoardIn("berlin", line),
+              StatusIs(kFailedPrecondition, HasSubstr("cannot be trusted")));
 }
 
 TEST_F(EnrollmentTest, WhatAnOperatorAsksForIsChecked) {
@@ -220,8 +211,7 @@ TEST_F(EnrollmentTest, WhatAnOperatorAsksForIsChecked) {
   v1::InviteRequest name = Request("../berlin", "secret");
   for (const v1::InviteRequest& wrong : {other_name, role, invited, soon, text, authority, name}) {
     const absl::Status status = Ask(me, wrong).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument)
-        << wrong.ShortDebugString() << status;
+    EXPECT_THAT(status, StatusIs(kInvalidArgument)) << wrong.ShortDebugString() << status;
   }
 }
 
@@ -231,14 +221,12 @@ TEST_F(EnrollmentTest, AnInvitationOfAnotherRoleStaysUnused) {
     return Board(join, folder_.path("alice"), kPatience, roles);
   };
   const absl::Status worker = board(FormatInvitation(line), {Role::kWorker}).status();
-  EXPECT_EQ(worker.code(), absl::StatusCode::kPermissionDenied) << worker;
-  EXPECT_THAT(std::string(worker.message()),
-              HasSubstr("is for operator alice; who may be here: worker"));
+  EXPECT_THAT(worker, StatusIs(kPermissionDenied,
+                               HasSubstr("is for operator alice; who may be here: worker")));
   EXPECT_EQ(events_.Count("invitation_used"), 0);
   const auto boarded = board(FormatInvitation(line), {Role::kObserver, Role::kOperator}).value();
-  const absl::Status again = board(folder_.path("alice"), {Role::kRegion}).status();
-  EXPECT_EQ(again.code(), absl::StatusCode::kPermissionDenied) << again;
-  EXPECT_THAT(std::string(again.message()), HasSubstr("is that of operator alice"));
+  EXPECT_THAT(board(folder_.path("alice"), {Role::kRegion}),
+              StatusIs(kPermissionDenied, HasSubstr("is that of operator alice")));
 }
 
 TEST_F(EnrollmentTest, WhoTakesOverWithTheRecordAndTheSameAuthorityKnowsTheInvitations) {
@@ -296,16 +284,14 @@ TEST_F(EnrollmentTest, ADiskThatFailsForAMomentRefusesNobodyForGood) {
   absl::Status disk = absl::InternalError("EIO");
   authority->UseRecord({}, [&](const v1::InvitationList&) { return disk; });
   const v1::InviteRequest asked = Request("berlin", "secret");
-  EXPECT_EQ(authority->Invite(asked, "operator alice").status().code(),
-            absl::StatusCode::kUnavailable);
+  EXPECT_THAT(authority->Invite(asked, "operator alice"), StatusIs(kUnavailable));
   disk = absl::OkStatus();
   const v1::InviteResponse made = authority->Invite(asked, "operator alice").value();
   const std::string& fingerprint = made.invitation().certificate_sha256();
   v1::EnrollRequest request;
   request.set_certificate_request(MakeRequest(MakePrivateKey().value(), "a new key").value());
   disk = absl::InternalError("EIO");
-  EXPECT_EQ(authority->Enroll(fingerprint, request, "here").status().code(),
-            absl::StatusCode::kUnavailable);
+  EXPECT_THAT(authority->Enroll(fingerprint, request, "here"), StatusIs(kUnavailable));
   disk = absl::OkStatus();
   std::filesystem::remove(folder_.path("waiting/ca.pem"));  // It is held in memory.
   EXPECT_EQ(authority->Enroll(fingerprint, request, "here").value().name(), "berlin");
@@ -328,13 +314,11 @@ TEST_F(EnrollmentTest, WhatTheAuthoritysFolderHasWrongIsNamedWithWhatToDo) {
   };
   folder_.Write("authority/invitations.binpb", "");
   const absl::Status empty = start();
-  EXPECT_EQ(empty.code(), absl::StatusCode::kDataLoss) << empty;
-  EXPECT_THAT(std::string(empty.message()), HasSubstr("invitations.binpb is empty: remove it"));
+  EXPECT_THAT(empty, StatusIs(kDataLoss, HasSubstr("invitations.binpb is empty: remove it")));
   std::filesystem::remove(folder_.path("authority/invitations.binpb"));
   clock_.Advance(absl::Hours(24 * 3660));
-  const absl::Status over = start();
-  EXPECT_EQ(over.code(), absl::StatusCode::kFailedPrecondition) << over;
-  EXPECT_THAT(std::string(over.message()), HasSubstr("and the next start makes a new one"));
+  EXPECT_THAT(start(),
+              StatusIs(kFailedPrecondition, HasSubstr("and the next start makes a new one")));
 }
 
 TEST_F(EnrollmentTest, TheReminderOfTheAuthoritysEndSaysHowItIsReplaced) {
@@ -352,12 +336,10 @@ TEST_F(EnrollmentTest, AHalfOfAnAuthorityIsRefusedWithWhatToDo) {
   options.address = "127.0.0.1:0";
   options.authority_folder = folder_.path("half");
   const absl::Status status = CoordinatorServer::Start(options, run_.coordinator()).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("put both there, or neither"));
+  EXPECT_THAT(status, StatusIs(kFailedPrecondition, HasSubstr("put both there, or neither")));
   folder_.Write("half/ca.key", MakePrivateKey().value());
-  const absl::Status other = CoordinatorServer::Start(options, run_.coordinator()).status();
-  EXPECT_EQ(other.code(), absl::StatusCode::kFailedPrecondition) << other;
-  EXPECT_THAT(std::string(other.message()), HasSubstr("is not the key of"));
+  EXPECT_THAT(CoordinatorServer::Start(options, run_.coordinator()),
+              StatusIs(kFailedPrecondition, HasSubstr("is not the key of")));
 }
 
 }  // namespace

@@ -23,6 +23,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/base/fake_clock.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/common/rpc/plain_lane.h"
 #include "tests/unit/common/rpc/test_authority.h"
 #include "tests/unit/server/service/raw_connection.h"
@@ -115,14 +116,12 @@ class IntrudersTest : public ::testing::Test {
   // For peers that TLS itself turns away.
   void ExpectTurnedAwayByTls(Stubs& stubs, const SecurityOptions& options,
                              const std::string& words) {
-    EXPECT_EQ(Describe(stubs).code(), absl::StatusCode::kUnavailable);
-    const absl::Status why = ExplainByTls(address_, options, absl::Seconds(10));
-    EXPECT_EQ(why.code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_THAT(std::string(why.message()), HasSubstr(words));
+    EXPECT_THAT(Describe(stubs), StatusIs(kUnavailable));
+    EXPECT_THAT(ExplainByTls(address_, options, absl::Seconds(10)),
+                StatusIs(kFailedPrecondition, HasSubstr(words)));
   }
   static void ExpectDenied(const absl::Status& status, const std::string& who) {
-    EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied) << status;
-    EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(who), HasSubstr("may")));
+    EXPECT_THAT(status, StatusIs(kPermissionDenied, AllOf(HasSubstr(who), HasSubstr("may"))));
   }
 
   const TestAuthority authority_;
@@ -136,7 +135,7 @@ class IntrudersTest : public ::testing::Test {
 
 TEST_F(IntrudersTest, WithoutTls) {
   Stubs stubs(MakeChannel(address_, 0, ChannelSecurity::Plaintext()));
-  EXPECT_EQ(Describe(stubs).code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(Describe(stubs), StatusIs(kUnavailable));
 }
 
 TEST_F(IntrudersTest, WithoutACertificate) {
@@ -183,8 +182,7 @@ TEST_F(IntrudersTest, WithTheCertificateOfAServer) {
   const PemPair server = authority_.Issue(request);
   folder_.Write(absl::StrCat("client-", clients_, ".cert"), server.certificate);
   folder_.Write(absl::StrCat("client-", clients_, ".key"), server.key);
-  EXPECT_EQ(ExplainByTls(address_, options, absl::Seconds(10)).code(),
-            absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(ExplainByTls(address_, options, absl::Seconds(10)), StatusIs(kFailedPrecondition));
 }
 
 TEST_F(IntrudersTest, WithACertificateThatNamesNoIdentity) {
@@ -194,18 +192,16 @@ TEST_F(IntrudersTest, WithACertificateThatNamesNoIdentity) {
     CertificateRequest request;
     request.names = names;
     Stubs stubs = With(Files(authority_.Issue(request)));
-    EXPECT_EQ(Describe(stubs).code(), absl::StatusCode::kUnauthenticated) << names;
-    EXPECT_EQ(Attach(stubs, MakeJoin(run_.coordinator(), "a")).code(),
-              absl::StatusCode::kUnauthenticated)
+    EXPECT_THAT(Describe(stubs), StatusIs(kUnauthenticated)) << names;
+    EXPECT_THAT(Attach(stubs, MakeJoin(run_.coordinator(), "a")), StatusIs(kUnauthenticated))
         << names;
   }
 }
 
 TEST_F(IntrudersTest, OfAnotherRun) {
   Stubs stubs = As("causeway://another/worker/a");
-  const absl::Status status = Describe(stubs);
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("another"), HasSubstr(kRunName)));
+  EXPECT_THAT(Describe(stubs),
+              StatusIs(kFailedPrecondition, AllOf(HasSubstr("another"), HasSubstr(kRunName))));
   Stubs same = As(absl::StrCat("causeway://", kRunName, "/worker/b"));
   EXPECT_TRUE(Describe(same).ok());
 }
@@ -235,7 +231,7 @@ TEST_F(IntrudersTest, AnObserverWhoDoesMoreThanLook) {
   Stubs stubs = As("causeway://*/observer/eye");
   EXPECT_TRUE(Describe(stubs).ok());
   EXPECT_TRUE(GetStatus(stubs).ok());
-  EXPECT_EQ(ListEvents(stubs).code(), absl::StatusCode::kUnimplemented) << "nobody keeps any here";
+  EXPECT_THAT(ListEvents(stubs), StatusIs(kUnimplemented)) << "nobody keeps any here";
   ExpectDenied(PushDelta(*stubs.exchange, honest_->first_delta()), "observer eye");
   ExpectDenied(PullState(stubs, "a"), "observer eye");
   ExpectDenied(PullState(stubs, "eye"), "observer eye");
@@ -261,7 +257,7 @@ TEST_F(IntrudersTest, AReplayedPush) {
   // By somebody else in his own name.
   Delta renamed = heard;
   renamed.header.set_worker_id("b");
-  EXPECT_EQ(PushDelta(*other.exchange, renamed).code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(PushDelta(*other.exchange, renamed), StatusIs(kPermissionDenied));
   // By the same worker: what counts already is acknowledged once more and merged no second time,
   // which the comparison at the end shows. What differs, or is of an earlier life, is refused.
   Stubs same = As("causeway://*/worker/a");
@@ -271,12 +267,10 @@ TEST_F(IntrudersTest, AReplayedPush) {
   EXPECT_FALSE(PushDelta(*same.exchange, altered).ok());
   Delta earlier = heard;
   earlier.header.set_incarnation(honest_->incarnation() - 1);
-  const absl::Status fenced = PushDelta(*same.exchange, earlier);
-  EXPECT_EQ(fenced.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(fenced.message()), HasSubstr("incarnation"));
+  EXPECT_THAT(PushDelta(*same.exchange, earlier), StatusIs(kUnavailable, HasSubstr("incarnation")));
   Delta next = MakeDelta(1'000'000, run_.initial());
   next.header.set_incarnation(honest_->incarnation());
-  EXPECT_EQ(PushDelta(*same.exchange, next).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(PushDelta(*same.exchange, next), StatusIs(kFailedPrecondition));
   PushDelta(*same.exchange, heard).IgnoreError();
 }
 
@@ -291,7 +285,7 @@ TEST_F(IntrudersTest, OversizeMessages) {
       grpc::CreateCustomChannel(address_, security->Now().credentials, arguments));
   PlainLane lane(*exchange, kRunId, "b");
   lane.Chunk(1, 0, std::vector<uint8_t>(3 << 20, 'x'));
-  EXPECT_EQ(lane.Finish().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(lane.Finish(), StatusIs(kResourceExhausted));
 }
 
 // The worker's id is that of the lane, whatever its messages say.
@@ -299,8 +293,7 @@ TEST_F(IntrudersTest, AnOfferInAnothersNameOverALaneOfItsOwn) {
   Stubs stubs = As("causeway://*/worker/b");
   const Delta heard = honest_->first_delta();
   PlainLane lane(*stubs.exchange, kRunId, "b");
-  const absl::Status status = lane.Push(heard.header, heard.object);
-  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied) << status;
+  EXPECT_THAT(lane.Push(heard.header, heard.object), StatusIs(kPermissionDenied));
 }
 
 TEST_F(IntrudersTest, MessagesThatNoWorkerSends) {
@@ -312,24 +305,23 @@ TEST_F(IntrudersTest, MessagesThatNoWorkerSends) {
     lane.Write(message);
     return lane.Finish().code();
   };
-  EXPECT_EQ(end_of([](v1::LaneMessage&) {}), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(end_of([](v1::LaneMessage& m) { m.mutable_control(); }),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(end_of([](v1::LaneMessage&) {}), kInvalidArgument);
+  EXPECT_EQ(end_of([](v1::LaneMessage& m) { m.mutable_control(); }), kInvalidArgument);
   EXPECT_EQ(end_of([](v1::LaneMessage& m) { m.mutable_control()->mutable_greeting(); }),
-            absl::StatusCode::kInvalidArgument);
+            kInvalidArgument);
   EXPECT_EQ(end_of([](v1::LaneMessage& m) { m.mutable_control()->mutable_announcement(); }),
-            absl::StatusCode::kInvalidArgument);
+            kInvalidArgument);
   EXPECT_EQ(end_of([](v1::LaneMessage& m) {
               m.mutable_control()->mutable_acknowledgement()->set_chunks(5);
             }),
-            absl::StatusCode::kInvalidArgument);
+            kInvalidArgument);
   PlainLane mute(*stubs.exchange, nullptr);
   mute.Chunk(1, 0, std::vector<uint8_t>(10));
-  EXPECT_EQ(mute.Finish().code(), absl::StatusCode::kInvalidArgument) << "no greeting";
+  EXPECT_THAT(mute.Finish(), StatusIs(kInvalidArgument)) << "no greeting";
   v1::Greeting greeting = PlainLane::MakeGreeting(kRunId, "b");
   greeting.set_lane(16);
   PlainLane beyond(*stubs.exchange, &greeting);
-  EXPECT_EQ(beyond.Finish().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(beyond.Finish(), StatusIs(kInvalidArgument));
 }
 
 TEST_F(IntrudersTest, OversizeNames) {
@@ -339,7 +331,7 @@ TEST_F(IntrudersTest, OversizeNames) {
     v1::WorkerMessage join = MakeJoin(run_.coordinator(), "b");
     if (device) join.mutable_join()->set_device(std::string(2000, 'd'));
     if (!device) join.mutable_join()->set_software_version(std::string(2000, 'd'));
-    EXPECT_EQ(Attach(stubs, join).code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(Attach(stubs, join), StatusIs(kInvalidArgument));
   }
   Stubs operator_stubs = As("causeway://*/operator/ops");
   grpc::ClientContext context;
@@ -424,9 +416,7 @@ TEST_F(ImpatientTest, ASlowLorisAtTheDoor) {
 
 TEST_F(ImpatientTest, ASessionThatNeverJoins) {
   Stubs stubs = As("causeway://*/worker/b");
-  const absl::Status status = Attach(stubs, std::nullopt);
-  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("Join"));
+  EXPECT_THAT(Attach(stubs, std::nullopt), StatusIs(kDeadlineExceeded, HasSubstr("Join")));
 }
 
 struct StandingClock {
@@ -448,11 +438,11 @@ TEST_F(RequestLimitTest, WhoAsksTooOftenIsAskedToWait) {
     status = Describe(stubs);
     admitted += status.ok() ? 1 : 0;
   }
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(status, StatusIs(kResourceExhausted));
   EXPECT_EQ(admitted, 4000 / CostOf(Action::kDescribe));
-  EXPECT_EQ(Attach(stubs, std::nullopt).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(Attach(stubs, std::nullopt), StatusIs(kResourceExhausted));
   Stubs again = As("causeway://*/observer/eye");  // Another connection does not help.
-  EXPECT_EQ(Describe(again).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(Describe(again), StatusIs(kResourceExhausted));
   Stubs other = As("causeway://*/observer/other");
   EXPECT_TRUE(Describe(other).ok());
   honest_->AwaitRounds(2);
@@ -488,8 +478,7 @@ TEST_F(RequestLimitTest, WhoTalksTooMuchInHisSessionIsPutOut) {
   EXPECT_GE(said, 3980);
   while (stream->Read(&answer)) {
   }
-  const absl::Status end = FromGrpcStatus(stream->Finish());
-  EXPECT_EQ(end.code(), absl::StatusCode::kResourceExhausted) << end;
+  EXPECT_THAT(FromGrpcStatus(stream->Finish()), StatusIs(kResourceExhausted));
   honest_->AwaitRounds(2);
 }
 
@@ -539,12 +528,11 @@ TEST(ConnectionLimitsTest, LimitsThatCannotBeKeptAreRefusedAtTheStart) {
                                     run.coordinator())
         .status();
   };
-  EXPECT_EQ(start(-1, 0).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(start(0, -1).code(), absl::StatusCode::kInvalidArgument);
-  const absl::Status too_many = start(2'000'000'000, 0);
-  EXPECT_EQ(too_many.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(too_many.message()),
-              AllOf(HasSubstr("LimitNOFILE"), HasSubstr("--max_connections")));
+  EXPECT_THAT(start(-1, 0), StatusIs(kInvalidArgument));
+  EXPECT_THAT(start(0, -1), StatusIs(kInvalidArgument));
+  EXPECT_THAT(start(2'000'000'000, 0),
+              StatusIs(kFailedPrecondition,
+                       AllOf(HasSubstr("LimitNOFILE"), HasSubstr("--max_connections"))));
 }
 
 }  // namespace

@@ -27,6 +27,7 @@
 #include "gtest/gtest.h"
 #include "server/core/served_run.h"
 #include "server/service/coordinator_server.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/common/rpc/test_authority.h"
 #include "tests/unit/server/store/memory_store.h"
 #include "worker/member/joining.h"
@@ -143,14 +144,13 @@ TEST_F(ModelReceptionTest, TheFirstSiteBringsItsModelAndTheSecondIsToldSo) {
   EXPECT_TRUE(std::equal(large_.begin(), large_.end(), published.begin() + offset));
   EXPECT_EQ(published[static_cast<size_t>(waiting_.coordinator()->plan().Find("scale")->offset)],
             0.125F);
-  EXPECT_EQ(worker::BringModel(*stub_, Model("lyon")).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(worker::BringModel(*stub_, Model("lyon")), StatusIs(kAlreadyExists));
 }
 
 TEST_F(ModelReceptionTest, WhatNeedsAModelIsRefusedUntilASiteHasBroughtIt) {
   const auto expect_refused = [](const grpc::Status& end) {
-    const absl::Status status = FromGrpcStatus(end);
-    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("waits for the first site to bring"));
+    EXPECT_THAT(FromGrpcStatus(end),
+                StatusIs(kFailedPrecondition, HasSubstr("waits for the first site to bring")));
   };
   grpc::ClientContext joining;
   const auto session = stub_->Attach(&joining);
@@ -178,7 +178,7 @@ TEST_F(ModelReceptionTest, ASiteThatBringsWhileAnotherIsFirstIsSentBack) {
   ASSERT_TRUE(stream->Write(HeaderMessage()));
   EXPECT_EQ(worker::BringModel(*stub_, Model()), absl::OkStatus());
   // It is told without having to send anything more.
-  EXPECT_EQ(FromGrpcStatus(stream->Finish()).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(FromGrpcStatus(stream->Finish()), StatusIs(kAlreadyExists));
 }
 
 TEST_F(ModelReceptionTest, AStreamThatBreaksLeavesTheRunWaiting) {
@@ -193,7 +193,7 @@ TEST_F(ModelReceptionTest, AStreamThatBreaksLeavesTheRunWaiting) {
   int asked = 0;
   worker::ModelToBring cancelled = Model();
   cancelled.is_cancelled = [&] { return ++asked > 3; };
-  EXPECT_EQ(worker::BringModel(*stub_, cancelled).code(), absl::StatusCode::kCancelled);
+  EXPECT_THAT(worker::BringModel(*stub_, cancelled), StatusIs(kCancelled));
   EXPECT_TRUE(Describe().awaits_model());
   absl::Status status = absl::ResourceExhaustedError("not asked yet");
   // The broken streams leave when gRPC notices.
@@ -236,8 +236,8 @@ TEST_F(ModelReceptionTest, NoMoreThanTwoSitesBringAModelAtOnce) {
   // The server has both once a third is refused.
   absl::Status status = absl::InvalidArgumentError("not asked yet");
   while (absl::IsInvalidArgument(status)) status = EndOf({});
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("2 sites are bringing a model already"));
+  EXPECT_THAT(status,
+              StatusIs(kResourceExhausted, HasSubstr("2 sites are bringing a model already")));
   for (size_t i = 0; i < 2; ++i) {
     contexts[i].TryCancel();
     streams[i]->Finish();
@@ -254,27 +254,26 @@ TEST_F(ModelReceptionTest, StreamsOutOfTheProtocolAreRefused) {
   };
   v1::BringModelRequest chunk;
   chunk.mutable_chunk()->set_data("1234");
-  expect({}, absl::StatusCode::kInvalidArgument, "before its header");
-  expect({chunk}, absl::StatusCode::kInvalidArgument, "must be its header");
-  expect({v1::BringModelRequest()}, absl::StatusCode::kInvalidArgument, "must be its header");
-  expect({HeaderMessage(), HeaderMessage()}, absl::StatusCode::kInvalidArgument, "nothing else");
-  expect({HeaderMessage(), chunk}, absl::StatusCode::kInvalidArgument, "1048576 bytes at offset 0");
-  expect({HeaderMessage()}, absl::StatusCode::kInvalidArgument, "must be 3200004 bytes; 0 came");
+  expect({}, kInvalidArgument, "before its header");
+  expect({chunk}, kInvalidArgument, "must be its header");
+  expect({v1::BringModelRequest()}, kInvalidArgument, "must be its header");
+  expect({HeaderMessage(), HeaderMessage()}, kInvalidArgument, "nothing else");
+  expect({HeaderMessage(), chunk}, kInvalidArgument, "1048576 bytes at offset 0");
+  expect({HeaderMessage()}, kInvalidArgument, "must be 3200004 bytes; 0 came");
   v1::BringModelRequest version = HeaderMessage();
   version.mutable_header()->set_wire_version(kWireVersion + 1);
-  expect({version}, absl::StatusCode::kFailedPrecondition, "wire_version differs");
+  expect({version}, kFailedPrecondition, "wire_version differs");
   v1::BringModelRequest size = HeaderMessage();
   size.mutable_header()->set_total_bytes(int64_t{1} << 62);
-  expect({size}, absl::StatusCode::kInvalidArgument, "total_bytes must be 4 times");
+  expect({size}, kInvalidArgument, "total_bytes must be 4 times");
   EXPECT_TRUE(Describe().awaits_model());
 }
 
 TEST_F(ModelReceptionTest, TheClientRefusesValuesOfAnotherSize) {
   worker::ModelToBring model = Model();
   model.values = [this](int) { return std::span<const float>(large_).first(7); };
-  const absl::Status status = worker::BringModel(*stub_, model);
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("large is [1000, 800]"));
+  EXPECT_THAT(worker::BringModel(*stub_, model),
+              StatusIs(kInvalidArgument, HasSubstr("large is [1000, 800]")));
 }
 
 struct Secrets {
@@ -315,7 +314,7 @@ TEST_F(RevokedTest, ASiteThatIsRevokedBringsNothing) {
   const absl::Status status = FromGrpcStatus(stream->Finish());
   // The stream ends at once. A list may be in the middle of being written, so the refusal for good
   // comes once it has settled (credentials_test.cc).
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_THAT(status, StatusIs(kUnavailable));
   EXPECT_TRUE(waiting_.Describe().awaits_model());
 }
 
@@ -330,9 +329,8 @@ TEST_F(SmallMemoryTest, AModelThatTheGivenMemoryDoesNotHoldIsRefusedAtItsHeader)
   large_.resize(16'000'000);
   worker::ModelToBring model = Model();
   model.tensors.mutable_tensor(0)->set_shape(1, 16'000);
-  const absl::Status status = worker::BringModel(*stub_, model);
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("the memory for transfers is 16777216"));
+  EXPECT_THAT(worker::BringModel(*stub_, model),
+              StatusIs(kInvalidArgument, HasSubstr("the memory for transfers is 16777216")));
   EXPECT_TRUE(Describe().awaits_model());
 }
 
@@ -346,8 +344,7 @@ TEST_F(ImpatientTest, ASiteThatStandsStillIsSentAway) {
   v1::BringModelResponse response;
   const auto stream = stub_->BringModel(&context, &response);
   stream->Write(HeaderMessage());
-  const absl::Status status = FromGrpcStatus(stream->Finish());
-  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  EXPECT_THAT(FromGrpcStatus(stream->Finish()), StatusIs(kDeadlineExceeded));
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "gtest/gtest.h"
 #include "server/store/inspect.h"
 #include "server/store/sqlite_database.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/common/base/temporary_folder.h"
 #include "tests/unit/server/store/scripted_run.h"
 #include "tests/unit/server/store/store_conformance.h"
@@ -139,7 +140,7 @@ TEST_F(RunDirectoryStoreTest, RecoveryTellsOfRecentContributionsAndTheNewestOfEa
                     ->Execute("DELETE FROM records WHERE key GLOB 'contribution/*/000000000005/*'")
                     .ok());
   }
-  EXPECT_EQ((*Open(options))->Recover().status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT((*Open(options))->Recover(), StatusIs(kDataLoss));
 }
 
 // A disk that loses the end of a file as soon as somebody has mapped it.
@@ -163,8 +164,7 @@ TEST_F(RunDirectoryStoreTest, ADiskThatCannotReadADeltaDoesNotEndTheProcess) {
   ASSERT_TRUE((*store)->Recover().ok());
   ASSERT_TRUE((*store)->BeginRun(ScriptedIdentity()).ok());
   Publish(**store, 0, 1);
-  const absl::Status status = (*store)->ReadContribution(0, 1, "alice").status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+  EXPECT_THAT((*store)->ReadContribution(0, 1, "alice"), StatusIs(kDataLoss));
   EXPECT_TRUE((*store)->ReadAnswer(0, 1).ok()) << "the others can be read";
 }
 
@@ -184,9 +184,7 @@ TEST_F(RunDirectoryStoreTest, ARunLeavesFilesForPeople) {
 
 TEST_F(RunDirectoryStoreTest, ASecondOwnerIsRefused) {
   auto owner = Open().value();
-  const absl::Status second = Open().status();
-  EXPECT_EQ(second.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(second.message(), HasSubstr("belongs to another process"));
+  EXPECT_THAT(Open(), StatusIs(kFailedPrecondition, HasSubstr("belongs to another process")));
   owner.reset();
   EXPECT_TRUE(Open().ok());
 }
@@ -196,10 +194,8 @@ TEST_F(RunDirectoryStoreTest, ARunOfTheFormerLayoutIsRefusedByItsName) {
   ASSERT_TRUE(WriteFileAtomically(fs_, Path("run.json"),
                                   absl::string_view(R"({"format_version": 1, "run_id": "old-5"})"))
                   .ok());
-  const absl::Status status = Open().status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(status.message(), HasSubstr("old-5"));
-  EXPECT_THAT(status.message(), HasSubstr("former version"));
+  EXPECT_THAT(Open(), StatusIs(kFailedPrecondition,
+                               AllOf(HasSubstr("old-5"), HasSubstr("former version"))));
   EXPECT_THAT(*fs_.List(folder_), ElementsAre("run.json"));
 }
 
@@ -215,11 +211,10 @@ TEST_F(RunDirectoryStoreTest, AFolderWithSomeFragmentsAloneIsRefusedAndStaysAsIt
   ASSERT_TRUE(
       WriteFileAtomically(fs_, Path("shards.json"), absl::string_view("{\"shards\": []}")).ok());
   const auto names = *fs_.List(folder_);
-  const absl::Status status = (*Open())->Recover().status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(status.message(), HasSubstr("has 1 of the 2 fragments of run "));
-  EXPECT_THAT(status.message(), HasSubstr("--shards"));
-  EXPECT_THAT(status.message(), HasSubstr("begin a run with them (--initial)"));
+  EXPECT_THAT((*Open())->Recover(),
+              StatusIs(kFailedPrecondition,
+                       AllOf(HasSubstr("has 1 of the 2 fragments of run "), HasSubstr("--shards"),
+                             HasSubstr("begin a run with them (--initial)"))));
   EXPECT_THAT(*fs_.List(folder_), IsSupersetOf(names));
 }
 
@@ -229,8 +224,8 @@ TEST_F(RunDirectoryStoreTest, AFolderWhoseDeltasMayBeInMemoryIsRefusedUntilTheyA
   ASSERT_TRUE(
       WriteFileAtomically(fs_, Path("DELTAS_IN"), absl::string_view("/dev/shm/causeway/a\n")).ok());
   const absl::Status status = Open().status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(status.message(), HasSubstr("in memory, in /dev/shm/causeway/a. End it in order"));
+  EXPECT_THAT(status, StatusIs(kFailedPrecondition,
+                               HasSubstr("in memory, in /dev/shm/causeway/a. End it in order")));
   EXPECT_THAT(InspectRun(fs_, folder_).status().message(), HasSubstr("End it in order"));
   ASSERT_TRUE(fs_.Remove(Path("DELTAS_IN")).ok());
   EXPECT_EQ((*(*Open())->Recover())->rounds.size(), 1);
@@ -318,8 +313,8 @@ TEST_F(RunDirectoryStoreTest, ForgottenAnswersLeaveTheDiskWithTheNextCommit) {
 TEST_F(RunDirectoryStoreTest, TheSameContributionTwiceIsRefusedAndTheFirstStays) {
   const auto store = Begin();
   Publish(*store, 0, 1);
-  EXPECT_EQ(store->SaveContribution(ScriptedContribution(0, 1, "alice"), {}).code(),
-            absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(store->SaveContribution(ScriptedContribution(0, 1, "alice"), {}),
+              StatusIs(kAlreadyExists));
   EXPECT_EQ(*store->ReadContribution(0, 1, "alice"), ScriptedObject(0, 1, "alice"));
   EXPECT_THAT(Names("deltas"), SizeIs(2));
   Publish(*store, 0, 2);
@@ -327,16 +322,14 @@ TEST_F(RunDirectoryStoreTest, TheSameContributionTwiceIsRefusedAndTheFirstStays)
 
 TEST_F(RunDirectoryStoreTest, ARoundThatLeavesAGapStopsTheStore) {
   const auto store = Begin();
-  EXPECT_EQ(store->SaveRound(ScriptedRound(0, 2), {}).code(),
-            absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(store->SaveRound(ScriptedRound(0, 1), {}).code(),
-            absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(store->SaveRound(ScriptedRound(0, 2), {}), StatusIs(kFailedPrecondition));
+  EXPECT_THAT(store->SaveRound(ScriptedRound(0, 1), {}), StatusIs(kFailedPrecondition));
 }
 
 TEST_F(RunDirectoryStoreTest, AWorkerIdThatIsNoFileNameIsRefused) {
   const auto store = Begin();
-  EXPECT_EQ(store->SaveContribution(ScriptedContribution(0, 1, "../alice"), {}).code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(store->SaveContribution(ScriptedContribution(0, 1, "../alice"), {}),
+              StatusIs(kInvalidArgument));
   Publish(*store, 0, 1);
 }
 
@@ -419,13 +412,11 @@ TEST_F(RunDirectoryStoreTest, OnlyWhatThisProgramWasWritingIsRemoved) {
 
 TEST_F(RunDirectoryStoreTest, AFolderWithoutARunIsNotTouchedWhereARunMustExist) {
   const Options options = {.read_only = true};
-  EXPECT_EQ(Open(options).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(Open(options), StatusIs(kNotFound));
   EXPECT_FALSE(fs_.Exists(folder_));
   ASSERT_TRUE(fs_.CreateFolders(folder_).ok());
   ASSERT_TRUE(fs_.Create(Path("summary.json.tmp")).ok());
-  const absl::Status status = Open(options).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("holds no run"));
+  EXPECT_THAT(Open(options), StatusIs(kNotFound, HasSubstr("holds no run")));
   EXPECT_THAT(*fs_.List(folder_), ElementsAre("summary.json.tmp"));
   Begin();
   EXPECT_TRUE(Open(options).ok());
@@ -464,7 +455,7 @@ TEST_F(RunDirectoryStoreTest, AFileThatGoesWhileItIsReadIsNotFound) {
   hooked.before_read = [&] {
     EXPECT_TRUE(fs_.Remove(Path("answers/" + Names("answers")[0])).ok());
   };
-  EXPECT_EQ(store->ReadAnswer(0, 2).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(store->ReadAnswer(0, 2), StatusIs(kDataLoss));
 }
 
 // Has 1000 bytes more than the spare; calls `before_create` when a file is about to be written.
@@ -493,17 +484,17 @@ TEST_F(RunDirectoryStoreTest, ContributionsThatOverlapLeaveTheSpareTogether) {
   absl::Status second;
   disk.before_create = [&] { second = contribute("bob"); };
   EXPECT_TRUE(contribute("alice").ok());
-  EXPECT_EQ(second.code(), absl::StatusCode::kResourceExhausted) << second;
+  EXPECT_THAT(second, StatusIs(kResourceExhausted));
   EXPECT_TRUE(contribute("bob").ok());
 }
 
 TEST_F(RunDirectoryStoreTest, NothingIsToldBeforeTheRunHasBegun) {
   const auto store = Open();
-  EXPECT_EQ((*store)->SaveRunState({}).code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ((*store)->BeginRun(ScriptedIdentity()).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT((*store)->SaveRunState({}), StatusIs(kFailedPrecondition));
+  EXPECT_THAT((*store)->BeginRun(ScriptedIdentity()), StatusIs(kFailedPrecondition));
   ASSERT_TRUE((*store)->Recover().ok());
   EXPECT_TRUE((*store)->BeginRun(ScriptedIdentity()).ok());
-  EXPECT_EQ((*store)->BeginRun(ScriptedIdentity()).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT((*store)->BeginRun(ScriptedIdentity()), StatusIs(kFailedPrecondition));
 }
 
 TEST_F(RunDirectoryStoreTest, AWholeLifeComesBackFromTheDisk) {

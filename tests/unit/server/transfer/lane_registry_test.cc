@@ -10,6 +10,7 @@
 #include "common/transfer/wire.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/base/fake_clock.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/server/transfer/fake_coordinator.h"
 
 namespace causeway::server {
@@ -95,22 +96,19 @@ TEST_F(LaneRegistryTest, HostileGreetingsAreRefused) {
     return Join(greeting).code();
   };
   using Greeting = v1::Greeting;
-  EXPECT_EQ(code([](Greeting&) {}), absl::StatusCode::kOk);
-  EXPECT_EQ(code([](Greeting& g) { g.set_run_id("x"); }), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(code([](Greeting& g) { g.set_wire_version(3); }),
-            absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(code([](Greeting& g) { g.set_worker_id(std::string(65, 'x')); }),
-            absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(code([](Greeting& g) { g.set_lane(16); }), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(code([](Greeting& g) { g.set_lane(-1); }), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(code([](Greeting& g) { g.set_max_bytes_per_second(-1); }),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code([](Greeting&) {}), kOk);
+  EXPECT_EQ(code([](Greeting& g) { g.set_run_id("x"); }), kFailedPrecondition);
+  EXPECT_EQ(code([](Greeting& g) { g.set_wire_version(3); }), kFailedPrecondition);
+  EXPECT_EQ(code([](Greeting& g) { g.set_worker_id(std::string(65, 'x')); }), kInvalidArgument);
+  EXPECT_EQ(code([](Greeting& g) { g.set_lane(16); }), kInvalidArgument);
+  EXPECT_EQ(code([](Greeting& g) { g.set_lane(-1); }), kInvalidArgument);
+  EXPECT_EQ(code([](Greeting& g) { g.set_max_bytes_per_second(-1); }), kInvalidArgument);
   EXPECT_EQ(registry_.lanes(), 1u);
 }
 
 TEST_F(LaneRegistryTest, NobodyTakesTheLanesOfOthers) {
   for (uint64_t i = 0; i < 64; ++i) ASSERT_TRUE(Join(Greet("a", i / 16, i % 16)).ok()) << i;
-  EXPECT_EQ(Join(Greet("a", 9)).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(Join(Greet("a", 9)), StatusIs(kResourceExhausted));
   EXPECT_TRUE(Join(Greet("b", 1)).ok());
   Close();
   Close();
@@ -124,7 +122,7 @@ TEST_F(LaneRegistryTest, WhoDoesNotGreetIsEndedAndTakesNoMoreThanAWorker) {
     ASSERT_TRUE(registry_.Open("worker a", silent.back()).ok()) << i;
   }
   const auto one_more = std::make_shared<Stream>();
-  EXPECT_EQ(registry_.Open("worker a", one_more).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(registry_.Open("worker a", one_more), StatusIs(kResourceExhausted));
   EXPECT_TRUE(registry_.Open("worker b", one_more).ok());
   silent[0]->Greet();
   clock_.Advance(absl::Seconds(59));
@@ -134,7 +132,7 @@ TEST_F(LaneRegistryTest, WhoDoesNotGreetIsEndedAndTakesNoMoreThanAWorker) {
   clock_.Advance(absl::Seconds(2));
   registry_.Tick();
   EXPECT_FALSE(silent[0]->ended());
-  EXPECT_EQ(silent[1]->code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(silent[1]->code(), kDeadlineExceeded);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/unit/common/base/status_is.h"
 #include "worker/member/rendezvous.h"
 
 namespace causeway::worker {
@@ -92,9 +93,8 @@ TEST(SiteDoorTest, AProcessOfAnotherWorkerIsTurnedAwayAtOnce) {
     SiteRendezvous stranger = ProcessOf(1, 2, port);
     stranger.token = 18;
     const absl::Status status = VisitSite(stranger).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_THAT(status.message(),
-                AllOf(HasSubstr("turned process 1 away"), HasSubstr("--id and --coordinator")));
+    EXPECT_THAT(status, StatusIs(kFailedPrecondition, AllOf(HasSubstr("turned process 1 away"),
+                                                            HasSubstr("--id and --coordinator"))));
     const absl::Status larger = VisitSite(ProcessOf(2, 3, port)).status();
     EXPECT_THAT(larger.message(), HasSubstr("has 2 processes, and WORLD_SIZE is 3 here"));
     Belong(ProcessOf(1, 2, port), 1);
@@ -131,10 +131,10 @@ TEST(SiteDoorTest, WhoeverStandsInForProcessZeroMustKnowTheSecretToo) {
     const auto door = OpenDoor(impostor);
     SiteRendezvous member = ProcessOf(1, 2, door->port());
     member.secret = "the secret of this site";
-    const absl::Status status = VisitSite(member).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
-    EXPECT_THAT(status.message(), HasSubstr(*guess == 0 ? "has no site secret, and this one has"
-                                                        : "has another site secret"));
+    EXPECT_THAT(
+        VisitSite(member),
+        StatusIs(kFailedPrecondition, HasSubstr(*guess == 0 ? "has no site secret, and this one has"
+                                                            : "has another site secret")));
   }
 }
 
@@ -244,16 +244,15 @@ TEST(SiteDoorTest, AProcessThatIsToldToStopLooksNoLonger) {
 TEST(SiteDoorTest, WhoIsMissingIsNamed) {
   SiteRendezvous first = ProcessOf(0, 3, 0);
   first.patience = absl::Milliseconds(1);
-  const absl::Status status = OpenDoor(first)->Gather().status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(status.message(), HasSubstr("these did not come: 1, 2"));
+  EXPECT_THAT(OpenDoor(first)->Gather(),
+              StatusIs(kDeadlineExceeded, HasSubstr("these did not come: 1, 2")));
 }
 
 TEST(SiteDoorTest, APortThatIsTakenIsNamed) {
   const auto door = OpenDoor(ProcessOf(0, 2, 0));
-  const absl::Status status = SiteDoor::Open(ProcessOf(0, 2, door->port())).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(status.message(), HasSubstr("cannot listen on port " + std::to_string(door->port())));
+  EXPECT_THAT(SiteDoor::Open(ProcessOf(0, 2, door->port())),
+              StatusIs(kFailedPrecondition,
+                       HasSubstr("cannot listen on port " + std::to_string(door->port()))));
 }
 
 using ::testing::ElementsAre;
@@ -301,10 +300,8 @@ TEST(LaunchEnvironmentTest, NamesWhatIsMissing) {
   for (const auto& [name, value] : kTorchrun) {
     Variables variables = kTorchrun;
     variables.erase(name);
-    const absl::Status status = Read(variables).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(status.message(), HasSubstr(name));
-    EXPECT_THAT(status.message(), HasSubstr("is not set"));
+    EXPECT_THAT(Read(variables),
+                StatusIs(kInvalidArgument, AllOf(HasSubstr(name), HasSubstr("is not set"))));
   }
 }
 

@@ -9,6 +9,7 @@
 #include "common/params/run_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/common/base/temporary_folder.h"
 
 namespace causeway::worker {
@@ -98,9 +99,7 @@ TEST_F(WorkerCheckpointTest, ContentThatDoesNotFitItsConfigurationIsRefused) {
                            const std::string& saying) {
     WorkerCheckpoint checkpoint = SomeCheckpoint();
     change(checkpoint);
-    const absl::Status status = WriteAndRead(checkpoint).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << saying;
-    EXPECT_THAT(std::string(status.message()), HasSubstr(saying));
+    EXPECT_THAT(WriteAndRead(checkpoint), StatusIs(kDataLoss, HasSubstr(saying))) << saying;
   };
   refused([](WorkerCheckpoint& c) { c.parameters.push_back(0); }, "parameters");
   refused([](WorkerCheckpoint& c) { c.first_moments.push_back(0); }, "first_moments");
@@ -120,9 +119,7 @@ TEST_F(WorkerCheckpointTest, ContentThatDoesNotFitItsConfigurationIsRefused) {
 TEST_F(WorkerCheckpointTest, AConfigurationOutOfRangeIsRefused) {
   WorkerCheckpoint checkpoint = SomeCheckpoint();
   checkpoint.config.mutable_model()->set_heads(-3);
-  const absl::Status status = WriteAndRead(checkpoint).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("model.heads"));
+  EXPECT_THAT(WriteAndRead(checkpoint), StatusIs(kInvalidArgument, HasSubstr("model.heads")));
 }
 
 TEST_F(WorkerCheckpointTest, WithoutResidualOrMomentsItIsWhole) {
@@ -206,8 +203,8 @@ TEST(SiteStateTest, AnotherLengthAnyChangedByteAndOtherKindsAreRefused) {
 }
 
 TEST(SiteStateTest, NoMemoryIsAnError) {
-  EXPECT_EQ(PackSiteState(SomeSiteState(), [](size_t) -> uint8_t* { return nullptr; }).code(),
-            absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(PackSiteState(SomeSiteState(), [](size_t) -> uint8_t* { return nullptr; }),
+              StatusIs(kResourceExhausted));
 }
 
 }  // namespace

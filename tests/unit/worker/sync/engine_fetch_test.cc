@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/worker/sync/engine_site.h"
 
 namespace causeway::worker {
@@ -165,8 +166,7 @@ TEST(EngineFetchTest, AStateThatIsOlderThanAnAnswerThatIsGoneIsRefused) {
   site.exchange_->PublishFromElsewhere({0, 1}, 0.5F);
   site.exchange_->AnnounceVersion(0, 0);
   site.exchange_->Forget({0, 1});
-  const absl::Status status = site.engine_->Fetch(9).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+  EXPECT_THAT(site.engine_->Fetch(9), StatusIs(kDataLoss));
 }
 
 // A fuzzer's finding: the step of such a round overflows.
@@ -175,9 +175,7 @@ TEST(EngineFetchTest, AStateOfAnImpossibleVersionIsRefused) {
        {int64_t{-1}, std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()}) {
     Site site("fragments: 1 steps_between_syncs: 6");
     site.exchange_->AnnounceVersion(0, version);
-    const absl::Status status = site.engine_->Fetch(0).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("version"));
+    EXPECT_THAT(site.engine_->Fetch(0), StatusIs(kDataLoss, HasSubstr("version")));
   }
 }
 

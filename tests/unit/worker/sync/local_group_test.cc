@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/codec/codec_layout.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/worker/sync/thread_group.h"
 
 namespace causeway::worker {
@@ -136,8 +137,7 @@ TEST(ThreadGroupTest, AFailureIsReportedByEveryRankThatWaits) {
     return group.Barrier();
   });
   for (const absl::Status& status : results) {
-    EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
-    EXPECT_THAT(status.message(), HasSubstr("rank 1: no memory on device 5"));
+    EXPECT_THAT(status, StatusIs(kAborted, HasSubstr("rank 1: no memory on device 5")));
   }
 }
 
@@ -156,8 +156,7 @@ TEST(ThreadGroupTest, ARankThatLeavesEndsTheWaitOfTheOthers) {
   std::thread other([group = std::move(groups[1])]() mutable { group.reset(); });
   const absl::Status status = groups[0]->Barrier();
   other.join();
-  EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
-  EXPECT_THAT(status.message(), HasSubstr("left the group"));
+  EXPECT_THAT(status, StatusIs(kAborted, HasSubstr("left the group")));
 }
 
 TEST(ThreadGroupTest, CallsThatDoNotFitAreRefusedEverywhere) {
@@ -168,8 +167,7 @@ TEST(ThreadGroupTest, CallsThatDoNotFitAreRefusedEverywhere) {
     return group.AllReduceSum(arrays[rank].data(), 3 + group.rank(), GroupType::kFloat, nullptr);
   });
   for (const absl::Status& status : results) {
-    EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
-    EXPECT_THAT(status.message(), HasSubstr("rank 1: calls another operation"));
+    EXPECT_THAT(status, StatusIs(kAborted, HasSubstr("rank 1: calls another operation")));
   }
 }
 
@@ -178,11 +176,11 @@ TEST(ThreadGroupTest, WrongBoundsAreRefused) {
   float value = 0;
   for (const std::vector<int64_t>& bounds :
        {std::vector<int64_t>{}, {0}, {0, 1, 1}, {1, 0}, {-1, 0}}) {
-    EXPECT_EQ(groups[0]->AllGather(&value, bounds, GroupType::kFloat, nullptr).code(),
-              absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(groups[0]->AllGather(&value, bounds, GroupType::kFloat, nullptr),
+                StatusIs(kInvalidArgument));
   }
-  EXPECT_EQ(groups[0]->AllReduceSum(&value, 1, GroupType::kByte, nullptr).code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(groups[0]->AllReduceSum(&value, 1, GroupType::kByte, nullptr),
+              StatusIs(kInvalidArgument));
 }
 
 TEST(ThreadGroupTest, WaitsForTheStreamBeforeItTouchesMemory) {
@@ -193,8 +191,8 @@ TEST(ThreadGroupTest, WaitsForTheStreamBeforeItTouchesMemory) {
     return absl::UnavailableError("the device is gone");
   });
   float value = 0;
-  EXPECT_EQ(groups[0]->AllReduceSum(&value, 1, GroupType::kFloat, &stream).code(),
-            absl::StatusCode::kUnavailable);
+  EXPECT_THAT(groups[0]->AllReduceSum(&value, 1, GroupType::kFloat, &stream),
+              StatusIs(kUnavailable));
   EXPECT_EQ(waited_for, &stream);
 }
 

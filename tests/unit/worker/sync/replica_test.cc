@@ -15,6 +15,7 @@
 #include "common/params/run_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/status_is.h"
 #include "worker/sync/replica.h"
 
 namespace causeway::worker {
@@ -56,10 +57,9 @@ TEST(EncodedObject, OfWhatIsNotFiniteIsRefusedWithThePlace) {
   const std::vector<float> base(100'000);
   std::vector<float> target = base;
   target[70'000] = std::numeric_limits<float>::infinity();
-  const auto object = EncodeObject(*FindCodec(v1::INT4).value(), base, target, {});
-  EXPECT_EQ(object.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(object.status().message()), HasSubstr("counted from value 65536"));
-  EXPECT_THAT(std::string(object.status().message()), HasSubstr("value 4464"));
+  EXPECT_THAT(EncodeObject(*FindCodec(v1::INT4).value(), base, target, {}),
+              StatusIs(kInvalidArgument,
+                       AllOf(HasSubstr("counted from value 65536"), HasSubstr("value 4464"))));
 }
 
 TEST(EncodedObject, OfArraysOfUnequalLengthIsRefused) {
@@ -67,10 +67,8 @@ TEST(EncodedObject, OfArraysOfUnequalLengthIsRefused) {
   const std::vector<float> target(99);
   std::vector<float> residual(98);
   const Codec& codec = *FindCodec(v1::INT4).value();
-  EXPECT_EQ(EncodeObject(codec, base, target, {}).status().code(),
-            absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(EncodeObject(codec, base, base, {.residual = residual}).status().code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(EncodeObject(codec, base, target, {}), StatusIs(kInvalidArgument));
+  EXPECT_THAT(EncodeObject(codec, base, base, {.residual = residual}), StatusIs(kInvalidArgument));
 }
 
 constexpr int kFragments = 4;
@@ -183,7 +181,7 @@ TEST(HostReplica, RefusesADamagedAnswerWhenItIsStaged) {
   Host host(RunWith("codec_down: INT4"));
   std::vector<uint8_t> shorter = host.answer(0);
   shorter.pop_back();
-  EXPECT_EQ(host.replica().StageAnswer(0, shorter).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(host.replica().StageAnswer(0, shorter), StatusIs(kInvalidArgument));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "tests/unit/common/base/fake_clock.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/worker/sync/engine_site.h"
 
 namespace causeway::worker {
@@ -198,8 +199,7 @@ TEST(SyncEngineTest, ACopyThatDivergesEndsTheTraining) {
   StartedSite site("fragments: 1 steps_between_syncs: 3");
   site.exchange_->Corrupt({0, 1});
   site.Run(1, 3);
-  EXPECT_EQ(site.engine_->Save().status().code(), absl::StatusCode::kDataLoss)
-      << "no checkpoint is written of it";
+  EXPECT_THAT(site.engine_->Save(), StatusIs(kDataLoss)) << "no checkpoint is written of it";
   EXPECT_FALSE(site.exchange_->HasApplied({0, 1}));
 }
 
@@ -207,9 +207,7 @@ TEST(SyncEngineTest, ACopyThatDivergesIsSeenBeforeTheNextStepCounts) {
   StartedSite site("fragments: 1 steps_between_syncs: 3");
   site.exchange_->Corrupt({0, 1});
   site.Run(1, 3);
-  const absl::Status status = site.Step(4);
-  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("round 1 of fragment 0"));
+  EXPECT_THAT(site.Step(4), StatusIs(kDataLoss, HasSubstr("round 1 of fragment 0")));
   EXPECT_FALSE(site.exchange_->HasApplied({0, 1}));
 }
 
@@ -217,9 +215,7 @@ TEST(SyncEngineTest, AWeightThatIsNotFiniteIsNeverSent) {
   StartedSite site("fragments: 1 steps_between_syncs: 2 codec_up: INT4");
   site.Run(1, 1);
   site.local_[3] = std::numeric_limits<float>::quiet_NaN();
-  const absl::Status status = site.Step(2);
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("round 1 of fragment 0"));
+  EXPECT_THAT(site.Step(2), StatusIs(kInvalidArgument, HasSubstr("round 1 of fragment 0")));
   EXPECT_TRUE(site.exchange_->pushes().empty());
 }
 
@@ -258,7 +254,7 @@ TEST(SyncEngineTest, ContinuesBitForBitAfterBeingInterruptedWhileItWaited) {
   first.Run(1, 5);
   first.exchange_->AwaitPush({0, 1});
   std::thread interrupter([&] { first.exchange_->Cancel(); });
-  EXPECT_EQ(first.Step(6).code(), absl::StatusCode::kCancelled);
+  EXPECT_THAT(first.Step(6), StatusIs(kCancelled));
   interrupter.join();
   EXPECT_EQ(first.engine_->Save().value().fragments[0].round_in_flight, 1);
 
@@ -298,8 +294,8 @@ TEST(SyncEngineTest, AllThatIsDueIsSentBeforeAnythingIsWaitedFor) {
 
 TEST(SyncEngineTest, AnInnerStepThatCoversTooMuchIsAnError) {
   StartedSite site("fragments: 1 steps_between_syncs: 6", 1, /*max_advance=*/2);
-  EXPECT_EQ(site.Step(3).code(), absl::StatusCode::kInternal);
-  EXPECT_EQ(site.Step(3).code(), absl::StatusCode::kInternal) << "and none that covers nothing";
+  EXPECT_THAT(site.Step(3), StatusIs(kInternal));
+  EXPECT_THAT(site.Step(3), StatusIs(kInternal)) << "and none that covers nothing";
 }
 
 TEST(SyncEngineTest, AWorkerAtAnotherPaceContinuesBitForBitWhereverItWasInterrupted) {
@@ -325,7 +321,7 @@ TEST(SyncEngineTest, AWorkerAtAnotherPaceContinuesBitForBitWhereverItWasInterrup
       first.exchange_->AwaitPush(key);
       first.exchange_->Cancel();
     });
-    EXPECT_EQ(first.Step(merge.step).code(), absl::StatusCode::kCancelled);
+    EXPECT_THAT(first.Step(merge.step), StatusIs(kCancelled));
     interrupter.join();
     Site second(sync, 0.7F, kStride);
     second.Continue(first, merge.step, [&](FakeExchange& exchange) { exchange.Release(key); });
@@ -338,7 +334,7 @@ TEST(SyncEngineTest, AStateOfAnotherPlanIsRefused) {
   Site site("fragments: 2 steps_between_syncs: 6");
   SyncEngine::State state = site.engine_->Save().value();
   state.published.pop_back();
-  EXPECT_EQ(site.engine_->Restore(std::move(state), 0).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(site.engine_->Restore(std::move(state), 0), StatusIs(kInvalidArgument));
 }
 
 TEST(SyncEngineTest, AStateThatContradictsItselfIsRefused) {
@@ -351,9 +347,9 @@ TEST(SyncEngineTest, AStateThatContradictsItselfIsRefused) {
     ASSERT_EQ(state.fragments[0].round_in_flight, 2);
     change(state);
     Site other("fragments: 1 steps_between_syncs: 4 overlap_steps: 2 codec_up: INT4");
-    const absl::Status status = other.engine_->Restore(std::move(state), 9);
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << saying;
-    EXPECT_THAT(std::string(status.message()), HasSubstr(saying));
+    EXPECT_THAT(other.engine_->Restore(std::move(state), 9),
+                StatusIs(kInvalidArgument, HasSubstr(saying)))
+        << saying;
     EXPECT_TRUE(other.exchange_->pushes().empty());
   };
   const int64_t huge = std::numeric_limits<int64_t>::max();

@@ -17,6 +17,7 @@
 #include <device_emulation.h>
 
 #include "tests/emulation/emulator.h"
+#include "tests/unit/common/base/status_is.h"
 #endif
 
 namespace causeway::worker::cuda {
@@ -236,8 +237,7 @@ TEST_P(DeviceReplicaTest, AHashThatIsNotTheAnnouncedOneEndsTheWorker) {
     worker.values_->Train(4);
     status = worker.engine_->AfterStep(4, 10, 2);
   }
-  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(status.message(), HasSubstr("the published copy hashes to"));
+  EXPECT_THAT(status, StatusIs(kDataLoss, HasSubstr("the published copy hashes to")));
   EXPECT_FALSE(worker.exchange_->HasApplied({0, 1}));
 }
 
@@ -256,7 +256,7 @@ TEST_P(DeviceReplicaTest, AValueThatCannotBeEncodedIsNamedAsOnTheHost) {
   const absl::Status on_host = result(std::make_unique<HostValues>(plan, config.sync()));
   const absl::Status on_device =
       result(std::make_unique<DeviceValues>(plan, config.sync(), GetParam()));
-  EXPECT_EQ(on_device.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(on_device, StatusIs(kInvalidArgument));
   EXPECT_THAT(on_host.message(), HasSubstr("the difference is -inf"));
   EXPECT_THAT(on_device.message(), HasSubstr("the difference is -inf"));
 }
@@ -271,9 +271,8 @@ TEST_P(DeviceReplicaTest, AnAnswerThatCannotBeDecodedIsRefusedInTheHostsWords) {
   std::vector<uint8_t> answer(codec.EncodedBytes(size));
   answer[codec.EncodedBytes(8192) + 130] = 0x11;  // A code under a scale of zero.
   ASSERT_TRUE(replica->Merge(0, answer, 0).ok());
-  const absl::Status status = replica->FinishMerge(0).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(status.message(), HasSubstr("codes under a scale of zero must be zero"));
+  EXPECT_THAT(replica->FinishMerge(0),
+              StatusIs(kInvalidArgument, HasSubstr("codes under a scale of zero must be zero")));
   answer.pop_back();
   EXPECT_THAT(replica->StageAnswer(0, answer).message(), HasSubstr("bytes, not"));
 }
@@ -325,11 +324,9 @@ TEST_P(DeviceReplicaTest, TooLittleMemoryNamesWhatNeedsIt) {
   const v1::RunConfig config = RunOf(kLargerModel, "fragments: 1 steps_between_syncs: 1");
   const FragmentPlan plan = FragmentPlan::Create(config).value();
   const ShardPlan shards(plan, 1);
-  const absl::Status status =
-      DevicePart::Create(plan, shards, config.sync(), DeviceShard{}, DevicePartOptions{}).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(status.message(), HasSubstr("published copy"));
-  EXPECT_THAT(status.message(), HasSubstr("--published=host"));
+  EXPECT_THAT(DevicePart::Create(plan, shards, config.sync(), DeviceShard{}, DevicePartOptions{}),
+              StatusIs(kResourceExhausted,
+                       AllOf(HasSubstr("published copy"), HasSubstr("--published=host"))));
 }
 #endif
 
