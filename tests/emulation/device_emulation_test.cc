@@ -7,7 +7,6 @@
 #include <thread>
 #include <vector>
 
-#include "cuda_bf16.h"
 #include "cuda_runtime.h"
 #include "device_emulation.h"
 #include "tests/emulation/emulator.h"
@@ -66,62 +65,6 @@ TEST_P(DeviceEmulationTest, ABarrierLetsEveryThreadSeeWhatTheOthersWrote) {
   for (int i = 0; i < 128; ++i)
     EXPECT_EQ(rotated[static_cast<size_t>(i)], i / 64 * 64 + (i + 1) % 64);
   cudaFree(memory);
-}
-
-TEST_P(DeviceEmulationTest, AButterflySumsAWarp) {
-  int* const memory = OnDevice(std::vector<int>(64, 0));
-  LaunchKernel(dim3(1), dim3(64), 0, nullptr, [=] {
-    int sum = static_cast<int>(threadIdx.x);
-    for (int bits = 16; bits > 0; bits /= 2) sum += __shfl_xor_sync(0xffffffffU, sum, bits);
-    memory[threadIdx.x] =
-        sum + static_cast<int>(__popc(__ballot_sync(0xffffffffU, threadIdx.x % 2)));
-  });
-  const std::vector<int> sums = FromDevice(memory, 64);
-  EXPECT_THAT(std::vector(sums.begin(), sums.begin() + 32), Each(31 * 16 + 16));
-  EXPECT_THAT(std::vector(sums.begin() + 32, sums.end()), Each(32 * 32 + 31 * 16 + 16));
-  cudaFree(memory);
-}
-
-// d = a b through ldmatrix and mma, against plain loops.
-TEST_P(DeviceEmulationTest, MatrixInstructionsMultiply) {
-  std::vector<__nv_bfloat16> a(16 * 16), b(16 * 8);  // b is [k, n].
-  for (size_t i = 0; i < a.size(); ++i) a[i] = __float2bfloat16(static_cast<float>(i % 13) - 6);
-  for (size_t i = 0; i < b.size(); ++i) b[i] = __float2bfloat16(static_cast<float>(i % 7) - 3);
-  float* const memory = OnDevice(std::vector<float>(16 * 8));
-  const __nv_bfloat16* const a_memory = OnDevice(a);
-  const __nv_bfloat16* const b_memory = OnDevice(b);
-  LaunchKernel(dim3(1), dim3(32), 1024, nullptr, [=] {
-    auto* const shared = static_cast<__nv_bfloat16*>(DynamicShared());
-    const auto lane = threadIdx.x;
-    for (unsigned i = lane; i < 32; i += 32) {
-      CopyAsync(shared + i * 8, a_memory + i * 8, 16, 16);
-      if (i < 16) CopyAsync(shared + 256 + i * 8, b_memory + i * 8, 16, 16);
-    }
-    CommitCopies();
-    WaitCopies(0);
-    __syncthreads();
-    uint32_t a_registers[4], b_registers[4];
-    const unsigned row = lane % 8 + lane / 8 % 2 * 8;
-    LoadMatrixX4(a_registers, shared + row * 16 + lane / 16 * 8, false);
-    LoadMatrixX4(b_registers, shared + 256 + lane % 16 * 8, true);
-    float d[4] = {0, 0, 0, 0};
-    MmaBf16(d, a_registers, {b_registers[0], b_registers[1]});
-    for (unsigned i = 0; i < 4; ++i) {
-      memory[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = d[i];
-    }
-  });
-  const std::vector<float> product = FromDevice(memory, 16 * 8);
-  for (size_t m = 0; m < 16; ++m) {
-    for (size_t n = 0; n < 8; ++n) {
-      float sum = 0;
-      for (size_t k = 0; k < 16; ++k) sum += float{a[m * 16 + k]} * float{b[k * 8 + n]};
-      EXPECT_EQ(product[m * 8 + n], sum) << m << ", " << n;
-    }
-  }
-  for (const void* pointer : {static_cast<const void*>(memory), static_cast<const void*>(a_memory),
-                              static_cast<const void*>(b_memory)}) {
-    cudaFree(const_cast<void*>(pointer));
-  }
 }
 
 TEST_P(DeviceEmulationTest, ACopyThatNobodyWaitsForIsNotThere) {

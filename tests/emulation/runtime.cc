@@ -51,8 +51,6 @@ bool OnDevice(const void* pointer) {
 // The copy's direction is the one that was said.
 bool KindFits(const void* to, const void* from, cudaMemcpyKind kind) {
   switch (kind) {
-    case cudaMemcpyHostToHost:
-      return !OnDevice(to) && !OnDevice(from);
     case cudaMemcpyHostToDevice:
       return OnDevice(to) && !OnDevice(from);
     case cudaMemcpyDeviceToHost:
@@ -118,44 +116,31 @@ cudaError_t Release(void* pointer, bool on_device) {
 int64_t causeway::emulation::HostWaitsOfThread() { return waits_of_thread; }
 
 const char* cudaGetErrorName(cudaError_t error) {
-  switch (error) {
-    case cudaSuccess:
-      return "cudaSuccess";
-    case cudaErrorInvalidValue:
-      return "cudaErrorInvalidValue";
-    case cudaErrorMemoryAllocation:
-      return "cudaErrorMemoryAllocation";
-    case cudaErrorInitializationError:
-      return "cudaErrorInitializationError";
-    case cudaErrorInsufficientDriver:
-      return "cudaErrorInsufficientDriver";
-    case cudaErrorNoDevice:
-      return "cudaErrorNoDevice";
-    case cudaErrorInvalidDevice:
-      return "cudaErrorInvalidDevice";
-    case cudaErrorNoKernelImageForDevice:
-      return "cudaErrorNoKernelImageForDevice";
-    case cudaErrorECCUncorrectable:
-      return "cudaErrorECCUncorrectable";
-    case cudaErrorInvalidResourceHandle:
-      return "cudaErrorInvalidResourceHandle";
-    case cudaErrorNotReady:
-      return "cudaErrorNotReady";
-    case cudaErrorIllegalAddress:
-      return "cudaErrorIllegalAddress";
-    case cudaErrorLaunchFailure:
-      return "cudaErrorLaunchFailure";
-    case cudaErrorStreamCaptureUnsupported:
-      return "cudaErrorStreamCaptureUnsupported";
-    case cudaErrorUnknown:
-      return "cudaErrorUnknown";
+#define CAUSEWAY_NAMED(error) \
+  { error, #error }
+  static constexpr std::pair<cudaError_t, const char*> kNames[] = {
+      CAUSEWAY_NAMED(cudaSuccess),
+      CAUSEWAY_NAMED(cudaErrorInvalidValue),
+      CAUSEWAY_NAMED(cudaErrorMemoryAllocation),
+      CAUSEWAY_NAMED(cudaErrorInitializationError),
+      CAUSEWAY_NAMED(cudaErrorInsufficientDriver),
+      CAUSEWAY_NAMED(cudaErrorNoDevice),
+      CAUSEWAY_NAMED(cudaErrorInvalidDevice),
+      CAUSEWAY_NAMED(cudaErrorNoKernelImageForDevice),
+      CAUSEWAY_NAMED(cudaErrorECCUncorrectable),
+      CAUSEWAY_NAMED(cudaErrorInvalidResourceHandle),
+      CAUSEWAY_NAMED(cudaErrorNotReady),
+      CAUSEWAY_NAMED(cudaErrorLaunchFailure),
+      CAUSEWAY_NAMED(cudaErrorStreamCaptureUnsupported)};
+#undef CAUSEWAY_NAMED
+  for (const auto& [known, name] : kNames) {
+    if (known == error) return name;
   }
   return "unrecognized error code";
 }
 
 const char* cudaGetErrorString(cudaError_t error) { return cudaGetErrorName(error); }
 cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
-cudaError_t cudaPeekAtLastError() { return last_error; }
 
 cudaError_t cudaDriverGetVersion(int* version) {
   const std::unique_lock lock(TheState().mutex);
@@ -208,27 +193,6 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   return cudaSuccess;
 }
 
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
-  cudaDeviceProp properties;
-  const cudaError_t error = cudaGetDeviceProperties(&properties, device);
-  if (error != cudaSuccess) return error;
-  switch (attribute) {
-    case cudaDevAttrMultiProcessorCount:
-      *value = properties.multiProcessorCount;
-      break;
-    case cudaDevAttrComputeCapabilityMajor:
-      *value = properties.major;
-      break;
-    case cudaDevAttrComputeCapabilityMinor:
-      *value = properties.minor;
-      break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      *value = static_cast<int>(properties.sharedMemPerBlockOptin);
-      break;
-  }
-  return cudaSuccess;
-}
-
 cudaError_t cudaDeviceSynchronize() {
   std::unique_lock lock(TheState().mutex);
   CountHostWait();
@@ -258,10 +222,6 @@ cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) {
   return Allocate(pointer, bytes, -1);
 }
 cudaError_t cudaFreeHost(void* pointer) { return Release(pointer, false); }
-cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned) {
-  *device = host;
-  return cudaSuccess;
-}
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
@@ -291,18 +251,6 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
   const cudaError_t error = cudaMemcpyAsync(to, from, bytes, kind, nullptr);
   return error != cudaSuccess ? error : cudaStreamSynchronize(nullptr);
-}
-
-cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
-                              size_t width, size_t height, cudaMemcpyKind kind,
-                              cudaStream_t stream) {
-  for (size_t row = 0; row < height; ++row) {
-    const cudaError_t error =
-        cudaMemcpyAsync(static_cast<char*>(to) + row * to_pitch,
-                        static_cast<const char*>(from) + row * from_pitch, width, kind, stream);
-    if (error != cudaSuccess) return error;
-  }
-  return cudaSuccess;
 }
 
 cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t stream) {
@@ -351,8 +299,6 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   Run(lock, stream);
   return Note(Standing());
 }
-
-cudaError_t cudaStreamQuery(cudaStream_t stream) { return cudaStreamSynchronize(stream); }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   std::unique_lock lock(TheState().mutex);
@@ -427,11 +373,6 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEve
   const std::unique_lock lock(TheState().mutex);
   if (begin->reached == 0 || end->reached == 0) return Note(cudaErrorNotReady);
   *milliseconds = std::chrono::duration<float, std::milli>(end->time - begin->time).count();
-  return cudaSuccess;
-}
-
-cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
-  Enqueue(stream, [=] { function(data); });
   return cudaSuccess;
 }
 

@@ -12,8 +12,6 @@ struct __nv_bfloat16 {
 struct alignas(4) __nv_bfloat162 {
   __nv_bfloat16 x, y;
 };
-using nv_bfloat16 = __nv_bfloat16;
-using nv_bfloat162 = __nv_bfloat162;
 
 inline float __bfloat162float(__nv_bfloat16 x) { return __uint_as_float(uint32_t{x.bits} << 16); }
 // To nearest, ties to even; NaN stays NaN.
@@ -26,14 +24,3 @@ inline __nv_bfloat16 __float2bfloat16(float x) { return __float2bfloat16_rn(x); 
 inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y) {
   return {__float2bfloat16_rn(x), __float2bfloat16_rn(y)};
 }
-inline __nv_bfloat162 __float22bfloat162_rn(float2 v) { return __floats2bfloat162_rn(v.x, v.y); }
-inline float2 __bfloat1622float2(__nv_bfloat162 v) {
-  return {__bfloat162float(v.x), __bfloat162float(v.y)};
-}
-inline float __low2float(__nv_bfloat162 v) { return __bfloat162float(v.x); }
-inline float __high2float(__nv_bfloat162 v) { return __bfloat162float(v.y); }
-inline __nv_bfloat16 __low2bfloat16(__nv_bfloat162 v) { return v.x; }
-inline __nv_bfloat16 __high2bfloat16(__nv_bfloat162 v) { return v.y; }
-inline __nv_bfloat162 __halves2bfloat162(__nv_bfloat16 x, __nv_bfloat16 y) { return {x, y}; }
-inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 x) { return x.bits; }
-inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short bits) { return {bits}; }

@@ -43,24 +43,9 @@ CAUSEWAY_EMULATED_VECTOR(float, float, 8)
 CAUSEWAY_EMULATED_VECTOR(int, int, 8)
 CAUSEWAY_EMULATED_VECTOR(uint, unsigned, 8)
 #undef CAUSEWAY_EMULATED_VECTOR
-struct alignas(16) double2 {
-  double x, y;
-};
 struct alignas(16) ulonglong2 {
   unsigned long long x, y;
 };
-struct alignas(4) ushort2 {
-  unsigned short x, y;
-};
-struct alignas(8) ushort4 {
-  unsigned short x, y, z, w;
-};
-struct alignas(4) uchar4 {
-  unsigned char x, y, z, w;
-};
-inline double2 make_double2(double x, double y) { return {x, y}; }
-inline ulonglong2 make_ulonglong2(unsigned long long x, unsigned long long y) { return {x, y}; }
-inline ushort2 make_ushort2(unsigned short x, unsigned short y) { return {x, y}; }
 
 // The thread that runs at present.
 extern thread_local uint3 threadIdx;
@@ -80,8 +65,6 @@ int Lane();
 
 inline void __syncthreads() { causeway::emulation::BlockBarrier(); }
 inline void __syncwarp(unsigned = 0xffffffffU) { causeway::emulation::WarpBarrier(); }
-inline void __threadfence() {}
-inline void __threadfence_block() {}
 
 // Every lane of a warp takes part in every shuffle and vote: other masks are not emulated.
 template <typename T>
@@ -98,87 +81,31 @@ template <typename T>
 T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32) {
   return __shfl_sync(mask, value, (causeway::emulation::Lane() ^ bits) & (width - 1), width);
 }
-template <typename T>
-T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32) {
-  const int lane = causeway::emulation::Lane() & (width - 1);
-  const int source = lane + static_cast<int>(delta);
-  return __shfl_sync(mask, value, source < width ? source : lane, width);
-}
-template <typename T>
-T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32) {
-  const int lane = causeway::emulation::Lane() & (width - 1);
-  const int source = lane - static_cast<int>(delta);
-  return __shfl_sync(mask, value, source >= 0 ? source : lane, width);
-}
 inline unsigned __ballot_sync(unsigned, int predicate) {
   return causeway::emulation::Ballot(predicate != 0);
 }
-inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
-inline int __all_sync(unsigned mask, int predicate) { return __ballot_sync(mask, !predicate) == 0; }
 // Blocks and their threads run one at a time.
-template <typename T>
-T atomicAdd(T* address, T value) {
-  const T old = *address;
-  *address = old + value;
-  return old;
-}
 template <typename T>
 T atomicMax(T* address, T value) {
   const T old = *address;
   *address = old > value ? old : value;
   return old;
 }
-template <typename T>
-T atomicMin(T* address, T value) {
-  const T old = *address;
-  *address = old < value ? old : value;
-  return old;
-}
-template <typename T>
-T atomicOr(T* address, T value) {
-  const T old = *address;
-  *address = old | value;
-  return old;
-}
-template <typename T>
-T atomicCAS(T* address, T compare, T value) {
-  const T old = *address;
-  if (old == compare) *address = value;
-  return old;
-}
-template <typename T>
-T atomicExch(T* address, T value) {
-  const T old = *address;
-  *address = value;
-  return old;
-}
 
 // --- Arithmetic
 // -----------------------------------------------------------------------------------
-inline float rsqrtf(float x) { return 1.0F / std::sqrt(x); }
-inline float __frsqrt_rn(float x) { return static_cast<float>(1.0 / std::sqrt(double{x})); }
-inline float __expf(float x) { return std::exp(x); }
-inline float __logf(float x) { return std::log(x); }
 inline float __fdividef(float x, float y) { return x / y; }
 inline float __fadd_rn(float x, float y) { return x + y; }
 inline float __fsub_rn(float x, float y) { return x - y; }
 inline float __fmul_rn(float x, float y) { return x * y; }
 inline float __fdiv_rn(float x, float y) { return x / y; }
 inline float __fsqrt_rn(float x) { return std::sqrt(x); }
-inline float __fmaf_rn(float x, float y, float z) { return std::fma(x, y, z); }
-inline double __dadd_rn(double x, double y) { return x + y; }
 inline double __dmul_rn(double x, double y) { return x * y; }
-inline double __ddiv_rn(double x, double y) { return x / y; }
-inline double __dsqrt_rn(double x) { return std::sqrt(x); }
-inline float __double2float_rn(double x) { return static_cast<float>(x); }
-inline int __float2int_rn(float x) { return static_cast<int>(std::nearbyint(x)); }
-inline float __int2float_rn(int x) { return static_cast<float>(x); }
 inline uint32_t __float_as_uint(float x) {
   uint32_t bits;
   std::memcpy(&bits, &x, sizeof bits);
   return bits;
 }
-inline int __float_as_int(float x) { return static_cast<int>(__float_as_uint(x)); }
 inline float __uint_as_float(uint32_t bits) {
   float x;
   std::memcpy(&x, &bits, sizeof x);
@@ -186,32 +113,9 @@ inline float __uint_as_float(uint32_t bits) {
 }
 inline float __int_as_float(int bits) { return __uint_as_float(static_cast<uint32_t>(bits)); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
-inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
-inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x)); }
-inline int __ffs(int x) { return __builtin_ffs(x); }
-inline unsigned __brev(unsigned x) {
-  unsigned reversed = 0;
-  for (int i = 0; i < 32; ++i) reversed |= (x >> i & 1U) << (31 - i);
-  return reversed;
-}
-inline unsigned __umulhi(unsigned x, unsigned y) {
-  return static_cast<unsigned>(uint64_t{x} * y >> 32);
-}
 inline unsigned long long __umul64hi(unsigned long long x, unsigned long long y) {
   __extension__ using Wide = unsigned __int128;
   return static_cast<unsigned long long>(static_cast<Wide>(x) * y >> 64);
-}
-template <typename T>
-T __ldg(const T* address) {
-  return *address;
-}
-template <typename T>
-T __ldcs(const T* address) {
-  return *address;
-}
-template <typename T>
-void __stcs(T* address, T value) {
-  *address = value;
 }
 using std::isfinite;
 using std::isinf;
@@ -245,13 +149,10 @@ enum cudaError_t {
   cudaErrorECCUncorrectable = 214,
   cudaErrorInvalidResourceHandle = 400,
   cudaErrorNotReady = 600,
-  cudaErrorIllegalAddress = 700,
   cudaErrorLaunchFailure = 719,
   cudaErrorStreamCaptureUnsupported = 900,
-  cudaErrorUnknown = 999,
 };
 enum cudaMemcpyKind {
-  cudaMemcpyHostToHost = 0,
   cudaMemcpyHostToDevice = 1,
   cudaMemcpyDeviceToHost = 2,
   cudaMemcpyDeviceToDevice = 3,
@@ -265,31 +166,18 @@ using cudaStream_t = CUstream_st*;
 using cudaEvent_t = CUevent_st*;
 using cudaGraph_t = CUgraph_st*;
 using cudaGraphExec_t = CUgraphExec_st*;
-using cudaHostFn_t = void (*)(void*);
 
-inline constexpr unsigned cudaStreamDefault = 0;
 inline constexpr unsigned cudaStreamNonBlocking = 1;
 inline constexpr unsigned cudaEventDefault = 0;
 inline constexpr unsigned cudaEventBlockingSync = 1;
 inline constexpr unsigned cudaEventDisableTiming = 2;
 inline constexpr unsigned cudaHostAllocDefault = 0;
 inline constexpr unsigned cudaHostAllocPortable = 1;
-inline constexpr unsigned cudaHostAllocMapped = 2;
-inline constexpr unsigned cudaHostAllocWriteCombined = 4;
 enum cudaStreamCaptureMode {
-  cudaStreamCaptureModeGlobal = 0,
   cudaStreamCaptureModeThreadLocal = 1,
-  cudaStreamCaptureModeRelaxed = 2,
 };
 enum cudaFuncAttribute {
   cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
-  cudaFuncAttributePreferredSharedMemoryCarveout = 9,
-};
-enum cudaDeviceAttr {
-  cudaDevAttrMultiProcessorCount = 16,
-  cudaDevAttrComputeCapabilityMajor = 75,
-  cudaDevAttrComputeCapabilityMinor = 76,
-  cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
 };
 struct cudaDeviceProp {
   char name[256];
@@ -301,24 +189,20 @@ struct cudaDeviceProp {
   int multiProcessorCount;
   int l2CacheSize;
   int memoryBusWidth;
-  int pciBusID, pciDeviceID, pciDomainID;
 };
 struct cudaFuncAttributes {
-  int binaryVersion, ptxVersion, numRegs, maxThreadsPerBlock;
-  size_t sharedSizeBytes, localSizeBytes;
+  int binaryVersion, maxThreadsPerBlock;
 };
 
 const char* cudaGetErrorName(cudaError_t error);
 const char* cudaGetErrorString(cudaError_t error);
 cudaError_t cudaGetLastError();
-cudaError_t cudaPeekAtLastError();
 cudaError_t cudaDriverGetVersion(int* version);
 cudaError_t cudaRuntimeGetVersion(int* version);
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDevice(int* device);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
 cudaError_t cudaDeviceSynchronize();
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest);
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
@@ -339,23 +223,10 @@ cudaError_t cudaHostAlloc(T** pointer, size_t bytes, unsigned flags) {
   *pointer = static_cast<T*>(memory);
   return error;
 }
-template <typename T>
-cudaError_t cudaMallocHost(T** pointer, size_t bytes) {
-  return cudaHostAlloc(pointer, bytes, cudaHostAllocDefault);
-}
 cudaError_t cudaFreeHost(void* pointer);
-cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned flags);
-template <typename T>
-cudaError_t cudaHostGetDevicePointer(T** device, void* host, unsigned) {
-  *device = static_cast<T*>(host);
-  return cudaSuccess;
-}
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream = nullptr);
-cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
-                              size_t width, size_t height, cudaMemcpyKind kind,
-                              cudaStream_t stream = nullptr);
 cudaError_t cudaMemset(void* memory, int value, size_t bytes);
 cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t stream = nullptr);
 cudaError_t cudaStreamCreate(cudaStream_t* stream);
@@ -363,7 +234,6 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
-cudaError_t cudaStreamQuery(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0);
 cudaError_t cudaEventCreate(cudaEvent_t* event);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
@@ -372,7 +242,6 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream = nullptr);
 cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end);
-cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data);
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph,
