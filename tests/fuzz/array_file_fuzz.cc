@@ -56,12 +56,6 @@ void CheckArrayFile(std::span<const uint8_t> input) {
 }
 
 }  // namespace
-
-std::vector<std::string> TargetNames() { return {"array_file"}; }
-
 }  // namespace causeway::fuzz
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  causeway::fuzz::CheckArrayFile({data, size});
-  return 0;
-}
+FUZZ_TARGET("array_file", CheckArrayFile)

@@ -92,16 +92,13 @@ void CheckSet(Input input) {
   FUZZ_REQUIRE(again.ok() && again->ToWire() == set->ToWire(), "a set does not come back");
 }
 
+void CheckInput(std::span<const uint8_t> input) {
+  CheckParse(input);
+  CheckChunk(input);
+  CheckSet(Input(input));
+}
+
 }  // namespace
-
-std::vector<std::string> TargetNames() { return {"chunk"}; }
-
 }  // namespace causeway::fuzz
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const std::span<const uint8_t> input(data, size);
-  causeway::fuzz::CheckParse(input);
-  causeway::fuzz::CheckChunk(input);
-  causeway::fuzz::CheckSet(causeway::fuzz::Input(input));
-  return 0;
-}
+FUZZ_TARGET("chunk", CheckInput)

@@ -103,12 +103,6 @@ std::vector<float> MakeBase(uint8_t options, uint32_t seed, size_t values, const
 }
 
 template <typename T>
-bool SameBits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() &&
-         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
-}
-
-template <typename T>
 bool AllFinite(const std::vector<T>& values) {
   T zeros = 0;
   for (const T x : values) zeros += x * 0;  // NaN, and for ever, once one is not finite.

@@ -24,7 +24,7 @@
 #include "common/transfer/wire.h"
 #include "server/core/coordinator.h"
 #include "server/transfer/lane_registry.h"
-#include "tests/fuzz/input.h"
+#include "tests/fuzz/messages.h"
 #include "tests/fuzz/target.h"
 #include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/common/transfer/owned_message.h"
@@ -69,30 +69,13 @@ class Stream final : public server::WorkerLaneStream {
   bool ended_ = false;
 };
 
-// Merges a serialized message of the input, of less than 64 bytes, over `message`.
-void Edit(Input& input, google::protobuf::MessageLite& message) {
-  const auto length = input.Take<uint8_t>();
-  if (length >= 64) return;
-  const std::vector<uint8_t> bytes = input.TakeBytes(length);
-  message.MergeFromString(std::string(bytes.begin(), bytes.end()));
-}
-
 v1::RunConfig SmallRun(uint8_t choice) {
-  static constexpr v1::Codec kUp[] = {v1::INT4, v1::FP32, v1::BF16,  v1::INT8,
-                                      v1::E3M0, v1::E2M1, v1::SIGN1, v1::LM2};
-  v1::RunConfig config;
-  v1::ModelConfig& model = *config.mutable_model();
-  model.set_vocabulary_size(1);
-  model.set_layers(2);
-  model.set_width(2);
-  model.set_heads(1);
-  model.set_mlp_width(1);
-  model.set_sequence_length(1);
-  config.mutable_train()->set_steps(1000);
+  v1::RunConfig config = TinyRun();
+  config.mutable_model()->set_layers(2);
   v1::SyncConfig& sync = *config.mutable_sync();
   sync.set_steps_between_syncs(3);
   sync.set_fragments(1 + choice / 8 % 2);
-  sync.set_codec_up(kUp[choice % 8]);
+  sync.set_codec_up(kCodecs[choice % 8]);
   sync.set_codec_down(choice / 32 % 2 == 1 ? v1::SIGN1 : v1::INT4);
   sync.set_error_feedback(FindCodec(sync.codec_up()).ok() &&
                           FindCodec(sync.codec_up()).value()->needs_error_feedback());
@@ -333,18 +316,14 @@ class Run {
   std::vector<uint64_t> incarnations_;
 };
 
-}  // namespace
-
-std::vector<std::string> TargetNames() { return {"coordinator"}; }
-
-}  // namespace causeway::fuzz
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace causeway::fuzz;  // NOLINT(google-build-using-namespace)
-  Input input({data, size});
+void CheckRun(Input input) {
   Run run(SmallRun(input.Take<uint8_t>()));
-  if (!run.ok()) return 0;
+  if (!run.ok()) return;
   for (int i = 0; i < kMaxOperations && !input.empty(); ++i) run.Operate(input);
   run.CheckEnd();
-  return 0;
 }
+
+}  // namespace
+}  // namespace causeway::fuzz
+
+FUZZ_TARGET("coordinator", CheckRun)

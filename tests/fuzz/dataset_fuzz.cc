@@ -225,12 +225,6 @@ void CheckDataset(Input input) {
 }
 
 }  // namespace
-
-std::vector<std::string> TargetNames() { return {"dataset"}; }
-
 }  // namespace causeway::fuzz
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  causeway::fuzz::CheckDataset(causeway::fuzz::Input({data, size}));
-  return 0;
-}
+FUZZ_TARGET("dataset", CheckDataset)

@@ -13,6 +13,7 @@ namespace causeway::fuzz {
 class Input {
  public:
   explicit Input(std::span<const uint8_t> bytes) : rest_(bytes) {}
+  Input(const uint8_t* data, size_t size) : rest_(data, size) {}
 
   template <typename T>
   T Take() {
@@ -44,5 +45,12 @@ class Input {
  private:
   std::span<const uint8_t> rest_;
 };
+
+// Of two vectors or buffers.
+template <typename Values>
+bool SameBits(const Values& a, const Values& b) {
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(a[0])) == 0);
+}
 
 }  // namespace causeway::fuzz

@@ -94,12 +94,6 @@ void CheckModel(Input input) {
 }
 
 }  // namespace
-
-std::vector<std::string> TargetNames() { return {"model"}; }
-
 }  // namespace causeway::fuzz
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  causeway::fuzz::CheckModel(causeway::fuzz::Input({data, size}));
-  return 0;
-}
+FUZZ_TARGET("model", CheckModel)

@@ -21,7 +21,7 @@
 #include "common/transfer/chunk_message.h"
 #include "common/transfer/lane_client.h"
 #include "common/transfer/wire.h"
-#include "tests/fuzz/input.h"
+#include "tests/fuzz/messages.h"
 #include "tests/fuzz/target.h"
 #include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/common/transfer/owned_message.h"
@@ -33,13 +33,6 @@ namespace {
 
 constexpr int kMaxGroups = 4;
 constexpr int kMaxAnswers = 6;
-
-void Edit(Input& input, google::protobuf::MessageLite& message) {
-  const auto length = input.Take<uint8_t>();
-  if (length >= 64) return;
-  const std::vector<uint8_t> bytes = input.TakeBytes(length);
-  message.MergeFromString(std::string(bytes.begin(), bytes.end()));
-}
 
 bool Passes(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsCancelled(status) ||
@@ -162,20 +155,10 @@ std::optional<PulledObject> Pull(Input& input, const v1::Want& want, const v1::P
 }
 
 v1::RunConfig SmallRun(uint8_t choice) {
-  static constexpr v1::Codec kDown[] = {v1::INT4, v1::FP32, v1::BF16,  v1::INT8,
-                                        v1::E3M0, v1::E2M1, v1::SIGN1, v1::LM2};
-  v1::RunConfig config;
-  v1::ModelConfig& model = *config.mutable_model();
-  model.set_vocabulary_size(1);
-  model.set_layers(1);
-  model.set_width(2);
-  model.set_heads(1);
-  model.set_mlp_width(1);
-  model.set_sequence_length(1);
-  config.mutable_train()->set_steps(1000);
+  v1::RunConfig config = TinyRun();
   config.mutable_sync()->set_steps_between_syncs(7);
   config.mutable_sync()->set_overlap_steps(choice / 8 % 2 * 3);
-  config.mutable_sync()->set_codec_down(kDown[choice % 8]);
+  config.mutable_sync()->set_codec_down(kCodecs[choice % 8]);
   return config;
 }
 
@@ -260,12 +243,6 @@ void CheckPull(Input input) {
 }
 
 }  // namespace
-
-std::vector<std::string> TargetNames() { return {"pull"}; }
-
 }  // namespace causeway::fuzz
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  causeway::fuzz::CheckPull(causeway::fuzz::Input({data, size}));
-  return 0;
-}
+FUZZ_TARGET("pull", CheckPull)

@@ -92,12 +92,6 @@ void CheckConfig(Input input) {
 }
 
 }  // namespace
-
-std::vector<std::string> TargetNames() { return {"run_config"}; }
-
 }  // namespace causeway::fuzz
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  causeway::fuzz::CheckConfig(causeway::fuzz::Input({data, size}));
-  return 0;
-}
+FUZZ_TARGET("run_config", CheckConfig)

@@ -17,6 +17,7 @@
 #include "server/store/sqlite_database.h"
 #include "server/views/run_curves.h"
 #include "tests/fuzz/array_file_input.h"
+#include "tests/fuzz/input.h"
 #include "tests/fuzz/memory_files.h"
 #include "tests/fuzz/target.h"
 
@@ -29,11 +30,6 @@ using server::FragmentSnapshot;
 using server::FragmentView;
 
 constexpr uint64_t kHash = 0x1234;
-
-bool SameBits(const FloatBuffer& a, const FloatBuffer& b) {
-  return a.size() == b.size() &&
-         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
-}
 
 bool Same(const FragmentSnapshot& a, const FragmentSnapshot& b) {
   return a.fragment == b.fragment && a.version == b.version &&
@@ -169,12 +165,6 @@ void CheckRunFiles(std::span<const uint8_t> input) {
 }
 
 }  // namespace
-
-std::vector<std::string> TargetNames() { return {"run_files"}; }
-
 }  // namespace causeway::fuzz
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  causeway::fuzz::CheckRunFiles({data, size});
-  return 0;
-}
+FUZZ_TARGET("run_files", CheckRunFiles)

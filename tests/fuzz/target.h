@@ -15,7 +15,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
 namespace causeway::fuzz {
 
-// Written by every program: its targets, each with an archive of inputs in tests/fuzz/corpus.
+// Written by every program (see FUZZ_TARGET): its targets, each with an archive of inputs in
+// tests/fuzz/corpus.
 std::vector<std::string> TargetNames();
 
 // The index in TargetNames() of what LLVMFuzzerTestOneInput is to test.
@@ -32,3 +33,12 @@ bool SelectTarget(const std::string& name);
   do {                                                                  \
     if (!(condition)) ::causeway::fuzz::Fail(__FILE__, __LINE__, what); \
   } while (false)
+
+// The end of a program with one target, at global scope. `check` takes a std::span of bytes, or an
+// Input.
+#define FUZZ_TARGET(name, check)                                            \
+  std::vector<std::string> causeway::fuzz::TargetNames() { return {name}; } \
+  extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) { \
+    causeway::fuzz::check({data, size});                                    \
+    return 0;                                                               \
+  }

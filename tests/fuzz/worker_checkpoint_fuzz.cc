@@ -1,7 +1,6 @@
 // A worker's checkpoint, as far as training would take it: the file, its configuration, and the
 // synchronization state that the engine restores.
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +9,7 @@
 #include "common/params/fragment_plan.h"
 #include "common/params/run_config.h"
 #include "tests/fuzz/array_file_input.h"
+#include "tests/fuzz/input.h"
 #include "tests/fuzz/memory_files.h"
 #include "tests/fuzz/target.h"
 #include "worker/model/worker_checkpoint.h"
@@ -41,12 +41,6 @@ class LateExchange final : public Exchange {
  private:
   const bool late_;
 };
-
-template <typename T>
-bool SameBits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() &&
-         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
-}
 
 bool Same(const SyncEngine::State& a, const SyncEngine::State& b) {
   if (!SameBits(a.published, b.published) || !SameBits(a.residual, b.residual) ||
@@ -109,12 +103,6 @@ void CheckCheckpoint(std::span<const uint8_t> input) {
 }
 
 }  // namespace
-
-std::vector<std::string> TargetNames() { return {"worker_checkpoint"}; }
-
 }  // namespace causeway::fuzz
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  causeway::fuzz::CheckCheckpoint({data, size});
-  return 0;
-}
+FUZZ_TARGET("worker_checkpoint", CheckCheckpoint)
