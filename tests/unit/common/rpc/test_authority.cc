@@ -1,11 +1,13 @@
 #include "tests/unit/common/rpc/test_authority.h"
 
 #include <openssl/rand.h>
+#include <openssl/sha.h>
 #include <stdlib.h>
 
 #include <chrono>
 #include <fstream>
 
+#include "absl/strings/escaping.h"
 #include "common/identity/openssl.h"
 #include "gtest/gtest.h"
 
@@ -107,6 +109,13 @@ PemPair IssueIdentity(const TestAuthority& authority, absl::string_view uri) {
   CertificateRequest request;
   request.names = absl::StrCat("URI:", uri);
   return authority.Issue(request);
+}
+
+std::string TokenLine(const std::string& token, const std::string& who) {
+  std::string hash(SHA256_DIGEST_LENGTH, '\0');
+  SHA256(reinterpret_cast<const uint8_t*>(token.data()), token.size(),
+         reinterpret_cast<uint8_t*>(hash.data()));
+  return absl::StrCat(absl::BytesToHexString(hash), " ", who, "\n");
 }
 
 TestFolder::TestFolder() {

@@ -46,6 +46,9 @@ class TestAuthority {
 PemPair IssueServer(const TestAuthority& authority);  // For localhost and 127.0.0.1.
 PemPair IssueIdentity(const TestAuthority& authority, absl::string_view uri);
 
+// A line of a file of tokens: `token`'s hash, and who shows it ("worker a").
+std::string TokenLine(const std::string& token, const std::string& who);
+
 // A folder that goes away with the object.
 class TestFolder {
  public:

@@ -20,6 +20,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/base/status_is.h"
+#include "tests/unit/common/rpc/describe_run.h"
 #include "tests/unit/common/rpc/plain_lane.h"
 #include "tests/unit/common/telemetry/awaited_events.h"
 #include "tests/unit/common/transfer/proto_chunk.h"
@@ -59,13 +60,8 @@ class CoordinatorServerTest : public ::testing::Test {
   }
 
   v1::WorkerMessage JoinMessage(const std::string& id) {
-    v1::DescribeRequest request;
-    request.set_wire_version(kWireVersion);
-    v1::DescribeResponse description;
-    grpc::ClientContext context;
-    EXPECT_TRUE(session_->Describe(&context, request, &description).ok());
     v1::WorkerMessage message;
-    *message.mutable_join() = JoinOf(description, id);
+    *message.mutable_join() = JoinOf(DescribeRun(*session_).value(), id);
     return message;
   }
 

@@ -3,7 +3,6 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/tls_certificate_provider.h>
 #include <grpcpp/security/tls_credentials_options.h>
-#include <openssl/sha.h>
 
 #include <filesystem>
 #include <functional>
@@ -13,7 +12,6 @@
 #include <tuple>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/client/grpc_exchange.h"
@@ -26,6 +24,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/base/status_is.h"
+#include "tests/unit/common/rpc/describe_run.h"
 #include "tests/unit/common/rpc/test_authority.h"
 #include "tests/unit/common/telemetry/awaited_events.h"
 #include "tests/unit/server/service/secure_run.h"
@@ -77,14 +76,7 @@ class CredentialsTest : public ::testing::Test {
     if (server_ != nullptr) server_->Stop(absl::Seconds(5));
   }
 
-  static absl::Status Describe(Stubs& stubs) {
-    grpc::ClientContext context;
-    context.set_deadline(absl::ToChronoTime(absl::Now() + kPatience));
-    v1::DescribeRequest request;
-    request.set_wire_version(kWireVersion);
-    v1::DescribeResponse response;
-    return FromGrpcStatus(stubs.session->Describe(&context, request, &response));
-  }
+  static absl::Status Describe(Stubs& stubs) { return DescribeRun(*stubs.session).status(); }
   // Shakes hands on a new connection.
   absl::StatusOr<TlsHandshake> Handshake(const SecurityOptions& options) {
     return TryTlsHandshake(address_, options, absl::Seconds(10));
@@ -108,12 +100,6 @@ class CredentialsTest : public ::testing::Test {
   }
   std::string TokenFile(const std::string& name, const std::string& token) {
     return folder_.Write(name, absl::StrCat(token, "\n"));
-  }
-  static std::string Line(const std::string& token, const std::string& rest) {
-    std::string hash(SHA256_DIGEST_LENGTH, '\0');
-    SHA256(reinterpret_cast<const uint8_t*>(token.data()), token.size(),
-           reinterpret_cast<uint8_t*>(hash.data()));
-    return absl::StrCat(absl::BytesToHexString(hash), " ", rest, "\n");
   }
 
   const TestAuthority authority_;
@@ -293,7 +279,8 @@ TEST_F(CredentialsTest, AnOpenSessionAndItsLanesGoOnWithTheRenewedCertificate) {
 TEST_F(CredentialsTest, ASessionGoesOnThoughItsFileHasAnothersTokenWhenItsConnectionBreaks) {
   const std::string a(40, 'a');
   const std::string b(40, 'b');
-  const SecurityOptions worker = ServeTokens(Line(a, "worker a") + Line(b, "worker b"), a);
+  const SecurityOptions worker =
+      ServeTokens(TokenLine(a, "worker a") + TokenLine(b, "worker b"), a);
   const auto security = MakeChannelSecurity(worker, address_, absl::Now()).value();
   absl::Mutex mutex;
   std::vector<std::string> said;
@@ -329,7 +316,8 @@ TEST_F(CredentialsTest, ASessionGoesOnThoughItsFileHasAnothersTokenWhenItsConnec
 TEST_F(CredentialsTest, TokensCountAsTheirFileSays) {
   const std::string a(40, 'a');
   const std::string b(40, 'b');
-  const SecurityOptions worker = ServeTokens(Line(a, "worker a") + Line(b, "observer b"), a);
+  const SecurityOptions worker =
+      ServeTokens(TokenLine(a, "worker a") + TokenLine(b, "observer b"), a);
   Train(worker);
 
   SecurityOptions observer = worker;
@@ -340,11 +328,11 @@ TEST_F(CredentialsTest, TokensCountAsTheirFileSays) {
 
   // Taken away: refused from the next call on, over the same connection; for good once the list is
   // surely whole (token_table_test.cc).
-  folder_.Write("tokens", Line(a, "worker a"));
+  folder_.Write("tokens", TokenLine(a, "worker a"));
   EXPECT_THAT(Describe(eye), StatusIs(kUnavailable));
   // A new one: taken up by both sides without a restart.
   const std::string c(40, 'c');
-  folder_.Write("tokens", Line(a, "worker a") + Line(c, "observer b"));
+  folder_.Write("tokens", TokenLine(a, "worker a") + TokenLine(c, "observer b"));
   TokenFile("token-b", c);
   EXPECT_TRUE(Describe(eye).ok());
 
@@ -367,7 +355,7 @@ TEST_F(CredentialsTest, TokensCountAsTheirFileSays) {
   EXPECT_EQ(with_header({}), kUnauthenticated);
   EXPECT_EQ(with_header({a}), kUnauthenticated);
   EXPECT_EQ(with_header({"Bearer "}), kUnauthenticated);
-  EXPECT_EQ(with_header({"Bearer " + Line(a, "").substr(0, 64)}), kUnauthenticated);
+  EXPECT_EQ(with_header({"Bearer " + TokenLine(a, "").substr(0, 64)}), kUnauthenticated);
   EXPECT_EQ(with_header({"Bearer " + a, "Bearer " + c}), kUnauthenticated);
   EXPECT_EQ(with_header({"Bearer " + std::string(5000, 'x')}), kUnauthenticated);
 }
@@ -375,7 +363,8 @@ TEST_F(CredentialsTest, TokensCountAsTheirFileSays) {
 TEST_F(CredentialsTest, ASessionEndsWithTheTokenThatOpenedIt) {
   const std::string a(40, 'a');
   const std::string b(40, 'b');
-  const SecurityOptions worker = ServeTokens(Line(a, "worker a") + Line(b, "worker b"), a);
+  const SecurityOptions worker =
+      ServeTokens(TokenLine(a, "worker a") + TokenLine(b, "worker b"), a);
   Train(worker);
   SecurityOptions other = worker;
   other.token_file = TokenFile("token-b", b);
@@ -387,7 +376,7 @@ TEST_F(CredentialsTest, ASessionEndsWithTheTokenThatOpenedIt) {
   v1::CoordinatorMessage message;
   ASSERT_TRUE(stream->Read(&message));
 
-  folder_.Write("tokens", Line(a, "worker a"));
+  folder_.Write("tokens", TokenLine(a, "worker a"));
   while (stream->Read(&message)) {
   }
   EXPECT_THAT(FromGrpcStatus(stream->Finish()),
@@ -397,7 +386,7 @@ TEST_F(CredentialsTest, ASessionEndsWithTheTokenThatOpenedIt) {
 
 TEST_F(CredentialsTest, WhoKnowsTheRunSeesThatItsCoordinatorRefuses) {
   const std::string a(40, 'a');
-  Stubs stubs = With(ServeTokens(Line(a, "worker a"), a));
+  Stubs stubs = With(ServeTokens(TokenLine(a, "worker a"), a));
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + kPatience));
   const auto stream = stubs.session->Attach(&context);
@@ -413,7 +402,7 @@ TEST_F(CredentialsTest, WhoKnowsTheRunSeesThatItsCoordinatorRefuses) {
 
 TEST_F(CredentialsTest, GuessingTokensIsSlow) {
   const std::string a(40, 'a');
-  SecurityOptions options = ServeTokens(Line(a, "worker a"), std::string(40, 'g'));
+  SecurityOptions options = ServeTokens(TokenLine(a, "worker a"), std::string(40, 'g'));
   Stubs guesser = With(options);
   absl::Status status;
   int guesses = 0;
@@ -430,7 +419,7 @@ TEST_F(CredentialsTest, CertificatesAndTokensSideBySide) {
   const std::string b(40, 'b');
   SecurityOptions server =
       folder_.WriteSet("server", authority_.pem(), Server(authority_, absl::Hours(1)));
-  server.token_file = folder_.Write("tokens", Line(b, "observer b"));
+  server.token_file = folder_.Write("tokens", TokenLine(b, "observer b"));
   Serve(server);
   Train(folder_.WriteSet("worker", authority_.pem(), Worker(authority_)));
   SecurityOptions observer;

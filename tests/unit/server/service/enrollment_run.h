@@ -13,9 +13,9 @@
 #include "common/identity/invitation.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
-#include "common/transfer/wire.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/base/fake_clock.h"
+#include "tests/unit/common/rpc/describe_run.h"
 #include "tests/unit/common/rpc/test_authority.h"
 #include "tests/unit/common/telemetry/awaited_events.h"
 #include "tests/unit/server/service/secure_run.h"
@@ -93,12 +93,7 @@ class EnrollmentTest : public ::testing::Test {
     return Board(FormatInvitation(line), folder_.path(folder), patience);
   }
   absl::Status Describe(const Boarded& member) {
-    grpc::ClientContext context;
-    context.set_deadline(absl::ToChronoTime(absl::Now() + kPatience));
-    v1::DescribeRequest request;
-    request.set_wire_version(kWireVersion);
-    v1::DescribeResponse response;
-    return FromGrpcStatus(As<v1::Session>(member)->Describe(&context, request, &response));
+    return DescribeRun(*As<v1::Session>(member)).status();
   }
   absl::Status Revoke(const std::string& name) {
     grpc::ClientContext context;

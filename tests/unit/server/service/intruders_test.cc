@@ -2,10 +2,6 @@
 // SECURITY.md promises, and the run that goes on at the same time does not notice.
 #include <grpcpp/create_channel.h>
 #include <grpcpp/generic/generic_stub.h>
-#include <netinet/in.h>
-#include <poll.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <functional>
 #include <optional>
@@ -24,6 +20,7 @@
 #include "gtest/gtest.h"
 #include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/common/base/status_is.h"
+#include "tests/unit/common/rpc/describe_run.h"
 #include "tests/unit/common/rpc/plain_lane.h"
 #include "tests/unit/common/rpc/test_authority.h"
 #include "tests/unit/server/service/raw_connection.h"
@@ -71,33 +68,20 @@ class IntrudersTest : public ::testing::Test {
   }
   Stubs As(const std::string& uri) { return With(Files(IssueIdentity(authority_, uri))); }
 
-  static absl::Status Describe(Stubs& stubs) {
+  static absl::Status Describe(Stubs& stubs) { return DescribeRun(*stubs.session).status(); }
+  template <typename Request, typename Response>
+  static absl::Status Ask(Stubs& stubs,
+                          grpc::Status (v1::Admin::Stub::*method)(grpc::ClientContext*,
+                                                                  const Request&, Response*),
+                          const Request& request = {}) {
     grpc::ClientContext context;
-    v1::DescribeRequest request;
-    request.set_wire_version(kWireVersion);
-    v1::DescribeResponse response;
-    return FromGrpcStatus(stubs.session->Describe(&context, request, &response));
+    Response response;
+    return FromGrpcStatus((stubs.admin.get()->*method)(&context, request, &response));
   }
-  static absl::Status GetStatus(Stubs& stubs) {
-    grpc::ClientContext context;
-    v1::RunStatus response;
-    return FromGrpcStatus(stubs.admin->GetStatus(&context, {}, &response));
-  }
-  static absl::Status ListEvents(Stubs& stubs) {
-    grpc::ClientContext context;
-    v1::ListEventsResponse response;
-    return FromGrpcStatus(stubs.admin->ListEvents(&context, {}, &response));
-  }
-  static absl::Status Pause(Stubs& stubs) {
-    grpc::ClientContext context;
-    v1::PauseResponse response;
-    return FromGrpcStatus(stubs.admin->Pause(&context, {}, &response));
-  }
-  static absl::Status Drain(Stubs& stubs) {
-    grpc::ClientContext context;
-    v1::DrainResponse response;
-    return FromGrpcStatus(stubs.admin->Drain(&context, {}, &response));
-  }
+  static absl::Status GetStatus(Stubs& stubs) { return Ask(stubs, &v1::Admin::Stub::GetStatus); }
+  static absl::Status ListEvents(Stubs& stubs) { return Ask(stubs, &v1::Admin::Stub::ListEvents); }
+  static absl::Status Pause(Stubs& stubs) { return Ask(stubs, &v1::Admin::Stub::Pause); }
+  static absl::Status Drain(Stubs& stubs) { return Ask(stubs, &v1::Admin::Stub::Drain); }
   absl::Status PullState(Stubs& stubs, const std::string& worker_id) {
     v1::Want want;
     want.set_object(v1::Want::STATE);
@@ -334,12 +318,9 @@ TEST_F(IntrudersTest, OversizeNames) {
     EXPECT_THAT(Attach(stubs, join), StatusIs(kInvalidArgument));
   }
   Stubs operator_stubs = As("causeway://*/operator/ops");
-  grpc::ClientContext context;
   v1::PauseRequest pause;
   pause.set_reason(std::string(5000, 'r'));
-  v1::PauseResponse paused;
-  EXPECT_EQ(operator_stubs.admin->Pause(&context, pause, &paused).error_code(),
-            grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(Ask(operator_stubs, &v1::Admin::Stub::Pause, pause), StatusIs(kInvalidArgument));
   grpc::ClientContext large;
   large.AddMetadata("x-large", std::string(20'000, 'm'));
   v1::RunStatus status;
@@ -385,32 +366,18 @@ class ImpatientTest : public IntrudersTest {
 };
 
 TEST_F(ImpatientTest, ASlowLorisAtTheDoor) {
-  std::vector<int> sockets;
+  std::vector<RawConnection> crowd;
   for (int i = 0; i < 32; ++i) {
-    const int socket_fd = socket(AF_INET, SOCK_STREAM, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<uint16_t>(server_->port()));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    ASSERT_EQ(connect(socket_fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    crowd.emplace_back(server_->port());
     // A third is silent, a third begins a greeting and stops, a third talks about something else.
-    const std::string words = i % 3 == 0   ? ""
-                              : i % 3 == 1 ? std::string("\x16\x03\x01\x02", 4)
-                                           : "GET / HTTP/1.1\r\n\r\n";
-    if (!words.empty()) {
-      ASSERT_GT(send(socket_fd, words.data(), words.size(), MSG_NOSIGNAL), 0);
-    }
-    sockets.push_back(socket_fd);
+    ASSERT_TRUE(crowd.back().Send(i % 3 == 0   ? ""
+                                  : i % 3 == 1 ? std::string("\x16\x03\x01\x02", 4)
+                                               : "GET / HTTP/1.1\r\n\r\n"));
   }
   honest_->AwaitRounds(2);
-  for (const int socket_fd : sockets) {
-    // The server hangs up; how long it may take is bounded for the test's sake alone.
-    char byte = 0;
-    pollfd wanted{socket_fd, POLLIN, 0};
-    ssize_t got = 1;
-    while (got > 0 && poll(&wanted, 1, 30'000) == 1) got = recv(socket_fd, &byte, 1, 0);
-    EXPECT_LE(got, 0);
-    close(socket_fd);
+  for (const RawConnection& connection : crowd) {
+    while (!connection.IsEnded()) {  // The server hangs up, whatever it says before.
+    }
   }
 }
 
@@ -452,13 +419,8 @@ TEST_F(RequestLimitTest, WhoAsksTooOftenIsAskedToWait) {
 
 TEST_F(RequestLimitTest, WhatCostsTheCoordinatorMuchMayBeAskedForLessOften) {
   Stubs stubs = As("causeway://*/observer/eye");
-  const auto status = [&] {
-    grpc::ClientContext context;
-    v1::RunStatus response;
-    return stubs.admin->GetStatus(&context, v1::GetStatusRequest(), &response).error_code();
-  };
   int admitted = 0;
-  while (admitted < 10'000 && status() == grpc::StatusCode::OK) ++admitted;
+  while (admitted < 10'000 && GetStatus(stubs).ok()) ++admitted;
   EXPECT_EQ(admitted, 4000 / CostOf(Action::kGetStatus));
   EXPECT_LE(admitted, 400) << "a status is no heartbeat";
 }

@@ -1,10 +1,7 @@
 // Session.BringModel over a real server: the site's own client, and streams that mean harm.
 #include "server/service/model_reception.h"
 
-#include <openssl/sha.h>
-
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <numeric>
 #include <span>
@@ -12,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "causeway/v1/admin.grpc.pb.h"
@@ -28,6 +24,7 @@
 #include "server/core/served_run.h"
 #include "server/service/coordinator_server.h"
 #include "tests/unit/common/base/status_is.h"
+#include "tests/unit/common/rpc/describe_run.h"
 #include "tests/unit/common/rpc/test_authority.h"
 #include "tests/unit/server/store/memory_store.h"
 #include "worker/member/joining.h"
@@ -73,14 +70,7 @@ class ModelReceptionTest : public ::testing::Test {
     return Coordinator::Create(std::move(options));
   }
 
-  v1::DescribeResponse Describe() {
-    v1::DescribeRequest request;
-    request.set_wire_version(kWireVersion);
-    v1::DescribeResponse response;
-    grpc::ClientContext context;
-    EXPECT_TRUE(stub_->Describe(&context, request, &response).ok());
-    return response;
-  }
+  v1::DescribeResponse Describe() { return DescribeRun(*stub_).value(); }
 
   // A tensor of three chunks and a bit, and a scalar.
   worker::ModelToBring Model(const std::string& worker_id = "paris") {
@@ -109,16 +99,23 @@ class ModelReceptionTest : public ::testing::Test {
     return message;
   }
 
-  // The status of a stream of these messages.
-  absl::Status EndOf(const std::vector<v1::BringModelRequest>& messages) {
+  struct Bringing {
+    explicit Bringing(ModelReceptionTest& test)
+        : stream(test.stub_->BringModel(&context, &response)) {}
+    absl::Status Finish() { return FromGrpcStatus(stream->Finish()); }
+
     grpc::ClientContext context;
     v1::BringModelResponse response;
-    const auto stream = stub_->BringModel(&context, &response);
+    const std::unique_ptr<grpc::ClientWriter<v1::BringModelRequest>> stream;
+  };
+  // The status of a stream of these messages.
+  absl::Status EndOf(const std::vector<v1::BringModelRequest>& messages) {
+    Bringing bringing(*this);
     for (const v1::BringModelRequest& message : messages) {
-      if (!stream->Write(message)) break;
+      if (!bringing.stream->Write(message)) break;
     }
-    stream->WritesDone();
-    return FromGrpcStatus(stream->Finish());
+    bringing.stream->WritesDone();
+    return bringing.Finish();
   }
 
   std::vector<float> large_ = std::vector<float>(800000);
@@ -172,23 +169,19 @@ TEST_F(ModelReceptionTest, WhatNeedsAModelIsRefusedUntilASiteHasBroughtIt) {
 }
 
 TEST_F(ModelReceptionTest, ASiteThatBringsWhileAnotherIsFirstIsSentBack) {
-  grpc::ClientContext context;
-  v1::BringModelResponse response;
-  const auto stream = stub_->BringModel(&context, &response);
-  ASSERT_TRUE(stream->Write(HeaderMessage()));
+  Bringing second(*this);
+  ASSERT_TRUE(second.stream->Write(HeaderMessage()));
   EXPECT_EQ(worker::BringModel(*stub_, Model()), absl::OkStatus());
   // It is told without having to send anything more.
-  EXPECT_THAT(FromGrpcStatus(stream->Finish()), StatusIs(kAlreadyExists));
+  EXPECT_THAT(second.Finish(), StatusIs(kAlreadyExists));
 }
 
 TEST_F(ModelReceptionTest, AStreamThatBreaksLeavesTheRunWaiting) {
   {
-    grpc::ClientContext context;
-    v1::BringModelResponse response;
-    const auto stream = stub_->BringModel(&context, &response);
-    ASSERT_TRUE(stream->Write(HeaderMessage()));
-    context.TryCancel();
-    EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
+    Bringing broken(*this);
+    ASSERT_TRUE(broken.stream->Write(HeaderMessage()));
+    broken.context.TryCancel();
+    EXPECT_THAT(broken.Finish(), StatusIs(kCancelled));
   }
   int asked = 0;
   worker::ModelToBring cancelled = Model();
@@ -226,21 +219,18 @@ TEST_F(ModelReceptionTest, WhatCameOverAStreamThatBrokeIsNotSentAgain) {
 }
 
 TEST_F(ModelReceptionTest, NoMoreThanTwoSitesBringAModelAtOnce) {
-  std::array<grpc::ClientContext, 2> contexts;
-  v1::BringModelResponse response;
-  std::vector<std::unique_ptr<grpc::ClientWriter<v1::BringModelRequest>>> streams;
-  for (grpc::ClientContext& context : contexts) {
-    streams.push_back(stub_->BringModel(&context, &response));
-    ASSERT_TRUE(streams.back()->Write(HeaderMessage()));
+  Bringing first(*this), second(*this);
+  for (Bringing* const site : {&first, &second}) {
+    ASSERT_TRUE(site->stream->Write(HeaderMessage()));
   }
   // The server has both once a third is refused.
   absl::Status status = absl::InvalidArgumentError("not asked yet");
   while (absl::IsInvalidArgument(status)) status = EndOf({});
   EXPECT_THAT(status,
               StatusIs(kResourceExhausted, HasSubstr("2 sites are bringing a model already")));
-  for (size_t i = 0; i < 2; ++i) {
-    contexts[i].TryCancel();
-    streams[i]->Finish();
+  for (Bringing* const site : {&first, &second}) {
+    site->context.TryCancel();
+    site->Finish().IgnoreError();
   }
 }
 
@@ -249,8 +239,7 @@ TEST_F(ModelReceptionTest, StreamsOutOfTheProtocolAreRefused) {
                           const char* text) {
     absl::Status status = absl::ResourceExhaustedError("not asked yet");
     while (absl::IsResourceExhausted(status)) status = EndOf(messages);
-    EXPECT_EQ(status.code(), code) << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr(text));
+    EXPECT_THAT(status, StatusIs(code, HasSubstr(text)));
   };
   v1::BringModelRequest chunk;
   chunk.mutable_chunk()->set_data("1234");
@@ -289,11 +278,7 @@ class RevokedTest : protected Secrets, public ModelReceptionTest {
   SecurityOptions Server() {
     SecurityOptions options = folder_.WriteSet("server", "", IssueServer(authority_));
     options.ca_file.clear();
-    std::string hash(SHA256_DIGEST_LENGTH, '\0');
-    SHA256(reinterpret_cast<const uint8_t*>(Token().data()), Token().size(),
-           reinterpret_cast<uint8_t*>(hash.data()));
-    options.token_file =
-        folder_.Write("tokens", absl::StrCat(absl::BytesToHexString(hash), " worker lyon\n"));
+    options.token_file = folder_.Write("tokens", TokenLine(Token(), "worker lyon"));
     return options;
   }
   SecurityOptions Site() {
@@ -305,16 +290,13 @@ class RevokedTest : protected Secrets, public ModelReceptionTest {
 };
 
 TEST_F(RevokedTest, ASiteThatIsRevokedBringsNothing) {
-  grpc::ClientContext context;
-  v1::BringModelResponse response;
-  const auto stream = stub_->BringModel(&context, &response);
-  ASSERT_TRUE(stream->Write(HeaderMessage()));
-  stream->WaitForInitialMetadata();
+  Bringing revoked(*this);
+  ASSERT_TRUE(revoked.stream->Write(HeaderMessage()));
+  revoked.stream->WaitForInitialMetadata();
   folder_.Write("tokens", "nobody\n");
-  const absl::Status status = FromGrpcStatus(stream->Finish());
   // The stream ends at once. A list may be in the middle of being written, so the refusal for good
   // comes once it has settled (credentials_test.cc).
-  EXPECT_THAT(status, StatusIs(kUnavailable));
+  EXPECT_THAT(revoked.Finish(), StatusIs(kUnavailable));
   EXPECT_TRUE(waiting_.Describe().awaits_model());
 }
 
@@ -340,11 +322,9 @@ class ImpatientTest : public ModelReceptionTest {
 };
 
 TEST_F(ImpatientTest, ASiteThatStandsStillIsSentAway) {
-  grpc::ClientContext context;
-  v1::BringModelResponse response;
-  const auto stream = stub_->BringModel(&context, &response);
-  stream->Write(HeaderMessage());
-  EXPECT_THAT(FromGrpcStatus(stream->Finish()), StatusIs(kDeadlineExceeded));
+  Bringing slow(*this);
+  slow.stream->Write(HeaderMessage());
+  EXPECT_THAT(slow.Finish(), StatusIs(kDeadlineExceeded));
 }
 
 }  // namespace

@@ -21,6 +21,7 @@
 #include "common/transfer/wire.h"
 #include "gtest/gtest.h"
 #include "server/service/coordinator_server.h"
+#include "tests/unit/common/rpc/describe_run.h"
 #include "tests/unit/common/rpc/plain_lane.h"
 #include "tests/unit/server/core/small_run.h"
 #include "tests/unit/server/store/memory_store.h"
@@ -110,13 +111,8 @@ class TransferMemoryTest : public ::testing::Test {
 
   uint64_t Join(const std::shared_ptr<grpc::Channel>& channel, const std::string& id) {
     const auto stub = v1::Session::NewStub(channel);
-    v1::DescribeRequest request;
-    request.set_wire_version(kWireVersion);
-    v1::DescribeResponse description;
-    grpc::ClientContext context;
-    EXPECT_TRUE(stub->Describe(&context, request, &description).ok());
     v1::WorkerMessage message;
-    *message.mutable_join() = JoinOf(description, id);
+    *message.mutable_join() = JoinOf(DescribeRun(*stub).value(), id);
     Call& call = NewCall();
     call.session = stub->Attach(&call.context);
     EXPECT_TRUE(call.session->Write(message));
