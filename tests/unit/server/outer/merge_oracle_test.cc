@@ -245,84 +245,33 @@ INSTANTIATE_TEST_SUITE_P(
                          v1::SyncConfig::GRADIENT}),
     [](const auto& test) { return test.param.name; });
 
+constexpr auto kDelta = v1::SyncConfig::PARAMETER_DELTA;
+constexpr auto kGradient = v1::SyncConfig::GRADIENT;
+constexpr auto kNesterov = v1::OuterConfig::NESTEROV;
+constexpr auto kAdam = v1::OuterConfig::ADAM;
+constexpr auto kAdamW = v1::OuterConfig::ADAMW;
 constexpr MergeRule kDirection = {.merge = v1::OuterConfig::NORM_AND_DIRECTION};
 
-INSTANTIATE_TEST_SUITE_P(
-    NormAndDirection, MergeOracle,
-    testing::Values(Case{"of_three", kRagged, 3, v1::INT4, v1::INT4, v1::OuterConfig::NESTEROV,
-                         v1::SyncConfig::PARAMETER_DELTA, kDirection},
-                    Case{"of_three_exact_with_adam", kRagged, 3, v1::FP32, v1::FP32,
-                         v1::OuterConfig::ADAM, v1::SyncConfig::PARAMETER_DELTA, kDirection},
-                    Case{"of_one", kRagged, 1, v1::E3M0, v1::INT4, v1::OuterConfig::NESTEROV,
-                         v1::SyncConfig::PARAMETER_DELTA, kDirection}),
-    [](const auto& test) { return test.param.name; });
-
-constexpr auto kDelta = v1::SyncConfig::PARAMETER_DELTA;
-constexpr auto kNesterov = v1::OuterConfig::NESTEROV;
-constexpr auto kTrimmed = v1::OuterConfig::TRIMMED_MEAN;
+constexpr MergeRule Clipped(double factor) { return {.clip_factor = factor}; }
+constexpr MergeRule Trimmed(int trim, double clip_factor = 0) {
+  return {.merge = v1::OuterConfig::TRIMMED_MEAN, .clip_factor = clip_factor, .trim = trim};
+}
 
 INSTANTIATE_TEST_SUITE_P(
-    Robust, MergeOracle,
+    Rules, MergeOracle,
     testing::Values(
-        Case{"clipped", kRagged, 4, v1::INT4, v1::INT4, kNesterov, kDelta, {.clip_factor = 1.5}},
-        Case{
-            "clipped_exact", kRagged, 3, v1::FP32, v1::FP32, kNesterov, kDelta, {.clip_factor = 1}},
-        Case{"clipped_gradients",
-             kRagged,
-             3,
-             v1::BF16,
-             v1::FP32,
-             v1::OuterConfig::ADAMW,
-             v1::SyncConfig::GRADIENT,
-             {.clip_factor = 2}},
-        Case{"trimmed_five",
-             kRagged,
-             5,
-             v1::INT4,
-             v1::INT4,
-             kNesterov,
-             kDelta,
-             {.merge = kTrimmed, .trim = 1}},
-        Case{"trimmed_to_the_median",
-             kRagged,
-             6,
-             v1::E3M0,
-             v1::INT8,
-             kNesterov,
-             kDelta,
-             {.merge = kTrimmed, .trim = 7}},
-        Case{"trimmed_by_three_of_nine",
-             kRagged,
-             9,
-             v1::FP32,
-             v1::FP32,
-             kNesterov,
-             kDelta,
-             {.merge = kTrimmed, .trim = 3}},
-        Case{"clipped_and_trimmed",
-             kRagged,
-             5,
-             v1::LM2,
-             v1::INT4,
-             v1::OuterConfig::ADAM,
-             kDelta,
-             {.merge = kTrimmed, .clip_factor = 1.25, .trim = 1}},
-        Case{"trimmed_gradients",
-             kRagged,
-             5,
-             v1::BF16,
-             v1::BF16,
-             v1::OuterConfig::ADAMW,
-             v1::SyncConfig::GRADIENT,
-             {.merge = kTrimmed, .trim = 1}},
-        Case{"too_few_to_trim",
-             kRagged,
-             4,
-             v1::INT4,
-             v1::INT4,
-             kNesterov,
-             kDelta,
-             {.merge = kTrimmed, .trim = 1}}),
+        Case{"of_three", kRagged, 3, v1::INT4, v1::INT4, kNesterov, kDelta, kDirection},
+        Case{"of_three_exact_with_adam", kRagged, 3, v1::FP32, v1::FP32, kAdam, kDelta, kDirection},
+        Case{"of_one", kRagged, 1, v1::E3M0, v1::INT4, kNesterov, kDelta, kDirection},
+        Case{"clipped", kRagged, 4, v1::INT4, v1::INT4, kNesterov, kDelta, Clipped(1.5)},
+        Case{"clipped_exact", kRagged, 3, v1::FP32, v1::FP32, kNesterov, kDelta, Clipped(1)},
+        Case{"clipped_gradients", kRagged, 3, v1::BF16, v1::FP32, kAdamW, kGradient, Clipped(2)},
+        Case{"trimmed_five", kRagged, 5, v1::INT4, v1::INT4, kNesterov, kDelta, Trimmed(1)},
+        Case{"to_the_median", kRagged, 6, v1::E3M0, v1::INT8, kNesterov, kDelta, Trimmed(7)},
+        Case{"three_of_nine", kRagged, 9, v1::FP32, v1::FP32, kNesterov, kDelta, Trimmed(3)},
+        Case{"clipped_and_trimmed", kRagged, 5, v1::LM2, v1::INT4, kAdam, kDelta, Trimmed(1, 1.25)},
+        Case{"trimmed_gradients", kRagged, 5, v1::BF16, v1::BF16, kAdamW, kGradient, Trimmed(1)},
+        Case{"too_few_to_trim", kRagged, 4, v1::INT4, v1::INT4, kNesterov, kDelta, Trimmed(1)}),
     [](const auto& test) { return test.param.name; });
 
 }  // namespace

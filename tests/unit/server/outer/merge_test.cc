@@ -129,30 +129,6 @@ class ThreeWorkers : public testing::Test {
   MergeInput input_;
 };
 
-TEST_F(ThreeWorkers, MergeIsTheFormula) {
-  Fragment expected = fragment_;
-  std::vector<double> g(kMergedValues, 0.0);
-  for (const Contribution& contribution : input_.contributions) {
-    std::vector<double> delta(kMergedValues, 0.0);
-    ASSERT_TRUE(
-        contribution.codec->Accumulate(contribution.encoded, expected.published, 1.0, delta).ok());
-    for (size_t i = 0; i < kMergedValues; ++i) g[i] += contribution.weight * delta[i];
-  }
-  for (size_t i = 0; i < kMergedValues; ++i) {
-    const auto b = static_cast<float>(0.9 * static_cast<double>(expected.state[0][i]) + g[i]);
-    expected.state[0][i] = b;
-    expected.theta[i] = static_cast<float>(static_cast<double>(expected.theta[i]) -
-                                           0.7 * (g[i] + 0.9 * static_cast<double>(b)));
-  }
-  const std::vector<uint8_t> answer =
-      Encode(*input_.answer_codec, expected.published, expected.theta);
-  ASSERT_TRUE(input_.answer_codec->Apply(answer, expected.published).ok());
-
-  const auto result = MergeFragment(input_, fragment_.view(), nullptr).value();
-  EXPECT_THAT(result.answer, testing::ElementsAreArray(answer));
-  EXPECT_TRUE(fragment_ == expected);
-}
-
 // Two workers that move the same way or not at all alike: the step is as long as theirs on average,
 // and has the direction of the mean.
 TEST(MergeFragment, NormAndDirectionKeepTheMeanLengthWhateverTheAngle) {
@@ -191,33 +167,6 @@ TEST(MergeFragment, NormAndDirectionKeepTheMeanLengthWhateverTheAngle) {
     EXPECT_NEAR(static_cast<double>(fragment.theta[0]), -angle.expected[0], 1e-6);
     EXPECT_NEAR(static_cast<double>(fragment.theta[2000]), -angle.expected[1], 1e-6);
     EXPECT_EQ(fragment.theta[1], 0);
-  }
-}
-
-TEST_F(ThreeWorkers, OrderOfArrivalDoesNotMatter) {
-  Fragment reference = fragment_;
-  const auto expected = MergeFragment(input_, reference.view(), nullptr).value();
-  std::vector<size_t> order = {0, 1, 2};
-  const std::vector<Contribution> contributions = input_.contributions;
-  while (std::next_permutation(order.begin(), order.end())) {
-    for (size_t i = 0; i < 3; ++i) input_.contributions[i] = contributions[order[i]];
-    Fragment fragment = fragment_;
-    const auto result = MergeFragment(input_, fragment.view(), nullptr).value();
-    EXPECT_EQ(result.answer, expected.answer);
-    EXPECT_TRUE(fragment == reference);
-  }
-}
-
-TEST_F(ThreeWorkers, AnyNumberOfThreadsGivesTheSameBits) {
-  Fragment reference = fragment_;
-  const auto expected = MergeFragment(input_, reference.view(), nullptr).value();
-  for (const int threads : {1, 2, 3}) {
-    ThreadPool pool(threads);
-    Fragment fragment = fragment_;
-    const auto result = MergeFragment(input_, fragment.view(), &pool).value();
-    EXPECT_EQ(result.answer, expected.answer);
-    EXPECT_EQ(result.published_hash, expected.published_hash);
-    EXPECT_TRUE(fragment == reference);
   }
 }
 
@@ -298,82 +247,6 @@ TEST_F(ThreeWorkers, BadInputIsRefused) {
   refused(input_, stateless, "as long as theta");
 }
 
-TEST_F(ThreeWorkers, AnEmptyRoundOnlyBringsPublishedCloserToTheta) {
-  const Fragment before = fragment_;
-  input_.contributions.clear();
-  input_.answer_codec = GetCodec(v1::FP32);
-  const auto result = MergeFragment(input_, fragment_.view(), nullptr).value();
-  EXPECT_EQ(fragment_.theta, before.theta);
-  EXPECT_EQ(fragment_.state, before.state);
-  EXPECT_EQ(Bits(fragment_.published), Bits(before.theta));
-}
-
-TEST(MergeGradients, TwoHalfBatchesAreAdamWOnTheirMean) {
-  // The reference is AdamW in double, written out (Loshchilov and Hutter, 1711.05101).
-  const size_t n = kMergeSlice + 300;
-  constexpr int64_t kArenaBegin = 128;
-  PlacedTensor matrix;
-  matrix.info.rows = 100;
-  matrix.info.cols = 64;
-  matrix.offset = kArenaBegin + 64;
-  const std::vector<PlacedTensor> tensors = {matrix};
-  const auto optimizer = Optimizer(v1::OuterConfig::ADAMW, 0.01, 0, AdamWTrain(1.0), tensors);
-  Fragment fragment(Gaussian(n, 1, 0.5), *optimizer);
-  std::vector<double> weight(fragment.theta.begin(), fragment.theta.end());
-  std::vector<double> m(n, 0.0);
-  std::vector<double> v(n, 0.0);
-  const Codec* fp32 = GetCodec(v1::FP32);
-  const std::vector<float> zeros(n, 0.0F);
-  for (int64_t round = 1; round <= 10; ++round) {
-    // Rounds whose mean gradient is longer than 1 are clipped, others are not.
-    const double stddev = round % 2 == 0 ? 0.001 : 0.1;
-    const auto seed = static_cast<uint64_t>(round) * 10;
-    const std::vector<float> first = Gaussian(n, seed, stddev);
-    const std::vector<float> second = Gaussian(n, seed + 1, stddev);
-    const auto encode_gradient = [&](std::vector<float> gradient) {
-      for (float& x : gradient) x = -x;
-      return Encode(*fp32, zeros, gradient);
-    };
-    const std::vector<uint8_t> bytes_first = encode_gradient(first);
-    const std::vector<uint8_t> bytes_second = encode_gradient(second);
-    const auto result = MergeFragment(
-        {.contributions = {{"b", fp32, bytes_second, 0.5}, {"a", fp32, bytes_first, 0.5}},
-         .kind = v1::SyncConfig::GRADIENT,
-         .optimizer = optimizer.get(),
-         .answer_codec = fp32,
-         .round = round,
-         .arena_begin = kArenaBegin},
-        fragment.view(), nullptr);
-    ASSERT_TRUE(result.ok()) << result.status();
-
-    double squares = 0;
-    std::vector<double> g(n);
-    for (size_t i = 0; i < n; ++i) {
-      g[i] = 0.5 * (static_cast<double>(first[i]) + static_cast<double>(second[i]));
-      squares += g[i] * g[i];
-    }
-    const double clip = std::min(1.0, 1.0 / std::sqrt(squares));
-    ASSERT_EQ(clip < 1, round % 2 == 1);
-    const auto t = static_cast<double>(round);
-    const double rate =
-        0.01 *
-        (round < 5 ? t / 5 : 0.1 + 0.9 * 0.5 * (1 + std::cos(3.14159265358979 * (t - 5) / 45)));
-    for (size_t i = 0; i < n; ++i) {
-      const bool decays = i >= 64 && i < 64 + 6400;
-      weight[i] -= rate * (decays ? 0.1 : 0.0) * weight[i];
-      m[i] = 0.9 * m[i] + 0.1 * clip * g[i];
-      v[i] = 0.99 * v[i] + 0.01 * clip * g[i] * clip * g[i];
-      weight[i] -= rate * (m[i] / (1 - std::pow(0.9, t))) /
-                   (std::sqrt(v[i] / (1 - std::pow(0.99, t))) + 1e-8);
-    }
-    for (size_t i = 0; i < n; ++i) {
-      ASSERT_NEAR(static_cast<double>(fragment.published[i]), weight[i], 2e-6)
-          << "round " << round << ", value " << i;
-    }
-    ASSERT_EQ(Bits(fragment.published), Bits(fragment.theta));
-  }
-}
-
 TEST(MergeGradients, OptimizerStateBeyondFp32IsDivergence) {
   // theta does not tell: the gradient's square overflows, and the step by its root is zero.
   const auto optimizer = Optimizer(v1::OuterConfig::ADAMW, 0.01, 0, AdamWTrain(-1));
@@ -387,29 +260,6 @@ TEST(MergeGradients, OptimizerStateBeyondFp32IsDivergence) {
                                      .round = 1},
                                     fragment.view(), nullptr);
   EXPECT_THAT(result, StatusIs(kFailedPrecondition, HasSubstr("value 1 of v became")));
-}
-
-TEST(MergeGradients, ClippingDoesNotDependOnThreads) {
-  const auto optimizer = Optimizer(v1::OuterConfig::ADAMW, 0.01, 0, AdamWTrain(0.5));
-  const Codec* bf16 = GetCodec(v1::BF16);
-  const std::vector<float> zeros(kMergedValues, 0.0F);
-  const std::vector<uint8_t> bytes = Encode(*bf16, zeros, Gaussian(kMergedValues, 9, 1));
-  const Fragment initial(Gaussian(kMergedValues, 1, 0.5), *optimizer);
-  std::vector<std::vector<uint32_t>> results;
-  for (const int threads : {1, 2, 3}) {
-    ThreadPool pool(threads);
-    Fragment fragment = initial;
-    ASSERT_TRUE(MergeFragment({.contributions = {{"a", bf16, bytes, 1.0}},
-                               .kind = v1::SyncConfig::GRADIENT,
-                               .optimizer = optimizer.get(),
-                               .answer_codec = bf16,
-                               .round = 1},
-                              fragment.view(), &pool)
-                    .ok());
-    results.push_back(Bits(fragment.published));
-  }
-  EXPECT_EQ(results[0], results[1]);
-  EXPECT_EQ(results[0], results[2]);
 }
 
 TEST(MergeTest, ARoundThatWasRehearsedLeavesTheStateAsItWasWhereItWouldDiverge) {

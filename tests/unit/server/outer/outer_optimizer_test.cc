@@ -71,18 +71,6 @@ TEST(NesterovSgd, FollowsPyTorchsFormula) {
   }
 }
 
-TEST(NesterovSgd, RoundsEveryStoredValueOnce) {
-  const auto optimizer = Create(Outer(v1::OuterConfig::NESTEROV, 0.4, 0.9));
-  std::vector<float> theta = {1.0F / 3.0F};
-  std::vector<float> momentum = {0.7F};
-  const std::vector<double> g = {1e-9 + 0.1};
-  const double b = static_cast<double>(static_cast<float>(0.9 * static_cast<double>(0.7F) + g[0]));
-  const double expected = static_cast<double>(1.0F / 3.0F) - 0.4 * (g[0] + 0.9 * b);
-  optimizer->Step({.round = 1, .g = g, .theta = theta, .state = {momentum}});
-  EXPECT_EQ(momentum[0], static_cast<float>(b));
-  EXPECT_EQ(theta[0], static_cast<float>(expected));
-}
-
 TEST(Sgd, HasNoState) {
   const auto optimizer = Create(Outer(v1::OuterConfig::SGD, 0.5, 0.9));
   EXPECT_TRUE(optimizer->state_names().empty());

@@ -7,7 +7,6 @@
 
 #include "gtest/gtest.h"
 #include "server/outer/merge.h"
-#include "server/outer/step_kernels.h"
 #include "tests/unit/server/outer/merge_fixture.h"
 
 namespace causeway::server {
@@ -150,29 +149,6 @@ TEST(RobustMerge, ADeltaWithoutWeightLeavesNoneOut) {
   sites.contributions()[2].weight = 0;
   for (const size_t w : {0, 1, 3, 4}) sites.contributions()[w].weight = 0.25;
   EXPECT_EQ(sites.Merge({.merge = kTrimmedMean, .trim = 1}), sites.Merge({}));
-}
-
-TEST(TrimmedMean, EqualValuesAreLeftOutByTheirRow) {
-  constexpr size_t kStride = 16;
-  constexpr size_t kSize = 13;  // Whole vectors, and a rest.
-  const std::vector<double> weights = {1, 2, 4, 8, 16};
-  std::vector<double> values(weights.size() * kStride, 7.0);
-  // The second value has the largest one in the first row and the smallest one in the third.
-  values[1] = 9;
-  values[2 * kStride + 1] = -0.5;
-  std::vector<double> mean(kSize);
-  TrimmedMean(weights, 1, values, kStride, mean);
-  EXPECT_EQ(mean, std::vector<double>(kSize, 7.0));
-  // Which ones are left out shows in the weights of those that are not.
-  const std::vector<double> zeros_and_ones = {0, 0, 1, 1, 1};
-  for (size_t m = 0; m < weights.size(); ++m) {
-    std::fill_n(values.begin() + static_cast<std::ptrdiff_t>(m * kStride), kSize,
-                zeros_and_ones[m]);
-  }
-  TrimmedMean(weights, 1, values, kStride, mean);
-  EXPECT_EQ(mean, std::vector<double>(kSize, (4.0 + 8.0) / (2 + 4 + 8)));
-  TrimmedMean(weights, 2, values, kStride, mean);
-  EXPECT_EQ(mean, std::vector<double>(kSize, 1.0));
 }
 
 }  // namespace

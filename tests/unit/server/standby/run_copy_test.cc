@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "server/store/blob_folder.h"
 #include "server/store/run_directory_store.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/common/base/temporary_folder.h"
 #include "tests/unit/server/store/scripted_run.h"
 
@@ -201,7 +202,7 @@ TEST_F(RunCopyTest, AFileThatIsWholeIsNotSentAgain) {
                               return follower.Take(part).ok();
                             })
                   .status()
-                  .code() == absl::StatusCode::kCancelled);
+                  .code() == kCancelled);
   EXPECT_GT(messages, 1);
   int files = 0;
   ASSERT_TRUE(SendWhatLacks(original->store(), follower.Ask(), [&](const v1::FollowResponse& part) {
@@ -258,10 +259,10 @@ TEST_F(RunCopyTest, AFolderOfAnotherRunIsRefused) {
   v1::RunIdentity other = ScriptedIdentity();
   other.set_run_id("toy-78");
   ASSERT_TRUE(copy->store().BeginRun(other).ok());
-  const absl::Status followed = Follow(*original, *copy);
-  EXPECT_EQ(followed.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(followed.message(), HasSubstr("this is the run toy-77, the folder that follows holds "
-                                            "the run toy-78: move that folder away"));
+  EXPECT_THAT(Follow(*original, *copy),
+              StatusIs(kFailedPrecondition,
+                       HasSubstr("this is the run toy-77, the folder that follows holds "
+                                 "the run toy-78: move that folder away")));
   EXPECT_EQ(copy->store().Position().commits(), 1);
 }
 
@@ -269,9 +270,8 @@ TEST_F(RunCopyTest, AnOriginalThatHasLessIsRefused) {
   const auto [original, copy] = MakeBoth();
   Take(*original, 0, 5);
   Take(*copy, 0, 6);
-  const absl::Status followed = Follow(*original, *copy);
-  EXPECT_EQ(followed.code(), absl::StatusCode::kOutOfRange);
-  EXPECT_THAT(followed.message(), HasSubstr("it serves an older copy"));
+  EXPECT_THAT(Follow(*original, *copy),
+              StatusIs(kOutOfRange, HasSubstr("it serves an older copy")));
 }
 
 TEST_F(RunCopyTest, TwoThatWereBothServedAreToldApart) {
@@ -292,7 +292,7 @@ TEST_F(RunCopyTest, TwoThatWereBothServedAreToldApart) {
 
 TEST_F(RunCopyTest, ARunThatHasNotBegunHasNothingToFollow) {
   const auto [original, copy] = MakeBoth();
-  EXPECT_EQ(Follow(*original, *copy).code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(Follow(*original, *copy), StatusIs(kUnavailable));
 }
 
 class HostileMessageTest : public RunCopyTest {
@@ -324,54 +324,46 @@ TEST_F(HostileMessageTest, NothingIsWrittenBesideBlobs) {
     const absl::Status taken = FollowWith([&](v1::FollowResponse& response) {
       if (response.has_part()) response.mutable_part()->set_file(file);
     });
-    EXPECT_EQ(taken.code(), absl::StatusCode::kInvalidArgument) << file;
+    EXPECT_THAT(taken, StatusIs(kInvalidArgument)) << file;
   }
 }
 
 TEST_F(HostileMessageTest, DamagedAndMisplacedPiecesAreRefused) {
-  EXPECT_EQ(FollowWith([](v1::FollowResponse& response) {
-              if (response.has_part()) response.mutable_part()->mutable_data()->back() ^= 1;
-            }).code(),
-            absl::StatusCode::kUnavailable);
-  EXPECT_EQ(FollowWith([](v1::FollowResponse& response) {
-              if (response.has_part()) response.mutable_part()->set_offset(1);
-            }).code(),
-            absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(FollowWith([](v1::FollowResponse& response) {
-              if (response.has_part()) response.mutable_part()->set_file_bytes(3);
-            }).code(),
-            absl::StatusCode::kInvalidArgument);
+  const auto with_part = [&](const std::function<void(v1::FilePart&)>& change) {
+    return FollowWith([&](v1::FollowResponse& response) {
+      if (response.has_part()) change(*response.mutable_part());
+    });
+  };
+  EXPECT_THAT(with_part([](auto& part) { part.mutable_data()->back() ^= 1; }),
+              StatusIs(kUnavailable));
+  EXPECT_THAT(with_part([](auto& part) { part.set_offset(1); }), StatusIs(kInvalidArgument));
+  EXPECT_THAT(with_part([](auto& part) { part.set_file_bytes(3); }), StatusIs(kInvalidArgument));
 }
 
 TEST_F(HostileMessageTest, RowsThatAreNotThoseOfTheCommitAreRefused) {
-  EXPECT_EQ(FollowWith([](v1::FollowResponse& response) {
-              if (response.has_advance()) response.mutable_advance()->set_digest(1);
-            }).code(),
-            absl::StatusCode::kDataLoss);
-  EXPECT_EQ(FollowWith([](v1::FollowResponse& response) {
-              if (response.has_records()) {
-                response.mutable_records()->mutable_records()->RemoveLast();
-              }
-            }).code(),
-            absl::StatusCode::kDataLoss);
-  EXPECT_EQ(FollowWith([](v1::FollowResponse& response) {
-              if (response.has_records()) {
-                response.mutable_records()->mutable_records(0)->mutable_value()->pop_back();
-              }
-            }).code(),
-            absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(FollowWith([](v1::FollowResponse& response) {
-              if (response.has_advance()) response.mutable_advance()->set_from(1);
-            }).code(),
-            absl::StatusCode::kFailedPrecondition);
+  const auto with_rows = [&](const std::function<void(v1::CopyRecords&)>& change) {
+    return FollowWith([&](v1::FollowResponse& response) {
+      if (response.has_records()) change(*response.mutable_records());
+    });
+  };
+  const auto with_end = [&](const std::function<void(v1::CopyAdvance&)>& change) {
+    return FollowWith([&](v1::FollowResponse& response) {
+      if (response.has_advance()) change(*response.mutable_advance());
+    });
+  };
+  EXPECT_THAT(with_rows([](auto& rows) { rows.mutable_records()->RemoveLast(); }),
+              StatusIs(kDataLoss));
+  EXPECT_THAT(with_rows([](auto& rows) { rows.mutable_records(0)->mutable_value()->pop_back(); }),
+              StatusIs(kInvalidArgument));
+  EXPECT_THAT(with_end([](auto& end) { end.set_digest(1); }), StatusIs(kDataLoss));
+  EXPECT_THAT(with_end([](auto& end) { end.set_from(1); }), StatusIs(kFailedPrecondition));
 }
 
 TEST_F(HostileMessageTest, ARowWhoseFileDidNotComeIsRefused) {
-  const absl::Status taken = FollowWith([](v1::FollowResponse& response) {
-    if (response.has_part()) *response.mutable_records() = v1::CopyRecords();
-  });
-  EXPECT_EQ(taken.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(taken.message(), HasSubstr("is missing"));
+  EXPECT_THAT(FollowWith([](v1::FollowResponse& response) {
+                if (response.has_part()) *response.mutable_records() = v1::CopyRecords();
+              }),
+              StatusIs(kDataLoss, HasSubstr("is missing")));
 }
 
 }  // namespace
