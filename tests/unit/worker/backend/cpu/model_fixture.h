@@ -4,71 +4,43 @@
 #include <cmath>
 #include <cstdint>
 #include <random>
+#include <string>
 #include <vector>
 
-#include "causeway/v1/config.pb.h"
 #include "common/params/fragment_plan.h"
+#include "common/params/run_config.h"
 #include "worker/backend/cpu/cpu_transformer.h"
 
 namespace causeway::worker {
 
-struct SmallModel {
-  int vocabulary_size = 37;
-  int layers = 2;
-  int width = 24;
-  int heads = 4;
-  int kv_heads = 4;
-  int head_dim = 6;
-  int mlp_width = 40;
-  bool swiglu = true;
-  bool qk_norm = false;
-  bool untied_head = false;
-  double z_loss = 0;
-  int sequence_length = 11;
-  bool qkv_bias = false;
-  bool output_bias = false;
-  bool mlp_bias = false;
-  bool layer_norm = false;
-  int learned_positions = 0;
-  bool rope_scaling = false;
-};
-
-inline v1::ModelConfig MakeModel(const SmallModel& shape) {
-  v1::ModelConfig model;
-  model.set_vocabulary_size(shape.vocabulary_size);
-  model.set_layers(shape.layers);
-  model.set_width(shape.width);
-  model.set_heads(shape.heads);
-  model.set_kv_heads(shape.kv_heads);
-  model.set_head_dim(shape.head_dim);
-  model.set_mlp_width(shape.mlp_width);
-  model.set_mlp(shape.swiglu ? v1::ModelConfig::SWIGLU : v1::ModelConfig::GELU);
-  model.set_qk_norm(shape.qk_norm);
-  model.set_untied_head(shape.untied_head);
-  model.set_rope_theta(10000);
-  model.set_norm_epsilon(1e-5);
-  model.set_z_loss(shape.z_loss);
-  model.set_sequence_length(shape.sequence_length);
-  model.set_qkv_bias(shape.qkv_bias);
-  model.set_output_bias(shape.output_bias);
-  model.set_mlp_bias(shape.mlp_bias);
-  model.set_layer_norm(shape.layer_norm);
-  model.set_learned_positions(shape.learned_positions);
-  if (shape.rope_scaling) {
-    v1::Llama3RopeScaling& scaling = *model.mutable_rope_scaling();
-    scaling.set_factor(4);
-    scaling.set_low_frequency_factor(1);
-    scaling.set_high_frequency_factor(4);
-    scaling.set_original_positions(16);
-  }
-  return model;
+// What a test changes of the small model: textproto of a ModelConfig.
+inline v1::ModelConfig MakeModel(const std::string& changes = "") {
+  static const v1::RunConfig* const small = new v1::RunConfig(
+      ParseRunConfig("model { vocabulary_size: 37 layers: 2 width: 24 heads: 4 kv_heads: 4 "
+                     "head_dim: 6 mlp_width: 40 mlp: SWIGLU sequence_length: 11 "
+                     "rope_theta: 10000 norm_epsilon: 1e-5 }",
+                     "a test")
+          .value());
+  return ParseRunConfig("model { " + changes + " }", "a test", *small)->model();
 }
+
+constexpr char kRopeScaling[] =
+    "rope_scaling { factor: 4 low_frequency_factor: 1 high_frequency_factor: 4 "
+    "original_positions: 16 }";
 
 inline FragmentPlan MakePlan(const v1::ModelConfig& model) {
   v1::SyncConfig sync;
   sync.set_pattern(v1::SyncConfig::STRIDED);
   sync.set_fragments(1);
   return *FragmentPlan::Create(BuildTensorTable(model), sync);
+}
+
+// Two windows: documents of 3, 1 and the rest, and one document.
+inline std::vector<int32_t> DocumentStarts(int64_t length) {
+  std::vector<int32_t> starts;
+  for (int32_t i = 0; i < length; ++i) starts.push_back(i < 3 ? 0 : i < 4 ? 3 : 4);
+  starts.resize(static_cast<size_t>(2 * length), 0);
+  return starts;
 }
 
 // Larger than a training run starts with, so that every term of a gradient is felt. Zero in gaps.
@@ -110,8 +82,8 @@ struct Case {
 };
 
 template <typename T>
-Case<T> MakeCase(const SmallModel& shape, int sequences) {
-  const v1::ModelConfig model = MakeModel(shape);
+Case<T> MakeCase(const std::string& changes, int sequences) {
+  const v1::ModelConfig model = MakeModel(changes);
   const FragmentPlan plan = MakePlan(model);
   return {model, plan, RandomParameters<T>(plan, 1), RandomTokens(model, sequences, 2),
           RandomTokens(model, sequences, 3)};

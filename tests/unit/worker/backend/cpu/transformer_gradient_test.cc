@@ -12,7 +12,8 @@ namespace {
 
 struct GradientCase {
   std::string name;
-  SmallModel shape;
+  std::string shape;
+  bool documents = false;  // Several in a window, each of which attends to itself alone.
 };
 
 class GradientTest : public testing::TestWithParam<GradientCase> {};
@@ -26,10 +27,12 @@ TEST_P(GradientTest, EveryTensorAgreesWithCentralDifferences) {
   const auto inputs = RandomTokens(model, 2, 2);
   auto targets = RandomTokens(model, 2, 3);
   targets.back() = -1;
+  const std::vector<int32_t> starts =
+      GetParam().documents ? DocumentStarts(model.sequence_length()) : std::vector<int32_t>();
   ThreadPool pool(1);
   CpuTransformer<double> transformer(model, plan, 2, &pool);
   std::vector<double> gradients(parameters.size());
-  transformer.ForwardBackward(parameters, inputs, targets, 1.0, false, gradients);
+  transformer.ForwardBackward(parameters, inputs, targets, 1.0, false, gradients, starts);
 
   std::vector<double> unused(parameters.size());
   std::mt19937 engine(4);
@@ -63,7 +66,8 @@ TEST_P(GradientTest, EveryTensorAgreesWithCentralDifferences) {
       const auto loss_at = [&](double distance) {
         auto moved = parameters;
         for (size_t i = 0; i < size; ++i) moved[begin + i] += distance * direction[i];
-        return transformer.ForwardBackward(moved, inputs, targets, 1.0, false, unused).total;
+        return transformer.ForwardBackward(moved, inputs, targets, 1.0, false, unused, starts)
+            .total;
       };
       // Central differences with steps h and 2h, combined to fourth order.
       constexpr double kStep = 5e-4;
@@ -79,39 +83,31 @@ TEST_P(GradientTest, EveryTensorAgreesWithCentralDifferences) {
 INSTANTIATE_TEST_SUITE_P(
     Variants, GradientTest,
     testing::Values(
-        GradientCase{"Swiglu", {}}, GradientCase{"Gelu", {.swiglu = false}},
-        GradientCase{"SwigluQkNorm", {.qk_norm = true}},
-        GradientCase{"GeluQkNormUntied", {.swiglu = false, .qk_norm = true, .untied_head = true}},
-        GradientCase{"OneKeyHead", {.kv_heads = 1}},
-        GradientCase{"OneKeyHeadQkNorm", {.kv_heads = 1, .qk_norm = true, .z_loss = 0.01}},
-        GradientCase{"TwoKeyHeads", {.kv_heads = 2, .qk_norm = true, .untied_head = true}},
-        GradientCase{"Untied", {.untied_head = true}},
-        GradientCase{"ZLoss", {.swiglu = false, .z_loss = 0.05}},
-        GradientCase{"AdjacentMatrices",
-                     {.width = 32, .head_dim = 8, .mlp_width = 64, .qk_norm = true}},
-        GradientCase{"HeadsWiderThanTheModel", {.heads = 2, .kv_heads = 1, .head_dim = 20}},
-        GradientCase{"QkvBias", {.kv_heads = 2, .qk_norm = true, .qkv_bias = true}},
-        GradientCase{"AllBiases", {.qkv_bias = true, .output_bias = true, .mlp_bias = true}},
-        GradientCase{"LayerNorm", {.layer_norm = true}},
-        GradientCase{"LearnedPositions", {.learned_positions = 11}},
-        GradientCase{"RopeScaling", {.sequence_length = 24, .rope_scaling = true}},
+        GradientCase{"Swiglu", ""}, GradientCase{"Gelu", "mlp: GELU"},
+        GradientCase{"SwigluQkNorm", "qk_norm: true"},
+        GradientCase{"GeluQkNormUntied", "mlp: GELU qk_norm: true untied_head: true"},
+        GradientCase{"OneKeyHead", "kv_heads: 1"},
+        GradientCase{"OneKeyHeadQkNorm", "kv_heads: 1 qk_norm: true z_loss: 0.01"},
+        GradientCase{"TwoKeyHeads", "kv_heads: 2 qk_norm: true untied_head: true"},
+        GradientCase{"Untied", "untied_head: true"},
+        GradientCase{"ZLoss", "mlp: GELU z_loss: 0.05"},
+        GradientCase{"AdjacentMatrices", "width: 32 head_dim: 8 mlp_width: 64 qk_norm: true"},
+        GradientCase{"HeadsWiderThanTheModel", "heads: 2 kv_heads: 1 head_dim: 20"},
+        GradientCase{"QkvBias", "kv_heads: 2 qk_norm: true qkv_bias: true"},
+        GradientCase{"AllBiases", "qkv_bias: true output_bias: true mlp_bias: true"},
+        GradientCase{"LayerNorm", "layer_norm: true"},
+        GradientCase{"LearnedPositions", "learned_positions: 11"},
+        GradientCase{"RopeScaling", std::string("sequence_length: 24 ") + kRopeScaling},
         GradientCase{"Gpt2",
-                     {.swiglu = false,
-                      .sequence_length = 37,
-                      .qkv_bias = true,
-                      .output_bias = true,
-                      .mlp_bias = true,
-                      .layer_norm = true,
-                      .learned_positions = 40}},
-        GradientCase{"OneToken", {.qk_norm = true, .sequence_length = 1}},
+                     "mlp: GELU sequence_length: 37 qkv_bias: true output_bias: true mlp_bias: "
+                     "true layer_norm: true learned_positions: 40"},
+        GradientCase{"OneToken", "qk_norm: true sequence_length: 1"},
         GradientCase{"BeyondAnAttentionBlock",
-                     {.layers = 1,
-                      .width = 8,
-                      .heads = 2,
-                      .kv_heads = 1,
-                      .head_dim = 4,
-                      .mlp_width = 8,
-                      .sequence_length = 131}}),
+                     "layers: 1 width: 8 heads: 2 kv_heads: 1 head_dim: 4 mlp_width: 8 "
+                     "sequence_length: 131"},
+        GradientCase{"Documents", "", true},
+        GradientCase{"DocumentsGroupedQueriesQkNorm", "kv_heads: 2 qk_norm: true", true},
+        GradientCase{"DocumentsBeyondABlock", "sequence_length: 150", true}),
     [](const testing::TestParamInfo<GradientCase>& test) { return test.param.name; });
 
 }  // namespace
