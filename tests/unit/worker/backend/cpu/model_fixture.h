@@ -13,15 +13,17 @@
 
 namespace causeway::worker {
 
-// What a test changes of the small model: textproto of a ModelConfig.
-inline v1::ModelConfig MakeModel(const std::string& changes = "") {
-  static const v1::RunConfig* const small = new v1::RunConfig(
-      ParseRunConfig("model { vocabulary_size: 37 layers: 2 width: 24 heads: 4 kv_heads: 4 "
-                     "head_dim: 6 mlp_width: 40 mlp: SWIGLU sequence_length: 11 "
-                     "rope_theta: 10000 norm_epsilon: 1e-5 }",
-                     "a test")
-          .value());
-  return ParseRunConfig("model { " + changes + " }", "a test", *small)->model();
+// The changes of a test to the small model, each text of a ModelConfig over what is before it.
+inline v1::ModelConfig MakeModel(const std::string& changes = "", const std::string& more = "") {
+  v1::RunConfig run;
+  for (const std::string& text :
+       {std::string("vocabulary_size: 37 layers: 2 width: 24 heads: 4 kv_heads: 4 head_dim: 6 "
+                    "mlp_width: 40 mlp: SWIGLU sequence_length: 11 rope_theta: 10000 "
+                    "norm_epsilon: 1e-5"),
+        changes, more}) {
+    run = ParseRunConfig("model { " + text + " }", "a test", run).value();
+  }
+  return run.model();
 }
 
 constexpr char kRopeScaling[] =

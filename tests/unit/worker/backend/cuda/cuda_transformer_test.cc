@@ -14,28 +14,16 @@
 namespace causeway::worker::cuda {
 namespace {
 
+constexpr char kSmall[] =
+    "vocabulary_size: 131 width: 64 heads: 2 kv_heads: 2 head_dim: 32 mlp_width: 88 "
+    "sequence_length: 13";
+
 struct Case {
   std::string name;
-  SmallModel shape;
+  std::string changes;
   bool documents = false;
 };
 void PrintTo(const Case& param, std::ostream* out) { *out << param.name; }
-
-SmallModel Small() {
-  return {.vocabulary_size = 131,
-          .width = 64,
-          .heads = 2,
-          .kv_heads = 2,
-          .head_dim = 32,
-          .mlp_width = 88,
-          .sequence_length = 13};
-}
-
-SmallModel With(void (*change)(SmallModel&)) {
-  SmallModel shape = Small();
-  change(shape);
-  return shape;
-}
 
 std::vector<float> RoundedParameters(const FragmentPlan& plan) {
   std::vector<float> parameters = RandomParameters<float>(plan, 1);
@@ -73,7 +61,7 @@ double Distance(const std::vector<double>& a, const std::vector<double>& b) {
 class CudaTransformerCases : public ::testing::TestWithParam<Case> {};
 
 TEST_P(CudaTransformerCases, ErrsNoMoreThanBf16Does) {
-  const v1::ModelConfig model = MakeModel(GetParam().shape);
+  const v1::ModelConfig model = MakeModel(kSmall, GetParam().changes);
   const FragmentPlan plan = MakePlan(model);
   const std::vector<float> parameters = RoundedParameters(plan);
   const std::vector<double> exact_parameters(parameters.begin(), parameters.end());
@@ -112,17 +100,14 @@ TEST_P(CudaTransformerCases, ErrsNoMoreThanBf16Does) {
 INSTANTIATE_TEST_SUITE_P(
     Shapes, CudaTransformerCases,
     ::testing::Values(
-        Case{"Llama", Small()}, Case{"Qwen3", With([](SmallModel& s) { s.qk_norm = true; })},
-        Case{"GroupedQueries", With([](SmallModel& s) { s.heads = 4, s.kv_heads = 1; })},
-        Case{"Untied", With([](SmallModel& s) { s.untied_head = true, s.z_loss = 1e-2; })},
-        Case{"ScaledRope", With([](SmallModel& s) { s.rope_scaling = true; })},
-        Case{"OneToken", With([](SmallModel& s) { s.sequence_length = 1; })},
-        Case{"Qwen2", With([](SmallModel& s) { s.qkv_bias = true, s.kv_heads = 1; })},
-        Case{"Gpt2", With([](SmallModel& s) {
-               s.swiglu = false, s.layer_norm = true, s.learned_positions = 16;
-               s.qkv_bias = s.output_bias = s.mlp_bias = true;
-             })},
-        Case{"Documents", With([](SmallModel& s) { s.qk_norm = true; }), true}),
+        Case{"Llama", ""}, Case{"Qwen3", "qk_norm: true"},
+        Case{"GroupedQueries", "heads: 4 kv_heads: 1"},
+        Case{"Untied", "untied_head: true z_loss: 1e-2"}, Case{"ScaledRope", kRopeScaling},
+        Case{"OneToken", "sequence_length: 1"}, Case{"Qwen2", "qkv_bias: true kv_heads: 1"},
+        Case{"Gpt2",
+             "mlp: GELU layer_norm: true learned_positions: 16 qkv_bias: true output_bias: true "
+             "mlp_bias: true"},
+        Case{"Documents", "qk_norm: true", true}),
     [](const auto& param) { return param.param.name; });
 
 // How far results may be apart whose products have other shapes: cuBLASLt may sum them in another
@@ -134,7 +119,7 @@ constexpr double kOtherShapes = 1e-2;
 #endif
 
 TEST(CudaTransformer, MicroBatchesAddUpToTheirBatch) {
-  const v1::ModelConfig model = MakeModel(With([](SmallModel& s) { s.untied_head = true; }));
+  const v1::ModelConfig model = MakeModel(kSmall, "untied_head: true");
   const FragmentPlan plan = MakePlan(model);
   const std::vector<float> parameters = RoundedParameters(plan);
   HostTokens whole = Tokens(model, false, 4);
@@ -157,7 +142,7 @@ TEST(CudaTransformer, MicroBatchesAddUpToTheirBatch) {
 }
 
 TEST(CudaTransformer, TheHeadsChunksDoNotChangeTheResult) {
-  const v1::ModelConfig model = MakeModel(With([](SmallModel& s) { s.sequence_length = 80; }));
+  const v1::ModelConfig model = MakeModel(kSmall, "sequence_length: 80");
   const FragmentPlan plan = MakePlan(model);
   const std::vector<float> parameters = RoundedParameters(plan);
   const HostTokens tokens = Tokens(model, false);
@@ -171,7 +156,7 @@ TEST(CudaTransformer, TheHeadsChunksDoNotChangeTheResult) {
 }
 
 TEST(CudaTransformer, ShorterWindowsAreEvaluatedByPosition) {
-  const v1::ModelConfig model = MakeModel(Small());
+  const v1::ModelConfig model = MakeModel(kSmall);
   const FragmentPlan plan = MakePlan(model);
   const std::vector<float> parameters = RoundedParameters(plan);
   TransformerRig rig(model, plan, parameters, {.micro_batch_sequences = 2});
