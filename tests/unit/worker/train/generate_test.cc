@@ -28,7 +28,7 @@ class GenerateTest : public testing::Test {
     return Generate(decoder, parameters_, prompts, options, sink);
   }
 
-  const v1::ModelConfig model_ = MakeModel({.kv_heads = 2, .qk_norm = true, .sequence_length = 32});
+  const v1::ModelConfig model_ = MakeModel("kv_heads: 2 qk_norm: true sequence_length: 32");
   const FragmentPlan plan_ = MakePlan(model_);
   const std::vector<float> parameters_ = RandomParameters<float>(plan_, 1);
   ThreadPool pool_{2};
