@@ -13,6 +13,7 @@
 #include "common/base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/common/base/temporary_folder.h"
 
 namespace causeway {
@@ -100,7 +101,7 @@ TEST_F(FileSystemTest, AFileIsContinuedAndOverwritten) {
   }
   EXPECT_EQ(*file_system_.ReadFile(path), "aXY!def!");
   EXPECT_EQ(*file_system_.FileSize(path), 8u);
-  EXPECT_EQ(file_system_.FileSize(path + ".absent").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(file_system_.FileSize(path + ".absent"), StatusIs(kNotFound));
 }
 
 // On disk, which a file with holes has less of than its size.
@@ -139,7 +140,7 @@ TEST_F(FileSystemTest, ReservedSpaceIsNotContent) {
   EXPECT_EQ(*file_system_.FileSize(path), 3u);
   const uint64_t free = *file_system_.FreeBytes(folder_.path());
   EXPECT_GT(free, 0u);
-  EXPECT_EQ(file_system_.FreeBytes(path + ".absent").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(file_system_.FreeBytes(path + ".absent"), StatusIs(kNotFound));
 }
 
 TEST_F(FileSystemTest, TheOwnerOfALockIsNamedToOthers) {
@@ -158,8 +159,7 @@ TEST_F(FileSystemTest, WhoAsksForTheOwnerKeepsNobodyOut) {
   for (int i = 0; i < 300; ++i) {
     const auto lock = file_system_.Lock(folder_.path());
     EXPECT_TRUE(lock.ok()) << lock.status();
-    EXPECT_EQ(file_system_.Lock(folder_.path()).status().code(),
-              absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(file_system_.Lock(folder_.path()), StatusIs(kFailedPrecondition));
   }
   done = true;
   asking.join();
@@ -173,9 +173,9 @@ TEST_F(FileSystemTest, AGitLfsPointerInTheFilesPlaceIsCalledThat) {
   ASSERT_TRUE(WriteFileAtomically(file_system_, path, absl::string_view(pointer)).ok());
   for (const absl::Status& status :
        {file_system_.ReadFile(path).status(), file_system_.Map(path).status()}) {
-    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_THAT(std::string(status.message()),
-                ::testing::HasSubstr(path + " is a Git LFS pointer, not the file"));
+    EXPECT_THAT(status,
+                StatusIs(kFailedPrecondition,
+                         ::testing::HasSubstr(path + " is a Git LFS pointer, not the file")));
   }
 }
 
@@ -224,7 +224,7 @@ TEST_F(FileSystemTest, AnEmptyFileMapsToNoBytes) {
 
 TEST_F(FileSystemTest, AFolderCannotBeMapped) {
   const absl::Status status = file_system_.Map(folder_.path()).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(status, StatusIs(kInvalidArgument));
   EXPECT_THAT(Message(status), HasSubstr(folder_.path()));
 }
 
@@ -240,7 +240,7 @@ TEST_F(FileSystemTest, EveryCallOnAMissingPathIsNotFoundAndNamesIt) {
                                    file_system_.Lock(path).status(),
                                    WriteFileAtomically(file_system_, path, absl::string_view("x"))};
   for (const absl::Status& status : statuses) {
-    EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << status;
+    EXPECT_THAT(status, StatusIs(kNotFound));
     EXPECT_THAT(Message(status), HasSubstr(path));
     EXPECT_THAT(Message(status), HasSubstr("No such file or directory"));
   }
@@ -252,8 +252,7 @@ TEST_F(FileSystemTest, AFileInThePlaceOfAFolderIsAnErrorThatNamesThePath) {
   const absl::Status status = file_system_.CreateFolders(JoinPath(file, "below"));
   EXPECT_FALSE(status.ok());
   EXPECT_THAT(Message(status), HasSubstr(file));
-  EXPECT_EQ(file_system_.ReadFile(JoinPath(file, "below")).status().code(),
-            absl::StatusCode::kNotFound);
+  EXPECT_THAT(file_system_.ReadFile(JoinPath(file, "below")), StatusIs(kNotFound));
 }
 
 TEST_F(FileSystemTest, AForbiddenFileIsPermissionDenied) {
@@ -261,7 +260,7 @@ TEST_F(FileSystemTest, AForbiddenFileIsPermissionDenied) {
   const std::string path = folder_.File("secret");
   ASSERT_TRUE(WriteFileAtomically(file_system_, path, absl::string_view("x")).ok());
   ASSERT_EQ(chmod(path.c_str(), 0), 0);
-  EXPECT_EQ(file_system_.ReadFile(path).status().code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(file_system_.ReadFile(path), StatusIs(kPermissionDenied));
 }
 
 TEST_F(FileSystemTest, ListGivesSortedNames) {
@@ -302,7 +301,7 @@ TEST_F(FileSystemTest, AtomicWriteThatFailsAnywhereKeepsTheOldContentWhole) {
     const absl::Status status =
         WriteFileAtomically(failing, path, absl::string_view("new content"));
     EXPECT_EQ(failing.failed_call(), calls[n]);
-    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_THAT(status, StatusIs(kResourceExhausted));
     EXPECT_EQ(*file_system_.ReadFile(path), "old") << "after a failed " << calls[n];
     EXPECT_FALSE(file_system_.Exists(path + ".tmp")) << "after a failed " << calls[n];
   }
@@ -313,7 +312,7 @@ TEST_F(FileSystemTest, AtomicWriteReportsAFolderThatCannotBeSynced) {
   FailingFileSystem failing(&file_system_, 4);
   const absl::Status status = WriteFileAtomically(failing, path, absl::string_view("new"));
   EXPECT_EQ(failing.failed_call(), "SyncFolder");
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(status, StatusIs(kResourceExhausted));
   // Either content is whole.
   EXPECT_EQ(*file_system_.ReadFile(path), "new");
 }
@@ -329,7 +328,7 @@ TEST_F(FileSystemTest, AnotherAttemptSucceedsAfterAFailedAtomicWrite) {
 TEST_F(FileSystemTest, ASecondOwnerOfAFolderIsRefusedAndToldThePid) {
   auto first = file_system_.Lock(folder_.path()).value();
   const absl::Status status = file_system_.Lock(folder_.path()).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status, StatusIs(kFailedPrecondition));
   EXPECT_THAT(Message(status), HasSubstr(absl::StrCat("pid ", getpid())));
   EXPECT_THAT(Message(status), HasSubstr(folder_.path()));
 }

@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/common/base/no_threads.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/common/client/fake_coordinator.h"
 #include "tests/unit/common/telemetry/awaited_events.h"
 
@@ -129,12 +130,12 @@ TEST(SessionTest, ARefusalThatPassesAsThisSideKnowsIsTriedAgainAndTold) {
     coordinator.RefuseNextAttach(ToGrpcStatus(absl::PermissionDeniedError("somebody's token")));
     coordinator.RefuseNextAttach(ToGrpcStatus(absl::PermissionDeniedError("nobody's token")));
     coordinator.BreakSession();
-    const absl::Status end = session->WaitForGo(absl::InfiniteDuration()).status();
-    EXPECT_EQ(end.code(), absl::StatusCode::kPermissionDenied);
-    EXPECT_EQ(end.message(), "nobody's token") << "of the own run: no other answers";
+    EXPECT_THAT(session->WaitForGo(absl::InfiniteDuration()),
+                StatusIs(kPermissionDenied, "nobody's token"))
+        << "of the own run: no other answers";
   }
   ASSERT_EQ(told.size(), 2u);
-  EXPECT_EQ(told[0].code(), absl::StatusCode::kCancelled);
+  EXPECT_THAT(told[0], StatusIs(kCancelled));
   EXPECT_EQ(told[1].message(), "somebody's token");
 }
 
@@ -153,11 +154,11 @@ TEST(SessionTest,
   const auto refuse = [&](absl::StatusCode code, const char* words) {
     coordinator.RefuseNextAttach(ToGrpcStatus(absl::Status(code, words)), "another-1");
   };
-  refuse(absl::StatusCode::kUnavailable, "the coordinator starts");
-  for (int i = 0; i < 2; ++i) refuse(absl::StatusCode::kFailedPrecondition, "run_id differs: ...");
-  refuse(absl::StatusCode::kUnavailable, "the coordinator starts");
-  refuse(absl::StatusCode::kUnauthenticated, "the token is unknown");
-  refuse(absl::StatusCode::kPermissionDenied, "worker b asked to attach as worker a");
+  refuse(kUnavailable, "the coordinator starts");
+  for (int i = 0; i < 2; ++i) refuse(kFailedPrecondition, "run_id differs: ...");
+  refuse(kUnavailable, "the coordinator starts");
+  refuse(kUnauthenticated, "the token is unknown");
+  refuse(kPermissionDenied, "worker b asked to attach as worker a");
   coordinator.BreakSession();
   EXPECT_EQ(events.Await("session_resumed")["tries"], 7);
   std::vector<std::string> said;
@@ -173,7 +174,7 @@ TEST(SessionTest,
               HasSubstr("somebody else answers in the coordinator's place (the token is unknown"));
   EXPECT_TRUE(session->orders().ok());
   EXPECT_FALSE(session->IsAway());
-  for (int i = 0; i < 4; ++i) refuse(absl::StatusCode::kFailedPrecondition, "run_id differs: ...");
+  for (int i = 0; i < 4; ++i) refuse(kFailedPrecondition, "run_id differs: ...");
   coordinator.BreakSession();
   EXPECT_EQ(session->WaitForGo(absl::InfiniteDuration()).status(),
             absl::FailedPreconditionError("run_id differs: ..."));
@@ -199,11 +200,12 @@ TEST(SessionTest, WhatNeitherACoordinatorNorAProxySaysIsBorneForTenMinutes) {
     coordinator.RefuseNextAttach({grpc::StatusCode::NOT_FOUND, "no route"});
   }
   coordinator.BreakSession();
-  const absl::Status end = session->WaitForGo(absl::InfiniteDuration()).status();
-  EXPECT_EQ(end.code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(end.message(),
-            "NOT_FOUND: no route; no coordinator's own answer: a proxy on the way made it, or one "
-            "of an older release");
+  EXPECT_THAT(
+      session->WaitForGo(absl::InfiniteDuration()),
+      StatusIs(
+          kUnavailable,
+          "NOT_FOUND: no route; no coordinator's own answer: a proxy on the way made it, or one "
+          "of an older release"));
 }
 
 TEST(SessionTest, AFirstAttachWaitsForACoordinatorBehindAProxy) {
@@ -246,26 +248,23 @@ TEST(SessionTest, ACheckpointIsToldAtOnce) {
 TEST(SessionTest, HowLongACoordinatorWasWaitedForIncludesWhatWentBefore) {
   const auto stub =
       v1::Session::NewStub(MakeChannel("127.0.0.1:1", 0, ChannelSecurity::Plaintext()));
-  const auto answer = DescribeRun(*stub, "127.0.0.1:1", absl::Milliseconds(20), absl::Seconds(5));
-  EXPECT_EQ(answer.status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(answer.status().message()), HasSubstr("within 5.02s"));
+  EXPECT_THAT(DescribeRun(*stub, "127.0.0.1:1", absl::Milliseconds(20), absl::Seconds(5)),
+              StatusIs(kUnavailable, HasSubstr("within 5.02s")));
 }
 
 TEST(SessionTest, WithoutAThreadAttachSaysSo) {
   FakeCoordinator coordinator;
   Session::Options options = coordinator.SessionOptions();
   const NoThreads none;
-  const absl::Status status = Session::Attach(std::move(options)).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("no thread can be started"));
+  EXPECT_THAT(Session::Attach(std::move(options)),
+              StatusIs(kResourceExhausted, HasSubstr("no thread can be started")));
 }
 
 TEST(SessionTest, ARefusalIsTheAnswerToAttach) {
   FakeCoordinator coordinator;
   coordinator.RefuseNextAttach(ToGrpcStatus(absl::AlreadyExistsError("a live worker has this id")));
-  const auto session = Session::Attach(coordinator.SessionOptions());
-  EXPECT_EQ(session.status().code(), absl::StatusCode::kAlreadyExists);
-  EXPECT_THAT(std::string(session.status().message()), HasSubstr("live worker"));
+  EXPECT_THAT(Session::Attach(coordinator.SessionOptions()),
+              StatusIs(kAlreadyExists, HasSubstr("live worker")));
 }
 
 TEST(SessionTest, AWorkerThatResumesWaitsUntilItsFormerProcessIsTakenForDead) {
@@ -292,12 +291,12 @@ TEST(SessionTest, AFailureIsToldOnceEvenToWhoAsksAfterwards) {
   coordinator.RefuseNextAttach(ToGrpcStatus(absl::DataLossError("the copies differ")));
   coordinator.BreakSession();
   const absl::StatusOr<Session::Orders> orders = session->WaitForGo(absl::InfiniteDuration());
-  EXPECT_EQ(orders.status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(orders, StatusIs(kDataLoss));
   {
     absl::MutexLock lock(&mutex);
     const auto called = [&] { return calls == 1; };
     mutex.Await(absl::Condition(&called));
-    EXPECT_EQ(told.code(), absl::StatusCode::kDataLoss);
+    EXPECT_THAT(told, StatusIs(kDataLoss));
   }
   session->OnFailure(note);
   EXPECT_EQ(calls, 2) << "at once, on this thread";

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "gmock/gmock.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/common/codec/codec_test_util.h"
 
 namespace causeway {
@@ -211,8 +212,7 @@ TEST_P(EveryCodec, NonFiniteInputIsRefusedWithItsIndex) {
       for (const absl::Status& status :
            {codec_.Encode(values, good, {}, bytes), codec_.Encode(good, values, {}, bytes),
             codec_.Encode(values, values, {}, bytes), codec_.Encode(good, good, {values}, bytes)}) {
-        EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-        EXPECT_THAT(status.message(), HasSubstr(expected));
+        EXPECT_THAT(status, StatusIs(kInvalidArgument, HasSubstr(expected)));
       }
     }
   }
@@ -244,10 +244,9 @@ TEST(FindCodec, KnowsEveryCodecByIdAndName) {
 
 TEST(FindCodec, RefusesWhatItDoesNotHave) {
   for (const auto id : {v1::CODEC_UNSPECIFIED, static_cast<v1::Codec>(99)}) {
-    const auto codec = FindCodec(id);
-    EXPECT_EQ(codec.status().code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(codec.status().message(),
-                HasSubstr("FP32, BF16, INT8, E3M0, E2M1, INT4, LM2, SIGN1"));
+    EXPECT_THAT(
+        FindCodec(id),
+        StatusIs(kInvalidArgument, HasSubstr("FP32, BF16, INT8, E3M0, E2M1, INT4, LM2, SIGN1")));
   }
 }
 

@@ -7,6 +7,7 @@
 #include "common/base/file_system.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/common/base/temporary_folder.h"
 
 namespace causeway {
@@ -63,7 +64,7 @@ TEST_F(ReplaceFolderTest, WhatFailsOnTheWayLeavesTheOldContent) {
             WriteFileAtomically(disk(), JoinPath(path, "weights"), absl::string_view("half")).ok());
         return absl::ResourceExhaustedError("the disk is full");
       });
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(status, StatusIs(kResourceExhausted));
   EXPECT_EQ(Get("model/weights"), "old");
   EXPECT_EQ(Get("model/notes/why"), "because");
   EXPECT_THAT(List(""), ElementsAre("model"));
@@ -92,16 +93,14 @@ TEST_F(ReplaceFolderTest, WhatAKilledOneLeftIsNamedAndLeftAlone) {
   ASSERT_TRUE(disk().CreateFolders(folder_.File(".model.replacing")).ok());
   const absl::Status status = ReplaceFolder(folder_.File("model"), IsNoWeights,
                                             [](const std::string&) { return absl::OkStatus(); });
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), HasSubstr(".model.replacing"));
+  EXPECT_THAT(status, StatusIs(kFailedPrecondition, HasSubstr(".model.replacing")));
   EXPECT_THAT(List(""), ElementsAre(".model.replacing", "model"));
 }
 
 TEST_F(ReplaceFolderTest, AMountPointIsRefusedBeforehand) {
   EXPECT_TRUE(CheckReplaceable(folder_.File("model")).ok());
-  const absl::Status status = CheckReplaceable("/proc");
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("give a folder inside it"));
+  EXPECT_THAT(CheckReplaceable("/proc"),
+              StatusIs(kFailedPrecondition, HasSubstr("give a folder inside it")));
 }
 
 TEST_F(ReplaceFolderTest, RefusesAFolderThatIsNotThere) {

@@ -8,6 +8,7 @@
 #include "common/params/initialize.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/common/params/configs.h"
 
 namespace causeway {
@@ -163,11 +164,11 @@ TEST(CopyParameters, NamesTheTensorAndBothShapesWhereTheyDiffer) {
   const FragmentPlan from = SmallPlan("model { mlp_width: 128 }");
   const FragmentPlan to = SmallPlan("");
   std::vector<float> copy(static_cast<size_t>(to.arena_size()));
-  const absl::Status status = CopyParameters(from, Values(from, 1), to, copy);
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()),
-              HasSubstr("model.layers.0.mlp.gate_proj.weight is [192, 64] in the run's model, but "
-                        "[128, 64] in the given parameters"));
+  EXPECT_THAT(
+      CopyParameters(from, Values(from, 1), to, copy),
+      StatusIs(kInvalidArgument,
+               HasSubstr("model.layers.0.mlp.gate_proj.weight is [192, 64] in the run's model, but "
+                         "[128, 64] in the given parameters")));
 }
 
 TEST(CopyParameters, NamesTheTensorThatOneSideLacks) {

@@ -5,6 +5,7 @@
 #include "common/params/run_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/common/params/configs.h"
 
 namespace causeway {
@@ -31,10 +32,9 @@ TEST_P(RefusedConfig, NamesTheField) {
   const std::string preset = refusal.preset;
   const v1::RunConfig base = preset.empty() ? v1::RunConfig() : *RunPreset(preset);
   v1::RunConfig config = Parsed(refusal.text, Parsed(kSmallModel, base));
-  const absl::Status status = CompleteRunConfig(config).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-  EXPECT_THAT(std::string(status.message()), StartsWith(refusal.field));
-  EXPECT_THAT(std::string(status.message()), HasSubstr(refusal.hint));
+  EXPECT_THAT(
+      CompleteRunConfig(config),
+      StatusIs(kInvalidArgument, AllOf(StartsWith(refusal.field), HasSubstr(refusal.hint))));
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -13,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/base/fake_clock.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/common/telemetry/http_client.h"
 
 namespace causeway {
@@ -330,17 +331,15 @@ TEST(HttpListener, ATakenPortIsNamedWithTheRemedy) {
   const auto first = HttpListener::Open("127.0.0.1:0").value();
   EXPECT_GT(first.port(), 0);
   EXPECT_EQ(first.address(), absl::StrCat("127.0.0.1:", first.port()));
-  const auto second = HttpListener::Open(first.address());
-  EXPECT_EQ(second.status().code(), absl::StatusCode::kAlreadyExists);
-  EXPECT_THAT(std::string(second.status().message()), HasSubstr(first.address()));
-  EXPECT_THAT(std::string(second.status().message()), HasSubstr("choose another port"));
+  EXPECT_THAT(HttpListener::Open(first.address()),
+              StatusIs(kAlreadyExists,
+                       AllOf(HasSubstr(first.address()), HasSubstr("choose another port"))));
 }
 
 TEST(HttpListener, RefusesWhatIsNoAddressOfThisMachine) {
-  EXPECT_EQ(HttpListener::Open("8080").status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(HttpListener::Open("192.0.2.1:0").status().code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(HttpListener::Open("no-such-host.invalid:0").status().code(),
-            absl::StatusCode::kNotFound);
+  EXPECT_THAT(HttpListener::Open("8080"), StatusIs(kInvalidArgument));
+  EXPECT_THAT(HttpListener::Open("192.0.2.1:0"), StatusIs(kNotFound));
+  EXPECT_THAT(HttpListener::Open("no-such-host.invalid:0"), StatusIs(kNotFound));
 }
 
 TEST(HttpListener, WarnsWhereOthersCanReachIt) {

@@ -6,6 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/base/fake_clock.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/common/rpc/test_authority.h"
 
 namespace causeway::server {
@@ -26,9 +27,9 @@ TEST(RefusedIdentities, NamesAndFingerprintsAreReadAndTheRestIsRefused) {
   for (const char* wrong :
        {"site-a", "worker", "worker site a", "certificate aa:bb", "certificate zz",
         "sha256 Fingerprint=aa:bb", "sha1 Fingerprint=aa:bb"}) {
-    const auto parsed = ParseRefused(std::string("\n") + wrong, "f");
-    EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument) << wrong;
-    EXPECT_THAT(std::string(parsed.status().message()), HasSubstr("f, line 2")) << wrong;
+    EXPECT_THAT(ParseRefused(std::string("\n") + wrong, "f"),
+                StatusIs(kInvalidArgument, HasSubstr("f, line 2")))
+        << wrong;
   }
 }
 
@@ -46,9 +47,8 @@ TEST(RefusedIdentities, ACertificateIsRefusedAndItsNameIsNot) {
   const TestFolder folder;
   const auto list =
       RefusedIdentities::Open(folder.Write("f", "certificate " + kFingerprint)).value();
-  const absl::Status refused = list->Check(kSiteA, kFingerprint);
-  EXPECT_EQ(refused.code(), absl::StatusCode::kUnauthenticated);
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("this certificate of worker site-a"));
+  EXPECT_THAT(list->Check(kSiteA, kFingerprint),
+              StatusIs(kUnauthenticated, HasSubstr("this certificate of worker site-a")));
   EXPECT_TRUE(list->Check(kSiteA, std::string(64, 'b')).ok()) << "the one after it";
   EXPECT_TRUE(list->Check(kSiteA, "").ok()) << "with a token";
 }
@@ -62,13 +62,13 @@ TEST(RefusedIdentities, WhileTheListIsAwayOrMalformedTheLastOneCounts) {
   for (const bool away : {true, false}) {
     away ? void(std::filesystem::remove(file)) : void(folder.Write("f", "certificate sha256\n"));
     for (int i = 0; i < 3; ++i) {
-      EXPECT_EQ(list->Check(kSiteA, "").code(), absl::StatusCode::kUnauthenticated);
+      EXPECT_THAT(list->Check(kSiteA, ""), StatusIs(kUnauthenticated));
       EXPECT_TRUE(list->Check(site_b, "").ok());
       clock.Advance(absl::Hours(1));
     }
   }
   folder.Write("f", "worker site-b\n");
-  EXPECT_EQ(list->Check(site_b, "").code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_THAT(list->Check(site_b, ""), StatusIs(kUnauthenticated));
 }
 
 TEST(RefusedIdentities, WhoIsTakenOffTheListComesInOnceItHasSettled) {
@@ -79,7 +79,7 @@ TEST(RefusedIdentities, WhoIsTakenOffTheListComesInOnceItHasSettled) {
   // Emptied, or what a copy has written so far: nobody slips in meanwhile.
   for (const char* text : {"", "worker site-b\n"}) {
     folder.Write("f", text);
-    EXPECT_EQ(list->Check(kSiteA, "").code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(list->Check(kSiteA, ""), StatusIs(kUnavailable));
   }
   clock.Advance(kListSettles);
   EXPECT_TRUE(list->Check(kSiteA, "").ok());
@@ -94,10 +94,10 @@ TEST(RefusedIdentities, AListThatWasWrittenJustBeforeTheStartLetsNobodyInUntilIt
   const std::string file = folder.WriteNow("f", "worker site-b\nworker site");
   const auto list = RefusedIdentities::Open(file, &clock).value();
   const Identity site = {.run = "*", .role = Role::kWorker, .name = "site"};
-  EXPECT_EQ(list->Check(kSiteA, "").code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(list->Check(site, "").code(), absl::StatusCode::kUnavailable) << "or site-a";
+  EXPECT_THAT(list->Check(kSiteA, ""), StatusIs(kUnavailable));
+  EXPECT_THAT(list->Check(site, ""), StatusIs(kUnavailable)) << "or site-a";
   folder.WriteNow("f", "worker site-b\nworker site-a\n");
-  EXPECT_EQ(list->Check(kSiteA, "").code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_THAT(list->Check(kSiteA, ""), StatusIs(kUnauthenticated));
   clock.Advance(kListSettles);
   EXPECT_TRUE(list->Check(site, "").ok());
 }

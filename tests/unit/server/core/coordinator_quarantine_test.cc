@@ -8,6 +8,7 @@
 #include "common/base/checksum.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/server/core/toy_run.h"
 
 namespace causeway::server {
@@ -193,13 +194,11 @@ TEST(CoordinatorQuarantineTest, OneContributionCanBeRejectedWhileItsRoundIsOpen)
   ASSERT_TRUE(two.a.Push(0, 2).ok());
   ASSERT_TRUE(two.b.Push(0, 2).ok());
   EXPECT_THAT(two.run.store.rounds().back().contributors(), ElementsAre("a", "b"));
-  EXPECT_EQ(two.run.coordinator->orders().Reject(Order("a", 1)).code(),
-            absl::StatusCode::kFailedPrecondition)
+  EXPECT_THAT(two.run.coordinator->orders().Reject(Order("a", 1)), StatusIs(kFailedPrecondition))
       << "what is published stays";
-  EXPECT_EQ(two.run.coordinator->orders().Reject(Order("nobody")).code(),
-            absl::StatusCode::kNotFound);
-  EXPECT_EQ(two.run.coordinator->orders().Reject(Order("b", 0, true)).code(),
-            absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(two.run.coordinator->orders().Reject(Order("nobody")), StatusIs(kNotFound));
+  EXPECT_THAT(two.run.coordinator->orders().Reject(Order("b", 0, true)),
+              StatusIs(kFailedPrecondition));
 }
 
 TEST(CoordinatorQuarantineTest, WhatWouldOverflowIsLeftOutAndTheRoundMergedWithoutIt) {

@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "spdlog/sinks/base_sink.h"
 #include "spdlog/sinks/stdout_sinks.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/common/rpc/connect_proxy.h"
 #include "tests/unit/server/service/enrollment_run.h"
 
@@ -178,8 +179,7 @@ TEST_F(BoardingTest, MembersRenewTheirOwnNameAndInviteNobody) {
   EXPECT_EQ(after->identity, before->identity);
   EXPECT_GE(after->not_after - before->not_after, absl::Hours(19));
   EXPECT_TRUE(Describe(boarded).ok());
-  const absl::Status invites = Ask(boarded, Request("friend", "secret")).status();
-  EXPECT_EQ(invites.code(), absl::StatusCode::kPermissionDenied) << invites;
+  EXPECT_THAT(Ask(boarded, Request("friend", "secret")), StatusIs(kPermissionDenied));
 }
 
 TEST_F(BoardingTest, ARenewalBringsNoSoonerEnd) {
@@ -223,9 +223,8 @@ TEST_F(BoardingTest, ARunsNameFindsTheOneNameThatHasTheRole) {
   EXPECT_EQ(board(kRunName, {Role::kObserver, Role::kOperator})->identity.name, "alice");
   EXPECT_EQ(board(absl::StrCat(kRunName, "/alice"), {})->identity.name, "alice");
   for (const std::vector<Role>& roles : {std::vector<Role>{}, std::vector<Role>{Role::kRegion}}) {
-    const absl::Status status = board(kRunName, roles).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("has several names in the run"));
+    EXPECT_THAT(board(kRunName, roles),
+                StatusIs(kInvalidArgument, HasSubstr("has several names in the run")));
   }
 }
 
@@ -249,7 +248,7 @@ TEST_F(BoardingTest, WhoIsToldToStopWaitsForNoCoordinator) {
       Board(FormatInvitation(line), folder_.path("berlin"), absl::InfiniteDuration(), {}, [&] {
         return ++asked == 2;
       }).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << status;
+  EXPECT_THAT(status, StatusIs(kCancelled));
   EXPECT_EQ(asked, 2);
 }
 
@@ -261,9 +260,11 @@ TEST_F(BoardingTest, AFolderIsThatOfTheNameThatIsAskedFor) {
   EXPECT_EQ(board(kRunName), absl::OkStatus());
   EXPECT_EQ(board(absl::StrCat(kRunName, "/berlin\n")), absl::OkStatus());
   for (const std::string& other : {std::string("second"), absl::StrCat(kRunName, "/paris")}) {
-    EXPECT_EQ(board(other).code(), absl::StatusCode::kFailedPrecondition) << other;
-    EXPECT_THAT(std::string(board(other).message()),
-                HasSubstr(absl::StrCat("worker berlin of the run guarded, not of ", other)));
+    EXPECT_THAT(
+        board(other),
+        StatusIs(kFailedPrecondition,
+                 HasSubstr(absl::StrCat("worker berlin of the run guarded, not of ", other))))
+        << other;
   }
 }
 
@@ -277,8 +278,7 @@ TEST_F(BoardingTest, TheProxyThatCallsGoThroughIsTheWayForAllOfIt) {
   const auto boarded = BoardIn("berlin", line);
   ASSERT_TRUE(boarded.ok()) << boarded.status();
   EXPECT_EQ(RenewIdentity(*boarded, kPatience), absl::OkStatus());
-  const absl::Status refused = BoardIn("paris", over).status();
-  EXPECT_EQ(refused.code(), absl::StatusCode::kPermissionDenied) << refused;
+  EXPECT_THAT(BoardIn("paris", over), StatusIs(kPermissionDenied));
   EXPECT_THAT(proxy.heads(), Each(AllOf(HasSubstr(".invalid:7070 HTTP/1."),
                                         HasSubstr("Basic dXNlcjpzZWNyZXQ=\r\n"))));
 }
@@ -286,11 +286,11 @@ TEST_F(BoardingTest, TheProxyThatCallsGoThroughIsTheWayForAllOfIt) {
 TEST_F(BoardingTest, AProxyThatLetsNobodyThroughIsNamed) {
   const InvitationLine line = Invite("berlin");
   const ConnectProxy proxy({});
-  const absl::Status status = BoardIn("berlin", line, absl::Milliseconds(1)).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
-  EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("(https_proxy) answers CONNECT " + address_ + " with HTTP/1.1 502"),
-                    HasSubstr("unset https_proxy or add 127.0.0.1 itself to no_proxy")));
+  EXPECT_THAT(
+      BoardIn("berlin", line, absl::Milliseconds(1)),
+      StatusIs(kUnavailable,
+               AllOf(HasSubstr("(https_proxy) answers CONNECT " + address_ + " with HTTP/1.1 502"),
+                     HasSubstr("unset https_proxy or add 127.0.0.1 itself to no_proxy"))));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/store/run_directory_store.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/common/base/temporary_folder.h"
 #include "tests/unit/server/store/scripted_run.h"
 
@@ -41,12 +42,12 @@ TEST(FormerRunTest, IsRefusedWithWhatToDoAndStaysAsItIs) {
   const std::string path = JoinPath(parent.path(), "run.db");
   const std::string former = *fs.ReadFile(JoinPath(CAUSEWAY_GOLDEN_RUNS, "v1/run.db"));
   ASSERT_TRUE(WriteFileAtomically(fs, path, absl::string_view(former)).ok());
-  const absl::Status status = RunDirectoryStore::Open(fs, parent.path(), {}).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(status.message(),
-              testing::HasSubstr("has format version 1 of a former release; this program reads "
-                                 "version 2: continue the run with the release that wrote it"));
-  EXPECT_THAT(status.message(), testing::HasSubstr("begin a run with them (--initial)"));
+  EXPECT_THAT(RunDirectoryStore::Open(fs, parent.path(), {}),
+              StatusIs(kFailedPrecondition,
+                       AllOf(testing::HasSubstr(
+                                 "has format version 1 of a former release; this program reads "
+                                 "version 2: continue the run with the release that wrote it"),
+                             testing::HasSubstr("begin a run with them (--initial)"))));
   EXPECT_EQ(*fs.ReadFile(path), former);
 }
 

@@ -12,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/store/run_directory_store.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/common/base/temporary_folder.h"
 #include "tests/unit/server/store/scripted_run.h"
 
@@ -153,8 +154,7 @@ TEST_F(InspectTest, ATornCopyIsTriedAgainAfterAPause) {
   EXPECT_EQ(pauses, 1);
   busy.before_copy = [&] { busy.torn_copies = 1; };
   found = InspectRun(busy, folder_, pause);
-  EXPECT_EQ(found.status().code(), absl::StatusCode::kUnavailable) << found.status();
-  EXPECT_THAT(std::string(found.status().message()), HasSubstr("try again"));
+  EXPECT_THAT(found, StatusIs(kUnavailable, HasSubstr("try again")));
   EXPECT_EQ(pauses, 10);
 }
 
@@ -173,14 +173,13 @@ TEST_F(InspectTest, DamageIsNamedByTheRunsOwnFile) {
   content.resize(content.size() / 2);
   ASSERT_TRUE(
       WriteFileAtomically(fs_, JoinPath(folder_, "run.db"), absl::string_view(content)).ok());
-  const absl::Status status = InspectRun(fs_, folder_).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr(JoinPath(folder_, "run.db")));
+  EXPECT_THAT(InspectRun(fs_, folder_),
+              StatusIs(kDataLoss, HasSubstr(JoinPath(folder_, "run.db"))));
 }
 
 TEST_F(InspectTest, AFolderWithoutARunIsNotFound) {
-  EXPECT_EQ(InspectRun(fs_, parent_.path()).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(InspectRun(fs_, folder_).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(InspectRun(fs_, parent_.path()), StatusIs(kNotFound));
+  EXPECT_THAT(InspectRun(fs_, folder_), StatusIs(kNotFound));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/base/fake_clock.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/server/transfer/fake_coordinator.h"
 
 namespace causeway::server {
@@ -141,7 +142,7 @@ TEST_F(DeltaInboxTest, TheSenderIsToldBeforeTheRoundIsMerged) {
   coordinator_.verdict = absl::InvalidArgumentError("malformed");
   const Delta refused = Offer(bearer_, 2, HeaderOf(object, 1, 4));
   for (const int64_t chunk : {0, 1}) Put(refused, object, chunk);
-  EXPECT_EQ(bearer_->code(2), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(bearer_->code(2), kInvalidArgument);
   EXPECT_EQ(merged, std::vector<int>({3, 4}));
 }
 
@@ -205,7 +206,7 @@ TEST_F(DeltaInboxTest, AnObjectThatDoesNotHashToItsHeaderIsDroppedWhole) {
   Delta delta = Offer(bearer_, 1, header);
   Put(delta, object, 0);
   Put(delta, object, 1);
-  EXPECT_EQ(bearer_->code(1), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(bearer_->code(1), kDataLoss);
   delta = nullptr;
   EXPECT_EQ(memory_.taken(), 0);
   EXPECT_EQ(Held(Offer(bearer_, 2, header)), 0);
@@ -217,7 +218,7 @@ TEST_F(DeltaInboxTest, AnotherObjectOfTheSameKeyTakesThePlace) {
   const Delta first = Offer(bearer_, 1, HeaderOf(object));
   Put(first, object, 0);
   const Delta second = Offer(bearer_, 2, HeaderOf(other));
-  EXPECT_EQ(bearer_->code(1), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(bearer_->code(1), kUnavailable);
   Put(first, object, 1);  // In vain.
   EXPECT_TRUE(coordinator_.contributions.empty());
   Put(second, other, 0);
@@ -251,15 +252,15 @@ TEST_F(DeltaInboxTest, WhenTheRoundClosesDuringAnUploadItsBearersAreTold) {
   coordinator_.Close(1, 1);
   EXPECT_FALSE(bearer_->ended(1));
   coordinator_.Close(0, 1);
-  EXPECT_EQ(bearer_->code(1), absl::StatusCode::kAborted);
-  EXPECT_EQ(other->code(1), absl::StatusCode::kAborted);
+  EXPECT_EQ(bearer_->code(1), kAborted);
+  EXPECT_EQ(other->code(1), kAborted);
   EXPECT_EQ(inbox_->counters().deltas, 0u);
 }
 
 TEST_F(DeltaInboxTest, ARoundThatClosesWhileADeltaIsOfferedLeavesNothingBehind) {
   coordinator_.on_begin = [this] { coordinator_.Close(0, 1); };
   const std::vector<uint8_t> object = MakeObject(2 * kChunk, 1);
-  EXPECT_EQ(TryOffer(bearer_, 1, HeaderOf(object)).status().code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(TryOffer(bearer_, 1, HeaderOf(object)), StatusIs(kAborted));
   EXPECT_EQ(inbox_->counters().deltas, 0u);
   EXPECT_EQ(memory_.taken(), 0);
 }
@@ -273,8 +274,8 @@ TEST_F(DeltaInboxTest, NeitherOfTwoOffersAtOnceLeavesAnythingBehind) {
     EXPECT_TRUE(TryOffer(bearer_, 1, HeaderOf(object)).ok());
     coordinator_.Close(0, 1);
   };
-  EXPECT_EQ(TryOffer(bearer_, 1, HeaderOf(object)).status().code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(bearer_->code(1), absl::StatusCode::kAborted);
+  EXPECT_THAT(TryOffer(bearer_, 1, HeaderOf(object)), StatusIs(kAborted));
+  EXPECT_EQ(bearer_->code(1), kAborted);
   EXPECT_EQ(inbox_->counters().deltas, 0u);
   EXPECT_EQ(memory_.taken(), 0);
 }
@@ -294,7 +295,7 @@ TEST_F(DeltaInboxTest, WhatAFencedWorkerHasBroughtIsKeptForItsNextIncarnation) {
   Put(delta, object, 0);
   coordinator_.admission = absl::UnavailableError("an older incarnation");
   Put(delta, object, 1);
-  EXPECT_EQ(bearer_->code(1), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(bearer_->code(1), kUnavailable);
   coordinator_.admission = absl::OkStatus();
   header.set_incarnation(2);
   EXPECT_EQ(Held(Offer(bearer_, 2, header)), 2);
@@ -308,7 +309,7 @@ TEST_F(DeltaInboxTest, ACompleteObjectThatMayNotBeTakenNowIsTakenLater) {
   Put(delta, object, 0);
   coordinator_.admission = absl::ResourceExhaustedError("the disk is full");
   Put(delta, object, 1);
-  EXPECT_EQ(bearer_->code(1), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(bearer_->code(1), kResourceExhausted);
   EXPECT_TRUE(coordinator_.contributions.empty());
   coordinator_.admission = absl::OkStatus();
   Offer(bearer_, 2, HeaderOf(object));
@@ -356,10 +357,10 @@ TEST_F(SmallDeltaInboxTest, WhoSendsNothingForAMinuteMakesRoomAndIsTold) {
   other.set_worker_id("b");
   const auto next = std::make_shared<Bearer>();
   clock_.Advance(absl::Seconds(59));
-  EXPECT_EQ(TryOffer(next, 1, other).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(TryOffer(next, 1, other), StatusIs(kResourceExhausted));
   clock_.Advance(absl::Seconds(2));
   EXPECT_NE(Offer(next, 2, other), nullptr);
-  EXPECT_EQ(bearer_->code(1), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(bearer_->code(1), kUnavailable);
 }
 
 TEST_F(SmallDeltaInboxTest, WhereEverybodyIsSendingTheNextOneWaitsForRoom) {
@@ -367,9 +368,8 @@ TEST_F(SmallDeltaInboxTest, WhereEverybodyIsSendingTheNextOneWaitsForRoom) {
   const Delta first = Offer(bearer_, 1, HeaderOf(object, 1, 0));
   Offer(bearer_, 2, HeaderOf(object, 1, 1));
   Put(first, object, 0);
-  const absl::Status full = TryOffer(bearer_, 3, HeaderOf(object, 1, 2)).status();
-  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(full.message()), HasSubstr("try again"));
+  EXPECT_THAT(TryOffer(bearer_, 3, HeaderOf(object, 1, 2)),
+              StatusIs(kResourceExhausted, HasSubstr("try again")));
   Put(first, object, 1);
   EXPECT_TRUE(bearer_->end(1).ok());
   EXPECT_EQ(memory_.taken(), 2 * kChunk) << "an accepted object is the coordinator's";
@@ -381,8 +381,7 @@ TEST_F(SmallDeltaInboxTest, WhereEverybodyIsSendingTheNextOneWaitsForRoom) {
 
 TEST_F(SmallDeltaInboxTest, AnObjectLargerThanTheMemoryIsRefused) {
   const std::vector<uint8_t> object = MakeObject(4 * kChunk + 1, 1);
-  EXPECT_EQ(TryOffer(bearer_, 1, HeaderOf(object)).status().code(),
-            absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(TryOffer(bearer_, 1, HeaderOf(object)), StatusIs(kResourceExhausted));
   EXPECT_EQ(memory_.taken(), 0);
 }
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "common/base/file_system.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/worker/data/data_test_util.h"
 
 namespace causeway::worker {
@@ -46,9 +47,8 @@ TEST_F(TokenShardTest, AFileThatBecomesShorterIsAnErrorWithItsName) {
   std::vector<int32_t> read(1000);
   ASSERT_TRUE(shard.Read(19'000, 256, read).ok());
   ASSERT_EQ(truncate(path.c_str(), 4096), 0);
-  const absl::Status status = shard.Read(19'000, 256, read);
-  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(std::string(status.message()), HasSubstr(path + " became shorter"));
+  EXPECT_THAT(shard.Read(19'000, 256, read),
+              StatusIs(kDataLoss, HasSubstr(path + " became shorter")));
   EXPECT_TRUE(shard.Read(0, 256, read).ok());
 }
 
@@ -83,10 +83,9 @@ TEST_F(TokenShardTest, TokenOutsideTheVocabularyIsReportedWithItsPlace) {
   WriteShards("d", "train", std::vector<int32_t>{1, 2, 200, 3}, 256);
   const auto shard = TokenShard::Open(files_, Path("d/train_000000.bin")).value();
   std::vector<int32_t> read(3);
-  const absl::Status status = shard.Read(1, 128, read);
-  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(status.message(),
-              AllOf(HasSubstr("token 2"), HasSubstr("train_000000.bin"), HasSubstr("200")));
+  EXPECT_THAT(shard.Read(1, 128, read),
+              StatusIs(kDataLoss, AllOf(HasSubstr("token 2"), HasSubstr("train_000000.bin"),
+                                        HasSubstr("200"))));
 }
 
 TEST_F(TokenShardTest, TokensBeyondInt32AreNotTakenForNegativeOnes) {

@@ -148,25 +148,21 @@ TEST(ElasticOverlapTest, ARunIsRepeatedFromTheRecordOfItsMergesBitForBit) {
 
   Site second(sync, 0.7F);
   second.recorded_ = record;
-  second.engine_.reset();
-  second.exchange_->Revive();
   second.MakeEngine();
   ASSERT_TRUE(second.engine_->Fetch(0).ok());
   second.Run(1, kSteps);
   ASSERT_TRUE(second.engine_->Drain().ok());
   EXPECT_EQ(second.local_, first.local_);
-  std::ranges::sort(first.merges_, {},
-                    [](const auto& m) { return std::pair(m.step, m.event.fragment); });
-  std::ranges::sort(second.merges_, {},
-                    [](const auto& m) { return std::pair(m.step, m.event.fragment); });
+  for (std::vector<Site::Merge>* const merges : {&first.merges_, &second.merges_}) {
+    std::ranges::sort(*merges, {},
+                      [](const auto& m) { return std::pair(m.step, m.event.fragment); });
+  }
   EXPECT_EQ(second.merges_, first.merges_);
 
   // And so is what a worker did since its checkpoint.
   for (const int64_t stop : {3, 9, 14, 20}) {
     Site third(sync, 0.7F);
     third.recorded_ = record;
-    third.engine_.reset();
-    third.exchange_->Revive();
     third.MakeEngine();
     ASSERT_TRUE(third.engine_->Fetch(0).ok());
     third.Run(1, stop);
@@ -175,10 +171,6 @@ TEST(ElasticOverlapTest, ARunIsRepeatedFromTheRecordOfItsMergesBitForBit) {
       EXPECT_EQ(state.fragments[i].round_in_flight,
                 states[static_cast<size_t>(stop - 1)].fragments[i].round_in_flight);
     }
-    const std::vector<float> local = third.local_;
-    third.engine_.reset();
-    third.exchange_->Revive();
-    std::ranges::copy(local, third.local_.begin());
     third.MakeEngine();
     ASSERT_TRUE(third.engine_->Restore(std::move(state), stop).ok());
     third.Run(stop + 1, kSteps);
@@ -193,10 +185,8 @@ TEST(ElasticOverlapTest, ARestoredWorkerMergesNoUnrecordedRoundEarly) {
   site.exchange_->Hold({0, 1});
   site.Run(1, 9);
   SyncEngine::State state = site.engine_->Save().value();
-  site.engine_.reset();
-  site.exchange_->Revive();
-  site.exchange_->Release({0, 1});
   site.MakeEngine();
+  site.exchange_->Release({0, 1});
   ASSERT_TRUE(site.engine_->Restore(std::move(state), 9).ok());
   while (site.engine_->slack().awaited > 0) std::this_thread::yield();
   site.Run(10, 13);

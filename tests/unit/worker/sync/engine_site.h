@@ -53,8 +53,10 @@ class Site {
     MakeEngine();
   }
 
+  // Of another process, if there was one.
   void MakeEngine() {
     engine_.reset();
+    exchange_->Revive();
     replica_ = std::make_unique<HostReplica>(plan_, config_.sync(), local_, gradients_);
     SyncEngine::Options options;
     options.config = config_.sync();
@@ -99,10 +101,9 @@ class Site {
     former.engine_.reset();
     engine_.reset();
     exchange_ = std::move(former.exchange_);
-    exchange_->Revive();
-    meanwhile(*exchange_);
     std::ranges::copy(former.local_, local_.begin());
     MakeEngine();
+    meanwhile(*exchange_);
     ASSERT_EQ(engine_->Restore(std::move(state), step), absl::OkStatus());
   }
 

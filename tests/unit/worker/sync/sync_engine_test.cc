@@ -8,7 +8,6 @@
 #include <limits>
 #include <thread>
 
-#include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/common/base/status_is.h"
 #include "tests/unit/worker/sync/engine_site.h"
 
@@ -393,34 +392,14 @@ TEST(SyncEngineTest, ALateGradientIsDroppedTogetherWithItsTokens) {
 }
 
 TEST(SyncEngineTest, GradientsAreSentAsTheyAreAndTheAnswerReplacesTheWeights) {
-  v1::RunConfig config = ParseRunConfig(
-                             "model { layers: 1 width: 16 heads: 2 mlp_width: 24 "
-                             "vocabulary_size: 64 sequence_length: 8 } "
-                             "sync { contribution: GRADIENT steps_between_syncs: 1 } "
-                             "outer { optimizer: ADAMW }",
-                             "test")
-                             .value();
-  ASSERT_TRUE(CompleteRunConfig(config).ok());
-  const FragmentPlan plan = FragmentPlan::Create(config).value();
-  std::vector<float> initial(static_cast<size_t>(plan.arena_size()), 1.0F);
-  std::vector<float> local(initial.size());
-  std::vector<float> gradients(initial.size());
-  for (size_t i = 0; i < gradients.size(); ++i) gradients[i] = static_cast<float>(i) * 0.25F;
-  HostReplica replica(plan, config.sync(), local, gradients);
-  FakeExchange exchange(plan, config.sync(), initial, 0.5F);
-  FakeClock clock;
-  SyncEngine::Options options;
-  options.config = config.sync();
-  options.plan = &plan;
-  options.replica = &replica;
-  options.exchange = &exchange;
-  options.clock = &clock;
-  SyncEngine engine(std::move(options));
-  ASSERT_TRUE(engine.Fetch(0).ok());
-  ASSERT_TRUE(engine.AfterStep(1, 10, 2).ok());
-  const std::vector<double> delta = exchange.delta({0, 1});
-  for (size_t i = 0; i < delta.size(); ++i) ASSERT_EQ(delta[i], 0.5 * gradients[i]);
-  EXPECT_EQ(local, exchange.published());
+  StartedSite site("contribution: GRADIENT steps_between_syncs: 1", 0.5F);
+  for (size_t i = 0; i < site.gradients_.size(); ++i) {
+    site.gradients_[i] = static_cast<float>(i) * 0.25F;
+  }
+  site.Run(1, 1);
+  const std::vector<double> delta = site.exchange_->delta({0, 1});
+  for (size_t i = 0; i < delta.size(); ++i) ASSERT_EQ(delta[i], 0.5 * site.gradients_[i]);
+  EXPECT_EQ(site.local_, site.exchange_->published());
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/worker/sync/thread_group.h"
 #include "worker/backend/cuda/kernels/device.h"
 
@@ -289,8 +290,7 @@ TEST_F(NcclGroupTest, AnErrorThatComesLaterEndsEveryRankWithItsCause) {
     return group.rank() == 0 ? group.Barrier() : cause_->WaitFor(absl::Minutes(1));
   });
   for (const absl::Status& status : results) {
-    EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
-    EXPECT_THAT(status.message(), HasSubstr("rank 1: a collective: NCCL: remote error"));
+    EXPECT_THAT(status, StatusIs(kAborted, HasSubstr("rank 1: a collective: NCCL: remote error")));
   }
 }
 
@@ -322,9 +322,8 @@ TEST_F(NcclGroupTest, NobodyWaitsForeverForRanksThatDoNotCome) {
   NcclGroup::Options options = OptionsOf(0, 2);
   options.nccl = &HangingLibrary();
   options.patience = absl::ZeroDuration();
-  const absl::Status status = NcclGroup::Create(options).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(status.message(), HasSubstr("did not come together within 0"));
+  EXPECT_THAT(NcclGroup::Create(options),
+              StatusIs(kDeadlineExceeded, HasSubstr("did not come together within 0")));
   AwaitHanging(before + 1);
 }
 
