@@ -116,7 +116,7 @@ TEST(CoordinatorExchangeTest, OnlyTheOpenRoundTakesContributions) {
 }
 
 TEST(CoordinatorExchangeTest, WhoIsLaterThanTheGraceFoldsItsDeltaIntoTheNextRound) {
-  TwoWorkers two([](v1::RunConfig& config) { config.mutable_membership()->set_grace_ms(2000); });
+  TwoWorkers two("membership { grace_ms: 2000 }");
   ASSERT_TRUE(two.a.Push(0, 1).ok());
   two.run.clock.Advance(absl::Milliseconds(1999));
   two.run.coordinator->Tick();
@@ -135,7 +135,7 @@ TEST(CoordinatorExchangeTest, WhoIsLaterThanTheGraceFoldsItsDeltaIntoTheNextRoun
 }
 
 TEST(CoordinatorExchangeTest, WhoIsSendingWhenTheRoundClosesHearsOfIt) {
-  TwoWorkers two([](v1::RunConfig& config) { config.mutable_membership()->set_grace_ms(2000); });
+  TwoWorkers two("membership { grace_ms: 2000 }");
   Coordinator& coordinator = *two.run.coordinator;
   int contributor_told = 0;
   std::vector<uint8_t> object;
@@ -175,22 +175,18 @@ TEST(CoordinatorExchangeTest, HostileObjectsChangeNothing) {
   std::vector<uint8_t> object;
   const v1::PushHeader good = two.a.MakePush(0, 1, object);
 
+  const auto refused = [&](auto change, absl::StatusCode code) {
+    v1::PushHeader header = good;
+    change(header);
+    EXPECT_THAT(coordinator.rounds().BeginPush(header, nullptr), StatusIs(code));
+  };
+  using H = v1::PushHeader;
+  refused([](H& h) { h.set_total_bytes(int64_t{1} << 40); }, kInvalidArgument);
+  refused([](H& h) { h.set_codec(v1::FP32); }, kFailedPrecondition);
+  refused([](H& h) { h.set_run_id("another"); }, kFailedPrecondition);
+  refused([](H& h) { h.set_worker_id("stranger"); }, kPermissionDenied);
+  refused([](H& h) { h.set_tokens(-1); }, kInvalidArgument);
   v1::PushHeader header = good;
-  header.set_total_bytes(int64_t{1} << 40);
-  EXPECT_THAT(coordinator.rounds().BeginPush(header, nullptr), StatusIs(kInvalidArgument));
-  header = good;
-  header.set_codec(v1::FP32);
-  EXPECT_THAT(coordinator.rounds().BeginPush(header, nullptr), StatusIs(kFailedPrecondition));
-  header = good;
-  header.set_run_id("another");
-  EXPECT_THAT(coordinator.rounds().BeginPush(header, nullptr), StatusIs(kFailedPrecondition));
-  header = good;
-  header.set_worker_id("stranger");
-  EXPECT_THAT(coordinator.rounds().BeginPush(header, nullptr), StatusIs(kPermissionDenied));
-  header = good;
-  header.set_tokens(-1);
-  EXPECT_THAT(coordinator.rounds().BeginPush(header, nullptr), StatusIs(kInvalidArgument));
-  header = good;
   header.set_object_hash(good.object_hash() + 1);
   EXPECT_THAT(coordinator.rounds().Contribute(header, object), StatusIs(kDataLoss));
   std::vector<uint8_t> shorter(object.begin(), object.end() - 1);
@@ -202,10 +198,7 @@ TEST(CoordinatorExchangeTest, HostileObjectsChangeNothing) {
 }
 
 TEST(CoordinatorExchangeTest, NonFiniteValuesAreRefused) {
-  TwoWorkers two([](v1::RunConfig& config) {
-    config.mutable_sync()->set_codec_up(v1::BF16);
-    config.mutable_sync()->set_codec_down(v1::FP32);
-  });
+  TwoWorkers two("sync { codec_up: BF16 codec_down: FP32 }");
   std::vector<uint8_t> object;
   v1::PushHeader header = two.a.MakePush(0, 1, object);
   object[0] = 0x80;  // +infinity
@@ -218,11 +211,7 @@ TEST(CoordinatorExchangeTest, NonFiniteValuesAreRefused) {
 // One fragment whose deltas have two leaves. Codec chunks of int4 do not end where a leaf does.
 class LeafValidationTest : public ::testing::Test {
  protected:
-  LeafValidationTest()
-      : two_([](v1::RunConfig& config) {
-          config.mutable_model()->set_vocabulary_size(150'000);
-          config.mutable_sync()->set_fragments(1);
-        }) {
+  LeafValidationTest() {
     two_.a.Train();
     header_ = two_.a.MakePush(0, 1, object_);
     EXPECT_GT(object_.size(), kTreeLeafBytes);
@@ -253,7 +242,7 @@ class LeafValidationTest : public ::testing::Test {
   static constexpr size_t kInt4ChunkBytes = 2176;
   static constexpr size_t kAcross = kTreeLeafBytes / kInt4ChunkBytes;  // The chunk on the border.
 
-  TwoWorkers two_;
+  TwoWorkers two_{"model { vocabulary_size: 150000 } sync { fragments: 1 }"};
   std::vector<uint8_t> object_;
   v1::PushHeader header_;
   std::vector<std::vector<double>> squares_{2};
@@ -343,16 +332,10 @@ TEST(CoordinatorExchangeTest, AStateThatCannotBeReadNowIsAskedForAgain) {
 }
 
 TEST(CoordinatorExchangeTest, GradientsGoThroughTheSameMachinery) {
-  TwoWorkers two([](v1::RunConfig& config) {
-    v1::SyncConfig& sync = *config.mutable_sync();
-    sync.set_contribution(v1::SyncConfig::GRADIENT);
-    sync.set_fragments(1);
-    sync.set_steps_between_syncs(1);
-    sync.set_overlap_steps(0);
-    sync.set_codec_up(v1::BF16);
-    sync.set_codec_down(v1::FP32);
-    config.mutable_outer()->set_optimizer(v1::OuterConfig::ADAMW);
-  });
+  TwoWorkers two(R"(
+      sync { contribution: GRADIENT fragments: 1 steps_between_syncs: 1 overlap_steps: 0
+             codec_up: BF16 codec_down: FP32 }
+      outer { optimizer: ADAMW })");
   const std::vector<float> before = two.a.published();
   two.TrainBoth(3);
   EXPECT_EQ(two.a.published(), two.b.published());
@@ -433,10 +416,7 @@ TEST(CoordinatorExchangeTest, ARoundThatCouldNotBeStoredIsNotPublished) {
 }
 
 TEST(CoordinatorExchangeTest, WhereEverybodyDivergesTheFragmentStaysAsItWas) {
-  TwoWorkers two([](v1::RunConfig& config) {
-    config.mutable_sync()->set_codec_up(v1::BF16);
-    config.mutable_outer()->set_learning_rate(10);
-  });
+  TwoWorkers two("sync { codec_up: BF16 } outer { learning_rate: 10 }");
   const std::vector<float> before = two.run.coordinator->PublishedParameters();
   for (ToyWorker* const worker : {&two.a, &two.b}) {
     std::vector<uint8_t> object;
@@ -466,7 +446,7 @@ TEST(CoordinatorExchangeTest, ShutdownReleasesWhoeverWaits) {
 }
 
 std::vector<float> RunThreads(int steps) {
-  ToyRun run([](v1::RunConfig& config) { config.mutable_membership()->set_start_workers(3); });
+  ToyRun run("membership { start_workers: 3 }");
   std::vector<std::unique_ptr<ToyWorker>> workers;
   for (int i = 0; i < 3; ++i) {
     workers.push_back(std::make_unique<ToyWorker>(run, std::string(1, static_cast<char>('a' + i)),

@@ -22,23 +22,17 @@ absl::Status JoinCode(ToyRun& run, const v1::Join& join) {
 
 TEST(CoordinatorMembershipTest, AJoinThatDoesNotFitNamesTheFieldAndBothValues) {
   ToyRun run;
-  v1::Join join = run.MakeJoin("a", 1);
-  join.set_data_vocabulary_size(50257);
-  EXPECT_THAT(JoinCode(run, join),
-              StatusIs(kFailedPrecondition, AllOf(HasSubstr("data_vocabulary_size"),
-                                                  HasSubstr("50257"), HasSubstr("128"))));
-  join = run.MakeJoin("a", 1);
-  join.set_plan_hash(7);
-  EXPECT_THAT(JoinCode(run, join).message(), HasSubstr("plan_hash"));
-  join = run.MakeJoin("a", 1);
-  join.set_config_hash(7);
-  EXPECT_THAT(JoinCode(run, join).message(), HasSubstr("config_hash"));
-  join = run.MakeJoin("a", 1);
-  join.set_run_id("other");
-  EXPECT_THAT(JoinCode(run, join).message(), HasSubstr("run_id"));
-  join = run.MakeJoin("a", 1);
-  join.set_wire_version(99);
-  EXPECT_THAT(JoinCode(run, join).message(), HasSubstr("wire_version"));
+  const auto refused = [&](auto change, auto says) {
+    v1::Join join = run.MakeJoin("a", 1);
+    change(join);
+    EXPECT_THAT(JoinCode(run, join), StatusIs(kFailedPrecondition, says));
+  };
+  refused([](v1::Join& join) { join.set_data_vocabulary_size(50257); },
+          AllOf(HasSubstr("data_vocabulary_size"), HasSubstr("50257"), HasSubstr("128")));
+  refused([](v1::Join& join) { join.set_plan_hash(7); }, HasSubstr("plan_hash"));
+  refused([](v1::Join& join) { join.set_config_hash(7); }, HasSubstr("config_hash"));
+  refused([](v1::Join& join) { join.set_run_id("other"); }, HasSubstr("run_id"));
+  refused([](v1::Join& join) { join.set_wire_version(99); }, HasSubstr("wire_version"));
   EXPECT_THAT(JoinCode(run, run.MakeJoin("a b", 1)), StatusIs(kInvalidArgument));
   EXPECT_EQ(run.coordinator->GetStatus().workers_size(), 0);
 }
@@ -124,7 +118,7 @@ TEST(CoordinatorMembershipTest, ADeadWorkerIsNotWaitedForBeyondItsLease) {
 }
 
 TEST(CoordinatorMembershipTest, ALateWorkerFetchesTheStateAndTakesPartFromThereOn) {
-  ToyRun run([](v1::RunConfig& config) { config.mutable_membership()->set_start_workers(1); });
+  ToyRun run("membership { start_workers: 1 }");
   ToyWorker a(run, "a", 1);
   ASSERT_TRUE(a.Enter().ok());
   for (int i = 0; i < 9; ++i) {
@@ -212,10 +206,7 @@ TEST(CoordinatorMembershipTest, TheStartEndsAPauseForWhoeverMissedItsEnd) {
 }
 
 TEST(CoordinatorMembershipTest, RoundsThatDiedWithTheirOnlySenderDoNotStopTheRun) {
-  ToyRun run([](v1::RunConfig& config) {
-    config.mutable_membership()->set_start_workers(1);
-    config.mutable_sync()->set_overlap_steps(3);
-  });
+  ToyRun run("membership { start_workers: 1 } sync { overlap_steps: 3 }");
   ToyWorker a(run, "a", 1);
   ASSERT_TRUE(a.Enter().ok());
   a.Train();
@@ -243,7 +234,7 @@ TEST(CoordinatorMembershipTest, RoundsThatDiedWithTheirOnlySenderDoNotStopTheRun
 }
 
 TEST(CoordinatorMembershipTest, WhatAWorkerSaysOfItsLinkIsShownAndSummarized) {
-  ToyRun run([](v1::RunConfig& config) { config.mutable_membership()->set_start_workers(1); });
+  ToyRun run("membership { start_workers: 1 }");
   ToyWorker a(run, "a", 1);
   ASSERT_TRUE(a.Enter().ok());
   v1::WorkerMessage message;

@@ -1,6 +1,7 @@
 // The coordinator's use of the speeds that workers report: paces, windows, the token budget.
 #include <limits>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/server/core/toy_run.h"
@@ -12,10 +13,10 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // H = 6: a period is six steps.
-void AllowPaces(v1::RunConfig& config) { config.mutable_membership()->set_max_pace(4); }
+constexpr char kPaces[] = "membership { max_pace: 4 }";
 
 TEST(CoordinatorPaceTest, TheSlowerWorkerIsToldItsPaceOnce) {
-  TwoWorkers two(AllowPaces);
+  TwoWorkers two(kPaces);
   two.TrainBoth(7);
   ASSERT_TRUE(two.b.ReportSpeed(7, 2).ok());
   EXPECT_EQ(two.b.sink().Count(v1::Directive::SET_PACE), 0) << "slower than whom?";
@@ -36,7 +37,7 @@ TEST(CoordinatorPaceTest, TheSlowerWorkerIsToldItsPaceOnce) {
 }
 
 TEST(CoordinatorPaceTest, AWorkerThatComesBackIsToldAgain) {
-  TwoWorkers two(AllowPaces);
+  TwoWorkers two(kPaces);
   two.TrainBoth(7);
   ASSERT_TRUE(two.a.ReportSpeed(8, 1).ok());
   ASSERT_TRUE(two.b.ReportSpeed(8, 2).ok());
@@ -57,7 +58,7 @@ TEST(CoordinatorPaceTest, PacesAreOffUnlessTheRunAllowsThem) {
 }
 
 TEST(CoordinatorPaceTest, ImplausibleSpeedsAreIgnored) {
-  TwoWorkers two(AllowPaces);
+  TwoWorkers two(kPaces);
   two.TrainBoth(7);
   ASSERT_TRUE(two.a.ReportSpeed(8, 1).ok());
   for (const double seconds : {-1.0, 1e300, std::numeric_limits<double>::infinity(),
@@ -70,12 +71,9 @@ TEST(CoordinatorPaceTest, ImplausibleSpeedsAreIgnored) {
 // Of two workers whose steps take two seconds one sends after step 2 and the other one does not:
 // the window closes just before the first one needs the answer.
 void ExpectWindowToEnd(int overlap, int longest_overlap, int64_t after_ms) {
-  TwoWorkers two([&](v1::RunConfig& config) {
-    config.mutable_sync()->set_overlap_steps(overlap);
-    config.mutable_sync()->set_max_overlap_steps(longest_overlap);
-    config.mutable_membership()->set_grace_ms(60'000);
-    config.mutable_membership()->set_adaptive_grace(true);
-  });
+  TwoWorkers two(absl::StrCat("membership { grace_ms: 60000 adaptive_grace: true } sync { ",
+                              "overlap_steps: ", overlap, " max_overlap_steps: ", longest_overlap,
+                              " }"));
   two.a.Train();
   two.a.Train();
   ASSERT_TRUE(two.a.ReportSpeed(1, 2).ok());
@@ -125,14 +123,12 @@ TEST(CoordinatorPaceTest, ATokenBudgetEndsTheRunAtOneStepForAll) {
 }
 
 TEST(CoordinatorPaceTest, TheTokenBudgetOfTheConfigurationHoldsAcrossARestart) {
-  TwoWorkers two([](v1::RunConfig& config) { config.mutable_train()->set_tokens(2 * 64 * 30); });
+  TwoWorkers two("train { tokens: 3840 }");
   two.TrainBoth(19);
   ASSERT_TRUE(two.a.ReportSpeed(20, 5).ok());
   ASSERT_TRUE(two.b.ReportSpeed(20, 5).ok());
   two.run.coordinator->Maintain();
-  two.run.Restart();
-  ASSERT_TRUE(two.a.Join().ok());
-  ASSERT_TRUE(two.b.Join().ok());
+  two.Restart();
   two.TrainBoth(8);
   ASSERT_TRUE(two.b.ReportSpeed(28, 5).ok());
   ASSERT_TRUE(two.a.ReportSpeed(28, 5).ok());

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -26,23 +27,9 @@ bool SaysQuarantined(Coordinator& coordinator, const v1::PushHeader& header) {
   return held.ok() && held->has_value() && (*held)->quarantined();
 }
 
-struct Guarded {
+struct Guarded : TwoWorkers {
   explicit Guarded(double outlier_factor)
-      : run([&](v1::RunConfig& config) {
-          config.mutable_membership()->set_outlier_factor(outlier_factor);
-        }) {
-    EXPECT_TRUE(a.Enter().ok());
-    EXPECT_TRUE(b.Enter().ok());
-  }
-  void TrainBoth(int steps) {
-    for (int i = 0; i < steps; ++i) {
-      for (ToyWorker* const worker : {&a, &b}) {
-        worker->Train();
-        ASSERT_TRUE(worker->SendDue().ok());
-      }
-      for (ToyWorker* const worker : {&a, &b}) ASSERT_TRUE(worker->MergeDue().ok());
-    }
-  }
+      : TwoWorkers(absl::StrCat("membership { outlier_factor: ", outlier_factor, " }")) {}
   // Four rounds of fragment 0, after steps 2, 8, 14 and 20, make eight norms; then comes step 26.
   void TrainUntilThereIsAHistory() {
     TrainBoth(25);
@@ -61,10 +48,6 @@ struct Guarded {
     }
     return SaysQuarantined(*run.coordinator, header);
   }
-
-  ToyRun run;
-  ToyWorker a{run, "a", 1};
-  ToyWorker b{run, "b", 2};
 };
 
 TEST(CoordinatorQuarantineTest, AnOutlierIsHeldButNotMergedAndNobodyWaitsForIt) {
@@ -114,9 +97,7 @@ TEST(CoordinatorQuarantineTest, TheVerdictAndItsGroundsSurviveTheCoordinator) {
   two.TrainUntilThereIsAHistory();
   two.a.Diverge();
   ASSERT_TRUE(two.a.Push(0, 5).ok());
-  two.run.Restart();
-  ASSERT_TRUE(two.a.Join().ok());
-  ASSERT_TRUE(two.b.Join().ok());
+  two.Restart();
   EXPECT_TRUE(two.Quarantined(two.a, 5)) << "of the open round";
   two.b.Diverge();
   ASSERT_TRUE(two.b.Push(0, 5).ok());
@@ -184,9 +165,7 @@ TEST(CoordinatorQuarantineTest, OneContributionCanBeRejectedWhileItsRoundIsOpen)
   two.b.Train();
   ASSERT_TRUE(two.a.Push(0, 1).ok());
   ASSERT_TRUE(two.run.coordinator->orders().Reject(Order("a", 1)).ok());
-  two.run.Restart();
-  ASSERT_TRUE(two.a.Join().ok());
-  ASSERT_TRUE(two.b.Join().ok());
+  two.Restart();
   ASSERT_TRUE(two.b.Push(0, 1).ok());
   EXPECT_THAT(two.run.store.rounds().back().contributors(), ElementsAre("b"));
   ASSERT_TRUE(two.a.Merge(0, 1).ok());
@@ -202,11 +181,8 @@ TEST(CoordinatorQuarantineTest, OneContributionCanBeRejectedWhileItsRoundIsOpen)
 }
 
 TEST(CoordinatorQuarantineTest, WhatWouldOverflowIsLeftOutAndTheRoundMergedWithoutIt) {
-  const auto anything_goes = [](v1::RunConfig& config) {
-    config.mutable_sync()->set_codec_up(v1::FP32);
-    config.mutable_membership()->set_norm_cap(1e30);
-    config.mutable_outer()->set_learning_rate(10);
-  };
+  const std::string anything_goes =
+      "sync { codec_up: FP32 } membership { norm_cap: 1e30 } outer { learning_rate: 10 }";
   TwoWorkers with(anything_goes);
   TwoWorkers without(anything_goes);
   for (TwoWorkers* const two : {&with, &without}) {
@@ -235,10 +211,7 @@ TEST(CoordinatorQuarantineTest, WhatWouldOverflowIsLeftOutAndTheRoundMergedWitho
 }
 
 TEST(CoordinatorQuarantineTest, WhoeverSendsWhatOverflowsLastIsToldSo) {
-  TwoWorkers two([](v1::RunConfig& config) {
-    config.mutable_sync()->set_codec_up(v1::BF16);
-    config.mutable_outer()->set_learning_rate(10);
-  });
+  TwoWorkers two("sync { codec_up: BF16 } outer { learning_rate: 10 }");
   two.a.Train();
   two.b.Train();
   ASSERT_TRUE(two.a.Push(0, 1).ok());
@@ -270,17 +243,10 @@ TEST(CoordinatorQuarantineTest, ClaimedTokensCountAsFarAsTheyCanHaveBeenTrained)
 
 // Nobody knows what a step trains in a run of tensors: sites are held against each other there.
 TEST(CoordinatorQuarantineTest, WhoLeftItsTokensAtOneIsToldWhatBecomesOfTheOthers) {
-  TwoWorkers two([](v1::RunConfig& config) {
-    auto& tensors = *config.mutable_tensors();
-    for (const char* const name : {"layers.0.weight", "layers.1.weight"}) {
-      v1::TensorTable::Tensor& tensor = *tensors.add_tensor();
-      tensor.set_name(name);
-      tensor.add_shape(8);
-      tensor.add_shape(8);
-    }
-    config.clear_model();
-    config.mutable_sync()->set_fragments(1);
-  });
+  TwoWorkers two(R"(
+      tensors { tensor { name: "layers.0.weight" shape: [8, 8] }
+                tensor { name: "layers.1.weight" shape: [8, 8] } }
+      sync { fragments: 1 })");
   for (ToyWorker* const worker : {&two.a, &two.b}) {
     for (int step = 0; step < 6; ++step) worker->Train();
   }

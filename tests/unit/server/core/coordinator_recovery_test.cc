@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
 #include "common/base/thread_pool.h"
 #include "common/params/draws.h"
@@ -19,16 +20,13 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST(CoordinatorRecoveryTest, ARunOfManyDeathsEndsInTheSameBits) {
-  for (const auto& [up, down] :
-       {std::pair(v1::INT4, v1::INT4), std::pair(v1::FP32, v1::LM2), std::pair(v1::LM2, v1::LM2),
-        std::pair(v1::SIGN1, v1::SIGN1), std::pair(v1::E3M0, v1::INT4)}) {
-    const auto with_codecs = [up = up, down = down](v1::RunConfig& config) {
-      config.mutable_sync()->set_codec_up(up);
-      config.mutable_sync()->set_codec_down(down);
-      config.mutable_sync()->set_error_feedback(up == v1::LM2 || up == v1::SIGN1);
-    };
-    TwoWorkers undisturbed(with_codecs);
-    TwoWorkers disturbed(with_codecs);
+  for (const char* const codecs : {"codec_up: INT4 codec_down: INT4 error_feedback: false",
+                                   "codec_up: FP32 codec_down: LM2 error_feedback: false",
+                                   "codec_up: LM2 codec_down: LM2 error_feedback: true",
+                                   "codec_up: SIGN1 codec_down: SIGN1 error_feedback: true",
+                                   "codec_up: E3M0 codec_down: INT4 error_feedback: false"}) {
+    TwoWorkers undisturbed(absl::StrCat("sync { ", codecs, " }"));
+    TwoWorkers disturbed(absl::StrCat("sync { ", codecs, " }"));
     for (int step = 0; step < 24; ++step) {
       undisturbed.TrainBoth(1);
       disturbed.TrainBoth(1, [&] { disturbed.Restart(); });  // With rounds that have one of two.

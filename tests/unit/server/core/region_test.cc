@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
 #include "gmock/gmock.h"
@@ -122,17 +123,14 @@ class ToyParent final : public Parent {
   int64_t last_tokens_ = 0;
 };
 
-void ThreeWorkers(v1::RunConfig& config) {
-  config.mutable_membership()->set_start_workers(3);
-  config.mutable_membership()->set_max_workers(4);
-}
+constexpr char kThreeWorkers[] = "membership { start_workers: 3 max_workers: 4 }";
 
 // Sites a and b in the region eu, and c at the hub.
 struct Tree {
-  explicit Tree(const std::function<void(v1::RunConfig&)>& change = ThreeWorkers)
-      : hub(change),
+  explicit Tree(const std::string& changes = kThreeWorkers)
+      : hub(changes),
         parent(hub),
-        region(change, RegionOptions{.parent = &parent, .id = "eu", .sites = 2, .above = {}}) {
+        region(changes, RegionOptions{.parent = &parent, .id = "eu", .sites = 2, .above = {}}) {
     EXPECT_TRUE(a.Enter().ok());
     EXPECT_EQ(a.sink().Count(v1::Directive::START), 0);
     EXPECT_TRUE(b.Enter().ok());
@@ -213,13 +211,8 @@ TEST(RegionTest, PartsOfTheDataAreDealtInRanges) {
 }
 
 TEST(RegionTest, OneSiteInFp32IsTheSiteItself) {
-  const auto change = [](v1::RunConfig& config) {
-    config.mutable_sync()->set_codec_up(v1::FP32);
-    config.mutable_sync()->set_codec_down(v1::FP32);
-    config.mutable_membership()->set_start_workers(3);
-    config.mutable_membership()->set_max_workers(4);
-  };
-  Tree tree(change);
+  const std::string fp32 = "sync { codec_up: FP32 codec_down: FP32 }";
+  Tree tree(absl::StrCat(fp32, kThreeWorkers));
   // Site b contributes nothing, so that the region's delta is a's.
   v1::RejectRequest order;
   order.set_worker_id("b");
@@ -235,10 +228,7 @@ TEST(RegionTest, OneSiteInFp32IsTheSiteItself) {
       ASSERT_TRUE(worker->MergeDue().ok());
     }
   }
-  ToyRun flat([](v1::RunConfig& config) {
-    config.mutable_sync()->set_codec_up(v1::FP32);
-    config.mutable_sync()->set_codec_down(v1::FP32);
-  });
+  ToyRun flat(fp32);
   ToyWorker c(flat, "c", 3);
   ToyWorker eu(flat, "eu", 1);
   ASSERT_TRUE(c.Enter().ok());
@@ -288,10 +278,7 @@ TEST_P(RegionRestartTest, ARestartedRegionPublishesTheSameBits) {
 
 INSTANTIATE_TEST_SUITE_P(Places, RegionRestartTest, testing::Values(0, 1, 2, 3));
 
-void WithGrace(v1::RunConfig& config) {
-  ThreeWorkers(config);
-  config.mutable_membership()->set_grace_ms(1000);
-}
+constexpr char kWithGrace[] = "membership { start_workers: 3 max_workers: 4 grace_ms: 1000 }";
 
 // The hub closes the next round that is sent without the region.
 void BeLateOnce(Tree& tree, bool restart) {
@@ -314,7 +301,7 @@ void BeLateOnce(Tree& tree, bool restart) {
 
 TEST(RegionTest, ALateRegionFoldsItsDeltaIntoTheNext) {
   for (const bool restart : {false, true}) {
-    Tree tree(WithGrace);
+    Tree tree(kWithGrace);
     tree.Train(6);
     EXPECT_EQ(tree.parent.last_tokens(), 128);
     BeLateOnce(tree, restart);
@@ -354,7 +341,7 @@ TEST(RegionTest, ARoundWaitsForRoomForItsDelta) {
 }
 
 TEST(RegionTest, ASiteThatIsSendingHearsOfTheCloseWhenItIsForGood) {
-  Tree tree(WithGrace);
+  Tree tree(kWithGrace);
   Rounds& region = tree.region.coordinator->rounds();
   ASSERT_TRUE(tree.a.Push(0, 1).ok());
   std::vector<uint8_t> object;
@@ -429,7 +416,7 @@ TEST(RegionTest, ASiteMustNotHaveTheRegionsName) {
 }
 
 TEST(RegionTest, ARunCountsARegionsSites) {
-  ToyRun hub(ThreeWorkers);
+  ToyRun hub(kThreeWorkers);
   v1::Join join = hub.MakeJoin("eu", 9);
   join.set_sites(5);
   const absl::Status refused =

@@ -18,29 +18,16 @@ using ::testing::HasSubstr;
 class ReplayTest : public ::testing::Test {
  protected:
   ReplayTest() {
-    for (ToyWorker* const worker : {&a_, &b_}) EXPECT_TRUE(worker->Enter().ok());
-    for (int i = 0; i < 20; ++i) {
-      for (ToyWorker* const worker : {&a_, &b_}) {
-        worker->Train();
-        EXPECT_TRUE(worker->SendDue().ok());
-      }
-      for (ToyWorker* const worker : {&a_, &b_}) EXPECT_TRUE(worker->MergeDue().ok());
-    }
-    recovered_ = run_.store.Recover().value().value();
-    options_.store = &run_.store;
+    two_.TrainBoth(20);
+    recovered_ = two_.run.store.Recover().value().value();
+    options_.store = &two_.run.store;
     options_.run = &recovered_;
-    const FragmentPlan& plan = run_.coordinator->plan();
+    const FragmentPlan& plan = two_.run.coordinator->plan();
     options_.initial_parameters.resize(static_cast<size_t>(plan.arena_size()));
     InitializeParameters(plan, 1, options_.initial_parameters);
   }
 
-  ToyRun run_{[](v1::RunConfig& config) {
-    config.mutable_sync()->set_codec_up(v1::LM2);
-    config.mutable_sync()->set_codec_down(v1::LM2);
-    config.mutable_sync()->set_error_feedback(true);
-  }};
-  ToyWorker a_{run_, "a", 1};
-  ToyWorker b_{run_, "b", 2};
+  TwoWorkers two_{"sync { codec_up: LM2 codec_down: LM2 error_feedback: true }"};
   RecoveredRun recovered_;
   ReplayOptions options_;
 };
@@ -54,7 +41,7 @@ TEST_F(ReplayTest, EveryRoundComesOutWithItsHashes) {
   const auto result = Replay(options_).value();
   EXPECT_EQ(result.rounds, 10);
   EXPECT_EQ(calls, 10);
-  EXPECT_EQ(result.parameters, run_.coordinator->PublishedParameters());
+  EXPECT_EQ(result.parameters, two_.run.coordinator->PublishedParameters());
 }
 
 TEST_F(ReplayTest, WithoutOneWorkerOnlyTheOthersDeltasStep) {
@@ -82,12 +69,8 @@ TEST_F(ReplayTest, TheSameOptimizerBesideItselfGivesTheSameTheta) {
 // Five sites, one of them four times as long as the others. What a successor of the coordinator and
 // a replay make of the deltas is what the run made of them.
 TEST(ReplayOfRobustMerges, ClippingAndTrimmingComeOutAgain) {
-  ToyRun run([](v1::RunConfig& config) {
-    config.mutable_outer()->set_merge(v1::OuterConfig::TRIMMED_MEAN);
-    config.mutable_outer()->set_clip_factor(1);
-    config.mutable_membership()->set_start_workers(5);
-    config.mutable_membership()->set_max_workers(5);
-  });
+  ToyRun run(R"(
+      outer { merge: TRIMMED_MEAN clip_factor: 1 } membership { start_workers: 5 max_workers: 5 })");
   std::vector<std::unique_ptr<ToyWorker>> workers;
   for (const char* const id : {"a", "b", "c", "d", "e"}) {
     workers.push_back(std::make_unique<ToyWorker>(run, id, workers.size() + 1));

@@ -19,10 +19,10 @@ v1::RunConfig ToyConfig() {
     membership { start_workers: 2 max_workers: 3 })");
 }
 
-ToyRun::ToyRun(const std::function<void(v1::RunConfig&)>& change,
-               std::optional<RegionOptions> of_region)
-    : config_(ToyConfig()), region_(std::move(of_region)) {
-  if (change) change(config_);
+ToyRun::ToyRun(const std::string& changes, std::optional<RegionOptions> of_region)
+    : config_(ParseRunConfig(changes, "a test", ToyConfig()).value()),
+      region_(std::move(of_region)) {
+  if (config_.has_tensors()) config_.clear_model();
   const auto warnings = CompleteRunConfig(config_);
   EXPECT_TRUE(warnings.ok()) << warnings.status();
   coordinator = MakeCoordinator(std::nullopt).value();
@@ -213,7 +213,7 @@ absl::Status ToyWorker::MergeDue() {
   return absl::OkStatus();
 }
 
-TwoWorkers::TwoWorkers(const std::function<void(v1::RunConfig&)>& change) : run(change) {
+TwoWorkers::TwoWorkers(const std::string& changes) : run(changes) {
   EXPECT_TRUE(a.Enter().ok());
   EXPECT_TRUE(b.Enter().ok());
 }

@@ -44,9 +44,8 @@ class ToyStore final : public MemoryStore {
 };
 
 struct ToyRun {
-  // `change` edits the configuration before it is completed.
-  explicit ToyRun(const std::function<void(v1::RunConfig&)>& change = {},
-                  std::optional<RegionOptions> of_region = {});
+  // `changes`: textproto over ToyConfig. A run of tensors has no other model.
+  explicit ToyRun(const std::string& changes = "", std::optional<RegionOptions> of_region = {});
 
   v1::Join MakeJoin(const std::string& id, uint64_t nonce) const;
   int64_t hash_checks() const;  // From the summary: call after Shutdown.
@@ -123,7 +122,7 @@ class ToyWorker {
 
 // Two sites that have entered, and train in step.
 struct TwoWorkers {
-  explicit TwoWorkers(const std::function<void(v1::RunConfig&)>& change = {});
+  explicit TwoWorkers(const std::string& changes = "");
   // The coordinator dies; both workers attach to its successor.
   void Restart();
   // `between`: called in every step when a has sent and b has not.

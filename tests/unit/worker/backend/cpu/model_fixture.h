@@ -13,17 +13,15 @@
 
 namespace causeway::worker {
 
-// The changes of a test to the small model, each text of a ModelConfig over what is before it.
+// `changes` of a test to the small model, and `more` of them: text of a ModelConfig, where the last
+// value of a field counts.
 inline v1::ModelConfig MakeModel(const std::string& changes = "", const std::string& more = "") {
-  v1::RunConfig run;
-  for (const std::string& text :
-       {std::string("vocabulary_size: 37 layers: 2 width: 24 heads: 4 kv_heads: 4 head_dim: 6 "
-                    "mlp_width: 40 mlp: SWIGLU sequence_length: 11 rope_theta: 10000 "
-                    "norm_epsilon: 1e-5"),
-        changes, more}) {
-    run = ParseRunConfig("model { " + text + " }", "a test", run).value();
-  }
-  return run.model();
+  return ParseRunConfig(
+             "model { vocabulary_size: 37 layers: 2 width: 24 heads: 4 kv_heads: 4 head_dim: 6 "
+             "mlp_width: 40 mlp: SWIGLU sequence_length: 11 rope_theta: 10000 norm_epsilon: 1e-5 " +
+                 changes + " " + more + " }",
+             "a test")
+      ->model();
 }
 
 constexpr char kRopeScaling[] =
