@@ -226,6 +226,11 @@ void FaultDisk::Damage(const std::string& path, const std::function<void(std::st
   file.unsynced.clear();
 }
 
+uint64_t FaultDisk::UsedBytes() {
+  const std::lock_guard lock(mutex_);
+  return Used();
+}
+
 uint64_t FaultDisk::Used() const {
   uint64_t used = 0;
   for (const auto& [name, file] : names_) used += file->content.size();

@@ -69,6 +69,7 @@ class FaultDisk final : public FileSystem {
 
   // Past all faults, for tests that damage or look.
   std::vector<std::string> Files();
+  uint64_t UsedBytes();
   std::string Content(const std::string& path);
   void Damage(const std::string& path, const std::function<void(std::string&)>& change);
 

@@ -31,4 +31,10 @@ class TemporaryFolder {
   std::string path_;
 };
 
+// Writes a text file anew, on the real disk.
+inline void WriteText(const std::string& path, absl::string_view text) {
+  const absl::Status written = WriteFileAtomically(*FileSystem::Real(), path, text);
+  ASSERT_TRUE(written.ok()) << written;
+}
+
 }  // namespace causeway

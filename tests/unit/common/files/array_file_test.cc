@@ -24,7 +24,7 @@ class ArrayFileTest : public ::testing::Test {
   }
 
   absl::StatusOr<ArrayFile> ReadChanged(const std::string& content) {
-    EXPECT_TRUE(WriteFileAtomically(files_, path_, absl::string_view(content)).ok());
+    WriteText(path_, content);
     return ArrayFile::Read(files_, path_, kKind, 3);
   }
 

@@ -144,15 +144,14 @@ TEST_F(ModelFolderTest, WhatIsNotTheModelsIsRefusedByName) {
        {std::pair("model { layers: x }", "Expected integer"),
         std::pair("model { layers: -1 }", "layers"),
         std::pair("tensors { tensor { name: 'a' } }", "must hold a model")}) {
-    ASSERT_TRUE(WriteFileAtomically(files_, path, absl::string_view(text)).ok());
+    WriteText(path, text);
     EXPECT_THAT(ErrorOfReading(), HasSubstr(said));
   }
 }
 
 TEST_F(ModelFolderTest, IsReplacedOnlyWhenAskedAndOtherFilesStay) {
   ASSERT_TRUE(Write({.max_file_bytes = 5000}).ok());
-  ASSERT_TRUE(
-      WriteFileAtomically(files_, JoinPath(Model(), "notes"), absl::string_view("mine")).ok());
+  WriteText(JoinPath(Model(), "notes"), "mine");
   EXPECT_THAT(CheckModelFolder(Model(), false).message(),
               HasSubstr("holds a model already (model-00001-of-"));
   EXPECT_TRUE(CheckModelFolder(Model(), true).ok());

@@ -28,7 +28,7 @@ class ReplaceFolderTest : public testing::Test {
   }
   static FileSystem& disk() { return *FileSystem::Real(); }
   void Put(const std::string& name, const std::string& text) const {
-    ASSERT_TRUE(WriteFileAtomically(disk(), folder_.File(name), absl::string_view(text)).ok());
+    WriteText(folder_.File(name), text);
   }
   std::string Get(const std::string& name) const {
     const auto text = disk().ReadFile(folder_.File(name));
@@ -42,15 +42,13 @@ class ReplaceFolderTest : public testing::Test {
 };
 
 TEST_F(ReplaceFolderTest, ReadersFindTheOldContentUntilTheNewIsWhole) {
-  ASSERT_TRUE(
-      ReplaceFolder(folder_.File("model"), IsNoWeights, [&](const std::string& path) {
-        EXPECT_THAT(disk().List(path).value(), ElementsAre("tokenizer"));
-        EXPECT_EQ(Get("model/weights"), "old");
-        EXPECT_TRUE(
-            WriteFileAtomically(disk(), JoinPath(path, "weights"), absl::string_view("new")).ok());
-        EXPECT_EQ(Get("model/weights"), "old");
-        return absl::OkStatus();
-      }).ok());
+  ASSERT_TRUE(ReplaceFolder(folder_.File("model"), IsNoWeights, [&](const std::string& path) {
+                EXPECT_THAT(disk().List(path).value(), ElementsAre("tokenizer"));
+                EXPECT_EQ(Get("model/weights"), "old");
+                WriteText(JoinPath(path, "weights"), "new");
+                EXPECT_EQ(Get("model/weights"), "old");
+                return absl::OkStatus();
+              }).ok());
   EXPECT_EQ(Get("model/weights"), "new");
   EXPECT_EQ(Get("model/tokenizer"), "mine");
   EXPECT_EQ(Get("model/notes/why"), "because");
@@ -60,8 +58,7 @@ TEST_F(ReplaceFolderTest, ReadersFindTheOldContentUntilTheNewIsWhole) {
 TEST_F(ReplaceFolderTest, WhatFailsOnTheWayLeavesTheOldContent) {
   const absl::Status status =
       ReplaceFolder(folder_.File("model"), IsNoWeights, [&](const std::string& path) {
-        EXPECT_TRUE(
-            WriteFileAtomically(disk(), JoinPath(path, "weights"), absl::string_view("half")).ok());
+        WriteText(JoinPath(path, "weights"), "half");
         return absl::ResourceExhaustedError("the disk is full");
       });
   EXPECT_THAT(status, StatusIs(kResourceExhausted));

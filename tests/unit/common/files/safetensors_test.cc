@@ -7,6 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/temporary_folder.h"
 
 namespace causeway {
 namespace {
@@ -26,8 +27,7 @@ class SafetensorsTest : public testing::Test {
   std::string Path(const std::string& name) const { return folder_ + "/" + name; }
 
   void Write(const std::string& name, const std::string& content) {
-    ASSERT_TRUE(
-        WriteFileAtomically(*FileSystem::Real(), Path(name), absl::string_view(content)).ok());
+    WriteText(Path(name), content);
   }
   // A file of that header and so many bytes of data.
   void WriteTensors(const std::string& name, const std::string& header, size_t data_bytes) {

@@ -293,15 +293,13 @@ TEST(SocketBuffers, AreReadFromTheFolderOfTheKernel) {
   FileSystem& files = *FileSystem::Real();
   EXPECT_TRUE(absl::IsNotFound(ReadSocketBuffers(files, folder.path()).status()));
   const std::string wmem = JoinPath(folder.path(), "tcp_wmem");
-  ASSERT_TRUE(WriteFileAtomically(files, wmem, "4096\t16384\t4194304\n").ok());
-  ASSERT_TRUE(WriteFileAtomically(files, JoinPath(folder.path(), "tcp_rmem"),
-                                  absl::string_view("1\t2\t3\n"))
-                  .ok());
+  WriteText(wmem, "4096\t16384\t4194304\n");
+  WriteText(JoinPath(folder.path(), "tcp_rmem"), "1\t2\t3\n");
   const auto buffers = ReadSocketBuffers(files, folder.path()).value();
   EXPECT_EQ(buffers.send.initial, 16384);
   EXPECT_EQ(buffers.send.largest, 4194304);
   EXPECT_EQ(buffers.receive.largest, 3);
-  ASSERT_TRUE(WriteFileAtomically(files, wmem, absl::string_view("4096 16384\n")).ok());
+  WriteText(wmem, "4096 16384\n");
   EXPECT_THAT(ReadSocketBuffers(files, folder.path()).status().message(),
               HasSubstr("expected three numbers"));
 }

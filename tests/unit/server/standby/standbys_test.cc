@@ -170,11 +170,7 @@ TEST_F(StandbysTest, ASavedFactWaitsForACopy) {
   const int64_t a = standbys_.Attach("a", directory->Position().commits());
   for (const auto& save : std::vector<std::function<absl::Status()>>{
            [&] { return store.SaveMembers(std::array{ScriptedMember("alice", 1)}); },
-           [&] {
-             return store.SaveContribution(ScriptedContribution(0, 1, "alice"),
-                                           ScriptedObject(0, 1, "alice"));
-           },
-           [&] { return store.SaveRound(ScriptedRound(0, 1), ScriptedObject(0, 1, "answer")); },
+           [&] { return SaveDelta(store, 0, 1, "alice"); }, [&] { return SaveMerged(store, 0, 1); },
            [&] { return store.SaveRunState({}); }}) {
     const int64_t before = directory->Position().commits();
     std::thread saves([&] { EXPECT_TRUE(save().ok()); });

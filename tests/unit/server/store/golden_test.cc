@@ -41,7 +41,7 @@ TEST(FormerRunTest, IsRefusedWithWhatToDoAndStaysAsItIs) {
   const TemporaryFolder parent;
   const std::string path = JoinPath(parent.path(), "run.db");
   const std::string former = *fs.ReadFile(JoinPath(CAUSEWAY_GOLDEN_RUNS, "v1/run.db"));
-  ASSERT_TRUE(WriteFileAtomically(fs, path, absl::string_view(former)).ok());
+  WriteText(path, former);
   EXPECT_THAT(RunDirectoryStore::Open(fs, parent.path(), {}),
               StatusIs(kFailedPrecondition,
                        AllOf(testing::HasSubstr(

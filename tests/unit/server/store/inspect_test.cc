@@ -28,9 +28,7 @@ class InspectTest : public testing::Test {
     auto store = RunDirectoryStore::Open(fs_, folder_, {.durable = false}).value();
     EXPECT_TRUE(store->Recover().ok());
     for (const ScriptedStep& step : ScriptedLife()) EXPECT_TRUE(step.take(*store).ok());
-    EXPECT_TRUE(
-        store->SaveContribution(ScriptedContribution(1, 2, "bob"), ScriptedObject(1, 2, "bob"))
-            .ok());
+    EXPECT_TRUE(SaveDelta(*store, 1, 2, "bob").ok());
     return store;
   }
   std::map<std::string, std::string> AllFiles() {
@@ -113,10 +111,8 @@ TEST_F(InspectTest, ARunThatGoesOnWhileItIsInspectedIsNotCalledDamaged) {
   BusyFileSystem busy(fs_);
   int64_t round = 2;
   const auto go_on = [&] {
-    ASSERT_TRUE(
-        store->SaveContribution(ScriptedContribution(1, round, "carol"), ScriptedObject(1, 2, "c"))
-            .ok());
-    ASSERT_TRUE(store->SaveRound(ScriptedRound(1, round), ScriptedObject(1, 2, "x")).ok());
+    ASSERT_TRUE(SaveDelta(*store, 1, round, "carol").ok());
+    ASSERT_TRUE(SaveMerged(*store, 1, round).ok());
     // The answer before goes.
     ASSERT_TRUE(store->ForgetAnswers(1, round).ok());
     ASSERT_TRUE(store->SaveRunState(v1::State()).ok());
@@ -140,7 +136,7 @@ TEST_F(InspectTest, ATornCopyIsTriedAgainAfterAPause) {
   busy.torn = parent_.File("torn");
   std::string content = *fs_.ReadFile(JoinPath(folder_, "run.db"));
   content.resize(content.size() / 2);
-  ASSERT_TRUE(WriteFileAtomically(fs_, busy.torn, absl::string_view(content)).ok());
+  WriteText(busy.torn, content);
   int pauses = 0;
   const auto pause = [&](absl::Duration duration) {
     EXPECT_GT(duration, absl::ZeroDuration());
@@ -161,7 +157,7 @@ TEST_F(InspectTest, ATornCopyIsTriedAgainAfterAPause) {
 TEST_F(InspectTest, WhatTheNextStartWouldRemoveIsNamed) {
   Live();
   const std::string orphan = "deltas/000000000001-f0-r9-carol.delta";
-  ASSERT_TRUE(WriteFileAtomically(fs_, JoinPath(folder_, orphan), absl::string_view("cut")).ok());
+  WriteText(JoinPath(folder_, orphan), "cut");
   const auto found = InspectRun(fs_, folder_).value();
   EXPECT_EQ(found["orphans"][0], orphan);
   EXPECT_THAT(InspectionText(found), HasSubstr("orphan " + orphan));
@@ -171,8 +167,7 @@ TEST_F(InspectTest, DamageIsNamedByTheRunsOwnFile) {
   Live();
   std::string content = *fs_.ReadFile(JoinPath(folder_, "run.db"));
   content.resize(content.size() / 2);
-  ASSERT_TRUE(
-      WriteFileAtomically(fs_, JoinPath(folder_, "run.db"), absl::string_view(content)).ok());
+  WriteText(JoinPath(folder_, "run.db"), content);
   EXPECT_THAT(InspectRun(fs_, folder_),
               StatusIs(kDataLoss, HasSubstr(JoinPath(folder_, "run.db"))));
 }

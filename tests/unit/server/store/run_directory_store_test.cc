@@ -79,13 +79,9 @@ class RunDirectoryStoreTest : public testing::Test {
 
 void Publish(Store& store, int fragment, int64_t round) {
   for (const char* worker : {"alice", "bob"}) {
-    ASSERT_TRUE(store
-                    .SaveContribution(ScriptedContribution(fragment, round, worker),
-                                      ScriptedObject(fragment, round, worker))
-                    .ok());
+    ASSERT_TRUE(SaveDelta(store, fragment, round, worker).ok());
   }
-  ASSERT_TRUE(
-      store.SaveRound(ScriptedRound(fragment, round), ScriptedObject(fragment, round, "x")).ok());
+  ASSERT_TRUE(SaveMerged(store, fragment, round).ok());
 }
 
 absl::Status Snapshot(Store& store, int fragment, int64_t version) {
@@ -99,9 +95,7 @@ TEST_F(RunDirectoryStoreTest, RecoveryTellsOfRecentContributionsAndTheNewestOfEa
   const Options options = {.snapshots_kept = 1, .recovered_rounds = 4};
   {
     const auto store = Begin(options);
-    ASSERT_TRUE(
-        store->SaveContribution(ScriptedContribution(0, 1, "carol"), ScriptedObject(0, 1, "carol"))
-            .ok());
+    ASSERT_TRUE(SaveDelta(*store, 0, 1, "carol").ok());
     // One that was given another part; what it had of the former one is told by no later delta.
     v1::Contribution moved = ScriptedContribution(0, 2, "dave");
     DrawsToProto({{5, 0, 8}, {6, 0, 8}}, moved.mutable_header()->mutable_draws());
@@ -191,9 +185,7 @@ TEST_F(RunDirectoryStoreTest, ASecondOwnerIsRefused) {
 
 TEST_F(RunDirectoryStoreTest, ARunOfTheFormerLayoutIsRefusedByItsName) {
   ASSERT_TRUE(fs_.CreateFolders(folder_).ok());
-  ASSERT_TRUE(WriteFileAtomically(fs_, Path("run.json"),
-                                  absl::string_view(R"({"format_version": 1, "run_id": "old-5"})"))
-                  .ok());
+  WriteText(Path("run.json"), R"({"format_version": 1, "run_id": "old-5"})");
   EXPECT_THAT(Open(), StatusIs(kFailedPrecondition,
                                AllOf(HasSubstr("old-5"), HasSubstr("former version"))));
   EXPECT_THAT(*fs_.List(folder_), ElementsAre("run.json"));
@@ -208,8 +200,7 @@ TEST_F(RunDirectoryStoreTest, AFolderWithSomeFragmentsAloneIsRefusedAndStaysAsIt
     identity.set_initial_hashes(1, 0);
     ASSERT_TRUE((*store)->BeginRun(identity).ok());
   }
-  ASSERT_TRUE(
-      WriteFileAtomically(fs_, Path("shards.json"), absl::string_view("{\"shards\": []}")).ok());
+  WriteText(Path("shards.json"), "{\"shards\": []}");
   const auto names = *fs_.List(folder_);
   EXPECT_THAT((*Open())->Recover(),
               StatusIs(kFailedPrecondition,
@@ -221,8 +212,7 @@ TEST_F(RunDirectoryStoreTest, AFolderWithSomeFragmentsAloneIsRefusedAndStaysAsIt
 // A release that kept deltas in memory named their folder in a file.
 TEST_F(RunDirectoryStoreTest, AFolderWhoseDeltasMayBeInMemoryIsRefusedUntilTheyAreOnTheDisk) {
   Publish(*Begin(), 0, 1);
-  ASSERT_TRUE(
-      WriteFileAtomically(fs_, Path("DELTAS_IN"), absl::string_view("/dev/shm/causeway/a\n")).ok());
+  WriteText(Path("DELTAS_IN"), "/dev/shm/causeway/a\n");
   const absl::Status status = Open().status();
   EXPECT_THAT(status, StatusIs(kFailedPrecondition,
                                HasSubstr("in memory, in /dev/shm/causeway/a. End it in order")));
@@ -341,7 +331,7 @@ TEST_F(RunDirectoryStoreTest, RoundsForPeopleAreRebuiltFromTheDatabase) {
   }
   const std::string whole = *fs_.ReadFile(Path("rounds.jsonl"));
   const std::string cut = whole.substr(0, whole.size() / 2);
-  ASSERT_TRUE(WriteFileAtomically(fs_, Path("rounds.jsonl"), absl::string_view(cut)).ok());
+  WriteText(Path("rounds.jsonl"), cut);
   const auto store = Open();
   ASSERT_TRUE((*store)->Recover().ok());
   EXPECT_EQ(*fs_.ReadFile(Path("rounds.jsonl")), whole);
@@ -354,14 +344,10 @@ TEST_F(RunDirectoryStoreTest, OrphansOfACrashAreRemovedAndOtherFilesAreNot) {
     const auto store = Begin();
     Publish(*store, 0, 1);
   }
-  ASSERT_TRUE(WriteFileAtomically(fs_, Path("deltas/000000000001-f0-r2-carol.delta"),
-                                  absl::string_view("cut"))
-                  .ok());
-  ASSERT_TRUE(WriteFileAtomically(fs_, Path("answers/000000000001-f0-r2.answer.tmp"),
-                                  absl::string_view("cut"))
-                  .ok());
-  ASSERT_TRUE(WriteFileAtomically(fs_, Path("run.db.tmp"), absl::string_view("cut")).ok());
-  ASSERT_TRUE(WriteFileAtomically(fs_, Path("deltas/notes"), absl::string_view("mine")).ok());
+  WriteText(Path("deltas/000000000001-f0-r2-carol.delta"), "cut");
+  WriteText(Path("answers/000000000001-f0-r2.answer.tmp"), "cut");
+  WriteText(Path("run.db.tmp"), "cut");
+  WriteText(Path("deltas/notes"), "mine");
   const auto store = Open();
   const auto run = (*store)->Recover().value();
   EXPECT_THAT(Names("deltas"), SizeIs(3));

@@ -147,6 +147,15 @@ std::vector<uint8_t> ScriptedObject(int fragment, int64_t round, const std::stri
   return bytes;
 }
 
+absl::Status SaveDelta(Store& store, int fragment, int64_t round, const std::string& worker_id) {
+  return store.SaveContribution(ScriptedContribution(fragment, round, worker_id),
+                                ScriptedObject(fragment, round, worker_id));
+}
+
+absl::Status SaveMerged(Store& store, int fragment, int64_t round) {
+  return store.SaveRound(ScriptedRound(fragment, round), ScriptedObject(fragment, round, "answer"));
+}
+
 v1::Member ScriptedMember(const std::string& id, uint64_t incarnation) {
   v1::Member record;
   record.set_worker_id(id);

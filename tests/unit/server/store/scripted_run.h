@@ -18,6 +18,9 @@ v1::Contribution ScriptedContribution(int fragment, int64_t round, const std::st
 v1::Round ScriptedRound(int fragment, int64_t round);
 std::vector<uint8_t> ScriptedObject(int fragment, int64_t round, const std::string& worker_id);
 v1::Member ScriptedMember(const std::string& id, uint64_t incarnation);
+// The first two with their objects, of which the round's is that of "answer".
+absl::Status SaveDelta(Store& store, int fragment, int64_t round, const std::string& worker_id);
+absl::Status SaveMerged(Store& store, int fragment, int64_t round);
 
 struct ScriptedStep {
   std::string name;  // "round 2 of fragment 0"

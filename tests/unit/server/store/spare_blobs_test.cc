@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "server/store/run_directory_store.h"
 #include "tests/unit/common/base/fault_disk.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/server/store/fault_disk_vfs.h"
 #include "tests/unit/server/store/scripted_run.h"
 
@@ -104,7 +105,7 @@ TEST(SpareBlobs, OneThatIsShorterThanItsRowSaysIsLeftAlone) {
 TEST(SpareBlobs, GoWhenTheDiskIsFullAndWithTheProcess) {
   LargeRun full;
   full.disk().SetCapacity(0);
-  EXPECT_EQ(full.Contribute(2, kLarge).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(full.Contribute(2, kLarge), StatusIs(kResourceExhausted));
   EXPECT_THAT(full.Deltas(), IsEmpty());
   LargeRun killed;
   killed.LosePower();
@@ -114,9 +115,7 @@ TEST(SpareBlobs, GoWhenTheDiskIsFullAndWithTheProcess) {
 TEST(SpareBlobs, MakeRoomForAnAnswerThatFindsNone) {
   LargeRun run;
   ASSERT_TRUE(run.Contribute(2, 64).ok());
-  uint64_t used = 0;
-  for (const std::string& path : run.disk().Files()) used += run.disk().Content(path).size();
-  run.disk().SetCapacity(used + kLarge / 2);
+  run.disk().SetCapacity(run.disk().UsedBytes() + kLarge / 2);
   // No spare is written over for a blob of this size.
   ASSERT_TRUE(run.store().SaveRound(ScriptedRound(0, 2), std::vector<uint8_t>(kLarge, 7)).ok());
   EXPECT_THAT(run.Deltas(), ElementsAre(EndsWith("f0-r2-alice.delta")));
@@ -125,9 +124,7 @@ TEST(SpareBlobs, MakeRoomForAnAnswerThatFindsNone) {
 
 TEST(SpareBlobs, MakeRoomForRowsThatFindNone) {
   LargeRun run;
-  uint64_t used = 0;
-  for (const std::string& path : run.disk().Files()) used += run.disk().Content(path).size();
-  run.disk().SetCapacity(used);
+  run.disk().SetCapacity(run.disk().UsedBytes());
   absl::Status saved;
   for (int i = 0; i < 40 && saved.ok(); ++i) {
     saved = run.store().SaveMembers(std::array{ScriptedMember(absl::StrCat("member-", i), 1)});
@@ -146,9 +143,7 @@ TEST(SpareBlobs, TakeNoMoreOfTheDiskThanTheyLack) {
                   .ok());
   ASSERT_TRUE(run.Contribute(3, 64).ok());
   ASSERT_THAT(run.Deltas(), SizeIs(3)) << "spares of 2 and 8 MiB among them";
-  uint64_t used = 0;
-  for (const std::string& path : run.disk().Files()) used += run.disk().Content(path).size();
-  run.disk().SetCapacity(used + kLarge + kLarge / 2);
+  run.disk().SetCapacity(run.disk().UsedBytes() + kLarge + kLarge / 2);
   ASSERT_TRUE(run.store().SaveRound(ScriptedRound(0, 3), std::vector<uint8_t>(3 * kLarge, 7)).ok());
   EXPECT_THAT(run.Deltas(), SizeIs(2)) << "the spare of 8 MiB did not have to make room";
   EXPECT_EQ(*run.store().ReadAnswer(0, 3), std::vector<uint8_t>(3 * kLarge, 7));

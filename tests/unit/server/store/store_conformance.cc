@@ -38,12 +38,9 @@ TEST_P(StoreConformanceTest, ARunThatHasBegunIsFoundAgain) {
 TEST_P(StoreConformanceTest, ContributionsAndRoundsComeBackWithTheirBytes) {
   Begin();
   for (const char* worker : {"bob", "alice"}) {
-    ASSERT_TRUE(
-        store()
-            .SaveContribution(ScriptedContribution(1, 1, worker), ScriptedObject(1, 1, worker))
-            .ok());
+    ASSERT_TRUE(SaveDelta(store(), 1, 1, worker).ok());
   }
-  ASSERT_TRUE(store().SaveRound(ScriptedRound(1, 1), ScriptedObject(1, 1, "answer")).ok());
+  ASSERT_TRUE(SaveMerged(store(), 1, 1).ok());
   for (int opening = 0; opening < 2; ++opening) {
     EXPECT_EQ(*store().ReadContribution(1, 1, "alice"), ScriptedObject(1, 1, "alice"));
     EXPECT_EQ(*store().ReadAnswer(1, 1), ScriptedObject(1, 1, "answer"));
@@ -69,10 +66,7 @@ TEST_P(StoreConformanceTest, RecordsComeBackInOrder) {
   for (const int64_t round : {1, 2}) {
     for (const int fragment : {1, 0}) {
       for (const char* worker : {"b", "a"}) {
-        ASSERT_TRUE(store()
-                        .SaveContribution(ScriptedContribution(fragment, round, worker),
-                                          ScriptedObject(fragment, round, worker))
-                        .ok());
+        ASSERT_TRUE(SaveDelta(store(), fragment, round, worker).ok());
       }
       ASSERT_TRUE(store().SaveRound(ScriptedRound(fragment, round), {}).ok());
     }
@@ -146,8 +140,7 @@ TEST_P(StoreConformanceTest, ASnapshotComesBackAsItWas) {
 TEST_P(StoreConformanceTest, ForgottenAnswersAreGoneAndTheirRoundsStay) {
   Begin();
   for (const int64_t round : {1, 2, 3}) {
-    ASSERT_TRUE(
-        store().SaveRound(ScriptedRound(0, round), ScriptedObject(0, round, "answer")).ok());
+    ASSERT_TRUE(SaveMerged(store(), 0, round).ok());
   }
   ASSERT_TRUE(store().ForgetAnswers(0, 3).ok());
   ASSERT_TRUE(store().ForgetAnswers(0, 2).ok());  // Asks for less: changes nothing.
@@ -169,14 +162,8 @@ TEST_P(StoreConformanceTest, CallsOfSeveralThreadsAreAllKept) {
   for (int fragment = 0; fragment < kThreads; ++fragment) {
     threads.emplace_back([this, fragment] {
       for (int64_t round = 1; round <= kRounds; ++round) {
-        EXPECT_TRUE(store()
-                        .SaveContribution(ScriptedContribution(fragment, round, "alice"),
-                                          ScriptedObject(fragment, round, "alice"))
-                        .ok());
-        EXPECT_TRUE(store()
-                        .SaveRound(ScriptedRound(fragment, round),
-                                   ScriptedObject(fragment, round, "answer"))
-                        .ok());
+        EXPECT_TRUE(SaveDelta(store(), fragment, round, "alice").ok());
+        EXPECT_TRUE(SaveMerged(store(), fragment, round).ok());
         EXPECT_TRUE(store().SaveMembers(std::array{ScriptedMember("alice", 1)}).ok());
         EXPECT_TRUE(store().ReadAnswer(fragment, round).ok());
       }

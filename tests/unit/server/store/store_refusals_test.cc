@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "server/store/run_directory_store.h"
 #include "tests/unit/common/base/fault_disk.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/server/store/fault_disk_vfs.h"
 #include "tests/unit/server/store/scripted_run.h"
 
@@ -27,7 +28,6 @@ using Loss = FaultDisk::Loss;
 constexpr char kFolder[] = "/disk/run";
 
 std::string Path(const std::string& name) { return JoinPath(kFolder, name); }
-std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
 class StoreRefusalsTest : public testing::Test {
  protected:
@@ -39,10 +39,6 @@ class StoreRefusalsTest : public testing::Test {
     EXPECT_TRUE(store->Recover().ok());
     EXPECT_TRUE(store->BeginRun(ScriptedIdentity()).ok());
     return store;
-  }
-  absl::Status Contribute(RunDirectoryStore& store, int64_t round, const std::string& worker) {
-    return store.SaveContribution(ScriptedContribution(0, round, worker),
-                                  ScriptedObject(0, round, worker));
   }
   absl::Status Recover() {
     auto store = Open();
@@ -64,15 +60,14 @@ class StoreRefusalsTest : public testing::Test {
 
 TEST_F(StoreRefusalsTest, AFullDiskRefusesADeltaAndTheRunGoesOnWhenThereIsRoom) {
   const auto store = Begin();
-  ASSERT_TRUE(Contribute(*store, 1, "alice").ok());
+  ASSERT_TRUE(SaveDelta(*store, 0, 1, "alice").ok());
   disk_.SetCapacity(0);
-  const absl::Status full = Contribute(*store, 1, "bob");
-  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(Message(full), AllOf(HasSubstr(kFolder), HasSubstr("make room")));
+  EXPECT_THAT(SaveDelta(*store, 0, 1, "bob"),
+              StatusIs(kResourceExhausted, AllOf(HasSubstr(kFolder), HasSubstr("make room"))));
   EXPECT_THAT(Names("deltas"), SizeIs(1));
   disk_.SetCapacity(uint64_t{1} << 30);
-  EXPECT_TRUE(Contribute(*store, 1, "bob").ok());
-  EXPECT_TRUE(store->SaveRound(ScriptedRound(0, 1), ScriptedObject(0, 1, "answer")).ok());
+  EXPECT_TRUE(SaveDelta(*store, 0, 1, "bob").ok());
+  EXPECT_TRUE(SaveMerged(*store, 0, 1).ok());
 }
 
 TEST_F(StoreRefusalsTest, AFullDiskHasRoomForWhatGoesOnFromTheLastContribution) {
@@ -84,11 +79,9 @@ TEST_F(StoreRefusalsTest, AFullDiskHasRoomForWhatGoesOnFromTheLastContribution) 
   RunDirectoryStore& store = *opened;
   ASSERT_TRUE(store.Recover().ok());
   ASSERT_TRUE(store.BeginRun(ScriptedIdentity()).ok());
-  ASSERT_TRUE(Contribute(store, 1, "alice").ok());
-  uint64_t used = 0;
-  for (const std::string& path : disk_.Files()) used += disk_.Content(path).size();
-  disk_.SetCapacity(used + spare);
-  EXPECT_EQ(Contribute(store, 1, "bob").code(), absl::StatusCode::kResourceExhausted);
+  ASSERT_TRUE(SaveDelta(store, 0, 1, "alice").ok());
+  disk_.SetCapacity(disk_.UsedBytes() + spare);
+  EXPECT_THAT(SaveDelta(store, 0, 1, "bob"), StatusIs(kResourceExhausted));
   const std::vector<uint8_t> answer(size_t{20} << 20);
   EXPECT_TRUE(store.SaveRound(ScriptedRound(0, 1), answer).ok());
   const std::vector<float> state(size_t{5} << 20);
@@ -99,18 +92,18 @@ TEST_F(StoreRefusalsTest, AFullDiskHasRoomForWhatGoesOnFromTheLastContribution) 
                                                  .optimizer = {{"m", state}, {"v", state}}});
   EXPECT_TRUE(saved.ok()) << saved;
   disk_.SetCapacity(uint64_t{1} << 40);
-  EXPECT_TRUE(Contribute(store, 2, "bob").ok());
+  EXPECT_TRUE(SaveDelta(store, 0, 2, "bob").ok());
 }
 
 TEST_F(StoreRefusalsTest, ARunIsReadFromADiskThatCannotBeWritten) {
   {
     const auto store = Begin();
-    ASSERT_TRUE(Contribute(*store, 1, "alice").ok());
-    ASSERT_TRUE(store->SaveRound(ScriptedRound(0, 1), ScriptedObject(0, 1, "answer")).ok());
-    ASSERT_TRUE(Contribute(*store, 2, "alice").ok());
+    ASSERT_TRUE(SaveDelta(*store, 0, 1, "alice").ok());
+    ASSERT_TRUE(SaveMerged(*store, 0, 1).ok());
+    ASSERT_TRUE(SaveDelta(*store, 0, 2, "alice").ok());
   }
   disk_.SetReadOnly(true);
-  EXPECT_EQ(Recover().code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(Recover(), StatusIs(kPermissionDenied));
   auto opened =
       RunDirectoryStore::Open(disk_, kFolder, {.retain_deltas = true, .read_only = true}).value();
   RunDirectoryStore& store = *opened;
@@ -124,9 +117,8 @@ TEST_F(StoreRefusalsTest, ARunIsReadFromADiskThatCannotBeWritten) {
 
 TEST_F(StoreRefusalsTest, ARunThatSomebodyServesIsNotReadMeanwhile) {
   const auto owner = Begin();
-  const absl::Status read = RunDirectoryStore::Open(disk_, kFolder, {.read_only = true}).status();
-  EXPECT_EQ(read.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(Message(read), HasSubstr("belongs to another process"));
+  EXPECT_THAT(RunDirectoryStore::Open(disk_, kFolder, {.read_only = true}),
+              StatusIs(kFailedPrecondition, HasSubstr("belongs to another process")));
 }
 
 TEST_F(StoreRefusalsTest, TheSpareOfAHugeModelIsMoreThanAnyDiskHas) {
@@ -160,7 +152,7 @@ TEST_F(StoreRefusalsTest, AFolderThatWasMadeBeforeIsMadeDurableForANewRun) {
 TEST_F(StoreRefusalsTest, ACutDatabaseIsDamagedAndTheMessageSaysWhatToDo) {
   {
     const auto store = Begin();
-    ASSERT_TRUE(Contribute(*store, 1, "alice").ok());
+    ASSERT_TRUE(SaveDelta(*store, 0, 1, "alice").ok());
   }
   const size_t size = disk_.Content(Path("run.db")).size();
   for (const size_t left : {size_t{50}, size_t{150}, size_t{4096}, size / 2}) {
@@ -169,9 +161,9 @@ TEST_F(StoreRefusalsTest, ACutDatabaseIsDamagedAndTheMessageSaysWhatToDo) {
     cut->Damage(Path("run.db"), [&](std::string& content) { content.resize(left); });
     auto store = RunDirectoryStore::Open(*cut, kFolder, {.sqlite_vfs = vfs.name()});
     const absl::Status status = store.ok() ? (*store)->Recover().status() : store.status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << left << ": " << status;
-    EXPECT_THAT(Message(status), AllOf(HasSubstr(Path("run.db") + " is damaged"),
-                                       HasSubstr("formats.md"), Not(HasSubstr("PRAGMA"))))
+    EXPECT_THAT(status,
+                StatusIs(kDataLoss, AllOf(HasSubstr(Path("run.db") + " is damaged"),
+                                          HasSubstr("formats.md"), Not(HasSubstr("PRAGMA")))))
         << left;
   }
 }
@@ -184,7 +176,7 @@ TEST_F(StoreRefusalsTest, ADiskThatFillsUpAnywhereInADeltaLeavesNothingOfIt) {
   bool failed = true;
   for (int64_t call = 0; failed || call < 10; ++call) {
     disk_.FailCall(call, FaultDisk::Fault::kDiskFull);
-    const absl::Status status = Contribute(*store, call + 1, "alice");
+    const absl::Status status = SaveDelta(*store, 0, call + 1, "alice");
     const std::string failed_call = disk_.failed_call();
     failed = !failed_call.empty();
     disk_.FailCall(-1, FaultDisk::Fault::kDiskFull);
@@ -193,7 +185,7 @@ TEST_F(StoreRefusalsTest, ADiskThatFillsUpAnywhereInADeltaLeavesNothingOfIt) {
       continue;
     }
     if (absl::StartsWith(failed_call, "sync") || absl::StrContains(failed_call, "COMMITS")) {
-      EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << failed_call << ": " << status;
+      EXPECT_THAT(status, StatusIs(kInternal)) << failed_call << ": " << status;
       EXPECT_EQ(store->SaveRunState({}), status);
       ++stopped;
       store = nullptr;
@@ -203,10 +195,10 @@ TEST_F(StoreRefusalsTest, ADiskThatFillsUpAnywhereInADeltaLeavesNothingOfIt) {
       continue;
     }
     ++refused;
-    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << failed_call << ": " << status;
+    EXPECT_THAT(status, StatusIs(kResourceExhausted)) << failed_call << ": " << status;
     EXPECT_TRUE(absl::IsNotFound(store->ReadContribution(0, call + 1, "alice").status()));
     for (const std::string& name : Names("deltas")) EXPECT_FALSE(absl::EndsWith(name, ".tmp"));
-    EXPECT_TRUE(Contribute(*store, call + 1, "alice").ok()) << failed_call;
+    EXPECT_TRUE(SaveDelta(*store, 0, call + 1, "alice").ok()) << failed_call;
   }
   EXPECT_GE(refused, 6);
   EXPECT_GE(stopped, 4);
@@ -214,7 +206,7 @@ TEST_F(StoreRefusalsTest, ADiskThatFillsUpAnywhereInADeltaLeavesNothingOfIt) {
 
 TEST_F(StoreRefusalsTest, AfterAFailedSyncNothingSucceedsUntilTheNextOpening) {
   auto store = Begin();
-  ASSERT_TRUE(Contribute(*store, 1, "alice").ok());
+  ASSERT_TRUE(SaveDelta(*store, 0, 1, "alice").ok());
   absl::Status failure;
   for (int64_t call = 0; failure.ok() || !absl::StartsWith(disk_.failed_call(), "sync"); ++call) {
     disk_.FailCall(call, FaultDisk::Fault::kInputOutput);
@@ -223,7 +215,7 @@ TEST_F(StoreRefusalsTest, AfterAFailedSyncNothingSucceedsUntilTheNextOpening) {
   }
   ASSERT_FALSE(failure.ok());
   disk_.FailCall(-1, FaultDisk::Fault::kInputOutput);
-  EXPECT_EQ(Contribute(*store, 1, "bob"), failure);
+  EXPECT_EQ(SaveDelta(*store, 0, 1, "bob"), failure);
   EXPECT_EQ(store->SaveMembers(std::array{ScriptedMember("bob", 1)}), failure);
   EXPECT_EQ(store->ReadContribution(0, 1, "alice").status(), failure);
   EXPECT_EQ(store->ForgetAnswers(0, 1), failure);
@@ -235,13 +227,11 @@ TEST_F(StoreRefusalsTest, AfterAFailedSyncNothingSucceedsUntilTheNextOpening) {
 TEST_F(StoreRefusalsTest, AReadOnlyDiskIsNamed) {
   disk_.SetReadOnly(true);
   const absl::Status status = Open().status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
-  EXPECT_THAT(Message(status), HasSubstr(kFolder));
+  EXPECT_THAT(status, StatusIs(kPermissionDenied, HasSubstr(kFolder)));
   disk_.SetReadOnly(false);
   Begin();
   disk_.SetReadOnly(true);
-  const absl::Status again = Open().status();
-  EXPECT_EQ(again.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(Open(), StatusIs(kPermissionDenied));
 }
 
 TEST_F(StoreRefusalsTest, ANewerFormatIsRefusedByItsNumberAndNothingIsWritten) {
@@ -249,10 +239,9 @@ TEST_F(StoreRefusalsTest, ANewerFormatIsRefusedByItsNumberAndNothingIsWritten) {
   disk_.Damage(Path("run.db"), [](std::string& content) { content[63] = 3; });
   std::vector<std::string> before;
   for (const std::string& path : disk_.Files()) before.push_back(path + disk_.Content(path));
-  const absl::Status status = Open().status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(Message(status), AllOf(HasSubstr(Path("run.db")), HasSubstr("format version 3"),
-                                     HasSubstr("reads version 2")));
+  EXPECT_THAT(Open(), StatusIs(kFailedPrecondition,
+                               AllOf(HasSubstr(Path("run.db")), HasSubstr("format version 3"),
+                                     HasSubstr("reads version 2"))));
   std::vector<std::string> after;
   for (const std::string& path : disk_.Files()) after.push_back(path + disk_.Content(path));
   EXPECT_EQ(after, before);
@@ -260,13 +249,13 @@ TEST_F(StoreRefusalsTest, ANewerFormatIsRefusedByItsNumberAndNothingIsWritten) {
 
 TEST_F(StoreRefusalsTest, ACorruptDeltaIsNamedWhenItIsRead) {
   auto store = Begin();
-  ASSERT_TRUE(Contribute(*store, 1, "alice").ok());
+  ASSERT_TRUE(SaveDelta(*store, 0, 1, "alice").ok());
   const std::string delta = Names("deltas")[0];
   disk_.Damage(delta, [](std::string& content) { content[content.size() - 20] ^= 1; });
   const absl::Status status = store->ReadContribution(0, 1, "alice").status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(status, StatusIs(kDataLoss));
   const size_t size = disk_.Content(delta).size();
-  EXPECT_THAT(Message(status),
+  EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr(delta), HasSubstr(absl::StrCat("has ", size, " bytes")),
                     HasSubstr(absl::StrCat("from offset ", size - 8)),
                     HasSubstr("see Repair in docs/formats.md")));
@@ -274,37 +263,33 @@ TEST_F(StoreRefusalsTest, ACorruptDeltaIsNamedWhenItIsRead) {
 
 TEST_F(StoreRefusalsTest, ADeltaInThePlaceOfAnotherIsNoticed) {
   auto store = Begin();
-  ASSERT_TRUE(Contribute(*store, 1, "alice").ok());
-  ASSERT_TRUE(Contribute(*store, 2, "alice").ok());
+  ASSERT_TRUE(SaveDelta(*store, 0, 1, "alice").ok());
+  ASSERT_TRUE(SaveDelta(*store, 0, 2, "alice").ok());
   const std::vector<std::string> deltas = Names("deltas");
   const std::string other = disk_.Content(deltas[1]);
   disk_.Damage(deltas[0], [&](std::string& content) { content = other; });
-  const absl::Status status = store->ReadContribution(0, 1, "alice").status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(Message(status), AllOf(HasSubstr(deltas[0]), HasSubstr("another blob")));
+  EXPECT_THAT(store->ReadContribution(0, 1, "alice"),
+              StatusIs(kDataLoss, AllOf(HasSubstr(deltas[0]), HasSubstr("another blob"))));
 }
 
 TEST_F(StoreRefusalsTest, AMissingDeltaIsNamedAtTheStart) {
-  ASSERT_TRUE(Contribute(*Begin(), 1, "alice").ok());
+  ASSERT_TRUE(SaveDelta(*Begin(), 0, 1, "alice").ok());
   const std::string delta = Names("deltas")[0];
   ASSERT_TRUE(disk_.Remove(delta).ok());
-  const absl::Status status = Recover();
-  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(Message(status), AllOf(HasSubstr(delta), HasSubstr("is missing")));
+  EXPECT_THAT(Recover(), StatusIs(kDataLoss, AllOf(HasSubstr(delta), HasSubstr("is missing"))));
 }
 
 TEST_F(StoreRefusalsTest, AMissingDatabaseIsNoNewRun) {
   Begin();
   ASSERT_TRUE(disk_.Remove(Path("run.db")).ok());
-  const absl::Status status = Recover();
-  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(Message(status), AllOf(HasSubstr(Path("run.db")), HasSubstr("is missing")));
+  EXPECT_THAT(Recover(),
+              StatusIs(kDataLoss, AllOf(HasSubstr(Path("run.db")), HasSubstr("is missing"))));
 }
 
 // The log ends silently at a damaged frame. A refusal must leave the evidence where it is.
 TEST_F(StoreRefusalsTest, LostCommitsAreRefusedAgainAndAgain) {
   auto store = Begin();
-  ASSERT_TRUE(Contribute(*store, 1, "alice").ok());
+  ASSERT_TRUE(SaveDelta(*store, 0, 1, "alice").ok());
   ASSERT_TRUE(store->SaveMembers(std::array{ScriptedMember("bob", 1)}).ok());
   disk_.Crash(Loss::kNothing, 0);
   const auto died = disk_.Clone();
@@ -322,9 +307,7 @@ TEST_F(StoreRefusalsTest, LostCommitsAreRefusedAgainAndAgain) {
     }
     for (int opening = 0; opening < 2; ++opening) {
       auto opened = RunDirectoryStore::Open(*died, kFolder, {.sqlite_vfs = vfs.name()}).value();
-      const absl::Status status = opened->Recover().status();
-      EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
-      EXPECT_THAT(Message(status), HasSubstr("has lost commits"));
+      EXPECT_THAT(opened->Recover(), StatusIs(kDataLoss, HasSubstr("has lost commits")));
       opened.reset();
       EXPECT_EQ(died->Content(Path("run.db-wal")), log);
     }

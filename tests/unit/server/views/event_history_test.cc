@@ -80,8 +80,7 @@ TEST_F(EventHistoryTest, RemembersLongEventsOfFormerProcesses) {
                                {"time", "2023-01-01T00:00:00+00:00"},
                                {"round", 7},
                                {"contributors", std::vector<std::string>(5000, "a worker")}};
-  ASSERT_TRUE(
-      WriteFileAtomically(*FileSystem::Real(), path, absl::string_view(line.dump() + "\n")).ok());
+  WriteText(path, line.dump() + "\n");
   EventHistory history(&log_, &clock_);
   ASSERT_TRUE(history.Restore(*FileSystem::Real(), path).ok());
   ASSERT_EQ(history.After(0).size(), 1U);
@@ -101,7 +100,7 @@ TEST_F(EventHistoryTest, BeginsWithTheEventsOfFormerProcesses) {
       R"({"event":"worker_left","message":"second","time":"2023-01-01T00:00:01+00:00"})"
       "\n"
       R"({"event":"cut_o)";
-  ASSERT_TRUE(WriteFileAtomically(*FileSystem::Real(), path, absl::string_view(text)).ok());
+  WriteText(path, text);
   EventHistory history(&log_, &clock_);
   ASSERT_TRUE(history.Restore(*FileSystem::Real(), path).ok());
   history.Record("recovered", "third", {});
@@ -116,7 +115,7 @@ TEST_F(EventHistoryTest, ReadsOnlyTheEndOfALongFile) {
     absl::StrAppend(&text, R"({"event":"pace_set","message":")", i,
                     R"(","time":"2023-01-01T00:00:00+00:00"})", "\n");
   }
-  ASSERT_TRUE(WriteFileAtomically(*FileSystem::Real(), path, absl::string_view(text)).ok());
+  WriteText(path, text);
   EventHistory history(&log_, &clock_, /*capacity=*/3);
   ASSERT_TRUE(history.Restore(*FileSystem::Real(), path).ok());
   EXPECT_THAT(Messages(history.After(0)), ElementsAre("4997", "4998", "4999"));
@@ -134,7 +133,7 @@ TEST_F(EventHistoryTest, ListsEventsWithTheirLevelsAndFieldsForOtherPrograms) {
       R"({"event":"worker_lost","level":"warn","message":"old","time":"2023-01-01T00:00:00+00:00",)"
       R"("worker":"a"})"
       "\n";
-  ASSERT_TRUE(WriteFileAtomically(*FileSystem::Real(), path, absl::string_view(text)).ok());
+  WriteText(path, text);
   EventHistory history(&log_, &clock_);
   ASSERT_TRUE(history.Restore(*FileSystem::Real(), path).ok());
   history.Record("failed", "not \xff UTF-8", {{"code", 7}});

@@ -228,7 +228,7 @@ TEST_F(RunHistoryTest, CurvesOfAnotherRunOrDamagedOnesAreRefusedAndLeaveNothing)
   for (size_t i = 0; i < bytes.size(); ++i) {
     bytes = whole;
     bytes[i] = static_cast<char>(bytes[i] ^ 4);
-    ASSERT_TRUE(WriteFileAtomically(*FileSystem::Real(), path, absl::string_view(bytes)).ok());
+    WriteText(path, bytes);
     EXPECT_FALSE(next.RestoreCurves(*FileSystem::Real(), path, "run-1").ok()) << "byte " << i;
   }
   EXPECT_THAT(next.Curves(), IsEmpty());

@@ -52,8 +52,7 @@ TEST_F(MergeRecordTest, AWorkerThatBeginsAnewHasNothingToRepeat) {
 
 TEST_F(MergeRecordTest, ALineThatWasCutOffIsLeftOutAndAnyOtherIsRefused) {
   const std::string line = "{\"fragment\":0,\"round\":1,\"step\":4}\n";
-  ASSERT_TRUE(
-      WriteFileAtomically(files(), path_, absl::string_view(line + "{\"fragment\":0,\"rou")).ok());
+  WriteText(path_, line + "{\"fragment\":0,\"rou");
   EXPECT_THAT(ReadMergeRecord(files(), path_, false).value(),
               ElementsAre(RecordedMerge{.step = 4, .event = {0, 1}}));
   const auto record = MergeRecord::Open(files(), path_, /*anew=*/false).value();
@@ -62,7 +61,7 @@ TEST_F(MergeRecordTest, ALineThatWasCutOffIsLeftOutAndAnyOtherIsRefused) {
 
   for (const char* const bad :
        {"{\"fragment\":0,\"round\":1}\n", "[]\n", "{\"fragment\":-1,\"round\":1,\"step\":4}\n"}) {
-    ASSERT_TRUE(WriteFileAtomically(files(), path_, absl::string_view(bad + line)).ok());
+    WriteText(path_, bad + line);
     const absl::Status status = ReadMergeRecord(files(), path_, false).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << bad;
     EXPECT_THAT(std::string(status.message()), HasSubstr(":1 is no merge"));

@@ -243,7 +243,7 @@ TEST(SiteChecks, ADiskIsMeasuredWithoutATrace) {
 TEST(SiteChecks, AnOutputFolderInUseOrAFileInItsPlaceIsRefused) {
   const TemporaryFolder folder;
   FileSystem& files = *FileSystem::Real();
-  ASSERT_TRUE(WriteFileAtomically(files, folder.File("file"), absl::string_view("x")).ok());
+  WriteText(folder.File("file"), "x");
   const CheckResult file = JudgeDisk(
       folder.File("file/out"), MeasureDisk(files, *Clock::Real(), folder.File("file/out")), 0);
   EXPECT_EQ(file.status, CheckStatus::kFailed);
@@ -286,7 +286,7 @@ class FakeRoot : public ::testing::Test {
   void Write(const std::string& path, absl::string_view text) {
     const std::string full = folder_.path() + path;
     ASSERT_TRUE(files_.CreateFolders(ParentFolder(full)).ok());
-    ASSERT_TRUE(WriteFileAtomically(files_, full, text).ok());
+    WriteText(full, text);
   }
   const TemporaryFolder folder_;
   FileSystem& files_ = *FileSystem::Real();

@@ -50,13 +50,12 @@ TEST(GemmPlanStore, ADamagedFileIsRefusedAndOneOfAnotherVersionPassedOver) {
   GemmPlanStore store;
   for (const char* text : {"{", "[]", R"({"version": 1, "plans": {"a": [1, 2]}})",
                            R"({"version": 1, "plans": {"a": "b"}})", R"({"plans": {}})"}) {
-    ASSERT_TRUE(WriteFileAtomically(files, path, absl::string_view(text)).ok());
+    WriteText(path, text);
     const absl::Status status = store.Read(files, path);
     EXPECT_TRUE(absl::IsDataLoss(status)) << text << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("remove it"));
   }
-  ASSERT_TRUE(
-      WriteFileAtomically(files, path, absl::string_view(R"({"version": 2, "plans": 3})")).ok());
+  WriteText(path, R"({"version": 2, "plans": 3})");
   EXPECT_TRUE(store.Read(files, path).ok());
 }
 
