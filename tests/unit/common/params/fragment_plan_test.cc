@@ -147,19 +147,6 @@ TEST(FragmentPlan, BalancedFragmentsAreEqualUpToOneRow) {
   }
 }
 
-TEST(FragmentPlan, BalancedCutsFallOnTensorsOrRows) {
-  const FragmentPlan plan = Plan(Layers(5), "pattern: BALANCED fragments: 13");
-  for (int k = 1; k < plan.fragments(); ++k) {
-    const int64_t cut = plan.range(k).begin;
-    const auto after =
-        std::find_if(plan.tensors().rbegin(), plan.tensors().rend(),
-                     [&](const PlacedTensor& tensor) { return tensor.offset <= cut; });
-    ASSERT_NE(after, plan.tensors().rend());
-    EXPECT_EQ((cut - after->offset) % after->info.cols, 0) << after->info.name;
-    EXPECT_TRUE(after->info.is_matrix() || cut == after->offset) << after->info.name;
-  }
-}
-
 // Every place where a cut may fall, by looking at all of them: the oracle of the next test.
 std::vector<int64_t> AllCuts(const FragmentPlan& plan) {
   std::vector<int64_t> cuts;
@@ -194,6 +181,7 @@ TEST(FragmentPlan, EveryBalancedCutIsTheNearestToItsShare) {
           if (cut <= plan->range(k - 1).begin) continue;
           if (nearest < 0 || std::abs(cut - share) < std::abs(nearest - share)) nearest = cut;
         }
+        EXPECT_TRUE(std::ranges::binary_search(cuts, plan->range(k).begin));
         // Shares are rounded down one by one: by up to one value less.
         EXPECT_NEAR(static_cast<double>(std::abs(plan->range(k).begin - share)),
                     static_cast<double>(std::abs(nearest - share)), 1.0)

@@ -213,60 +213,47 @@ TEST(CompleteRunConfig, OneValueAtEachEndIsTrimmedUnlessItSaysOtherwise) {
   EXPECT_EQ(none.outer().trim(), 0);
 }
 
-TEST(ConfigWarnings, AMergeThatIsNotWhatItSeemsIsNamed) {
-  EXPECT_THAT(WarningsOf("outer { merge: TRIMMED_MEAN trim: 0 }"),
-              ElementsAre(HasSubstr("outer.trim = 0 is MEAN")));
-  EXPECT_THAT(WarningsOf("outer { merge: TRIMMED_MEAN } membership { start_workers: 6 quorum: 4 }"),
-              ElementsAre(HasSubstr("membership.quorum = 4")));
-  EXPECT_THAT(WarningsOf("outer { merge: TRIMMED_MEAN } membership { start_workers: 6 quorum: 5 }"),
-              ElementsAre());
-  EXPECT_THAT(WarningsOf("outer { clip_factor: 2 }"),
-              ElementsAre(HasSubstr("outer.clip_factor = 2")));
-  EXPECT_THAT(WarningsOf("outer { clip_factor: 2 } membership { start_workers: 3 quorum: 3 }"),
-              ElementsAre());
-}
-
 TEST(ConfigWarnings, SettingsThatTrainBadlyTogetherAreNamed) {
-  EXPECT_THAT(WarningsOf("sync { error_feedback: true }"),
-              ElementsAre(HasSubstr("sync.error_feedback")));
-  EXPECT_THAT(WarningsOf("membership { adaptive_grace: true } sync { overlap_steps: 2 }"),
-              ElementsAre(HasSubstr("grace_ms 0")));
-  EXPECT_THAT(WarningsOf("membership { adaptive_grace: true grace_ms: 9 }"),
-              ElementsAre(HasSubstr("closes as soon as it has its quorum")));
-  EXPECT_THAT(WarningsOf("membership { max_pace: 2.5 } sync { overlap_steps: 2 }"),
-              ElementsAre(HasSubstr("membership.max_pace = 2.5")));
-  EXPECT_THAT(WarningsOf("membership { max_pace: 2.5 } sync { overlap_steps: 3 }"), ElementsAre());
-  EXPECT_THAT(WarningsOf("sync { mixing: 0.95 }"), ElementsAre(HasSubstr("sync.mixing = 0.95")));
-  EXPECT_THAT(WarningsOf("outer { learning_rate: 1.5 }"),
-              ElementsAre(HasSubstr("outer.learning_rate = 1.5")));
-  EXPECT_THAT(WarningsOf("outer { optimizer: ADAM learning_rate: 0.4 }"),
-              ElementsAre(HasSubstr("ADAM")));
-  EXPECT_THAT(WarningsOf("train { optimizer: MUON }"),
-              ElementsAre(HasSubstr("outer.momentum = 0.9")));
-  EXPECT_THAT(WarningsOf("sync { keep_in_flight: 1 }"),
-              ElementsAre(HasSubstr("sync.keep_in_flight = 1 has no effect")));
-  EXPECT_THAT(WarningsOf("train { steps: 190 } sync { max_overlap_steps: 90 }"),
-              ElementsAre(HasSubstr("the run ends before an answer could be so late")));
-  EXPECT_THAT(WarningsOf("membership { adaptive_grace: true grace_ms: 9 max_pace: 2 } "
-                         "sync { max_overlap_steps: 20 }"),
-              IsEmpty());
-  EXPECT_THAT(WarningsOf("membership { max_pace: 2.5 } sync { max_overlap_steps: 2 }"),
-              ElementsAre(HasSubstr("sync.max_overlap_steps = 2")));
-  EXPECT_THAT(WarningsOf("sync { overlap_steps: 51 }"),
-              ElementsAre(HasSubstr("sync.overlap_steps = 51")));
-  EXPECT_THAT(WarningsOf("membership { quorum: 3 }"),
-              ElementsAre(HasSubstr("membership.quorum = 3")));
+  for (const auto& [text, warning] : {
+           std::pair{"outer { merge: TRIMMED_MEAN trim: 0 }", "outer.trim = 0 is MEAN"},
+           {"outer { merge: TRIMMED_MEAN } membership { start_workers: 6 quorum: 4 }",
+            "membership.quorum = 4"},
+           {"outer { clip_factor: 2 }", "outer.clip_factor = 2"},
+           {"sync { error_feedback: true }", "sync.error_feedback"},
+           {"membership { adaptive_grace: true } sync { overlap_steps: 2 }", "grace_ms 0"},
+           {"membership { adaptive_grace: true grace_ms: 9 }",
+            "closes as soon as it has its quorum"},
+           {"membership { max_pace: 2.5 } sync { overlap_steps: 2 }", "membership.max_pace = 2.5"},
+           {"sync { mixing: 0.95 }", "sync.mixing = 0.95"},
+           {"outer { learning_rate: 1.5 }", "outer.learning_rate = 1.5"},
+           {"outer { optimizer: ADAM learning_rate: 0.4 }", "ADAM"},
+           {"train { optimizer: MUON }", "outer.momentum = 0.9"},
+           {"sync { keep_in_flight: 1 }", "sync.keep_in_flight = 1 has no effect"},
+           {"train { steps: 190 } sync { max_overlap_steps: 90 }",
+            "the run ends before an answer could be so late"},
+           {"membership { max_pace: 2.5 } sync { max_overlap_steps: 2 }",
+            "sync.max_overlap_steps = 2"},
+           {"sync { overlap_steps: 51 }", "sync.overlap_steps = 51"},
+           {"membership { quorum: 3 }", "membership.quorum = 3"},
+       }) {
+    EXPECT_THAT(WarningsOf(text), ElementsAre(HasSubstr(warning))) << text;
+  }
   EXPECT_THAT(WarningsOf("outer { learning_rate: 1.5 } sync { mixing: 1 }").size(), 2);
 }
 
 TEST(ConfigWarnings, NeutralSettingsHaveNone) {
-  EXPECT_THAT(WarningsOf(""), IsEmpty());
-  EXPECT_THAT(WarningsOf("outer { learning_rate: 1 momentum: 0 } sync { steps_between_syncs: 1 }"),
-              IsEmpty());
-  EXPECT_THAT(WarningsOf("sync { codec_up: LM2 codec_down: LM2 error_feedback: true "
-                         "overlap_steps: 50 }"),
-              IsEmpty());
-  EXPECT_THAT(WarningsOf("sync { codec_down: LM2 }"), IsEmpty()) << "theta is feedback enough";
+  for (const char* const text : {
+           "", "outer { learning_rate: 1 momentum: 0 } sync { steps_between_syncs: 1 }",
+           "sync { codec_up: LM2 codec_down: LM2 error_feedback: true overlap_steps: 50 }",
+           "outer { merge: TRIMMED_MEAN } membership { start_workers: 6 quorum: 5 }",
+           "outer { clip_factor: 2 } membership { start_workers: 3 quorum: 3 }",
+           "membership { max_pace: 2.5 } sync { overlap_steps: 3 }",
+           "membership { adaptive_grace: true grace_ms: 9 max_pace: 2 } "
+           "sync { max_overlap_steps: 20 }",
+           "sync { codec_down: LM2 }",  // Theta is feedback enough.
+       }) {
+    EXPECT_THAT(WarningsOf(text), IsEmpty()) << text;
+  }
 }
 
 TEST(CompleteRunConfig, ErrorFeedbackCarriesAllUnlessItIsToldOtherwise) {

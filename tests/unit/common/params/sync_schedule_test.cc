@@ -10,7 +10,6 @@
 namespace causeway {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 TEST(SyncSchedule, SendsAsOftenAsThePaperSays) {
@@ -30,22 +29,6 @@ TEST(SyncSchedule, SendsAsOftenAsThePaperSays) {
     }
     EXPECT_EQ(low, shortest) << layers;
     EXPECT_EQ(high, longest) << layers;
-  }
-}
-
-TEST(SyncSchedule, OneFragmentIsPlainDiLoCo) {
-  const SyncSchedule schedule(1, 30, 0);
-  EXPECT_THAT(schedule.SendsAfter(29), IsEmpty());
-  EXPECT_THAT(schedule.SendsAfter(30), ElementsAre(SyncEvent{0, 1}));
-  EXPECT_THAT(schedule.MergesAfter(30), ElementsAre(SyncEvent{0, 1}));
-  EXPECT_THAT(schedule.SendsAfter(60), ElementsAre(SyncEvent{0, 2}));
-}
-
-TEST(SyncSchedule, EveryStepIsARoundWhereHIsOne) {
-  const SyncSchedule schedule(1, 1, 0);
-  for (int64_t step = 1; step <= 5; ++step) {
-    EXPECT_THAT(schedule.SendsAfter(step), ElementsAre(SyncEvent{0, step}));
-    EXPECT_THAT(schedule.MergesAfter(step), ElementsAre(SyncEvent{0, step}));
   }
 }
 
@@ -125,16 +108,6 @@ TEST(SyncSchedule, EqualsTheLiteralLoopForManyConfigurations) {
   EXPECT_EQ(most_in_flight, 99U);  // F = H = 100, tau = 99: the loop above saw real overlap.
 }
 
-TEST(SyncSchedule, SeveralFragmentsAreInFlightWhereTauExceedsTheirDistance) {
-  const SyncSchedule schedule(5, 10, 7);
-  EXPECT_THAT(schedule.SendsAfter(2), ElementsAre(SyncEvent{0, 1}));
-  EXPECT_THAT(schedule.SendsAfter(4), ElementsAre(SyncEvent{1, 1}));
-  EXPECT_THAT(schedule.SendsAfter(6), ElementsAre(SyncEvent{2, 1}));
-  EXPECT_THAT(schedule.SendsAfter(8), ElementsAre(SyncEvent{3, 1}));
-  EXPECT_THAT(schedule.MergesAfter(9), ElementsAre(SyncEvent{0, 1}));
-  EXPECT_THAT(schedule.MergesAfter(11), ElementsAre(SyncEvent{1, 1}));
-}
-
 TEST(SyncSchedule, RoundsSentByIsTheInverseOfSendStep) {
   const SyncSchedule schedule(7, 25, 11);
   for (int p = 0; p < 7; ++p) {
@@ -148,13 +121,6 @@ TEST(SyncSchedule, RoundsSentByIsTheInverseOfSendStep) {
       EXPECT_EQ(schedule.RoundsMergedBy(p, step + 11), round);
       EXPECT_EQ(schedule.RoundsMergedBy(p, step + 10), round - 1);
     }
-  }
-}
-
-TEST(SyncSchedule, TheLastFragmentIsSentAfterStepH) {
-  for (const int fragments : {1, 2, 3, 9, 17, 30}) {
-    EXPECT_EQ(SyncSchedule(fragments, 30, 0).Offset(fragments - 1), 30);
-    EXPECT_GE(SyncSchedule(fragments, 30, 0).Offset(0), 1);
   }
 }
 

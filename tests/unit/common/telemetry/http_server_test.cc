@@ -26,6 +26,7 @@ class HttpServerTest : public testing::Test {
  protected:
   void SetUp() override { Start({}); }
   void Start(HttpServer::Options options) {
+    server_.reset();
     auto listener = HttpListener::Open("127.0.0.1:0").value();
     port_ = listener.port();
     options.handlers["/hello"] = [](const HttpRequest&) {
@@ -54,6 +55,14 @@ class HttpServerTest : public testing::Test {
       return response;
     };
     server_ = HttpServer::Start(std::move(listener), std::move(options)).value();
+  }
+  // A minute of that clock for a request.
+  static HttpServer::Options Patient(const Clock& clock) {
+    HttpServer::Options options;
+    options.request_timeout = absl::Minutes(1);
+    options.look_interval = absl::Milliseconds(1);
+    options.clock = &clock;
+    return options;
   }
   // Sends these bytes on a connection of their own.
   HttpAnswer Send(const std::string& bytes) const {
@@ -181,7 +190,6 @@ TEST_F(HttpServerTest, AHandlerThatThrowsIsAnErrorOfItsRequestAlone) {
 }
 
 TEST_F(HttpServerTest, ConnectionsAreBoundedAndThoseThatRestHoldNobodyUp) {
-  server_.reset();
   HttpServer::Options options;
   options.max_connections = 4;
   std::atomic<int> counted = 0;
@@ -209,7 +217,6 @@ TEST_F(HttpServerTest, ConnectionsAreBoundedAndThoseThatRestHoldNobodyUp) {
 }
 
 TEST_F(HttpServerTest, OneAddressHoldsNoMoreThanItsShareOfTheConnections) {
-  server_.reset();
   HttpServer::Options options;
   options.max_connections_per_address = 2;
   Start(std::move(options));
@@ -232,27 +239,18 @@ class HurryingClock final : public Clock {
 };
 
 TEST_F(HttpServerTest, ARequestThatDripsInIsCutOffHoweverOftenAByteComes) {
-  server_.reset();
   const HurryingClock clock;
-  HttpServer::Options options;
-  options.request_timeout = absl::Minutes(1);
-  options.look_interval = absl::Milliseconds(1);
-  options.clock = &clock;
-  Start(std::move(options));
+  Start(Patient(clock));
   const HttpClient dripping(port_);
   dripping.Send("GET /hel");
   EXPECT_TRUE(dripping.IsClosed());
 }
 
 TEST_F(HttpServerTest, AnAnswerThatNobodyReadsGivesItsPlaceToOthers) {
-  server_.reset();
   FakeClock clock;
   absl::Notification asked;
-  HttpServer::Options options;
+  HttpServer::Options options = Patient(clock);
   options.max_connections = 1;
-  options.request_timeout = absl::Minutes(1);
-  options.look_interval = absl::Milliseconds(1);
-  options.clock = &clock;
   options.handlers["/huge"] = [&](const HttpRequest&) {
     asked.Notify();
     HttpResponse response;
@@ -268,13 +266,8 @@ TEST_F(HttpServerTest, AnAnswerThatNobodyReadsGivesItsPlaceToOthers) {
 }
 
 TEST_F(HttpServerTest, AConnectionThatAsksAgainAndAgainStaysOpen) {
-  server_.reset();
   FakeClock clock;
-  HttpServer::Options options;
-  options.request_timeout = absl::Minutes(1);
-  options.look_interval = absl::Milliseconds(1);
-  options.clock = &clock;
-  Start(std::move(options));
+  Start(Patient(clock));
   const HttpClient steady(port_);
   for (int i = 0; i < 10; ++i) {
     EXPECT_EQ(steady.Get("/hello").status, 200);
@@ -307,7 +300,6 @@ TEST_F(HttpServerTest, APortThatIsReleasedIsServedOnAndWhoConnectsMeanwhileWaits
 }
 
 TEST_F(HttpServerTest, StopWaitsForTheHandlerThatRuns) {
-  server_.reset();
   absl::Notification entered, leave;
   bool done = false;
   HttpServer::Options options;
