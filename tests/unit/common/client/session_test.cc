@@ -1,5 +1,6 @@
 #include "common/client/session.h"
 
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
@@ -21,74 +22,78 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(SessionTest, AStreamThatTheCoordinatorCancelsIsAttachedAgainByTheSameProcess) {
-  FakeCoordinator coordinator;
-  auto session = Session::Attach(coordinator.SessionOptions()).value();
+class SessionTest : public ::testing::Test {
+ protected:
+  SessionTest() { options_.events = &events_; }
+  std::unique_ptr<Session> Attach() { return Session::Attach(std::move(options_)).value(); }
+
+  FakeCoordinator coordinator_;
+  FakeClock clock_;
+  AwaitedEvents events_;
+  Session::Options options_ = coordinator_.SessionOptions();
+};
+
+TEST_F(SessionTest, AStreamThatTheCoordinatorCancelsIsAttachedAgainByTheSameProcess) {
+  auto session = Attach();
   EXPECT_EQ(session->incarnation(), 1u);
   session->Ready(3, false);
-  coordinator.Await([](const v1::WorkerMessage& m) { return m.has_ready(); });
+  coordinator_.Await([](const v1::WorkerMessage& m) { return m.has_ready(); });
   v1::Heartbeat progress;
   progress.set_step(7);
   session->SetProgress(progress);
   session->SetStepsBeforeWait(0);
-  coordinator.BreakSession();
+  coordinator_.BreakSession();
   const v1::WorkerMessage again =
-      coordinator.Await([joins = 0](const v1::WorkerMessage& m) mutable {
+      coordinator_.Await([joins = 0](const v1::WorkerMessage& m) mutable {
         joins += m.has_join();
         return joins == 2 && m.has_ready();
       });
   EXPECT_EQ(again.ready().step(), 3) << "rounds sent since then still expect this worker";
   EXPECT_EQ(session->incarnation(), 2u);
   EXPECT_TRUE(session->orders().ok());
-  coordinator.Await([](const v1::WorkerMessage& m) {
+  coordinator_.Await([](const v1::WorkerMessage& m) {
     return m.heartbeat().step() == 7 && m.heartbeat().has_steps_before_wait();
   });
-  const std::vector<v1::WorkerMessage> joins = coordinator.Joins();
+  const std::vector<v1::WorkerMessage> joins = coordinator_.Joins();
   ASSERT_EQ(joins.size(), 2u);
   EXPECT_EQ(joins[0].join().process_nonce(), joins[1].join().process_nonce());
   session->Leave(v1::Leave::FINISHED, "");
-  coordinator.Await([](const v1::WorkerMessage& m) { return m.has_leave(); });
+  coordinator_.Await([](const v1::WorkerMessage& m) { return m.has_leave(); });
 }
 
-TEST(SessionTest, ABreakIsRecordedOnceHoweverManyTriesFollow) {
-  FakeCoordinator coordinator;
-  AwaitedEvents events;
-  Session::Options options = coordinator.SessionOptions();
-  options.events = &events;
-  auto session = Session::Attach(std::move(options)).value();
+TEST_F(SessionTest, ABreakIsRecordedOnceHoweverManyTriesFollow) {
+  auto session = Attach();
   for (int i = 0; i < 2; ++i) {
-    coordinator.RefuseNextAttach({grpc::StatusCode::UNAVAILABLE, "the coordinator starts"});
+    coordinator_.RefuseNextAttach({grpc::StatusCode::UNAVAILABLE, "the coordinator starts"});
   }
-  coordinator.BreakSession();
-  EXPECT_EQ(events.Await("session_resumed")["tries"], 3);
-  const std::vector<AwaitedEvents::Event> all = events.all();
+  coordinator_.BreakSession();
+  EXPECT_EQ(events_.Await("session_resumed")["tries"], 3);
+  const std::vector<AwaitedEvents::Event> all = events_.all();
   ASSERT_EQ(all.size(), 2u);
   EXPECT_EQ(all[0].first, "session_broke");
   EXPECT_THAT(all[0].second["message"].get<std::string>(), HasSubstr("attaching again, every 2s"));
 }
 
-TEST(SessionTest, TheRunsStepIsAskedForIfWhatWasSaidOfItIsTooOld) {
-  FakeCoordinator coordinator;
+TEST_F(SessionTest, TheRunsStepIsAskedForIfWhatWasSaidOfItIsTooOld) {
   absl::Mutex mutex;
   std::string waits_for;
-  Session::Options options = coordinator.SessionOptions();
-  options.on_waits_for = [&](const std::string& whom) {
+  options_.on_waits_for = [&](const std::string& whom) {
     absl::MutexLock lock(&mutex);
     waits_for = whom;
   };
-  auto session = Session::Attach(std::move(options)).value();
-  coordinator.Await([](const v1::WorkerMessage& m) { return m.has_heartbeat(); });
+  auto session = Attach();
+  coordinator_.Await([](const v1::WorkerMessage& m) { return m.has_heartbeat(); });
   EXPECT_EQ(session->RunStep(absl::InfiniteDuration()).value(), 0) << "the welcome's";
   v1::Heartbeat progress;
   progress.set_step(3);
   session->SetProgress(progress);
   std::thread answers([&] {
-    coordinator.Await([](const v1::WorkerMessage& m) { return m.heartbeat().step() == 3; });
+    coordinator_.Await([](const v1::WorkerMessage& m) { return m.heartbeat().step() == 3; });
     v1::CoordinatorMessage renewed;
     renewed.mutable_lease_renewed()->set_lease_ms(10'000);
     renewed.mutable_lease_renewed()->set_run_step(710);
     renewed.mutable_lease_renewed()->set_waits_for("waiting for berlin");
-    coordinator.Send(renewed);
+    coordinator_.Send(renewed);
   });
   EXPECT_EQ(session->RunStep(absl::ZeroDuration()).value(), 710);
   answers.join();
@@ -97,39 +102,33 @@ TEST(SessionTest, TheRunsStepIsAskedForIfWhatWasSaidOfItIsTooOld) {
   EXPECT_EQ(waits_for, "waiting for berlin");
 }
 
-TEST(SessionTest, NoStatusThatAProxyMakesEndsASession) {
-  FakeCoordinator coordinator;
-  AwaitedEvents events;
-  Session::Options options = coordinator.SessionOptions();
-  options.events = &events;
-  auto session = Session::Attach(std::move(options)).value();
+TEST_F(SessionTest, NoStatusThatAProxyMakesEndsASession) {
+  auto session = Attach();
   const std::vector<grpc::StatusCode> codes = {
       grpc::StatusCode::INTERNAL,      grpc::StatusCode::UNKNOWN,
       grpc::StatusCode::UNIMPLEMENTED, grpc::StatusCode::UNAUTHENTICATED,
       grpc::StatusCode::CANCELLED,     grpc::StatusCode::PERMISSION_DENIED};
-  for (const grpc::StatusCode code : codes) coordinator.RefuseNextAttach({code, "RST_STREAM"});
-  coordinator.BreakSession();
-  EXPECT_EQ(events.Await("session_resumed")["tries"], codes.size() + 1);
+  for (const grpc::StatusCode code : codes) coordinator_.RefuseNextAttach({code, "RST_STREAM"});
+  coordinator_.BreakSession();
+  EXPECT_EQ(events_.Await("session_resumed")["tries"], codes.size() + 1);
   EXPECT_TRUE(session->orders().ok());
-  coordinator.RefuseNextAttach(ToGrpcStatus(absl::InternalError("the coordinator failed")));
-  coordinator.BreakSession();
+  coordinator_.RefuseNextAttach(ToGrpcStatus(absl::InternalError("the coordinator failed")));
+  coordinator_.BreakSession();
   EXPECT_EQ(session->WaitForGo(absl::InfiniteDuration()).status(),
             absl::InternalError("the coordinator failed"));
 }
 
-TEST(SessionTest, ARefusalThatPassesAsThisSideKnowsIsTriedAgainAndTold) {
-  FakeCoordinator coordinator;
+TEST_F(SessionTest, ARefusalThatPassesAsThisSideKnowsIsTriedAgainAndTold) {
   std::vector<absl::Status> told;
-  Session::Options options = coordinator.SessionOptions();
-  options.on_failed_try = [&](const absl::Status& why) { told.push_back(why); };
-  options.passes = [](const absl::Status& why) {
+  options_.on_failed_try = [&](const absl::Status& why) { told.push_back(why); };
+  options_.passes = [](const absl::Status& why) {
     return IsRetryable(why) || why.message() == "somebody's token";
   };
   {
-    auto session = Session::Attach(std::move(options)).value();
-    coordinator.RefuseNextAttach(ToGrpcStatus(absl::PermissionDeniedError("somebody's token")));
-    coordinator.RefuseNextAttach(ToGrpcStatus(absl::PermissionDeniedError("nobody's token")));
-    coordinator.BreakSession();
+    auto session = Attach();
+    coordinator_.RefuseNextAttach(ToGrpcStatus(absl::PermissionDeniedError("somebody's token")));
+    coordinator_.RefuseNextAttach(ToGrpcStatus(absl::PermissionDeniedError("nobody's token")));
+    coordinator_.BreakSession();
     EXPECT_THAT(session->WaitForGo(absl::InfiniteDuration()),
                 StatusIs(kPermissionDenied, "nobody's token"))
         << "of the own run: no other answers";
@@ -139,30 +138,25 @@ TEST(SessionTest, ARefusalThatPassesAsThisSideKnowsIsTriedAgainAndTold) {
   EXPECT_EQ(told[1].message(), "somebody's token");
 }
 
-TEST(SessionTest,
-     ACoordinatorIsWaitedForForAsLongAsItIsAwayAndSomebodyElseInItsPlaceForTenMinutes) {
-  FakeCoordinator coordinator;
-  FakeClock clock;
-  AwaitedEvents events;
-  Session::Options options = coordinator.SessionOptions();
-  options.events = &events;
-  options.clock = &clock;
-  options.on_failed_try = [&](const absl::Status& why) {
-    clock.Advance(MayBeAnothers(why) ? absl::Minutes(4) : absl::Hours(9));
+TEST_F(SessionTest,
+       ACoordinatorIsWaitedForForAsLongAsItIsAwayAndSomebodyElseInItsPlaceForTenMinutes) {
+  options_.clock = &clock_;
+  options_.on_failed_try = [&](const absl::Status& why) {
+    clock_.Advance(MayBeAnothers(why) ? absl::Minutes(4) : absl::Hours(9));
   };
-  const auto session = Session::Attach(std::move(options)).value();
+  const auto session = Attach();
   const auto refuse = [&](absl::StatusCode code, const char* words) {
-    coordinator.RefuseNextAttach(ToGrpcStatus(absl::Status(code, words)), "another-1");
+    coordinator_.RefuseNextAttach(ToGrpcStatus(absl::Status(code, words)), "another-1");
   };
   refuse(kUnavailable, "the coordinator starts");
   for (int i = 0; i < 2; ++i) refuse(kFailedPrecondition, "run_id differs: ...");
   refuse(kUnavailable, "the coordinator starts");
   refuse(kUnauthenticated, "the token is unknown");
   refuse(kPermissionDenied, "worker b asked to attach as worker a");
-  coordinator.BreakSession();
-  EXPECT_EQ(events.Await("session_resumed")["tries"], 7);
+  coordinator_.BreakSession();
+  EXPECT_EQ(events_.Await("session_resumed")["tries"], 7);
   std::vector<std::string> said;
-  for (const auto& [name, fields] : events.all()) {
+  for (const auto& [name, fields] : events_.all()) {
     if (name == "session_broke") said.push_back(fields["message"]);
   }
   ASSERT_EQ(said.size(), 3u);
@@ -175,31 +169,26 @@ TEST(SessionTest,
   EXPECT_TRUE(session->orders().ok());
   EXPECT_FALSE(session->IsAway());
   for (int i = 0; i < 4; ++i) refuse(kFailedPrecondition, "run_id differs: ...");
-  coordinator.BreakSession();
+  coordinator_.BreakSession();
   EXPECT_EQ(session->WaitForGo(absl::InfiniteDuration()).status(),
             absl::FailedPreconditionError("run_id differs: ..."));
 }
 
 // A fault injector's codes pass; those of a server of another kind, or of a release before the
 // mark, stay.
-TEST(SessionTest, WhatNeitherACoordinatorNorAProxySaysIsBorneForTenMinutes) {
-  FakeCoordinator coordinator;
-  FakeClock clock;
-  AwaitedEvents events;
-  Session::Options options = coordinator.SessionOptions();
-  options.events = &events;
-  options.clock = &clock;
-  options.on_failed_try = [&](const absl::Status&) { clock.Advance(absl::Minutes(4)); };
-  const auto session = Session::Attach(std::move(options)).value();
-  coordinator.RefuseNextAttach({grpc::StatusCode::INVALID_ARGUMENT, "fault filter abort"});
-  coordinator.RefuseNextAttach({grpc::StatusCode::DATA_LOSS, "fault filter abort"});
-  coordinator.BreakSession();
-  EXPECT_EQ(events.Await("session_resumed")["tries"], 3);
+TEST_F(SessionTest, WhatNeitherACoordinatorNorAProxySaysIsBorneForTenMinutes) {
+  options_.clock = &clock_;
+  options_.on_failed_try = [&](const absl::Status&) { clock_.Advance(absl::Minutes(4)); };
+  const auto session = Attach();
+  coordinator_.RefuseNextAttach({grpc::StatusCode::INVALID_ARGUMENT, "fault filter abort"});
+  coordinator_.RefuseNextAttach({grpc::StatusCode::DATA_LOSS, "fault filter abort"});
+  coordinator_.BreakSession();
+  EXPECT_EQ(events_.Await("session_resumed")["tries"], 3);
   EXPECT_TRUE(session->orders().ok());
   for (int i = 0; i < 4; ++i) {
-    coordinator.RefuseNextAttach({grpc::StatusCode::NOT_FOUND, "no route"});
+    coordinator_.RefuseNextAttach({grpc::StatusCode::NOT_FOUND, "no route"});
   }
-  coordinator.BreakSession();
+  coordinator_.BreakSession();
   EXPECT_THAT(
       session->WaitForGo(absl::InfiniteDuration()),
       StatusIs(
@@ -208,77 +197,66 @@ TEST(SessionTest, WhatNeitherACoordinatorNorAProxySaysIsBorneForTenMinutes) {
           "of an older release"));
 }
 
-TEST(SessionTest, AFirstAttachWaitsForACoordinatorBehindAProxy) {
-  FakeCoordinator coordinator;
-  coordinator.RefuseNextAttach({grpc::StatusCode::INTERNAL, "RST_STREAM"});
-  const auto session = Session::Attach(coordinator.SessionOptions()).value();
-  EXPECT_EQ(coordinator.Joins().size(), 2u);
+TEST_F(SessionTest, AFirstAttachWaitsForACoordinatorBehindAProxy) {
+  coordinator_.RefuseNextAttach({grpc::StatusCode::INTERNAL, "RST_STREAM"});
+  const auto session = Attach();
+  EXPECT_EQ(coordinator_.Joins().size(), 2u);
 }
 
-TEST(SessionTest, AWorkerThatLeavesWhileItsStreamIsBrokenAttachesAgainToSaySo) {
-  FakeCoordinator coordinator;
-  AwaitedEvents events;
-  Session::Options options = coordinator.SessionOptions();
-  options.events = &events;
-  auto session = Session::Attach(std::move(options)).value();
-  coordinator.RefuseNextAttach({grpc::StatusCode::UNAVAILABLE, "the coordinator starts"});
-  coordinator.BreakSession();
-  events.Await("session_broke");
+TEST_F(SessionTest, AWorkerThatLeavesWhileItsStreamIsBrokenAttachesAgainToSaySo) {
+  auto session = Attach();
+  coordinator_.RefuseNextAttach({grpc::StatusCode::UNAVAILABLE, "the coordinator starts"});
+  coordinator_.BreakSession();
+  events_.Await("session_broke");
   session->Leave(v1::Leave::FINISHED, "");
-  ASSERT_EQ(coordinator.Joins().size(), 3u);
-  coordinator.Await([](const v1::WorkerMessage& m) { return m.has_leave(); });
+  ASSERT_EQ(coordinator_.Joins().size(), 3u);
+  coordinator_.Await([](const v1::WorkerMessage& m) { return m.has_leave(); });
 }
 
 // The fake coordinator's lease lasts an hour: the next heartbeat that is due by the clock is twenty
 // minutes away.
-TEST(SessionTest, ACheckpointIsToldAtOnce) {
-  FakeCoordinator coordinator;
-  Session::Options options = coordinator.SessionOptions();
-  options.progress.set_checkpoint_step(-1);
-  auto session = Session::Attach(std::move(options)).value();
-  coordinator.Await([](const v1::WorkerMessage& m) { return m.has_heartbeat(); });
+TEST_F(SessionTest, ACheckpointIsToldAtOnce) {
+  options_.progress.set_checkpoint_step(-1);
+  auto session = Attach();
+  coordinator_.Await([](const v1::WorkerMessage& m) { return m.has_heartbeat(); });
   for (const int64_t step : {0, 40}) {
     session->SetCheckpoint(step);
-    coordinator.Await([step](const v1::WorkerMessage& m) {
+    coordinator_.Await([step](const v1::WorkerMessage& m) {
       return m.has_heartbeat() && m.heartbeat().checkpoint_step() == step;
     });
   }
 }
 
-TEST(SessionTest, HowLongACoordinatorWasWaitedForIncludesWhatWentBefore) {
+TEST_F(SessionTest, HowLongACoordinatorWasWaitedForIncludesWhatWentBefore) {
   const auto stub =
       v1::Session::NewStub(MakeChannel("127.0.0.1:1", 0, ChannelSecurity::Plaintext()));
   EXPECT_THAT(DescribeRun(*stub, "127.0.0.1:1", absl::Milliseconds(20), absl::Seconds(5)),
               StatusIs(kUnavailable, HasSubstr("within 5.02s")));
 }
 
-TEST(SessionTest, WithoutAThreadAttachSaysSo) {
-  FakeCoordinator coordinator;
-  Session::Options options = coordinator.SessionOptions();
+TEST_F(SessionTest, WithoutAThreadAttachSaysSo) {
   const NoThreads none;
-  EXPECT_THAT(Session::Attach(std::move(options)),
+  EXPECT_THAT(Session::Attach(std::move(options_)),
               StatusIs(kResourceExhausted, HasSubstr("no thread can be started")));
 }
 
-TEST(SessionTest, ARefusalIsTheAnswerToAttach) {
-  FakeCoordinator coordinator;
-  coordinator.RefuseNextAttach(ToGrpcStatus(absl::AlreadyExistsError("a live worker has this id")));
-  EXPECT_THAT(Session::Attach(coordinator.SessionOptions()),
+TEST_F(SessionTest, ARefusalIsTheAnswerToAttach) {
+  coordinator_.RefuseNextAttach(
+      ToGrpcStatus(absl::AlreadyExistsError("a live worker has this id")));
+  EXPECT_THAT(Session::Attach(std::move(options_)),
               StatusIs(kAlreadyExists, HasSubstr("live worker")));
 }
 
-TEST(SessionTest, AWorkerThatResumesWaitsUntilItsFormerProcessIsTakenForDead) {
-  FakeCoordinator coordinator;
-  coordinator.RefuseNextAttach(ToGrpcStatus(absl::AlreadyExistsError("a live worker has this id")));
-  Session::Options options = coordinator.SessionOptions();
-  options.join.set_has_checkpoint(true);
-  const auto session = Session::Attach(std::move(options)).value();
-  EXPECT_EQ(coordinator.Joins().size(), 2u);
+TEST_F(SessionTest, AWorkerThatResumesWaitsUntilItsFormerProcessIsTakenForDead) {
+  coordinator_.RefuseNextAttach(
+      ToGrpcStatus(absl::AlreadyExistsError("a live worker has this id")));
+  options_.join.set_has_checkpoint(true);
+  const auto session = Attach();
+  EXPECT_EQ(coordinator_.Joins().size(), 2u);
 }
 
-TEST(SessionTest, AFailureIsToldOnceEvenToWhoAsksAfterwards) {
-  FakeCoordinator coordinator;
-  auto session = Session::Attach(coordinator.SessionOptions()).value();
+TEST_F(SessionTest, AFailureIsToldOnceEvenToWhoAsksAfterwards) {
+  auto session = Attach();
   absl::Mutex mutex;
   int calls = 0;
   absl::Status told;
@@ -288,8 +266,8 @@ TEST(SessionTest, AFailureIsToldOnceEvenToWhoAsksAfterwards) {
     told = status;
   };
   session->OnFailure(note);
-  coordinator.RefuseNextAttach(ToGrpcStatus(absl::DataLossError("the copies differ")));
-  coordinator.BreakSession();
+  coordinator_.RefuseNextAttach(ToGrpcStatus(absl::DataLossError("the copies differ")));
+  coordinator_.BreakSession();
   const absl::StatusOr<Session::Orders> orders = session->WaitForGo(absl::InfiniteDuration());
   EXPECT_THAT(orders, StatusIs(kDataLoss));
   {
@@ -303,15 +281,14 @@ TEST(SessionTest, AFailureIsToldOnceEvenToWhoAsksAfterwards) {
   session->Leave(v1::Leave::FAILED, "");  // Nobody hears it, and nobody waits for it.
 }
 
-TEST(SessionTest, ADrainIsOrderedByTheCoordinatorOrByThisSideEvenBeforeTheStart) {
-  FakeCoordinator coordinator;
-  auto session = Session::Attach(coordinator.SessionOptions()).value();
+TEST_F(SessionTest, ADrainIsOrderedByTheCoordinatorOrByThisSideEvenBeforeTheStart) {
+  auto session = Attach();
   EXPECT_FALSE(session->orders()->started);
   session->Ready(0, false);
-  coordinator.Await([](const v1::WorkerMessage& m) { return m.has_ready(); });
+  coordinator_.Await([](const v1::WorkerMessage& m) { return m.has_ready(); });
   v1::CoordinatorMessage message;
   message.mutable_directive()->set_action(v1::Directive::DRAIN);
-  coordinator.Send(message);
+  coordinator_.Send(message);
   const auto orders = session->WaitForGo(absl::InfiniteDuration()).value();
   EXPECT_TRUE(orders.drain);
   EXPECT_FALSE(orders.started);
