@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "grpcpp/support/slice.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/common/transfer/proto_chunk.h"
 
 namespace causeway {
@@ -264,26 +265,28 @@ TEST(HostileChunkMessage, ThatIsNoWholeChunkOfTheObjectIsRefused) {
   EXPECT_EQ(CodeOf({.offset = 0, .data_bytes = 0}, 0), absl::StatusCode::kOutOfRange);
 }
 
+// The checksum of the chunk that arrives.
+absl::StatusOr<uint64_t> Deliver(const v1::LaneMessage& request, std::vector<uint8_t>& leaf) {
+  const std::string bytes = request.SerializeAsString();
+  const MessageBytes message = {.pieces = {View(bytes)}, .owner = nullptr};
+  v1::LaneControl header;
+  ChunkFields fields;
+  EXPECT_TRUE(ParseMessage(message, header, fields).ok());
+  return ReadChunk(message, fields, leaf);
+}
+
 TEST(HostileChunkMessage, ThatIsDamagedIsRefusedPlainOrPacked) {
+  std::vector<uint8_t> leaf(10'000);
   for (const bool entropy : {false, true}) {
     v1::LaneMessage request;
     v1::Chunk& chunk = *request.mutable_chunk();
     FillChunk(0, Bytes(10'000, 3), entropy, chunk);
     chunk.mutable_data()->at(chunk.data().size() / 2) ^= 1;
-    const auto code = [&request] {
-      const std::string bytes = request.SerializeAsString();
-      const MessageBytes message = {.pieces = {View(bytes)}, .owner = nullptr};
-      v1::LaneControl header;
-      ChunkFields fields;
-      EXPECT_TRUE(ParseMessage(message, header, fields).ok());
-      std::vector<uint8_t> leaf(10'000);
-      return ReadChunk(message, fields, leaf).status().code();
-    };
-    EXPECT_EQ(code(), absl::StatusCode::kDataLoss);
+    EXPECT_THAT(Deliver(request, leaf), StatusIs(kDataLoss));
     if (!entropy) continue;
     chunk.mutable_data()->assign("no frame");
     chunk.set_checksum(Checksum64(absl::string_view(chunk.data())));
-    EXPECT_EQ(code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(Deliver(request, leaf), StatusIs(kInvalidArgument));
   }
 }
 
@@ -298,17 +301,12 @@ TEST(HostileChunkMessage, EveryFlippedByteOfAFrameIsRefusedOrUnpacksToTheSizeSai
     data[i] = static_cast<char>(RandomBits(2, 0, i));
     chunk.set_data(data);
     chunk.set_checksum(Checksum64(absl::string_view(chunk.data())));
-    const std::string bytes = request.SerializeAsString();
-    const MessageBytes message = {.pieces = {View(bytes)}, .owner = nullptr};
-    v1::LaneControl header;
-    ChunkFields fields;
-    ASSERT_TRUE(ParseMessage(message, header, fields).ok());
     std::vector<uint8_t> leaf(10'000);
-    const auto checksum = ReadChunk(message, fields, leaf);
+    const auto checksum = Deliver(request, leaf);
     if (checksum.ok()) {
       EXPECT_EQ(*checksum, Checksum64(leaf)) << i;
     } else {
-      EXPECT_EQ(checksum.status().code(), absl::StatusCode::kInvalidArgument) << i;
+      EXPECT_THAT(checksum, StatusIs(kInvalidArgument)) << i;
       ++refused;
     }
   }
