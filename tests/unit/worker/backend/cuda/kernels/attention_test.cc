@@ -29,6 +29,12 @@ AttentionTensors Compute(const AttentionCase& c, const AttentionInputs& inputs) 
   return OnDevice(own, c, inputs);
 }
 
+void ExpectSameBits(const AttentionTensors& a, const AttentionTensors& b) {
+  EXPECT_EQ(a.out, b.out);
+  EXPECT_EQ(a.log_sum_exp, b.log_sum_exp);
+  EXPECT_EQ(a.dqkv, b.dqkv);
+}
+
 TEST(CudaAttentionTest, OddLengthsAreLikeTheOracle) {
   for (const int length : {1, 2, 17, 63, 64, 65, 127, 128, 129, 201, 385}) {
     Check({.shape = {1, length, 1, 1, 64}});
@@ -70,17 +76,11 @@ TEST(CudaAttentionTest, TheSameInputGivesTheSameBits) {
 #ifdef CAUSEWAY_EMULATED_DEVICE
   for (const auto order : {emulation::Order::kBackward, emulation::Order::kShuffled}) {
     emulation::SetOrder(order);
-    const AttentionTensors again = Compute(c, inputs);
-    EXPECT_EQ(once.out, again.out);
-    EXPECT_EQ(once.log_sum_exp, again.log_sum_exp);
-    EXPECT_EQ(once.dqkv, again.dqkv);
+    ExpectSameBits(once, Compute(c, inputs));
   }
   emulation::SetOrder(emulation::Order::kForward);
 #else
-  const AttentionTensors again = Compute(c, inputs);
-  EXPECT_EQ(once.out, again.out);
-  EXPECT_EQ(once.log_sum_exp, again.log_sum_exp);
-  EXPECT_EQ(once.dqkv, again.dqkv);
+  ExpectSameBits(once, Compute(c, inputs));
 #endif
 }
 
@@ -96,9 +96,7 @@ TEST(CudaAttentionTest, APermutedBatchGivesThePermutedBits) {
   swap_halves(inputs.dout);
   AttentionTensors swapped = Compute(c, inputs);
   for (auto* tensor : {&swapped.out, &swapped.log_sum_exp, &swapped.dqkv}) swap_halves(*tensor);
-  EXPECT_EQ(straight.out, swapped.out);
-  EXPECT_EQ(straight.log_sum_exp, swapped.log_sum_exp);
-  EXPECT_EQ(straight.dqkv, swapped.dqkv);
+  ExpectSameBits(straight, swapped);
 }
 
 TEST(CudaAttentionTest, TheOrderOfHeadsDoesNotChangeABit) {
@@ -107,10 +105,8 @@ TEST(CudaAttentionTest, TheOrderOfHeadsDoesNotChangeABit) {
   const AttentionTensors together = Compute(c, inputs);
   for (const int heads_at_a_time : {1, 4, 5}) {  // 12 and 6 in all: the last pass has spare blocks.
     c.shape.heads_at_a_time = heads_at_a_time;
-    const AttentionTensors parted = Compute(c, inputs);
-    EXPECT_EQ(together.out, parted.out) << heads_at_a_time;
-    EXPECT_EQ(together.log_sum_exp, parted.log_sum_exp) << heads_at_a_time;
-    EXPECT_EQ(together.dqkv, parted.dqkv) << heads_at_a_time;
+    SCOPED_TRACE(heads_at_a_time);
+    ExpectSameBits(together, Compute(c, inputs));
   }
 }
 

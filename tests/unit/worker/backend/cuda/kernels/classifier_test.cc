@@ -40,6 +40,21 @@ Results OracleOf(const ClassifierCase& c, Doubles logits, const std::vector<int3
   return r;
 }
 
+// With its tensors on the device; `a` has what it is asked.
+ClassifierArguments Place(TestDevice& device, ClassifierArguments a, const Doubles& logits,
+                          const std::vector<int32_t>& targets, float scale = 1) {
+  a.logits = device.UploadBf16(logits);
+  a.targets = device.Upload(targets);
+  a.loss = device.Allocate<float>(a.rows);
+  a.log_sum_exp = device.Allocate<float>(a.rows);
+  if (a.gradient) {
+    auto* const count = device.Allocate<TargetCount>(1);
+    CountTargets(a.rows, a.targets, scale, count, device.stream());
+    a.count = count;
+  }
+  return a;
+}
+
 TEST(ClassifierTest, LossAndGradientAreTheOracles) {
   for (const ClassifierCase& c : kClassifierCases) {
     RandomValues random(static_cast<uint32_t>(c.vocabulary));
@@ -48,23 +63,14 @@ TEST(ClassifierTest, LossAndGradientAreTheOracles) {
     targets.back() = static_cast<int32_t>(c.vocabulary - 1);
     for (const float z_loss : {0.0F, 0.01F}) {
       const auto run = [&](TestDevice& device) {
-        ClassifierArguments a = {.rows = c.rows,
-                                 .vocabulary = c.vocabulary,
-                                 .stride = c.stride,
-                                 .z_loss = z_loss,
-                                 .gradient = true};
         // Nobody looks at the padding.
         Doubles padded = logits;
         for (size_t i = 0; i < padded.size(); ++i) {
           if (static_cast<int64_t>(i) % c.stride >= c.vocabulary) padded[i] = std::nan("");
         }
-        a.logits = device.UploadBf16(padded);
-        a.targets = device.Upload(targets);
-        auto* const count = device.Allocate<TargetCount>(1);
-        CountTargets(c.rows, a.targets, 0.5F, count, device.stream());
-        a.count = count;
-        a.loss = device.Allocate<float>(c.rows);
-        a.log_sum_exp = device.Allocate<float>(c.rows);
+        const ClassifierArguments a =
+            Place(device, {c.rows, c.vocabulary, c.stride, z_loss, /*gradient=*/true}, padded,
+                  targets, 0.5F);
         Classifier(a, device.stream());
         return std::vector<Doubles>{device.Values(a.logits, c.rows * c.stride),
                                     device.Values(a.loss, c.rows),
@@ -89,11 +95,7 @@ TEST(ClassifierTest, WithoutAGradientTheLogitsStay) {
   const Doubles logits = random.Normal(c.rows * c.stride);
   const std::vector<int32_t> targets = {3, -1, 20, 0};
   TestDevice device;
-  ClassifierArguments a = {.rows = c.rows, .vocabulary = c.vocabulary, .stride = c.stride};
-  a.logits = device.UploadBf16(logits);
-  a.targets = device.Upload(targets);
-  a.loss = device.Allocate<float>(c.rows);
-  a.log_sum_exp = device.Allocate<float>(c.rows);
+  const ClassifierArguments a = Place(device, {c.rows, c.vocabulary, c.stride}, logits, targets);
   Classifier(a, device.stream());
   const Results oracle = OracleOf(c, logits, targets, 0, 0, false);
   EXPECT_EQ(device.Values(a.logits, c.rows * c.stride), logits);
@@ -108,24 +110,17 @@ TEST(ClassifierTest, RowsWithoutATargetHaveNoGradientAndDoNotCount) {
   const Doubles logits = random.Normal(kRows * kStride);
   const std::vector<int32_t> targets = {-1, 8, -100, 0, -1};
   const auto tensors = Repeat([&](TestDevice& device) {
-    ClassifierArguments a = {.rows = kRows,
-                             .vocabulary = kVocabulary,
-                             .stride = kStride,
-                             .z_loss = 1e-3F,
-                             .gradient = true};
-    a.logits = device.UploadBf16(logits);
-    a.targets = device.Upload(targets);
-    auto* const count = device.Allocate<TargetCount>(1);
-    CountTargets(kRows, a.targets, 1.0F, count, device.stream());
-    a.count = count;
-    a.loss = device.Allocate<float>(kRows);
-    a.log_sum_exp = device.Allocate<float>(kRows);
+    const ClassifierArguments a =
+        Place(device, {kRows, kVocabulary, kStride, /*z_loss=*/1e-3F, /*gradient=*/true}, logits,
+              targets);
     Classifier(a, device.stream());
     auto* const sum = device.Allocate<StepLoss>(1);
-    ReduceLoss(kRows, a.loss, a.log_sum_exp, a.z_loss, count, 0.25, false, sum, device.stream());
-    ReduceLoss(kRows, a.loss, a.log_sum_exp, a.z_loss, count, 0.25, true, sum, device.stream());
-    EXPECT_EQ(device.Value(count).targets, 2);
-    EXPECT_EQ(device.Value(count).factor, 0.5F);
+    for (const bool accumulate : {false, true}) {
+      ReduceLoss(kRows, a.loss, a.log_sum_exp, a.z_loss, a.count, 0.25, accumulate, sum,
+                 device.stream());
+    }
+    EXPECT_EQ(device.Value(a.count).targets, 2);
+    EXPECT_EQ(device.Value(a.count).factor, 0.5F);
     const StepLoss loss = device.Value(sum);
     return std::vector<Doubles>{
         device.Values(a.logits, kRows * kStride),
@@ -147,19 +142,13 @@ TEST(ClassifierTest, RowsWithoutATargetHaveNoGradientAndDoNotCount) {
 TEST(ClassifierTest, AMicroBatchWithoutTargetsCostsNothing) {
   TestDevice device;
   const std::vector<int32_t> targets(7, -1);
-  ClassifierArguments a = {.rows = 7, .vocabulary = 8, .stride = 8, .gradient = true};
-  a.logits = device.UploadBf16(Doubles(56, 1));
-  a.targets = device.Upload(targets);
-  auto* const count = device.Allocate<TargetCount>(1);
-  CountTargets(7, a.targets, 1.0F, count, device.stream());
-  a.count = count;
-  a.loss = device.Allocate<float>(7);
-  a.log_sum_exp = device.Allocate<float>(7);
+  const ClassifierArguments a =
+      Place(device, {7, 8, 8, /*z_loss=*/0, /*gradient=*/true}, Doubles(56, 1), targets);
   Classifier(a, device.stream());
   auto* const sum = device.Allocate<StepLoss>(1);
-  ReduceLoss(7, a.loss, a.log_sum_exp, 0, count, 1, false, sum, device.stream());
+  ReduceLoss(7, a.loss, a.log_sum_exp, 0, a.count, 1, false, sum, device.stream());
   EXPECT_EQ(device.Values(a.logits, 56), Doubles(56, 0));
-  EXPECT_EQ(device.Value(count).factor, 0);
+  EXPECT_EQ(device.Value(a.count).factor, 0);
   EXPECT_EQ(device.Value(sum).total, 0);
   EXPECT_EQ(device.Value(sum).targets, 0);
 }
@@ -194,13 +183,9 @@ TEST(ClassifierTest, MoreTokensThanThreadsAreCountedAndSummed) {
 TEST(ClassifierTest, LogitsThatAreNotFiniteShowInTheLoss) {
   TestDevice device;
   for (const double bad : {std::nan(""), std::numeric_limits<double>::infinity()}) {
-    ClassifierArguments a = {.rows = 1, .vocabulary = 16, .stride = 16};
     Doubles logits(16, 1);
     logits[5] = bad;
-    a.logits = device.UploadBf16(logits);
-    a.targets = device.Upload(std::vector<int32_t>{2});
-    a.loss = device.Allocate<float>(1);
-    a.log_sum_exp = device.Allocate<float>(1);
+    const ClassifierArguments a = Place(device, {1, 16, 16}, logits, {2});
     Classifier(a, device.stream());
     EXPECT_FALSE(std::isfinite(device.Value(a.loss))) << bad;
   }

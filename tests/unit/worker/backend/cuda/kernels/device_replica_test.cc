@@ -11,13 +11,13 @@
 #include <vector>
 
 #include "common/codec/codec.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/worker/backend/cuda/kernels/replica_fixture.h"
 
 #ifdef CAUSEWAY_EMULATED_DEVICE
 #include <device_emulation.h>
 
 #include "tests/emulation/emulator.h"
-#include "tests/unit/common/base/status_is.h"
 #endif
 
 namespace causeway::worker::cuda {
@@ -75,19 +75,39 @@ class DeviceReplicaTest : public testing::TestWithParam<Layout> {
 #endif
   }
 
+  // A worker of a run that has the published state; `layout`: null on the host.
+  static std::unique_ptr<Worker> Begin(const v1::RunConfig& config, const FragmentPlan& plan,
+                                       const Layout* layout) {
+    std::unique_ptr<Values> values;
+    if (layout != nullptr) {
+      values = std::make_unique<DeviceValues>(plan, config.sync(), *layout);
+    } else {
+      values = std::make_unique<HostValues>(plan, config.sync());
+    }
+    auto worker = std::make_unique<Worker>(config, plan, std::move(values));
+    EXPECT_TRUE(worker->engine_->Fetch(0).ok());
+    return worker;
+  }
+  struct Run {
+    explicit Run(const std::string& sync, const std::string& model = kSmallModel)
+        : config(RunOf(model, sync)) {}
+    std::unique_ptr<Worker> OnHost() const { return Begin(config, plan, nullptr); }
+    std::unique_ptr<Worker> OnDevice() const { return Begin(config, plan, &GetParam()); }
+    const v1::RunConfig config;
+    const FragmentPlan plan = FragmentPlan::Create(config).value();
+  };
+
   // Two workers with the same run, on devices and on the host, after `script`.
   void Compare(const std::string& model, const std::string& sync,
                const std::function<void(Worker&)>& script) {
-    const v1::RunConfig config = RunOf(model, sync);
-    const FragmentPlan plan = FragmentPlan::Create(config).value();
-    Worker host(config, plan, std::make_unique<HostValues>(plan, config.sync()));
-    Worker device(config, plan, std::make_unique<DeviceValues>(plan, config.sync(), GetParam()));
-    for (Worker* const worker : {&host, &device}) {
-      ASSERT_TRUE(worker->engine_->Fetch(0).ok());
-      script(*worker);
-      ASSERT_EQ(worker->engine_->Drain(), absl::OkStatus());
+    const Run run(sync, model);
+    const auto host = run.OnHost();
+    const auto device = run.OnDevice();
+    for (const auto* const worker : {&host, &device}) {
+      script(**worker);
+      ASSERT_EQ((*worker)->engine_->Drain(), absl::OkStatus());
     }
-    ExpectSame(device, host);
+    ExpectSame(*device, *host);
   }
 };
 
@@ -183,22 +203,13 @@ TEST_P(DeviceReplicaTest, ARestoredWorkerContinuesBitForBit) {
 }
 
 TEST_P(DeviceReplicaTest, AStateIsThatOfTheHost) {
-  const v1::RunConfig config = RunOf(kSmallModel,
-                                     "fragments: 2 steps_between_syncs: 4 codec_up: E3M0 "
-                                     "error_feedback: true overlap_steps: 1");
-  const FragmentPlan plan = FragmentPlan::Create(config).value();
+  const Run run(
+      "fragments: 2 steps_between_syncs: 4 codec_up: E3M0 error_feedback: true overlap_steps: 1");
   std::vector<SyncEngine::State> states;
   for (const bool on_device : {false, true}) {
-    std::unique_ptr<Values> values;
-    if (on_device) {
-      values = std::make_unique<DeviceValues>(plan, config.sync(), GetParam());
-    } else {
-      values = std::make_unique<HostValues>(plan, config.sync());
-    }
-    Worker worker(config, plan, std::move(values));
-    ASSERT_TRUE(worker.engine_->Fetch(0).ok());
-    worker.Run(1, 6);
-    states.push_back(worker.engine_->Save().value());
+    const auto worker = on_device ? run.OnDevice() : run.OnHost();
+    worker->Run(1, 6);
+    states.push_back(worker->engine_->Save().value());
   }
   EXPECT_TRUE(Bits(states[0].published) == Bits(states[1].published));
   EXPECT_TRUE(Bits(states[0].residual) == Bits(states[1].residual));
@@ -208,13 +219,9 @@ TEST_P(DeviceReplicaTest, AStateIsThatOfTheHost) {
 }
 
 TEST_P(DeviceReplicaTest, ComputingWeightsAreTheMergedOnesRounded) {
-  const v1::RunConfig config =
-      RunOf(kSmallModel, "fragments: 2 steps_between_syncs: 4 mixing: 0.5");
-  const FragmentPlan plan = FragmentPlan::Create(config).value();
-  auto values = std::make_unique<DeviceValues>(plan, config.sync(), GetParam());
-  DeviceValues& on_device = *values;
-  Worker worker(config, plan, std::move(values));
-  ASSERT_TRUE(worker.engine_->Fetch(0).ok());
+  const Run run("fragments: 2 steps_between_syncs: 4 mixing: 0.5");
+  const auto worker = run.OnDevice();
+  auto& on_device = static_cast<DeviceValues&>(*worker->values_);
   EXPECT_THAT(on_device.changed(), testing::ElementsAre(0, 1, 2));
   const std::vector<float> local = on_device.Local();
   const std::vector<float> weights = on_device.Weights();
@@ -224,49 +231,37 @@ TEST_P(DeviceReplicaTest, ComputingWeightsAreTheMergedOnesRounded) {
 }
 
 TEST_P(DeviceReplicaTest, AHashThatIsNotTheAnnouncedOneEndsTheWorker) {
-  const v1::RunConfig config = RunOf(kSmallModel, "fragments: 1 steps_between_syncs: 2");
-  const FragmentPlan plan = FragmentPlan::Create(config).value();
-  Worker worker(config, plan, std::make_unique<DeviceValues>(plan, config.sync(), GetParam()));
-  ASSERT_TRUE(worker.engine_->Fetch(0).ok());
-  worker.exchange_->Corrupt({0, 1});
-  worker.Run(1, 2);
+  const Run run("fragments: 1 steps_between_syncs: 2");
+  const auto worker = run.OnDevice();
+  worker->exchange_->Corrupt({0, 1});
+  worker->Run(1, 2);
   // At the next boundary, or one later: no step waits for a hash.
-  worker.values_->Train(3);
-  absl::Status status = worker.engine_->AfterStep(3, 10, 2);
-  if (status.ok()) {
-    worker.values_->Train(4);
-    status = worker.engine_->AfterStep(4, 10, 2);
+  absl::Status status;
+  for (int64_t step = 3; step <= 4 && status.ok(); ++step) {
+    worker->values_->Train(step);
+    status = worker->engine_->AfterStep(step, 10, 2);
   }
   EXPECT_THAT(status, StatusIs(kDataLoss, HasSubstr("the published copy hashes to")));
-  EXPECT_FALSE(worker.exchange_->HasApplied({0, 1}));
+  EXPECT_FALSE(worker->exchange_->HasApplied({0, 1}));
 }
 
 TEST_P(DeviceReplicaTest, AValueThatCannotBeEncodedIsNamedAsOnTheHost) {
-  const v1::RunConfig config =
-      RunOf(kSmallModel, "fragments: 1 steps_between_syncs: 1 codec_up: INT4");
-  const FragmentPlan plan = FragmentPlan::Create(config).value();
-  const auto result = [&](std::unique_ptr<Values> values) {
-    Worker worker(config, plan, std::move(values));
-    EXPECT_TRUE(worker.engine_->Fetch(0).ok());
-    std::vector<float> local = worker.values_->Local();
-    local[static_cast<size_t>(plan.arena_size()) - 70] = std::numeric_limits<float>::infinity();
-    worker.values_->SetLocal(local);
-    return worker.engine_->AfterStep(1, 10, 2);
-  };
-  const absl::Status on_host = result(std::make_unique<HostValues>(plan, config.sync()));
-  const absl::Status on_device =
-      result(std::make_unique<DeviceValues>(plan, config.sync(), GetParam()));
-  EXPECT_THAT(on_device, StatusIs(kInvalidArgument));
-  EXPECT_THAT(on_host.message(), HasSubstr("the difference is -inf"));
-  EXPECT_THAT(on_device.message(), HasSubstr("the difference is -inf"));
+  const Run run("fragments: 1 steps_between_syncs: 1 codec_up: INT4");
+  for (const bool on_device : {false, true}) {
+    const auto worker = on_device ? run.OnDevice() : run.OnHost();
+    std::vector<float> local = worker->values_->Local();
+    local[local.size() - 70] = std::numeric_limits<float>::infinity();
+    worker->values_->SetLocal(local);
+    EXPECT_THAT(worker->engine_->AfterStep(1, 10, 2),
+                StatusIs(kInvalidArgument, HasSubstr("the difference is -inf")));
+  }
 }
 
 TEST_P(DeviceReplicaTest, AnAnswerThatCannotBeDecodedIsRefusedInTheHostsWords) {
-  const v1::RunConfig config = RunOf(kSmallModel, "fragments: 1 codec_down: E3M0");
-  const FragmentPlan plan = FragmentPlan::Create(config).value();
-  DeviceValues values(plan, config.sync(), GetParam());
+  const Run run("fragments: 1 codec_down: E3M0");
+  DeviceValues values(run.plan, run.config.sync(), GetParam());
   const std::unique_ptr<Replica> replica = values.MakeReplica();
-  const auto size = static_cast<size_t>(plan.arena_size());
+  const auto size = static_cast<size_t>(run.plan.arena_size());
   const Codec& codec = *FindCodec(v1::E3M0).value();
   std::vector<uint8_t> answer(codec.EncodedBytes(size));
   answer[codec.EncodedBytes(8192) + 130] = 0x11;  // A code under a scale of zero.
@@ -296,37 +291,32 @@ TEST_P(DeviceReplicaTest, NothingIsAllocatedOnceTheRunHasBegun) {
         "fragments: 2 steps_between_syncs: 4 overlap_steps: 3 codec_up: INT4 error_feedback: true",
         "contribution: GRADIENT fragments: 1 steps_between_syncs: 1"}) {
     SCOPED_TRACE(sync);
-    const v1::RunConfig config = RunOf(kSmallModel, sync);
-    const FragmentPlan plan = FragmentPlan::Create(config).value();
-    Worker worker(config, plan, std::make_unique<DeviceValues>(plan, config.sync(), GetParam()));
-    ASSERT_TRUE(worker.engine_->Fetch(0).ok());
+    const Run run(sync);
+    const auto worker = run.OnDevice();
     const int64_t before = emulation::AllocationsMade();
-    worker.Run(1, 13);
-    EXPECT_GT(worker.engine_->rounds_merged(), 1);
+    worker->Run(1, 13);
+    EXPECT_GT(worker->engine_->rounds_merged(), 1);
     EXPECT_EQ(emulation::AllocationsMade(), before);
-    EXPECT_TRUE(worker.engine_->Drain().ok());
+    EXPECT_TRUE(worker->engine_->Drain().ok());
   }
 }
 
 TEST_P(DeviceReplicaTest, ALostDeviceEndsTheWorkerWithTheCause) {
-  const v1::RunConfig config = RunOf(kSmallModel, "fragments: 1 steps_between_syncs: 1");
-  const FragmentPlan plan = FragmentPlan::Create(config).value();
-  Worker worker(config, plan, std::make_unique<DeviceValues>(plan, config.sync(), GetParam()));
-  ASSERT_TRUE(worker.engine_->Fetch(0).ok());
+  const Run run("fragments: 1 steps_between_syncs: 1");
+  const auto worker = run.OnDevice();
   emulation::FailAfterKernels(0, cudaErrorECCUncorrectable);
-  const absl::Status status = worker.engine_->AfterStep(1, 10, 2);
-  EXPECT_FALSE(status.ok());
+  EXPECT_FALSE(worker->engine_->AfterStep(1, 10, 2).ok());
 }
 
 TEST_P(DeviceReplicaTest, TooLittleMemoryNamesWhatNeedsIt) {
   if (!GetParam().published_on_device) GTEST_SKIP() << "the host has it";
   emulation::SetMachine({.devices = 1, .memory = size_t{1} << 20});
-  const v1::RunConfig config = RunOf(kLargerModel, "fragments: 1 steps_between_syncs: 1");
-  const FragmentPlan plan = FragmentPlan::Create(config).value();
-  const ShardPlan shards(plan, 1);
-  EXPECT_THAT(DevicePart::Create(plan, shards, config.sync(), DeviceShard{}, DevicePartOptions{}),
-              StatusIs(kResourceExhausted,
-                       AllOf(HasSubstr("published copy"), HasSubstr("--published=host"))));
+  const Run run("fragments: 1 steps_between_syncs: 1", kLargerModel);
+  const ShardPlan shards(run.plan, 1);
+  EXPECT_THAT(
+      DevicePart::Create(run.plan, shards, run.config.sync(), DeviceShard{}, DevicePartOptions{}),
+      StatusIs(kResourceExhausted,
+               AllOf(HasSubstr("published copy"), HasSubstr("--published=host"))));
 }
 #endif
 
