@@ -3,11 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
-
 #include "common/base/status_macros.h"
 #include "common/params/initialize.h"
 #include "tests/unit/worker/backend/backend_contract.h"
+#include "tests/unit/worker/backend/cpu/model_fixture.h"
 #include "tests/unit/worker/backend/site_thread.h"
 #include "worker/sync/site_calls.h"
 
@@ -114,13 +113,7 @@ TEST(CpuSite, TheFirstLossHasTheBitsOfOneProcess) {
       EXPECT_NEAR(several.reports[i].update->gradient_norm, one.reports[i].update->gradient_norm,
                   1e-4 * one.reports[i].update->gradient_norm);
     }
-    double difference = 0;
-    double norm = 0;
-    for (size_t i = 0; i < one.parameters.size(); ++i) {
-      difference += std::pow(double{several.parameters[i]} - double{one.parameters[i]}, 2);
-      norm += std::pow(double{one.parameters[i]}, 2);
-    }
-    EXPECT_LT(std::sqrt(difference / norm), 1e-4);
+    EXPECT_LT(RelativeDistance(several.parameters, one.parameters), 1e-4);
   }
 }
 

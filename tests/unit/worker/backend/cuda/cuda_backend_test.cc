@@ -3,9 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "common/params/initialize.h"
-#include "tests/unit/worker/backend/backend_contract.h"
-#include "tests/unit/worker/backend/cuda/test_backend.h"
+#include "tests/unit/common/base/status_is.h"
+#include "tests/unit/worker/backend/cpu/model_fixture.h"
+#include "tests/unit/worker/backend/cuda/backend_fixture.h"
 #include "worker/backend/cuda/kernels/device_part.h"
 #ifdef CAUSEWAY_EMULATED_DEVICE
 #include "tests/emulation/emulator.h"
@@ -14,6 +14,7 @@
 namespace causeway::worker::cuda {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 BackendFactory OnDevices(int devices) {
@@ -33,36 +34,17 @@ std::vector<BackendFactory> Factories() {
 INSTANTIATE_TEST_SUITE_P(Cuda, BackendContract, ::testing::ValuesIn(Factories()),
                          [](const auto& param) { return param.param.name; });
 
-// A model, its plan and a backend with random weights.
-class CudaBackendTest : public ::testing::Test {
+class CudaBackendTest : public CudaBackendFixture {
  protected:
-  void Begin(const CudaBackend::Options& options, const std::string& settings = "") {
-    backend_.reset();
-    config_ = ContractConfig(settings);
-    plan_ = FragmentPlan::Create(config_).value();
-    backend_ = CudaBackend::Create(config_, plan_, options).value();
-    std::vector<float> parameters(static_cast<size_t>(plan_.arena_size()));
-    InitializeParameters(plan_, 7, parameters);
-    ASSERT_TRUE(backend_->SetParameters(parameters).ok());
-  }
   std::vector<float> Train(int64_t steps) {
-    for (int64_t step = 1; step <= steps; ++step) {
-      const auto report = backend_->Step(step, ContractReader(step));
-      EXPECT_TRUE(report.ok()) << report.status();
-    }
-    std::vector<float> parameters(static_cast<size_t>(plan_.arena_size()));
-    EXPECT_TRUE(backend_->CopyParameters(parameters).ok());
-    return parameters;
+    for (int64_t step = 1; step <= steps; ++step) EXPECT_EQ(Step(step), absl::OkStatus());
+    return Parameters();
   }
   absl::Status Refusal(const CudaBackend::Options& options, const std::string& settings) {
     const v1::RunConfig config = ContractConfig(settings);
     const FragmentPlan plan = FragmentPlan::Create(config).value();
     return CudaBackend::Create(config, plan, options).status();
   }
-
-  v1::RunConfig config_;
-  FragmentPlan plan_;
-  std::unique_ptr<CudaBackend> backend_;
 };
 
 TEST_F(CudaBackendTest, GraphsAndRecomputationDoNotChangeTheBits) {
@@ -103,30 +85,21 @@ TEST_F(CudaBackendTest, TwoGpusTrainAsOneDoes) {
     const std::vector<float> one = Train(3);
     Begin(TestOptions(2), settings);
     const std::vector<float> two = Train(3);
-    double difference = 0;
-    double norm = 0;
-    for (size_t i = 0; i < one.size(); ++i) {
-      difference += std::pow(double{one[i]} - double{two[i]}, 2);
-      norm += std::pow(double{one[i]}, 2);
-    }
-    EXPECT_LT(std::sqrt(difference / norm), 1e-4);
-    EXPECT_GT(difference, 0);
+    EXPECT_LT(RelativeDistance(two, one), 1e-4);
+    EXPECT_GT(RelativeDistance(two, one), 0);
   }
 }
 
 TEST_F(CudaBackendTest, SaysWhichModelsAndBatchesItDoesNotTake) {
   const CudaBackend::Options options = TestOptions(1);
-  const absl::Status width = Refusal(options, "model { mlp_width: 100 }");
-  EXPECT_TRUE(absl::IsInvalidArgument(width));
-  EXPECT_THAT(std::string(width.message()),
-              ::testing::AllOf(HasSubstr("model.mlp_width"), HasSubstr("multiple of 8"),
-                               HasSubstr("100"), HasSubstr("--device=cpu")));
+  EXPECT_THAT(
+      Refusal(options, "model { mlp_width: 100 }"),
+      StatusIs(kInvalidArgument, AllOf(HasSubstr("model.mlp_width"), HasSubstr("multiple of 8"),
+                                       HasSubstr("100"), HasSubstr("--device=cpu"))));
   if (!HaveDevices(2)) return;
-  const absl::Status batch = Refusal(TestOptions(2), "train { micro_batch_sequences: 4 }");
-  EXPECT_TRUE(absl::IsInvalidArgument(batch));
-  EXPECT_THAT(std::string(batch.message()),
-              ::testing::AllOf(HasSubstr("1 micro-batches"), HasSubstr("2 GPUs"),
-                               HasSubstr("--device=cuda:0")));
+  EXPECT_THAT(Refusal(TestOptions(2), "train { micro_batch_sequences: 4 }"),
+              StatusIs(kInvalidArgument, AllOf(HasSubstr("1 micro-batches"), HasSubstr("2 GPUs"),
+                                               HasSubstr("--device=cuda:0"))));
 }
 
 #ifdef CAUSEWAY_EMULATED_DEVICE
@@ -142,51 +115,36 @@ class Staged : public CudaBackendTest {
   void TearDown() override { Stage({.devices = 4}); }
 };
 
-TEST_F(Staged, KeepsLessWhereTheMemoryDoesNotSuffice) {
-  Stage({.devices = 1});
-  CudaBackend::Options options = TestOptions(1);
-  options.recompute = Recompute::kNorms;
-  Begin(options);
-  const size_t enough = backend_->memory_bytes();
-  // Beside it what synchronization allocates later, and a sixty-fourth.
-  const ShardPlan shards(plan_, /*ranks=*/1, options.least_bucket);
-  const auto later = static_cast<size_t>(
-      DeviceReplicaBytes(plan_, shards, config_.sync(), 0, options.published_on_device));
-  Stage({.devices = 1, .memory = (enough + later) / 63 * 64 + 256});
-  options = TestOptions(1);
-  Begin(options);
-  EXPECT_EQ(backend_->recompute(), Recompute::kNorms);
-  const auto parts = backend_->MakeParts();
-  EXPECT_TRUE(parts.ok()) << parts.status();
-}
-
-TEST_F(Staged, GpusThatKeepLessTrainTogether) {
-  Stage({.devices = 2});
-  CudaBackend::Options options = TestOptions(2);
-  options.recompute = Recompute::kNorms;
-  Begin(options);
-  const size_t enough = backend_->memory_bytes();
-  const ShardPlan shards(plan_, /*ranks=*/2, options.least_bucket);
-  int64_t later = 0;
-  for (const int rank : {0, 1}) {
-    later = std::max(later, DeviceReplicaBytes(plan_, shards, config_.sync(), rank,
-                                               options.published_on_device));
+TEST_F(Staged, KeepsLessWhereTheMemoryDoesNotSufficeAndTrains) {
+  for (const int devices : {1, 2}) {
+    Stage({.devices = devices});
+    CudaBackend::Options options = TestOptions(devices);
+    options.recompute = Recompute::kNorms;
+    Begin(options);
+    const size_t enough = backend_->memory_bytes();
+    // Beside it what synchronization allocates later, and a sixty-fourth.
+    const ShardPlan shards(plan_, /*ranks=*/devices, options.least_bucket);
+    int64_t later = 0;
+    for (int rank = 0; rank < devices; ++rank) {
+      later = std::max(later, DeviceReplicaBytes(plan_, shards, config_.sync(), rank,
+                                                 options.published_on_device));
+    }
+    Stage({.devices = devices, .memory = (enough + static_cast<size_t>(later)) / 63 * 64 + 256});
+    Begin(TestOptions(devices));
+    EXPECT_EQ(backend_->recompute(), Recompute::kNorms);
+    const auto parts = backend_->MakeParts();
+    EXPECT_TRUE(parts.ok()) << parts.status();
+    EXPECT_EQ(Step(1), absl::OkStatus());
   }
-  Stage({.devices = 2, .memory = (enough + static_cast<size_t>(later)) / 63 * 64 + 256});
-  Begin(TestOptions(2));
-  EXPECT_EQ(backend_->recompute(), Recompute::kNorms);
-  const auto report = backend_->Step(1, ContractReader(1));
-  EXPECT_TRUE(report.ok()) << report.status();
 }
 
 TEST_F(Staged, OutOfMemorySaysWhoNeedsHowMuchAndWhatLowersIt) {
   Stage({.devices = 1, .memory = size_t{18} << 20});
-  const absl::Status status = Refusal(TestOptions(1), "");
-  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
-  EXPECT_THAT(std::string(status.message()),
-              ::testing::AllOf(HasSubstr("GPU 0"), HasSubstr("needs"), HasSubstr("are free"),
-                               HasSubstr("bf16 weights"), HasSubstr("lowers it"),
-                               HasSubstr("set aside for synchronization")));
+  EXPECT_THAT(Refusal(TestOptions(1), ""),
+              StatusIs(kResourceExhausted,
+                       AllOf(HasSubstr("GPU 0"), HasSubstr("needs"), HasSubstr("are free"),
+                             HasSubstr("bf16 weights"), HasSubstr("lowers it"),
+                             HasSubstr("set aside for synchronization"))));
   EXPECT_EQ(emulation::AllocatedBytes(0), 0U);
 }
 
@@ -196,10 +154,9 @@ TEST_F(Staged, ALostGpuEndsTheStepWithItsCauseAndAllStepsAfterIt) {
     Begin(TestOptions(devices));
     Train(1);
     emulation::FailAfterKernels(1, cudaErrorECCUncorrectable);
-    const absl::Status lost = backend_->Step(2, ContractReader(2)).status();
-    EXPECT_TRUE(absl::IsUnavailable(lost)) << lost;
-    EXPECT_THAT(std::string(lost.message()), ::testing::AllOf(HasSubstr("GPU "), HasSubstr("ECC")));
-    EXPECT_EQ(backend_->Step(3, ContractReader(3)).status(), lost);
+    const absl::Status lost = Step(2);
+    EXPECT_THAT(lost, StatusIs(kUnavailable, AllOf(HasSubstr("GPU "), HasSubstr("ECC"))));
+    EXPECT_EQ(Step(3), lost);
     std::vector<float> parameters(static_cast<size_t>(plan_.arena_size()));
     EXPECT_EQ(backend_->CopyParameters(parameters), lost);
   }
@@ -238,7 +195,7 @@ TEST_F(Staged, AStepWaitsForTheDeviceOnceAtItsEndAndAllocatesNothing) {
   Train(1);
   const int64_t before = emulation::HostWaits();
   const int64_t allocations = emulation::AllocationsMade();
-  ASSERT_TRUE(backend_->Step(2, ContractReader(2)).ok());
+  ASSERT_EQ(Step(2), absl::OkStatus());
   EXPECT_EQ(emulation::HostWaits(), before + 1);
   EXPECT_EQ(emulation::AllocationsMade(), allocations);
 }

@@ -94,9 +94,8 @@ TEST(CudaSite, ALostGpuOfAnyProcessEndsTheStepWithItsCause) {
     ASSERT_TRUE(site->SetParameters(parameters).ok());
     ASSERT_TRUE(site->Step(1, ContractReader(1)).ok());
     emulation::FailAfterKernels(kernels, cudaErrorECCUncorrectable);
-    const absl::Status lost = site->Step(2, ContractReader(2)).status();
-    EXPECT_FALSE(lost.ok());
-    EXPECT_THAT(std::string(lost.message()), ::testing::HasSubstr("ECC"));
+    EXPECT_THAT(std::string(site->Step(2, ContractReader(2)).status().message()),
+                ::testing::HasSubstr("ECC"));
   }
   emulation::SetMachine({.devices = 4});
 }

@@ -5,11 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 
-#include "common/params/initialize.h"
-#include "tests/unit/worker/backend/backend_contract.h"
-#include "tests/unit/worker/backend/cuda/test_backend.h"
+#include "tests/unit/worker/backend/cpu/model_fixture.h"
+#include "tests/unit/worker/backend/cuda/backend_fixture.h"
 #include "worker/backend/cuda/kernels/kernels.h"
 #include "worker/sync/sharded_replica.h"
 #ifdef CAUSEWAY_EMULATED_DEVICE
@@ -41,22 +39,16 @@ struct TrainedInShards {
   OptimizerState optimizer;
 };
 
-class StagedGradientsTest : public ::testing::Test {
+class StagedGradientsTest : public CudaBackendFixture {
  protected:
   void SetUp() override {
     if (!HaveDevices(2)) GTEST_SKIP() << "this machine has one GPU";
   }
 
   void Begin(const std::string& settings, int devices, bool shard) {
-    backend_.reset();
-    config_ = ContractConfig(settings);
-    plan_ = FragmentPlan::Create(config_).value();
     CudaBackend::Options options = TestOptions(devices);
     options.shard_gradients = shard;
-    backend_ = CudaBackend::Create(config_, plan_, options).value();
-    std::vector<float> parameters(static_cast<size_t>(plan_.arena_size()));
-    InitializeParameters(plan_, 7, parameters);
-    ASSERT_TRUE(backend_->SetParameters(parameters).ok());
+    CudaBackendFixture::Begin(options, settings);
   }
 
   TrainedInShards Train(const std::string& settings, int devices, bool shard) {
@@ -67,8 +59,7 @@ class StagedGradientsTest : public ::testing::Test {
       EXPECT_TRUE(report.ok()) << report.status();
       if (report.ok()) trained.norms.push_back(report->update->gradient_norm);
     }
-    trained.parameters.resize(static_cast<size_t>(plan_.arena_size()));
-    EXPECT_TRUE(backend_->CopyParameters(trained.parameters).ok());
+    trained.parameters = Parameters();
     trained.optimizer = backend_->SaveOptimizer().value();
     return trained;
   }
@@ -79,10 +70,6 @@ class StagedGradientsTest : public ::testing::Test {
     EXPECT_EQ(a.optimizer.first_moments, b.optimizer.first_moments);
     EXPECT_EQ(a.optimizer.second_moments, b.optimizer.second_moments);
   }
-
-  v1::RunConfig config_;
-  FragmentPlan plan_;
-  std::unique_ptr<CudaBackend> backend_;
 };
 
 // Heads of their own and shared ones, tensors with gaps between them, fragments of every pattern.
@@ -108,14 +95,8 @@ TEST_F(StagedGradientsTest, SeveralMicroBatchesDifferByRounding) {
   const std::string settings = "train { micro_batch_sequences: 1 optimizer: MUON }";
   const TrainedInShards whole = Train(settings, 2, /*shard=*/false);
   const TrainedInShards sharded = Train(settings, 2, /*shard=*/true);
-  double difference = 0;
-  double norm = 0;
-  for (size_t i = 0; i < whole.parameters.size(); ++i) {
-    difference += std::pow(double{whole.parameters[i]} - double{sharded.parameters[i]}, 2);
-    norm += std::pow(double{whole.parameters[i]}, 2);
-  }
-  EXPECT_LT(std::sqrt(difference / norm), 1e-4);
-  EXPECT_GT(difference, 0);
+  EXPECT_LT(RelativeDistance(sharded.parameters, whole.parameters), 1e-4);
+  EXPECT_GT(RelativeDistance(sharded.parameters, whole.parameters), 0);
   EXPECT_NEAR(sharded.norms[0], whole.norms[0], 1e-4 * whole.norms[0]);
   ExpectSameBits(Train(settings, 2, /*shard=*/true), sharded);
 }
@@ -137,7 +118,7 @@ TEST_F(StagedGradientsTest, SendsTheGradientsThatWholeOnesWouldSend) {
     const std::vector<uint8_t> zeros(static_cast<size_t>(plan_.range(0).size()) * sizeof(float));
     ASSERT_TRUE(replica->SetPublished(0, zeros).ok());
     for (int64_t step = 1; step <= 2; ++step) {
-      ASSERT_TRUE(backend_->Step(step, ContractReader(step)).ok());
+      ASSERT_EQ(Step(step), absl::OkStatus());
       const auto delta = replica->Snapshot(0).value();
       const EncodedObject object = delta->Encode().value();
       sent.emplace_back(object.bytes.begin(), object.bytes.end());
@@ -253,10 +234,9 @@ TEST_F(StagedGradientsTest, ALostGpuEndsTheStepWithItsCause) {
     backend_.reset();
     emulation::SetMachine({.devices = 2});
     Begin("", 2, /*shard=*/true);
-    ASSERT_TRUE(backend_->Step(1, ContractReader(1)).ok());
+    ASSERT_EQ(Step(1), absl::OkStatus());
     emulation::FailAfterKernels(kernels, cudaErrorECCUncorrectable);
-    const absl::Status lost = backend_->Step(2, ContractReader(2)).status();
-    EXPECT_THAT(std::string(lost.message()), ::testing::HasSubstr("ECC"));
+    EXPECT_THAT(std::string(Step(2).message()), ::testing::HasSubstr("ECC"));
   }
   backend_.reset();
   emulation::SetMachine({.devices = 4});
