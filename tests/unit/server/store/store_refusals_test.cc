@@ -196,7 +196,7 @@ TEST_F(StoreRefusalsTest, ADiskThatFillsUpAnywhereInADeltaLeavesNothingOfIt) {
     }
     ++refused;
     EXPECT_THAT(status, StatusIs(kResourceExhausted)) << failed_call << ": " << status;
-    EXPECT_TRUE(absl::IsNotFound(store->ReadContribution(0, call + 1, "alice").status()));
+    EXPECT_THAT(store->ReadContribution(0, call + 1, "alice"), StatusIs(kNotFound));
     for (const std::string& name : Names("deltas")) EXPECT_FALSE(absl::EndsWith(name, ".tmp"));
     EXPECT_TRUE(SaveDelta(*store, 0, call + 1, "alice").ok()) << failed_call;
   }
@@ -226,8 +226,7 @@ TEST_F(StoreRefusalsTest, AfterAFailedSyncNothingSucceedsUntilTheNextOpening) {
 
 TEST_F(StoreRefusalsTest, AReadOnlyDiskIsNamed) {
   disk_.SetReadOnly(true);
-  const absl::Status status = Open().status();
-  EXPECT_THAT(status, StatusIs(kPermissionDenied, HasSubstr(kFolder)));
+  EXPECT_THAT(Open(), StatusIs(kPermissionDenied, HasSubstr(kFolder)));
   disk_.SetReadOnly(false);
   Begin();
   disk_.SetReadOnly(true);

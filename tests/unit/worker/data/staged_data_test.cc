@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/unit/common/base/fault_disk.h"
+#include "tests/unit/common/base/status_is.h"
 #include "worker/data/dataset.h"
 #include "worker/data/text_corpus.h"
 
@@ -116,15 +117,14 @@ TEST_F(StagedDataTest, WhatFailsLeavesTheOldDataAndNothingElse) {
   uint64_t used = 0;
   for (const std::string& path : disk_.Files()) used += disk_.Content(path).size();
   disk_.SetCapacity(used + 2500);
-  const absl::Status status = Run(disk_, "/in/new.txt", true);
-  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(Run(disk_, "/in/new.txt", true), StatusIs(kResourceExhausted));
   EXPECT_EQ(FilesIn(disk_, "/out"), before);
   EXPECT_EQ(Letter(disk_), "o");
 }
 
 TEST_F(StagedDataTest, WhatFailsInAFolderOfItsOwnTakesTheFolderAlong) {
   disk_.SetCapacity(10000 + 2500);
-  EXPECT_TRUE(absl::IsResourceExhausted(Run(disk_, "/in/new.txt")));
+  EXPECT_THAT(Run(disk_, "/in/new.txt"), StatusIs(kResourceExhausted));
   EXPECT_FALSE(disk_.IsFolder("/out"));
 }
 
@@ -136,9 +136,8 @@ TEST_F(StagedDataTest, DataThatAreNotFinishedAreNotTakenForForeignOnes) {
   ASSERT_TRUE(CreateFoldersDurably(disk_, "/out2/unfinished").ok());
   Write("/out2/unfinished/train_000000.bin", disk_.Content("/killed"));
   const absl::StatusOr<Dataset> data = Dataset::Open(disk_, "/out2");
-  EXPECT_TRUE(absl::IsFailedPrecondition(data.status()));
-  EXPECT_THAT(data.status().message(),
-              AllOf(HasSubstr("/out2/unfinished"), HasSubstr("run it again")));
+  EXPECT_THAT(data, StatusIs(kFailedPrecondition,
+                             AllOf(HasSubstr("/out2/unfinished"), HasSubstr("run it again"))));
 }
 
 TEST_F(StagedDataTest, AFolderOfSomebodyElsesWithItsNameIsLeftAlone) {
@@ -147,9 +146,9 @@ TEST_F(StagedDataTest, AFolderOfSomebodyElsesWithItsNameIsLeftAlone) {
   Write("/out/unfinished/novel.txt", "theirs");
   const std::vector<std::string> before = FilesIn(disk_, "/out");
   for (const bool replace : {false, true}) {
-    const absl::Status status = Run(disk_, "/in/new.txt", replace);
-    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
-    EXPECT_THAT(status.message(), AllOf(HasSubstr("novel.txt"), HasSubstr("move it elsewhere")));
+    EXPECT_THAT(Run(disk_, "/in/new.txt", replace),
+                StatusIs(kFailedPrecondition,
+                         AllOf(HasSubstr("novel.txt"), HasSubstr("move it elsewhere"))));
     EXPECT_EQ(FilesIn(disk_, "/out"), before);
   }
   ASSERT_TRUE(disk_.Remove("/out/unfinished/novel.txt").ok());
@@ -159,9 +158,8 @@ TEST_F(StagedDataTest, AFolderOfSomebodyElsesWithItsNameIsLeftAlone) {
 
 TEST_F(StagedDataTest, TwoAtOnceAreRefused) {
   const auto first = StagedData::Create(disk_, "/out", false).value();
-  const absl::Status second = StagedData::Create(disk_, "/out", false).status();
-  EXPECT_TRUE(absl::IsFailedPrecondition(second));
-  EXPECT_THAT(second.message(), HasSubstr("belongs to another process"));
+  EXPECT_THAT(StagedData::Create(disk_, "/out", false),
+              StatusIs(kFailedPrecondition, HasSubstr("belongs to another process")));
   EXPECT_TRUE(disk_.IsFolder("/out/unfinished"));
 }
 

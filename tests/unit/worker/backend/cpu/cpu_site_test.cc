@@ -5,6 +5,7 @@
 
 #include "common/base/status_macros.h"
 #include "common/params/initialize.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/worker/backend/backend_contract.h"
 #include "tests/unit/worker/backend/cpu/model_fixture.h"
 #include "tests/unit/worker/backend/site_thread.h"
@@ -151,11 +152,11 @@ TEST(CpuSite, ContinuesWithAnotherNumberOfProcesses) {
 TEST(CpuSite, ABatchThatCannotBeSharedOutIsRefused) {
   const v1::RunConfig config = ContractConfig();
   EXPECT_TRUE(CheckShares(config.train(), 2, "processes", "start fewer").ok());
-  const absl::Status status = CheckShares(config.train(), 3, "processes", "start fewer");
-  EXPECT_TRUE(absl::IsInvalidArgument(status));
-  EXPECT_THAT(std::string(status.message()),
-              ::testing::AllOf(HasSubstr("2 micro-batches"), HasSubstr("which 3 processes"),
-                               HasSubstr("start fewer"), HasSubstr("micro_batch_sequences")));
+  EXPECT_THAT(
+      CheckShares(config.train(), 3, "processes", "start fewer"),
+      StatusIs(kInvalidArgument,
+               ::testing::AllOf(HasSubstr("2 micro-batches"), HasSubstr("which 3 processes"),
+                                HasSubstr("start fewer"), HasSubstr("micro_batch_sequences"))));
 }
 
 // A backend whose only helper is what the test makes of it.
@@ -182,8 +183,7 @@ TEST_F(LoneHelper, ItsErrorIsTheStepsAndNamesIt) {
     return link.Answer(call.id, absl::InternalError("out of luck"));
   });
   const absl::Status status = Step();
-  EXPECT_TRUE(absl::IsInternal(status));
-  EXPECT_EQ(status.message(), "process 1: out of luck");
+  EXPECT_THAT(status, StatusIs(kInternal, "process 1: out of luck"));
   EXPECT_TRUE(IsOfPeer(Annotate(status, "step 7"))) << "so that process 0 does not claim it";
 }
 
@@ -191,9 +191,7 @@ TEST_F(LoneHelper, AnAnswerOfAnotherLengthIsRefused) {
   Begin([](SiteLink& link, SiteCall& call) {
     return link.Answer(call.id, absl::OkStatus(), std::vector<uint8_t>(12));
   });
-  const absl::Status status = Step();
-  EXPECT_TRUE(absl::IsDataLoss(status));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("a gradient of 12 bytes"));
+  EXPECT_THAT(Step(), StatusIs(kDataLoss, HasSubstr("a gradient of 12 bytes")));
 }
 
 TEST_F(LoneHelper, ThatIsGoneEndsTheStep) {
@@ -201,9 +199,7 @@ TEST_F(LoneHelper, ThatIsGoneEndsTheStep) {
     thread_.far_cause()->Set(absl::UnavailableError("process 1 of this site: the machine burns"));
     return absl::CancelledError("it is gone");
   });
-  const absl::Status status = Step();
-  EXPECT_TRUE(absl::IsAborted(status));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("the machine burns"));
+  EXPECT_THAT(Step(), StatusIs(kAborted, HasSubstr("the machine burns")));
 }
 
 TEST(StepServer, RefusesSharesAndParametersOfOtherSizes) {

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/common/base/temporary_folder.h"
 #include "tests/unit/worker/backend/backend_contract.h"
 #include "tests/unit/worker/backend/cuda/test_backend.h"
@@ -164,24 +165,21 @@ TEST_F(AttentionChoiceTest, AnExplicitChoiceSaysIfItIsAnotherThanBefore) {
 TEST_F(AttentionChoiceTest, WhatWasAskedForAndCannotBeIsRefusedWithTheReason) {
   cudnn_ = absl::FailedPreconditionError("libcudnn.so.9 was not found");
   absl::Status status = Choose(AttentionPreference::kCudnn).status();
-  EXPECT_TRUE(absl::IsFailedPrecondition(status));
-  EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("libcudnn.so.9"), HasSubstr("--attention=own")));
+  EXPECT_THAT(status, StatusIs(kFailedPrecondition,
+                               AllOf(HasSubstr("libcudnn.so.9"), HasSubstr("--attention=own"))));
   choice_.make_cudnn = nullptr;
   status = Choose(AttentionPreference::kCudnn).status();
-  EXPECT_TRUE(absl::IsFailedPrecondition(status));
-  EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("built without cuDNN"), HasSubstr("cudnn_frontend.h")));
+  EXPECT_THAT(status, StatusIs(kFailedPrecondition, AllOf(HasSubstr("built without cuDNN"),
+                                                          HasSubstr("cudnn_frontend.h"))));
 }
 
 TEST_F(AttentionChoiceTest, DocumentsAreKeptApartByOwnKernels) {
   choice_.document_masking = true;
   EXPECT_EQ(MustChoose(AttentionPreference::kAuto), kOwnAttention);
   EXPECT_EQ(MustChoose(AttentionPreference::kOwn), kOwnAttention);
-  const absl::Status status = Choose(AttentionPreference::kCudnn).status();
-  EXPECT_TRUE(absl::IsInvalidArgument(status));
-  EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("train.document_masking"), HasSubstr("--attention=own")));
+  EXPECT_THAT(Choose(AttentionPreference::kCudnn),
+              StatusIs(kInvalidArgument,
+                       AllOf(HasSubstr("train.document_masking"), HasSubstr("--attention=own"))));
 }
 
 TEST_F(AttentionChoiceTest, AnotherShapeIsChosenByItself) {
@@ -235,7 +233,7 @@ TEST_F(AttentionChoiceTest, ABackendTriesOwnKernelsBeforeItRecomputes) {
                                   DeviceMemory* memory) {
     return ChooseAttention(choice_, device, shape, memory);
   };
-  EXPECT_TRUE(absl::IsResourceExhausted(CudaBackend::Create(config, plan, options).status()));
+  EXPECT_THAT(CudaBackend::Create(config, plan, options), StatusIs(kResourceExhausted));
   AttentionChoice sparing = choice_;
   sparing.sparing = true;
   options.make_sparing_attention = [&sparing](const DeviceInfo& device, const AttentionShape& shape,

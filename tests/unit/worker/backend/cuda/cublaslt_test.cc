@@ -1,4 +1,5 @@
 #include "worker/backend/cuda/cublaslt.h"
+#include "tests/unit/common/base/status_is.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,19 +10,17 @@ namespace {
 using ::testing::HasSubstr;
 
 TEST(CublasLtLibrary, ALibraryThatIsMissingIsNamedWithWhatToInstall) {
-  const absl::Status status =
-      CublasLtLibrary::Open({"libabsent.so.1", "/nowhere/libabsent.so.1"}).status();
-  EXPECT_TRUE(absl::IsFailedPrecondition(status));
-  EXPECT_THAT(std::string(status.message()),
-              ::testing::AllOf(HasSubstr("libabsent.so.1"), HasSubstr("/nowhere/libabsent.so.1"),
-                               HasSubstr("libcublas"), HasSubstr("--device=cpu")));
+  EXPECT_THAT(
+      CublasLtLibrary::Open({"libabsent.so.1", "/nowhere/libabsent.so.1"}),
+      StatusIs(kFailedPrecondition,
+               ::testing::AllOf(HasSubstr("libabsent.so.1"), HasSubstr("/nowhere/libabsent.so.1"),
+                                HasSubstr("libcublas"), HasSubstr("--device=cpu"))));
 }
 
 TEST(CublasLtLibrary, ALibraryOfAnotherKindIsRefusedBySymbol) {
-  const absl::Status status = CublasLtLibrary::Open({"libm.so.6"}).status();
-  EXPECT_TRUE(absl::IsFailedPrecondition(status));
-  EXPECT_THAT(std::string(status.message()),
-              ::testing::AllOf(HasSubstr("libm.so.6"), HasSubstr("cublasLtCreate")));
+  EXPECT_THAT(CublasLtLibrary::Open({"libm.so.6"}),
+              StatusIs(kFailedPrecondition,
+                       ::testing::AllOf(HasSubstr("libm.so.6"), HasSubstr("cublasLtCreate"))));
 }
 
 TEST(CublasLtLibrary, FindsAllItNeedsWhereItIsInstalled) {
@@ -29,7 +28,7 @@ TEST(CublasLtLibrary, FindsAllItNeedsWhereItIsInstalled) {
   if (absl::IsFailedPrecondition(library.status())) GTEST_SKIP() << library.status();
   EXPECT_NE(library->matmul, nullptr);
   EXPECT_TRUE(library->Check(CUBLAS_STATUS_SUCCESS, "a test").ok());
-  EXPECT_TRUE(absl::IsUnavailable(library->Check(CUBLAS_STATUS_EXECUTION_FAILED, "a test")));
+  EXPECT_THAT(library->Check(CUBLAS_STATUS_EXECUTION_FAILED, "a test"), StatusIs(kUnavailable));
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/worker/backend/cuda/kernels/attention_reference.h"
 #include "worker/backend/cuda/cudnn_graphs.h"
 
@@ -26,20 +27,17 @@ using ::testing::HasSubstr;
 TEST(CudnnLibraryTest, ALibraryThatIsMissingIsNamedWithWhatToInstall) {
   CudnnNames names = CudnnNames::Default();
   names.cudnn = {"libabsent.so.1", "/nowhere/libabsent.so.1"};
-  const absl::Status status = OpenCudnn(names);
-  EXPECT_TRUE(absl::IsFailedPrecondition(status));
-  EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("libabsent.so.1"), HasSubstr("/nowhere/libabsent.so.1"),
-                    HasSubstr("install cuDNN"), HasSubstr("LD_LIBRARY_PATH")));
+  EXPECT_THAT(OpenCudnn(names),
+              StatusIs(kFailedPrecondition,
+                       AllOf(HasSubstr("libabsent.so.1"), HasSubstr("/nowhere/libabsent.so.1"),
+                             HasSubstr("install cuDNN"), HasSubstr("LD_LIBRARY_PATH"))));
 }
 
 TEST(CudnnLibraryTest, ALibraryOfAnotherKindIsRefused) {
   CudnnNames names = CudnnNames::Default();
   names.cudnn = {"libm.so.6"};
-  const absl::Status status = OpenCudnn(names);
-  EXPECT_TRUE(absl::IsFailedPrecondition(status));
-  EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("libm.so.6"), HasSubstr("another library")));
+  EXPECT_THAT(OpenCudnn(names), StatusIs(kFailedPrecondition, AllOf(HasSubstr("libm.so.6"),
+                                                                    HasSubstr("another library"))));
 }
 
 // cuDNN's plans for a GPU that it is only told of. It looks for the driver all the same: where
@@ -101,7 +99,7 @@ TEST_F(CudnnPlansTest, HasPlansWithTheSameBitsEveryTimeAndInAnyOrderForEveryGpuT
       if (capability < 100 || HasEqualBitsOnBlackwell()) {
         EXPECT_TRUE(status.ok()) << capability << ", " << shape.length << ": " << status;
       } else {
-        EXPECT_TRUE(absl::IsFailedPrecondition(status)) << CudnnName() << ": " << status;
+        EXPECT_THAT(status, StatusIs(kFailedPrecondition)) << CudnnName() << ": " << status;
       }
       EXPECT_EQ(PlanFor(capability, multiprocessors, shape, false), absl::OkStatus())
           << capability << ", " << shape.length;
@@ -111,9 +109,8 @@ TEST_F(CudnnPlansTest, HasPlansWithTheSameBitsEveryTimeAndInAnyOrderForEveryGpuT
 
 TEST_F(CudnnPlansTest, WhatItDoesNotTakeIsRefusedInItsWords) {
   if (const absl::Status opened = OpenCudnn(); !opened.ok()) GTEST_SKIP() << opened;
-  const absl::Status status = PlanFor(90, 132, {1, 64, 2, 2, 36});
-  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("cuDNN, "));
+  EXPECT_THAT(PlanFor(90, 132, {1, 64, 2, 2, 36}),
+              StatusIs(kFailedPrecondition, HasSubstr("cuDNN, ")));
 }
 
 // On a GPU.

@@ -9,6 +9,7 @@
 #include "worker/backend/cuda/kernels/device_part.h"
 #ifdef CAUSEWAY_EMULATED_DEVICE
 #include "tests/emulation/emulator.h"
+#include "tests/unit/common/base/status_is.h"
 
 namespace causeway::worker::cuda {
 namespace {
@@ -120,15 +121,13 @@ TEST_F(MemoryFitTest, WhatTheTableSays) {
 }
 
 TEST_F(MemoryFitTest, AModelThatNeedsItsGradientsDividedIsToldSo) {
-  const absl::Status whole = Make({.model = kFifteen, .gpus = 8}).status();
-  EXPECT_TRUE(absl::IsResourceExhausted(whole));
-  EXPECT_THAT(std::string(whole.message()),
-              ::testing::AllOf(::testing::HasSubstr("gradients needs 59.07 GB"),
-                               ::testing::HasSubstr("--gradients=sharded")));
-  const absl::Status alone = Make({.model = kEight, .gpus = 1}).status();
-  EXPECT_TRUE(absl::IsResourceExhausted(alone));
-  EXPECT_THAT(std::string(alone.message()),
-              ::testing::Not(::testing::HasSubstr("--gradients=sharded")));
+  EXPECT_THAT(Make({.model = kFifteen, .gpus = 8}),
+              StatusIs(kResourceExhausted,
+                       ::testing::AllOf(::testing::HasSubstr("gradients needs 59.07 GB"),
+                                        ::testing::HasSubstr("--gradients=sharded"))));
+  EXPECT_THAT(
+      Make({.model = kEight, .gpus = 1}),
+      StatusIs(kResourceExhausted, ::testing::Not(::testing::HasSubstr("--gradients=sharded"))));
 }
 
 }  // namespace
