@@ -7,11 +7,9 @@
 #include <random>
 #include <string>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "openssl/sha.h"
 #include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/common/base/status_is.h"
 #include "tests/unit/common/rpc/test_authority.h"
@@ -22,12 +20,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-std::string HashOf(const std::string& token) {
-  std::string hash(SHA256_DIGEST_LENGTH, '\0');
-  SHA256(reinterpret_cast<const uint8_t*>(token.data()), token.size(),
-         reinterpret_cast<uint8_t*>(hash.data()));
-  return absl::BytesToHexString(hash);
-}
+std::string HashOf(const std::string& token) { return TokenLine(token, "").substr(0, 64); }
 
 const std::string kSecret(64, 's');
 const std::string kOther(64, 'o');

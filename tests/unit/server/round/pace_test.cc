@@ -14,10 +14,7 @@ using ::testing::IsEmpty;
 using ::testing::Pair;
 
 Member PacedWorker(const std::string& id, double step_seconds, int64_t pace_milli = kPaceOne) {
-  Member member;
-  member.record.set_worker_id(id);
-  member.record.set_state(v1::Member::ACTIVE);
-  member.record.set_step(50);
+  Member member = Active(id, 50);
   member.progress.inner_step_time = absl::Seconds(step_seconds);
   member.progress.pace_milli = pace_milli;
   return member;

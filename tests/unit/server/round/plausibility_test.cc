@@ -114,10 +114,7 @@ TEST(PlausibilityTest, UnknownTrainersAreHeldAgainstTheMedianOfTheOthers) {
 }
 
 Member WorkerThatSays(const std::string& id, int64_t step, int64_t tokens, double step_seconds) {
-  Member member;
-  member.record.set_worker_id(id);
-  member.record.set_state(v1::Member::ACTIVE);
-  member.record.set_step(step);
+  Member member = Active(id, step);
   member.progress.tokens = tokens;
   member.progress.inner_step_time = absl::Seconds(step_seconds);
   return member;

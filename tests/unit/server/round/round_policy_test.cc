@@ -16,22 +16,13 @@ using ::testing::IsEmpty;
 
 constexpr absl::Duration kNow = absl::Seconds(100);
 
-Member Active(const std::string& id, int64_t from_step, int64_t step) {
-  Member member;
-  member.record.set_worker_id(id);
-  member.record.set_state(v1::Member::ACTIVE);
-  member.record.set_active_from_step(from_step);
-  member.record.set_step(step);
-  return member;
-}
-
 OpenRound RoundAt60(std::map<std::string, absl::Duration> arrivals) {
   return {.fragment = 0, .round = 2, .send_step = 60, .arrivals = std::move(arrivals)};
 }
 
 TEST(RoundPolicyTest, WaitsSilentlyWhileTheSendStepIsAhead) {
   const Decision decision =
-      Decide(kNow, RoundAt60({}), Table({Active("a", 0, 10), Active("b", 0, 12)}), {});
+      Decide(kNow, RoundAt60({}), Table({Active("a", 10), Active("b", 12)}), {});
   EXPECT_EQ(decision.action, Decision::kWait);
   EXPECT_THAT(decision.reason, IsEmpty());
   EXPECT_THAT(decision.missing, ElementsAre("a", "b"));
@@ -39,38 +30,37 @@ TEST(RoundPolicyTest, WaitsSilentlyWhileTheSendStepIsAhead) {
 
 TEST(RoundPolicyTest, SaysForWhomItWaits) {
   const Decision decision =
-      Decide(kNow, RoundAt60({{"a", kNow}}), Table({Active("a", 0, 60), Active("b", 0, 40)}), {});
+      Decide(kNow, RoundAt60({{"a", kNow}}), Table({Active("a", 60), Active("b", 40)}), {});
   EXPECT_EQ(decision.action, Decision::kWait);
   EXPECT_EQ(decision.reason, "waiting for b (step 40 of 60)");
 }
 
 TEST(RoundPolicyTest, AWorkerPastTheSendStepIsSending) {
   const Decision decision =
-      Decide(kNow, RoundAt60({{"a", kNow}}), Table({Active("a", 0, 60), Active("b", 0, 61)}), {});
+      Decide(kNow, RoundAt60({{"a", kNow}}), Table({Active("a", 60), Active("b", 61)}), {});
   EXPECT_EQ(decision.reason, "waiting for b (sending)");
 }
 
 TEST(RoundPolicyTest, ClosesWhenEveryExpectedWorkerContributed) {
   const Decision decision = Decide(kNow, RoundAt60({{"a", kNow}, {"b", kNow}}),
-                                   Table({Active("a", 0, 60), Active("b", 0, 60)}), {});
+                                   Table({Active("a", 60), Active("b", 60)}), {});
   EXPECT_EQ(decision.action, Decision::kClose);
 }
 
 TEST(RoundPolicyTest, TheQuorumCountsARegionsSites) {
-  Member region = Active("eu", 0, 60);
+  Member region = Active("eu", 60);
   region.record.set_sites(4);
   const RoundPolicy policy = {.quorum = 5, .grace = absl::Seconds(1)};
   const OpenRound round = RoundAt60({{"eu", kNow - absl::Seconds(2)}});
-  const Decision alone = Decide(kNow, round, Table({region, Active("b", 0, 60)}), policy);
+  const Decision alone = Decide(kNow, round, Table({region, Active("b", 60)}), policy);
   EXPECT_EQ(alone.action, Decision::kWait);
   EXPECT_THAT(alone.reason, HasSubstr("4 of 5"));
   region.record.set_sites(5);
-  EXPECT_EQ(Decide(kNow, round, Table({region, Active("b", 0, 60)}), policy).action,
-            Decision::kClose);
+  EXPECT_EQ(Decide(kNow, round, Table({region, Active("b", 60)}), policy).action, Decision::kClose);
 }
 
 TEST(RoundPolicyTest, ALateJoinerIsNotExpectedForRoundsSentBeforeItBegan) {
-  const Members members = Table({Active("a", 0, 60), Active("late", 60, 60)});
+  const Members members = Table({Active("a", 60), Active("late", 60, 60)});
   EXPECT_EQ(Decide(kNow, RoundAt60({{"a", kNow}}), members, {}).action, Decision::kClose);
   OpenRound next = RoundAt60({{"a", kNow}});
   next.send_step = 61;
@@ -78,35 +68,34 @@ TEST(RoundPolicyTest, ALateJoinerIsNotExpectedForRoundsSentBeforeItBegan) {
 }
 
 TEST(RoundPolicyTest, WorkerThatDiesAfterPushIsStillCounted) {
-  Member dead = Active("b", 0, 60);
+  Member dead = Active("b", 60);
   dead.record.set_state(v1::Member::LOST);
   const Decision decision = Decide(kNow, RoundAt60({{"a", kNow}, {"b", kNow}}),
-                                   Table({Active("a", 0, 60), dead}), {.quorum = 2});
+                                   Table({Active("a", 60), dead}), {.quorum = 2});
   EXPECT_EQ(decision.action, Decision::kClose);
 }
 
 TEST(RoundPolicyTest, WorkerThatDiesBeforePushIsNotWaitedFor) {
   for (const v1::Member::State gone : {v1::Member::LOST, v1::Member::LEFT}) {
-    Member member = Active("b", 0, 40);
+    Member member = Active("b", 40);
     member.record.set_state(gone);
-    EXPECT_EQ(
-        Decide(kNow, RoundAt60({{"a", kNow}}), Table({Active("a", 0, 60), member}), {}).action,
-        Decision::kClose);
+    EXPECT_EQ(Decide(kNow, RoundAt60({{"a", kNow}}), Table({Active("a", 60), member}), {}).action,
+              Decision::kClose);
   }
 }
 
 TEST(RoundPolicyTest, BelowTheQuorumItWaitsForANewWorker) {
-  Member dead = Active("b", 0, 40);
+  Member dead = Active("b", 40);
   dead.record.set_state(v1::Member::LOST);
   const Decision decision =
-      Decide(kNow, RoundAt60({{"a", kNow}}), Table({Active("a", 0, 60), dead}), {.quorum = 2});
+      Decide(kNow, RoundAt60({{"a", kNow}}), Table({Active("a", 60), dead}), {.quorum = 2});
   EXPECT_EQ(decision.action, Decision::kWait);
   EXPECT_EQ(decision.reason, "quorum not reached (1 of 2): waiting for another worker to join");
 }
 
 TEST(RoundPolicyTest, GraceRunsFromTheQuorumNotFromTheFirstArrival) {
   const RoundPolicy policy = {.quorum = 2, .grace = absl::Seconds(5)};
-  const Members members = Table({Active("a", 0, 60), Active("b", 0, 60), Active("c", 0, 30)});
+  const Members members = Table({Active("a", 60), Active("b", 60), Active("c", 30)});
   const OpenRound round =
       RoundAt60({{"a", kNow - absl::Seconds(50)}, {"b", kNow - absl::Seconds(4)}});
   EXPECT_EQ(Decide(kNow, round, members, policy).action, Decision::kWait);
@@ -117,13 +106,13 @@ TEST(RoundPolicyTest, GraceRunsFromTheQuorumNotFromTheFirstArrival) {
 }
 
 TEST(RoundPolicyTest, WithoutGraceItWaitsForALiveWorkerForEver) {
-  const Members members = Table({Active("a", 0, 60), Active("b", 0, 30)});
+  const Members members = Table({Active("a", 60), Active("b", 30)});
   EXPECT_EQ(Decide(kNow + absl::Hours(1000), RoundAt60({{"a", kNow}}), members, {}).action,
             Decision::kWait);
 }
 
 TEST(RoundPolicyTest, ARoundThatNobodyCanSendAnyMoreIsPublishedEmpty) {
-  Member dead = Active("a", 0, 59);
+  Member dead = Active("a", 59);
   dead.record.set_state(v1::Member::LOST);
   const Decision decision = Decide(kNow, RoundAt60({}), Table({dead, Active("late", 65, 65)}), {});
   EXPECT_EQ(decision.action, Decision::kCloseEmpty);
@@ -143,7 +132,7 @@ constexpr RoundPolicy kAdaptive = {
 
 Member AtSpeed(const std::string& id, int64_t step, double step_seconds,
                absl::Duration reported_at = kNow - absl::Hours(1)) {
-  Member member = Active(id, 0, step);
+  Member member = Active(id, step);
   member.progress.inner_step_time = absl::Seconds(step_seconds);
   member.progress.reported_at = reported_at;
   return member;
@@ -237,7 +226,7 @@ TEST(RoundPolicyTest, AdaptiveGraceNeverGoesBeyondTheBound) {
 TEST(RoundPolicyTest, WithoutKnownSpeedsOrAContributorLeftOnlyTheBoundHolds) {
   Member gone = AtSpeed("a", 60, 1);
   gone.record.set_state(v1::Member::LEFT);
-  for (const Member& a : {Active("a", 0, 60), gone}) {
+  for (const Member& a : {Active("a", 60), gone}) {
     EXPECT_EQ(Decide(kNow, RoundAt60({{"a", kNow}}), Table({a, AtSpeed("b", 40, 1)}), kAdaptive)
                   .wait_until,
               kNow + absl::Seconds(20));
@@ -257,7 +246,7 @@ TEST(RoundPolicyTest, WithoutOverlapTheQuorumIsEnough) {
 TEST(RoundPolicyTest, AQuarantinedContributionIsNeitherWaitedForNorCounted) {
   OpenRound round = RoundAt60({{"a", kNow}});
   round.quarantined["b"] = kNow;
-  const Members members = Table({Active("a", 0, 60), Active("b", 0, 60)});
+  const Members members = Table({Active("a", 60), Active("b", 60)});
   const Decision decision = Decide(kNow, round, members, {.quorum = 2});
   EXPECT_EQ(decision.action, Decision::kClose) << "both have been heard";
   EXPECT_EQ(decision.reason, "every expected worker contributed (1)");
@@ -266,16 +255,16 @@ TEST(RoundPolicyTest, AQuarantinedContributionIsNeitherWaitedForNorCounted) {
 TEST(RoundPolicyTest, WhenAllIsQuarantinedTheRoundIsPublishedEmpty) {
   OpenRound round = RoundAt60({});
   round.quarantined["b"] = kNow;
-  const Decision waits = Decide(kNow, round, Table({Active("a", 0, 60), Active("b", 0, 60)}), {});
+  const Decision waits = Decide(kNow, round, Table({Active("a", 60), Active("b", 60)}), {});
   EXPECT_EQ(waits.action, Decision::kWait) << "there is hope";
-  const Decision decision = Decide(kNow, round, Table({Active("b", 0, 60)}), {});
+  const Decision decision = Decide(kNow, round, Table({Active("b", 60)}), {});
   EXPECT_EQ(decision.action, Decision::kCloseEmpty);
   EXPECT_EQ(decision.reason, "every contribution is quarantined");
 }
 
 TEST(RoundPolicyTest, BeyondTheStopOnlyWhoWasFurtherAlreadyIsExpected) {
   const RoundPolicy policy{.quorum = 3, .stop_step = 50};
-  const Members members = Table({Active("a", 0, 62), Active("b", 0, 50), Active("c", 0, 61)});
+  const Members members = Table({Active("a", 62), Active("b", 50), Active("c", 61)});
   Decision decision = Decide(kNow, RoundAt60({}), members, policy);
   EXPECT_EQ(decision.action, Decision::kWait) << "nothing is there to close with";
   decision = Decide(kNow, RoundAt60({{"a", kNow}}), members, policy);
@@ -286,16 +275,15 @@ TEST(RoundPolicyTest, BeyondTheStopOnlyWhoWasFurtherAlreadyIsExpected) {
 }
 
 TEST(RoundPolicyTest, ANewWorkerStartsWhereTheOthersAre) {
-  EXPECT_EQ(StartStep({RoundAt60({})}, Table({Active("a", 0, 50)}), 50, {}), 50);
-  EXPECT_EQ(StartStep({RoundAt60({{"a", kNow}})}, Table({Active("a", 0, 62)}), 62, {}), 62);
+  EXPECT_EQ(StartStep({RoundAt60({})}, Table({Active("a", 50)}), 50, {}), 50);
+  EXPECT_EQ(StartStep({RoundAt60({{"a", kNow}})}, Table({Active("a", 62)}), 62, {}), 62);
 }
 
 TEST(RoundPolicyTest, ANewWorkerStartsEarlierIfAnOpenRoundNeedsIt) {
-  Member dead = Active("b", 0, 55);
+  Member dead = Active("b", 55);
   dead.record.set_state(v1::Member::LOST);
   EXPECT_EQ(
-      StartStep({RoundAt60({{"a", kNow}})}, Table({Active("a", 0, 62), dead}), 62, {.quorum = 2}),
-      59);
+      StartStep({RoundAt60({{"a", kNow}})}, Table({Active("a", 62), dead}), 62, {.quorum = 2}), 59);
   EXPECT_EQ(StartStep({RoundAt60({})}, Table({dead}), 75, {}), 59) << "everybody died";
 }
 

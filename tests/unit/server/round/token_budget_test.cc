@@ -12,10 +12,7 @@ constexpr absl::Duration kBudgetLease = absl::Seconds(9);  // 9 steps of a secon
 constexpr int64_t kTokens = 100;                           // Tokens per inner step.
 
 Member BudgetWorker(const std::string& id, int64_t step, int64_t pace_milli = 1000) {
-  Member member;
-  member.record.set_worker_id(id);
-  member.record.set_state(v1::Member::ACTIVE);
-  member.record.set_step(step);
+  Member member = Active(id, step);
   member.progress.pace_milli = pace_milli;
   member.progress.inner_step_time = absl::Milliseconds(pace_milli);
   member.progress.tokens = step * kTokens * 1000 / pace_milli;

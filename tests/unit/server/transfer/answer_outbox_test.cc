@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "common/base/checksum.h"
 #include "common/transfer/wire.h"
 #include "gtest/gtest.h"
 #include "tests/unit/server/transfer/fake_coordinator.h"
@@ -18,13 +17,8 @@ namespace {
 
 constexpr auto kAnswerChunk = static_cast<int64_t>(kChunkBytes);
 
-PullObject MakeAnswer(int64_t round, int64_t bytes) {
-  PullObject object;
-  object.bytes.assign(static_cast<size_t>(bytes), static_cast<uint8_t>(round));
-  object.header.set_round(round);
-  object.header.set_total_bytes(bytes);
-  object.header.set_object_hash(TreeHash(std::span<const uint8_t>(object.bytes)));
-  return object;
+PullObject AnswerOf(int64_t round, int64_t bytes) {
+  return MakeAnswer(round, MakeObject(bytes, static_cast<uint64_t>(round)));
 }
 
 v1::Want Answer(int64_t round) {
@@ -84,7 +78,7 @@ TEST_F(AnswerOutboxTest, WhatIsNotPublishedYetIsWaitedForAndSharedByAll) {
   EXPECT_EQ(coordinator_.asked_for_answers, 1);
   const auto foreign = Want(Answer(1), "b");
   EXPECT_FALSE(first->found.has_value());
-  coordinator_.Publish(0, 1, MakeAnswer(1, 2 * kAnswerChunk));
+  coordinator_.Publish(0, 1, AnswerOf(1, 2 * kAnswerChunk));
   ASSERT_TRUE(first->ok() && second->ok() && foreign->ok());
   EXPECT_EQ((*first->found)->header.round(), 1);
   EXPECT_EQ((*first->found)->source, (*foreign->found)->source) << "packed once for all";
@@ -107,18 +101,18 @@ TEST_F(AnswerOutboxTest, HostileWantsAreRefused) {
 }
 
 TEST_F(AnswerOutboxTest, AStateThatMovedOnIsNotResumed) {
-  coordinator_.Publish(0, 0, MakeAnswer(7, 2 * kAnswerChunk));
+  coordinator_.Publish(0, 0, AnswerOf(7, 2 * kAnswerChunk));
   EXPECT_TRUE(Want(State(7))->ok());
   EXPECT_EQ(Want(State(6))->code(), absl::StatusCode::kNotFound);
   EXPECT_EQ((*Want(State())->found)->header.round(), 7);
 }
 
 TEST_F(AnswerOutboxTest, ChunksOfVersion0AreNotCompletedByThoseOfALaterOne) {
-  coordinator_.Publish(0, 0, MakeAnswer(0, 2 * kAnswerChunk));
+  coordinator_.Publish(0, 0, AnswerOf(0, 2 * kAnswerChunk));
   v1::Want resumed = State(0);
   resumed.set_held_chunks("\x01");
   EXPECT_TRUE(Want(resumed)->ok()) << "it is version 0 that is published";
-  coordinator_.Publish(0, 0, MakeAnswer(1, 2 * kAnswerChunk));
+  coordinator_.Publish(0, 0, AnswerOf(1, 2 * kAnswerChunk));
   EXPECT_EQ(Want(resumed)->code(), absl::StatusCode::kNotFound);
   resumed.set_held_chunks(std::string(1, '\0'));
   EXPECT_TRUE(Want(resumed)->ok()) << "nothing is held";
@@ -132,7 +126,7 @@ TEST_F(AnswerOutboxTest, WantsThatStopWaitingLeaveNothingBehind) {
   }
   EXPECT_EQ(coordinator_.waiting(), 1u) << "the coordinator is asked once";
   const auto stays = Want(Answer(1));
-  coordinator_.Publish(0, 1, MakeAnswer(1, 2 * kAnswerChunk));
+  coordinator_.Publish(0, 1, AnswerOf(1, 2 * kAnswerChunk));
   EXPECT_TRUE(stays->ok());
   EXPECT_EQ(outbox_->waiting_answers(), 0u);
 }
@@ -140,13 +134,13 @@ TEST_F(AnswerOutboxTest, WantsThatStopWaitingLeaveNothingBehind) {
 TEST_F(AnswerOutboxTest, ThePublicationMayComeAfterTheOutboxIsGone) {
   const auto wanted = Want(Answer(1));
   outbox_ = nullptr;
-  coordinator_.Publish(0, 1, MakeAnswer(1, kAnswerChunk));
+  coordinator_.Publish(0, 1, AnswerOf(1, kAnswerChunk));
   EXPECT_FALSE(wanted->found.has_value());
 }
 
 TEST_F(AnswerOutboxTest, AWorkerThatDoesNotReadFillsNoMoreThanItsShareOfTheMemory) {
   for (const int64_t round : {1, 2, 3}) {
-    coordinator_.Publish(0, round, MakeAnswer(round, 2 * kAnswerChunk));
+    coordinator_.Publish(0, round, AnswerOf(round, 2 * kAnswerChunk));
   }
   Serve([](const auto& task) { task(); }, 5 * kAnswerChunk);
   auto first = Want(Answer(1));
@@ -160,11 +154,11 @@ TEST_F(AnswerOutboxTest, AWorkerThatDoesNotReadFillsNoMoreThanItsShareOfTheMemor
 
 TEST_F(AnswerOutboxTest, WhatAWorkerMayNotHoldIsNotReadForIt) {
   const int64_t state = coordinator_.plan().range(0).size() * int64_t{sizeof(float)};
-  coordinator_.Publish(0, 0, MakeAnswer(0, state));
+  coordinator_.Publish(0, 0, AnswerOf(0, state));
   Serve([](const auto& task) { task(); }, state + kAnswerChunk);
   auto first = Want(State());
   EXPECT_TRUE(first->ok());
-  coordinator_.Publish(0, 1, MakeAnswer(1, 2 * kAnswerChunk));
+  coordinator_.Publish(0, 1, AnswerOf(1, 2 * kAnswerChunk));
   EXPECT_EQ(Want(Answer(1))->code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(coordinator_.asked_for_answers, 1) << "its size is not known before";
   first = nullptr;
@@ -180,7 +174,7 @@ TEST_F(AnswerOutboxTest, WhatAWorkerMayNotHoldIsNotReadForIt) {
 TEST_F(AnswerOutboxTest, NobodyWaitsForWhatAnotherHasReadForItself) {
   std::deque<std::function<void()>> tasks;
   Serve([&tasks](auto task) { tasks.push_back(std::move(task)); });
-  coordinator_.Publish(0, 0, MakeAnswer(0, kAnswerChunk));
+  coordinator_.Publish(0, 0, AnswerOf(0, kAnswerChunk));
   std::vector<std::shared_ptr<Wanted>> greedy;
   for (int i = 0; i < 100; ++i) greedy.push_back(Want(State()));
   const auto honest = Want(State(), "b");

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "common/base/checksum.h"
-#include "common/base/random.h"
 #include "common/transfer/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -21,14 +20,6 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr auto kChunk = static_cast<int64_t>(kChunkBytes);
-
-std::vector<uint8_t> MakeObject(int64_t bytes, uint64_t seed) {
-  std::vector<uint8_t> object(static_cast<size_t>(bytes));
-  for (size_t i = 0; i < object.size(); i += 64) {
-    object[i] = static_cast<uint8_t>(RandomBits(seed, 0, i));
-  }
-  return object;
-}
 
 v1::PushHeader HeaderOf(const std::vector<uint8_t>& object, int64_t round = 1, int fragment = 0) {
   v1::PushHeader header;

@@ -14,11 +14,30 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/checksum.h"
+#include "common/base/random.h"
 #include "common/params/run_config.h"
 #include "gtest/gtest.h"
 #include "server/core/coordinator.h"
 
 namespace causeway::server {
+
+// Bytes of a delta or an answer, of which every 64th is random.
+inline std::vector<uint8_t> MakeObject(int64_t bytes, uint64_t seed) {
+  std::vector<uint8_t> object(static_cast<size_t>(bytes));
+  for (size_t i = 0; i < object.size(); i += 64) {
+    object[i] = static_cast<uint8_t>(RandomBits(seed, 0, i));
+  }
+  return object;
+}
+
+inline PullObject MakeAnswer(int64_t round, const std::vector<uint8_t>& bytes) {
+  PullObject object;
+  object.bytes.assign(bytes.begin(), bytes.end());
+  object.header.set_round(round);
+  object.header.set_total_bytes(static_cast<int64_t>(bytes.size()));
+  object.header.set_object_hash(TreeHash(bytes));
+  return object;
+}
 
 // Calls are thread-safe; fields are for when there are none.
 class FakeCoordinator final : public Coordinator, public Members, public Rounds, public Orders {

@@ -13,7 +13,6 @@
 
 #include "absl/synchronization/mutex.h"
 #include "common/base/checksum.h"
-#include "common/base/random.h"
 #include "common/base/thread_pool.h"
 #include "common/transfer/lane_client.h"
 #include "common/transfer/wire.h"
@@ -182,13 +181,7 @@ class ThreadedLanes {
   WorkQueue queue_;
 };
 
-std::vector<uint8_t> MakeObject(uint64_t seed) {
-  std::vector<uint8_t> object(2 * kChunkBytes + 17);
-  for (size_t i = 0; i < object.size(); i += 64) {
-    object[i] = static_cast<uint8_t>(RandomBits(seed, 0, i));
-  }
-  return object;
-}
+std::vector<uint8_t> ObjectOf(uint64_t seed) { return MakeObject(2 * kChunkBytes + 17, seed); }
 
 uint64_t Seed(int fragment, int64_t round, bool up) {
   return static_cast<uint64_t>(1000 * fragment + 2 * round + (up ? 1 : 0));
@@ -198,7 +191,7 @@ uint64_t Seed(int fragment, int64_t round, bool up) {
 void ExchangeRounds(LaneClient& client, int fragment) {
   for (int64_t round = 1; round <= kRounds; ++round) {
     const auto object =
-        std::make_shared<std::vector<uint8_t>>(MakeObject(Seed(fragment, round, true)));
+        std::make_shared<std::vector<uint8_t>>(ObjectOf(Seed(fragment, round, true)));
     LaneClient::Offered offered;
     offered.header.set_fragment(fragment);
     offered.header.set_round(round);
@@ -219,7 +212,7 @@ void ExchangeRounds(LaneClient& client, int fragment) {
     EXPECT_TRUE(pushed.status.ok()) << pushed.status;
     const LaneClient::Result pulled = client.Await(pull);
     ASSERT_TRUE(pulled.status.ok()) << pulled.status;
-    EXPECT_TRUE(std::ranges::equal(*pulled.bytes, MakeObject(Seed(fragment, round, false))));
+    EXPECT_TRUE(std::ranges::equal(*pulled.bytes, ObjectOf(Seed(fragment, round, false))));
   }
 }
 
@@ -228,13 +221,9 @@ TEST(LaneThreadsTest, ThreadsAndCutsLoseNothingAndCountNothingTwice) {
   FakeCoordinator coordinator(/*entropy_down=*/true);
   // A round is published once its delta is there.
   coordinator.on_contribution = [&](const v1::PushHeader& header) {
-    PullObject answer;
-    const std::vector<uint8_t> bytes = MakeObject(Seed(header.fragment(), header.round(), false));
-    answer.bytes.assign(bytes.begin(), bytes.end());
+    PullObject answer =
+        MakeAnswer(header.round(), ObjectOf(Seed(header.fragment(), header.round(), false)));
     answer.header.set_fragment(header.fragment());
-    answer.header.set_round(header.round());
-    answer.header.set_total_bytes(std::ssize(bytes));
-    answer.header.set_object_hash(TreeHash(bytes));
     coordinator.Publish(header.fragment(), header.round(), answer);
   };
   ThreadedLanes net;
@@ -286,7 +275,7 @@ TEST(LaneThreadsTest, ThreadsAndCutsLoseNothingAndCountNothingTwice) {
   net.Stop();
   EXPECT_EQ(coordinator.contributions.size(), static_cast<size_t>(kFragments * kRounds)) << "once";
   for (const auto& [header, bytes] : coordinator.contributions) {
-    EXPECT_TRUE(bytes == MakeObject(Seed(header.fragment(), header.round(), true)));
+    EXPECT_TRUE(bytes == ObjectOf(Seed(header.fragment(), header.round(), true)));
   }
   EXPECT_GT(net.cuts(), 3);
   EXPECT_EQ(memory.taken(), 0);

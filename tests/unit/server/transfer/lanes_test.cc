@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "common/base/checksum.h"
-#include "common/base/random.h"
 #include "common/transfer/lane_client.h"
 #include "common/transfer/wire.h"
 #include "gmock/gmock.h"
@@ -25,21 +24,8 @@ using ::testing::HasSubstr;
 
 constexpr auto kChunk = static_cast<int64_t>(kChunkBytes);
 
-std::shared_ptr<std::vector<uint8_t>> MakeObject(int64_t bytes, uint64_t seed) {
-  auto object = std::make_shared<std::vector<uint8_t>>(static_cast<size_t>(bytes));
-  for (size_t i = 0; i < object->size(); i += 64) {
-    (*object)[i] = static_cast<uint8_t>(RandomBits(seed, 0, i));
-  }
-  return object;
-}
-
-PullObject MakeAnswer(int64_t round, const std::vector<uint8_t>& bytes) {
-  PullObject object;
-  object.bytes.assign(bytes.begin(), bytes.end());
-  object.header.set_round(round);
-  object.header.set_total_bytes(static_cast<int64_t>(bytes.size()));
-  object.header.set_object_hash(TreeHash(bytes));
-  return object;
+std::shared_ptr<std::vector<uint8_t>> SharedObject(int64_t bytes, uint64_t seed) {
+  return std::make_shared<std::vector<uint8_t>>(MakeObject(bytes, seed));
 }
 
 bool Passes(const absl::Status& status) {
@@ -142,6 +128,14 @@ class OneSeedTest : public ::testing::Test {
     wanted.expected_bytes = bytes;
     return client_->Want(std::move(wanted));
   }
+  // Lets things happen, and no time pass, until that is so.
+  template <typename Condition>
+  void StepUntil(const Condition& condition) {
+    while (!condition()) {
+      client_->Tick();
+      net_->Step();
+    }
+  }
   // Lets everything happen, and time pass where nothing does.
   LaneClient::Result Finish(const LaneClient::Handle& handle) {
     const absl::Duration deadline = clock_.Monotonic() + absl::Minutes(30);
@@ -157,6 +151,10 @@ class OneSeedTest : public ::testing::Test {
       }
     }
     return client_->Await(handle);
+  }
+  void ExpectPulled(const LaneClient::Result& pulled, const std::vector<uint8_t>& bytes) {
+    ASSERT_TRUE(pulled.status.ok()) << pulled.status;
+    EXPECT_TRUE(std::ranges::equal(*pulled.bytes, bytes));
   }
   void ExpectContributed(const std::vector<uint8_t>& object) {
     ASSERT_EQ(coordinator_->contributions.size(), 1u) << "once";
@@ -197,8 +195,8 @@ TEST_P(LanesTest, EveryChunkCrossesOnceBothWays) {
   Begin(3, static_cast<uint64_t>(GetParam()));
   Chunks chunks;
   net_->on_message = [&](MemoryLanes::Message& message) { chunks.Count(message); };
-  const auto object = MakeObject(7 * kChunk + 5, 1);
-  const auto answer = MakeObject(6 * kChunk + 1, 2);
+  const auto object = SharedObject(7 * kChunk + 5, 1);
+  const auto answer = SharedObject(6 * kChunk + 1, 2);
   const auto push = Offer(object);
   const auto pull = Want(1, std::ssize(*answer));
   const LaneClient::Result pushed = Finish(push);
@@ -207,9 +205,7 @@ TEST_P(LanesTest, EveryChunkCrossesOnceBothWays) {
   ExpectContributed(*object);
   EXPECT_FALSE(client_->Done(pull));
   coordinator_->Publish(0, 1, MakeAnswer(1, *answer));
-  const LaneClient::Result pulled = Finish(pull);
-  ASSERT_TRUE(pulled.status.ok()) << pulled.status;
-  EXPECT_TRUE(std::ranges::equal(*pulled.bytes, *answer));
+  ExpectPulled(Finish(pull), *answer);
   EXPECT_EQ(chunks.up.size(), 8u);
   EXPECT_EQ(chunks.down.size(), 7u);
   EXPECT_EQ(chunks.All(), 15);
@@ -222,8 +218,8 @@ TEST_P(LanesTest, EveryChunkCrossesOnceBothWays) {
 enum class Blow { kCutOne, kCutAll, kCutAllUnnoticed, kRestartCoordinator, kRestartWorker };
 
 TEST_P(LanesTest, ABlowAtAnyMessageLosesNothingAndCountsNothingTwice) {
-  const auto object = MakeObject(5 * kChunk + 5, 1);
-  const auto answer = MakeObject(4 * kChunk + 1, 2);
+  const auto object = SharedObject(5 * kChunk + 5, 1);
+  const auto answer = SharedObject(4 * kChunk + 1, 2);
   for (const Blow blow : {Blow::kCutOne, Blow::kCutAll, Blow::kCutAllUnnoticed,
                           Blow::kRestartCoordinator, Blow::kRestartWorker}) {
     for (int64_t at = 1;; ++at) {
@@ -263,9 +259,7 @@ TEST_P(LanesTest, ABlowAtAnyMessageLosesNothingAndCountsNothingTwice) {
       }
       const LaneClient::Result pushed = client_->Await(push);
       ASSERT_TRUE(pushed.status.ok()) << pushed.status;
-      const LaneClient::Result pulled = client_->Await(pull);
-      ASSERT_TRUE(pulled.status.ok()) << pulled.status;
-      EXPECT_TRUE(std::ranges::equal(*pulled.bytes, *answer));
+      ExpectPulled(client_->Await(pull), *answer);
       ExpectContributed(*object);
       // Counts what one lane had under way, at most all of it.
       if (blow == Blow::kCutOne) {
@@ -280,7 +274,7 @@ TEST_P(LanesTest, ABlowAtAnyMessageLosesNothingAndCountsNothingTwice) {
 INSTANTIATE_TEST_SUITE_P(Seeds, LanesTest, ::testing::Range(1, 6));
 
 TEST_F(OneSeedTest, AWorkerThatStartsAgainSendsOnlyWhatIsMissing) {
-  const auto object = MakeObject(6 * kChunk, 1);
+  const auto object = SharedObject(6 * kChunk, 1);
   Chunks chunks;
   net_->on_message = [&](MemoryLanes::Message& message) {
     chunks.Count(message);
@@ -308,8 +302,8 @@ TEST_F(OneSeedTest, WhatIsDueFirstGoesFirstBothWays) {
   net_->on_message = [&](MemoryLanes::Message& message) {
     if (message.content->has_chunk()) order.push_back(message.content->chunk().transfer());
   };
-  const auto late = MakeObject(8 * kChunk, 1);
-  const auto urgent = MakeObject(2 * kChunk, 2);
+  const auto late = SharedObject(8 * kChunk, 1);
+  const auto urgent = SharedObject(2 * kChunk, 2);
   const auto first = Offer(late, 1, 100);    // Transfer 1.
   const auto second = Offer(urgent, 2, 50);  // Transfer 2.
   EXPECT_TRUE(Finish(second).status.ok());
@@ -329,8 +323,8 @@ TEST_F(OneSeedTest, WhatIsDueFirstGoesFirstBothWays) {
 
 TEST_F(OneSeedTest, ALaneThatStandsStillLeavesItsShareToTheOthers) {
   Begin(2, 1);
-  const auto object = MakeObject(12 * kChunk, 1);
-  const auto answer = MakeObject(12 * kChunk, 2);
+  const auto object = SharedObject(12 * kChunk, 1);
+  const auto answer = SharedObject(12 * kChunk, 2);
   coordinator_->Publish(0, 1, MakeAnswer(1, *answer));
   const auto push = Offer(object);
   const auto pull = Want(1, std::ssize(*answer));
@@ -352,12 +346,10 @@ TEST_F(OneSeedTest, AChunkThatIsDamagedOnceComesAgain) {
       if (message.up != up || !message.content->has_chunk() || std::exchange(damaged, true)) return;
       (*message.content->mutable_chunk()->mutable_data())[7] ^= 1;
     };
-    const auto object = MakeObject(3 * kChunk, 1);
+    const auto object = SharedObject(3 * kChunk, 1);
     coordinator_->Publish(0, 1, MakeAnswer(1, *object));
     EXPECT_TRUE(Finish(Offer(object)).status.ok());
-    const LaneClient::Result pulled = Finish(Want(1, std::ssize(*object)));
-    ASSERT_TRUE(pulled.status.ok()) << pulled.status;
-    EXPECT_TRUE(std::ranges::equal(*pulled.bytes, *object));
+    ExpectPulled(Finish(Want(1, std::ssize(*object))), *object);
     ExpectContributed(*object);
     EXPECT_TRUE(damaged);
   }
@@ -368,7 +360,7 @@ TEST_F(OneSeedTest, AnObjectThatIsDamagedEveryTimeIsAnError) {
     if (!message.content->has_chunk() || message.content->chunk().offset() != kChunk) return;
     (*message.content->mutable_chunk()->mutable_data())[7] ^= 1;
   };
-  const auto object = MakeObject(3 * kChunk, 1);
+  const auto object = SharedObject(3 * kChunk, 1);
   coordinator_->Publish(0, 1, MakeAnswer(1, *object));
   EXPECT_EQ(Finish(Offer(object)).status.code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(Finish(Want(1, std::ssize(*object))).status.code(), absl::StatusCode::kDataLoss);
@@ -377,8 +369,8 @@ TEST_F(OneSeedTest, AnObjectThatIsDamagedEveryTimeIsAnError) {
 // Version 0 is resumed with round 0, which is also how the present version is asked for.
 TEST_F(OneSeedTest, AStateThatMovesOnWhileItIsSentComesWholeFromOneVersion) {
   Begin(1, 1);
-  const auto version0 = MakeObject(6 * kChunk, 1);
-  const auto version1 = MakeObject(6 * kChunk, 2);
+  const auto version0 = SharedObject(6 * kChunk, 1);
+  const auto version1 = SharedObject(6 * kChunk, 2);
   coordinator_->Publish(0, 0, MakeAnswer(0, *version0));
   std::vector<v1::Want> wants;
   std::vector<int> refusals;
@@ -393,10 +385,7 @@ TEST_F(OneSeedTest, AStateThatMovesOnWhileItIsSentComesWholeFromOneVersion) {
   wanted.want.set_object(v1::Want::STATE);
   wanted.expected_bytes = std::ssize(*version0);
   const auto pull = client_->Want(std::move(wanted));
-  while (chunks.down.size() < 3) {
-    client_->Tick();
-    net_->Step();
-  }
+  StepUntil([&] { return chunks.down.size() >= 3; });
   Restart();
   coordinator_->Publish(0, 0, MakeAnswer(1, *version1));
   const LaneClient::Result pulled = Finish(pull);
@@ -411,22 +400,19 @@ TEST_F(OneSeedTest, AStateThatMovesOnWhileItIsSentComesWholeFromOneVersion) {
 
 TEST_F(OneSeedTest, ARefusalIsFinalAndLeavesTheLanesAlone) {
   coordinator_->admission = absl::AbortedError("the round closed");
-  EXPECT_EQ(Finish(Offer(MakeObject(9 * kChunk, 1))).status.code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(Finish(Offer(SharedObject(9 * kChunk, 1))).status.code(), absl::StatusCode::kAborted);
   EXPECT_EQ(Finish(Want(5000, kChunk)).status.code(), absl::StatusCode::kFailedPrecondition);
   coordinator_->admission = absl::OkStatus();
   EXPECT_EQ(net_->lanes(), 3);
-  EXPECT_TRUE(Finish(Offer(MakeObject(9 * kChunk, 1))).status.ok());
+  EXPECT_TRUE(Finish(Offer(SharedObject(9 * kChunk, 1))).status.ok());
   EXPECT_EQ(net_->lanes(), 3);
 }
 
 TEST_F(OneSeedTest, ARoundThatClosesEndsWhatIsOnItsWay) {
   Chunks chunks;
   net_->on_message = [&](MemoryLanes::Message& message) { chunks.Count(message); };
-  const auto push = Offer(MakeObject(60 * kChunk, 1));
-  while (chunks.up.size() < 3) {
-    client_->Tick();
-    net_->Step();
-  }
+  const auto push = Offer(SharedObject(60 * kChunk, 1));
+  StepUntil([&] { return chunks.up.size() >= 3; });
   coordinator_->Close(0, 1);
   EXPECT_EQ(Finish(push).status.code(), absl::StatusCode::kAborted);
   EXPECT_LT(chunks.up.size(), 60u);
@@ -437,24 +423,21 @@ TEST_F(OneSeedTest, ARoundThatClosesEndsWhatIsOnItsWay) {
 // A cut breaks several lanes, and they come back one after the other.
 TEST_F(OneSeedTest, OutcomesAreHeardBesideLanesOfWhichOnlyTheWorkerKnowsThatTheyBroke) {
   Begin(2, 1);
-  EXPECT_TRUE(Finish(Offer(MakeObject(kChunk, 1), 1)).status.ok());
+  EXPECT_TRUE(Finish(Offer(SharedObject(kChunk, 1), 1)).status.ok());
   net_->Run();
   for (const int lane : {0, 1}) net_->CutUnnoticed(lane);
   lanes_ = 1;  // The other one is not back yet.
-  EXPECT_TRUE(Finish(Offer(MakeObject(kChunk, 2), 2)).status.ok());
+  EXPECT_TRUE(Finish(Offer(SharedObject(kChunk, 2), 2)).status.ok());
   EXPECT_EQ(Finish(Want(5000, kChunk)).status.code(), absl::StatusCode::kFailedPrecondition);
-  const auto late = Offer(MakeObject(60 * kChunk, 3), 3);
-  while (server_->inbox->counters().deltas == 0) {
-    client_->Tick();
-    net_->Step();
-  }
+  const auto late = Offer(SharedObject(60 * kChunk, 3), 3);
+  StepUntil([&] { return server_->inbox->counters().deltas > 0; });
   coordinator_->Close(0, 3);
   EXPECT_EQ(Finish(late).status.code(), absl::StatusCode::kAborted);
 }
 
 TEST_F(OneSeedTest, ARefusalThatPassesIsTriedAgainAndNothingIsSentTwice) {
   Chunks chunks;
-  const auto object = MakeObject(4 * kChunk, 1);
+  const auto object = SharedObject(4 * kChunk, 1);
   coordinator_->verdict = absl::UnavailableError("not yet");
   coordinator_->admission = absl::UnavailableError("fenced");
   const auto push = Offer(object);
@@ -472,15 +455,12 @@ TEST_F(OneSeedTest, ARefusalThatPassesIsTriedAgainAndNothingIsSentTwice) {
 }
 
 TEST_F(OneSeedTest, AnotherObjectOfTheSameKeyTakesThePlace) {
-  const auto object = MakeObject(4 * kChunk, 1);
-  const auto other = MakeObject(4 * kChunk, 2);
+  const auto object = SharedObject(4 * kChunk, 1);
+  const auto other = SharedObject(4 * kChunk, 2);
   int chunks = 0;
   net_->on_message = [&](MemoryLanes::Message& message) { chunks += message.content->has_chunk(); };
   const auto push = Offer(object);
-  while (chunks < 2) {
-    client_->Tick();
-    net_->Step();
-  }
+  StepUntil([&] { return chunks >= 2; });
   client_->Cancel();
   net_->Run();
   client_ = MakeClient(2);
@@ -492,7 +472,7 @@ TEST_F(OneSeedTest, WithoutRoomThoseWhoWaitComeLater) {
   Begin(2, 1, /*memory_chunks=*/5);
   std::vector<LaneClient::Handle> pushes;
   for (int64_t round = 1; round <= 4; ++round) {
-    pushes.push_back(Offer(MakeObject(3 * kChunk, static_cast<uint64_t>(round)), round));
+    pushes.push_back(Offer(SharedObject(3 * kChunk, static_cast<uint64_t>(round)), round));
   }
   for (const auto& push : pushes) EXPECT_TRUE(Finish(push).status.ok());
   EXPECT_EQ(coordinator_->contributions.size(), 4u);
@@ -503,7 +483,7 @@ TEST_F(OneSeedTest, ALimitedRateIsKeptBothWays) {
   client_->Cancel();
   net_->Run();
   client_ = MakeClient(2, /*down=*/kChunk, /*up=*/kChunk);
-  const auto object = MakeObject(10 * kChunk, 1);
+  const auto object = SharedObject(10 * kChunk, 1);
   coordinator_->Publish(0, 1, MakeAnswer(1, *object));
   absl::Duration begin = clock_.Monotonic();
   EXPECT_TRUE(Finish(Offer(object)).status.ok());
@@ -517,15 +497,12 @@ TEST_F(OneSeedTest, ALimitedRateIsKeptBothWays) {
 
 TEST_F(OneSeedTest, WhatIsGivenUpIsSentNoMore) {
   Begin(1, 1);
-  const auto answer = MakeObject(20 * kChunk, 2);
+  const auto answer = SharedObject(20 * kChunk, 2);
   coordinator_->Publish(0, 1, MakeAnswer(1, *answer));
   Chunks chunks;
   net_->on_message = [&](MemoryLanes::Message& message) { chunks.Count(message); };
   const auto pull = Want(1, std::ssize(*answer));
-  while (chunks.All() < 2) {
-    client_->Tick();
-    net_->Step();
-  }
+  StepUntil([&] { return chunks.All() >= 2; });
   client_->GiveUp(pull);
   EXPECT_EQ(Finish(pull).status.code(), absl::StatusCode::kCancelled);
   net_->Run();
@@ -551,12 +528,10 @@ TEST_F(PackedLanesTest, PackedChunksCrossSmallerBothWays) {
   net_->on_message = [&](MemoryLanes::Message& message) {
     bytes += std::ssize(message.content->chunk().data());
   };
-  const auto object = MakeObject(6 * kChunk + 9, 1);
+  const auto object = SharedObject(6 * kChunk + 9, 1);
   coordinator_->Publish(0, 1, MakeAnswer(1, *object));
   EXPECT_TRUE(Finish(Offer(object)).status.ok());
-  const LaneClient::Result pulled = Finish(Want(1, std::ssize(*object)));
-  ASSERT_TRUE(pulled.status.ok()) << pulled.status;
-  EXPECT_TRUE(std::ranges::equal(*pulled.bytes, *object));
+  ExpectPulled(Finish(Want(1, std::ssize(*object))), *object);
   ExpectContributed(*object);
   EXPECT_LT(bytes, std::ssize(*object));
 }
