@@ -114,9 +114,7 @@ TEST_F(StagedDataTest, AtNoMomentOfAReplacementAreThereOtherDataThanTheOldOrTheN
 TEST_F(StagedDataTest, WhatFailsLeavesTheOldDataAndNothingElse) {
   ASSERT_TRUE(Run(disk_, "/in/old.txt").ok());
   const std::vector<std::string> before = FilesIn(disk_, "/out");
-  uint64_t used = 0;
-  for (const std::string& path : disk_.Files()) used += disk_.Content(path).size();
-  disk_.SetCapacity(used + 2500);
+  disk_.SetCapacity(disk_.UsedBytes() + 2500);
   EXPECT_THAT(Run(disk_, "/in/new.txt", true), StatusIs(kResourceExhausted));
   EXPECT_EQ(FilesIn(disk_, "/out"), before);
   EXPECT_EQ(Letter(disk_), "o");
