@@ -35,17 +35,6 @@ void ExpectAllOk(const std::vector<absl::Status>& results) {
   for (const absl::Status& status : results) EXPECT_TRUE(status.ok()) << status;
 }
 
-std::vector<std::vector<float>> Arrays(int ranks, size_t values) {
-  std::vector<std::vector<float>> arrays;
-  for (int rank = 0; rank < ranks; ++rank) {
-    std::vector<float>& array = arrays.emplace_back();
-    for (size_t i = 0; i < values; ++i) {
-      array.push_back(static_cast<float>(100 * rank) + static_cast<float>(i));
-    }
-  }
-  return arrays;
-}
-
 TEST(ThreadGroupTest, SumsAreInOrderOfRank) {
   // (1e8 + 1) - 1e8 is 0 in fp32, 1e8 - 1e8 + 1 is 1.
   std::vector<float> values = {1e8F, 1, -1e8F};

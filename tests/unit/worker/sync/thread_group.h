@@ -56,4 +56,16 @@ class ThreadGroup final : public LocalGroup {
   const WaitForStream wait_;
 };
 
+// An array for each rank: value i of rank r is 100 r + i.
+inline std::vector<std::vector<float>> Arrays(int ranks, size_t values) {
+  std::vector<std::vector<float>> arrays;
+  for (int rank = 0; rank < ranks; ++rank) {
+    std::vector<float>& array = arrays.emplace_back();
+    for (size_t i = 0; i < values; ++i) {
+      array.push_back(static_cast<float>(100 * rank) + static_cast<float>(i));
+    }
+  }
+  return arrays;
+}
+
 }  // namespace causeway::worker

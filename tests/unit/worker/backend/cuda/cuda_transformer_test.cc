@@ -25,11 +25,14 @@ struct Case {
 };
 void PrintTo(const Case& param, std::ostream* out) { *out << param.name; }
 
-std::vector<float> RoundedParameters(const FragmentPlan& plan) {
-  std::vector<float> parameters = RandomParameters<float>(plan, 1);
-  for (float& value : parameters) value = __bfloat162float(__float2bfloat16_rn(value));
-  return parameters;
-}
+struct Small {
+  explicit Small(const std::string& changes = "") : model(MakeModel(kSmall, changes)) {
+    for (float& value : parameters) value = __bfloat162float(__float2bfloat16_rn(value));
+  }
+  const v1::ModelConfig model;
+  const FragmentPlan plan = MakePlan(model);
+  std::vector<float> parameters = RandomParameters<float>(plan, 1);  // As bf16 has them.
+};
 
 // Two windows; some positions have no target.
 HostTokens Tokens(const v1::ModelConfig& model, bool documents, int sequences = 2,
@@ -61,9 +64,7 @@ double Distance(const std::vector<double>& a, const std::vector<double>& b) {
 class CudaTransformerCases : public ::testing::TestWithParam<Case> {};
 
 TEST_P(CudaTransformerCases, ErrsNoMoreThanBf16Does) {
-  const v1::ModelConfig model = MakeModel(kSmall, GetParam().changes);
-  const FragmentPlan plan = MakePlan(model);
-  const std::vector<float> parameters = RoundedParameters(plan);
+  const auto& [model, plan, parameters] = Small(GetParam().changes);
   const std::vector<double> exact_parameters(parameters.begin(), parameters.end());
   const HostTokens tokens = Tokens(model, GetParam().documents);
 
@@ -119,9 +120,7 @@ constexpr double kOtherShapes = 1e-2;
 #endif
 
 TEST(CudaTransformer, MicroBatchesAddUpToTheirBatch) {
-  const v1::ModelConfig model = MakeModel(kSmall, "untied_head: true");
-  const FragmentPlan plan = MakePlan(model);
-  const std::vector<float> parameters = RoundedParameters(plan);
+  const auto& [model, plan, parameters] = Small("untied_head: true");
   HostTokens whole = Tokens(model, false, 4);
   whole.targets[1] = 0;  // Means of means, so all windows count alike.
   std::vector<HostTokens> halves;
@@ -142,9 +141,7 @@ TEST(CudaTransformer, MicroBatchesAddUpToTheirBatch) {
 }
 
 TEST(CudaTransformer, TheHeadsChunksDoNotChangeTheResult) {
-  const v1::ModelConfig model = MakeModel(kSmall, "sequence_length: 80");
-  const FragmentPlan plan = MakePlan(model);
-  const std::vector<float> parameters = RoundedParameters(plan);
+  const auto& [model, plan, parameters] = Small("sequence_length: 80");
   const HostTokens tokens = Tokens(model, false);
   TransformerRig whole(model, plan, parameters, {.micro_batch_sequences = 2});
   TransformerRig cut(model, plan, parameters, {.micro_batch_sequences = 2, .logits_bytes = 1});
@@ -156,9 +153,7 @@ TEST(CudaTransformer, TheHeadsChunksDoNotChangeTheResult) {
 }
 
 TEST(CudaTransformer, ShorterWindowsAreEvaluatedByPosition) {
-  const v1::ModelConfig model = MakeModel(kSmall);
-  const FragmentPlan plan = MakePlan(model);
-  const std::vector<float> parameters = RoundedParameters(plan);
+  const auto& [model, plan, parameters] = Small();
   TransformerRig rig(model, plan, parameters, {.micro_batch_sequences = 2});
   const HostTokens tokens = {{1, 2, 3, 4, 5, 6}, {2, 3, -1, 5, 6, 7}, {}};
   std::vector<float> rows;

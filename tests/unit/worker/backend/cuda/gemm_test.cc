@@ -163,13 +163,15 @@ TEST_F(GemmTest, EveryTranspositionAndTypeIsLikeTheOracle) {
   for (const bool transpose_a : {false, true}) {
     for (const bool transpose_b : {false, true}) {
       for (const bool float_d : {false, true}) {
-        Shape shape = {.m = 40, .n = 72, .k = 56};
-        shape.transpose_a = transpose_a;
-        shape.transpose_b = transpose_b;
-        shape.float_d = float_d;
-        Expect(shape);
-        shape.beta = 1;
-        Expect(shape);
+        for (const float beta : {0.0F, 1.0F}) {
+          Expect({.m = 40,
+                  .n = 72,
+                  .k = 56,
+                  .transpose_a = transpose_a,
+                  .transpose_b = transpose_b,
+                  .float_d = float_d,
+                  .beta = beta});
+        }
       }
     }
   }
@@ -177,26 +179,15 @@ TEST_F(GemmTest, EveryTranspositionAndTypeIsLikeTheOracle) {
 
 TEST_F(GemmTest, OddNumbersOfRowsAndTermsAreTaken) {
   for (const int64_t rows : {int64_t{1}, int64_t{33}, int64_t{129}}) {
-    Shape shape = {.m = rows, .n = 64, .k = 48};
-    shape.transpose_b = true;
-    Expect(shape);
+    Expect({.m = rows, .n = 64, .k = 48, .transpose_b = true});
     // As the gradient of weights after `rows` tokens.
-    shape = {.m = 64, .n = 48, .k = rows};
-    shape.transpose_a = true;
-    shape.float_d = true;
-    shape.beta = 1;
-    Expect(shape);
+    Expect({.m = 64, .n = 48, .k = rows, .transpose_a = true, .float_d = true, .beta = 1});
   }
 }
 
 TEST_F(GemmTest, BiasesScalesAndOtherAddendsAreTaken) {
-  Shape shape = {.m = 24, .n = 40, .k = 32};
-  shape.transpose_b = true;
-  shape.with_bias = true;
-  Expect(shape);
-  shape.with_bias = false;
-  shape.alpha = 2.0315F;
-  shape.beta = -4.775F;
+  Expect({.m = 24, .n = 40, .k = 32, .transpose_b = true, .with_bias = true});
+  Shape shape = {.m = 24, .n = 40, .k = 32, .transpose_b = true, .alpha = 2.0315F, .beta = -4.775F};
   Expect(shape);
   shape.other_c = true;
   Expect(shape);
@@ -205,8 +196,7 @@ TEST_F(GemmTest, BiasesScalesAndOtherAddendsAreTaken) {
 }
 
 TEST_F(GemmTest, BatchesAreTaken) {
-  Shape shape = {.m = 24, .n = 24, .k = 40, .batch = 3};
-  shape.transpose_b = true;
+  Shape shape = {.m = 24, .n = 24, .k = 40, .batch = 3, .transpose_b = true};
   Expect(shape);
   shape.beta = 0.5F;
   shape.other_c = true;
@@ -215,9 +205,7 @@ TEST_F(GemmTest, BatchesAreTaken) {
 
 TEST_F(GemmTest, TunedProductsAreLikeTheOracle) {
   gemm_->SetTuning(true);
-  Shape shape = {.m = 128, .n = 96, .k = 200};
-  shape.transpose_b = true;
-  Expect(shape);
+  Expect({.m = 128, .n = 96, .k = 200, .transpose_b = true});
 }
 
 }  // namespace

@@ -221,17 +221,6 @@ void ExpectAllOk(const std::vector<absl::Status>& results) {
   for (const absl::Status& status : results) EXPECT_TRUE(status.ok()) << status;
 }
 
-std::vector<std::vector<float>> Arrays(int ranks, size_t values) {
-  std::vector<std::vector<float>> arrays;
-  for (int rank = 0; rank < ranks; ++rank) {
-    std::vector<float>& array = arrays.emplace_back();
-    for (size_t i = 0; i < values; ++i) {
-      array.push_back(static_cast<float>(100 * rank) + static_cast<float>(i));
-    }
-  }
-  return arrays;
-}
-
 TEST_F(NcclGroupTest, EqualPiecesTakeOneCall) {
   std::vector<std::vector<float>> arrays = Arrays(2, 6);
   const std::vector<int64_t> bounds = {2, 4, 6};

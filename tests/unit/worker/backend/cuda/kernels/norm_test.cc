@@ -61,25 +61,31 @@ Forward OracleForward(const NormCase& c, const Norm& norm, const Doubles& x,
   return f;
 }
 
+NormForwardArguments PlaceForward(TestDevice& device, const NormCase& c, const Norm& norm) {
+  NormForwardArguments a = {.rows = c.rows, .width = c.width, .epsilon = kEpsilon};
+  a.x = device.UploadBf16(norm.x);
+  a.weight = device.UploadBf16(norm.weight);
+  a.out = device.Allocate<__nv_bfloat16>(c.rows * c.width);
+  a.inverse_deviation = device.Allocate<float>(c.rows);
+  if (c.layer_norm) {
+    a.bias = device.UploadBf16(norm.bias);
+    a.mean = device.Allocate<float>(c.rows);
+  }
+  return a;
+}
+
 TEST(NormTest, ForwardIsTheOraclesAtAnyWidth) {
   for (const NormCase& c : kNormCases) {
     const Norm norm = MakeNorm(c);
     for (const bool add : {false, true}) {
       const auto tensors = Repeat([&](TestDevice& device) {
-        NormForwardArguments a = {.rows = c.rows, .width = c.width, .epsilon = kEpsilon};
+        NormForwardArguments a = PlaceForward(device, c, norm);
         __nv_bfloat16* const x = device.UploadBf16(norm.x);
         a.x = x;
         if (add) {
           a.addend = device.UploadBf16(norm.addend);
           a.x_out = x;  // In place.
         }
-        a.weight = device.UploadBf16(norm.weight);
-        if (c.layer_norm) {
-          a.bias = device.UploadBf16(norm.bias);
-          a.mean = device.Allocate<float>(c.rows);
-        }
-        a.out = device.Allocate<__nv_bfloat16>(c.rows * c.width);
-        a.inverse_deviation = device.Allocate<float>(c.rows);
         NormForward(a, device.stream());
         return std::vector<Doubles>{device.Values(x, c.rows * c.width),
                                     device.Values(a.out, c.rows * c.width),
@@ -106,15 +112,7 @@ TEST(NormTest, BackwardIsTheOraclesAtAnyWidth) {
     const Forward forward = OracleForward(c, norm, norm.x, nullptr);
     for (const bool accumulate : {false, true}) {
       const auto tensors = Repeat([&](TestDevice& device) {
-        NormForwardArguments f = {.rows = c.rows, .width = c.width, .epsilon = kEpsilon};
-        f.x = device.UploadBf16(norm.x);
-        f.weight = device.UploadBf16(norm.weight);
-        f.out = device.Allocate<__nv_bfloat16>(c.rows * c.width);
-        f.inverse_deviation = device.Allocate<float>(c.rows);
-        if (c.layer_norm) {
-          f.bias = device.UploadBf16(norm.bias);
-          f.mean = device.Allocate<float>(c.rows);
-        }
+        const NormForwardArguments f = PlaceForward(device, c, norm);
         NormForward(f, device.stream());
 
         NormBackwardArguments a = {.rows = c.rows, .width = c.width};

@@ -77,6 +77,18 @@ GradientNorm* UploadNorm(TestDevice& device, float factor, bool finite) {
   return device.Upload(std::vector<GradientNorm>{{1, factor, finite ? 1 : 0}});
 }
 
+// With what an update reads and writes on the device: moments of zero or one, a weight of seven.
+AdamWArguments Place(TestDevice& device, const std::vector<AdamWSlice>& slices,
+                     const std::vector<float>& master, double moments) {
+  AdamWArguments a = {.count = static_cast<int64_t>(slices.size())};
+  a.slices = device.Upload(slices);
+  a.master = device.Upload(master);
+  a.m = device.UploadFloat(Doubles(master.size(), moments));
+  a.v = device.UploadFloat(Doubles(master.size(), moments));
+  a.weight = device.UploadBf16(Doubles(master.size(), 7));
+  return a;
+}
+
 // Two tensors in arenas with gaps, at other places in each.
 struct AdamWFixture {
   int64_t sizes[2] = {9000, 13};
@@ -105,13 +117,8 @@ TEST(AdamWKernelTest, HasTheBitsOfTheCpusUpdateForThreeSteps) {
                         f.sizes[i], &slices);
     }
     EXPECT_EQ(slices.size(), 3);
-    AdamWArguments a = {.count = static_cast<int64_t>(slices.size())};
-    a.slices = device.Upload(slices);
+    AdamWArguments a = Place(device, slices, master, /*moments=*/0);
     a.norm = UploadNorm(device, kFactor, true);
-    a.master = device.Upload(master);
-    a.m = device.UploadFloat(Doubles(Size(f.arena), 0));
-    a.v = device.UploadFloat(Doubles(Size(f.arena), 0));
-    a.weight = device.UploadBf16(Doubles(Size(f.arena), 7));
     for (int step = 1; step <= 3; ++step) {
       a.step = device.Upload(std::vector<AdamWStep<float>>{{1e-3, 0.9, 0.99, 1e-8, step}});
       a.gradient = device.Upload(gradients[Size(step - 1)]);
@@ -145,21 +152,15 @@ TEST(AdamWKernelTest, AGradientThatIsNotFiniteChangesNothing) {
   TestDevice device;
   std::vector<AdamWSlice> slices;
   AppendAdamWSlices({.weight_decay = 0.1F}, 100, &slices);
-  AdamWArguments a = {.count = 1};
-  a.slices = device.Upload(slices);
+  AdamWArguments a = Place(device, slices, std::vector<float>(100, 1), /*moments=*/1);
   a.step = device.Upload(std::vector<AdamWStep<float>>{{1e-3, 0.9, 0.99, 1e-8, 1}});
   a.norm = UploadNorm(device, 1, false);
-  const Doubles ones(100, 1);
   a.gradient = device.UploadFloat(Doubles(100, std::nan("")));
-  a.master = device.UploadFloat(ones);
-  a.m = device.UploadFloat(ones);
-  a.v = device.UploadFloat(ones);
-  a.weight = device.UploadBf16(ones);
   AdamWUpdate(a, device.stream());
-  EXPECT_EQ(device.Values(a.master, 100), ones);
-  EXPECT_EQ(device.Values(a.m, 100), ones);
-  EXPECT_EQ(device.Values(a.v, 100), ones);
-  EXPECT_EQ(device.Values(a.weight, 100), ones);
+  for (const float* const kept : {a.master, a.m, a.v}) {
+    EXPECT_EQ(device.Values(kept, 100), Doubles(100, 1));
+  }
+  EXPECT_EQ(device.Values(a.weight, 100), Doubles(100, 7));
 }
 
 TEST(AdamWKernelTest, ACapturedUpdateTakesTheConstantsOfItsReplay) {
@@ -170,15 +171,10 @@ TEST(AdamWKernelTest, ACapturedUpdateTakesTheConstantsOfItsReplay) {
   const std::vector<AdamWStep<float>> steps = {{1e-3, 0.9, 0.99, 1e-8, 1},
                                                {2e-3, 0.9, 0.99, 1e-8, 2}};
   TestDevice device;
-  AdamWArguments a = {.count = 1};
-  a.slices = device.Upload(slices);
+  AdamWArguments a = Place(device, slices, std::vector<float>(40, 1), /*moments=*/0);
   auto* const step = device.Allocate<AdamWStep<float>>(1);
   a.step = step;
   a.gradient = device.UploadFloat(gradient);
-  a.master = device.UploadFloat(Doubles(40, 1));
-  a.m = device.UploadFloat(Doubles(40, 0));
-  a.v = device.UploadFloat(Doubles(40, 0));
-  a.weight = device.Allocate<__nv_bfloat16>(40);
   auto* const sum = device.Allocate<double>(1);
   auto* const norm = device.Allocate<GradientNorm>(1);
   auto* const scratch = device.Allocate<double>(SumOfSquaresScratch(40));
@@ -230,6 +226,15 @@ struct MuonFixture {
 
 constexpr MuonConstants kMuon = {.momentum = 0.95F, .learning_rate = 0.02F, .weight_decay = 0.1F};
 
+MuonArguments Place(TestDevice& device, const std::vector<MuonSlice>& slices, float factor,
+                    bool finite = true) {
+  MuonArguments a = {.count = static_cast<int64_t>(slices.size())};
+  a.slices = device.Upload(slices);
+  a.constants = device.Upload(std::vector<MuonConstants>{kMuon});
+  a.norm = UploadNorm(device, factor, finite);
+  return a;
+}
+
 TEST(MuonKernelTest, MomentumHasTheCpusBits) {
   const MuonFixture f;
   constexpr int64_t kTotal = 2 * MuonFixture::kSize;
@@ -238,10 +243,7 @@ TEST(MuonKernelTest, MomentumHasTheCpusBits) {
   const auto moment = As<float>(random.Normal(kTotal, 0.1));
   constexpr float kFactor = 0.61F;
   const auto tensors = Repeat([&](TestDevice& device) {
-    MuonArguments a = {.count = static_cast<int64_t>(f.slices.size())};
-    a.slices = device.Upload(f.slices);
-    a.constants = device.Upload(std::vector<MuonConstants>{kMuon});
-    a.norm = UploadNorm(device, kFactor, true);
+    const MuonArguments a = Place(device, f.slices, kFactor);
     float* const m = device.Upload(moment);
     auto* const updates = device.Allocate<__nv_bfloat16>(kTotal);
     MuonMomentum(a, device.Upload(gradient), m, updates, device.stream());
@@ -294,10 +296,7 @@ TEST(MuonKernelTest, UpdateDecaysAndStepsAsTheCpu) {
   const auto master = As<float>(random.Normal(kTotal));
   const Doubles updates = random.Normal(kTotal, 0.05);
   const auto tensors = Repeat([&](TestDevice& device) {
-    MuonArguments a = {.count = static_cast<int64_t>(f.slices.size())};
-    a.slices = device.Upload(f.slices);
-    a.constants = device.Upload(std::vector<MuonConstants>{kMuon});
-    a.norm = UploadNorm(device, 1, true);
+    const MuonArguments a = Place(device, f.slices, 1);
     float* const w = device.Upload(master);
     auto* const weight = device.Allocate<__nv_bfloat16>(kTotal);
     MuonUpdate(a, device.UploadBf16(updates), w, weight, device.stream());
@@ -319,10 +318,7 @@ TEST(MuonKernelTest, AGradientThatIsNotFiniteChangesNothing) {
   TestDevice device;
   std::vector<MuonSlice> slices;
   AppendMuonSlices({}, 96, &slices);
-  MuonArguments a = {.count = 1};
-  a.slices = device.Upload(slices);
-  a.constants = device.Upload(std::vector<MuonConstants>{kMuon});
-  a.norm = UploadNorm(device, 1, false);
+  const MuonArguments a = Place(device, slices, 1, /*finite=*/false);
   const Doubles ones(96, 1);
   float* const moment = device.UploadFloat(ones);
   float* const master = device.UploadFloat(ones);
