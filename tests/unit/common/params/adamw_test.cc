@@ -6,16 +6,6 @@
 namespace causeway {
 namespace {
 
-TEST(AdamW, TheFirstStepMovesByTheLearningRateAgainstTheGradient) {
-  for (const double gradient : {3.0, -0.001, 1e6}) {
-    double weight = 1, m = 0, v = 0;
-    AdamWStep<double>(0.01, 0.9, 0.99, 1e-12, 1).Apply(gradient, 0, weight, m, v);
-    EXPECT_NEAR(weight, 1 - std::copysign(0.01, gradient), 1e-9);
-    EXPECT_DOUBLE_EQ(m, (1 - 0.9) * gradient);
-    EXPECT_DOUBLE_EQ(v, (1 - 0.99) * gradient * gradient);
-  }
-}
-
 // The update as the paper's algorithm 2 writes it, with its explicit bias corrections.
 TEST(AdamW, FollowsTheDefinitionOverManySteps) {
   double weight = 0.7, m = 0, v = 0;
@@ -31,15 +21,9 @@ TEST(AdamW, FollowsTheDefinitionOverManySteps) {
     const double v_hat = second / (1 - std::pow(0.99, t));
     expected -= rate * (m_hat / (std::sqrt(v_hat) + 1e-8) + 0.1 * expected);
     ASSERT_NEAR(weight, expected, 1e-5 * std::abs(expected)) << step;
+    ASSERT_NEAR(m, first, 1e-12) << step;
+    ASSERT_NEAR(v, second, 1e-12) << step;
   }
-}
-
-TEST(AdamW, DecayIsDecoupledFromTheGradient) {
-  double weight = 2, m = 0, v = 0;
-  AdamWStep<double>(0.1, 0.9, 0.99, 1e-8, 1).Apply(0, 0.5, weight, m, v);
-  EXPECT_DOUBLE_EQ(weight, 2 * (1 - 0.1 * 0.5));
-  EXPECT_EQ(m, 0);
-  EXPECT_EQ(v, 0);
 }
 
 TEST(AdamW, ZeroGradientWithoutDecayMovesNothing) {

@@ -14,26 +14,27 @@ using ::testing::IsEmpty;
 constexpr absl::Duration kLease = absl::Seconds(10);
 constexpr absl::Duration kStart = absl::Seconds(100);
 
-Membership TwoSlots() { return Membership(2, kLease); }
+class MembershipTest : public testing::Test {
+ protected:
+  Membership members_{2, kLease};
+};
 
-TEST(MembershipTest, EveryWorkerGetsASlotOfItsOwn) {
-  Membership members = TwoSlots();
-  EXPECT_EQ(members.Join("a", 1, false, kStart)->record.data_slot(), 0);
-  EXPECT_EQ(members.Join("b", 2, false, kStart)->record.data_slot(), 1);
-  EXPECT_THAT(members.LiveIds(), ElementsAre("a", "b"));
-  EXPECT_EQ(members.active(), 0);
+TEST_F(MembershipTest, EveryWorkerGetsASlotOfItsOwn) {
+  EXPECT_EQ(members_.Join("a", 1, false, kStart)->record.data_slot(), 0);
+  EXPECT_EQ(members_.Join("b", 2, false, kStart)->record.data_slot(), 1);
+  EXPECT_THAT(members_.LiveIds(), ElementsAre("a", "b"));
+  EXPECT_EQ(members_.active(), 0);
 }
 
-TEST(MembershipTest, AFullRunRefusesAnotherWorkerUntilOneLeaves) {
-  Membership members = TwoSlots();
-  ASSERT_TRUE(members.Join("a", 1, false, kStart).ok());
-  ASSERT_TRUE(members.Join("b", 2, false, kStart).ok());
-  EXPECT_THAT(members.Join("c", 3, false, kStart), StatusIs(kResourceExhausted));
-  ASSERT_TRUE(members.Leave("a", 1).ok());
-  EXPECT_EQ(members.Join("c", 3, false, kStart)->record.data_slot(), 0);
+TEST_F(MembershipTest, AFullRunRefusesAnotherWorkerUntilOneLeaves) {
+  ASSERT_TRUE(members_.Join("a", 1, false, kStart).ok());
+  ASSERT_TRUE(members_.Join("b", 2, false, kStart).ok());
+  EXPECT_THAT(members_.Join("c", 3, false, kStart), StatusIs(kResourceExhausted));
+  ASSERT_TRUE(members_.Leave("a", 1).ok());
+  EXPECT_EQ(members_.Join("c", 3, false, kStart)->record.data_slot(), 0);
 }
 
-TEST(MembershipTest, ARegionHasSlotsSideBySideAndCountsAsItsSites) {
+TEST_F(MembershipTest, ARegionHasSlotsSideBySideAndCountsAsItsSites) {
   Membership members(8, kLease);
   ASSERT_TRUE(members.Join("a", 1, false, kStart).ok());
   EXPECT_EQ(members.Join("eu", 2, true, kStart, false, 4)->record.data_slot(), 1);
@@ -51,70 +52,64 @@ TEST(MembershipTest, ARegionHasSlotsSideBySideAndCountsAsItsSites) {
   EXPECT_EQ(members.Find("us")->record.data_slot(), 2);
 }
 
-TEST(MembershipTest, ARegionsSlotsBeginWhereItsParentSays) {
-  Membership members = TwoSlots();
-  ASSERT_TRUE(members.Join("b", 1, false, kStart).ok());
-  members.SetFirstSlot(6);
-  members.NumberByName();
-  EXPECT_EQ(members.Find("b")->record.data_slot(), 6);
-  EXPECT_EQ(members.Join("a", 2, false, kStart)->record.data_slot(), 7);
+TEST_F(MembershipTest, ARegionsSlotsBeginWhereItsParentSays) {
+  ASSERT_TRUE(members_.Join("b", 1, false, kStart).ok());
+  members_.SetFirstSlot(6);
+  members_.NumberByName();
+  EXPECT_EQ(members_.Find("b")->record.data_slot(), 6);
+  EXPECT_EQ(members_.Join("a", 2, false, kStart)->record.data_slot(), 7);
 }
 
-TEST(MembershipTest, TwoProcessesWithOneIdAreOneTooMany) {
-  Membership members = TwoSlots();
-  ASSERT_TRUE(members.Join("a", 1, false, kStart).ok());
-  EXPECT_THAT(members.Join("a", 2, false, kStart + absl::Seconds(3)),
+TEST_F(MembershipTest, TwoProcessesWithOneIdAreOneTooMany) {
+  ASSERT_TRUE(members_.Join("a", 1, false, kStart).ok());
+  EXPECT_THAT(members_.Join("a", 2, false, kStart + absl::Seconds(3)),
               StatusIs(kAlreadyExists, HasSubstr("ends in 7s")));
-  EXPECT_TRUE(members.Check("a", 1).ok());
+  EXPECT_TRUE(members_.Check("a", 1).ok());
 }
 
-TEST(MembershipTest, TheSameProcessTakesItsMembershipOverAfterABrokenStream) {
-  Membership members = TwoSlots();
-  ASSERT_TRUE(members.Join("a", 1, false, kStart).ok());
-  ASSERT_TRUE(members.Ready("a", 1, 7, false).ok());
-  members.Disconnected("a", 1);
-  EXPECT_FALSE(members.Find("a")->attached);
-  const Member again = *members.Join("a", 1, false, kStart + absl::Seconds(5));
+TEST_F(MembershipTest, TheSameProcessTakesItsMembershipOverAfterABrokenStream) {
+  ASSERT_TRUE(members_.Join("a", 1, false, kStart).ok());
+  ASSERT_TRUE(members_.Ready("a", 1, 7, false).ok());
+  members_.Disconnected("a", 1);
+  EXPECT_FALSE(members_.Find("a")->attached);
+  const Member again = *members_.Join("a", 1, false, kStart + absl::Seconds(5));
   EXPECT_EQ(again.record.incarnation(), 2u);
   EXPECT_EQ(again.record.state(), v1::Member::ACTIVE);
   EXPECT_EQ(again.record.active_from_step(), 7);
   EXPECT_TRUE(again.attached);
-  EXPECT_THAT(members.Check("a", 1), StatusIs(kAborted));
-  members.Disconnected("a", 1);  // The old stream's end arrives late.
-  EXPECT_TRUE(members.Find("a")->attached);
+  EXPECT_THAT(members_.Check("a", 1), StatusIs(kAborted));
+  members_.Disconnected("a", 1);  // The old stream's end arrives late.
+  EXPECT_TRUE(members_.Find("a")->attached);
 }
 
-TEST(MembershipTest, ARestartedProcessWaitsForItsFormerStreamToBreak) {
-  Membership members = TwoSlots();
-  ASSERT_TRUE(members.Join("a", 1, false, kStart).ok());
-  ASSERT_TRUE(members.Ready("a", 1, 7, false).ok());
-  EXPECT_THAT(members.Join("a", 2, true, kStart), StatusIs(kAlreadyExists));
-  members.Disconnected("a", 1);
-  const Member resumed = *members.Join("a", 2, true, kStart);
+TEST_F(MembershipTest, ARestartedProcessWaitsForItsFormerStreamToBreak) {
+  ASSERT_TRUE(members_.Join("a", 1, false, kStart).ok());
+  ASSERT_TRUE(members_.Ready("a", 1, 7, false).ok());
+  EXPECT_THAT(members_.Join("a", 2, true, kStart), StatusIs(kAlreadyExists));
+  members_.Disconnected("a", 1);
+  const Member resumed = *members_.Join("a", 2, true, kStart);
   EXPECT_EQ(resumed.record.state(), v1::Member::ACTIVE) << "open rounds go on expecting it";
   EXPECT_EQ(resumed.record.active_from_step(), 7);
   EXPECT_EQ(resumed.record.incarnation(), 2u);
-  members.Disconnected("a", 2);
-  const Member anew = *members.Join("a", 3, false, kStart);
+  members_.Disconnected("a", 2);
+  const Member anew = *members_.Join("a", 3, false, kStart);
   EXPECT_EQ(anew.record.state(), v1::Member::JOINING);
-  ASSERT_TRUE(members.Ready("a", 3, 60, false).ok());
-  EXPECT_EQ(members.Find("a")->record.active_from_step(), 60)
+  ASSERT_TRUE(members_.Ready("a", 3, 60, false).ok());
+  EXPECT_EQ(members_.Find("a")->record.active_from_step(), 60)
       << "it knows nothing of earlier rounds";
 }
 
-TEST(MembershipTest, ALostWorkerThatResumesIsExpectedWhereItWas) {
-  Membership members = TwoSlots();
-  ASSERT_TRUE(members.Join("a", 1, false, kStart).ok());
-  ASSERT_TRUE(members.Ready("a", 1, 7, false).ok());
-  members.Expire(kStart + kLease);
-  ASSERT_TRUE(members.Join("a", 2, true, kStart + kLease).ok());
-  EXPECT_EQ(members.Find("a")->record.state(), v1::Member::JOINING);
-  ASSERT_TRUE(members.Ready("a", 2, 40, false).ok());
-  EXPECT_EQ(members.Find("a")->record.active_from_step(), 7);
+TEST_F(MembershipTest, ALostWorkerThatResumesIsExpectedWhereItWas) {
+  ASSERT_TRUE(members_.Join("a", 1, false, kStart).ok());
+  ASSERT_TRUE(members_.Ready("a", 1, 7, false).ok());
+  members_.Expire(kStart + kLease);
+  ASSERT_TRUE(members_.Join("a", 2, true, kStart + kLease).ok());
+  EXPECT_EQ(members_.Find("a")->record.state(), v1::Member::JOINING);
+  ASSERT_TRUE(members_.Ready("a", 2, 40, false).ok());
+  EXPECT_EQ(members_.Find("a")->record.active_from_step(), 7);
 }
 
-TEST(MembershipTest, ARestoredMemberHasALeaseToComeBackAndKeepsItsIncarnation) {
-  Membership members = TwoSlots();
+TEST_F(MembershipTest, ARestoredMemberHasALeaseToComeBackAndKeepsItsIncarnation) {
   v1::Member former;
   former.set_worker_id("a");
   former.set_state(v1::Member::ACTIVE);
@@ -123,39 +118,37 @@ TEST(MembershipTest, ARestoredMemberHasALeaseToComeBackAndKeepsItsIncarnation) {
   former.set_process_nonce(9);
   former.set_step(33);
   former.set_was_ready(true);
-  members.Restore(former, kStart);
-  EXPECT_EQ(members.largest_step(), 33);
-  EXPECT_TRUE(members.Expire(kStart + kLease + kReturnTime - absl::Milliseconds(1)).empty());
-  const Member back = *members.Join("a", 9, false, kStart + absl::Seconds(1));
+  members_.Restore(former, kStart);
+  EXPECT_EQ(members_.largest_step(), 33);
+  EXPECT_TRUE(members_.Expire(kStart + kLease + kReturnTime - absl::Milliseconds(1)).empty());
+  const Member back = *members_.Join("a", 9, false, kStart + absl::Seconds(1));
   EXPECT_EQ(back.record.incarnation(), 5u);
   EXPECT_EQ(back.record.data_slot(), 1);
   EXPECT_EQ(back.record.state(), v1::Member::ACTIVE);
 }
 
-TEST(MembershipTest, ARepeatedReadyKeepsTheRoundsUnderWay) {
-  Membership members = TwoSlots();
-  ASSERT_TRUE(members.Join("a", 1, false, kStart).ok());
-  ASSERT_TRUE(members.Ready("a", 1, 10, false).ok());
-  ASSERT_TRUE(members.Ready("a", 1, 45, false).ok());
-  EXPECT_EQ(members.Find("a")->record.active_from_step(), 10);
-  EXPECT_EQ(members.largest_step(), 45);
-  ASSERT_TRUE(members.Ready("a", 1, 50, /*anew=*/true).ok());
-  EXPECT_EQ(members.Find("a")->record.active_from_step(), 50);
+TEST_F(MembershipTest, ARepeatedReadyKeepsTheRoundsUnderWay) {
+  ASSERT_TRUE(members_.Join("a", 1, false, kStart).ok());
+  ASSERT_TRUE(members_.Ready("a", 1, 10, false).ok());
+  ASSERT_TRUE(members_.Ready("a", 1, 45, false).ok());
+  EXPECT_EQ(members_.Find("a")->record.active_from_step(), 10);
+  EXPECT_EQ(members_.largest_step(), 45);
+  ASSERT_TRUE(members_.Ready("a", 1, 50, /*anew=*/true).ok());
+  EXPECT_EQ(members_.Find("a")->record.active_from_step(), 50);
 }
 
-TEST(MembershipTest, SilenceBeyondTheLeaseIsDeath) {
-  Membership members = TwoSlots();
-  ASSERT_TRUE(members.Join("a", 1, false, kStart).ok());
-  ASSERT_TRUE(members.Join("b", 2, false, kStart).ok());
-  ASSERT_TRUE(members.Heartbeat("a", 1, 12, kStart + absl::Seconds(6)).ok());
-  EXPECT_THAT(members.Expire(kStart + absl::Seconds(9)), IsEmpty());
-  EXPECT_THAT(members.Expire(kStart + absl::Seconds(10)), ElementsAre("b"));
-  EXPECT_EQ(members.Find("b")->record.state(), v1::Member::LOST);
-  EXPECT_THAT(members.Heartbeat("b", 1, 3, kStart + absl::Seconds(11)), StatusIs(kUnavailable));
-  EXPECT_THAT(members.Expire(kStart + absl::Seconds(11)), IsEmpty());
+TEST_F(MembershipTest, SilenceBeyondTheLeaseIsDeath) {
+  ASSERT_TRUE(members_.Join("a", 1, false, kStart).ok());
+  ASSERT_TRUE(members_.Join("b", 2, false, kStart).ok());
+  ASSERT_TRUE(members_.Heartbeat("a", 1, 12, kStart + absl::Seconds(6)).ok());
+  EXPECT_THAT(members_.Expire(kStart + absl::Seconds(9)), IsEmpty());
+  EXPECT_THAT(members_.Expire(kStart + absl::Seconds(10)), ElementsAre("b"));
+  EXPECT_EQ(members_.Find("b")->record.state(), v1::Member::LOST);
+  EXPECT_THAT(members_.Heartbeat("b", 1, 3, kStart + absl::Seconds(11)), StatusIs(kUnavailable));
+  EXPECT_THAT(members_.Expire(kStart + absl::Seconds(11)), IsEmpty());
 }
 
-TEST(MembershipTest, ALostWorkerComesBackToItsOwnSlot) {
+TEST_F(MembershipTest, ALostWorkerComesBackToItsOwnSlot) {
   Membership members(3, kLease);
   ASSERT_TRUE(members.Join("a", 1, false, kStart).ok());
   ASSERT_TRUE(members.Join("b", 2, false, kStart).ok());
@@ -168,30 +161,27 @@ TEST(MembershipTest, ALostWorkerComesBackToItsOwnSlot) {
   EXPECT_EQ(back.record.state(), v1::Member::JOINING);
 }
 
-TEST(MembershipTest, ASlotThatWasGivenAwayIsNotGivenTwice) {
-  Membership members = TwoSlots();
-  ASSERT_TRUE(members.Join("a", 1, false, kStart).ok());
-  ASSERT_TRUE(members.Join("b", 2, false, kStart).ok());
-  members.Expire(kStart + kLease);
-  EXPECT_EQ(members.Join("c", 3, false, kStart + kLease)->record.data_slot(), 0);
-  EXPECT_EQ(members.Join("a", 4, false, kStart + kLease)->record.data_slot(), 1);
+TEST_F(MembershipTest, ASlotThatWasGivenAwayIsNotGivenTwice) {
+  ASSERT_TRUE(members_.Join("a", 1, false, kStart).ok());
+  ASSERT_TRUE(members_.Join("b", 2, false, kStart).ok());
+  members_.Expire(kStart + kLease);
+  EXPECT_EQ(members_.Join("c", 3, false, kStart + kLease)->record.data_slot(), 0);
+  EXPECT_EQ(members_.Join("a", 4, false, kStart + kLease)->record.data_slot(), 1);
 }
 
-TEST(MembershipTest, StrangersAreToldSo) {
-  Membership members = TwoSlots();
-  EXPECT_THAT(members.Ready("x", 1, 0, false), StatusIs(kPermissionDenied));
-  EXPECT_THAT(members.Check("x", 1), StatusIs(kPermissionDenied));
+TEST_F(MembershipTest, StrangersAreToldSo) {
+  EXPECT_THAT(members_.Ready("x", 1, 0, false), StatusIs(kPermissionDenied));
+  EXPECT_THAT(members_.Check("x", 1), StatusIs(kPermissionDenied));
 }
 
-TEST(MembershipTest, WhoLeftIsNoLongerAMember) {
-  Membership members = TwoSlots();
-  ASSERT_TRUE(members.Join("a", 1, false, kStart).ok());
-  ASSERT_TRUE(members.Leave("a", 1).ok());
-  EXPECT_THAT(members.Leave("a", 1), StatusIs(kFailedPrecondition));
-  EXPECT_EQ(members.live(), 0);
+TEST_F(MembershipTest, WhoLeftIsNoLongerAMember) {
+  ASSERT_TRUE(members_.Join("a", 1, false, kStart).ok());
+  ASSERT_TRUE(members_.Leave("a", 1).ok());
+  EXPECT_THAT(members_.Leave("a", 1), StatusIs(kFailedPrecondition));
+  EXPECT_EQ(members_.live(), 0);
 }
 
-TEST(MembershipTest, WhatAWorkerTrainedAndWasToldOutlivesItsProcess) {
+TEST_F(MembershipTest, WhatAWorkerTrainedAndWasToldOutlivesItsProcess) {
   Membership membership(2, absl::Seconds(10));
   const Member first = membership.Join("a", 1, false, absl::ZeroDuration()).value();
   Progress progress;
@@ -212,34 +202,32 @@ TEST(MembershipTest, WhatAWorkerTrainedAndWasToldOutlivesItsProcess) {
   EXPECT_EQ(second.record.ordered_from_step(), 60);
 }
 
-TEST(MembershipTest, EveryPartOfTheDataThatAWorkerHadIsRemembered) {
-  Membership members = TwoSlots();
-  ASSERT_TRUE(members.Join("b", 1, false, kStart).ok());
-  ASSERT_TRUE(members.Join("a", 2, false, kStart).ok());
-  members.NumberByName();
-  EXPECT_EQ(members.Find("b")->record.data_slot(), 1);
-  EXPECT_THAT(members.Find("b")->record.had_slots(), ElementsAre(0, 1));
-  ASSERT_TRUE(members.Leave("b", 1).ok());
-  EXPECT_THAT(members.Join("b", 3, false, kStart)->record.had_slots(), ElementsAre(0, 1));
-  Membership next = TwoSlots();
-  next.Restore(members.Find("b")->record, kStart);
+TEST_F(MembershipTest, EveryPartOfTheDataThatAWorkerHadIsRemembered) {
+  ASSERT_TRUE(members_.Join("b", 1, false, kStart).ok());
+  ASSERT_TRUE(members_.Join("a", 2, false, kStart).ok());
+  members_.NumberByName();
+  EXPECT_EQ(members_.Find("b")->record.data_slot(), 1);
+  EXPECT_THAT(members_.Find("b")->record.had_slots(), ElementsAre(0, 1));
+  ASSERT_TRUE(members_.Leave("b", 1).ok());
+  EXPECT_THAT(members_.Join("b", 3, false, kStart)->record.had_slots(), ElementsAre(0, 1));
+  Membership next(2, kLease);
+  next.Restore(members_.Find("b")->record, kStart);
   EXPECT_THAT(next.Find("b")->record.had_slots(), ElementsAre(0, 1));
 }
 
-TEST(MembershipTest, WhoJoinsAgainAndAgainIsAskedToWait) {
-  Membership members = TwoSlots();
+TEST_F(MembershipTest, WhoJoinsAgainAndAgainIsAskedToWait) {
   int joined = 0;
-  while (members.Join("a", 1, false, kStart).ok()) ASSERT_LT(++joined, 1000);
+  while (members_.Join("a", 1, false, kStart).ok()) ASSERT_LT(++joined, 1000);
   EXPECT_EQ(joined, kJoinsAtOnce + 1) << "the first, which makes it known, and a reserve";
-  const absl::Status refused = members.Join("a", 1, false, kStart).status();
+  const absl::Status refused = members_.Join("a", 1, false, kStart).status();
   EXPECT_THAT(refused, StatusIs(kResourceExhausted)) << "so that it tries again";
   EXPECT_NE(refused.message().find("it may in 5s"), absl::string_view::npos) << refused;
-  EXPECT_EQ(members.Find("a")->record.incarnation(), static_cast<uint64_t>(joined))
+  EXPECT_EQ(members_.Find("a")->record.incarnation(), static_cast<uint64_t>(joined))
       << "nothing changed";
-  EXPECT_TRUE(members.Join("b", 2, false, kStart).ok()) << "nobody else is meant";
-  EXPECT_TRUE(members.Join("a", 1, false, kStart + kJoinInterval).ok());
-  EXPECT_FALSE(members.Join("a", 1, false, kStart + kJoinInterval).ok());
-  EXPECT_TRUE(members.Join("a", 1, false, kStart + absl::Hours(1)).ok());
+  EXPECT_TRUE(members_.Join("b", 2, false, kStart).ok()) << "nobody else is meant";
+  EXPECT_TRUE(members_.Join("a", 1, false, kStart + kJoinInterval).ok());
+  EXPECT_FALSE(members_.Join("a", 1, false, kStart + kJoinInterval).ok());
+  EXPECT_TRUE(members_.Join("a", 1, false, kStart + absl::Hours(1)).ok());
 }
 
 }  // namespace
