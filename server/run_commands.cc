@@ -182,7 +182,7 @@ absl::Status FollowCommand(const FollowFlags& flags,
                                     {{"tls_cert", credentials.cert_file}}));
   ASSIGN_OR_RETURN(const std::unique_ptr<CopyLink> following,
                    CopyLink::Start(*FileSystem::Real(), flags.run_dir, StoreOptionsFromFlags(),
-                                   name, target, security, notes));
+                                   name, target, SecurityTo(of, target, security), notes));
   int64_t shown = following->commits();
   absl::Duration next_line = Clock::Real()->Monotonic() + kFollowingLineEvery;
   while (!following->ended()) {

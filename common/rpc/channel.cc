@@ -9,6 +9,7 @@
 #include <grpcpp/support/client_callback.h>
 #include <malloc.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "absl/strings/match.h"
@@ -63,11 +64,15 @@ absl::StatusOr<std::string> ChannelTarget(absl::string_view addresses) {
   return target;
 }
 
-ChannelSecurity SecurityTo(absl::string_view addresses, ChannelSecurity security) {
+ChannelSecurity SecurityTo(absl::string_view addresses, absl::string_view target,
+                           ChannelSecurity security) {
   const absl::StatusOr<std::vector<std::string>> names = SplitAddresses(addresses);
-  if (!names.ok() || names->size() < 2 || !security.encrypted || !security.server_name.empty()) {
-    return security;
+  if (!names.ok() || names->size() < 2) return security;
+  const auto at = std::ranges::find(*names, target);
+  if (at != names->end()) {
+    security.places = std::make_shared<PlacesInTurn>(*names, at - names->begin());
   }
+  if (!security.encrypted || !security.server_name.empty()) return security;
   const absl::StatusOr<HostPort> first = SplitHostPort(names->front(), /*allow_any_port=*/false);
   if (first.ok()) security.server_name = first->host;
   return security;
@@ -75,8 +80,8 @@ ChannelSecurity SecurityTo(absl::string_view addresses, ChannelSecurity security
 
 namespace {
 
-std::shared_ptr<grpc::Channel> Make(const std::string& address, int connection,
-                                    const std::string& server_name,
+std::shared_ptr<grpc::Channel> Make(const std::string& target, int connection,
+                                    const ChannelSecurity& security,
                                     const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   // As long as the process lives. gRPC ends its threads with its last channel otherwise, and waits
   // up to 10 s for one that looks after a write which once had to wait: a site that had brought its
@@ -101,9 +106,10 @@ std::shared_ptr<grpc::Channel> Make(const std::string& address, int connection,
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);  // A resumed transfer is not a repeated one.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt("causeway.connection", connection);
+  const std::string& address = security.places == nullptr ? target : security.places->Now();
   const bool is_list = absl::StartsWith(address, "ipv4:") || absl::StartsWith(address, "ipv6:");
   if (is_list) arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // ChannelTarget has judged it.
-  if (!server_name.empty()) arguments.SetSslTargetNameOverride(server_name);
+  if (!security.server_name.empty()) arguments.SetSslTargetNameOverride(security.server_name);
   return grpc::CreateCustomChannel(address, credentials, arguments);
 }
 
@@ -111,19 +117,24 @@ std::shared_ptr<grpc::Channel> Make(const std::string& address, int connection,
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int connection,
                                            const ChannelSecurity& security) {
-  return Make(address, connection, security.server_name, security.Now().credentials);
+  return Make(address, connection, security, security.Now().credentials);
 }
 
 RenewedChannel::RenewedChannel(std::string address, int connection, ChannelSecurity security)
     : address_(std::move(address)), connection_(connection), security_(std::move(security)) {}
 
 std::shared_ptr<grpc::Channel> RenewedChannel::Now() {
-  const CredentialsOfFiles::Made made = security_.Now();
   std::shared_ptr<grpc::Channel> former;  // Outlives the lock.
   absl::MutexLock lock(&mutex_);
+  if (security_.places != nullptr && channel_ != nullptr &&
+      channel_->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_TRANSIENT_FAILURE) {
+    security_.places->Leave(turn_);
+  }
+  if (security_.places != nullptr) turn_ = security_.places->turn();
+  const CredentialsOfFiles::Made made = security_.Now();
   if (channel_ == nullptr || made.generation != generation_) {
     former = std::move(channel_);
-    channel_ = Make(address_, connection_, security_.server_name, made.credentials);
+    channel_ = Make(address_, connection_, security_, made.credentials);
     generation_ = made.generation;
   }
   return channel_;

@@ -23,8 +23,9 @@ namespace causeway {
 // Target of MakeChannel for HOST:PORT, or for several with commas between (SplitAddresses): then
 // the channel goes to the first of them that answers, and tries all again when that is gone. Names
 // in a list are looked up here, a single one whenever the channel connects. Where the environment
-// has a proxy for one of a list (http_proxy.h), the target is the first that answers now, alone.
-// Blocks for some seconds then. UNAVAILABLE if none of a list has an address: it may get one.
+// has a proxy for one of a list (http_proxy.h), the target is the first that answers now, alone
+// (SecurityTo knows the others). Blocks for some seconds then. UNAVAILABLE if none of a list has an
+// address: it may get one.
 absl::StatusOr<std::string> ChannelTarget(absl::string_view addresses);
 
 // A channel to HOST:PORT, or a ChannelTarget, with keepalive, quick reconnects and bounded
@@ -33,7 +34,8 @@ absl::StatusOr<std::string> ChannelTarget(absl::string_view addresses);
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int connection,
                                            const ChannelSecurity& security);
 
-// A channel that is made anew once the files of its security have changed. Thread-safe.
+// A channel that is made anew once the files of its security have changed, or once it does not
+// reach the one of several places to which it goes. Thread-safe.
 class RenewedChannel {
  public:
   // As MakeChannel.
@@ -48,12 +50,14 @@ class RenewedChannel {
   const ChannelSecurity security_;
   absl::Mutex mutex_;
   int64_t generation_ ABSL_GUARDED_BY(mutex_) = -1;
+  int64_t turn_ ABSL_GUARDED_BY(mutex_) = 0;
   std::shared_ptr<grpc::Channel> channel_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Returns what a channel to these addresses expects. Whoever of several answers shows the
-// certificate of the first host, unless `security` names another one.
-ChannelSecurity SecurityTo(absl::string_view addresses, ChannelSecurity security);
+// Returns what a channel to these addresses, with their ChannelTarget, expects. Whoever of several
+// answers shows the certificate of the first host, unless `security` names another one.
+ChannelSecurity SecurityTo(absl::string_view addresses, absl::string_view target,
+                           ChannelSecurity security);
 
 // Limits of what connections may take, and of how long an idle one is kept.
 struct ConnectionLimits {

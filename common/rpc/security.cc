@@ -170,8 +170,11 @@ bool ChannelSecurity::Passes(const absl::Status& status) const {
 }
 
 CredentialsOfFiles::Made ChannelSecurity::Now() const {
-  if (files != nullptr) return files->Now();
-  return {.credentials = grpc::InsecureChannelCredentials()};
+  CredentialsOfFiles::Made made =
+      files != nullptr ? files->Now()
+                       : CredentialsOfFiles::Made{grpc::InsecureChannelCredentials()};
+  if (places != nullptr) made.generation += places->turn();
+  return made;
 }
 
 absl::StatusOr<ChannelSecurity> MakeChannelSecurity(const SecurityOptions& options,

@@ -16,10 +16,12 @@
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/security/server_credentials.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -77,10 +79,27 @@ class CredentialsOfFiles {
   Made made_ ABSL_GUARDED_BY(mutex_);
 };
 
+// Places of one peer that are taken in turn. Thread-safe.
+class PlacesInTurn {
+ public:
+  PlacesInTurn(std::vector<std::string> places, size_t first)
+      : places_(std::move(places)), turn_(static_cast<int64_t>(first)) {}
+  int64_t turn() const { return turn_; }
+  const std::string& Now() const { return places_[static_cast<size_t>(turn_) % places_.size()]; }
+  // The next one counts, unless another thread has left that turn's before.
+  void Leave(int64_t turn) { turn_.compare_exchange_strong(turn, turn + 1); }
+
+ private:
+  const std::vector<std::string> places_;
+  std::atomic<int64_t> turn_;
+};
+
 // State that all channels of one process share. Copies share the watch over the files.
 struct ChannelSecurity {
   std::shared_ptr<CredentialsOfFiles> files;  // Null: plaintext.
-  std::string server_name;                    // Empty: the address's.
+  // Where channels go in place of their target; each turn is a generation. Null: to their target.
+  std::shared_ptr<PlacesInTurn> places;
+  std::string server_name;  // Empty: the address's.
   bool encrypted = false;
   std::optional<Certificate> certificate;  // One's own, as it was when it was checked.
   std::vector<std::string> warnings;       // For the log.

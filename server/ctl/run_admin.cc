@@ -31,7 +31,9 @@ bool IsNoAnswer(const absl::Status& status) {
 
 RunAdmin::RunAdmin(const std::string& address, const std::string& target,
                    const ChannelSecurity& security, absl::Duration timeout)
-    : address_(address), timeout_(timeout), channel_(target, 0, SecurityTo(address, security)) {}
+    : address_(address),
+      timeout_(timeout),
+      channel_(target, 0, SecurityTo(address, target, security)) {}
 
 template <typename Service, typename Request, typename Response>
 absl::StatusOr<Response> RunAdmin::Call(grpc::Status (Service::Stub::*method)(grpc::ClientContext*,

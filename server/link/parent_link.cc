@@ -72,8 +72,8 @@ absl::StatusOr<ReachedParent> ReachParent(const ParentOptions& options) {
   ASSIGN_OR_RETURN(parent.security,
                    MakeChannelSecurity(options.security, addresses->front(), absl::Now()));
   LogSecurity(parent.security);
-  parent.security = SecurityTo(options.address, std::move(parent.security));
   ASSIGN_OR_RETURN(parent.target, ChannelTarget(options.address));
+  parent.security = SecurityTo(options.address, parent.target, std::move(parent.security));
   parent.channel =
       std::make_shared<RenewedChannel>(parent.target, kSessionConnection, parent.security);
   const auto stub = v1::Session::NewStub(parent.channel->Now());

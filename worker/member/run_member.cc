@@ -72,8 +72,8 @@ absl::StatusOr<ReachedRun> ReachRun(const MemberOptions& options, const Clock& c
   for (size_t i = 1; i < addresses.size(); ++i) {
     RETURN_IF_ERROR(MakeChannelSecurity(options.security, addresses[i], clock.Now()).status());
   }
-  reached.security = SecurityTo(options.coordinator, std::move(reached.security));
   ASSIGN_OR_RETURN(reached.target, ChannelTarget(options.coordinator));
+  reached.security = SecurityTo(options.coordinator, reached.target, std::move(reached.security));
   for (const std::string& address : addresses) {
     // One alone is looked up at each try, and a proxy looks up by itself.
     if (addresses.size() == 1 || ProxyTo(address).used) continue;

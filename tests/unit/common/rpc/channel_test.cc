@@ -17,6 +17,23 @@
 namespace causeway {
 namespace {
 
+// Knows no method.
+class GenericServer {
+ public:
+  GenericServer() {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterCallbackGenericService(&service_);
+    server_ = builder.BuildAndStart();
+  }
+  int port() const { return port_; }
+
+ private:
+  grpc::CallbackGenericService service_;
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
 TEST(Wire, AChunkIsALeafOfTheTreeHash) {
   EXPECT_EQ(kChunkBytes, kTreeLeafBytes);
   EXPECT_GT(kMaxObjectBytes, static_cast<int64_t>(kChunkBytes));
@@ -59,13 +76,8 @@ TEST(ChannelTarget, AChannelGoesToTheAddressThatAnswers) {
     const Listener gone;
     nobody = gone.port();
   }
-  grpc::CallbackGenericService service;
-  grpc::ServerBuilder builder;
-  int port = 0;
-  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
-  builder.RegisterCallbackGenericService(&service);
-  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  ASSERT_NE(server, nullptr);
+  const GenericServer server;
+  const int port = server.port();
   const std::string target =
       ChannelTarget(absl::StrCat("127.0.0.1:", nobody, ",127.0.0.1:", port)).value();
   const auto channel = MakeChannel(target, 0, ChannelSecurity::Plaintext());
@@ -90,6 +102,22 @@ TEST(ChannelTarget, ThroughAProxyItIsTheFirstOfAListThatAnswers) {
             "Proxy-Authorization: Basic dXNlcjpzZWNyZXQ=\r\n\r\n");
   const TcpAddress end = OtherEndsOf("hub.invalid:7070")->front();
   EXPECT_EQ(absl::StrCat("http://user:secret@", end.ToString()), std::getenv("https_proxy"));
+}
+
+TEST(RenewedChannel, ThroughAProxyItGoesToTheNextOfAListOnceOneIsGone) {
+  const GenericServer server;
+  const ConnectProxy proxy({{"spare.invalid:7070", server.port()}});
+  RenewedChannel channel("hub.invalid:7070", 0,
+                         SecurityTo("hub.invalid:7070,spare.invalid:7070", "hub.invalid:7070",
+                                    ChannelSecurity::Plaintext()));
+  const std::shared_ptr<grpc::Channel> gone = channel.Now();
+  for (auto state = gone->GetState(/*try_to_connect=*/true);
+       state != GRPC_CHANNEL_TRANSIENT_FAILURE; state = gone->GetState(false)) {
+    gone->WaitForStateChange(state, gpr_inf_future(GPR_CLOCK_REALTIME));
+  }
+  const std::shared_ptr<grpc::Channel> next = channel.Now();
+  EXPECT_TRUE(next->WaitForConnected(gpr_inf_future(GPR_CLOCK_REALTIME)));
+  EXPECT_EQ(channel.Now(), next);
 }
 
 }  // namespace
