@@ -127,6 +127,10 @@ absl::Status OrdersImpl::StopAtStep(int64_t step) {
       return absl::FailedPreconditionError(absl::StrCat(
           "the run has done ", run_.membership.largest_step(), " steps, it cannot stop at ", step));
     }
+    if (const int64_t steps = run_.options.config.train().steps(); step > steps) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the run ends at step ", steps, " (train.steps), it cannot go on to ", step));
+    }
     run_.state.set_stop_step(step);
     for (const auto& [id, sink] : run_.sinks) {
       run_.AddDirective(v1::Directive::STOP_AT_STEP, step, "asked to by the operator", id, outbox);

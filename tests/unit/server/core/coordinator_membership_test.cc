@@ -335,6 +335,8 @@ TEST(CoordinatorMembershipTest, DirectivesReachTheWorkersAndThoseThatComeLater) 
   for (int i = 0; i < 3; ++i) a.Train();
   ASSERT_TRUE(a.Heartbeat().ok());
   EXPECT_THAT(run.coordinator->orders().StopAtStep(2), StatusIs(kFailedPrecondition));
+  EXPECT_THAT(run.coordinator->orders().StopAtStep(1'000'000),
+              StatusIs(kFailedPrecondition, HasSubstr("cannot go on to 1000000")));
 }
 
 TEST(CoordinatorMembershipTest, AWorkerThatWasAwayWhenItWasAskedToDrainIsToldWhenItIsBack) {
