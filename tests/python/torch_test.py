@@ -139,6 +139,21 @@ class TorchTest(unittest.TestCase):
                     raise ValueError("evaluation failed")
             self.assertTrue(equal(model, local))
 
+    def test_a_model_that_moved_while_it_was_lent_has_its_own_values_again(self):
+        for dtype, other in ((torch.bfloat16, torch.float32), (torch.float32, torch.float64)):
+            model = small_model(dtype)
+            run = self.run_of(STREAMING, model)
+            optimizer = OPTIMIZERS["AdamW"](model.parameters())
+            with cw.join(run.address, model, optimizer, id="s") as site:
+                while site.current_step < 7:
+                    step_once(model, optimizer, site.current_step)
+                local = copy.deepcopy(model)
+                with site.published():
+                    model.to(other).to(dtype)  # Its tensors have other memory now, as after cpu() and cuda().
+                    self.assertFalse(equal(model, local))
+                self.assertTrue(equal(model, local), dtype)
+                step_once(model, optimizer, site.current_step)
+
     def test_frozen_parameters_and_ties(self):
         model = small_model()
         model.norm.requires_grad_(False)

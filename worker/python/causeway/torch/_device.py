@@ -192,9 +192,9 @@ class DeviceValues(TorchValues):
         """Own values wait on the host meanwhile."""
         self.check(sends=False)
         with torch.no_grad():
-            own = [local(tensor) for entry in self._trained
+            own = [tensor for entry in self._trained
                    for tensor in (entry.tensor, entry.copy) if tensor is not None]
-            copies = [(values, values.to("cpu", copy=True)) for values in own]
+            copies = [(tensor, local(tensor).to("cpu", copy=True)) for tensor in own]
             self._give(range(len(self._fragments)), True)
             torch.clear_autocast_cache()
         try:
@@ -203,8 +203,8 @@ class DeviceValues(TorchValues):
             self._watch.reshard()
             with torch.no_grad():
                 torch.clear_autocast_cache()
-                for values, copy in copies:
-                    values.copy_(copy)
+                for tensor, copy in copies:  # Which may lie elsewhere now (model.cpu()).
+                    local(tensor).copy_(copy)
 
     def not_finite(self, fragments: Sequence[int]) -> Optional[str]:
         """The name of a tensor of these fragments with a value that is not finite."""

@@ -349,9 +349,9 @@ class TorchValues:
             for entry in self._trained:
                 values = local(entry.tensor)
                 if not alone or values.dtype != torch.float32:
-                    copies.append((values, values.to("cpu", copy=True)))
+                    copies.append((entry.tensor, values.to("cpu", copy=True)))
                 if entry.copy is not None:
-                    copies.append((local(entry.copy), local(entry.copy).to("cpu", copy=True)))
+                    copies.append((entry.copy, local(entry.copy).to("cpu", copy=True)))
             everything = [span for spans in self._fragments for span in spans]
             exact = [span for span in everything
                      if alone and self._trained[span.tensor].tensor.dtype == torch.float32]
@@ -368,8 +368,8 @@ class TorchValues:
             with torch.no_grad():
                 torch.clear_autocast_cache()
                 self._scatter(exact, self._arena)
-                for values, copy in copies:
-                    values.copy_(copy)
+                for tensor, copy in copies:  # Which may lie elsewhere now (model.cpu()).
+                    local(tensor).copy_(copy)
 
     def not_finite(self, fragments: Sequence[int]) -> Optional[str]:
         for fragment in fragments:
