@@ -300,8 +300,47 @@ class ChangedTest(unittest.TestCase):
                         pass
                     with torch.no_grad():
                         for parameter in model.parameters():
-                            parameter.clamp_(-1, 1)
+                            parameter.clamp_(-9, 9)
         self.assertTrue(site.finished)
+
+    def test_values_that_are_loaded_in_the_block_are_mentioned_once(self):
+        model = self.model()
+        optimizer = self.sgd(model)
+        saved = copy.deepcopy(model.state_dict())
+        for load in (True, False):
+            _, site = self.site(model, optimizer)
+            with self.assertLogs("causeway", "WARNING") as logs, site:
+                logging.getLogger("causeway").warning("one line that is always there")
+                while not site.should_stop:
+                    loss_of(model, site.current_step).backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    average = copy.deepcopy(model.state_dict())
+                    model.load_state_dict(saved)  # An average that is swapped in, and out again.
+                    model.load_state_dict(saved if load else average)
+            about = [line for line in logs.output if "between two steps of this site" in line]
+            self.assertEqual(len(about), int(load), logs.output)
+            self.assertIn("blocks.1.2.bias was written", (about or ["blocks.1.2.bias was written"])[0])
+
+    def test_a_state_without_its_model_is_mentioned(self):
+        model = self.model()
+        optimizer = self.sgd(model)
+        run, site = self.site(model, optimizer)
+        with site:
+            loss_of(model, 0).backward()
+            optimizer.step()
+            state = site.state_dict()
+            site.saved()
+        for restored in (True, False):
+            if not restored:
+                model = self.model()
+                optimizer = self.sgd(model)
+            with self.assertLogs("causeway", "WARNING") as logs:
+                logging.getLogger("causeway").warning("one line that is always there")
+                with cw.join(run.address, model, optimizer, id="s", state=state) as site:
+                    self.assertTrue(site.info.restored)
+            about = [line for line in logs.output if "other values than when the state was taken" in line]
+            self.assertEqual(len(about), int(not restored), logs.output)
 
     def test_a_step_that_a_cuda_graph_captures_is_refused(self):
         model = self.model()

@@ -94,8 +94,7 @@ class Site(BaseSite):
                          tokens_per_step=tokens_per_step, state=state, team=team, **options)
         self._warned = False
         self._hooks = _Hooks(self, self._optimizers)
-        # Not a buffer, and the last one: embeddings may be renormalized in a forward pass.
-        self._seen = next((one.tensor for one in reversed(trained) if one.tensor.requires_grad), trained[-1].tensor)
+        self._seen = trained[self._watch.last].tensor
         self._version = 0
 
     def open(self) -> None:
@@ -173,6 +172,10 @@ class Site(BaseSite):
     def _changes(self) -> int:
         before, self._version = self._version, local(self._seen)._version
         return max(0, self._version - before)
+
+    def _reset_unfollowed(self) -> None:
+        super()._reset_unfollowed()
+        self._watch.rests()
 
     def _who_steps(self) -> str:
         if not self._steps_itself:

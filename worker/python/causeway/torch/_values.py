@@ -9,6 +9,7 @@ that no merge vanishes, at no further memory.
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import weakref
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
@@ -22,6 +23,7 @@ from causeway.torch._group import Solo
 from causeway.torch._parameters import Part, Trained, local
 from causeway.torch._watch import Watch
 
+log = logging.getLogger("causeway")
 _Index = Tuple[slice, ...]
 # Values, of which temporary copies are made.
 _FOLDED_AT_ONCE = 1 << 20
@@ -393,6 +395,8 @@ class TorchValues:
 
     def kept(self) -> np.ndarray:
         parts = [self._exact(span) for _, span in self._rounded()]
+        if self._team.size == 1:
+            parts.append(self._watch.values())
         return np.concatenate(parts).view(np.uint8) if parts else np.zeros(0, np.uint8)
 
     def restore(self, kept: np.ndarray, but: Sequence[int]) -> None:
@@ -408,6 +412,11 @@ class TorchValues:
             if fragment not in but:
                 self._set_exact(span, part)
             at += span.count
+        # A site of several processes has no more, and one of a former release.
+        if self._team.size == 1 and at < values.size and not np.array_equal(values[at:], self._watch.values()):
+            log.warning("%s has other values than when the state was taken: what differs counts as trained here, and "
+                        "goes to all. Restore the model, as it was saved with this state, before join()",
+                        self._trained[self._watch.last].name)
 
 
 def _unpin(address: int) -> None:

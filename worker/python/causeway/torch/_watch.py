@@ -15,6 +15,7 @@ import operator
 import weakref
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -102,10 +103,14 @@ class Watch:
         self._views: Dict[int, Tuple[int, Optional[torch.Tensor]]] = {}
         self._since: Dict[int, torch.Tensor] = {}
         self._results: List[Tuple[Callable[..., None], torch.Tensor, Any]] = []
+        # Whose values tell of other writes. No buffer, and the last one: a forward pass may renormalize embeddings.
+        self.last = max((at for at, one in enumerate(trained) if one.tensor.requires_grad), default=len(trained) - 1)
+        self._rest: Optional[Tuple[int, torch.Tensor]] = None  # Its version and values since the site's last step.
         self._undone = 0
         self._joined = False
         self._warned = False
         self._searched = False
+        self._said_written = False
         self.look_at(optimizers)
 
     def look_at(self, optimizers: Sequence[Any]) -> None:
@@ -243,10 +248,27 @@ class Watch:
                             "other tensors to itself, leave optimizer out and call site.step()")
         return None
 
+    def rests(self) -> None:
+        """Nothing but an optimizer's step is to write from now on."""
+        view = self._view(self.last)
+        self._rest = None if view is None else (view._version, view.clone())
+
+    def values(self) -> np.ndarray:
+        """Some, to be known by."""
+        view = self._view(self.last)
+        return np.zeros(0, np.float32) if view is None else view.float().cpu().numpy()
+
+    @torch.no_grad()
     def step_begins(self, optimizer: torch.optim.Optimizer) -> None:
         """Precedes each step of each optimizer of the process."""
-        if self._before and type(optimizer).step.__module__.startswith("torch.optim.") and \
-                not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()):
+        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+            return
+        rest, self._rest = self._rest, None
+        view = None if rest is None else self._view(self.last)
+        if view is not None and view._version != rest[0] and \
+                (view.shape, view.device) == (rest[1].shape, rest[1].device):
+            self._later(self._say_written, (view != rest[1]).any().float().reshape(1))
+        if self._before and type(optimizer).step.__module__.startswith("torch.optim."):
             theirs = {id(tensor) for group in optimizer.param_groups for tensor in group["params"]}
             places = [place for place in self._before if id(self._trained[place].tensor) in theirs]
             self._found = {**self._sampled(places, like=self._before), **self._found}
@@ -341,6 +363,15 @@ class Watch:
             then, values = _side_by_side(self._since, now)
             self._later(functools.partial(self._warn, self._trained[min(now)].name),
                         (values != then).sum().reshape(1))
+
+    def _say_written(self, written: float) -> None:
+        if written and not self._said_written:
+            self._said_written = True
+            log.warning("%s was written between two steps of this site, by something else than an optimizer's step: "
+                        "that counts as trained here, and goes to all. Load a state before join(); where weights are "
+                        "clipped or averaged after each step, leave optimizer out of join(), and call site.step() "
+                        "after that",
+                        self._trained[self.last].name)
 
     def _warn(self, name: str, changed: int) -> None:
         if changed == 0 and not self._warned:
