@@ -233,6 +233,27 @@ class LightningTest(unittest.TestCase):
             self.assertTrue(callback.site.finished)
             run.finish()
 
+    def test_lightning_may_train_on_when_the_run_has_ended(self):
+        with Run() as run, tempfile.TemporaryDirectory() as folder:
+            run.serve(STREAMING, steps=10, initial=values_of(small_model()))
+            with self.assertLogs("causeway", logging.WARNING) as logs:
+                callback, trainer = self.fit(run, self.module(), folder, min_steps=15, limit_train_batches=24,
+                                             enable_checkpointing=False)
+            self.assertEqual(trainer.global_step, 15)
+            self.assertTrue(callback.site.finished)
+            self.assertEqual([line for line in logs.output if "Lightning trains on (min_steps" not in line], [])
+            self.assertEqual(run.left("s")["reason"], "finished")
+            run.finish()
+
+    def test_processes_that_lightning_spawns_have_the_callback(self):
+        with Run() as run, tempfile.TemporaryDirectory() as folder:
+            run.serve(PLAIN, steps=6, initial=values_of(small_model()))
+            program = run.start_program("spawns", "spawning_trainer.py", run.address, folder)
+            self.assertEqual(program.wait(), 0, program.log())
+            self.assertNotIn("never joined", program.log())
+            self.assertEqual(run.left("s")["reason"], "finished")
+            run.finish()
+
     def test_with_accumulated_gradients_a_step_is_one_of_the_optimizer(self):
         made = []
         with Run() as run, tempfile.TemporaryDirectory() as folder:

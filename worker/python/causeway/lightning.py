@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from typing import Any, Dict, List, Optional, Set
 
 import torch
@@ -17,6 +19,8 @@ import causeway.torch as cw
 from causeway import _arguments as check
 from causeway._unfollowed import leave_unended, say_if_unused
 from causeway.torch._optimizers import is_inside
+
+log = logging.getLogger("causeway")
 
 
 class CausewayCallback(Callback):
@@ -37,7 +41,7 @@ class CausewayCallback(Callback):
     """
 
     def __init__(self, coordinator: str, *, id: Optional[str] = None, **arguments: Any) -> None:
-        self._join = lambda module, **more: cw.join(coordinator, module, id=id, **arguments, **more)
+        self._join = functools.partial(cw.join, coordinator, id=id, **arguments)
         self._unused = say_if_unused(self, check.site_id(coordinator, id)[1],
                                      "give its callback to the Trainer (callbacks=[...]), and fit")
         self._loaded: Optional[Dict[str, Any]] = None
@@ -48,11 +52,16 @@ class CausewayCallback(Callback):
         self._is_saved = True
         self.site: Optional[cw.Site] = None
 
+    def __getstate__(self) -> Dict[str, Any]:
+        self._unused.detach()  # Processes that ddp_spawn starts have copies, which train.
+        return {**vars(self), "_unused": None}
+
     def on_train_start(self, trainer, pl_module) -> None:
-        self._unused.detach()
+        if self._unused is not None:
+            self._unused.detach()
         self._remove_hooks()
         leave_unended(self.site)
-        self.site = self._join(pl_module, state=self._loaded)
+        self.site = self._join(pl_module, **({"state": self._loaded} if self._loaded else {}))
         self.site.look_at(trainer.optimizers)
         self._loaded = None
         self._stepped.clear()
@@ -69,6 +78,10 @@ class CausewayCallback(Callback):
             # The checkpoint was written after the last batch.
             self._is_saved = True
             self.site.saved()
+        if not self.site._closed and self.site.should_stop:
+            log.warning("site %s: the run wants no more steps of it, and Lightning trains on (min_steps, min_epochs): "
+                        "what it trains from here on goes to nobody", self.site._id)
+            self.on_train_end(trainer, pl_module)
 
     def on_before_optimizer_step(self, trainer, pl_module, optimizer) -> None:
         # Steps that a scaler skips count, too. A closure may be called several times in one.
@@ -93,7 +106,7 @@ class CausewayCallback(Callback):
         if len(self._stepped) < len(trainer.optimizers):
             return
         self._stepped.clear()
-        if not self.site.step():
+        if self.site._closed or not self.site.step():
             trainer.should_stop = True
 
     def _remove_hooks(self) -> None:
