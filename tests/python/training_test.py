@@ -40,10 +40,10 @@ class TransformersTest(unittest.TestCase):
         from transformers import Trainer, TrainingArguments
         return Trainer(
             model, TrainingArguments(
-                output_dir=str(folder), max_steps=100, per_device_train_batch_size=2,
+                output_dir=str(folder), per_device_train_batch_size=2,
                 gradient_accumulation_steps=2, learning_rate=1e-2, report_to=[], use_cpu=True,
                 disable_tqdm=True, logging_steps=5, dataloader_num_workers=0,
-                lr_scheduler_type="constant", **more),
+                lr_scheduler_type="constant", **{"max_steps": 100, **more}),
             train_dataset=Texts(), eval_dataset=Texts(), callbacks=list(callbacks))
 
     def test_the_run_ends_the_training_and_checkpoints_continue_it(self):
@@ -75,6 +75,17 @@ class TransformersTest(unittest.TestCase):
                 run.finish()
                 sent.append(run.published_hashes())
         self.assertEqual(sent[1], sent[0])
+
+    def test_a_checkpoint_without_the_sites_state_is_mentioned(self):
+        from causeway.transformers import CausewayCallback
+        with Run() as run, tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as elsewhere:
+            run.serve(PLAIN, steps=8, initial=values_of(llama()))
+            self.trainer(llama(), folder, save_steps=3, max_steps=3).train()
+            with CausewayCallback(run.address, id="s") as callback, self.assertLogs("causeway", "WARNING") as logs:
+                self.trainer(llama(), elsewhere, callback, save_strategy="no").train(f"{folder}/checkpoint-3")
+            self.assertIn("site s: the Trainer continues at step 3, and " + elsewhere, logs.output[0])
+            self.assertTrue(callback.site.finished)
+            run.finish()
 
     def test_a_callback_that_no_trainer_has_says_so(self):
         from causeway.transformers import CausewayCallback
