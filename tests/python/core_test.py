@@ -184,13 +184,25 @@ class CoreTest(unittest.TestCase):
         with Run().serving(PLAIN, initial=arrays()) as run:
             with causeway.Site(run.address, arrays(), id="s"):
                 with self.assertRaises(causeway.Refused) as caught:
-                    causeway.Site(run.address, arrays(), id="s", connect_timeout_s=3).open()
+                    address = run.address.replace("127.0.0.1", "localhost")
+                    causeway.Site(address, arrays(), id="s", connect_timeout_s=3).open()
                 self.assertEqual(caught.exception.code, "ALREADY_EXISTS")
                 self.assertIn("a site s of this process has not left: close() it before another try",
                               caught.exception.message)
             # Nor does who has left stand in the way.
             with causeway.Site(run.address, arrays(), id="s") as site:
                 self.assertTrue(site.step(100))
+
+    def test_one_that_joins_again_takes_the_place_of_a_former_of_its_process(self):
+        with Run().serving(PLAIN, initial=arrays()) as run:
+            former = causeway.Site(run.address, arrays(), id="s")
+            former.open()  # As in a notebook whose cell runs twice.
+            with self.assertLogs("causeway", logging.WARNING) as logs:
+                with causeway.Site(run.address, arrays(), id="s") as site:
+                    self.assertTrue(former.should_stop)
+                    self.assertTrue(site.step(100))
+            self.assertEqual(len(logs.output), 1)
+            self.assertIn("site s: its training begins anew", logs.output[0])
 
     def test_certificates_let_in_whom_they_name(self):
         with Run() as run:

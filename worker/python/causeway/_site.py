@@ -17,7 +17,7 @@ from causeway import _library as lib
 from causeway import _signals, errors
 from causeway._arguments import PathLike
 from causeway._session import Info, Orders, Range, Session, Stop
-from causeway._unfollowed import Unfollowed, say_if_unused
+from causeway._unfollowed import Unfollowed, leave_unended, say_if_unused
 
 log = logging.getLogger("causeway")
 _STATE_MAGIC = b"CWSITE01"
@@ -157,6 +157,8 @@ class BaseSite:
             raise self._misuse("this site has joined already; make a new one to join again")
         self._unopened.detach()
         drained = self._team.size == 1 and _signals.watch(self)
+        for former in [one for one in list(_joined) if (one._id, one._coordinator) == (self._id, self._coordinator)]:
+            leave_unended(former)
         if self._team.leads and signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
             log.warning("site %s: Ctrl-C is ignored, since this process was started so (by a "
                         "script, with &): %scausewayctl drain has it leave in good order",

@@ -40,7 +40,8 @@ def say_if_unused(owner: Any, site_id: str, what_joins: str) -> Any:
 
 def leave_unended(site: Any) -> None:
     """Has the site of a training leave that another one follows, and that has told nobody of its end."""
-    if site is not None and not site._closed:
+    if not site._closed:
         log.warning("site %s: its training begins anew, and the one before did not end (auto_find_batch_size, an "
-                    "exception): it leaves the run, and joins it again with the run's values", site._id)
+                    "exception, a notebook's cell): it leaves the run, and joins it again with the run's values",
+                    site._id)
         site.close(errors.Cancelled("training begins anew", "CANCELLED"))

@@ -17,7 +17,7 @@ from lightning.pytorch.callbacks import Callback
 
 import causeway.torch as cw
 from causeway import _arguments as check
-from causeway._unfollowed import leave_unended, say_if_unused
+from causeway._unfollowed import say_if_unused
 from causeway.torch._optimizers import is_inside
 
 log = logging.getLogger("causeway")
@@ -60,7 +60,6 @@ class CausewayCallback(Callback):
         if self._unused is not None:
             self._unused.detach()
         self._remove_hooks()
-        leave_unended(self.site)
         self.site = self._join(pl_module, **({"state": self._loaded} if self._loaded else {}))
         self.site.look_at(trainer.optimizers)
         self._loaded = None

@@ -18,7 +18,7 @@ from transformers import TrainerCallback
 
 import causeway.torch as cw
 from causeway import _arguments as check
-from causeway._unfollowed import leave_unended, say_if_unused
+from causeway._unfollowed import say_if_unused
 
 STATE_FILE = "causeway.pt"
 log = logging.getLogger("causeway")
@@ -56,13 +56,12 @@ class CausewayCallback(TrainerCallback):
 
     def on_train_begin(self, args, state, control, model=None, optimizer=None, **_others):
         self._unused.detach()
-        leave_unended(self.site)
         path = self._checkpoint(args, state)
         saved = torch.load(path, weights_only=True) if os.path.exists(path) else None
         self.site = self._join(model, state=saved)
         if saved is None and state.global_step > 0 and state.is_world_process_zero:
-            log.warning("site %s: the Trainer continues at step %d, and %s is not there: the site begins from the run's "
-                        "values, not the checkpoint's. Resume in the output_dir that has both", self.site._id,
+            log.warning("site %s: the Trainer continues at step %d, and %s is not there: the site begins from the "
+                        "run's values, not the checkpoint's. Resume in the output_dir that has both", self.site._id,
                         state.global_step, path)
         self.site.look_at(optimizer)
         self._tokens_seen = state.num_input_tokens_seen
