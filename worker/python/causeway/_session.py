@@ -6,6 +6,7 @@ import ctypes
 import json
 import logging
 import math
+import multiprocessing
 import os
 import queue
 import threading
@@ -170,6 +171,10 @@ _called_in: Optional[int] = None  # The process that has gRPC's threads.
 def _check_process() -> None:
     """A child that is forked by a process with gRPC's threads has none, and would wait for ever."""
     global _called_in
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise errors.Refused(
+            "multiprocessing spawned this process (a data loader's, for instance), and it runs the main program again, "
+            "join and all: put that program under if __name__ == \"__main__\":", "FAILED_PRECONDITION")
     _called_in = _called_in or os.getpid()
     if _called_in != os.getpid():
         raise errors.Refused(
