@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import unittest
+from unittest import mock
 
 import numpy as np
 
@@ -578,6 +579,16 @@ class ArgumentsTest(unittest.TestCase):
                     call()
         site.add(np.int32(3), 2.0)
         site.report(np.float64(1), step_s=0)
+        with self.assertLogs("causeway", logging.WARNING) as logs:
+            for _ in range(2):
+                site.report(loss=np.float32("nan"))
+        self.assertEqual(len(logs.output), 1)
+        self.assertIn("site s: the loss is nan after step 0", logs.output[0])
+
+    def test_a_main_program_that_a_spawned_process_runs_again_joins_nothing(self):
+        with mock.patch.object(multiprocessing.current_process(), "_inheriting", True, create=True):
+            with self.assertRaisesRegex(causeway.Refused, "under if __name__ == .__main__.:"):
+                causeway.Site("127.0.0.1:9", arrays(), id="s").open()
 
     def test_what_the_library_refuses_is_named_as_python_has_it(self):
         with self.assertRaises(causeway.InvalidArgument) as caught:

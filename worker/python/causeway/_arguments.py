@@ -24,7 +24,7 @@ def invalid(message: str) -> errors.InvalidArgument:
 
 def wrong(name: str, expected: str, value: Any) -> errors.InvalidArgument:
     """The error of an argument that is something else than expected."""
-    shown = repr(value)
+    shown = repr(value).replace("\n", "")
     shown = shown if len(shown) <= 60 else shown[:57] + "..."
     return invalid(f"{name} must be {expected}; it is {shown} ({type(value).__name__})")
 

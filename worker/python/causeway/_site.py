@@ -137,6 +137,7 @@ class BaseSite:
         self._closed = False
         self._replaced = False
         self._unfollowed = Unfollowed()
+        self._said_loss = False
         self._interrupted = ""  # Why it takes part no more, though it has not left.
         self._stop = Stop()
         if state is not None:
@@ -156,9 +157,9 @@ class BaseSite:
         if self._info is not None or self._closed:
             raise self._misuse("this site has joined already; make a new one to join again")
         self._unopened.detach()
-        drained = self._team.size == 1 and _signals.watch(self)
         for former in [one for one in list(_joined) if (one._id, one._coordinator) == (self._id, self._coordinator)]:
             leave_unended(former)
+        drained = self._team.size == 1 and _signals.watch(self)
         if self._team.leads and signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
             log.warning("site %s: Ctrl-C is ignored, since this process was started so (by a "
                         "script, with &): %scausewayctl drain has it leave in good order",
@@ -465,6 +466,10 @@ class BaseSite:
     def report(self, loss: Optional[float] = None, step_s: Optional[float] = None) -> None:
         """Figures of the step that the next `step` follows, for the status page and metrics."""
         loss = None if loss is None else check.real("loss", loss)
+        if loss is not None and not math.isfinite(loss) and not self._said_loss:
+            self._said_loss = True
+            log.warning("site %s: the loss is %s after step %d, which no page shows: look at the data of that step, "
+                        "lower the learning rate, or clip gradients", self._id, loss, self.current_step)
         step_s = None if step_s is None else check.real("step_s", step_s, "a number of seconds")
         if step_s is not None and not 0 <= step_s <= _LONGEST_S:
             raise check.wrong("step_s", "0 or more seconds", step_s)

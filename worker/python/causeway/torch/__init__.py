@@ -166,8 +166,9 @@ class Site(BaseSite):
                     "each step, or leave scaler out of join()")
         other = next(i for i in range(len(self._optimizers)) if i not in self._stepped)
         return (f"{twice}, and optimizer {other} ({type(self._optimizers[other]).__name__}) not "
-                "since then: a step of this site is one of each optimizer. Leave out of join() "
-                "what does not step, or all of them, and call site.step() where a step ends")
+                "since then: a step of this site is one of each optimizer. Where a GradScaler skips steps, hand it "
+                "over (scaler=); else leave out of join() what does not step, or all of them, and call site.step() "
+                "where a step ends")
 
     def _changes(self) -> int:
         before, self._version = self._version, local(self._seen)._version
