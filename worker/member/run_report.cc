@@ -158,7 +158,10 @@ void RunReport::Step(const Standing& now, const StepFigures& figures) {
 
 void RunReport::AppendIfPossible(json line) {
   const absl::Status written = Append(std::move(line));
-  if (!written.ok()) Log().warn("metrics not written: {}", std::string(written.message()));
+  if (!written.ok() && appended_.ok()) {
+    Log().warn("metrics not written, until they can be: {}", std::string(written.message()));
+  }
+  appended_ = written;
 }
 
 void RunReport::Evaluated(int64_t step, double loss) {

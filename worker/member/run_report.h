@@ -127,6 +127,7 @@ class RunReport {
   absl::Duration step_time_ = absl::ZeroDuration();        // Duration of the last inner step.
   int64_t step_tokens_ = 0;
   int64_t checkpoint_step_ = -1;
+  absl::Status appended_;       // The last line of the metrics.
   std::optional<double> loss_;  // The last.
   std::optional<double> initial_eval_loss_;
   std::optional<double> eval_loss_;
