@@ -415,9 +415,7 @@ int ServeRun(ServeFlags flags, Lead& lead, StopSignal& stop_signal) {
       const absl::Status removed = store.AbandonRun();
       if (!removed.ok()) Log().warn("{}", std::string(removed.message()));
     }
-    // A port that is taken is refused, though it may be free later.
-    const bool is_taken = absl::IsUnavailable(server.status()) && !IsJustWritten(server.status());
-    return is_taken ? Refuse(kProgram, server.status()) : end_start(server.status());
+    return end_start(server.status());
   }
   if (server_options.authority_folder.empty()) RemoveOperator(file_system, flags.run_dir);
   SetCongestionControlOfListeners((*server)->port(), flags.congestion_control);
@@ -462,7 +460,7 @@ int Serve() {
     auto http = ServeStandbyHttp(std::exchange(flags->http_port, std::nullopt),
                                  absl::GetFlag(FLAGS_http_address_file), notes, flags->run_dir,
                                  CertificatesOf(*flags));
-    if (!http.ok()) return Refuse(kProgram, http.status());
+    if (!http.ok()) return EndStart(http.status());
     lead.waiting = *std::move(http);
     bool refused = false;
     bool stopped = false;

@@ -219,10 +219,11 @@ absl::Status CheckValidity(const Certificate& certificate, const std::string& fi
         Day(certificate.not_after), ": deploy/make_certificates renew makes a new one"));
   }
   if (now < certificate.not_before) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the certificate ", file, " (", certificate.subject, ") is valid from ",
-                     Day(certificate.not_before), " on, and this machine's clock says ", Day(now),
-                     ": set the clock"));
+    // Which passes: a machine without a battery starts in the past, until it hears the time.
+    return absl::UnavailableError(absl::StrCat("the certificate ", file, " (", certificate.subject,
+                                               ") is valid from ", Day(certificate.not_before),
+                                               " on, and this machine's clock says ", Day(now),
+                                               ": set the clock"));
   }
   return absl::OkStatus();
 }

@@ -41,7 +41,7 @@ absl::StatusOr<Certificate> ParseCertificate(absl::string_view pem, const std::s
 absl::StatusOr<Certificate> ReadCertificate(const std::string& file);
 absl::StatusOr<absl::Time> EndOfCertificate(const std::string& file);
 
-// FAILED_PRECONDITION if `certificate` is expired or not valid yet.
+// FAILED_PRECONDITION if `certificate` is expired, UNAVAILABLE if it is not valid yet.
 absl::Status CheckValidity(const Certificate& certificate, const std::string& file, absl::Time now);
 
 // PEM texts as they were checked: a file may change between two looks.

@@ -96,11 +96,11 @@ absl::Status ListenError(const std::string& address, int error) {
   const std::string reason = std::strerror(error);
   switch (error) {
     case EADDRINUSE:
-      return absl::AlreadyExistsError(
+      return absl::UnavailableError(
           absl::StrCat("another program listens on ", address,
                        ": choose another port, or port 0 for any that is free"));
     case EADDRNOTAVAIL:
-      return absl::NotFoundError(
+      return absl::UnavailableError(
           absl::StrCat("no interface of this machine has the address of ", address,
                        ": use 127.0.0.1, 0.0.0.0 or one that `ip address` shows"));
     case EACCES:

@@ -101,7 +101,7 @@ using HttpHandlers = std::map<std::string, HttpHandler>;
 class HttpListener {
  public:
   // Takes HOST:PORT; port 0: any free one. INVALID_ARGUMENT for what is no address, NOT_FOUND for a
-  // host that this machine does not have, ALREADY_EXISTS if the port is taken, PERMISSION_DENIED.
+  // host without one, UNAVAILABLE if it is not here now or its port is taken, PERMISSION_DENIED.
   static absl::StatusOr<HttpListener> Open(const std::string& address);
   ~HttpListener();  // Closes.
   HttpListener(HttpListener&& other) noexcept;

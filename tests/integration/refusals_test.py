@@ -21,12 +21,12 @@ class RefusalsTest(unittest.TestCase):
         lines = [line for line in error.splitlines() if line.strip()]
         self.assertLessEqual(len(lines), 3, error)
 
-    def serve(self, cluster, text, *flags, saying):
+    def serve(self, cluster, text, *flags, saying, status=2):
         config = cluster.folder / "bad.textproto"
         config.write_text(text)
         self.refused(
             COORDINATOR, "serve", f"--run_dir={cluster.folder / 'bad'}", f"--config={config}",
-            "--listen=127.0.0.1:0", *flags, saying=saying)
+            "--listen=127.0.0.1:0", *flags, saying=saying, status=status)
         self.assertFalse((cluster.folder / "bad" / "run.db").exists())
 
     def train(self, cluster, saying, status=2, **flags):
@@ -158,11 +158,14 @@ class RefusalsTest(unittest.TestCase):
                 f"--config={cluster.folder / 'run.textproto'}", "--listen=127.0.0.1:0",
                 saying=[str(cluster.folder / "coordinator"), "train.warmup_steps", "7"])
 
-    def test_a_listen_address_that_is_taken(self):
+    def test_a_listen_address_that_is_taken_or_not_there_may_be_free_at_the_next_start(self):
         with Cluster().serving(RUN) as cluster:
-            self.serve(cluster, MODEL, f"--listen={cluster.address}", saying=[cluster.address])
-            self.serve(cluster, MODEL, f"--http={cluster.http_address}",
-                       saying=["--http", cluster.http_address, "choose another port"])
+            for listen in (cluster.address, "192.0.2.1:7070"):
+                self.serve(cluster, MODEL, f"--listen={listen}", saying=[listen], status=1)
+            for http, saying in ((cluster.http_address, "choose another port"), ("192.0.2.1:7071", "no interface")):
+                self.serve(cluster, MODEL, f"--http={http}", saying=["--http", http, saying], status=1)
+            self.train(cluster, coordinator=cluster.address, metrics=cluster.http_address,
+                       saying=["--metrics", "choose another port"], status=1)
 
     def test_corpora(self):
         with Cluster() as cluster:

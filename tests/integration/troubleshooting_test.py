@@ -117,11 +117,11 @@ class TroubleshootingTest(unittest.TestCase):
         self.assertEqual(found, status, error)
         self.says(error, *([row] if isinstance(row, str) else row))
 
-    def serve(self, cluster, text, *flags, row):
+    def serve(self, cluster, text, *flags, row, status=2):
         config = cluster.folder / "bad.textproto"
         config.write_text(text)
         self.refused(COORDINATOR, "serve", f"--run_dir={cluster.folder / 'bad'}", f"--config={config}",
-                     "--listen=127.0.0.1:0", "--http=off", *flags, row=row)
+                     "--listen=127.0.0.1:0", "--http=off", *flags, row=row, status=status)
 
     def train(self, cluster, row, *flags, status=2, **values):
         values = {"coordinator": cluster.address if cluster.coordinator else "127.0.0.1:1", "id": "w",
@@ -147,7 +147,7 @@ class TroubleshootingTest(unittest.TestCase):
             self.serve(cluster, 'model { preset: "giant" }', row='model.preset: there is no "..."')
             self.serve(cluster, MODEL, "--preset=fastest", row='preset: there is no "..."')
             self.serve(cluster, MODEL + RUN, "--http=192.0.2.1:7071",
-                       row="no interface of this machine has the address of ...")
+                       row="no interface of this machine has the address of ...", status=1)
             self.serve(cluster, 'model { preset: "tiny-1m" }' + RUN, "--memory_mb=2",
                        row="the memory for transfers is ... bytes, of which ... are for objects that are being "
                            "received; the largest one has ...")
@@ -165,9 +165,10 @@ class TroubleshootingTest(unittest.TestCase):
             self.refused(*again, row="... belongs to another process (pid ...")
             self.serve(cluster, MODEL + RUN, f"--listen={cluster.address}",
                        row="cannot listen on ... (...): the host is not this machine's, or the port is taken or "
-                           "not allowed")
+                           "not allowed", status=1)
             self.serve(cluster, MODEL + RUN, f"--http={cluster.http_address}",
-                       row="another program listens on ...: choose another port, or port 0 for any that is free")
+                       row="another program listens on ...: choose another port, or port 0 for any that is free",
+                       status=1)
             self.refused("env", "TMPDIR=/proc", COORDINATOR, "inspect", f"--run_dir={run_dir}", status=1,
                          row="cannot create the folder ...: ...; set TMPDIR to one that can be written")
             cluster.coordinator.signal(SIGTERM)
@@ -257,7 +258,7 @@ class TroubleshootingTest(unittest.TestCase):
             self.train(cluster, "the coordinator at ... hangs up as soon as it has seen ...", b[0], *other[1:], id="b")
             self.train(cluster, "the certificate ... expired at ...", *tls(cluster, "worker-old"), id="old")
             self.train(cluster, "... is valid from ... on, and this machine's clock says ...: set the clock",
-                       *tls(cluster, "worker-new"), id="new")
+                       *tls(cluster, "worker-new"), id="new", status=1)
             self.train(cluster, "... is not the private key of ...", *b[:2], tls(cluster, "worker-a")[2], id="b")
             self.train(cluster, "no authority in ... stands behind ...", other[0], *b[1:], id="b")
             self.train(cluster, "--tls_cert is that of ..., and --id is ...", *b, id="z")
@@ -340,7 +341,7 @@ class TroubleshootingTest(unittest.TestCase):
             shards.mkdir()
             self.train(cluster, "there are no training shards (train_*.bin) in ...", data=shards)
             (shards / "unfinished").mkdir()
-            self.train(cluster, "the data in ... are not finished (...): wait for", data=shards)
+            self.train(cluster, "the data in ... are not finished (...): wait for", data=shards, status=1)
             (shards / "unfinished").rmdir()
             (shards / "train_0.bin").write_bytes(bytes(range(1, 256)) * 8)
             self.train(cluster, "... may be uint16 or uint32 tokens, or something else", data=shards)

@@ -215,7 +215,7 @@ absl::StatusOr<Dataset> Dataset::Open(FileSystem& file_system, const std::string
     }
     format = description.shard_format;
   } else if (file_system.IsFolder(StagedData::FolderOf(folder))) {
-    return absl::FailedPreconditionError(
+    return absl::UnavailableError(
         absl::StrCat("the data in ", folder, " are not finished (", StagedData::FolderOf(folder),
                      "): wait for `causeway-worker tokenize`, or run it again if it was ended"));
   } else {

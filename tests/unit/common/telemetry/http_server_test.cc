@@ -323,14 +323,14 @@ TEST(HttpListener, ATakenPortIsNamedWithTheRemedy) {
   const auto first = HttpListener::Open("127.0.0.1:0").value();
   EXPECT_GT(first.port(), 0);
   EXPECT_EQ(first.address(), absl::StrCat("127.0.0.1:", first.port()));
-  EXPECT_THAT(HttpListener::Open(first.address()),
-              StatusIs(kAlreadyExists,
-                       AllOf(HasSubstr(first.address()), HasSubstr("choose another port"))));
+  EXPECT_THAT(
+      HttpListener::Open(first.address()),
+      StatusIs(kUnavailable, AllOf(HasSubstr(first.address()), HasSubstr("choose another port"))));
 }
 
 TEST(HttpListener, RefusesWhatIsNoAddressOfThisMachine) {
   EXPECT_THAT(HttpListener::Open("8080"), StatusIs(kInvalidArgument));
-  EXPECT_THAT(HttpListener::Open("192.0.2.1:0"), StatusIs(kNotFound));
+  EXPECT_THAT(HttpListener::Open("192.0.2.1:0"), StatusIs(kUnavailable));
   EXPECT_THAT(HttpListener::Open("no-such-host.invalid:0"), StatusIs(kNotFound));
 }
 
