@@ -139,8 +139,7 @@ def _measured(report, name, model=None):
 
 def figures_table(report):
     shown = columns(report)
-    weighed = any("machine_memory" in cell for cell in report["cells"].values() if not cell["fault"])
-    more = ["loss", "kB/step<br>up/down", "start/end,<br>s", *(["MB<br>site/server"] if weighed else [])]
+    more = ["loss", "kB/step<br>up/down", "start/end,<br>s", "MB<br>site/server"]
     lines = ["| |" + "|".join([*(heading(*column).replace(": ", "<br>") for column in shown), *more]) + "|",
              "|---|" + "---:|" * (len(shown) + len(more))]
     for name, row in ROWS.items():
@@ -148,10 +147,10 @@ def figures_table(report):
         one = next(iter(_measured(report, name, "1m") or _measured(report, name)), None)
         rest = ["-"] * len(more)
         if one:
-            moved, memory = one["bytes_per_step"], one.get("machine_memory")
+            moved, memory = one["bytes_per_step"], one["machine_memory"]
             rest = [loss(one) if one["whole"] else "-", f"{moved['up'] / 1e3:.0f}/{moved['down'] / 1e3:.0f}",
                     f"{_around(one):.0f}",
-                    f"{memory['site'] >> 20}/{memory['server'] >> 20 or '-'}" if memory else "-"][:len(more)]
+                    f"{memory['site'] >> 20}/{memory['server'] >> 20 or '-'}"]
         shares = ["-" if name == "alone" and cell is None else _share(cell) for cell in cells]
         lines.append(f"|{row.label}|" + "|".join([*shares, *rest]) + "|")
     return "\n".join(lines)
@@ -191,8 +190,7 @@ def better(report, name):
         found.append(f"{where}: loss {loss(their)} ({loss(our)})")
     if any(sum(their["bytes_per_step"].values()) < 0.95 * sum(our["bytes_per_step"].values()) for their, our, _ in pairs):
         found.append("fewer bytes")
-    if any(their["machine_memory"]["site"] < 0.95 * our["machine_memory"]["site"] for their, our, _ in pairs
-           if "machine_memory" in their and "machine_memory" in our):
+    if any(their["machine_memory"]["site"] < 0.95 * our["machine_memory"]["site"] for their, our, _ in pairs):
         found.append("less memory")
     if any(_around(their) < _around(our) - 1 for their, our, _ in pairs):
         found.append("start/end")
