@@ -47,29 +47,19 @@ class SeriesTest(unittest.TestCase):
             results, failures = series.run_all(list(runs))
         return results, failures, said.getvalue()
 
-    def test_finished_runs_have_their_figures_and_labels(self):
-        results, failures, _ = self.run_all(
-            TrainingRun("a", 1, {"codec": "int4"}), TrainingRun("b", 2))
-        self.assertEqual(failures, [])
-        self.assertEqual([(r["name"], r["seed"], r.get("codec")) for r in results],
-                         [("a", 1, "int4"), ("b", 2, None)])
-        for result in results:
-            self.assertEqual(result["syncs_per_fragment"], FAKE_STEPS // 30)
-            self.assertAlmostEqual(result["bytes_per_param_per_sync"]["up"], 0.53125)
-            self.assertLess(result["eval_loss"], result["initial_loss"])
+    def test_a_finished_run_has_its_figures_and_is_repeated_only_for_other_settings(self):
+        int4 = {"sync.codec_up": "INT4"}
+        (result,), failures, _ = self.run_all(TrainingRun("a", 1, {"codec": "int4"}, int4))
+        self.assertEqual((result["name"], result["seed"], result["codec"], failures), ("a", 1, "int4", []))
+        self.assertEqual(result["syncs_per_fragment"], FAKE_STEPS // 30)
+        self.assertAlmostEqual(result["bytes_per_param_per_sync"]["up"], 0.53125)
+        self.assertLess(result["eval_loss"], result["initial_loss"])
+        # The same, the same in other words, and another one.
+        for settings, finished in ((int4, 1), ({**int4, "model.untied_head": "false"}, 1),
+                                   ({"sync.codec_up": "E3M0"}, 0)):
+            results, failures, _ = self.run_all(TrainingRun("a", 1, settings=settings), worker_0="fail")
+            self.assertEqual((len(results), len(failures)), (finished, 1 - finished))
 
-    def test_a_finished_run_is_repeated_only_for_other_settings(self):
-        run = TrainingRun("a", 1, settings={"sync.codec_up": "INT4"})
-        self.run_all(run)
-        results, failures, _ = self.run_all(run, worker_0="fail")
-        self.assertEqual((len(results), failures), (1, []))
-        # The same in other words.
-        said = TrainingRun("a", 1, settings={"sync.codec_up": "INT4", "model.untied_head": "false"})
-        results, failures, _ = self.run_all(said, worker_0="fail")
-        self.assertEqual((len(results), failures), (1, []))
-        other = TrainingRun("a", 1, settings={"sync.codec_up": "E3M0"})
-        results, failures, _ = self.run_all(other, worker_0="fail")
-        self.assertEqual((len(results), len(failures)), (0, 1))
     def test_what_did_not_end_as_planned_has_no_figures_and_stops_no_other(self):
         tokens = 2 * FAKE_STEPS * 8 * 256
         for name, steps, run, plan, why in (
@@ -96,9 +86,6 @@ class SeriesTest(unittest.TestCase):
 
 
 class SpreadTest(unittest.TestCase):
-    def test_interval_of_three_values(self):
-        self.assertAlmostEqual(training_runs.intervals([[1.0, 2.0, 3.0]])[0], 4.303 / 3**0.5)
-
     def test_groups_share_their_spread(self):
         # Squares 2 and 0 over 2 + 1 degrees of freedom; the third group adds none.
         widths = training_runs.intervals([[1.0, 2.0, 3.0], [7.0, 7.0], [4.0]])
@@ -121,8 +108,6 @@ def _study_result(inner, variant, seed, loss):
 
 
 class StudyTest(unittest.TestCase):
-    small = variants.SCALES["small"]
-
     def test_all_runs_of_a_scale_train_on_equally_many_tokens(self):
         for scale in variants.SCALES.values():
             for run in variants.plan(list(variants.EXPERIMENTS), list(variants.INNER), [1], scale):
@@ -143,13 +128,6 @@ class StudyTest(unittest.TestCase):
                                       capture_output=True, text=True, check=False)
                 self.assertEqual(done.returncode, 0, f"{run.name}: {done.stderr}")
 
-    def test_headlines_have_all_seeds_and_the_others_the_first(self):
-        runs = variants.plan(["codecs", "period"], ["adamw"], [1, 2, 3], self.small)
-        seeds = {variant: [run.seed for run in runs if run.labels["variant"] == variant]
-                 for variant in ("e3m0", "streaming", "H10")}
-        self.assertEqual(seeds, {"e3m0": [1, 2, 3], "streaming": [1, 2, 3], "H10": [1]})
-        self.assertEqual([run.seed for run in runs], sorted(run.seed for run in runs))
-
     def test_single_differences_are_judged_by_the_spread_of_the_headlines(self):
         results = [_study_result("muon", "streaming", seed, 2.0 + seed) for seed in (1, 2, 3)]
         # Differences -0.01, 0, 0.01: a deviation of 0.01, and 4.303 times that for one difference.
@@ -165,42 +143,32 @@ class StudyTest(unittest.TestCase):
         self.assertIn("minus H 30, same seed", text)
         self.assertIn("| Muon | H 30 | 1 | 3.0000 | - |", text)  # First seed, as the others.
 
+
 class ProseTest(unittest.TestCase):
-    def setUp(self):
-        self.folder = Path(tempfile.mkdtemp())
-        self.addCleanup(shutil.rmtree, self.folder)
+    def test_documents_are_paragraphs_of_prose_each_once(self):
+        def paragraph(word):
+            return " ".join([f"The {word} of this package is described where it is used."] * 12)
 
-    def write(self, **files):
-        """The documents made of files by name."""
-        texts = self.folder / "texts"
-        for name, content in files.items():
-            path = texts / name.replace("__", "/")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-        contents = prose.write(self.folder / "prose.jsonl", (str(texts),))
-        lines = (self.folder / "prose.jsonl").read_text(encoding="utf-8").splitlines()
-        self.assertEqual(contents["documents"], len(lines))
-        return sorted(json.loads(line)["text"] for line in lines)
-
-    @staticmethod
-    def paragraph(word, count=12):
-        return " ".join([f"The {word} of this package is described where it is used."] * count)
-
-    def test_markup_is_left_out_and_paragraphs_are_lines(self):
-        first, second, third = (self.paragraph(word) for word in ("first", "second", "third"))
-        manual = f".TH x\n\\fB{first[:100]}\\fR\n{first[100:]}\n.PP\n{second}\n"
-        texts = self.write(**{
-            "man__man1__x.1.gz": gzip.compress(manual.encode()),
-            "x.html": f"<head>no</head><p>{third[:50]}<b>{third[50:]}</b></p><pre>{'code. ' * 99}</pre>".encode()})
-        self.assertEqual(texts, sorted([f"{first[:100]} {first[100:].lstrip()}\n\n{second}\n".replace("  ", " "),
-                                        f"{third}\n"]))
-
-    def test_what_was_said_before_or_is_no_prose_is_left_out(self):
-        same, other = self.paragraph("same"), self.paragraph("other")
-        texts = self.write(**{"README": f"{same}\n\n{other}\n".encode(), "a.txt": f"{same}\n".encode(),
-                              "table.txt": b"0x12 0x34 | 17 % 25;\n" * 99, "data.txt": b"\0 text. " * 99,
-                              "latin.txt": b"\xe4 text. " * 99, "changelog.txt": self.paragraph("change").encode(),
-                              "code.cc": self.paragraph("code").encode()})
+        first, second, third, same, other = map(paragraph, ("first", "second", "third", "same", "other"))
+        files = {
+            "man/man1/x.1.gz": gzip.compress(
+                f".TH x\n\\fB{first[:100]}\\fR\n{first[100:]}\n.PP\n{second}\n".encode()),
+            "x.html": f"<head>no</head><p>{third[:50]}<b>{third[50:]}</b></p><pre>{'code. ' * 99}</pre>".encode(),
+            "README": f"{same}\n\n{other}\n".encode(), "a.txt": f"{same}\n".encode(),
+            # What is no prose.
+            "table.txt": b"0x12 0x34 | 17 % 25;\n" * 99, "data.txt": b"\0 text. " * 99, "latin.txt": b"\xe4 text. " * 99,
+            "changelog.txt": paragraph("change").encode(), "code.cc": paragraph("code").encode()}
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            for file, content in files.items():
+                path = folder / "texts" / file
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+            contents = prose.write(folder / "prose.jsonl", (str(folder / "texts"),))
+            texts = [json.loads(line)["text"] for line in (folder / "prose.jsonl").read_text().splitlines()]
+        self.assertEqual(contents["documents"], len(texts))
+        self.assertIn(f"{third}\n", texts)
+        self.assertIn(f"{first[:100]} {first[100:].lstrip()}\n\n{second}\n".replace("  ", " "), texts)
         said = "".join(texts)  # The paragraph in both is in the document that came first.
         self.assertEqual([said.count(f"The {word} of") for word in ("same", "other", "change", "code")],
                          [12, 12, 0, 0])
@@ -236,12 +204,10 @@ class CompareReportsTest(unittest.TestCase):
         self.assertTrue(rows[2].startswith("| streaming |"))
         self.assertEqual(xml.parse(svg).getroot().tag, "{http://www.w3.org/2000/svg}svg")
 
+
 class ParityReportTest(unittest.TestCase):
     def report(self, *results):
         return parity_report.summarize(list(results), [1, 2, 3])
-
-    def test_the_loss_is_the_mean_of_the_last_evaluations(self):
-        self.assertAlmostEqual(parity_report.tail_loss(_long_result("small-6k", "plain", 1, 2.0)), 2.01)
 
     def test_the_baseline_is_the_best_over_seeds_that_all_have(self):
         results = [_long_result("small-6k", "plain", seed, 2.0) for seed in (1, 2, 3, 101)]
@@ -297,6 +263,7 @@ class ParityReportTest(unittest.TestCase):
                 parity_report.load_earlier(earlier, again)
             with self.assertRaisesRegex(ValueError, "'small-6k', 'muon', 2.*no run is in both"):
                 parity_report.load_earlier(earlier, [_long_result("small-6k", "mean-H10", 2, 2.0)])
+
 
 if __name__ == "__main__":
     BIN = Path(sys.argv.pop(1))

@@ -1,8 +1,6 @@
 """What tests/gpu/run makes of GPUs, tools and programs, with scripts in the place of all three."""
 
 import argparse
-import importlib.machinery
-import importlib.util
 import io
 import json
 import os
@@ -14,7 +12,6 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from unittest import mock
 
-
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
@@ -23,14 +20,6 @@ import gpu_run  # noqa: E402
 import kernel_tests  # noqa: E402
 import quality  # noqa: E402
 import training  # noqa: E402
-
-
-def load_pack_script():
-    loader = importlib.machinery.SourceFileLoader("pack_script", str(HERE / "pack"))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("pack_script", loader))
-    loader.exec_module(module)
-    return module
-
 
 BENCH = {
     "shape": {"layers": 2}, "sequence_length": 1024, "tokens_per_second": 95000.0, "mfu": 0.5,
@@ -154,16 +143,6 @@ class RunTest(unittest.TestCase):
         self.assertEqual(status, 1)
         self.assertIn("nothing was checked on a GPU: there is no nvidia-smi", printed)
 
-    def test_a_pack_that_is_not_whole_is_named(self):
-        whole = self.machine.folder / "whole.tar.xz"
-        with tarfile.open(whole, "w:xz") as tar:
-            tar.add(self.machine.packed, arcname=".")
-        for name, content in (("cut", whole.read_bytes()[:-200]), ("other", b"text")):
-            path = self.machine.folder / name
-            path.write_bytes(content)
-            with self.assertRaisesRegex(SystemExit, f"{name} is no whole file of tests/gpu/pack"):
-                gpu_run.unpack(path, self.machine.folder / "unpacked")
-
     def test_a_part_that_fails_does_not_stop_the_others(self):
         self.machine.with_gpu()
         self.machine.program("kernels_gpu", TESTS % {"report": gtest_report(True), "status": 1})
@@ -216,6 +195,7 @@ case "$*" in *racecheck*) echo '========= RACECHECK SUMMARY: 3 hazards displayed
         _, results, _ = self.machine.run("sanitizer")
         self.assertEqual(results["sanitizer"]["status"], "FAIL")
         self.assertIn("racecheck of kernels_gpu: 3 findings", results["sanitizer"]["reason"])
+
 
 STUDY = {
     "model": {"layers": 1, "width": 16, "heads": 2, "mlp_width": 32, "sequence_length": 16},
@@ -278,25 +258,12 @@ class QualityTest(unittest.TestCase):
 
 
 class PiecesTest(unittest.TestCase):
-    def test_libraries_of_the_machine_stay_there(self):
-        script = load_pack_script()
-        found = script.libraries("""
-        linux-vdso.so.1 (0x00007ffd)
-        libgrpc++.so.1.51 => /lib/x86_64-linux-gnu/libgrpc++.so.1.51 (0x00007f)
-        libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f)
-        libstdc++.so.6 => /lib/x86_64-linux-gnu/libstdc++.so.6 (0x00007f)
-        libcrypto.so.3 => /lib/x86_64-linux-gnu/libcrypto.so.3 (0x00007f)
-        libcares.so.2 => /lib/x86_64-linux-gnu/libcares.so.2 (0x00007f)
-        /lib64/ld-linux-x86-64.so.2 (0x00007f)""")
-        self.assertEqual(sorted(found), ["libcares.so.2", "libcrypto.so.3", "libgrpc++.so.1.51"])
-        with self.assertRaisesRegex(script.PackError, "libfoo.so.1"):
-            script.libraries("\tlibfoo.so.1 => not found\n")
-
     def test_steps_are_timed_in_whole_cycles(self):
         lines = [{"kind": "start", "unix_s": 0}] + [
             {"kind": "step", "unix_s": value} for value in (1.0, 5.0, 6.0, 7.5, 8.5, 9.0, 9.5, 20)]
         # Without the first step and the last one: from 5 to 7.5 and from 7.5 to 9.
         self.assertEqual(training.cycle_seconds(lines, 1, 2), [1.25, 0.75])
+
 
 if __name__ == "__main__":
     unittest.main()
