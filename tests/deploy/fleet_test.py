@@ -172,12 +172,6 @@ class UpTest(Scene):
         self.assertTrue(up.to_the_end())
         self.assertEqual(self.sky.starts().count("causeway-first-berlin"), 2)
 
-    def test_a_trainer_that_never_joins_is_replaced(self):
-        self.run_.members = lambda: ["oslo-1", "oslo-2"]
-        self.assertTrue(self.up(GOOD.replace("1_000_000", "5_000_000")).to_the_end())
-        self.assertEqual(self.sky.starts().count("causeway-first-berlin"), 2)
-        self.assertIn("berlin: is not in the run since 30:00 (running); takes its machine down", self.text())
-
     def test_past_the_budget_it_starts_nobody_and_ends_who_trains_whatever_the_coordinator_takes(self):
         def drains(_tokens):
             self.sky.jobs = {name: Job.SUCCEEDED for name in self.sky.jobs}
@@ -232,6 +226,7 @@ class UpTest(Scene):
 
     def test_a_place_that_is_not_in_the_run_is_replaced_whatever_its_job_says(self):
         for job, longest_s, said in ((RuntimeError("ssh: timeout"), 1800, "30:00 (unknown)"),
+                                     (Job.RUNNING, 1800, "30:00 (running)"),
                                      (Job.SETTING_UP, 7200, "2:00:00 (setting_up)")):
             with self.subTest(job):
                 self.setUp()

@@ -1,5 +1,6 @@
 """deploy/skypilot and deploy/kubeflow, by what reads them; and a spot machine's end, with clouds that only pretend."""
 
+import contextlib
 import copy
 import inspect
 import json
@@ -71,6 +72,18 @@ def flags_fit(test, text):
             test.assertIn(flag, known)
 
 
+@contextlib.contextmanager
+def a_fleet(coordinator_and_places):
+    with tempfile.TemporaryDirectory(prefix="causeway_fleet_") as name:
+        folder = pathlib.Path(name)
+        for made in ("shards", "wheels"):
+            (folder / made).mkdir()
+        (folder / "run.textproto").touch()
+        (folder / "fleet.yaml").write_text(
+            f"name: first\nbudget_tokens: 1000\ndata: shards\nwheel: wheels\n{coordinator_and_places}")
+        yield read_fleet(folder / "fleet.yaml")
+
+
 class SkyPilot(unittest.TestCase):
     def config(self, name):
         return yaml.safe_load((ROOT / f"deploy/skypilot/{name}.yaml").read_text())
@@ -93,24 +106,14 @@ class SkyPilot(unittest.TestCase):
         self.assertEqual(site.secrets["CAUSEWAY_JOIN"].get_secret_value(), LINE)
 
     def test_it_takes_every_task_of_a_fleet(self):
-        with tempfile.TemporaryDirectory(prefix="causeway_fleet_") as name:
-            folder = pathlib.Path(name)
-            for made in ("shards", "wheels"):
-                (folder / made).mkdir()
-            (folder / "run.textproto").touch()
-            (folder / "fleet.yaml").write_text("""
-name: first
+        with a_fleet("""
 coordinator:
   launch: {infra: aws/eu-west-1, config: run.textproto}
 places:
   berlin: {infra: aws/eu-central-1, accelerators: H100:8}
   oslo: {accelerators: {A100: 8, A100-80GB: 8}, spot: false}
   rome: {infra: gcp, cpus: 8+, count: 2}
-budget_tokens: 1000
-data: shards
-wheel: wheels
-""")
-            fleet = read_fleet(folder / "fleet.yaml")
+""") as fleet:
             machines = Machines(sky, fleet)
             tasks = {site.name: machines.task(site, LINE) for site in fleet.sites}
             self.assertEqual(list(tasks), ["berlin", "oslo", "rome-1", "rome-2"])
@@ -121,7 +124,7 @@ wheel: wheels
                              {"A100", "A100-80GB"})
             rome, = tasks["rome-1"].resources
             self.assertEqual((rome.accelerators, rome.cpus), (None, "8+"))
-            self.assertEqual(tasks["rome-1"].file_mounts["~/shards"], str(folder / "shards"))
+            self.assertEqual(tasks["rome-1"].file_mounts["~/shards"], fleet.data)
             hub, = machines.coordinator_task().resources
             self.assertEqual((hub.ports, hub.use_spot, hub.region), (["7070"], False, "eu-west-1"))
             # What a fleet asks of the module, as it is there.
@@ -154,19 +157,10 @@ wheel: wheels
                            ("common/accelerators.csv", "AcceleratorName,Clouds\nH100,['RunPod']\n")):
             (catalogs / name).parent.mkdir(parents=True, exist_ok=True)
             (catalogs / name).write_text(text)
-        with tempfile.TemporaryDirectory(prefix="causeway_fleet_") as name:
-            folder = pathlib.Path(name)
-            for made in ("shards", "wheels"):
-                (folder / made).mkdir()
-            (folder / "fleet.yaml").write_text("""
-name: first
+        with a_fleet("""
 coordinator: {join: ./operator, address: "203.0.113.5:7070"}
 places: {berlin: {infra: runpod, accelerators: "H100:8"}, oslo: {infra: runpod, accelerators: "H100:4"}}
-budget_tokens: 1000
-data: shards
-wheel: wheels
-""")
-            fleet = read_fleet(folder / "fleet.yaml")
+""") as fleet:
             offline = types.SimpleNamespace(Task=sky.Task, launch=launch, status=list, api_status=list,
                                             get=lambda came: came, stream_and_get=lambda came: came)
             said = []
