@@ -234,10 +234,7 @@ def main(arguments: list[str]) -> int:
             signal.signal(number, stop)
     try:
         run(parse_arguments(arguments))
-    except BadSetting as error:
-        print(f"causeway demo: {error}", file=sys.stderr)
-        return 2
-    except corpus.CorpusError as error:
+    except (BadSetting, corpus.CorpusError) as error:
         print(f"causeway demo: {error}", file=sys.stderr)
         return 2
     except ProcessDied as error:

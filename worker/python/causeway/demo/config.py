@@ -6,7 +6,6 @@ Every field that matters is written out, so that run.textproto alone says what a
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 MODES = ("streaming", "diloco", "data-parallel")
 DEFAULT_STEPS = 240  # A minute on two cores that do nothing else.
@@ -121,14 +120,6 @@ def read_fields(text: str) -> dict[str, str]:
         elif match := re.fullmatch(r"(\w+)\s*:\s*(.+)", line):
             fields[".".join([*path, match[1]])] = match[2].strip("\"'")
     return fields
-
-
-def read_file_fields(path: Path) -> dict[str, str]:
-    """As read_fields; empty if there is no such file."""
-    try:
-        return read_fields(path.read_text(encoding="utf-8"))
-    except OSError:
-        return {}
 
 
 def mode_of(fields: dict[str, str]) -> str:

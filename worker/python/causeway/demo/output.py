@@ -67,8 +67,6 @@ class Worker:
 class Run:
     """What a whole run wrote."""
 
-    folder: Path
-    config_text: str = ""
     fields: dict[str, str] = field(default_factory=dict)
     coordinator: dict = field(default_factory=dict)
     rounds: list[dict] = field(default_factory=list)
@@ -78,12 +76,11 @@ class Run:
 
 def load_run(folder: Path) -> Run:
     """Reads `folder`, as far as there is something to read."""
-    run = Run(folder)
+    run = Run()
     try:
-        run.config_text = (folder / "run.textproto").read_text(encoding="utf-8")
+        run.fields = config.read_fields((folder / "run.textproto").read_text(encoding="utf-8"))
     except OSError:
         run.notes.append("run.textproto is missing: the configuration is unknown.")
-    run.fields = config.read_fields(run.config_text)
     run.coordinator = _read_object(folder / "coordinator" / "summary.json", run.notes)
     run.rounds = _read_lines(folder / "coordinator" / "rounds.jsonl", run.notes)
 
