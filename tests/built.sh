@@ -9,6 +9,34 @@ wants_help() {
   return 1
 }
 
+# Sets `preset` and `arguments` of a script that prints its usage() on request, from its words.
+take_preset() {
+  if wants_help "$@"; then usage; exit 0; fi
+  preset=release
+  arguments=()
+  while [[ $# -gt 0 ]]; do
+    case $1 in
+      --preset=*) preset=${1#*=} ;;
+      --preset)
+        [[ $# -gt 1 ]] || { echo "$0: --preset needs a name" >&2; exit 2; }
+        preset=$2
+        shift ;;
+      *) arguments+=("$1") ;;
+    esac
+    shift
+  done
+}
+
+# Builds these targets in the preset, and starts the first one with the arguments.
+build_and_start() {
+  local build=build/$preset
+  {
+    [[ -f $build/build.ninja ]] || cmake --preset "$preset" </dev/null
+    cmake --build "$build" --target "$@" </dev/null
+  } >&2
+  exec "$build/bin/$1" "${arguments[@]}"
+}
+
 # Builds these targets in the preset release, unless CAUSEWAY_BIN names programs; it does then.
 # PACKAGES: a further list of deploy/install_packages.
 built() {
