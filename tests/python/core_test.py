@@ -5,7 +5,6 @@ import logging
 import multiprocessing
 import os
 import signal
-import threading
 import unittest
 from unittest import mock
 
@@ -14,7 +13,7 @@ import numpy as np
 import causeway
 from causeway._session import Orders
 from causeway._site import _Outcome
-from runs import PLAIN, STREAMING, Run, arrays, output_of, update, wait_until
+from runs import PLAIN, STREAMING, Run, arrays, beside, output_of, update, wait_until
 
 from cluster import CTL, has_ipv6, run_tool  # noqa: E402  (runs says where it is)
 
@@ -32,10 +31,8 @@ class CoreTest(unittest.TestCase):
             local = [arrays(1), arrays(2)]
             sites = [causeway.Site(run.address, values, id=f"s{seat}")
                      for seat, values in enumerate(local)]
-            other = threading.Thread(target=train, args=(sites[1], local[1], 1))
-            other.start()
-            train(sites[0], local[0])
-            other.join()
+            with beside(train, sites[1], local[1], 1):
+                train(sites[0], local[0])
             run.finish()
             # The two differ, what they publish does not.
             self.assertFalse(np.array_equal(local[0]["embed"], local[1]["embed"]))
@@ -245,31 +242,6 @@ class CoreTest(unittest.TestCase):
             self.assertTrue(waiting.log().rstrip().endswith("interrupted"), waiting.log())
             run.wait_for_event("worker_left", worker="s")
 
-    def test_ctrl_c_in_a_step_leaves_in_good_order(self):
-        with Run().serving(PLAIN, initial=arrays()) as run:
-            training = run.start_program("s", "numpy_trainer.py", run.address, "s",
-                                         run.folder / "checkpoint", "--hold=5")
-            wait_until(lambda: "step 5\n" in training.log(), "the site is there")
-            training.signal(signal.SIGINT)
-            self.assertEqual(training.wait(), 1)
-            left = run.left("s")
-            self.assertNotIn("FAILED", str(left))
-
-    def test_drain_ends_the_loop(self):
-        # Many steps, for the order to leave comes from the coordinator while the loop goes on.
-        steps = 100_000
-        with Run().serving(PLAIN, steps=steps, initial=arrays()) as run:
-            values = arrays()
-            with causeway.Site(run.address, values, id="s") as site:
-                while not site.should_stop:
-                    update(values, site.current_step)
-                    if site.current_step == 5:
-                        site.drain()
-                    site.step(100)
-                self.assertFalse(site.finished)
-                self.assertLess(site.current_step, steps)
-            run.wait_for_event("worker_left", worker="s")
-
     def test_a_forked_child_does_no_harm(self):
         with Run().serving(PLAIN, initial=arrays()) as run:
             values = arrays()
@@ -359,9 +331,6 @@ class CoreTest(unittest.TestCase):
             "at least one array": lambda: causeway.Site("h:1", {}, id="s"),
             "b and a overlap in memory": lambda: causeway.Site("h:1", {"a": value[4:], "b": value[:8]}, id="s"),
             "a and b overlap in memory": lambda: causeway.Site("h:1", {"a": value, "b": value}, id="s"),
-            "/x must be a folder with ca.pem": lambda: causeway.Site("h:1", {"a": value[4:], "b": value[:4]}, id="s", tls="/x"),
-            "colour is no option": lambda: causeway.Site("h:1", arrays(), id="s", colour=1),
-            "ca.pem is not there": lambda: causeway.Site("h:1", arrays(), id="s", tls="/nowhere"),
             "needs a site that has joined": causeway.Site("h:1", arrays(), id="s").step,
         }
         for message, call in cases.items():

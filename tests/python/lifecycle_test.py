@@ -18,7 +18,7 @@ from unittest import mock
 import numpy as np
 
 import causeway
-from runs import BIN, PLAIN, STREAMING, Run, arrays, cluster, run_tool, wait_until
+from runs import BIN, PLAIN, STREAMING, Run, arrays, beside, cluster, run_tool, wait_until
 
 
 def noise(shape):
@@ -68,14 +68,12 @@ class BehindTest(unittest.TestCase):
                     values["w"] += np.float32(1e-3)
                     fast.step(100)
 
-        thread = threading.Thread(target=train)
-        thread.start()
-        try:
-            run.wait_for_event("worker_ready", worker="fast")
-            test(fast)
-        finally:
-            enough.set()
-            thread.join()
+        with beside(train):
+            try:
+                run.wait_for_event("worker_ready", worker="fast")
+                test(fast)
+            finally:
+                enough.set()
 
     @staticmethod
     def contributed(run, worker):
@@ -162,38 +160,17 @@ class JoinTest(unittest.TestCase):
                     site.drain()
 
                 one, other = (drain, join) if not thread_joins else (join, drain)
-                thread = threading.Thread(target=one)
-                thread.start()
-                other()
-                thread.join()
+                with beside(one):
+                    other()
                 self.assertEqual(len(raised), 1)
                 self.assertIsInstance(raised[0], causeway.Cancelled)
                 self.assertTrue(site.should_stop)
 
-    def test_a_drain_in_a_signals_handler_ends_the_join_too(self):
-        with SilentCoordinator() as silent:
-            site = causeway.Site(silent.address, arrays(), id="s", connect_timeout_s=120)
-            former = signal.signal(signal.SIGTERM, lambda *_: site.drain())
-            self.addCleanup(signal.signal, signal.SIGTERM, former)
-
-            def end():
-                silent.called.wait()
-                os.kill(os.getpid(), signal.SIGTERM)
-
-            thread = threading.Thread(target=end)
-            thread.start()
-            with self.assertRaises(causeway.Cancelled):
-                site.open()
-            thread.join()
-
     def test_a_join_that_a_drain_ended_calls_nobody_any_more(self):
         with SilentCoordinator() as silent:
             site = causeway.Site(silent.address, arrays(), id="s", connect_timeout_s=10 ** 6)
-            thread = threading.Thread(target=lambda: (silent.called.wait(), site.drain()))
-            thread.start()
-            with self.assertRaises(causeway.Cancelled):
+            with beside(lambda: (silent.called.wait(), site.drain())), self.assertRaises(causeway.Cancelled):
                 site.open()
-            thread.join()
             for connection in silent.connections:
                 connection.settimeout(cluster.DEADLINE_S)
                 while connection.recv(1 << 16):  # To its end.
@@ -215,11 +192,8 @@ class JoinTest(unittest.TestCase):
                 run.wait_for_event("worker_joined", worker="s")
                 site.drain()
 
-            thread = threading.Thread(target=drain)
-            thread.start()
-            with self.assertRaises(causeway.Cancelled):
+            with beside(drain), self.assertRaises(causeway.Cancelled):
                 site.open()
-            thread.join()
             self.assertEqual(run.left("s")["reason"], "drained")
             self.assertFalse(any(e["event"] == "worker_ready" for e in run.events()))
 
@@ -231,11 +205,8 @@ class JoinTest(unittest.TestCase):
                 run.wait_for_event("worker_ready", worker="s")
                 site.drain()
 
-            thread = threading.Thread(target=drain)
-            thread.start()
-            with site:
+            with beside(drain), site:
                 self.assertTrue(site.should_stop)
-            thread.join()
             self.assertEqual(run.left("s")["reason"], "drained")
 
     def test_one_that_never_joins_says_so_when_it_is_thrown_away(self):
@@ -317,10 +288,8 @@ class WaitTest(unittest.TestCase):
                         pass
 
             with self.assertLogs("causeway", logging.WARNING) as logs:
-                others = threading.Thread(target=train, args=("many", 4096))
-                others.start()
-                train("one", None)
-                others.join()
+                with beside(train, "many", 4096):
+                    train("one", None)
             said = [line for line in logs.output if "stands for 8192 tokens: it counts for 16" in line]
             self.assertTrue(any("worker one says 2. If that is too little, tell this site" in line
                                 for line in said), logs.output)
@@ -472,26 +441,21 @@ class LeaveTest(unittest.TestCase):
         with Run().serving("""sync { steps_between_syncs: 2 }
                          membership { start_workers: 2 quorum: 2 }""", initial=arrays()) as run:
             other = causeway.Site(run.address, arrays(), id="other")
-            opens = threading.Thread(target=other.open)
-            opens.start()
             site = causeway.Site(run.address, arrays(), id="s")
             former = signal.signal(signal.SIGINT, signal.default_int_handler)
             self.addCleanup(signal.signal, signal.SIGINT, former)
-            site.open()
-            opens.join()
+            with beside(other.open):
+                site.open()
 
             def interrupt():
                 deltas = run.folder / "coordinator" / "deltas"
                 wait_until(lambda: deltas.exists() and any(deltas.iterdir()), "it has sent")
                 os.kill(os.getpid(), signal.SIGINT)
 
-            thread = threading.Thread(target=interrupt)
             with self.assertLogs("causeway", logging.WARNING) as logs:
-                with self.assertRaises(KeyboardInterrupt):
-                    thread.start()
+                with self.assertRaises(KeyboardInterrupt), beside(interrupt):
                     while site.step(100):
                         pass
-            thread.join()
             self.assertTrue(site.should_stop)
             self.assertTrue(any("Ctrl-C ended" in line and "new join" in line
                                 for line in logs.output), logs.output)

@@ -1,7 +1,6 @@
 """Optimizers that keep masters: refused where nobody knows them, trained and merged by masters=."""
 
 import copy
-import threading
 import types
 import unittest
 
@@ -10,7 +9,7 @@ from torch import nn
 import causeway
 import causeway.torch as cw
 from models import loss_of, small_model, values_of
-from runs import ALONE, PLAIN, TWO_SITES, Run, needs
+from runs import ALONE, PLAIN, TWO_SITES, RunTest, beside, needs
 
 torch.set_num_threads(1)
 
@@ -81,7 +80,7 @@ class Lookahead(torch.optim.SGD):
     """Would go half-way back to slow copies, which it makes at its first step, every few steps."""
 
 
-class MastersTest(unittest.TestCase):
+class MastersTest(RunTest):
     def test_an_optimizer_that_goes_back_to_slow_copies_is_refused(self):
         model = torch.nn.Linear(2, 2)
         for masters in (None, {}):
@@ -107,12 +106,6 @@ class MastersTest(unittest.TestCase):
             self.assertEqual(site.current_step, 0)
             with self.assertRaisesRegex(causeway.InvalidArgument, message):
                 cw.join("h:1", model, optimizer, id="s", masters={})
-
-    def run_of(self, settings, **more):
-        run = Run()
-        self.addCleanup(run.__exit__)
-        run.serve(settings, **more)
-        return run
 
     def test_optimizers_with_masters_are_refused_when_the_site_is_made(self):
         model = bfloat16()
@@ -246,8 +239,8 @@ class MastersTest(unittest.TestCase):
                 optimizer.step()
         self.assertTrue(site.finished)
 
-    def two(self, run, train):
-        """`train(name, direction)` in two threads; what they raised."""
+    def two(self, train):
+        """`train(name, direction)` twice, beside each other; what they raised."""
         raised = {}
 
         def guarded(name, direction):
@@ -256,11 +249,8 @@ class MastersTest(unittest.TestCase):
             except causeway.Error as error:
                 raised[name] = error
 
-        threads = [threading.Thread(target=guarded, args=seat) for seat in (("a", 1), ("b", -1))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with beside(guarded, "a", 1):
+            guarded("b", -1)
         return raised
 
     def test_merges_that_are_undone_are_refused(self):
@@ -279,7 +269,7 @@ class MastersTest(unittest.TestCase):
                     optimizer.step()
                     site.step()
 
-        raised = self.two(run, train)
+        raised = self.two(train)
         self.assertTrue(raised)
         for name, error in raised.items():
             self.assertIn("brought weight back", error.message)
@@ -314,7 +304,7 @@ class MastersTest(unittest.TestCase):
                 self.assertTrue(torch.equal(optimizer.master, mine[0]))
                 self.assertTrue(torch.equal(model.weight, mine[1]))
 
-            self.assertEqual(self.two(run, train), {})
+            self.assertEqual(self.two(train), {})
             run.finish()
             self.assertAlmostEqual(seen["a", 3], 1 - 3e-4, places=6)
             self.assertAlmostEqual(seen["b", 3], 1 + 3e-4, places=6)

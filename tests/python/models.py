@@ -41,6 +41,19 @@ def loss_of(model, step):
     return nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
 
 
+def step_once(model, optimizer, step):
+    loss_of(model, step).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def train(site, model, optimizer):
+    """From joining to the run's end."""
+    with site:
+        while not site.should_stop:
+            step_once(model, optimizer, site.current_step)
+
+
 def whole(tensor):
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 

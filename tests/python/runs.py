@@ -1,5 +1,6 @@
 """Runs for tests of the Python package: a real coordinator, and sites in this process or in others."""
 
+import contextlib
 import functools
 import importlib.util
 import json
@@ -8,6 +9,7 @@ import pathlib
 import struct
 import subprocess
 import sys
+import threading
 import unittest
 
 import numpy as np
@@ -64,6 +66,25 @@ def read_arrays(path):
         arrays_in_file[array["name"]] = content[begin:begin + array["bytes"]]
         begin += array["bytes"]
     return header["metadata"], arrays_in_file
+
+
+@contextlib.contextmanager
+def beside(work, *arguments):
+    """Has `work` done in a thread of its own, which has ended afterwards."""
+    thread = threading.Thread(target=work, args=arguments)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+class RunTest(unittest.TestCase):
+    def run_of(self, settings, *flags, **more):
+        """A run that is served (Run.serve) until the test ends."""
+        run = Run().serving(settings, *flags, **more)
+        self.addCleanup(run.__exit__)
+        return run
 
 
 class Run(Cluster):
@@ -153,5 +174,5 @@ def update(values, step, site=0):
         array -= np.float32(0.01) * (array + pull.reshape(array.shape).astype(np.float32))
 
 
-__all__ = ["BIN", "Cluster", "HERE", "PLAIN", "ROOT", "Run", "SIGKILL", "STREAMING", "arrays", "ended", "os",
-           "output_of", "read_arrays", "run_tool", "update", "wait_until", "write_safetensors"]
+__all__ = ["BIN", "Cluster", "HERE", "PLAIN", "ROOT", "Run", "RunTest", "SIGKILL", "STREAMING", "arrays", "beside",
+           "ended", "os", "output_of", "read_arrays", "run_tool", "update", "wait_until", "write_safetensors"]

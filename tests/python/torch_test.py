@@ -16,21 +16,14 @@ from torch import nn
 
 import causeway
 import causeway.torch as cw
-from models import equal, loss_of, small_model, tokens, values_of
-from runs import PLAIN, STREAMING, Run, wait_until
+from models import equal, loss_of, small_model, step_once, tokens, train, values_of
+from runs import PLAIN, STREAMING, RunTest, beside, wait_until
 
 torch.set_num_threads(1)
 OPTIMIZERS = {
     "AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=1e-2),
     "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
 }
-
-
-def step_once(model, optimizer, step):
-    loss = loss_of(model, step)
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
 
 
 def expected(model, make, steps):
@@ -42,12 +35,9 @@ def expected(model, make, steps):
     return plain
 
 
-class TorchTest(unittest.TestCase):
+class TorchTest(RunTest):
     def run_of(self, settings, model, steps=20):
-        run = Run()
-        self.addCleanup(run.__exit__)
-        run.serve(settings, steps=steps, initial=values_of(model))
-        return run
+        return super().run_of(settings, steps=steps, initial=values_of(model))
 
     def test_alone_it_is_plain_training_bit_for_bit(self):
         for name, make in OPTIMIZERS.items():
@@ -57,22 +47,18 @@ class TorchTest(unittest.TestCase):
                 model = small_model(seed=9)  # Replaced by the run's.
                 before = [p.data_ptr() for p in model.parameters()]
                 optimizer = make(model.parameters())
-                with cw.join(run.address, model, optimizer, id="s") as site:
-                    while not site.should_stop:
-                        step_once(model, optimizer, site.current_step)
+                train(cw.join(run.address, model, optimizer, id="s"), model, optimizer)
                 run.finish()
                 self.assertTrue(equal(model, expected(start, make, 20)))
                 self.assertEqual([p.data_ptr() for p in model.parameters()], before)
 
     def test_the_model_brings_its_values(self):
         model, make = small_model(), OPTIMIZERS["AdamW"]
-        with Run().serving(PLAIN, steps=8) as run:
-            plain = expected(model, make, 8)
-            optimizer = make(model.parameters())
-            with cw.join(run.address, model, optimizer, id="s") as site:
-                while not site.should_stop:
-                    step_once(model, optimizer, site.current_step)
-            run.finish()
+        run = super().run_of(PLAIN, steps=8)
+        plain = expected(model, make, 8)
+        optimizer = make(model.parameters())
+        train(cw.join(run.address, model, optimizer, id="s"), model, optimizer)
+        run.finish()
         self.assertTrue(equal(model, plain))
 
     def test_killed_and_resumed_it_sends_the_same_bytes(self):
@@ -104,8 +90,6 @@ class TorchTest(unittest.TestCase):
             sync { steps_between_syncs: 1 mixing: 0.5 } outer { learning_rate: 1 momentum: 0 }
             membership { start_workers: 2 }""", model, steps=40)
         near, far = copy.deepcopy(model), copy.deepcopy(model).float()
-        import threading
-
         def move_far():
             with cw.join(run.address, far, None, id="far", rename=lambda name: name) as site:
                 while not site.should_stop:
@@ -113,12 +97,9 @@ class TorchTest(unittest.TestCase):
                         far.weight.sub_(2e-4)
                     site.step()
 
-        other = threading.Thread(target=move_far)
-        other.start()
-        with cw.join(run.address, near, None, id="near") as site:
+        with beside(move_far), cw.join(run.address, near, None, id="near") as site:
             while not site.should_stop:
                 site.step()
-        other.join()
         run.finish()
         # Half of 40 * 2e-4 * what both weigh; a unit of bfloat16 below 1 is 0.0039.
         self.assertLess(near.weight.max().item(), 1 - 2e-3)
@@ -160,11 +141,9 @@ class TorchTest(unittest.TestCase):
         run = self.run_of(PLAIN, model, steps=4)
         frozen = model.norm.weight.clone()
         optimizer = OPTIMIZERS["SGD"]([p for p in model.parameters() if p.requires_grad])
-        with cw.join(run.address, model, optimizer, id="s") as site:
-            self.assertEqual(site.info.parameters,
-                             sum(p.numel() for p in model.parameters() if p.requires_grad))
-            while not site.should_stop:
-                step_once(model, optimizer, site.current_step)
+        site = cw.join(run.address, model, optimizer, id="s")
+        train(site, model, optimizer)
+        self.assertEqual(site.info.parameters, sum(p.numel() for p in model.parameters() if p.requires_grad))
         self.assertIs(model.head.weight, model.embed.weight)
         self.assertTrue(torch.equal(model.norm.weight, frozen))
 
@@ -260,9 +239,7 @@ class TorchTest(unittest.TestCase):
         compiled = torch.compile(model, backend="aot_eager")
         optimizer = make(model.parameters())
         torch._dynamo.utils.counters.clear()
-        with cw.join(run.address, compiled, optimizer, id="s") as site:
-            while not site.should_stop:
-                step_once(compiled, optimizer, site.current_step)
+        train(cw.join(run.address, compiled, optimizer, id="s"), compiled, optimizer)
         self.assertEqual(torch._dynamo.utils.counters["stats"]["unique_graphs"], 1)
         plain = expected(start, make, 8)
         for one, other in zip(model.parameters(), plain.parameters()):
@@ -288,10 +265,7 @@ class TorchTest(unittest.TestCase):
         run.finish()
 
     def test_what_would_count_a_step_twice_or_never_is_refused(self):
-        matrices = lambda model: [p for p in model.parameters() if p.ndim == 2]
-        others = lambda model: [p for p in model.parameters() if p.ndim != 2]
-
-        def beside(model, optimizer, site):
+        def besides(model, optimizer, site):
             step_once(model, optimizer, 0)
             site.step(100)
 
@@ -305,20 +279,20 @@ class TorchTest(unittest.TestCase):
 
         scaler = torch.amp.GradScaler("cpu")
         cases = (
-            (beside, OPTIMIZERS["SGD"], None, "would count this step twice: .* its? ?.*optimizer"),
-            (beside, OPTIMIZERS["SGD"], scaler, "would count this step twice: .*scaler"),
+            (besides, OPTIMIZERS["SGD"], None, "would count this step twice: .* its? ?.*optimizer"),
+            (besides, OPTIMIZERS["SGD"], scaler, "would count this step twice: .*scaler"),
             (one_of_two, lambda p: [torch.optim.SGD(p, lr=0.1), torch.optim.AdamW(p, lr=1e-2)],
              None, r"optimizer 1 \(AdamW\) has stepped twice, and optimizer 0 \(SGD\) not"),
             (without_update, OPTIMIZERS["SGD"], scaler, r"without scaler.update\(\)"),
         )
-        for train, make, scaler, message in cases:
+        for takes_steps, make, scaler, message in cases:
             with self.subTest(message):
                 model = small_model()
                 run = self.run_of(PLAIN, model)
                 optimizer = make(list(model.parameters()))
                 with self.assertRaisesRegex(causeway.InvalidArgument, message):
                     with cw.join(run.address, model, optimizer, id="s", scaler=scaler) as site:
-                        train(model, optimizer, site)
+                        takes_steps(model, optimizer, site)
                 self.assertLessEqual(site.current_step, 1)
 
     def test_a_step_that_calls_that_of_its_base_counts_once(self):

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch import nn
 import causeway
 import causeway.torch as cw
-from models import loss_of, small_model, values_of
-from runs import ALONE, PLAIN, Run, needs
+from models import loss_of, small_model, step_once, values_of
+from runs import ALONE, PLAIN, Run, RunTest, needs
 
 torch.set_num_threads(1)
 NAMES = ["0.weight", "0.bias", "1.weight", "1.bias"]
@@ -123,12 +123,10 @@ def untie(model, optimizer):
     model.head.weight = nn.Parameter(model.head.weight.detach().clone())
 
 
-class ChangedTest(unittest.TestCase):
-    def site(self, model, optimizer, **more):
-        run = Run()
-        self.addCleanup(run.__exit__)
-        run.serve(PLAIN, initial=values_of(model))
-        return run, cw.join(run.address, model, optimizer, id="s", **more)
+class ChangedTest(RunTest):
+    def site(self, model, optimizer):
+        run = self.run_of(PLAIN, initial=values_of(model))
+        return run, cw.join(run.address, model, optimizer, id="s")
 
     def model(self):
         model = small_model()
@@ -203,9 +201,7 @@ class ChangedTest(unittest.TestCase):
                                 if change is not None:
                                     change(model, optimizer)
                                 optimizer = self.sgd(model)
-                            loss_of(model, step).backward()
-                            optimizer.step()
-                            optimizer.zero_grad()
+                            step_once(model, optimizer, step)
                 self.assertEqual(site.current_step, 6)
                 self.assertLessEqual(step, 7)
 
@@ -216,9 +212,7 @@ class ChangedTest(unittest.TestCase):
             with site:
                 for step in range(20):
                     optimizer = self.sgd(model)
-                    loss_of(model, step).backward()
-                    optimizer.step()
-                    optimizer.zero_grad()
+                    step_once(model, optimizer, step)
         self.assertEqual((site.current_step, step), (0, 4))
 
     def test_published_values_reach_the_model_or_nothing_does(self):
@@ -255,9 +249,7 @@ class ChangedTest(unittest.TestCase):
             with self.assertLogs("causeway") as caught, site:
                 logging.getLogger("causeway").warning("one line that is always there")
                 while not site.should_stop:
-                    loss_of(trains, site.current_step).backward()
-                    optimizer.step()
-                    optimizer.zero_grad()
+                    step_once(trains, optimizer, site.current_step)
                     site.step()
             about = [line for line in caught.output if "nothing has changed" in line]
             self.assertEqual(len(about), 0 if trained else 1, about)
@@ -377,9 +369,7 @@ class ChangedTest(unittest.TestCase):
                         parameter.data = parameter.data.t().contiguous().t() \
                             if parameter.dim() == 2 else parameter.data.clone()
                 for one, optimizer in zip((plain, model), optimizers):
-                    loss_of(one, step).backward()
-                    optimizer.step()
-                    optimizer.zero_grad()
+                    step_once(one, optimizer, step)
         self.assertTrue(site.finished)
         for one, other in zip(plain.parameters(), model.parameters()):
             torch.testing.assert_close(one, other)

@@ -3,7 +3,6 @@
 import gc
 import logging
 import pathlib
-import tempfile
 import types
 import unittest
 
@@ -50,8 +49,7 @@ class TransformersTest(unittest.TestCase):
         from causeway.transformers import CausewayCallback
         sent = []
         for resume in (False, True):
-            with Run() as run, tempfile.TemporaryDirectory() as folder:
-                run.serve(STREAMING, steps=12, initial=values_of(llama()))
+            with Run().serving(STREAMING, steps=12, initial=values_of(llama())) as run:
                 model = llama()
                 if resume:
                     from transformers import TrainerCallback
@@ -63,11 +61,11 @@ class TransformersTest(unittest.TestCase):
 
                     with self.assertRaises(KeyboardInterrupt):
                         with CausewayCallback(run.address, id="s") as callback:
-                            self.trainer(model, folder, callback, EndsAfterSaving(),
+                            self.trainer(model, run.folder, callback, EndsAfterSaving(),
                                          save_steps=7).train()
                     model = llama()
                 with CausewayCallback(run.address, id="s") as callback:
-                    trainer = self.trainer(model, folder, callback, save_steps=7)
+                    trainer = self.trainer(model, run.folder, callback, save_steps=7)
                     result = trainer.train(resume_from_checkpoint=resume)
                 self.assertEqual(result.global_step, 12)
                 self.assertTrue(callback.site.finished)
@@ -115,11 +113,10 @@ class TransformersTest(unittest.TestCase):
                 if len(self.steps) == 4:
                     raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-        with Run() as run, tempfile.TemporaryDirectory() as folder:
-            run.serve(PLAIN, steps=12, initial=values_of(llama()))
+        with Run().serving(PLAIN, steps=12, initial=values_of(llama())) as run:
             with CausewayCallback(run.address, id="s") as callback:
                 with self.assertLogs("causeway", logging.WARNING) as logs:
-                    result = self.trainer(llama(), folder, callback, OutOfMemoryOnce(), save_strategy="no",
+                    result = self.trainer(llama(), run.folder, callback, OutOfMemoryOnce(), save_strategy="no",
                                           auto_find_batch_size=True).train()
             self.assertEqual(OutOfMemoryOnce.steps[:5], [0, 1, 2, 3, 0])
             self.assertTrue(any("site s: its training begins anew" in line for line in logs.output), logs.output)
@@ -132,11 +129,10 @@ class TransformersTest(unittest.TestCase):
     def test_the_best_model_that_is_loaded_at_the_end_is_that_of_its_checkpoint(self):
         from causeway.transformers import CausewayCallback
         from safetensors.torch import load_file
-        with Run() as run, tempfile.TemporaryDirectory() as folder:
-            run.serve(STREAMING, steps=12, initial=values_of(llama()))
+        with Run().serving(STREAMING, steps=12, initial=values_of(llama())) as run:
             model = llama()
             with CausewayCallback(run.address, id="s") as callback:
-                trainer = self.trainer(model, folder, callback, save_steps=5, eval_strategy="steps", eval_steps=5,
+                trainer = self.trainer(model, run.folder, callback, save_steps=5, eval_strategy="steps", eval_steps=5,
                                        load_best_model_at_end=True)
                 trainer.train()
             self.assertTrue(callback.site.finished)
@@ -176,10 +172,9 @@ class TransformersTest(unittest.TestCase):
         model = get_peft_model(llama(), LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
         base = {name: parameter.clone() for name, parameter in model.named_parameters()
                 if not parameter.requires_grad}
-        with Run() as run, tempfile.TemporaryDirectory() as folder:
-            run.serve(PLAIN, steps=6, initial=values_of(model))
+        with Run().serving(PLAIN, steps=6, initial=values_of(model)) as run:
             with CausewayCallback(run.address, id="s") as callback:
-                self.trainer(model, folder, callback, save_strategy="no").train()
+                self.trainer(model, run.folder, callback, save_strategy="no").train()
             self.assertEqual(callback.site.info.parameters, 2 * 2 * 2 * (16 * 2))
             self.assertIn("base_model.model.model.layers.0.self_attn.q_proj.lora_A.default.weight",
                           [entry.name for entry in cw.trained_tensors(model)])
@@ -221,7 +216,7 @@ class LightningTest(unittest.TestCase):
 
         return Module()
 
-    def fit(self, run, module, folder, *callbacks, path=None, **more):
+    def fit(self, run, module, *callbacks, path=None):
         import lightning
         from causeway.lightning import CausewayCallback
         data = torch.utils.data.DataLoader(
@@ -232,14 +227,13 @@ class LightningTest(unittest.TestCase):
             callbacks=[callback, *callbacks], max_epochs=-1,
             accumulate_grad_batches=2 if module.automatic_optimization else 1,
             accelerator="cpu", devices=1, logger=False, enable_progress_bar=False,
-            enable_model_summary=False, default_root_dir=str(folder), **more)
+            enable_model_summary=False, enable_checkpointing=False, default_root_dir=str(run.folder))
         trainer.fit(module, data, ckpt_path=path)
         return callback, trainer
 
     def test_the_run_ends_the_training(self):
-        with Run() as run, tempfile.TemporaryDirectory() as folder:
-            run.serve(PLAIN, steps=10, initial=values_of(small_model()))
-            callback, trainer = self.fit(run, self.module(), folder, enable_checkpointing=False)
+        with Run().serving(PLAIN, steps=10, initial=values_of(small_model())) as run:
+            callback, trainer = self.fit(run, self.module())
             self.assertEqual(trainer.global_step, 10)
             self.assertTrue(callback.site.finished)
             run.finish()
@@ -267,12 +261,11 @@ class LightningTest(unittest.TestCase):
 
     def test_with_accumulated_gradients_a_step_is_one_of_the_optimizer(self):
         made = []
-        with Run() as run, tempfile.TemporaryDirectory() as folder:
-            run.serve(PLAIN, steps=10, initial=values_of(small_model()))
+        with Run().serving(PLAIN, steps=10, initial=values_of(small_model())) as run:
             module = self.module()
             module.optimizer_step = lambda _epoch, batch, optimizer, closure: (
                 made.append(batch), optimizer.step(closure))
-            _, trainer = self.fit(run, module, folder, enable_checkpointing=False)
+            _, trainer = self.fit(run, module)
             self.assertEqual(made, list(range(1, 20, 2)))
             self.assertEqual(trainer.fit_loop.total_batch_idx, 19)
             self.assertEqual(run.finish()["tokens"], 10)
@@ -293,11 +286,9 @@ class LightningTest(unittest.TestCase):
                 optimizer.step()
 
         for steps, batches in ((together, 6), (in_turn, 12), (without_lightning, 6)):
-            with self.subTest(steps.__name__), Run() as run, \
-                    tempfile.TemporaryDirectory() as folder:
-                run.serve(PLAIN, steps=6, initial=values_of(small_model()))
+            with self.subTest(steps.__name__), Run().serving(PLAIN, steps=6, initial=values_of(small_model())) as run:
                 module = self.module(steps)
-                callback, trainer = self.fit(run, module, folder, enable_checkpointing=False)
+                callback, trainer = self.fit(run, module)
                 self.assertEqual(module.losses, batches)
                 self.assertTrue(callback.site.finished)
                 self.assertEqual(run.finish()["tokens"], 6)
@@ -315,23 +306,20 @@ class LightningTest(unittest.TestCase):
             module.optimizers(use_pl_optimizer=False)[0].step()
 
         for steps, name in ((twice_in_a_batch, "AdamW"), (one_of_two, "SGD")):
-            with self.subTest(steps.__name__), Run() as run, \
-                    tempfile.TemporaryDirectory() as folder:
-                run.serve(PLAIN, steps=6, initial=values_of(small_model()))
+            with self.subTest(steps.__name__), Run().serving(PLAIN, steps=6, initial=values_of(small_model())) as run:
                 with self.assertRaisesRegex(causeway.InvalidArgument,
                                             f"{name} steps twice for one step of the site"):
-                    self.fit(run, self.module(steps), folder, enable_checkpointing=False)
+                    self.fit(run, self.module(steps))
                 run.wait_for_event("worker_left", worker="s")
 
     def test_checkpoints_continue_it(self):
         import lightning
         sent = []
         for resume in (False, True):
-            with Run() as run, tempfile.TemporaryDirectory() as folder:
-                run.serve(STREAMING, steps=12, initial=values_of(small_model()))
+            with Run().serving(STREAMING, steps=12, initial=values_of(small_model())) as run:
                 module, path = self.module(), None
                 if resume:
-                    path = pathlib.Path(folder) / "saved.ckpt"
+                    path = run.folder / "saved.ckpt"
 
                     class Ends(lightning.Callback):
                         def on_train_batch_start(self, trainer, *_others):
@@ -340,10 +328,9 @@ class LightningTest(unittest.TestCase):
                                 raise ValueError("enough")
 
                     with self.assertRaisesRegex(ValueError, "enough"):
-                        self.fit(run, module, folder, Ends(), enable_checkpointing=False)
+                        self.fit(run, module, Ends())
                     module = self.module()
-                callback, _ = self.fit(run, module, folder, path=path,
-                                       enable_checkpointing=False)
+                callback, _ = self.fit(run, module, path=path)
                 self.assertEqual(callback.site.info.restored, resume)
                 run.finish()
                 sent.append(run.published_hashes())
@@ -381,21 +368,19 @@ class LightningTest(unittest.TestCase):
                 return super().step(closure)
 
         torch.optim.SGD(small_model().parameters(), lr=0.1)  # From now on torch calls the hooks for the base's step, too.
-        with Run() as run, tempfile.TemporaryDirectory() as folder:
-            run.serve(PLAIN, steps=6, initial=values_of(small_model()))
+        with Run().serving(PLAIN, steps=6, initial=values_of(small_model())) as run:
             module = self.module()
             module.configure_optimizers = lambda: Twice(module.parameters(), lr=0.1)
-            callback, _ = self.fit(run, module, folder, enable_checkpointing=False)
+            callback, _ = self.fit(run, module)
             self.assertTrue(callback.site.finished)
             self.assertEqual(run.finish()["tokens"], 6)
 
     def test_an_exception_reaches_the_coordinator(self):
-        with Run() as run, tempfile.TemporaryDirectory() as folder:
-            run.serve(PLAIN, initial=values_of(small_model()))
+        with Run().serving(PLAIN, initial=values_of(small_model())) as run:
             module = self.module()
             module.on_train_batch_end = self.fails
             with self.assertRaisesRegex(ValueError, "the data ended"):
-                self.fit(run, module, folder, enable_checkpointing=False)
+                self.fit(run, module)
             left = run.left("s")
             self.assertIn("ValueError: the data ended", str(left))
 
