@@ -15,7 +15,6 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integratio
 import c_interface as c  # noqa: E402
 from cluster import (BIN, COORDINATOR, CTL, DEADLINE_S, SIGTERM, Cluster, ended, json_lines, output_of,  # noqa: E402
                      wait_until)
-from security_test import make, with_certificates  # noqa: E402
 
 C_SITE = BIN / "c_site"
 SYNC = ("sync { fragments: 3 pattern: BALANCED steps_between_syncs: 6 overlap_steps: 2 mixing: 0.5 "
@@ -34,20 +33,13 @@ def tensors_of(cluster):
     return [(tensor["name"], tensor["shape"]) for tensor in c.describe(cluster.address)["tensors"]]
 
 
-def write_tensors(cluster, tensors=None):
-    path = cluster.folder / "tensors"
-    path.write_text("".join(f"{name} {' '.join(map(str, shape))}\n"
-                            for name, shape in tensors or tensors_of(cluster)))
-    return path
-
-
-def start_site(cluster, name, save_every=0, **variables):
+def start_site(cluster, name, save_every=0):
     tensors = cluster.folder / "tensors"
     if not tensors.exists():
-        write_tensors(cluster)
+        tensors.write_text("".join(f"{name} {' '.join(map(str, shape))}\n" for name, shape in tensors_of(cluster)))
     return cluster.start(
         f"{name}.log", C_SITE, cluster.address, name, tensors, cluster.folder / f"{name}.state",
-        save_every, variables={"C_SITE_OUTPUT": str(cluster.out(name)), **variables})
+        save_every, variables={"C_SITE_OUTPUT": str(cluster.out(name))})
 
 
 def published(cluster):
@@ -81,15 +73,6 @@ class SiteTest(unittest.TestCase):
     def undisturbed(self, settings):
         with Cluster().serving(settings) as cluster:
             return self.finished(cluster, *[start_site(cluster, name) for name in ("a", "b")])
-
-    def ctl(self, cluster, *arguments):
-        output = output_of(CTL, *arguments, f"--coordinator={cluster.address}")
-        return output
-
-    def refused(self, process, *saying):
-        self.assertEqual(process.wait(), 2, process.log())
-        for words in saying:
-            self.assertIn(words, process.log())
 
     # --- Whole runs ------------------------------------------------------------------------------
 
@@ -130,65 +113,10 @@ class SiteTest(unittest.TestCase):
             self.assertIn("continuing from the checkpoint at step", again.log())
         self.assertEqual(rounds, self.undisturbed(settings))
 
-    def test_a_coordinator_that_is_killed_and_started_again(self):
-        settings = steps(900) + FEEDBACK + TWO
-        with Cluster().serving(settings) as cluster:
-            sites = [start_site(cluster, name) for name in ("a", "b")]
-            wait_for_step(sites[0], 100)
-            address = cluster.address
-            cluster.coordinator.kill()
-            cluster.start_coordinator(settings, f"--listen={address}")
-            rounds = self.finished(cluster, *sites)
-            self.assertIn("the session with the coordinator broke", sites[0].log())
-        self.assertEqual(rounds, self.undisturbed(settings))
-
-    # --- Refusals --------------------------------------------------------------------------------
-
-    def test_another_model_is_refused_by_the_names_that_differ(self):
-        with Cluster().serving(FOR_EVER + FEEDBACK + ONE) as cluster:
-            tensors = tensors_of(cluster)
-            tensors[0] = ("h.0.attn.weight", tensors[0][1])
-            tensors[1] = (tensors[1][0], [7, 7])
-            write_tensors(cluster, tensors)
-            self.refused(start_site(cluster, "a"), "this is not the run's model",
-                         "h.0.attn.weight", f"{tensors[1][0]} has [7, 7]", "Build the same model")
-            self.assertFalse(cluster.out("a").exists())
-
-    def test_certificates_of_others_are_refused(self):
-        with Cluster() as cluster:
-            with_certificates(cluster, "a", "b")
-            make(cluster, "init", folder="other")
-            make(cluster, "worker", "a", folder="other")
-
-            def files(worker, folder="certificates"):
-                at = cluster.folder / folder / f"worker-{worker}"
-                return {"C_SITE_CA": str(at / "ca.pem"), "C_SITE_CERT": str(at / "cert.pem"),
-                        "C_SITE_KEY": str(at / "key.pem")}
-
-            at = cluster.folder / "certificates" / "coordinator"
-            cluster.start_coordinator(
-                steps(20) + FEEDBACK + ONE, f"--tls_ca={at / 'ca.pem'}",
-                f"--tls_cert={at / 'cert.pem'}", f"--tls_key={at / 'key.pem'}")
-            write_tensors(cluster, [("model.norm.weight", [32])])
-            self.refused(start_site(cluster, "a", **files("b")), "worker b", "--id is a")
-            self.refused(start_site(cluster, "a", **files("a", "other")), "cannot be trusted")
-            options = c.make_options(cluster.address, **{
-                f"tls_{name[7:].lower()}": path for name, path in files("a").items()})
-            found = ctypes.c_void_p()
-            c.call("describe", ctypes.byref(options), ctypes.byref(found))
-            tensors = c.json.loads(ctypes.string_at(found))["tensors"]
-            write_tensors(cluster, [(tensor["name"], tensor["shape"]) for tensor in tensors])
-            self.finished(cluster, start_site(cluster, "a", **files("a")))
-
-    def test_a_coordinator_that_is_not_there(self):
-        with self.assertRaises(c.SiteError) as caught:
-            c.Site("127.0.0.1:1", [("a", [1])], id="a", connect_timeout_s=0.2)
-        self.assertIn("no coordinator answers at 127.0.0.1:1", str(caught.exception))
-
     # --- Orders ----------------------------------------------------------------------------------
 
     def test_a_site_that_is_told_to_leaves_and_hands_over(self):
-        for drain in (lambda cluster, site: self.ctl(cluster, "drain", "a"),
+        for drain in (lambda cluster, site: output_of(CTL, "drain", "a", f"--coordinator={cluster.address}"),
                       lambda cluster, site: site.signal(SIGTERM)):
             with Cluster().serving(FOR_EVER + FEEDBACK + ONE) as cluster:
                 site = start_site(cluster, "a")
@@ -197,18 +125,6 @@ class SiteTest(unittest.TestCase):
                 self.assertEqual(site.wait(), 0, site.log())
                 cluster.wait_for_event("worker_left", worker="a")
                 self.assertIn("left the run at step", site.log())
-
-    def test_a_run_that_is_stopped_ends_at_that_step(self):
-        with Cluster().serving(FOR_EVER + FEEDBACK + ONE) as cluster:
-            site = start_site(cluster, "a")
-            wait_for_step(site, 30)
-            self.ctl(cluster, "pause")
-            status = c.json.loads(self.ctl(cluster, "status", "--json"))
-            step = status["run_step"] + 3000
-            self.ctl(cluster, "stop", f"--at_step={step}")
-            self.ctl(cluster, "resume")
-            self.finished(cluster, site)
-            self.assertIn(f"done {step}", site.log())
 
     def test_a_slow_site_does_fewer_steps(self):
         with Cluster().serving(
