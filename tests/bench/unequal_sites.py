@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What unequal and dying sites cost the others: real processes on loopback.
 
-  unequal_sites.py --bin build/release/bin [--scenario pace|death|all] [--steps N] [--json]
+  unequal_sites.py [--scenario pace|death|all] [--steps N] [--json]
 
 pace   Two workers of one speed and one of half that, with dynamic local updates and without:
        utilization and throughput of the fast ones, and how much the slow one trains.
@@ -21,9 +21,13 @@ import statistics
 import sys
 import time
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "integration"))
+from cluster import SIGKILL, Cluster, json_lines, wait_until  # noqa: E402
+
 FAST_MS = 100
 SLOW_MS = 200
 PERIOD = 30
+LEASE_MS = 10_000  # Of the runs in which one dies.
 OVERLAP = 6
 
 SETTINGS = """
@@ -40,7 +44,6 @@ def settings(steps, lease_ms, membership):
 
 
 def steps_of(cluster, worker):
-    from cluster import json_lines
     return [line for line in json_lines(cluster.out(worker) / "metrics.jsonl")
             if line["kind"] == "step"]
 
@@ -65,7 +68,6 @@ def rates(lines, begin, end):
 
 
 def run_pace(steps, max_pace):
-    from cluster import Cluster, json_lines
     with Cluster() as cluster:
         cluster.start_coordinator(settings(steps, 2000, f"max_pace: {max_pace}"))
         speeds = {"fast-1": FAST_MS, "fast-2": FAST_MS, "slow": SLOW_MS}
@@ -95,10 +97,9 @@ def run_pace(steps, max_pace):
         return result
 
 
-def run_death(lease_ms, membership):
-    from cluster import SIGKILL, Cluster, wait_until
+def run_death(membership):
     with Cluster() as cluster:
-        cluster.start_coordinator(settings(100_000, lease_ms, membership))
+        cluster.start_coordinator(settings(100_000, LEASE_MS, membership))
         names = ["worker-1", "worker-2", "worker-3"]
         workers = {name: cluster.start_worker(name, f"--min_step_time={FAST_MS}ms")
                    for name in names}
@@ -111,14 +112,14 @@ def run_death(lease_ms, membership):
         wait_until(closed_without, "a round closes without the dead worker")
         first = closed_without()[0]
         # Until the lease has ended, and as long again.
-        time.sleep(max(0, killed + 2 * lease_ms / 1000 + 2 - time.time()))
+        time.sleep(max(0, killed + 2 * LEASE_MS / 1000 + 2 - time.time()))
         measured_until = time.time()
         result = {
-            "lease_ms": lease_ms,
+            "lease_ms": LEASE_MS,
             "next_round_closed_after_ms": 1000 * (first["closed_unix_s"] - killed),
             "reason": first["reason"],
         }
-        lease_end = killed + lease_ms / 1000 + 1
+        lease_end = killed + LEASE_MS / 1000 + 1
         for when, begin, end in (("before", killed - 6, killed), ("within_lease", killed, lease_end),
                                  ("after_lease", lease_end, measured_until)):
             each = [rates(steps_of(cluster, name), begin, end) for name in names[:2]]
@@ -132,14 +133,10 @@ def run_death(lease_ms, membership):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bin", default=os.environ.get("CAUSEWAY_BIN", "build/release/bin"))
     parser.add_argument("--scenario", choices=("pace", "death", "all"), default="all")
     parser.add_argument("--steps", type=int, default=360)
-    parser.add_argument("--lease_ms", type=int, default=10_000)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    os.environ["CAUSEWAY_BIN"] = str(pathlib.Path(options.bin).resolve())
-    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "integration"))
     report = {"fast_ms": FAST_MS, "slow_ms": SLOW_MS, "steps_between_syncs": PERIOD,
               "overlap_steps": OVERLAP, "load_average": os.getloadavg()[0],
               "cores": os.cpu_count()}
@@ -148,9 +145,9 @@ def main():
         runs += [("without_pace", lambda: run_pace(options.steps, 0)),
                  ("with_pace", lambda: run_pace(options.steps, 4))]
     if options.scenario in ("death", "all"):
-        runs += [("death_waiting_for_all", lambda: run_death(options.lease_ms, "")),
+        runs += [("death_waiting_for_all", lambda: run_death("")),
                  ("death_adaptive_grace", lambda: run_death(
-                     options.lease_ms, "quorum: 2 adaptive_grace: true grace_ms: 5000"))]
+                     "quorum: 2 adaptive_grace: true grace_ms: 5000"))]
     for name, run in runs:
         print(f"{name} ...", file=sys.stderr, flush=True)
         report[name] = run()

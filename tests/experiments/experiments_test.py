@@ -111,7 +111,7 @@ class StudyTest(unittest.TestCase):
     def test_all_runs_of_a_scale_train_on_equally_many_tokens(self):
         for scale in variants.SCALES.values():
             for run in variants.plan(list(variants.EXPERIMENTS), list(variants.INNER), [1], scale):
-                fields = config.read_fields(run.config_text(scale.steps, 2))
+                fields = config.read_fields(run.config_text(scale.steps))
                 windows = int(fields["train.batch_sequences"]) * run.workers
                 tokens = windows * int(fields["model.sequence_length"]) * scale.steps
                 self.assertEqual((tokens, run.tokens), (scale.tokens, scale.tokens), run.name)
@@ -123,7 +123,7 @@ class StudyTest(unittest.TestCase):
         for name in ("small", "paper-35m", "paper-100m"):
             scale = variants.SCALES[name]
             for run in variants.plan(["parity", "codecs"], ["adamw", "muon"], [1], scale):
-                config_file.write_text(run.config_text(scale.steps, run.workers))
+                config_file.write_text(run.config_text(scale.steps))
                 done = subprocess.run([BIN / "causewayctl", "config", "check", config_file],
                                       capture_output=True, text=True, check=False)
                 self.assertEqual(done.returncode, 0, f"{run.name}: {done.stderr}")

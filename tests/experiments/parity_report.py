@@ -21,7 +21,7 @@ from pathlib import Path
 
 import training_runs
 import variants
-from training_runs import deviation, differences, intervals
+from training_runs import deviation, differences, intervals, shown_difference, signed
 
 _TAIL = 0.9  # Evaluations after this share of the steps count.
 _TUNED = tuple(name for name in variants.EXPERIMENTS["tuning"].variants
@@ -150,17 +150,8 @@ def summarize(results: list[dict], seeds: list[int]) -> list[dict]:
     return reports
 
 
-def _signed(value: float) -> str:
-    return f"{value:+.4f}".replace("-", "\N{MINUS SIGN}")
-
-
 def _difference(row: dict) -> str:
-    if row["minus_baseline"] is None:
-        return "-"
-    text = _signed(row["minus_baseline"])
-    if row["interval_95"] is not None:
-        text += f" ± {row['interval_95']:.4f}"
-    return f"**{text}**" if row["clear"] else text
+    return shown_difference(row["minus_baseline"], row["interval_95"], row["clear"])
 
 
 def table(reports: list[dict]) -> str:
@@ -175,7 +166,7 @@ def table(reports: list[dict]) -> str:
             lines.append("| " + " | ".join([
                 f"{row['tokens_per_parameter']:.3g}", variants.INNER[report["inner"]], row["label"],
                 str(row["workers"]), ", ".join(map(str, row["seeds"])), f"{row['mean_loss']:.4f}", _difference(row),
-                ", ".join(_signed(value) for value in row["by_seed"]) or "-",
+                ", ".join(signed(value) for value in row["by_seed"]) or "-",
                 "2 / 2 (bf16)" if plain else f"{moved['up']:.4f} / {moved['down']:.4f}"]) + " |")
     return "\n".join(lines)
 
@@ -270,7 +261,7 @@ def curve_table(report: dict) -> str:
     for name, points in gaps.items():
         at = dict(points)
         lines.append(f"| {variants.EXPERIMENTS['gap'].label(name)} | "
-                     + " | ".join(_signed(at[step]) if step in at else "-" for step in steps) + " |")
+                     + " | ".join(signed(at[step]) if step in at else "-" for step in steps) + " |")
     return "\n".join(lines)
 
 

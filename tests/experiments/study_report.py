@@ -10,7 +10,7 @@ import statistics
 from pathlib import Path
 
 import variants
-from training_runs import deviation, differences, intervals
+from training_runs import deviation, differences, intervals, shown_difference
 
 # Whose differences from `streaming`, seed by seed, tell what chance does.
 _DENSE = ("diloco", "streaming-fp32", "overlap-fp32", "e3m0", "lm2")
@@ -121,19 +121,6 @@ def overview(results: list[dict], scale: variants.Scale, planned: int,
     }
 
 
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form).replace("-", "\N{MINUS SIGN}")
-
-
-def _difference(minus: dict | None) -> str:
-    if minus is None:
-        return "-"
-    text = _number(minus["mean"], "+.4f")
-    if minus["interval_95"] is not None:
-        text += f" ± {minus['interval_95']:.4f}"
-    return f"**{text}**" if minus["clear"] else text
-
-
 def table(report: dict) -> str:
     """Markdown."""
     baseline = variants.EXPERIMENTS[report["experiment"]].label(report["baseline"])
@@ -141,11 +128,11 @@ def table(report: dict) -> str:
             "MB per worker, up / down"]
     lines = ["| " + " | ".join(head) + " |", "| --- | --- |" + " ---: |" * (len(head) - 2)]
     for row in report["rows"]:
-        moved = row["bytes_per_worker"]
+        moved, minus = row["bytes_per_worker"], row["minus_baseline"] or {}
         lines.append("| " + " | ".join([
             variants.INNER[row["inner"]], row["label"], str(row["seeds"]),
-            f"{row['mean_loss']:.4f}", _number(row["standard_deviation"], ".4f"),
-            _difference(row["minus_baseline"]),
+            f"{row['mean_loss']:.4f}", "-" if row["standard_deviation"] is None else f"{row['standard_deviation']:.4f}",
+            shown_difference(minus.get("mean"), minus.get("interval_95"), minus.get("clear", False)),
             # One worker that trains plainly exchanges nothing that data parallelism would.
             "-" if variants.VARIANTS[row["variant"]].plain else
             f"{moved['up'] / 1e6:.2f} / {moved['down'] / 1e6:.2f}"]) + " |")

@@ -3,7 +3,7 @@ other, each as deploy/quickstart makes it but for the settings that an experimen
 
     runs = [TrainingRun("int4-s1", seed=1, labels={"codec": "int4"},
                         settings={"sync.codec_up": "INT4"})]
-    results, failures = Series(programs, out, steps=240, workers=2).run_all(runs)
+    results, failures = Series(programs, out, steps=240).run_all(runs)
 
 A finished run leaves OUT/NAME/result.json and is not repeated while its configuration stays the
 same, so that a series that was interrupted goes on where it stopped. A run that did not come to
@@ -52,12 +52,11 @@ class TrainingRun:
     labels: dict[str, str] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
     mode: str = "streaming"  # Whose settings of quickstart they change.
-    workers: int | None = None  # The series' if left out.
+    workers: int = 2
     tokens: int | None = None  # Tokens of all workers together, which the run must come to.
 
-    def config_text(self, steps: int, workers: int) -> str:
-        workers = self.workers or workers
-        lines = [config.run_config_text(self.mode, steps, workers, self.seed),
+    def config_text(self, steps: int) -> str:
+        lines = [config.run_config_text(self.mode, steps, self.workers, self.seed),
                  "# What the experiment changes; the later value counts.",
                  'run_name: "experiment"']
         for path, value in self.settings.items():
@@ -116,7 +115,7 @@ def _mean_known(values) -> float | None:
 class Series:
     """Runs trainings in OUT, with progress on standard error."""
 
-    def __init__(self, programs: Path, out: Path, steps: int, workers: int = 2,
+    def __init__(self, programs: Path, out: Path, steps: int,
                  corpus: Path | None = None, data: Path | None = None, prose: bool = False,
                  threads: int | None = None):
         """corpus: the text, a file or a folder; quickstart's if left out, or prose.py's. data:
@@ -129,13 +128,12 @@ class Series:
         self._flags = () if threads is None else (f"--threads={threads}",)
         self._out = out.resolve()
         self._steps = steps
-        self._workers = workers
 
     def result(self, run: TrainingRun) -> dict | None:
         """Of a run that finished with the same configuration, now or earlier."""
         folder = self._out / run.name
         try:
-            if _settings((folder / "run.textproto").read_text(encoding="utf-8")) != _settings(self._config(run)):
+            if _settings((folder / "run.textproto").read_text(encoding="utf-8")) != _settings(run.config_text(self._steps)):
                 return None
             return json.loads((folder / "result.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -170,10 +168,7 @@ class Series:
         """Of those runs that have finished."""
         return [result for run in runs if (result := self.result(run))]
 
-    def _config(self, run: TrainingRun) -> str:
-        return run.config_text(self._steps, self._workers)
-
-    def _arguments(self, workers: int) -> Namespace:
+    def _arguments(self, workers: int = 1) -> Namespace:
         return Namespace(programs=self._programs, corpus=self._corpus, steps=self._steps,
                          workers=workers, sample_tokens=0, torch_python=None)
 
@@ -193,30 +188,29 @@ class Series:
             _tokenize(text, folder)
         else:
             with contextlib.redirect_stdout(sys.stderr):
-                quickstart.prepare_data(self._arguments(self._workers), folder)
+                quickstart.prepare_data(self._arguments(), folder)
         (folder / "complete").touch()
         os.close(lock)
 
     def _train(self, run: TrainingRun) -> dict:
         folder = self._out / run.name
-        workers = run.workers or self._workers
         (folder / "result.json").unlink(missing_ok=True)
         lock = quickstart.claim_folder(folder)
         (folder / "data").symlink_to(self._data or self._out / "text" / "data")
-        (folder / "run.textproto").write_text(self._config(run), encoding="utf-8")
+        (folder / "run.textproto").write_text(run.config_text(self._steps), encoding="utf-8")
         group = ProcessGroup()
         begin = time.monotonic()
         try:
             with (folder / "progress.log").open("w", encoding="utf-8") as log:
                 with contextlib.redirect_stdout(log):
-                    quickstart.train(self._arguments(workers), folder, group, (self._flags,) * workers)
+                    quickstart.train(self._arguments(run.workers), folder, group, (self._flags,) * run.workers)
         finally:
             group.stop_all()
         result = {"name": run.name, **run.labels, "seed": run.seed,
                   **result_of(folder, self._steps, run.tokens),
                   "elapsed_seconds": round(time.monotonic() - begin, 1)}
         for path in [folder / "coordinator" / "checkpoint.bin",
-                     *(folder / f"worker-{i}" / "checkpoint" for i in range(workers))]:
+                     *(folder / f"worker-{i}" / "checkpoint" for i in range(run.workers))]:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         partial = folder / "result.json.part"
         partial.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
@@ -266,6 +260,18 @@ def differences(losses: dict[int, float], baseline: dict[int, float]) -> list[fl
     """Of losses from the baseline's, seed by seed. The same seed means the same initial weights and
     the same data in the same order, so that most of what seeds differ in cancels out."""
     return [losses[seed] - baseline[seed] for seed in sorted(losses.keys() & baseline.keys())]
+
+
+def signed(value: float) -> str:
+    return f"{value:+.4f}".replace("-", "\N{MINUS SIGN}")
+
+
+def shown_difference(mean: float | None, interval: float | None, clear: bool) -> str:
+    """Of a table: with its interval, and in bold where it is clear."""
+    if mean is None:
+        return "-"
+    text = signed(mean) + ("" if interval is None else f" ± {interval:.4f}")
+    return f"**{text}**" if clear else text
 
 
 def intervals(groups: list[list[float]]) -> list[float | None]:

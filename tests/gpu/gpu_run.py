@@ -42,15 +42,14 @@ PARTS = {
 NAMED_ONLY = {"quality"}
 
 
-def chosen_parts(only, without):
+def chosen_parts(only):
     """Names in order; the environment is always looked at."""
-    for name in [*only, *without]:
+    for name in only:
         if name not in PARTS:
             raise SystemExit(f"tests/gpu/run: there is no part {name!r}; there are: "
                              f"{', '.join(PARTS)}")
     return [name for name in PARTS
-            if name == "environment"
-            or name not in without and (name in only if only else name not in NAMED_ONLY)]
+            if name == "environment" or (name in only if only else name not in NAMED_ONLY)]
 
 
 class Logs:
@@ -100,7 +99,7 @@ def unpack(path, folder):
 
 def run(options):
     begin = time.monotonic()
-    names = chosen_parts(options.parts, options.skip)
+    names = chosen_parts(options.parts)
     compared = read_report(options.compare) if options.compare else {}
     if options.out is None:
         print(f"No --out: report.md, report.json and logs.txt go to {REPORT}, and are lost with "
@@ -172,7 +171,6 @@ def main():
                              "runs, too")
     parser.add_argument("--parts", type=names, default=[], metavar="A,B",
                         help=f"only these of {', '.join(PARTS)}")
-    parser.add_argument("--skip", type=names, default=[], metavar="A,B", help="all but these")
     parser.add_argument("--study", metavar="FILE.json",
                         help="what the part quality trains (default tests/gpu/quality.json)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",

@@ -108,7 +108,7 @@ class Machine:
         archive = self.folder / "pack.tar.xz"
         with tarfile.open(archive, "w:xz") as tar:
             tar.add(self.packed, arcname=".")
-        options = argparse.Namespace(pack=str(archive), out=str(self.folder / "out"), parts=list(only), skip=[],
+        options = argparse.Namespace(pack=str(archive), out=str(self.folder / "out"), parts=list(only),
                                      minutes=minutes, dry_run=dry_run, compare=None, study=study, set=[], json=False)
         printed = io.StringIO()
         with mock.patch.dict(os.environ, {"PATH": f"{self.tools}:/usr/bin:/bin"}), \
@@ -127,7 +127,7 @@ class RunTest(unittest.TestCase):
 
     def test_without_a_gpu_every_part_says_why_it_skips(self):
         status, results, printed = self.machine.run(dry_run=True)
-        self.assertEqual(list(results), gpu_run.chosen_parts([], []))
+        self.assertEqual(list(results), gpu_run.chosen_parts([]))
         self.assertNotIn("quality", results)
         for name, result in results.items():
             self.assertEqual(result["status"], "SKIP", result)

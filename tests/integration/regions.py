@@ -1,8 +1,23 @@
 """Trees of coordinators and workers as real processes on loopback."""
 
+import argparse
 import json
+import re
 
 from cluster import COORDINATOR, Cluster, json_lines, wait_until
+
+
+def layout(text):
+    """(regions, sites of each) of an option's RxN."""
+    found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"expected REGIONSxSITES such as 2x4, got '{text}'")
+    return int(found[1]), int(found[2])
+
+
+def tell(report, as_json):
+    """A measurement's figures: an object of JSON, or lines."""
+    print(json.dumps(report) if as_json else "\n".join(f"{key}: {value}" for key, value in report.items()))
 
 
 class Tree(Cluster):

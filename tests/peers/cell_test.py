@@ -2,13 +2,10 @@
 Usage: cell_test.py FOLDER_OF_PROGRAMS"""
 
 import argparse
-import os
-import signal
 import sys
 import types
 import unittest
 from pathlib import Path
-from unittest import mock
 
 import cell
 import network
@@ -62,7 +59,7 @@ time.sleep(60)
 
 
 class CellTest(unittest.TestCase):
-    def run_cell(self, fault=None, steps=12, limit_s=60, rate_mbit=100):
+    def run_cell(self, fault=None, steps=12, limit_s=60):
         stub = types.ModuleType("ways.stub")
         stub.server = lambda one: [sys.executable, "-c", SERVER, one.hub, one.port]
         stub.command = lambda one, site: [
@@ -71,8 +68,7 @@ class CellTest(unittest.TestCase):
         sys.modules["ways.stub"] = stub
         options = argparse.Namespace(bin=BIN, python=sys.executable, text=Path("/dev/null"), starts={"1m": None})
         model = cell.Model("1m", 1, batch=1, steps=steps, step_s=0.1, limit_s=limit_s)
-        link = LinkSettings(rate_mbit=rate_mbit, rtt_ms=LINK.rtt_ms)
-        result = cell.Cell(options, Row("stub", "", "stub", ""), model, link, fault).run()
+        result = cell.Cell(options, Row("stub", "", "stub", ""), model, LINK, fault).run()
         self.assertEqual(result["done"][:2], [steps, steps] if not result["stopped"] else result["done"][:2], result)
         return result
 
@@ -89,28 +85,6 @@ class CellTest(unittest.TestCase):
         self.assertLess(result["share"], 1)
         self.assertGreater(result["machine_memory"]["site"], 4 << 20)
         self.assertGreater(result["machine_memory"]["server"], 4 << 20)
-
-    def test_memory_that_processes_share_counts_once_however_many_others_share_it(self):
-        shared = os.urandom(1 << 20) * 64
-        children = []
-        for own in (16, 32, 0):
-            ready, told = os.pipe()
-            children.append(os.fork())
-            if children[-1] == 0:
-                kept = os.urandom(1 << 20) * own
-                os.write(told, b"1")
-                signal.pause()
-                os._exit(len(kept) + len(shared))
-            os.read(ready, 1)
-        try:
-            with mock.patch.object(cell, "processes_of", lambda place: children[:2]):
-                self.assertAlmostEqual(cell.memory_of(None) >> 20, 64 + 16 + 32, delta=40)
-            with mock.patch.object(cell, "processes_of", lambda place: children[2:]):
-                self.assertGreater(cell.memory_of(None) >> 20, 64)
-        finally:
-            for child in children:
-                os.kill(child, signal.SIGKILL)
-                os.waitpid(child, 0)
 
     def test_site_that_is_killed_comes_back_and_is_judged(self):
         undisturbed = {"longest_pause_s": 5, "whole": True, "wall_s": 1, "loss": 2.5,

@@ -14,7 +14,6 @@ otherwise. Run folders lie in memory where there is room: disks are not what is 
 """
 
 import argparse
-import json
 import os
 import pathlib
 import re
@@ -23,7 +22,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "integration"))
 from cluster import BIN, COORDINATOR, json_lines, wait_until  # noqa: E402
-from regions import Tree  # noqa: E402
+from regions import Tree, layout, tell  # noqa: E402
 
 WIDTH = 256
 FRAGMENTS = 4
@@ -121,27 +120,20 @@ def run(options, at_hub, regions, sites, round_s=0.0):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--light", default="8x8", metavar="RxN", help="R regions of N sites")
+    parser.add_argument("--light", type=layout, default="8x8", metavar="RxN", help="R regions of N sites")
     parser.add_argument("--rounds", type=int, default=20, help="of every fragment")
     parser.add_argument("--million_values", type=float, default=4)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", options.light)
-    if match is None:
-        parser.error(f"--light is REGIONSxSITES such as 8x8, not {options.light}")
-    regions, sites = (int(part) for part in match.groups())
-    report = {"layout": options.light, "fragments": FRAGMENTS,
+    regions, sites = options.light
+    report = {"layout": f"{regions}x{sites}", "fragments": FRAGMENTS,
               "million_values": options.million_values,
               "load_average_before": os.getloadavg()[0],
               "flat_few": run(options, regions, 0, 0),
               "tree": run(options, 0, regions, sites)}
     report["flat_few_slow"] = run(options, regions, 0, 0, report["tree"]["seconds_per_round"])
     report["flat_all"] = run(options, regions * sites, 0, 0)
-    if options.json:
-        print(json.dumps(report))
-    else:
-        for key, value in report.items():
-            print(f"{key}: {value}")
+    tell(report, options.json)
     runs = [report[key] for key in ("flat_few", "tree", "flat_few_slow", "flat_all")]
     whole = all(entry["rounds"] == options.rounds * FRAGMENTS for entry in runs)
     as_few = report["tree"]["hub_bytes_up"] == report["flat_few"]["hub_bytes_up"]

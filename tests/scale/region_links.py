@@ -14,7 +14,6 @@ Exit status 1 if any hash differs. Reports, each a share of the time that sites 
 import argparse
 import contextlib
 import dataclasses
-import json
 import os
 import statistics
 import sys
@@ -24,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "wan"))
 from exchange import Run  # noqa: E402
 from network import LinkSettings, Network, skip_if_impossible  # noqa: E402
 from processes import Failed, working_folder  # noqa: E402
+from regions import layout, tell  # noqa: E402
 from training import Coordinator, hashes, json_lines, make_data, train_at  # noqa: E402
 from utilization import MODELS, PERIOD, bytes_per_sync, steady  # noqa: E402
 
@@ -145,7 +145,7 @@ def measure(options, progress):
     flat = train(options, options.flat_periods, regions=False)
     progress(f"    computing {100 * flat['computing_share']:.2f} % of the time")
     return {
-        "regions": options.regions, "step_ms": options.step_ms, "parameters": parameters,
+        "regions": f"{options.count}x{options.sites}", "step_ms": options.step_ms, "parameters": parameters,
         "bound_mbit": bound_mbit, "between_mbit": options.rate_mbit,
         "inside_mbit": 4 * options.rate_mbit, "load_average": os.getloadavg()[0],
         "computing_share": tree["computing_share"], "flat_computing_share": flat["computing_share"],
@@ -165,15 +165,12 @@ def main():
     parser.add_argument("--bin", type=Path,
                         default=Path(os.environ.get("CAUSEWAY_BIN", "build/release/bin")))
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--regions", default="2x4", help="REGIONSxSITES")
+    parser.add_argument("--regions", type=layout, default="2x4", help="REGIONSxSITES")
     parser.add_argument("--flat_periods", type=int, default=3)
     options = parser.parse_args()
-    try:
-        options.count, options.sites = (int(part) for part in options.regions.split("x"))
-        if options.count < 1 or options.sites < 1 or options.count > 100:
-            raise ValueError
-    except ValueError:
-        parser.error(f"--regions is REGIONSxSITES such as 2x4, not {options.regions}")
+    options.count, options.sites = options.regions
+    if options.count > 100:
+        parser.error("--regions: a hub's links reach 100 regions")
     options.congestion = None
     options.bin = options.bin.resolve()
     skip_if_impossible()
@@ -182,11 +179,7 @@ def main():
     except Failed as failure:
         print(f"tests/scale/run: {failure}", file=sys.stderr)
         return 1
-    if options.json:
-        print(json.dumps(found))
-    else:
-        for key, value in found.items():
-            print(f"{key}: {value}")
+    tell(found, options.json)
     return 0 if found["hash_mismatches"] == 0 else 1
 
 

@@ -14,14 +14,13 @@ Real processes on loopback. Reports:
 """
 
 import argparse
-import json
 import os
 import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "integration"))
 from cluster import SYNC  # noqa: E402
-from regions import Tree  # noqa: E402
+from regions import Tree, layout, tell  # noqa: E402
 
 SETTINGS = (SYNC + "train { steps: %d seed: %d optimizer: MUON } "
             "membership { start_workers: %d max_workers: %d lease_ms: 30000 } ")
@@ -87,24 +86,19 @@ def run_flat(options, total, seed):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--regions", default="2x4", help="REGIONSxSITES")
+    parser.add_argument("--regions", type=layout, default="2x4", help="REGIONSxSITES")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--step_ms", type=int, default=0, help="least time of an inner step")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    try:
-        regions, sites = (int(part) for part in options.regions.split("x"))
-        if regions < 1 or sites < 1:
-            raise ValueError
-    except ValueError:
-        parser.error(f"--regions is REGIONSxSITES such as 2x4, not {options.regions}")
+    regions, sites = options.regions
     trees, flats = [], []
     for seed in range(1, options.seeds + 1):
         trees.append(run_tree(options, regions, sites, seed))
         flats.append(run_flat(options, regions * sites, seed))
     report = {
-        "regions": options.regions,
+        "regions": f"{regions}x{sites}",
         "steps": options.steps,
         "load_average": os.getloadavg()[0],
         "rounds": trees[0]["rounds"],
@@ -116,11 +110,7 @@ def main():
         "eval_loss": [r["eval_loss"] for r in trees],
         "flat_eval_loss": [r["eval_loss"] for r in flats],
     }
-    if options.json:
-        print(json.dumps(report))
-    else:
-        for key, value in report.items():
-            print(f"{key}: {value}")
+    tell(report, options.json)
     # One site's bytes for a whole region.
     as_one = report["hub_bytes_up"] * sites == report["flat_bytes_up"]
     return 0 if report["hash_mismatches"] == 0 and as_one else 1

@@ -16,6 +16,7 @@ from network import Network
 from processes import Program, json_lines, machine_cpu_s, working_folder
 
 _PLAIN_TCP = Path(__file__).resolve().parent / "plain_tcp.py"
+_PLAIN_S = 2
 _WIDTH = 256
 _BLOCK_VALUES = 7 * _WIDTH * _WIDTH  # Values of the one layer, about.
 _CONFIG = """
@@ -162,17 +163,15 @@ class _Sampler:
         self._thread.join()
 
 
-def fragment_bytes(options, settings):
-    """If none was asked for, a power of two such that some deltas fill the link."""
-    if options.fragment_mib:
-        return options.fragment_mib << 20
+def fragment_bytes(settings):
+    """A power of two such that some deltas fill the link."""
     product = settings.bytes_per_s * settings.rtt_ms / 1000
     return min(max(2 << 20, 1 << math.ceil(math.log2(product / 4))), 8 << 20)
 
 
 def exchange(network, options, warm_up_s, seconds):
     """Fragments up and answers down, by all workers at once, in the steady state."""
-    config = config_text(fragment_bytes(options, network.links[0].settings),
+    config = config_text(fragment_bytes(network.links[0].settings),
                          options.pushes + options.pulls + 4, len(network.workers))
     with working_folder() as folder, Run(network, options.bin, folder, config) as run:
         flags = [f"--seconds={warm_up_s + seconds + 1}", f"--pushes={options.pushes}",
@@ -227,11 +226,10 @@ def measure(options, settings):
     with Network(options.bin / "causeway-wan-link", [settings] * workers,
                  congestion=options.congestion) as network:
         congestion = network.congestion_control()
-        plain = [plain_tcp(network, 1, plain_warm_up_s, options.plain_seconds)]
+        plain = [plain_tcp(network, 1, plain_warm_up_s, _PLAIN_S)]
         exchanged = exchange(network, options, warm_up_s, options.seconds)
-        as_many = options.plain_connections or max(exchanged["connections"])
         # At the same age: every ten seconds BBR empties the link, to see its round trip.
-        plain.append(plain_tcp(network, as_many, warm_up_s, options.seconds))
+        plain.append(plain_tcp(network, max(exchanged["connections"]), warm_up_s, options.seconds))
         late = max(counters[way]["late_bytes"] / max(1, counters[way]["delivered"]["bytes"])
                    for counters in (link.counters() for link in network.links)
                    for way in ("up", "down"))

@@ -6,7 +6,6 @@ that is too fast could break.
 
 import hashlib
 import random
-import socket
 import sys
 import threading
 import time

@@ -167,13 +167,11 @@ class Network:
     """The namespaces and links. Use as a context manager.
 
     congestion: the congestion control of all connections over the links, by its name in the kernel.
-    sysctls: set in every namespace. Whatever is not named has the kernel's default.
     mesh: the workers reach each other, too, through the middle.
     above: a network whose worker number `index` is this one's middle. It lives longer than this one.
     """
 
-    def __init__(self, program, settings, congestion=None, sysctls=None, above=None, index=0,
-                 mesh=False):
+    def __init__(self, program, settings, congestion=None, above=None, index=0, mesh=False):
         self._stack = contextlib.ExitStack()
         self.congestion = congestion
         self._control = ("congctl", congestion) if congestion else ()
@@ -185,10 +183,10 @@ class Network:
         self._around = f"10.77.{subnet + 1}."
         self.addresses = [f"{self._around}{number + 1}" for number in range(len(settings))]
         try:
-            self.coordinator = above.workers[index] if above else self._place(sysctls or {})
+            self.coordinator = above.workers[index] if above else self._place()
             self.coordinator.run("ip", "address", "add", f"{self.address}/32", "dev", "lo")
             for number, one in enumerate(settings):
-                self._add_worker(program, number, one, sysctls or {})
+                self._add_worker(program, number, one)
             if above:
                 self._pass_through(above, index)
             if mesh:
@@ -197,15 +195,13 @@ class Network:
             self._stack.close()
             raise
 
-    def _place(self, sysctls):
+    def _place(self):
         place = Place()
         self._stack.callback(place.close)
-        for name, value in sysctls.items():
-            place.run("sysctl", "-q", "-w", f"{name}={value}")
         return place
 
-    def _add_worker(self, program, index, settings, sysctls):
-        worker = self._place(sysctls)
+    def _add_worker(self, program, index, settings):
+        worker = self._place()
         self.workers.append(worker)
         device = f"{_DEVICE}{index}"
         link = Link(program, worker, self.coordinator, device, settings)

@@ -109,14 +109,13 @@ def steady(worker, skipped):
     }
 
 
-def run_one(options, model, mode, settings, flags=()):
-    """One training over links of these settings, its workers with more flags: utilization of its
-    steady part, and what crossed."""
+def run_one(options, model, mode, settings):
+    """One training over links of these settings: utilization of its steady part, and what crossed."""
     with Network(options.bin / "causeway-wan-link", [settings] * WORKERS,
                  congestion=options.congestion) as network, working_folder() as folder:
         result = train(network, options.bin, folder, config_text(model, mode),
                        make_data(options.bin, folder),
-                       [f"--min_step_time={model.step_ms}ms", "--checkpoint_interval=0", *flags],
+                       [f"--min_step_time={model.step_ms}ms", "--checkpoint_interval=0"],
                        timeout_s=3600)
         links = [link.timeline() for link in network.links]
         congestion = network.congestion_control()
@@ -167,8 +166,6 @@ def run_utilization(options, progress):
     """All modes of all models; a dictionary."""
     models = []
     for model in MODELS:
-        if options.models and model.preset not in options.models:
-            continue
         size, parameters = bytes_per_sync(options, model)
         bound_mbit = size * 8e-6 / (PERIOD * model.step_ms / 1000)
         settings = LinkSettings(rate_mbit=options.bound_factor * bound_mbit, rtt_ms=RTT_MS)

@@ -42,12 +42,9 @@ def parse_arguments():
                         help="100 Mbit/s and 1 Gbit/s, 20, 100 and 300 ms, 0, 0.01 and 0.1 %% loss")
     parser.add_argument("--cuts", action="store_true",
                         help="cuts a link in the middle of a push and of a pull")
-    parser.add_argument("--cut_s", type=float, default=5, help="of --cuts: how long nothing crosses")
     parser.add_argument("--training", action="store_true",
                         help="utilization of a link of --bound_factor times the least rate")
     parser.add_argument("--bound_factor", type=float, default=1.25)
-    parser.add_argument("--models", nargs="*", help="of --training; all if left out",
-                        choices=[model.preset for model in utilization.MODELS])
     parser.add_argument("--peak", action="store_true",
                         help="link rate over time, streaming beside plain DiLoCo")
     parser.add_argument("--wire", action="store_true",
@@ -72,13 +69,7 @@ def parse_arguments():
                         "where two links would need more processors than there are")
     parser.add_argument("--connections", type=int, default=0,
                         help="of every worker's exchange; 0: as many as it chooses")
-    parser.add_argument("--plain_connections", type=int, default=0,
-                        help="of plain TCP, beside the measurement with one; 0: as many as the "
-                        "exchange came to")
     parser.add_argument("--seconds", type=float, default=6, help="of steady state")
-    parser.add_argument("--plain_seconds", type=float, default=2)
-    parser.add_argument("--fragment_mib", type=int, default=0,
-                        help="0: 2 to 8, the more the longer the link")
     parser.add_argument("--pushes", type=int, default=16, help="deltas on their way up at once")
     parser.add_argument("--pulls", type=int, default=24,
                         help="answers waited for or on their way down at once")
