@@ -42,24 +42,20 @@ def bench(context):
         raise Skip(f"no GPU: {context.no_gpu}; bench says: {done.last_lines(1)}")
     shapes = context.data["shapes"] = {}
     wrong = []
-    for model, micro_batch, batch in SHAPES:
-        if context.left() < 1:
-            wrong.append(f"{model}: no time was left")
-            continue
-        done = context.run(
-            "bench", context.program("causeway-worker"), "bench", "--device=cuda",
-            f"--model={model}", f"--micro_batch={micro_batch}", f"--batch={batch}",
-            f"--steps={_STEPS}", "--json", timeout_s=_BENCH_S,
-            variables=context.program_variables)
-        if done.status != 0:
-            wrong.append(f"{model}: {_why(done)}")
-            context.tell(wrong[-1])
+    for model, micro_batch, batch in _in_time(context, SHAPES, wrong):
+        done = _bench(context, wrong, model, micro_batch, batch)
+        if done is None:
             continue
         row = shapes[model] = last_object(done.output)
         context.tell(f"{model}: {row['tokens_per_second']:,.0f} tokens/s, {_of_the_roofline(row)}, "
                      f"attention by {row['attention']}, {done.seconds:.0f} s")
         if model in MUON_SHAPES and context.left() >= 1:
-            _bench_muon(context, model, micro_batch, batch, row, wrong)
+            done = _bench(context, wrong, model, micro_batch, batch, "--optimizer=muon")
+            if done is not None:
+                row["muon_seconds_per_step"] = last_object(done.output)["seconds_per_step"]
+                # A part of AdamW's step.
+                row["muon_price"] = row["muon_seconds_per_step"] / row["seconds_per_step"] - 1
+                context.tell(f"{model}: with Muon a step takes {100 * row['muon_price']:+.1f} %")
     if wrong:
         raise Failed("; ".join(wrong))
     said = ", ".join(f"{model} {_of_the_roofline(row)}" for model, row in shapes.items())
@@ -74,29 +70,36 @@ def bench(context):
     return said
 
 
-def _bench_muon(context, model, micro_batch, batch, row, wrong):
-    """Adds `muon_seconds_per_step` and `muon_price`, a part of AdamW's step, to a shape's row."""
+def _in_time(context, shapes, wrong):
+    """Those for which there is time; `wrong` gets a line for each of the others."""
+    for model, *batches in shapes:
+        if context.left() < 1:
+            wrong.append(f"{model}: no time was left")
+        else:
+            yield model, *batches
+
+
+def _bench(context, wrong, model, micro_batch, batch, *flags):
+    """A bench that ended well; else None, with a line in `wrong`."""
     done = context.run(
         "bench", context.program("causeway-worker"), "bench", "--device=cuda", f"--model={model}",
-        f"--micro_batch={micro_batch}", f"--batch={batch}", f"--steps={_STEPS}",
-        "--optimizer=muon", "--json", timeout_s=_BENCH_S, variables=context.program_variables)
+        f"--micro_batch={micro_batch}", f"--batch={batch}", f"--steps={_STEPS}", *flags, "--json",
+        timeout_s=_BENCH_S, variables=context.program_variables)
+    return done if _ended_well(context, wrong, " ".join([model, *flags]), done) else None
+
+
+def _ended_well(context, wrong, what, done):
     if done.status != 0:
-        wrong.append(f"{model} with Muon: {_why(done)}")
+        why = f"not done after {done.seconds:.0f} s" if done.timed_out else done.last_lines(2)
+        wrong.append(f"{what}: {why}")
         context.tell(wrong[-1])
-        return
-    row["muon_seconds_per_step"] = last_object(done.output)["seconds_per_step"]
-    row["muon_price"] = row["muon_seconds_per_step"] / row["seconds_per_step"] - 1
-    context.tell(f"{model}: with Muon a step takes {100 * row['muon_price']:+.1f} %")
+    return done.status == 0
 
 
 def _of_the_roofline(row):
     spread = max(row["rates_spread"].values())
     return (f"{100 * row['roofline_fraction']:.0f} % of the roofline (its rates "
             f"{100 * spread:.1f} % apart before and after)")
-
-
-def _why(done):
-    return f"not done after {done.seconds:.0f} s" if done.timed_out else done.last_lines(2)
 
 
 def torch(context):
@@ -113,20 +116,13 @@ def torch(context):
     script = Path(__file__).resolve().parent / "torch_baseline.py"
     shapes = context.data["shapes"] = {}
     wrong = []
-    for model, micro_batch, batch in SHAPES:
-        if model not in ours:
-            continue
-        if context.left() < 1:
-            wrong.append(f"{model}: no time was left")
-            continue
+    for model, micro_batch, batch in _in_time(context, [shape for shape in SHAPES if shape[0] in ours], wrong):
         settings = context.out / f"{model}.json"
         settings.write_text(json.dumps({"model": ours[model]["shape"], "batch": batch,
                                         "micro_batch": micro_batch, "steps": _STEPS}))
         done = context.run("torch", "python3", script, settings, timeout_s=_TORCH_S)
         settings.unlink()
-        if done.status != 0:
-            wrong.append(f"{model}: {_why(done)}")
-            context.tell(wrong[-1])
+        if not _ended_well(context, wrong, model, done):
             continue
         row = last_object(done.output)
         row["ratio"] = ours[model]["tokens_per_second"] / row["tokens_per_second"]

@@ -65,9 +65,6 @@ def parse_arguments(arguments=None):
     parser.add_argument("--model", type=_names(MODELS), help="1m, 10m or both")
     parser.add_argument("--faults", type=_names(FAULTS), help=f"these alone: some of {', '.join(FAULTS)}")
     parser.add_argument("--quick", action="store_true", help="64 short steps: whether it runs, no figures")
-    parser.add_argument("--limit_s", type=float, help="after which a training is stopped; default: 60, with faults 90")
-    parser.add_argument("--again", action="store_true", help="measures what is in --out, too")
-    parser.add_argument("--plan", action="store_true", help="says what is left to measure, and measures nothing")
     parser.add_argument("--out", type=Path, default=ROOT / "build/peers-report/peers.json")
     parser.add_argument("--text", type=Path, help="a text to train on; default: prose of this machine's packages")
     parser.add_argument("--report", action="store_true",
@@ -96,7 +93,7 @@ def planned(options):
     for name, model, link, fault in found:
         model = MODELS[model]
         model = dataclasses.replace(
-            model, limit_s=options.limit_s or (FAULT_LIMIT_S if fault else model.limit_s),
+            model, limit_s=FAULT_LIMIT_S if fault else model.limit_s,
             steps=64 if options.quick else model.steps, step_s=model.step_s / (2 if options.quick else 1))
         cells.append(("/".join((name, model.name, link, fault or "")), name, model, link, fault))
     return cells
@@ -149,10 +146,8 @@ def save(path, report):
 def measure(options, report, progress):
     """What is not in the report yet."""
     cells = planned(options)
-    left = [cell for cell in cells if options.again or cell[0] not in report["cells"]]
+    left = [cell for cell in cells if cell[0] not in report["cells"]]
     progress(f"{len(cells)} trainings, {len(left)} of them to do, some {len(left) * _GUESS_S / 60:.0f} minutes")
-    if options.plan:
-        return
     began = time.monotonic()
     for number, (key, name, model, link, fault) in enumerate(left):
         spent = time.monotonic() - began
@@ -195,11 +190,8 @@ def main():
         print(f"tests/peers/run: {options.out} was measured with other {', '.join(differs)}: name another --out",
               file=sys.stderr)
         return 2
-    if not options.plan:
-        options.starts = make_starts(options, options.out.parent.resolve(), text_sha256)
+    options.starts = make_starts(options, options.out.parent.resolve(), text_sha256)
     measure(options, report, progress)
-    if options.plan:
-        return 0
     print(json.dumps(report, indent=1) if options.json else
           "\n\n".join((peers_report.figures_table(report), peers_report.faults_table(report, why_not))))
     return 0

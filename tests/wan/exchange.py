@@ -17,6 +17,8 @@ from processes import Program, json_lines, machine_cpu_s, working_folder
 
 _PLAIN_TCP = Path(__file__).resolve().parent / "plain_tcp.py"
 _PLAIN_S = 2
+_PUSHES = 16  # Deltas on their way up at once.
+_PULLS = 24  # Answers that are waited for, or on their way down.
 _WIDTH = 256
 _BLOCK_VALUES = 7 * _WIDTH * _WIDTH  # Values of the one layer, about.
 _CONFIG = """
@@ -172,10 +174,10 @@ def fragment_bytes(settings):
 def exchange(network, options, warm_up_s, seconds):
     """Fragments up and answers down, by all workers at once, in the steady state."""
     config = config_text(fragment_bytes(network.links[0].settings),
-                         options.pushes + options.pulls + 4, len(network.workers))
+                         _PUSHES + _PULLS + 4, len(network.workers))
     with working_folder() as folder, Run(network, options.bin, folder, config) as run:
-        flags = [f"--seconds={warm_up_s + seconds + 1}", f"--pushes={options.pushes}",
-                 f"--pulls={options.pulls}"]
+        flags = [f"--seconds={warm_up_s + seconds + 1}", f"--pushes={_PUSHES}",
+                 f"--pulls={_PULLS}"]
         if options.connections:
             flags.append(f"--connections={options.connections}")
         drivers = [run.start_exchange(i, *flags) for i in range(len(network.workers))]

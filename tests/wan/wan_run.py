@@ -34,8 +34,6 @@ def parse_arguments():
     parser.add_argument("--rate_mbit", type=float, default=1000, help="of every link, each way")
     parser.add_argument("--rtt_ms", type=float, default=100)
     parser.add_argument("--loss", type=float, default=0, help="per cent of packets, each way")
-    parser.add_argument("--queue_bytes", type=int, default=0,
-                        help="of the link's queues; 0: one bandwidth-delay product")
     parser.add_argument("--congestion", help="congestion control of the kernel, such as cubic; the "
                         "kernel's default if left out")
     parser.add_argument("--matrix", action="store_true",
@@ -70,9 +68,6 @@ def parse_arguments():
     parser.add_argument("--connections", type=int, default=0,
                         help="of every worker's exchange; 0: as many as it chooses")
     parser.add_argument("--seconds", type=float, default=6, help="of steady state")
-    parser.add_argument("--pushes", type=int, default=16, help="deltas on their way up at once")
-    parser.add_argument("--pulls", type=int, default=24,
-                        help="answers waited for or on their way down at once")
     parser.add_argument("--bin", type=Path, default=Path(os.environ.get("CAUSEWAY_BIN",
                                                                         "build/release/bin")))
     parser.add_argument("--out", type=Path, help="receives the JSON")
@@ -84,8 +79,7 @@ def parse_arguments():
 
 
 def cells(options):
-    one = LinkSettings(rate_mbit=options.rate_mbit, rtt_ms=options.rtt_ms,
-                       loss_percent=options.loss, queue_bytes=options.queue_bytes)
+    one = LinkSettings(rate_mbit=options.rate_mbit, rtt_ms=options.rtt_ms, loss_percent=options.loss)
     if not options.matrix:
         return [one]
     # The fast ones first: they need the machine for themselves, which others may end.
