@@ -29,46 +29,29 @@ class TemporaryFolder(unittest.TestCase):
 class CompleteRun(TemporaryFolder):
     def test_streaming_run_states_what_its_workers_wrote(self):
         numbers = self.report_of(steps=300, workers=2)
-        self.assertEqual(numbers["mode"], "streaming")
-        self.assertEqual(numbers["trainer"], "causeway")
-        self.assertEqual(numbers["params"], 1_000_000)
-        self.assertEqual(numbers["steps"], 300)
-        self.assertEqual(numbers["workers"], 2)
-        self.assertAlmostEqual(numbers["initial_loss"], 5.545)
-        self.assertEqual(numbers["eval_loss"], numbers["eval_curve"][-1][1])
-        self.assertEqual([step for step, _ in numbers["eval_curve"]],
-                         [0, 50, 100, 150, 200, 250, 300])
-        self.assertAlmostEqual(numbers["tokens_per_second"], 2 * 2048 / 0.15)
-        self.assertEqual(numbers["compute_utilization"],
-                         {"mean": 0.95, "worker-0": 0.95, "worker-1": 0.95})
-        self.assertEqual(numbers["rounds"], 50)
-        self.assertEqual(numbers["fragments"], 5)
-        self.assertEqual(numbers["hash_checks"], 100)
-        self.assertEqual(numbers["hash_mismatches"], 0)
-        self.assertAlmostEqual(numbers["wall_seconds"], 45)
-        self.assertEqual(numbers["notes"], [])
-
-    def test_four_bits_with_scales_are_0_53_bytes_per_parameter_each_way(self):
-        numbers = self.report_of()
-        self.assertEqual(numbers["bytes_per_param_per_sync"], {"up": 0.53125, "down": 0.53125})
-        self.assertEqual(numbers["bytes_up"], {"worker-0": 5_312_500, "worker-1": 5_312_500})
-
-    def test_saving_counts_both_directions_of_one_worker(self):
-        numbers = self.report_of(steps=300)
-        self.assertEqual(numbers["data_parallel_bytes"], 2 * 2 * 1_000_000 * 300)
-        self.assertAlmostEqual(numbers["data_parallel_ratio"], 1_200_000_000 / 14_625_000)
+        up, fetched = 5_312_500, 4_000_000  # Four bits with scales, and what a worker fetched when it joined.
+        stated = {
+            "mode": "streaming", "trainer": "causeway", "params": 1_000_000, "steps": 300, "workers": 2, "rounds": 50,
+            "fragments": 5, "hash_checks": 100, "hash_mismatches": 0, "notes": [],
+            "eval_loss": numbers["eval_curve"][-1][1],
+            "compute_utilization": {"mean": 0.95, "worker-0": 0.95, "worker-1": 0.95},
+            "bytes_per_param_per_sync": {"up": 0.53125, "down": 0.53125},
+            "bytes_up": {"worker-0": up, "worker-1": up},
+            "bytes_down": {"worker-0": up + fetched, "worker-1": up + fetched},
+            "state_bytes_down": {"worker-0": fetched, "worker-1": fetched},
+            # Gradients of every step, up and down.
+            "data_parallel_bytes": 2 * 2 * 1_000_000 * 300}
+        self.assertEqual({name: numbers[name] for name in stated}, stated)
+        self.assertEqual([step for step, _ in numbers["eval_curve"]], [0, 50, 100, 150, 200, 250, 300])
+        for name, value in (("initial_loss", 5.545), ("tokens_per_second", 2 * 2048 / 0.15), ("wall_seconds", 45),
+                            ("data_parallel_ratio", 1_200_000_000 / (2 * up + fetched))):
+            self.assertAlmostEqual(numbers[name], value)
 
     def test_data_parallel_run_saves_nothing(self):
         numbers = self.report_of("data-parallel", steps=60)
         self.assertEqual(numbers["mode"], "data-parallel")
         moved = 2 * 2_000_000 * 60
         self.assertAlmostEqual(numbers["data_parallel_ratio"], moved / (moved + 4_000_000))
-
-    def test_what_a_worker_fetched_when_joining_is_told_apart_from_syncs(self):
-        numbers = self.report_of()
-        self.assertEqual(numbers["bytes_down"]["worker-1"], 5_312_500 + 4_000_000)
-        self.assertEqual(numbers["state_bytes_down"]["worker-1"], 4_000_000)
-        self.assertEqual(numbers["bytes_per_param_per_sync"]["down"], 0.53125)
 
     def inside(self) -> dict:
         """What the page has inside."""
