@@ -76,12 +76,6 @@ class KubernetesTest(unittest.TestCase):
                 kubernetes_validate.validate(item, KUBERNETES, strict=True)
             self.assertEqual(self.problems(objects), [], name)
 
-    def test_a_field_that_kubernetes_does_not_know_is_found(self):
-        item = rendered(RELEASES["a site"])[-1]
-        item["spec"]["podSelektor"] = {}
-        with self.assertRaises(kubernetes_validate.ValidationError):
-            kubernetes_validate.validate(item, KUBERNETES, strict=True)
-
     def test_the_configuration_is_one(self):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "run.textproto"

@@ -132,9 +132,8 @@ class PretendedSky:
 class PretendedRun:
     """Who has a machine whose job runs is a member, and trains 1000 tokens a second."""
 
-    def __init__(self, sky, prefix="causeway-first-"):
+    def __init__(self, sky):
         self.sky = sky
-        self.prefix = prefix
         self.tokens = 0
         self.budget = float("inf")
         self.finished = False
@@ -144,7 +143,7 @@ class PretendedRun:
         self.away = None
 
     def members(self):
-        return [name[len(self.prefix):] for name, job in self.sky.jobs.items()
+        return [name.removeprefix("causeway-first-") for name, job in self.sky.jobs.items()
                 if job is Job.RUNNING and self.sky.clusters[name] is Status.UP]
 
     def train(self, seconds):

@@ -173,11 +173,6 @@ places: {berlin: {infra: runpod, accelerators: "H100:8"}, oslo: {infra: runpod, 
         self.assertIn("oslo: to be started (causeway-first-oslo)", said)
         self.assertEqual(sum("SkyPilot does not plan it here" in line for line in said), 1)
 
-    def test_it_refuses_what_it_does_not_know(self):
-        for change in ({"resorces": {}}, {"resources": {"use_spott": True}}):
-            with self.assertRaises(ValueError):
-                sky.Task.from_yaml_config({**self.config("site"), **change})
-
     def start_site(self, folder):
         """The script of a site, whose cloud and worker are those of above."""
         home = folder / "home"
