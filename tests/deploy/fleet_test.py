@@ -83,13 +83,10 @@ class UpTest(Scene):
         self.assertIn("berlin: starts on the machine that is there", self.text())
 
     def test_one_that_is_taken_back_is_replaced_under_its_name_with_a_new_line(self):
-        def gone():
-            del self.sky.clusters["causeway-first-berlin"], self.sky.jobs["causeway-first-berlin"]
-
         def stopped():
             self.sky.clusters["causeway-first-oslo-1"] = Status.STOPPED
             del self.sky.jobs["causeway-first-oslo-1"]
-        self.clock.at = {60: gone, 120: stopped}
+        self.clock.at = {60: lambda: self.sky.take_back("causeway-first-berlin"), 120: stopped}
         self.assertTrue(self.up().to_the_end())
         self.assertEqual(sorted(self.run_.invited), ["berlin", "berlin", "oslo-1", "oslo-1", "oslo-2"])
         lines = [task.secrets["CAUSEWAY_JOIN"] for _, task, _ in self.sky.launched]
@@ -146,16 +143,13 @@ class UpTest(Scene):
         def refuse(_site, _line):
             raise ValueError("the bucket is gone")
         up = self.up()
-        self.clock.at = {60: lambda: (self.sky.clusters.pop("causeway-first-berlin"),
-                                      self.sky.jobs.pop("causeway-first-berlin"),
+        self.clock.at = {60: lambda: (self.sky.take_back("causeway-first-berlin"),
                                       setattr(self.machines, "task", refuse))}
         self.assertTrue(up.to_the_end())
         self.assertIn("berlin: cannot be started: the bucket is gone; tries again in 0:30", self.text())
 
     def test_one_that_was_drained_stays_away_until_the_next_up(self):
-        def drained():
-            self.sky.jobs["causeway-first-berlin"] = Job.SUCCEEDED
-        self.clock.at = {60: drained}
+        self.clock.at = {60: lambda: self.sky.jobs.update({"causeway-first-berlin": Job.SUCCEEDED})}
         self.assertTrue(self.up().to_the_end())
         self.assertEqual(self.sky.starts().count("causeway-first-berlin"), 1)
         self.assertIn("berlin: has trained to its end, or was drained; takes its machine down", self.text())
@@ -210,8 +204,7 @@ class UpTest(Scene):
         self.sky.down = posted_meanwhile
         up = self.up()
         self.machines.start = start
-        self.clock.at = {60: lambda: (self.sky.clusters.pop("causeway-first-berlin"),
-                                      self.sky.jobs.pop("causeway-first-berlin"))}
+        self.clock.at = {60: lambda: self.sky.take_back("causeway-first-berlin")}
         self.assertTrue(up.to_the_end())
         self.assertEqual(self.sky.starts().count("causeway-first-berlin"), 2)
         self.assertEqual(self.sky.clusters, {})
@@ -335,7 +328,7 @@ class OwnCoordinatorTest(Scene):
         name = "causeway-first-coordinator"
 
         def gone():
-            del self.sky.clusters[name], self.sky.jobs[name]
+            self.sky.take_back(name)
             self.run_.away = RunError("no answer")
         self.clock.at = {150: gone}
         with self.assertRaisesRegex(RunError, r"is gone, and the run with it.*\(berlin, oslo-1, oslo-2\)"):

@@ -122,6 +122,10 @@ class PretendedSky:
             return ClusterDoesNotExist(cluster_name)
         return None
 
+    def take_back(self, cluster):
+        """As a cloud does."""
+        del self.clusters[cluster], self.jobs[cluster]
+
     def endpoints(self, cluster, port):
         return {port: f"http://203.0.113.9:{port}"}
 
