@@ -9,6 +9,8 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 CODE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+SAID = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
+PICTURE = re.compile(r"!\[[^\]]*\]\(([^)#:]+)\)")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 STARTED = re.compile(r"^(?:sudo )?(?:[A-Z_]+=\S+ )*(?:\./)?((?:deploy|tests)/[\w./-]+)", re.MULTILINE)
 ADJACENT = re.compile(r'(?<!\\)"\s*"')
@@ -50,6 +52,13 @@ def not_startable(text):
             or not os.access(ROOT / path, os.X_OK)]
 
 
+def is_made_by(picture, code):
+    """Whether a command there names the picture, or the folder that a command fills."""
+    folder = re.escape(picture.parent.relative_to(ROOT).as_posix())
+    return picture.relative_to(ROOT).as_posix() in code or re.search(
+        rf"--(figures|out)[ =]{folder}(?![\w/-])", code) is not None
+
+
 def literals():
     """What stands between quotation marks in the programs, pieces of one text joined."""
     found = []
@@ -89,6 +98,20 @@ class DocumentsTest(unittest.TestCase):
     def test_program_that_cannot_be_started_is_found(self):
         self.assertEqual(["tests/docs/nothing", "tests/docs/CMakeLists.txt"], not_startable(
             "```sh\ntests/docs/nothing --now\nsudo tests/docs/CMakeLists.txt\n./tests/run\n```"))
+
+    def test_every_picture_has_its_command_on_its_page(self):
+        pictures = [(page, (page.parent / link).resolve()) for page in PAGES for link in PICTURE.findall(page.read_text())]
+        self.assertGreater(len(pictures), 3)
+        self.assertEqual([], [f"{page.name}: {picture.name}" for page, picture in pictures
+                              if not is_made_by(picture, "\n".join(SAID.findall(page.read_text())))])
+
+    def test_every_figure_is_mentioned(self):
+        text = "\n".join(page.read_text() for page in PAGES)
+        for figure in (ROOT / "docs" / "figures").rglob("*"):
+            if figure.is_file():
+                own = figure.parent.name  # Such a folder is written as a whole.
+                said = f"figures/{figure.name}" if own == "figures" else f"--figures docs/figures/{own}"
+                self.assertIn(said, text)
 
     def test_no_page_has_a_gap(self):
         for page in PAGES:
