@@ -7,7 +7,7 @@ import struct
 import unittest
 
 import cluster
-from cluster import COORDINATOR, CTL, WORKER, output_of, run_tool, wait_until, write_safetensors
+from cluster import COORDINATOR, CTL, WORKER, output_of, run_tool, write_safetensors
 
 CONFIG = """
 run_name: "any"
@@ -60,18 +60,6 @@ class AnyModelTest(unittest.TestCase):
         write_safetensors(self.model, TENSORS)
         self.run_dir = self.folder / "coordinator"
 
-    def serve(self, *flags):
-        for name in ("address", "http_address"):
-            (self.folder / name).unlink(missing_ok=True)
-        process = self.cluster.start(
-            "coordinator.log", COORDINATOR, "serve", f"--run_dir={self.run_dir}",
-            "--listen=127.0.0.1:0", f"--address_file={self.folder / 'address'}",
-            "--http=127.0.0.1:0", f"--http_address_file={self.folder / 'http_address'}", *flags)
-        wait_until(lambda: (self.folder / "address").exists() or process.child.poll() is not None,
-                   "the coordinator listens")
-        self.assertIsNone(process.child.poll(), process.log())
-        return process
-
     def refused(self, *flags):
         status, _, error = run_tool(COORDINATOR, "serve", f"--run_dir={self.folder / 'refused'}",
                                     "--listen=127.0.0.1:0", *flags)
@@ -79,9 +67,7 @@ class AnyModelTest(unittest.TestCase):
         return error
 
     def export(self, folder, *flags):
-        output = output_of(
-            CTL, "export", f"--coordinator={self.cluster.address}", f"--out={folder}", *flags)
-        return output
+        return output_of(CTL, "export", f"--coordinator={self.cluster.address}", f"--out={folder}", *flags)
 
     def expect_exact(self, folder):
         exported = read_safetensors(folder / "model.safetensors")
@@ -91,13 +77,13 @@ class AnyModelTest(unittest.TestCase):
 
     def test_a_file_begins_a_run_that_survives_kill_9_and_is_exported_bit_for_bit(self):
         flags = [f"--config={self.config}", f"--initial={self.model}"]
-        coordinator = self.serve(*flags)
+        coordinator = self.cluster.start_serving(*flags)
         self.export(self.folder / "first")
         self.expect_exact(self.folder / "first")
         coordinator.kill()
         # The same command line, the configuration alone, and neither.
         for restart in (flags, flags[:1], []):
-            coordinator = self.serve(*restart)
+            coordinator = self.cluster.start_serving(*restart)
             out = self.folder / f"again{len(restart)}"
             output = self.export(out, "--json")
             self.assertEqual(json.loads(output)["parameters"], 128 + 72 + 3 + 1 + 160)
@@ -112,11 +98,11 @@ class AnyModelTest(unittest.TestCase):
         self.assertEqual(len(json.loads(output)["fragments"]), 3)
 
     def test_a_run_of_tensors_is_what_its_kept_parameters_say(self):
-        self.serve(f"--config={self.config}", f"--initial={self.model}")
+        self.cluster.start_serving(f"--config={self.config}", f"--initial={self.model}")
         kept = self.folder / "kept"
         self.export(kept)
         self.run_dir = self.folder / "second"
-        self.serve(f"--config={self.config}", f"--initial={kept}")
+        self.cluster.start_serving(f"--config={self.config}", f"--initial={kept}")
         self.export(self.folder / "second_export")
         self.expect_exact(self.folder / "second_export")
         status, _, error = run_tool(WORKER, "eval", f"--checkpoint={kept}",
@@ -137,8 +123,7 @@ class AnyModelTest(unittest.TestCase):
                               {name: TENSORS[name] for name in names[part::2]})
         (folder / "model.safetensors.index.json").write_text(json.dumps(
             {"weight_map": {name: f"part{i % 2}.safetensors" for i, name in enumerate(names)}}))
-        self.serve(f"--config={self.config}",
-                   f"--initial={folder / 'model.safetensors.index.json'}")
+        self.cluster.start_serving(f"--config={self.config}", f"--initial={folder / 'model.safetensors.index.json'}")
         self.export(self.folder / "whole")
         self.expect_exact(self.folder / "whole")
 
@@ -178,7 +163,7 @@ class AnyModelTest(unittest.TestCase):
         write_safetensors(in_fp32, {name: ("F32", shape, EXACT[name])
                                     for name, (_, shape, _) in TENSORS.items()})
         for _ in range(2):
-            coordinator = self.serve(*flags)
+            coordinator = self.cluster.start_serving(*flags)
             output = output_of(CTL, "status", f"--coordinator={self.cluster.address}")
             self.assertIn("step 0 of 1000", output)
             # A model that this configuration cannot have leaves the run waiting.
@@ -186,7 +171,7 @@ class AnyModelTest(unittest.TestCase):
             status, output, _ = self.bring("lyon", self.model)
             self.assertIn("choose pattern BALANCED", output)
             coordinator.kill()
-        coordinator = self.serve(*flags)
+        coordinator = self.cluster.start_serving(*flags)
         self.assertEqual(self.bring("paris", in_fp32)[:2], (0, "brought\n"))
         self.cluster.wait_for_event("model_brought", worker="paris", parameters=364)
         status, output, _ = self.bring("lyon", in_fp32)
@@ -195,14 +180,14 @@ class AnyModelTest(unittest.TestCase):
         self.expect_exact(self.folder / "first")
         coordinator.kill()
         for restart in (flags, flags[:1], []):
-            coordinator = self.serve(*restart)
+            coordinator = self.cluster.start_serving(*restart)
             out = self.folder / f"again{len(restart)}"
             self.export(out)
             self.expect_exact(out)
             coordinator.kill()
 
     def test_causeway_worker_is_told_who_can_join(self):
-        self.serve(f"--config={self.config}", f"--initial={self.model}")
+        self.cluster.start_serving(f"--config={self.config}", f"--initial={self.model}")
         status, _, error = run_tool(
             WORKER, "train", f"--coordinator={self.cluster.address}", "--id=w",
             f"--data={self.cluster.data}", f"--out={self.cluster.out('w')}")
@@ -210,7 +195,7 @@ class AnyModelTest(unittest.TestCase):
         self.assertIn("this is a run of tensors (5 of them, first \"h.2.conv.weight\")", error)
         self.assertIn("docs/pytorch.md", error)
         self.run_dir = self.folder / "waiting"
-        self.serve(f"--config={self.config}", "--initial=first-site")
+        self.cluster.start_serving(f"--config={self.config}", "--initial=first-site")
         status, _, error = run_tool(
             WORKER, "train", f"--coordinator={self.cluster.address}", "--id=w",
             f"--data={self.cluster.data}", f"--out={self.cluster.out('w')}")

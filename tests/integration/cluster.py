@@ -33,11 +33,11 @@ sync { fragments: 2 steps_between_syncs: 6 overlap_steps: 2 mixing: 0.5
 WORDS = "the bridge carries a stone over water and wind slowly home again".split()
 
 
-def run_tool(*command, timeout=DEADLINE_S):
+def run_tool(*command, timeout=DEADLINE_S, variables=None):
     """Runs a program to its end; returns (exit status, standard output, standard error)."""
     done = subprocess.run(
         [str(part) for part in command], capture_output=True, text=True, timeout=timeout,
-        stdin=subprocess.DEVNULL)
+        stdin=subprocess.DEVNULL, env={**os.environ, **(variables or {})})
     return done.returncode, done.stdout, done.stderr
 
 
@@ -105,6 +105,12 @@ def free_port():
         _ports.append(kept)
         return port
     raise AssertionError("no port below net.ipv4.ip_local_port_range is free")
+
+
+def launch_of(processes, port=None):
+    """What torchrun tells each process of a site."""
+    return {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes,
+            "MASTER_ADDR": "localhost", "MASTER_PORT": port or free_port()}
 
 
 def json_lines(path):
@@ -214,17 +220,21 @@ class Cluster:
     def start_coordinator(self, settings, *flags, model=MODEL):
         config = self.folder / "run.textproto"
         config.write_text(model + settings)
+        self.start_serving(f"--config={config}", "--exit_when_finished", *flags)
+
+    def start_serving(self, *flags):
+        """At addresses of its own choice; returns once it listens."""
         for name in ("address", "http_address"):  # Of one before it.
             (self.folder / name).unlink(missing_ok=True)
         self.coordinator = self.start(
             "coordinator.log", COORDINATOR, "serve", f"--run_dir={self.folder / 'coordinator'}",
-            f"--config={config}", "--listen=127.0.0.1:0",
-            f"--address_file={self.folder / 'address'}", "--exit_when_finished",
+            "--listen=127.0.0.1:0", f"--address_file={self.folder / 'address'}",
             "--http=127.0.0.1:0", f"--http_address_file={self.folder / 'http_address'}", *flags)
         wait_until(
             lambda: (self.folder / "address").exists() or self.coordinator.child.poll() is not None,
             "the coordinator listens")
         assert self.coordinator.child.poll() is None, self.coordinator.log()
+        return self.coordinator
 
     def start_worker(self, worker, *flags, address=None, variables=None):
         return self.start(
@@ -234,8 +244,7 @@ class Cluster:
 
     def start_site(self, worker, processes, *flags, port=None, variables=None):
         """One worker of several processes, as torchrun starts them; process 0 is the first."""
-        launch = {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes,
-                  "MASTER_ADDR": "localhost", "MASTER_PORT": port or free_port()}
+        launch = launch_of(processes, port)
         return [self.start_process_of_site(worker, rank, launch, *flags, variables=variables)
                 for rank in range(processes)]
 

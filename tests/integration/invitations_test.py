@@ -30,8 +30,7 @@ class Boarding(Cluster):
     begin = host
 
     def invite(self, *names, flags=()):
-        lines = output_of(CTL, "invite", *names, self.me, *flags)
-        lines = lines.splitlines()
+        lines = output_of(CTL, "invite", *names, self.me, *flags).splitlines()
         assert [LINE.match(line)[1] for line in lines] == list(names), lines
         return lines
 
@@ -112,8 +111,8 @@ class InvitationsTest(unittest.TestCase):
                 self.assertEqual(refused.wait(), 2, refused.log())
                 self.assertRegex(refused.log(), "does not take this invitation|was revoked at")
                 self.assertIn("ask for a new line", refused.log())
-            look = ["env", *[f"{k}={v}" for k, v in cluster.home("eye").items()], CTL, "status"]
-            status, _, error = run_tool(*look, f"--join={revoked}", "--timeout=1h")
+            status, _, error = run_tool(CTL, "status", f"--join={revoked}", "--timeout=1h",
+                                        variables=cluster.home("eye"))
             self.assertEqual(status, 2, error)
             self.assertIn("ask for a new line", error)
 
@@ -121,9 +120,8 @@ class InvitationsTest(unittest.TestCase):
         with Boarding().serving() as cluster:
             line, = output_of(CTL, "invite", "berlin", cluster.me,
                               f"--address=127.0.0.1:1,{cluster.address}").splitlines()
-            home = ["env", *[f"{k}={v}" for k, v in cluster.home("berlin").items()]]
-            _, text, error = run_tool(*home, WORKER, "preflight", f"--join={line}", "--json",
-                                      "--threads=1", "--probe_seconds=0")
+            _, text, error = run_tool(WORKER, "preflight", f"--join={line}", "--json", "--threads=1",
+                                      "--probe_seconds=0", variables=cluster.home("berlin"))
             self.assertTrue(text, error)
             checks = {check["name"]: check["status"] for check in json.loads(text)["checks"]}
             self.assertEqual((checks["protocol"], checks["coordinator"]), ("ok", "ok"))
@@ -136,10 +134,9 @@ class InvitationsTest(unittest.TestCase):
             hint = run_tool(CTL, "invite", "rome", cluster.me)[2]
             self.assertIn("by --join='LINE'", hint)  # For the brackets.
             eye, = cluster.invite("eye", flags=["--role=observer"])
-            home = ["env", *[f"{k}={v}" for k, v in cluster.home("eye").items()]]
-            self.assertIn("run first-", output_of(*home, CTL, "status", f"--join={eye}"))
-            home = ["env", *[f"{k}={v}" for k, v in cluster.home("berlin").items()]]
-            output_of(*home, WORKER, "preflight", f"--join={berlin}", "--threads=1", "--probe_seconds=0")
+            self.assertIn("run first-", output_of(CTL, "status", f"--join={eye}", variables=cluster.home("eye")))
+            output_of(WORKER, "preflight", f"--join={berlin}", "--threads=1", "--probe_seconds=0",
+                      variables=cluster.home("berlin"))
             a = cluster.board("berlin", "--join=first")
             b = cluster.board("paris", variables={"CAUSEWAY_JOIN": paris})
             cluster.wait_for_step("paris", 20)
@@ -157,9 +154,8 @@ class InvitationsTest(unittest.TestCase):
             with connect_proxy({"hub.invalid:7070": cluster.address}) as (proxy, heads):
                 # Small letters count, and what no_proxy excepts goes past it.
                 around = {"https_proxy": f"http://user:secret@{proxy}", "no_proxy": "127.0.0.1"}
-                home = ["env", *[f"{k}={v}" for k, v in {**cluster.home("berlin"), **around}.items()]]
-                said = output_of(*home, WORKER, "preflight", f"--join={berlin}", "--threads=1",
-                                 "--probe_seconds=0")
+                said = output_of(WORKER, "preflight", f"--join={berlin}", "--threads=1", "--probe_seconds=0",
+                                 variables={**cluster.home("berlin"), **around})
                 self.assertIn("hub.invalid", said)
                 self.assertRegex(said, r"ok +protocol +TLSv1\.3")
                 behind = cluster.board("berlin", "--join=first", variables=around)
@@ -181,45 +177,18 @@ class InvitationsTest(unittest.TestCase):
             worker.stop()
             self.assertIn("told to stop before it had joined the run", worker.log())
 
-    def test_the_coordinator_killed_between_knows_its_invitations_and_members(self):
-        with Boarding().serving(LONGER_RUN) as cluster:
-            berlin, paris = cluster.invite("berlin", "paris")
-            a = cluster.board("berlin", f"--join={berlin}")
-            cluster.wait_for_event("worker_ready", worker="berlin")
-            cluster.coordinator.kill()
-            port = cluster.address.rpartition(":")[2]
-            cluster.host(LONGER_RUN, f"--listen=127.0.0.1:{port}")
-            b = cluster.board("paris", f"--join={paris}")
-            cluster.wait_for_step("paris", 20)
-            output_of(CTL, "stop", "--at_step=120", cluster.me)
-            self.end(cluster, a, b)
-
     def test_roles_observers_look_and_workers_do_not_steer(self):
         with Boarding().serving() as cluster:
             eye, = cluster.invite("eye", flags=["--role=observer"])
             home = cluster.home("eye")
-            look = ["env", *[f"{k}={v}" for k, v in home.items()], CTL]
-            status, text, error = run_tool(*look, "status", f"--join={eye}")
-            self.assertEqual(status, 0, error)
-            self.assertIn("run first-", text)
-            output_of(*look, "status", "--join=first")
-            status, _, error = run_tool(*look, "invite", "friend", "--join=first/eye")
+            for join in (eye, "first"):
+                self.assertIn("run first-", output_of(CTL, "status", f"--join={join}", variables=home))
+            status, _, error = run_tool(CTL, "invite", "friend", "--join=first/eye", variables=home)
             self.assertEqual(status, 1)
             self.assertIn("observer eye asked to invite", error)
             refused = cluster.board("eye", f"--join={eye}")
             self.assertEqual(refused.wait(), 2, refused.log())
             self.assertIn("that of observer eye", refused.log())
-
-    def test_a_line_of_another_role_is_not_spent(self):
-        with Boarding().serving() as cluster:
-            berlin, = cluster.invite("berlin")
-            status, _, error = run_tool("env", *[f"{k}={v}" for k, v in cluster.home("berlin").items()],
-                                        CTL, "status", f"--join={berlin}")
-            self.assertEqual(status, 2, error)
-            self.assertIn("is for worker berlin; who may be here: operator, observer", error)
-            paris, = cluster.invite("paris")
-            self.end(cluster, cluster.board("berlin", f"--join={berlin}"),
-                     cluster.board("paris", f"--join={paris}"))
 
     def test_an_operators_line_follows_and_the_copy_knows_the_invitations(self):
         with Boarding().serving(LONGER_RUN) as cluster:

@@ -7,7 +7,7 @@ import unittest
 
 from cluster import COORDINATOR, CTL, MODEL, SIGTERM, ended, wait_until
 from proxies_test import PACE, RUN, Proxied
-from security_test import make
+from security_test import make, with_certificates
 
 
 class OtherCoordinatorTest(unittest.TestCase):
@@ -46,8 +46,7 @@ class OtherCoordinatorTest(unittest.TestCase):
 
     def test_a_run_with_tokens_of_its_own_ends_no_worker_while_it_answers(self):
         with Proxied() as cluster:
-            make(cluster, "init")
-            make(cluster, "coordinator", "--host", "localhost", "--ip", "127.0.0.1")
+            with_certificates(cluster)
             at = cluster.folder / "certificates"
             for worker in ("c", "a", "b"):
                 make(cluster, "token", "worker", worker)

@@ -2,15 +2,12 @@
 
 import contextlib
 import json
-import pathlib
 import socket
 import threading
-import time
 import unittest
 
 from cluster import CTL, WORKER, Cluster, output_of, run_tool, wait_until
-
-MAKE_CERTIFICATES = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "make_certificates"
+from security_test import make, tls
 
 RUN = """train { steps: 100000 } sync { steps_between_syncs: 6 fragments: 2 }
 membership { start_workers: 1 max_workers: 2 }"""
@@ -31,37 +28,22 @@ def preflight(address, *flags, probe_seconds=0.2, connections=2):
 
 @contextlib.contextmanager
 def server(answer):
-    """A TCP server that says `answer` to every connection, and keeps it open if it is None."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    kept = []
-
-    def serve():
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            kept.append(connection)
-            if answer is not None:
-                connection.recv(1)
-                connection.sendall(answer)
-                connection.close()
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join()
-        for connection in kept:
-            connection.close()
-
-
-def unused_port():
+    """The address of a TCP server that says `answer` to every connection."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
+        def serve():
+            with contextlib.suppress(OSError):
+                while True:
+                    with listener.accept()[0] as connection:
+                        connection.recv(1)
+                        connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 class PreflightTest(unittest.TestCase):
@@ -184,52 +166,33 @@ class PreflightTest(unittest.TestCase):
 
     def test_a_coordinator_with_tls(self):
         with Cluster() as cluster:
-            folder = cluster.folder / "certificates"
-
-            def make(*arguments):
-                output_of(MAKE_CERTIFICATES, *arguments, "--dir", folder)
-
-            def credentials(name):
-                return [f"--tls_ca={folder / name / 'ca.pem'}",
-                        f"--tls_cert={folder / name / 'cert.pem'}",
-                        f"--tls_key={folder / name / 'key.pem'}"]
-
-            make("init")
-            make("coordinator", "--ip", "127.0.0.1", "--days", "3")
-            make("worker", "a")
-            make("observer", "eve")
-            cluster.start_coordinator(RUN, *credentials("coordinator"))
-            status, checks, report = preflight(cluster.address, "--id=a",
-                                               *credentials("worker-a"))
+            make(cluster, "init")
+            make(cluster, "coordinator", "--ip", "127.0.0.1", "--days", "3")
+            make(cluster, "worker", "a")
+            make(cluster, "observer", "eve")
+            own = tls(cluster, "worker-a")
+            with Cluster().serving(RUN) as plain:
+                status, checks, _ = preflight(plain.address, *own)
+                self.assertEqual(status, 1)
+                self.expect(checks, "protocol", "failed", "TLS")
+            cluster.start_coordinator(RUN, *tls(cluster, "coordinator"))
+            status, checks, report = preflight(cluster.address, "--id=a", *own)
             self.assertEqual(status, 0, report)
             self.expect(checks, "protocol", "ok", "TLSv1.3")
             self.expect(checks, "certificates", "warning", "the coordinator's operator")
             self.expect(checks, "identity", "ok", "causeway://*/worker/a")
             self.assertGreater(checks["rate up"]["values"]["rate"]["value"], 0)
-            status, checks, _ = preflight(cluster.address, "--id=b", *credentials("worker-a"),
+            status, checks, _ = preflight(cluster.address, "--id=b", *own,
                                           probe_seconds=0)
             self.assertEqual(status, 1)
             self.expect(checks, "identity", "failed", "--id", "worker a")
-            _, checks, _ = preflight(cluster.address, "--id=eve", *credentials("observer-eve"),
+            _, checks, _ = preflight(cluster.address, "--id=eve", *tls(cluster, "observer-eve"),
                                      probe_seconds=0)
             self.expect(checks, "identity", "failed", "observer")
             status, checks, _ = preflight(cluster.address, "--id=a")
             self.assertEqual(status, 1)
             self.expect(checks, "protocol", "failed", "wants TLS", "--tls_ca")
             self.expect(checks, "coordinator", "skipped")
-
-    def test_tls_towards_a_coordinator_without(self):
-        with Cluster() as cluster:
-            folder = cluster.folder / "certificates"
-            for arguments in (["init"], ["worker", "a"]):
-                self.assertEqual(run_tool(MAKE_CERTIFICATES, *arguments, "--dir", folder)[0], 0)
-            own = folder / "worker-a"
-            cluster.start_coordinator(RUN)
-            status, checks, _ = preflight(
-                cluster.address, f"--tls_ca={own / 'ca.pem'}", f"--tls_cert={own / 'cert.pem'}",
-                f"--tls_key={own / 'key.pem'}")
-            self.assertEqual(status, 1)
-            self.expect(checks, "protocol", "failed", "TLS")
 
     def test_the_status_shows_the_coordinators_end_of_a_link(self):
         with Cluster().serving(RUN) as cluster:
@@ -246,51 +209,11 @@ class PreflightTest(unittest.TestCase):
             self.assertGreaterEqual(link()["connections"], 1)
             self.assertGreater(link()["rtt_seconds"], 0)
 
-    def test_data_of_another_vocabulary(self):
-        with Cluster().serving(RUN + " model { vocabulary_size: 512 }") as cluster:
-            status, checks, _ = preflight(cluster.address, f"--data={cluster.data}",
-                                          probe_seconds=0)
-            self.assertEqual(status, 1)
-            self.expect(checks, "data", "failed", "256", "512", "tokenizer of the run")
-            _, checks, _ = preflight(cluster.address, f"--data={cluster.folder / 'absent'}",
-                                     probe_seconds=0)
-            self.expect(checks, "data", "failed", "absent", "tokenize")
-
-    def test_a_folder_that_cannot_be_written(self):
-        with Cluster().serving(RUN) as cluster:
-            (cluster.folder / "file").write_text("")
-            for out in ("/proc/nothing/here", cluster.folder / "file" / "out"):
-                status, checks, _ = preflight(cluster.address, f"--out={out}", probe_seconds=0)
-                self.assertEqual(status, 1)
-                self.expect(checks, "disk", "failed")
-                self.expect(checks, "devices", "ok")
-
-    def test_nobody_at_the_port(self):
-        status, checks, _ = preflight(f"127.0.0.1:{unused_port()}")
-        self.assertEqual(status, 1)
-        self.expect(checks, "tcp", "failed", "refuses the connection", "causeway-coordinator")
-        self.expect(checks, "rate up", "skipped", "needs")
-        self.assertNotEqual(checks["devices"]["status"], "skipped")
-
     def test_no_such_host(self):
         status, checks, _ = preflight("nowhere.invalid:7070")
         self.assertEqual(status, 1)
         self.expect(checks, "name", "failed", "nowhere.invalid")
         self.expect(checks, "tcp", "skipped")
-
-    def test_another_program_at_the_port(self):
-        for answer, words in (
-                (b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", "web server"),
-                (b"SSH-2.0-OpenSSH_9.2p1\r\n", "another protocol"),
-                (b"", "hangs up"),
-                (None, "says nothing")):
-            with self.subTest(words), server(answer) as address:
-                start = time.monotonic()
-                status, checks, _ = preflight(address)
-                self.assertEqual(status, 1)
-                self.expect(checks, "protocol", "failed", words, "check the address")
-                self.expect(checks, "coordinator", "skipped")
-                self.assertLess(time.monotonic() - start, HANG_S)
 
     def test_usage(self):
         for flags, words in ((["--coordinator=nowhere"], "HOST:PORT"),

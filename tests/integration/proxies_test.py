@@ -11,7 +11,7 @@ import unittest
 from cluster import COORDINATOR, CTL, MODEL, ended, free_port, json_lines, run_tool, wait_until
 from http_proxies import HttpProxy, documented, program
 from regions import Tree
-from security_test import make
+from security_test import make, with_certificates
 
 KINDS = ("nginx", "haproxy")
 PACE = "--min_step_time=40ms"
@@ -141,8 +141,7 @@ class ProxiesTest(unittest.TestCase):
 
     @behind_each
     def test_the_documented_configurations_carry_a_run_with_tokens(self, kind, cluster):
-        make(cluster, "init")
-        make(cluster, "coordinator", "--host", "localhost", "--ip", "127.0.0.1")
+        with_certificates(cluster)
         for worker in ("a", "b"):
             make(cluster, "token", "worker", worker)
         at = cluster.folder / "certificates"

@@ -21,14 +21,6 @@ class RefusalsTest(unittest.TestCase):
         lines = [line for line in error.splitlines() if line.strip()]
         self.assertLessEqual(len(lines), 3, error)
 
-    def serve(self, cluster, text, *flags, saying, status=2):
-        config = cluster.folder / "bad.textproto"
-        config.write_text(text)
-        self.refused(
-            COORDINATOR, "serve", f"--run_dir={cluster.folder / 'bad'}", f"--config={config}",
-            "--listen=127.0.0.1:0", *flags, saying=saying, status=status)
-        self.assertFalse((cluster.folder / "bad" / "run.db").exists())
-
     def train(self, cluster, saying, status=2, **flags):
         values = {"coordinator": "127.0.0.1:1", "id": "w", "data": cluster.data,
                   "out": cluster.folder / "w", "connect_timeout": "30s"} | flags
@@ -36,24 +28,16 @@ class RefusalsTest(unittest.TestCase):
             WORKER, "train", *[f"--{name}={value}" for name, value in values.items()],
             saying=saying, status=status)
 
-    def test_configurations(self):
+    def test_commands(self):
         with Cluster() as cluster:
-            self.serve(cluster, MODEL + "sync { fragmens: 3 }", saying=["fragmens", "bad.textproto:"])
-            self.serve(cluster, MODEL + "sync { overlap_steps: 100 }",
-                       saying=["sync.overlap_steps", "100"])
-            self.serve(cluster, MODEL + "sync { codec_up: LM2 }", saying=["sync.error_feedback"])
-            self.serve(cluster, MODEL + "outer { learning_rate: -1 }",
-                       saying=["outer.learning_rate", "-1"])
-            self.serve(cluster, "model { preset: 'giant' }", saying=["model.preset", "tiny-1m"])
-            self.serve(cluster, MODEL, "--preset=fastest", saying=["fastest", "best"])
-            self.serve(cluster, MODEL, "--listen=nowhere", saying=["--listen", "nowhere"])
-            self.serve(cluster, MODEL, "--http=nowhere", saying=["--http", "nowhere", "auto"])
-            self.serve(cluster, MODEL, "--no_such_flag", saying=["no_such_flag"])
-            self.refused(COORDINATOR, "serve", f"--run_dir={cluster.folder / 'bad'}",
-                         f"--config={cluster.folder / 'absent'}", saying=["absent"])
+            serve = (COORDINATOR, "serve", f"--run_dir={cluster.folder / 'bad'}")
+            for flag, saying in (("--listen=nowhere", ["--listen", "nowhere"]), ("--http=nowhere", ["--http", "nowhere", "auto"]),
+                                 (f"--config={cluster.folder / 'absent'}", ["absent"]),
+                                 ("--log_level=loud", ["--log_level", "loud"])):
+                self.refused(*serve, flag, saying=saying)
             self.refused(COORDINATOR, "serf", saying=["serf", "serve"])
-            self.refused(COORDINATOR, "serve", "--log_level=loud", saying=["--log_level", "loud"])
-            self.refused(WORKER, "train", "--log_level=loud", saying=["--log_level", "loud"])
+            self.train(cluster, id="two words", saying=["--id", "two words"])
+            self.train(cluster, threads=-1, saying=["--threads", "-1"])
 
     def test_devices(self):
         with Cluster() as cluster:
@@ -139,74 +123,6 @@ class RefusalsTest(unittest.TestCase):
                 flags.write_text("--fromenv=id\n")
                 self.refused(*train, f"--flagfile={flags}", saying=[f"{flags}:1:", "FLAGS_id"])
 
-    def test_two_coordinators_on_one_run_directory(self):
-        with Cluster().serving(RUN) as cluster:
-            self.refused(
-                COORDINATOR, "serve", f"--run_dir={cluster.folder / 'coordinator'}",
-                f"--config={cluster.folder / 'run.textproto'}", "--listen=127.0.0.1:0",
-                saying=["coordinator", str(cluster.coordinator.child.pid)])
-            # The first one did not notice.
-            self.assertIsNone(cluster.coordinator.child.poll())
-
-    def test_a_run_directory_that_holds_a_run_of_another_configuration(self):
-        with Cluster().serving(RUN) as cluster:
-            cluster.coordinator.child.terminate()
-            cluster.coordinator.wait()
-            (cluster.folder / "run.textproto").write_text(MODEL + RUN + "train { warmup_steps: 7 }")
-            self.refused(
-                COORDINATOR, "serve", f"--run_dir={cluster.folder / 'coordinator'}",
-                f"--config={cluster.folder / 'run.textproto'}", "--listen=127.0.0.1:0",
-                saying=[str(cluster.folder / "coordinator"), "train.warmup_steps", "7"])
-
-    def test_a_listen_address_that_is_taken_or_not_there_may_be_free_at_the_next_start(self):
-        with Cluster().serving(RUN) as cluster:
-            for listen in (cluster.address, "192.0.2.1:7070"):
-                self.serve(cluster, MODEL, f"--listen={listen}", saying=[listen], status=1)
-            for http, saying in ((cluster.http_address, "choose another port"), ("192.0.2.1:7071", "no interface")):
-                self.serve(cluster, MODEL, f"--http={http}", saying=["--http", http, saying], status=1)
-            self.train(cluster, coordinator=cluster.address, metrics=cluster.http_address,
-                       saying=["--metrics", "choose another port"], status=1)
-
-    def test_corpora(self):
-        with Cluster() as cluster:
-            out = cluster.folder / "shards"
-            empty = cluster.folder / "empty.txt"
-            empty.write_text("")
-            binary = cluster.folder / "binary"
-            binary.write_bytes(b"\0\1\2" * 1000)
-            self.refused(WORKER, "tokenize", f"--input={cluster.folder / 'none'}", f"--out={out}",
-                         saying=["none"])
-            self.refused(WORKER, "tokenize", f"--input={empty}", f"--out={out}",
-                         saying=["empty.txt"])
-            self.refused(WORKER, "tokenize", f"--input={binary}", f"--out={out}",
-                         saying=["binary"])
-            self.refused(WORKER, "tokenize", f"--input={empty}", f"--out={out}", "--tokenizer=gpt2",
-                         saying=["--tokenizer"])
-            self.assertFalse(out.exists() and os.listdir(out))
-
-    def test_workers(self):
-        with Cluster().serving(RUN) as cluster:
-            address = cluster.address
-            self.train(cluster, connect_timeout="2s", saying=["127.0.0.1:1", "is the address right?"], status=1)
-            self.train(cluster, coordinator="no port", saying=["--coordinator", "HOST:PORT"])
-            self.train(cluster, coordinator=address, id="two words", saying=["--id", "two words"])
-            self.train(cluster, coordinator=address, data=cluster.folder / "none", saying=["none"])
-            self.train(cluster, coordinator=address, threads=-1, saying=["--threads", "-1"])
-            status, _, error = run_tool(WORKER, "train", "--threads=many")
-            self.assertEqual(status, 2)
-            self.assertIn("many", error)
-
-    def test_several_processes_for_one_replica(self):
-        launch = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2",
-                  "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
-        with Cluster() as cluster:
-            with unittest.mock.patch.dict(os.environ, launch):
-                os.environ["RANK"] = "2"
-                self.train(cluster, saying=["RANK", 'is "2"', "0 to 1"])
-                del os.environ["LOCAL_RANK"]
-                os.environ["RANK"] = "1"
-                self.train(cluster, saying=["LOCAL_RANK", "is not set", "unset RANK"])
-
     def test_an_absurd_number_of_threads_uses_none_up(self):
         with Cluster() as cluster:
             absurd = ["--threads", "0 .. 1024", "1000000"]
@@ -214,26 +130,6 @@ class RefusalsTest(unittest.TestCase):
             self.refused(WORKER, "bench", "--threads=1000000", saying=absurd)
             self.refused(WORKER, "preflight", "--coordinator=127.0.0.1:1", "--threads=1000000",
                          saying=absurd)
-
-    def test_an_empty_shard(self):
-        with Cluster().serving(RUN) as cluster:
-            shard = next(cluster.data.glob("train_*.bin"))
-            shard.write_bytes(b"")
-            self.train(cluster, coordinator=cluster.address, saying=[shard.name])
-
-    def test_data_of_another_vocabulary(self):
-        with Cluster().serving(RUN + " model { vocabulary_size: 300 }") as cluster:
-            self.train(cluster, coordinator=cluster.address, saying=["256", "300"])
-
-    def test_two_workers_with_one_id(self):
-        with Cluster().serving(RUN) as cluster:
-            cluster.start_worker("twin")
-            cluster.wait_for_step("twin", 3)
-            self.train(cluster, coordinator=cluster.address, id="twin", out=cluster.folder / "other",
-                       saying=["twin"])
-            before = cluster.steps("twin")
-            cluster.wait_for_step("twin", before + 3)  # The first one did not notice.
-
 
     def test_two_workers_with_one_output_folder(self):
         with Cluster().serving(RUN) as cluster:

@@ -5,7 +5,7 @@ import unittest
 
 from cluster import BIN, COORDINATOR, SIGKILL, SYNC, ended, free_port, json_lines, output_of, run_tool, wait_until
 from regions import Tree
-from security_test import make, tls
+from security_test import make, tls, with_certificates
 
 SETTINGS = (SYNC + "train { steps: %d optimizer: MUON } "
             "membership { start_workers: 3 max_workers: 6 lease_ms: 4000 } ")
@@ -13,9 +13,6 @@ SLOW = "--min_step_time=60ms"
 
 
 class RegionsTest(unittest.TestCase):
-    def finish(self, tree, processes):
-        ended(*processes, tree.coordinator)
-
     def check(self, tree, rounds):
         summary = tree.summary()
         self.assertEqual(summary["rounds"], rounds)
@@ -29,7 +26,7 @@ class RegionsTest(unittest.TestCase):
             sites = [tree.start_worker("flat")]
             sites += [tree.start_worker(f"site-{i}", address=tree.region_address("eu"))
                       for i in range(2)]
-            self.finish(tree, sites + [region])
+            ended(*sites, region, tree.coordinator)
             self.check(tree, 18)
             self.assertGreaterEqual(tree.summary("eu")["hash_checks"], 2 * 18)
             for row in tree.rounds():
@@ -42,20 +39,17 @@ class RegionsTest(unittest.TestCase):
 
     def test_a_region_that_is_killed_goes_on(self):
         for point in ("before_row_commit:24", "after_row_commit:31", "before_round_row:6"):
-            with self.subTest(point), Tree().serving(SETTINGS % 36) as tree:
-                region = tree.start_region("eu", 2, variables={"CAUSEWAY_CRASH_AT": point})
-                address = tree.region_address("eu")
-                sites = [tree.start_worker("flat", SLOW)]
-                sites += [tree.start_worker(f"site-{i}", SLOW, address=address) for i in range(2)]
+            with self.subTest(point), Tree() as tree:
+                region, address, sites = self.start_beside_a_flat_site(tree, CAUSEWAY_CRASH_AT=point)
                 self.assertEqual(region.wait(), -SIGKILL, region.log())
                 region = tree.start_region("eu", 2, f"--listen={address}")
-                self.finish(tree, sites + [region])
+                ended(*sites, region, tree.coordinator)
                 self.check(tree, 18)
 
-    def start_beside_a_flat_site(self, tree):
-        """Returns a region of two sites, its address, and all sites of the run."""
-        tree.start_coordinator(SETTINGS % 36)
-        region = tree.start_region("eu", 2)
+    def start_beside_a_flat_site(self, tree, steps=36, **variables):
+        """Returns a region of two sites, which has the variables, its address, and all sites of the run."""
+        tree.start_coordinator(SETTINGS % steps)
+        region = tree.start_region("eu", 2, variables=variables)
         address = tree.region_address("eu")
         sites = [tree.start_worker("flat", SLOW)]
         sites += [tree.start_worker(f"site-{i}", SLOW, address=address) for i in range(2)]
@@ -71,7 +65,7 @@ class RegionsTest(unittest.TestCase):
             region.kill()
             self.order(tree, "resume")
             region = tree.start_region("eu", 2, f"--listen={address}")
-            self.finish(tree, processes + [region])
+            ended(*processes, region, tree.coordinator)
             self.assertEqual(tree.published(), tree.published("eu"))
 
     def test_a_region_that_comes_back_before_its_parent_waits_for_it(self):
@@ -94,21 +88,18 @@ class RegionsTest(unittest.TestCase):
             tree.coordinator = tree.start(
                 "coordinator.log", COORDINATOR, "serve", f"--run_dir={tree.folder / 'coordinator'}",
                 f"--listen={tree.address}", "--exit_when_finished", "--http=off")
-            self.finish(tree, processes + [region])
+            ended(*processes, region, tree.coordinator)
             self.check(tree, 18)
 
     def test_a_site_without_its_past_joins_a_region_that_is_on_its_way(self):
-        with Tree().serving(SETTINGS % 60) as tree:
-            region = tree.start_region("eu", 2)
-            address = tree.region_address("eu")
-            processes = [tree.start_worker("flat", SLOW)]
-            processes += [tree.start_worker(f"site-{i}", SLOW, address=address) for i in range(2)]
+        with Tree() as tree:
+            region, address, processes = self.start_beside_a_flat_site(tree, steps=60)
             tree.wait_for_step("site-1", 14)
             gone = processes.pop()
             gone.kill()
             shutil.rmtree(tree.out("site-1"))
             processes.append(tree.start_worker("site-1", SLOW, address=address))
-            self.finish(tree, processes + [region])
+            ended(*processes, region, tree.coordinator)
             first = min(line["step"] for line in json_lines(tree.out("site-1") / "metrics.jsonl")
                         if line["kind"] == "step")
             self.assertGreater(first, 6)
@@ -120,8 +111,7 @@ class RegionsTest(unittest.TestCase):
 
 class RolesTest(unittest.TestCase):
     def prepare(self, tree, steps=12):
-        make(tree, "init")
-        make(tree, "coordinator", "--host", "localhost", "--ip", "127.0.0.1")
+        with_certificates(tree)
         for role, name in (("region", "eu"), ("worker", "flat"), ("worker", "site-0"),
                            ("worker", "site-1")):
             make(tree, role, name)

@@ -5,7 +5,7 @@ import shutil
 import socket
 import unittest
 
-from cluster import SIGKILL, SIGTERM, WORKER, Cluster, ended, free_port, wait_until
+from cluster import SIGKILL, SIGTERM, WORKER, Cluster, ended, launch_of, wait_until
 
 STREAMING = """
 train { steps: %d optimizer: MUON micro_batch_sequences: 1 }
@@ -19,9 +19,6 @@ PACE = "--max_tokens_per_second=3200"
 
 
 class SiteTest(unittest.TestCase):
-    def finished(self, cluster, processes):
-        ended(*processes)
-
     def published(self, cluster):
         """The hashes of all rounds, in order, once the run is over."""
         self.assertEqual(cluster.coordinator.wait(), 0, cluster.coordinator.log())
@@ -31,7 +28,7 @@ class SiteTest(unittest.TestCase):
 
     def undisturbed(self, settings, processes=2):
         with Cluster().serving(settings) as cluster:
-            self.finished(cluster, cluster.start_site("site", processes))
+            ended(*cluster.start_site("site", processes))
             return self.published(cluster), cluster.summary("site")
 
 
@@ -40,7 +37,7 @@ class TrainingTest(SiteTest):
         with Cluster().serving(STREAMING % 60 + TWO) as cluster:
             site = cluster.start_site("site", 2)
             plain = cluster.start_worker("plain")
-            self.finished(cluster, [*site, plain])
+            ended(*site, plain)
             self.assertEqual(len(self.published(cluster)), 3 * 10)
             for row in cluster.rounds():
                 self.assertEqual(row["contributors"], ["plain", "site"])
@@ -60,7 +57,7 @@ class TrainingTest(SiteTest):
         second, _ = self.undisturbed(settings)
         self.assertEqual(second, first)
         with Cluster().serving(settings) as cluster:
-            self.finished(cluster, [cluster.start_worker("site")])
+            ended(cluster.start_worker("site"))
             alone = cluster.summary("site")
         self.assertEqual(summary["tokens"], alone["tokens"])
         self.assertEqual(summary["initial_loss"], alone["initial_loss"])
@@ -73,7 +70,7 @@ class TrainingTest(SiteTest):
             outer { optimizer: ADAMW } """ + ONE
         _, site = self.undisturbed(settings)
         with Cluster().serving(settings) as cluster:
-            self.finished(cluster, [cluster.start_worker("alone")])
+            ended(cluster.start_worker("alone"))
             alone = cluster.summary("alone")
         self.assertAlmostEqual(site["eval_loss"], alone["eval_loss"], delta=0.02)
         self.assertLess(site["eval_loss"], 0.9 * site["initial_loss"])
@@ -85,7 +82,7 @@ class TrainingTest(SiteTest):
             secret.chmod(0o600)
             cluster.start_coordinator(STREAMING % 12 + ONE)
             site = cluster.start_site("site", 2, f"--site_secret_file={secret}")
-            self.finished(cluster, site)
+            ended(*site)
 
     def test_a_process_with_another_secret_ends_at_once(self):
         with Cluster() as cluster:
@@ -95,8 +92,7 @@ class TrainingTest(SiteTest):
                 secrets[-1].write_text(text)
                 secrets[-1].chmod(0o600)
             cluster.start_coordinator(STREAMING % 12 + ONE)
-            launch = {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "localhost",
-                      "MASTER_PORT": free_port()}
+            launch = launch_of(2)
             site = [cluster.start_process_of_site("site", rank, launch, f"--site_secret_file={secret}")
                     for rank, secret in enumerate(secrets)]
             self.assertNotEqual(site[1].wait(), 0)
@@ -110,7 +106,7 @@ class TrainingTest(SiteTest):
             site = cluster.start_site(
                 "site", 2, port=store.getsockname()[1],
                 variables={"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "none"})
-            self.finished(cluster, site)
+            ended(*site)
 
 
 class EndTest(SiteTest):
@@ -125,7 +121,7 @@ class EndTest(SiteTest):
             end(site)
             self.assertLess(cluster.steps("site"), 200)
             again = cluster.start_site("site", 2)
-            self.finished(cluster, again)
+            ended(*again)
             steps = re.findall(r"continuing from the checkpoint at step (\d+)", again[0].log())
             self.assertEqual(len(steps), 1, again[0].log())
             self.assertGreater(int(steps[0]), 6)
@@ -147,14 +143,14 @@ class EndTest(SiteTest):
         def end(site):
             for process in site:
                 process.signal(SIGTERM)
-            self.finished(None, site)
+            ended(*site)
 
         self.continues(end)
 
     def test_one_is_told_to_stop(self):
         def end(site):
             site[1].signal(SIGTERM)
-            self.finished(None, site)
+            ended(*site)
             self.assertIn("told to stop", site[1].log())
 
         self.continues(end)
@@ -169,18 +165,17 @@ class EndTest(SiteTest):
 
     def test_they_are_told_to_stop_before_all_have_come(self):
         with Cluster().serving(STREAMING % 60 + ONE) as cluster:
-            launch = {"WORLD_SIZE": 3, "LOCAL_WORLD_SIZE": 3, "MASTER_ADDR": "localhost",
-                      "MASTER_PORT": free_port()}
+            launch = launch_of(3)
             site = [cluster.start_process_of_site("site", rank, launch) for rank in range(2)]
             wait_until(lambda: "has found process 0" in site[1].log(), "process 1 waits")
             site[1].signal(SIGTERM)
-            self.finished(cluster, site[1:])
+            ended(*site[1:])
             # Process 0 has not ended: the other one may come again.
             site[1] = cluster.start_process_of_site("site", 1, launch)
             wait_until(lambda: site[1].log().count("has found process 0") == 2, "it waits again")
             for process in site:
                 process.signal(SIGTERM)
-            self.finished(cluster, site)
+            ended(*site)
 
 
 class RefusalsTest(SiteTest):
@@ -191,22 +186,18 @@ class RefusalsTest(SiteTest):
             line = process.log().splitlines()[-1]
             self.assertIn(expected, line)
 
-    def launch(self, processes=2):
-        return {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes,
-                "MASTER_ADDR": "localhost", "MASTER_PORT": free_port()}
-
     def test_a_process_that_does_not_come(self):
         with Cluster().serving(STREAMING % 60 + ONE) as cluster:
-            first = cluster.start_process_of_site("site", 0, self.launch(3),
+            first = cluster.start_process_of_site("site", 0, launch_of(3),
                                                   "--site_timeout=100ms")
             self.refused(cluster, [first], "these did not come: 1, 2", status=1)
-            late = cluster.start_process_of_site("site", 1, self.launch(3),
+            late = cluster.start_process_of_site("site", 1, launch_of(3),
                                                  "--site_timeout=100ms")
             self.refused(cluster, [late], "process 1 of this site did not reach process 0 at", status=1)
 
     def test_a_process_of_another_worker(self):
         with Cluster().serving(STREAMING % 60 + ONE) as cluster:
-            launch = self.launch()
+            launch = launch_of(2)
             first = cluster.start_process_of_site("site", 0, launch)
             stranger = cluster.start_process_of_site("stranger", 1, launch)
             self.refused(cluster, [stranger], "it belongs to another worker")
@@ -214,11 +205,11 @@ class RefusalsTest(SiteTest):
             other = cluster.start_process_of_site("site", 1, launch)
             cluster.wait_for_step("site", 3)  # It kept nobody from coming.
             first.signal(SIGTERM)
-            self.finished(cluster, [first, other])
+            ended(first, other)
 
     def test_a_process_of_another_build(self):
         with Cluster().serving(STREAMING % 60 + ONE) as cluster:
-            launch = self.launch()
+            launch = launch_of(2)
             other = cluster.folder / "causeway-worker"
             shutil.copy(WORKER, other)
             with open(other, "ab") as program:
@@ -229,15 +220,10 @@ class RefusalsTest(SiteTest):
 
     def test_a_process_with_other_flags(self):
         with Cluster().serving(STREAMING % 60 + ONE) as cluster:
-            launch = self.launch()
+            launch = launch_of(2)
             site = [cluster.start_process_of_site("site", 0, launch),
                     cluster.start_process_of_site("site", 1, launch, "--gradients=sharded")]
             self.refused(cluster, site, *2 * ["process 1 of this site: it has --gradients=sharded"])
-
-    def test_a_batch_that_cannot_be_shared_out(self):
-        with Cluster().serving(STREAMING % 60 + ONE) as cluster:
-            site = cluster.start_site("site", 3)
-            self.refused(cluster, site, *3 * ["2 micro-batches"])
 
     def test_what_process_0_is_refused_with_the_others_say_too(self):
         with Cluster().serving(STREAMING % 60 + ONE + " model { vocabulary_size: 300 }") as cluster:

@@ -15,10 +15,6 @@ def evaluations(cluster, worker):
 
 
 class StoredModelTest(unittest.TestCase):
-    def tool(self, *command):
-        output = output_of(*command)
-        return output
-
     def exported(self, cluster):
         """The folder of a short run's published parameters, and their held-out loss."""
         cluster.start_coordinator(RUN % 8)
@@ -26,9 +22,9 @@ class StoredModelTest(unittest.TestCase):
         self.assertEqual(cluster.coordinator.wait(), 0)
         run_dir = cluster.folder / "coordinator"
         folder = cluster.folder / "exported"
-        self.tool(WORKER, "export", f"--run_dir={run_dir}", f"--out={folder}")
+        output_of(WORKER, "export", f"--run_dir={run_dir}", f"--out={folder}")
         again = cluster.folder / "exported_again"
-        self.tool(WORKER, "export", f"--checkpoint={cluster.out('a') / 'checkpoint'}",
+        output_of(WORKER, "export", f"--checkpoint={cluster.out('a') / 'checkpoint'}",
                   f"--out={again}")
         self.assertEqual((folder / "model.safetensors").read_bytes(),
                          (again / "model.safetensors").read_bytes())
@@ -37,7 +33,7 @@ class StoredModelTest(unittest.TestCase):
     def test_a_run_begins_where_another_ended(self):
         with Cluster() as first:
             folder, loss = self.exported(first)
-            result = json.loads(self.tool(
+            result = json.loads(output_of(
                 WORKER, "eval", f"--checkpoint={folder}", f"--data={first.data}",
                 "--sequences=8", "--json"))
             self.assertAlmostEqual(result["loss"], loss, places=6)
@@ -60,7 +56,7 @@ class StoredModelTest(unittest.TestCase):
                 self.assertIn("began with other parameters", error)
                 second.start_coordinator(RUN % 100000, f"--initial={folder}", "--retain_deltas")
                 second.coordinator.stop()
-                output = self.tool(COORDINATOR, "replay",
+                output = output_of(COORDINATOR, "replay",
                                    f"--run_dir={second.folder / 'coordinator'}")
                 self.assertIn("each with its recorded hashes", output)
 
@@ -69,7 +65,7 @@ class StoredModelTest(unittest.TestCase):
             self.assertEqual(other.start_worker("c").wait(), 0)
             self.assertEqual(other.coordinator.wait(), 0)
             folder = other.folder / "exported"
-            self.tool(WORKER, "export", f"--run_dir={other.folder / 'coordinator'}",
+            output_of(WORKER, "export", f"--run_dir={other.folder / 'coordinator'}",
                       f"--out={folder}")
             return folder.rename(cluster.folder / "other")
 
@@ -89,7 +85,7 @@ class StoredModelTest(unittest.TestCase):
         with Cluster().serving(RUN % 4 + " train { document_masking: true }") as cluster:
             self.assertEqual(cluster.start_worker("a").wait(), 0)
             self.assertEqual(cluster.coordinator.wait(), 0)
-            result = json.loads(self.tool(
+            result = json.loads(output_of(
                 WORKER, "eval", f"--checkpoint={cluster.out('a') / 'checkpoint'}",
                 f"--data={cluster.data}", "--sequences=8", "--json"))
             self.assertAlmostEqual(result["loss"], evaluations(cluster, "a")[-1]["eval_loss"],
@@ -105,7 +101,7 @@ class StoredModelTest(unittest.TestCase):
                 (shards / path.name).write_bytes(path.read_bytes())
             command = [WORKER, "eval", f"--checkpoint={folder}", f"--data={shards}",
                        "--sequences=8", "--json"]
-            result = json.loads(self.tool(*command))
+            result = json.loads(output_of(*command))
             self.assertAlmostEqual(result["loss"], loss, places=6)
             self.assertNotIn("bits_per_byte", result)
             status, _, error = run_tool(*command, "--threads=1000000")
@@ -120,27 +116,13 @@ class StoredModelTest(unittest.TestCase):
             description.update(tokenizer="tokenizer.json", held_out_bytes=3 * description["held_out_tokens"])
             (cluster.data / "data.json").write_text(json.dumps(description))
             command = [WORKER, "eval", f"--checkpoint={folder}", f"--data={cluster.data}", "--sequences=8"]
-            result = json.loads(self.tool(*command, "--json"))
+            result = json.loads(output_of(*command, "--json"))
             self.assertAlmostEqual(result["bits_per_byte"], loss / 0.6931471805599453 / 3, places=5)
-            self.assertIn(" held-out tokens, ", self.tool(*command))
+            self.assertIn(" held-out tokens, ", output_of(*command))
             # Of data that say nothing, as those of former releases.
             del description["held_out_bytes"]
             (cluster.data / "data.json").write_text(json.dumps(description))
-            self.assertNotIn("bits_per_byte", json.loads(self.tool(*command, "--json")))
-
-    def test_a_model_is_not_written_over_unasked(self):
-        with Cluster() as cluster:
-            folder, _ = self.exported(cluster)
-            before = {path.name: path.read_bytes() for path in folder.iterdir()}
-            command = [WORKER, "export", f"--checkpoint={cluster.out('a') / 'checkpoint'}",
-                       f"--out={folder}", "--dtype=bf16"]
-            status, _, error = run_tool(*command)
-            self.assertEqual(status, 2)
-            self.assertIn("holds a model already", error)
-            self.assertEqual({path.name: path.read_bytes() for path in folder.iterdir()}, before)
-            self.tool(*command, "--replace")
-            self.assertNotEqual((folder / "model.safetensors").read_bytes(),
-                                before["model.safetensors"])
+            self.assertNotIn("bits_per_byte", json.loads(output_of(*command, "--json")))
 
     def test_generation_of_bytes_and_of_token_numbers(self):
         with Cluster() as cluster:
@@ -149,13 +131,13 @@ class StoredModelTest(unittest.TestCase):
             prompts.write_text("the bridge\nwater\n")
             flags = ["generate", f"--checkpoint={folder}", "--tokens=40",
                      "--temperature=0"]
-            batch = [json.loads(line) for line in self.tool(
+            batch = [json.loads(line) for line in output_of(
                 WORKER, *flags, f"--prompts={prompts}", "--json").splitlines()]
-            alone = self.tool(WORKER, *flags, "--prompt=the bridge")
+            alone = output_of(WORKER, *flags, "--prompt=the bridge")
             self.assertEqual(alone, "the bridge" + batch[0]["text"] + "\n")
             self.assertEqual([line["tokens"] for line in batch], [40, 40])
             # 20 kB hold the keys and values of one text of 32 tokens, 16 kB, not of two.
-            one_by_one = self.tool(WORKER, *flags, f"--prompts={prompts}", "--json",
+            one_by_one = output_of(WORKER, *flags, f"--prompts={prompts}", "--json",
                                    "--max_cache_gb=0.00002")
             self.assertEqual([json.loads(line) for line in one_by_one.splitlines()], batch)
             status, _, error = run_tool(WORKER, *flags, "--prompt=a", "--max_cache_gb=0.000001")
@@ -165,9 +147,9 @@ class StoredModelTest(unittest.TestCase):
             text = "the bridge" + batch[0]["text"]
             numbers = " ".join(str(byte) for byte in text.encode())
             asked = " ".join(str(byte) for byte in b"the bridge")
-            self.assertEqual(self.tool(WORKER, *flags, "--ids", f"--prompt={asked}"), numbers + "\n")
+            self.assertEqual(output_of(WORKER, *flags, "--ids", f"--prompt={asked}"), numbers + "\n")
             end = text.encode()[13]
-            short = self.tool(WORKER, *flags, "--ids", f"--prompt={asked}", f"--end_token={end}")
+            short = output_of(WORKER, *flags, "--ids", f"--prompt={asked}", f"--end_token={end}")
             first = text.encode().index(end, 10)
             self.assertEqual(short.split(), numbers.split()[:first])
             for wrong, said in ((["--prompt=1 256"], '"256" is none'), (["--prompt= "], "must not be empty"),

@@ -15,7 +15,7 @@ import sqlite3
 import subprocess
 import unittest
 
-from cluster import COORDINATOR, CTL, MODEL, SIGKILL, SIGTERM, WORKER, Cluster, run_tool, wait_until
+from cluster import COORDINATOR, CTL, MODEL, SIGKILL, WORKER, Cluster, run_tool, wait_until
 from security_test import make, tls, with_certificates
 
 PAGE = (pathlib.Path(__file__).resolve().parents[2] / "docs" / "troubleshooting.md").read_text()
@@ -112,16 +112,20 @@ class TroubleshootingTest(unittest.TestCase):
         self.assertEqual([], [row for rows in ELSEWHERE.values() for row in rows if row not in ROWS])
         self.assertEqual([], [row for row in TELLING if row in ROWS])
 
-    def refused(self, *command, row, status=2, **options):
-        found, _, error = run_tool(*command, **options)
-        self.assertEqual(found, status, error)
+    def refused(self, *command, row, status=2):
+        """Returns what it says, and that on standard error alone."""
+        found, output, error = run_tool(*command)
+        self.assertEqual((found, output), (status, ""), error)
         self.says(error, *([row] if isinstance(row, str) else row))
+        self.assertNotIn("Check failed", error)
+        return error
 
     def serve(self, cluster, text, *flags, row, status=2):
         config = cluster.folder / "bad.textproto"
         config.write_text(text)
         self.refused(COORDINATOR, "serve", f"--run_dir={cluster.folder / 'bad'}", f"--config={config}",
                      "--listen=127.0.0.1:0", "--http=off", *flags, row=row, status=status)
+        self.assertFalse((cluster.folder / "bad" / "run.db").exists())
 
     def train(self, cluster, row, *flags, status=2, **values):
         values = {"coordinator": cluster.address if cluster.coordinator else "127.0.0.1:1", "id": "w",
@@ -163,18 +167,19 @@ class TroubleshootingTest(unittest.TestCase):
             run_dir, config = cluster.folder / "coordinator", cluster.folder / "run.textproto"
             again = [COORDINATOR, "serve", f"--run_dir={run_dir}", f"--config={config}", "--listen=127.0.0.1:0"]
             self.refused(*again, row="... belongs to another process (pid ...")
-            self.serve(cluster, MODEL + RUN, f"--listen={cluster.address}",
-                       row="cannot listen on ... (...): the host is not this machine's, or the port is taken or "
-                           "not allowed", status=1)
-            self.serve(cluster, MODEL + RUN, f"--http={cluster.http_address}",
-                       row="another program listens on ...: choose another port, or port 0 for any that is free",
-                       status=1)
+            for listen in (cluster.address, "192.0.2.1:7070"):
+                self.serve(cluster, MODEL + RUN, f"--listen={listen}",
+                           row="cannot listen on ... (...): the host is not this machine's, or the port is taken or "
+                               "not allowed", status=1)
+            taken = "another program listens on ...: choose another port, or port 0 for any that is free"
+            self.serve(cluster, MODEL + RUN, f"--http={cluster.http_address}", row=taken, status=1)
+            self.train(cluster, taken, metrics=cluster.http_address, status=1)
             self.refused("env", "TMPDIR=/proc", COORDINATOR, "inspect", f"--run_dir={run_dir}", status=1,
                          row="cannot create the folder ...: ...; set TMPDIR to one that can be written")
-            cluster.coordinator.signal(SIGTERM)
-            cluster.coordinator.wait()
+            cluster.coordinator.stop()  # It did not notice.
             config.write_text(MODEL + RUN + "train { warmup_steps: 7 }")
-            self.refused(*again, row="the run ... in ... has another configuration than the one given: ...")
+            self.assertIn("train.warmup_steps", self.refused(
+                *again, row="the run ... in ... has another configuration than the one given: ..."))
 
     def test_joining(self):
         with Cluster() as cluster:

@@ -21,7 +21,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "integration"))
-from cluster import BIN, COORDINATOR, json_lines, wait_until  # noqa: E402
+from cluster import BIN, json_lines, wait_until  # noqa: E402
 from regions import Tree, layout, tell  # noqa: E402
 
 WIDTH = 256
@@ -48,38 +48,26 @@ def peak_mib(process):
     return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 1024
 
 
-class LightTree(Tree):
-    """Its hub stays after the last round, to be asked what it has cost."""
-
-    def start_hub(self, settings):
-        config = self.folder / "run.textproto"
-        config.write_text(settings)
-        self.coordinator = self.start(
-            "coordinator.log", COORDINATOR, "serve", f"--run_dir={self.folder / 'coordinator'}",
-            f"--config={config}", "--listen=127.0.0.1:0",
-            f"--address_file={self.folder / 'address'}", "--http=off", "--durability=none")
-        wait_until(lambda: (self.folder / "address").exists() or
-                   self.coordinator.child.poll() is not None, "the hub listens")
-        assert self.coordinator.child.poll() is None, self.coordinator.log()
-
-    def start_site(self, name, rounds, address, push_every_s):
-        return self.start(f"{name}.log", BIN / "causeway-wan-exchange", f"--coordinator={address}",
-                          f"--id={name}", f"--rounds={rounds}", f"--pushes={PUSHES}", "--pulls=2",
-                          f"--push_every_s={push_every_s}", "--insecure")
+def start_site(tree, name, rounds, address, push_every_s):
+    return tree.start(f"{name}.log", BIN / "causeway-wan-exchange", f"--coordinator={address}",
+                      f"--id={name}", f"--rounds={rounds}", f"--pushes={PUSHES}", "--pulls=2",
+                      f"--push_every_s={push_every_s}", "--insecure")
 
 
 def run(options, at_hub, regions, sites, round_s=0.0):
     """`at_hub` sites at the hub, and `regions` of `sites` each; no faster than a round in round_s."""
     total = at_hub + regions * sites
     wanted = options.rounds * FRAGMENTS
-    with LightTree() as tree:
-        tree.start_hub(config_text(options.million_values, total))
+    with Tree() as tree:
+        # It stays after the last round, to be asked what it has cost.
+        tree.start_coordinator(config_text(options.million_values, total), "--noexit_when_finished", "--http=off",
+                               "--durability=none", model="")
         names = [f"region-{r}" for r in range(regions)]
         coordinators = [tree.start_region(name, sites, "--durability=none") for name in names]
-        processes = [tree.start_site(f"site-{i}", options.rounds, tree.address, PUSHES * round_s)
+        processes = [start_site(tree, f"site-{i}", options.rounds, tree.address, PUSHES * round_s)
                      for i in range(at_hub)]
         for name in names:
-            processes += [tree.start_site(f"{name}-{i}", options.rounds, tree.region_address(name), 0)
+            processes += [start_site(tree, f"{name}-{i}", options.rounds, tree.region_address(name), 0)
                           for i in range(sites)]
 
         def failed():

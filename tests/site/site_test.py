@@ -13,7 +13,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
 
 import c_interface as c  # noqa: E402
-from cluster import (BIN, COORDINATOR, CTL, DEADLINE_S, SIGTERM, Cluster, ended, json_lines, output_of,  # noqa: E402
+from cluster import (BIN, CTL, DEADLINE_S, SIGTERM, Cluster, ended, json_lines, output_of,  # noqa: E402
                      wait_until)
 
 C_SITE = BIN / "c_site"
@@ -172,15 +172,9 @@ class SiteTest(unittest.TestCase):
 
     def first_site(self, cluster):
         """A run that waits for its model."""
-        config = cluster.folder / "run.textproto"
-        config.write_text(steps(20) + "sync { fragments: 2 pattern: BALANCED steps_between_syncs: 6 "
-                          "overlap_steps: 2 codec_up: INT4 codec_down: FP32 }" + TWO)
-        cluster.coordinator = cluster.start(
-            "coordinator.log", COORDINATOR, "serve", f"--run_dir={cluster.folder / 'coordinator'}",
-            f"--config={config}", "--listen=127.0.0.1:0", "--initial=first-site",
-            f"--address_file={cluster.folder / 'address'}", "--exit_when_finished",
-            "--http=127.0.0.1:0")
-        wait_until(lambda: (cluster.folder / "address").exists(), "the coordinator listens")
+        cluster.start_coordinator(
+            steps(20) + "sync { fragments: 2 pattern: BALANCED steps_between_syncs: 6 overlap_steps: 2 codec_up: INT4 "
+            "codec_down: FP32 }" + TWO, "--initial=first-site", model="")
 
     @staticmethod
     def value(tensor, index):
