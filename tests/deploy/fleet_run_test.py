@@ -122,7 +122,7 @@ wheel: wheels
                         sky.take_back("causeway-first-berlin")
                         del sky.clusters["causeway-first-berlin"]
 
-            tools.wait_until("the coordinator listens", (folder / "run/operator/coordinator").exists)
+            tools.wait_until((folder / "run/operator/coordinator").exists, "the coordinator listens")
             options = argparse.Namespace(command="up", file=folder / "fleet.yaml", json=False, interval=0.5,
                                          patience=60.0, programs=BUILD / "bin")
             guard = threading.Timer(150, lambda: coordinator.kill())

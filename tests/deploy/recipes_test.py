@@ -193,23 +193,23 @@ places: {berlin: {infra: runpod, accelerators: "H100:8"}, oslo: {infra: runpod, 
         with tempfile.TemporaryDirectory(prefix="causeway_spot_") as name:
             folder = pathlib.Path(name)
             script = self.start_site(folder)
-            tools.wait_until("the cloud is asked", lambda: (folder / "asked").exists() and (folder / "flags").exists())
+            tools.wait_until(lambda: (folder / "asked").exists() and (folder / "flags").exists(), "the cloud is asked")
             self.assertEqual((folder / "flags").read_text().split(),
                              ["train", "--connect_timeout=10m", f"--data={folder}/home/shards",
                               f"--out={folder}/home/out"])
             self.assertFalse((folder / "said").exists())
             (folder / "back").touch()
-            tools.wait_until("the worker hands over", (folder / "said").exists)
+            tools.wait_until((folder / "said").exists, "the worker hands over")
             # Ended well it would not be started again elsewhere.
-            tools.wait_until("it waits for the end",
-                      lambda: pathlib.Path(f"/proc/{script.pid}/comm").read_text() == "sleep\n")
+            tools.wait_until(lambda: pathlib.Path(f"/proc/{script.pid}/comm").read_text() == "sleep\n",
+                             "it waits for the end")
             self.assertEqual((folder / "said").read_text(), "handed over\n")
 
     def test_one_that_is_asked_to_end_hands_over_and_ends(self):
         with tempfile.TemporaryDirectory(prefix="causeway_spot_") as name:
             folder = pathlib.Path(name)
             script = self.start_site(folder)
-            tools.wait_until("the worker runs", (folder / "never").exists)
+            tools.wait_until((folder / "never").exists, "the worker runs")
             script.terminate()
             self.assertEqual(script.wait(timeout=60), 0)
             self.assertEqual((folder / "said").read_text(), "handed over\n")

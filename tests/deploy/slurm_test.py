@@ -51,16 +51,6 @@ membership { start_workers: %d max_workers: 2 }
 """
 
 
-def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
 class SlurmTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -94,7 +84,7 @@ class SlurmTest(unittest.TestCase):
 
     @classmethod
     def start_cluster(cls):
-        cls.ports = free_ports(5)
+        cls.ports = [tools.free_port() for _ in range(5)]
         (cls.folder / "state").mkdir()
         for node in ("n1", "n2", "n3"):
             (cls.folder / f"spool.{node}").mkdir()

@@ -5,11 +5,13 @@ import pathlib
 import shutil
 import subprocess
 import sys
-import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("CAUSEWAY_BUILD", ROOT / "build" / "release"))
+sys.path.insert(0, str(ROOT / "tests" / "integration"))
+from cluster import free_port, wait_until  # noqa: E402,F401
+
 SKIPPED = 77  # ctest takes it for "could not be tried here".
 
 
@@ -26,15 +28,6 @@ def needs(*programs):
     missing = [name for name in programs if shutil.which(name) is None]
     if missing:
         raise unittest.SkipTest(f"{', '.join(missing)} not installed (deploy/packages_deploy)")
-
-
-def wait_until(what, condition, deadline_s=120):
-    """Polls an outside fact, and fails loudly when it never comes."""
-    end = time.monotonic() + deadline_s
-    while not condition():
-        if time.monotonic() > end:
-            raise AssertionError(f"waited {deadline_s} s in vain until {what}")
-        time.sleep(0.05)
 
 
 def go_on_with_validators():

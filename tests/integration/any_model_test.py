@@ -101,15 +101,15 @@ class AnyModelTest(unittest.TestCase):
         self.cluster.start_serving(f"--config={self.config}", f"--initial={self.model}")
         kept = self.folder / "kept"
         self.export(kept)
-        self.run_dir = self.folder / "second"
-        self.cluster.start_serving(f"--config={self.config}", f"--initial={kept}")
+        second = self.folder / "second"
+        self.cluster.start_serving(f"--run_dir={second}", f"--config={self.config}", f"--initial={kept}")
         self.export(self.folder / "second_export")
         self.expect_exact(self.folder / "second_export")
         status, _, error = run_tool(WORKER, "eval", f"--checkpoint={kept}",
                                     f"--data={self.cluster.data}")
         self.assertEqual(status, 2, error)
         self.assertIn("is a folder without model.textproto", error)
-        status, _, error = run_tool(WORKER, "eval", f"--checkpoint={self.run_dir / 'initial.parameters'}",
+        status, _, error = run_tool(WORKER, "eval", f"--checkpoint={second / 'initial.parameters'}",
                                     f"--data={self.cluster.data}")
         self.assertEqual(status, 2, error)
         self.assertIn("this is a run of tensors", error)
@@ -194,8 +194,8 @@ class AnyModelTest(unittest.TestCase):
         self.assertEqual(status, 2, error)
         self.assertIn("this is a run of tensors (5 of them, first \"h.2.conv.weight\")", error)
         self.assertIn("docs/pytorch.md", error)
-        self.run_dir = self.folder / "waiting"
-        self.cluster.start_serving(f"--config={self.config}", "--initial=first-site")
+        self.cluster.start_serving(f"--run_dir={self.folder / 'waiting'}", f"--config={self.config}",
+                                   "--initial=first-site")
         status, _, error = run_tool(
             WORKER, "train", f"--coordinator={self.cluster.address}", "--id=w",
             f"--data={self.cluster.data}", f"--out={self.cluster.out('w')}")

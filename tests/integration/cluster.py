@@ -120,6 +120,11 @@ def json_lines(path):
     return [json.loads(line) for line in complete.split("\n") if line]
 
 
+def hashes(run_dir):
+    """(fragment, round) -> hash, as the coordinator of that folder recorded it."""
+    return {(row["fragment"], row["round"]): row["published_hash"] for row in json_lines(run_dir / "rounds.jsonl")}
+
+
 def make_data(folder, words=20000, bin_folder=BIN):
     """Token shards of a text of bytes, in a folder below this one; what it says does not matter."""
     shards = folder / "data"
@@ -280,6 +285,9 @@ class Cluster:
 
     def rounds(self):
         return json_lines(self.folder / "coordinator" / "rounds.jsonl")
+
+    def published(self, who="coordinator"):
+        return hashes(self.folder / who)
 
     def summary(self, who="coordinator"):
         return json.loads((self.folder / who / "summary.json").read_text())

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import unittest
 
-from cluster import COORDINATOR, MODEL, SYNC, Cluster, ended, free_port, get, json_lines, wait_until
+from cluster import COORDINATOR, MODEL, SYNC, Cluster, ended, free_port, get, hashes, json_lines, wait_until
 from etcd import Etcd
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "faults"))
@@ -97,11 +97,6 @@ class Machines(Cluster):
 
     def node_events(self, node):
         return json_lines(self.run_dir(node) / "events.jsonl")
-
-
-def hashes(folder):
-    return {(row["fragment"], row["round"]): row["published_hash"]
-            for row in json_lines(folder / "rounds.jsonl")}
 
 
 def times(events, name):

@@ -47,10 +47,5 @@ class Tree(Cluster):
     def region_events(self, name):
         return json_lines(self.folder / name / "events.jsonl")
 
-    def published(self, who="coordinator"):
-        """(fragment, round) -> hash, as that coordinator recorded it."""
-        return {(row["fragment"], row["round"]): row["published_hash"]
-                for row in json_lines(self.folder / who / "rounds.jsonl")}
-
     def write(self, path, value):
         (self.folder / path).write_text(json.dumps(value))

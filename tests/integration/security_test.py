@@ -36,18 +36,12 @@ def with_certificates(cluster, *workers):
         make(cluster, "worker", worker)
 
 
-def published(cluster):
-    """What every round published: fragment, round, hash."""
-    return [(line["fragment"], line["round"], line["published_hash"]) for line in
-            sorted(cluster.rounds(), key=lambda line: (line["fragment"], line["round"]))]
-
-
 class SecurityTest(unittest.TestCase):
     plain = None
 
     def finish(self, cluster, *workers):
         ended(*workers, cluster.coordinator)
-        return published(cluster)
+        return cluster.published()
 
     def undisturbed(self):
         """The rounds of the run without certificates and without strangers."""

@@ -20,11 +20,10 @@ PACE = "--max_tokens_per_second=3200"
 
 class SiteTest(unittest.TestCase):
     def published(self, cluster):
-        """The hashes of all rounds, in order, once the run is over."""
+        """The hashes of all rounds, once the run is over."""
         self.assertEqual(cluster.coordinator.wait(), 0, cluster.coordinator.log())
         self.assertEqual(cluster.summary()["hash_mismatches"], 0)
-        return sorted((row["fragment"], row["round"], row["published_hash"])
-                      for row in cluster.rounds())
+        return cluster.published()
 
     def undisturbed(self, settings, processes=2):
         with Cluster().serving(settings) as cluster:
@@ -74,15 +73,6 @@ class TrainingTest(SiteTest):
             alone = cluster.summary("alone")
         self.assertAlmostEqual(site["eval_loss"], alone["eval_loss"], delta=0.02)
         self.assertLess(site["eval_loss"], 0.9 * site["initial_loss"])
-
-    def test_with_a_secret_the_processes_speak_tls(self):
-        with Cluster() as cluster:
-            secret = cluster.folder / "site.secret"
-            secret.write_text("0123456789abcdef")
-            secret.chmod(0o600)
-            cluster.start_coordinator(STREAMING % 12 + ONE)
-            site = cluster.start_site("site", 2, f"--site_secret_file={secret}")
-            ended(*site)
 
     def test_a_process_with_another_secret_ends_at_once(self):
         with Cluster() as cluster:

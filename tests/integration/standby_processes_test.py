@@ -1,12 +1,13 @@
 """A standby as a real process: it follows, it takes over, and the run has the same bits."""
 
+import functools
 import json
 import pathlib
 import shutil
 import sys
 import unittest
 
-from cluster import (COORDINATOR, SIGTERM, SYNC, Cluster, ended, free_port, get, json_lines, output_of, run_tool,
+from cluster import (COORDINATOR, SIGTERM, SYNC, Cluster, ended, free_port, get, hashes, output_of, run_tool,
                      wait_until)
 from metrics_export_test import Scrape
 
@@ -58,11 +59,6 @@ class Pair(Cluster):
                 for i in range(2)]
 
 
-def hashes(folder):
-    return {(row["fragment"], row["round"]): row["published_hash"]
-            for row in json_lines(folder / "rounds.jsonl")}
-
-
 def files(folder):
     return {str(path.relative_to(folder)): path.read_bytes()
             for kind in ("deltas", "answers", "snapshots") for path in (folder / kind).iterdir()}
@@ -73,39 +69,28 @@ def inspect(folder):
     return json.loads(out)
 
 
+@functools.cache
+def undisturbed():
+    """What the run publishes when nothing happens, the folder and its copy of a standby that is there until the end,
+    each as (files, inspection, hashes), and the events."""
+    with Pair().serving() as pair:
+        standby = pair.follow()
+        ended(*pair.start_workers(), pair.coordinator)
+        standby.stop()
+        folders = [(files(folder), inspect(folder), hashes(folder))
+                   for folder in (pair.folder / "coordinator", pair.copy)]
+        return folders[0][2], folders, [event["event"] for event in pair.events()]
+
+
 class StandbyTest(unittest.TestCase):
-    reference = None
-
-    @classmethod
-    def reference_hashes(cls):
-        if cls.reference is None:
-            cls.setUpClass()
-        return cls.reference
-
-    @classmethod
-    def setUpClass(cls):
-        """What the run publishes when nothing happens; a standby is there until the end."""
-        if cls.reference is not None:
-            return
-        with Pair().serving() as pair:
-            standby = pair.follow()
-            ended(*pair.start_workers(), pair.coordinator)
-            standby.stop()
-            cls.reference = hashes(pair.folder / "coordinator")
-            cls.files = [files(pair.folder / "coordinator"), files(pair.copy)]
-            cls.inspections = [inspect(pair.folder / "coordinator"), inspect(pair.copy)]
-            cls.copied = hashes(pair.copy)
-            cls.events = [event["event"] for event in pair.events()]
-
     def test_a_copy_is_the_folder_byte_for_byte(self):
-        self.assertEqual(len(self.reference), 3 * 10)
-        self.assertEqual(self.files[0], self.files[1])
-        self.assertEqual(self.copied, self.reference)
-        for inspection in self.inspections:
-            inspection.pop("folder", None)
-        self.assertEqual(self.inspections[0]["commits"], self.inspections[1]["commits"])
-        self.assertEqual(self.inspections[0]["fragments"], self.inspections[1]["fragments"])
-        self.assertIn("standby_attached", self.events)
+        published, (folder, copy), events = undisturbed()
+        self.assertEqual(len(published), 3 * 10)
+        self.assertEqual(folder[0], copy[0])
+        self.assertEqual(folder[2], copy[2])
+        for part in ("commits", "fragments"):
+            self.assertEqual(folder[1][part], copy[1][part])
+        self.assertIn("standby_attached", events)
 
     def test_the_copy_takes_over_with_the_same_bits(self):
         with Pair().serving() as pair:
@@ -122,7 +107,7 @@ class StandbyTest(unittest.TestCase):
             shutil.rmtree(pair.folder / "coordinator")
             pair.promote()
             ended(*workers, pair.coordinator)
-            self.assertEqual(hashes(pair.copy), self.reference)
+            self.assertEqual(hashes(pair.copy), undisturbed()[0])
             summary = json.loads((pair.copy / "summary.json").read_text())
             self.assertEqual(summary["hash_mismatches"], 0)
 
@@ -142,7 +127,7 @@ class ReplicatedTest(unittest.TestCase):
             shutil.rmtree(pair.folder / "coordinator")
             pair.promote()
             ended(*workers, pair.coordinator)
-            self.assertEqual(hashes(pair.copy), StandbyTest.reference_hashes())
+            self.assertEqual(hashes(pair.copy), undisturbed()[0])
             self.assertLessEqual(told.items(), hashes(pair.copy).items())
             summary = json.loads((pair.copy / "summary.json").read_text())
             self.assertEqual(summary["hash_mismatches"], 0)
@@ -158,7 +143,7 @@ class ReplicatedTest(unittest.TestCase):
             pair.wait_for_event("standby_missing")
             pair.follow()
             ended(*workers, pair.coordinator)
-            self.assertEqual(hashes(pair.folder / "coordinator"), StandbyTest.reference_hashes())
+            self.assertEqual(hashes(pair.folder / "coordinator"), undisturbed()[0])
 
     def test_a_stop_without_a_standby_waits_for_none(self):
         with Pair().serving("--durability=replicated") as pair:

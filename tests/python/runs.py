@@ -94,33 +94,21 @@ class Run(Cluster):
         """`initial`: names and values that the run begins with; otherwise the first site has them."""
         config = self.folder / "run.textproto"
         config.write_text(f"train {{ steps: {steps} }}\n{settings}")
-        self._flags = [f"--run_dir={self.folder / 'coordinator'}", f"--config={config}",
-                       f"--address_file={self.folder / 'address'}", "--retain_deltas",
-                       "--exit_when_finished", "--noexit_when_drained", *flags]
+        self._flags = [f"--config={config}", "--retain_deltas", "--exit_when_finished", "--noexit_when_drained", *flags]
         if initial is None:
             self._flags.append("--initial=first-site")
         else:
             write_safetensors(self.folder / "initial.safetensors", initial)
             self._flags.append(f"--initial={self.folder / 'initial.safetensors'}")
-        self._serve(listen)
+        self.start_serving(*self._flags, f"--listen={listen}")
 
     begin = serve
-
-    def _serve(self, listen):
-        self.coordinator = self.start("coordinator.log", COORDINATOR, "serve", *self._flags,
-                                      f"--listen={listen}")
-        wait_until(
-            lambda: (self.folder / "address").exists() or self.coordinator.child.poll() is not None,
-            "the coordinator listens")
-        assert self.coordinator.child.poll() is None, self.coordinator.log()
 
     def kill_coordinator(self):
         self.coordinator.kill()
 
     def restart_coordinator(self):
-        address = self.address
-        (self.folder / "address").unlink()
-        self._serve(address)
+        self.start_serving(*self._flags, f"--listen={self.address}")
 
     def start_program(self, name, program, *arguments, **variables):
         """A program of this folder, as a process."""
@@ -174,5 +162,5 @@ def update(values, step, site=0):
         array -= np.float32(0.01) * (array + pull.reshape(array.shape).astype(np.float32))
 
 
-__all__ = ["BIN", "Cluster", "HERE", "PLAIN", "ROOT", "Run", "RunTest", "SIGKILL", "STREAMING", "arrays", "beside",
-           "ended", "os", "output_of", "read_arrays", "run_tool", "update", "wait_until", "write_safetensors"]
+__all__ = ["BIN", "COORDINATOR", "Cluster", "HERE", "PLAIN", "ROOT", "Run", "RunTest", "SIGKILL", "STREAMING", "arrays",
+           "beside", "ended", "os", "output_of", "read_arrays", "run_tool", "update", "wait_until", "write_safetensors"]

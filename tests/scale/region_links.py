@@ -23,8 +23,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "wan"))
 from exchange import Run  # noqa: E402
 from network import LinkSettings, Network, skip_if_impossible  # noqa: E402
 from processes import Failed, working_folder  # noqa: E402
+from cluster import hashes  # noqa: E402
 from regions import layout, tell  # noqa: E402
-from training import Coordinator, hashes, json_lines, make_data, train_at  # noqa: E402
+from training import Coordinator, json_lines, make_data, train_at  # noqa: E402
 from utilization import MODELS, PERIOD, bytes_per_sync, steady  # noqa: E402
 
 JOINING_MBIT = 100
@@ -100,10 +101,6 @@ def shares(workers, periods):
             "step_ms": statistics.mean(one["step_ms"] for one in each)}
 
 
-def hashes_of(coordinator):
-    return hashes({"rounds": json_lines(coordinator.run_dir / "rounds.jsonl")})
-
-
 def train(options, periods, regions):
     """One training, as a tree or flat. Returns the share of computing and the hashes that differ."""
     model = model_of(options)
@@ -123,9 +120,9 @@ def train(options, periods, regions):
                            timeout_s=3600, once_training=links.become_thin)
         for process in processes:
             process.wait(120)
-        published, differ = hashes_of(hub), 0
+        published, differ = hashes(hub.run_dir), 0
         for region in {hub, *coordinators}:
-            below = hashes_of(region)
+            below = hashes(region.run_dir)
             differ += sum(published.get(key) != below.get(key)
                           for key in published.keys() | below.keys())
             differ += sum(line["event"] == "hash_mismatch"

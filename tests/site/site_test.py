@@ -42,12 +42,6 @@ def start_site(cluster, name, save_every=0):
         save_every, variables={"C_SITE_OUTPUT": str(cluster.out(name))})
 
 
-def published(cluster):
-    """What every round published: fragment, round, hash."""
-    return sorted((line["fragment"], line["round"], line["published_hash"])
-                  for line in cluster.rounds())
-
-
 def last_step(process):
     found = re.findall(r"^step (\d+)$", process.log(), re.MULTILINE)
     return int(found[-1]) if found else 0
@@ -63,7 +57,7 @@ class SiteTest(unittest.TestCase):
     def finished(self, cluster, *processes):
         ended(*processes, cluster.coordinator)
         self.assertEqual(cluster.summary()["hash_mismatches"], 0)
-        return published(cluster)
+        return cluster.published()
 
     def join(self, *threads):
         for thread in threads:
