@@ -154,16 +154,6 @@ class CausewayCtlTest(unittest.TestCase):
                 self.ctl(cluster, "stop", "--at_step=50", "--json"))["done"])
             config = json.loads(self.ctl(cluster, "config", "show", "--json"))
             self.assertEqual(config["sync"]["codec_up"], "LM2")
-            presets = json.loads(run_tool(CTL, "config", "presets", "--json")[1])
-            self.assertIn("best", presets["runs"])
-            one, two = cluster.folder / "one.textproto", cluster.folder / "two.textproto"
-            one.write_text('model { preset: "tiny-1m" } train { steps: 100 seed: 1 }')
-            two.write_text('model { preset: "tiny-1m" } train { steps: 200 seed: 2 }')
-            status, output, _ = run_tool(CTL, "config", "diff", one, two, "--json")
-            self.assertEqual(status, 1)
-            self.assertIn("train.seed: 1 -> 2", json.loads(output)["differences"])
-            status, output, _ = run_tool(CTL, "config", "diff", one, one, "--json")
-            self.assertEqual((status, json.loads(output)), (0, {"differences": []}))
 
     def test_what_is_asked_for_wrongly_is_refused_with_a_reason(self):
         with Cluster().serving(SETTINGS % 60) as cluster:
@@ -204,7 +194,10 @@ class CausewayCtlTest(unittest.TestCase):
             status, output, _ = run_tool(CTL, "config", "diff", one, two)
             self.assertEqual(status, 1)
             self.assertIn("train.steps", output)
-            self.assertEqual(run_tool(CTL, "config", "diff", one, one)[0], 0)
+            status, output, _ = run_tool(CTL, "config", "diff", one, two, "--json")
+            self.assertEqual((status, json.loads(output)), (1, {"differences": ["train.steps: 100 -> 200"]}))
+            status, output, _ = run_tool(CTL, "config", "diff", one, one, "--json")
+            self.assertEqual((status, json.loads(output)), (0, {"differences": []}))
             # Fewer steps than H of the defaults, and not of the preset.
             two.write_text(model + "train { steps: 60 }")
             self.assertEqual(run_tool(CTL, "config", "diff", one, two)[0], 2)
@@ -213,6 +206,7 @@ class CausewayCtlTest(unittest.TestCase):
             status, output, _ = run_tool(CTL, "config", "presets")
             self.assertIn("best", output)
             self.assertIn("gpt2-124m-shape", output)
+            self.assertIn("best", json.loads(output_of(CTL, "config", "presets", "--json"))["runs"])
             status, _, error = run_tool(CTL, "config", "check", cluster.folder / "none")
             self.assertEqual(status, 2)
             self.assertIn("none", error)

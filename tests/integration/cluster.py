@@ -125,10 +125,15 @@ def hashes(run_dir):
     return {(row["fragment"], row["round"]): row["published_hash"] for row in json_lines(run_dir / "rounds.jsonl")}
 
 
+def text(words):
+    """What it says does not matter."""
+    return " ".join(WORDS[(i * i + i // 7) % len(WORDS)] for i in range(words))
+
+
 def make_data(folder, words=20000, bin_folder=BIN):
-    """Token shards of a text of bytes, in a folder below this one; what it says does not matter."""
+    """Token shards of a text of bytes, in a folder below this one."""
     shards = folder / "data"
-    (folder / "text.txt").write_text(" ".join(WORDS[(i * i + i // 7) % len(WORDS)] for i in range(words)))
+    (folder / "text.txt").write_text(text(words))
     status, _, error = run_tool(bin_folder / "causeway-worker", "tokenize", f"--input={folder / 'text.txt'}",
                                 f"--out={shards}")
     assert status == 0, error
@@ -225,7 +230,7 @@ class Cluster:
     def start_coordinator(self, settings, *flags, model=MODEL):
         config = self.folder / "run.textproto"
         config.write_text(model + settings)
-        self.start_serving(f"--config={config}", "--exit_when_finished", *flags)
+        return self.start_serving(f"--config={config}", "--exit_when_finished", *flags)
 
     def start_serving(self, *flags):
         """At addresses of its own choice; returns once it listens."""

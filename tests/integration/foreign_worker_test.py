@@ -9,7 +9,6 @@ import threading
 import unittest
 
 import cluster
-from cluster import COORDINATOR, wait_until
 
 try:
     import grpc
@@ -41,14 +40,7 @@ class ForeignWorkerTest(unittest.TestCase):
         """Returns the address."""
         run = cluster.Cluster()
         self.addCleanup(run.__exit__)
-        (run.folder / "run.textproto").write_text(config)
-        self.coordinator = run.start(
-            "coordinator.log", COORDINATOR, "serve", f"--run_dir={run.folder / 'coordinator'}",
-            f"--config={run.folder / 'run.textproto'}", "--listen=127.0.0.1:0", "--http=off",
-            f"--address_file={run.folder / 'address'}", "--exit_when_finished", *flags)
-        wait_until(lambda: (run.folder / "address").exists() or
-                   self.coordinator.child.poll() is not None, "the coordinator listens")
-        self.assertIsNone(self.coordinator.child.poll(), self.coordinator.log())
+        self.coordinator = run.start_coordinator(config, "--http=off", *flags, model="")
         self.run_dir = run.folder / "coordinator"
         return run.address
 

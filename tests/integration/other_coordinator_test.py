@@ -10,6 +10,14 @@ from proxies_test import PACE, RUN, Proxied
 from security_test import make, with_certificates
 
 
+def start_other(cluster, *flags):
+    """Another run in the place of the hub."""
+    config = cluster.folder / "other.textproto"
+    config.write_text(MODEL + RUN + 'run_name: "other"')
+    return cluster.start("other.log", COORDINATOR, "serve", f"--run_dir={cluster.folder / 'other'}",
+                         f"--config={config}", f"--listen={cluster.direct}", "--http=off", *flags)
+
+
 class OtherCoordinatorTest(unittest.TestCase):
     def test_workers_regions_copies_and_those_who_watch_outlast_another_run_at_the_address(self):
         with Proxied() as cluster:
@@ -23,10 +31,7 @@ class OtherCoordinatorTest(unittest.TestCase):
                        cluster.start_worker("b", PACE)]
             wait_until(lambda: len(cluster.rounds()) >= 3 and "follows run" in copy.log(), "all of them take part")
             cluster.kill_hub()
-            config = cluster.folder / "other.textproto"
-            config.write_text(MODEL + RUN + 'run_name: "other"')
-            other = cluster.start("other.log", COORDINATOR, "serve", f"--run_dir={cluster.folder / 'other'}",
-                                  f"--config={config}", f"--listen={cluster.direct}", "--http=off")
+            other = start_other(cluster)
             found = r"somebody else answers in the coordinator's place \(run_id differs: the worker has run-\w+, " \
                     r"the coordinator other-\w+"
             wait_until(lambda: re.search(found, workers[1].log()), "the worker has found the other run")
@@ -62,11 +67,7 @@ class OtherCoordinatorTest(unittest.TestCase):
                 address=cluster.direct) for name in ("a", "b")]
             wait_until(lambda: len(cluster.rounds()) >= 3, "rounds are published")
             cluster.kill_hub()
-            config = cluster.folder / "other.textproto"
-            config.write_text(MODEL + RUN + 'run_name: "other"')
-            other = cluster.start("other.log", COORDINATOR, "serve", f"--run_dir={cluster.folder / 'other'}",
-                                  f"--config={config}", f"--listen={cluster.direct}", "--http=off", *own,
-                                  f"--token_file={cluster.folder / 'others'}")
+            other = start_other(cluster, *own, f"--token_file={cluster.folder / 'others'}")
             for worker in workers:
                 wait_until(lambda: re.search(
                     r"somebody else answers in the coordinator's place \(the token is unknown", worker.log()),

@@ -85,9 +85,7 @@ class RegionsTest(unittest.TestCase):
             stopped = come_back("stopped.log")
             stopped.stop()
             region = come_back("back.log")
-            tree.coordinator = tree.start(
-                "coordinator.log", COORDINATOR, "serve", f"--run_dir={tree.folder / 'coordinator'}",
-                f"--listen={tree.address}", "--exit_when_finished", "--http=off")
+            tree.start_serving(f"--listen={tree.address}", "--exit_when_finished")
             ended(*processes, region, tree.coordinator)
             self.check(tree, 18)
 
@@ -126,18 +124,6 @@ class RolesTest(unittest.TestCase):
     def start_sites(self, tree, region, *flags):
         return [tree.start_worker(f"site-{i}", *tls(tree, f"worker-site-{i}"), *flags,
                                   address=tree.region_address(region)) for i in range(2)]
-
-    def test_a_region_with_its_certificate_is_one(self):
-        with Tree() as tree:
-            self.prepare(tree)
-            at = tree.folder / "certificates" / "region-eu"
-            processes = [tree.start_region("eu", 2, *tls(tree, "coordinator"),
-                                           f"--parent_tls_cert={at / 'cert.pem'}",
-                                           f"--parent_tls_key={at / 'key.pem'}")]
-            processes += self.start_sites(tree, "eu")
-            processes.append(tree.start_worker("flat", *tls(tree, "worker-flat")))
-            ended(*processes, tree.coordinator)
-            self.assertEqual(tree.published(), tree.published("eu"))
 
     def test_a_regions_certificate_and_a_sites_are_renewed_in_place(self):
         with Tree() as tree:

@@ -37,6 +37,12 @@ class StatusPageTest(unittest.TestCase):
                 if level != "INFO" and not any(code in text for code in HARMLESS)]
         self.assertEqual(said, [])
 
+    def curve(self, page, number):
+        """The points (x, y) of a curve of the loss, the held-out one first; [] while there is none."""
+        return page.run(
+            "const chart = Chart.getChart('loss-plot'), curve = chart && chart.data.datasets[arguments[0]];"
+            "return curve ? curve.data.map(point => [point.x, point.y]) : [];", number)
+
     def step_shown(self, page):
         return int(page.text("progress").split(" ")[0])
 
@@ -61,11 +67,9 @@ class StatusPageTest(unittest.TestCase):
             self.shows(page, "events", "training_started")
             self.shows(page, "held-out-note", "nats per token, at step")
             self.shows(page, "bytes", "times")
-            wait_until(lambda: page.run(
-                "return Chart.getChart('loss-plot') !== undefined && "
-                "Chart.getChart('loss-plot').data.datasets.length;") == 3, "the curves are drawn")
-            points = page.run("return Chart.getChart('loss-plot').data.datasets[1].data;")
-            self.assertTrue(all(0 < point["y"] < 20 for point in points), points)
+            wait_until(lambda: self.curve(page, 2), "the curves are drawn")
+            points = self.curve(page, 1)
+            self.assertTrue(all(0 < loss < 20 for _, loss in points), points)
             # Every round has its stages, told apart by patterns.
             fills = page.run("return [...document.querySelectorAll('#timeline .bar rect')]"
                              ".map(r => r.getAttribute('fill')).filter(f => f !== null);")
@@ -166,11 +170,8 @@ class StatusPageTest(unittest.TestCase):
             page.open(f"http://{cluster.http_address}/")
             wait_until(lambda: "training" in page.text("run-state") and self.step_shown(page) > 20,
                        "the page shows step 20")
-            wait_until(lambda: page.run(
-                "const c = Chart.getChart('loss-plot');"
-                "return c !== undefined && c.data.datasets.length > 1 ? "
-                "c.data.datasets[1].data.length : 0;") > 2, "there is a curve")
-            first = page.run("return Chart.getChart('loss-plot').data.datasets[1].data[0].x;")
+            wait_until(lambda: len(self.curve(page, 1)) > 2, "there is a curve")
+            first = self.curve(page, 1)[0][0]
 
             cluster.coordinator.kill()
             self.shows(page, "banner", "Connection lost, retrying.")
@@ -187,10 +188,8 @@ class StatusPageTest(unittest.TestCase):
             self.shows(page, "events", "recovered")
             self.shows(page, "events", "training_started")  # From the former process.
             # The page still has the beginning of the curve.
-            wait_until(lambda: page.run(
-                "const d = Chart.getChart('loss-plot').data.datasets[1].data;"
-                "return d[0].x === arguments[0] && d[d.length - 1].x > arguments[1];",
-                first, step), "the curve goes on where it was")
+            wait_until(lambda: self.curve(page, 1)[-1][0] > step, "the curve goes on")
+            self.assertEqual(self.curve(page, 1)[0][0], first)
             self.assert_quiet(page)
 
     def test_late_answers_and_what_is_left_before_a_wait(self):
@@ -243,12 +242,11 @@ class StatusPageTest(unittest.TestCase):
                 self.assertIn(text, page.text(identifier))
             self.assertAlmostEqual(float(page.text("bytes").split(" ")[0]),
                                    numbers["data_parallel_ratio"], delta=0.05)
-            curve = page.run("return Chart.getChart('loss-plot').data.datasets[0].data;")
-            self.assertEqual([[point["x"], f"{point['y']:.3f}"] for point in curve],
+            self.assertEqual([[step, f"{loss:.3f}"] for step, loss in self.curve(page, 0)],
                              [[step, f"{loss:.3f}"] for step, loss in numbers["eval_curve"]])
             page.run("const axis = document.getElementById('loss-axis'); axis.value = 'time';"
                      "axis.dispatchEvent(new Event('change'));")
-            at = page.run("return Chart.getChart('loss-plot').data.datasets[0].data.map((p) => p.x);")
+            at = [time for time, _ in self.curve(page, 0)]
             self.assertEqual(at, sorted(at))
             self.assertGreater(at[0], 1e9)
             inside = page.run("return JSON.parse(document.getElementById('answers').textContent);")

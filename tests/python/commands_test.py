@@ -8,8 +8,7 @@ import sys
 import tempfile
 import unittest
 
-from examples_test import WORDS
-from runs import BIN, ROOT, needs
+from runs import BIN, ROOT, cluster, needs
 
 HERE = pathlib.Path(__file__).resolve().parent
 PATIENCE_S = 500
@@ -21,7 +20,7 @@ class CommandsTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
         self.text = self.folder / "text.txt"
-        self.text.write_text(" ".join(WORDS[(i * i + i // 7) % len(WORDS)] for i in range(20000)))
+        self.text.write_text(cluster.text(20000))
 
     def run_command(self, *command):
         """Standard output of a command that ends well."""

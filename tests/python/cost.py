@@ -29,7 +29,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "integration"))
 
-from cluster import BIN, COORDINATOR, Cluster, wait_until  # noqa: E402
+from cluster import BIN, Cluster  # noqa: E402
 
 CONFIG = """\
 run_name: "cost"
@@ -69,15 +69,10 @@ def parse_arguments():
 def train(arguments):
     """A run that gets its model from the first site. Returns what each site measured."""
     with Cluster() as cluster:
-        config = cluster.folder / "run.textproto"
-        config.write_text(CONFIG.format(steps=arguments.steps, fragments=FRAGMENTS, distance=DISTANCE,
-                                        overlap=OVERLAP, sites=arguments.sites))
-        address = cluster.folder / "address"
-        coordinator = cluster.start(
-            "coordinator.log", COORDINATOR, "serve", f"--run_dir={cluster.folder / 'coordinator'}",
-            f"--config={config}", "--initial=first-site", "--listen=127.0.0.1:0", "--http=off",
-            "--durability=none", f"--address_file={address}", "--exit_when_finished")
-        wait_until(lambda: address.exists() or coordinator.child.poll() is not None, "the coordinator listens")
+        coordinator = cluster.start_coordinator(
+            CONFIG.format(steps=arguments.steps, fragments=FRAGMENTS, distance=DISTANCE, overlap=OVERLAP,
+                          sites=arguments.sites),
+            "--initial=first-site", "--http=off", "--durability=none", model="")
         names = [f"site-{index}" for index in range(arguments.sites)]
         variables = {"PYTHONPATH": str(ROOT / "worker" / "python"), "OMP_NUM_THREADS": "1",
                      "CAUSEWAY_SITE_LIBRARY": str(BIN.resolve() / "libcauseway_site.so")}

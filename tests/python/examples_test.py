@@ -5,7 +5,7 @@ import re
 import sys
 import unittest
 
-from runs import ROOT, Run, needs
+from runs import ROOT, Run, cluster, needs
 
 EXAMPLES = ROOT / "worker" / "python" / "examples"
 sys.path.insert(0, str(EXAMPLES))
@@ -13,7 +13,6 @@ sys.path.insert(0, str(EXAMPLES))
 import token_shards  # noqa: E402
 
 PATIENCE_S = 240
-WORDS = "the bridge carries a stone over water and wind slowly home again".split()
 SYNC = """
 sync { fragments: 2 pattern: BALANCED steps_between_syncs: 6 overlap_steps: 1 mixing: 0.5
        codec_up: INT4 codec_down: INT4 }
@@ -32,7 +31,7 @@ class ExamplesTest(unittest.TestCase):
         self.run_of_test.__enter__()
         self.addCleanup(self.run_of_test.__exit__, None, None, None)
         self.text = self.run_of_test.folder / "text.txt"
-        self.text.write_text(" ".join(WORDS[(i * i + i // 7) % len(WORDS)] for i in range(8000)))
+        self.text.write_text(cluster.text(8000))
 
     def start(self, name, program, *flags, launcher=()):
         """One site; `launcher` stands before the program."""
