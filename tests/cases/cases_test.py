@@ -1,23 +1,16 @@
 """cases.txt names every case, and tests that there are."""
 
 import ast
-import importlib.machinery
-import importlib.util
 import pathlib
 import re
+import runpy
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CASES = [*(f"{kind}{number}" for kind, last in (("A", 7), ("B", 5), ("C", 8), ("D", 6))
            for number in range(1, last + 1)), "E",
          *(f"F{number}" for number in range(1, 25) if number not in (14, 18))]
-
-
-def read_table():
-    loader = importlib.machinery.SourceFileLoader("cases_run", str(ROOT / "tests/cases/run"))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
-    loader.exec_module(module)
-    return module.read_table()
+read_table = runpy.run_path(str(ROOT / "tests/cases/run"))["read_table"]
 
 
 class CasesTest(unittest.TestCase):

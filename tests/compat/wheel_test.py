@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """The wheel: what is in it, and that all of it works in an empty virtual environment."""
 
-import importlib.machinery
-import importlib.util
 import os
 import pathlib
 import re
+import runpy
 import shutil
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
 import zipfile
 
@@ -19,9 +19,7 @@ sys.path.insert(0, str(ROOT / "deploy" / "package"))
 
 import wheel_builder  # noqa: E402
 
-loader = importlib.machinery.SourceFileLoader("wheel_places", str(HERE / "wheel"))
-places = importlib.util.module_from_spec(importlib.util.spec_from_loader("wheel_places", loader))
-loader.exec_module(places)
+places = types.SimpleNamespace(**runpy.run_path(str(HERE / "wheel")))
 
 BUILD = pathlib.Path(os.environ["CAUSEWAY_BIN"]).parent
 SITE_MAPS = """
@@ -45,7 +43,7 @@ class WheelTest(unittest.TestCase):
         text.write_text("".join(f"line {i * i} of a text\n" for i in range(20000)))
         # Nothing from PyPI, and Debian's numpy.
         found = places.try_environment(
-            None, wheel, self.folder, ["--steps=30", f"--corpus={text}", "--sample_tokens=5"],
+            wheel, self.folder, ["--steps=30", f"--corpus={text}", "--sample_tokens=5"],
             ["--no-index", "--no-deps"], site_packages=True)
         self.assertLess(found["eval_loss"], found["initial_loss"] - 1)
         place = self.folder / "venv-own/venv"

@@ -93,11 +93,6 @@ class SpreadTest(unittest.TestCase):
             self.assertAlmostEqual(width, 3.182 * (2 / 3 / count) ** 0.5)
         self.assertIsNone(widths[2])
 
-    def test_differences_are_taken_seed_by_seed(self):
-        apart = training_runs.differences({1: 2.5, 2: 5.5, 3: 9.0}, {1: 2.0, 2: 5.0})
-        self.assertEqual(apart, [0.5, 0.5])
-        self.assertEqual(training_runs.differences({1: 2.0}, {2: 2.0}), [])
-
 
 def _study_result(inner, variant, seed, loss):
     return {"name": f"small-{inner}-{variant}-seed{seed}", "inner": inner, "variant": variant,

@@ -4,10 +4,9 @@
 Usage: corpus_archive_test.py FUZZ_CHUNK, the program that replays the target chunk.
 """
 import contextlib
-import importlib.machinery
-import importlib.util
 import io
 import os
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -18,14 +17,6 @@ import corpus_archive
 
 CORPUS = corpus_archive.FOLDER
 INPUTS = {"cut": b"\x00" * 19, "empty": b"", "finding_long": bytes(range(256)) * 4, "whole": b"x" * 512}
-
-
-def load_program(name):
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name)
-    loader = importlib.machinery.SourceFileLoader(name, path)
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
-    loader.exec_module(module)
-    return module
 
 
 class CorpusArchiveTest(unittest.TestCase):
@@ -51,7 +42,7 @@ class CorpusArchiveTest(unittest.TestCase):
         """Exit status and output of tests/fuzz/add."""
         with contextlib.redirect_stdout(io.StringIO()) as out, \
                 contextlib.redirect_stderr(io.StringIO()) as error:
-            status = load_program("add").main(list(arguments))
+            status = runpy.run_path(os.path.join(os.path.dirname(__file__), "add"))["main"](list(arguments))
         return status, out.getvalue() + error.getvalue()
 
     def test_what_is_stored_is_whole_and_nothing_lies_beside_it(self):

@@ -84,7 +84,6 @@ def run_cuts(options, progress):
     for result in results:
         way = "down" if result["case"].startswith("pull") else "up"
         row = {key: value for key, value in result.items() if key != "hashes"}
-        row["bits_equal"] = True
         row["resent_bytes"] = result[f"resent_{way}_bytes"]
         row["resent_bytes_per_stripe"] = row["resent_bytes"] / result["connections"]
         # By the link's own count, what TCP repeated included.
