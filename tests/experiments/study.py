@@ -14,6 +14,7 @@ Exit status: 0; 1 if a run failed, which then has no figures; 2 for bad settings
 import argparse
 import json
 import re
+import signal
 import sys
 from pathlib import Path
 
@@ -89,11 +90,11 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
 def main(arguments: list[str]) -> int:
     parsed = parse_arguments(arguments)
     planned = variants.plan(parsed.experiments, parsed.inner, parsed.seeds, parsed.scale)
-    runs = training_runs.select(planned, parsed.runs)
+    runs = [run for run in planned if re.search(parsed.runs, run.name)]
     if parsed.list:
         print("\n".join(run.name for run in runs))
         return 0
-    training_runs.stop_on_signals()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # As Ctrl-C.
     series = training_runs.Series(parsed.programs, parsed.out, parsed.scale.steps, data=parsed.data,
                                   corpus=parsed.corpus, prose=parsed.scale.prose,
                                   threads=parsed.threads)

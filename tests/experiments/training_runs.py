@@ -14,9 +14,7 @@ import contextlib
 import json
 import math
 import os
-import re
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
@@ -236,19 +234,6 @@ def _settings(text: str) -> dict[str, str]:
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-def stop_on_signals() -> None:
-    """Makes SIGTERM end the processes of a run as Ctrl-C does."""
-    def stop(_number, _frame):
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, stop)
-
-
-def select(runs: list[TrainingRun], pattern: str) -> list[TrainingRun]:
-    """The runs in whose name the regular expression is found."""
-    return [run for run in runs if re.search(pattern, run.name)]
 
 
 def deviation(values: list[float]) -> float | None:

@@ -265,11 +265,8 @@ class DisturbedRun:
 def report_progress(kills, wanted, runs, started):
     seconds = time.monotonic() - started
     left = seconds / max(1, kills) * (wanted - kills)
-    line = f"{kills}/{wanted} kills, {runs} runs, {seconds:.0f} s, about {max(0, left):.0f} s left"
-    if sys.stderr.isatty():
-        print(f"\r{line}   ", end="", file=sys.stderr, flush=True)
-    else:
-        print(line, file=sys.stderr, flush=True)
+    print(f"{kills}/{wanted} kills, {runs} runs, {seconds:.0f} s, about {max(0, left):.0f} s left", file=sys.stderr,
+          flush=True)
 
 
 def main():

@@ -222,10 +222,6 @@ class DeviceTest(unittest.TestCase):
             self.assertIn(choice, caught.exception.message)
             self.assertIn("GB", caught.exception.message)
 
-    def test_another_way_is_named(self):
-        with self.assertRaisesRegex(causeway.InvalidArgument, "'device', 'pinned', 'host'"):
-            cw.join("h:1", small_model(), None, id="s", values="gpu")
-
 
 if __name__ == "__main__":
     unittest.main()

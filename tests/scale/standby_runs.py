@@ -245,18 +245,16 @@ def main():
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--by", choices=["etcd", "hand"])
+    parser.add_argument("--by", choices=["etcd", "hand"], default="etcd")
     arguments = parser.parse_args()
 
     def say(line):
         print(line, file=sys.stderr, flush=True)
 
-    by = arguments.by or ("etcd" if etcd.is_there() else "hand")
+    by = arguments.by
     if by == "etcd" and not etcd.is_there():
         say(etcd.MISSING)
         return 77
-    if arguments.by is None and by == "hand":
-        say("there is no etcd here (Debian's package etcd-server): copies are served by hand")
     # About so many steps pass between two kills.
     steps = 60 + 70 * arguments.kills
     reference = undisturbed(steps)
