@@ -18,7 +18,6 @@ import os
 import pathlib
 import random
 import re
-import subprocess
 import sys
 import time
 
