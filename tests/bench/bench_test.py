@@ -36,16 +36,17 @@ class BenchTest(unittest.TestCase):
 
     def test_codec_study(self):
         report = self.report("codec_study", "--quick")
-        errors = {(row["data"], row["format"], row["block"], row["scale"]): row["error"] for row in report["blocks"]}
-        self.assertEqual(len(errors), 2 * 4 * 5 * 4)
-        self.assertLess(errors["gaussian", "int4", 16, "fp32"], errors["gaussian", "int4", 256, "fp32"])
+        self.assertEqual(len(report["blocks"]), 2 * 4 * 5 * 4)
+        errors = {(row["format"], row["block"], row["scale"]): row["error"]
+                  for row in report["blocks"] if row["data"] == "gaussian"}
+        self.assertLess(errors["int4", 16, "fp32"], errors["int4", 256, "fp32"])
         self.assertEqual([(row["data"], row["codec"]) for row in report["codecs"]],
                          [(data, codec) for data in ("gaussian", "student-t3")
                           for codec in ("bf16", "int8", "e3m0", "e2m1", "int4", "lm2", "sign1")])
         for row in report["codecs"]:
             # The codec does what is computed here.
-            if computed := errors.get((row["data"], row["codec"], 64, "bf16")):
-                self.assertAlmostEqual(row["error"] / computed, 1, 3)
+            if row["data"] == "gaussian" and (row["codec"], 64, "bf16") in errors:
+                self.assertAlmostEqual(row["error"] / errors[row["codec"], 64, "bf16"], 1, 3)
             self.assertLessEqual(row["entropy_bits_per_value"], row["bits_per_value"] * 1.0001)
 
     def test_merge_bench(self):
