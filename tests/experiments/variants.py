@@ -90,8 +90,8 @@ class Variant:
 # The mean of all workers' values, as it is: no outer momentum, and nothing of the local values stays.
 _MEAN = {"sync.mixing": "0", "outer.learning_rate": "1", "outer.momentum": "0"}
 _KEEP = _MEAN | {"sync.keep_in_flight": "1"}
-# The codec and H of fewer bits both ways, in the bytes of int4 at H 30; sign1 moves a tenth more.
-FEWER_BITS = (("lm2", 16), ("sign1", 8))
+# The codec and H of fewer bits both ways, in the bytes of int4 at H 30.
+FEWER_BITS = (("lm2", 16), ("sign1", 9))
 
 
 def _fewer_bits(workers: int, codec: str, period: int, label: str = "", **inner: str) -> Variant:
