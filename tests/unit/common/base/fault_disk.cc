@@ -266,7 +266,7 @@ absl::Status FaultDisk::WriteFileAt(File& file, const std::string& path, uint64_
     status = absl::ResourceExhaustedError(
         absl::StrCat("cannot write ", path, ": No space left on device"));
   }
-  if (absl::IsPermissionDenied(status)) return status;
+  if (read_only_) return status;
   const std::span<const uint8_t> done = status.ok() ? data : data.first(data.size() / 2);
   if (done.empty()) return status;
   Write write = {.offset = offset,

@@ -45,7 +45,7 @@ class StagedDataTest : public testing::Test {
   static std::string Letter(FileSystem& disk) {
     const absl::StatusOr<Dataset> data = Dataset::Open(disk, "/out");
     if (!data.ok()) {
-      EXPECT_TRUE(absl::IsFailedPrecondition(data.status()) || absl::IsNotFound(data.status()))
+      EXPECT_TRUE(absl::IsUnavailable(data.status()) || absl::IsNotFound(data.status()))
           << data.status();
       return "";
     }
@@ -134,7 +134,7 @@ TEST_F(StagedDataTest, DataThatAreNotFinishedAreNotTakenForForeignOnes) {
   ASSERT_TRUE(CreateFoldersDurably(disk_, "/out2/unfinished").ok());
   Write("/out2/unfinished/train_000000.bin", disk_.Content("/killed"));
   const absl::StatusOr<Dataset> data = Dataset::Open(disk_, "/out2");
-  EXPECT_THAT(data, StatusIs(kFailedPrecondition,
+  EXPECT_THAT(data, StatusIs(kUnavailable,
                              AllOf(HasSubstr("/out2/unfinished"), HasSubstr("run it again"))));
 }
 
