@@ -149,7 +149,7 @@ class RefusalsTest(unittest.TestCase):
             out = cluster.out("w")
             out.mkdir()
             (out / "checkpoint").write_bytes(b"CWAYWORK" + bytes(100))
-            self.train(cluster, coordinator=cluster.address, saying=["checkpoint", "damaged"])
+            self.train(cluster, coordinator=cluster.address, saying=["checkpoint", "damaged", "remove it"])
             (out / "checkpoint").unlink()
             worker = cluster.start_worker("w")
             cluster.wait_for_step("w", 3)

@@ -53,7 +53,12 @@ absl::StatusOr<std::unique_ptr<TrainingRun>> TrainingRun::Join(const TrainingOpt
 absl::StatusOr<std::optional<WorkerCheckpoint>> TrainingRun::ReadCheckpoint() {
   const std::string path = CheckpointPath();
   if (!file_system_.Exists(path)) return std::nullopt;
-  ASSIGN_OR_RETURN(WorkerCheckpoint checkpoint, ReadWorkerCheckpoint(file_system_, path));
+  absl::StatusOr<WorkerCheckpoint> read = ReadWorkerCheckpoint(file_system_, path);
+  if (absl::IsDataLoss(read.status())) {
+    return absl::DataLossError(absl::StrCat(
+        read.status().message(), ": remove it, and this worker joins with the published state"));
+  }
+  ASSIGN_OR_RETURN(WorkerCheckpoint checkpoint, std::move(read));
   const std::string& run_id = member_->run().run_id();
   const std::string& worker_id = options_.member.worker_id;
   if (checkpoint.run_id != run_id || checkpoint.worker_id != worker_id) {
