@@ -27,7 +27,6 @@ absl::Status ErrnoStatus(absl::string_view what, const std::string& path, int er
     case EPERM:
       return absl::PermissionDeniedError(message);
     case EEXIST:
-      return absl::AlreadyExistsError(message);
     case EISDIR:
     case ELOOP:
     case ENAMETOOLONG:
@@ -321,9 +320,10 @@ class RealFileSystem final : public FileSystem {
     if (fd.get() < 0) return ErrnoStatus("open", path, errno);
     ASSIGN_OR_RETURN(const bool locked, LockAmongReaders(fd.get(), path));
     if (!locked) {
-      return absl::FailedPreconditionError(absl::StrCat(folder, " belongs to another process (pid ",
-                                                        ReadPid(fd.get()),
-                                                        "); stop it, or choose another folder"));
+      // It may be ending, or its machine died and the file server has yet to notice.
+      return absl::AlreadyExistsError(absl::StrCat(folder, " belongs to another process (pid ",
+                                                   ReadPid(fd.get()),
+                                                   "); stop it, or choose another folder"));
     }
     const std::string pid = absl::StrCat(getpid());
     if (ftruncate(fd.get(), 0) != 0 || pwrite(fd.get(), pid.data(), pid.size(), 0) < 0) {

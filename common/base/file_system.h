@@ -77,8 +77,8 @@ class FileSystem {
   virtual absl::StatusOr<uint64_t> FreeBytes(const std::string& folder) = 0;
   virtual bool Exists(const std::string& path) = 0;
   virtual bool IsFolder(const std::string& path) = 0;
-  // flock on `folder`/LOCK, into which the owner's pid is written. FAILED_PRECONDITION, naming
-  // the other pid, if another process holds it. Somebody's LockOwner at the same time is no reason
+  // flock on `folder`/LOCK, into which the owner's pid is written. ALREADY_EXISTS, naming the
+  // other pid, if another process holds it. Somebody's LockOwner at the same time is no reason
   // to fail.
   virtual absl::StatusOr<std::unique_ptr<FolderLock>> Lock(const std::string& folder) = 0;
   // Who holds that lock, as the pid in it; empty if nobody does. Changes nothing.

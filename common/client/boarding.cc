@@ -313,7 +313,7 @@ absl::StatusOr<Boarded> BoardByLine(const InvitationLine& line, const std::strin
   }
   if (absl::StatusOr<Boarded> kept = KeptOf(line, folder); kept.ok()) return kept;
   absl::StatusOr<std::unique_ptr<FolderLock>> lock = disk.Lock(folder);
-  while (!lock.ok() && absl::IsFailedPrecondition(lock.status()) && absl::Now() < deadline) {
+  while (!lock.ok() && absl::IsAlreadyExists(lock.status()) && absl::Now() < deadline) {
     RETURN_IF_ERROR(Pause(stop));
     lock = disk.Lock(folder);
   }

@@ -136,7 +136,7 @@ bool IsRetryable(const absl::Status& status) {
 }
 
 bool NextStartMayPass(const absl::Status& status) {
-  return IsRetryable(status) || absl::IsInternal(status);
+  return IsRetryable(status) || absl::IsInternal(status) || absl::IsAlreadyExists(status);
 }
 
 }  // namespace causeway

@@ -46,8 +46,8 @@ bool IsRenewal(const absl::Status& status);
 // who may have cancelled himself looks at that first.
 bool IsRetryable(const absl::Status& status);
 
-// Whether the next start of a program that ended its start so may succeed: what passes, and what a
-// machine does (INTERNAL, such as an input/output error), which is no bad input.
+// Whether the next start of a program that ended its start so may succeed: what passes, what a
+// machine does (INTERNAL, such as an input/output error), and what another has (ALREADY_EXISTS).
 bool NextStartMayPass(const absl::Status& status);
 
 }  // namespace causeway

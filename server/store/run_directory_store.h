@@ -65,8 +65,8 @@ class RunDirectoryStore final : public Store {
   };
 
   // Creates the folder, durably, and takes its lock (neither if it is only read).
-  // FAILED_PRECONDITION if another process owns it, or if it holds a run of a former layout or a
-  // newer format: nothing is written then. `file_system` outlives the store.
+  // ALREADY_EXISTS if another process owns it, FAILED_PRECONDITION to a reader or for a run of a
+  // former layout or a newer format: nothing is written then. `file_system` outlives the store.
   static absl::StatusOr<std::unique_ptr<RunDirectoryStore>> Open(FileSystem& file_system,
                                                                  std::string folder,
                                                                  const Options& options);

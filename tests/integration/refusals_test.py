@@ -138,7 +138,7 @@ class RefusalsTest(unittest.TestCase):
             before = cluster.steps("first")
             for name in ("first", "second"):
                 self.train(cluster, coordinator=cluster.address, id=name, out=cluster.out("first"),
-                           saying=[str(cluster.out("first")), str(first.child.pid)])
+                           saying=[str(cluster.out("first")), str(first.child.pid)], status=1)
             # Its files were not touched, and it did not notice.
             self.assertGreaterEqual(cluster.steps("first"), before)
             cluster.wait_for_step("first", before + 3)

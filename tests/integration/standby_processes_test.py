@@ -202,7 +202,7 @@ class RefusalTest(unittest.TestCase):
             other = pair.folder / "other"
             of = f"--of=127.0.0.1:{pair.ports[0]}"
             own = pair.folder / "coordinator"
-            self.assertIn("belongs to another process", self.refused(f"--run_dir={own}", of))
+            self.assertIn("belongs to another process", self.refused(f"--run_dir={own}", of, status=1))
             second = pair.start(
                 "second.log", COORDINATOR, "serve", f"--run_dir={other}",
                 f"--config={pair.folder / 'run.textproto'}", "--listen=127.0.0.1:0", "--http=off",

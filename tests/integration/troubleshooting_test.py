@@ -145,7 +145,8 @@ class TroubleshootingTest(unittest.TestCase):
         with Cluster().serving(RUN) as cluster:
             run_dir, config = cluster.folder / "coordinator", cluster.folder / "run.textproto"
             again = [COORDINATOR, "serve", f"--run_dir={run_dir}", f"--config={config}", "--listen=127.0.0.1:0"]
-            self.refused(*again, row="... belongs to another process (pid ...")
+            self.assertIn(str(cluster.coordinator.child.pid), self.refused(
+                *again, row="... belongs to another process (pid ...", status=1))
             for listen in (cluster.address, "192.0.2.1:7070"):
                 self.serve(cluster, MODEL + RUN, f"--listen={listen}",
                            row="cannot listen on ... (...): the host is not this machine's, or the port is taken or "
@@ -168,8 +169,8 @@ class TroubleshootingTest(unittest.TestCase):
             cluster.start_coordinator(RUN + " membership { max_workers: 1 lease_ms: 2000 }", "--noexit_when_drained")
             first = cluster.start_worker("a", PACE)
             cluster.wait_for_step("a", 3)
-            self.train(cluster, "a live worker has the id ...", id="a", connect_timeout="1s")
-            # Not 2, which a supervisor leaves alone: a place may become free.
+            # Not 2, which a supervisor leaves alone: its former process is missed, a place becomes free.
+            self.train(cluster, "a live worker has the id ...", id="a", connect_timeout="1s", status=1)
             self.train(cluster, "the run has its ... workers (membership.max_workers)", id="b", status=1)
             first.stop()
             self.train(cluster, "... belongs to worker ... of run ..., not to worker ...", id="b",

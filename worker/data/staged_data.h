@@ -29,9 +29,9 @@ inline constexpr char kTokenizerConfigName[] = "tokenizer_config.json";
 class StagedData {
  public:
   // Creates `folder` if need be. What another process left unfinished when it died is removed, or
-  // moved up if it is whole. FAILED_PRECONDITION, with its pid, while another process writes there,
-  // or, with a name, if a folder of somebody else's has the name that data are written under.
-  // ALREADY_EXISTS if there are data already and `replace` is false.
+  // moved up if it is whole. ALREADY_EXISTS, with its pid, while another process writes there,
+  // or if there are data already and `replace` is false. FAILED_PRECONDITION, with a name, if a
+  // folder of somebody else's has the name that data are written under.
   static absl::StatusOr<std::unique_ptr<StagedData>> Create(FileSystem& file_system,
                                                             const std::string& folder,
                                                             bool replace);

@@ -445,7 +445,7 @@ absl::StatusOr<std::unique_ptr<FolderLock>> FaultDisk::Lock(const std::string& f
   const std::lock_guard lock(mutex_);
   RETURN_IF_ERROR(Count(absl::StrCat("lock ", folder), true, false));
   if (!locked_.insert(folder).second) {
-    return absl::FailedPreconditionError(absl::StrCat(folder, " belongs to another process"));
+    return absl::AlreadyExistsError(absl::StrCat(folder, " belongs to another process"));
   }
   return std::make_unique<FaultDiskLock>(*this, folder, lock_generation_);
 }

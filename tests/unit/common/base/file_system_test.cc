@@ -159,7 +159,7 @@ TEST_F(FileSystemTest, WhoAsksForTheOwnerKeepsNobodyOut) {
   for (int i = 0; i < 300; ++i) {
     const auto lock = file_system_.Lock(folder_.path());
     EXPECT_TRUE(lock.ok()) << lock.status();
-    EXPECT_THAT(file_system_.Lock(folder_.path()), StatusIs(kFailedPrecondition));
+    EXPECT_THAT(file_system_.Lock(folder_.path()), StatusIs(kAlreadyExists));
   }
   done = true;
   asking.join();
@@ -328,7 +328,7 @@ TEST_F(FileSystemTest, AnotherAttemptSucceedsAfterAFailedAtomicWrite) {
 TEST_F(FileSystemTest, ASecondOwnerOfAFolderIsRefusedAndToldThePid) {
   auto first = file_system_.Lock(folder_.path()).value();
   const absl::Status status = file_system_.Lock(folder_.path()).status();
-  EXPECT_THAT(status, StatusIs(kFailedPrecondition));
+  EXPECT_THAT(status, StatusIs(kAlreadyExists));
   EXPECT_THAT(Message(status), HasSubstr(absl::StrCat("pid ", getpid())));
   EXPECT_THAT(Message(status), HasSubstr(folder_.path()));
 }

@@ -101,7 +101,9 @@ TEST(IsRetryable, HoldsForErrorsThatPassAndForNoOthers) {
     const bool passes = absl::IsUnavailable(status) || absl::IsResourceExhausted(status) ||
                         absl::IsDeadlineExceeded(status) || absl::IsCancelled(status);
     EXPECT_EQ(IsRetryable(status), passes) << status;
-    EXPECT_EQ(NextStartMayPass(status), passes || absl::IsInternal(status)) << status;
+    EXPECT_EQ(NextStartMayPass(status),
+              passes || absl::IsInternal(status) || absl::IsAlreadyExists(status))
+        << status;
   }
 }
 

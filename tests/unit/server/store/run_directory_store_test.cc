@@ -178,7 +178,7 @@ TEST_F(RunDirectoryStoreTest, ARunLeavesFilesForPeople) {
 
 TEST_F(RunDirectoryStoreTest, ASecondOwnerIsRefused) {
   auto owner = Open().value();
-  EXPECT_THAT(Open(), StatusIs(kFailedPrecondition, HasSubstr("belongs to another process")));
+  EXPECT_THAT(Open(), StatusIs(kAlreadyExists, HasSubstr("belongs to another process")));
   owner.reset();
   EXPECT_TRUE(Open().ok());
 }

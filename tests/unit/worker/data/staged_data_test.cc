@@ -157,7 +157,7 @@ TEST_F(StagedDataTest, AFolderOfSomebodyElsesWithItsNameIsLeftAlone) {
 TEST_F(StagedDataTest, TwoAtOnceAreRefused) {
   const auto first = StagedData::Create(disk_, "/out", false).value();
   EXPECT_THAT(StagedData::Create(disk_, "/out", false),
-              StatusIs(kFailedPrecondition, HasSubstr("belongs to another process")));
+              StatusIs(kAlreadyExists, HasSubstr("belongs to another process")));
   EXPECT_TRUE(disk_.IsFolder("/out/unfinished"));
 }
 
