@@ -18,7 +18,6 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -124,7 +123,6 @@ absl::Status ReadMapped(const std::string& path, absl::FunctionRef<void()> read)
 // A file that was written less long ago may be one that is being written: cp and scp empty it
 // first.
 inline constexpr absl::Duration kFileSettles = absl::Seconds(5);
-inline constexpr char kJustWrittenUrl[] = "causeway/just_written";
 
 struct FileVersion {
   int64_t modified_ns = 0;
@@ -154,16 +152,11 @@ inline absl::Status PassesIfJustWritten(const absl::Status& status,
   if (!absl::IsInvalidArgument(status)) return status;
   for (const std::string& file : files) {
     if (!FileVersion::Of(file).JustWritten(now)) continue;
-    absl::Status passes = absl::UnavailableError(absl::StrCat(
+    return absl::UnavailableError(absl::StrCat(
         status.message(), "; ", file,
         " was written a moment ago: in case it still is, start again in some seconds"));
-    passes.SetPayload(kJustWrittenUrl, absl::Cord());
-    return passes;
   }
   return status;
-}
-inline bool IsJustWritten(const absl::Status& status) {
-  return status.GetPayload(kJustWrittenUrl).has_value();
 }
 
 // A FileSystem that passes everything on to another one, to be derived from by what changes a few
