@@ -293,6 +293,18 @@ class MembersTest(unittest.TestCase):
             worker.stop()
             self.assertIn("told to stop before it had joined the run at 127.0.0.1:1", worker.log())
 
+    def test_a_worker_whose_coordinator_has_gone_at_the_end_says_how_to_leave(self):
+        with Cluster().serving("sync { fragments: 1 steps_between_syncs: 6 overlap_steps: 1 } "
+                               "train { steps: 12 } membership { start_workers: 2 }") as cluster:
+            done = cluster.start_worker("done", "--drain_timeout=1s")
+            cluster.start_worker("slow", "--min_step_time=2s")
+            cluster.wait_for_step("done", 12)
+            cluster.coordinator.kill()
+            wait_until(lambda: "all steps are done here" in done.log(), "it says what it waits for")
+            done.stop()
+            self.assertEqual(cluster.summary("done")["steps"], 12)
+            self.assertTrue((cluster.out("done") / "checkpoint").exists())
+
     def test_a_killed_worker_holds_the_others_no_longer_than_its_lease(self):
         with Cluster().serving(STREAMING % 120 + TWO) as cluster:
             stays = cluster.start_worker("stays", PACE)

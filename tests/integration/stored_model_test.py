@@ -28,6 +28,15 @@ class StoredModelTest(unittest.TestCase):
                   f"--out={again}")
         self.assertEqual((folder / "model.safetensors").read_bytes(),
                          (again / "model.safetensors").read_bytes())
+        command = [WORKER, "export", f"--run_dir={run_dir}", f"--out={again}", "--dtype=bf16"]
+        status, _, error = run_tool(*command)
+        self.assertEqual(status, 2)
+        self.assertIn("holds a model already", error)
+        self.assertEqual((folder / "model.safetensors").read_bytes(),
+                         (again / "model.safetensors").read_bytes())
+        output_of(*command, "--replace")
+        self.assertNotEqual((folder / "model.safetensors").read_bytes(),
+                            (again / "model.safetensors").read_bytes())
         return folder, evaluations(cluster, "a")[-1]["eval_loss"]
 
     def test_a_run_begins_where_another_ended(self):

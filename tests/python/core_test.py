@@ -242,6 +242,14 @@ class CoreTest(unittest.TestCase):
             self.assertTrue(waiting.log().rstrip().endswith("interrupted"), waiting.log())
             run.wait_for_event("worker_left", worker="s")
 
+    def test_ctrl_c_in_the_block_is_no_failure(self):
+        with Run().serving(PLAIN, initial=arrays()) as run:
+            training = run.start_program("s", "numpy_trainer.py", run.address, "s", run.folder / "checkpoint", "--hold=5")
+            wait_until(lambda: "step 5\n" in training.log(), "the site is there")
+            training.signal(signal.SIGINT)
+            self.assertEqual(training.wait(), 1)
+            self.assertEqual(run.left("s")["reason"], "drained")
+
     def test_a_forked_child_does_no_harm(self):
         with Run().serving(PLAIN, initial=arrays()) as run:
             values = arrays()

@@ -1,5 +1,6 @@
 """Runs for tests of the Python package: a real coordinator, and sites in this process or in others."""
 
+import concurrent.futures
 import contextlib
 import functools
 import importlib.util
@@ -9,7 +10,6 @@ import pathlib
 import struct
 import subprocess
 import sys
-import threading
 import unittest
 
 import numpy as np
@@ -70,13 +70,14 @@ def read_arrays(path):
 
 @contextlib.contextmanager
 def beside(work, *arguments):
-    """Has `work` done in a thread of its own, which has ended afterwards."""
-    thread = threading.Thread(target=work, args=arguments)
-    thread.start()
+    """Has `work` done in a thread of its own, which has ended afterwards: what it raised is raised here."""
+    pool = concurrent.futures.ThreadPoolExecutor(1)
+    done = pool.submit(work, *arguments)
     try:
         yield
     finally:
-        thread.join()
+        pool.shutdown(wait=False)  # A body that has failed waits for nothing.
+    done.result()
 
 
 class RunTest(unittest.TestCase):

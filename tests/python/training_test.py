@@ -3,6 +3,7 @@
 import gc
 import logging
 import pathlib
+import pickle
 import types
 import unittest
 
@@ -76,12 +77,12 @@ class TransformersTest(unittest.TestCase):
 
     def test_a_checkpoint_without_the_sites_state_is_mentioned(self):
         from causeway.transformers import CausewayCallback
-        with Run() as run, tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as elsewhere:
-            run.serve(PLAIN, steps=8, initial=values_of(llama()))
-            self.trainer(llama(), folder, save_steps=3, max_steps=3).train()
+        with Run().serving(PLAIN, steps=8, initial=values_of(llama())) as run:
+            elsewhere = run.folder / "elsewhere"
+            self.trainer(llama(), run.folder, save_steps=3, max_steps=3).train()
             with CausewayCallback(run.address, id="s") as callback, self.assertLogs("causeway", "WARNING") as logs:
-                self.trainer(llama(), elsewhere, callback, save_strategy="no").train(f"{folder}/checkpoint-3")
-            self.assertIn("site s: the Trainer continues at step 3, and " + elsewhere, logs.output[0])
+                self.trainer(llama(), elsewhere, callback, save_strategy="no").train(f"{run.folder}/checkpoint-3")
+            self.assertIn(f"site s: the Trainer continues at step 3, and {elsewhere}", logs.output[0])
             self.assertTrue(callback.site.finished)
             run.finish()
 
@@ -216,7 +217,7 @@ class LightningTest(unittest.TestCase):
 
         return Module()
 
-    def fit(self, run, module, *callbacks, path=None):
+    def fit(self, run, module, *callbacks, path=None, **more):
         import lightning
         from causeway.lightning import CausewayCallback
         data = torch.utils.data.DataLoader(
@@ -227,7 +228,7 @@ class LightningTest(unittest.TestCase):
             callbacks=[callback, *callbacks], max_epochs=-1,
             accumulate_grad_batches=2 if module.automatic_optimization else 1,
             accelerator="cpu", devices=1, logger=False, enable_progress_bar=False,
-            enable_model_summary=False, enable_checkpointing=False, default_root_dir=str(run.folder))
+            enable_model_summary=False, enable_checkpointing=False, default_root_dir=str(run.folder), **more)
         trainer.fit(module, data, ckpt_path=path)
         return callback, trainer
 
@@ -239,11 +240,9 @@ class LightningTest(unittest.TestCase):
             run.finish()
 
     def test_lightning_may_train_on_when_the_run_has_ended(self):
-        with Run() as run, tempfile.TemporaryDirectory() as folder:
-            run.serve(STREAMING, steps=10, initial=values_of(small_model()))
+        with Run().serving(STREAMING, steps=10, initial=values_of(small_model())) as run:
             with self.assertLogs("causeway", logging.WARNING) as logs:
-                callback, trainer = self.fit(run, self.module(), folder, min_steps=15, limit_train_batches=24,
-                                             enable_checkpointing=False)
+                callback, trainer = self.fit(run, self.module(), min_steps=15, limit_train_batches=24)
             self.assertEqual(trainer.global_step, 15)
             self.assertTrue(callback.site.finished)
             self.assertEqual([line for line in logs.output if "Lightning trains on (min_steps" not in line], [])
@@ -251,13 +250,12 @@ class LightningTest(unittest.TestCase):
             run.finish()
 
     def test_processes_that_lightning_spawns_have_the_callback(self):
-        with Run() as run, tempfile.TemporaryDirectory() as folder:
-            run.serve(PLAIN, steps=6, initial=values_of(small_model()))
-            program = run.start_program("spawns", "spawning_trainer.py", run.address, folder)
-            self.assertEqual(program.wait(), 0, program.log())
-            self.assertNotIn("never joined", program.log())
-            self.assertEqual(run.left("s")["reason"], "finished")
-            run.finish()
+        from causeway.lightning import CausewayCallback
+        with self.assertNoLogs("causeway", logging.WARNING):
+            callback = pickle.loads(pickle.dumps(CausewayCallback("h:1", id="s")))
+            gc.collect()
+        with self.assertRaisesRegex(causeway.InvalidArgument, "model must be a torch.nn.Module"):
+            callback.on_train_start(None, None)
 
     def test_with_accumulated_gradients_a_step_is_one_of_the_optimizer(self):
         made = []

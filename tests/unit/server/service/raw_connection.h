@@ -51,7 +51,7 @@ class RawConnection {
   // Waits for a byte; -1 at the end.
   int ReadByte() const {
     char byte = 0;
-    return recv(socket_.get(), &byte, 1, 0) == 1 ? byte : -1;
+    return recv(socket_.get(), &byte, 1, 0) == 1 ? static_cast<unsigned char>(byte) : -1;
   }
   // Waits until the other side says something, or ends it.
   bool IsEnded() const { return ReadByte() < 0; }

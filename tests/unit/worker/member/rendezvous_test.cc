@@ -301,7 +301,8 @@ TEST(LaunchEnvironmentTest, NamesWhatIsMissing) {
     Variables variables = kTorchrun;
     variables.erase(name);
     EXPECT_THAT(Read(variables),
-                StatusIs(kInvalidArgument, AllOf(HasSubstr(name), HasSubstr("is not set"))));
+                StatusIs(kInvalidArgument, AllOf(HasSubstr(name), HasSubstr("is not set"),
+                                                 HasSubstr("unset RANK and WORLD_SIZE"))));
   }
 }
 
@@ -317,6 +318,7 @@ TEST(LaunchEnvironmentTest, SaysWhatANumberShouldBe) {
     const absl::Status status = Read(variables).status();
     EXPECT_THAT(status.message(), HasSubstr(name));
     EXPECT_THAT(status.message(), HasSubstr("is \"" + value + "\"; expected a number from"));
+    if (name == "RANK") EXPECT_THAT(status.message(), HasSubstr("from 0 to 7"));
   }
 }
 

@@ -330,6 +330,7 @@ TEST_F(FakeRoot, AContainersQuotaOfCoresAndAnUnusedGpuAreSeen) {
 TEST_F(FakeRoot, DataMustBeReadableOfTheRunsVocabularyAndEnough) {
   const auto none = Dataset::Open(files_, folder_.File("data"));
   EXPECT_EQ(JudgeData(none, nullptr, 0, false).status, CheckStatus::kFailed);
+  EXPECT_THAT(JudgeData(none, nullptr, 0, false).remedy, HasSubstr("causeway-worker tokenize"));
   Write("/text.txt", std::string(20'000, 'a'));
   TokenizeOptions options;
   options.inputs = {folder_.File("text.txt")};
@@ -348,6 +349,7 @@ TEST_F(FakeRoot, DataMustBeReadableOfTheRunsVocabularyAndEnough) {
   EXPECT_EQ(JudgeData(data, &run, 0, false).status, CheckStatus::kFailed);
   EXPECT_EQ(JudgeData(data, &run, 0, true).status, CheckStatus::kOk);
   run.config.mutable_model()->set_vocabulary_size(512);
+  EXPECT_THAT(JudgeData(data, &run, 0, true).finding, AllOf(HasSubstr("256"), HasSubstr("512")));
   EXPECT_THAT(JudgeData(data, &run, 0, true).remedy, HasSubstr("tokenizer of the run"));
 }
 

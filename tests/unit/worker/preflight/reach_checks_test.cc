@@ -96,10 +96,12 @@ TEST(Reach, AGreetingSaysWhatToDo) {
   EXPECT_THAT(JudgeGreeting("h:1", Greeting::kHttp1, false).finding, HasSubstr("web server"));
   EXPECT_THAT(JudgeGreeting("h:1", Greeting::kClosed, false).finding, HasSubstr("hangs up"));
   EXPECT_THAT(JudgeGreeting("h:1", Greeting::kSilent, false).finding, HasSubstr("says nothing"));
+  EXPECT_THAT(JudgeGreeting("h:1", Greeting::kOther, false).finding, HasSubstr("another protocol"));
   for (const Greeting greeting :
        {Greeting::kHttp1, Greeting::kClosed, Greeting::kSilent, Greeting::kOther, Greeting::kTls}) {
     EXPECT_EQ(JudgeGreeting("h:1", greeting, false).status, CheckStatus::kFailed);
-    EXPECT_NE(JudgeGreeting("h:1", greeting, false).remedy, "");
+    EXPECT_THAT(JudgeGreeting("h:1", greeting, false).remedy,
+                HasSubstr(greeting == Greeting::kTls ? "--tls_ca" : "check the address"));
   }
 }
 
@@ -239,7 +241,7 @@ TEST(Reach, WhyNobodyAnswersIsOneSentenceWithWhatToDo) {
   EXPECT_THAT(
       ExplainNoAnswer(closed, false, Variable),
       AllOf(HasSubstr(absl::StrCat(closed, " refuses the connection: nothing listens there")),
-            HasSubstr("all_proxy is not used")));
+            HasSubstr("is the address right?"), HasSubstr("all_proxy is not used")));
 }
 
 TEST(Reach, CertificatesAreWarnedAboutAWeekBeforeTheirEnd) {

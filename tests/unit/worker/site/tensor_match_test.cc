@@ -11,6 +11,7 @@
 namespace causeway::worker {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 struct Model {
@@ -101,7 +102,8 @@ TEST(TensorMatchTest, NamesTheFirstDifferences) {
   model.tensors.push_back({"model.extra", {3}});
   model.Find("model.norm.weight").shape = {4, 4};
   const std::string message = model.Refusal();
-  EXPECT_THAT(message, HasSubstr(" and 2 more"));
+  EXPECT_THAT(message, AllOf(HasSubstr("this is not the run's model ("), HasSubstr(" and 2 more"),
+                             HasSubstr("Build the same model at every site")));
   EXPECT_THAT(message, HasSubstr("that the run does not have: model.extra [3]"));
   EXPECT_THAT(message, HasSubstr("model.norm.weight has [4, 4], the run's has [16]"));
 }
