@@ -473,6 +473,28 @@ class TorchTest(RunTest):
                 sent.append(run.published_hashes())
             self.assertEqual(sent[1], sent[0])
 
+    def test_torchs_own_defaults_of_type_and_device_change_nothing(self):
+        model, make = small_model(torch.bfloat16), OPTIMIZERS["SGD"]
+        plain = expected(model, make, 12)
+        self.addCleanup(torch.set_default_device, None)
+        self.addCleanup(torch.set_default_dtype, torch.float32)
+        optimizer = make(model.parameters())
+        with Run().serving(PLAIN, steps=12) as run:
+            state = None
+            torch.set_default_dtype(torch.bfloat16)
+            for end in (8, 12):
+                torch.set_default_device("meta")  # As "cuda": none of the host's.
+                site = cw.join(run.address, model, optimizer, id="s", state=state)
+                torch.set_default_device(None)
+                with site:
+                    self.assertEqual(site.info.restored, end == 12)
+                    while site.current_step < end:
+                        step_once(model, optimizer, site.current_step)
+                    state = site.state_dict()
+                    site.saved()
+            run.finish()
+        self.assertTrue(equal(model, plain))
+
     def test_state_must_come_before_joining(self):
         model = small_model()
         run = self.run_of(PLAIN, model)

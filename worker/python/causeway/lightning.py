@@ -125,7 +125,7 @@ class CausewayCallback(Callback):
         self._is_saved = False
         state = self.site.state_dict() if self.site is not None else {}
         # Lightning copies what it loads, which it cannot do with a storage without a warning.
-        return {name: torch.empty(0, dtype=torch.uint8).set_(storage)
+        return {name: torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
                 for name, storage in state.items()}
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:

@@ -232,7 +232,8 @@ class Site(BaseSite):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch.load makes a TypedStorage, and warns of it.
             storage = state.untyped() if hasattr(state, "untyped") else state
-        return torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+        # On the host, whatever torch's default device is, and wherever torch.load(map_location=) put it.
+        return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage.cpu()).numpy()
 
 
 class _Hooks:

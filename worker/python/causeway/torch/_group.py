@@ -121,7 +121,7 @@ class Group(Solo):
             function()
         except errors.Error as raised:
             error = raised
-        failed = torch.tensor([0 if error is None else 1])
+        failed = torch.tensor([0 if error is None else 1], device="cpu")
         self._safely(dist.all_reduce, failed)
         if error is not None:
             raise error
@@ -146,7 +146,7 @@ class Group(Solo):
 
     def _share(self, value: Any = None) -> Any:
         """The leader's `value`, in all processes."""
-        message = torch.zeros(_MESSAGE, dtype=torch.uint8)
+        message = torch.zeros(_MESSAGE, dtype=torch.uint8, device="cpu")
         data = pickle.dumps(value) if self.leads else b""
         if self.leads:
             head = len(data).to_bytes(_HEAD, "little")
@@ -158,7 +158,7 @@ class Group(Solo):
         received = message[_HEAD:_HEAD + min(size, _MESSAGE - _HEAD)].numpy().tobytes()
         if rest > 0:
             more = torch.frombuffer(bytearray(data[-rest:]), dtype=torch.uint8) if self.leads \
-                else torch.empty(rest, dtype=torch.uint8)
+                else torch.empty(rest, dtype=torch.uint8, device="cpu")
             self._safely(dist.broadcast, more, self._ranks[0])
             received += more.numpy().tobytes()
         return value if self.leads else pickle.load(io.BytesIO(received))
@@ -179,7 +179,7 @@ class Group(Solo):
         return value
 
     def count(self, *numbers: int) -> Tuple[int, ...]:
-        sums = torch.tensor(numbers, dtype=torch.int64)
+        sums = torch.tensor(numbers, dtype=torch.int64, device="cpu")
         self._safely(dist.all_reduce, sums)
         return tuple(sums.tolist())
 

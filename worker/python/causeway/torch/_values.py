@@ -167,7 +167,7 @@ class TorchValues:
         places = [0]
         for size in sizes:
             places.append(places[-1] + -(-size // 8) * 8)
-        buffer = torch.empty(places[-1], dtype=torch.uint8)
+        buffer = torch.empty(places[-1], dtype=torch.uint8, device="cpu")
         return buffer, [buffer[at:at + size].view(self._dtype(p)).view(p.size)
                         for p, at, size in zip(pieces, places, sizes)]
 
@@ -204,14 +204,14 @@ class TorchValues:
         """On the host, valid after `_aside`; the same if they are there."""
         if values.device.type == "cpu":
             return values
-        host = torch.empty(values.shape, dtype=values.dtype, pin_memory=values.is_cuda)
+        host = torch.empty(values.shape, dtype=values.dtype, device="cpu", pin_memory=values.is_cuda)
         return host.copy_(values, non_blocking=values.is_cuda)
 
     @staticmethod
     def _to_device(values: torch.Tensor, source: torch.Tensor) -> None:
         """In place. Rounds on the host, into pinned memory, where types differ."""
         if values.is_cuda and source.dtype != values.dtype:
-            rounded = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            rounded = torch.empty(values.shape, dtype=values.dtype, device="cpu", pin_memory=True)
             source = rounded.copy_(source)
         values.copy_(source, non_blocking=values.is_cuda)
 
@@ -285,7 +285,7 @@ class TorchValues:
         # Whole rows, of which some may not be asked for.
         row = max(1, math.prod(self._trained[tensor].shape[1:]))
         begin, end = offset // row * row, -(-(offset + count) // row) * row
-        rows = torch.zeros(end - begin) if self._team.leads else None
+        rows = torch.zeros(end - begin, dtype=torch.float32, device="cpu") if self._team.leads else None
         self._gather([Range(tensor, begin, 0, end - begin)], rows)
         if values is not None and rows is not None:
             values[:] = rows[offset - begin:offset - begin + count].numpy()

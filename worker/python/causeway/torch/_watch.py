@@ -384,7 +384,7 @@ class Watch:
         event = None
         if figures.is_cuda:
             stream = torch.cuda.current_stream(figures.device)
-            figures = torch.empty(figures.shape, dtype=figures.dtype, pin_memory=True).copy_(
+            figures = torch.empty(figures.shape, dtype=figures.dtype, device="cpu", pin_memory=True).copy_(
                 figures, non_blocking=True)
             event = stream.record_event()
         self._results.append((judge, figures, event))
