@@ -6,6 +6,7 @@ import contextlib
 import logging
 import math
 import signal
+import threading
 import weakref
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Protocol, Sequence
 from typing import Tuple, Union
@@ -157,8 +158,7 @@ class BaseSite:
         if self._info is not None or self._closed:
             raise self._misuse("this site has joined already; make a new one to join again")
         self._unopened.detach()
-        for former in [one for one in list(_joined) if (one._id, one._coordinator) == (self._id, self._coordinator)]:
-            leave_unended(former)
+        self._take_the_place_of_a_former()
         drained = self._team.size == 1 and _signals.watch(self)
         if self._team.leads and signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
             log.warning("site %s: Ctrl-C is ignored, since this process was started so (by a "
@@ -183,6 +183,14 @@ class BaseSite:
                 raise errors.Refused(f"a site {self._id} of this process has not left: close() it before another try, as "
                                      "its with block does (find_executable_batch_size, a notebook)", error.code) from None
             raise
+
+    def _take_the_place_of_a_former(self) -> None:
+        """One of this thread, or of a thread that has ended: another's trains beside this one."""
+        self._thread = threading.current_thread()
+        for one in list(_joined):
+            if (one._id, one._coordinator) == (self._id, self._coordinator) and \
+                    (one._thread is self._thread or not one._thread.is_alive()):
+                leave_unended(one)
 
     def _join(self, initial_values: Callable[..., None]) -> _Start:
         state = None if self._state is None else _split_state(self._state)[0]

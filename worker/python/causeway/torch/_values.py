@@ -413,7 +413,8 @@ class TorchValues:
                 self._set_exact(span, part)
             at += span.count
         # A site of several processes has no more, and one of a former release.
-        if self._team.size == 1 and at < values.size and not np.array_equal(values[at:], self._watch.values()):
+        here = self._watch.values()
+        if self._team.size == 1 and values.size - at == here.size and not np.array_equal(values[at:], here):
             log.warning("%s has other values than when the state was taken: what differs counts as trained here, and "
                         "goes to all. Restore the model, as it was saved with this state, before join()",
                         self._trained[self._watch.last].name)

@@ -103,8 +103,10 @@ class Watch:
         self._views: Dict[int, Tuple[int, Optional[torch.Tensor]]] = {}
         self._since: Dict[int, torch.Tensor] = {}
         self._results: List[Tuple[Callable[..., None], torch.Tensor, Any]] = []
-        # Whose values tell of other writes. No buffer, and the last one: a forward pass may renormalize embeddings.
-        self.last = max((at for at, one in enumerate(trained) if one.tensor.requires_grad), default=len(trained) - 1)
+        # Whose values tell of other writes: no buffer, and no matrix if there is another one, as a forward pass may
+        # renormalize embeddings.
+        self.last = max((at for at, one in enumerate(trained) if one.tensor.requires_grad),
+                        key=lambda at: (len(trained[at].shape) != 2, at), default=len(trained) - 1)
         self._rest: Optional[Tuple[int, torch.Tensor]] = None  # Its version and values since the site's last step.
         self._undone = 0
         self._joined = False
@@ -249,8 +251,9 @@ class Watch:
         return None
 
     def rests(self) -> None:
-        """Nothing but an optimizer's step is to write from now on."""
-        view = self._view(self.last)
+        """Nothing but an optimizer's step is to write from now on. A program that says itself when a step has ended
+        may do as it likes."""
+        view = self._view(self.last) if self._optimizers else None
         self._rest = None if view is None else (view._version, view.clone())
 
     def values(self) -> np.ndarray:
@@ -267,7 +270,9 @@ class Watch:
         view = None if rest is None else self._view(self.last)
         if view is not None and view._version != rest[0] and \
                 (view.shape, view.device) == (rest[1].shape, rest[1].device):
-            self._later(self._say_written, (view != rest[1]).any().float().reshape(1))
+            # What adds and takes away the same (SAM) leaves a rounding.
+            alike = torch.isclose(view, rest[1], rtol=0.01 if view.itemsize < 4 else 1e-4, atol=1e-6)
+            self._later(self._say_written, (~alike).any().float().reshape(1))
         if self._before and type(optimizer).step.__module__.startswith("torch.optim."):
             theirs = {id(tensor) for group in optimizer.param_groups for tensor in group["params"]}
             places = [place for place in self._before if id(self._trained[place].tensor) in theirs]
@@ -370,7 +375,7 @@ class Watch:
             log.warning("%s was written between two steps of this site, by something else than an optimizer's step: "
                         "that counts as trained here, and goes to all. Load a state before join(); where weights are "
                         "clipped or averaged after each step, leave optimizer out of join(), and call site.step() "
-                        "after that",
+                        "after that, or give CausewayCallback as the last callback",
                         self._trained[self.last].name)
 
     def _warn(self, name: str, changed: int) -> None:
