@@ -25,6 +25,7 @@ absl::Status ErrnoStatus(absl::string_view what, const std::string& path, int er
       return absl::NotFoundError(message);
     case EACCES:
     case EPERM:
+    case EROFS:
       return absl::PermissionDeniedError(message);
     case EEXIST:
     case EISDIR:
@@ -34,7 +35,7 @@ absl::Status ErrnoStatus(absl::string_view what, const std::string& path, int er
     case ENOSPC:
     case EDQUOT:
       return absl::ResourceExhaustedError(message);
-    default:  // What may pass: a disk that an error made read-only (EROFS) is mounted anew.
+    default:
       return absl::InternalError(message);
   }
 }

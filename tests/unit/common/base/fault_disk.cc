@@ -64,7 +64,7 @@ class FaultDiskLock final : public FolderLock {
 absl::Status FaultDisk::Count(const std::string& call, bool changes, bool needs_space) {
   const int64_t number = calls_++;
   if (changes && read_only_) {
-    return absl::InternalError(absl::StrCat("cannot ", call, ": Read-only file system"));
+    return absl::PermissionDeniedError(absl::StrCat("cannot ", call, ": Read-only file system"));
   }
   const bool due =
       failing_call_ >= 0 && (sticky_ ? number >= failing_call_ : number == failing_call_);

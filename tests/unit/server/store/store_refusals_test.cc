@@ -103,7 +103,7 @@ TEST_F(StoreRefusalsTest, ARunIsReadFromADiskThatCannotBeWritten) {
     ASSERT_TRUE(SaveDelta(*store, 0, 2, "alice").ok());
   }
   disk_.SetReadOnly(true);
-  EXPECT_THAT(Recover(), StatusIs(kInternal));
+  EXPECT_THAT(Recover(), StatusIs(kPermissionDenied));
   auto opened =
       RunDirectoryStore::Open(disk_, kFolder, {.retain_deltas = true, .read_only = true}).value();
   RunDirectoryStore& store = *opened;
@@ -226,11 +226,11 @@ TEST_F(StoreRefusalsTest, AfterAFailedSyncNothingSucceedsUntilTheNextOpening) {
 
 TEST_F(StoreRefusalsTest, AReadOnlyDiskIsNamed) {
   disk_.SetReadOnly(true);
-  EXPECT_THAT(Open(), StatusIs(kInternal, HasSubstr(kFolder)));
+  EXPECT_THAT(Open(), StatusIs(kPermissionDenied, HasSubstr(kFolder)));
   disk_.SetReadOnly(false);
   Begin();
   disk_.SetReadOnly(true);
-  EXPECT_THAT(Open(), StatusIs(kInternal));
+  EXPECT_THAT(Open(), StatusIs(kPermissionDenied));
 }
 
 TEST_F(StoreRefusalsTest, ANewerFormatIsRefusedByItsNumberAndNothingIsWritten) {
