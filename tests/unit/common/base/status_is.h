@@ -1,4 +1,4 @@
-// What a test expects of a status: EXPECT_THAT(Load(path), StatusIs(kDataLoss, HasSubstr("leaf 3")))
+// What a test expects of a status: EXPECT_THAT(Load(), StatusIs(kDataLoss, HasSubstr("leaf 3")))
 #pragma once
 
 #include <string>
