@@ -343,7 +343,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace causeway::fuzz;  // NOLINT(google-build-using-namespace)
   static const std::vector<causeway::v1::Codec>* const codecs =
       new std::vector<causeway::v1::Codec>(AllCodecs());
-  Input input({data, size});
+  Input input(data, size);
   const auto options = input.Take<uint8_t>();
   const size_t limit = (options & kMany) == kMany ? kManyValues : kFewValues;
   const size_t values = input.Take<uint16_t>() % (limit + 1);
