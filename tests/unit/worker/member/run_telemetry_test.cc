@@ -129,7 +129,7 @@ TEST_F(RunTelemetryTest, APortThatIsTakenRefusesTheStartByItsFlag) {
   RunTelemetry::Options options = Options();
   options.metrics_address = taken.address();
   const auto telemetry = RunTelemetry::Open(std::move(options));
-  EXPECT_EQ(telemetry.status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(telemetry.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(telemetry.status().message()), HasSubstr("--metrics: "));
 }
 
