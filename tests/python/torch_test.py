@@ -17,7 +17,7 @@ from torch import nn
 import causeway
 import causeway.torch as cw
 from models import equal, loss_of, small_model, step_once, tokens, train, values_of
-from runs import PLAIN, STREAMING, RunTest, beside, wait_until
+from runs import PLAIN, STREAMING, Run, RunTest, beside, wait_until
 
 torch.set_num_threads(1)
 OPTIMIZERS = {
