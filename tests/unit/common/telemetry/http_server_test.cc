@@ -22,6 +22,16 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
+// So that whoever looks at it finds that much time has passed.
+class HurryingClock final : public Clock {
+ public:
+  absl::Time Now() const override { return absl::UnixEpoch() + Monotonic(); }
+  absl::Duration Monotonic() const override { return absl::Seconds(10) * ++looks_; }
+
+ private:
+  mutable std::atomic<int64_t> looks_ = 0;
+};
+
 class HttpServerTest : public testing::Test {
  protected:
   void SetUp() override { Start({}); }
@@ -72,7 +82,9 @@ class HttpServerTest : public testing::Test {
   }
 
   int port_ = 0;
-  std::unique_ptr<HttpServer> server_;
+  FakeClock clock_;
+  HurryingClock hurrying_;
+  std::unique_ptr<HttpServer> server_;  // Looks at its clock until it ends.
 };
 
 TEST_F(HttpServerTest, AHandlerAnswersForItsPath) {
@@ -228,28 +240,16 @@ TEST_F(HttpServerTest, OneAddressHoldsNoMoreThanItsShareOfTheConnections) {
   EXPECT_EQ(second.Get("/hello").status, 200);
 }
 
-// So that whoever looks at it finds that much time has passed.
-class HurryingClock final : public Clock {
- public:
-  absl::Time Now() const override { return absl::UnixEpoch() + Monotonic(); }
-  absl::Duration Monotonic() const override { return absl::Seconds(10) * ++looks_; }
-
- private:
-  mutable std::atomic<int64_t> looks_ = 0;
-};
-
 TEST_F(HttpServerTest, ARequestThatDripsInIsCutOffHoweverOftenAByteComes) {
-  const HurryingClock clock;
-  Start(Patient(clock));
+  Start(Patient(hurrying_));
   const HttpClient dripping(port_);
   dripping.Send("GET /hel");
   EXPECT_TRUE(dripping.IsClosed());
 }
 
 TEST_F(HttpServerTest, AnAnswerThatNobodyReadsGivesItsPlaceToOthers) {
-  FakeClock clock;
   absl::Notification asked;
-  HttpServer::Options options = Patient(clock);
+  HttpServer::Options options = Patient(clock_);
   options.max_connections = 1;
   options.handlers["/huge"] = [&](const HttpRequest&) {
     asked.Notify();
@@ -261,18 +261,17 @@ TEST_F(HttpServerTest, AnAnswerThatNobodyReadsGivesItsPlaceToOthers) {
   const HttpClient never_reads(port_);
   never_reads.Send("GET /huge HTTP/1.1\r\nHost: localhost\r\n\r\n");
   asked.WaitForNotification();
-  clock.Advance(absl::Minutes(2));
+  clock_.Advance(absl::Minutes(2));
   EXPECT_EQ(HttpGet(port_, "/hello").status, 200);
 }
 
 TEST_F(HttpServerTest, AConnectionThatAsksAgainAndAgainStaysOpen) {
-  FakeClock clock;
-  Start(Patient(clock));
+  Start(Patient(clock_));
   const HttpClient steady(port_);
   for (int i = 0; i < 10; ++i) {
     EXPECT_EQ(steady.Get("/hello").status, 200);
     EXPECT_EQ(steady.Get("/hello").status, 200) << "so that the first is over for the server, too";
-    clock.Advance(absl::Seconds(40));
+    clock_.Advance(absl::Seconds(40));
   }
 }
 
