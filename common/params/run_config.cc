@@ -27,7 +27,7 @@ namespace {
 constexpr int kTopK2 = 8;
 constexpr char kTopK2Name[] = "\"TOPK2\"";
 constexpr char kTopK2IsGone[] =
-    "TOPK2 is gone (it cost 0.3 to 0.9 nats): take LM2, the smallest codec, or INT4; a run that "
+    "TOPK2 is gone (it cost 0.3 to 0.9 nats): take SIGN1 or LM2, the smallest, or INT4; a run that "
     "began with it goes on with the release that began it";
 
 class FirstError final : public google::protobuf::io::ErrorCollector {

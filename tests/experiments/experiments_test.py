@@ -214,6 +214,11 @@ class ParityReportTest(unittest.TestCase):
         self.assertEqual({row["variant"]: row["seeds"] for row in report["rows"]},
                          {"plain": [1, 2, 3], "plain-mu0.9": [3]})
 
+    def test_fewer_bits_take_no_more_bytes_than_int4(self):
+        bits = {"int4": 4.25, "lm2": 2.25, "sign1": 1.25}
+        for codec, period in variants.FEWER_BITS:
+            self.assertLessEqual(bits[codec] / period, bits["int4"] / 30)
+
     def test_gaps_are_taken_seed_by_seed_with_their_interval(self):
         results = [_long_result("small-6k", "plain", seed, 2.0 + seed) for seed in (1, 2, 3)]
         results += [_long_result("small-6k", "mean", seed, 2.01 + seed + 0.001 * (seed - 2))

@@ -90,6 +90,9 @@ class PlanTest(unittest.TestCase):
         self.assertLess(often["disk_bytes_per_s"], 4e9)
         self.assertIn("codec_up: LM2 codec_down: LM2 error_feedback: true",
                       call(*TEN, "--links=1gbit,400mbit", "--disk_gb_per_s=4")[1])
+        # One bit, where nothing else crosses.
+        thin = answer("--params=10e9", "--step_ms=800", "--links=2x60mbit")
+        self.assertEqual([thin[name] for name in ("codec_up", "codec_down", "reaches_target")], ["sign1", "sign1", True])
         hopeless = answer(*TEN, "--links=1gbit,10mbit")
         self.assertFalse(hopeless["reaches_target"])
         self.assertIn("10mbit", hopeless["binding"])

@@ -43,7 +43,7 @@ class BlockReader {
         codes_ + i * Format::kBits / 8, CodeBytes<Format::kBits>(count_ - i));
     codes >>= i * Format::kBits % 8;
     if (Format::kBits == 1 && i + 4 < count_) codes &= 15U;  // Without the next thread's.
-    if (count_ - i < 4 && codes >> ((count_ - i) * Format::kBits) != 0) return false;
+    if (count_ - i <= 4 && codes >> ((count_ - i) * Format::kBits) != 0) return false;
     if (scale_bits == 0) return codes == 0;
     if (scale_bits < kSmallestScaleBits || scale_bits > kLargestScaleBits) return false;
     const typename Format::Decoder decoder(Bf16ToFloat(scale_bits));

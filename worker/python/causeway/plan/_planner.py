@@ -37,6 +37,7 @@ class Request:
     target: float = 0.99
     # From the one that costs training the least to the one that costs the link the least.
     codecs: Sequence[Tuple[str, str]] = (("int4", "int4"), ("lm2", "lm2"))
+    last_codecs: Sequence[Tuple[str, str]] = (("sign1", "sign1"),)  # Where no H suffices for those.
     coordinator_bit_per_s: float = 10e9
     merge_bytes_per_s: float = MERGE_BYTES_PER_S
     disk_bytes_per_s: float = 1.7e9  # As measured (docs/results.md, Durability).
@@ -142,20 +143,20 @@ def make_plan(request: Request) -> Plan:
     """The smallest H with the most exact codecs that reaches the target, and for these the smallest
     tau, then the fewest fragments. If nothing does, what comes nearest."""
     best: Optional[Tuple[Setting, Tuple[str, str], Result]] = None
-    for period in PERIODS:
-        for codecs in request.codecs:
-            if period != PERIODS[-1] and not _rates_suffice(request, period, codecs):
-                continue
-            for overlap in range(1, MOST_OVERLAP + 1):
-                for fragments in [count for count in FRAGMENTS if count < period] + [period]:
-                    schedule = Setting(
-                        [], [request.values / fragments] * fragments, period, overlap,
-                        bits_up=CODEC_BITS[codecs[0]], bits_down=CODEC_BITS[codecs[1]])
-                    result = simulate(over_links(request, schedule))
-                    if best is None or result.utilization > best[2].utilization:
-                        best = schedule, codecs, result
-                    if result.utilization >= request.target:
-                        return _describe(request, *best)
+    for period, codecs in [(period, codecs) for choice in (request.codecs, request.last_codecs)
+                           for period in PERIODS for codecs in choice]:
+        if period != PERIODS[-1] and not _rates_suffice(request, period, codecs):
+            continue
+        for overlap in range(1, MOST_OVERLAP + 1):
+            for fragments in [count for count in FRAGMENTS if count < period] + [period]:
+                schedule = Setting(
+                    [], [request.values / fragments] * fragments, period, overlap,
+                    bits_up=CODEC_BITS[codecs[0]], bits_down=CODEC_BITS[codecs[1]])
+                result = simulate(over_links(request, schedule))
+                if best is None or result.utilization > best[2].utilization:
+                    best = schedule, codecs, result
+                if result.utilization >= request.target:
+                    return _describe(request, *best)
     return _describe(request, *best)
 
 

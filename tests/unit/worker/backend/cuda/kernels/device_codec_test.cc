@@ -312,19 +312,22 @@ TEST_P(DeviceCodecTest, FoldsALateDeltaAsTheHostDoes) {
 // Damages every byte of a short object in several ways: both sides refuse the same.
 TEST_P(DeviceCodecTest, RefusesTheBytesThatTheHostRefuses) {
   const Codec& codec = *FindCodec(GetParam()).value();
-  const Inputs inputs = SomeInputs(70)[0];
-  const std::vector<uint8_t> good = EncodeOnHost(GetParam(), inputs, false, 1).bytes;
   int refused = 0;
-  for (size_t i = 0; i<good.size(); i += good.size()> 200 ? 13 : 1) {
-    for (const int damage : {0x80, 0xff, 0x08, 0x01}) {
-      std::vector<uint8_t> bytes = good;
-      bytes[i] = static_cast<uint8_t>(bytes[i] ^ damage);
-      const absl::Status status = codec.Validate(bytes, inputs.base);
-      const Merged merged = MergeOnDevice(GetParam(), bytes, inputs, 0);
-      ASSERT_EQ(RefusedIndex(merged.refusal) >= 0, !status.ok()) << i << ": " << status;
-      if (status.ok()) continue;
-      ++refused;
-      ASSERT_EQ(Bits(merged.published), Bits(inputs.base)) << "a refused chunk stays as it is";
+  for (const int values : {65, 66, 67, 68, 70, 72}) {
+    const Inputs inputs = SomeInputs(values)[0];
+    const std::vector<uint8_t> good = EncodeOnHost(GetParam(), inputs, false, 1).bytes;
+    for (size_t i = 0; i<good.size(); i += good.size()> 200 ? 13 : 1) {
+      for (const int damage : {0x80, 0xff, 0x08, 0x10, 0x01}) {
+        std::vector<uint8_t> bytes = good;
+        bytes[i] = static_cast<uint8_t>(bytes[i] ^ damage);
+        const absl::Status status = codec.Validate(bytes, inputs.base);
+        const Merged merged = MergeOnDevice(GetParam(), bytes, inputs, 0);
+        ASSERT_EQ(RefusedIndex(merged.refusal) >= 0, !status.ok())
+            << values << " values, byte " << i << ": " << status;
+        if (status.ok()) continue;
+        ++refused;
+        ASSERT_EQ(Bits(merged.published), Bits(inputs.base)) << "a refused chunk stays as it is";
+      }
     }
   }
   // Every pattern but infinities and NaNs is an fp32 or a bf16 difference.
