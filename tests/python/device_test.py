@@ -41,33 +41,45 @@ class Transposed(nn.Module):
         self.bias = nn.Parameter(torch.zeros(40))
 
 
+def train_masters(model, masters, optimizer):
+    """A step of the masters of some parameters, or of the model itself."""
+    for name, master in masters.items():
+        master.grad = model.get_parameter(name).grad.float()
+    optimizer.step()
+    with torch.no_grad():
+        for name, master in masters.items():
+            model.get_parameter(name).copy_(master)
+
+
 @unittest.skipUnless(emulated.chosen, "without an emulated device: run it with --device")
 class DeviceTest(unittest.TestCase):
     def setUp(self):
         emulated.use()
         emulated.elsewhere.clear()
 
-    def trained(self, settings, model, values, after_step=lambda step, model: None):
+    def trained(self, settings, model, values, after_step=lambda step, model: None, masters=None, brings=False):
         """Objects, published hashes, the model's values after every step, and of steps the calls that
-        waited for a device, trained in a thread of its own."""
+        waited for a device, trained in a thread of its own. `brings`: the run has its model from the site."""
         steps, waits, problems, lines = [], [], [], []
 
         def train(address):
             try:
-                optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-3)
-                with cw.join(address, model, None, id="s", tokens_per_step=12, values=values) as site:
+                trained = model.parameters() if masters is None else masters.values()
+                optimizer = torch.optim.AdamW(trained, lr=1e-2, eps=1e-3)
+                with cw.join(address, model, None, id="s", tokens_per_step=12, values=values,
+                             masters=masters) as site:
                     while not site.should_stop:
                         synthetic_gradients(model, site.current_step)
-                        optimizer.step()
-                        before = emulated.library().causeway_emulated_waits_of_thread()
+                        train_masters(model, masters or {}, optimizer)
+                        before = emulated.waits()
                         site.step()
-                        waits.append(emulated.library().causeway_emulated_waits_of_thread() - before)
+                        waits.append(emulated.waits() - before)
                         steps.append([p.detach().clone() for p in model.parameters()])
                         after_step(site.current_step, model)
             except Exception as error:  # Looked at below.
                 problems.append(error)
 
-        with Run().serving(settings, steps=STEPS, initial=values_of(model)) as run:
+        with Run().serving(settings, steps=STEPS, initial=None if brings else values_of(model)) as run:
             with self.assertLogs("causeway") as logs:
                 logging.getLogger("causeway").info("the site begins")
                 trainer = threading.Thread(target=train, args=(run.address,))
@@ -105,6 +117,24 @@ class DeviceTest(unittest.TestCase):
     def test_a_parameter_that_is_not_contiguous(self):
         self.same(self.trained(STREAMING, Transposed(), "device"),
                   self.trained(STREAMING, Transposed(), "host"))
+
+    def test_a_run_has_the_values_of_a_parameter_that_is_not_contiguous(self):
+        self.same(self.trained(STREAMING, Transposed(), "device", brings=True),
+                  self.trained(STREAMING, Transposed(), "host", brings=True))
+
+    def test_masters_of_which_one_or_its_copy_is_not_contiguous(self):
+        for turned in ("master", "copy"):
+            found = []
+            for values in ("device", "host"):
+                model = Transposed().to(torch.bfloat16)
+                masters = {name: p.detach().float().clone() for name, p in model.named_parameters()}
+                if turned == "copy":
+                    masters = {name: master.contiguous() for name, master in masters.items()}
+                else:
+                    model.weight.data = model.weight.data.contiguous()
+                found.append(self.trained(STREAMING, model, values, masters=masters))
+            with self.subTest(turned):
+                self.same(*found)
 
     def test_parameters_with_other_storage_after_the_join(self):
         def renew(step, model):

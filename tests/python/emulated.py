@@ -32,5 +32,10 @@ def use(memory=MEMORY, driver=0):
     device.stream_of = lambda _device: 0
 
 
+def waits():
+    """Calls of this thread that have waited for the device."""
+    return library().causeway_emulated_waits_of_thread() if chosen else 0
+
+
 if chosen:
     use()

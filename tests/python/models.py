@@ -9,11 +9,11 @@ import emulated  # noqa: F401 (where it is chosen, tensors are on its device)
 class SmallModel(nn.Module):
     """A language model's shape without its attention: embedding, blocks, a tied head."""
 
-    def __init__(self):
+    def __init__(self, width=10):
         super().__init__()
         self.embed = nn.Embedding(13, 7)
         self.blocks = nn.ModuleList(
-            nn.Sequential(nn.Linear(7, 10), nn.Tanh(), nn.Linear(10, 7)) for _ in range(2))
+            nn.Sequential(nn.Linear(7, width), nn.Tanh(), nn.Linear(width, 7)) for _ in range(2))
         self.norm = nn.LayerNorm(7)
         self.head = nn.Linear(7, 13, bias=False)
         self.head.weight = self.embed.weight
@@ -25,9 +25,9 @@ class SmallModel(nn.Module):
         return self.head(self.norm(hidden))
 
 
-def small_model(dtype=torch.float32, seed=0):
+def small_model(dtype=torch.float32, seed=0, width=10):
     torch.manual_seed(seed)
-    return SmallModel().to(dtype)
+    return SmallModel(width).to(dtype)
 
 
 def tokens(step, size=(4, 6)):

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 import causeway.torch
+import emulated
 import torch_trainer
 from causeway.torch import _group
 from models import small_model, values_of
@@ -21,6 +22,10 @@ from runs import SIGKILL, STREAMING, Run, ended, wait_until
 
 
 PATIENCE_S = 300
+# Of several chunks of codecs for each process, of which every process owns some.
+WIDTH = 1700
+WIDE = f"--width={WIDTH}"
+ON_HOST = "values cross in the host's memory"
 
 
 def train(log, arguments, variables):
@@ -64,8 +69,12 @@ class Rank:
             self._process.kill()
         return self._process.exitcode
 
+    def kill(self):
+        self._process.kill()
+        self._process.join()
+
     def log(self):
-        return self._log.read_text()
+        return self._log.read_text() if self._log.exists() else ""
 
 
 class ShardedTest(unittest.TestCase):
@@ -91,18 +100,58 @@ class ShardedTest(unittest.TestCase):
             published = {line for process in processes for line in process.log().split("\n")
                          if line.startswith("published")}
             self.assertEqual(len(published), 1)
+            columns = "--shard=columns" in flags
+            for process in processes:
+                self.assertEqual(ON_HOST in process.log(), emulated.chosen and columns, process.log())
+                if emulated.chosen and not columns:
+                    self.assertIn("waits 0\n", process.log())
             return run.pushed(), run.published_hashes(), published
 
     def test_any_number_of_processes_sends_the_same_bytes(self):
-        ways = {"float32": ((1, "fsdp"), (2, "fsdp"), (4, "fsdp"), (2, "ddp")),
-                "bfloat16": ((2, "fsdp"),)}
+        ways = {"float32": ((1, "fsdp"), (2, "fsdp"), (4, "fsdp"), (4, "hsdp"), (2, "columns"), (3, "ddp"),
+                            (2, "turned")),
+                "bfloat16": ((3, "fsdp"), (2, "columns"), (2, "ddp"))}
         for dtype in ways:
-            alone = self.trained(dtype, 1)
+            alone = self.trained(dtype, 1, WIDE)
             self.assertGreater(len(alone[0]), 10)
             for size, shard in ways[dtype]:
                 with self.subTest(dtype=dtype, size=size, shard=shard):
-                    self.assertEqual(self.trained(dtype, size, f"--shard={shard}", "--evaluate"),
-                                     alone)
+                    # A forward pass takes no layers by columns.
+                    evaluate = ["--evaluate"] if shard != "columns" else []
+                    self.assertEqual(self.trained(dtype, size, WIDE, f"--shard={shard}", *evaluate), alone)
+
+    def test_killed_and_resumed_it_sends_the_same_bytes(self):
+        for dtype, size, shard in (("float32", 2, "fsdp"), ("bfloat16", 3, "ddp")):
+            sent = []
+            for hold in (-1, 12):
+                with self.subTest(dtype=dtype, hold=hold), Run() as run:
+                    run.serve(STREAMING)
+                    flags = [WIDE, f"--dtype={dtype}", f"--shard={shard}", "--every=5",
+                             f"--checkpoint={run.folder / 'saved'}"]
+                    processes = self.start(run, size, *flags, f"--hold={hold}")
+                    if hold >= 0:
+                        wait_until(lambda: all(f"step {hold}\n" in one.log() for one in processes), "all are there")
+                        for one in processes:
+                            one.kill()
+                        (run.folder / "store").unlink()
+                        processes = self.start(run, size, *flags)
+                    ended(*processes)
+                    self.assertIn(f"restored {hold >= 0}", processes[-1].log())
+                    run.finish()
+                    sent.append((run.pushed(), run.published_hashes()))
+            self.assertGreater(len(sent[0][0]), 10)
+            self.assertEqual(sent[1], sent[0])
+
+    def test_the_first_process_has_a_state_when_the_others_have_come_to_their_end(self):
+        # Programs of their own, which end as programs do: gloo lets no thread go then.
+        with Run().serving(STREAMING, initial=values_of(small_model(width=WIDTH))) as run:
+            processes = [run.start_program(f"rank{rank}", "torch_trainer.py", run.address, WIDE, "--shard=ddp",
+                                           "--last_state", RANK=str(rank), WORLD_SIZE="2",
+                                           STORE=str(run.folder / "store")) for rank in range(2)]
+            for one in processes:
+                self.assertEqual(one.wait(), 0, one.log())
+            self.assertRegex(processes[0].log(), "state [0-9]{6}")
+            run.finish()
 
     def test_who_waits_for_other_processes_says_for_which(self):
         with tempfile.TemporaryDirectory(prefix="causeway_ranks_") as name:

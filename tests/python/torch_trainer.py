@@ -3,17 +3,21 @@
 processes of one site.
 
 usage: torch_trainer.py ADDRESS [--checkpoint FILE] [--every N] [--hold STEP] [--dtype NAME]
-                        [--shard fsdp|ddp] [--fail STEP] [--die STEP] [--freeze STEP]
-                        [--evaluate]
+                        [--shard fsdp|hsdp|columns|ddp|turned] [--width N] [--fail STEP] [--die STEP]
+                        [--freeze STEP] [--evaluate] [--last_state]
 
-Gradients are a function of step and place, the same for every way to shard. With RANK,
+Gradients are a function of step and place, the same for every way to shard, of which turned is ddp with a
+parameter that is not contiguous. With RANK,
 WORLD_SIZE and STORE (a file by which they find each other) set, it is one process of the site. At step HOLD it waits for its end; at step FAIL the
-last process raises, at step DIE it is gone, from step FREEZE on it trains less.
-Forward passes of --evaluate, before it joins and of published values, change nothing.
+last process raises, at step DIE it is gone, from step FREEZE on it trains less. Each process has a
+checkpoint of its own. With --last_state the first one takes a state when the others have nothing more to do.
+Forward passes of --evaluate, before it joins and of published values, change nothing. Where devices are
+emulated, it says how often steps waited for one in its own thread.
 """
 import argparse
 import hashlib
 import os
+import pathlib
 import signal
 import time
 
@@ -21,6 +25,7 @@ import torch
 import torch.distributed as dist
 
 import causeway.torch as cw
+import emulated
 from models import small_model, synthetic_gradients, tokens, whole
 
 
@@ -34,23 +39,37 @@ def main(arguments=None):
     parser.add_argument("--die", type=int, default=-1)
     parser.add_argument("--freeze", type=int, default=-1)
     parser.add_argument("--evaluate", action="store_true")
+    parser.add_argument("--last_state", action="store_true")
+    parser.add_argument("--width", type=int, default=10)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--shard")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    model = small_model(getattr(torch, options.dtype))
+    model = small_model(getattr(torch, options.dtype), width=options.width)
+    if options.checkpoint and size > 1:
+        options.checkpoint += f".{rank}"
     if options.shard:
         dist.init_process_group("gloo", init_method=f"file://{os.environ['STORE']}", rank=rank,
                                 world_size=size)
-    if options.shard == "fsdp":
+    if options.shard in ("fsdp", "hsdp"):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
-        mesh = init_device_mesh("cpu", (size,))
+        mesh = init_device_mesh("cpu", (size,)) if options.shard == "fsdp" else \
+            init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("replicas", "shards"))
         for block in model.blocks:
             fully_shard(block, mesh=mesh)
         fully_shard(model, mesh=mesh)
-    elif options.shard == "ddp":
+    elif options.shard == "columns":
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+        mesh = init_device_mesh("cpu", (size,))
+        for layer in [layer for block in model.blocks for layer in (block[0], block[2])]:
+            layer.weight = torch.nn.Parameter(distribute_tensor(layer.weight.detach(), mesh, [Shard(1)]))
+            layer.bias = torch.nn.Parameter(distribute_tensor(layer.bias.detach(), mesh, [Replicate()]))
+    elif options.shard in ("ddp", "turned"):
+        if options.shard == "turned":
+            model.embed.weight.data = model.embed.weight.data.t().contiguous().t()
         model = torch.nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     site = cw.join(options.address, model, optimizer, id="s", tokens_per_step=12 // size)
@@ -64,6 +83,7 @@ def main(arguments=None):
         site.load_state_dict(saved["causeway"])
     with site:
         print(f"restored {site.info.restored}", flush=True)
+        waits = 0
         while not site.should_stop:
             step = site.current_step
             if options.every and step % options.every == 0:
@@ -87,23 +107,33 @@ def main(arguments=None):
             if step == options.freeze and rank == size - 1:
                 next(model.parameters()).requires_grad_(False)
             synthetic_gradients(model, step)
+            waits -= emulated.waits()
             optimizer.step()
+            waits += emulated.waits()
+    print(f"waits {waits}", flush=True)
     with site.published():
         digest = hashlib.sha256(b"".join(
             whole(p).detach().float().numpy().tobytes() for p in model.parameters())).hexdigest()
     print(f"published {digest}", flush=True)
     if options.shard:
         dist.destroy_process_group()
+    if options.last_state:
+        done = [pathlib.Path(f"{os.environ['STORE']}.{other}") for other in range(1, size)]
+        if rank > 0:
+            done[rank - 1].touch()
+            return
+        while not all(path.exists() for path in done):
+            time.sleep(0.01)
+        print(f"state {len(site.state_dict()['state'])}", flush=True)
 
 
 def run(arguments=None):
-    """Ends the process: 0, or 1 after a line that says what was raised."""
+    """Ends the process with 1 after a line that says what was raised."""
     try:
         main(arguments)
     except Exception as error:  # Its class is what tests look at.
         print(f"{type(error).__name__}: {error}", flush=True)
         os._exit(1)  # Like a launcher that ends the others.
-    os._exit(0)
 
 
 if __name__ == "__main__":

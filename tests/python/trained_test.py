@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import nn
 import causeway
 import causeway.torch as cw
+from causeway.torch._group import Solo
 from models import loss_of, small_model, step_once, values_of
 from runs import ALONE, PLAIN, Run, RunTest, needs
 
@@ -45,6 +46,18 @@ class ReplicasTest(InOneProcess):
             with self.assertRaisesRegex(causeway.InvalidArgument,
                                         r"processes \[0, 1\], and the site's group is \[0\]"):
                 cw.join("h:1", model, id="s", group=other)
+
+
+class MadeTest(unittest.TestCase):
+    def test_a_site_that_cannot_be_made_leaves_its_processes(self):
+        for name in ("device_for", "TorchValues"):
+            team = Solo()
+            team.leave = mock.Mock()
+            with mock.patch.object(cw, "_team", return_value=team), \
+                    mock.patch.object(cw, name, side_effect=RuntimeError("no more")):
+                with self.assertRaisesRegex(RuntimeError, "no more"):
+                    cw.join("h:1", two_layers(), id="s")
+            team.leave.assert_called_once_with()
 
 
 class NamesTest(InOneProcess):

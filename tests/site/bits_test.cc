@@ -160,14 +160,19 @@ class CTrainer {
     options.id = kIds[worker];
     options.data_slot = 1;
     options.log = [](void*, int, const char*) {};
-    std::vector<causeway_device_tensor> addresses;
+    std::vector<causeway_device_values> addresses;
     for (const size_t i : order_) {
-      addresses.push_back({.data = values_[i].data(), .type = CAUSEWAY_FLOAT32});
+      addresses.push_back({.data = values_[i].data(),
+                           .tensor = std::ssize(addresses),
+                           .begin = 0,
+                           .end = static_cast<int64_t>(values_[i].size()),
+                           .type = CAUSEWAY_FLOAT32});
     }
     const causeway_device device = {.size = sizeof(device),
                                     .device = 0,
                                     .published_on_host = place == Place::kDeviceAndPinned ? 1 : 0,
-                                    .tensors = addresses.data()};
+                                    .values = addresses.data(),
+                                    .value_count = std::ssize(addresses)};
     if (place != Place::kArena) {
       EXPECT_EQ(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), cudaSuccess);
       options.on_device = &device;

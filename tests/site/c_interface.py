@@ -32,7 +32,8 @@ Options = structure("Options", [
     ("drain_timeout_s", real), ("congestion_control", text), ("metrics", text), ("output", text),
     ("tensorboard", text), ("data_slot", i32), ("initial_values", pointer),
     ("initial_values_context", pointer), ("log", pointer), ("log_context", pointer), ("stop", pointer),
-    ("on_device", pointer)])
+    ("on_device", pointer), ("links", pointer), ("shares", pointer), ("share_count", i64), ("start", pointer),
+    ("start_context", pointer)])
 Info = structure("Info", [
     ("size", size), ("fragments", i32), ("arena_values", i64), ("parameters", i64), ("steps", i64),
     ("steps_between_syncs", i32), ("overlap_steps", i32), ("restored", i32),

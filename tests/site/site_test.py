@@ -423,6 +423,22 @@ class SiteTest(unittest.TestCase):
         self.assertIn("connections", refused(connections=99))
         self.assertIn("max_upload_mbit", refused(max_upload_mbit=float("nan")))
         self.assertIn("connect_timeout_s", refused(connect_timeout_s=-1))
+        links = c.pointer()
+        for rank, ranks in ((0, 1), (-1, 2), (2, 2)):
+            self.assertIn("2 or more, numbered", self.error(c.INVALID_ARGUMENT, c.call, "links_open", rank, ranks,
+                                                            ctypes.byref(links)))
+        c.call("links_open", 0, 2, ctypes.byref(links))
+        self.assertIn("options->start must not be NULL", refused(links=links))
+        self.assertIn("rank 0 joins", self.error(
+            c.INVALID_ARGUMENT, c.call, "site_follow", ctypes.byref(c.make_options("", links=links)),
+            c.make_tensors(tensors), c.i64(1), b"x", c.size(1), ctypes.byref(c.pointer())))
+        c.LIBRARY.causeway_links_close(links)
+        c.LIBRARY.causeway_links_free(links)
+        c.call("links_open", 1, 2, ctypes.byref(links))
+        self.assertIn("start is not what", self.error(
+            c.INVALID_ARGUMENT, c.call, "site_follow", ctypes.byref(c.make_options("", links=links)),
+            c.make_tensors(tensors), c.i64(1), b"\xff", c.size(1), ctypes.byref(c.pointer())))
+        c.LIBRARY.causeway_links_free(links)
         tensors = [("", [1])]
         self.assertIn("tensors[0] has no name", refused())
         tensors = [("a", [1] * 9)]

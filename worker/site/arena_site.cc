@@ -101,6 +101,12 @@ absl::StatusOr<ReachedRun> ReachRunWithModel(const SiteJoin& join,
   }
 }
 
+// What an arena has of a fragment.
+template <typename T>
+std::span<T> Of(const FragmentRange& range, std::span<T> arena) {
+  return arena.subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.size()));
+}
+
 }  // namespace
 
 ArenaSite::Waiting::Waiting(ArenaSite& site) : site_(site) {
@@ -154,9 +160,16 @@ absl::StatusOr<std::unique_ptr<ArenaSite>> ArenaSite::Join(const SiteJoin& join,
     std::unique_ptr<ArenaSite> site(
         new ArenaSite(join, std::move(member), std::move(match), clock));
     site->brought_model_ = brought;
-    site->tensors_ = std::ssize(tensors);
     if (!join.member.output.empty()) {
       RETURN_IF_ERROR(file_system.CreateFolders(join.member.output));
+    }
+    const FragmentPlan& plan = site->member_->plan();
+    if (join.links != nullptr) {
+      ASSIGN_OR_RETURN(site->shards_,
+                       PlanShares(plan, site->match_, tensors, join.shares, join.links->ranks()));
+      site->pieces_ = PiecesOf(*site->shards_);
+    } else {
+      site->shards_.emplace(plan, 1);
     }
     RETURN_IF_ERROR(site->Begin(join, state));
     return site;
@@ -170,17 +183,30 @@ absl::StatusOr<std::unique_ptr<ArenaSite>> ArenaSite::Join(const SiteJoin& join,
 absl::Status ArenaSite::Begin(const SiteJoin& join, std::span<const uint8_t> state) {
   ASSIGN_OR_RETURN(std::optional<RunMember::Place> place, ReadState(state));
   RETURN_IF_ERROR(member_->OpenTelemetry());
+  const FragmentPlan& plan = member_->plan();
+  const v1::SyncConfig& sync = member_->config().sync();
   if (join.device.has_value()) {
     device_number_ = join.device->device;
-    ASSIGN_OR_RETURN(
-        device_, OpenDeviceValues(member_->plan(), member_->config().sync(), match_, *join.device));
+    ASSIGN_OR_RETURN(device_,
+                     OpenDeviceValues(plan, *shards_, /*rank=*/0, sync, match_, *join.device));
+  } else if (join.links != nullptr) {
+    ASSIGN_OR_RETURN(share_, HostShare::Create(plan, *shards_, 0, sync, Untrained(match_)));
   } else {
-    arena_.resize(static_cast<size_t>(member_->plan().arena_size()));
+    arena_.resize(static_cast<size_t>(plan.arena_size()));
+  }
+  if (join.links != nullptr) {
+    ranks_ = std::make_unique<LeadingRank>(*join.links, plan, *shards_, sync,
+                                           [this] { return MakePart(); });
+    if (!join.start(member_->config().SerializeAsString())) {
+      join.links->Close();  // Nobody carries good-byes.
+      return absl::AbortedError("the other processes of this site were not told of the run");
+    }
   }
   ASSIGN_OR_RETURN(watcher_, StartThread([this, stop = join.member.stop] { Watch(stop); }));
   if (join.member.stop && join.member.stop()) return absl::CancelledError("before it was a member");
   RETURN_IF_ERROR(member_->Attach(join.description, place.has_value() ? &*place : nullptr));
   RETURN_IF_ERROR(member_->Begin(MakeHooks(join), std::move(place)));
+  RETURN_IF_ERROR(Settle());
   restored_ = !member_->anew();
   if (restored_) {
     changed_ = std::exchange(merged_, {});
@@ -229,29 +255,23 @@ RunMember::Hooks ArenaSite::MakeHooks(const SiteJoin& join) {
   RunMember::Hooks hooks;
   hooks.meanwhile = join.meanwhile;
   hooks.make_replica = [this]() -> absl::StatusOr<std::unique_ptr<Replica>> {
-    if (device_ != nullptr) return device_->MakeReplica();
+    if (ranks_ != nullptr) return ranks_->MakeReplica();
+    if (device_ != nullptr) {
+      std::vector<std::unique_ptr<ReplicaPart>> parts(1);
+      ASSIGN_OR_RETURN(parts[0], MakePart());
+      return std::make_unique<ShardedReplica>(member_->plan(), member_->config().sync(),
+                                              std::move(parts));
+    }
     return std::make_unique<HostReplica>(member_->plan(), member_->config().sync(),
                                          std::span(arena_), std::span<const float>());
   };
   hooks.restore_parameters = [this]() -> absl::Status {
-    const std::vector<float> gaps = std::exchange(saved_gaps_, {});
-    if (device_ != nullptr) {
-      RETURN_IF_ERROR(device_->SetGaps(gaps));
-    } else {
-      auto next = gaps.begin();
-      for (const auto& of_fragment : match_.gaps) {
-        for (const ArenaRange& gap : of_fragment) {
-          std::copy_n(next, gap.end - gap.begin, arena_.begin() + gap.begin);
-          next += gap.end - gap.begin;
-        }
-      }
-    }
+    RETURN_IF_ERROR(SetGaps(std::exchange(saved_gaps_, {})));
     // Merges that the former process was waiting for mix with what it had.
     const std::vector<float> saved = std::exchange(saved_parameters_, {});
-    if (saved.empty()) return absl::OkStatus();
-    if (device_ == nullptr) std::ranges::copy(saved, arena_.begin());
     for (const int fragment : saved_in_flight_) {
-      if (device_ != nullptr) RETURN_IF_ERROR(CopyToDevice(fragment, saved));
+      if (saved.empty()) continue;
+      RETURN_IF_ERROR(SetLocal(fragment, 0, Of(member_->plan().range(fragment), std::span(saved))));
     }
     return absl::OkStatus();
   };
@@ -358,6 +378,7 @@ absl::StatusOr<ArenaSite::Orders> ArenaSite::Wait(absl::Duration timeout,
     }
     Orders orders;
     if (std::exchange(anew_due_, false)) {
+      RETURN_IF_ERROR(Settle());
       orders.anew = true;
       return orders;
     }
@@ -415,49 +436,6 @@ void ArenaSite::SetFigures(const StepFigures& figures, std::optional<absl::Durat
   step_time_ = step_time;
 }
 
-absl::StatusOr<DeviceValues*> ArenaSite::Device() {
-  if (device_ != nullptr) return device_.get();
-  return absl::FailedPreconditionError(
-      "this site has no values on a device: it joined without options.on_device, and its values "
-      "cross in the arena");
-}
-
-absl::Status ArenaSite::CopyFromDevice(int fragment, std::span<float> arena) {
-  const FragmentRange& range = member_->plan().range(fragment);
-  return device_->CopyLocal(
-      fragment, 0,
-      arena.subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.size())));
-}
-
-absl::Status ArenaSite::CopyToDevice(int fragment, std::span<const float> arena) {
-  const FragmentRange& range = member_->plan().range(fragment);
-  return device_->SetLocal(
-      fragment, 0,
-      arena.subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.size())));
-}
-
-absl::Status ArenaSite::FillPadding(int fragment) {
-  const std::vector<ArenaRange>& padding = match_.padding[static_cast<size_t>(fragment)];
-  if (padding.empty()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const std::span<const float> published, member_->sync().published());
-  for (const ArenaRange& range : padding) {
-    std::copy(published.begin() + range.begin, published.begin() + range.end,
-              arena_.begin() + range.begin);
-  }
-  return absl::OkStatus();
-}
-
-std::vector<float> ArenaSite::GapsIn(std::span<const float> arena) const {
-  std::vector<float> values;
-  values.reserve(static_cast<size_t>(match_.gap_values));
-  for (const auto& of_fragment : match_.gaps) {
-    for (const ArenaRange& gap : of_fragment) {
-      values.insert(values.end(), arena.begin() + gap.begin, arena.begin() + gap.end);
-    }
-  }
-  return values;
-}
-
 absl::StatusOr<std::span<const int32_t>> ArenaSite::Step(int64_t tokens, int64_t draws) {
   ASSIGN_OR_RETURN(const std::span<const int32_t> read, Next());
   if (finished_) return absl::FailedPreconditionError("the run wants no more steps of this site");
@@ -469,7 +447,7 @@ absl::StatusOr<std::span<const int32_t>> ArenaSite::Step(int64_t tokens, int64_t
   }
   for (const int32_t fragment : read) {
     if (device_ == nullptr) {
-      RETURN_IF_ERROR(FillPadding(fragment));
+      if (ranks_ == nullptr) RETURN_IF_ERROR(FillPadding(fragment));
     } else if (!device_->HasGathered(fragment)) {
       return absl::FailedPreconditionError(
           absl::StrCat("this step reads fragment ", fragment,
@@ -484,9 +462,11 @@ absl::StatusOr<std::span<const int32_t>> ArenaSite::Step(int64_t tokens, int64_t
   member_->telemetry().StepEnds();
   go_ = false;
   merged_.clear();
-  const absl::StatusOr<bool> goes_on = [&] {
+  const absl::StatusOr<bool> goes_on = [&]() -> absl::StatusOr<bool> {
     const Waiting waiting(*this);
-    return member_->StepDone(step);
+    ASSIGN_OR_RETURN(const bool more, member_->StepDone(step));
+    RETURN_IF_ERROR(Settle(!read.empty() || !more));
+    return more;
   }();
   const StepFigures figures = std::exchange(figures_, {});
   step_time_.reset();
@@ -504,16 +484,14 @@ absl::Status ArenaSite::Save(const std::function<uint8_t*(size_t bytes)>& alloca
   state.run_id = member_->run().run_id();
   state.worker_id = id_;
   state.config = member_->config();
-  if (member_->config().sync().mixing() > 0 && device_ == nullptr) state.gaps = GapsIn(arena_);
-  if (member_->config().sync().mixing() > 0 && device_ != nullptr) {
-    state.gaps.resize(static_cast<size_t>(match_.gap_values));
-    RETURN_IF_ERROR(device_->CopyGaps(state.gaps));
+  if (member_->config().sync().mixing() > 0) {
+    ASSIGN_OR_RETURN(state.gaps, Gaps());
   }
-  if (cut_step_ && device_ == nullptr) state.parameters = arena_;
-  if (cut_step_ && device_ != nullptr) {
+  if (cut_step_) {
     state.parameters.resize(static_cast<size_t>(member_->plan().arena_size()));
     for (int i = 0; i < member_->plan().fragments(); ++i) {
-      if (device_->HasGathered(i)) RETURN_IF_ERROR(CopyFromDevice(i, state.parameters));
+      if (device_ != nullptr && !device_->HasGathered(i)) continue;
+      RETURN_IF_ERROR(CopyLocal(i, 0, Of(member_->plan().range(i), std::span(state.parameters))));
     }
   }
   return PackSiteState(state, allocate);
@@ -531,9 +509,10 @@ absl::Status ArenaSite::Saved(int64_t step) {
 absl::StatusOr<std::span<const int32_t>> ArenaSite::Finish() {
   RETURN_IF_ERROR(CheckJoined());
   merged_.clear();
-  const absl::Status finished = [&] {
+  const absl::Status finished = [&]() -> absl::Status {
     const Waiting waiting(*this);
-    return member_->Finish(/*drained=*/false);
+    RETURN_IF_ERROR(member_->Finish(/*drained=*/false));
+    return Settle();
   }();
   if (!finished.ok()) return Failed(finished);
   return Sorted(merged_);

@@ -24,6 +24,8 @@
 #include "nlohmann/json.hpp"
 #include "worker/member/run_member.h"
 #include "worker/site/device_values.h"
+#include "worker/sync/host_part.h"
+#include "worker/sync/site_ranks.h"
 
 namespace causeway::worker {
 
@@ -38,6 +40,10 @@ struct SiteJoin {
   // Writes the initial values of that tensor, as many as it has, or returns false to give up.
   // Empty: this site cannot bring the model.
   std::function<bool(size_t tensor, std::span<float> values)> initial_values;
+  // The other ranks of this site, if it has some, what each owns, and who tells them of the run.
+  SiteLinks* links = nullptr;
+  std::vector<TensorShare> shares;
+  std::function<bool(const std::string& bytes)> start;
   // Called on the training thread, some times a second while it waits for an answer. May be empty.
   std::function<void()> meanwhile;
 };
@@ -67,13 +73,17 @@ class ArenaSite {
   bool brought_model() const { return brought_model_; }
   // The pieces of one fragment, or of all.
   std::span<const causeway_range> ranges(std::optional<int> fragment) const;
-  // Empty with values on a device.
-  std::span<float> arena() { return arena_; }
+  // Empty with values on a device; of several ranks, this one's pieces count.
+  std::span<float> arena() { return share_ == nullptr ? std::span(arena_) : share_->arena(); }
+  absl::StatusOr<std::span<const float>> published();
+  // What each rank owns; empty without ranks.
+  const std::vector<std::vector<causeway_piece>>& pieces() const { return pieces_; }
+  // Of one fragment, from its value `first` on, wherever they are.
+  absl::Status CopyLocal(int fragment, int64_t first, std::span<float> values);
+  absl::Status SetLocal(int fragment, int64_t first, std::span<const float> values);
   // Its number; -1 without.
   int device() const { return device_number_; }
-  int64_t tensors() const { return tensors_; }
-  // The same, or why not.
-  absl::StatusOr<DeviceValues*> Device();
+  DeviceValues* device_values() { return device_.get(); }
 
   std::span<const int32_t> Changed();
   absl::Status Ready();
@@ -122,19 +132,28 @@ class ArenaSite {
   absl::Status FillPadding(int fragment);
   // What an arena has between tensors.
   std::vector<float> GapsIn(std::span<const float> arena) const;
-  // To and from the whole arena's place of a fragment, from and to the device.
-  absl::Status CopyFromDevice(int fragment, std::span<float> arena);
-  absl::Status CopyToDevice(int fragment, std::span<const float> arena);
+  // The same of the local values.
+  absl::StatusOr<std::vector<float>> Gaps();
+  absl::Status SetGaps(std::span<const float> gaps);
+  absl::StatusOr<std::unique_ptr<ReplicaPart>> MakePart();
+  // The other ranks have done their part, unless there are none, or `touched` says that they had
+  // none.
+  absl::Status Settle(bool touched = true);
   std::span<const int32_t> Sorted(std::vector<int32_t> fragments);
 
   int device_number_ = -1;
-  std::unique_ptr<DeviceValues> device_;  // Outlives the member's replica.
+  std::optional<ShardPlan> shards_;
+  // Values on a device, or of a rank among several on the host; they, and the ranks, outlive the
+  // member's replica.
+  std::unique_ptr<DeviceValues> device_;
+  std::unique_ptr<HostShare> share_;
+  std::unique_ptr<LeadingRank> ranks_;
+  std::vector<std::vector<causeway_piece>> pieces_;  // By rank.
   const std::shared_ptr<IdentityKeeper> keeper_;
   const absl::Duration drain_timeout_;
   const std::string id_;
   const std::unique_ptr<RunMember> member_;
   const TensorMatch match_;
-  int64_t tensors_ = 0;  // As they were given.
   Clock& clock_;
   std::vector<causeway_range> all_ranges_;
   std::vector<float> arena_;

@@ -1,162 +1,40 @@
 #include "worker/site/causeway_site.h"
 
-#include <grpc/support/log.h>
-#include <unistd.h>
-
 #include <cmath>
 #include <cstdlib>
-#include <cstring>
-#include <exception>
-#include <memory>
-#include <new>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
 #include "common/files/json.h"
 #include "common/params/run_config.h"
 #include "worker/member/joining.h"
-#include "worker/site/arena_site.h"
-#include "worker/site/log_queue.h"
-#include "worker/site/site_arguments.h"
+#include "worker/site/site_handle.h"
 
 using causeway::Clock;
 using causeway::FileSystem;
 using causeway::FragmentPlan;
 using causeway::worker::ArenaSite;
+using causeway::worker::CheckSite;
 using causeway::worker::CheckSize;
-using causeway::worker::DeviceValues;
-using causeway::worker::LogLine;
+using causeway::worker::DeviceHold;
+using causeway::worker::DeviceNumberOf;
+using causeway::worker::Guarded;
+using causeway::worker::HandOutLog;
+using causeway::worker::LogHandOut;
 using causeway::worker::LogQueue;
 using causeway::worker::NullArgument;
+using causeway::worker::PlanOf;
+using causeway::worker::PrepareProcess;
 using causeway::worker::ReachedRun;
 using causeway::worker::ReachRun;
 using causeway::worker::ReadDevice;
 using causeway::worker::ReadOptions;
+using causeway::worker::ReadRanks;
 using causeway::worker::ReadTensors;
 using causeway::worker::RunMember;
 using causeway::worker::SiteJoin;
-
-struct causeway_site {
-  pid_t pid = 0;  // The process that joined.
-  causeway_log_function log = nullptr;
-  void* log_context = nullptr;
-  std::optional<LogQueue::Wanted> wants_log;
-  std::unique_ptr<ArenaSite> site;
-};
+using causeway::worker::WithEither;
+using causeway::worker::WithSite;
 
 namespace {
-
-// --- Errors --------------------------------------------------------------------------------------
-
-int Answer(const absl::Status& status, causeway_error* error) {
-  const int code = static_cast<int>(status.code());
-  if (error == nullptr) return code;
-  error->code = code;
-  constexpr absl::string_view kCut = " ...";
-  std::string message(status.message());
-  if (message.size() >= CAUSEWAY_MESSAGE_BYTES) {
-    message.resize(CAUSEWAY_MESSAGE_BYTES - 1 - kCut.size());
-    absl::StrAppend(&message, kCut);
-  }
-  std::memcpy(error->message, message.c_str(), message.size() + 1);
-  return code;
-}
-
-// No exception crosses the interface.
-template <typename Body>
-int Guarded(causeway_error* error, const Body& body) {
-  try {
-    return Answer(body(), error);
-  } catch (const std::bad_alloc&) {
-    return Answer(absl::ResourceExhaustedError("there is no more memory"), error);
-  } catch (const std::exception& exception) {
-    return Answer(absl::InternalError(exception.what()), error);
-  }
-}
-
-// --- Log -----------------------------------------------------------------------------------------
-
-void HandOutLog(causeway_log_function log, void* context) {
-  if (log == nullptr) return;
-  for (const LogLine& line : LogQueue::Get().Take()) log(context, line.level, line.text.c_str());
-}
-
-// Whatever was logged meanwhile, on every way out of a function.
-class LogHandOut {
- public:
-  LogHandOut(causeway_log_function log, void* context) : log_(log), context_(context) {}
-  ~LogHandOut() { HandOutLog(log_, context_); }
-  LogHandOut(const LogHandOut&) = delete;
-  LogHandOut& operator=(const LogHandOut&) = delete;
-
- private:
-  const causeway_log_function log_;
-  void* const context_;
-};
-
-void PrepareProcess() {
-  // gRPC's own log would repeat for every attempt what the session's log says once.
-  static const bool silent = [] {
-    gpr_set_log_function([](gpr_log_func_args*) {});
-    return true;
-  }();
-  static_cast<void>(silent);
-  LogQueue::Get();
-}
-
-// --- Handles -------------------------------------------------------------------------------------
-
-// The site, if this process may use it.
-absl::Status CheckSite(const causeway_site* site) {
-  if (site == nullptr) return NullArgument("site");
-  if (site->pid != getpid()) {
-    return absl::FailedPreconditionError(absl::StrCat("this site was joined by process ", site->pid,
-                                                      ", and this is its child ", getpid(),
-                                                      ": only the process that joined may use it"));
-  }
-  return absl::OkStatus();
-}
-
-// The trainer's device is as it was afterwards.
-class DeviceHold {
- public:
-  explicit DeviceHold(int device) : before_(causeway::worker::SwapDevice(device)) {}
-  ~DeviceHold() { causeway::worker::SwapDevice(before_); }
-  DeviceHold(const DeviceHold&) = delete;
-  DeviceHold& operator=(const DeviceHold&) = delete;
-
- private:
-  const int before_;
-};
-
-// Runs `body` with the site of a usable handle.
-template <typename Handle, typename Body>
-int WithSite(Handle* site, causeway_error* error, const Body& body) {
-  return Guarded(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckSite(site));
-    const LogHandOut log(site->log, site->log_context);
-    const DeviceHold device(site->site->device());
-    return body(*site->site);
-  });
-}
-
-absl::StatusOr<std::span<const int32_t>> ReadFragments(const ArenaSite& site,
-                                                       const int32_t* fragments, int32_t count) {
-  if (count < 0 || (count > 0 && fragments == nullptr)) return NullArgument("fragments");
-  const std::span<const int32_t> given(fragments, static_cast<size_t>(count));
-  const int all = site.member().plan().fragments();
-  for (const int32_t fragment : given) {
-    if (fragment < 0 || fragment >= all) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("there is no fragment ", fragment, ": they are 0 .. ", all - 1));
-    }
-  }
-  return given;
-}
 
 absl::Status GiveFragments(absl::StatusOr<std::span<const int32_t>> result,
                            const int32_t** fragments, int32_t* count) {
@@ -237,7 +115,8 @@ int causeway_site_join(const causeway_site_options* options, const causeway_tens
     RETURN_IF_ERROR(causeway::CheckName("id", join.member.worker_id));
     ASSIGN_OR_RETURN(std::vector<causeway::worker::GivenTensor> given,
                      ReadTensors(tensors, tensor_count));
-    ASSIGN_OR_RETURN(join.device, ReadDevice(options->on_device, tensor_count));
+    ASSIGN_OR_RETURN(join.device, ReadDevice(options->on_device));
+    RETURN_IF_ERROR(ReadRanks(*options, /*leads=*/true, join));
     PrepareProcess();
     auto joined = std::make_unique<causeway_site>();
     if (options->log != nullptr) joined->wants_log.emplace();
@@ -260,18 +139,25 @@ int causeway_site_join(const causeway_site_options* options, const causeway_tens
 
 int causeway_site_describe(const causeway_site* site, causeway_site_info* info,
                            causeway_error* error) {
-  return WithSite(site, error, [&](const ArenaSite& joined) -> absl::Status {
+  return WithEither(site, error, [&]() -> absl::Status {
     if (info == nullptr) return NullArgument("info");
     RETURN_IF_ERROR(CheckSize("info", info->size, sizeof(*info)));
-    const RunMember& member = joined.member();
-    info->fragments = member.plan().fragments();
-    info->arena_values = member.plan().arena_size();
-    info->parameters = member.plan().parameters();
-    info->steps = member.config().train().steps();
-    info->steps_between_syncs = member.config().sync().steps_between_syncs();
-    info->overlap_steps = member.config().sync().overlap_steps();
-    info->restored = joined.restored() ? 1 : 0;
-    info->brought_model = joined.brought_model() ? 1 : 0;
+    const auto tell = [&](const causeway::v1::RunConfig& config, const FragmentPlan& plan) {
+      info->fragments = plan.fragments();
+      info->arena_values = plan.arena_size();
+      info->parameters = plan.parameters();
+      info->steps = config.train().steps();
+      info->steps_between_syncs = config.sync().steps_between_syncs();
+      info->overlap_steps = config.sync().overlap_steps();
+    };
+    info->restored = info->brought_model = 0;
+    if (site->follower != nullptr) {
+      tell(site->follower->config, site->follower->plan);
+      return absl::OkStatus();
+    }
+    tell(site->site->member().config(), site->site->member().plan());
+    info->restored = site->site->restored() ? 1 : 0;
+    info->brought_model = site->site->brought_model() ? 1 : 0;
     return absl::OkStatus();
   });
 }
@@ -287,16 +173,23 @@ int causeway_site_config(const causeway_site* site, char** json, causeway_error*
 
 int causeway_site_ranges(const causeway_site* site, int32_t fragment, const causeway_range** ranges,
                          int64_t* count, causeway_error* error) {
-  return WithSite(site, error, [&](const ArenaSite& joined) -> absl::Status {
+  return WithEither(site, error, [&]() -> absl::Status {
     if (ranges == nullptr || count == nullptr) return NullArgument("ranges or count");
-    const int fragments = joined.member().plan().fragments();
-    if (fragment != CAUSEWAY_ALL && (fragment < 0 || fragment >= fragments)) {
+    const FragmentPlan& plan = PlanOf(*site);
+    if (fragment != CAUSEWAY_ALL && (fragment < 0 || fragment >= plan.fragments())) {
       return absl::InvalidArgumentError(absl::StrCat("there is no fragment ", fragment,
-                                                     ": they are 0 .. ", fragments - 1,
+                                                     ": they are 0 .. ", plan.fragments() - 1,
                                                      ", or CAUSEWAY_ALL"));
     }
-    const std::span<const causeway_range> pieces =
-        joined.ranges(fragment == CAUSEWAY_ALL ? std::nullopt : std::optional<int>(fragment));
+    std::span<const causeway_range> pieces;
+    if (site->follower == nullptr) {
+      pieces = site->site->ranges(fragment == CAUSEWAY_ALL ? std::nullopt
+                                                           : std::optional<int>(fragment));
+    } else {
+      pieces = fragment == CAUSEWAY_ALL
+                   ? site->follower->ranges
+                   : site->follower->match.ranges[static_cast<size_t>(fragment)];
+    }
     *ranges = pieces.data();
     *count = static_cast<int64_t>(pieces.size());
     return absl::OkStatus();
@@ -304,13 +197,23 @@ int causeway_site_ranges(const causeway_site* site, int32_t fragment, const caus
 }
 
 float* causeway_site_arena(causeway_site* site) {
-  return CheckSite(site).ok() ? site->site->arena().data() : nullptr;
+  if (!CheckSite(site).ok()) return nullptr;
+  if (site->follower == nullptr) return site->site->arena().data();
+  return site->follower->share == nullptr ? nullptr : site->follower->share->arena().data();
 }
 
 int causeway_site_published(causeway_site* site, const float** values, causeway_error* error) {
-  return WithSite(site, error, [&](ArenaSite& joined) -> absl::Status {
+  return WithEither(site, error, [&]() -> absl::Status {
     if (values == nullptr) return NullArgument("values");
-    ASSIGN_OR_RETURN(const std::span<const float> published, joined.member().sync().published());
+    if (site->follower != nullptr) {
+      if (site->follower->share == nullptr) {
+        return absl::FailedPreconditionError(
+            "the published values of a rank that follows are on its device: scatter them");
+      }
+      *values = site->follower->share->published().data();
+      return absl::OkStatus();
+    }
+    ASSIGN_OR_RETURN(const std::span<const float> published, site->site->published());
     *values = published.data();
     return absl::OkStatus();
   });
@@ -420,54 +323,6 @@ int causeway_site_saved(causeway_site* site, int64_t step, causeway_error* error
   return WithSite(site, error, [&](ArenaSite& joined) { return joined.Saved(step); });
 }
 
-int causeway_device_check(int32_t device, causeway_error* error) {
-  return Guarded(error, [&] { return causeway::worker::CheckDeviceValues(device); });
-}
-
-int causeway_site_gather(causeway_site* site, const int32_t* fragments, int32_t count, void* stream,
-                         causeway_error* error) {
-  return WithSite(site, error, [&](ArenaSite& joined) -> absl::Status {
-    ASSIGN_OR_RETURN(DeviceValues* const values, joined.Device());
-    ASSIGN_OR_RETURN(const std::span<const int32_t> given, ReadFragments(joined, fragments, count));
-    return values->Gather(given, stream);
-  });
-}
-
-int causeway_site_scatter(causeway_site* site, const int32_t* fragments, int32_t count,
-                          int32_t published, void* stream, causeway_error* error) {
-  return WithSite(site, error, [&](ArenaSite& joined) -> absl::Status {
-    ASSIGN_OR_RETURN(DeviceValues* const values, joined.Device());
-    ASSIGN_OR_RETURN(const std::span<const int32_t> given, ReadFragments(joined, fragments, count));
-    return values->Scatter(given, published != 0, stream);
-  });
-}
-
-int causeway_site_move(causeway_site* site, const causeway_device_tensor* tensors,
-                       causeway_error* error) {
-  return WithSite(site, error, [&](ArenaSite& joined) -> absl::Status {
-    ASSIGN_OR_RETURN(DeviceValues* const values, joined.Device());
-    if (tensors == nullptr) return NullArgument("tensors");
-    return values->SetTensors({tensors, static_cast<size_t>(joined.tensors())});
-  });
-}
-
-int causeway_site_local(causeway_site* site, const causeway_range* range, int32_t set,
-                        float* values, causeway_error* error) {
-  return WithSite(site, error, [&](ArenaSite& joined) -> absl::Status {
-    ASSIGN_OR_RETURN(DeviceValues* const device, joined.Device());
-    if (range == nullptr || values == nullptr) return NullArgument("range or values");
-    const FragmentPlan& plan = joined.member().plan();
-    for (int i = 0; i < plan.fragments(); ++i) {
-      const int64_t first = range->arena_offset - plan.range(i).begin;
-      if (first < 0 || range->count < 0 || first + range->count > plan.range(i).size()) continue;
-      const std::span<float> host(values, static_cast<size_t>(range->count));
-      return set != 0 ? device->SetLocal(i, first, host) : device->CopyLocal(i, first, host);
-    }
-    return absl::InvalidArgumentError(absl::StrCat(
-        range->count, " values from ", range->arena_offset, " on are not in one fragment"));
-  });
-}
-
 int causeway_site_finish(causeway_site* site, const int32_t** changed, int32_t* count,
                          causeway_error* error) {
   return WithSite(site, error, [&](ArenaSite& joined) -> absl::Status {
@@ -496,11 +351,13 @@ int causeway_site_leave(causeway_site* site, int reason, const char* detail,
 }
 
 void causeway_site_drain(causeway_site* site) {
-  if (site != nullptr && site->pid == getpid()) site->site->RequestDrain();
+  if (site == nullptr || site->pid != getpid() || site->site == nullptr) return;
+  site->site->RequestDrain();
 }
 
 void causeway_site_cancel(causeway_site* site) {
-  if (site != nullptr && site->pid == getpid()) site->site->RequestCancel();
+  if (site == nullptr || site->pid != getpid() || site->site == nullptr) return;
+  site->site->RequestCancel();
 }
 
 int causeway_site_summary(const causeway_site* site, char** json, causeway_error* error) {
@@ -512,6 +369,7 @@ void causeway_site_free(causeway_site* site) {
   if (site == nullptr || site->pid != getpid()) return;
   const std::unique_ptr<causeway_site> owned(site);
   const LogHandOut log(site->log, site->log_context);
-  const DeviceHold device(site->site->device());
+  const DeviceHold device(DeviceNumberOf(*site));
+  site->follower.reset();
   site->site.reset();
 }

@@ -32,9 +32,10 @@
  * writes changed ones to them. Encoding, merging and hashing are kernels; codes alone cross to the
  * host.
  *
- * Memory: 8 bytes per parameter (the arena and the published copy), and what is in flight. On a
- * device 4 (the published copy, which may be in page-locked host memory), 4 more if any tensor has
- * values of two bytes, and two fragments.
+ * Memory: 8 bytes per parameter that is owned (the arena and the published copy), and what is in
+ * flight; rank 0 has 4 or 8 more for each of all parameters while it saves. On a device 4 (the
+ * published copy, which may be in page-locked host memory), 4 more if any tensor has values of two
+ * bytes, and two fragments.
  *
  * Threads: one thread at a time calls the functions of a site, not always the same one. Blocking
  * calls are ended by causeway_site_cancel and causeway_site_drain, from any thread. The library's
@@ -63,7 +64,7 @@ extern "C" {
 #define CAUSEWAY_API __attribute__((visibility("default")))
 
 /* Changes when a struct or a function does; causeway_abi_version() is what the library has. */
-#define CAUSEWAY_ABI_VERSION 3
+#define CAUSEWAY_ABI_VERSION 4
 #define CAUSEWAY_MESSAGE_BYTES 2048
 
 enum {
@@ -102,19 +103,25 @@ typedef struct {
 
 enum { CAUSEWAY_FLOAT32 = 0, CAUSEWAY_BFLOAT16 = 1, CAUSEWAY_FLOAT16 = 2 };
 
-/* The values of a tensor in a device's memory, row-major, without gaps. */
+/* Values `begin` .. `end` of a tensor in a device's memory, row-major, without gaps. */
 typedef struct {
-  void* data;
+  void* data;     /* The first of them. */
+  int64_t tensor; /* Index in the array given to join. */
+  int64_t begin;
+  int64_t end;
   int32_t type; /* CAUSEWAY_FLOAT32 and so on. */
-} causeway_device_tensor;
+} causeway_device_values;
 
 /* Tensors of two bytes per value are rounded copies: what rounding left out stays on the device,
  * and is added when they are gathered again. */
 typedef struct {
-  size_t size;                           /* sizeof(causeway_device) */
-  int32_t device;                        /* CUDA's number of it. */
-  int32_t published_on_host;             /* 1: the published copy is in page-locked host memory. */
-  const causeway_device_tensor* tensors; /* As many as join's, in their order. Copied. */
+  size_t size;               /* sizeof(causeway_device) */
+  int32_t device;            /* CUDA's number of it. */
+  int32_t published_on_host; /* 1: the published copy is in page-locked host memory. */
+  /* Every value of every tensor, once. With links, what is there: causeway_site_move hands over the
+   * rest. Copied. */
+  const causeway_device_values* values;
+  int64_t value_count;
 } causeway_device;
 
 enum { CAUSEWAY_LOG_INFO = 0, CAUSEWAY_LOG_WARNING = 1, CAUSEWAY_LOG_ERROR = 2 };
@@ -126,6 +133,45 @@ typedef void (*causeway_log_function)(void* context, int level, const char* line
  * same values both times. Returns 0, or anything else to give up (CAUSEWAY_ABORTED). */
 typedef int (*causeway_values_function)(void* context, int64_t index, int64_t offset, int64_t count,
                                         float* values);
+
+/* --- Sites of several processes ---
+ * Rank 0 joins the run, the others follow it. Each owns a share of every fragment, which it
+ * encodes, merges and hashes: codes alone cross between them. The program carries their messages,
+ * with whatever its processes have between them, on two threads of its own. Values are on the host.
+ */
+typedef struct causeway_links causeway_links;
+
+/* The ends that rank `rank` of `ranks` has: rank 0 to all others, another one to rank 0. Freed by
+ * causeway_links_free, after the site and when no call is under way. */
+CAUSEWAY_API int causeway_links_open(int32_t rank, int32_t ranks, causeway_links** links,
+                                     causeway_error* error);
+/* Waits for the next message, and says to which rank it is to be carried: in order, for one thread.
+ * Its bytes stay until the next call. `*size` 0: that rank hears no more, which it is told
+ * likewise.
+ * `*rank` -1: nothing more comes for any. */
+CAUSEWAY_API int causeway_links_outgoing(causeway_links* links, int32_t* rank, const void** bytes,
+                                         size_t* size, causeway_error* error);
+/* Hands in what the others' causeway_links_outgoing gave, in order. `size` 0: that rank says no
+ * more, or is gone. Copied. */
+CAUSEWAY_API int causeway_links_incoming(causeway_links* links, int32_t rank, const void* bytes,
+                                         size_t size, causeway_error* error);
+/* From any thread: whoever waits in causeway_links_outgoing is told that nothing more comes, after
+ * what is there. A site that is freed says so by itself, of its links; where join or follow fails,
+ * the program does. */
+CAUSEWAY_API void causeway_links_close(causeway_links* links);
+CAUSEWAY_API void causeway_links_free(causeway_links* links);
+
+/* Values `begin` .. `end` of a tensor, row-major, that a rank is to own. */
+typedef struct {
+  int64_t tensor; /* Index in the array given to join. */
+  int64_t begin;
+  int64_t end;
+  int32_t rank;
+} causeway_share;
+
+/* Hands out what the other ranks follow by. Called once by causeway_site_join, on its thread, after
+ * what initial_values is called for. Returns 0, or anything else to give up (CAUSEWAY_ABORTED). */
+typedef int (*causeway_start_function)(void* context, const void* bytes, size_t size);
 
 /* Zero and NULL mean the default. Strings are copied. */
 typedef struct {
@@ -163,6 +209,11 @@ typedef struct {
    * Set it in any thread, or in a signal's handler. */
   const volatile int32_t* stop;
   const causeway_device* on_device; /* NULL: values cross in the arena. */
+  causeway_links* links;            /* NULL: the site is one process. */
+  const causeway_share* shares;  /* Every value of every tensor once, in any order; the same in */
+  int64_t share_count;           /* all ranks. Owned in fact are whole chunks of codecs. */
+  causeway_start_function start; /* With links. */
+  void* start_context;
 } causeway_site_options;
 
 CAUSEWAY_API int causeway_abi_version(void);
@@ -182,6 +233,17 @@ CAUSEWAY_API int causeway_site_join(const causeway_site_options* options,
                                     const causeway_tensor* tensors, int64_t tensor_count,
                                     const void* state, size_t state_bytes, causeway_site** site,
                                     causeway_error* error);
+
+/* Follows rank 0 of a site of several processes, by what its `start` handed out, with the same
+ * tensors and shares; of the options log, links, shares and on_device count. From then on the
+ * library does what rank 0 asks for, on a thread of its own, while rank 0 is inside
+ * causeway_site_join, wait, step, finish, save, leave or local: the arena is not to be touched
+ * meanwhile, nor anything of it while its site is freed. Of a site that follows there are describe,
+ * ranges, pieces, arena, published, gather, scatter, move and free. */
+CAUSEWAY_API int causeway_site_follow(const causeway_site_options* options,
+                                      const causeway_tensor* tensors, int64_t tensor_count,
+                                      const void* start, size_t start_bytes, causeway_site** site,
+                                      causeway_error* error);
 
 /* Facts of the run that do not change. */
 typedef struct {
@@ -216,11 +278,23 @@ CAUSEWAY_API int causeway_site_ranges(const causeway_site* site, int32_t fragmen
                                       const causeway_range** ranges, int64_t* count,
                                       causeway_error* error);
 
+/* The values of the arena that a rank owns, in its order. They live as long as the site. */
+typedef struct {
+  int64_t begin;
+  int64_t end;
+  int32_t fragment;
+} causeway_piece;
+CAUSEWAY_API int causeway_site_pieces(const causeway_site* site, int32_t rank,
+                                      const causeway_piece** pieces, int64_t* count,
+                                      causeway_error* error);
+
 /* The arena: causeway_site_info.arena_values fp32 values that live as long as the site. NULL where
- * the tensors are on a device. */
+ * the tensors are on a device. Of several ranks each has its own pieces alone in memory, and
+ * touches no others. */
 CAUSEWAY_API float* causeway_site_arena(causeway_site* site);
-/* The published copy, equally long; changes in causeway_site_step alone. From a device it is copied
- * for this call, and stays until the next one. */
+/* The published copy, equally long; it changes in causeway_site_step and _finish, and lies
+ * elsewhere after orders.anew. From a device it is copied for this call, and stays until the next
+ * one. */
 CAUSEWAY_API int causeway_site_published(causeway_site* site, const float** values,
                                          causeway_error* error);
 
@@ -306,11 +380,13 @@ CAUSEWAY_API int causeway_site_gather(causeway_site* site, const int32_t* fragme
  * `published` those of the published copy. */
 CAUSEWAY_API int causeway_site_scatter(causeway_site* site, const int32_t* fragments, int32_t count,
                                        int32_t published, void* stream, causeway_error* error);
-/* The tensors lie elsewhere on the device from now on; types are those of the join. Waits. */
-CAUSEWAY_API int causeway_site_move(causeway_site* site, const causeway_device_tensor* tensors,
-                                    causeway_error* error);
-/* Copies the exact local values of a range to `values`, or sets them from there. For states, where
- * tensors have two bytes per value. Waits. */
+/* The values lie there from now on: every value, or every one that this rank owns, once, and others
+ * if you like, which are left alone. Types are those of the join. Waits. */
+CAUSEWAY_API int causeway_site_move(causeway_site* site, const causeway_device_values* values,
+                                    int64_t value_count, causeway_error* error);
+/* Copies exact local values to `values`, or sets them from there: those on a device, or those of
+ * all ranks, for rank 0. Of the range count arena_offset and count, which must lie in one fragment.
+ * For states, where tensors have two bytes per value. Waits. */
 CAUSEWAY_API int causeway_site_local(causeway_site* site, const causeway_range* range, int32_t set,
                                      float* values, causeway_error* error);
 
@@ -329,7 +405,7 @@ CAUSEWAY_API int causeway_site_leave(causeway_site* site, int reason, const char
 /* Both from any thread, and in a signal's handler. Drain, as causewayctl drain: orders.drain is
  * set, and a call that waits for an answer returns CAUSEWAY_CANCELLED after drain_timeout_s.
  * Cancel: every blocking call but leave, the present one and all later ones, returns
- * CAUSEWAY_CANCELLED within a moment. */
+ * CAUSEWAY_CANCELLED within a moment, unless it waits for another rank. */
 CAUSEWAY_API void causeway_site_drain(causeway_site* site);
 CAUSEWAY_API void causeway_site_cancel(causeway_site* site);
 

@@ -14,7 +14,8 @@
 #include "causeway/v1/config.pb.h"
 #include "common/params/fragment_plan.h"
 #include "worker/site/causeway_site.h"
-#include "worker/sync/replica.h"
+#include "worker/sync/shard_plan.h"
+#include "worker/sync/sharded_replica.h"
 
 namespace causeway::worker {
 
@@ -48,10 +49,28 @@ struct TensorMatch {
 absl::StatusOr<TensorMatch> MatchTensors(const v1::RunConfig& config, const FragmentPlan& plan,
                                          std::span<const GivenTensor> tensors);
 
+// What nobody trains of the arena: padding.
+std::vector<FragmentRange> Untrained(const TensorMatch& match);
+
+// Values of a tensor that a rank of a site is to own.
+struct TensorShare {
+  int64_t tensor = 0;
+  int64_t begin = 0;
+  int64_t end = 0;
+  int rank = 0;
+};
+
+// INVALID_ARGUMENT unless every value of every tensor is some rank's, once.
+absl::StatusOr<ShardPlan> PlanShares(const FragmentPlan& plan, const TensorMatch& match,
+                                     std::span<const GivenTensor> tensors,
+                                     std::vector<TensorShare> shares, int ranks);
+// What each rank owns, by rank.
+std::vector<std::vector<causeway_piece>> PiecesOf(const ShardPlan& shards);
+
 struct DeviceOptions {
   int device = 0;
   bool published_on_host = false;
-  std::vector<causeway_device_tensor> tensors;  // In the order of their join.
+  std::vector<causeway_device_values> values;
 };
 
 // One thread at a time, as the replicas that it makes have it. Streams are cudaStream_t; nothing
@@ -60,16 +79,18 @@ class DeviceValues {
  public:
   virtual ~DeviceValues() = default;
 
-  // A replica of these values; a former one is gone by then. Waits. RESOURCE_EXHAUSTED with the
-  // bytes that are needed.
-  virtual absl::StatusOr<std::unique_ptr<Replica>> MakeReplica() = 0;
+  // A part of a replica, of these values; a former one is gone by then. Waits. RESOURCE_EXHAUSTED
+  // with the bytes that are needed.
+  virtual absl::StatusOr<std::unique_ptr<ReplicaPart>> MakePart() = 0;
 
-  // The tensors lie elsewhere from now on. Waits.
-  virtual absl::Status SetTensors(std::span<const causeway_device_tensor> tensors) = 0;
+  // The values lie there from now on. Waits. NOT_FOUND where some are missing that the rank owns,
+  // INVALID_ARGUMENT where some come twice, or a type is not that of the beginning: nothing has
+  // changed.
+  virtual absl::Status Move(std::span<const causeway_device_values> values) = 0;
 
   // Takes the local values of these fragments from the tensors, for what the replica does next to
-  // them; those of other fragments are of no interest then. What no tensor has is what is
-  // published.
+  // them, if it is known where all are (FAILED_PRECONDITION); those of other fragments are of no
+  // interest then. What no tensor has is what is published.
   virtual absl::Status Gather(std::span<const int32_t> fragments, void* stream) = 0;
   // Whether they were gathered last.
   virtual bool HasGathered(int fragment) const = 0;
@@ -78,12 +99,10 @@ class DeviceValues {
   virtual absl::Status Scatter(std::span<const int32_t> fragments, bool published,
                                void* stream) = 0;
 
-  // Local values of a fragment, from its value `first` on, to and from the host. Both wait.
+  // Local values of a fragment, from its value `first` on, to and from the host: those that the
+  // rank owns. Both wait.
   virtual absl::Status CopyLocal(int fragment, int64_t first, std::span<float> values) = 0;
   virtual absl::Status SetLocal(int fragment, int64_t first, std::span<const float> values) = 0;
-  // Local values of all gaps, in the match's order, as the last Scatter left them. Both wait.
-  virtual absl::Status CopyGaps(std::span<float> values) = 0;
-  virtual absl::Status SetGaps(std::span<const float> values) = 0;
 };
 
 // Makes a device the calling thread's; returns the one before. Nothing for -1, and without CUDA.
@@ -92,9 +111,10 @@ int SwapDevice(int device);
 // FAILED_PRECONDITION where these values cannot be on that device: why not.
 absl::Status CheckDeviceValues(int device);
 
-// The plan outlives the values. INVALID_ARGUMENT for a tensor without an address or of no type that
-// is known; RESOURCE_EXHAUSTED with the bytes that are needed.
+// Of what that rank owns; of several ranks each may say later where all of that is. Plans outlive
+// the values. Errors of Move; RESOURCE_EXHAUSTED with the bytes that are needed.
 absl::StatusOr<std::unique_ptr<DeviceValues>> OpenDeviceValues(const FragmentPlan& plan,
+                                                               const ShardPlan& shards, int rank,
                                                                const v1::SyncConfig& sync,
                                                                const TensorMatch& match,
                                                                const DeviceOptions& options);

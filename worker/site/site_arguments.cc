@@ -140,14 +140,27 @@ absl::StatusOr<SiteJoin> ReadOptions(const causeway_site_options* options) {
   return join;
 }
 
-absl::StatusOr<std::optional<DeviceOptions>> ReadDevice(const causeway_device* device,
-                                                        int64_t tensors) {
+absl::StatusOr<std::vector<TensorShare>> ReadShares(const causeway_site_options& options) {
+  if (options.share_count < 0 || (options.share_count > 0 && options.shares == nullptr)) {
+    return NullArgument("options->shares");
+  }
+  std::vector<TensorShare> shares;
+  for (const causeway_share& share :
+       std::span(options.shares, static_cast<size_t>(options.share_count))) {
+    shares.push_back({share.tensor, share.begin, share.end, share.rank});
+  }
+  return shares;
+}
+
+absl::StatusOr<std::optional<DeviceOptions>> ReadDevice(const causeway_device* device) {
   if (device == nullptr) return std::nullopt;
   RETURN_IF_ERROR(CheckSize("options->on_device", device->size, sizeof(*device)));
-  if (device->tensors == nullptr) return NullArgument("options->on_device->tensors");
+  if (device->value_count < 0 || (device->value_count > 0 && device->values == nullptr)) {
+    return NullArgument("options->on_device->values");
+  }
   return DeviceOptions{.device = device->device,
                        .published_on_host = device->published_on_host != 0,
-                       .tensors = {device->tensors, device->tensors + tensors}};
+                       .values = {device->values, device->values + device->value_count}};
 }
 
 absl::StatusOr<std::vector<GivenTensor>> ReadTensors(const causeway_tensor* tensors,

@@ -25,9 +25,8 @@ absl::Status CheckSize(absl::string_view name, size_t size, size_t expected);
 
 // All of them: INVALID_ARGUMENT with what was expected and what came.
 absl::StatusOr<SiteJoin> ReadOptions(const causeway_site_options* options);
-// `tensors`: how many are joined.
-absl::StatusOr<std::optional<DeviceOptions>> ReadDevice(const causeway_device* device,
-                                                        int64_t tensors);
+absl::StatusOr<std::optional<DeviceOptions>> ReadDevice(const causeway_device* device);
+absl::StatusOr<std::vector<TensorShare>> ReadShares(const causeway_site_options& options);
 absl::StatusOr<std::vector<GivenTensor>> ReadTensors(const causeway_tensor* tensors, int64_t count);
 
 }  // namespace causeway::worker

@@ -143,4 +143,72 @@ absl::StatusOr<TensorMatch> MatchTensors(const v1::RunConfig& config, const Frag
       ". Build the same model at every site, and give only what is trained"));
 }
 
+std::vector<FragmentRange> Untrained(const TensorMatch& match) {
+  std::vector<FragmentRange> untrained;
+  for (const std::vector<ArenaRange>& of_fragment : match.padding) {
+    for (const ArenaRange& range : of_fragment) untrained.push_back({range.begin, range.end});
+  }
+  return untrained;
+}
+
+absl::StatusOr<ShardPlan> PlanShares(const FragmentPlan& plan, const TensorMatch& match,
+                                     std::span<const GivenTensor> tensors,
+                                     std::vector<TensorShare> shares, int ranks) {
+  std::ranges::sort(shares, {},
+                    [](const TensorShare& share) { return std::pair(share.tensor, share.begin); });
+  const auto wrong = [&](size_t tensor, absl::string_view what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("shares must have every value of ", tensors[tensor].name,
+                     " once, each with a rank 0 .. ", ranks - 1, ": ", what));
+  };
+  for (const TensorShare& share : shares) {
+    if (share.tensor >= 0 && share.tensor < std::ssize(tensors)) continue;
+    return absl::InvalidArgumentError(absl::StrCat("there is no tensor ", share.tensor,
+                                                   " to share: ", tensors.size(), " are joined"));
+  }
+  std::vector<size_t> first(tensors.size());  // Of each tensor's shares.
+  size_t at = 0;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    int64_t size = 1;
+    for (const int64_t extent : tensors[i].shape) size *= extent;
+    first[i] = at;
+    int64_t place = 0;
+    for (; at < shares.size() && shares[at].tensor == static_cast<int64_t>(i); ++at) {
+      const TensorShare& share = shares[at];
+      if (share.begin != place || share.end < share.begin || share.end > size) {
+        return wrong(i, absl::StrCat(share.begin, " .. ", share.end, " follows ", place));
+      }
+      if (share.rank < 0 || share.rank >= ranks) return wrong(i, absl::StrCat(share.rank, " came"));
+      place = share.end;
+    }
+    if (place != size) return wrong(i, absl::StrCat(place, " of ", size, " came"));
+  }
+  std::vector<OwnedRange> owned;
+  for (const std::vector<causeway_range>& ranges : match.ranges) {
+    for (const causeway_range& range : ranges) {
+      const int64_t end = range.tensor_offset + range.count;
+      for (size_t i = first[static_cast<size_t>(range.tensor)];
+           i < shares.size() && shares[i].tensor == range.tensor && shares[i].begin < end; ++i) {
+        const int64_t from = std::max(shares[i].begin, range.tensor_offset);
+        const int64_t to = std::min(shares[i].end, end);
+        if (from >= to) continue;
+        const int64_t move = range.arena_offset - range.tensor_offset;
+        owned.push_back({from + move, to + move, shares[i].rank});
+      }
+    }
+  }
+  std::ranges::sort(owned, {}, &OwnedRange::begin);
+  return ShardPlan(plan, ranks, owned);
+}
+
+std::vector<std::vector<causeway_piece>> PiecesOf(const ShardPlan& shards) {
+  std::vector<std::vector<causeway_piece>> pieces(static_cast<size_t>(shards.ranks()));
+  for (int rank = 0; rank < shards.ranks(); ++rank) {
+    for (const ShardPiece& piece : shards.pieces(rank)) {
+      pieces[static_cast<size_t>(rank)].push_back({piece.begin, piece.end, piece.fragment});
+    }
+  }
+  return pieces;
+}
+
 }  // namespace causeway::worker

@@ -43,20 +43,25 @@ SiteLink::SiteLink(std::unique_ptr<SiteStream> stream, std::string peer,
 
 SiteLink::~SiteLink() {
   if (!receiver_.joinable()) return;
-  cause_->Remove(listener_);
-  {
-    absl::MutexLock lock(&mutex_);
-    failed_ = true;  // An error that the receiver finds from now on is no cause.
-  }
-  // The peer may have left before.
-  if (cause_->Get().ok()) Send(FrameOf(v1::SiteFrame::LEAVE), {}).IgnoreError();
-  CloseWrites();
+  Leave();
   {
     absl::MutexLock lock(&mutex_);
     mutex_.AwaitWithTimeout(absl::Condition(&received_all_), kFarewell);
   }
   stream_->Cut();
   receiver_.join();
+}
+
+void SiteLink::Leave() {
+  cause_->Remove(listener_);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (std::exchange(left_, true)) return;
+    failed_ = true;  // An error that the receiver finds from now on is no cause.
+  }
+  // The peer may have left before.
+  if (cause_->Get().ok()) Send(FrameOf(v1::SiteFrame::LEAVE), {}).IgnoreError();
+  CloseWrites();
 }
 
 void SiteLink::Start(std::function<bool(SiteCall&)> handle) {

@@ -54,7 +54,7 @@ class SiteLink {
   // `peer` is what messages call the other side.
   SiteLink(std::unique_ptr<SiteStream> stream, std::string peer,
            std::shared_ptr<SharedCause> cause);
-  // Tells the peer good-bye if there is no cause.
+  // Leaves, and waits a few seconds for the peer to hear it.
   ~SiteLink();
   SiteLink(const SiteLink&) = delete;
   SiteLink& operator=(const SiteLink&) = delete;
@@ -73,7 +73,10 @@ class SiteLink {
   absl::StatusOr<ByteBuffer> CallAndAwait(int method, int64_t argument = 0, double number = 0,
                                           std::span<const uint8_t> bytes = {});
 
-  // Waits for the next call; nothing once the peer has left. Errors: the cause.
+  // Tells the peer good-bye if there is no cause, and wakes whoever waits.
+  void Leave();
+
+  // Waits for the next call; nothing once the peer, or this side, has left. Errors: the cause.
   absl::StatusOr<std::optional<SiteCall>> NextCall();
   absl::Status Answer(uint64_t id, const absl::Status& status, std::span<const uint8_t> bytes = {});
 
@@ -105,7 +108,8 @@ class SiteLink {
   std::map<uint64_t, Answered> answers_ ABSL_GUARDED_BY(mutex_);
   std::deque<SiteCall> calls_ ABSL_GUARDED_BY(mutex_);
   bool peer_left_ ABSL_GUARDED_BY(mutex_) = false;
-  bool failed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool failed_ ABSL_GUARDED_BY(mutex_) = false;  // Or this side has left.
+  bool left_ ABSL_GUARDED_BY(mutex_) = false;
   bool received_all_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread receiver_;
 };

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "worker/sync/host_part.h"
 
 namespace causeway::worker {
 namespace {
@@ -26,8 +27,10 @@ Contents ContentsOf(PartMethod method) {
       return {.in = PartData::kCodesDown};
     case kPartSetPublished:
     case kPartSetHeld:
+    case kPartSetLocal:
       return {.in = PartData::kFragment};
     case kPartCopyHeld:
+    case kPartCopyLocal:
       return {.out = PartData::kFragment};
     case kPartCopyPublished:
     case kPartCopyResiduals:
@@ -225,6 +228,11 @@ absl::Status RemotePart::Merge(const PartCall& call) {
   return absl::OkStatus();
 }
 
+absl::Status RemotePart::AskForHash(int fragment) {
+  ASSIGN_OR_RETURN(hash_call_, link_.Call(kPartFinishHash, fragment, 0, {}));
+  return absl::OkStatus();
+}
+
 absl::Status RemotePart::FinishHash(int fragment, LeafSink& leaves) {
   const auto merge = merges_.find(fragment);
   if (merge != merges_.end()) {
@@ -232,7 +240,7 @@ absl::Status RemotePart::FinishHash(int fragment, LeafSink& leaves) {
     merges_.erase(merge);
     RETURN_IF_ERROR(link_.Await(call).status());
   }
-  ASSIGN_OR_RETURN(const ByteBuffer bytes, link_.CallAndAwait(kPartFinishHash, fragment));
+  ASSIGN_OR_RETURN(const ByteBuffer bytes, link_.Await(hash_call_));
   return ReadLeaves(bytes, leaves);
 }
 
@@ -250,7 +258,7 @@ bool PartServer::HandleAtOnce(SiteCall& call) {
 }
 
 absl::Status PartServer::Handle(SiteCall& call) {
-  if (call.method < kPartSnapshot || call.method > kPartSetHeld) {
+  if (call.method < kPartSnapshot || call.method > kPartSetLocal) {
     return link_.Answer(
         call.id, absl::InvalidArgumentError(absl::StrCat("there is no method ", call.method)));
   }
@@ -300,9 +308,21 @@ absl::StatusOr<ByteBuffer> PartServer::Do(const SiteCall& call) {
     return leaves.Take();
   }
   const Contents contents = ContentsOf(method);
-  ByteBuffer in(pieces_.WholeBytes(contents.in, fragment));
+  ByteBuffer in_bytes;
+  ByteBuffer out_bytes;
+  SparseArena arena;  // Has the own pieces alone in memory.
+  const auto whole = [&](PartData data, ByteBuffer& bytes) -> absl::StatusOr<std::span<uint8_t>> {
+    const size_t size = pieces_.WholeBytes(data, fragment);
+    if (data == PartData::kArena) {
+      ASSIGN_OR_RETURN(arena, SparseArena::Create(static_cast<int64_t>(size / sizeof(float))));
+      return MutableBytesOf(arena.values());
+    }
+    bytes.resize(size);
+    return bytes;
+  };
+  ASSIGN_OR_RETURN(const std::span<uint8_t> in, whole(contents.in, in_bytes));
+  ASSIGN_OR_RETURN(const std::span<uint8_t> out, whole(contents.out, out_bytes));
   RETURN_IF_ERROR(pieces_.Unpack(contents.in, fragment, call.bytes, in));
-  ByteBuffer out(pieces_.WholeBytes(contents.out, fragment));
   for (const std::unique_ptr<ReplicaPart>& part : parts_) {
     RETURN_IF_ERROR(part->Do({.method = method,
                               .fragment = fragment,

@@ -68,6 +68,7 @@ class RemotePart final : public ReplicaPart {
 
   absl::StatusOr<std::unique_ptr<Codes>> Snapshot(int fragment) override;
   absl::Status Do(const PartCall& call) override;
+  absl::Status AskForHash(int fragment) override;
   absl::Status FinishHash(int fragment, LeafSink& leaves) override;
   bool KeepsResiduals() const override { return keeps_residuals_; }
 
@@ -80,6 +81,7 @@ class RemotePart final : public ReplicaPart {
   const PieceBytes pieces_;
   bool keeps_residuals_;
   std::map<int, uint64_t> merges_;  // Calls that were not waited for, by fragment.
+  uint64_t hash_call_ = 0;          // Of AskForHash.
   absl::Mutex mutex_;
   std::set<int> staged_ ABSL_GUARDED_BY(mutex_);
 };

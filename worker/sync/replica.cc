@@ -50,6 +50,21 @@ absl::StatusOr<EncodedObject> EncodeObject(const Codec& codec, std::span<const f
   return object;
 }
 
+void MixValues(std::span<const float> published, std::span<const float> held, double keep_in_flight,
+               float alpha, std::span<float> local) {
+  const float beta = 1.0F - alpha;
+  if (!held.empty()) {
+    for (size_t i = 0; i < local.size(); ++i) {
+      const double in_flight = double{local[i]} - double{held[i]};
+      local[i] = static_cast<float>(double{published[i]} + keep_in_flight * in_flight);
+    }
+  } else if (alpha == 0) {
+    std::ranges::copy(published, local.begin());
+  } else {
+    for (size_t i = 0; i < local.size(); ++i) local[i] = alpha * local[i] + beta * published[i];
+  }
+}
+
 size_t ObjectBytesInFlight(const FragmentPlan& plan, const v1::SyncConfig& sync) {
   size_t bytes = 0;
   for (const v1::Codec id : {sync.codec_up(), sync.codec_down()}) {
@@ -188,23 +203,15 @@ absl::Status HostReplica::Mix(int fragment, float alpha) {
 
 void HostReplica::PublishAndMix(int fragment, std::span<const float> staged, float alpha) {
   const std::vector<float> held = std::exchange(this->held(fragment), {});
-  const float beta = 1.0F - alpha;
   const size_t size = PublishedPart(fragment).size();
   for (size_t begin = 0; begin < size; begin += kMixedSlice) {
     const size_t count = std::min(kMixedSlice, size - begin);
     const std::span<float> published = PublishedPart(fragment).subspan(begin, count);
     const std::span<float> local = Part(parameters_, fragment).subspan(begin, count);
     if (!staged.empty()) std::ranges::copy(staged.subspan(begin, count), published.begin());
-    if (!held.empty()) {
-      for (size_t i = 0; i < count; ++i) {
-        const double in_flight = double{local[i]} - double{held[begin + i]};
-        local[i] = static_cast<float>(double{published[i]} + keep_ * in_flight);
-      }
-    } else if (alpha == 0) {
-      std::ranges::copy(published, local.begin());
-    } else {
-      for (size_t i = 0; i < count; ++i) local[i] = alpha * local[i] + beta * published[i];
-    }
+    MixValues(published,
+              held.empty() ? std::span<const float>() : std::span(held).subspan(begin, count),
+              keep_, alpha, local);
   }
 }
 

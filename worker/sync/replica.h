@@ -44,6 +44,10 @@ absl::StatusOr<EncodedObject> EncodeObject(const Codec& codec, std::span<const f
                                            std::span<const float> target,
                                            const ErrorFeedback& feedback);
 
+// Makes local values what a merge or Mix (below) makes of them. `held` is empty, or holds theirs.
+void MixValues(std::span<const float> published, std::span<const float> held, double keep_in_flight,
+               float alpha, std::span<float> local);
+
 // Upper bound on the bytes of deltas and answers in flight.
 size_t ObjectBytesInFlight(const FragmentPlan& plan, const v1::SyncConfig& sync);
 

@@ -117,6 +117,38 @@ ShardPlan::ShardPlan(const FragmentPlan& plan, int ranks, int64_t least_bucket)
                         .fragment = bucket.fragment,
                         .bucket = static_cast<int>(i)});
     }
+  }
+  PlacePieces();
+}
+
+ShardPlan::ShardPlan(const FragmentPlan& plan, int ranks, std::span<const OwnedRange> owned)
+    : pieces_(static_cast<size_t>(ranks)) {
+  auto range = owned.begin();
+  for (int fragment = 0; fragment < plan.fragments(); ++fragment) {
+    const FragmentRange& whole = plan.range(fragment);
+    while (range != owned.end() && range->end <= whole.begin) ++range;
+    int64_t begin = whole.begin;
+    int rank = range == owned.end() ? 0 : range->rank;
+    const auto cut = [&](int64_t end) {
+      if (begin < end) {
+        pieces_[static_cast<size_t>(rank)].push_back(
+            {.begin = begin, .end = end, .fragment = fragment});
+      }
+      begin = std::max(begin, end);
+    };
+    for (auto next = range; next != owned.end() && next->begin < whole.end; ++next) {
+      if (next->rank == rank) continue;
+      const int64_t chunks = (next->begin - whole.begin + kChunk - 1) / kChunk;
+      cut(std::min(whole.begin + chunks * kChunk, whole.end));
+      rank = next->rank;
+    }
+    cut(whole.end);
+  }
+  PlacePieces();
+}
+
+void ShardPlan::PlacePieces() {
+  for (std::vector<ShardPiece>& pieces : pieces_) {
     std::ranges::sort(pieces, {}, &ShardPiece::begin);
     int64_t offset = 0;
     for (ShardPiece& piece : pieces) {

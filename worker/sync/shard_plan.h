@@ -34,6 +34,13 @@ struct ShardPiece {
   int64_t size() const { return end - begin; }
 };
 
+// A range of the arena that a rank is to own, up to whole chunks.
+struct OwnedRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int rank = 0;
+};
+
 struct ShardBucket {
   int fragment = 0;
   // Its gradient is complete when backward has done this stage: 0 is head and final norm, then the
@@ -52,6 +59,9 @@ class ShardPlan {
   // `ranks` >= 1. Buckets of fewer values than `least_bucket` are joined with a neighbour of their
   // fragment; what is joined is ready with the later of both.
   ShardPlan(const FragmentPlan& plan, int ranks, int64_t least_bucket = int64_t{1} << 20);
+  // Without buckets: a chunk is its rank's who owns the first value of it, or the last one before
+  // that in the fragment, or the fragment's first. `owned` are in arena order and do not overlap.
+  ShardPlan(const FragmentPlan& plan, int ranks, std::span<const OwnedRange> owned);
 
   int ranks() const { return static_cast<int>(pieces_.size()); }
   // The last stage is stages() - 1.
@@ -67,6 +77,9 @@ class ShardPlan {
   int64_t shard_size(int rank, int fragment) const;
 
  private:
+  // Gives pieces their places in their ranks' arrays.
+  void PlacePieces();
+
   int stages_ = 0;
   std::vector<ShardBucket> buckets_;
   std::vector<std::vector<ShardPiece>> pieces_;  // By rank.

@@ -79,6 +79,9 @@ absl::Status ShardedReplica::Merge(int fragment, std::span<const uint8_t> answer
 absl::StatusOr<uint64_t> ShardedReplica::FinishMerge(int fragment) {
   LeafAssembly hash(plan_.range(fragment).size() * static_cast<int64_t>(sizeof(float)));
   for (const std::unique_ptr<ReplicaPart>& part : parts_) {
+    RETURN_IF_ERROR(part->AskForHash(fragment));
+  }
+  for (const std::unique_ptr<ReplicaPart>& part : parts_) {
     RETURN_IF_ERROR(part->FinishHash(fragment, hash));
   }
   return hash.Root();

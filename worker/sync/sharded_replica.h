@@ -74,6 +74,8 @@ enum PartMethod : int {
   kPartHold,
   kPartCopyHeld,
   kPartSetHeld,
+  kPartCopyLocal,  // Local values of a fragment, which a DevicePart leaves to whoever has them.
+  kPartSetLocal,
 };
 inline constexpr int kFirstOtherMethod = 100;
 
@@ -104,6 +106,8 @@ class ReplicaPart {
   virtual absl::StatusOr<std::unique_ptr<Codes>> Snapshot(int fragment) = 0;
   // Every other verb. Merge and SetPublished begin to hash what they make of the published copy.
   virtual absl::Status Do(const PartCall& call) = 0;
+  // Says that FinishHash comes next, so that others can be asked meanwhile.
+  virtual absl::Status AskForHash(int /*fragment*/) { return absl::OkStatus(); }
   // Waits for the leaves of whichever of the two began last.
   virtual absl::Status FinishHash(int fragment, LeafSink& leaves) = 0;
   // Whether FinishHash would not wait.
@@ -141,11 +145,11 @@ class ShardedReplica final : public Replica {
   absl::StatusOr<State> Save() override;
   absl::Status Restore(State state) override;
 
- private:
-  class ShardedDelta;
-
   // Has all parts do it.
   absl::Status Do(const PartCall& call);
+
+ private:
+  class ShardedDelta;
 
   const FragmentPlan& plan_;
   const Codec* const codec_up_;

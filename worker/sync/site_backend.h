@@ -20,9 +20,9 @@
 #include "common/base/byte_buffer.h"
 #include "common/params/fragment_plan.h"
 #include "worker/sync/backend.h"
-#include "worker/sync/site_calls.h"
 #include "worker/sync/process_link.h"
 #include "worker/sync/remote_part.h"
+#include "worker/sync/site_calls.h"
 
 namespace causeway::worker {
 

@@ -51,8 +51,8 @@ class _Arrays:
                     f"{name} is {what} in arrays: a site trains the same arrays from its making to its end. Write into "
                     "them in place (array += change, array[...] = values), or make a new site", "FAILED_PRECONDITION")
 
-    def attach(self, arena, fragments):
-        self._arena = np.frombuffer(arena, dtype=np.float32)
+    def attach(self, here, fragments):
+        self._arena = np.frombuffer(here.arena(), dtype=np.float32)
         self._fragments = fragments
 
     def initial(self, tensor, offset, values, count):

@@ -12,13 +12,14 @@ from typing import Any, List
 
 from causeway import errors
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 ALL = -1
 FINISHED, DRAINED, FAILED = 1, 2, 3
 LIBRARY_NAME = "libcauseway_site.so"
 
 LogFunction = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_char_p)
 ValuesFunction = ctypes.CFUNCTYPE(c_int, c_void_p, c_int64, c_int64, c_int64, POINTER(c_float))
+StartFunction = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t)
 
 
 class ErrorStruct(ctypes.Structure):
@@ -29,8 +30,8 @@ class TensorStruct(ctypes.Structure):
     _fields_ = [("name", c_char_p), ("shape", POINTER(c_int64)), ("rank", c_int32)]
 
 
-class DeviceTensorStruct(ctypes.Structure):
-    _fields_ = [("data", c_void_p), ("type", c_int32)]
+class DeviceValuesStruct(ctypes.Structure):
+    _fields_ = [("data", c_void_p), ("tensor", c_int64), ("begin", c_int64), ("end", c_int64), ("type", c_int32)]
 
 
 class DeviceStruct(ctypes.Structure):
@@ -38,8 +39,13 @@ class DeviceStruct(ctypes.Structure):
         ("size", c_size_t),
         ("device", c_int32),
         ("published_on_host", c_int32),
-        ("tensors", POINTER(DeviceTensorStruct)),
+        ("values", POINTER(DeviceValuesStruct)),
+        ("value_count", c_int64),
     ]
+
+
+class ShareStruct(ctypes.Structure):
+    _fields_ = [("tensor", c_int64), ("begin", c_int64), ("end", c_int64), ("rank", c_int32)]
 
 
 class OptionsStruct(ctypes.Structure):
@@ -73,6 +79,11 @@ class OptionsStruct(ctypes.Structure):
         ("log_context", c_void_p),
         ("stop", POINTER(c_int32)),
         ("on_device", POINTER(DeviceStruct)),
+        ("links", c_void_p),
+        ("shares", POINTER(ShareStruct)),
+        ("share_count", c_int64),
+        ("start", StartFunction),
+        ("start_context", c_void_p),
     ]
 
 
@@ -99,6 +110,10 @@ class RangeStruct(ctypes.Structure):
     ]
 
 
+class PieceStruct(ctypes.Structure):
+    _fields_ = [("begin", c_int64), ("end", c_int64), ("fragment", c_int32)]
+
+
 class OrdersStruct(ctypes.Structure):
     _fields_ = [
         ("size", c_size_t),
@@ -115,6 +130,7 @@ class OrdersStruct(ctypes.Structure):
 
 
 _SITE = c_void_p
+_LINKS = c_void_p
 _ERROR = POINTER(ErrorStruct)
 _FRAGMENTS = [POINTER(POINTER(c_int32)), POINTER(c_int32), _ERROR]
 _FUNCTIONS = {
@@ -134,11 +150,35 @@ _FUNCTIONS = {
             _ERROR,
         ],
     ),
+    "causeway_site_follow": (
+        c_int,
+        [
+            POINTER(OptionsStruct),
+            POINTER(TensorStruct),
+            c_int64,
+            c_char_p,
+            c_size_t,
+            POINTER(c_void_p),
+            _ERROR,
+        ],
+    ),
+    "causeway_links_open": (c_int, [c_int32, c_int32, POINTER(c_void_p), _ERROR]),
+    "causeway_links_outgoing": (
+        c_int,
+        [_LINKS, POINTER(c_int32), POINTER(c_void_p), POINTER(c_size_t), _ERROR],
+    ),
+    "causeway_links_incoming": (c_int, [_LINKS, c_int32, c_void_p, c_size_t, _ERROR]),
+    "causeway_links_close": (None, [_LINKS]),
+    "causeway_links_free": (None, [_LINKS]),
     "causeway_site_describe": (c_int, [_SITE, POINTER(InfoStruct), _ERROR]),
     "causeway_site_config": (c_int, [_SITE, POINTER(c_void_p), _ERROR]),
     "causeway_site_ranges": (
         c_int,
         [_SITE, c_int32, POINTER(POINTER(RangeStruct)), POINTER(c_int64), _ERROR],
+    ),
+    "causeway_site_pieces": (
+        c_int,
+        [_SITE, c_int32, POINTER(POINTER(PieceStruct)), POINTER(c_int64), _ERROR],
     ),
     "causeway_site_arena": (c_void_p, [_SITE]),
     "causeway_site_published": (c_int, [_SITE, POINTER(c_void_p), _ERROR]),
@@ -158,7 +198,7 @@ _FUNCTIONS = {
         c_int,
         [_SITE, POINTER(c_int32), c_int32, c_int32, c_void_p, _ERROR],
     ),
-    "causeway_site_move": (c_int, [_SITE, POINTER(DeviceTensorStruct), _ERROR]),
+    "causeway_site_move": (c_int, [_SITE, POINTER(DeviceValuesStruct), c_int64, _ERROR]),
     "causeway_site_local": (c_int, [_SITE, POINTER(RangeStruct), c_int32, c_void_p, _ERROR]),
     "causeway_site_finish": (c_int, [_SITE, *_FRAGMENTS]),
     "causeway_site_leave": (c_int, [_SITE, c_int, c_char_p, _ERROR]),

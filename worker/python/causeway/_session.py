@@ -17,6 +17,7 @@ import numpy as np
 
 from causeway import _library as lib
 from causeway import errors
+from causeway._links import Links
 
 log = logging.getLogger("causeway")
 _LOOK_FOR_SIGNALS_S = 0.25
@@ -30,6 +31,14 @@ class Range(NamedTuple):
     tensor_offset: int
     arena_offset: int
     count: int
+
+
+class Owned(NamedTuple):
+    """Values of the arena, of one fragment, that a process owns."""
+
+    begin: int
+    end: int
+    fragment: int
 
 
 class Orders(NamedTuple):
@@ -203,21 +212,24 @@ def describe(coordinator: str, site_id: str, options: Dict[str, Any]) -> Dict[st
     return json.loads(text)
 
 
-class DeviceTensor(NamedTuple):
-    """Where the values of a tensor lie on a CUDA device, contiguous."""
+class Placed(NamedTuple):
+    """Where values `begin` .. `end` of a tensor, row-major, lie on a CUDA device, without gaps."""
 
     address: int
+    tensor: int
+    begin: int
+    end: int
     type: int  # FLOAT32, BFLOAT16 or FLOAT16 of causeway_site.h.
 
 
-def device_tensors(tensors: Sequence[DeviceTensor]) -> Any:
-    return (lib.DeviceTensorStruct * max(1, len(tensors)))(*tensors)
+def device_values(values: Sequence[Placed]) -> Any:
+    return (lib.DeviceValuesStruct * max(1, len(values)))(*values)
 
 
 class DeviceArena:
     """In place of the arena where the tensors are on a device. `stream` is the trainer's."""
 
-    def __init__(self, session: "Session") -> None:
+    def __init__(self, session: "Handle") -> None:
         self._session = session
 
     def _fragments(self, fragments: Sequence[int]) -> Any:
@@ -233,24 +245,110 @@ class DeviceArena:
         lib.call("causeway_site_scatter", self._session.site, self._fragments(fragments),
                  len(fragments), int(published), stream)
 
-    def move(self, tensors: Sequence[DeviceTensor]) -> None:
-        """The tensors lie elsewhere from now on."""
-        lib.call("causeway_site_move", self._session.site, device_tensors(tensors))
-
-    def local(self, span: Range) -> np.ndarray:
-        """Exact local values."""
-        values = np.empty(span.count, np.float32)
-        lib.call("causeway_site_local", self._session.site, lib.RangeStruct(*span), 0,
-                 values.ctypes.data)
-        return values
-
-    def set_local(self, span: Range, values: np.ndarray) -> None:
-        values = np.ascontiguousarray(values, np.float32)
-        lib.call("causeway_site_local", self._session.site, lib.RangeStruct(*span), 1,
-                 values.ctypes.data)
+    def move(self, values: Sequence[Placed]) -> None:
+        """They lie there from now on."""
+        lib.call("causeway_site_move", self._session.site, device_values(values), len(values))
 
 
-class Session:
+def _tensor_table(tensors: Sequence[Tuple[str, Sequence[int]]]) -> Any:
+    table = (lib.TensorStruct * max(1, len(tensors)))()
+    for entry, (name, shape) in zip(table, tensors):
+        entry.name = name.encode()
+        entry.shape = (ctypes.c_int64 * max(1, len(shape)))(*shape)
+        entry.rank = len(shape)
+    return table
+
+
+class Handle:
+    """A site of the library: what a process has of it that joined, and one that follows.
+
+    Args:
+        site: freed when this is.
+        calls: where its calls run that block.
+        links: to the other processes, which serve this site alone; None: there are none.
+    """
+
+    def __init__(self, site: ctypes.c_void_p, calls: Optional[_Interruptible],
+                 links: Optional[Links]) -> None:
+        self._site = site
+        self._free = weakref.finalize(self, _free, site, calls, links)
+        if links is not None:
+            links.free_site = self._free
+        info = lib.InfoStruct(size=ctypes.sizeof(lib.InfoStruct))
+        lib.call("causeway_site_describe", site, ctypes.byref(info))
+        self.info = Info(info.fragments, info.arena_values, info.parameters, info.steps,
+                         info.steps_between_syncs, info.overlap_steps, bool(info.restored),
+                         bool(info.brought_model))
+
+    @property
+    def site(self) -> ctypes.c_void_p:
+        return self._site
+
+    def pieces(self, rank: int) -> List[Owned]:
+        """What process `rank` of a site of several owns, in the arena's order."""
+        pieces = ctypes.POINTER(lib.PieceStruct)()
+        count = ctypes.c_int64()
+        lib.call("causeway_site_pieces", self._site, rank, ctypes.byref(pieces),
+                 ctypes.byref(count))
+        return [Owned(p.begin, p.end, p.fragment) for p in pieces[: count.value]]
+
+    def _array(self, address: int) -> Any:
+        array = (ctypes.c_float * self.info.arena_values).from_address(address)
+        array.session = self  # Whoever uses the memory keeps it.
+        return array
+
+    def arena(self) -> Any:
+        """All values of the run on the host, fp32, as a ctypes array that lives as long as this,
+        of which a process uses what it owns; a DeviceArena where the tensors are on a device."""
+        address = lib.load().causeway_site_arena(self._site)
+        return self._array(address) if address else DeviceArena(self)
+
+    def published(self) -> Any:
+        """The published copy, equally long. `Session.step` changes it. None where the tensors are on
+        a device."""
+        if not lib.load().causeway_site_arena(self._site):
+            return None
+        values = ctypes.c_void_p()
+        lib.call("causeway_site_published", self._site, ctypes.byref(values))
+        return self._array(values.value)
+
+
+class Follower(Handle):
+    """A process of a site that another one joins. The library does its part by itself, while the
+    other is inside a call.
+
+    Args:
+        options: further fields of causeway_site_options.
+        tensors: as of the process that joins.
+        links: to that one.
+        start: what it handed out.
+
+    Raises:
+        errors.Error: the library cannot follow.
+    """
+
+    def __init__(self, options: Dict[str, Any], tensors: Sequence[Tuple[str, Sequence[int]]],
+                 links: Links, start: bytes) -> None:
+        struct = fill_options("", "", options)
+        links.fill(struct)
+        links.run()
+        try:
+            site = ctypes.c_void_p()
+            lib.call("causeway_site_follow", ctypes.byref(struct), _tensor_table(tensors), len(tensors),
+                     start, len(start), ctypes.byref(site))
+            super().__init__(site, None, links)
+        except BaseException:
+            links.close()
+            raise
+        self._links = links
+        links.kept = self  # The one that joined may save a state when nobody here has this any more.
+
+    def has_left(self) -> None:
+        """In good order: its values are still there for the one that joined."""
+        self._links.lasts = True
+
+
+class Session(Handle):
     """A joined site. One thread at a time calls its methods.
 
     Args:
@@ -261,6 +359,8 @@ class Session:
         state: what `save` gave, or None.
         initial_values: writes values of a tensor, from an offset on, to a one-dimensional array,
             if the run takes the model from this site.
+        links: to the other processes of the site, each of which owns a share of the values.
+        start: hands out to them what they follow by.
         stop: ends the join while it is under way.
 
     Raises:
@@ -270,32 +370,43 @@ class Session:
 
     def __init__(self, coordinator: str, site_id: str, options: Dict[str, Any],
                  tensors: Sequence[Tuple[str, Sequence[int]]], state: Optional[np.ndarray],
-                 initial_values: Callable[[int, int, np.ndarray], None], stop: Stop) -> None:
+                 initial_values: Callable[[int, int, np.ndarray], None], stop: Stop,
+                 links: Optional[Links] = None, start: Optional[Callable[[bytes], None]] = None) -> None:
         failure: List[BaseException] = []
         serving = threading.Lock()
         abandoned = threading.Event()
 
-        @lib.ValuesFunction
-        def write_values(_context, index, offset, count, values):
+        def called(function: Callable[[], None]) -> int:
             try:
                 with serving:
                     if abandoned.is_set():
                         return 1
-                    initial_values(index, offset, np.ctypeslib.as_array(values, (count,)))
+                    function()
                 return 0
             except BaseException as error:  # Must not cross the border; raised below.
                 failure.append(error)
                 return 1
 
+        @lib.ValuesFunction
+        def write_values(_context, index, offset, count, values):
+            return called(lambda: initial_values(index, offset, np.ctypeslib.as_array(values, (count,))))
+
+        @lib.StartFunction
+        def start_others(_context, data, size):
+            def hand_out() -> None:
+                start(ctypes.string_at(data, size))
+                links.run()
+
+            return called(hand_out)
+
         struct = fill_options(coordinator, site_id, options)
         struct.initial_values = write_values
+        if links is not None:
+            links.fill(struct)
+            struct.start = start_others
         given_up = ctypes.c_int32(0)
         struct.stop = ctypes.pointer(given_up)
-        table = (lib.TensorStruct * max(1, len(tensors)))()
-        for entry, (name, shape) in zip(table, tensors):
-            entry.name = name.encode()
-            entry.shape = (ctypes.c_int64 * max(1, len(shape)))(*shape)
-            entry.rank = len(shape)
+        table = _tensor_table(tensors)
         bytes_of_state = None if state is None else np.ascontiguousarray(state, dtype=np.uint8)
         site = ctypes.c_void_p()
         joined = threading.Event()
@@ -304,12 +415,17 @@ class Session:
             try:
                 lib.call("causeway_site_leave", site, lib.DRAINED, None)
             finally:
-                lib.load().causeway_site_free(site)
+                _free(site, None, links)
 
         def join() -> None:
-            lib.call("causeway_site_join", ctypes.byref(struct), table, len(tensors),
-                     None if bytes_of_state is None else bytes_of_state.ctypes.data,
-                     0 if bytes_of_state is None else bytes_of_state.nbytes, ctypes.byref(site))
+            try:
+                lib.call("causeway_site_join", ctypes.byref(struct), table, len(tensors),
+                         None if bytes_of_state is None else bytes_of_state.ctypes.data,
+                         0 if bytes_of_state is None else bytes_of_state.nbytes, ctypes.byref(site))
+            except BaseException:
+                if links is not None:
+                    links.close()
+                raise
             with serving:
                 joined.set()
                 if not abandoned.is_set():
@@ -330,14 +446,8 @@ class Session:
             if failure and error is not stop.error and isinstance(error, errors.Error):
                 raise failure[0] from error
             raise
-        self._site = site
         self.touched: List[int] = []  # What `next` returned last.
-        self._free = weakref.finalize(self, _free, site, self._calls)
-        info = lib.InfoStruct(size=ctypes.sizeof(lib.InfoStruct))
-        lib.call("causeway_site_describe", self._site, ctypes.byref(info))
-        self.info = Info(info.fragments, info.arena_values, info.parameters, info.steps,
-                         info.steps_between_syncs, info.overlap_steps, bool(info.restored),
-                         bool(info.brought_model))
+        super().__init__(site, self._calls, links)
 
     def _cancel(self) -> None:
         lib.load().causeway_site_cancel(self._site)
@@ -351,29 +461,15 @@ class Session:
         return [Range(r.tensor, r.tensor_offset, r.arena_offset, r.count)
                 for r in ranges[: count.value]]
 
-    def _array(self, address: int) -> Any:
-        array = (ctypes.c_float * self.info.arena_values).from_address(address)
-        array.session = self  # Whoever uses the memory keeps it.
-        return array
+    def local(self, span: Range) -> np.ndarray:
+        """Exact local values, where other processes or a device have them."""
+        values = np.empty(span.count, np.float32)
+        lib.call("causeway_site_local", self._site, lib.RangeStruct(*span), 0, values.ctypes.data)
+        return values
 
-    @property
-    def site(self) -> ctypes.c_void_p:
-        return self._site
-
-    def arena(self) -> Any:
-        """All values of the run on the host, fp32, as a ctypes array that lives as long as this; a
-        DeviceArena where the tensors are on a device."""
-        address = lib.load().causeway_site_arena(self._site)
-        return self._array(address) if address else DeviceArena(self)
-
-    def published(self) -> Any:
-        """The published copy, equally long. `step` changes it. None where the tensors are on a
-        device."""
-        if not lib.load().causeway_site_arena(self._site):
-            return None
-        values = ctypes.c_void_p()
-        lib.call("causeway_site_published", self._site, ctypes.byref(values))
-        return self._array(values.value)
+    def set_local(self, span: Range, values: np.ndarray) -> None:
+        values = np.ascontiguousarray(values, np.float32)
+        lib.call("causeway_site_local", self._site, lib.RangeStruct(*span), 1, values.ctypes.data)
 
     def changed(self) -> List[int]:
         """Fragments whose values in the arena are to be taken over after a join."""
@@ -454,7 +550,14 @@ class Session:
         return json.loads(lib.call_for_text("causeway_site_config", self._site))
 
 
-def _free(site, calls) -> None:
-    if not calls.busy:  # Otherwise the library is still in use: the process is about to end.
+_in_use: List[Optional[Links]] = []  # Of sites that are never freed.
+
+
+def _free(site, calls, links) -> None:
+    """`links` last until then."""
+    if calls is None or not calls.busy:
         lib.load().causeway_site_free(site)
-    calls.close()
+    else:  # The library is still in use: the process is about to end.
+        _in_use.append(links)
+    if calls is not None:
+        calls.close()

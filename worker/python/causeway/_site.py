@@ -8,7 +8,7 @@ import math
 import signal
 import threading
 import weakref
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Protocol, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -16,7 +16,8 @@ from causeway import _arguments as check
 from causeway import _library as lib
 from causeway import _signals, errors
 from causeway._arguments import PathLike
-from causeway._session import Info, Orders, Range, Session, Stop
+from causeway._session import Follower, Handle, Info, Orders, Range, Session, Stop
+from causeway._team import Team, Values
 from causeway._unfollowed import Unfollowed, leave_unended, say_if_unused
 
 log = logging.getLogger("causeway")
@@ -27,62 +28,8 @@ _INTERRUPTED = (" ended the synchronization of a step, and with it this site's p
                 "close() it; the way on is a new join() with the same id")
 
 
-class Values(Protocol):
-    """The trained values, wherever they are. Every process of a site calls all methods alike."""
-
-    def table(self) -> List[Tuple[str, Tuple[int, ...]]]:
-        """Names and shapes, in the model's order."""
-
-    def attach(self, arena: Any, fragments: Sequence[Sequence[Range]]) -> None:
-        """Says where in the arena they belong. `arena` is None where there is no session."""
-
-    def initial(self, tensor: int, offset: int, values: Optional[np.ndarray], count: int) -> None:
-        """Writes `count` values of a tensor from an offset on to `values`."""
-
-    def read(self, fragments: Sequence[int]) -> None:
-        """Parameters to arena."""
-
-    def write(self, fragments: Sequence[int]) -> None:
-        """Arena to parameters, in place."""
-
-    def settle(self) -> None:
-        """Waits until nothing reads the arena any more."""
-
-    @contextlib.contextmanager
-    def replaced(self, published: Any) -> Iterator[None]:
-        """The parameters have the published values inside, and their own again after it."""
-
-    def not_finite(self, fragments: Sequence[int]) -> Optional[str]:
-        """The name of a tensor of these fragments that has a value, as it was read last, that is
-        not finite. In the process that leads."""
-
-    def kept(self) -> np.ndarray:
-        """What a continuation needs beside the parameters, as bytes."""
-
-    def restore(self, kept: np.ndarray, but: Sequence[int]) -> None:
-        """Takes what `kept` gave, after `attach`, but for fragments that have newer values."""
-
-
-class Team:
-    """The processes of a site: one."""
-
-    leads = True
-    size = 1
-
-    def lead(self, function: Callable[[], Any]) -> Any:
-        """What `function` returns or raises in the process that leads, in all of them."""
-        return function()
-
-    def count(self, *numbers: int) -> Tuple[int, ...]:
-        """Sums over the processes."""
-        return numbers
-
-    def serve_initial(self, values: Values, join: Callable[[Callable[..., None]], Any]) -> Any:
-        """`join` in the leader, with all processes handing out initial values meanwhile."""
-        return join(lambda tensor, offset, out: values.initial(tensor, offset, out, out.size))
-
-    def leave(self) -> None:
-        """This process takes part no more."""
+# What ends training without a failure.
+_DRAINING = (KeyboardInterrupt, GeneratorExit, errors.Cancelled)
 
 
 class _Start(NamedTuple):
@@ -131,6 +78,7 @@ class BaseSite:
         self._state: Optional[np.ndarray] = None
         self._saved_step: Optional[int] = None
         self._session: Optional[Session] = None  # In the process that leads.
+        self._here: Optional[Handle] = None  # What this process has of the library.
         self._orders: Optional[Orders] = None
         self._should_save = False
         self._info: Optional[Info] = None
@@ -164,11 +112,10 @@ class BaseSite:
                         "script, with &): %scausewayctl drain has it leave in good order",
                         self._id, "SIGTERM or " if drained else "")
         try:
-            start = self._team.serve_initial(self._values, self._join)
+            start = self._team.serve_initial(self._values, self._join, self._follow_leader)
             self._info = start.info
             _joined.add(self)
-            arena = self._session.arena() if self._session else None
-            self._values.attach(arena, start.fragments)
+            self._values.attach(self._here, start.fragments)
             if start.info.restored and self._state is not None:
                 self._values.restore(_split_state(self._state)[1], start.changed)
             self._state = None
@@ -191,16 +138,19 @@ class BaseSite:
                     (one._thread is self._thread or not one._thread.is_alive()):
                 leave_unended(one)
 
-    def _join(self, initial_values: Callable[..., None]) -> _Start:
+    def _join(self, initial_values: Callable[..., None], start: Optional[Callable[[bytes], None]]) -> _Start:
         state = None if self._state is None else _split_state(self._state)[0]
         session = Session(self._coordinator, self._given_id, self._options, self._values.table(), state,
-                          initial_values, self._stop)
-        self._session = session
+                          initial_values, self._stop, self._team.links(self._values), start)
+        self._session = self._here = session
         if self._stop:
             session.drain()
         return _Start(session.info,
                       [session.ranges(fragment) for fragment in range(session.info.fragments)],
                       session.changed())
+
+    def _follow_leader(self, start: bytes) -> None:
+        self._here = Follower(self._options, self._values.table(), self._team.links(self._values), start)
 
     def _begin(self) -> _Outcome:
         self._values.settle()
@@ -261,6 +211,8 @@ class BaseSite:
                     raise
                 log.error("leaving the run: %s", unheard.message)
             finally:
+                if isinstance(self._here, Follower) and (failure is None or isinstance(failure, _DRAINING)):
+                    self._here.has_left()
                 self._team.leave()
                 _signals.forget(self)
 
@@ -271,8 +223,7 @@ class BaseSite:
     def _leave(self, error: Optional[BaseException]) -> None:
         if error is None and self._orders is not None and self._orders.finished:
             self._session.leave(lib.FINISHED)
-        elif error is None or isinstance(error, (KeyboardInterrupt, GeneratorExit,
-                                                 errors.Cancelled)):
+        elif error is None or isinstance(error, _DRAINING):
             self._session.leave(lib.DRAINED)
         else:
             text = error.message if isinstance(error, errors.Error) else \
@@ -514,7 +465,7 @@ class BaseSite:
         if self._replaced:
             raise self._misuse("published() inside published()")
         self._notice()
-        values = self._session.published() if self._session is not None else None
+        values = self._here.published()
         self._values.settle()
         self._replaced = True
         try:

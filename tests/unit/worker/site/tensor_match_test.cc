@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "absl/strings/str_cat.h"
+#include "common/codec/codec.h"
 #include "common/params/run_config.h"
 
 namespace causeway::worker {
@@ -127,6 +129,75 @@ TEST(TensorMatchTest, TensorsOfAnyRank) {
   tensors[1].shape = {4, 18};  // As many values.
   EXPECT_THAT(std::string(MatchTensors(config, plan, tensors).status().message()),
               HasSubstr("conv has [4, 18], the run's has [4, 2, 3, 3]"));
+}
+
+std::vector<TensorShare> HalvesOf(const Model& model) {
+  std::vector<TensorShare> shares;
+  for (size_t i = 0; i < model.tensors.size(); ++i) {
+    int64_t size = 1;
+    for (const int64_t extent : model.tensors[i].shape) size *= extent;
+    shares.push_back({static_cast<int64_t>(i), size / 2 + 1, size, 1});  // In any order.
+    shares.push_back({static_cast<int64_t>(i), 0, size / 2 + 1, 0});
+  }
+  return shares;
+}
+
+TEST(PlanSharesTest, APieceIsItsChunksFirstOwners) {
+  Model model;
+  std::ranges::reverse(model.tensors);
+  model.Find(kEmbedding).shape[0] = 100;  // Padding is whose chunk it lies in.
+  const TensorMatch match = *model.Match();
+  const ShardPlan plan = PlanShares(*model.plan, match, model.tensors, HalvesOf(model), 2).value();
+  int64_t owned = 0;
+  for (int rank = 0; rank < 2; ++rank) {
+    for (const ShardPiece& piece : plan.pieces(rank)) {
+      const FragmentRange& fragment = model.plan->range(piece.fragment);
+      EXPECT_EQ((piece.begin - fragment.begin) % static_cast<int64_t>(kCodecChunk), 0);
+      // Who has the first value of the piece, or the last one before it in the fragment.
+      int owner = -1;
+      for (const causeway_range& range : match.ranges[static_cast<size_t>(piece.fragment)]) {
+        for (const TensorShare& share : HalvesOf(model)) {
+          const int64_t begin = range.arena_offset - range.tensor_offset + share.begin;
+          if (share.tensor == range.tensor && begin < range.arena_offset + range.count &&
+              (begin <= piece.begin || owner < 0) && share.end > range.tensor_offset) {
+            owner = share.rank;
+          }
+        }
+      }
+      EXPECT_EQ(rank, owner) << piece.begin;
+      owned += piece.size();
+    }
+  }
+  EXPECT_EQ(owned, model.plan->arena_size());
+  const auto pieces = PiecesOf(plan);
+  EXPECT_EQ(pieces.size(), 2U);
+  EXPECT_EQ(std::ssize(pieces[1]), std::ssize(plan.pieces(1)));
+}
+
+TEST(PlanSharesTest, SharesThatLeaveSomethingOutAreRefusedWithTheTensor) {
+  const Model model;
+  const TensorMatch match = *model.Match();
+  const std::string first = model.tensors[0].name;
+  const auto refusal = [&](const std::function<void(std::vector<TensorShare>&)>& change) {
+    std::vector<TensorShare> shares = HalvesOf(model);
+    change(shares);
+    const absl::Status status =
+        PlanShares(*model.plan, match, model.tensors, std::move(shares), 2).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    return std::string(status.message());
+  };
+  const auto names = [&](const std::string& what) {
+    return AllOf(HasSubstr("every value of " + first + " once"), HasSubstr(what));
+  };
+  EXPECT_THAT(refusal([](auto& shares) { shares.erase(shares.begin()); }), names(" came"));
+  EXPECT_THAT(refusal([](auto& shares) { ++shares[0].begin; }), names("follows"));
+  EXPECT_THAT(refusal([](auto& shares) { shares.push_back(shares[0]); }), names("follows"));
+  EXPECT_THAT(refusal([](auto& shares) { ++shares[0].end; }), names("follows"));
+  EXPECT_THAT(refusal([](auto& shares) { shares[0].rank = 2; }), names("0 .. 1: 2 came"));
+  EXPECT_THAT(refusal([](auto& shares) { shares.push_back({.tensor = 99, .begin = 0, .end = 1}); }),
+              HasSubstr("there is no tensor 99"));
+  EXPECT_THAT(refusal([](auto& shares) { shares.push_back({.tensor = -1, .begin = 0, .end = 1}); }),
+              HasSubstr("there is no tensor -1"));
 }
 
 }  // namespace

@@ -270,6 +270,9 @@ absl::Status DevicePart::Do(const PartCall& call) {
     case kPartSnapshot:
     case kPartFinishHash:
       return absl::InternalError("Snapshot and FinishHash are methods of their own");
+    case kPartCopyLocal:
+    case kPartSetLocal:
+      return absl::UnimplementedError("whoever has a device's local values copies them");
   }
   if (options_.weights_changed) options_.weights_changed(fragment);
   return absl::OkStatus();

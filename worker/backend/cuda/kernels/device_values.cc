@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -24,109 +25,113 @@ int TouchedAtOnce(const FragmentPlan& plan, const v1::SyncConfig& sync) {
 
 int64_t BytesOf(int32_t type) { return type == CAUSEWAY_FLOAT32 ? 4 : 2; }
 
+// An interval of an arena in another's coordinates.
+struct Overlap {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t size() const { return std::max<int64_t>(end - begin, 0); }
+};
+Overlap Of(const ShardPiece& piece, int64_t begin, int64_t end) {
+  return {std::max(piece.begin, begin), std::min(piece.end, end)};
+}
+
 class CudaDeviceValues final : public DeviceValues {
  public:
-  CudaDeviceValues(const FragmentPlan& plan, const v1::SyncConfig& sync, const TensorMatch& match,
+  CudaDeviceValues(const FragmentPlan& plan, const ShardPlan& shards, int rank,
+                   const v1::SyncConfig& sync, const TensorMatch& match,
                    const DeviceOptions& options)
       : plan_(plan),
+        shards_(shards),
+        rank_(rank),
         sync_(sync),
         match_(match),
         device_(options.device),
         published_on_device_(!options.published_on_host),
-        shard_plan_(plan, 1),
-        keeps_all_(std::ranges::any_of(options.tensors,
-                                       [](const auto& t) { return t.type != CAUSEWAY_FLOAT32; })),
+        keeps_all_(std::ranges::any_of(options.values,
+                                       [](const auto& v) { return v.type != CAUSEWAY_FLOAT32; })),
         jobs_(static_cast<size_t>(plan.fragments())),
         locals_(static_cast<size_t>(plan.fragments())) {}
   ~CudaDeviceValues() override { (void)UseDevice(device_); }
 
-  absl::Status Allocate(std::span<const causeway_device_tensor> tensors) {
+  absl::Status Allocate(std::span<const causeway_device_values> values) {
     RETURN_IF_ERROR(UseDevice(device_));
     ASSIGN_OR_RETURN(setting_, Stream::Create());
-    for (int i = 0; i < plan_.fragments(); ++i) {
-      most_values_ = std::max(most_values_, plan_.range(i).size());
-      ValueJob& job = jobs_[static_cast<size_t>(i)];
-      job.values = plan_.range(i).size();
-      job.range_count = static_cast<int>(match_.ranges[static_cast<size_t>(i)].size() +
-                                         match_.gaps[static_cast<size_t>(i)].size());
-      ASSIGN_OR_RETURN(job.ranges,
-                       memory_.Allocate<ValueRange>("tables of tensors", job.range_count, ""));
-    }
+    ASSIGN_OR_RETURN(issued_, Event::Create());
     ASSIGN_OR_RETURN(gaps_,
                      memory_.Allocate<float>("values between tensors", match_.gap_values, ""));
     RETURN_IF_ERROR(CheckCuda(
         cudaMemsetAsync(gaps_, 0, FloatBytes(match_.gap_values), setting_.get()), "clearing"));
-    RETURN_IF_ERROR(SetTensors(tensors));
+    for (const causeway_device_values& each : values) types_.emplace(each.tensor, each.type);
+    for (int i = 0; i < plan_.fragments(); ++i) {
+      most_values_ = std::max(most_values_, shards_.shard_size(rank_, i));
+      jobs_[static_cast<size_t>(i)].values = shards_.shard_size(rank_, i);
+    }
+    // Of several ranks each learns later where the rest is that it owns.
+    const absl::Status moved = Move(values);
+    if (shards_.ranks() == 1 || !absl::IsNotFound(moved)) RETURN_IF_ERROR(moved);
     if (keeps_all_) {
       ASSIGN_OR_RETURN(float* const all,
                        memory_.Allocate<float>("exact copies of what has 2 bytes",
-                                               plan_.arena_size(), "--values=host"));
-      RETURN_IF_ERROR(CheckCuda(
-          cudaMemsetAsync(all, 0, FloatBytes(plan_.arena_size()), setting_.get()), "clearing"));
+                                               shards_.shard_size(rank_), "--values=host"));
+      RETURN_IF_ERROR(
+          CheckCuda(cudaMemsetAsync(all, 0, FloatBytes(shards_.shard_size(rank_)), setting_.get()),
+                    "clearing"));
       for (int i = 0; i < plan_.fragments(); ++i) {
-        locals_[static_cast<size_t>(i)] = all + plan_.range(i).begin;
+        if (!Pieces(i).empty()) locals_[static_cast<size_t>(i)] = all + Pieces(i).front().offset;
       }
       return setting_.Wait("clearing exact copies");
     }
     for (int i = 0; i < TouchedAtOnce(plan_, sync_); ++i) {
-      ASSIGN_OR_RETURN(float* const values, MakeLocal());
-      free_.push_back(values);
+      ASSIGN_OR_RETURN(float* const local, MakeLocal());
+      free_.push_back(local);
     }
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::unique_ptr<Replica>> MakeReplica() override {
+  absl::StatusOr<std::unique_ptr<ReplicaPart>> MakePart() override {
     part_ = nullptr;
     training_ = setting_.get();
     if (!keeps_all_) Release({});
     // Steps are issued to a stream that is not known yet; nothing follows it before a Gather.
     const DeviceShard shard = {
-        .device = device_, .locals = locals_.data(), .training = setting_.get()};
+        .device = device_, .rank = rank_, .locals = locals_.data(), .training = setting_.get()};
     ASSIGN_OR_RETURN(std::unique_ptr<DevicePart> part,
-                     DevicePart::Create(plan_, shard_plan_, sync_, shard,
+                     DevicePart::Create(plan_, shards_, sync_, shard,
                                         {.published_on_device = published_on_device_,
                                          .weights_changed = nullptr}));
     part_ = part.get();
-    std::vector<std::unique_ptr<ReplicaPart>> parts;
-    parts.push_back(std::move(part));
-    return std::make_unique<ShardedReplica>(plan_, sync_, std::move(parts));
+    return std::make_unique<Part>(*this, std::move(part));
   }
 
-  absl::Status SetTensors(std::span<const causeway_device_tensor> tensors) override {
+  absl::Status Move(std::span<const causeway_device_values> values) override {
     RETURN_IF_ERROR(UseDevice(device_));
+    RETURN_IF_ERROR(CheckValues(values));
+    std::vector<std::vector<ValueRange>> tables;
+    for (int i = 0; i < plan_.fragments(); ++i) {
+      ASSIGN_OR_RETURN(tables.emplace_back(), RangesOf(i, values));
+    }
     // What was issued before may still read the tables.
     if (part_ != nullptr) RETURN_IF_ERROR(CheckCuda(cudaDeviceSynchronize(), "before new tables"));
-    int64_t between = 0;
-    for (int i = 0; i < plan_.fragments(); ++i) {
-      const FragmentRange& fragment = plan_.range(i);
-      std::vector<ValueRange> ranges;
-      for (const ArenaRange& gap : match_.gaps[static_cast<size_t>(i)]) {
-        ranges.push_back({.data = gaps_ + between,
-                          .first = gap.begin - fragment.begin,
-                          .count = gap.end - gap.begin,
-                          .type = ValueType::kOwn});
-        between += ranges.back().count;
+    for (size_t i = 0; i < tables.size(); ++i) {
+      const auto count = static_cast<int>(tables[i].size());
+      if (count > jobs_[i].range_count) {
+        ASSIGN_OR_RETURN(jobs_[i].ranges,
+                         memory_.Allocate<ValueRange>("tables of tensors", count, ""));
       }
-      for (const causeway_range& range : match_.ranges[static_cast<size_t>(i)]) {
-        const causeway_device_tensor& tensor = tensors[static_cast<size_t>(range.tensor)];
-        ranges.push_back(
-            {.data = static_cast<char*>(tensor.data) + range.tensor_offset * BytesOf(tensor.type),
-             .first = range.arena_offset - fragment.begin,
-             .count = range.count,
-             .type = static_cast<ValueType>(tensor.type)});
-      }
-      std::ranges::sort(ranges, {}, &ValueRange::first);
+      jobs_[i].range_count = count;
+      if (count == 0) continue;
       RETURN_IF_ERROR(
-          CheckCuda(cudaMemcpyAsync(const_cast<ValueRange*>(jobs_[static_cast<size_t>(i)].ranges),
-                                    ranges.data(), ranges.size() * sizeof(ValueRange),
-                                    cudaMemcpyHostToDevice, setting_.get()),
+          CheckCuda(cudaMemcpyAsync(const_cast<ValueRange*>(jobs_[i].ranges), tables[i].data(),
+                                    tables[i].size() * sizeof(ValueRange), cudaMemcpyHostToDevice,
+                                    setting_.get()),
                     "copying a table of tensors"));
-      RETURN_IF_ERROR(setting_.Wait("copying a table of tensors"));  // `ranges` ends here.
     }
-    return absl::OkStatus();
+    complete_ = true;
+    return setting_.Wait("copying tables of tensors");  // They end here.
   }
 
   absl::Status Gather(std::span<const int32_t> fragments, void* stream) override {
+    RETURN_IF_ERROR(CheckComplete());
     RETURN_IF_ERROR(UseDevice(device_));
     const auto training = static_cast<cudaStream_t>(stream);
     part_->UseStream(training);
@@ -136,10 +141,12 @@ class CudaDeviceValues final : public DeviceValues {
     if (!keeps_all_) Release(fragments);
     gathered_.assign(fragments.begin(), fragments.end());
     for (const int32_t fragment : fragments) {
+      if (Pieces(fragment).empty()) continue;
       ASSIGN_OR_RETURN(float* const local, Local(fragment));
       LaunchGather(jobs_[static_cast<size_t>(fragment)], local, part_->PublishedValues(fragment),
                    training);
     }
+    RETURN_IF_ERROR(issued_.Record(training));
     return CheckLaunches("taking values from the trainer's tensors");
   }
 
@@ -148,56 +155,237 @@ class CudaDeviceValues final : public DeviceValues {
   }
 
   absl::Status Scatter(std::span<const int32_t> fragments, bool published, void* stream) override {
+    RETURN_IF_ERROR(CheckComplete());
     RETURN_IF_ERROR(UseDevice(device_));
     const auto training = static_cast<cudaStream_t>(stream);
     // The stream that was gathered in is held up by what changes values there, and not by hashes.
     if (training != training_ || published) RETURN_IF_ERROR(part_->HoldUp(training));
     for (const int32_t fragment : fragments) {
+      if (Pieces(fragment).empty()) continue;
       const float* const local = locals_[static_cast<size_t>(fragment)];
       LaunchScatter(jobs_[static_cast<size_t>(fragment)],
                     published || local == nullptr ? part_->PublishedValues(fragment) : local,
                     /*own=*/!published, training);
     }
+    RETURN_IF_ERROR(issued_.Record(training));
     return CheckLaunches("writing values to the trainer's tensors");
   }
 
   absl::Status CopyLocal(int fragment, int64_t first, std::span<float> values) override {
     RETURN_IF_ERROR(UseDevice(device_));
-    const float* local = locals_[static_cast<size_t>(fragment)];
-    RETURN_IF_ERROR(part_->HoldUp(setting_.get()));
-    if (local == nullptr) local = part_->PublishedValues(fragment);
-    RETURN_IF_ERROR(CheckCuda(cudaMemcpyAsync(values.data(), local + first, values.size_bytes(),
-                                              cudaMemcpyDefault, setting_.get()),
-                              "copying local values"));
+    if (Pieces(fragment).empty()) return absl::OkStatus();
+    const bool gathered = locals_[static_cast<size_t>(fragment)] != nullptr;
+    RETURN_IF_ERROR(HoldUp());
+    const float* const local =
+        gathered ? locals_[static_cast<size_t>(fragment)] : part_->PublishedValues(fragment);
+    RETURN_IF_ERROR(
+        ForOwn(fragment, first, std::ssize(values), [&](int64_t own, int64_t place, int64_t count) {
+          return CheckCuda(cudaMemcpyAsync(values.data() + place, local + own, FloatBytes(count),
+                                           cudaMemcpyDefault, setting_.get()),
+                           "copying local values");
+        }));
+    if (!gathered) {
+      RETURN_IF_ERROR(ForOwnGaps(
+          fragment, first, std::ssize(values), [&](float* gap, int64_t place, int64_t count) {
+            return CheckCuda(cudaMemcpyAsync(values.data() + place, gap, FloatBytes(count),
+                                             cudaMemcpyDefault, setting_.get()),
+                             "copying local values");
+          }));
+    }
     return setting_.Wait("copying local values");
   }
 
   absl::Status SetLocal(int fragment, int64_t first, std::span<const float> values) override {
     RETURN_IF_ERROR(UseDevice(device_));
-    ASSIGN_OR_RETURN(float* const local, Local(fragment));
-    RETURN_IF_ERROR(part_->HoldUp(setting_.get()));
-    RETURN_IF_ERROR(CheckCuda(cudaMemcpyAsync(local + first, values.data(), values.size_bytes(),
-                                              cudaMemcpyHostToDevice, setting_.get()),
-                              "restoring local values"));
+    if (Pieces(fragment).empty()) return absl::OkStatus();
+    // What lies between tensors has a place of its own.
+    int64_t elsewhere = 0;
+    RETURN_IF_ERROR(
+        ForOwn(fragment, first, std::ssize(values), [&](int64_t, int64_t, int64_t count) {
+          elsewhere += count;
+          return absl::OkStatus();
+        }));
+    RETURN_IF_ERROR(
+        ForOwnGaps(fragment, first, std::ssize(values), [&](float*, int64_t, int64_t count) {
+          elsewhere -= count;
+          return absl::OkStatus();
+        }));
+    float* local = locals_[static_cast<size_t>(fragment)];
+    if (elsewhere > 0) {
+      ASSIGN_OR_RETURN(local, Local(fragment));
+    }
+    RETURN_IF_ERROR(HoldUp());
+    if (local != nullptr) {
+      RETURN_IF_ERROR(ForOwn(
+          fragment, first, std::ssize(values), [&](int64_t own, int64_t place, int64_t count) {
+            return CheckCuda(cudaMemcpyAsync(local + own, values.data() + place, FloatBytes(count),
+                                             cudaMemcpyHostToDevice, setting_.get()),
+                             "restoring local values");
+          }));
+    }
+    RETURN_IF_ERROR(ForOwnGaps(
+        fragment, first, std::ssize(values), [&](float* gap, int64_t place, int64_t count) {
+          return CheckCuda(cudaMemcpyAsync(gap, values.data() + place, FloatBytes(count),
+                                           cudaMemcpyHostToDevice, setting_.get()),
+                           "restoring local values");
+        }));
     return setting_.Wait("restoring local values");
   }
 
-  absl::Status CopyGaps(std::span<float> values) override {
-    return CopyAll(values.data(), gaps_, values.size_bytes(), "copying values between tensors");
-  }
-
-  absl::Status SetGaps(std::span<const float> values) override {
-    return CopyAll(gaps_, values.data(), values.size_bytes(), "restoring values between tensors");
-  }
-
  private:
-  // After all that was issued, of whatever stream.
-  absl::Status CopyAll(float* to, const float* from, size_t bytes, const char* what) {
-    RETURN_IF_ERROR(UseDevice(device_));
-    RETURN_IF_ERROR(CheckCuda(cudaDeviceSynchronize(), what));
+  // A DevicePart that has local values, too.
+  class Part final : public ReplicaPart {
+   public:
+    Part(CudaDeviceValues& values, std::unique_ptr<DevicePart> part)
+        : values_(values), part_(std::move(part)) {}
+    absl::StatusOr<std::unique_ptr<Codes>> Snapshot(int fragment) override {
+      return part_->Snapshot(fragment);
+    }
+    absl::Status Do(const PartCall& call) override {
+      if (call.method == kPartCopyLocal) {
+        return values_.CopyLocal(
+            call.fragment, 0,
+            {reinterpret_cast<float*>(call.out.data()), call.out.size() / sizeof(float)});
+      }
+      if (call.method == kPartSetLocal) {
+        return values_.SetLocal(
+            call.fragment, 0,
+            {reinterpret_cast<const float*>(call.in.data()), call.in.size() / sizeof(float)});
+      }
+      return part_->Do(call);
+    }
+    absl::Status FinishHash(int fragment, LeafSink& leaves) override {
+      return part_->FinishHash(fragment, leaves);
+    }
+    bool IsHashed(int fragment) override { return part_->IsHashed(fragment); }
+    bool KeepsResiduals() const override { return part_->KeepsResiduals(); }
+
+   private:
+    CudaDeviceValues& values_;
+    const std::unique_ptr<DevicePart> part_;
+  };
+
+  // Makes copies follow what was issued here and by the part, and nothing else of the trainer's.
+  absl::Status HoldUp() {
+    RETURN_IF_ERROR(issued_.HoldUp(setting_.get()));
+    return part_->HoldUp(setting_.get());
+  }
+
+  absl::Status CheckComplete() const {
+    if (complete_) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        "it is not known yet where all values are that this rank owns: call causeway_site_move");
+  }
+
+  std::span<const ShardPiece> Pieces(int fragment) const { return shards_.pieces(rank_, fragment); }
+
+  // Calls `body` with the places, among the fragment's own values and from its value `first` on,
+  // and the number of what is owned of `count` values.
+  template <typename Body>
+  absl::Status ForOwn(int fragment, int64_t first, int64_t count, const Body& body) const {
+    const int64_t from = plan_.range(fragment).begin + first;
+    for (const ShardPiece& piece : Pieces(fragment)) {
+      const Overlap both = Of(piece, from, from + count);
+      if (both.size() == 0) continue;
+      RETURN_IF_ERROR(
+          body(piece.offset - Pieces(fragment).front().offset + both.begin - piece.begin,
+               both.begin - from, both.size()));
+    }
+    return absl::OkStatus();
+  }
+  // The same of what lies between tensors, with where that is.
+  template <typename Body>
+  absl::Status ForOwnGaps(int fragment, int64_t first, int64_t count, const Body& body) const {
+    const int64_t from = plan_.range(fragment).begin + first;
+    float* at = gaps_;
+    for (int i = 0; i < fragment; ++i) {
+      for (const ArenaRange& gap : match_.gaps[static_cast<size_t>(i)]) at += gap.end - gap.begin;
+    }
+    for (const ArenaRange& gap : match_.gaps[static_cast<size_t>(fragment)]) {
+      for (const ShardPiece& piece : Pieces(fragment)) {
+        const Overlap own = Of(piece, gap.begin, gap.end);
+        const Overlap both = {std::max(own.begin, from), std::min(own.end, from + count)};
+        if (both.size() == 0) continue;
+        RETURN_IF_ERROR(body(at + (both.begin - gap.begin), both.begin - from, both.size()));
+      }
+      at += gap.end - gap.begin;
+    }
+    return absl::OkStatus();
+  }
+
+  // Where the fragment's own values are. INVALID_ARGUMENT unless each is in one place.
+  absl::StatusOr<std::vector<ValueRange>> RangesOf(
+      int fragment, std::span<const causeway_device_values> all) const {
+    const FragmentRange& whole = plan_.range(fragment);
+    std::vector<ValueRange> ranges;
     RETURN_IF_ERROR(
-        CheckCuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, setting_.get()), what));
-    return setting_.Wait(what);
+        ForOwnGaps(fragment, 0, whole.size(), [&](float* gap, int64_t place, int64_t count) {
+          return ForOwn(fragment, place, count, [&](int64_t own, int64_t, int64_t size) {
+            ranges.push_back({.data = gap, .first = own, .count = size, .type = ValueType::kOwn});
+            return absl::OkStatus();
+          });
+        }));
+    int64_t missing = 0;
+    for (const causeway_range& range : match_.ranges[static_cast<size_t>(fragment)]) {
+      RETURN_IF_ERROR(ForOwn(fragment, range.arena_offset - whole.begin, range.count,
+                             [&](int64_t, int64_t, int64_t size) {
+                               missing += size;
+                               return absl::OkStatus();
+                             }));
+      const int64_t to_arena = range.arena_offset - range.tensor_offset;
+      for (const causeway_device_values& values : all) {
+        if (values.tensor != range.tensor) continue;
+        const int64_t begin = std::max(values.begin, range.tensor_offset);
+        const int64_t end = std::min(values.end, range.tensor_offset + range.count);
+        if (begin >= end) continue;
+        RETURN_IF_ERROR(ForOwn(
+            fragment, begin + to_arena - whole.begin, end - begin,
+            [&](int64_t own, int64_t place, int64_t size) {
+              const int64_t at = begin + place - values.begin;
+              ranges.push_back({.data = static_cast<char*>(values.data) + at * BytesOf(values.type),
+                                .first = own,
+                                .count = size,
+                                .type = static_cast<ValueType>(values.type)});
+              missing -= size;
+              return absl::OkStatus();
+            }));
+      }
+    }
+    std::ranges::sort(ranges, {}, &ValueRange::first);
+    for (size_t i = 0; i + 1 < ranges.size(); ++i) {
+      if (ranges[i].first + ranges[i].count > ranges[i + 1].first) missing = -1;
+    }
+    if (missing == 0) return ranges;
+    if (missing > 0) {
+      return absl::NotFoundError(absl::StrCat("values of the device must be all that rank ", rank_,
+                                              " owns; of fragment ", fragment, " ", missing,
+                                              " are missing"));
+    }
+    return absl::InvalidArgumentError(absl::StrCat("values of the device come twice that rank ",
+                                                   rank_, " owns of fragment ", fragment));
+  }
+
+  absl::Status CheckValues(std::span<const causeway_device_values> all) const {
+    for (size_t i = 0; i < all.size(); ++i) {
+      const causeway_device_values& values = all[i];
+      const auto type = types_.find(values.tensor);
+      const bool known = type != types_.end() && type->second == values.type;
+      if ((values.data != nullptr || values.begin == values.end) && values.begin >= 0 &&
+          values.begin <= values.end && values.type >= CAUSEWAY_FLOAT32 &&
+          values.type <= CAUSEWAY_FLOAT16 && known) {
+        continue;
+      }
+      return absl::InvalidArgumentError(
+          absl::StrCat("values[", i,
+                       "] of the device must have an address, `begin` .. `end` of a tensor, and of "
+                       "the types ",
+                       CAUSEWAY_FLOAT32, " .. ", CAUSEWAY_FLOAT16,
+                       " that which it had at the join; "
+                       "they are ",
+                       values.begin, " .. ", values.end, " of tensor ", values.tensor,
+                       " and of type ", values.type));
+    }
+    return absl::OkStatus();
   }
 
   absl::StatusOr<float*> MakeLocal() {
@@ -228,17 +416,21 @@ class CudaDeviceValues final : public DeviceValues {
   }
 
   const FragmentPlan& plan_;
+  const ShardPlan& shards_;
+  const int rank_;
   const v1::SyncConfig sync_;
   const TensorMatch match_;
   const int device_;
   const bool published_on_device_;
-  const ShardPlan shard_plan_;
-  // Tensors of two bytes need exact copies for all time: the whole arena is there.
+  std::map<int64_t, int32_t> types_;  // By tensor.
+  bool complete_ = false;             // It is known where all values are.
+  // Tensors of two bytes need exact copies for all time: of all that the rank owns.
   const bool keeps_all_;
-  int64_t most_values_ = 0;  // Size of the largest fragment.
+  int64_t most_values_ = 0;  // Owned of a fragment, at most.
   DeviceMemory memory_;
   float* gaps_ = nullptr;       // Local values of match_.gaps.
   Stream setting_;              // For copies that are waited for.
+  Event issued_;                // After the last Gather or Scatter.
   std::vector<ValueJob> jobs_;  // By fragment.
   std::vector<float*> locals_;  // By fragment; null: of no interest.
   std::vector<float*> free_;    // Each for the largest fragment.
@@ -280,19 +472,6 @@ absl::Status CheckDevice(int device) {
   return CheckCuda(probed, absl::StrCat("looking for machine code for GPU ", device));
 }
 
-absl::Status CheckTensors(const DeviceOptions& options) {
-  for (size_t i = 0; i < options.tensors.size(); ++i) {
-    const causeway_device_tensor& tensor = options.tensors[i];
-    if (tensor.data == nullptr || tensor.type < CAUSEWAY_FLOAT32 ||
-        tensor.type > CAUSEWAY_FLOAT16) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("tensors[", i, "] of the device must have an address and be of type ",
-                       CAUSEWAY_FLOAT32, " .. ", CAUSEWAY_FLOAT16, "; its type is ", tensor.type));
-    }
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 }  // namespace cuda
 
@@ -313,13 +492,13 @@ absl::Status CheckDeviceValues(int device) {
 }
 
 absl::StatusOr<std::unique_ptr<DeviceValues>> OpenDeviceValues(const FragmentPlan& plan,
+                                                               const ShardPlan& shards, int rank,
                                                                const v1::SyncConfig& sync,
                                                                const TensorMatch& match,
                                                                const DeviceOptions& options) {
-  RETURN_IF_ERROR(cuda::CheckTensors(options));
   RETURN_IF_ERROR(CheckDeviceValues(options.device));
-  auto values = std::make_unique<cuda::CudaDeviceValues>(plan, sync, match, options);
-  RETURN_IF_ERROR(values->Allocate(options.tensors));
+  auto values = std::make_unique<cuda::CudaDeviceValues>(plan, shards, rank, sync, match, options);
+  RETURN_IF_ERROR(values->Allocate(options.values));
   return values;
 }
 

@@ -11,10 +11,9 @@ absl::Status CheckDeviceValues(int /*device*/) {
       "/usr/local/cuda/bin (docs/gpu.md)");
 }
 
-absl::StatusOr<std::unique_ptr<DeviceValues>> OpenDeviceValues(const FragmentPlan& /*plan*/,
-                                                               const v1::SyncConfig& /*sync*/,
-                                                               const TensorMatch& /*match*/,
-                                                               const DeviceOptions& options) {
+absl::StatusOr<std::unique_ptr<DeviceValues>> OpenDeviceValues(
+    const FragmentPlan& /*plan*/, const ShardPlan& /*shards*/, int /*rank*/,
+    const v1::SyncConfig& /*sync*/, const TensorMatch& /*match*/, const DeviceOptions& options) {
   return CheckDeviceValues(options.device);
 }
 

@@ -33,7 +33,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from causeway import _arguments as check
 from causeway._site import BaseSite
-from causeway.torch._device import WAYS, DeviceValues, device_for, log
+from causeway.torch._device import WAYS, DeviceValues, device_for
 from causeway.torch._group import Group, Solo
 from causeway.torch._optimizers import is_inside
 from causeway.torch._parameters import Masters, Trained, check_model, invalid, is_dtensor, local
@@ -81,17 +81,17 @@ class Site(BaseSite):
         team = _team(model, [entry.tensor for entry in trained], group)
         try:
             parts = team.all_parts([part_of(entry, team.rank) for entry in trained])
+            self._torch_values = _values(check.site_id(coordinator, id)[1], values, trained, team, parts, self._watch)
+            device = local(trained[0].tensor).device
+            options.setdefault("device", _describe_device(device, team.size))
+            options.setdefault("software", f"causeway for Python, torch {torch.__version__}")
+            super().__init__(coordinator, self._torch_values, id=id, tls=tls, data_slot=data_slot,
+                             tokens_per_step=tokens_per_step, state=state, team=team, **options)
         except BaseException:
             team.leave()
             raise
-        device = local(trained[0].tensor).device
-        options.setdefault("device", _describe_device(device, team.size))
-        options.setdefault("software", f"causeway for Python, torch {torch.__version__}")
         self._stepped: Set[int] = set()  # Optimizers, since the last step of the site.
         self._steps_itself = self._scaler is not None or bool(self._optimizers)
-        self._torch_values = _values(check.site_id(coordinator, id)[1], values, trained, team, parts, self._watch)
-        super().__init__(coordinator, self._torch_values, id=id, tls=tls, data_slot=data_slot,
-                         tokens_per_step=tokens_per_step, state=state, team=team, **options)
         self._warned = False
         self._hooks = _Hooks(self, self._optimizers)
         self._seen = trained[self._watch.last].tensor
@@ -103,10 +103,17 @@ class Site(BaseSite):
 
     open.__doc__ = BaseSite.open.__doc__
 
-    def _join(self, initial_values: Callable[..., None]) -> Any:
-        if isinstance(self._torch_values, DeviceValues):  # In the process that leads.
+    def _join(self, *arguments: Any) -> Any:
+        self._place()
+        return super()._join(*arguments)
+
+    def _follow_leader(self, start: bytes) -> None:
+        self._place()
+        super()._follow_leader(start)
+
+    def _place(self) -> None:
+        if isinstance(self._torch_values, DeviceValues):
             self._options["on_device"] = self._torch_values.on_device()
-        return super()._join(initial_values)
 
     def look_at(self, optimizer: Optimizers) -> None:
         """Names optimizers that train the model but do not make the site's steps, before it joins.
@@ -215,7 +222,8 @@ class Site(BaseSite):
 
         Take all three after the same step. About 4 bytes per parameter, 8 with error feedback, and
         4 for each parameter of bfloat16 or float16. torch.save, torch.load (weights_only, too) and
-        torch.distributed.checkpoint take it. Call `saved` when it is safe.
+        torch.distributed.checkpoint take it. Call `saved` when it is safe. Of several processes the
+        first one's is enough: it has what all of them own.
         """
         state = super().state_dict()
         if not state and self._info is None:
@@ -284,7 +292,9 @@ def join(coordinator: str, model: Union[nn.Module, Mapping[str, torch.Tensor]],
         scaler: the GradScaler, if there is one: a step is then `scaler.update()`, so that steps
             that it skips count, too.
         group: processes of this site; default: all, if torch.distributed is initialized. The first
-            one joins. Others get values from it and hand theirs to it, a fragment at a time.
+            one joins, the others follow it. Each encodes and merges a share of every fragment, of
+            what its model has as far as that goes. When they end, the others stay until the first
+            one needs them no more (`state_dict`, `published`), up to a minute.
         buffers: True, or names, to synchronize buffers, too.
         rename: from the model's names to the run's, if they differ.
         masters: if the optimizer trains fp32 masters of bfloat16 or float16 parameters, these, by
@@ -300,9 +310,10 @@ def join(coordinator: str, model: Union[nn.Module, Mapping[str, torch.Tensor]],
             connect_timeout_s, drain_timeout_s, congestion_control, metrics, output, tensorboard and
             insecure, as in causeway_site.h.
 
-    Memory: on the host 8 bytes per parameter in the first process, and what is in flight; in each
-    other process, its part of one fragment. Or, on a device, that is where the first process has 4
-    bytes per parameter, 4 more if any has two bytes, 4 more with error feedback, and two fragments.
+    Memory: on the host 8 bytes per parameter, and what is in flight, divided over the processes of
+    the site; with DDP in each a fragment more while it is merged. Or, on a device, each process has
+    there for its share 4 bytes per parameter, 4 more if any has two bytes, 4 more with error
+    feedback, and two fragments.
 
     Raises:
         InvalidArgument: an argument or a parameter cannot be used. Joining itself, when the block
@@ -369,16 +380,16 @@ def _team(model: Any, tensors: Sequence[torch.Tensor], group: Optional[dist.Proc
     return Group(group) if dist.get_world_size(group) > 1 else Solo()
 
 
-def _values(site_id: str, way: str, trained: Sequence[Any], team: Solo,
-            *arguments: Any) -> TorchValues:
+def _values(site_id: str, way: str, trained: Sequence[Any], team: Solo, parts: Sequence[Sequence[Any]],
+            watch: Watch) -> TorchValues:
     if way != "host":
-        place, reason = device_for(trained, team)
+        place, reason = device_for(trained, team, parts)
         if place is not None:
-            return DeviceValues(trained, team, *arguments, place=place, pinned=way == "pinned")
+            return DeviceValues(trained, team, parts, watch, place=place, pinned=way == "pinned")
         if reason:
             log.warning("site %s: values cross in the host's memory, since %s. On an H200 that took "
                         "the training thread 4.5 ns per parameter sent and merged", site_id, reason)
-    return TorchValues(trained, team, *arguments)
+    return TorchValues(trained, team, parts, watch)
 
 
 def _describe_device(device: torch.device, processes: int) -> str:

@@ -5,6 +5,7 @@ A step issues work to the device, and waits for none of it. Only codes cross to 
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import ctypes
 import logging
@@ -15,9 +16,10 @@ import torch
 
 from causeway import _library as lib
 from causeway import errors
-from causeway._session import DeviceTensor, Range, device_tensors
+from causeway._session import Placed, Range, device_values
 from causeway.torch._group import Solo
-from causeway.torch._parameters import Trained, invalid, is_dtensor, local
+from causeway.torch._parameters import Part, Trained, invalid, is_dtensor, local
+from causeway.torch._shares import Piece, cut, is_rows, stretch
 from causeway.torch._values import TorchValues
 
 log = logging.getLogger("causeway")
@@ -35,16 +37,16 @@ def stream_of(device: torch.device) -> int:
     return torch.cuda.current_stream(device).cuda_stream
 
 
-def device_for(trained: Sequence[Trained], team: Solo) -> Tuple[Optional[int], str]:
-    """The device on which the values of a site can be, or None and why they cannot; no reason where
+def device_for(trained: Sequence[Trained], team: Solo, parts: Sequence[Sequence[Part]]) -> Tuple[Optional[int], str]:
+    """The device on which the values of this process can be, or None and why they cannot; no reason where
     they are on no accelerator."""
-    place, reason = _device_here(trained, team)
+    place, reason = _device_here(trained, team, parts)
     if all(team.all_parts([place is not None])[0]) or place is None:
         return place, reason
     return None, "another process of the site cannot have them on its device"
 
 
-def _device_here(trained: Sequence[Trained], team: Solo) -> Tuple[Optional[int], str]:
+def _device_here(trained: Sequence[Trained], team: Solo, parts: Sequence[Sequence[Part]]) -> Tuple[Optional[int], str]:
     tensors = [local(entry.tensor) for entry in trained]
     places = {place_of(tensor) for tensor in tensors}
     if places == {None}:
@@ -52,14 +54,11 @@ def _device_here(trained: Sequence[Trained], team: Solo) -> Tuple[Optional[int],
         return None, f"there are no kernels for devices of {min(kinds)}" if kinds else ""
     if len(places) > 1:
         return None, "its tensors are on several devices"
-    if team.size > 1 and any(is_dtensor(entry.tensor) for entry in trained):
-        return None, "they are sharded over several processes"
-    if team.size > 1 and not (team.spreads(tensors[0].device) and
-                              all(tensor.is_contiguous() for tensor in tensors)):
+    if not all(is_rows(part, entry.shape) for entry, held in zip(trained, parts) for part in held):
+        return None, "they are sharded by columns"
+    if not team.spreads(tensors[0].device):
         return None, "the processes of the site cannot hand over values from device to device"
     place = places.pop()
-    if not team.leads:
-        return place, ""
     try:
         lib.call("causeway_device_check", place)
     except errors.Error as error:
@@ -68,10 +67,10 @@ def _device_here(trained: Sequence[Trained], team: Solo) -> Tuple[Optional[int],
 
 
 class DeviceValues(TorchValues):
-    """Values of a site whose tensors are on one CUDA device in each process, all of them in all.
+    """Values of a site whose tensors are on one CUDA device in each process.
 
-    The process that leads has the library's values, and spreads what was merged over the trainer's
-    own process group.
+    A process owns what its model has, as far as whole chunks of codecs go: what it owns beyond that are
+    strays, which others hand it, over the trainer's own process group, before they are gathered.
     A tensor that is not contiguous, or that moved to another device after the join, has a stand-in
     on the device, to and from which it is copied.
 
@@ -88,8 +87,10 @@ class DeviceValues(TorchValues):
         self._device = local(self._trained[0].tensor).device
         self._dtypes = [entry.tensor.dtype for entry in self._trained]
         self._stand_ins: Dict[int, torch.Tensor] = {}
+        # By fragment: buffers for each holder, and the pieces in them.
+        self._strays: Dict[int, Tuple[Dict[int, torch.Tensor], List[Tuple[Piece, torch.Tensor]]]] = {}
         self._told: Set[int] = set()
-        self._table: List[DeviceTensor] = []
+        self._table: List[Placed] = []
         self._addresses: List[int] = []
 
     def on_device(self) -> Any:
@@ -97,19 +98,31 @@ class DeviceValues(TorchValues):
         if self._device.type == "cuda":
             torch.cuda.empty_cache()  # What torch keeps for later is not there for others.
         self._table = self._look_up()
-        tensors = device_tensors(self._table)
-        return ctypes.pointer(lib.DeviceStruct(ctypes.sizeof(lib.DeviceStruct), self._place,
-                                               int(self._pinned), tensors))
+        return ctypes.pointer(lib.DeviceStruct(ctypes.sizeof(lib.DeviceStruct), self._place, int(self._pinned),
+                                               device_values(self._table), len(self._table)))
 
-    def attach(self, arena: Any, fragments: Sequence[Sequence[Range]]) -> None:
-        self._fragments = fragments
-        self._arena = arena
+    def _attach_memory(self, _stretches: Optional[Sequence[Tuple[int, int]]]) -> None:
+        self._arena = self._here.arena()
+        if self._team.size == 1:
+            return
+        self._team.begin_on(self._device)
+        self._team.agree(self._make_strays)
+
+    def _make_strays(self) -> None:
+        self._strays = {fragment: self._all_packed(self._way_of(fragment).from_holder, self._device)
+                        for fragment in range(len(self._fragments))}
+        self._table = self._look_up()
+        self._arena.move(self._table)
+
+    def _look_at_memory(self) -> None:
+        super()._look_at_memory()
+        self._contiguous = [True] * len(self._trained)  # If by a stand-in.
 
     def settle(self) -> None:
         pass  # What reads the library's values is ordered on the device.
 
-    def _look_up(self) -> List[DeviceTensor]:
-        """Where the tensors are now."""
+    def _look_up(self) -> List[Placed]:
+        """Where the values are now."""
         table = []
         for index, entry in enumerate(self._trained):
             values = local(entry.tensor)
@@ -130,9 +143,19 @@ class DeviceValues(TorchValues):
                                 "which the training thread waits for at every step that sends or "
                                 "merges it", entry.name, values.device, self._device)
                 values = self._stand_ins[index]
-            table.append(DeviceTensor(values.data_ptr(), _TYPES[values.dtype]))
+            begin, end = stretch(self._parts[index][self._team.rank])
+            table.append(Placed(values.data_ptr(), index, begin, end, _TYPES[values.dtype]))
+        for fragment, (_, views) in self._strays.items():
+            for piece, view in views:
+                begin = self._in_tensor(fragment, piece)
+                table.append(Placed(view.data_ptr(), piece.tensor, begin, begin + view.numel(), _TYPES[view.dtype]))
         self._addresses = self._find()
         return table
+
+    def _in_tensor(self, fragment: int, piece: Piece) -> int:
+        """Which value of its tensor a piece begins with."""
+        return next(piece.at - span.arena_offset + span.tensor_offset for span in self._fragments[fragment]
+                    if span.arena_offset <= piece.at < span.arena_offset + span.count)
 
     def _find(self) -> List[int]:
         return [(local(entry.tensor) if is_dtensor(entry.tensor) else entry.tensor).data_ptr()
@@ -154,38 +177,72 @@ class DeviceValues(TorchValues):
             self._stand_ins[tensor].copy_(local(self._trained[tensor].tensor))
         return tensors
 
+    def _mine(self, piece: Piece) -> torch.Tensor:
+        values = self._stand_ins.get(piece.tensor)
+        return super()._mine(piece) if values is None else values.view(piece.shape)[piece.inside]
+
+    @torch.no_grad()
+    def initial(self, tensor: int, offset: int, values: Optional[np.ndarray], count: int) -> None:
+        if not self._addresses:
+            self._look_up()  # A process that follows hears later where it is to be.
+        if tensor in self._stand_ins:
+            self._stand_ins[tensor].copy_(local(self._trained[tensor].tensor))
+        super().initial(tensor, offset, values, count)
+
+    def _prepare(self, fragments: Sequence[int]) -> None:
+        super()._prepare(fragments)
+        self._follow(fragments)
+
     def _read(self, fragments: Sequence[int]) -> None:
-        if fragments and self._team.leads:
-            self._follow(fragments)
-            self._arena.gather(fragments, stream_of(self._device))
+        for fragment in fragments if self._team.size > 1 else ():
+            outgoing, views = self._all_packed(self._way_of(fragment).to_owner, self._device)
+            _copy([view for _, view in views], [self._mine(piece) for piece, _ in views])
+            self._team.exchange(outgoing, self._strays[fragment][0], on_device=True)
+        self._arena.gather(fragments, stream_of(self._device))
+        self._team.agree(lambda: None)  # All have issued that: the library may use it.
 
     def _write(self, fragments: Sequence[int]) -> None:
         self._give(fragments, False)
+        self._team.agree(lambda: None)  # All have issued that: the library may write what any of them owns.
 
     def _give(self, fragments: Sequence[int], published: bool) -> None:
-        if not fragments:
-            return
-        if self._team.leads:
-            tensors = self._follow(fragments)
-            self._arena.scatter(fragments, stream_of(self._device), published)
-            for tensor in tensors:
-                local(self._trained[tensor].tensor).copy_(self._stand_ins[tensor])
+        tensors = self._follow(fragments)
+        self._arena.scatter(fragments, stream_of(self._device), published)
+        for fragment in fragments if self._team.size > 1 else ():
+            self._hand_out(fragment)
+        for tensor in tensors:
+            local(self._trained[tensor].tensor).copy_(self._stand_ins[tensor])
         for fragment in fragments:
-            spans = self._fragments[fragment]
-            for dtype in set(self._dtypes) if self._team.size > 1 else ():
-                self._spread([span for span in spans if self._dtypes[span.tensor] == dtype])
-            if any(entry.copy is not None for entry in self._trained):
-                self._round(self._pieces(spans, self._team.rank, False))
+            for span in self._fragments[fragment]:
+                self._round(self._to_round(span))
 
-    def _spread(self, spans: Sequence[Range]) -> None:
-        if not spans:
-            return
-        views = [local(self._trained[span.tensor].tensor).view(-1)[
-            span.tensor_offset:span.tensor_offset + span.count] for span in spans]
-        together = torch.cat(views)
-        self._team.spread(together)
-        if not self._team.leads:
-            torch._foreach_copy_(views, list(together.split([span.count for span in spans])))
+    def _to_round(self, span: Range) -> List[Piece]:
+        """What this process has of a range, if it has a copy: in the tensors themselves, not in stand-ins."""
+        entry = self._trained[span.tensor]
+        if entry.copy is None:
+            return []
+        contiguous = all(local(tensor).is_contiguous() for tensor in (entry.tensor, entry.copy))
+        return cut(span, entry.shape, self._parts[span.tensor][self._team.rank], contiguous)
+
+    def _hand_out(self, fragment: int) -> None:
+        """Other holders get what this process owns, and it what they own."""
+        the_way = self._way_of(fragment)
+        outgoing, views = self._all_packed(the_way.to_holder, self._device)
+        sources = [(piece.at, self._mine(piece)) for piece in the_way.own] + \
+            [(piece.at, view) for piece, view in self._strays[fragment][1]]
+        sources.sort(key=lambda source: source[0])  # No two have a value in common.
+        begins, ends = zip(*[(at, at + source.numel()) for at, source in sources]) if sources else ((), ())
+        to, from_ = [], []
+        for piece, view in views:
+            first = bisect.bisect_right(ends, piece.at)
+            for at, source in sources[first:bisect.bisect_left(begins, piece.at + view.numel())]:
+                begin, end = max(at, piece.at), min(at + source.numel(), piece.at + view.numel())
+                to.append(view[begin - piece.at:end - piece.at])
+                from_.append(source[begin - at:end - at])
+        _copy(to, from_)
+        incoming, theirs = self._all_packed(the_way.from_owner, self._device)
+        self._team.exchange(outgoing, incoming, on_device=True)
+        _copy([self._mine(piece) for piece, _ in theirs], [view for _, view in theirs])
 
     @contextlib.contextmanager
     def replaced(self, published: Any) -> Iterator[None]:
@@ -208,14 +265,24 @@ class DeviceValues(TorchValues):
 
     def not_finite(self, fragments: Sequence[int]) -> Optional[str]:
         """The name of a tensor of these fragments with a value that is not finite."""
+        if self._team.size > 1:
+            return super().not_finite(fragments)
         for fragment in fragments:
             for span in self._fragments[fragment]:
                 if not bool(torch.isfinite(local(self._trained[span.tensor].tensor)).all()):
                     return self._trained[span.tensor].name
         return None
 
-    def _exact(self, span: Range) -> np.ndarray:
-        return self._arena.local(span)
+    def _exact(self, spans: Sequence[Range]) -> Iterator[np.ndarray]:
+        return super()._exact(spans) if self._team.size > 1 else (self._here.local(span) for span in spans)
 
-    def _set_exact(self, span: Range, values: np.ndarray) -> None:
-        self._arena.set_local(span, values)
+    def _set_exact(self, spans: Sequence[Range], values: Sequence[np.ndarray]) -> None:
+        if self._team.size > 1:
+            return super()._set_exact(spans, values)
+        for span, part in zip(spans, values):
+            self._here.set_local(span, part)
+
+
+def _copy(to: List[torch.Tensor], source: List[torch.Tensor]) -> None:
+    if to:
+        torch._foreach_copy_(to, source)

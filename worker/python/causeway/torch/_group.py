@@ -7,14 +7,15 @@ import io
 import logging
 import pickle
 import time
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
 from causeway import errors
-from causeway._site import Team, Values
+from causeway._links import Links
+from causeway._team import Team, Values
 
 _HEAD = 8
 _MESSAGE = 4096
@@ -68,17 +69,44 @@ class Solo(Team):
         function()
 
     def spreads(self, device: torch.device) -> bool:
-        """Whether `spread` takes tensors of that device."""
+        """Whether `exchange` takes tensors of that device."""
         return True
 
-    def spread(self, buffer: torch.Tensor) -> None:
-        """Makes it what it is in the process that leads, without waiting for a device."""
+    def begin_on(self, device: torch.device) -> None:
+        """Comes before the first `exchange` on a device. All processes call it."""
 
-    def send(self, buffer: torch.Tensor, rank: int) -> None:
-        raise NotImplementedError
+    def exchange(self, outgoing: Dict[int, torch.Tensor], incoming: Dict[int, torch.Tensor],
+                 on_device: bool = False) -> None:
+        """Hands buffers to some processes, and fills others with what processes hand to this one. All
+        those call it alike. On a device this is in its order, and need not have been done."""
 
-    def receive(self, buffer: torch.Tensor, rank: int) -> None:
-        raise NotImplementedError
+
+class _Carrier:
+    """Messages between the processes of a site, for the threads of Links.
+
+    The group is gloo's own object: torch.distributed may forget it while threads use it.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, ranks: Sequence[int], rank: int) -> None:
+        self.rank = rank
+        self.size = len(ranks)
+        self._group = group
+        self._ranks = [dist.get_group_rank(group, other) for other in ranks]
+
+    def send(self, rank: int, message: Optional[Any]) -> None:
+        size = 0 if message is None else len(message)
+        self._group.send([torch.tensor([size], dtype=torch.int64, device="cpu")], self._ranks[rank], 0).wait()
+        if message is not None:
+            self._group.send([torch.frombuffer(message, dtype=torch.uint8)], self._ranks[rank], 0).wait()
+
+    def receive(self, rank: int) -> Optional[np.ndarray]:
+        size = torch.zeros(1, dtype=torch.int64, device="cpu")
+        self._group.recv([size], self._ranks[rank], 0).wait()
+        if int(size[0]) == 0:
+            return None
+        message = np.empty(int(size[0]), np.uint8)
+        self._group.recv([torch.from_numpy(message)], self._ranks[rank], 0).wait()
+        return message
 
 
 class Group(Solo):
@@ -90,13 +118,19 @@ class Group(Solo):
     def __init__(self, group: Optional[dist.ProcessGroup]) -> None:
         ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
         _await_others(ranks)
-        self._group: Optional[dist.ProcessGroup] = dist.new_group(
-            ranks, backend="gloo", timeout=_TIMEOUT, use_local_synchronization=True)
-        self._trainers = group or dist.group.WORLD
         self._ranks = ranks
+        self._group: Optional[dist.ProcessGroup] = self._new_group()
+        self._linking: Optional[dist.ProcessGroup] = self._new_group()
+        self._trainers = group or dist.group.WORLD
         self.rank = ranks.index(dist.get_rank())
         self.size = len(ranks)
         self.leads = self.rank == 0
+
+    def _new_group(self) -> dist.ProcessGroup:
+        return dist.new_group(self._ranks, backend="gloo", timeout=_TIMEOUT, use_local_synchronization=True)
+
+    def links(self, values: Values) -> Links:
+        return Links(_Carrier(self._linking, self._ranks, self.rank), values.shares())
 
     def _safely(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         try:
@@ -135,14 +169,21 @@ class Group(Solo):
         except RuntimeError:
             return False
 
-    def spread(self, buffer):
-        dist.broadcast(buffer, self._ranks[0], group=self._trainers)
+    def begin_on(self, device):
+        # NCCL's first use of a group must be by all of it, and an exchange may be between some.
+        one = torch.ones(1, device=device)
+        self._safely(lambda group: dist.all_reduce(one, group=self._trainers))
 
-    def send(self, buffer, rank):
-        self._safely(dist.send, buffer, self._ranks[rank])
+    def exchange(self, outgoing, incoming, on_device=False):
+        def post(group: Optional[dist.ProcessGroup]) -> None:
+            group = self._trainers if on_device else group
+            operations = [dist.P2POp(function, buffer, self._ranks[rank], group)
+                          for function, buffers in ((dist.irecv, incoming), (dist.isend, outgoing))
+                          for rank, buffer in buffers.items()]
+            for work in dist.batch_isend_irecv(operations) if operations else ():
+                work.wait()
 
-    def receive(self, buffer, rank):
-        self._safely(dist.recv, buffer, self._ranks[rank])
+        self._safely(post)
 
     def _share(self, value: Any = None) -> Any:
         """The leader's `value`, in all processes."""
@@ -183,32 +224,36 @@ class Group(Solo):
         self._safely(dist.all_reduce, sums)
         return tuple(sums.tolist())
 
-    def serve_initial(self, values: Values, join: Callable[[Callable[..., None]], Any]) -> Any:
+    def serve_initial(self, values: Values, join: Callable[..., Any], follow: Callable[[bytes], None]) -> Any:
         if not self.leads:
             while True:
-                request, answer, error = self._share()
-                if error is not None:
-                    raise error
-                if request is None:
-                    return answer
-                tensor, offset, count = request
-                values.initial(tensor, offset, None, count)
+                kind, said = self._share()
+                if kind == "failed":
+                    raise said
+                if kind == "joined":
+                    return said
+                if kind == "start":
+                    follow(said)
+                else:
+                    tensor, offset, count = said
+                    values.initial(tensor, offset, None, count)
 
         def serve(tensor: int, offset: int, out: np.ndarray) -> None:
-            self._share(((tensor, offset, out.size), None, None))
+            self._share(("values", (tensor, offset, out.size)))
             values.initial(tensor, offset, out, out.size)
 
         try:
-            answer = join(serve)
+            answer = join(serve, lambda start: self._share(("start", start)))
         except BaseException as error:
-            self._share((None, None, error if isinstance(error, errors.Error) else
+            self._share(("failed", error if isinstance(error, errors.Error) else
                          errors.Aborted(f"{type(error).__name__} ended the join of the process "
                                         "that leads this site", "ABORTED")))
             raise
-        self._share((None, answer, None))
+        self._share(("joined", answer))
         return answer
 
     def leave(self) -> None:
         if self._group is not None:
-            group, self._group = self._group, None
-            dist.destroy_process_group(group)
+            for group in (self._group, self._linking):
+                dist.destroy_process_group(group)
+        self._group = self._linking = None  # Links that are in use have the latter.

@@ -1,9 +1,9 @@
 """The values of a PyTorch model: copies between parameters on any device, in any process, and the
-arena.
+arenas.
 
-The arena holds every value in fp32. A bfloat16 or float16 parameter is a rounded copy of its value
-there: what rounding left out stays in the arena and is added when the parameter is read again, so
-that no merge vanishes, at no further memory.
+The arena holds every value in fp32, in a site of several processes that of the one that owns it. A
+bfloat16 or float16 parameter is a rounded copy of its value there: what rounding left out stays in the
+arena and is added when the parameter is read again, so that no merge vanishes, at no further memory.
 """
 
 from __future__ import annotations
@@ -11,67 +11,29 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import mmap
 import weakref
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
 
 from causeway import errors
-from causeway._session import Range
+from causeway._links import Share
+from causeway._session import Handle, Range
 from causeway.torch._group import Solo
 from causeway.torch._parameters import Part, Trained, local
+from causeway.torch._shares import Piece, Way, owned, shares, way
 from causeway.torch._watch import Watch
 
 log = logging.getLogger("causeway")
-_Index = Tuple[slice, ...]
 # Values, of which temporary copies are made.
 _FOLDED_AT_ONCE = 1 << 20
+_PAGE = mmap.PAGESIZE
 
 
-class _Piece(NamedTuple):
-    """A box that a fragment and one process's part of a tensor have in common."""
-
-    tensor: int
-    shape: Tuple[int, ...]   # As which the process sees its part.
-    inside: _Index           # The box in it.
-    arena: Range
-    rows: Tuple[int, ...]    # The shape of the range in the arena.
-    place: _Index            # The box in it.
-    size: Tuple[int, ...]
-
-
-def _cut(span: Range, whole: Tuple[int, ...], part: Part, contiguous: bool) -> Optional[_Piece]:
-    """What `part` has of a range of a tensor of shape `whole`."""
-    offset, extent = part.offset, part.shape
-    if contiguous and offset[1:] == (0,) * (len(whole) - 1) and extent[1:] == whole[1:]:
-        # Whole rows: one stretch of values.
-        row = math.prod(whole[1:])
-        offset = (offset[0] * row if offset else 0,)
-        extent, whole = (math.prod(extent),), (math.prod(whole),)
-    row = math.prod(whole[1:])
-    if row == 0:
-        return None
-    if span.tensor_offset % row or span.count % row:
-        raise errors.Refused("a fragment ends inside a row of a tensor that is sharded by columns "
-                             "or not contiguous: choose another pattern of fragments, or shard by "
-                             "rows", "FAILED_PRECONDITION")
-    first, rows = span.tensor_offset // row, span.count // row
-    begin = max(first, offset[0])
-    end = min(first + rows, offset[0] + extent[0])
-    if begin >= end or math.prod(extent) == 0:
-        return None
-    columns = tuple(slice(at, at + size) for at, size in zip(offset[1:], extent[1:]))
-    return _Piece(span.tensor, extent,
-                  (slice(begin - offset[0], end - offset[0]),) +
-                  tuple(slice(0, size) for size in extent[1:]),
-                  span, (rows,) + whole[1:], (slice(begin - first, end - first),) + columns,
-                  (end - begin,) + extent[1:])
-
-
-def _in_arena(arena: torch.Tensor, piece: _Piece) -> torch.Tensor:
-    span = piece.arena
-    return arena[span.arena_offset:span.arena_offset + span.count].view(piece.rows)[piece.place]
+def _in_arena(arena: torch.Tensor, piece: Piece) -> torch.Tensor:
+    return arena.as_strided(piece.size, piece.strides, piece.at)
 
 
 def _fold(master: torch.Tensor, values: torch.Tensor) -> None:
@@ -103,33 +65,51 @@ class TorchValues:
         self._watch = watch
         self._team = team
         self._parts = parts
+        self._shapes = [entry.shape for entry in trained]
         self._look_at_memory()
-        self._arena: Optional[torch.Tensor] = None
+        self._here: Optional[Handle] = None
+        self._arena: Any = None
         self._fragments: Sequence[Sequence[Range]] = []
+        self._owned: List[List[List[Range]]] = []  # Of each fragment, by each process.
         self._streams: Dict[torch.device, Any] = {}
         self._reading: List[Any] = []  # Events of copies out of the arena.
 
     def table(self) -> List[Tuple[str, Tuple[int, ...]]]:
         return [(entry.name, entry.shape) for entry in self._trained]
 
-    def attach(self, arena: Any, fragments: Sequence[Sequence[Range]]) -> None:
-        self._fragments = fragments
-        if arena is not None:
-            self._arena = torch.frombuffer(arena, dtype=torch.float32)
-            self._pin()
+    def shares(self) -> List[Share]:
+        return shares(self._shapes, self._parts)
 
-    def _pin(self) -> None:
-        """Makes the arena's pages stay, so that a GPU copies to and from them by itself."""
+    def attach(self, here: Handle, fragments: Sequence[Sequence[Range]]) -> None:
+        self._here = here
+        self._fragments = fragments
+        if self._team.size == 1:
+            self._owned = [[list(spans)] for spans in fragments]
+            self._attach_memory(None)
+            return
+        pieces = [here.pieces(rank) for rank in range(self._team.size)]
+        self._owned = [[owned(spans, [piece for piece in of_rank if piece.fragment == fragment]) for of_rank in pieces]
+                       for fragment, spans in enumerate(fragments)]
+        self._attach_memory([(piece.begin, piece.end) for piece in pieces[self._team.rank]])
+
+    def _attach_memory(self, stretches: Optional[Sequence[Tuple[int, int]]]) -> None:
+        """Of the arena, of which this process has these values; None: all."""
+        self._arena = torch.frombuffer(self._here.arena(), dtype=torch.float32)
+        self._pin([(0, self._arena.numel())] if stretches is None else stretches)
+
+    def _pin(self, stretches: Sequence[Tuple[int, int]]) -> None:
+        """Makes pages of the arena stay, so that a GPU copies to and from them by itself."""
         if not any(local(entry.tensor).is_cuda for entry in self._trained):
             return
-        address = self._arena.data_ptr()
-        if int(torch.cuda.cudart().cudaHostRegister(address, self._arena.nbytes, 0)) == 0:
-            weakref.finalize(self, _unpin, address)
+        for address, size in pages(self._arena.data_ptr(), self._arena.nbytes, stretches):
+            if int(torch.cuda.cudart().cudaHostRegister(address, size, 0)) == 0:
+                weakref.finalize(self, _unpin, address)
 
     def _look_at_memory(self) -> None:
         self._contiguous = [all(local(tensor).is_contiguous() for tensor in
                                 (entry.tensor, entry.copy) if tensor is not None)
                             for entry in self._trained]
+        self._ways: Dict[int, Way] = {}
 
     def check(self, sends: bool = True) -> None:
         """Raises Refused if other tensors are trained than at first."""
@@ -138,38 +118,51 @@ class TorchValues:
 
     # --- Boxes ------------------------------------------------------------------------------------
 
-    def _pieces(self, spans: Sequence[Range], rank: int, first_alone: bool) -> List[_Piece]:
-        pieces = []
-        for span in spans:
-            part = self._parts[span.tensor][rank]
-            if first_alone and not part.first:
-                continue
-            piece = _cut(span, self._trained[span.tensor].shape, part,
-                         self._contiguous[span.tensor])
-            if piece is not None:
-                pieces.append(piece)
-        return pieces
+    def _way(self, owned_by: Sequence[Sequence[Range]]) -> Way:
+        return way(owned_by, self._team.rank, self._shapes, self._parts, self._contiguous)
 
-    def _mine(self, piece: _Piece) -> torch.Tensor:
+    def _way_of(self, fragment: int) -> Way:
+        if fragment not in self._ways:
+            self._ways[fragment] = self._way(self._owned[fragment])
+        return self._ways[fragment]
+
+    def _mine(self, piece: Piece) -> torch.Tensor:
         return self._box(self._trained[piece.tensor].tensor, piece)
 
     @staticmethod
-    def _box(tensor: torch.Tensor, piece: _Piece) -> torch.Tensor:
+    def _box(tensor: torch.Tensor, piece: Piece) -> torch.Tensor:
         values = local(tensor)
         return (values.view(piece.shape) if len(piece.shape) == 1 else values)[piece.inside]
 
-    def _dtype(self, piece: _Piece) -> torch.dtype:
+    def _dtype(self, piece: Piece) -> torch.dtype:
         return self._trained[piece.tensor].tensor.dtype
 
-    def _packed(self, pieces: Sequence[_Piece]) -> Tuple[torch.Tensor, List[torch.Tensor]]:
-        """A buffer for these pieces in their own types, and a view of each."""
-        sizes = [math.prod(p.size) * self._dtype(p).itemsize for p in pieces]
-        places = [0]
-        for size in sizes:
-            places.append(places[-1] + -(-size // 8) * 8)
-        buffer = torch.empty(places[-1], dtype=torch.uint8, device="cpu")
-        return buffer, [buffer[at:at + size].view(self._dtype(p)).view(p.size)
-                        for p, at, size in zip(pieces, places, sizes)]
+    def _packed(self, pieces: Sequence[Piece], device: Any) -> Tuple[torch.Tensor, List[torch.Tensor]]:
+        """A buffer on a device for these pieces in their own types, and a view of each. Those of one tensor follow each
+        other without gaps: who sees them as others, but as many values, finds these."""
+        places, end, before = [], 0, None
+        for piece in pieces:
+            end = end if piece.tensor == before else -(-end // 8) * 8
+            before = piece.tensor
+            places.append(slice(end, end + math.prod(piece.size) * self._dtype(piece).itemsize))
+            end = places[-1].stop
+        buffer = torch.empty(end, dtype=torch.uint8, device=device)
+        return buffer, [buffer[place].view(self._dtype(piece)).view(piece.size)
+                        for piece, place in zip(pieces, places)]
+
+    def _all_packed(self, pieces_of: Dict[int, List[Piece]], device: Any = "cpu") -> \
+            Tuple[Dict[int, torch.Tensor], List[Tuple[Piece, torch.Tensor]]]:
+        """Buffers for some processes, and the views of all of them. Those that get the same share one."""
+        buffers: Dict[int, torch.Tensor] = {}
+        views: List[Tuple[Piece, torch.Tensor]] = []
+        for rank, pieces in pieces_of.items():
+            same = next((other for other in buffers if pieces_of[other] == pieces), None)
+            if same is not None:
+                buffers[rank] = buffers[same]
+                continue
+            buffers[rank], of_rank = self._packed(pieces, device)
+            views.extend(zip(pieces, of_rank))
+        return buffers, views
 
     # --- Devices ----------------------------------------------------------------------------------
 
@@ -229,49 +222,38 @@ class TorchValues:
         if not fragments:
             return
         # No process hands anything over unless all of them still have the right tensors.
-        self._team.agree(self.check)
+        self._team.agree(lambda: self._prepare(fragments))
         self._watch.before_read(span.tensor for fragment in fragments
                                 for span in self._fragments[fragment])
         self._read(fragments)
 
+    def _prepare(self, _fragments: Sequence[int]) -> None:
+        self.check()
+
     def _read(self, fragments: Sequence[int]) -> None:
         for fragment in fragments:
-            self._gather(self._fragments[fragment], self._arena)
+            self._gather(self._way_of(fragment), self._arena)
+        self._team.agree(lambda: None)  # All have what they own: the library may use it.
 
-    def _gather(self, spans: Sequence[Range], arena: Optional[torch.Tensor]) -> None:
-        """In the process that leads, `arena` gets the values of all processes."""
-        if self._team.leads:
-            self._take_own(self._pieces(spans, 0, True), arena)
-            for rank in range(1, self._team.size):
-                pieces = self._pieces(spans, rank, True)
-                if not pieces:
-                    continue
-                buffer, views = self._packed(pieces)
-                self._team.receive(buffer, rank)
-                for piece, values in zip(pieces, views):
-                    self._store(_in_arena(arena, piece), values)
-            return
-        pieces = self._pieces(spans, self._team.rank, True)
-        if pieces:
-            buffer, views = self._packed(pieces)
-            mine = [self._mine(piece) for piece in pieces]
-            with self._aside(mine, out=True):
-                hosts = [self._to_host(values) for values in mine]
-            for view, values in zip(views, hosts):
-                view.copy_(values)
-            self._team.send(buffer, 0)
-
-    def _take_own(self, pieces: Sequence[_Piece], arena: torch.Tensor) -> None:
-        mine = [self._mine(piece) for piece in pieces]
-        later = []
-        with self._aside(mine, out=True):
-            for piece, values in zip(pieces, mine):
+    def _gather(self, the_way: Way, arena: torch.Tensor) -> None:
+        """Owners get values into their arenas."""
+        outgoing, views = self._all_packed(the_way.to_owner)
+        incoming, theirs = self._all_packed(the_way.from_holder)
+        mine = [self._mine(piece) for piece in the_way.own]
+        given = [self._mine(piece) for piece, _ in views]
+        rounded = []
+        with self._aside(mine + given, out=True):
+            for piece, values in zip(the_way.own, mine):
                 if values.dtype == torch.float32:
                     _in_arena(arena, piece).copy_(values, non_blocking=values.is_cuda)
                 else:
-                    later.append((piece, self._to_host(values)))
-        for piece, values in later:
-            _fold(_in_arena(arena, piece), values)
+                    rounded.append((piece, self._to_host(values)))
+            hosts = [self._to_host(values) for values in given]
+        for (_, view), values in zip(views, hosts):
+            view.copy_(values)
+        self._team.exchange(outgoing, incoming)
+        for piece, values in rounded + theirs:
+            self._store(_in_arena(arena, piece), values)
 
     @staticmethod
     def _store(master: torch.Tensor, values: torch.Tensor) -> None:
@@ -282,13 +264,13 @@ class TorchValues:
 
     @torch.no_grad()
     def initial(self, tensor: int, offset: int, values: Optional[np.ndarray], count: int) -> None:
-        # Whole rows, of which some may not be asked for.
-        row = max(1, math.prod(self._trained[tensor].shape[1:]))
-        begin, end = offset // row * row, -(-(offset + count) // row) * row
-        rows = torch.zeros(end - begin, dtype=torch.float32, device="cpu") if self._team.leads else None
-        self._gather([Range(tensor, begin, 0, end - begin)], rows)
-        if values is not None and rows is not None:
-            values[:] = rows[offset - begin:offset - begin + count].numpy()
+        # As if the process that leads owned them.
+        owned_by: List[List[Range]] = [[] for _ in range(self._team.size)]
+        owned_by[0].append(Range(tensor, offset, 0, count))
+        rows = torch.zeros(count if self._team.leads else 0, dtype=torch.float32, device="cpu")
+        self._gather(self._way(owned_by), rows)
+        if values is not None:
+            values[:] = rows.numpy()
 
     # --- Arena to parameters ----------------------------------------------------------------------
 
@@ -304,34 +286,27 @@ class TorchValues:
 
     def _write(self, fragments: Sequence[int]) -> None:
         for fragment in fragments:
-            self._scatter(self._fragments[fragment], self._arena)
+            self._scatter(self._way_of(fragment), self._arena)
+        if self._team.size > 1:
+            self.settle()
+            self._team.agree(lambda: None)  # The library may write what any of them owns.
 
-    def _scatter(self, spans: Sequence[Range], source: Optional[torch.Tensor]) -> None:
-        if self._team.leads:
-            for rank in range(1, self._team.size):
-                pieces = self._pieces(spans, rank, False)
-                if not pieces:
-                    continue
-                buffer, views = self._packed(pieces)
-                for piece, values in zip(pieces, views):
-                    values.copy_(_in_arena(source, piece))
-                self._team.send(buffer, rank)
-            pieces = self._pieces(spans, 0, False)
-            mine = [self._mine(piece) for piece in pieces]
-            with self._aside(mine, out=False):
-                for piece, values in zip(pieces, mine):
-                    self._to_device(values, _in_arena(source, piece))
-            self._round(pieces)
-            return
-        pieces = self._pieces(spans, self._team.rank, False)
-        if pieces:
-            buffer, views = self._packed(pieces)
-            self._team.receive(buffer, 0)
-            for piece, values in zip(pieces, views):
-                self._mine(piece).copy_(values)
-            self._round(pieces)
+    def _scatter(self, the_way: Way, source: torch.Tensor) -> None:
+        """Holders get values that their owners have in `source`."""
+        outgoing, views = self._all_packed(the_way.to_holder)
+        incoming, theirs = self._all_packed(the_way.from_owner)
+        for piece, values in views:
+            values.copy_(_in_arena(source, piece))
+        mine = [self._mine(piece) for piece in the_way.own]
+        with self._aside(mine, out=False):
+            for piece, values in zip(the_way.own, mine):
+                self._to_device(values, _in_arena(source, piece))
+        self._team.exchange(outgoing, incoming)
+        for piece, values in theirs:
+            self._mine(piece).copy_(values)
+        self._round(the_way.own + [piece for piece, _ in theirs])
 
-    def _round(self, pieces: Sequence[_Piece]) -> None:
+    def _round(self, pieces: Sequence[Piece]) -> None:
         """Parameters become rounded copies of their masters."""
         for piece in pieces:
             entry = self._trained[piece.tensor]
@@ -354,14 +329,13 @@ class TorchValues:
                     copies.append((entry.tensor, values.to("cpu", copy=True)))
                 if entry.copy is not None:
                     copies.append((entry.copy, local(entry.copy).to("cpu", copy=True)))
-            everything = [span for spans in self._fragments for span in spans]
-            exact = [span for span in everything
-                     if alone and self._trained[span.tensor].tensor.dtype == torch.float32]
-            self._gather(exact, self._arena)
-            source = None if published is None else torch.frombuffer(published,
-                                                                     dtype=torch.float32)
-            for spans in self._fragments:
-                self._scatter(spans, source)
+            exact = self._way([[span for spans in self._fragments for span in spans
+                                if self._trained[span.tensor].tensor.dtype == torch.float32]]) if alone else None
+            if exact is not None:
+                self._gather(exact, self._arena)
+            source = torch.frombuffer(published, dtype=torch.float32)
+            for fragment in range(len(self._fragments)):
+                self._scatter(self._way_of(fragment), source)
             torch.clear_autocast_cache()
         try:
             yield
@@ -369,55 +343,103 @@ class TorchValues:
             self._watch.reshard()
             with torch.no_grad():
                 torch.clear_autocast_cache()
-                self._scatter(exact, self._arena)
+                if exact is not None:
+                    self._scatter(exact, self._arena)
                 for tensor, copy in copies:  # Which may lie elsewhere now (model.cpu()).
                     local(tensor).copy_(copy)
 
     def not_finite(self, fragments: Sequence[int]) -> Optional[str]:
         for fragment in fragments:
-            for span in self._fragments[fragment]:
-                if not np.isfinite(self._exact(span)).all():
+            spans = self._fragments[fragment]
+            for span, values in zip(spans, self._exact(spans)):
+                if not np.isfinite(values).all():
                     return self._trained[span.tensor].name
         return None
 
-    def _rounded(self) -> Iterator[Tuple[int, Range]]:
-        """Fragments and their ranges whose parameters are not in fp32."""
-        for fragment, spans in enumerate(self._fragments):
-            for span in spans:
-                if self._trained[span.tensor].tensor.dtype != torch.float32:
-                    yield fragment, span
+    def _rounded(self) -> List[List[Range]]:
+        """Of each fragment, the ranges whose parameters are not in fp32."""
+        return [[span for span in spans if self._trained[span.tensor].tensor.dtype != torch.float32]
+                for spans in self._fragments]
 
-    def _exact(self, span: Range) -> np.ndarray:
-        return self._arena[span.arena_offset:span.arena_offset + span.count].numpy()
+    def _exact(self, spans: Sequence[Range]) -> Iterator[np.ndarray]:
+        """Exact local values of ranges of one fragment. In the process that leads."""
+        if spans:
+            around = _around(spans)
+            yield from _parts(spans, around, self._exact_around(around))
 
-    def _set_exact(self, span: Range, values: np.ndarray) -> None:
-        self._exact(span)[:] = values
+    def _exact_around(self, around: Range) -> np.ndarray:
+        if self._team.size > 1:
+            return self._here.local(around)
+        return self._arena[around.arena_offset:around.arena_offset + around.count].numpy()
+
+    def _set_exact(self, spans: Sequence[Range], values: Sequence[np.ndarray]) -> None:
+        """Of ranges of one fragment."""
+        around = _around(spans)
+        exact = self._exact_around(around)
+        for to, part in zip(_parts(spans, around, exact), values):
+            to[:] = part
+        if self._team.size > 1:
+            self._here.set_local(around, exact)
 
     def kept(self) -> np.ndarray:
-        parts = [self._exact(span) for _, span in self._rounded()]
-        if self._team.size == 1:
-            parts.append(self._watch.values())
-        return np.concatenate(parts).view(np.uint8) if parts else np.zeros(0, np.uint8)
+        rounded = self._rounded()
+        here = self._watch.values() if self._team.size == 1 else np.zeros(0, np.float32)
+        kept = np.empty(sum(span.count for spans in rounded for span in spans) + here.size, np.float32)
+        at = 0
+        for spans in rounded:
+            for values in self._exact(spans):  # Of one fragment at a time.
+                kept[at:at + values.size] = values
+                at += values.size
+        kept[at:] = here
+        return kept.view(np.uint8)
 
     def restore(self, kept: np.ndarray, but: Sequence[int]) -> None:
-        if self._arena is None:
+        if not self._team.leads:
             return
         values = kept.copy().view(np.float32)
         at = 0
-        for fragment, span in self._rounded():
-            part = values[at:at + span.count]
-            if part.size < span.count:
+        for fragment, spans in enumerate(self._rounded()):
+            parts = []
+            for span in spans:
+                parts.append(values[at:at + span.count])
+                at += span.count
+            if at > values.size:
                 raise errors.DataLoss("the state was taken of a model with other types: restore "
                                       "the model as it was saved", "DATA_LOSS")
-            if fragment not in but:
-                self._set_exact(span, part)
-            at += span.count
+            if spans and fragment not in but:
+                self._set_exact(spans, parts)
         # A site of several processes has no more, and one of a former release.
         here = self._watch.values()
         if self._team.size == 1 and values.size - at == here.size and not np.array_equal(values[at:], here):
             log.warning("%s has other values than when the state was taken: what differs counts as trained here, and "
                         "goes to all. Restore the model, as it was saved with this state, before join()",
                         self._trained[self._watch.last].name)
+
+
+def _around(spans: Sequence[Range]) -> Range:
+    """What of the arena begins and ends with these ranges."""
+    begin = min(span.arena_offset for span in spans)
+    end = max(span.arena_offset + span.count for span in spans)
+    return spans[0]._replace(arena_offset=begin, count=end - begin)
+
+
+def _parts(spans: Sequence[Range], around: Range, values: np.ndarray) -> List[np.ndarray]:
+    begins = [span.arena_offset - around.arena_offset for span in spans]
+    return [values[begin:begin + span.count] for begin, span in zip(begins, spans)]
+
+
+def pages(address: int, size: int, stretches: Sequence[Tuple[int, int]]) -> List[Tuple[int, int]]:
+    """Addresses and sizes of the pages of `size` bytes of fp32 values that have these stretches of them,
+    sorted, in memory. None is in two."""
+    found: List[List[int]] = []
+    for begin, end in sorted(stretches):
+        first = max(address, (address + 4 * begin) // _PAGE * _PAGE)
+        last = min(address + size, -(-(address + 4 * end) // _PAGE) * _PAGE)
+        if found and first <= found[-1][1]:
+            found[-1][1] = max(last, found[-1][1])
+        elif first < last:
+            found.append([first, last])
+    return [(first, last - first) for first, last in found]
 
 
 def _unpin(address: int) -> None:

@@ -1,5 +1,6 @@
-// A worker whose values are on devices sends the bytes and comes to the weights of one whose values
-// are in host memory, whatever the devices, the codecs and the events of the run.
+// A worker whose values are on devices, or divided over processes, sends the bytes and comes to the
+// weights of one whose values are in host memory, whatever the devices, the codecs and the events
+// of the run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -60,7 +61,8 @@ constexpr Layout kLayouts[] = {{.ranks = 1},
                                {.ranks = 1, .published_on_device = false},
                                {.ranks = 3},
                                {.ranks = 3, .published_on_device = false},
-                               {.ranks = 3, .last_is_remote = true}};
+                               {.ranks = 3, .last_is_remote = true},
+                               {.ranks = 3, .on_host = true}};
 
 class DeviceReplicaTest : public testing::TestWithParam<Layout> {
  protected:
@@ -79,7 +81,9 @@ class DeviceReplicaTest : public testing::TestWithParam<Layout> {
   static std::unique_ptr<Worker> Begin(const v1::RunConfig& config, const FragmentPlan& plan,
                                        const Layout* layout) {
     std::unique_ptr<Values> values;
-    if (layout != nullptr) {
+    if (layout != nullptr && layout->on_host) {
+      values = std::make_unique<RankedValues>(plan, config.sync(), layout->ranks);
+    } else if (layout != nullptr) {
       values = std::make_unique<DeviceValues>(plan, config.sync(), *layout);
     } else {
       values = std::make_unique<HostValues>(plan, config.sync());
@@ -115,7 +119,8 @@ INSTANTIATE_TEST_SUITE_P(Layouts, DeviceReplicaTest, testing::ValuesIn(kLayouts)
                          [](const auto& tested) {
                            return std::to_string(tested.param.ranks) + "Ranks" +
                                   (tested.param.published_on_device ? "" : "PublishedOnHost") +
-                                  (tested.param.last_is_remote ? "OneOfAnotherProcess" : "");
+                                  (tested.param.last_is_remote ? "OneOfAnotherProcess" : "") +
+                                  (tested.param.on_host ? "OnTheHost" : "");
                          });
 
 TEST_P(DeviceReplicaTest, OverlappedRoundsOfSeveralFragments) {
@@ -179,6 +184,7 @@ TEST_P(DeviceReplicaTest, AnAnswerThatIsGoneIsReplacedByTheState) {
 }
 
 TEST_P(DeviceReplicaTest, GradientsInsteadOfDeltas) {
+  if (GetParam().on_host) GTEST_SKIP() << "there is no device";
   Compare(kSmallModel,
           "contribution: GRADIENT steps_between_syncs: 1 codec_up: BF16 codec_down: FP32",
           [](Worker& worker) { worker.Run(1, 3); });
@@ -219,6 +225,7 @@ TEST_P(DeviceReplicaTest, AStateIsThatOfTheHost) {
 }
 
 TEST_P(DeviceReplicaTest, ComputingWeightsAreTheMergedOnesRounded) {
+  if (GetParam().on_host) GTEST_SKIP() << "there is no device";
   const Run run("fragments: 2 steps_between_syncs: 4 mixing: 0.5");
   const auto worker = run.OnDevice();
   auto& on_device = static_cast<DeviceValues&>(*worker->values_);
@@ -258,6 +265,7 @@ TEST_P(DeviceReplicaTest, AValueThatCannotBeEncodedIsNamedAsOnTheHost) {
 }
 
 TEST_P(DeviceReplicaTest, AnAnswerThatCannotBeDecodedIsRefusedInTheHostsWords) {
+  if (GetParam().on_host) GTEST_SKIP() << "there is no device";
   const Run run("fragments: 1 codec_down: E3M0");
   DeviceValues values(run.plan, run.config.sync(), GetParam());
   const std::unique_ptr<Replica> replica = values.MakeReplica();
@@ -274,6 +282,7 @@ TEST_P(DeviceReplicaTest, AnAnswerThatCannotBeDecodedIsRefusedInTheHostsWords) {
 
 #ifdef CAUSEWAY_EMULATED_DEVICE
 TEST_P(DeviceReplicaTest, NoOrderOfStreamsChangesABit) {
+  if (GetParam().on_host) GTEST_SKIP() << "there is no device";
   for (const emulation::Order order : {emulation::Order::kBackward, emulation::Order::kShuffled}) {
     emulation::SetOrder(order, 3);
     Compare(kSmallModel,
@@ -284,6 +293,7 @@ TEST_P(DeviceReplicaTest, NoOrderOfStreamsChangesABit) {
 }
 
 TEST_P(DeviceReplicaTest, NothingIsAllocatedOnceTheRunHasBegun) {
+  if (GetParam().on_host) GTEST_SKIP() << "there is no device";
   // One fragment after the other, all at once, several in flight at a time, and data parallelism.
   for (const char* const sync :
        {"fragments: 2 steps_between_syncs: 6",
@@ -302,6 +312,7 @@ TEST_P(DeviceReplicaTest, NothingIsAllocatedOnceTheRunHasBegun) {
 }
 
 TEST_P(DeviceReplicaTest, ALostDeviceEndsTheWorkerWithTheCause) {
+  if (GetParam().on_host) GTEST_SKIP() << "there is no device";
   const Run run("fragments: 1 steps_between_syncs: 1");
   const auto worker = run.OnDevice();
   emulation::FailAfterKernels(0, cudaErrorECCUncorrectable);
@@ -309,6 +320,7 @@ TEST_P(DeviceReplicaTest, ALostDeviceEndsTheWorkerWithTheCause) {
 }
 
 TEST_P(DeviceReplicaTest, TooLittleMemoryNamesWhatNeedsIt) {
+  if (GetParam().on_host) GTEST_SKIP() << "there is no device";
   if (!GetParam().published_on_device) GTEST_SKIP() << "the host has it";
   emulation::SetMachine({.devices = 1, .memory = size_t{1} << 20});
   const Run run("fragments: 1 steps_between_syncs: 1", kLargerModel);

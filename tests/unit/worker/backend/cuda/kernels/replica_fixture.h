@@ -21,10 +21,12 @@
 #include "tests/unit/worker/sync/memory_stream.h"
 #include "worker/backend/cuda/kernels/device.h"
 #include "worker/backend/cuda/kernels/device_part.h"
+#include "worker/sync/host_part.h"
 #include "worker/sync/process_link.h"
 #include "worker/sync/remote_part.h"
 #include "worker/sync/replica.h"
 #include "worker/sync/sharded_replica.h"
+#include "worker/sync/site_ranks.h"
 #include "worker/sync/sync_engine.h"
 
 namespace causeway::worker::cuda {
@@ -115,6 +117,89 @@ struct Layout {
   int ranks = 1;
   bool published_on_device = true;
   bool last_is_remote = false;  // The last rank is another process's, as far as this one knows.
+  bool on_host = false;         // Every rank is a process of a trainer's own site.
+};
+
+// Their values, their links and what carries these. Shares end anywhere, as a trainer's shards do.
+class RankedValues final : public Values {
+ public:
+  RankedValues(const FragmentPlan& plan, const v1::SyncConfig& sync, int ranks)
+      : plan_(plan), shards_(plan, ranks, SharesOf(plan, ranks)) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      links_.push_back(std::make_unique<SiteLinks>(rank, ranks));
+      values_.push_back(HostShare::Create(plan, shards_, rank, sync, {}).value());
+    }
+    for (int rank = 0; rank < ranks; ++rank) {
+      carriers_.emplace_back([this, rank] {
+        while (auto message = links_[static_cast<size_t>(rank)]->NextOutgoing()) {
+          EXPECT_TRUE(links_[static_cast<size_t>(message->rank)]
+                          ->TakeIncoming({rank, std::move(message->bytes)})
+                          .ok());
+        }
+      });
+    }
+    const auto make_part = [this](size_t rank) {
+      return [this, rank] { return values_[rank]->MakePart(); };
+    };
+    leader_ = std::make_unique<LeadingRank>(*links_[0], plan, shards_, sync, make_part(0));
+    for (size_t rank = 1; rank < links_.size(); ++rank) {
+      followers_.push_back(
+          FollowingRank::Open(*links_[rank], plan, shards_, sync, make_part(rank)).value());
+    }
+  }
+  ~RankedValues() override {
+    leader_.reset();
+    followers_.clear();
+    for (const auto& links : links_) links->Close();
+    for (std::thread& carrier : carriers_) carrier.join();
+  }
+
+  std::unique_ptr<Replica> MakeReplica() override { return leader_->MakeReplica().value(); }
+  void Train(int64_t step) override {
+    ForEach([&](float& value, size_t i) { value += MoveOf(step, static_cast<int64_t>(i)); });
+  }
+  std::vector<float> Local() override {
+    std::vector<float> local(static_cast<size_t>(plan_.arena_size()));
+    ForEach([&](float& value, size_t i) { local[i] = value; });
+    return local;
+  }
+  void SetLocal(const std::vector<float>& local) override {
+    ForEach([&](float& value, size_t i) { value = local[i]; });
+  }
+
+ private:
+  static std::vector<OwnedRange> SharesOf(const FragmentPlan& plan, int ranks) {
+    std::vector<OwnedRange> owned;
+    for (const PlacedTensor& tensor : plan.tensors()) {
+      const int64_t size = tensor.info.size();
+      for (int rank = 0; rank < ranks; ++rank) {
+        owned.push_back(
+            {tensor.offset + size * rank / ranks, tensor.offset + size * (rank + 1) / ranks, rank});
+      }
+    }
+    return owned;
+  }
+  // Every value, where it is.
+  template <typename Body>
+  void ForEach(const Body& body) {
+    EXPECT_EQ(leader_->Settle(), absl::OkStatus());
+    for (int rank = 0; rank < shards_.ranks(); ++rank) {
+      const std::span<float> arena = values_[static_cast<size_t>(rank)]->arena();
+      for (const ShardPiece& piece : shards_.pieces(rank)) {
+        for (auto i = static_cast<size_t>(piece.begin); i < static_cast<size_t>(piece.end); ++i) {
+          body(arena[i], i);
+        }
+      }
+    }
+  }
+
+  const FragmentPlan& plan_;
+  const ShardPlan shards_;
+  std::vector<std::unique_ptr<SiteLinks>> links_;
+  std::vector<std::unique_ptr<HostShare>> values_;
+  std::vector<std::thread> carriers_;
+  std::unique_ptr<LeadingRank> leader_;
+  std::vector<std::unique_ptr<FollowingRank>> followers_;
 };
 
 // That other process: its part, and the thread that answers for it.

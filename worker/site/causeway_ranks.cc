@@ -1,0 +1,226 @@
+// What causeway_site.h has for sites of several processes, and for tensors on a device.
+#include "common/params/fragment_plan.h"
+#include "worker/site/site_handle.h"
+
+using causeway::FragmentPlan;
+using causeway::worker::ArenaSite;
+using causeway::worker::CheckSize;
+using causeway::worker::DeviceHold;
+using causeway::worker::DeviceValues;
+using causeway::worker::Follower;
+using causeway::worker::FollowingRank;
+using causeway::worker::Guarded;
+using causeway::worker::HostShare;
+using causeway::worker::LogHandOut;
+using causeway::worker::NullArgument;
+using causeway::worker::PlanOf;
+using causeway::worker::PrepareProcess;
+using causeway::worker::ReadDevice;
+using causeway::worker::ReadRanks;
+using causeway::worker::ReadTensors;
+using causeway::worker::ReplicaPart;
+using causeway::worker::SiteJoin;
+using causeway::worker::SiteLinks;
+using causeway::worker::WithEither;
+using causeway::worker::WithSite;
+
+namespace {
+
+// Its values on a device, or why there are none.
+absl::StatusOr<DeviceValues*> DeviceOf(const causeway_site& site) {
+  DeviceValues* const device =
+      site.follower != nullptr ? site.follower->device.get() : site.site->device_values();
+  if (device != nullptr) return device;
+  return absl::FailedPreconditionError(
+      "this site has no values on a device: it joined without options.on_device, and its values "
+      "cross in the arena");
+}
+
+absl::StatusOr<std::span<const int32_t>> ReadFragments(const causeway_site& site,
+                                                       const int32_t* fragments, int32_t count) {
+  if (count < 0 || (count > 0 && fragments == nullptr)) return NullArgument("fragments");
+  const std::span<const int32_t> given(fragments, static_cast<size_t>(count));
+  const int all = PlanOf(site).fragments();
+  for (const int32_t fragment : given) {
+    if (fragment < 0 || fragment >= all) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("there is no fragment ", fragment, ": they are 0 .. ", all - 1));
+    }
+  }
+  return given;
+}
+
+}  // namespace
+
+int causeway_site_follow(const causeway_site_options* options, const causeway_tensor* tensors,
+                         int64_t tensor_count, const void* start, size_t start_bytes,
+                         causeway_site** site, causeway_error* error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (site == nullptr) return NullArgument("site");
+    *site = nullptr;
+    if (options == nullptr) return NullArgument("options");
+    if (start == nullptr) return NullArgument("start");
+    RETURN_IF_ERROR(CheckSize("options", options->size, sizeof(*options)));
+    SiteJoin join;
+    RETURN_IF_ERROR(ReadRanks(*options, /*leads=*/false, join));
+    ASSIGN_OR_RETURN(std::vector<causeway::worker::GivenTensor> given,
+                     ReadTensors(tensors, tensor_count));
+    causeway::v1::RunConfig config;
+    if (start_bytes == 0 || !config.ParseFromArray(start, static_cast<int>(start_bytes))) {
+      return absl::InvalidArgumentError(
+          "start is not what options->start of rank 0 got: all ranks must be of one version");
+    }
+    ASSIGN_OR_RETURN(FragmentPlan plan, FragmentPlan::Create(config));
+    PrepareProcess();
+    auto follows = std::make_unique<causeway_site>();
+    if (options->log != nullptr) follows->wants_log.emplace();
+    const LogHandOut log(options->log, options->log_context);
+    follows->pid = getpid();
+    follows->log = options->log;
+    follows->log_context = options->log_context;
+    follows->follower = std::make_unique<Follower>(std::move(config), std::move(plan));
+    Follower& follower = *follows->follower;
+    ASSIGN_OR_RETURN(follower.match,
+                     causeway::worker::MatchTensors(follower.config, follower.plan, given));
+    ASSIGN_OR_RETURN(follower.shards,
+                     causeway::worker::PlanShares(follower.plan, follower.match, given,
+                                                  std::move(join.shares), join.links->ranks()));
+    follower.pieces = causeway::worker::PiecesOf(*follower.shards);
+    for (const std::vector<causeway_range>& of_fragment : follower.match.ranges) {
+      follower.ranges.insert(follower.ranges.end(), of_fragment.begin(), of_fragment.end());
+    }
+    const causeway::v1::SyncConfig& sync = follower.config.sync();
+    const int rank = join.links->rank();
+    ASSIGN_OR_RETURN(join.device, ReadDevice(options->on_device));
+    const DeviceHold device(join.device.has_value() ? join.device->device : -1);
+    if (join.device.has_value()) {
+      follower.device_number = join.device->device;
+      ASSIGN_OR_RETURN(follower.device,
+                       causeway::worker::OpenDeviceValues(follower.plan, *follower.shards, rank,
+                                                          sync, follower.match, *join.device));
+    } else {
+      ASSIGN_OR_RETURN(follower.share,
+                       HostShare::Create(follower.plan, *follower.shards, rank, sync,
+                                         causeway::worker::Untrained(follower.match)));
+    }
+    ASSIGN_OR_RETURN(
+        follower.rank,
+        FollowingRank::Open(*join.links, follower.plan, *follower.shards, sync,
+                            [&follower]() -> absl::StatusOr<std::unique_ptr<ReplicaPart>> {
+                              return follower.device != nullptr ? follower.device->MakePart()
+                                                                : follower.share->MakePart();
+                            }));
+    *site = follows.release();
+    return absl::OkStatus();
+  });
+}
+
+int causeway_site_pieces(const causeway_site* site, int32_t rank, const causeway_piece** pieces,
+                         int64_t* count, causeway_error* error) {
+  return WithEither(site, error, [&]() -> absl::Status {
+    if (pieces == nullptr || count == nullptr) return NullArgument("pieces or count");
+    const std::vector<std::vector<causeway_piece>>& all =
+        site->follower != nullptr ? site->follower->pieces : site->site->pieces();
+    if (rank < 0 || rank >= std::ssize(all)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("there is no rank ", rank, ": this site has ", all.size(),
+                       all.empty() ? ", as it joined without links" : ""));
+    }
+    *pieces = all[static_cast<size_t>(rank)].data();
+    *count = std::ssize(all[static_cast<size_t>(rank)]);
+    return absl::OkStatus();
+  });
+}
+
+int causeway_device_check(int32_t device, causeway_error* error) {
+  return Guarded(error, [&] { return causeway::worker::CheckDeviceValues(device); });
+}
+
+int causeway_site_gather(causeway_site* site, const int32_t* fragments, int32_t count, void* stream,
+                         causeway_error* error) {
+  return WithEither(site, error, [&]() -> absl::Status {
+    ASSIGN_OR_RETURN(DeviceValues* const values, DeviceOf(*site));
+    ASSIGN_OR_RETURN(const std::span<const int32_t> given, ReadFragments(*site, fragments, count));
+    return values->Gather(given, stream);
+  });
+}
+
+int causeway_site_scatter(causeway_site* site, const int32_t* fragments, int32_t count,
+                          int32_t published, void* stream, causeway_error* error) {
+  return WithEither(site, error, [&]() -> absl::Status {
+    ASSIGN_OR_RETURN(DeviceValues* const values, DeviceOf(*site));
+    ASSIGN_OR_RETURN(const std::span<const int32_t> given, ReadFragments(*site, fragments, count));
+    return values->Scatter(given, published != 0, stream);
+  });
+}
+
+int causeway_site_move(causeway_site* site, const causeway_device_values* values,
+                       int64_t value_count, causeway_error* error) {
+  return WithEither(site, error, [&]() -> absl::Status {
+    ASSIGN_OR_RETURN(DeviceValues* const device, DeviceOf(*site));
+    if (value_count < 0 || (values == nullptr && value_count > 0)) return NullArgument("values");
+    return device->Move({values, static_cast<size_t>(value_count)});
+  });
+}
+
+int causeway_site_local(causeway_site* site, const causeway_range* range, int32_t set,
+                        float* values, causeway_error* error) {
+  return WithSite(site, error, [&](ArenaSite& joined) -> absl::Status {
+    if (range == nullptr || values == nullptr) return NullArgument("range or values");
+    const FragmentPlan& plan = joined.member().plan();
+    for (int i = 0; i < plan.fragments(); ++i) {
+      const int64_t first = range->arena_offset - plan.range(i).begin;
+      if (first < 0 || range->count < 0 || first + range->count > plan.range(i).size()) continue;
+      const std::span<float> host(values, static_cast<size_t>(range->count));
+      return set != 0 ? joined.SetLocal(i, first, host) : joined.CopyLocal(i, first, host);
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        range->count, " values from ", range->arena_offset, " on are not in one fragment"));
+  });
+}
+
+int causeway_links_open(int32_t rank, int32_t ranks, causeway_links** links,
+                        causeway_error* error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (links == nullptr) return NullArgument("links");
+    *links = nullptr;
+    if (ranks < 2 || rank < 0 || rank >= ranks) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a site of several ranks has 2 or more, numbered from 0 on; rank ", rank,
+                       " of ", ranks, " came"));
+    }
+    *links = new causeway_links(rank, ranks);
+    return absl::OkStatus();
+  });
+}
+
+int causeway_links_outgoing(causeway_links* links, int32_t* rank, const void** bytes, size_t* size,
+                            causeway_error* error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (links == nullptr) return NullArgument("links");
+    if (rank == nullptr || bytes == nullptr || size == nullptr) {
+      return NullArgument("rank, bytes or size");
+    }
+    std::optional<SiteLinks::Message> message = links->links.NextOutgoing();
+    *rank = message.has_value() ? message->rank : -1;
+    links->last = message.has_value() ? std::move(message->bytes) : "";
+    *bytes = links->last.data();
+    *size = links->last.size();
+    return absl::OkStatus();
+  });
+}
+
+int causeway_links_incoming(causeway_links* links, int32_t rank, const void* bytes, size_t size,
+                            causeway_error* error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (links == nullptr) return NullArgument("links");
+    if (bytes == nullptr && size > 0) return NullArgument("bytes");
+    return links->links.TakeIncoming({rank, std::string(static_cast<const char*>(bytes), size)});
+  });
+}
+
+void causeway_links_close(causeway_links* links) {
+  if (links != nullptr) links->links.Close();
+}
+
+void causeway_links_free(causeway_links* links) { delete links; }

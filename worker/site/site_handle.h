@@ -1,0 +1,198 @@
+// What stands behind the handles of causeway_site.h, and how its functions answer.
+#pragma once
+
+#include <grpc/support/log.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <new>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "worker/site/arena_site.h"
+#include "worker/site/causeway_site.h"
+#include "worker/site/log_queue.h"
+#include "worker/site/site_arguments.h"
+
+namespace causeway::worker {
+
+// A rank that follows, and what it knows of the run.
+struct Follower {
+  explicit Follower(v1::RunConfig of_run, FragmentPlan cut)
+      : config(std::move(of_run)), plan(std::move(cut)) {}
+  const v1::RunConfig config;
+  const FragmentPlan plan;
+  TensorMatch match;
+  std::vector<causeway_range> ranges;  // Of all fragments.
+  std::optional<ShardPlan> shards;
+  std::vector<std::vector<causeway_piece>> pieces;  // By rank.
+  // Values on a device, or on the host; they outlive the rank.
+  int device_number = -1;
+  std::unique_ptr<DeviceValues> device;
+  std::unique_ptr<HostShare> share;
+  std::unique_ptr<FollowingRank> rank;
+};
+
+}  // namespace causeway::worker
+
+struct causeway_site {
+  pid_t pid = 0;  // The process that joined.
+  causeway_log_function log = nullptr;
+  void* log_context = nullptr;
+  std::optional<causeway::worker::LogQueue::Wanted> wants_log;
+  // One of them.
+  std::unique_ptr<causeway::worker::ArenaSite> site;
+  std::unique_ptr<causeway::worker::Follower> follower;
+};
+
+struct causeway_links {
+  causeway_links(int rank, int ranks) : links(rank, ranks) {}
+  causeway::worker::SiteLinks links;
+  std::string last;  // That was handed out.
+};
+
+namespace causeway::worker {
+
+// --- Errors --------------------------------------------------------------------------------------
+
+inline int Answer(const absl::Status& status, causeway_error* error) {
+  const int code = static_cast<int>(status.code());
+  if (error == nullptr) return code;
+  error->code = code;
+  constexpr absl::string_view kCut = " ...";
+  std::string message(status.message());
+  if (message.size() >= CAUSEWAY_MESSAGE_BYTES) {
+    message.resize(CAUSEWAY_MESSAGE_BYTES - 1 - kCut.size());
+    absl::StrAppend(&message, kCut);
+  }
+  std::memcpy(error->message, message.c_str(), message.size() + 1);
+  return code;
+}
+
+// No exception crosses the interface.
+template <typename Body>
+int Guarded(causeway_error* error, const Body& body) {
+  try {
+    return Answer(body(), error);
+  } catch (const std::bad_alloc&) {
+    return Answer(absl::ResourceExhaustedError("there is no more memory"), error);
+  } catch (const std::exception& exception) {
+    return Answer(absl::InternalError(exception.what()), error);
+  }
+}
+
+// --- Log -----------------------------------------------------------------------------------------
+
+inline void HandOutLog(causeway_log_function log, void* context) {
+  if (log == nullptr) return;
+  for (const LogLine& line : LogQueue::Get().Take()) log(context, line.level, line.text.c_str());
+}
+
+// Whatever was logged meanwhile, on every way out of a function.
+class LogHandOut {
+ public:
+  LogHandOut(causeway_log_function log, void* context) : log_(log), context_(context) {}
+  ~LogHandOut() { HandOutLog(log_, context_); }
+  LogHandOut(const LogHandOut&) = delete;
+  LogHandOut& operator=(const LogHandOut&) = delete;
+
+ private:
+  const causeway_log_function log_;
+  void* const context_;
+};
+
+inline void PrepareProcess() {
+  // gRPC's own log would repeat for every attempt what the session's log says once.
+  static const bool silent = [] {
+    gpr_set_log_function([](gpr_log_func_args*) {});
+    return true;
+  }();
+  static_cast<void>(silent);
+  LogQueue::Get();
+}
+
+// --- Handles -------------------------------------------------------------------------------------
+
+// The site, if this process may use it.
+inline absl::Status CheckSite(const causeway_site* site) {
+  if (site == nullptr) return NullArgument("site");
+  if (site->pid != getpid()) {
+    return absl::FailedPreconditionError(absl::StrCat("this site was joined by process ", site->pid,
+                                                      ", and this is its child ", getpid(),
+                                                      ": only the process that joined may use it"));
+  }
+  return absl::OkStatus();
+}
+
+// The trainer's device is as it was afterwards.
+class DeviceHold {
+ public:
+  explicit DeviceHold(int device) : before_(SwapDevice(device)) {}
+  ~DeviceHold() { SwapDevice(before_); }
+  DeviceHold(const DeviceHold&) = delete;
+  DeviceHold& operator=(const DeviceHold&) = delete;
+
+ private:
+  const int before_;
+};
+
+inline int DeviceNumberOf(const causeway_site& site) {
+  return site.follower != nullptr ? site.follower->device_number : site.site->device();
+}
+
+// Runs `body` with a usable handle, of a site that has joined or follows.
+template <typename Body>
+int WithEither(const causeway_site* site, causeway_error* error, const Body& body) {
+  return Guarded(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckSite(site));
+    const LogHandOut log(site->log, site->log_context);
+    const DeviceHold device(DeviceNumberOf(*site));
+    return body();
+  });
+}
+
+// Runs `body` with the site of a usable handle.
+template <typename Handle, typename Body>
+int WithSite(Handle* site, causeway_error* error, const Body& body) {
+  return Guarded(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckSite(site));
+    if (site->follower != nullptr) {
+      return absl::FailedPreconditionError(
+          "this process follows rank 0 of its site, which alone joined the run: ask there");
+    }
+    const LogHandOut log(site->log, site->log_context);
+    const DeviceHold device(site->site->device());
+    return body(*site->site);
+  });
+}
+
+inline const FragmentPlan& PlanOf(const causeway_site& site) {
+  return site.follower != nullptr ? site.follower->plan : site.site->member().plan();
+}
+
+// What a site of several ranks is told besides.
+inline absl::Status ReadRanks(const causeway_site_options& options, bool leads, SiteJoin& join) {
+  if (options.links == nullptr) {
+    return leads ? absl::OkStatus() : NullArgument("options->links");
+  }
+  join.links = &options.links->links;
+  if ((join.links->rank() == 0) != leads) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rank 0 joins, and the others follow it: options->links are of rank ", join.links->rank()));
+  }
+  ASSIGN_OR_RETURN(join.shares, ReadShares(options));
+  if (!leads) return absl::OkStatus();
+  if (options.start == nullptr) return NullArgument("options->start");
+  join.start = [start = options.start, context = options.start_context](const std::string& bytes) {
+    return start(context, bytes.data(), bytes.size()) == 0;
+  };
+  return absl::OkStatus();
+}
+
+}  // namespace causeway::worker

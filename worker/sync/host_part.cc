@@ -1,0 +1,363 @@
+#include "worker/sync/host_part.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/checksum.h"
+#include "common/base/status_macros.h"
+
+namespace causeway::worker {
+namespace {
+
+constexpr auto kValueBytes = static_cast<int64_t>(sizeof(float));
+
+// The values of an arena, or of a fragment that begins at `begin`, that a piece has.
+template <typename T>
+std::span<T> Of(const ShardPiece& piece, std::span<T> values, int64_t begin = 0) {
+  return values.subspan(static_cast<size_t>(piece.begin - begin),
+                        static_cast<size_t>(piece.size()));
+}
+
+template <typename T, typename Bytes>
+std::span<T> As(std::span<Bytes> bytes) {
+  return {reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T)};
+}
+
+}  // namespace
+
+absl::StatusOr<SparseArena> SparseArena::Create(int64_t values) {
+  SparseArena arena;
+  if (values == 0) return arena;
+  const size_t bytes = static_cast<size_t>(values) * sizeof(float);
+  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the system gives no ", bytes,
+        " bytes of addresses for the run's values: see `ulimit -v` and vm.overcommit_memory"));
+  }
+  // A large page would hold what others own.
+  (void)madvise(memory, bytes, MADV_NOHUGEPAGE);
+  arena.values_ = {static_cast<float*>(memory), static_cast<size_t>(values)};
+  return arena;
+}
+
+SparseArena::~SparseArena() {
+  if (!values_.empty()) munmap(values_.data(), values_.size_bytes());
+}
+
+HostPart::HostPart(const FragmentPlan& plan, const ShardPlan& shard_plan, int rank,
+                   const v1::SyncConfig& sync, std::span<float> parameters, int most_staged)
+    : plan_(plan),
+      shard_plan_(shard_plan),
+      rank_(rank),
+      codec_up_(*FindCodec(sync.codec_up()).value()),
+      codec_down_(*FindCodec(sync.codec_down()).value()),
+      decay_(sync.has_error_feedback_decay() ? static_cast<float>(sync.error_feedback_decay())
+                                             : 1.0F),
+      keep_(sync.keep_in_flight()),
+      most_staged_(most_staged),
+      parameters_(parameters),
+      residuals_(sync.error_feedback() ? static_cast<size_t>(shard_plan.shard_size(rank)) : 0),
+      fragments_(static_cast<size_t>(plan.fragments())) {}
+
+absl::StatusOr<std::unique_ptr<HostPart>> HostPart::Create(
+    const FragmentPlan& plan, const ShardPlan& shard_plan, int rank, const v1::SyncConfig& sync,
+    std::span<float> parameters, std::span<const FragmentRange> untrained, int most_staged) {
+  std::unique_ptr<HostPart> part(
+      new HostPart(plan, shard_plan, rank, sync, parameters, most_staged));
+  ASSIGN_OR_RETURN(part->published_, SparseArena::Create(plan.arena_size()));
+  for (int i = 0; i < plan.fragments(); ++i) {
+    Fragment& own = part->fragment(i);
+    own.pieces = shard_plan.pieces(rank, i);
+    own.keeps_residual = sync.error_feedback();
+    for (const ShardPiece& piece : own.pieces) {
+      for (const FragmentRange& range : untrained) {
+        const FragmentRange both = {std::max(range.begin, piece.begin),
+                                    std::min(range.end, piece.end)};
+        if (both.begin < both.end) own.untrained.push_back(both);
+      }
+    }
+  }
+  return part;
+}
+
+template <typename Body>
+absl::Status HostPart::ForEach(int fragment, const Codec& codec, const Body& body) {
+  const int64_t begin = plan_.range(fragment).begin;
+  size_t place = 0;
+  for (const ShardPiece& piece : this->fragment(fragment).pieces) {
+    RETURN_IF_ERROR(body(piece, place, codec.EncodedBytes(static_cast<size_t>(piece.begin - begin)),
+                         codec.EncodedBytes(static_cast<size_t>(piece.size()))));
+    place += static_cast<size_t>(piece.size());
+  }
+  return absl::OkStatus();
+}
+
+std::span<float> HostPart::Residual(const ShardPiece& piece) {
+  if (!fragment(piece.fragment).keeps_residual) return {};
+  return std::span(residuals_)
+      .subspan(static_cast<size_t>(piece.offset), static_cast<size_t>(piece.size()));
+}
+
+HostPart::Values HostPart::Take(int fragment, std::span<const float> arena) {
+  Values values;
+  values.reserve(Size(fragment));
+  for (const ShardPiece& piece : this->fragment(fragment).pieces) {
+    const std::span<const float> of_piece = Of(piece, arena);
+    values.insert(values.end(), of_piece.begin(), of_piece.end());
+  }
+  return values;
+}
+
+void HostPart::Put(int fragment, std::span<const float> values, std::span<float> arena) {
+  for (const ShardPiece& piece : this->fragment(fragment).pieces) {
+    const auto size = static_cast<size_t>(piece.size());
+    std::ranges::copy(values.first(size), Of(piece, arena).begin());
+    values = values.subspan(size);
+  }
+}
+
+void HostPart::FillUntrained(int fragment) {
+  for (const FragmentRange& range : this->fragment(fragment).untrained) {
+    std::copy(published().begin() + range.begin, published().begin() + range.end,
+              parameters_.begin() + range.begin);
+  }
+}
+
+// --- Sending -------------------------------------------------------------------------------------
+
+// As HostReplica's: the local values are copied, and encoded beside the next steps.
+class HostPart::HostCodes final : public ReplicaPart::Codes {
+ public:
+  HostCodes(HostPart& part, int fragment, Values target)
+      : part_(part), fragment_(fragment), target_(std::move(target)) {}
+
+  absl::Status Read(std::span<uint8_t> object) override {
+    const Values target = std::exchange(target_, {});
+    const int64_t begin = part_.plan_.range(fragment_).begin;
+    return part_.ForEach(
+        fragment_, part_.codec_up_,
+        [&](const ShardPiece& piece, size_t place, size_t at, size_t bytes) {
+          return Annotate(part_.codec_up_.Encode(
+                              Of(piece, std::span<const float>(part_.published())),
+                              std::span(target).subspan(place, static_cast<size_t>(piece.size())),
+                              {.residual = part_.Residual(piece), .decay = part_.decay_},
+                              object.subspan(at, bytes)),
+                          absl::StrCat("counted from value ", piece.begin - begin));
+        });
+  }
+
+ private:
+  HostPart& part_;
+  const int fragment_;
+  Values target_;
+};
+
+absl::StatusOr<std::unique_ptr<ReplicaPart::Codes>> HostPart::Snapshot(int fragment) {
+  FillUntrained(fragment);
+  return std::make_unique<HostCodes>(*this, fragment, Take(fragment, parameters_));
+}
+
+absl::Status HostPart::FoldLate(int fragment, std::span<const uint8_t> object) {
+  residuals_.resize(static_cast<size_t>(shard_plan_.shard_size(rank_)));
+  this->fragment(fragment).keeps_residual = true;
+  return ForEach(
+      fragment, codec_up_,
+      [&](const ShardPiece& piece, size_t /*place*/, size_t at, size_t bytes) -> absl::Status {
+        const std::span<float> residual = Residual(piece);
+        std::vector<double> sum(residual.begin(), residual.end());
+        RETURN_IF_ERROR(codec_up_.Accumulate(
+            object.subspan(at, bytes), Of(piece, std::span<const float>(published())), 1.0, sum));
+        for (size_t i = 0; i < residual.size(); ++i) residual[i] = static_cast<float>(sum[i]);
+        return absl::OkStatus();
+      });
+}
+
+// --- Merging -------------------------------------------------------------------------------------
+
+absl::Status HostPart::Apply(int fragment, std::span<const uint8_t> answer,
+                             std::span<float> values) {
+  return ForEach(
+      fragment, codec_down_, [&](const ShardPiece& piece, size_t place, size_t at, size_t bytes) {
+        return codec_down_.Apply(answer.subspan(at, bytes),
+                                 values.subspan(place, static_cast<size_t>(piece.size())));
+      });
+}
+
+void HostPart::Hash(int fragment, std::span<const float> values) {
+  const FragmentRange& range = plan_.range(fragment);
+  const int64_t total = range.size() * kValueBytes;
+  Leaves leaves;
+  for (const ShardPiece& piece : this->fragment(fragment).pieces) {
+    const std::span<const uint8_t> bytes = BytesOf(values.first(static_cast<size_t>(piece.size())));
+    values = values.subspan(static_cast<size_t>(piece.size()));
+    const int64_t begin = (piece.begin - range.begin) * kValueBytes;
+    const LeafRanges of_piece(begin, (piece.end - range.begin) * kValueBytes, total);
+    for (int64_t leaf = of_piece.first_leaf; leaf < of_piece.first_leaf + of_piece.leaves; ++leaf) {
+      const auto at = static_cast<size_t>(leaf) * kTreeLeafBytes - static_cast<size_t>(begin);
+      leaves.checksums.emplace_back(
+          leaf, Checksum64(bytes.subspan(at, std::min(kTreeLeafBytes, bytes.size() - at))));
+    }
+    for (const LeafRanges::Range& shared : of_piece.shared) {
+      const auto part = bytes.subspan(static_cast<size_t>(shared.begin - begin),
+                                      static_cast<size_t>(shared.end - shared.begin));
+      leaves.shared.emplace_back(shared.begin, std::vector<uint8_t>(part.begin(), part.end()));
+    }
+  }
+  this->fragment(fragment).leaves = std::move(leaves);
+}
+
+absl::Status HostPart::FinishHash(int fragment, LeafSink& leaves) {
+  const Leaves& own = this->fragment(fragment).leaves;
+  for (const auto& [leaf, checksum] : own.checksums) leaves.SetLeaf(leaf, checksum);
+  for (const auto& [offset, bytes] : own.shared) leaves.AddShared(offset, bytes);
+  return absl::OkStatus();
+}
+
+absl::Status HostPart::StageAnswer(int fragment, std::span<const uint8_t> answer) {
+  if (this->fragment(fragment).pieces.empty()) return absl::OkStatus();
+  if (staged_count_.fetch_add(1) >= most_staged_) {
+    --staged_count_;
+    return absl::OkStatus();
+  }
+  Values values = Take(fragment, published());
+  RETURN_IF_ERROR(Apply(fragment, answer, values));
+  Hash(fragment, values);
+  this->fragment(fragment).staged = std::move(values);
+  return absl::OkStatus();
+}
+
+absl::Status HostPart::Merge(const PartCall& call) {
+  Fragment& own = fragment(call.fragment);
+  if (own.pieces.empty()) return absl::OkStatus();
+  Values values = std::exchange(own.staged, {});
+  if (!values.empty()) {
+    --staged_count_;
+  } else {
+    values = Take(call.fragment, published());
+    RETURN_IF_ERROR(Apply(call.fragment, call.in, values));
+    Hash(call.fragment, values);
+  }
+  FillUntrained(call.fragment);
+  Put(call.fragment, values, published());
+  Mix(call.fragment, call.alpha);
+  return absl::OkStatus();
+}
+
+void HostPart::Mix(int fragment, float alpha) {
+  const std::vector<float> held = std::exchange(this->fragment(fragment).held, {});
+  size_t place = 0;
+  for (const ShardPiece& piece : this->fragment(fragment).pieces) {
+    const auto size = static_cast<size_t>(piece.size());
+    MixValues(Of(piece, std::span<const float>(published())),
+              held.empty() ? std::span<const float>() : std::span(held).subspan(place, size), keep_,
+              alpha, Of(piece, parameters_));
+    place += size;
+  }
+}
+
+// --- Values --------------------------------------------------------------------------------------
+
+absl::Status HostPart::Do(const PartCall& call) {
+  const int number = call.fragment;
+  const std::span<const float> in = As<const float>(call.in);
+  const std::span<float> out = As<float>(call.out);
+  // Pieces of whole fragments, or arenas, from and to one that begins at `begin`.
+  const auto copy = [&](std::span<const ShardPiece> pieces, std::span<const float> from,
+                        int64_t from_begin, std::span<float> to, int64_t to_begin) {
+    for (const ShardPiece& piece : pieces) {
+      std::ranges::copy(Of(piece, from, from_begin), Of(piece, to, to_begin).begin());
+    }
+    return absl::OkStatus();
+  };
+  const std::span<const ShardPiece> all = shard_plan_.pieces(rank_);
+  const auto begin = [&] { return plan_.range(number).begin; };
+  switch (call.method) {
+    case kPartFoldLate:
+      return FoldLate(number, call.in);
+    case kPartStageAnswer:
+      return StageAnswer(number, call.in);
+    case kPartMerge:
+      return Merge(call);
+    case kPartSetPublished:
+      copy(fragment(number).pieces, in, begin(), published(), 0).IgnoreError();
+      Hash(number, Take(number, published()));
+      return absl::OkStatus();
+    case kPartMix:
+      FillUntrained(number);
+      Mix(number, call.alpha);
+      return absl::OkStatus();
+    case kPartHold: {
+      const Values values = Take(number, parameters_);
+      fragment(number).held.assign(values.begin(), values.end());
+      return absl::OkStatus();
+    }
+    case kPartCopyHeld: {
+      std::span<const float> held = fragment(number).held;
+      if (held.empty()) return absl::OkStatus();
+      for (const ShardPiece& piece : fragment(number).pieces) {
+        const auto size = static_cast<size_t>(piece.size());
+        std::ranges::copy(held.first(size), Of(piece, out, begin()).begin());
+        held = held.subspan(size);
+      }
+      return absl::OkStatus();
+    }
+    case kPartSetHeld:
+      fragment(number).held.clear();
+      for (const ShardPiece& piece : fragment(number).pieces) {
+        const std::span<const float> values = Of(piece, in, begin());
+        fragment(number).held.insert(fragment(number).held.end(), values.begin(), values.end());
+      }
+      return absl::OkStatus();
+    case kPartCopyLocal:
+      return copy(fragment(number).pieces, parameters_, 0, out, begin());
+    case kPartSetLocal:
+      return copy(fragment(number).pieces, in, begin(), parameters_, 0);
+    case kPartCopyPublished:
+      return copy(all, published(), 0, out, 0);
+    case kPartRestorePublished:
+      return copy(all, in, 0, published(), 0);
+    case kPartCopyResiduals:
+      for (const ShardPiece& piece : all) {
+        std::ranges::copy(Residual(piece), Of(piece, out).begin());  // Of some there is none.
+      }
+      return absl::OkStatus();
+    case kPartRestoreResidual:
+      residuals_.resize(static_cast<size_t>(shard_plan_.shard_size(rank_)));
+      for (Fragment& each : fragments_) each.keeps_residual = true;
+      for (const ShardPiece& piece : all) {
+        std::ranges::copy(Of(piece, in), Residual(piece).begin());
+      }
+      return absl::OkStatus();
+    case kPartSnapshot:
+    case kPartFinishHash:
+      break;
+  }
+  return absl::InternalError("Snapshot and FinishHash are methods of their own");
+}
+
+absl::StatusOr<std::unique_ptr<HostShare>> HostShare::Create(const FragmentPlan& plan,
+                                                             const ShardPlan& shard_plan, int rank,
+                                                             const v1::SyncConfig& sync,
+                                                             std::vector<FragmentRange> untrained) {
+  std::unique_ptr<HostShare> share(
+      new HostShare(plan, shard_plan, rank, sync, std::move(untrained)));
+  ASSIGN_OR_RETURN(share->arena_, SparseArena::Create(plan.arena_size()));
+  return share;
+}
+
+absl::StatusOr<std::unique_ptr<ReplicaPart>> HostShare::MakePart() {
+  // Those of a PartServer need all answers staged.
+  const int most_staged = rank_ == 0 ? 2 : std::numeric_limits<int>::max();
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<HostPart> part,
+      HostPart::Create(plan_, shard_plan_, rank_, sync_, arena(), untrained_, most_staged));
+  part_ = part.get();
+  return part;
+}
+
+}  // namespace causeway::worker

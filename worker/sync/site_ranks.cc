@@ -1,0 +1,244 @@
+#include "worker/sync/site_ranks.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace causeway::worker {
+namespace {
+
+// Calls of rank 0, beside those of a PartServer.
+enum RankMethod : int {
+  kRankMakePart = kFirstOtherMethod,  // A new part, of nothing; the local values stay.
+  kRankSettle,                        // Answered when all before it has been done.
+};
+
+std::string NameOfRank(int rank) { return absl::StrCat("rank ", rank, " of this site"); }
+
+}  // namespace
+
+// --- Links ---------------------------------------------------------------------------------------
+
+class SiteLinks::QueueStream final : public SiteStream {
+ public:
+  QueueStream(SiteLinks& links, int rank) : links_(links), rank_(rank) {}
+  ~QueueStream() override { Cut(); }
+
+  absl::Status Read(v1::SiteFrame& frame) override {
+    absl::MutexLock lock(&links_.mutex_);
+    Link& link = links_.link(rank_);
+    const auto there = [&] { return link.ended || !link.frames.empty(); };
+    links_.mutex_.Await(absl::Condition(&there));
+    if (link.frames.empty()) return Over();
+    frame = std::move(link.frames.front());
+    link.frames.pop_front();
+    return absl::OkStatus();
+  }
+  absl::Status Write(const v1::SiteFrame& frame) override {
+    std::string bytes = frame.SerializeAsString();
+    absl::MutexLock lock(&links_.mutex_);
+    if (links_.link(rank_).closed || links_.link(rank_).ended) return Over();
+    links_.outgoing_.push_back({rank_, std::move(bytes)});
+    return absl::OkStatus();
+  }
+  void CloseWrites() override {
+    absl::MutexLock lock(&links_.mutex_);
+    links_.CloseWrites(links_.link(rank_), rank_);
+  }
+  void Cut() override {
+    absl::MutexLock lock(&links_.mutex_);
+    Link& link = links_.link(rank_);
+    link.ended = true;
+    link.frames.clear();
+    links_.CloseWrites(link, rank_);
+  }
+
+ private:
+  static absl::Status Over() { return absl::UnavailableError("it has ended"); }
+
+  SiteLinks& links_;
+  const int rank_;
+};
+
+SiteLinks::SiteLinks(int rank, int ranks)
+    : rank_(rank), ranks_(ranks), links_(static_cast<size_t>(ranks)) {
+  absl::MutexLock lock(&mutex_);
+  for (int other = 0; other < ranks; ++other) {
+    const bool linked = other != rank && (rank == 0 || other == 0);
+    link(other).ended = link(other).closed = !linked;
+    open_ += linked ? 1 : 0;
+  }
+}
+
+std::unique_ptr<SiteStream> SiteLinks::Stream(int rank) {
+  return std::make_unique<QueueStream>(*this, rank);
+}
+
+void SiteLinks::CloseWrites(Link& link, int rank) {
+  if (std::exchange(link.closed, true)) return;
+  --open_;
+  outgoing_.push_back({rank, ""});
+}
+
+void SiteLinks::Close() {
+  absl::MutexLock lock(&mutex_);
+  for (int rank = 0; rank < ranks_; ++rank) {
+    link(rank).ended = true;
+    CloseWrites(link(rank), rank);
+  }
+}
+
+std::optional<SiteLinks::Message> SiteLinks::NextOutgoing() {
+  absl::MutexLock lock(&mutex_);
+  const auto there = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return open_ == 0 || !outgoing_.empty();
+  };
+  mutex_.Await(absl::Condition(&there));
+  if (outgoing_.empty()) return std::nullopt;
+  Message message = std::move(outgoing_.front());
+  outgoing_.pop_front();
+  return message;
+}
+
+absl::Status SiteLinks::TakeIncoming(Message message) {
+  const bool linked = message.rank != rank_ && message.rank >= 0 && message.rank < ranks_ &&
+                      (rank_ == 0 || message.rank == 0);
+  if (!linked) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", rank_, " of ", ranks_, " has no link to rank ", message.rank));
+  }
+  v1::SiteFrame frame;
+  if (!message.bytes.empty() && !frame.ParseFromString(message.bytes)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("what came from rank ", message.rank,
+                     " is not what its causeway_links_outgoing gave: all ranks must be of one "
+                     "version, and messages whole and in order"));
+  }
+  absl::MutexLock lock(&mutex_);
+  if (message.bytes.empty()) {
+    link(message.rank).ended = true;
+  } else if (!link(message.rank).ended) {
+    link(message.rank).frames.push_back(std::move(frame));
+  }
+  return absl::OkStatus();
+}
+
+// --- Rank 0 --------------------------------------------------------------------------------------
+
+LeadingRank::LeadingRank(SiteLinks& links, const FragmentPlan& plan, const ShardPlan& shards,
+                         const v1::SyncConfig& sync, MakePart make_part)
+    : plan_(plan), shards_(shards), sync_(sync), make_part_(std::move(make_part)) {
+  for (int rank = 1; rank < links.ranks(); ++rank) {
+    links_.push_back(std::make_unique<SiteLink>(links.Stream(rank), NameOfRank(rank), cause_));
+    links_.back()->Start();
+  }
+}
+
+LeadingRank::~LeadingRank() {
+  for (const std::unique_ptr<SiteLink>& link : links_) link->Leave();
+}
+
+absl::StatusOr<std::unique_ptr<Replica>> LeadingRank::MakeReplica() {
+  std::vector<std::unique_ptr<ReplicaPart>> parts(1);
+  ASSIGN_OR_RETURN(parts[0], make_part_());
+  for (size_t i = 0; i < links_.size(); ++i) {
+    RETURN_IF_ERROR(OfPeer(*links_[i], links_[i]->CallAndAwait(kRankMakePart).status()));
+    parts.push_back(std::make_unique<RemotePart>(
+        *links_[i], PieceBytes(plan_, shards_, sync_, static_cast<int>(i) + 1, 1), sync_));
+  }
+  auto replica = std::make_unique<ShardedReplica>(plan_, sync_, std::move(parts));
+  replica_ = replica.get();
+  return replica;
+}
+
+absl::Status LeadingRank::Settle() {
+  std::vector<uint64_t> calls;
+  for (const std::unique_ptr<SiteLink>& link : links_) {
+    ASSIGN_OR_RETURN(calls.emplace_back(), link->Call(kRankSettle, 0, 0, {}));
+  }
+  for (size_t i = 0; i < links_.size(); ++i) {
+    RETURN_IF_ERROR(OfPeer(*links_[i], links_[i]->Await(calls[i]).status()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LeadingRank::CopyLocal(int fragment, std::span<float> values) {
+  return replica_->Do(
+      {.method = kPartCopyLocal, .fragment = fragment, .out = MutableBytesOf(values)});
+}
+
+absl::Status LeadingRank::SetLocal(int fragment, std::span<const float> values) {
+  return replica_->Do({.method = kPartSetLocal, .fragment = fragment, .in = BytesOf(values)});
+}
+
+// --- The others ----------------------------------------------------------------------------------
+
+absl::StatusOr<std::unique_ptr<FollowingRank>> FollowingRank::Open(SiteLinks& links,
+                                                                   const FragmentPlan& plan,
+                                                                   const ShardPlan& shards,
+                                                                   const v1::SyncConfig& sync,
+                                                                   MakePart make_part) {
+  std::unique_ptr<FollowingRank> following(
+      new FollowingRank(links.rank(), plan, shards, sync, std::move(make_part)));
+  FollowingRank& self = *following;
+  self.link_ =
+      std::make_unique<SiteLink>(links.Stream(0), NameOfRank(0), std::make_shared<SharedCause>());
+  RETURN_IF_ERROR(self.BeginAnew());
+  self.link_->Start([&self](SiteCall& call) {
+    const std::shared_ptr<PartServer> server = self.server();
+    return server != nullptr && server->HandleAtOnce(call);
+  });
+  self.thread_ = std::thread([&self] {
+    for (;;) {
+      absl::StatusOr<std::optional<SiteCall>> call = self.link_->NextCall();
+      if (!call.ok() || !call->has_value() || !self.Answer(**call).ok()) return;
+    }
+  });
+  return following;
+}
+
+FollowingRank::~FollowingRank() {
+  // First the link, which wakes the thread; then what its calls use.
+  if (thread_.joinable()) {
+    link_->Leave();
+    thread_.join();
+  }
+  link_.reset();  // Ends the thread that receives, which may use the rest.
+}
+
+absl::Status FollowingRank::BeginAnew() {
+  {
+    absl::MutexLock lock(&mutex_);
+    server_.reset();
+  }
+  parts_.clear();
+  ASSIGN_OR_RETURN(std::unique_ptr<ReplicaPart> part, make_part_());
+  parts_.push_back(std::move(part));
+  absl::MutexLock lock(&mutex_);
+  server_ =
+      std::make_shared<PartServer>(*link_, parts_, PieceBytes(plan_, shards_, sync_, rank_, 1));
+  return absl::OkStatus();
+}
+
+std::shared_ptr<PartServer> FollowingRank::server() const {
+  absl::MutexLock lock(&mutex_);
+  return server_;
+}
+
+absl::Status FollowingRank::Answer(SiteCall& call) {
+  switch (call.method) {
+    case kRankMakePart:
+      return link_->Answer(call.id, BeginAnew());
+    case kRankSettle:
+      return link_->Answer(call.id, absl::OkStatus());
+    default: {
+      const std::shared_ptr<PartServer> server = this->server();
+      if (server != nullptr) return server->Handle(call);
+      return link_->Answer(call.id, absl::FailedPreconditionError(
+                                        "it has no part of the replica, since it failed before"));
+    }
+  }
+}
+
+}  // namespace causeway::worker

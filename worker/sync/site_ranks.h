@@ -1,0 +1,133 @@
+// A site of several processes, its ranks, with a trainer of its own: each owns a share of every
+// fragment. Rank 0 is a member of the run and has the others encode, merge and hash what is theirs;
+// codes alone cross. How messages travel is the program's affair.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "causeway/v1/config.pb.h"
+#include "causeway/v1/site.pb.h"
+#include "common/params/fragment_plan.h"
+#include "worker/sync/process_link.h"
+#include "worker/sync/remote_part.h"
+#include "worker/sync/shard_plan.h"
+#include "worker/sync/sharded_replica.h"
+
+namespace causeway::worker {
+
+// The ends of a rank's links as streams of SiteFrames, which somebody else carries. Thread-safe.
+class SiteLinks {
+ public:
+  struct Message {
+    int rank = 0;       // Goes there, or came from there.
+    std::string bytes;  // Empty: the sender says no more.
+  };
+
+  // Rank 0 has a link to every other one, others to rank 0.
+  SiteLinks(int rank, int ranks);
+
+  int rank() const { return rank_; }
+  int ranks() const { return ranks_; }
+  // The link to that rank, once; the links outlive it.
+  std::unique_ptr<SiteStream> Stream(int rank);
+
+  // Waits. Nothing once no stream says any more.
+  std::optional<Message> NextOutgoing();
+  // INVALID_ARGUMENT: there is no link to that rank, or these bytes are no frame.
+  absl::Status TakeIncoming(Message message);
+  // As if every stream had been closed, and every peer were gone.
+  void Close();
+
+ private:
+  class QueueStream;
+  struct Link {
+    std::deque<v1::SiteFrame> frames;  // That came.
+    bool ended = false;                // Nothing more comes,
+    bool closed = false;               // or goes.
+  };
+
+  void CloseWrites(Link& link, int rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Link& link(int rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return links_[static_cast<size_t>(rank)];
+  }
+
+  const int rank_;
+  const int ranks_;
+  absl::Mutex mutex_;
+  std::vector<Link> links_ ABSL_GUARDED_BY(mutex_);  // By rank.
+  int open_ ABSL_GUARDED_BY(mutex_) = 0;             // Links that may have something to say.
+  std::deque<Message> outgoing_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Makes a rank's own part anew, of nothing. Local values stay.
+using MakePart = std::function<absl::StatusOr<std::unique_ptr<ReplicaPart>>()>;
+
+// What rank 0 has of its site's ranks. One thread at a time, as a Replica.
+class LeadingRank {
+ public:
+  // The arguments outlive it; plans are the same in all ranks.
+  LeadingRank(SiteLinks& links, const FragmentPlan& plan, const ShardPlan& shards,
+              const v1::SyncConfig& sync, MakePart make_part);
+  ~LeadingRank();
+
+  // As TrainingBackend::MakeReplica.
+  absl::StatusOr<std::unique_ptr<Replica>> MakeReplica();
+  // Returns when the others have done all that they were asked for.
+  absl::Status Settle();
+  // Local values of a whole fragment, wherever they are.
+  absl::Status CopyLocal(int fragment, std::span<float> values);
+  absl::Status SetLocal(int fragment, std::span<const float> values);
+
+ private:
+  const FragmentPlan& plan_;
+  const ShardPlan& shards_;
+  const v1::SyncConfig sync_;
+  const MakePart make_part_;
+  const std::shared_ptr<SharedCause> cause_ = std::make_shared<SharedCause>();
+  std::vector<std::unique_ptr<SiteLink>> links_;  // To rank 1, 2, ...
+  ShardedReplica* replica_ = nullptr;             // The last one.
+};
+
+// Another rank: does what rank 0 asks for, on a thread of its own.
+class FollowingRank {
+ public:
+  // As LeadingRank's; `make_part` is called on that thread, too. Errors: its own.
+  static absl::StatusOr<std::unique_ptr<FollowingRank>> Open(SiteLinks& links,
+                                                             const FragmentPlan& plan,
+                                                             const ShardPlan& shards,
+                                                             const v1::SyncConfig& sync,
+                                                             MakePart make_part);
+  ~FollowingRank();
+
+ private:
+  FollowingRank(int rank, const FragmentPlan& plan, const ShardPlan& shards,
+                const v1::SyncConfig& sync, MakePart make_part)
+      : rank_(rank), plan_(plan), shards_(shards), sync_(sync), make_part_(std::move(make_part)) {}
+
+  absl::Status BeginAnew();
+  absl::Status Answer(SiteCall& call);
+  std::shared_ptr<PartServer> server() const;
+
+  const int rank_;
+  const FragmentPlan& plan_;
+  const ShardPlan& shards_;
+  const v1::SyncConfig sync_;
+  const MakePart make_part_;
+  std::vector<std::unique_ptr<ReplicaPart>> parts_;
+  std::unique_ptr<SiteLink> link_;
+  mutable absl::Mutex mutex_;
+  std::shared_ptr<PartServer> server_ ABSL_GUARDED_BY(mutex_);  // Uses the parts and the link.
+  std::thread thread_;
+};
+
+}  // namespace causeway::worker
