@@ -22,7 +22,7 @@ from runs import SIGKILL, STREAMING, Run, ended, wait_until
 
 
 PATIENCE_S = 300
-# Of several chunks of codecs for each process, of which every process owns some.
+# Every process owns some of its several codec chunks.
 WIDTH = 1700
 WIDE = f"--width={WIDTH}"
 ON_HOST = "values cross in the host's memory"

@@ -334,7 +334,7 @@ class RedistributionTest(unittest.TestCase):
         look(alone, 0, others)
         for mine, theirs in zip(shown + several.wholes(), others + before):
             self.assertTrue(torch.equal(mine, theirs))
-        # What is kept, and taken over again: in the process that leads alone.
+        # The process that leads alone keeps values, and takes them over again.
         kept = several.values[0].kept()
         np.testing.assert_array_equal(kept, alone.values[0].kept())
         for one in (alone, several):

@@ -101,7 +101,7 @@ absl::StatusOr<ReachedRun> ReachRunWithModel(const SiteJoin& join,
   }
 }
 
-// What an arena has of a fragment.
+// Returns the part of an arena that is a fragment.
 template <typename T>
 std::span<T> Of(const FragmentRange& range, std::span<T> arena) {
   return arena.subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.size()));

@@ -76,9 +76,9 @@ class ArenaSite {
   // Empty with values on a device; of several ranks, this one's pieces count.
   std::span<float> arena() { return share_ == nullptr ? std::span(arena_) : share_->arena(); }
   absl::StatusOr<std::span<const float>> published();
-  // What each rank owns; empty without ranks.
+  // Lists what each rank owns; empty without ranks.
   const std::vector<std::vector<causeway_piece>>& pieces() const { return pieces_; }
-  // Of one fragment, from its value `first` on, wherever they are.
+  // Copy values of one fragment, from its value `first` on, wherever they are.
   absl::Status CopyLocal(int fragment, int64_t first, std::span<float> values);
   absl::Status SetLocal(int fragment, int64_t first, std::span<const float> values);
   // Its number; -1 without.
@@ -132,8 +132,10 @@ class ArenaSite {
   absl::Status FillPadding(int fragment);
   // What an arena has between tensors.
   std::vector<float> GapsIn(std::span<const float> arena) const;
-  // The same of the local values.
+  // Reads the same from the local values.
   absl::StatusOr<std::vector<float>> Gaps();
+  // Copies a fragment that has gaps, since ranks hand over whole ones; empty without ranks.
+  absl::StatusOr<std::vector<float>> WholeOfRanks(int fragment);
   absl::Status SetGaps(std::span<const float> gaps);
   absl::StatusOr<std::unique_ptr<ReplicaPart>> MakePart();
   // The other ranks have done their part, unless there are none, or `touched` says that they had

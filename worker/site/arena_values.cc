@@ -66,17 +66,20 @@ std::vector<float> ArenaSite::GapsIn(std::span<const float> arena) const {
   return values;
 }
 
+absl::StatusOr<std::vector<float>> ArenaSite::WholeOfRanks(int fragment) {
+  std::vector<float> local;
+  if (ranks_ == nullptr || match_.gaps[static_cast<size_t>(fragment)].empty()) return local;
+  local.resize(static_cast<size_t>(member_->plan().range(fragment).size()));
+  RETURN_IF_ERROR(CopyLocal(fragment, 0, local));
+  return local;
+}
+
 absl::StatusOr<std::vector<float>> ArenaSite::Gaps() {
   std::vector<float> values;
   for (int i = 0; i < member_->plan().fragments(); ++i) {
     const int64_t begin = member_->plan().range(i).begin;
     const std::vector<ArenaRange>& gaps = match_.gaps[static_cast<size_t>(i)];
-    // Other ranks hand over whole fragments.
-    std::vector<float> local;
-    if (ranks_ != nullptr && !gaps.empty()) {
-      local.resize(static_cast<size_t>(member_->plan().range(i).size()));
-      RETURN_IF_ERROR(CopyLocal(i, 0, local));
-    }
+    ASSIGN_OR_RETURN(const std::vector<float> local, WholeOfRanks(i));
     for (const ArenaRange& gap : gaps) {
       values.resize(values.size() + static_cast<size_t>(gap.end - gap.begin));
       const auto here = std::span(values).last(static_cast<size_t>(gap.end - gap.begin));
@@ -94,11 +97,7 @@ absl::Status ArenaSite::SetGaps(std::span<const float> values) {
   for (int i = 0; i < member_->plan().fragments(); ++i) {
     const int64_t begin = member_->plan().range(i).begin;
     const std::vector<ArenaRange>& gaps = match_.gaps[static_cast<size_t>(i)];
-    std::vector<float> local;
-    if (ranks_ != nullptr && !gaps.empty()) {
-      local.resize(static_cast<size_t>(member_->plan().range(i).size()));
-      RETURN_IF_ERROR(CopyLocal(i, 0, local));
-    }
+    ASSIGN_OR_RETURN(std::vector<float> local, WholeOfRanks(i));
     for (const ArenaRange& gap : gaps) {
       const auto here = values.first(static_cast<size_t>(gap.end - gap.begin));
       values = values.subspan(here.size());

@@ -1,4 +1,4 @@
-// What causeway_site.h has for sites of several processes, and for tensors on a device.
+// The part of causeway_site.h for sites of several processes, and for tensors on a device.
 #include "common/params/fragment_plan.h"
 #include "worker/site/site_handle.h"
 

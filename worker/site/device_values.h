@@ -49,7 +49,7 @@ struct TensorMatch {
 absl::StatusOr<TensorMatch> MatchTensors(const v1::RunConfig& config, const FragmentPlan& plan,
                                          std::span<const GivenTensor> tensors);
 
-// What nobody trains of the arena: padding.
+// Lists the padding, which nobody trains.
 std::vector<FragmentRange> Untrained(const TensorMatch& match);
 
 // Values of a tensor that a rank of a site is to own.
@@ -64,7 +64,7 @@ struct TensorShare {
 absl::StatusOr<ShardPlan> PlanShares(const FragmentPlan& plan, const TensorMatch& match,
                                      std::span<const GivenTensor> tensors,
                                      std::vector<TensorShare> shares, int ranks);
-// What each rank owns, by rank.
+// Lists what each rank owns, by rank.
 std::vector<std::vector<causeway_piece>> PiecesOf(const ShardPlan& shards);
 
 struct DeviceOptions {
@@ -111,7 +111,7 @@ int SwapDevice(int device);
 // FAILED_PRECONDITION where these values cannot be on that device: why not.
 absl::Status CheckDeviceValues(int device);
 
-// Of what that rank owns; of several ranks each may say later where all of that is. Plans outlive
+// Opens what that rank owns; of several ranks each may say later where that is. Plans outlive
 // the values. Errors of Move; RESOURCE_EXHAUSTED with the bytes that are needed.
 absl::StatusOr<std::unique_ptr<DeviceValues>> OpenDeviceValues(const FragmentPlan& plan,
                                                                const ShardPlan& shards, int rank,

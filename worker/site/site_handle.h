@@ -1,4 +1,4 @@
-// What stands behind the handles of causeway_site.h, and how its functions answer.
+// The handles of causeway_site.h, and the way in which its functions answer.
 #pragma once
 
 #include <grpc/support/log.h>
@@ -176,7 +176,7 @@ inline const FragmentPlan& PlanOf(const causeway_site& site) {
   return site.follower != nullptr ? site.follower->plan : site.site->member().plan();
 }
 
-// What a site of several ranks is told besides.
+// Reads the options of a site of several ranks.
 inline absl::Status ReadRanks(const causeway_site_options& options, bool leads, SiteJoin& join) {
   if (options.links == nullptr) {
     return leads ? absl::OkStatus() : NullArgument("options->links");

@@ -60,7 +60,7 @@ class HostPart final : public ReplicaPart {
   class HostCodes;
   // Values of a fragment's pieces, one after the other.
   using Values = std::vector<float, UninitializedAllocator<float>>;
-  // What a published copy, here `Values`, hashes to.
+  // The hash of a published copy, here `Values`, leaf by leaf.
   struct Leaves {
     std::vector<std::pair<int64_t, uint64_t>> checksums;
     std::vector<std::pair<int64_t, std::vector<uint8_t>>> shared;
@@ -111,7 +111,7 @@ class HostPart final : public ReplicaPart {
   std::atomic<int> staged_count_ = 0;
 };
 
-// What a rank has in ordinary memory: local values and the parts that it makes for them.
+// A rank's local values in ordinary memory, and the parts that it makes for them.
 class HostShare {
  public:
   // Plans outlive it. Arguments as HostPart's.

@@ -72,7 +72,7 @@ class SiteLinks {
 // Makes a rank's own part anew, of nothing. Local values stay.
 using MakePart = std::function<absl::StatusOr<std::unique_ptr<ReplicaPart>>()>;
 
-// What rank 0 has of its site's ranks. One thread at a time, as a Replica.
+// Rank 0's view of its site's ranks. One thread at a time, as a Replica.
 class LeadingRank {
  public:
   // The arguments outlive it; plans are the same in all ranks.

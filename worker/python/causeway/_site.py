@@ -28,7 +28,7 @@ _INTERRUPTED = (" ended the synchronization of a step, and with it this site's p
                 "close() it; the way on is a new join() with the same id")
 
 
-# What ends training without a failure.
+# These end training without a failure.
 _DRAINING = (KeyboardInterrupt, GeneratorExit, errors.Cancelled)
 
 

@@ -68,7 +68,7 @@ TEST(SiteLinksTest, WhatIsNoMessageIsRefused) {
               StatusIs(kInvalidArgument, HasSubstr("whole and in order")));
 }
 
-// Of two tensors, in one fragment.
+// A run of two tensors, in one fragment.
 struct Ranks {
   Ranks() {
     config = ParseRunConfig(R"(tensors { tensor { name: "a" shape: [9000] }

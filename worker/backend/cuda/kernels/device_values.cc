@@ -66,7 +66,7 @@ class CudaDeviceValues final : public DeviceValues {
       most_values_ = std::max(most_values_, shards_.shard_size(rank_, i));
       jobs_[static_cast<size_t>(i)].values = shards_.shard_size(rank_, i);
     }
-    // Of several ranks each learns later where the rest is that it owns.
+    // Each of several ranks learns later where the rest is that it owns.
     const absl::Status moved = Move(values);
     if (shards_.ranks() == 1 || !absl::IsNotFound(moved)) RETURN_IF_ERROR(moved);
     if (keeps_all_) {
@@ -198,7 +198,7 @@ class CudaDeviceValues final : public DeviceValues {
   absl::Status SetLocal(int fragment, int64_t first, std::span<const float> values) override {
     RETURN_IF_ERROR(UseDevice(device_));
     if (Pieces(fragment).empty()) return absl::OkStatus();
-    // What lies between tensors has a place of its own.
+    // Gaps between tensors have a place of their own.
     int64_t elsewhere = 0;
     RETURN_IF_ERROR(
         ForOwn(fragment, first, std::ssize(values), [&](int64_t, int64_t, int64_t count) {
