@@ -170,11 +170,12 @@ struct MeanScale {
   static uint16_t Scale(std::span<const float> values) {
     std::array<double, kMeanSums> sums = {};
     for (size_t i = 0; i < values.size(); ++i) sums[i % kMeanSums] += Format::Term(values[i]);
-    return ScaleOfSums(sums, values.size());
+    const auto& s = sums;
+    return ScaleOfSum(((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7])),
+                      values.size());
   }
 
-  static uint16_t ScaleOfSums(const std::array<double, kMeanSums>& s, size_t values) {
-    const double sum = ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+  static uint16_t ScaleOfSum(double sum, size_t values) {
     const double mean = sum / static_cast<double>(values);
     return Bf16Nearest(static_cast<float>(Format::kIsRoot ? std::sqrt(mean) : mean));
   }

@@ -1,9 +1,9 @@
 // The codecs with a scale per block, compiled once per instruction set; block_formats.h has the
 // scalar code, whose scalars per block (inverse, unit, step) are used here as they are.
 //
-// Between values and packed codes lie bytes: a code each when encoding, a signed level each when
-// decoding, of which the value is a product with the block's unit. 16 of them fill the smallest
-// vector, so packing and unpacking look the same on every target.
+// Between values and packed codes lie bytes: a code each when encoding more than 2 bits, a signed
+// level each when decoding, of which the value is a product with the block's unit. 16 of them fill
+// the smallest vector, so packing and unpacking look the same on every target.
 #if defined(CAUSEWAY_COMMON_CODEC_BLOCK_KERNELS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef CAUSEWAY_COMMON_CODEC_BLOCK_KERNELS_INL_H_
 #undef CAUSEWAY_COMMON_CODEC_BLOCK_KERNELS_INL_H_
@@ -39,23 +39,13 @@ template <int kBits>
 HWY_INLINE void Pack(Bytes16 codes, uint8_t* out) {
   const ByteTag d8;
   const hn::Repartition<uint16_t, ByteTag> d16;
-  const hn::Repartition<uint32_t, ByteTag> d32;
   if constexpr (kBits == 8) {
     hn::StoreU(codes, d8, out);
-  } else if constexpr (kBits == 4) {
+  } else {
+    static_assert(kBits == 4);
     const auto pairs = hn::BitCast(d16, codes);
     const hn::FixedTag<uint8_t, 8> packed;
     hn::StoreU(hn::TruncateTo(packed, hn::Or(pairs, hn::ShiftRight<4>(pairs))), packed, out);
-  } else if constexpr (kBits == 2) {
-    const auto pairs = hn::BitCast(d16, codes);
-    const auto fours = hn::BitCast(d32, hn::Or(pairs, hn::ShiftRight<6>(pairs)));
-    const hn::FixedTag<uint8_t, 4> packed;
-    hn::StoreU(hn::TruncateTo(packed, hn::Or(fours, hn::ShiftRight<12>(fours))), packed, out);
-  } else {
-    static_assert(kBits == 1);
-    uint8_t bits[8];  // As many as StoreMaskBits may touch.
-    hn::StoreMaskBits(d8, hn::Ne(codes, hn::Zero(d8)), bits);
-    std::memcpy(out, bits, 2);
   }
 }
 
@@ -112,7 +102,8 @@ HWY_INLINE void Unpack(const uint8_t* packed, Use& use) {
 // --- Formats -------------------------------------------------------------------------------------
 // Each has
 //   kBits, ScaleBits(difference, largest)   Scale of block_formats.h
-//   Encoder(scale).Codes(x)                 a code per lane, in the lowest bits of 8
+//   Encoder(scale).Codes(x)                 a code per lane, in the lowest bits of 8; or
+//   EncodeBlock<feedback>(scale, x, codes, residual)
 //   Levels(codes)                           a signed level per code; kNoLevel for what is none
 //   Decoder(scale).Values(d, levels)        of the levels as int32
 
@@ -251,40 +242,96 @@ struct MeanVectors {
 
   static HWY_INLINE uint16_t ScaleBits(const float* difference, int32_t /*largest*/) {
     const DoubleTag d;
-    std::array<double, kMeanSums> sums;
-    for (size_t lane = 0; lane < kMeanSums; lane += kLanes / 2) {
+    hn::Vec<DoubleTag> sums[kMeanSums / kWidth];
+    for (size_t lane = 0; lane < kMeanSums; lane += kWidth) {
       auto sum = hn::Zero(d);
       for (size_t i = lane; i < kCodecBlock; i += kMeanSums) {
         const auto x = hn::PromoteTo(d, hn::LoadU(HalfFloatTag(), difference + i));
         sum = hn::Add(sum, Scalar::kIsRoot ? hn::Mul(x, x) : hn::Abs(x));
       }
-      hn::StoreU(sum, d, sums.data() + lane);
+      sums[lane / kWidth] = sum;
     }
-    return Scalar::ScaleOfSums(sums, kCodecBlock);
+    return Scalar::ScaleOfSum(Total(sums), kCodecBlock);
   }
 
   // The code itself.
   static HWY_INLINE Levels16 Levels(Bytes16 codes) { return hn::BitCast(LevelTag(), codes); }
+
+ private:
+  static constexpr size_t kWidth = kLanes / 2;
+
+  // The halves are added until one sum is left, as MeanScale::Scale does.
+  static HWY_INLINE double Total(const hn::Vec<DoubleTag>* sums) {
+    if constexpr (kWidth == 8) {
+      return TotalOfLanes(DoubleTag(), sums[0]);
+    } else if constexpr (kWidth == 4) {
+      return TotalOfLanes(DoubleTag(), hn::Add(sums[0], sums[1]));
+    } else {
+      return TotalOfLanes(DoubleTag(),
+                          hn::Add(hn::Add(sums[0], sums[2]), hn::Add(sums[1], sums[3])));
+    }
+  }
+
+  template <class D>
+  static HWY_INLINE double TotalOfLanes(D d, hn::Vec<D> sums) {
+    if constexpr (hn::MaxLanes(D()) == 1) {
+      return hn::GetLane(sums);
+    } else {
+      const hn::Half<D> half;
+      return TotalOfLanes(half, hn::Add(hn::LowerHalf(half, sums), hn::UpperHalf(half, sums)));
+    }
+  }
 };
 
-HWY_INLINE Bits IsNegative(Floats x, uint32_t code) {
-  const BitsTag d;
-  const auto is_negative = hn::Lt(x, hn::Zero(FloatTag()));
-  return hn::IfThenElseZero(hn::RebindMask(d, is_negative), hn::Set(d, code));
+// A bit per lane, the first in the lowest.
+template <class Mask>
+HWY_INLINE uint64_t BitsOf(Mask mask) {
+  uint8_t bytes[8] = {};
+  hn::StoreMaskBits(FloatTag(), mask, bytes);
+  uint64_t bits;
+  std::memcpy(&bits, bytes, sizeof(bits));
+  return bits;
+}
+
+HWY_INLINE Floats WithSignWhere(hn::Mask<FloatTag> negative, Floats magnitude) {
+  return hn::Or(magnitude, hn::IfThenElseZero(negative, hn::SignBit(FloatTag())));
 }
 
 struct Lm2Vectors : MeanVectors<Lm2Format> {
-  struct Encoder {
-    explicit Encoder(float scale) : scalar(scale) {}
-    HWY_INLINE Bits Codes(Floats x) const {
-      const FloatTag d;
-      const BitsTag du;
-      const auto is_large = hn::Gt(hn::Abs(x), hn::Set(d, scalar.threshold));
-      return hn::Or(hn::IfThenElseZero(hn::RebindMask(du, is_large), hn::Set(du, 1U)),
-                    IsNegative(x, 2));
+  template <bool kFeedback>
+  static HWY_INLINE void EncodeBlock(float scale, const float* x, uint8_t* codes, float* residual) {
+    const FloatTag d;
+    const Lm2Format::Encoder encoder(scale);
+    const Lm2Format::Decoder decoder(scale);
+    uint64_t large = 0;
+    uint64_t negative = 0;
+    for (size_t i = 0; i < kCodecBlock; i += kLanes) {
+      const auto v = hn::Load(d, x + i);
+      const auto is_large = hn::Gt(hn::Abs(v), hn::Set(d, encoder.threshold));
+      const auto is_negative = hn::Lt(v, hn::Zero(d));
+      large |= BitsOf(is_large) << i;
+      negative |= BitsOf(is_negative) << i;
+      if constexpr (kFeedback) {
+        const auto magnitude =
+            hn::IfThenElse(is_large, hn::Set(d, decoder.large), hn::Set(d, decoder.small));
+        hn::StoreU(hn::Sub(v, WithSignWhere(is_negative, magnitude)), d, residual + i);
+      }
     }
-    Lm2Format::Encoder scalar;
-  };
+    const hn::FixedTag<uint16_t, 8> d16;
+    const auto high = hn::BitCast(ByteTag(), hn::ShiftLeft<1>(hn::BitCast(d16, Spread(negative))));
+    hn::StoreU(hn::Or(Spread(large), high), ByteTag(), codes);
+  }
+
+  // The word's bits at even places: a nibble fills a byte.
+  static HWY_INLINE Bytes16 Spread(uint64_t word) {
+    alignas(16) static constexpr uint8_t kSpread[16] = {0,  1,  4,  5,  16, 17, 20, 21,
+                                                        64, 65, 68, 69, 80, 81, 84, 85};
+    const ByteTag d;
+    const auto bytes = hn::BitCast(d, hn::Set(hn::FixedTag<uint64_t, 2>(), word));
+    const auto low = hn::And(bytes, hn::Set(d, uint8_t{15}));
+    return hn::TableLookupBytes(hn::Load(d, kSpread),
+                                hn::InterleaveLower(d, low, ShiftRightBytes4(bytes)));
+  }
 
   struct Decoder {
     explicit Decoder(float scale) : scalar(scale) {}
@@ -302,10 +349,21 @@ struct Lm2Vectors : MeanVectors<Lm2Format> {
 };
 
 struct Sign1Vectors : MeanVectors<Sign1Format> {
-  struct Encoder {
-    explicit Encoder(float) {}
-    HWY_INLINE Bits Codes(Floats x) const { return IsNegative(x, 1); }
-  };
+  template <bool kFeedback>
+  static HWY_INLINE void EncodeBlock(float scale, const float* x, uint8_t* codes, float* residual) {
+    const FloatTag d;
+    uint64_t negative = 0;
+    for (size_t i = 0; i < kCodecBlock; i += kLanes) {
+      const auto v = hn::Load(d, x + i);
+      const auto is_negative = hn::Lt(v, hn::Zero(d));
+      negative |= BitsOf(is_negative) << i;
+      if constexpr (kFeedback) {
+        const auto left = hn::Sub(v, WithSignWhere(is_negative, hn::Set(d, scale)));
+        hn::StoreU(left, d, residual + i);
+      }
+    }
+    std::memcpy(codes, &negative, sizeof(negative));
+  }
 
   struct Decoder {
     explicit Decoder(float scale) : scalar(scale) {}
@@ -344,29 +402,21 @@ struct BlockVectors {
 
   template <bool kFeedback>
   static HWY_INLINE bool Encode(const float* difference, int32_t largest, uint8_t* scale_bytes,
-                                uint8_t* codes, float* decoded) {
+                                uint8_t* codes, float* residual) {
     if (largest > std::bit_cast<int32_t>(kLargestBlockMagnitude)) return false;
     const uint16_t scale_bits = Format::ScaleBits(difference, largest);
     if (scale_bits < kSmallestScaleBits) {
       std::memset(scale_bytes, 0, kScaleBytes);
       std::memset(codes, 0, kCodeBytes);
-      if constexpr (kFeedback) std::fill_n(decoded, kCodecBlock, 0.0F);
+      if constexpr (kFeedback) std::copy_n(difference, kCodecBlock, residual);
       return true;
     }
     std::memcpy(scale_bytes, &scale_bits, sizeof(scale_bits));
     const float scale = Bf16ToFloat(scale_bits);
-    const typename Format::Encoder encoder(scale);
-    HWY_ALIGN int8_t levels[kCodecBlock];
-    for (size_t i = 0; i < kCodecBlock; i += 16) {
-      const Bytes16 sixteen = CodesOf16(encoder, difference + i);
-      Pack<Format::kBits>(sixteen, codes + i * Format::kBits / 8);
-      if constexpr (kFeedback) hn::Store(Format::Levels(sixteen), LevelTag(), levels + i);
-    }
-    if constexpr (kFeedback) {
-      const typename Format::Decoder decoder(scale);
-      for (size_t i = 0; i < kCodecBlock; i += kLanes) {
-        hn::Store(ValuesOfLevels(decoder, FloatTag(), levels + i), FloatTag(), decoded + i);
-      }
+    if constexpr (requires { &Format::template EncodeBlock<kFeedback>; }) {
+      Format::template EncodeBlock<kFeedback>(scale, difference, codes, residual);
+    } else {
+      EncodeByBytes<kFeedback>(scale, difference, codes, residual);
     }
     return true;
   }
@@ -403,6 +453,26 @@ struct BlockVectors {
   };
 
  private:
+  template <bool kFeedback>
+  static HWY_INLINE void EncodeByBytes(float scale, const float* difference, uint8_t* codes,
+                                       float* residual) {
+    const typename Format::Encoder encoder(scale);
+    HWY_ALIGN int8_t levels[kCodecBlock];
+    for (size_t i = 0; i < kCodecBlock; i += 16) {
+      const Bytes16 sixteen = CodesOf16(encoder, difference + i);
+      Pack<Format::kBits>(sixteen, codes + i * Format::kBits / 8);
+      if constexpr (kFeedback) hn::Store(Format::Levels(sixteen), LevelTag(), levels + i);
+    }
+    if constexpr (kFeedback) {
+      const typename Format::Decoder decoder(scale);
+      for (size_t i = 0; i < kCodecBlock; i += kLanes) {
+        const auto decoded = ValuesOfLevels(decoder, FloatTag(), levels + i);
+        hn::StoreU(hn::Sub(hn::Load(FloatTag(), difference + i), decoded), FloatTag(),
+                   residual + i);
+      }
+    }
+  }
+
   struct LevelWriter {
     HWY_INLINE void operator()(size_t i, Bytes16 codes) {
       const Levels16 sixteen = Format::Levels(codes);

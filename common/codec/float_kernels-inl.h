@@ -37,7 +37,7 @@ struct Bf16Vectors {
 
   template <bool kFeedback>
   static HWY_INLINE bool Encode(const float* difference, int32_t largest, uint8_t* /*scale*/,
-                                uint8_t* codes, float* decoded) {
+                                uint8_t* codes, float* residual) {
     if (largest > kLargestBf16CodecBits) return false;
     const FloatTag d;
     const BitsTag du;
@@ -48,7 +48,8 @@ struct Bf16Vectors {
       const hn::Rebind<uint16_t, BitsTag> d16;
       StoreBytes(hn::TruncateTo(d16, rounded), d16, codes + i * sizeof(uint16_t));
       if constexpr (kFeedback) {
-        hn::Store(hn::BitCast(d, hn::ShiftLeft<16>(rounded)), d, decoded + i);
+        const auto decoded = hn::BitCast(d, hn::ShiftLeft<16>(rounded));
+        hn::StoreU(hn::Sub(hn::Load(d, difference + i), decoded), d, residual + i);
       }
     }
     return true;

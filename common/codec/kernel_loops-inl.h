@@ -3,10 +3,10 @@
 // one block is a class Vectors with
 //
 //   kScaleBytes, kCodeBytes        of a block
-//   Encode<feedback>(difference, largest, scale, codes, decoded)
-//                                  `largest` is LargestMagnitude's; false if the scalar code must
-//                                  take the block, with nothing written; `decoded` receives 64
-//                                  values if there is feedback
+//   Encode<feedback>(difference, largest, scale, codes, residual)
+//                                  `largest` is Subtract's; false if the scalar code must take the
+//                                  block, with nothing written; `residual` receives what the codes
+//                                  leave out if there is feedback
 //   Decoder: Load(scale, codes)    false if the scalar code must take the block
 //            Values(d, i)          the fp32 differences i, i + 1, ... as many as d has lanes
 //
@@ -89,23 +89,16 @@ HWY_INLINE int32_t Subtract(const float* base, const float* target, const float*
 template <typename Vectors, bool kFeedback>
 size_t EncodeBlocks(const float* base, const float* target, float* residual, float decay,
                     size_t blocks, uint8_t* scales, uint8_t* codes) {
-  const FloatTag d;
   HWY_ALIGN float difference[kCodecBlock];
-  HWY_ALIGN float decoded[kCodecBlock];
   for (size_t block = 0; block < blocks; ++block) {
     PrefetchAhead(base, kCodecBlock * sizeof(float));
     PrefetchAhead(target, kCodecBlock * sizeof(float));
     if constexpr (kFeedback) PrefetchAhead(residual, kCodecBlock * sizeof(float));
     const int32_t largest = Subtract<kFeedback>(base, target, residual, decay, difference);
-    if (!Vectors::template Encode<kFeedback>(difference, largest, scales, codes, decoded)) {
+    if (!Vectors::template Encode<kFeedback>(difference, largest, scales, codes, residual)) {
       return block;
     }
-    if constexpr (kFeedback) {
-      for (size_t i = 0; i < kCodecBlock; i += kLanes) {
-        hn::StoreU(hn::Sub(hn::Load(d, difference + i), hn::Load(d, decoded + i)), d, residual + i);
-      }
-      residual += kCodecBlock;
-    }
+    if constexpr (kFeedback) residual += kCodecBlock;
     base += kCodecBlock;
     target += kCodecBlock;
     scales += Vectors::kScaleBytes;
