@@ -155,6 +155,11 @@ absl::StatusOr<FragmentPlan> FragmentPlan::Create(const std::vector<TensorInfo>&
                        " would be empty; use fewer fragments, or pattern BALANCED"));
     }
   }
+  for (const PlacedTensor& tensor : plan.tensors_) {
+    const int64_t end = tensor.offset + tensor.info.size();
+    if (end == AlignUp(end)) continue;
+    plan.gaps_.push_back({end, AlignUp(end), AlignUp(end) - kArenaAlignment});
+  }
   plan.hash_ = HashPlan(plan.tensors_, plan.ranges_);
   return plan;
 }

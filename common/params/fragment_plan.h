@@ -36,6 +36,13 @@ struct FragmentRange {
   int64_t size() const { return end - begin; }
 };
 
+// Values between tensors, in the last block of one: its own values there are source .. begin.
+struct ArenaGap {
+  int64_t begin = 0;  // In the arena, in values.
+  int64_t end = 0;
+  int64_t source = 0;
+};
+
 // Immutable and thread-safe.
 class FragmentPlan {
  public:
@@ -51,6 +58,8 @@ class FragmentPlan {
   // In arena order.
   const std::vector<PlacedTensor>& tensors() const { return tensors_; }
   const PlacedTensor* Find(const std::string& name) const;
+  // In arena order.
+  const std::vector<ArenaGap>& gaps() const { return gaps_; }
   // Values in the arena, alignment included.
   int64_t arena_size() const { return arena_size_; }
   // Values in tensors: what people call the number of parameters.
@@ -60,6 +69,7 @@ class FragmentPlan {
 
  private:
   std::vector<PlacedTensor> tensors_;
+  std::vector<ArenaGap> gaps_;
   std::vector<FragmentRange> ranges_;
   int64_t arena_size_ = 0;
   int64_t parameters_ = 0;

@@ -22,7 +22,6 @@
 namespace causeway {
 namespace {
 
-// Keeps the first complaint of the parser, which names the cause; later ones follow from it.
 // A codec of former releases, by number and by name.
 constexpr int kTopK2 = 8;
 constexpr char kTopK2Name[] = "\"TOPK2\"";
@@ -30,6 +29,7 @@ constexpr char kTopK2IsGone[] =
     "TOPK2 is gone (it cost 0.3 to 0.9 nats): take SIGN1 or LM2, the smallest, or INT4; a run that "
     "began with it goes on with the release that began it";
 
+// Keeps the first complaint of the parser, which names the cause; later ones follow from it.
 class FirstError final : public google::protobuf::io::ErrorCollector {
  public:
   void AddError(int line, google::protobuf::io::ColumnNumber column,
@@ -44,6 +44,9 @@ class FirstError final : public google::protobuf::io::ErrorCollector {
  private:
   std::string message_;
 };
+
+// A codec that says of no value that it did not change.
+bool HasNoZero(v1::Codec codec) { return codec == v1::LM2 || codec == v1::SIGN1; }
 
 absl::Status CheckRopeScaling(const v1::ModelConfig& model) {
   if (!model.has_rope_scaling()) return absl::OkStatus();
@@ -252,7 +255,7 @@ absl::Status CompleteSync(int blocks, absl::string_view where, v1::SyncConfig& s
                             " (each is sent after a step of its own)"),
                absl::StrCat(interval));
   }
-  if ((sync.codec_up() == v1::LM2 || sync.codec_up() == v1::SIGN1) && !sync.error_feedback()) {
+  if (HasNoZero(sync.codec_up()) && !sync.error_feedback()) {
     return Bad("sync.error_feedback",
                absl::StrCat("true with codec_up ", v1::Codec_Name(sync.codec_up()),
                             " (so few bits diverge without it)"),
@@ -371,6 +374,18 @@ ConfigWarnings Warnings(const v1::RunConfig& config) {
   ConfigWarnings warnings;
   const v1::SyncConfig& sync = config.sync();
   const auto warn = [&](auto... parts) { warnings.push_back(absl::StrCat(parts...)); };
+  if (HasNoZero(sync.codec_up())) {
+    if (sync.error_feedback_decay() < 0.5) {
+      warn("sync.error_feedback_decay = ", sync.error_feedback_decay(), " with codec_up ",
+           v1::Codec_Name(sync.codec_up()),
+           " forgets most of what so few bits leave out: training may diverge; take 0.9 to 1");
+    }
+    if (config.outer().merge() == v1::OuterConfig::TRIMMED_MEAN && config.outer().trim() > 0) {
+      warn("outer.merge TRIMMED_MEAN with codec_up ", v1::Codec_Name(sync.codec_up()),
+           " sorts values of ", sync.codec_up() == v1::LM2 ? "two magnitudes" : "one magnitude",
+           " per block and worker: what it leaves out is often an honest sign; take INT4");
+    }
+  }
   if (sync.error_feedback() && sync.codec_up() == v1::FP32) {
     warn("sync.error_feedback has no effect with codec_up FP32, which leaves nothing out");
   }

@@ -25,7 +25,7 @@
 #include "tests/fuzz/target.h"
 #include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/common/transfer/owned_message.h"
-#include "worker/sync/replica.h"
+#include "worker/sync/host_part.h"
 #include "worker/sync/sync_engine.h"
 
 namespace causeway::fuzz {
@@ -224,11 +224,11 @@ void CheckPull(Input input) {
   std::optional<PulledObject> answer = Pull(input, want, header, answer_bytes);
 
   std::vector<float> parameters(values, 0.0F);
-  worker::HostReplica replica(plan, config.sync(), parameters, {});
+  const auto replica = worker::MakeHostReplica(plan, config.sync(), parameters, {}).value();
   PulledExchange exchange(*state, std::move(answer), (options & 64) != 0);
   worker::SyncEngine engine({.config = config.sync(),
                              .plan = &plan,
-                             .replica = &replica,
+                             .replica = replica.get(),
                              .exchange = &exchange,
                              .clock = Clock::Real(),
                              .max_advance = 1,

@@ -13,7 +13,7 @@
 #include "tests/fuzz/memory_files.h"
 #include "tests/fuzz/target.h"
 #include "worker/model/worker_checkpoint.h"
-#include "worker/sync/replica.h"
+#include "worker/sync/host_part.h"
 #include "worker/sync/sync_engine.h"
 
 namespace causeway::fuzz {
@@ -71,12 +71,13 @@ bool Same(const WorkerCheckpoint& a, const WorkerCheckpoint& b) {
 void Restore(WorkerCheckpoint checkpoint, bool late) {
   const auto plan = FragmentPlan::Create(checkpoint.config);
   FUZZ_REQUIRE(plan.ok(), "the configuration of an accepted checkpoint has a plan");
-  worker::HostReplica replica(*plan, checkpoint.config.sync(), checkpoint.parameters,
-                              checkpoint.parameters);
+  const auto replica = worker::MakeHostReplica(*plan, checkpoint.config.sync(),
+                                               checkpoint.parameters, checkpoint.parameters)
+                           .value();
   LateExchange exchange(late);
   SyncEngine engine({.config = checkpoint.config.sync(),
                      .plan = &*plan,
-                     .replica = &replica,
+                     .replica = replica.get(),
                      .exchange = &exchange,
                      .clock = Clock::Real(),
                      .max_advance = 1,

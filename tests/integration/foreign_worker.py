@@ -16,7 +16,7 @@ import numpy as np
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "reference"))
-from causeway_oracle import codecs, hashes, streaming  # noqa: E402
+from causeway_oracle import codecs, hashes, layout, streaming  # noqa: E402
 
 PATIENCE_S = 120
 CHUNK = 1 << 20
@@ -256,8 +256,10 @@ class Worker:
         states = [self.state(fragment) for fragment in range(len(self.plan.ranges))]
         self.published = [header.published_hash for header, _ in states]
         self.initial = np.frombuffer(b"".join(content for _, content in states), "<f4")
+        gaps = layout.gaps([(offset, self.plan.values(shape))
+                            for _, shape, offset in self.plan.tensors])
         return streaming.Replica(
-            self.initial, self.plan.ranges, self.codec("up"), self.codec("down"),
+            self.initial, self.plan.ranges, gaps, self.codec("up"), self.codec("down"),
             {name: getattr(self.config.sync, name) for name in
              ("mixing", "keep_in_flight", "error_feedback_decay", "error_feedback")}, None)
 

@@ -76,9 +76,11 @@ def check_codecs(folder):
 def make_parties(recorded, mutation):
     up = codecs.CODECS[recorded.sync["codec_up"]]
     down = codecs.CODECS[recorded.sync["codec_down"]]
+    gaps = layout.gaps([(tensor["offset"], tensor["rows"] * tensor["cols"])
+                        for tensor in recorded.tensors])
     replicas = {
-        worker: streaming.Replica(recorded.initial, recorded.fragments, up, down, recorded.sync,
-                                  mutation)
+        worker: streaming.Replica(recorded.initial, recorded.fragments, gaps, up, down,
+                                  recorded.sync, mutation)
         for worker in recorded.batch_sequences}
     merger = streaming.Merger(recorded.initial, recorded.fragments, up, down, recorded.outer,
                               mutation)

@@ -46,7 +46,7 @@
 #include "tests/reference/trace_store.h"
 #include "worker/backend/cpu/cpu_transformer.h"
 #include "worker/backend/cpu/optimizer.h"
-#include "worker/sync/replica.h"
+#include "worker/sync/host_part.h"
 #include "worker/sync/sync_engine.h"
 
 namespace causeway {
@@ -102,12 +102,12 @@ absl::Status RunSite(const v1::RunConfig& config, const FragmentPlan& plan, cons
   worker::CpuTransformer<double> model(config.model(), plan,
                                        static_cast<int>(sequences / micro_batches), &pool);
   worker::InnerOptimizer<double> optimizer(plan, config.train(), &pool);
-  worker::HostReplica replica(plan, config.sync(), local, {});
+  ASSIGN_OR_RETURN(const auto replica, worker::MakeHostReplica(plan, config.sync(), local, {}));
 
   worker::SyncEngine* engine = nullptr;
   worker::SyncEngine::Options options{.config = config.sync(),
                                       .plan = &plan,
-                                      .replica = &replica,
+                                      .replica = replica.get(),
                                       .exchange = &exchange,
                                       .clock = Clock::Real(),
                                       .recorded_merges = {},

@@ -52,7 +52,7 @@ constexpr NamedText kConfigurations[] = {
       train { seed: 5 })"},
     // 1 bit both ways.
     {"sign1-feedback", R"(
-      model { width: 32 mlp_width: 48 }
+      model { width: 24 mlp_width: 20 }
       sync { pattern: BALANCED fragments: 2 steps_between_syncs: 4 overlap_steps: 2 mixing: 0
              codec_up: SIGN1 codec_down: SIGN1 error_feedback: true }
       outer { optimizer: SGD learning_rate: 1 momentum: 0 }

@@ -25,7 +25,7 @@
 #include "tests/reference/in_process_exchange.h"
 #include "tests/unit/server/store/memory_store.h"
 #include "worker/site/causeway_site.h"
-#include "worker/sync/replica.h"
+#include "worker/sync/host_part.h"
 #include "worker/sync/sync_engine.h"
 
 namespace causeway {
@@ -105,10 +105,10 @@ struct Run {
 // The loop of a worker of ours.
 absl::Status TrainWithEngine(const Run& run, int worker, InProcessExchange& exchange) {
   std::vector<float> local(static_cast<size_t>(run.plan.arena_size()));
-  worker::HostReplica replica(run.plan, run.config.sync(), local, {});
+  const auto replica = worker::MakeHostReplica(run.plan, run.config.sync(), local, {}).value();
   worker::SyncEngine sync({.config = run.config.sync(),
                            .plan = &run.plan,
-                           .replica = &replica,
+                           .replica = replica.get(),
                            .exchange = &exchange,
                            .clock = Clock::Real(),
                            .recorded_merges = {},

@@ -92,13 +92,7 @@ ParameterLayout ParameterLayout::Create(const v1::ModelConfig& model, const Frag
     b.down = projection({{"mlp.down_proj", width}}, mlp, model.mlp_bias());
     layout.blocks.push_back(b);
   }
-
-  int64_t end = 0;
-  for (const PlacedTensor& tensor : plan.tensors()) {
-    if (tensor.offset > end) layout.gaps.push_back({end, tensor.offset});
-    end = tensor.offset + tensor.info.size();
-  }
-  if (plan.arena_size() > end) layout.gaps.push_back({end, plan.arena_size()});
+  layout.gaps = plan.gaps();
   return layout;
 }
 

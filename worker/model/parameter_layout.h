@@ -51,7 +51,7 @@ struct ParameterLayout {
   int64_t head = -1;  // The embedding when tied.
   bool tied = true;
   int64_t arena_size = 0;
-  std::vector<FragmentRange> gaps;  // Between tensors; not aligned.
+  std::vector<ArenaGap> gaps;
 
   // `plan` must be made from `model`; ends the program otherwise.
   static ParameterLayout Create(const v1::ModelConfig& model, const FragmentPlan& plan);

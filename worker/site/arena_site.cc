@@ -262,8 +262,7 @@ RunMember::Hooks ArenaSite::MakeHooks(const SiteJoin& join) {
       return std::make_unique<ShardedReplica>(member_->plan(), member_->config().sync(),
                                               std::move(parts));
     }
-    return std::make_unique<HostReplica>(member_->plan(), member_->config().sync(),
-                                         std::span(arena_), std::span<const float>());
+    return MakeHostReplica(member_->plan(), member_->config().sync(), std::span(arena_), {});
   };
   hooks.restore_parameters = [this]() -> absl::Status {
     RETURN_IF_ERROR(SetGaps(std::exchange(saved_gaps_, {})));

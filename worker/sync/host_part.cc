@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,8 @@ namespace causeway::worker {
 namespace {
 
 constexpr auto kValueBytes = static_cast<int64_t>(sizeof(float));
+// Values that are copied and mixed while they are in a cache.
+constexpr size_t kMixedSlice = size_t{1} << 13;
 
 // The values of an arena, or of a fragment that begins at `begin`, that a piece has.
 template <typename T>
@@ -21,14 +24,9 @@ std::span<T> Of(const ShardPiece& piece, std::span<T> values, int64_t begin = 0)
                         static_cast<size_t>(piece.size()));
 }
 
-template <typename T, typename Bytes>
-std::span<T> As(std::span<Bytes> bytes) {
-  return {reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T)};
-}
-
 }  // namespace
 
-absl::StatusOr<SparseArena> SparseArena::Create(int64_t values) {
+absl::StatusOr<SparseArena> SparseArena::Create(int64_t values, bool is_whole) {
   SparseArena arena;
   if (values == 0) return arena;
   const size_t bytes = static_cast<size_t>(values) * sizeof(float);
@@ -40,7 +38,7 @@ absl::StatusOr<SparseArena> SparseArena::Create(int64_t values) {
         " bytes of addresses for the run's values: see `ulimit -v` and vm.overcommit_memory"));
   }
   // A large page would hold what others own.
-  (void)madvise(memory, bytes, MADV_NOHUGEPAGE);
+  if (!is_whole) (void)madvise(memory, bytes, MADV_NOHUGEPAGE);
   arena.values_ = {static_cast<float*>(memory), static_cast<size_t>(values)};
   return arena;
 }
@@ -50,7 +48,8 @@ SparseArena::~SparseArena() {
 }
 
 HostPart::HostPart(const FragmentPlan& plan, const ShardPlan& shard_plan, int rank,
-                   const v1::SyncConfig& sync, std::span<float> parameters, int most_staged)
+                   const v1::SyncConfig& sync, std::span<float> parameters,
+                   std::span<const float> gradients, int most_staged)
     : plan_(plan),
       shard_plan_(shard_plan),
       rank_(rank),
@@ -60,21 +59,27 @@ HostPart::HostPart(const FragmentPlan& plan, const ShardPlan& shard_plan, int ra
                                              : 1.0F),
       keep_(sync.keep_in_flight()),
       most_staged_(most_staged),
+      contributes_gradients_(sync.contribution() == v1::SyncConfig::GRADIENT),
       parameters_(parameters),
-      residuals_(sync.error_feedback() ? static_cast<size_t>(shard_plan.shard_size(rank)) : 0),
+      gradients_(gradients),
       fragments_(static_cast<size_t>(plan.fragments())) {}
 
 absl::StatusOr<std::unique_ptr<HostPart>> HostPart::Create(
     const FragmentPlan& plan, const ShardPlan& shard_plan, int rank, const v1::SyncConfig& sync,
-    std::span<float> parameters, std::span<const FragmentRange> untrained, int most_staged) {
+    std::span<float> parameters, std::span<const float> gradients,
+    std::span<const FragmentRange> untrained, int most_staged) {
   std::unique_ptr<HostPart> part(
-      new HostPart(plan, shard_plan, rank, sync, parameters, most_staged));
-  ASSIGN_OR_RETURN(part->published_, SparseArena::Create(plan.arena_size()));
+      new HostPart(plan, shard_plan, rank, sync, parameters, gradients, most_staged));
+  ASSIGN_OR_RETURN(part->published_,
+                   SparseArena::Create(plan.arena_size(), shard_plan.ranks() == 1));
   for (int i = 0; i < plan.fragments(); ++i) {
     Fragment& own = part->fragment(i);
     own.pieces = shard_plan.pieces(rank, i);
-    own.keeps_residual = sync.error_feedback();
+    if (sync.error_feedback()) part->KeepResidual(i);
     for (const ShardPiece& piece : own.pieces) {
+      if (part->contributes_gradients_) {
+        part->zeros_.resize(std::max(part->zeros_.size(), static_cast<size_t>(piece.size())));
+      }
       for (const FragmentRange& range : untrained) {
         const FragmentRange both = {std::max(range.begin, piece.begin),
                                     std::min(range.end, piece.end)};
@@ -97,10 +102,20 @@ absl::Status HostPart::ForEach(int fragment, const Codec& codec, const Body& bod
   return absl::OkStatus();
 }
 
+void HostPart::KeepResidual(int fragment) {
+  this->fragment(fragment).residual.resize(Size(fragment));
+}
+
 std::span<float> HostPart::Residual(const ShardPiece& piece) {
-  if (!fragment(piece.fragment).keeps_residual) return {};
-  return std::span(residuals_)
-      .subspan(static_cast<size_t>(piece.offset), static_cast<size_t>(piece.size()));
+  Fragment& own = fragment(piece.fragment);
+  if (own.residual.empty()) return {};
+  return std::span(own.residual)
+      .subspan(static_cast<size_t>(piece.offset - own.pieces.front().offset),
+               static_cast<size_t>(piece.size()));
+}
+
+bool HostPart::KeepsResiduals() const {
+  return std::ranges::any_of(fragments_, [](const Fragment& own) { return !own.residual.empty(); });
 }
 
 HostPart::Values HostPart::Take(int fragment, std::span<const float> arena) {
@@ -113,14 +128,6 @@ HostPart::Values HostPart::Take(int fragment, std::span<const float> arena) {
   return values;
 }
 
-void HostPart::Put(int fragment, std::span<const float> values, std::span<float> arena) {
-  for (const ShardPiece& piece : this->fragment(fragment).pieces) {
-    const auto size = static_cast<size_t>(piece.size());
-    std::ranges::copy(values.first(size), Of(piece, arena).begin());
-    values = values.subspan(size);
-  }
-}
-
 void HostPart::FillUntrained(int fragment) {
   for (const FragmentRange& range : this->fragment(fragment).untrained) {
     std::copy(published().begin() + range.begin, published().begin() + range.end,
@@ -130,24 +137,33 @@ void HostPart::FillUntrained(int fragment) {
 
 // --- Sending -------------------------------------------------------------------------------------
 
-// As HostReplica's: the local values are copied, and encoded beside the next steps.
+// Encoding takes long enough to be done beside the next steps, which change the local values: they
+// are copied first.
 class HostPart::HostCodes final : public ReplicaPart::Codes {
  public:
   HostCodes(HostPart& part, int fragment, Values target)
       : part_(part), fragment_(fragment), target_(std::move(target)) {}
 
   absl::Status Read(std::span<uint8_t> object) override {
-    const Values target = std::exchange(target_, {});
+    Values target = std::exchange(target_, {});
     const int64_t begin = part_.plan_.range(fragment_).begin;
     return part_.ForEach(
         fragment_, part_.codec_up_,
         [&](const ShardPiece& piece, size_t place, size_t at, size_t bytes) {
-          return Annotate(part_.codec_up_.Encode(
-                              Of(piece, std::span<const float>(part_.published())),
-                              std::span(target).subspan(place, static_cast<size_t>(piece.size())),
-                              {.residual = part_.Residual(piece), .decay = part_.decay_},
-                              object.subspan(at, bytes)),
-                          absl::StrCat("counted from value ", piece.begin - begin));
+          const auto size = static_cast<size_t>(piece.size());
+          const std::span<const float> base = part_.contributes_gradients_
+                                                  ? std::span(part_.zeros_).first(size)
+                                                  : Of(piece, part_.published());
+          const std::span<float> local = std::span(target).subspan(place, size);
+          const std::span<float> residual = part_.Residual(piece);
+          if (MirrorsGaps(part_.codec_up_, part_.codec_down_)) {
+            MirrorIntoGaps(part_.plan_, piece.begin, base, local, residual);
+          }
+          const absl::Status status =
+              part_.codec_up_.Encode(base, local, {.residual = residual, .decay = part_.decay_},
+                                     object.subspan(at, bytes));
+          if (piece.begin == begin) return status;
+          return Annotate(status, absl::StrCat("counted from value ", piece.begin - begin));
         });
   }
 
@@ -159,12 +175,13 @@ class HostPart::HostCodes final : public ReplicaPart::Codes {
 
 absl::StatusOr<std::unique_ptr<ReplicaPart::Codes>> HostPart::Snapshot(int fragment) {
   FillUntrained(fragment);
-  return std::make_unique<HostCodes>(*this, fragment, Take(fragment, parameters_));
+  Values target = Take(fragment, contributes_gradients_ ? gradients_ : parameters_);
+  if (contributes_gradients_) std::ranges::transform(target, target.begin(), std::negate<>());
+  return std::make_unique<HostCodes>(*this, fragment, std::move(target));
 }
 
 absl::Status HostPart::FoldLate(int fragment, std::span<const uint8_t> object) {
-  residuals_.resize(static_cast<size_t>(shard_plan_.shard_size(rank_)));
-  this->fragment(fragment).keeps_residual = true;
+  KeepResidual(fragment);
   return ForEach(
       fragment, codec_up_,
       [&](const ShardPiece& piece, size_t /*place*/, size_t at, size_t bytes) -> absl::Status {
@@ -234,29 +251,38 @@ absl::Status HostPart::StageAnswer(int fragment, std::span<const uint8_t> answer
 absl::Status HostPart::Merge(const PartCall& call) {
   Fragment& own = fragment(call.fragment);
   if (own.pieces.empty()) return absl::OkStatus();
+  FillUntrained(call.fragment);
   Values values = std::exchange(own.staged, {});
   if (!values.empty()) {
     --staged_count_;
+  } else if (own.pieces.size() == 1) {
+    const std::span<float> copy = Of(own.pieces.front(), published());
+    RETURN_IF_ERROR(Apply(call.fragment, call.in, copy));
+    Hash(call.fragment, copy);
   } else {
     values = Take(call.fragment, published());
     RETURN_IF_ERROR(Apply(call.fragment, call.in, values));
     Hash(call.fragment, values);
   }
-  FillUntrained(call.fragment);
-  Put(call.fragment, values, published());
-  Mix(call.fragment, call.alpha);
+  PublishAndMix(call.fragment, values, call.alpha);
   return absl::OkStatus();
 }
 
-void HostPart::Mix(int fragment, float alpha) {
+void HostPart::PublishAndMix(int fragment, std::span<const float> values, float alpha) {
   const std::vector<float> held = std::exchange(this->fragment(fragment).held, {});
   size_t place = 0;
   for (const ShardPiece& piece : this->fragment(fragment).pieces) {
-    const auto size = static_cast<size_t>(piece.size());
-    MixValues(Of(piece, std::span<const float>(published())),
-              held.empty() ? std::span<const float>() : std::span(held).subspan(place, size), keep_,
-              alpha, Of(piece, parameters_));
-    place += size;
+    const std::span<float> of_piece = Of(piece, published());
+    const std::span<float> local = Of(piece, parameters_);
+    for (size_t begin = 0; begin < of_piece.size(); begin += kMixedSlice) {
+      const size_t count = std::min(kMixedSlice, of_piece.size() - begin);
+      const std::span<float> slice = of_piece.subspan(begin, count);
+      if (!values.empty()) std::ranges::copy(values.subspan(place, count), slice.begin());
+      MixValues(slice,
+                held.empty() ? std::span<const float>() : std::span(held).subspan(place, count),
+                keep_, alpha, local.subspan(begin, count));
+      place += count;
+    }
   }
 }
 
@@ -264,8 +290,8 @@ void HostPart::Mix(int fragment, float alpha) {
 
 absl::Status HostPart::Do(const PartCall& call) {
   const int number = call.fragment;
-  const std::span<const float> in = As<const float>(call.in);
-  const std::span<float> out = As<float>(call.out);
+  const std::span<const float> in = FloatsOf(call.in);
+  const std::span<float> out = FloatsOf(call.out);
   // Pieces of whole fragments, or arenas, from and to one that begins at `begin`.
   const auto copy = [&](std::span<const ShardPiece> pieces, std::span<const float> from,
                         int64_t from_begin, std::span<float> to, int64_t to_begin) {
@@ -285,11 +311,15 @@ absl::Status HostPart::Do(const PartCall& call) {
       return Merge(call);
     case kPartSetPublished:
       copy(fragment(number).pieces, in, begin(), published(), 0).IgnoreError();
-      Hash(number, Take(number, published()));
+      if (fragment(number).pieces.size() == 1) {
+        Hash(number, Of(fragment(number).pieces.front(), published()));
+      } else {
+        Hash(number, Take(number, published()));
+      }
       return absl::OkStatus();
     case kPartMix:
       FillUntrained(number);
-      Mix(number, call.alpha);
+      PublishAndMix(number, {}, call.alpha);
       return absl::OkStatus();
     case kPartHold: {
       const Values values = Take(number, parameters_);
@@ -327,8 +357,7 @@ absl::Status HostPart::Do(const PartCall& call) {
       }
       return absl::OkStatus();
     case kPartRestoreResidual:
-      residuals_.resize(static_cast<size_t>(shard_plan_.shard_size(rank_)));
-      for (Fragment& each : fragments_) each.keeps_residual = true;
+      for (int i = 0; i < plan_.fragments(); ++i) KeepResidual(i);
       for (const ShardPiece& piece : all) {
         std::ranges::copy(Of(piece, in), Residual(piece).begin());
       }
@@ -340,22 +369,36 @@ absl::Status HostPart::Do(const PartCall& call) {
   return absl::InternalError("Snapshot and FinishHash are methods of their own");
 }
 
+absl::StatusOr<std::unique_ptr<Replica>> MakeHostReplica(const FragmentPlan& plan,
+                                                         const v1::SyncConfig& sync,
+                                                         std::span<float> parameters,
+                                                         std::span<const float> gradients) {
+  const OwnedRange all = {.end = plan.arena_size()};
+  auto shards = std::make_unique<const ShardPlan>(plan, /*ranks=*/1, std::span(&all, 1));
+  ASSIGN_OR_RETURN(std::unique_ptr<HostPart> part,
+                   HostPart::Create(plan, *shards, /*rank=*/0, sync, parameters, gradients, {}));
+  part->whole_ = std::move(shards);
+  std::vector<std::unique_ptr<ReplicaPart>> parts;
+  parts.push_back(std::move(part));
+  return std::make_unique<ShardedReplica>(plan, sync, std::move(parts));
+}
+
 absl::StatusOr<std::unique_ptr<HostShare>> HostShare::Create(const FragmentPlan& plan,
                                                              const ShardPlan& shard_plan, int rank,
                                                              const v1::SyncConfig& sync,
                                                              std::vector<FragmentRange> untrained) {
   std::unique_ptr<HostShare> share(
       new HostShare(plan, shard_plan, rank, sync, std::move(untrained)));
-  ASSIGN_OR_RETURN(share->arena_, SparseArena::Create(plan.arena_size()));
+  ASSIGN_OR_RETURN(share->arena_, SparseArena::Create(plan.arena_size(), /*is_whole=*/false));
   return share;
 }
 
 absl::StatusOr<std::unique_ptr<ReplicaPart>> HostShare::MakePart() {
   // Those of a PartServer need all answers staged.
-  const int most_staged = rank_ == 0 ? 2 : std::numeric_limits<int>::max();
+  const int most_staged = rank_ == 0 ? HostPart::kMostStaged : std::numeric_limits<int>::max();
   ASSIGN_OR_RETURN(
       std::unique_ptr<HostPart> part,
-      HostPart::Create(plan_, shard_plan_, rank_, sync_, arena(), untrained_, most_staged));
+      HostPart::Create(plan_, shard_plan_, rank_, sync_, arena(), {}, untrained_, most_staged));
   part_ = part.get();
   return part;
 }

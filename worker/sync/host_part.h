@@ -21,8 +21,8 @@ namespace causeway::worker {
 // An array of zeros of which only what is written takes memory, in pages.
 class SparseArena {
  public:
-  // RESOURCE_EXHAUSTED.
-  static absl::StatusOr<SparseArena> Create(int64_t values);
+  // RESOURCE_EXHAUSTED. `is_whole`: all of it is going to be written.
+  static absl::StatusOr<SparseArena> Create(int64_t values, bool is_whole);
   SparseArena() = default;
   ~SparseArena();
   SparseArena(SparseArena&& other) noexcept { *this = std::move(other); }
@@ -39,24 +39,34 @@ class SparseArena {
 // Threads are Replica's.
 class HostPart final : public ReplicaPart {
  public:
-  // `sync` is complete. Plans and `parameters` outlive the part: the whole arena, of which it reads
-  // and writes the own pieces. `untrained`: ranges that nobody trains, in arena order. What is
-  // published of them is what is local, whenever they are sent or merged. `most_staged`: so many
-  // answers are decoded when they come, each into 4 bytes per value; merges decode the others, and
-  // those of a PartServer need all staged.
+  static constexpr int kMostStaged = 2;
+
+  // `sync` is complete. Plans and arenas outlive the part, which reads and writes the own pieces;
+  // `gradients` may be empty unless they are what is contributed. `untrained`: ranges that nobody
+  // trains, in arena order. What is published of them is what is local, whenever they are sent or
+  // merged. `most_staged`: so many answers are decoded when they come, each into 4 bytes per value;
+  // merges decode the others, and those of a PartServer need all staged.
   static absl::StatusOr<std::unique_ptr<HostPart>> Create(
       const FragmentPlan& plan, const ShardPlan& shard_plan, int rank, const v1::SyncConfig& sync,
-      std::span<float> parameters, std::span<const FragmentRange> untrained, int most_staged = 2);
+      std::span<float> parameters, std::span<const float> gradients,
+      std::span<const FragmentRange> untrained, int most_staged = kMostStaged);
 
   absl::StatusOr<std::unique_ptr<Codes>> Snapshot(int fragment) override;
   absl::Status Do(const PartCall& call) override;
   absl::Status FinishHash(int fragment, LeafSink& leaves) override;
-  bool KeepsResiduals() const override { return !residuals_.empty(); }
+  bool KeepsResiduals() const override;
+  std::span<const float> WholePublished() const override {
+    return shard_plan_.ranks() == 1 ? published() : std::span<const float>();
+  }
 
   // The arena, of which the own pieces are the published copy.
   std::span<float> published() const { return published_.values(); }
 
  private:
+  friend absl::StatusOr<std::unique_ptr<Replica>> MakeHostReplica(const FragmentPlan&,
+                                                                  const v1::SyncConfig&,
+                                                                  std::span<float>,
+                                                                  std::span<const float>);
   class HostCodes;
   // Values of a fragment's pieces, one after the other.
   using Values = std::vector<float, UninitializedAllocator<float>>;
@@ -70,12 +80,13 @@ class HostPart final : public ReplicaPart {
     std::vector<FragmentRange> untrained;  // Of the pieces.
     Values staged;                         // The published copy after the answer that has come.
     std::vector<float> held;
-    bool keeps_residual = false;
-    Leaves leaves;  // Of the copy that `staged` is, or else of the last one.
+    std::vector<float> residual;  // Of the pieces; empty until something is kept.
+    Leaves leaves;                // Of the copy that `staged` is, or else of the last one.
   };
 
   HostPart(const FragmentPlan& plan, const ShardPlan& shard_plan, int rank,
-           const v1::SyncConfig& sync, std::span<float> parameters, int most_staged);
+           const v1::SyncConfig& sync, std::span<float> parameters,
+           std::span<const float> gradients, int most_staged);
 
   Fragment& fragment(int number) { return fragments_[static_cast<size_t>(number)]; }
   size_t Size(int fragment) const {
@@ -85,6 +96,7 @@ class HostPart final : public ReplicaPart {
   // among the fragment's codes.
   template <typename Body>
   absl::Status ForEach(int fragment, const Codec& codec, const Body& body);
+  void KeepResidual(int fragment);
   std::span<float> Residual(const ShardPiece& piece);
   void FillUntrained(int fragment);
   void Hash(int fragment, std::span<const float> values);
@@ -92,10 +104,11 @@ class HostPart final : public ReplicaPart {
   absl::Status FoldLate(int fragment, std::span<const uint8_t> object);
   absl::Status StageAnswer(int fragment, std::span<const uint8_t> answer);
   absl::Status Merge(const PartCall& call);
-  void Mix(int fragment, float alpha);
+  // Mix, of a published copy that is `values` first, unless that is empty.
+  void PublishAndMix(int fragment, std::span<const float> values, float alpha);
   Values Take(int fragment, std::span<const float> arena);
-  void Put(int fragment, std::span<const float> values, std::span<float> arena);
 
+  std::unique_ptr<const ShardPlan> whole_;  // What `shard_plan_` is, of one rank alone.
   const FragmentPlan& plan_;
   const ShardPlan& shard_plan_;
   const int rank_;
@@ -104,12 +117,21 @@ class HostPart final : public ReplicaPart {
   const float decay_;
   const double keep_;
   const int most_staged_;
+  const bool contributes_gradients_;
   const std::span<float> parameters_;
+  const std::span<const float> gradients_;
+  std::vector<float> zeros_;  // The base of gradients, as long as the largest piece.
   SparseArena published_;
-  std::vector<float> residuals_;  // In the order of all pieces; empty until something is kept.
   std::vector<Fragment> fragments_;
   std::atomic<int> staged_count_ = 0;
 };
+
+// A replica in ordinary memory, of one rank that has everything: the reference for all others.
+// Arguments as HostPart's. RESOURCE_EXHAUSTED.
+absl::StatusOr<std::unique_ptr<Replica>> MakeHostReplica(const FragmentPlan& plan,
+                                                         const v1::SyncConfig& sync,
+                                                         std::span<float> parameters,
+                                                         std::span<const float> gradients);
 
 // A rank's local values in ordinary memory, and the parts that it makes for them.
 class HostShare {

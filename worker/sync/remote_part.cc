@@ -314,7 +314,8 @@ absl::StatusOr<ByteBuffer> PartServer::Do(const SiteCall& call) {
   const auto whole = [&](PartData data, ByteBuffer& bytes) -> absl::StatusOr<std::span<uint8_t>> {
     const size_t size = pieces_.WholeBytes(data, fragment);
     if (data == PartData::kArena) {
-      ASSIGN_OR_RETURN(arena, SparseArena::Create(static_cast<int64_t>(size / sizeof(float))));
+      ASSIGN_OR_RETURN(arena, SparseArena::Create(static_cast<int64_t>(size / sizeof(float)),
+                                                  /*is_whole=*/false));
       return MutableBytesOf(arena.values());
     }
     bytes.resize(size);

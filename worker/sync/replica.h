@@ -1,6 +1,5 @@
 // The narrow seam between synchronization and what it synchronizes: the local replica's values, the
-// published copy, and what error feedback keeps of them, wherever these are. HostReplica
-// has them in ordinary memory.
+// published copy, and what error feedback keeps of them, wherever these are.
 //
 // SyncEngine decides what is done when; a replica does it, fragment by fragment. All
 // implementations give the same bits. A replica serves one engine from its construction on:
@@ -15,7 +14,6 @@
 // device's. After an error the fragment is unspecified.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -31,18 +29,18 @@
 namespace causeway::worker {
 
 // A delta, encoded, with the checksums that its transfer needs.
-
 struct EncodedObject {
   ByteBuffer bytes;
   std::vector<uint64_t> leaves;  // LeafChecksums(bytes).
 };
 
-// Encodes as codec.Encode does, into an object of its own, with Encode's errors. Each leaf's
-// checksum is taken while its codes are in a cache. To read the whole object again would take a
-// quarter of the time that loopback needs to carry it.
-absl::StatusOr<EncodedObject> EncodeObject(const Codec& codec, std::span<const float> base,
-                                           std::span<const float> target,
-                                           const ErrorFeedback& feedback);
+// Whether what lies between tensors moves as the values of its block do: these alone are to make a
+// scale that is a mean, of a delta and of the answer that follows from it.
+bool MirrorsGaps(const Codec& up, const Codec& down);
+// Makes it so. All arrays begin at `begin` of the arena and are equally long; `residual` may be
+// empty.
+void MirrorIntoGaps(const FragmentPlan& plan, int64_t begin, std::span<const float> base,
+                    std::span<float> target, std::span<float> residual);
 
 // Makes local values what a merge or Mix (below) makes of them. `held` is empty, or holds theirs.
 void MixValues(std::span<const float> published, std::span<const float> held, double keep_in_flight,
@@ -116,68 +114,6 @@ class Replica {
   // Restores a replica that has done nothing yet. Both parts have the right sizes. The caller
   // restores the local values.
   virtual absl::Status Restore(State state) = 0;
-};
-
-// A replica in ordinary memory: the reference for all others.
-
-class HostReplica final : public Replica {
- public:
-  // `sync` is complete. The plan and both arenas outlive the replica; `gradients` may be empty
-  // unless they are what is contributed.
-  HostReplica(const FragmentPlan& plan, const v1::SyncConfig& sync, std::span<float> parameters,
-              std::span<const float> gradients);
-
-  absl::StatusOr<std::unique_ptr<Delta>> Snapshot(int fragment) override;
-  absl::Status FoldLate(int fragment, std::span<const uint8_t> object) override;
-  // Decodes and hashes for Merge, which then only copies and mixes. At most kMostStaged fragments
-  // wait so, as each takes 4 bytes per value. Merge decodes the others.
-  absl::Status StageAnswer(int fragment, std::span<const uint8_t> answer) override;
-  absl::Status Merge(int fragment, std::span<const uint8_t> answer, float alpha) override;
-  absl::StatusOr<uint64_t> FinishMerge(int fragment) override;
-  absl::StatusOr<uint64_t> SetPublished(int fragment, std::span<const uint8_t> values) override;
-  absl::Status Mix(int fragment, float alpha) override;
-  absl::Status Hold(int fragment) override;
-  absl::StatusOr<std::vector<float>> Held(int fragment) override { return held(fragment); }
-  absl::Status SetHeld(int fragment, std::span<const float> values) override;
-  absl::StatusOr<std::span<const float>> Published() override { return published_; }
-  absl::StatusOr<State> Save() override;
-  absl::Status Restore(State state) override;
-
- private:
-  class HostDelta;
-  // In blocks that are used again (byte_buffer.h).
-  using Values = std::vector<float, UninitializedAllocator<float>>;
-  struct Staged {
-    Values published;   // The copy after the answer; empty: nothing is staged.
-    uint64_t hash = 0;  // Its hash, until FinishMerge asks for it.
-  };
-  static constexpr int kMostStaged = 2;
-
-  template <typename T>
-  std::span<T> Part(std::span<T> arena, int fragment) const;
-  std::span<float> PublishedPart(int fragment) { return Part(std::span(published_), fragment); }
-  // The fragment's residual; empty until something is kept.
-  std::vector<float>& residual(int fragment) { return residuals_[static_cast<size_t>(fragment)]; }
-  std::vector<float>& held(int fragment) { return held_[static_cast<size_t>(fragment)]; }
-  // Mix, of a published copy that is `staged` first, unless that is empty.
-  void PublishAndMix(int fragment, std::span<const float> staged, float alpha);
-  // The residual, of zeros if there was none.
-  std::span<float> EnsureResidual(int fragment);
-
-  const FragmentPlan& plan_;
-  const Codec* const codec_up_;
-  const Codec* const codec_down_;
-  const float decay_;
-  const double keep_;
-  const bool contributes_gradients_;
-  const std::span<float> parameters_;
-  const std::span<const float> gradients_;
-  std::vector<float> published_;
-  std::vector<float> zeros_;  // The base of gradients, as long as the largest fragment.
-  std::vector<std::vector<float>> residuals_;
-  std::vector<std::vector<float>> held_;  // By fragment; empty: nothing.
-  std::vector<Staged> staged_;            // By fragment.
-  std::atomic<int> staged_count_ = 0;
 };
 
 }  // namespace causeway::worker

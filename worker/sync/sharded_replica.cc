@@ -117,6 +117,8 @@ absl::Status ShardedReplica::SetHeld(int fragment, std::span<const float> values
 }
 
 absl::StatusOr<std::span<const float>> ShardedReplica::Published() {
+  const std::span<const float> whole = parts_[0]->WholePublished();
+  if (!whole.empty()) return whole;
   published_.resize(static_cast<size_t>(plan_.arena_size()));
   RETURN_IF_ERROR(Do({.method = kPartCopyPublished, .out = MutableBytesOf(published_)}));
   return published_;

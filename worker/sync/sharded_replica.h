@@ -113,6 +113,8 @@ class ReplicaPart {
   // Whether FinishHash would not wait.
   virtual bool IsHashed(int /*fragment*/) { return true; }
   virtual bool KeepsResiduals() const = 0;
+  // The published arena, where this part has all of it in ordinary memory.
+  virtual std::span<const float> WholePublished() const { return {}; }
 };
 
 // Values as they lie in memory.
@@ -121,6 +123,12 @@ inline std::span<const uint8_t> BytesOf(std::span<const float> values) {
 }
 inline std::span<uint8_t> MutableBytesOf(std::span<float> values) {
   return {reinterpret_cast<uint8_t*>(values.data()), values.size_bytes()};
+}
+inline std::span<const float> FloatsOf(std::span<const uint8_t> bytes) {
+  return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
+}
+inline std::span<float> FloatsOf(std::span<uint8_t> bytes) {
+  return {reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)};
 }
 
 class ShardedReplica final : public Replica {
@@ -140,7 +148,6 @@ class ShardedReplica final : public Replica {
   absl::Status Hold(int fragment) override;
   absl::StatusOr<std::vector<float>> Held(int fragment) override;
   absl::Status SetHeld(int fragment, std::span<const float> values) override;
-  // Copies all of it to the host.
   absl::StatusOr<std::span<const float>> Published() override;
   absl::StatusOr<State> Save() override;
   absl::Status Restore(State state) override;
@@ -155,7 +162,7 @@ class ShardedReplica final : public Replica {
   const Codec* const codec_up_;
   const Codec* const codec_down_;
   const std::vector<std::unique_ptr<ReplicaPart>> parts_;
-  std::vector<float> published_;  // The last copy that was asked for.
+  std::vector<float> published_;  // The last copy that was asked for, of several parts.
 };
 
 }  // namespace causeway::worker

@@ -43,6 +43,7 @@ def sum_of_eight(rows):
 
 class DifferenceCodec:
     """What carries the fp32 difference. Derived classes turn it into bytes and back."""
+    scale_is_mean = False
 
     def encode(self, base, target, residual, decay=1):
         difference = base - target
@@ -182,6 +183,7 @@ class E2M1(Levels):
 
 class LloydMax2(BlockCodec):
     bits = 2
+    scale_is_mean = True
 
     def scales(self, blocks, counts):
         squares = (blocks.astype(np.float64) ** 2).reshape(-1, BLOCK // 8, 8)
@@ -199,6 +201,7 @@ class LloydMax2(BlockCodec):
 
 class Signs(BlockCodec):
     bits = 1
+    scale_is_mean = True
 
     def scales(self, blocks, counts):
         magnitudes = np.abs(blocks.astype(np.float64)).reshape(-1, BLOCK // 8, 8)
@@ -213,6 +216,7 @@ class Signs(BlockCodec):
 
 class Fp32:
     """The distance from base to target in units of the last place."""
+    scale_is_mean = False
 
     @staticmethod
     def _ordered(bits):

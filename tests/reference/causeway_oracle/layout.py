@@ -1,5 +1,7 @@
 """Where tensors and fragments lie in the arena: taken from the trace, but not on trust."""
 
+import numpy as np
+
 ALIGNMENT = 64
 
 
@@ -13,6 +15,19 @@ def shape_of(tensor):
 
 def align(value):
     return (value + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+
+
+def gaps(tensors):
+    """Of tensors [(offset, values)]: (places between them, the places of their block's values that
+    these mirror)."""
+    places, mirrored = [], []
+    for offset, values in tensors:
+        end = offset + values
+        first = end // ALIGNMENT * ALIGNMENT
+        for place in range(end, align(end)):
+            places.append(place)
+            mirrored.append(first + (place - end) % (end - first))
+    return np.array(places, dtype=int), np.array(mirrored, dtype=int)
 
 
 def tensor_names(model):

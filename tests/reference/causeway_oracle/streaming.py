@@ -15,6 +15,7 @@ MUTATIONS = {
     "untrimmed": "the largest and smallest values count as well",
     "uncorrected-adam": "the bias of Adam's moments is always corrected as in the first round",
     "late-merge": "an answer is merged one step late",
+    "diluted-scale": "what lies between tensors counts in the mean that is a block's scale",
     "dropped-flight": "what was trained between a send and its merge is not kept",
 }
 
@@ -41,7 +42,8 @@ class Schedule:
 class Replica:
     """One worker's fp32 values: local, published, and what its codec left out."""
 
-    def __init__(self, initial, fragments, codec_up, codec_down, sync, mutation):
+    def __init__(self, initial, fragments, gaps, codec_up, codec_down, sync, mutation):
+        self.gaps = gaps  # layout.gaps
         self.local = initial.copy()
         self.published = initial.copy()
         self.base = initial.copy()  # The published values, unless a mutation says otherwise.
@@ -65,13 +67,25 @@ class Replica:
         residual = None
         if self.residual is not None and self.mutation != "forgotten-feedback":
             residual = self.residual[cut]
-        encoded, left_out = self.codec_up.encode(self.base[cut], self.local[cut], residual,
-                                                self.decay)
+        target = self.local[cut].copy()
+        means = self.codec_up.scale_is_mean or self.codec_down.scale_is_mean
+        if means and self.mutation != "diluted-scale":
+            self._mirror_into_gaps(cut, target, residual)
+        encoded, left_out = self.codec_up.encode(self.base[cut], target, residual, self.decay)
         if residual is not None:
             self.residual[cut] = left_out
         self.sent[cut] = self.local[cut]
         tokens, self.tokens[fragment] = self.tokens[fragment], 0
         return encoded, tokens
+
+    def _mirror_into_gaps(self, cut, target, residual):
+        places, mirrored = self.gaps
+        here = (places >= cut.start) & (places < cut.stop)
+        to, source = places[here] - cut.start, mirrored[here] - cut.start
+        base = self.base[cut]
+        target[to] = base[to] - (base[source] - target[source])
+        if residual is not None:
+            residual[to] = residual[source]
 
     def merge(self, fragment, answer):
         cut = self.fragments[fragment]

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "worker/sync/host_part.h"
 
 namespace causeway::worker {
 
@@ -92,7 +93,7 @@ absl::Status CpuBackend::RestoreOptimizer(int64_t updates, std::span<const float
 }
 
 absl::StatusOr<std::unique_ptr<Replica>> CpuBackend::MakeReplica() {
-  return std::make_unique<HostReplica>(plan_, config_.sync(), parameters_, gradients_);
+  return MakeHostReplica(plan_, config_.sync(), parameters_, gradients_);
 }
 
 std::string CpuBackend::Describe() const {

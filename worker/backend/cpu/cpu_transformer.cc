@@ -77,7 +77,7 @@ TokenLoss CpuTransformer<T>::ForwardBackward(std::span<const T> parameters,
                        gradients.size()));
   }
   if (!accumulate) {
-    for (const FragmentRange& gap : layout_.gaps) {
+    for (const ArenaGap& gap : layout_.gaps) {
       std::fill(gradients.begin() + gap.begin, gradients.begin() + gap.end, T{0});
     }
   }

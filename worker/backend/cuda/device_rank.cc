@@ -145,9 +145,8 @@ absl::Status DeviceRank::AllocateGradients() {
 
 absl::Status DeviceRank::ListGaps() {
   std::vector<ClearedRange> gaps;
-  for (const FragmentRange& gap :
-       ParameterLayout::Create(options_.config->model(), *options_.plan).gaps) {
-    gaps.push_back({gap.begin, gap.size()});
+  for (const ArenaGap& gap : options_.plan->gaps()) {
+    gaps.push_back({gap.begin, gap.end - gap.begin});
   }
   gap_count_ = std::ssize(gaps);
   ASSIGN_OR_RETURN(gaps_, memory_.Allocate<ClearedRange>("tables of slices", gap_count_, ""));

@@ -220,6 +220,11 @@ TEST(ConfigWarnings, SettingsThatTrainBadlyTogetherAreNamed) {
             "membership.quorum = 4"},
            {"outer { clip_factor: 2 }", "outer.clip_factor = 2"},
            {"sync { error_feedback: true }", "sync.error_feedback"},
+           {"sync { codec_up: LM2 error_feedback: true error_feedback_decay: 1e-9 }",
+            "sync.error_feedback_decay = 1e-09 with codec_up LM2"},
+           {"sync { codec_up: SIGN1 error_feedback: true } outer { merge: TRIMMED_MEAN } "
+            "membership { start_workers: 6 quorum: 5 }",
+            "TRIMMED_MEAN with codec_up SIGN1"},
            {"membership { adaptive_grace: true } sync { overlap_steps: 2 }", "grace_ms 0"},
            {"membership { adaptive_grace: true grace_ms: 9 }",
             "closes as soon as it has its quorum"},
@@ -250,6 +255,7 @@ TEST(ConfigWarnings, NeutralSettingsHaveNone) {
            "membership { max_pace: 2.5 } sync { overlap_steps: 3 }",
            "membership { adaptive_grace: true grace_ms: 9 max_pace: 2 } "
            "sync { max_overlap_steps: 20 }",
+           "sync { codec_up: SIGN1 error_feedback: true error_feedback_decay: 0.9 }",
            "sync { codec_down: LM2 }",  // Theta is feedback enough.
        }) {
     EXPECT_THAT(WarningsOf(text), IsEmpty()) << text;

@@ -18,7 +18,7 @@
 #include "common/params/run_config.h"
 #include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/worker/sync/fake_exchange.h"
-#include "worker/sync/replica.h"
+#include "worker/sync/host_part.h"
 #include "worker/sync/sync_engine.h"
 
 namespace causeway::worker {
@@ -57,7 +57,7 @@ class Site {
   void MakeEngine() {
     engine_.reset();
     exchange_->Revive();
-    replica_ = std::make_unique<HostReplica>(plan_, config_.sync(), local_, gradients_);
+    replica_ = MakeHostReplica(plan_, config_.sync(), local_, gradients_).value();
     SyncEngine::Options options;
     options.config = config_.sync();
     options.plan = &plan_;
@@ -125,7 +125,7 @@ class Site {
   const std::vector<float> initial_;
   std::vector<float> local_;
   std::vector<float> gradients_;
-  std::unique_ptr<HostReplica> replica_;
+  std::unique_ptr<Replica> replica_;
   std::unique_ptr<FakeExchange> exchange_;
   std::vector<Merge> merges_;
   std::vector<SyncEvent> late_;

@@ -1,8 +1,7 @@
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -10,76 +9,31 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
-#include "common/base/random.h"
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/base/status_is.h"
-#include "worker/sync/replica.h"
+#include "worker/sync/host_part.h"
 
 namespace causeway::worker {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
-
-std::vector<float> Values(size_t size, uint64_t seed) {
-  std::vector<float> values(size);
-  for (size_t i = 0; i < size; ++i) {
-    values[i] = static_cast<float>(RandomBits(seed, 0, i) % 2001) * 1e-4F - 0.1F;
-  }
-  return values;
-}
-
-TEST(EncodedObject, HasTheBytesAndTheChecksumsOfAnEncodingInOnePiece) {
-  for (const v1::Codec id : {v1::FP32, v1::BF16, v1::INT4}) {
-    const Codec& codec = *FindCodec(id).value();
-    for (const size_t size : {size_t{1}, size_t{65'536}, size_t{600'001}, size_t{4'300'000}}) {
-      const std::vector<float> base = Values(size, 1);
-      const std::vector<float> target = Values(size, 2);
-      std::vector<float> residual = Values(size, 3);
-      std::vector<float> same_residual = residual;
-      const auto object =
-          EncodeObject(codec, base, target, {.residual = residual, .decay = 0.5F}).value();
-      std::vector<uint8_t> whole(codec.EncodedBytes(size));
-      ASSERT_TRUE(
-          codec.Encode(base, target, {.residual = same_residual, .decay = 0.5F}, whole).ok());
-      // Not EXPECT_EQ, which would print megabytes.
-      EXPECT_TRUE(std::equal(whole.begin(), whole.end(), object.bytes.begin(), object.bytes.end()))
-          << codec.name() << ' ' << size;
-      EXPECT_TRUE(residual == same_residual) << codec.name() << ' ' << size;
-      EXPECT_EQ(object.leaves, LeafChecksums(whole)) << codec.name() << ' ' << size;
-    }
-  }
-}
-
-TEST(EncodedObject, OfWhatIsNotFiniteIsRefusedWithThePlace) {
-  const std::vector<float> base(100'000);
-  std::vector<float> target = base;
-  target[70'000] = std::numeric_limits<float>::infinity();
-  EXPECT_THAT(EncodeObject(*FindCodec(v1::INT4).value(), base, target, {}),
-              StatusIs(kInvalidArgument,
-                       AllOf(HasSubstr("counted from value 65536"), HasSubstr("value 4464"))));
-}
-
-TEST(EncodedObject, OfArraysOfUnequalLengthIsRefused) {
-  const std::vector<float> base(100);
-  const std::vector<float> target(99);
-  std::vector<float> residual(98);
-  const Codec& codec = *FindCodec(v1::INT4).value();
-  EXPECT_THAT(EncodeObject(codec, base, target, {}), StatusIs(kInvalidArgument));
-  EXPECT_THAT(EncodeObject(codec, base, base, {.residual = residual}), StatusIs(kInvalidArgument));
-}
+using testing::Not;
 
 constexpr int kFragments = 4;
 
-v1::RunConfig RunWith(const std::string& sync) {
+v1::RunConfig RunWith(const std::string& sync,
+                      const std::string& sizes = "width: 64 mlp_width: 128") {
   v1::RunConfig config =
-      ParseRunConfig(absl::StrCat("model { layers: 3 width: 64 heads: 2 mlp_width: 128 "
-                                  "vocabulary_size: 1000 sequence_length: 8 } train { steps: 100 } "
-                                  "sync { pattern: BALANCED fragments: ",
-                                  kFragments, " ", sync, " }"),
-                     "test")
+      ParseRunConfig(
+          absl::StrCat("model { layers: 3 heads: 2 vocabulary_size: 1000 "
+                       "sequence_length: 8 ",
+                       sizes, " } train { steps: 100 } sync { pattern: BALANCED fragments: ",
+                       kFragments, " ", sync, " }"),
+          "test")
           .value();
   const auto warnings = CompleteRunConfig(config);
   EXPECT_TRUE(warnings.ok()) << warnings.status();
@@ -93,14 +47,14 @@ class Host {
       : config_(config),
         plan_(FragmentPlan::Create(config_).value()),
         local_(static_cast<size_t>(plan_.arena_size())),
-        replica_(plan_, config_.sync(), local_, {}) {
+        replica_(MakeHostReplica(plan_, config_.sync(), local_, {}).value()) {
     published_ = local_;
     InitializeParameters(plan_, 5, published_);
     InitializeParameters(plan_, 6, local_);
     for (int i = 0; i < kFragments; ++i) {
-      EXPECT_TRUE(replica_.SetPublished(i, Bytes(Part(published_, i))).ok());
+      EXPECT_TRUE(replica_->SetPublished(i, Bytes(Part(published_, i))).ok());
       if (config_.sync().keep_in_flight() == 0) continue;
-      EXPECT_TRUE(replica_.Hold(i).ok());
+      EXPECT_TRUE(replica_->Hold(i).ok());
     }
     InitializeParameters(plan_, 7, local_);
     for (int i = 0; i < kFragments; ++i) answers_.push_back(Answer(i));
@@ -111,7 +65,7 @@ class Host {
     return std::span(values).subspan(static_cast<size_t>(range.begin),
                                      static_cast<size_t>(range.size()));
   }
-  HostReplica& replica() { return replica_; }
+  Replica& replica() { return *replica_; }
   const std::vector<float>& local() const { return local_; }
   const std::vector<float>& published() const { return published_; }
   const std::vector<uint8_t>& answer(int fragment) const {
@@ -120,8 +74,8 @@ class Host {
   uint64_t hash(int fragment) const { return answers_[static_cast<size_t>(fragment)].second; }
 
   void Merge(int fragment) {
-    ASSERT_EQ(replica_.Merge(fragment, answer(fragment), 0.25F), absl::OkStatus());
-    EXPECT_EQ(*replica_.FinishMerge(fragment), this->hash(fragment));
+    ASSERT_EQ(replica_->Merge(fragment, answer(fragment), 0.25F), absl::OkStatus());
+    EXPECT_EQ(*replica_->FinishMerge(fragment), this->hash(fragment));
   }
 
  private:
@@ -145,7 +99,7 @@ class Host {
   const v1::RunConfig config_;
   const FragmentPlan plan_;
   std::vector<float> local_;
-  HostReplica replica_;
+  const std::unique_ptr<Replica> replica_;
   std::vector<float> published_;
   std::vector<std::pair<std::vector<uint8_t>, uint64_t>> answers_;
 };
@@ -176,6 +130,91 @@ TEST_P(StagedAnswers, GiveTheBitsOfThoseThatAreNotAndChangeNothingBefore) {
 INSTANTIATE_TEST_SUITE_P(All, StagedAnswers,
                          testing::Values("codec_down: FP32", "codec_down: LM2",
                                          "codec_down: INT4 keep_in_flight: 0.5"));
+
+// What lies between tensors is no part of a block's mean.
+TEST(HostReplica, SmallTensorsFollowAsFastAsLargeOnes) {
+  for (const char* const codec : {"LM2", "SIGN1"}) {
+    SCOPED_TRACE(codec);
+    v1::RunConfig config =
+        ParseRunConfig(absl::StrCat("tensors { tensor { name: 'scale' } "
+                                    "tensor { name: 'norm' shape: 36 } "
+                                    "tensor { name: 'odd' shape: [3, 50] } "
+                                    "tensor { name: 'whole' shape: [2, 64] } } "
+                                    "sync { fragments: 1 error_feedback: true codec_up: ",
+                                    codec, " }"),
+                       "test")
+            .value();
+    const auto warnings = CompleteRunConfig(config);
+    ASSERT_TRUE(warnings.ok()) << warnings.status();
+    const FragmentPlan plan = FragmentPlan::Create(config).value();
+    ASSERT_EQ(plan.gaps().size(), 3U);
+    std::vector<float> local(static_cast<size_t>(plan.arena_size()));
+    const auto replica = MakeHostReplica(plan, config.sync(), local, {}).value();
+    const Codec& up = *FindCodec(config.sync().codec_up()).value();
+    std::vector<float> published(local.size());
+    constexpr int kRounds = 10;
+    for (int round = 1; round <= kRounds; ++round) {
+      for (const PlacedTensor& tensor : plan.tensors()) {
+        for (int64_t i = 0; i < tensor.info.size(); ++i) {
+          local[static_cast<size_t>(tensor.offset + i)] += 1;
+        }
+      }
+      const EncodedObject delta = replica->Snapshot(0).value()->Encode().value();
+      ASSERT_TRUE(up.Apply(delta.bytes, published).ok());
+      ASSERT_TRUE(replica->SetPublished(0, MutableBytesOf(published)).ok());
+      local = published;
+    }
+    for (const PlacedTensor& tensor : plan.tensors()) {
+      for (int64_t i = 0; i < tensor.info.size(); ++i) {
+        EXPECT_NEAR(published[static_cast<size_t>(tensor.offset + i)], kRounds, 1)
+            << tensor.info.name << ' ' << i;
+      }
+    }
+  }
+}
+
+// Of several leaves.
+TEST(HostReplica, SendsWhatTheCodecMakesWithTheChecksumsOfItsLeaves) {
+  for (const char* const up : {"FP32", "INT4"}) {
+    const v1::RunConfig config =
+        RunWith(absl::StrCat("error_feedback: true error_feedback_decay: 0.5 codec_up: ", up),
+                "width: 512 mlp_width: 2048");
+    const FragmentPlan plan = FragmentPlan::Create(config).value();
+    const FragmentRange& range = plan.range(1);
+    const auto part = [&](std::span<float> arena) {
+      return arena.subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.size()));
+    };
+    std::vector<float> published(static_cast<size_t>(plan.arena_size()));
+    std::vector<float> local = published;
+    InitializeParameters(plan, 5, published);
+    const auto replica = MakeHostReplica(plan, config.sync(), local, {}).value();
+    ASSERT_TRUE(replica->SetPublished(1, MutableBytesOf(part(published))).ok());
+    const Codec& codec = *FindCodec(config.sync().codec_up()).value();
+    std::vector<uint8_t> bytes(codec.EncodedBytes(part(local).size()));
+    std::vector<float> residual(part(local).size());
+    for (const uint64_t seed : {6, 7}) {
+      InitializeParameters(plan, seed, local);
+      const EncodedObject object = replica->Snapshot(1).value()->Encode().value();
+      ASSERT_TRUE(codec.Encode(part(published), part(local), {residual, 0.5F}, bytes).ok());
+      // Not EXPECT_EQ, which would print megabytes.
+      EXPECT_TRUE(std::ranges::equal(object.bytes, bytes)) << up;
+      EXPECT_EQ(object.leaves, LeafChecksums(bytes)) << up;
+      EXPECT_GT(object.leaves.size(), 1U);
+    }
+    Replica::State state = replica->Save().value();
+    EXPECT_TRUE(std::ranges::equal(part(state.residual), residual)) << up;
+  }
+}
+
+TEST(HostReplica, RefusesADeltaThatIsNotFiniteWithItsPlace) {
+  const v1::RunConfig config = RunWith("codec_up: INT4");
+  const FragmentPlan plan = FragmentPlan::Create(config).value();
+  std::vector<float> local(static_cast<size_t>(plan.arena_size()));
+  local[static_cast<size_t>(plan.range(1).begin) + 70] = std::numeric_limits<float>::infinity();
+  const auto replica = MakeHostReplica(plan, config.sync(), local, {}).value();
+  EXPECT_THAT(replica->Snapshot(1).value()->Encode(),
+              StatusIs(kInvalidArgument, AllOf(HasSubstr("value 70:"), Not(HasSubstr("counted")))));
+}
 
 TEST(HostReplica, RefusesADamagedAnswerWhenItIsStaged) {
   Host host(RunWith("codec_down: INT4"));

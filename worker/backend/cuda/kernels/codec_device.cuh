@@ -139,6 +139,21 @@ __device__ inline int64_t WholeChunkBytes() {
   return int64_t{kChunkValues} * kBits / 8 + kChunkValues / kBlockValues * kScaleBytes;
 }
 
+// The first gap that ends behind value `first`.
+__device__ inline int FirstGap(const EncodeJob& job, int64_t first) {
+  int low = 0;
+  int high = job.gap_count;
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (job.gaps[middle].end <= first) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
 // The input of an encoder's chunk.
 struct ChunkInput {
   __device__ explicit ChunkInput(const EncodeJob& job)
@@ -149,7 +164,10 @@ struct ChunkInput {
                (job.pieces == nullptr ? first : InArena(job.pieces, job.piece_count, first))),
         sign_flip(job.negates_target ? 0x80000000U : 0U),
         residual(job.residual == nullptr ? nullptr : job.residual + first),
-        decay(job.decay) {}
+        decay(job.decay),
+        gaps(job.gaps),
+        gap_count(job.gap_count),
+        first_gap(FirstGap(job, first)) {}
 
   // Zeros beyond the chunk's end.
   __device__ void Load(int i, float (&bases)[4], float (&targets)[4]) const {
@@ -164,6 +182,8 @@ struct ChunkInput {
     for (int j = 0; j < 4; ++j) {
       if (i + j < count) targets[j] = __uint_as_float(__float_as_uint(targets[j]) ^ sign_flip);
     }
+    ForMirrored(
+        i, [&](int j, int source) { targets[j] = bases[j] - (base[source] - target[source]); });
   }
 
   template <bool kFeedback>
@@ -175,10 +195,28 @@ struct ChunkInput {
     for (int j = 0; j < 4; ++j) difference[j] = bases[j] - targets[j];
     if constexpr (kFeedback) {
       float kept[4];
-      Load4(residual, i, count, kept);
+      LoadResidual(i, kept);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         if (i + j < count) difference[j] += decay * kept[j];
+      }
+    }
+  }
+
+  __device__ void LoadResidual(int i, float (&kept)[4]) const {
+    Load4(residual, i, count, kept);
+    ForMirrored(i, [&](int j, int source) { kept[j] = residual[source]; });
+  }
+
+  // Calls mirror(j, source) for those of the values i .. i + 3 that mirror another of the chunk.
+  template <typename Mirror>
+  __device__ void ForMirrored(int i, Mirror mirror) const {
+    for (int at = first_gap; at < gap_count && gaps[at].begin < first + count; ++at) {
+      const MirroredGap gap = gaps[at];
+      for (int j = 0; j < 4; ++j) {
+        const int64_t into = first + i + j - gap.begin;
+        if (into < 0 || first + i + j >= gap.end) continue;
+        mirror(j, static_cast<int>(gap.source + into % (gap.begin - gap.source) - first));
       }
     }
   }
@@ -190,6 +228,9 @@ struct ChunkInput {
   unsigned sign_flip;
   float* residual;
   float decay;
+  const MirroredGap* gaps;
+  int gap_count;
+  int first_gap;
 };
 
 // Calls use(Format()) for a codec with scales.

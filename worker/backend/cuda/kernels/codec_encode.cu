@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(kCodecThreads) EncodeFp32Chunk(const EncodeJob
     float wanted[4];
     input.Load(i, bases, wanted);
     float kept[4] = {};
-    if constexpr (kFeedback) Load4(input.residual, i, input.count, kept);
+    if constexpr (kFeedback) input.LoadResidual(i, kept);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       if constexpr (kFeedback) wanted[j] -= input.decay * kept[j];

@@ -31,6 +31,13 @@ struct ArenaPiece {
   int64_t begin = 0;  // The same in the arena.
 };
 
+// Values begin .. end that move as those of their block, source .. begin (MirrorIntoGaps).
+struct MirroredGap {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t source = 0;
+};
+
 struct EncodeJob {
   int64_t values = 0;
   const float* base = nullptr;    // Null: zeros.
@@ -38,6 +45,8 @@ struct EncodeJob {
   const ArenaPiece* pieces = nullptr;
   int piece_count = 0;
   bool negates_target = false;
+  const MirroredGap* gaps = nullptr;  // In order; of plain targets with a base.
+  int gap_count = 0;
   float* residual = nullptr;  // Null: no error feedback.
   float decay = 1;
   uint8_t* out = nullptr;      // As Codec::EncodedBytes.

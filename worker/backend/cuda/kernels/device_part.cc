@@ -11,14 +11,6 @@ namespace {
 
 constexpr auto kChunk = static_cast<int64_t>(kCodecChunk);
 
-std::span<const float> FloatsOf(std::span<const uint8_t> bytes) {
-  return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
-}
-
-std::span<float> FloatsOf(std::span<uint8_t> bytes) {
-  return {reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)};
-}
-
 }  // namespace
 
 DevicePart::DevicePart(const FragmentPlan& plan, const ShardPlan& shard_plan,
@@ -89,6 +81,19 @@ void DevicePart::LayOut(Part& fragment) const {
   }
 }
 
+std::vector<MirroredGap> DevicePart::GapsOf(const Part& fragment) const {
+  std::vector<MirroredGap> gaps;
+  if (!MirrorsGaps(*codec_up_, *codec_down_)) return gaps;
+  for (const ShardPiece& piece : fragment.pieces) {
+    const int64_t move = piece.offset - fragment.offset - piece.begin;
+    for (auto gap = std::ranges::lower_bound(plan_.gaps(), piece.begin, {}, &ArenaGap::begin);
+         gap != plan_.gaps().end() && gap->begin < piece.end; ++gap) {
+      gaps.push_back({gap->begin + move, gap->end + move, gap->source + move});
+    }
+  }
+  return gaps;
+}
+
 absl::StatusOr<std::unique_ptr<DevicePart>> DevicePart::Create(const FragmentPlan& plan,
                                                                const ShardPlan& shard_plan,
                                                                const v1::SyncConfig& sync,
@@ -126,24 +131,25 @@ absl::Status DevicePart::Allocate(const v1::SyncConfig& sync) {
     for (const ShardPiece& piece : fragment.pieces) {
       pieces.push_back({.first = piece.offset - fragment.offset, .begin = piece.begin});
     }
-    ASSIGN_OR_RETURN(ArenaPiece * table,
-                     slots_->Allocate<ArenaPiece>("tables of pieces", std::ssize(pieces), ""));
-    ASSIGN_OR_RETURN(HashLeaf * leaves, slots_->Allocate<HashLeaf>(
-                                            "tables of leaves", std::ssize(fragment.leaves), ""));
-    RETURN_IF_ERROR(CopyAsync(table, pieces.data(),
-                              std::ssize(pieces) * int64_t{sizeof(ArenaPiece)},
-                              cudaMemcpyHostToDevice, stream_));
-    RETURN_IF_ERROR(CopyAsync(leaves, fragment.leaves.data(),
-                              std::ssize(fragment.leaves) * int64_t{sizeof(HashLeaf)},
-                              cudaMemcpyHostToDevice, stream_));
-    RETURN_IF_ERROR(stream_.Wait("copying tables"));  // `pieces` ends here.
-    fragment.table = table;
-    fragment.leaves_on_device = leaves;
+    const std::vector<MirroredGap> gaps = GapsOf(fragment);
+    fragment.gap_count = static_cast<int>(gaps.size());
+    ASSIGN_OR_RETURN(fragment.gaps, Table("tables of gaps", gaps));
+    ASSIGN_OR_RETURN(fragment.table, Table("tables of pieces", pieces));
+    ASSIGN_OR_RETURN(fragment.leaves_on_device, Table("tables of leaves", fragment.leaves));
   }
   if (sync.error_feedback()) RETURN_IF_ERROR(EnsureResiduals(/*of_all_fragments=*/true, 0));
   RETURN_IF_ERROR(slots_->Prepare(plan_.fragments(), sync));
   RETURN_IF_ERROR(LoadKernels(sync));
   return stream_.Wait("clearing the published copy");
+}
+
+template <typename Row>
+absl::StatusOr<const Row*> DevicePart::Table(const char* purpose, const std::vector<Row>& rows) {
+  ASSIGN_OR_RETURN(Row* const table, slots_->Allocate<Row>(purpose, std::ssize(rows), ""));
+  RETURN_IF_ERROR(CopyAsync(table, rows.data(), std::ssize(rows) * int64_t{sizeof(Row)},
+                            cudaMemcpyHostToDevice, stream_));
+  RETURN_IF_ERROR(stream_.Wait("copying tables"));
+  return table;
 }
 
 absl::Status DevicePart::LoadKernels(const v1::SyncConfig& sync) {
@@ -302,6 +308,8 @@ absl::StatusOr<std::unique_ptr<ReplicaPart::Codes>> DevicePart::Snapshot(int ind
   RETURN_IF_ERROR(FollowTraining());
   EncodeJob job{.values = fragment.values,
                 .target = Local(index),
+                .gaps = fragment.gaps,
+                .gap_count = fragment.gap_count,
                 .residual = fragment.keeps_residual ? residual_ + fragment.offset : nullptr,
                 .decay = decay_,
                 .out = slot->on_device,

@@ -105,7 +105,9 @@ class DevicePart final : public ReplicaPart {
     int64_t offset = 0;  // In the shard.
     int64_t values = 0;
     const ArenaPiece* table = nullptr;  // Its pieces, on the device.
-    std::vector<HashLeaf> leaves;       // Offsets from the fragment's first byte here on.
+    const MirroredGap* gaps = nullptr;  // The same.
+    int gap_count = 0;
+    std::vector<HashLeaf> leaves;  // Offsets from the fragment's first byte here on.
     std::vector<int64_t> leaf_numbers;
     const HashLeaf* leaves_on_device = nullptr;
     std::vector<SharedRange> shared;
@@ -116,10 +118,15 @@ class DevicePart final : public ReplicaPart {
   DevicePart(const FragmentPlan& plan, const ShardPlan& shard_plan, const v1::SyncConfig& sync,
              const DeviceShard& shard, DevicePartOptions options);
   absl::Status Allocate(const v1::SyncConfig& sync);
+  // Rows on the device.
+  template <typename Row>
+  absl::StatusOr<const Row*> Table(const char* purpose, const std::vector<Row>& rows);
   // Encodes and decodes some zeros: the driver loads a kernel when it is launched first, which may
   // wait for the device.
   absl::Status LoadKernels(const v1::SyncConfig& sync);
   void LayOut(Part& part) const;
+  // Of the part's pieces, from its first value on.
+  std::vector<MirroredGap> GapsOf(const Part& part) const;
 
   Part& part(int fragment) { return parts_[static_cast<size_t>(fragment)]; }
   // Waits for the codes, puts them into the object's places and gives the slot back.

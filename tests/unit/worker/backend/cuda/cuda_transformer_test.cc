@@ -91,7 +91,7 @@ TEST_P(CudaTransformerCases, ErrsNoMoreThanBf16Does) {
         << tensor.info.name;
   }
   // The gaps between tensors stay zero.
-  for (const FragmentRange& gap : ParameterLayout::Create(model, plan).gaps) {
+  for (const ArenaGap& gap : plan.gaps()) {
     for (int64_t i = gap.begin; i < gap.end; ++i) {
       ASSERT_EQ(result.gradients[static_cast<size_t>(i)], 0.0F);
     }

@@ -164,8 +164,22 @@ TEST_P(DeviceReplicaTest, ErrorFeedbackWithDecay) {
   }
 }
 
+// Blocks of 16, 20 and 48 values, which their gaps hold several times, behind whole ones and alone;
+// also where only the answers have so few bits.
+TEST_P(DeviceReplicaTest, WhatLiesBetweenTensorsMovesAsTheirValuesDo) {
+  for (const char* const codecs :
+       {"codec_up: LM2 error_feedback: true codec_down: LM2",
+        "codec_up: SIGN1 error_feedback: true codec_down: SIGN1", "codec_up: INT4 codec_down: LM2",
+        "codec_up: FP32 codec_down: SIGN1"}) {
+    Compare("layers: 6 width: 20 heads: 2 mlp_width: 60",
+            std::string("fragments: 2 steps_between_syncs: 4 overlap_steps: 1 ") + codecs,
+            [](Worker& worker) { worker.Run(1, 13); });
+  }
+}
+
 TEST_P(DeviceReplicaTest, ADeltaThatMissedItsRoundTravelsWithTheNext) {
-  for (const char* const codec : {"FP32", "INT4"}) {
+  for (const char* const codec :
+       {"FP32", "INT4", "LM2 error_feedback: true", "SIGN1 error_feedback: true"}) {
     Compare(kSmallModel,
             std::string("fragments: 2 steps_between_syncs: 3 codec_down: FP32 codec_up: ") + codec,
             [](Worker& worker) {
@@ -191,11 +205,12 @@ TEST_P(DeviceReplicaTest, GradientsInsteadOfDeltas) {
 }
 
 TEST_P(DeviceReplicaTest, ARestoredWorkerContinuesBitForBit) {
-  for (const char* const rule : {"mixing: 0.5", "keep_in_flight: 0.5"}) {
+  for (const char* const rules :
+       {"codec_up: INT4 mixing: 0.5", "codec_up: LM2 keep_in_flight: 0.5"}) {
     Compare(kSmallModel,
-            std::string("fragments: 2 steps_between_syncs: 6 overlap_steps: 3 codec_up: INT4 "
+            std::string("fragments: 2 steps_between_syncs: 6 overlap_steps: 3 "
                         "error_feedback: true ") +
-                rule,
+                rules,
             [](Worker& worker) {
               worker.Run(1, 7);
               auto state = worker.engine_->Save().value();

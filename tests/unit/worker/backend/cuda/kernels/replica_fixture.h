@@ -95,7 +95,7 @@ class HostValues final : public Values {
         gradients_(local_.size()) {}
 
   std::unique_ptr<Replica> MakeReplica() override {
-    return std::make_unique<HostReplica>(plan_, sync_, local_, gradients_);
+    return MakeHostReplica(plan_, sync_, local_, gradients_).value();
   }
   void Train(int64_t step) override {
     for (size_t i = 0; i < local_.size(); ++i) {
