@@ -169,7 +169,7 @@ absl::StatusOr<std::unique_ptr<ArenaSite>> ArenaSite::Join(const SiteJoin& join,
                        PlanShares(plan, site->match_, tensors, join.shares, join.links->ranks()));
       site->pieces_ = PiecesOf(*site->shards_);
     } else {
-      site->shards_.emplace(plan, 1);
+      site->shards_ = ShardPlan::Whole(plan);
     }
     RETURN_IF_ERROR(site->Begin(join, state));
     return site;
@@ -189,10 +189,8 @@ absl::Status ArenaSite::Begin(const SiteJoin& join, std::span<const uint8_t> sta
     device_number_ = join.device->device;
     ASSIGN_OR_RETURN(device_,
                      OpenDeviceValues(plan, *shards_, /*rank=*/0, sync, match_, *join.device));
-  } else if (join.links != nullptr) {
-    ASSIGN_OR_RETURN(share_, HostShare::Create(plan, *shards_, 0, sync, Untrained(match_)));
   } else {
-    arena_.resize(static_cast<size_t>(plan.arena_size()));
+    ASSIGN_OR_RETURN(share_, HostShare::Create(plan, *shards_, 0, sync, Untrained(match_)));
   }
   if (join.links != nullptr) {
     ranks_ = std::make_unique<LeadingRank>(*join.links, plan, *shards_, sync,
@@ -256,13 +254,10 @@ RunMember::Hooks ArenaSite::MakeHooks(const SiteJoin& join) {
   hooks.meanwhile = join.meanwhile;
   hooks.make_replica = [this]() -> absl::StatusOr<std::unique_ptr<Replica>> {
     if (ranks_ != nullptr) return ranks_->MakeReplica();
-    if (device_ != nullptr) {
-      std::vector<std::unique_ptr<ReplicaPart>> parts(1);
-      ASSIGN_OR_RETURN(parts[0], MakePart());
-      return std::make_unique<ShardedReplica>(member_->plan(), member_->config().sync(),
-                                              std::move(parts));
-    }
-    return MakeHostReplica(member_->plan(), member_->config().sync(), std::span(arena_), {});
+    std::vector<std::unique_ptr<ReplicaPart>> parts(1);
+    ASSIGN_OR_RETURN(parts[0], MakePart());
+    return std::make_unique<ShardedReplica>(member_->plan(), member_->config().sync(),
+                                            std::move(parts));
   };
   hooks.restore_parameters = [this]() -> absl::Status {
     RETURN_IF_ERROR(SetGaps(std::exchange(saved_gaps_, {})));
@@ -445,9 +440,7 @@ absl::StatusOr<std::span<const int32_t>> ArenaSite::Step(int64_t tokens, int64_t
                      " and ", draws));
   }
   for (const int32_t fragment : read) {
-    if (device_ == nullptr) {
-      if (ranks_ == nullptr) RETURN_IF_ERROR(FillPadding(fragment));
-    } else if (!device_->HasGathered(fragment)) {
+    if (device_ != nullptr && !device_->HasGathered(fragment)) {
       return absl::FailedPreconditionError(
           absl::StrCat("this step reads fragment ", fragment,
                        ", which was not gathered: call causeway_site_gather with what "

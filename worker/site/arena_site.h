@@ -74,7 +74,7 @@ class ArenaSite {
   // The pieces of one fragment, or of all.
   std::span<const causeway_range> ranges(std::optional<int> fragment) const;
   // Empty with values on a device; of several ranks, this one's pieces count.
-  std::span<float> arena() { return share_ == nullptr ? std::span(arena_) : share_->arena(); }
+  std::span<float> arena() { return share_ == nullptr ? std::span<float>() : share_->arena(); }
   absl::StatusOr<std::span<const float>> published();
   // Lists what each rank owns; empty without ranks.
   const std::vector<std::vector<causeway_piece>>& pieces() const { return pieces_; }
@@ -128,8 +128,6 @@ class ArenaSite {
   // The cause of `status`, which the site may not get over.
   absl::Status Failed(const absl::Status& status);
   absl::Status CheckJoined() const;
-  // Values that the trainer has not are the published ones.
-  absl::Status FillPadding(int fragment);
   // What an arena has between tensors.
   std::vector<float> GapsIn(std::span<const float> arena) const;
   // Reads the same from the local values.
@@ -145,8 +143,7 @@ class ArenaSite {
 
   int device_number_ = -1;
   std::optional<ShardPlan> shards_;
-  // Values on a device, or of a rank among several on the host; they, and the ranks, outlive the
-  // member's replica.
+  // Values on a device, or on the host; they, and the ranks, outlive the member's replica.
   std::unique_ptr<DeviceValues> device_;
   std::unique_ptr<HostShare> share_;
   std::unique_ptr<LeadingRank> ranks_;
@@ -158,7 +155,6 @@ class ArenaSite {
   const TensorMatch match_;
   Clock& clock_;
   std::vector<causeway_range> all_ranges_;
-  std::vector<float> arena_;
   std::vector<float> saved_gaps_;        // Values between tensors of a state,
   std::vector<float> saved_parameters_;  // and its parameters, until it is continued from,
   std::vector<int> saved_in_flight_;     // and the fragments that its merges may be of.

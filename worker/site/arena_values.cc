@@ -26,7 +26,7 @@ absl::Status ArenaSite::CopyLocal(int fragment, int64_t first, std::span<float> 
     RETURN_IF_ERROR(ranks_->CopyLocal(fragment, whole));
     std::copy_n(whole.begin() + first, values.size(), values.begin());
   } else {
-    std::copy_n(arena_.begin() + range.begin + first, values.size(), values.begin());
+    std::copy_n(share_->arena().begin() + range.begin + first, values.size(), values.begin());
   }
   return absl::OkStatus();
 }
@@ -40,18 +40,7 @@ absl::Status ArenaSite::SetLocal(int fragment, int64_t first, std::span<const fl
     std::ranges::copy(values, whole.begin() + first);
     return ranks_->SetLocal(fragment, whole);
   }
-  std::ranges::copy(values, arena_.begin() + range.begin + first);
-  return absl::OkStatus();
-}
-
-absl::Status ArenaSite::FillPadding(int fragment) {
-  const std::vector<ArenaRange>& padding = match_.padding[static_cast<size_t>(fragment)];
-  if (padding.empty()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const std::span<const float> published, member_->sync().published());
-  for (const ArenaRange& range : padding) {
-    std::copy(published.begin() + range.begin, published.begin() + range.end,
-              arena_.begin() + range.begin);
-  }
+  std::ranges::copy(values, share_->arena().begin() + range.begin + first);
   return absl::OkStatus();
 }
 

@@ -373,8 +373,7 @@ absl::StatusOr<std::unique_ptr<Replica>> MakeHostReplica(const FragmentPlan& pla
                                                          const v1::SyncConfig& sync,
                                                          std::span<float> parameters,
                                                          std::span<const float> gradients) {
-  const OwnedRange all = {.end = plan.arena_size()};
-  auto shards = std::make_unique<const ShardPlan>(plan, /*ranks=*/1, std::span(&all, 1));
+  auto shards = std::make_unique<const ShardPlan>(ShardPlan::Whole(plan));
   ASSIGN_OR_RETURN(std::unique_ptr<HostPart> part,
                    HostPart::Create(plan, *shards, /*rank=*/0, sync, parameters, gradients, {}));
   part->whole_ = std::move(shards);
@@ -389,7 +388,7 @@ absl::StatusOr<std::unique_ptr<HostShare>> HostShare::Create(const FragmentPlan&
                                                              std::vector<FragmentRange> untrained) {
   std::unique_ptr<HostShare> share(
       new HostShare(plan, shard_plan, rank, sync, std::move(untrained)));
-  ASSIGN_OR_RETURN(share->arena_, SparseArena::Create(plan.arena_size(), /*is_whole=*/false));
+  ASSIGN_OR_RETURN(share->arena_, SparseArena::Create(plan.arena_size(), shard_plan.ranks() == 1));
   return share;
 }
 

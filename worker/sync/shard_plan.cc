@@ -158,6 +158,11 @@ void ShardPlan::PlacePieces() {
   }
 }
 
+ShardPlan ShardPlan::Whole(const FragmentPlan& plan) {
+  const OwnedRange all = {.end = plan.arena_size()};
+  return ShardPlan(plan, /*ranks=*/1, std::span(&all, 1));
+}
+
 std::span<const ShardPiece> ShardPlan::pieces(int rank, int fragment) const {
   const std::span<const ShardPiece> all = pieces(rank);
   return {std::ranges::lower_bound(all, fragment, {}, &ShardPiece::fragment),

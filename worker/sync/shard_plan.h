@@ -63,6 +63,9 @@ class ShardPlan {
   // that in the fragment, or the fragment's first. `owned` are in arena order and do not overlap.
   ShardPlan(const FragmentPlan& plan, int ranks, std::span<const OwnedRange> owned);
 
+  // One rank has everything, a piece of each fragment.
+  static ShardPlan Whole(const FragmentPlan& plan);
+
   int ranks() const { return static_cast<int>(pieces_.size()); }
   // The last stage is stages() - 1.
   int stages() const { return stages_; }
