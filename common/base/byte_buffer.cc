@@ -40,9 +40,9 @@ void DeleteBlock(void* memory) { ::operator delete (memory, std::align_val_t{kLa
 class BlockStore {
  public:
   void* Take(size_t bytes) {
-    std::deque<Block> superfluous;
     void* memory = nullptr;
     {
+      Superfluous superfluous;
       absl::MutexLock lock(&mutex_);
       // The one freed last: its pages may be in a cache.
       const auto found = std::find_if(kept_.rbegin(), kept_.rend(),
@@ -54,32 +54,25 @@ class BlockStore {
       }
       count_.used_bytes += bytes;
       count_.most_used_bytes = std::max(count_.most_used_bytes, count_.used_bytes);
-      superfluous = Trim();
+      Trim(superfluous);
     }
-    for (const Block& block : superfluous) DeleteBlock(block.memory);
     return memory == nullptr ? NewBlock(bytes) : memory;
   }
 
   void Return(void* memory, size_t bytes) {
-    std::deque<Block> superfluous;
-    {
-      absl::MutexLock lock(&mutex_);
-      count_.used_bytes -= bytes;
-      count_.kept_bytes += bytes;
-      kept_.push_back({memory, bytes});
-      superfluous = Trim();
-    }
-    for (const Block& block : superfluous) DeleteBlock(block.memory);
+    Superfluous superfluous;
+    absl::MutexLock lock(&mutex_);
+    count_.used_bytes -= bytes;
+    count_.kept_bytes += bytes;
+    kept_.push_back({memory, bytes});
+    Trim(superfluous);
   }
 
   void SetLimit(size_t bytes) {
-    std::deque<Block> superfluous;
-    {
-      absl::MutexLock lock(&mutex_);
-      limit_ = bytes;
-      superfluous = Trim();
-    }
-    for (const Block& block : superfluous) DeleteBlock(block.memory);
+    Superfluous superfluous;
+    absl::MutexLock lock(&mutex_);
+    limit_ = bytes;
+    Trim(superfluous);
   }
 
   LargeBlocks count() const {
@@ -92,19 +85,23 @@ class BlockStore {
     void* memory;
     size_t bytes;
   };
+  // Deletes its blocks. That takes time: it outlives the lock.
+  struct Superfluous {
+    ~Superfluous() {
+      for (const Block& block : blocks) DeleteBlock(block.memory);
+    }
+    std::deque<Block> blocks;
+  };
 
-  // Takes what is too much out of kept_, for the caller to delete without the lock: that takes
-  // time.
-  std::deque<Block> Trim() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    std::deque<Block> superfluous;
+  // Takes what is too much out of kept_.
+  void Trim(Superfluous& superfluous) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     while (count_.kept_bytes > std::min(limit_, count_.most_used_bytes - count_.used_bytes)) {
       // A block that alone is too much must not cost the others.
       const bool newest = kept_.back().bytes > limit_;
-      superfluous.push_back(newest ? kept_.back() : kept_.front());
+      superfluous.blocks.push_back(newest ? kept_.back() : kept_.front());
       newest ? kept_.pop_back() : kept_.pop_front();
-      count_.kept_bytes -= superfluous.back().bytes;
+      count_.kept_bytes -= superfluous.blocks.back().bytes;
     }
-    return superfluous;
   }
 
   mutable absl::Mutex mutex_;

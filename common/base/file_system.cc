@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "absl/strings/match.h"
+#include "common/base/descriptor.h"
 
 namespace causeway {
 namespace {
@@ -65,36 +66,37 @@ absl::string_view WithoutLastSlashes(absl::string_view path) {
   return path;
 }
 
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-  int release() { return std::exchange(fd_, -1); }
+absl::StatusOr<OwnedDescriptor> Open(const std::string& path, int flags,
+                                     absl::string_view what = "open") {
+  OwnedDescriptor fd(open(path.c_str(), flags | O_CLOEXEC, 0644));
+  if (!fd.valid()) return ErrnoStatus(what, path, errno);
+  return fd;
+}
 
- private:
-  int fd_;
-};
+// Calls write_some(data), as write(2), until all of it is written.
+template <typename WriteSome>
+absl::Status WriteAll(std::span<const uint8_t> data, const std::string& path,
+                      WriteSome write_some) {
+  while (!data.empty()) {
+    const ssize_t written = write_some(data);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return ErrnoStatus("write", path, errno);
+    data = data.subspan(static_cast<size_t>(written));
+  }
+  return absl::OkStatus();
+}
 
 class RealWritableFile final : public WritableFile {
  public:
   // Appends at `start`.
-  RealWritableFile(int fd, std::string path, uint64_t start)
-      : fd_(fd), path_(std::move(path)), start_(start) {}
+  RealWritableFile(OwnedDescriptor fd, std::string path, uint64_t start)
+      : fd_(std::move(fd)), path_(std::move(path)), start_(start) {}
   absl::Status Append(std::span<const uint8_t> data) override {
-    while (!data.empty()) {
-      const ssize_t written = write(fd_.get(), data.data(), data.size());
-      if (written < 0) {
-        if (errno == EINTR) continue;
-        return ErrnoStatus("write", path_, errno);
-      }
-      data = data.subspan(static_cast<size_t>(written));
-      appended_ += static_cast<uint64_t>(written);
-    }
+    RETURN_IF_ERROR(WriteAll(data, path_, [&](std::span<const uint8_t> rest) {
+      const ssize_t written = write(fd_.get(), rest.data(), rest.size());
+      if (written > 0) appended_ += static_cast<uint64_t>(written);
+      return written;
+    }));
     if (appended_ - handed_over_ >= kWriteBackBytes) {
       // A hint: Sync reports what goes wrong. Offsets count from where this writer began.
       sync_file_range(fd_.get(), static_cast<off_t>(start_ + handed_over_),
@@ -104,17 +106,10 @@ class RealWritableFile final : public WritableFile {
     return absl::OkStatus();
   }
   absl::Status Overwrite(uint64_t offset, std::span<const uint8_t> data) override {
-    while (!data.empty()) {
-      const ssize_t written =
-          pwrite(fd_.get(), data.data(), data.size(), static_cast<off_t>(offset));
-      if (written < 0) {
-        if (errno == EINTR) continue;
-        return ErrnoStatus("write", path_, errno);
-      }
-      data = data.subspan(static_cast<size_t>(written));
-      offset += static_cast<uint64_t>(written);
-    }
-    return absl::OkStatus();
+    return WriteAll(data, path_, [&](std::span<const uint8_t> rest) {
+      const size_t done = data.size() - rest.size();
+      return pwrite(fd_.get(), rest.data(), rest.size(), static_cast<off_t>(offset + done));
+    });
   }
   absl::Status Reserve(uint64_t bytes) override {
     // The file has what it had when it was opened. Not posix_fallocate, which writes every block
@@ -133,7 +128,7 @@ class RealWritableFile final : public WritableFile {
   }
 
  private:
-  Descriptor fd_;
+  OwnedDescriptor fd_;
   const std::string path_;
   const uint64_t start_;
   uint64_t appended_ = 0;
@@ -185,32 +180,29 @@ absl::StatusOr<bool> LockAmongReaders(int fd, const std::string& path) {
 
 class RealFolderLock final : public FolderLock {
  public:
-  explicit RealFolderLock(int fd) : fd_(fd) {}
+  explicit RealFolderLock(OwnedDescriptor fd) : fd_(std::move(fd)) {}
 
  private:
-  Descriptor fd_;  // Closing it releases the lock.
+  OwnedDescriptor fd_;  // Closing it releases the lock.
 };
 
 class RealFileSystem final : public FileSystem {
  public:
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
-    const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (fd < 0) return ErrnoStatus("create", path, errno);
-    return std::make_unique<RealWritableFile>(fd, path, 0);
+    ASSIGN_OR_RETURN(OwnedDescriptor fd, Open(path, O_WRONLY | O_CREAT | O_TRUNC, "create"));
+    return std::make_unique<RealWritableFile>(std::move(fd), path, 0);
   }
 
   absl::StatusOr<std::unique_ptr<WritableFile>> OpenForAppend(const std::string& path) override {
     // Without O_APPEND, which would send every Overwrite to the end, too.
-    Descriptor fd(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
-    if (fd.get() < 0) return ErrnoStatus("open", path, errno);
+    ASSIGN_OR_RETURN(OwnedDescriptor fd, Open(path, O_WRONLY | O_CREAT));
     const off_t end = lseek(fd.get(), 0, SEEK_END);
     if (end < 0) return ErrnoStatus("find the end of", path, errno);
-    return std::make_unique<RealWritableFile>(fd.release(), path, static_cast<uint64_t>(end));
+    return std::make_unique<RealWritableFile>(std::move(fd), path, static_cast<uint64_t>(end));
   }
 
   absl::StatusOr<std::unique_ptr<MappedFile>> Map(const std::string& path) override {
-    Descriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    if (fd.get() < 0) return ErrnoStatus("open", path, errno);
+    ASSIGN_OR_RETURN(const OwnedDescriptor fd, Open(path, O_RDONLY | O_NONBLOCK));
     struct stat info;
     if (fstat(fd.get(), &info) != 0) return ErrnoStatus("stat", path, errno);
     if (!S_ISREG(info.st_mode)) {
@@ -226,8 +218,7 @@ class RealFileSystem final : public FileSystem {
   }
 
   absl::StatusOr<std::string> ReadFile(const std::string& path) override {
-    Descriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    if (fd.get() < 0) return ErrnoStatus("open", path, errno);
+    ASSIGN_OR_RETURN(const OwnedDescriptor fd, Open(path, O_RDONLY | O_NONBLOCK));
     struct stat info;
     if (fstat(fd.get(), &info) != 0) return ErrnoStatus("stat", path, errno);
     std::string content;
@@ -266,8 +257,7 @@ class RealFileSystem final : public FileSystem {
   }
 
   absl::Status SyncFolder(const std::string& folder) override {
-    Descriptor fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (fd.get() < 0) return ErrnoStatus("open", folder, errno);
+    ASSIGN_OR_RETURN(const OwnedDescriptor fd, Open(folder, O_RDONLY | O_DIRECTORY));
     if (fsync(fd.get()) != 0) return ErrnoStatus("sync", folder, errno);
     return absl::OkStatus();
   }
@@ -317,8 +307,7 @@ class RealFileSystem final : public FileSystem {
 
   absl::StatusOr<std::unique_ptr<FolderLock>> Lock(const std::string& folder) override {
     const std::string path = JoinPath(folder, "LOCK");
-    Descriptor fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
-    if (fd.get() < 0) return ErrnoStatus("open", path, errno);
+    ASSIGN_OR_RETURN(OwnedDescriptor fd, Open(path, O_RDWR | O_CREAT));
     ASSIGN_OR_RETURN(const bool locked, LockAmongReaders(fd.get(), path));
     if (!locked) {
       // It may be ending, or its machine died and the file server has yet to notice.
@@ -330,13 +319,13 @@ class RealFileSystem final : public FileSystem {
     if (ftruncate(fd.get(), 0) != 0 || pwrite(fd.get(), pid.data(), pid.size(), 0) < 0) {
       return ErrnoStatus("write", path, errno);
     }
-    return std::make_unique<RealFolderLock>(fd.release());
+    return std::make_unique<RealFolderLock>(std::move(fd));
   }
 
   absl::StatusOr<std::string> LockOwner(const std::string& folder) override {
     const std::string path = JoinPath(folder, "LOCK");
-    Descriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    if (fd.get() < 0) {
+    OwnedDescriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!fd.valid()) {
       if (errno == ENOENT) return std::string();
       return ErrnoStatus("open", path, errno);
     }

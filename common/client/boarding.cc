@@ -1,7 +1,5 @@
 #include "common/client/boarding.h"
 
-#include <grpcpp/client_context.h>
-
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
@@ -152,19 +150,6 @@ absl::StatusOr<Boarded> BoardByName(const std::string& join, const std::string& 
                                                     name, " of the run ", run, ", not of ", join));
 }
 
-template <typename Method>
-absl::StatusOr<v1::EnrollResponse> Ask(const std::string& target, int connection,
-                                       const ChannelSecurity& security,
-                                       const v1::EnrollRequest& asked, absl::Duration timeout,
-                                       Method method) {
-  grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
-  v1::EnrollResponse answer;
-  const auto stub = v1::Enrollment::NewStub(MakeChannel(target, connection, security));
-  RETURN_IF_ERROR(FromGrpcStatus(method(*stub, &context, asked, &answer)));
-  return answer;
-}
-
 struct FoundAuthority {
   std::string pem;
   std::string address;
@@ -240,11 +225,8 @@ absl::StatusOr<v1::EnrollResponse> Enroll(InvitationLine line, const v1::EnrollR
                    MakeChannelSecurity(options, line.addresses.front(), absl::Now()));
   const absl::Time trusted = absl::Now() + kTrusted;
   for (int attempt = 0;; ++attempt) {
-    absl::StatusOr<v1::EnrollResponse> answer =
-        Ask(target, attempt, security, request, kCall,
-            [](auto& stub, auto* context, const auto& asked, auto* response) {
-              return stub.Enroll(context, asked, response);
-            });
+    absl::StatusOr<v1::EnrollResponse> answer = CallOver(
+        MakeChannel(target, attempt, security), &v1::Enrollment::Stub::Enroll, request, kCall);
     if (answer.ok() || !IsRetryable(answer.status())) return answer;
     if (absl::Now() >= trusted && MadeOnTheWay(answer.status())) {
       RETURN_IF_ERROR(RefusalOf(line, options));
@@ -326,10 +308,10 @@ absl::StatusOr<Boarded> BoardByLine(const InvitationLine& line, const std::strin
       absl::Now() < own->not_after) {
     const bool same_place = authority_before->fingerprint == line.pin;
     if (!same_place || own->identity->name != line.name) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          folder, " is that of ", RoleName(own->identity->role), " ", own->identity->name,
-          " of the run ", own->identity->run, same_place ? "" : " at another coordinator",
-          ": give another folder, --identity=FOLDER, or remove it"));
+      return absl::FailedPreconditionError(
+          absl::StrCat(folder, " is that of ", RoleAndName(*own->identity), " of the run ",
+                       own->identity->run, same_place ? "" : " at another coordinator",
+                       ": give another folder, --identity=FOLDER, or remove it"));
     }
     // Another process may have boarded while this one waited.
     if (absl::StatusOr<Boarded> kept = KeptOf(line, folder); kept.ok()) return kept;
@@ -389,8 +371,7 @@ absl::StatusOr<Boarded> OfRole(absl::StatusOr<Boarded> boarded, const std::vecto
     return boarded;
   }
   return absl::PermissionDeniedError(absl::StrCat(
-      boarded->folder, " is that of ", RoleName(boarded->identity.role), " ",
-      boarded->identity.name,
+      boarded->folder, " is that of ", RoleAndName(boarded->identity),
       ", who is of no use here: board with an invitation of --role=", RoleName(roles.front())));
 }
 
@@ -449,10 +430,8 @@ absl::Status RenewIdentity(const Boarded& boarded, absl::Duration timeout) {
                      MakeChannelSecurity(boarded.security, boarded.coordinator, absl::Now()));
     const auto count = std::ranges::count(boarded.coordinator, ',') + 1;
     ASSIGN_OR_RETURN(const v1::EnrollResponse answer,
-                     Ask(target, 0, security, request, timeout + count * kEachAddress,
-                         [](auto& stub, auto* context, const auto& asked, auto* response) {
-                           return stub.Renew(context, asked, response);
-                         }));
+                     CallOver(MakeChannel(target, 0, security), &v1::Enrollment::Stub::Renew,
+                              request, timeout + count * kEachAddress));
     return answer.certificate();
   }();
   const absl::Status kept =

@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include "absl/strings/match.h"
+#include "common/base/descriptor.h"
 #include "common/base/text.h"
 #include "common/client/session.h"
 #include "common/rpc/tcp_stream.h"
@@ -26,36 +27,27 @@ class Socket {
  public:
   explicit Socket(const TcpAddress& address) {
     const socklen_t length = ToSocketAddress(address, storage_);
-    descriptor_ = socket(storage_.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (descriptor_ < 0) {
-      error_ = errno;
-    } else if (connect(descriptor_, reinterpret_cast<const sockaddr*>(&storage_), length) != 0) {
+    descriptor_.Reset(socket(storage_.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (!descriptor_.valid() ||
+        connect(descriptor_.get(), reinterpret_cast<const sockaddr*>(&storage_), length) != 0) {
       error_ = errno;
     }
   }
-  ~Socket() {
-    if (descriptor_ >= 0) close(descriptor_);
-  }
-  Socket(Socket&& other) noexcept
-      : storage_(other.storage_), descriptor_(other.descriptor_), error_(other.error_) {
-    other.descriptor_ = -1;
-  }
-  Socket& operator=(Socket&&) = delete;
 
-  int descriptor() const { return descriptor_; }
+  int descriptor() const { return descriptor_.get(); }
   bool pending() const { return error_ == EINPROGRESS; }
   int error() const { return error_; }
   // To be called once it is writable.
   void Settle() {
     int error = 0;
     socklen_t length = sizeof(error);
-    getsockopt(descriptor_, SOL_SOCKET, SO_ERROR, &error, &length);
+    getsockopt(descriptor_.get(), SOL_SOCKET, SO_ERROR, &error, &length);
     error_ = error;
   }
 
  private:
   sockaddr_storage storage_ = {};
-  int descriptor_ = -1;
+  OwnedDescriptor descriptor_;
   int error_ = 0;  // EINPROGRESS while it connects.
 };
 

@@ -126,57 +126,34 @@ json Unsigned(const FieldDescriptor& field, uint64_t value) {
   return field.type() == FieldDescriptor::TYPE_FIXED64 ? json(HashToHex(value)) : json(value);
 }
 
-json Element(const Message& message, const FieldDescriptor& field, int index) {
-  const Reflection& reflection = *message.GetReflection();
+// Of a field that is repeated, its element; else `index` is -1.
+json Value(const Message& message, const FieldDescriptor& field, int index) {
+  const Reflection& of = *message.GetReflection();
+  const auto get = [&](auto single, auto repeated) {
+    return index < 0 ? (of.*single)(message, &field) : (of.*repeated)(message, &field, index);
+  };
   switch (field.cpp_type()) {
     case FieldDescriptor::CPPTYPE_INT32:
-      return reflection.GetRepeatedInt32(message, &field, index);
+      return get(&Reflection::GetInt32, &Reflection::GetRepeatedInt32);
     case FieldDescriptor::CPPTYPE_INT64:
-      return reflection.GetRepeatedInt64(message, &field, index);
+      return get(&Reflection::GetInt64, &Reflection::GetRepeatedInt64);
     case FieldDescriptor::CPPTYPE_UINT32:
-      return reflection.GetRepeatedUInt32(message, &field, index);
+      return get(&Reflection::GetUInt32, &Reflection::GetRepeatedUInt32);
     case FieldDescriptor::CPPTYPE_UINT64:
-      return Unsigned(field, reflection.GetRepeatedUInt64(message, &field, index));
+      return Unsigned(field, get(&Reflection::GetUInt64, &Reflection::GetRepeatedUInt64));
     case FieldDescriptor::CPPTYPE_DOUBLE:
-      return Number(reflection.GetRepeatedDouble(message, &field, index));
+      return Number(get(&Reflection::GetDouble, &Reflection::GetRepeatedDouble));
     case FieldDescriptor::CPPTYPE_FLOAT:
-      return Number(reflection.GetRepeatedFloat(message, &field, index));
+      return Number(get(&Reflection::GetFloat, &Reflection::GetRepeatedFloat));
     case FieldDescriptor::CPPTYPE_BOOL:
-      return reflection.GetRepeatedBool(message, &field, index);
+      return get(&Reflection::GetBool, &Reflection::GetRepeatedBool);
     case FieldDescriptor::CPPTYPE_ENUM:
-      return reflection.GetRepeatedEnum(message, &field, index)->name();
+      return get(&Reflection::GetEnum, &Reflection::GetRepeatedEnum)->name();
     case FieldDescriptor::CPPTYPE_STRING:
-      return reflection.GetRepeatedString(message, &field, index);
+      return get(&Reflection::GetString, &Reflection::GetRepeatedString);
     case FieldDescriptor::CPPTYPE_MESSAGE:
-      return MessageToJson(reflection.GetRepeatedMessage(message, &field, index));
-  }
-  return json();
-}
-
-json Single(const Message& message, const FieldDescriptor& field) {
-  const Reflection& reflection = *message.GetReflection();
-  switch (field.cpp_type()) {
-    case FieldDescriptor::CPPTYPE_INT32:
-      return reflection.GetInt32(message, &field);
-    case FieldDescriptor::CPPTYPE_INT64:
-      return reflection.GetInt64(message, &field);
-    case FieldDescriptor::CPPTYPE_UINT32:
-      return reflection.GetUInt32(message, &field);
-    case FieldDescriptor::CPPTYPE_UINT64:
-      return Unsigned(field, reflection.GetUInt64(message, &field));
-    case FieldDescriptor::CPPTYPE_DOUBLE:
-      return Number(reflection.GetDouble(message, &field));
-    case FieldDescriptor::CPPTYPE_FLOAT:
-      return Number(reflection.GetFloat(message, &field));
-    case FieldDescriptor::CPPTYPE_BOOL:
-      return reflection.GetBool(message, &field);
-    case FieldDescriptor::CPPTYPE_ENUM:
-      return reflection.GetEnum(message, &field)->name();
-    case FieldDescriptor::CPPTYPE_STRING:
-      return reflection.GetString(message, &field);
-    case FieldDescriptor::CPPTYPE_MESSAGE:
-      if (!reflection.HasField(message, &field)) return json();
-      return MessageToJson(reflection.GetMessage(message, &field));
+      if (index >= 0) return MessageToJson(of.GetRepeatedMessage(message, &field, index));
+      if (of.HasField(message, &field)) return MessageToJson(of.GetMessage(message, &field));
   }
   return json();
 }
@@ -189,14 +166,18 @@ json MessageToJson(const Message& message) {
   for (int i = 0; i < descriptor.field_count(); ++i) {
     const FieldDescriptor& field = *descriptor.field(i);
     if (!field.is_repeated()) {
-      result[field.name()] = Single(message, field);
+      result[field.name()] = Value(message, field, -1);
       continue;
     }
     json& array = result[field.name()] = json::array();
     const int size = message.GetReflection()->FieldSize(message, &field);
-    for (int j = 0; j < size; ++j) array.push_back(Element(message, field, j));
+    for (int j = 0; j < size; ++j) array.push_back(Value(message, field, j));
   }
   return result;
+}
+
+std::string JsonText(const json& value, int indent) {
+  return value.dump(indent, ' ', false, json::error_handler_t::replace);
 }
 
 }  // namespace causeway

@@ -55,4 +55,7 @@ bool ReadInteger(const nlohmann::json& value, T& out) {
 // say (infinite, not a number) are null.
 nlohmann::json MessageToJson(const google::protobuf::Message& message);
 
+// As text, whatever encoding its strings have: a worker may say anything of itself.
+std::string JsonText(const nlohmann::json& json, int indent = -1);
+
 }  // namespace causeway

@@ -152,11 +152,11 @@ int Purpose(CertificateUse use) {
   return use == CertificateUse::kServer ? X509_PURPOSE_SSL_SERVER : X509_PURPOSE_SSL_CLIENT;
 }
 
-std::string Day(absl::Time time) {
+}  // namespace
+
+std::string UtcMinute(absl::Time time) {
   return absl::FormatTime("%Y-%m-%d %H:%M UTC", time, absl::UTCTimeZone());
 }
-
-}  // namespace
 
 absl::StatusOr<std::string> ReadTrustedFile(const std::string& file, bool secret,
                                             size_t max_bytes) {
@@ -216,14 +216,14 @@ absl::Status CheckValidity(const Certificate& certificate, const std::string& fi
   if (now > certificate.not_after) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the certificate ", file, " (", certificate.subject, ") expired at ",
-        Day(certificate.not_after), ": deploy/make_certificates renew makes a new one"));
+        UtcMinute(certificate.not_after), ": deploy/make_certificates renew makes a new one"));
   }
   if (now < certificate.not_before) {
     // Which passes: a machine without a battery starts in the past, until it hears the time.
-    return absl::UnavailableError(absl::StrCat("the certificate ", file, " (", certificate.subject,
-                                               ") is valid from ", Day(certificate.not_before),
-                                               " on, and this machine's clock says ", Day(now),
-                                               ": set the clock"));
+    return absl::UnavailableError(
+        absl::StrCat("the certificate ", file, " (", certificate.subject, ") is valid from ",
+                     UtcMinute(certificate.not_before), " on, and this machine's clock says ",
+                     UtcMinute(now), ": set the clock"));
   }
   return absl::OkStatus();
 }

@@ -30,6 +30,9 @@ enum class CertificateUse { kServer, kClient };
 // How long before its end a certificate is warned about.
 inline constexpr absl::Duration kExpiryWarning = absl::Hours(7 * 24);
 
+// "2026-01-31 23:59 UTC", for people.
+std::string UtcMinute(absl::Time time);
+
 // The contents of a small file that secrets or trust depend on. NOT_FOUND, PERMISSION_DENIED,
 // INVALID_ARGUMENT (no plain file, empty, or beyond `max_bytes`), FAILED_PRECONDITION if everybody
 // may write it or, where it is `secret`, read it. All name the file and the remedy.

@@ -29,6 +29,10 @@ absl::string_view RoleName(Role role) {
   return "";
 }
 
+std::string RoleAndName(const Identity& identity) {
+  return absl::StrCat(RoleName(identity.role), " ", identity.name);
+}
+
 absl::StatusOr<Role> ParseRole(absl::string_view name) {
   for (const Role role :
        {Role::kObserver, Role::kWorker, Role::kRegion, Role::kOperator, Role::kInvited}) {

@@ -33,6 +33,8 @@ struct Identity {
 };
 
 absl::string_view RoleName(Role role);
+// "worker site-a".
+std::string RoleAndName(const Identity& identity);
 // INVALID_ARGUMENT lists the roles.
 absl::StatusOr<Role> ParseRole(absl::string_view name);
 

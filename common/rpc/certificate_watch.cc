@@ -13,14 +13,6 @@
 #include "absl/time/clock.h"
 
 namespace causeway {
-namespace {
-
-std::string EndOf(const Certificate& certificate) {
-  return absl::FormatTime("%Y-%m-%d %H:%M UTC", certificate.not_after, absl::UTCTimeZone());
-}
-
-}  // namespace
-
 CertificateWatch::Versions CertificateWatch::Versions::Of(const CertificatePaths& paths) {
   return {.ca = FileVersion::Of(paths.ca),
           .cert = FileVersion::Of(paths.cert),
@@ -96,7 +88,7 @@ std::optional<CertificateNotice> CertificateWatch::Look() {
               ? absl::StrCat(
                     "go on with the certificate that was there before, which ",
                     clock_->Now() < set_.own->certificate.not_after ? "ends at " : "ended at ",
-                    EndOf(set_.own->certificate))
+                    UtcMinute(set_.own->certificate.not_after))
               : std::string("go on with what was there before"))};
 }
 
@@ -119,9 +111,9 @@ CertificateNotice CertificateWatch::Take(CertificateSet set) {
   taken_ = clock_->Monotonic();
   CertificateNotice notice{.fit = true, .message = ""};
   if (other_own) {
-    notice.message =
-        absl::StrCat("the certificate in ", paths_.cert,
-                     " was renewed: new connections show it, until ", EndOf(set_.own->certificate));
+    notice.message = absl::StrCat("the certificate in ", paths_.cert,
+                                  " was renewed: new connections show it, until ",
+                                  UtcMinute(set_.own->certificate.not_after));
   } else {
     notice.message =
         absl::StrCat("the authorities in ", paths_.ca, " have changed: new connections go by them");

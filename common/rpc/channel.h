@@ -2,6 +2,7 @@
 #pragma once
 
 #include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/server_builder.h>
 
@@ -14,8 +15,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/base/status_macros.h"
 #include "common/rpc/security.h"
+#include "common/rpc/status.h"
 #include "common/transfer/lane_peer.h"
 
 namespace causeway {
@@ -33,6 +37,21 @@ absl::StatusOr<std::string> ChannelTarget(absl::string_view addresses);
 // never share one. `security` is made once for all of them, by MakeChannelSecurity.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int connection,
                                            const ChannelSecurity& security);
+
+// A call with one answer, over that channel, which ends within `timeout`:
+// CallOver(channel, &v1::Admin::Stub::Pause, request, timeout).
+template <typename Stub, typename Request, typename Response>
+absl::StatusOr<Response> CallOver(const std::shared_ptr<grpc::Channel>& channel,
+                                  grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
+                                                               Response*),
+                                  const Request& request, absl::Duration timeout) {
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+  Response response;
+  Stub stub(channel);
+  RETURN_IF_ERROR(FromGrpcStatus((stub.*method)(&context, request, &response)));
+  return response;
+}
 
 // A channel that is made anew once the files of its security have changed, or once it does not
 // reach the one of several places to which it goes. Thread-safe.

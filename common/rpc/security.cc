@@ -7,7 +7,7 @@
 #include <system_error>
 
 #include "common/base/text.h"
-#include "common/identity/revocation_watch.h"
+#include "common/identity/expiry_watch.h"
 #include "common/rpc/status.h"
 
 namespace causeway {

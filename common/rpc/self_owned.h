@@ -10,6 +10,7 @@
 
 #include <memory>
 #include <utility>
+#include <vector>
 
 namespace causeway {
 
@@ -33,5 +34,17 @@ class SelfOwned : public Reactor, public std::enable_shared_from_this<Derived> {
  private:
   std::shared_ptr<Derived> owned_by_grpc_;
 };
+
+// Those of the list that are there still. Forgets the others.
+template <typename Object>
+std::vector<std::shared_ptr<Object>> Living(std::vector<std::weak_ptr<Object>>& all) {
+  std::vector<std::shared_ptr<Object>> living;
+  std::erase_if(all, [&](const std::weak_ptr<Object>& weak) {
+    const std::shared_ptr<Object> object = weak.lock();
+    if (object != nullptr) living.push_back(object);
+    return object == nullptr;
+  });
+  return living;
+}
 
 }  // namespace causeway

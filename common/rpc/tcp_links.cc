@@ -13,6 +13,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
+#include "common/base/descriptor.h"
 
 namespace causeway {
 namespace {
@@ -73,21 +74,11 @@ int SetOn(int descriptor, absl::string_view name) {
 }
 
 // A socket that is connected to nothing, to ask the kernel with.
-class SpareSocket {
- public:
-  SpareSocket() : descriptor_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    if (descriptor_ < 0) descriptor_ = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  }
-  ~SpareSocket() {
-    if (descriptor_ >= 0) close(descriptor_);
-  }
-  SpareSocket(const SpareSocket&) = delete;
-  SpareSocket& operator=(const SpareSocket&) = delete;
-  int descriptor() const { return descriptor_; }
-
- private:
-  int descriptor_;
-};
+OwnedDescriptor SpareSocket() {
+  OwnedDescriptor spare(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!spare.valid()) spare.Reset(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  return spare;
+}
 
 // Kernels give as much of it as they know: what is missing stays zero.
 bool ReadInfo(int descriptor, TcpConnection& connection) {
@@ -148,6 +139,23 @@ bool Contains(std::span<const TcpAddress> addresses, const TcpAddress& address) 
   return std::ranges::find(addresses, address) != addresses.end();
 }
 
+void AddCounters(const TcpFigures& from, TcpFigures& to) {
+  to.retransmitted_segments += from.retransmitted_segments;
+  to.sent_bytes += from.sent_bytes;
+  to.received_bytes += from.received_bytes;
+}
+
+// Returns how many of the sockets that are `wanted` had another.
+int SetWhere(const std::string& name, const std::function<bool(int descriptor)>& wanted) {
+  int changed = 0;
+  if (name.empty()) return changed;
+  ForEachDescriptor([&](int descriptor) {
+    if (!wanted(descriptor) || CongestionControlOf(descriptor) == name) return;
+    if (SetOn(descriptor, name) == 0) ++changed;
+  });
+  return changed;
+}
+
 bool SameEnds(const TcpConnection& a, const TcpConnection& b) {
   return a.local == b.local && a.peer == b.peer;
 }
@@ -180,9 +188,7 @@ TcpLink Summarize(std::span<const TcpConnection> connections) {
         (link.min_rtt == absl::ZeroDuration() || connection.min_rtt < link.min_rtt)) {
       link.min_rtt = connection.min_rtt;
     }
-    link.retransmitted_segments += connection.retransmitted_segments;
-    link.sent_bytes += connection.sent_bytes;
-    link.received_bytes += connection.received_bytes;
+    AddCounters(connection, link);
     link.delivery_bytes_per_second += connection.delivery_bytes_per_second;
     link.congestion_window_bytes += connection.congestion_window_bytes;
     if (!connection.congestion_control.empty()) controls.insert(connection.congestion_control);
@@ -198,11 +204,11 @@ absl::Status CanUseCongestionControl(absl::string_view name) {
                                             "\" names no congestion control; see "
                                             "net.ipv4.tcp_available_congestion_control"));
   }
-  const SpareSocket socket;
-  if (socket.descriptor() < 0) {
+  const OwnedDescriptor spare = SpareSocket();
+  if (!spare.valid()) {
     return absl::UnavailableError(absl::StrCat("no socket to try: ", std::strerror(errno)));
   }
-  const int error = SetOn(socket.descriptor(), name);
+  const int error = SetOn(spare.get(), name);
   if (error == 0) return absl::OkStatus();
   if (error == EPERM) {
     return absl::PermissionDeniedError(absl::StrCat(
@@ -218,8 +224,8 @@ absl::Status CanUseCongestionControl(absl::string_view name) {
 }
 
 std::string DefaultCongestionControl() {
-  const SpareSocket socket;
-  return socket.descriptor() < 0 ? "" : CongestionControlOf(socket.descriptor());
+  const OwnedDescriptor spare = SpareSocket();
+  return spare.valid() ? CongestionControlOf(spare.get()) : "";
 }
 
 std::string DescribeCongestionControl(const std::string& chosen) {
@@ -240,27 +246,18 @@ absl::StatusOr<std::string> ChooseCongestionControl(absl::string_view flag) {
 }
 
 int SetCongestionControl(std::span<const TcpAddress> peers, const std::string& name) {
-  int changed = 0;
-  if (name.empty() || peers.empty()) return changed;
-  ForEachDescriptor([&](int descriptor) {
+  if (peers.empty()) return 0;
+  return SetWhere(name, [&](int descriptor) {
     const std::optional<TcpAddress> peer = AddressBy(getpeername, descriptor);
-    if (!peer.has_value() || !Contains(peers, *peer)) return;
-    if (CongestionControlOf(descriptor) == name) return;
-    if (SetOn(descriptor, name) == 0) ++changed;
+    return peer.has_value() && Contains(peers, *peer);
   });
-  return changed;
 }
 
 int SetCongestionControlOfListeners(int local_port, const std::string& name) {
-  int changed = 0;
-  if (name.empty()) return changed;
-  ForEachDescriptor([&](int descriptor) {
+  return SetWhere(name, [&](int descriptor) {
     const std::optional<TcpAddress> local = AddressBy(getsockname, descriptor);
-    if (!local.has_value() || local->port != local_port || !IsListening(descriptor)) return;
-    if (CongestionControlOf(descriptor) == name) return;
-    if (SetOn(descriptor, name) == 0) ++changed;
+    return local.has_value() && local->port == local_port && IsListening(descriptor);
   });
-  return changed;
 }
 
 TcpLink TcpLinkTotals::Update(std::vector<TcpConnection> now) {
@@ -271,15 +268,11 @@ TcpLink TcpLinkTotals::Update(std::vector<TcpConnection> now) {
              connection.received_bytes >= before.received_bytes;
     });
     if (same != now.end()) continue;
-    ended_retransmitted_segments_ += before.retransmitted_segments;
-    ended_sent_bytes_ += before.sent_bytes;
-    ended_received_bytes_ += before.received_bytes;
+    AddCounters(before, ended_);
   }
   live_ = std::move(now);
   TcpLink link = Summarize(live_);
-  link.retransmitted_segments += ended_retransmitted_segments_;
-  link.sent_bytes += ended_sent_bytes_;
-  link.received_bytes += ended_received_bytes_;
+  AddCounters(ended_, link);
   return link;
 }
 

@@ -80,10 +80,8 @@ std::string SysctlLine(absl::string_view name, const BufferRange& range, int64_t
 std::string SocketBufferWarning(const SocketBuffers& buffers, const MeasuredDirection& up,
                                 const MeasuredDirection& down);
 
-// One established connection, as the kernel sees it at this end (TCP_INFO). Zero: not measured.
-struct TcpConnection {
-  TcpAddress local;
-  TcpAddress peer;
+// Figures of the kernel at this end (TCP_INFO). Zero: not measured.
+struct TcpFigures {
   absl::Duration rtt;      // Smoothed; includes the peer's delayed acknowledgements and all queues.
   absl::Duration min_rtt;  // The smallest of the last minutes: the link alone.
   int64_t retransmitted_segments = 0;
@@ -91,20 +89,19 @@ struct TcpConnection {
   int64_t received_bytes = 0;
   double delivery_bytes_per_second = 0;  // At which data was acknowledged lately.
   int64_t congestion_window_bytes = 0;
-  std::string congestion_control;  // "bbr"
+  std::string congestion_control;  // "bbr", or "bbr, cubic" of connections that differ.
 };
 
-// All connections between two machines together.
-struct TcpLink {
+// One established connection.
+struct TcpConnection : TcpFigures {
+  TcpAddress local;
+  TcpAddress peer;
+};
+
+// All connections between two machines together: the mean of their round-trip times, the smallest
+// of the smallest, and the sums of all else.
+struct TcpLink : TcpFigures {
   int connections = 0;
-  absl::Duration rtt;      // The mean of the smoothed ones.
-  absl::Duration min_rtt;  // The smallest.
-  int64_t retransmitted_segments = 0;
-  int64_t sent_bytes = 0;
-  int64_t received_bytes = 0;
-  double delivery_bytes_per_second = 0;
-  int64_t congestion_window_bytes = 0;
-  std::string congestion_control;  // "bbr", or "bbr, cubic" while they differ.
 };
 
 // This process's connections to one of these addresses (see ResolveAddress).
@@ -193,9 +190,7 @@ class TcpLinkTotals {
 
  private:
   std::vector<TcpConnection> live_;
-  int64_t ended_retransmitted_segments_ = 0;
-  int64_t ended_sent_bytes_ = 0;
-  int64_t ended_received_bytes_ = 0;
+  TcpFigures ended_;  // Counters alone.
 };
 
 // The same of this process's connections to these addresses, since the meter was made. New

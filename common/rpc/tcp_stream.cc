@@ -53,28 +53,24 @@ absl::StatusOr<TcpStream> TcpStream::Open(const TcpAddress& address, absl::Time 
   const socklen_t length = ToSocketAddress(address, storage);
   const absl::Time now = absl::Now();
   TcpStream result(now + (deadline - now) / (others + 1));
-  result.socket_ = socket(storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (result.socket_ < 0) return ConnectError(errno);
+  result.socket_.Reset(socket(storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!result.socket_.valid()) return ConnectError(errno);
   int error = 0;
-  if (connect(result.socket_, reinterpret_cast<const sockaddr*>(&storage), length) != 0) {
+  if (connect(result.socket_.get(), reinterpret_cast<const sockaddr*>(&storage), length) != 0) {
     error = errno;
   }
   if (error == EINPROGRESS && result.Wait(POLLOUT)) {
     socklen_t size = sizeof(error);
-    getsockopt(result.socket_, SOL_SOCKET, SO_ERROR, &error, &size);
+    getsockopt(result.socket_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
   }
   RETURN_IF_ERROR(ConnectError(error));
   result.deadline_ = deadline;
   return result;
 }
 
-TcpStream::~TcpStream() {
-  if (socket_ >= 0) close(socket_);
-}
-
 bool TcpStream::Send(absl::string_view data) {
   while (!data.empty()) {
-    const ssize_t sent = send(socket_, data.data(), data.size(), MSG_NOSIGNAL);
+    const ssize_t sent = send(socket_.get(), data.data(), data.size(), MSG_NOSIGNAL);
     if (sent < 0 && (errno == EAGAIN || errno == EINTR)) {
       if (!Wait(POLLOUT)) return false;
       continue;
@@ -87,7 +83,7 @@ bool TcpStream::Send(absl::string_view data) {
 
 ssize_t TcpStream::Receive(char* data, size_t size) {
   for (;;) {
-    const ssize_t got = recv(socket_, data, size, 0);
+    const ssize_t got = recv(socket_.get(), data, size, 0);
     if (got >= 0 || (errno != EAGAIN && errno != EINTR)) return got;
     if (!Wait(POLLIN)) return -1;
   }
@@ -95,7 +91,7 @@ ssize_t TcpStream::Receive(char* data, size_t size) {
 
 bool TcpStream::Wait(int16_t events) const {
   while (!late()) {
-    pollfd wanted{socket_, events, 0};
+    pollfd wanted{socket_.get(), events, 0};
     const int64_t left = absl::ToInt64Milliseconds(deadline_ - absl::Now());
     const int ready = poll(&wanted, 1, static_cast<int>(std::clamp<int64_t>(left, 0, 60'000)) + 1);
     if (ready > 0) return true;

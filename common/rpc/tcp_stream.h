@@ -6,13 +6,13 @@
 
 #include <cstdint>
 #include <string>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/base/descriptor.h"
 #include "common/rpc/http_proxy.h"
 #include "common/rpc/tcp_address.h"
 
@@ -29,10 +29,6 @@ class TcpStream {
   // Tries for a share of the time until `deadline`, so that `others` may be tried after it.
   static absl::StatusOr<TcpStream> Open(const TcpAddress& address, absl::Time deadline,
                                         int others = 0);
-  ~TcpStream();
-  TcpStream(TcpStream&& other) noexcept
-      : socket_(std::exchange(other.socket_, -1)), deadline_(other.deadline_) {}
-  TcpStream& operator=(TcpStream&&) = delete;
 
   bool Send(absl::string_view data);
   // 0: the peer has closed. -1: it broke, or the deadline has passed.
@@ -43,7 +39,7 @@ class TcpStream {
   explicit TcpStream(absl::Time deadline) : deadline_(deadline) {}
   bool Wait(int16_t events) const;
 
-  int socket_ = -1;
+  OwnedDescriptor socket_;
   absl::Time deadline_;
 };
 

@@ -82,16 +82,6 @@ constexpr std::pair<const char*, const char*> kHeaders[] = {
     {"X-Frame-Options", "DENY"},
 };
 
-struct AddressList {
-  AddressList() = default;
-  ~AddressList() {
-    if (first != nullptr) freeaddrinfo(first);
-  }
-  AddressList(const AddressList&) = delete;
-  AddressList& operator=(const AddressList&) = delete;
-  addrinfo* first = nullptr;
-};
-
 absl::Status ListenError(const std::string& address, int error) {
   const std::string reason = std::strerror(error);
   switch (error) {
@@ -273,51 +263,33 @@ absl::StatusOr<HttpListener> HttpListener::Open(const std::string& address) {
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE;
-  AddressList list;
-  const int error = getaddrinfo(name.host.c_str(), name.port.c_str(), &hints, &list.first);
+  addrinfo* list = nullptr;
+  const int error = getaddrinfo(name.host.c_str(), name.port.c_str(), &hints, &list);
   if (error != 0) {
     return absl::NotFoundError(absl::StrCat("cannot listen on ", address, ": ", gai_strerror(error),
                                             "; use an address of this machine"));
   }
-  const int descriptor =
-      socket(list.first->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (descriptor < 0) return ListenError(address, errno);
-  absl::Cleanup close_it = [&] { close(descriptor); };
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(list, freeaddrinfo);
+  OwnedDescriptor own(socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!own.valid()) return ListenError(address, errno);
+  const int descriptor = own.get();
   const int on = 1;
   const int off = 0;
   // A successor may take the port over while old connections linger.
   setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  if (list.first->ai_family == AF_INET6) {
+  if (list->ai_family == AF_INET6) {
     setsockopt(descriptor, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
   }
-  if (bind(descriptor, list.first->ai_addr, list.first->ai_addrlen) != 0 ||
-      listen(descriptor, kBacklog) != 0) {
+  if (bind(descriptor, list->ai_addr, list->ai_addrlen) != 0 || listen(descriptor, kBacklog) != 0) {
     return ListenError(address, errno);
   }
-  std::move(close_it).Cancel();
-  return HttpListener(descriptor, address.substr(0, address.rfind(':')));
+  return HttpListener(std::move(own), address.substr(0, address.rfind(':')));
 }
 
-HttpListener::HttpListener(int descriptor, std::string host)
-    : descriptor_(descriptor),
-      port_(PortOf(descriptor)),
+HttpListener::HttpListener(OwnedDescriptor descriptor, std::string host)
+    : descriptor_(std::move(descriptor)),
+      port_(PortOf(descriptor_.get())),
       address_(absl::StrCat(std::move(host), ":", port_)) {}
-
-HttpListener::~HttpListener() {
-  if (descriptor_ >= 0) close(descriptor_);
-}
-
-HttpListener::HttpListener(HttpListener&& other) noexcept
-    : descriptor_(std::exchange(other.descriptor_, -1)),
-      port_(other.port_),
-      address_(std::move(other.address_)) {}
-
-HttpListener& HttpListener::operator=(HttpListener&& other) noexcept {
-  std::swap(descriptor_, other.descriptor_);
-  std::swap(port_, other.port_);
-  std::swap(address_, other.address_);
-  return *this;
-}
 
 bool HttpListener::loopback() const { return IsLoopback(address_); }
 
@@ -346,7 +318,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(HttpListener liste
   }
   server->daemon_ = MHD_start_daemon(
       MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_ITC, /*port=*/0, nullptr, nullptr,
-      &HttpConversation::Answer, server.get(), MHD_OPTION_LISTEN_SOCKET, port.descriptor_,
+      &HttpConversation::Answer, server.get(), MHD_OPTION_LISTEN_SOCKET, port.descriptor_.get(),
       MHD_OPTION_CONNECTION_LIMIT, static_cast<unsigned>(options.max_connections),
       MHD_OPTION_CONNECTION_TIMEOUT,
       static_cast<unsigned>(absl::ToInt64Seconds(options.idle_timeout)),
@@ -356,7 +328,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(HttpListener liste
       &HttpConversation::Complete, server.get(), MHD_OPTION_CONNECTION_MEMORY_LIMIT,
       kConnectionMemory, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
   if (server->daemon_ == nullptr) return NoResources(port.address_);
-  port.descriptor_ = -1;  // The daemon closes it.
+  port.descriptor_.Release();  // The daemon closes it.
   return server;
 }
 
@@ -378,7 +350,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::StartAndSay(
 }
 
 HttpListener HttpServer::Release() {
-  listener_.descriptor_ = MHD_quiesce_daemon(daemon_);
+  listener_.descriptor_.Reset(MHD_quiesce_daemon(daemon_));
   Stop();
   return std::move(listener_);
 }

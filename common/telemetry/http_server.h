@@ -18,6 +18,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
+#include "common/base/descriptor.h"
 #include "common/base/file_system.h"
 
 namespace causeway {
@@ -103,9 +104,6 @@ class HttpListener {
   // Takes HOST:PORT; port 0: any free one. INVALID_ARGUMENT for what is no address, NOT_FOUND for a
   // host without one, UNAVAILABLE if it is not here now or its port is taken, PERMISSION_DENIED.
   static absl::StatusOr<HttpListener> Open(const std::string& address);
-  ~HttpListener();  // Closes.
-  HttpListener(HttpListener&& other) noexcept;
-  HttpListener& operator=(HttpListener&& other) noexcept;
 
   int port() const { return port_; }
   // HOST:PORT with the port in use.
@@ -117,9 +115,9 @@ class HttpListener {
 
  private:
   friend class HttpServer;
-  HttpListener(int descriptor, std::string host);
+  HttpListener(OwnedDescriptor descriptor, std::string host);
 
-  int descriptor_;  // -1: moved away, or a server's.
+  OwnedDescriptor descriptor_;  // -1: moved away, or a server's.
   int port_;
   std::string address_;
 };

@@ -35,16 +35,6 @@ prometheus::ClientMetric& MetricPage::Add(const std::string& name, const std::st
   return metric;
 }
 
-void MetricPage::Gauge(const std::string& name, const std::string& help, double value,
-                       const MetricLabels& labels) {
-  Add(name, help, prometheus::MetricType::Gauge, labels).gauge.value = value;
-}
-
-void MetricPage::Counter(const std::string& name, const std::string& help, double value,
-                         const MetricLabels& labels) {
-  Add(name, help, prometheus::MetricType::Counter, labels).counter.value = value;
-}
-
 void MetricPage::Histogram(const std::string& name, const std::string& help,
                            const prometheus::ClientMetric::Histogram& value,
                            const MetricLabels& labels) {
@@ -87,7 +77,7 @@ void AddProcessFigures(MetricPage& page) {
   const std::filesystem::directory_iterator files("/proc/self/fd", error);
   if (!error) {
     page.Gauge("process_open_fds", "Files and connections.",
-               static_cast<double>(std::distance(begin(files), end(files))));
+               std::distance(begin(files), end(files)));
   }
 }
 

@@ -25,11 +25,18 @@ using MetricLabels = std::map<std::string, std::string>;
 class MetricPage {
  public:
   // The first call of a name decides on its help text and its place on the page.
-  void Gauge(const std::string& name, const std::string& help, double value,
-             const MetricLabels& labels = {});
+  template <typename Value>
+  void Gauge(const std::string& name, const std::string& help, Value value,
+             const MetricLabels& labels = {}) {
+    Add(name, help, prometheus::MetricType::Gauge, labels).gauge.value = static_cast<double>(value);
+  }
   // For a value that only grows, or begins anew at 0.
-  void Counter(const std::string& name, const std::string& help, double value,
-               const MetricLabels& labels = {});
+  template <typename Value>
+  void Counter(const std::string& name, const std::string& help, Value value,
+               const MetricLabels& labels = {}) {
+    Add(name, help, prometheus::MetricType::Counter, labels).counter.value =
+        static_cast<double>(value);
+  }
   // As prometheus::Histogram::Collect gives it.
   void Histogram(const std::string& name, const std::string& help,
                  const prometheus::ClientMetric::Histogram& value, const MetricLabels& labels = {});

@@ -19,65 +19,33 @@ constexpr size_t kMaxRepeats = 1024;
 
 absl::string_view ToView(grpc::string_ref text) { return {text.data(), text.size()}; }
 
-// A verb for refusals: "asked to push".
-absl::string_view Verb(Action action) {
-  switch (action) {
-    case Action::kDescribe:
-      return "read the run's configuration";
-    case Action::kAttach:
-      return "attach";
-    case Action::kPush:
-      return "push";
-    case Action::kPull:
-      return "pull";
-    case Action::kGetStatus:
-      return "read the status";
-    case Action::kOrder:
-      return "give an order";
-    case Action::kProbe:
-      return "probe the link";
-    case Action::kFollow:
-      return "follow";
-    case Action::kInvite:
-      return "invite";
-    case Action::kEnroll:
-      return "use an invitation";
-    case Action::kRenew:
-      return "renew its certificate";
-  }
-  return "";
-}
+constexpr unsigned Of(Role role) { return 1U << static_cast<unsigned>(role); }
+constexpr unsigned kWhoTrain = Of(Role::kWorker) | Of(Role::kRegion);
+constexpr unsigned kMembers = kWhoTrain | Of(Role::kOperator) | Of(Role::kObserver);
 
-bool RoleMay(Role role, Action action) {
-  if (role == Role::kInvited || action == Action::kEnroll) {
-    return role == Role::kInvited && action == Action::kEnroll;
-  }
-  switch (action) {
-    case Action::kDescribe:
-    case Action::kProbe:
-    case Action::kRenew:
-      return true;
-    case Action::kEnroll:
-      return false;
-    case Action::kAttach:
-    case Action::kPush:
-      return role == Role::kWorker || role == Role::kRegion;
-    case Action::kPull:
-      return role == Role::kWorker || role == Role::kRegion || role == Role::kOperator;
-    case Action::kGetStatus:
-      return role == Role::kOperator || role == Role::kObserver;
-    case Action::kOrder:
-    case Action::kFollow:
-    case Action::kInvite:
-      return role == Role::kOperator;
-  }
-  return false;
-}
+struct ActionFacts {
+  absl::string_view verb;  // For refusals: "asked to push".
+  double cost;             // CostOf.
+  unsigned roles;          // Who may.
+  bool tells = false;      // Whether the answer shows what the run has come to.
+};
 
-// Whether the answer shows what the run has come to.
-bool Tells(Action action) {
-  return action == Action::kAttach || action == Action::kPush || action == Action::kPull;
-}
+// In the order of Action.
+constexpr ActionFacts kActions[] = {
+    {"read the run's configuration", 2, kMembers},
+    {"attach", 10, kWhoTrain, /*tells=*/true},
+    {"push", 2, kWhoTrain, /*tells=*/true},
+    {"pull", 2, kWhoTrain | Of(Role::kOperator), /*tells=*/true},
+    {"read the status", 20, Of(Role::kOperator) | Of(Role::kObserver)},
+    {"give an order", 10, Of(Role::kOperator)},
+    {"probe the link", 10, kMembers},
+    {"follow", 10, Of(Role::kOperator)},
+    {"invite", 10, Of(Role::kOperator)},
+    {"use an invitation", 10, Of(Role::kInvited)},
+    {"renew its certificate", 10, kMembers},
+};
+
+const ActionFacts& FactsOf(Action action) { return kActions[static_cast<size_t>(action)]; }
 
 absl::string_view WhatARoleMayDo(Role role) {
   switch (role) {
@@ -102,25 +70,7 @@ std::string HostOf(absl::string_view address) {
 
 }  // namespace
 
-double CostOf(Action action) {
-  switch (action) {
-    case Action::kDescribe:
-    case Action::kPush:
-    case Action::kPull:
-      return 2;
-    case Action::kAttach:
-    case Action::kOrder:
-    case Action::kProbe:
-    case Action::kFollow:
-    case Action::kInvite:
-    case Action::kEnroll:
-    case Action::kRenew:
-      return 10;
-    case Action::kGetStatus:
-      return 20;
-  }
-  return 1;
-}
+double CostOf(Action action) { return FactsOf(action).cost; }
 
 std::string Peer::Describe() const {
   if (!identity.has_value()) return absl::StrCat("a peer at ", address);
@@ -129,7 +79,7 @@ std::string Peer::Describe() const {
 
 std::string Peer::Name() const {
   if (!identity.has_value()) return address;
-  return absl::StrCat(RoleName(identity->role), " ", identity->name);
+  return RoleAndName(*identity);
 }
 
 Access::Access(Options options)
@@ -213,8 +163,7 @@ absl::StatusOr<Peer> Access::Authenticate(const grpc::ServerContextBase& context
     if (!strangers_.Take(HostOf(peer.address))) {
       return absl::ResourceExhaustedError("too many requests without an identity");
     }
-    Report(peer, identified);
-    return identified;
+    return Report(peer, identified);
   }
   return peer;
 }
@@ -233,28 +182,26 @@ absl::StatusOr<Peer> Access::AdmitSilently(const grpc::ServerContextBase& contex
   const Identity& identity = *peer.identity;
   if (identity.run != kEveryRun && identity.run != options_.run_name) {
     // As a Join of another run: this coordinator may be the wrong one.
-    const absl::Status refusal = absl::FailedPreconditionError(
-        absl::StrCat("this ", RoleName(identity.role), " ", identity.name, " is one of the run ",
-                     identity.run, ", and this run is ", options_.run_name));
-    Report(peer, refusal);
-    return refusal;
+    return Report(peer, absl::FailedPreconditionError(
+                            absl::StrCat("this ", RoleAndName(identity), " is one of the run ",
+                                         identity.run, ", and this run is ", options_.run_name)));
   }
   RETURN_IF_ERROR(CheckRole(peer, action));
   return peer;
 }
 
 absl::Status Access::CheckMayTell(Action action) const {
-  return options_.may_tell && Tells(action) ? options_.may_tell() : absl::OkStatus();
+  return options_.may_tell && FactsOf(action).tells ? options_.may_tell() : absl::OkStatus();
 }
 
 absl::Status Access::CheckRole(const Peer& peer, Action action) {
-  if (!peer.identity.has_value() || RoleMay(peer.identity->role, action)) return absl::OkStatus();
+  if (!peer.identity.has_value() || (FactsOf(action).roles & Of(peer.identity->role)) != 0) {
+    return absl::OkStatus();
+  }
   const Identity& identity = *peer.identity;
-  const absl::Status refusal = absl::PermissionDeniedError(
-      absl::StrCat(RoleName(identity.role), " ", identity.name, " asked to ", Verb(action), ": ",
-                   WhatARoleMayDo(identity.role)));
-  Report(peer, refusal);
-  return refusal;
+  return Report(peer, absl::PermissionDeniedError(absl::StrCat(RoleAndName(identity), " asked to ",
+                                                               FactsOf(action).verb, ": ",
+                                                               WhatARoleMayDo(identity.role))));
 }
 
 absl::Status Access::CheckMessage(const Peer& peer, Action action, absl::string_view worker_id) {
@@ -270,17 +217,15 @@ absl::Status Access::Count(const Peer& peer, double cost) {
   if (peers_.Take(absl::StrCat(RoleName(peer.identity->role), "/", peer.identity->name), cost)) {
     return absl::OkStatus();
   }
-  const absl::Status refusal = absl::ResourceExhaustedError(absl::StrCat(
-      "more than ", options_.requests_per_second,
-      " requests and messages per second: try again later, or raise --max_requests_per_second"));
-  Report(peer, refusal);
-  return refusal;
+  return Report(peer, absl::ResourceExhaustedError(
+                          absl::StrCat("more than ", options_.requests_per_second,
+                                       " requests and messages per second: try again later, or "
+                                       "raise --max_requests_per_second")));
 }
 
 absl::Status Access::CheckStillValid(const Peer& peer) {
   const absl::Status status = Counts(peer);
-  if (!status.ok()) Report(peer, status);
-  return status;
+  return status.ok() ? status : Report(peer, status);
 }
 
 absl::Status Access::CheckWorker(const Peer& peer, Action action, absl::string_view worker_id) {
@@ -290,27 +235,25 @@ absl::Status Access::CheckWorker(const Peer& peer, Action action, absl::string_v
     if (options_.on_worker) options_.on_worker(peer, action, worker_id);
     return absl::OkStatus();
   }
-  const absl::Status refusal = absl::PermissionDeniedError(absl::StrCat(
-      RoleName(peer.identity->role), " ", peer.identity->name, " asked to ", Verb(action),
-      " as worker \"", absl::CHexEscape(worker_id.substr(0, 64)),
-      "\": ", WhatARoleMayDo(peer.identity->role),
-      peer.identity->role == Role::kRegion ? "; its certificate or token and --region_id must agree"
-                                           : "; its certificate or token and --id must agree"));
-  Report(peer, refusal);
-  return refusal;
+  return Report(peer, absl::PermissionDeniedError(absl::StrCat(
+                          RoleAndName(*peer.identity), " asked to ", FactsOf(action).verb,
+                          " as worker \"", absl::CHexEscape(worker_id.substr(0, 64)),
+                          "\": ", WhatARoleMayDo(peer.identity->role),
+                          peer.identity->role == Role::kRegion
+                              ? "; its certificate or token and --region_id must agree"
+                              : "; its certificate or token and --id must agree")));
 }
 
 absl::Status Access::CheckRegion(const Peer& peer, bool is_region) {
   if (!peer.identity.has_value() || (peer.identity->role == Role::kRegion) == is_region) {
     return absl::OkStatus();
   }
-  const absl::Status refusal = absl::PermissionDeniedError(absl::StrCat(
-      RoleName(peer.identity->role), " ", peer.identity->name, " asked to attach as a ",
-      is_region ? "region" : "worker", ": ", WhatARoleMayDo(peer.identity->role),
-      "; give it a certificate or token of the role ", is_region ? "region" : "worker",
-      " (deploy/make_certificates)"));
-  Report(peer, refusal);
-  return refusal;
+  return Report(
+      peer, absl::PermissionDeniedError(absl::StrCat(
+                RoleAndName(*peer.identity), " asked to attach as a ",
+                is_region ? "region" : "worker", ": ", WhatARoleMayDo(peer.identity->role),
+                "; give it a certificate or token of the role ", is_region ? "region" : "worker",
+                " (deploy/make_certificates)")));
 }
 
 absl::Status Access::Check(const grpc::ServerContextBase& context, Action action,
@@ -319,7 +262,7 @@ absl::Status Access::Check(const grpc::ServerContextBase& context, Action action
   return CheckWorker(peer, action, worker_id);
 }
 
-void Access::Report(const Peer& peer, const absl::Status& refusal) {
+absl::Status Access::Report(const Peer& peer, const absl::Status& refusal) {
   // Figures, such as the seconds that are left, make no other reason.
   std::string key(refusal.message());
   std::erase_if(key, absl::ascii_isdigit);
@@ -332,18 +275,19 @@ void Access::Report(const Peer& peer, const absl::Status& refusal) {
     const auto known = repeats_.find(key);
     if (known != repeats_.end() && !is_over(*known)) {
       ++known->second.since;
-      return;
+      return refusal;
     }
     if (known != repeats_.end()) before = known->second.since;
     if (repeats_.size() >= kMaxRepeats) std::erase_if(repeats_, is_over);
     if (repeats_.size() < kMaxRepeats) repeats_[key] = {.said = now};
   }
-  if (!lines_.Take("")) return;
+  if (!lines_.Take("")) return refusal;
   options_.events->Record(
       "access_refused",
       absl::StrCat("refused ", peer.Describe(), ": ", refusal.message(),
                    before == 0 ? "" : absl::StrCat("; ", before, " more before this")),
       {{"peer", peer.Describe()}, {"reason", std::string(refusal.message())}});
+  return refusal;
 }
 
 }  // namespace causeway::server

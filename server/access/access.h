@@ -48,6 +48,7 @@
 
 namespace causeway::server {
 
+// What each costs, and who may: access.cc.
 enum class Action {
   kDescribe,
   kAttach,
@@ -131,8 +132,8 @@ class Access {
   // Fills in who the peer is, and by what that is known.
   absl::Status Identify(const grpc::ServerContextBase& context, Peer& peer);
   // Logs a refusal, but not more of them than a person would read: those that repeat are counted,
-  // and the next line of them says how often.
-  void Report(const Peer& peer, const absl::Status& refusal);
+  // and the next line of them says how often. Returns it.
+  absl::Status Report(const Peer& peer, const absl::Status& refusal);
 
   const Options options_;
   RateLimiter peers_;

@@ -24,9 +24,7 @@ constexpr int64_t kMostSeconds = 30 * 24 * 3600;
 // For clocks that lag.
 constexpr absl::Duration kBegun = absl::Hours(24);
 
-std::string TimeText(int64_t unix_ms) {
-  return absl::FormatTime("%Y-%m-%d %H:%M UTC", absl::FromUnixMillis(unix_ms), absl::UTCTimeZone());
-}
+std::string TimeText(int64_t unix_ms) { return UtcMinute(absl::FromUnixMillis(unix_ms)); }
 
 bool IsOpen(const v1::Invitation& invitation, int64_t now_ms) {
   return invitation.used_unix_ms() == 0 && invitation.revoked_unix_ms() == 0 &&
@@ -44,7 +42,7 @@ absl::Status CheckNotOver(const std::string& pem, const std::string& file, bool 
   ASSIGN_OR_RETURN(const Certificate authority, ParseCertificate(pem, file));
   if (now <= authority.not_after) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
-      "the authority ", file, " ended at ", TimeText(absl::ToUnixMillis(authority.not_after)),
+      "the authority ", file, " ended at ", UtcMinute(authority.not_after),
       ", and all that it has signed with it: ",
       given
           ? "put a new one there, ca.pem and ca.key"
@@ -368,10 +366,10 @@ absl::StatusOr<v1::EnrollResponse> OwnAuthority::Enroll(const std::string& finge
     }
   }
   if (is_first) {
-    options_.events->Record("invitation_used",
-                            absl::StrCat(RoleName(identity.role), " ", identity.name,
-                                         " has used its invitation from ", at),
-                            {{"name", identity.name}, {"peer", at}});
+    options_.events->Record(
+        "invitation_used",
+        absl::StrCat(RoleAndName(identity), " has used its invitation from ", at),
+        {{"name", identity.name}, {"peer", at}});
   }
   return Sign(identity, options_.clock->Now() + kMemberLife, request);
 }
@@ -382,10 +380,9 @@ absl::StatusOr<v1::EnrollResponse> OwnAuthority::Renew(const Identity& identity,
   const absl::Time end = std::max(expires, options_.clock->Now() + kMemberLife);
   ASSIGN_OR_RETURN(const v1::EnrollResponse response, Sign(own, end, request));
   ASSIGN_OR_RETURN(const Certificate made, ParseCertificate(response.certificate(), "it"));
-  options_.events->Record(
-      "certificate_renewed",
-      absl::StrCat(RoleName(own.role), " ", own.name, " has renewed its certificate"),
-      {{"name", own.name}, {"sha256", made.fingerprint}});
+  options_.events->Record("certificate_renewed",
+                          absl::StrCat(RoleAndName(own), " has renewed its certificate"),
+                          {{"name", own.name}, {"sha256", made.fingerprint}});
   return response;
 }
 

@@ -14,7 +14,6 @@
 // anybody.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>

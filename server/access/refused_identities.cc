@@ -90,12 +90,12 @@ absl::Status RefusedIdentities::Check(const Identity& identity, const std::strin
   const std::string name = Key(RoleName(identity.role), identity.name);
   if (!certificate.empty() && seen.list->contains(certificate)) {
     return absl::UnauthenticatedError(absl::StrCat(
-        "this certificate of ", RoleName(identity.role), " ", identity.name,
+        "this certificate of ", RoleAndName(identity),
         " is refused by the coordinator's operator (--refused_identities): ask for another one"));
   }
   if (seen.list->contains(name)) {
     return absl::UnauthenticatedError(absl::StrCat(
-        RoleName(identity.role), " ", identity.name,
+        RoleAndName(identity),
         " is refused by the coordinator's operator (--refused_identities): ask for another name"));
   }
   const bool was_there = std::ranges::any_of(seen.former, [&](const auto& former) {
@@ -103,9 +103,8 @@ absl::Status RefusedIdentities::Check(const Identity& identity, const std::strin
   });
   if (!was_there && !seen.is_first) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat(
-      was_there
-          ? absl::StrCat(RoleName(identity.role), " ", identity.name, " was refused a moment ago")
-          : std::string("the coordinator's list of refused identities has just changed"),
+      was_there ? absl::StrCat(RoleAndName(identity), " was refused a moment ago")
+                : std::string("the coordinator's list of refused identities has just changed"),
       "; in case it is still being written, nobody is let in by it for another ",
       absl::FormatDuration(absl::Ceil(seen.settles_in, absl::Seconds(1)))));
 }

@@ -100,11 +100,6 @@ AcceptFailure ClassifyAcceptError(int error) {
   }
 }
 
-void OwnedDescriptor::Reset(int descriptor) {
-  if (descriptor_ >= 0) close(descriptor_);
-  descriptor_ = descriptor;
-}
-
 ConnectionListener::ConnectionListener(ConnectionGate& gate, const Clock& clock)
     : gate_(gate),
       clock_(clock),

@@ -26,6 +26,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
+#include "common/base/descriptor.h"
 #include "common/rpc/tcp_address.h"
 #include "server/access/rate_limiter.h"
 #include "server/service/connection_watch.h"
@@ -66,26 +67,6 @@ class ConnectionGate {
   int total_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<Network, int> of_network_ ABSL_GUARDED_BY(mutex_);
   std::set<Network> known_ ABSL_GUARDED_BY(mutex_);
-};
-
-// A descriptor that is closed with its owner.
-class OwnedDescriptor {
- public:
-  explicit OwnedDescriptor(int descriptor = -1) : descriptor_(descriptor) {}
-  ~OwnedDescriptor() { Reset(); }
-  OwnedDescriptor(OwnedDescriptor&& other) noexcept : descriptor_(other.Release()) {}
-  OwnedDescriptor& operator=(OwnedDescriptor&& other) noexcept {
-    Reset(other.Release());
-    return *this;
-  }
-
-  int get() const { return descriptor_; }
-  bool valid() const { return descriptor_ >= 0; }
-  int Release() { return std::exchange(descriptor_, -1); }
-  void Reset(int descriptor = -1);
-
- private:
-  int descriptor_;
 };
 
 // Why accept() gave no connection, and so what to do about it.

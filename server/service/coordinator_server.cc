@@ -171,8 +171,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(cons
   for (const std::string& warning : security.warnings) Log().warn("{}", warning);
   if (security.certificate.has_value()) {
     Log().info("TLS as {} until {}; workers have {}", security.certificate->subject,
-               absl::FormatTime("%Y-%m-%d %H:%M UTC", security.certificate->not_after,
-                                absl::UTCTimeZone()),
+               UtcMinute(security.certificate->not_after),
                options.security.token_file.empty() ? "certificates"
                : options.security.ca_file.empty()  ? "tokens"
                                                    : "certificates or tokens");
@@ -214,8 +213,8 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(cons
   result->LookAtCertificates();  // Who was invited before the start is trusted from it on.
   builder.RegisterService(&result->session_);
   builder.RegisterService(&result->exchange_);
-  builder.RegisterService(&result->admin_);
-  builder.RegisterService(&result->enrollment_);
+  builder.RegisterService(result->admin_.get());
+  builder.RegisterService(result->enrollment_.get());
   builder.RegisterService(&result->probe_);
   if (options.make_services != nullptr) result->more_ = options.make_services(result->access_);
   for (const auto& service : result->more_) builder.RegisterService(service.get());
@@ -267,15 +266,15 @@ CoordinatorServer::CoordinatorServer(const Options& options, int64_t given_memor
                   RETURN_IF_ERROR(run_.Begun().status());
                   return &transfers()->lanes;
                 }),
-      admin_(run, access_, links_, options.past_events),
+      admin_(MakeAdminService(run, access_, links_, options.past_events)),
       authority_(std::move(authority)),
-      enrollment_(access_, authority_.get(),
-                  {.trust = [this] { LookAtCertificates(); },
-                   .addresses =
-                       [this, address = options.address, advertised = options.advertised] {
-                         return advertised.empty() ? ReachableAddresses(address, port())
-                                                   : advertised;
-                       }}),
+      enrollment_(MakeEnrollmentService(
+          access_, authority_.get(),
+          {.trust = [this] { LookAtCertificates(); },
+           .addresses =
+               [this, address = options.address, advertised = options.advertised] {
+                 return advertised.empty() ? ReachableAddresses(address, port()) : advertised;
+               }})),
       probe_gate_(*Clock::Real()),
       probe_(run, access_, probe_gate_),
       expiry_(options.security.cert_file, *options.clock, options.security.renewal),
@@ -368,11 +367,8 @@ void CoordinatorServer::MaintainLoop() {
     }
     LookAtCertificates();
     for (const RevocationWatch::Notice& notice : revocations_.Poll()) {
-      if (notice.ended) {
-        events_->Record("revocation_list_ended", notice.message, nlohmann::json::object());
-      } else {
-        events_->Record("revocation_list_ending", notice.message, nlohmann::json::object());
-      }
+      events_->Record(notice.ended ? "revocation_list_ended" : "revocation_list_ending",
+                      notice.message, nlohmann::json::object());
     }
     links_.Sample(port());
     BoundConnectionsAcceptedOn(port(), losses);

@@ -19,20 +19,18 @@
 #include "common/base/clock.h"
 #include "common/base/thread_pool.h"
 #include "common/identity/expiry_watch.h"
-#include "common/identity/revocation_watch.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/security.h"
 #include "common/telemetry/event_log.h"
 #include "server/access/access.h"
 #include "server/access/own_authority.h"
 #include "server/core/served_run.h"
-#include "server/service/admin_service.h"
 #include "server/service/connection_listener.h"
-#include "server/service/enrollment_service.h"
 #include "server/service/lane_reactor.h"
 #include "server/service/model_reception.h"
 #include "server/service/probe_service.h"
 #include "server/service/session_service.h"
+#include "server/service/unary_services.h"
 #include "server/service/worker_links.h"
 #include "server/transfer/answer_outbox.h"
 #include "server/transfer/delta_inbox.h"
@@ -72,7 +70,7 @@ class CoordinatorServer {
     const Clock* clock = Clock::Real();   // For that rate and for certificates' ends.
     EventLog* events = NullEventLog();    // Outlives the server.
     // Makes Admin.ListEvents' answer; empty: UNIMPLEMENTED. Thread-safe.
-    std::function<v1::ListEventsResponse(int64_t after)> past_events = nullptr;
+    PastEvents past_events = nullptr;
     // As Access::Options::may_tell.
     std::function<absl::Status()> may_tell = nullptr;
     // Makes more services, on the same port and behind the same access; the server owns them.
@@ -142,9 +140,9 @@ class CoordinatorServer {
   ModelReception models_;
   SessionService session_;
   ExchangeService exchange_;
-  AdminService admin_;
+  const std::unique_ptr<grpc::Service> admin_;
   const std::unique_ptr<OwnAuthority> authority_;  // Null: certificates come from elsewhere.
-  EnrollmentService enrollment_;
+  const std::unique_ptr<grpc::Service> enrollment_;
   ProbeGate probe_gate_;
   ProbeService probe_;
   std::vector<std::unique_ptr<grpc::Service>> more_;  // Options::make_services.

@@ -180,12 +180,7 @@ void ExchangeService::EndRevokedStreams() {
   std::vector<std::shared_ptr<LaneReactor>> open;
   {
     absl::MutexLock lock(&mutex_);
-    std::erase_if(open_, [&open](const std::weak_ptr<LaneReactor>& lane) {
-      std::shared_ptr<LaneReactor> still_open = lane.lock();
-      if (still_open == nullptr) return true;
-      open.push_back(std::move(still_open));
-      return false;
-    });
+    open = Living(open_);
   }
   for (const auto& lane : open) lane->EndIfRevoked();
 }

@@ -145,12 +145,8 @@ grpc::ServerReadReactor<v1::BringModelRequest>* ModelReception::Open(
 }
 
 std::vector<std::shared_ptr<ModelReactor>> ModelReception::OpenStreams() {
-  std::vector<std::shared_ptr<ModelReactor>> streams;
   absl::MutexLock lock(&mutex_);
-  for (const auto& weak : streams_) {
-    if (auto stream = weak.lock(); stream != nullptr) streams.push_back(std::move(stream));
-  }
-  return streams;
+  return Living(streams_);
 }
 
 void ModelReception::Keep(Part part) {

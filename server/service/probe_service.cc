@@ -10,6 +10,7 @@
 #include "common/rpc/status.h"
 #include "common/rpc/tcp_links.h"
 #include "common/transfer/wire.h"
+#include "server/service/unary_services.h"
 
 namespace causeway::server {
 namespace {
@@ -147,11 +148,43 @@ void SetAlarm(grpc::Alarm& alarm, absl::Duration time, const std::weak_ptr<React
   });
 }
 
+// One stream of a measurement.
+template <typename Derived, typename Reactor>
+class ProbeReactor : public SelfOwned<Derived, Reactor> {
+ protected:
+  ProbeReactor(ProbeGate& gate, absl::StatusOr<Peer> peer) : gate_(gate), peer_(std::move(peer)) {}
+
+  // False: it has ended.
+  bool Enter(uint64_t measurement) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    absl::StatusOr<std::unique_ptr<ProbeGate::Stream>> stream =
+        gate_.Enter(measurement, Measurer(*peer_));
+    if (stream.ok()) {
+      stream_ = *std::move(stream);
+    } else {
+      End(stream.status());
+    }
+    return stream.ok();
+  }
+  void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    ended_ = true;
+    stream_.reset();
+    alarm_.Cancel();
+    this->Finish(ToGrpcStatus(status));
+  }
+
+  ProbeGate& gate_;
+  const absl::StatusOr<Peer> peer_;
+  grpc::Alarm alarm_;
+  absl::Mutex mutex_;
+  std::unique_ptr<ProbeGate::Stream> stream_ ABSL_GUARDED_BY(mutex_);
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
 class UploadReactor final
-    : public SelfOwned<UploadReactor, grpc::ServerReadReactor<v1::UploadRequest>> {
+    : public ProbeReactor<UploadReactor, grpc::ServerReadReactor<v1::UploadRequest>> {
  public:
   UploadReactor(ProbeGate& gate, absl::StatusOr<Peer> peer, v1::UploadResponse* response)
-      : gate_(gate), peer_(std::move(peer)), response_(*response) {}
+      : ProbeReactor(gate, std::move(peer)), response_(*response) {}
 
   void Start() {
     if (!peer_.ok()) {
@@ -167,10 +200,7 @@ class UploadReactor final
     if (ended_) return;
     if (!ok) return End(absl::OkStatus());
     if (stream_ == nullptr) {
-      absl::StatusOr<std::unique_ptr<ProbeGate::Stream>> stream =
-          gate_.Enter(message_.measurement(), Measurer(*peer_));
-      if (!stream.ok()) return End(stream.status());
-      stream_ = *std::move(stream);
+      if (!Enter(message_.measurement())) return;
       start_ = absl::Now();
     }
     if (message_.data().size() > kChunkBytes) {
@@ -195,30 +225,17 @@ class UploadReactor final
   }
 
  private:
-  void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    ended_ = true;
-    stream_.reset();
-    alarm_.Cancel();
-    Finish(ToGrpcStatus(status));
-  }
-
-  ProbeGate& gate_;
-  const absl::StatusOr<Peer> peer_;
   v1::UploadResponse& response_;
   v1::UploadRequest message_;
-  grpc::Alarm alarm_;
-  absl::Mutex mutex_;
-  std::unique_ptr<ProbeGate::Stream> stream_ ABSL_GUARDED_BY(mutex_);
   absl::Time start_ ABSL_GUARDED_BY(mutex_);
-  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 class DownloadReactor final
-    : public SelfOwned<DownloadReactor, grpc::ServerWriteReactor<v1::DownloadResponse>> {
+    : public ProbeReactor<DownloadReactor, grpc::ServerWriteReactor<v1::DownloadResponse>> {
  public:
   DownloadReactor(ProbeGate& gate, absl::StatusOr<Peer> peer, grpc::CallbackServerContext* context,
                   const v1::DownloadRequest& request)
-      : gate_(gate), peer_(std::move(peer)), context_(*context), request_(request) {}
+      : ProbeReactor(gate, std::move(peer)), context_(*context), request_(request) {}
 
   void Start() {
     absl::MutexLock lock(&mutex_);
@@ -226,10 +243,7 @@ class DownloadReactor final
     if (!(request_.seconds() > 0)) {
       return End(absl::InvalidArgumentError("seconds must be above 0"));
     }
-    absl::StatusOr<std::unique_ptr<ProbeGate::Stream>> stream =
-        gate_.Enter(request_.measurement(), Measurer(*peer_));
-    if (!stream.ok()) return End(stream.status());
-    stream_ = *std::move(stream);
+    if (!Enter(request_.measurement())) return;
     const absl::Duration limit = gate_.limits().time;
     end_ = absl::Now() + std::min(limit, absl::Seconds(request_.seconds()));
     SetAlarm(alarm_, limit, weak_from_this());
@@ -260,23 +274,10 @@ class DownloadReactor final
     StartWrite(&response_);
   }
 
-  void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    ended_ = true;
-    stream_.reset();
-    alarm_.Cancel();
-    Finish(ToGrpcStatus(status));
-  }
-
-  ProbeGate& gate_;
-  const absl::StatusOr<Peer> peer_;
   grpc::CallbackServerContext& context_;
   const v1::DownloadRequest request_;
   v1::DownloadResponse response_;
-  grpc::Alarm alarm_;
-  absl::Mutex mutex_;
-  std::unique_ptr<ProbeGate::Stream> stream_ ABSL_GUARDED_BY(mutex_);
   absl::Time end_ ABSL_GUARDED_BY(mutex_);
-  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace
@@ -284,12 +285,8 @@ class DownloadReactor final
 grpc::ServerUnaryReactor* ProbeService::Echo(grpc::CallbackServerContext* context,
                                              const v1::EchoRequest* request,
                                              v1::EchoResponse* response) {
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   const absl::StatusOr<Peer> caller = access_.Admit(*context, Action::kProbe);
-  if (!caller.ok()) {
-    reactor->Finish(ToGrpcStatus(caller.status()));
-    return reactor;
-  }
+  if (!caller.ok()) return FinishWith(context, caller.status());
   response->set_wire_version(kWireVersion);
   response->set_software_version(kSoftwareVersion);
   response->set_run_id(run_.run_id());
@@ -310,8 +307,7 @@ grpc::ServerUnaryReactor* ProbeService::Echo(grpc::CallbackServerContext* contex
   }
   if (request->details()) DescribeMachine(address, *response);
   response->set_unix_us(absl::ToUnixMicros(absl::Now()));
-  reactor->Finish(grpc::Status::OK);
-  return reactor;
+  return FinishWith(context, absl::OkStatus());
 }
 
 grpc::ServerReadReactor<v1::UploadRequest>* ProbeService::Upload(

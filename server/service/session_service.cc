@@ -5,6 +5,7 @@
 #include "common/rpc/self_owned.h"
 #include "common/rpc/status.h"
 #include "common/transfer/wire.h"
+#include "server/service/unary_services.h"
 
 namespace causeway::server {
 namespace {
@@ -223,19 +224,14 @@ grpc::ServerUnaryReactor* SessionService::Describe(grpc::CallbackServerContext* 
     status = access_.CheckWorker(*peer, Action::kAttach, request->region_id());
     if (status.ok()) status = access_.CheckRegion(*peer, /*is_region=*/true);
   }
-  if (!status.ok()) {
-    // Says so below.
-  } else if (request->wire_version() != kWireVersion) {
+  if (status.ok() && request->wire_version() != kWireVersion) {
     status = absl::FailedPreconditionError(
         absl::StrCat("wire_version differs: the worker has ", request->wire_version(),
                      ", the coordinator ", kWireVersion, "; install the coordinator's release (",
                      kSoftwareVersion, ") on the worker"));
-  } else {
-    *response = run_.Describe();
   }
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpcStatus(status));
-  return reactor;
+  if (status.ok()) *response = run_.Describe();
+  return FinishWith(context, status);
 }
 
 grpc::ServerReadReactor<v1::BringModelRequest>* SessionService::BringModel(
@@ -274,13 +270,8 @@ void SessionService::CloseSilentStreams() {
 }
 
 std::vector<std::shared_ptr<SessionReactor>> SessionService::OpenStreams() {
-  std::vector<std::shared_ptr<SessionReactor>> open;
   absl::MutexLock lock(&mutex_);
-  std::erase_if(open_, [](const auto& weak) { return weak.expired(); });
-  for (const std::weak_ptr<SessionReactor>& weak : open_) {
-    if (auto reactor = weak.lock(); reactor != nullptr) open.push_back(std::move(reactor));
-  }
-  return open;
+  return Living(open_);
 }
 
 void SessionService::EndUnreadStreams() {

@@ -1,4 +1,4 @@
-#include "common/identity/revocation_watch.h"
+#include "common/identity/expiry_watch.h"
 
 #include <filesystem>
 #include <string>
