@@ -10,7 +10,6 @@
 #include "common/base/status_macros.h"
 #include "common/files/json.h"
 #include "common/params/run_config.h"
-#include "nlohmann/json.hpp"
 
 namespace causeway::server {
 

@@ -12,8 +12,8 @@
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
+#include "common/files/json.h"
 #include "common/rpc/status.h"
-#include "nlohmann/json.hpp"
 
 ABSL_FLAG(bool, follow, false, "goes on with what happens, until Ctrl-C");
 ABSL_FLAG(std::string, level, "info", "info|warn|error: those and graver ones");
@@ -25,7 +25,10 @@ namespace {
 // Asks until one process has answered from its beginning.
 absl::StatusOr<EventCursor::News> Next(RunAdmin& run, EventCursor& cursor) {
   for (;;) {
-    ASSIGN_OR_RETURN(const v1::ListEventsResponse response, run.ListEvents(cursor.after()));
+    v1::ListEventsRequest request;
+    request.set_after(cursor.after());
+    ASSIGN_OR_RETURN(const v1::ListEventsResponse response,
+                     run.Call(&v1::Admin::Stub::ListEvents, request));
     std::optional<EventCursor::News> news = cursor.Take(response);
     if (news.has_value()) return *std::move(news);
   }
@@ -104,7 +107,7 @@ std::string EventJson(const v1::RunEvent& event) {
   line["event"] = event.event();
   line["level"] = event.level();
   line["message"] = event.message();
-  return absl::StrCat(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), "\n");
+  return absl::StrCat(JsonText(line), "\n");
 }
 
 namespace {

@@ -11,9 +11,9 @@
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
 #include "common/client/state_pull.h"
+#include "common/files/json.h"
 #include "common/files/model_folder.h"
 #include "common/params/fragment_plan.h"
-#include "nlohmann/json.hpp"
 
 ABSL_FLAG(std::string, out, "", "FOLDER: receives the model");
 ABSL_FLAG(std::string, dtype, "f32", "f32|bf16: of the weights");
@@ -115,7 +115,7 @@ absl::StatusOr<std::string> ExportCommand(RunAdmin& run, bool json) {
                                    {"parameters", plan.parameters()},
                                    {"versions", state->versions},
                                    {"out", out}};
-    return absl::StrCat(result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace), "\n");
+    return absl::StrCat(JsonText(result, 2), "\n");
   }
   return absl::StrCat(plan.parameters(), " parameters of run ", status.run_id(), " at step ",
                       status.run_step(), " are in ", out, "\n");

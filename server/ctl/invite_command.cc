@@ -9,9 +9,9 @@
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
+#include "common/files/json.h"
 #include "common/identity/invitation.h"
 #include "common/params/run_config.h"
-#include "nlohmann/json.hpp"
 #include "server/ctl/commands.h"
 
 ABSL_FLAG(std::string, role, "worker", "worker|region|operator|observer: what the invited may do");
@@ -24,10 +24,6 @@ namespace {
 
 std::string TimeText(int64_t unix_ms) {
   return absl::FormatTime("%Y-%m-%d %H:%M", absl::FromUnixMillis(unix_ms), absl::LocalTimeZone());
-}
-
-std::string Json(const nlohmann::json& value) {
-  return absl::StrCat(value.dump(2, ' ', false, nlohmann::json::error_handler_t::replace), "\n");
 }
 
 absl::StatusOr<std::vector<std::string>> AddressesFor(const v1::InviteResponse& made) {
@@ -76,7 +72,8 @@ absl::StatusOr<std::string> InviteCommand(RunAdmin& run, const std::vector<std::
     request.set_role(absl::GetFlag(FLAGS_role));
     request.set_seconds(absl::ToInt64Seconds(absl::GetFlag(FLAGS_expires)));
     request.set_certificate(shown.certificate);
-    ASSIGN_OR_RETURN(const v1::InviteResponse made, run.Invite(request));
+    ASSIGN_OR_RETURN(const v1::InviteResponse made,
+                     run.Call(&v1::Enrollment::Stub::Invite, request));
     ASSIGN_OR_RETURN(std::vector<std::string> addresses, AddressesFor(made));
     const std::string line = FormatInvitation({.addresses = std::move(addresses),
                                                .run = made.run_name(),
@@ -93,11 +90,12 @@ absl::StatusOr<std::string> InviteCommand(RunAdmin& run, const std::vector<std::
         line.find('[') == std::string::npos ? ", by --join=LINE" : ", by --join='LINE'",
         "; a secret until then\n");
   }
-  return json ? Json(objects) : lines;
+  return json ? absl::StrCat(JsonText(objects, 2), "\n") : lines;
 }
 
 absl::StatusOr<std::string> InvitationsCommand(RunAdmin& run, bool json) {
-  ASSIGN_OR_RETURN(const v1::ListInvitationsResponse listed, run.ListInvitations());
+  ASSIGN_OR_RETURN(const v1::ListInvitationsResponse listed,
+                   run.Call(&v1::Enrollment::Stub::ListInvitations, v1::ListInvitationsRequest()));
   const int64_t now_ms = absl::ToUnixMillis(absl::Now());
   nlohmann::json objects = nlohmann::json::array();
   std::string text;
@@ -117,7 +115,7 @@ absl::StatusOr<std::string> InvitationsCommand(RunAdmin& run, bool json) {
                        {"revoked_unix_ms", invitation.revoked_unix_ms()},
                        {"invited_by", invitation.invited_by()}});
   }
-  if (json) return Json(objects);
+  if (json) return absl::StrCat(JsonText(objects, 2), "\n");
   return text.empty() ? std::string("nobody was invited\n") : text;
 }
 

@@ -15,12 +15,12 @@
 #include "common/cli/command_line.h"
 #include "common/cli/program.h"
 #include "common/client/boarding.h"
+#include "common/files/json.h"
 #include "common/params/run_config.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/security.h"
 #include "common/rpc/status.h"
 #include "common/transfer/wire.h"
-#include "nlohmann/json.hpp"
 #include "server/ctl/commands.h"
 #include "server/ctl/run_admin.h"
 #include "server/views/status_text.h"
@@ -232,22 +232,24 @@ int Watch(RunAdmin& run) {
   return 0;
 }
 
-// Prints what an order did: a sentence, or {"done": the sentence}.
-void PrintDone(const std::string& sentence) {
-  if (!absl::GetFlag(FLAGS_json)) return Print(absl::StrCat(sentence, "\n"));
-  const nlohmann::json done = {{"done", sentence}};
-  Print(absl::StrCat(done.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), "\n"));
+// Gives an order, and prints what it did: a sentence, or {"done": the sentence}.
+template <typename Method, typename Request>
+int Order(RunAdmin& run, Method method, const Request& request, const std::string& done) {
+  const absl::Status status = run.Call(method, request).status();
+  if (status.ok()) {
+    Print(absl::StrCat(absl::GetFlag(FLAGS_json) ? JsonText({{"done", done}}) : done, "\n"));
+  }
+  return Report(status);
 }
 
 int Drain(RunAdmin& run, const std::vector<std::string>& arguments) {
   const bool all = absl::GetFlag(FLAGS_all);
   if (all == (arguments.size() == 2)) return Misused("drain takes one worker's id, or --all");
-  const absl::Status status = run.Drain(all ? "" : arguments[1]);
-  if (status.ok()) {
-    PrintDone(absl::StrCat(all ? "every worker" : arguments[1],
-                           " is asked to hand over its deltas, checkpoint and leave"));
-  }
-  return Report(status);
+  v1::DrainRequest order;
+  if (!all) order.set_worker_id(arguments[1]);
+  return Order(run, &v1::Admin::Stub::Drain, order,
+               absl::StrCat(all ? "every worker" : arguments[1],
+                            " is asked to hand over its deltas, checkpoint and leave"));
 }
 
 int Reject(RunAdmin& run, const std::vector<std::string>& arguments) {
@@ -261,16 +263,13 @@ int Reject(RunAdmin& run, const std::vector<std::string>& arguments) {
   if (order.round() < 0 || order.fragment() < 0 || (order.round() == 0 && order.fragment() != 0)) {
     return Misused("reject takes --round=N, 1 or more, and with it --fragment=N");
   }
-  const absl::Status status = run.Reject(order);
-  if (status.ok()) {
-    const std::string what =
-        order.round() == 0
-            ? absl::StrCat("the deltas of ", order.worker_id(), ", from the open rounds on,")
-            : absl::StrCat("the delta of ", order.worker_id(), " to round ", order.round(),
-                           " of fragment ", order.fragment());
-    PrintDone(absl::StrCat(what, order.undo() ? " may count again" : " will not be merged"));
-  }
-  return Report(status);
+  const std::string what =
+      order.round() == 0
+          ? absl::StrCat("the deltas of ", order.worker_id(), ", from the open rounds on,")
+          : absl::StrCat("the delta of ", order.worker_id(), " to round ", order.round(),
+                         " of fragment ", order.fragment());
+  return Order(run, &v1::Admin::Stub::Reject, order,
+               absl::StrCat(what, order.undo() ? " may count again" : " will not be merged"));
 }
 
 int Stop(RunAdmin& run) {
@@ -279,17 +278,12 @@ int Stop(RunAdmin& run) {
   if ((step > 0) == (tokens > 0) || step < 0 || tokens < 0) {
     return Misused("stop takes --at_step=N or --at_tokens=N");
   }
-  const absl::Status status = run.Stop(step, tokens);
-  if (status.ok()) {
-    PrintDone(step > 0 ? absl::StrCat("training ends at step ", step)
-                       : absl::StrCat("training ends when ", tokens, " tokens have been trained"));
-  }
-  return Report(status);
-}
-
-int Say(const absl::Status& status, const std::string& done) {
-  if (status.ok()) PrintDone(done);
-  return Report(status);
+  v1::StopRequest order;
+  order.set_at_step(step);
+  order.set_at_tokens(tokens);
+  return Order(run, &v1::Admin::Stub::Stop, order,
+               step > 0 ? absl::StrCat("training ends at step ", step)
+                        : absl::StrCat("training ends when ", tokens, " tokens have been trained"));
 }
 
 void PrintConfig(const v1::RunConfig& config) {
@@ -361,14 +355,16 @@ int RunOnline(const std::string& command, const std::vector<std::string>& argume
   }
   if (command == "revoke") {
     if (arguments.size() != 2) return Misused("revoke takes the name that was invited");
-    return Say(run.RevokeInvitation(arguments[1]),
-               absl::StrCat("the invitation of ", arguments[1], " is revoked"));
+    v1::RevokeInvitationRequest order;
+    order.set_name(arguments[1]);
+    return Order(run, &v1::Enrollment::Stub::RevokeInvitation, order,
+                 absl::StrCat("the invitation of ", arguments[1], " is revoked"));
   }
   if (command == "reject") return Reject(run, arguments);
   if (command == "config") {
-    const absl::StatusOr<v1::RunConfig> config = run.GetConfig();
-    if (config.ok()) PrintConfig(*config);
-    return Report(config.status());
+    const absl::StatusOr<v1::RunStatus> status = run.GetStatus();
+    if (status.ok()) PrintConfig(status->config());
+    return Report(status.status());
   }
   if (command == "status") return Show(run, StatusText);
   if (command == "workers") return Show(run, WorkersTextByFlag);
@@ -378,10 +374,12 @@ int RunOnline(const std::string& command, const std::vector<std::string>& argume
   if (command == "stop") return Stop(run);
   if (command == "export") return Told(ExportCommand(run, absl::GetFlag(FLAGS_json)));
   if (command == "pause") {
-    return Say(run.Pause(absl::GetFlag(FLAGS_reason)),
-               "paused: workers finish their step and wait; causewayctl resume lets them go on");
+    v1::PauseRequest order;
+    order.set_reason(absl::GetFlag(FLAGS_reason));
+    return Order(run, &v1::Admin::Stub::Pause, order,
+                 "paused: workers finish their step and wait; causewayctl resume lets them go on");
   }
-  return Say(run.Resume(), "resumed");
+  return Order(run, &v1::Admin::Stub::Resume, v1::ResumeRequest(), "resumed");
 }
 
 int Config(const std::vector<std::string>& arguments) {

@@ -1,7 +1,6 @@
 // An operator's connection to a coordinator.
 #pragma once
 
-#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -24,29 +23,25 @@ class RunAdmin {
   RunAdmin(const std::string& address, const std::string& target, const ChannelSecurity& security,
            absl::Duration timeout);
 
-  absl::StatusOr<v1::RunStatus> GetStatus();
-  absl::StatusOr<v1::RunConfig> GetConfig();
-  absl::StatusOr<v1::ListEventsResponse> ListEvents(int64_t after);
-  absl::Status Pause(const std::string& reason);
-  absl::Status Resume();
-  // Empty: all workers.
-  absl::Status Drain(const std::string& worker_id);
-  absl::Status Reject(const v1::RejectRequest& order);
-  // One of them is 0.
-  absl::Status Stop(int64_t at_step, int64_t at_tokens);
-
-  absl::StatusOr<v1::InviteResponse> Invite(const v1::InviteRequest& request);
-  absl::StatusOr<v1::ListInvitationsResponse> ListInvitations();
-  absl::Status RevokeInvitation(const std::string& name);
+  absl::StatusOr<v1::RunStatus> GetStatus() {
+    return Call(&v1::Admin::Stub::GetStatus, v1::GetStatusRequest());
+  }
+  // A call of Admin or Enrollment: Call(&v1::Admin::Stub::Pause, request).
+  template <typename Stub, typename Request, typename Response>
+  absl::StatusOr<Response> Call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
+                                                             Response*),
+                                const Request& request) {
+    absl::StatusOr<Response> response = CallOver(channel_.Now(), method, request, timeout_);
+    if (!response.ok()) return Explain(response.status());
+    return response;
+  }
 
   // To the same coordinator.
   RenewedChannel& channel() { return channel_; }
 
  private:
-  template <typename Service, typename Request, typename Response>
-  absl::StatusOr<Response> Call(grpc::Status (Service::Stub::*method)(grpc::ClientContext*,
-                                                                      const Request&, Response*),
-                                const Request& request);
+  // With what to do: gRPC's own words say little of that.
+  absl::Status Explain(const absl::Status& status) const;
 
   const std::string address_;
   const absl::Duration timeout_;

@@ -246,23 +246,27 @@ TEST(StatusMatrixOfLines, AnOperatorAStandbyAndThePreflightHearTheTruth) {
   const auto server = Serve(run.coordinator());
   const std::string target = absl::StrCat("127.0.0.1:", server->port());
   using Ask = std::function<absl::Status(const std::string& address)>;
-  const auto admin = [](auto call) -> Ask {
-    return [call](const std::string& address) {
+  const auto admin = [](auto method, const auto& request) -> Ask {
+    return [method, request](const std::string& address) {
       server::RunAdmin of(address, address, ChannelSecurity::Plaintext(), absl::Minutes(1));
-      return call(of);
+      return of.Call(method, request).status();
     };
   };
+  using Admin = v1::Admin::Stub;
+  using Enrollment = v1::Enrollment::Stub;
   std::vector<std::pair<std::string, Ask>> asked = {
-      {"Admin/GetStatus", admin([](auto& of) { return of.GetStatus().status(); })},
-      {"Admin/ListEvents", admin([](auto& of) { return of.ListEvents(0).status(); })},
-      {"Admin/Pause", admin([](auto& of) { return of.Pause(""); })},
-      {"Admin/Resume", admin([](auto& of) { return of.Resume(); })},
-      {"Admin/Drain", admin([](auto& of) { return of.Drain("a"); })},
-      {"Admin/Reject", admin([](auto& of) { return of.Reject({}); })},
-      {"Admin/Stop", admin([](auto& of) { return of.Stop(9, 0); })},
-      {"Enrollment/Invite", admin([](auto& of) { return of.Invite({}).status(); })},
-      {"Enrollment/ListInvitations", admin([](auto& of) { return of.ListInvitations().status(); })},
-      {"Enrollment/RevokeInvitation", admin([](auto& of) { return of.RevokeInvitation("a"); })},
+      {"Admin/GetStatus", admin(&Admin::GetStatus, v1::GetStatusRequest())},
+      {"Admin/ListEvents", admin(&Admin::ListEvents, v1::ListEventsRequest())},
+      {"Admin/Pause", admin(&Admin::Pause, v1::PauseRequest())},
+      {"Admin/Resume", admin(&Admin::Resume, v1::ResumeRequest())},
+      {"Admin/Drain", admin(&Admin::Drain, v1::DrainRequest())},
+      {"Admin/Reject", admin(&Admin::Reject, v1::RejectRequest())},
+      {"Admin/Stop", admin(&Admin::Stop, v1::StopRequest())},
+      {"Enrollment/Invite", admin(&Enrollment::Invite, v1::InviteRequest())},
+      {"Enrollment/ListInvitations",
+       admin(&Enrollment::ListInvitations, v1::ListInvitationsRequest())},
+      {"Enrollment/RevokeInvitation",
+       admin(&Enrollment::RevokeInvitation, v1::RevokeInvitationRequest())},
       {"Standby/Follow",
        [](const std::string& address) {
          grpc::ClientContext context;
