@@ -66,10 +66,6 @@ json SnapshotMetadata(int fragment, int64_t version, uint64_t published_hash) {
       {"fragment", fragment}, {"version", version}, {"published_hash", HashToHex(published_hash)}};
 }
 
-std::string Numbered(int64_t commits, const std::string& name) {
-  return absl::StrFormat("%0*d-%s", kCommitDigits, commits, name);
-}
-
 bool ConsumeNumber(absl::string_view& text, int64_t& number) {
   size_t digits = 0;
   while (digits < text.size() && absl::ascii_isdigit(static_cast<unsigned char>(text[digits]))) {
@@ -103,10 +99,14 @@ absl::Status SyncFailure(const absl::Status& status) {
   return absl::InternalError(status.message());
 }
 
+template <typename... What>
+absl::Status Damaged(const What&... what) {
+  return absl::DataLossError(absl::StrCat(what..., "; see Repair in docs/formats.md"));
+}
+
 absl::StatusOr<FloatBuffer> Floats(const NamedBytes& array, const std::string& path) {
   if (array.bytes.size() % sizeof(float) != 0) {
-    return absl::DataLossError(absl::StrCat(path, ": array ", array.name,
-                                            " is not of fp32; see Repair in docs/formats.md"));
+    return Damaged(path, ": array ", array.name, " is not of fp32");
   }
   FloatBuffer values(array.bytes.size() / sizeof(float));
   if (!values.empty()) std::memcpy(values.data(), array.bytes.data(), array.bytes.size());
@@ -123,10 +123,11 @@ absl::Status BlobFolder::CreateFolders() {
 }
 
 absl::StatusOr<v1::Blob> BlobFolder::Write(const char* blob_folder, const std::string& name,
-                                           const ArrayFileKind& kind, const json& metadata,
-                                           std::span<const NamedBytes> arrays) {
+                                           int64_t commits, const ArrayFileKind& kind,
+                                           json metadata, std::span<const NamedBytes> arrays) {
+  metadata["commits"] = commits;
   v1::Blob blob;
-  blob.set_file(JoinPath(blob_folder, name));
+  blob.set_file(JoinPath(blob_folder, absl::StrFormat("%0*d-%s", kCommitDigits, commits, name)));
   blob.set_bytes(static_cast<int64_t>(ArrayFileBytes(metadata, arrays)));
   const std::string path = Path(blob.file());
   absl::Status written = WriteAt(path, blob, kind, metadata, arrays);
@@ -161,38 +162,30 @@ absl::StatusOr<v1::Blob> BlobFolder::WriteDelta(const v1::Contribution& record,
                                                 std::span<const uint8_t> object, int64_t commits) {
   const v1::PushHeader& header = record.header();
   RETURN_IF_ERROR(CheckName("worker id", header.worker_id()));  // It becomes part of a file's name.
-  json metadata = DeltaMetadata(header);
-  metadata["commits"] = commits;
   const NamedBytes array = {kObject, object};
-  return Write(kDeltas,
-               Numbered(commits, absl::StrCat("f", header.fragment(), "-r", header.round(), "-",
-                                              header.worker_id(), ".delta")),
-               kDelta, metadata, {&array, 1});
+  return Write(
+      kDeltas,
+      absl::StrCat("f", header.fragment(), "-r", header.round(), "-", header.worker_id(), ".delta"),
+      commits, kDelta, DeltaMetadata(header), {&array, 1});
 }
 
 absl::StatusOr<v1::Blob> BlobFolder::WriteAnswer(const v1::Round& record,
                                                  std::span<const uint8_t> answer, int64_t commits) {
-  json metadata = AnswerMetadata(record);
-  metadata["commits"] = commits;
   const NamedBytes array = {kObject, answer};
-  return Write(
-      "answers",
-      Numbered(commits, absl::StrCat("f", record.fragment(), "-r", record.round(), ".answer")),
-      kAnswer, metadata, {&array, 1});
+  return Write("answers", absl::StrCat("f", record.fragment(), "-r", record.round(), ".answer"),
+               commits, kAnswer, AnswerMetadata(record), {&array, 1});
 }
 
 absl::StatusOr<v1::Blob> BlobFolder::WriteSnapshot(const FragmentView& fragment, int64_t commits) {
-  json metadata = SnapshotMetadata(fragment.fragment, fragment.version, fragment.published_hash);
-  metadata["commits"] = commits;
   std::vector<NamedBytes> arrays = {NameBytes("theta", fragment.theta),
                                     NameBytes("published", fragment.published)};
   for (const NamedArray& array : fragment.optimizer) {
     arrays.push_back(NameBytes(array.name, array.values));
   }
   return Write(
-      "snapshots",
-      Numbered(commits, absl::StrCat("f", fragment.fragment, "-v", fragment.version, ".snapshot")),
-      kSnapshot, metadata, arrays);
+      "snapshots", absl::StrCat("f", fragment.fragment, "-v", fragment.version, ".snapshot"),
+      commits, kSnapshot,
+      SnapshotMetadata(fragment.fragment, fragment.version, fragment.published_hash), arrays);
 }
 
 absl::StatusOr<ArrayFile> BlobFolder::Read(const v1::Blob& blob, const ArrayFileKind& kind,
@@ -205,15 +198,13 @@ absl::StatusOr<ArrayFile> BlobFolder::Read(const v1::Blob& blob, const ArrayFile
     if (code != absl::StatusCode::kNotFound && code != absl::StatusCode::kDataLoss) {
       return file.status();
     }
-    return absl::DataLossError(
-        absl::StrCat(file.status().message(), "; see Repair in docs/formats.md"));
+    return Damaged(file.status().message());
   }
   const json& metadata = file->metadata();
   for (const auto& [key, value] : expected.items()) {
     if (metadata.is_object() && metadata.value(key, json()) == value) continue;
-    return absl::DataLossError(absl::StrCat(path, " is another blob than the one of its name: its ",
-                                            key, " is not ", value.dump(),
-                                            "; see Repair in docs/formats.md"));
+    return Damaged(path, " is another blob than the one of its name: its ", key, " is not ",
+                   value.dump());
   }
   return file;
 }
@@ -224,8 +215,7 @@ absl::StatusOr<std::vector<uint8_t>> BlobFolder::ReadObject(const v1::Blob& blob
   ASSIGN_OR_RETURN(const ArrayFile file, Read(blob, kind, expected));
   const NamedBytes* const object = file.Find(kObject);
   if (object == nullptr) {
-    return absl::DataLossError(absl::StrCat(Path(blob.file()), " has no array ", kObject,
-                                            "; see Repair in docs/formats.md"));
+    return Damaged(Path(blob.file()), " has no array ", kObject);
   }
   return std::vector<uint8_t>(object->bytes.begin(), object->bytes.end());
 }
@@ -250,10 +240,7 @@ absl::StatusOr<FragmentSnapshot> BlobFolder::ReadSnapshot(const v1::Snapshot& re
   const std::vector<NamedBytes>& arrays = file.arrays();
   if (arrays.size() < 2 || arrays[0].name != "theta" || arrays[1].name != "published" ||
       arrays[0].bytes.size() != arrays[1].bytes.size()) {
-    return absl::DataLossError(
-        absl::StrCat(path,
-                     " does not begin with theta and published of one size; see Repair in "
-                     "docs/formats.md"));
+    return Damaged(path, " does not begin with theta and published of one size");
   }
   ASSIGN_OR_RETURN(snapshot.theta, Floats(arrays[0], path));
   ASSIGN_OR_RETURN(snapshot.published, Floats(arrays[1], path));
@@ -268,14 +255,12 @@ absl::Status BlobFolder::CheckPresent(const v1::Blob& blob) {
   const std::string path = Path(blob.file());
   const absl::StatusOr<uint64_t> bytes = file_system_.FileSize(path);
   if (absl::IsNotFound(bytes.status())) {
-    return absl::DataLossError(absl::StrCat(path, " is missing: the database says that it has ",
-                                            blob.bytes(), " bytes; see Repair in docs/formats.md"));
+    return Damaged(path, " is missing: the database says that it has ", blob.bytes(), " bytes");
   }
   RETURN_IF_ERROR(bytes.status());
   if (*bytes == static_cast<uint64_t>(blob.bytes())) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(path, " is damaged: it ends at offset ", *bytes,
-                                          "; the database says that it has ", blob.bytes(),
-                                          " bytes; see Repair in docs/formats.md"));
+  return Damaged(path, " is damaged: it ends at offset ", *bytes,
+                 "; the database says that it has ", blob.bytes(), " bytes");
 }
 
 bool BlobFolder::IsBlobName(absl::string_view file) {

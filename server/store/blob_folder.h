@@ -80,8 +80,8 @@ class BlobFolder {
   std::string Path(const std::string& file) const { return JoinPath(folder_, file); }
 
  private:
-  absl::StatusOr<v1::Blob> Write(const char* blob_folder, const std::string& name,
-                                 const ArrayFileKind& kind, const nlohmann::json& metadata,
+  absl::StatusOr<v1::Blob> Write(const char* blob_folder, const std::string& name, int64_t commits,
+                                 const ArrayFileKind& kind, nlohmann::json metadata,
                                  std::span<const NamedBytes> arrays);
   absl::StatusOr<ArrayFile> Read(const v1::Blob& blob, const ArrayFileKind& kind,
                                  const nlohmann::json& expected);

@@ -178,11 +178,7 @@ std::string FragmentText(const json& fragment) {
 
 absl::StatusOr<Copy> CopyRun(FileSystem& file_system, const std::string& folder,
                              absl::FunctionRef<void(absl::Duration)> pause) {
-  RETURN_IF_ERROR(CheckRunFolder(file_system, folder));
-  if (!file_system.Exists(JoinPath(folder, kDatabaseFile))) {
-    RETURN_IF_ERROR(CheckNoTraces(file_system, folder));
-    return absl::NotFoundError(absl::StrCat(folder, " holds no run: there is no ", kDatabaseFile));
-  }
+  RETURN_IF_ERROR(CheckHoldsRun(file_system, folder));
   for (int i = 0;; ++i) {
     if (i > 0) pause(kPause);
     ASSIGN_OR_RETURN(std::string owner, file_system.LockOwner(folder));

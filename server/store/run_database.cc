@@ -204,19 +204,6 @@ absl::Status RunDatabase::CheckStructure() {
   return absl::OkStatus();
 }
 
-template <typename Record>
-absl::StatusOr<std::vector<Record>> RunDatabase::LoadAll(uint64_t& digest) {
-  std::vector<Record> records;
-  const auto add = [&](absl::string_view key, absl::string_view value,
-                       uint64_t checksum) -> absl::Status {
-    ASSIGN_OR_RETURN(records.emplace_back(), ParseRecord<Record>(key, value));
-    digest += checksum;
-    return absl::OkStatus();
-  };
-  RETURN_IF_ERROR(ReadRecords(*database_, AllOf<Record>(), add));
-  return records;
-}
-
 absl::StatusOr<std::vector<v1::Contribution>> RunDatabase::LoadContributions(
     const std::vector<v1::Round>& rounds, int64_t recent_rounds, uint64_t& digest) {
   std::map<int, int64_t> last;  // By fragment.
@@ -258,12 +245,15 @@ absl::StatusOr<RecoveredRun> RunDatabase::Load(int64_t recent_rounds) {
   RecoveredRun run;
   uint64_t digest = 0;
   ASSIGN_OR_RETURN(const std::vector<v1::Commit> commits, Read<v1::Commit>(AllOf<v1::Commit>()));
-  ASSIGN_OR_RETURN(std::vector<v1::RunIdentity> identity, LoadAll<v1::RunIdentity>(digest));
-  ASSIGN_OR_RETURN(std::vector<v1::State> state, LoadAll<v1::State>(digest));
-  ASSIGN_OR_RETURN(run.members, LoadAll<v1::Member>(digest));
-  ASSIGN_OR_RETURN(run.rounds, LoadAll<v1::Round>(digest));
+  ASSIGN_OR_RETURN(std::vector<v1::RunIdentity> identity,
+                   ReadAll<v1::RunIdentity>(*database_, AllOf<v1::RunIdentity>(), &digest));
+  ASSIGN_OR_RETURN(std::vector<v1::State> state,
+                   ReadAll<v1::State>(*database_, AllOf<v1::State>(), &digest));
+  ASSIGN_OR_RETURN(run.members, ReadAll<v1::Member>(*database_, AllOf<v1::Member>(), &digest));
+  ASSIGN_OR_RETURN(run.rounds, ReadAll<v1::Round>(*database_, AllOf<v1::Round>(), &digest));
   ASSIGN_OR_RETURN(run.contributions, LoadContributions(run.rounds, recent_rounds, digest));
-  ASSIGN_OR_RETURN(run.snapshots, LoadAll<v1::Snapshot>(digest));
+  ASSIGN_OR_RETURN(run.snapshots,
+                   ReadAll<v1::Snapshot>(*database_, AllOf<v1::Snapshot>(), &digest));
   if (commits.size() != 1 || identity.size() != 1 || state.size() != 1) {
     return Damaged("commit, run and state are not there once each");
   }

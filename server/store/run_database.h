@@ -45,11 +45,15 @@ using RecordReader = absl::FunctionRef<absl::Status(absl::string_view key, absl:
 // Calls for each record of the range, in order of their keys. DATA_LOSS if a checksum differs.
 absl::Status ReadRecords(SqliteDatabase& database, const KeyRange& range, RecordReader read);
 
+// Adds the records to `digest`, if there is one.
 template <typename Record>
-absl::StatusOr<std::vector<Record>> ReadAll(SqliteDatabase& database, const KeyRange& range) {
+absl::StatusOr<std::vector<Record>> ReadAll(SqliteDatabase& database, const KeyRange& range,
+                                            uint64_t* digest = nullptr) {
   std::vector<Record> records;
-  const auto add = [&](absl::string_view key, absl::string_view value, uint64_t) -> absl::Status {
+  const auto add = [&](absl::string_view key, absl::string_view value,
+                       uint64_t checksum) -> absl::Status {
     ASSIGN_OR_RETURN(records.emplace_back(), ParseRecord<Record>(key, value));
+    if (digest != nullptr) *digest += checksum;
     return absl::OkStatus();
   };
   RETURN_IF_ERROR(ReadRecords(database, range, add));
@@ -162,9 +166,7 @@ class RunDatabase {
                                                                          bool create);
   absl::Status Damaged(absl::string_view what) const;
   absl::Status CheckStructure();
-  // Adds to `digest`, as the next.
-  template <typename Record>
-  absl::StatusOr<std::vector<Record>> LoadAll(uint64_t& digest);
+  // Adds to `digest`, as ReadAll does.
   absl::StatusOr<std::vector<v1::Contribution>> LoadContributions(
       const std::vector<v1::Round>& rounds, int64_t recent_rounds, uint64_t& digest);
   absl::Status CheckOrder(const RecoveredRun& run) const;

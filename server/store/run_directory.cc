@@ -75,6 +75,13 @@ absl::Status CheckRunFolder(FileSystem& file_system, const std::string& folder) 
                    "folder or remove it"));
 }
 
+absl::Status CheckHoldsRun(FileSystem& file_system, const std::string& folder) {
+  RETURN_IF_ERROR(CheckRunFolder(file_system, folder));
+  if (file_system.Exists(JoinPath(folder, kDatabaseFile))) return absl::OkStatus();
+  RETURN_IF_ERROR(CheckNoTraces(file_system, folder));
+  return absl::NotFoundError(absl::StrCat(folder, " holds no run: there is no ", kDatabaseFile));
+}
+
 absl::Status CheckNoTraces(FileSystem& file_system, const std::string& folder) {
   std::string trace;
   ASSIGN_OR_RETURN(const int64_t commits,

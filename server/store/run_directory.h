@@ -49,6 +49,9 @@ inline constexpr char kDeltasInFile[] = "DELTAS_IN";
 // recognizable. OK if it holds a run, or none.
 absl::Status CheckRunFolder(FileSystem& file_system, const std::string& folder);
 
+// As CheckRunFolder; NOT_FOUND if it holds none.
+absl::Status CheckHoldsRun(FileSystem& file_system, const std::string& folder);
+
 // DATA_LOSS if the folder has traces of a run, but not its database.
 absl::Status CheckNoTraces(FileSystem& file_system, const std::string& folder);
 

@@ -4,6 +4,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "common/base/crash_point.h"
+#include "common/files/json.h"
 #include "common/params/run_config.h"
 #include "server/store/run_directory.h"
 
@@ -14,15 +15,12 @@ absl::Status HasNotBegun() {
   return absl::UnavailableError("the run has not begun yet: there is nothing to follow");
 }
 
-// NOT_FOUND unless the folder holds a run.
-absl::Status CheckHoldsRun(FileSystem& file_system, const std::string& folder) {
+// NOT_FOUND unless it is a folder and holds a run.
+absl::Status CheckReadable(FileSystem& file_system, const std::string& folder) {
   if (!file_system.IsFolder(folder)) {
     return absl::NotFoundError(absl::StrCat("there is no folder ", folder));
   }
-  RETURN_IF_ERROR(CheckRunFolder(file_system, folder));
-  if (file_system.Exists(JoinPath(folder, kDatabaseFile))) return absl::OkStatus();
-  RETURN_IF_ERROR(CheckNoTraces(file_system, folder));
-  return absl::NotFoundError(absl::StrCat(folder, " holds no run: there is no ", kDatabaseFile));
+  return CheckHoldsRun(file_system, folder);
 }
 
 // An existing folder, too, may be one whose creation was interrupted before it was durable.
@@ -34,21 +32,6 @@ absl::Status MakeFolder(FileSystem& file_system, const std::string& folder) {
   const absl::Status synced = file_system.SyncFolder(ParentFolder(folder));
   // Then it was not made by this program.
   return absl::IsPermissionDenied(synced) ? absl::OkStatus() : Annotate(synced, folder);
-}
-
-// A file may go between the reading of its record and its own: its damage counts only if the record
-// that `find` gives, none if it names no file, is there afterwards.
-template <typename Find, typename Read>
-auto ReadNamed(Find find, Read read, const std::string& what) -> decltype(read(**find())) {
-  auto row = find();
-  RETURN_IF_ERROR(row.status());
-  if (row->has_value()) {
-    auto content = read(**row);
-    if (content.ok()) return content;
-    row = find();
-    if (!row.ok() || row->has_value()) return content;
-  }
-  return absl::NotFoundError(what);
 }
 
 // Former releases spread a run over several folders: 0 is the hash of a fragment that is in
@@ -98,7 +81,7 @@ absl::StatusOr<std::unique_ptr<RunDirectoryStore>> RunDirectoryStore::Open(FileS
   FileSystem& used = unsynced != nullptr ? *unsynced : file_system;
   std::unique_ptr<FolderLock> lock;
   if (options.read_only) {
-    RETURN_IF_ERROR(CheckHoldsRun(used, folder));
+    RETURN_IF_ERROR(CheckReadable(used, folder));
     ASSIGN_OR_RETURN(const std::string owner, used.LockOwner(folder));
     if (!owner.empty()) {
       return absl::FailedPreconditionError(
@@ -386,8 +369,7 @@ absl::Status RunDirectoryStore::SaveRunState(const v1::State& state) {
 
 absl::Status RunDirectoryStore::SaveSummary(const nlohmann::json& summary) {
   RETURN_IF_ERROR(Running().status());
-  const std::string text =
-      summary.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  const std::string text = JsonText(summary, 2) + "\n";
   return Note(WriteFileAtomically(file_system_, Path(kSummaryFile), absl::string_view(text)));
 }
 
@@ -398,54 +380,59 @@ absl::Status RunDirectoryStore::ForgetAnswers(int fragment, int64_t before_round
   return absl::OkStatus();
 }
 
+// A file may go between the reading of its record and its own: its damage counts only if the record
+// is there afterwards.
+template <typename Record, typename Read>
+auto RunDirectoryStore::ReadNamed(int fragment, int64_t number,
+                                  absl::FunctionRef<bool(const Record&)> wanted, Read read,
+                                  const std::string& what) -> decltype(read(Record())) {
+  RETURN_IF_ERROR(Running().status());
+  const auto find = [&]() -> absl::StatusOr<std::optional<Record>> {
+    absl::MutexLock lock(&mutex_);
+    ASSIGN_OR_RETURN(const std::vector<Record> records,
+                     ledger_->database().Read<Record>(RangeOf<Record>(fragment, number, number)));
+    const auto found = std::ranges::find_if(records, wanted);
+    if (found == records.end()) return std::nullopt;
+    return *found;
+  };
+  auto row = find();
+  RETURN_IF_ERROR(row.status());
+  if (row->has_value()) {
+    auto content = read(**row);
+    if (content.ok()) return content;
+    row = find();
+    if (!row.ok() || row->has_value()) return content;
+  }
+  return absl::NotFoundError(absl::StrCat(folder_, " has no ", what));
+}
+
 absl::StatusOr<std::vector<uint8_t>> RunDirectoryStore::ReadContribution(
     int fragment, int64_t round, const std::string& worker_id) {
-  RETURN_IF_ERROR(Running().status());
-  const auto find = [&]() -> absl::StatusOr<std::optional<v1::Contribution>> {
-    absl::MutexLock lock(&mutex_);
-    ASSIGN_OR_RETURN(const std::vector<v1::Contribution> records,
-                     ledger_->database().Read<v1::Contribution>(
-                         RangeOf<v1::Contribution>(fragment, round, round)));
-    for (const v1::Contribution& record : records) {
-      if (record.header().worker_id() == worker_id && !record.delta().file().empty()) return record;
-    }
-    return std::nullopt;
-  };
-  return ReadNamed(
-      find, [&](const v1::Contribution& record) { return blobs_.ReadDelta(record); },
-      absl::StrCat(folder_, " has no delta of ", worker_id, " for round ", round, " of fragment ",
-                   fragment));
+  return ReadNamed<v1::Contribution>(
+      fragment, round,
+      [&](const v1::Contribution& record) {
+        return record.header().worker_id() == worker_id && !record.delta().file().empty();
+      },
+      [&](const v1::Contribution& record) { return blobs_.ReadDelta(record); },
+      absl::StrCat("delta of ", worker_id, " for round ", round, " of fragment ", fragment));
 }
 
 absl::StatusOr<std::vector<uint8_t>> RunDirectoryStore::ReadAnswer(int fragment, int64_t round) {
-  RETURN_IF_ERROR(Running().status());
-  const auto find = [&]() -> absl::StatusOr<std::optional<v1::Round>> {
-    absl::MutexLock lock(&mutex_);
-    if (ledger_->forgotten(fragment, round)) return std::nullopt;
-    ASSIGN_OR_RETURN(
-        const std::vector<v1::Round> records,
-        ledger_->database().Read<v1::Round>(RangeOf<v1::Round>(fragment, round, round)));
-    if (records.empty() || records[0].answer().file().empty()) return std::nullopt;
-    return records[0];
-  };
-  return ReadNamed(
-      find, [&](const v1::Round& record) { return blobs_.ReadAnswer(record); },
-      absl::StrCat(folder_, " has no answer of round ", round, " of fragment ", fragment));
+  return ReadNamed<v1::Round>(
+      fragment, round,
+      [&](const v1::Round& record) {
+        mutex_.AssertHeld();
+        return !ledger_->forgotten(fragment, round) && !record.answer().file().empty();
+      },
+      [&](const v1::Round& record) { return blobs_.ReadAnswer(record); },
+      absl::StrCat("answer of round ", round, " of fragment ", fragment));
 }
 
 absl::StatusOr<FragmentSnapshot> RunDirectoryStore::ReadSnapshot(int fragment, int64_t version) {
-  RETURN_IF_ERROR(Running().status());
-  const auto find = [&]() -> absl::StatusOr<std::optional<v1::Snapshot>> {
-    absl::MutexLock lock(&mutex_);
-    ASSIGN_OR_RETURN(
-        const std::vector<v1::Snapshot> records,
-        ledger_->database().Read<v1::Snapshot>(RangeOf<v1::Snapshot>(fragment, version, version)));
-    if (records.empty()) return std::nullopt;
-    return records[0];
-  };
-  return ReadNamed(
-      find, [&](const v1::Snapshot& record) { return blobs_.ReadSnapshot(record); },
-      absl::StrCat(folder_, " has no snapshot of fragment ", fragment, " at version ", version));
+  return ReadNamed<v1::Snapshot>(
+      fragment, version, [](const v1::Snapshot&) { return true; },
+      [&](const v1::Snapshot& record) { return blobs_.ReadSnapshot(record); },
+      absl::StrCat("snapshot of fragment ", fragment, " at version ", version));
 }
 
 v1::CopyPosition RunDirectoryStore::Position() {

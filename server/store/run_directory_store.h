@@ -140,6 +140,11 @@ class RunDirectoryStore final : public Store {
   absl::StatusOr<std::optional<RecoveredRun>> RecoverLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status BeginRunLocked(const v1::RunIdentity& identity)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The file that the one record of that round or version names which is `wanted`. NOT_FOUND, with
+  // `what` in words, if there is none.
+  template <typename Record, typename Read>
+  auto ReadNamed(int fragment, int64_t number, absl::FunctionRef<bool(const Record&)> wanted,
+                 Read read, const std::string& what) -> decltype(read(Record()));
   // The run is read: makes its ledger.
   void Keep(std::unique_ptr<RunDatabase> database, const RecoveredRun& run)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -25,6 +25,25 @@ const v1::Blob& BlobOf(const v1::Snapshot& record) { return record.state(); }
 const v1::Blob& BlobOf(const v1::Member&) { return v1::Blob::default_instance(); }
 const v1::Blob& BlobOf(const v1::State&) { return v1::Blob::default_instance(); }
 
+void ClearBlob(v1::Contribution& record) { record.clear_delta(); }
+void ClearBlob(v1::Round& record) { record.clear_answer(); }
+
+// Takes the deltas or answers of rounds `first` to `last` out of their records.
+template <typename Record>
+absl::Status EmptyFiles(DatabaseEdit& edit, int fragment, int64_t first, int64_t last,
+                        RunLedger::Freed& freed) {
+  if (first > last) return absl::OkStatus();
+  ASSIGN_OR_RETURN(std::vector<Record> records,
+                   edit.Read<Record>(RangeOf<Record>(fragment, first, last)));
+  for (Record& record : records) {
+    if (BlobOf(record).file().empty()) continue;
+    freed.push_back(BlobOf(record));
+    ClearBlob(record);
+    RETURN_IF_ERROR(edit.Put(record));
+  }
+  return absl::OkStatus();
+}
+
 int64_t At(const std::map<int, int64_t>& rounds, int fragment) {
   const auto found = rounds.find(fragment);
   return found == rounds.end() ? 0 : found->second;
@@ -123,8 +142,8 @@ absl::Status RunLedger::Commit(Edit edit, Freed& freed) {
     deltas_going_.clear();
     RETURN_IF_ERROR(edit(changes, freed));
     for (const auto& [fragment, before] : forget_before_) {
-      RETURN_IF_ERROR(
-          EmptyAnswers(changes, fragment, At(forgotten_before_, fragment), before, freed));
+      RETURN_IF_ERROR(EmptyFiles<v1::Round>(changes, fragment, At(forgotten_before_, fragment),
+                                            before - 1, freed));
     }
     keys = changes.changed();
     return absl::OkStatus();
@@ -153,36 +172,8 @@ absl::Status RunLedger::Retain(int fragment, DatabaseEdit& edit, Freed& freed) {
   if (retain_deltas_) return absl::OkStatus();
   const int64_t covered = snapshots[removed].version();
   deltas_going_[fragment] = covered;
-  return EmptyDeltas(edit, fragment, At(deltas_gone_, fragment), covered, freed);
-}
-
-absl::Status RunLedger::EmptyDeltas(DatabaseEdit& edit, int fragment, int64_t after, int64_t up_to,
-                                    Freed& freed) {
-  if (after >= up_to) return absl::OkStatus();
-  ASSIGN_OR_RETURN(
-      std::vector<v1::Contribution> records,
-      edit.Read<v1::Contribution>(RangeOf<v1::Contribution>(fragment, after + 1, up_to)));
-  for (v1::Contribution& record : records) {
-    if (record.delta().file().empty()) continue;
-    freed.push_back(record.delta());
-    record.clear_delta();
-    RETURN_IF_ERROR(edit.Put(record));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status RunLedger::EmptyAnswers(DatabaseEdit& edit, int fragment, int64_t from, int64_t before,
-                                     Freed& freed) {
-  if (from >= before) return absl::OkStatus();
-  ASSIGN_OR_RETURN(std::vector<v1::Round> records,
-                   edit.Read<v1::Round>(RangeOf<v1::Round>(fragment, from, before - 1)));
-  for (v1::Round& record : records) {
-    if (record.answer().file().empty()) continue;
-    freed.push_back(record.answer());
-    record.clear_answer();
-    RETURN_IF_ERROR(edit.Put(record));
-  }
-  return absl::OkStatus();
+  return EmptyFiles<v1::Contribution>(edit, fragment, At(deltas_gone_, fragment) + 1, covered,
+                                      freed);
 }
 
 template <typename Record>
@@ -278,21 +269,22 @@ absl::Status RunLedger::Apply(const RunChanges& changes,
                    edit.Read<v1::Snapshot>(AllOf<v1::Snapshot>()));
   std::set<std::string> snapshots;  // Records, as bytes.
   for (const v1::Record& record : changes.records) {
+    const auto checked = [&](auto parsed) -> absl::StatusOr<decltype(parsed)> {
+      ASSIGN_OR_RETURN(parsed, ParseRecord<decltype(parsed)>(record.key(), record.value()));
+      RETURN_IF_ERROR(check(BlobOf(parsed)));
+      return parsed;
+    };
     const absl::string_view kind = KindOf(record.key());
     if (kind == kKind<v1::State>) {
-      RETURN_IF_ERROR(ParseRecord<v1::State>(record.key(), record.value()).status());
+      RETURN_IF_ERROR(checked(v1::State()).status());
     } else if (kind == kKind<v1::Member>) {
-      RETURN_IF_ERROR(ParseRecord<v1::Member>(record.key(), record.value()).status());
+      RETURN_IF_ERROR(checked(v1::Member()).status());
     } else if (kind == kKind<v1::Contribution>) {
-      ASSIGN_OR_RETURN(const auto parsed,
-                       ParseRecord<v1::Contribution>(record.key(), record.value()));
-      RETURN_IF_ERROR(check(parsed.delta()));
+      RETURN_IF_ERROR(checked(v1::Contribution()).status());
     } else if (kind == kKind<v1::Round>) {
-      ASSIGN_OR_RETURN(rounds.emplace_back(), ParseRecord<v1::Round>(record.key(), record.value()));
-      RETURN_IF_ERROR(check(rounds.back().answer()));
+      ASSIGN_OR_RETURN(rounds.emplace_back(), checked(v1::Round()));
     } else {
-      ASSIGN_OR_RETURN(const auto parsed, ParseRecord<v1::Snapshot>(record.key(), record.value()));
-      RETURN_IF_ERROR(check(parsed.state()));
+      ASSIGN_OR_RETURN(const v1::Snapshot parsed, checked(v1::Snapshot()));
       snapshots.insert(absl::StrCat(record.key(), " ", parsed.state().file()));
     }
     RETURN_IF_ERROR(edit.Put(record));
@@ -306,10 +298,11 @@ absl::Status RunLedger::Apply(const RunChanges& changes,
     freed.push_back(snapshot.state());
   }
   for (const v1::FilesGone& gone : changes.advance.gone()) {
-    RETURN_IF_ERROR(EmptyDeltas(edit, gone.fragment(), At(deltas_gone_, gone.fragment()),
-                                gone.deltas(), freed));
-    RETURN_IF_ERROR(EmptyAnswers(edit, gone.fragment(), At(forgotten_before_, gone.fragment()),
-                                 gone.answers(), freed));
+    const int fragment = gone.fragment();
+    RETURN_IF_ERROR(EmptyFiles<v1::Contribution>(edit, fragment, At(deltas_gone_, fragment) + 1,
+                                                 gone.deltas(), freed));
+    RETURN_IF_ERROR(EmptyFiles<v1::Round>(edit, fragment, At(forgotten_before_, fragment),
+                                          gone.answers() - 1, freed));
   }
   return absl::OkStatus();
 }
@@ -345,9 +338,7 @@ absl::Status RunLedger::Advance(const RunChanges& changes,
 
 namespace {
 
-std::string Line(const v1::Round& round) {
-  return RoundToJson(round).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-}
+std::string Line(const v1::Round& round) { return JsonText(RoundToJson(round)) + "\n"; }
 
 std::span<const uint8_t> AsBytes(const std::string& text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};

@@ -112,12 +112,6 @@ class RunLedger {
   absl::Status AddRecords(const KeyRange& range, absl::FunctionRef<bool(const Record&)> wanted,
                           RunChanges& changes);
   absl::Status AddFragment(int fragment, int64_t last_round, RunChanges& changes);
-  // Takes the deltas of rounds in (after, up_to], or the answers of rounds in [from, before), out
-  // of their records.
-  absl::Status EmptyDeltas(DatabaseEdit& edit, int fragment, int64_t after, int64_t up_to,
-                           Freed& freed);
-  absl::Status EmptyAnswers(DatabaseEdit& edit, int fragment, int64_t from, int64_t before,
-                            Freed& freed);
   absl::Status Apply(const RunChanges& changes,
                      absl::FunctionRef<absl::Status(const v1::Blob&)> check, DatabaseEdit& edit,
                      Freed& freed, std::vector<v1::Round>& rounds);

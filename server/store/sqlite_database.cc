@@ -131,8 +131,7 @@ SqliteDatabase::SqliteDatabase(sqlite3* database, std::string path)
 
 absl::StatusOr<std::unique_ptr<SqliteDatabase>> SqliteDatabase::Open(const std::string& path,
                                                                      const Options& options) {
-  int flags = options.read_only ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE;
-  if (options.create) flags |= SQLITE_OPEN_CREATE;
+  const int flags = SQLITE_OPEN_READWRITE | (options.create ? SQLITE_OPEN_CREATE : 0);
   sqlite3* handle = nullptr;
   const int code = sqlite3_open_v2(path.c_str(), &handle, flags | SQLITE_OPEN_NOMUTEX,
                                    options.vfs.empty() ? nullptr : options.vfs.c_str());
@@ -164,18 +163,21 @@ absl::Status SqliteDatabase::Execute(const std::string& sql) {
                 absl::StrCat("run \"", sql, "\" on"));
 }
 
-absl::StatusOr<std::string> SqliteDatabase::Text(const std::string& sql) {
+absl::StatusOr<Statement> SqliteDatabase::Ask(const std::string& sql) {
   ASSIGN_OR_RETURN(Statement statement, Prepare(sql));
   ASSIGN_OR_RETURN(const bool row, statement.Step());
   if (!row) return absl::DataLossError(absl::StrCat(path_, " answers nothing to \"", sql, "\""));
-  return statement.Text(0);
+  return statement;
+}
+
+absl::StatusOr<std::string> SqliteDatabase::Text(const std::string& sql) {
+  ASSIGN_OR_RETURN(const Statement answer, Ask(sql));
+  return answer.Text(0);
 }
 
 absl::StatusOr<int64_t> SqliteDatabase::Int(const std::string& sql) {
-  ASSIGN_OR_RETURN(Statement statement, Prepare(sql));
-  ASSIGN_OR_RETURN(const bool row, statement.Step());
-  if (!row) return absl::DataLossError(absl::StrCat(path_, " answers nothing to \"", sql, "\""));
-  return statement.Int(0);
+  ASSIGN_OR_RETURN(const Statement answer, Ask(sql));
+  return answer.Int(0);
 }
 
 absl::Status SqliteDatabase::Checkpoint(bool truncate) {

@@ -65,7 +65,6 @@ class SqliteDatabase {
   struct Options {
     std::string vfs = {};  // Name given to sqlite3_vfs_register; empty: the system's.
     bool create = false;
-    bool read_only = false;
   };
   static absl::StatusOr<std::unique_ptr<SqliteDatabase>> Open(const std::string& path,
                                                               const Options& options);
@@ -95,6 +94,8 @@ class SqliteDatabase {
   };
   SqliteDatabase(sqlite3* database, std::string path);
   absl::Status Status(int code, absl::string_view what) const;
+  // At the first row of the answer. DATA_LOSS if there is none.
+  absl::StatusOr<Statement> Ask(const std::string& sql);
 
   // Written by SQLite's hook; at an address that does not move, and outlives the handle.
   const std::unique_ptr<int64_t> log_pages_;
