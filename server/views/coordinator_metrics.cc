@@ -42,8 +42,7 @@ void CoordinatorMetrics::AddStore(MetricPage& page) {
   page.Gauge("causeway_store_bytes", "All files in the run's folder.", StoreBytes());
   const absl::StatusOr<uint64_t> free = options_.file_system->FreeBytes(options_.run_dir);
   if (!free.ok()) return;
-  page.Gauge("causeway_store_free_bytes", "Free on the disk of the run's folder.",
-             static_cast<double>(*free));
+  page.Gauge("causeway_store_free_bytes", "Free on the disk of the run's folder.", *free);
 }
 
 void CoordinatorMetrics::AddStandbys(MetricPage& page) const {
@@ -55,7 +54,7 @@ void CoordinatorMetrics::AddStandbys(MetricPage& page) const {
   for (const auto& [name, copy] : copies) {
     const int64_t behind = std::max<int64_t>(0, commits - copy.commits);
     page.Gauge("causeway_standby_behind_commits", "Commits that its copy has not acknowledged.",
-               static_cast<double>(behind), {{"standby", name}});
+               behind, {{"standby", name}});
     if (!options_.replicated) continue;
     page.Gauge("causeway_standby_in_sync", "1 if its copy has all that workers were told.",
                copy.in_sync ? 1 : 0, {{"standby", name}});
@@ -69,19 +68,16 @@ void CoordinatorMetrics::AddLoad(MetricPage& page, const ServerLoad& load) const
   const std::string limit_help = "Memory that they may hold (--memory_mb).";
   const std::string queue = "causeway_queue_length";
   const std::string queue_help = "Tasks that wait for a thread: merge, copy.";
-  page.Gauge(held, held_help, static_cast<double>(load.push_bytes), {{"direction", "up"}});
-  page.Gauge(held, held_help, static_cast<double>(load.pull_bytes), {{"direction", "down"}});
-  page.Gauge(limit, limit_help, static_cast<double>(load.push_bytes_limit), {{"direction", "up"}});
-  page.Gauge(limit, limit_help, static_cast<double>(load.pull_bytes_limit),
-             {{"direction", "down"}});
-  page.Gauge(queue, queue_help, static_cast<double>(load.merges_queued), {{"queue", "merge"}});
-  page.Gauge(queue, queue_help, static_cast<double>(load.copies_queued), {{"queue", "copy"}});
-  page.Gauge("causeway_pushes", "Deltas that are being received.",
-             static_cast<double>(load.pushes));
-  page.Gauge("causeway_lanes", "Streams of deltas and answers.", static_cast<double>(load.lanes));
+  page.Gauge(held, held_help, load.push_bytes, {{"direction", "up"}});
+  page.Gauge(held, held_help, load.pull_bytes, {{"direction", "down"}});
+  page.Gauge(limit, limit_help, load.push_bytes_limit, {{"direction", "up"}});
+  page.Gauge(limit, limit_help, load.pull_bytes_limit, {{"direction", "down"}});
+  page.Gauge(queue, queue_help, load.merges_queued, {{"queue", "merge"}});
+  page.Gauge(queue, queue_help, load.copies_queued, {{"queue", "copy"}});
+  page.Gauge("causeway_pushes", "Deltas that are being received.", load.pushes);
+  page.Gauge("causeway_lanes", "Streams of deltas and answers.", load.lanes);
   page.Counter("causeway_pushes_evicted_total",
-               "Deltas nobody was sending, dropped for want of memory.",
-               static_cast<double>(load.pushes_evicted));
+               "Deltas nobody was sending, dropped for want of memory.", load.pushes_evicted);
 }
 
 std::string CoordinatorMetrics::Text(const v1::RunStatus& status, bool healthy,
@@ -93,11 +89,11 @@ std::string CoordinatorMetrics::Text(const v1::RunStatus& status, bool healthy,
   std::map<std::string, int64_t> counts = options_.events->counts();
   page.Counter("causeway_contributions_total",
                "Deltas: merged, late (their round had closed) or quarantined.",
-               static_cast<double>(counts["contribution_late"]), {{"outcome", "late"}});
+               counts["contribution_late"], {{"outcome", "late"}});
   // From 0 on, so that the first one is an increase, too.
   for (const EventName& event : CoordinatorEvents()) {
-    page.Counter("causeway_events_total", "Events by name.",
-                 static_cast<double>(counts[event.name]), {{"event", event.name}});
+    page.Counter("causeway_events_total", "Events by name.", counts[event.name],
+                 {{"event", event.name}});
   }
   AddStore(page);
   AddLoad(page, load);

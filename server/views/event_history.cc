@@ -7,9 +7,6 @@
 
 namespace causeway::server {
 
-std::string DumpReplacing(const nlohmann::json& json) {
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
 namespace {
 
 constexpr size_t kMaxTextBytes = 1024;  // Limit on a message, which may quote a worker.
@@ -26,16 +23,15 @@ std::string Text(const nlohmann::json& object, const char* key) {
 
 // A message of a protocol takes nothing else in its texts.
 std::string Utf8(const std::string& text) {
-  return nlohmann::json::parse(DumpReplacing(text)).get<std::string>();
+  return nlohmann::json::parse(JsonText(text)).get<std::string>();
 }
 
 // The fields as an object; of too many bytes the largest ones are left out, and named.
 std::string FieldsText(const nlohmann::json& fields) {
-  std::string text = DumpReplacing(fields);
+  std::string text = JsonText(fields);
   if (text.size() <= kMaxFieldsBytes || !fields.is_object()) return text;
   std::vector<std::pair<size_t, std::string>> by_size;
-  for (const auto& [key, value] : fields.items())
-    by_size.emplace_back(DumpReplacing(value).size(), key);
+  for (const auto& [key, value] : fields.items()) by_size.emplace_back(JsonText(value).size(), key);
   std::ranges::sort(by_size);
   nlohmann::json kept = fields;
   kept[kLeftOut] = nlohmann::json::array();
@@ -44,7 +40,7 @@ std::string FieldsText(const nlohmann::json& fields) {
     kept.erase(key);
     kept[kLeftOut].push_back(key);
     by_size.pop_back();
-    text = DumpReplacing(kept);
+    text = JsonText(kept);
   }
   return text;
 }
@@ -64,57 +60,47 @@ absl::Status EventHistory::Restore(FileSystem& file_system, const std::string& p
   for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
     const absl::StatusOr<nlohmann::json> json = ParseLimitedJson(line, kLineLimits);
     if (!json.ok() || !json->is_object()) continue;
-    PastEvent event;
-    event.time = Text(*json, "time");
-    event.event = Text(*json, "event");
-    event.message = Text(*json, "message");
-    if (event.event.empty() || event.time.empty()) continue;
+    const std::string time = Text(*json, "time");
+    const std::string event = Text(*json, "event");
+    if (event.empty() || time.empty()) continue;
     nlohmann::json fields = *json;
     for (const char* const common : {"time", "event", "level", "message"}) fields.erase(common);
-    event.fields = FieldsText(fields);
-    Keep(std::move(event));
+    Keep(time, event, Text(*json, "message"), fields);
   }
   return absl::OkStatus();
 }
 
 void EventHistory::Record(absl::string_view event, const std::string& message,
                           const nlohmann::json& fields) {
-  Keep({.time = absl::FormatTime(absl::RFC3339_full, clock_->Now(), absl::UTCTimeZone()),
-        .event = std::string(event),
-        .message = message,
-        .fields = FieldsText(fields)});
+  Keep(absl::FormatTime(absl::RFC3339_full, clock_->Now(), absl::UTCTimeZone()), event, message,
+       fields);
   next_->Record(event, message, fields);
 }
 
-void EventHistory::Keep(PastEvent event) {
-  if (event.message.size() > kMaxTextBytes) {
-    event.message.resize(kMaxTextBytes - kCut.size());
-    event.message.append(kCut.data(), kCut.size());
+void EventHistory::Keep(std::string time, absl::string_view name, std::string message,
+                        const nlohmann::json& fields) {
+  if (message.size() > kMaxTextBytes) {
+    message.resize(kMaxTextBytes - kCut.size());
+    message.append(kCut.data(), kCut.size());
   }
+  v1::RunEvent event;
+  event.set_time(std::move(time));
+  event.set_event(std::string(name));
+  event.set_level(LevelName(LevelOf(name)));
+  event.set_message(Utf8(message));
+  event.set_fields_json(FieldsText(fields));
   absl::MutexLock lock(&mutex_);
-  event.number = ++last_number_;
+  event.set_number(++last_number_);
   events_.push_back(std::move(event));
   if (events_.size() > capacity_) events_.pop_front();
-}
-
-std::vector<PastEvent> EventHistory::After(int64_t number) const {
-  absl::MutexLock lock(&mutex_);
-  const auto begin = std::ranges::upper_bound(events_, number, {}, &PastEvent::number);
-  return {begin, events_.end()};
 }
 
 v1::ListEventsResponse EventHistory::List(int64_t after) const {
   v1::ListEventsResponse response;
   response.set_process_unix_ms(absl::ToUnixMillis(started_));
-  for (const PastEvent& past : After(after)) {
-    v1::RunEvent& event = *response.add_events();
-    event.set_number(past.number);
-    event.set_time(past.time);
-    event.set_event(past.event);
-    event.set_level(LevelName(LevelOf(past.event)));
-    event.set_message(Utf8(past.message));
-    event.set_fields_json(past.fields);
-  }
+  absl::MutexLock lock(&mutex_);
+  const auto begin = std::ranges::upper_bound(events_, after, {}, &v1::RunEvent::number);
+  response.mutable_events()->Add(begin, events_.end());
   return response;
 }
 

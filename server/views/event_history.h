@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <deque>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -19,20 +18,9 @@
 
 namespace causeway::server {
 
-// As text, whatever encoding its strings have: a worker may say anything of itself.
-std::string DumpReplacing(const nlohmann::json& json);
-
-struct PastEvent {
-  int64_t number = 0;   // Increases by one with every event of this process, from 1.
-  std::string time;     // RFC 3339, UTC.
-  std::string event;    // Its stable name.
-  std::string message;  // Ends with "..." where it was longer than 1 KiB.
-  // Its own, as a JSON object of about 2 KiB at most: those that did not fit, the largest first,
-  // are named in its list "left_out".
-  std::string fields;
-};
-
-// Hands every event on, and keeps the newest. Thread-safe.
+// Hands every event on, and keeps the newest. A message ends with "..." where it was longer than
+// 1 KiB. The event's own fields are a JSON object of about 2 KiB at most: those that did not fit,
+// the largest first, are named in its list "left_out". Thread-safe.
 class EventHistory final : public EventLog {
  public:
   // Both outlive the history.
@@ -45,20 +33,19 @@ class EventHistory final : public EventLog {
   void Record(absl::string_view event, const std::string& message,
               const nlohmann::json& fields) override;
 
-  // Those after that number that are kept, oldest first.
-  std::vector<PastEvent> After(int64_t number) const;
-  // The same, for Admin.ListEvents.
+  // Those after that number that are kept, oldest first: Admin.ListEvents.
   v1::ListEventsResponse List(int64_t after) const;
 
  private:
-  void Keep(PastEvent event);
+  void Keep(std::string time, absl::string_view name, std::string message,
+            const nlohmann::json& fields);
 
   EventLog* const next_;
   Clock* const clock_;
   const size_t capacity_;
   const absl::Time started_;
   mutable absl::Mutex mutex_;
-  std::deque<PastEvent> events_ ABSL_GUARDED_BY(mutex_);
+  std::deque<v1::RunEvent> events_ ABSL_GUARDED_BY(mutex_);
   int64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

@@ -40,15 +40,11 @@ ProgressPoint PointBetween(const v1::Heartbeat& before, const v1::Heartbeat& aft
   return point;
 }
 
-void NotePublished(const v1::Round& record, RoundTimes& round) {
-  round.fragment = record.fragment();
-  round.round = record.round();
-  round.send_step = record.send_step();
-  round.closed_unix_s = record.closed_unix_s();
-  round.published_unix_s = record.published_unix_s();
-  round.bytes_in = record.bytes_in();
-  round.bytes_out = record.bytes_out();
-  round.reason = record.reason();
+// Without who took part.
+v1::Round FactsOf(v1::Round record) {
+  record.clear_contributors();
+  record.clear_weights();
+  return record;
 }
 
 }  // namespace
@@ -72,12 +68,12 @@ void RunHistory::Restore(const RecoveredRun& run) {
   std::map<std::pair<int, int64_t>, RoundTimes*> places;
   for (const v1::Round* const record : rounds) {
     RoundTimes& round = rounds_.emplace_back();
-    NotePublished(*record, round);
-    places[{round.fragment, round.round}] = &round;
+    round.record = FactsOf(*record);
+    places[{record->fragment(), record->round()}] = &round;
   }
   std::vector<const v1::Contribution*> open;
   const auto add = [](RoundTimes& round, const v1::Contribution& contribution) {
-    round.send_step = contribution.header().send_step();
+    round.record.set_send_step(contribution.header().send_step());
     PushTimes& push = round.workers[contribution.header().worker_id()];
     push.arrived_unix_s = contribution.unix_s();
     push.quarantined = contribution.quarantined();
@@ -147,7 +143,7 @@ void RunHistory::OnHeartbeat(const std::string& worker_id, const v1::Heartbeat& 
 RoundTimes* RunHistory::FindRound(int fragment, int64_t round) {
   // The round asked for is almost always among the newest.
   const auto found = std::find_if(rounds_.rbegin(), rounds_.rend(), [&](const RoundTimes& times) {
-    return times.fragment == fragment && times.round == round;
+    return times.record.fragment() == fragment && times.record.round() == round;
   });
   return found == rounds_.rend() ? nullptr : &*found;
 }
@@ -157,8 +153,8 @@ RoundTimes& RunHistory::FindOrMakeRound(int fragment, int64_t round) {
   if (found != nullptr) return *found;
   if (rounds_.size() >= options_.rounds) rounds_.pop_front();
   RoundTimes& made = rounds_.emplace_back();
-  made.fragment = fragment;
-  made.round = round;
+  made.record.set_fragment(fragment);
+  made.record.set_round(round);
   return made;
 }
 
@@ -166,7 +162,7 @@ void RunHistory::OnPushBegun(const v1::PushHeader& header) {
   const double now = UnixSeconds();
   absl::MutexLock lock(&mutex_);
   RoundTimes& round = FindOrMakeRound(header.fragment(), header.round());
-  round.send_step = header.send_step();
+  round.record.set_send_step(header.send_step());
   PushTimes& push = round.workers[header.worker_id()];
   if (push.sent_unix_s == 0) push.sent_unix_s = now;
 }
@@ -175,7 +171,7 @@ void RunHistory::OnContributed(const v1::PushHeader& header, bool quarantined) {
   const double now = UnixSeconds();
   absl::MutexLock lock(&mutex_);
   RoundTimes& round = FindOrMakeRound(header.fragment(), header.round());
-  round.send_step = header.send_step();
+  round.record.set_send_step(header.send_step());
   PushTimes& push = round.workers[header.worker_id()];
   if (push.arrived_unix_s == 0) push.arrived_unix_s = now;
   push.quarantined = quarantined;
@@ -184,7 +180,7 @@ void RunHistory::OnContributed(const v1::PushHeader& header, bool quarantined) {
 void RunHistory::OnPublished(const v1::Round& record, const std::vector<std::string>& missing) {
   absl::MutexLock lock(&mutex_);
   RoundTimes& round = FindOrMakeRound(record.fragment(), record.round());
-  NotePublished(record, round);
+  round.record = FactsOf(record);
   round.missing = missing;
 }
 

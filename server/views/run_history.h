@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "causeway/v1/record.pb.h"
 #include "causeway/v1/session.pb.h"
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
@@ -42,14 +43,7 @@ struct PushTimes {
 };
 
 struct RoundTimes {
-  int fragment = 0;
-  int64_t round = 0;
-  int64_t send_step = 0;  // 0: nobody has said yet.
-  double closed_unix_s = 0;
-  double published_unix_s = 0;
-  int64_t bytes_in = 0;
-  int64_t bytes_out = 0;
-  std::string reason;                // Why it closed.
+  v1::Round record;                  // Until it is published: its place alone.
   std::vector<std::string> missing;  // Closed without them.
   std::map<std::string, PushTimes> workers;
 };

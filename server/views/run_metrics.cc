@@ -20,15 +20,11 @@ void AddRun(MetricPage& page, const v1::RunStatus& status, bool healthy) {
   page.Gauge("causeway_run_paused", "1 while it is paused.", status.paused() ? 1 : 0);
   page.Gauge("causeway_run_finished", "1 once every worker has left at the end.",
              status.finished() ? 1 : 0);
-  page.Gauge("causeway_run_step", "The largest of a worker.",
-             static_cast<double>(status.run_step()));
-  page.Gauge("causeway_run_budget_steps", "train.steps",
-             static_cast<double>(config.train().steps()));
-  page.Counter("causeway_run_tokens_total", "Of all workers together.",
-               static_cast<double>(status.tokens()));
+  page.Gauge("causeway_run_step", "The largest of a worker.", status.run_step());
+  page.Gauge("causeway_run_budget_steps", "train.steps", config.train().steps());
+  page.Counter("causeway_run_tokens_total", "Of all workers together.", status.tokens());
   if (config.train().tokens() > 0) {
-    page.Gauge("causeway_run_budget_tokens", "train.tokens, if set.",
-               static_cast<double>(config.train().tokens()));
+    page.Gauge("causeway_run_budget_tokens", "train.tokens, if set.", config.train().tokens());
   }
   double loss = 0;
   double rate = 0;
@@ -73,10 +69,8 @@ void AddProgress(MetricPage& page, const v1::WorkerStatus& worker) {
              {{"worker", worker.worker_id()},
               {"device", LabelText(worker.device())},
               {"version", LabelText(worker.software_version())}});
-  page.Gauge("causeway_worker_step", "Steps of the schedule done.",
-             static_cast<double>(worker.step()), labels);
-  page.Counter("causeway_worker_tokens_total", "Trained in this run.",
-               static_cast<double>(worker.tokens()), labels);
+  page.Gauge("causeway_worker_step", "Steps of the schedule done.", worker.step(), labels);
+  page.Counter("causeway_worker_tokens_total", "Trained in this run.", worker.tokens(), labels);
   page.Gauge("causeway_worker_tokens_per_second", "Over the last seconds.",
              worker.tokens_per_second(), labels);
   page.Gauge("causeway_worker_train_loss", "Mean of the last step, nats per token.",
@@ -89,7 +83,7 @@ void AddProgress(MetricPage& page, const v1::WorkerStatus& worker) {
              worker.late_answers(), labels);
   if (worker.has_steps_before_wait()) {
     page.Gauge("causeway_worker_steps_before_wait", "Steps before it waits, should no answer come.",
-               static_cast<double>(worker.steps_before_wait()), labels);
+               worker.steps_before_wait(), labels);
   }
 }
 
@@ -102,9 +96,8 @@ void AddLink(MetricPage& page, const v1::WorkerStatus& worker) {
   };
   const std::string bytes = "causeway_worker_payload_bytes_total";
   const std::string bytes_help = "Payload that crossed the link.";
-  page.Counter(bytes, bytes_help, static_cast<double>(worker.bytes_up()), with("direction", "up"));
-  page.Counter(bytes, bytes_help, static_cast<double>(worker.bytes_down()),
-               with("direction", "down"));
+  page.Counter(bytes, bytes_help, worker.bytes_up(), with("direction", "up"));
+  page.Counter(bytes, bytes_help, worker.bytes_down(), with("direction", "down"));
   const v1::LinkReport& link = worker.link();
   const std::string goodput = "causeway_worker_goodput_bytes_per_second";
   const std::string goodput_help = "Of objects while one was under way, smoothed; 0: not known.";
@@ -115,15 +108,13 @@ void AddLink(MetricPage& page, const v1::WorkerStatus& worker) {
              link.rtt_seconds(), labels);
   page.Gauge("causeway_worker_connections", "That transfers use.", link.connections(), labels);
   page.Counter("causeway_worker_resent_chunks_total", "Chunks sent or received more than once.",
-               static_cast<double>(link.resent_chunks()), labels);
+               link.resent_chunks(), labels);
   page.Counter("causeway_worker_resumes_total", "Transfers that went on after a cut.",
-               static_cast<double>(link.resumes()), labels);
+               link.resumes(), labels);
   const std::string segments = "causeway_worker_retransmitted_segments_total";
   const std::string segments_help = "By TCP: up at the worker, down at the coordinator.";
-  page.Counter(segments, segments_help, static_cast<double>(link.retransmitted_segments()),
-               with("direction", "up"));
-  page.Counter(segments, segments_help,
-               static_cast<double>(worker.coordinator_link().retransmitted_segments()),
+  page.Counter(segments, segments_help, link.retransmitted_segments(), with("direction", "up"));
+  page.Counter(segments, segments_help, worker.coordinator_link().retransmitted_segments(),
                with("direction", "down"));
   page.Counter("causeway_worker_send_blocked_seconds_total",
                "Time that an object was ready and no connection took it.",
@@ -229,7 +220,7 @@ void RoundMetrics::OnPublished(const v1::Round& round, const std::vector<std::st
 
 void RoundMetrics::OnApplied(const std::string& worker_id, int fragment, int64_t round) {
   RoundTimes times = history_->Round(fragment, round);
-  Observe(kApply, times.published_unix_s, times.workers[worker_id].applied_unix_s);
+  Observe(kApply, times.record.published_unix_s(), times.workers[worker_id].applied_unix_s);
 }
 
 void RoundMetrics::AddTo(MetricPage& page, const v1::RunStatus& status) {
@@ -253,12 +244,11 @@ void RoundMetrics::AddTo(MetricPage& page, const v1::RunStatus& status) {
   page.Gauge("causeway_round_oldest_open_seconds", "Since its first contribution; 0: none is.",
              oldest);
   page.Counter("causeway_rounds_incomplete_total", "Closed without a worker that was expected.",
-               static_cast<double>(incomplete_));
+               incomplete_.load());
   const std::string contributions = "causeway_contributions_total";
   const std::string help = "Deltas: merged, late (their round had closed) or quarantined.";
-  page.Counter(contributions, help, static_cast<double>(merged_), {{"outcome", "merged"}});
-  page.Counter(contributions, help, static_cast<double>(quarantined_),
-               {{"outcome", "quarantined"}});
+  page.Counter(contributions, help, merged_.load(), {{"outcome", "merged"}});
+  page.Counter(contributions, help, quarantined_.load(), {{"outcome", "quarantined"}});
 }
 
 }  // namespace causeway::server

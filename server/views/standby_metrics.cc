@@ -12,11 +12,10 @@ std::string StandbyMetricsText(const StandbyNotes& notes, FileSystem& file_syste
   page.Gauge("causeway_build_info", "1; the release.", 1, {{"version", kSoftwareVersion}});
   page.Gauge("causeway_copy_following", "1 while a coordinator sends what it commits.",
              view.following ? 1 : 0);
-  page.Gauge("causeway_copy_commits", "Commits that this copy has.",
-             static_cast<double>(view.commits));
+  page.Gauge("causeway_copy_commits", "Commits that this copy has.", view.commits);
   page.Gauge("causeway_copy_behind_commits",
              "Commits that the coordinator had beyond those, when it was last heard.",
-             static_cast<double>(view.behind));
+             view.behind());
   page.Gauge("causeway_copy_ready", "1 if this copy could take over, as /readyz says.",
              notes.Ready().ok() ? 1 : 0);
   if (view.in_sync.has_value()) {
@@ -25,8 +24,7 @@ std::string StandbyMetricsText(const StandbyNotes& notes, FileSystem& file_syste
   }
   const absl::StatusOr<uint64_t> free = file_system.FreeBytes(run_dir);
   if (free.ok()) {
-    page.Gauge("causeway_store_free_bytes", "Free on the disk of the run's folder.",
-               static_cast<double>(*free));
+    page.Gauge("causeway_store_free_bytes", "Free on the disk of the run's folder.", *free);
   }
   AddCertificateFigures(page, certificates, EndOfCertificate);
   AddProcessFigures(page);

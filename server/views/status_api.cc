@@ -131,14 +131,15 @@ json RoundJson(const RoundTimes& round) {
                        {"applied", Time(push.applied_unix_s)},
                        {"quarantined", push.quarantined}});
   }
-  return {{"fragment", round.fragment},
-          {"round", round.round},
-          {"send_step", round.send_step},
-          {"closed", Time(round.closed_unix_s)},
-          {"published", Time(round.published_unix_s)},
-          {"bytes_in", round.bytes_in},
-          {"bytes_out", round.bytes_out},
-          {"reason", round.reason},
+  const v1::Round& record = round.record;
+  return {{"fragment", record.fragment()},
+          {"round", record.round()},
+          {"send_step", record.send_step()},
+          {"closed", Time(record.closed_unix_s())},
+          {"published", Time(record.published_unix_s())},
+          {"bytes_in", record.bytes_in()},
+          {"bytes_out", record.bytes_out()},
+          {"reason", record.reason()},
           {"missing", round.missing},
           {"workers", std::move(workers)}};
 }
@@ -270,12 +271,13 @@ json StatusApi::Series() const {
 
 json StatusApi::Events(int64_t after) const {
   json events = json::array();
-  for (const PastEvent& event : options_.events->After(after)) {
-    events.push_back({{"number", event.number},
-                      {"time", event.time},
-                      {"event", event.event},
-                      {"level", LevelName(LevelOf(event.event))},
-                      {"message", event.message}});
+  const v1::ListEventsResponse past = options_.events->List(after);
+  for (const v1::RunEvent& event : past.events()) {
+    events.push_back({{"number", event.number()},
+                      {"time", event.time()},
+                      {"event", event.event()},
+                      {"level", event.level()},
+                      {"message", event.message()}});
   }
   // Numbers begin anew with every process.
   return {{"process", Time(started_unix_s_)}, {"events", std::move(events)}};

@@ -4,6 +4,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_replace.h"
+#include "common/files/json.h"
 #include "common/telemetry/log.h"
 
 namespace causeway::server {
@@ -15,7 +16,7 @@ constexpr int64_t kMostRounds = 1024;
 HttpResponse Json(const nlohmann::json& content) {
   HttpResponse response;
   response.content_type = "application/json";
-  response.body = DumpReplacing(content) + "\n";
+  response.body = JsonText(content) + "\n";
   return response;
 }
 
@@ -87,13 +88,13 @@ void AddStatusPage(const StatusApi& api, HttpHandlers& handlers) {
 
 std::string ReportPage(const StatusApi& api, bool stopped) {
   const std::map<std::string, absl::string_view>& files = EmbeddedPage();
-  const std::string answers = DumpReplacing({{"stopped", stopped},
-                                             {"status", api.Status()},
-                                             {"workers", api.Workers()},
-                                             {"rounds", api.Rounds(kMostRounds)},
-                                             {"series", api.Series()},
-                                             {"events", api.Events(0)},
-                                             {"config", api.Config()}});
+  const std::string answers = JsonText({{"stopped", stopped},
+                                        {"status", api.Status()},
+                                        {"workers", api.Workers()},
+                                        {"rounds", api.Rounds(kMostRounds)},
+                                        {"series", api.Series()},
+                                        {"events", api.Events(0)},
+                                        {"config", api.Config()}});
   return absl::StrReplaceAll(
       files.at("index.html"),
       {{"<title>",

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
 #include "common/base/text.h"
 #include "common/files/json.h"
 #include "server/core/coordinator.h"
@@ -229,10 +228,7 @@ std::string StatusText(const v1::RunStatus& status) {
 }
 
 std::string StatusJson(const v1::RunStatus& status, bool one_line) {
-  // Names may come from elsewhere: what is no UTF-8 must not throw.
-  return absl::StrCat(MessageToJson(status).dump(one_line ? -1 : 2, ' ', false,
-                                                 nlohmann::json::error_handler_t::replace),
-                      "\n");
+  return absl::StrCat(JsonText(MessageToJson(status), one_line ? -1 : 2), "\n");
 }
 
 }  // namespace causeway::server

@@ -15,9 +15,9 @@ namespace {
 
 using ::testing::ElementsAre;
 
-std::vector<std::string> Messages(const std::vector<PastEvent>& events) {
+std::vector<std::string> Messages(const v1::ListEventsResponse& past) {
   std::vector<std::string> messages;
-  for (const PastEvent& event : events) messages.push_back(event.message);
+  for (const v1::RunEvent& event : past.events()) messages.push_back(event.message());
   return messages;
 }
 
@@ -34,25 +34,25 @@ TEST_F(EventHistoryTest, HandsEventsOnAndKeepsTheNewest) {
     history.Record("worker_joined", message, {{"worker", "a"}});
   }
   EXPECT_EQ(log_.all().size(), 3U);
-  const std::vector<PastEvent> events = history.After(0);
-  EXPECT_THAT(Messages(events), ElementsAre("two", "three"));
-  EXPECT_EQ(events[0].number, 2);
-  EXPECT_EQ(events[0].event, "worker_joined");
-  EXPECT_EQ(events[0].time, "2023-11-14T22:13:20+00:00");
+  const v1::ListEventsResponse past = history.List(0);
+  EXPECT_THAT(Messages(past), ElementsAre("two", "three"));
+  EXPECT_EQ(past.events(0).number(), 2);
+  EXPECT_EQ(past.events(0).event(), "worker_joined");
+  EXPECT_EQ(past.events(0).time(), "2023-11-14T22:13:20+00:00");
 }
 
 TEST_F(EventHistoryTest, TellsOnlyWhatIsNewerThanWhatTheReaderHas) {
   EventHistory history(&log_, &clock_);
   for (const char* const message : {"one", "two", "three"}) history.Record("paused", message, {});
-  EXPECT_THAT(Messages(history.After(2)), ElementsAre("three"));
-  EXPECT_THAT(Messages(history.After(3)), ElementsAre());
-  EXPECT_THAT(Messages(history.After(1000)), ElementsAre());
+  EXPECT_THAT(Messages(history.List(2)), ElementsAre("three"));
+  EXPECT_THAT(Messages(history.List(3)), ElementsAre());
+  EXPECT_THAT(Messages(history.List(1000)), ElementsAre());
 }
 
 TEST_F(EventHistoryTest, ShortensWhatAWorkerMadeLong) {
   EventHistory history(&log_, &clock_);
   history.Record("worker_left", std::string(1 << 20, 'x'), {});
-  const std::string message = history.After(0)[0].message;
+  const std::string message = history.List(0).events(0).message();
   EXPECT_EQ(message.size(), 1024U);
   EXPECT_TRUE(message.ends_with("xx..."));
 }
@@ -83,8 +83,8 @@ TEST_F(EventHistoryTest, RemembersLongEventsOfFormerProcesses) {
   WriteText(path, line.dump() + "\n");
   EventHistory history(&log_, &clock_);
   ASSERT_TRUE(history.Restore(*FileSystem::Real(), path).ok());
-  ASSERT_EQ(history.After(0).size(), 1U);
-  EXPECT_EQ(history.After(0)[0].fields, R"({"left_out":["contributors"],"round":7})");
+  ASSERT_EQ(history.List(0).events_size(), 1);
+  EXPECT_EQ(history.List(0).events(0).fields_json(), R"({"left_out":["contributors"],"round":7})");
 }
 
 TEST_F(EventHistoryTest, BeginsWithTheEventsOfFormerProcesses) {
@@ -104,7 +104,7 @@ TEST_F(EventHistoryTest, BeginsWithTheEventsOfFormerProcesses) {
   EventHistory history(&log_, &clock_);
   ASSERT_TRUE(history.Restore(*FileSystem::Real(), path).ok());
   history.Record("recovered", "third", {});
-  EXPECT_THAT(Messages(history.After(0)), ElementsAre("first", "second", "third"));
+  EXPECT_THAT(Messages(history.List(0)), ElementsAre("first", "second", "third"));
   EXPECT_EQ(log_.all().size(), 1U);
 }
 
@@ -118,13 +118,13 @@ TEST_F(EventHistoryTest, ReadsOnlyTheEndOfALongFile) {
   WriteText(path, text);
   EventHistory history(&log_, &clock_, /*capacity=*/3);
   ASSERT_TRUE(history.Restore(*FileSystem::Real(), path).ok());
-  EXPECT_THAT(Messages(history.After(0)), ElementsAre("4997", "4998", "4999"));
+  EXPECT_THAT(Messages(history.List(0)), ElementsAre("4997", "4998", "4999"));
 }
 
 TEST_F(EventHistoryTest, NeedsNoFile) {
   EventHistory history(&log_, &clock_);
   EXPECT_TRUE(history.Restore(*FileSystem::Real(), folder_.File("none")).ok());
-  EXPECT_THAT(history.After(0), ElementsAre());
+  EXPECT_EQ(history.List(0).events_size(), 0);
 }
 
 TEST_F(EventHistoryTest, ListsEventsWithTheirLevelsAndFieldsForOtherPrograms) {

@@ -258,11 +258,11 @@ TEST_F(RunHistoryTest, ARoundIsFollowedFromTheSendToTheApply) {
   const std::vector<RoundTimes> rounds = history_.Rounds(10);
   ASSERT_EQ(rounds.size(), 1U);
   const RoundTimes& round = rounds[0];
-  EXPECT_EQ(round.fragment, 1);
-  EXPECT_EQ(round.round, 3);
-  EXPECT_EQ(round.send_step, 18);
-  EXPECT_DOUBLE_EQ(round.closed_unix_s, kStart + 2.5);
-  EXPECT_DOUBLE_EQ(round.published_unix_s, kStart + 2.75);
+  EXPECT_EQ(round.record.fragment(), 1);
+  EXPECT_EQ(round.record.round(), 3);
+  EXPECT_EQ(round.record.send_step(), 18);
+  EXPECT_DOUBLE_EQ(round.record.closed_unix_s(), kStart + 2.5);
+  EXPECT_DOUBLE_EQ(round.record.published_unix_s(), kStart + 2.75);
   EXPECT_THAT(round.missing, ElementsAre("c"));
   EXPECT_DOUBLE_EQ(round.workers.at("a").sent_unix_s, kStart);
   EXPECT_DOUBLE_EQ(round.workers.at("a").arrived_unix_s, kStart + 2);
@@ -277,9 +277,9 @@ TEST_F(RunHistoryTest, OldRoundsMakeWayAndAreNotRevived) {
   for (int round = 1; round <= 6; ++round) history_.OnPushBegun(Push("a", 0, round));
   history_.OnApplied("a", 0, 1);
   std::vector<int64_t> kept;
-  for (const RoundTimes& round : history_.Rounds(10)) kept.push_back(round.round);
+  for (const RoundTimes& round : history_.Rounds(10)) kept.push_back(round.record.round());
   EXPECT_THAT(kept, ElementsAre(3, 4, 5, 6));
-  EXPECT_EQ(history_.Rounds(1)[0].round, 6);
+  EXPECT_EQ(history_.Rounds(1)[0].record.round(), 6);
 }
 
 TEST_F(RunHistoryTest, ATakenOverRunBeginsWithItsNewestRoundsAndTheOpenOnes) {
@@ -305,11 +305,11 @@ TEST_F(RunHistoryTest, ATakenOverRunBeginsWithItsNewestRoundsAndTheOpenOnes) {
   const std::vector<RoundTimes> rounds = history_.Rounds(10);
   std::vector<std::string> names;
   for (const RoundTimes& round : rounds) {
-    names.push_back(absl::StrCat(round.fragment, "/", round.round));
+    names.push_back(absl::StrCat(round.record.fragment(), "/", round.record.round()));
   }
   EXPECT_THAT(names, ElementsAre("1/2", "0/3", "1/3", "1/4"));
   EXPECT_DOUBLE_EQ(rounds[1].workers.at("a").arrived_unix_s, kStart + 28);
-  EXPECT_DOUBLE_EQ(rounds[3].published_unix_s, 0);
+  EXPECT_DOUBLE_EQ(rounds[3].record.published_unix_s(), 0);
   EXPECT_DOUBLE_EQ(rounds[3].workers.at("a").arrived_unix_s, kStart + 40);
 }
 
