@@ -23,7 +23,6 @@
 #include "common/params/fragment_plan.h"
 #include "common/params/run_config.h"
 #include "common/rpc/channel.h"
-#include "common/rpc/status.h"
 #include "common/telemetry/log.h"
 #include "server/commands.h"
 #include "server/core/replay.h"

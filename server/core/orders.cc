@@ -15,9 +15,7 @@ absl::Status OrdersImpl::Pause(const std::string& reason) {
     absl::MutexLock lock(&run_.mutex);
     run_.state.set_paused(true);
     run_.state.set_pause_reason(reason);
-    for (const auto& [id, sink] : run_.sinks) {
-      run_.AddDirective(v1::Directive::PAUSE, 0, reason, id, outbox);
-    }
+    run_.AddDirectives(v1::Directive::PAUSE, 0, reason, outbox);
   }
   RETURN_IF_ERROR(run_.SaveRunState());
   run_.Record("paused", absl::StrCat("paused: ", reason), {{"reason", reason}});
@@ -32,8 +30,7 @@ absl::Status OrdersImpl::Resume() {
     absl::MutexLock lock(&run_.mutex);
     run_.state.set_paused(false);
     run_.state.clear_pause_reason();
-    for (const auto& [id, sink] : run_.sinks)
-      run_.AddDirective(v1::Directive::RESUME, 0, "", id, outbox);
+    run_.AddDirectives(v1::Directive::RESUME, 0, "", outbox);
   }
   RETURN_IF_ERROR(run_.SaveRunState());
   run_.Record("resumed", "resumed", nlohmann::json::object());
@@ -132,9 +129,7 @@ absl::Status OrdersImpl::StopAtStep(int64_t step) {
           "the run ends at step ", steps, " (train.steps), it cannot go on to ", step));
     }
     run_.state.set_stop_step(step);
-    for (const auto& [id, sink] : run_.sinks) {
-      run_.AddDirective(v1::Directive::STOP_AT_STEP, step, "asked to by the operator", id, outbox);
-    }
+    run_.AddDirectives(v1::Directive::STOP_AT_STEP, step, "asked to by the operator", outbox);
   }
   RETURN_IF_ERROR(run_.SaveRunState());
   run_.Record("stopping", absl::StrCat("training ends at step ", step), {{"step", step}});
@@ -216,10 +211,8 @@ absl::Status OrdersImpl::ActOnProgress() {
     if (stop.has_value()) {
       run_.budget_announced = true;
       run_.state.set_stop_step(*stop);
-      for (const auto& [id, sink] : run_.sinks) {
-        run_.AddDirective(v1::Directive::STOP_AT_STEP, *stop, "the token budget is spent there", id,
-                          outbox);
-      }
+      run_.AddDirectives(v1::Directive::STOP_AT_STEP, *stop, "the token budget is spent there",
+                         outbox);
     }
   }
   if (stop.has_value()) {

@@ -71,7 +71,6 @@ class RoundsImpl final : public Rounds {
   // Lowers the header's tokens to what its worker can have trained. Returns what it claimed.
   int64_t CutTokens(const FragmentRounds& fragment, v1::PushHeader& header) const
       ABSL_LOCKS_EXCLUDED(run_.mutex);
-  void BroadcastOutcome(const v1::Round& record);
 
   Run& run_;
 };

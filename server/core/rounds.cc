@@ -209,10 +209,6 @@ void RoundsImpl::Announce(const PublishedRound& round) {
   }
   run_.incidents.Published(round);
   for (const PullCallback& waiter : round.waiters) waiter(round.answer);
-  BroadcastOutcome(record);
-}
-
-void RoundsImpl::BroadcastOutcome(const v1::Round& record) {
   v1::CoordinatorMessage message;
   v1::RoundOutcome& outcome = *message.mutable_round_outcome();
   outcome.set_fragment(record.fragment());

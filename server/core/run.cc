@@ -190,6 +190,11 @@ void Run::AddDirective(v1::Directive::Action action, int64_t step, const std::st
   outbox.emplace_back(sink->second, std::move(message));
 }
 
+void Run::AddDirectives(v1::Directive::Action action, int64_t step, const std::string& reason,
+                        Outbox& outbox) const {
+  for (const auto& [id, sink] : sinks) AddDirective(action, step, reason, id, outbox);
+}
+
 void Run::AddRoster(Outbox& outbox) const {
   v1::CoordinatorMessage message;
   for (std::string& id : membership.LiveIds()) {

@@ -86,6 +86,9 @@ struct Run {
   void AddDirective(v1::Directive::Action action, int64_t step, const std::string& reason,
                     const std::string& worker_id, Outbox& outbox) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // The same for everybody who is attached.
+  void AddDirectives(v1::Directive::Action action, int64_t step, const std::string& reason,
+                     Outbox& outbox) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void AddRoster(Outbox& outbox) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   // Adds what a member is told that trains from now on.
   void AddStart(const std::string& id, Outbox& outbox) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);

@@ -57,7 +57,7 @@ absl::Status CopyLink::Follow() {
   }
   // Between these Interrupt finds the context, or this sees that it came before.
   const absl::Status status = stopping() ? absl::OkStatus() : FollowOnce(context);
-  notes_.SetFollowing(false);
+  notes_.Set(&StandbyNotes::View::following, false);
   absl::MutexLock lock(&mutex_);
   context_ = nullptr;
   return status;
@@ -94,8 +94,8 @@ absl::Status CopyLink::TakeHeader(const v1::FollowHeader& header, int64_t own_co
   }
   run_id_ = header.run_id();
   Log().info("follows run {} from commit {} of {}", header.run_id(), own_commits, header.commits());
-  notes_.SetCoordinatorCommits(header.commits());
-  notes_.SetFollowing(true);
+  notes_.Set(&StandbyNotes::View::coordinator_commits, header.commits());
+  notes_.Set(&StandbyNotes::View::following, true);
   notes_.Doing(absl::StrCat("follows ", address_));
   has_followed_ = true;
   return absl::OkStatus();
@@ -111,7 +111,7 @@ absl::Status CopyLink::FollowOnce(grpc::ClientContext& context) {
   const auto stub = v1::Standby::NewStub(channel);
   const auto stream = stub->Follow(&context);
   v1::FollowRequest request = copy_.Ask();
-  notes_.SetCommits(request.position().commits());
+  notes_.Set(&StandbyNotes::View::commits, request.position().commits());
   stream->Write(request);
   v1::FollowResponse response;
   absl::Status broken;
@@ -129,13 +129,13 @@ absl::Status CopyLink::FollowOnce(grpc::ClientContext& context) {
       broken = Judge(TakeHeader(response.header(), request.position().commits()));
       if (!broken.ok()) break;
     } else if (response.commits() > 0) {
-      notes_.SetCoordinatorCommits(response.commits());
+      notes_.Set(&StandbyNotes::View::coordinator_commits, response.commits());
     }
     const absl::StatusOr<bool> step = copy_.Take(response);
     broken = step.status();
     if (!step.ok() || !*step) continue;
     request = copy_.Ask();
-    notes_.SetCommits(request.position().commits());
+    notes_.Set(&StandbyNotes::View::commits, request.position().commits());
     stream->Write(request);
     // Between two commits, so that no transfer begins again.
     if (channel_.Now() != channel) {

@@ -3,7 +3,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "common/rpc/status.h"
 
 namespace causeway::server {
 namespace {
@@ -14,11 +13,18 @@ void SetDeadline(grpc::ClientContext& context, absl::Duration timeout) {
   context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
 }
 
-Compare* AddCompare(etcdserverpb::TxnRequest& request, const std::string& key) {
-  Compare* const compare = request.add_compare();
-  compare->set_result(Compare::EQUAL);
-  compare->set_key(key);
-  return compare;
+// The request is carried out only if the key was created, or changed, at that revision.
+void AddCompare(etcdserverpb::TxnRequest& request, const std::string& key,
+                Compare::CompareTarget target, int64_t revision) {
+  Compare& compare = *request.add_compare();
+  compare.set_result(Compare::EQUAL);
+  compare.set_key(key);
+  compare.set_target(target);
+  if (target == Compare::CREATE) {
+    compare.set_create_revision(revision);
+  } else {
+    compare.set_mod_revision(revision);
+  }
 }
 
 void AddPut(etcdserverpb::TxnRequest& request, const std::string& key, const std::string& value,
@@ -102,14 +108,22 @@ absl::Status EtcdRegistry::CheckCluster(const etcdserverpb::ResponseHeader& head
                    absl::Hex(cluster_), ": --etcd must name members of one cluster"));
 }
 
-absl::StatusOr<etcdserverpb::TxnResponse> EtcdRegistry::Commit(
-    const etcdserverpb::TxnRequest& request) {
+template <typename Response>
+absl::StatusOr<Response> EtcdRegistry::Call(
+    absl::FunctionRef<grpc::Status(grpc::ClientContext*, Response*)> call) {
   grpc::ClientContext context;
   RETURN_IF_ERROR(Prepare(context));
-  etcdserverpb::TxnResponse response;
-  RETURN_IF_ERROR(Answered(member().keys->Txn(&context, request, &response)));
+  Response response;
+  RETURN_IF_ERROR(Answered(call(&context, &response)));
   RETURN_IF_ERROR(CheckCluster(response.header()));
   return response;
+}
+
+absl::StatusOr<etcdserverpb::TxnResponse> EtcdRegistry::Commit(
+    const etcdserverpb::TxnRequest& request) {
+  return Call<etcdserverpb::TxnResponse>([&](grpc::ClientContext* context, auto* response) {
+    return member().keys->Txn(context, request, response);
+  });
 }
 
 absl::StatusOr<RegistryView> EtcdRegistry::Read() {
@@ -137,24 +151,18 @@ absl::StatusOr<RegistryView> EtcdRegistry::Read() {
 absl::StatusOr<bool> EtcdRegistry::Lead(const RegistryView& seen, const std::string& name,
                                         const std::string& address, absl::Duration ttl) {
   Resign();  // Ends what an earlier call has left.
-  {
-    grpc::ClientContext context;
-    RETURN_IF_ERROR(Prepare(context));
-    etcdserverpb::LeaseGrantRequest request;
-    request.set_ttl(absl::ToInt64Seconds(ttl));
-    etcdserverpb::LeaseGrantResponse response;
-    RETURN_IF_ERROR(Answered(member().leases->LeaseGrant(&context, request, &response)));
-    RETURN_IF_ERROR(CheckCluster(response.header()));
-    if (!response.error().empty()) return absl::UnavailableError(response.error());
-    lease_ = response.id();
-  }
+  etcdserverpb::LeaseGrantRequest lease;
+  lease.set_ttl(absl::ToInt64Seconds(ttl));
+  ASSIGN_OR_RETURN(
+      const auto granted,
+      Call<etcdserverpb::LeaseGrantResponse>([&](grpc::ClientContext* context, auto* response) {
+        return member().leases->LeaseGrant(context, lease, response);
+      }));
+  if (!granted.error().empty()) return absl::UnavailableError(granted.error());
+  lease_ = granted.id();
   etcdserverpb::TxnRequest request;
-  Compare* const no_leader = AddCompare(request, leader_key_);
-  no_leader->set_target(Compare::CREATE);
-  no_leader->set_create_revision(0);
-  Compare* const same_set = AddCompare(request, set_key_);
-  same_set->set_target(Compare::MOD);
-  same_set->set_mod_revision(seen.set_revision);
+  AddCompare(request, leader_key_, Compare::CREATE, 0);  // There is none.
+  AddCompare(request, set_key_, Compare::MOD, seen.set_revision);
   AddPut(request, leader_key_, absl::StrCat(name, " ", address), lease_);
   AddPut(request, set_key_, name, 0);
   const absl::StatusOr<etcdserverpb::TxnResponse> response = Commit(request);
@@ -188,12 +196,8 @@ absl::Status EtcdRegistry::KeepAlive() {
 absl::StatusOr<bool> EtcdRegistry::ChangeSet(const RegistryView& seen,
                                              const std::set<std::string>& names) {
   etcdserverpb::TxnRequest request;
-  Compare* const same_leader = AddCompare(request, leader_key_);
-  same_leader->set_target(Compare::CREATE);
-  same_leader->set_create_revision(seen.leader_revision);
-  Compare* const same_set = AddCompare(request, set_key_);
-  same_set->set_target(Compare::MOD);
-  same_set->set_mod_revision(seen.set_revision);
+  AddCompare(request, leader_key_, Compare::CREATE, seen.leader_revision);
+  AddCompare(request, set_key_, Compare::MOD, seen.set_revision);
   AddPut(request, set_key_, absl::StrJoin(names, ","), 0);
   ASSIGN_OR_RETURN(const etcdserverpb::TxnResponse response, Commit(request));
   return response.succeeded();

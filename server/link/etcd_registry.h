@@ -58,6 +58,10 @@ class EtcdRegistry final : public Registry {
   // mean that nothing is known.
   absl::Status Answered(const grpc::Status& status);
   absl::Status CheckCluster(const etcdserverpb::ResponseHeader& header);
+  // Makes a call, which comes from one member, and checks who answered.
+  template <typename Response>
+  absl::StatusOr<Response> Call(
+      absl::FunctionRef<grpc::Status(grpc::ClientContext*, Response*)> call);
   absl::StatusOr<etcdserverpb::TxnResponse> Commit(const etcdserverpb::TxnRequest& request);
 
   std::vector<Member> members_;

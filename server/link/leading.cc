@@ -4,7 +4,6 @@
 #include "common/base/random.h"
 #include "common/base/text.h"
 #include "common/params/run_config.h"
-#include "common/rpc/status.h"
 #include "common/telemetry/log.h"
 #include "server/link/copy_link.h"
 #include "server/store/run_directory.h"
@@ -134,7 +133,7 @@ absl::Status Leading::Wait(const Options& options, const std::string& name,
     }
     if (!answered) RETURN_IF_ERROR(CheckCluster(options, view->cluster));
     answered = true;
-    options.notes->SetInSync(view->in_sync.contains(name));
+    options.notes->Set(&StandbyNotes::View::in_sync, view->in_sync.contains(name));
     if (!view->leader.empty() && view->leader != name) {
       if (following != nullptr && following->ended()) {
         const absl::Status why = following->Stop();
