@@ -79,7 +79,7 @@ TEST(CoordinatorExchangeTest, AContributionIsHeldBeforeItsRoundIsMerged) {
   EXPECT_THAT(two.run.store.rounds()[0].contributors(), ElementsAre("a", "b"));
 }
 
-TEST(CoordinatorExchangeTest, ARepeatedPushCountsOnce) {
+TEST(CoordinatorExchangeTest, ARepeatedPushCountsOnceAndAnotherObjectUnderItsKeyIsRefused) {
   TwoWorkers two;
   two.a.Train();
   ASSERT_TRUE(two.a.Push(0, 1).ok());
@@ -90,18 +90,13 @@ TEST(CoordinatorExchangeTest, ARepeatedPushCountsOnce) {
   EXPECT_EQ((*held)->durable_bytes(), header.total_bytes());
   EXPECT_TRUE((*held)->duplicate());
   EXPECT_TRUE(two.run.coordinator->rounds().Contribute(header, object).ok());
+  two.a.Train();
+  EXPECT_THAT(two.a.Push(0, 1), StatusIs(kAlreadyExists));
   ASSERT_TRUE(two.b.Push(0, 1).ok());
   EXPECT_TRUE(two.run.coordinator->rounds().Contribute(header, object).ok())
       << "after the round, too";
   EXPECT_EQ(two.run.store.contributions().size(), 2u);
   EXPECT_EQ(two.run.coordinator->GetStatus().workers(0).bytes_up(), header.total_bytes());
-}
-
-TEST(CoordinatorExchangeTest, AnotherObjectUnderTheSameKeyIsRefused) {
-  TwoWorkers two;
-  ASSERT_TRUE(two.a.Push(0, 1).ok());
-  two.a.Train();
-  EXPECT_THAT(two.a.Push(0, 1), StatusIs(kAlreadyExists));
 }
 
 TEST(CoordinatorExchangeTest, OnlyTheOpenRoundTakesContributions) {
@@ -199,12 +194,11 @@ TEST(CoordinatorExchangeTest, HostileObjectsChangeNothing) {
 
 TEST(CoordinatorExchangeTest, NonFiniteValuesAreRefused) {
   TwoWorkers two("sync { codec_up: BF16 codec_down: FP32 }");
-  std::vector<uint8_t> object;
-  v1::PushHeader header = two.a.MakePush(0, 1, object);
-  object[0] = 0x80;  // +infinity
-  object[1] = 0x7f;
-  header.set_object_hash(TreeHash(object));
-  EXPECT_THAT(two.run.coordinator->rounds().Contribute(header, object), StatusIs(kInvalidArgument));
+  const auto infinity = [](auto&, auto& object) {
+    object[0] = 0x80;
+    object[1] = 0x7f;
+  };
+  EXPECT_THAT(two.a.Contribute(0, 1, infinity), StatusIs(kInvalidArgument));
   EXPECT_TRUE(two.a.Push(0, 1).ok());
 }
 
@@ -418,12 +412,11 @@ TEST(CoordinatorExchangeTest, ARoundThatCouldNotBeStoredIsNotPublished) {
 TEST(CoordinatorExchangeTest, WhereEverybodyDivergesTheFragmentStaysAsItWas) {
   TwoWorkers two("sync { codec_up: BF16 } outer { learning_rate: 10 }");
   const std::vector<float> before = two.run.coordinator->PublishedParameters();
+  const auto largest = [](auto&, auto& object) {  // Finite bf16.
+    std::fill(object.begin(), object.end(), uint8_t{0x7f});
+  };
   for (ToyWorker* const worker : {&two.a, &two.b}) {
-    std::vector<uint8_t> object;
-    v1::PushHeader header = worker->MakePush(0, 1, object);
-    std::fill(object.begin(), object.end(), uint8_t{0x7f});  // The largest finite bf16.
-    header.set_object_hash(TreeHash(object));
-    ASSERT_TRUE(two.run.coordinator->rounds().Contribute(header, object).ok());
+    ASSERT_TRUE(worker->Contribute(0, 1, largest).ok());
   }
   EXPECT_TRUE(two.run.coordinator->Health().ok());
   ASSERT_EQ(two.run.store.rounds().size(), 1u);

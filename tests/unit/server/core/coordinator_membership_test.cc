@@ -121,25 +121,14 @@ TEST(CoordinatorMembershipTest, ALateWorkerFetchesTheStateAndTakesPartFromThereO
   ToyRun run("membership { start_workers: 1 }");
   ToyWorker a(run, "a", 1);
   ASSERT_TRUE(a.Enter().ok());
-  for (int i = 0; i < 9; ++i) {
-    a.Train();
-    ASSERT_TRUE(a.SendDue().ok());
-    ASSERT_TRUE(a.MergeDue().ok());
-  }
+  for (int i = 0; i < 9; ++i) TrainStep({&a});
   ASSERT_TRUE(a.Heartbeat().ok());
   ToyWorker late(run, "late", 2);
   ASSERT_TRUE(late.Enter().ok());
   EXPECT_EQ(late.welcome().run_step(), 9);
   EXPECT_THAT(late.welcome().published_versions(), ElementsAre(2, 1, 1));
   EXPECT_EQ(late.published(), a.published());
-  for (int i = 0; i < 12; ++i) {
-    for (ToyWorker* const worker : {&a, &late}) {
-      worker->Train();
-      ASSERT_TRUE(worker->SendDue().ok());
-    }
-    ASSERT_TRUE(a.MergeDue().ok());
-    ASSERT_TRUE(late.MergeDue().ok());
-  }
+  for (int i = 0; i < 12; ++i) TrainStep({&a, &late});
   EXPECT_EQ(late.published(), a.published());
   EXPECT_THAT(run.store.rounds().back().contributors(), ElementsAre("a", "late"));
 }
@@ -344,8 +333,7 @@ TEST(CoordinatorMembershipTest, AWorkerThatWasAwayWhenItWasAskedToDrainIsToldWhe
   auto& [run, a, b] = two;
   run.coordinator->members().Disconnected("a", 1, absl::UnavailableError("cut"));
   ASSERT_TRUE(run.coordinator->orders().Drain("a").ok());
-  ASSERT_TRUE(a.Join().ok());
-  ASSERT_TRUE(a.Ready(0).ok());
+  ASSERT_TRUE(a.Enter().ok());
   EXPECT_EQ(a.sink().Count(v1::Directive::DRAIN), 1);
   EXPECT_EQ(b.sink().Count(v1::Directive::DRAIN), 0);
   ASSERT_TRUE(a.Leave(v1::Leave::DRAINED).ok());
@@ -371,69 +359,59 @@ TEST(CoordinatorMembershipTest, NonsenseOnASessionIsRefused) {
   ToyRun run;
   ToyWorker a(run, "a", 1);
   ASSERT_TRUE(a.Join().ok());
-  v1::WorkerMessage message;
-  EXPECT_THAT(run.coordinator->members().Handle("a", 1, message), StatusIs(kInvalidArgument));
-  message.mutable_join();
-  EXPECT_THAT(run.coordinator->members().Handle("a", 1, message), StatusIs(kInvalidArgument));
-  message.mutable_heartbeat()->set_step(int64_t{1} << 60);
-  EXPECT_THAT(run.coordinator->members().Handle("a", 1, message), StatusIs(kInvalidArgument));
-  message.mutable_heartbeat()->set_step(0);
-  for (const int64_t tokens : {int64_t{-1}, std::numeric_limits<int64_t>::max()}) {
-    message.mutable_heartbeat()->set_tokens(tokens);
-    EXPECT_THAT(run.coordinator->members().Handle("a", 1, message), StatusIs(kInvalidArgument));
-  }
-  message.mutable_ready()->set_step(-1);
-  EXPECT_THAT(run.coordinator->members().Handle("a", 1, message), StatusIs(kInvalidArgument));
+  const auto refused = [&](auto fill) {
+    v1::WorkerMessage message;
+    fill(message);
+    EXPECT_THAT(run.coordinator->members().Handle("a", 1, message), StatusIs(kInvalidArgument))
+        << message.ShortDebugString();
+  };
+  using M = v1::WorkerMessage;
+  refused([](M&) {});
+  refused([](M& m) { m.mutable_join(); });
+  refused([](M& m) { m.mutable_heartbeat()->set_step(int64_t{1} << 60); });
+  refused([](M& m) { m.mutable_heartbeat()->set_tokens(-1); });
+  refused([](M& m) { m.mutable_heartbeat()->set_tokens(std::numeric_limits<int64_t>::max()); });
+  refused([](M& m) { m.mutable_ready()->set_step(-1); });
 }
 
-// The first draw of a worker that takes part b over, after a delta of a that claims `claims`.
-int64_t NextDrawOfBAfter(const std::vector<DrawRange>& claims, int ignored) {
-  TwoWorkers both;
-  while (both.a.step() < 2) both.a.Train();
-  std::vector<uint8_t> object;
-  v1::PushHeader header = both.a.MakePush(0, 1, object);
-  DrawsToProto(claims, header.mutable_draws());
-  EXPECT_TRUE(both.run.coordinator->rounds().BeginPush(header, nullptr).ok());
-  EXPECT_EQ(both.run.coordinator->rounds().Contribute(header, std::move(object)).status(),
-            absl::OkStatus());
-  EXPECT_EQ(both.run.events.Count("draws_ignored"), ignored);
-  EXPECT_TRUE(both.b.Join().ok());
-  return both.b.welcome().next_draw();
+// The first draw of whoever joins as `next` after a delta of a that claims `claims`.
+int64_t NextDrawOf(ToyWorker TwoWorkers::*next, const std::vector<DrawRange>& claims, int ignored) {
+  TwoWorkers two;
+  while (two.a.step() < 2) two.a.Train();
+  EXPECT_EQ(
+      two.a
+          .Contribute(0, 1,
+                      [&](auto& header, auto&) {
+                        DrawsToProto(claims, header.mutable_draws());
+                        EXPECT_TRUE(two.run.coordinator->rounds().BeginPush(header, nullptr).ok());
+                      })
+          .status(),
+      absl::OkStatus());
+  EXPECT_EQ(two.run.events.Count("draws_ignored"), ignored);
+  EXPECT_TRUE((two.*next).Join().ok());
+  return (two.*next).welcome().next_draw();
 }
 
 TEST(CoordinatorMembershipTest, AWorkerThatClaimsPartsOfTheDataThatItNeverHadIsNotBelieved) {
-  EXPECT_EQ(NextDrawOfBAfter({{.slot = 0, .begin = 0, .end = 64}}, 0), 0) << "its own";
-  EXPECT_EQ(
-      NextDrawOfBAfter({{.slot = 0, .begin = 0, .end = 64}, {.slot = 1, .begin = 0, .end = 9}}, 1),
-      0);
-  EXPECT_EQ(NextDrawOfBAfter({{.slot = kOwnData, .begin = 0, .end = 64}}, 0), 0);
-}
-
-// The first draw of worker a's successor, after a delta of a that claims `claim`.
-int64_t NextDrawOfASuccessorAfter(const DrawRange& claim, int ignored) {
-  TwoWorkers both;
-  while (both.a.step() < 2) both.a.Train();
-  std::vector<uint8_t> object;
-  v1::PushHeader header = both.a.MakePush(0, 1, object);
-  DrawsToProto({claim}, header.mutable_draws());
-  EXPECT_EQ(both.run.coordinator->rounds().Contribute(header, std::move(object)).status(),
-            absl::OkStatus());
-  EXPECT_EQ(both.run.events.Count("draws_ignored"), ignored);
-  const int64_t batch = both.run.coordinator->config().train().batch_sequences();
-  EXPECT_TRUE(both.a.Join().ok());
-  return both.a.welcome().next_draw() / batch;
+  const DrawRange own{.slot = 0, .begin = 0, .end = 64};
+  EXPECT_EQ(NextDrawOf(&TwoWorkers::b, {own}, 0), 0) << "its own";
+  EXPECT_EQ(NextDrawOf(&TwoWorkers::b, {own, {.slot = 1, .begin = 0, .end = 9}}, 1), 0);
+  EXPECT_EQ(NextDrawOf(&TwoWorkers::b, {{.slot = kOwnData, .begin = 0, .end = 64}}, 0), 0);
 }
 
 TEST(CoordinatorMembershipTest, AWorkerThatClaimsMoreThanItCanHaveTrainedIsBelievedNoFurther) {
   const int64_t batch = TwoWorkers().run.coordinator->config().train().batch_sequences();
-  EXPECT_EQ(NextDrawOfASuccessorAfter({.slot = 0, .begin = 0, .end = 2 * batch}, 0), 2);
+  const auto steps_of_successor = [&](int64_t begin, int64_t end, int ignored) {
+    const DrawRange claim{.slot = 0, .begin = begin, .end = end};
+    return NextDrawOf(&TwoWorkers::a, {claim}, ignored) / batch;
+  };
+  EXPECT_EQ(steps_of_successor(0, 2 * batch, 0), 2);
   // A part's first steps: those of the round, and the reserve of 3 H + 2 tau + 8 steps.
   constexpr int64_t kMost = 2 + 3 * 6 + 2 * 1 + 8;
-  EXPECT_EQ(NextDrawOfASuccessorAfter({.slot = 0, .begin = 0, .end = kMost * batch}, 0), kMost);
-  EXPECT_EQ(NextDrawOfASuccessorAfter({.slot = 0, .begin = 0, .end = kMost * batch + 1}, 1), kMost);
-  EXPECT_EQ(NextDrawOfASuccessorAfter({.slot = 0, .begin = 0, .end = kMaxDraw}, 1), kMost);
-  EXPECT_EQ(NextDrawOfASuccessorAfter({.slot = 0, .begin = kMaxDraw - 1, .end = kMaxDraw}, 1), 0)
-      << "nothing is left of it";
+  EXPECT_EQ(steps_of_successor(0, kMost * batch, 0), kMost);
+  EXPECT_EQ(steps_of_successor(0, kMost * batch + 1, 1), kMost);
+  EXPECT_EQ(steps_of_successor(0, kMaxDraw, 1), kMost);
+  EXPECT_EQ(steps_of_successor(kMaxDraw - 1, kMaxDraw, 1), 0) << "nothing is left of it";
 }
 
 TEST(CoordinatorMembershipTest, AMemberThatAttachesInALoopIsPutOff) {

@@ -189,14 +189,19 @@ TEST(CoordinatorQuarantineTest, WhatWouldOverflowIsLeftOutAndTheRoundMergedWitho
     two->a.Train();
     two->b.Train();
   }
-  std::vector<uint8_t> object;
-  v1::PushHeader header = with.a.MakePush(0, 1, object);
+  v1::PushHeader header;
   const float huge = std::numeric_limits<float>::max() / 2;
-  for (size_t i = 0; i + sizeof(huge) <= object.size(); i += sizeof(huge)) {
-    std::memcpy(object.data() + i, &huge, sizeof(huge));
-  }
-  header.set_object_hash(TreeHash(object));
-  ASSERT_EQ(with.run.coordinator->rounds().Contribute(header, std::move(object)).status(),
+  ASSERT_EQ(with.a
+                .Contribute(0, 1,
+                            [&](auto& sent, auto& object) {
+                              for (size_t i = 0; i + sizeof(huge) <= object.size();
+                                   i += sizeof(huge)) {
+                                std::memcpy(object.data() + i, &huge, sizeof(huge));
+                              }
+                              sent.set_object_hash(TreeHash(object));
+                              header = sent;
+                            })
+                .status(),
             absl::OkStatus());
   ASSERT_TRUE(with.b.Push(0, 1).ok());
   ASSERT_TRUE(with.run.coordinator->Health().ok()) << with.run.coordinator->Health();
@@ -215,12 +220,10 @@ TEST(CoordinatorQuarantineTest, WhoeverSendsWhatOverflowsLastIsToldSo) {
   two.a.Train();
   two.b.Train();
   ASSERT_TRUE(two.a.Push(0, 1).ok());
-  std::vector<uint8_t> object;
-  v1::PushHeader header = two.b.MakePush(0, 1, object);
-  std::fill(object.begin(), object.end(), uint8_t{0x7f});  // The largest finite bf16.
-  header.set_object_hash(TreeHash(object));
-  const auto accepted = two.run.coordinator->rounds().Contribute(header, std::move(object)).value();
-  EXPECT_TRUE(accepted.quarantined());
+  const auto accepted = two.b.Contribute(0, 1, [](auto&, auto& object) {
+    std::fill(object.begin(), object.end(), uint8_t{0x7f});  // The largest finite bf16.
+  });
+  EXPECT_TRUE(accepted.value().quarantined());
   EXPECT_THAT(two.run.store.rounds().back().contributors(), ElementsAre("a"));
 }
 
@@ -231,10 +234,9 @@ TEST(CoordinatorQuarantineTest, ClaimedTokensCountAsFarAsTheyCanHaveBeenTrained)
   two.a.Train();
   two.b.Train();
   for (ToyWorker* const worker : {&two.a, &two.b}) {
-    std::vector<uint8_t> object;
-    v1::PushHeader header = worker->MakePush(0, 1, object);
-    header.set_tokens(worker == &two.a ? int64_t{1} << 48 : 2 * 64);
-    ASSERT_TRUE(two.run.coordinator->rounds().Contribute(header, std::move(object)).ok());
+    const int64_t tokens = worker == &two.a ? int64_t{1} << 48 : 2 * 64;
+    const auto says = [&](auto& header, auto&) { header.set_tokens(tokens); };
+    ASSERT_TRUE(worker->Contribute(0, 1, says).ok());
     two.run.coordinator->rounds().MergeDue(0);
   }
   EXPECT_THAT(two.run.store.rounds().back().weights(), ElementsAre(0.5, 0.5));
@@ -251,11 +253,9 @@ TEST(CoordinatorQuarantineTest, WhoLeftItsTokensAtOneIsToldWhatBecomesOfTheOther
     for (int step = 0; step < 6; ++step) worker->Train();
   }
   for (ToyWorker* const worker : {&two.a, &two.b}) {
-    std::vector<uint8_t> object;
-    v1::PushHeader header = worker->MakePush(0, 1, object);
-    header.set_tokens(worker == &two.a ? 6 * 4096 : 6);
-    const auto accepted =
-        two.run.coordinator->rounds().Contribute(header, std::move(object)).value();
+    const int64_t tokens = worker == &two.a ? 6 * 4096 : 6;
+    const auto says = [&](auto& header, auto&) { header.set_tokens(tokens); };
+    ASSERT_TRUE(worker->Contribute(0, 1, says).ok());
     two.run.coordinator->rounds().MergeDue(0);
   }
   EXPECT_EQ(two.run.events.Count("tokens_cut"), 1);

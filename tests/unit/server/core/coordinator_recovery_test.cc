@@ -168,8 +168,7 @@ TEST(CoordinatorRecoveryTest, WhatTheOperatorAskedForIsRemembered) {
   EXPECT_EQ(two.run.coordinator->orders().Invitations().invitations(0).name(), "berlin");
   EXPECT_TRUE(two.run.coordinator->GetStatus().started());
   EXPECT_TRUE(two.run.coordinator->GetStatus().paused());
-  ASSERT_TRUE(two.a.Join().ok());
-  ASSERT_TRUE(two.a.Ready(0).ok());
+  ASSERT_TRUE(two.a.Enter().ok());
   EXPECT_EQ(two.a.sink().Count(v1::Directive::PAUSE), 1);
   EXPECT_EQ(two.a.sink().Count(v1::Directive::STOP_AT_STEP), 1);
 }
@@ -178,11 +177,9 @@ TEST(CoordinatorRecoveryTest, AWorkerThatWasAskedToDrainIsAskedAgainByTheSuccess
   TwoWorkers two;
   ASSERT_TRUE(two.run.coordinator->orders().Drain("a").ok());
   two.run.Restart();
-  ASSERT_TRUE(two.a.Join().ok());
-  ASSERT_TRUE(two.a.Ready(0).ok());
+  ASSERT_TRUE(two.a.Enter().ok());
   EXPECT_EQ(two.a.sink().Count(v1::Directive::DRAIN), 1);
-  ASSERT_TRUE(two.b.Join().ok());
-  ASSERT_TRUE(two.b.Ready(0).ok());
+  ASSERT_TRUE(two.b.Enter().ok());
   EXPECT_EQ(two.b.sink().Count(v1::Directive::DRAIN), 0);
 }
 
@@ -244,12 +241,11 @@ TEST(CoordinatorRecoveryTest, WhichPartsOfTheDataAWorkerHadIsRemembered) {
   ASSERT_TRUE(a.Join().ok());
   ASSERT_TRUE(b.PullStates().ok());
   while (b.step() < 2) b.Train();
-  std::vector<uint8_t> object;
-  v1::PushHeader header = b.MakePush(0, 1, object);
-  DrawsToProto({{.slot = 0, .begin = 0, .end = 8}, {.slot = 1, .begin = 0, .end = 8}},
-               header.mutable_draws());
-  ASSERT_EQ(run.coordinator->rounds().Contribute(header, std::move(object)).status(),
-            absl::OkStatus());
+  const auto claims = [](auto& header, auto&) {
+    DrawsToProto({{.slot = 0, .begin = 0, .end = 8}, {.slot = 1, .begin = 0, .end = 8}},
+                 header.mutable_draws());
+  };
+  ASSERT_EQ(b.Contribute(0, 1, claims).status(), absl::OkStatus());
   EXPECT_EQ(run.events.Count("draws_ignored"), 0);
 }
 
@@ -279,15 +275,14 @@ TEST(CoordinatorRecoveryTest, ARoundThatComesOutOtherwiseIsRefused) {
 
 TEST(CoordinatorRecoveryTest, AnotherConfigurationOrOtherInitialValuesAreRefused) {
   TwoWorkers two;
-  absl::StatusOr<std::optional<RecoveredRun>> recovered = two.run.store.Recover();
-  (*recovered)->identity.set_initial_hashes(1, (*recovered)->identity.initial_hashes(1) ^ 1);
-  EXPECT_THAT(two.run.MakeCoordinator(**recovered), StatusIs(kDataLoss));
-  recovered = two.run.store.Recover();
-  (*recovered)->identity.set_config_hash(1);
-  EXPECT_THAT(two.run.MakeCoordinator(**recovered), StatusIs(kFailedPrecondition));
-  recovered = two.run.store.Recover();
-  (*recovered)->identity.set_plan_hash(1);
-  EXPECT_THAT(two.run.MakeCoordinator(**recovered), StatusIs(kFailedPrecondition));
+  const auto refused = [&](auto change, absl::StatusCode code) {
+    auto recovered = two.run.store.Recover().value();
+    change(recovered->identity);
+    EXPECT_THAT(two.run.MakeCoordinator(*recovered), StatusIs(code));
+  };
+  refused([](auto& run) { run.set_initial_hashes(1, run.initial_hashes(1) ^ 1); }, kDataLoss);
+  refused([](auto& run) { run.set_config_hash(1); }, kFailedPrecondition);
+  refused([](auto& run) { run.set_plan_hash(1); }, kFailedPrecondition);
 }
 
 TEST(CoordinatorRecoveryTest, SnapshotsShortenTheWayBackAndChangeNothing) {

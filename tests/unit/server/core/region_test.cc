@@ -12,12 +12,14 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/core/fragment_rounds.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/server/core/toy_run.h"
 
 namespace causeway::server {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 // Brings deltas to the hub when it is told to, as a link does.
 class ToyParent final : public Parent {
@@ -29,11 +31,8 @@ class ToyParent final : public Parent {
     under_way_.push_back({std::move(delta), std::move(done)});
   }
   void Applied(int fragment, int64_t round, uint64_t published_hash) override {
-    v1::WorkerMessage message;
-    message.mutable_applied()->set_fragment(fragment);
-    message.mutable_applied()->set_round(round);
-    message.mutable_applied()->set_published_hash(published_hash);
-    EXPECT_EQ(hub_.coordinator->members().Handle("eu", welcome_.incarnation(), message),
+    EXPECT_EQ(hub_.coordinator->members().Handle("eu", welcome_.incarnation(),
+                                                 AppliedOf(fragment, round, published_hash)),
               absl::OkStatus());
   }
 
@@ -88,9 +87,14 @@ class ToyParent final : public Parent {
   }
   // The region's process is gone.
   void Forget() { under_way_.clear(); }
+  // Tells the hub of the region's place.
+  absl::Status Heartbeat(const v1::Heartbeat& heartbeat) {
+    v1::WorkerMessage message;
+    *message.mutable_heartbeat() = heartbeat;
+    return hub_.coordinator->members().Handle("eu", welcome_.incarnation(), message);
+  }
   int carried() const { return carried_; }
   int64_t last_tokens() const { return last_tokens_; }
-  const v1::Welcome& welcome() const { return welcome_; }
 
  private:
   struct Flight {
@@ -219,27 +223,14 @@ TEST(RegionTest, OneSiteInFp32IsTheSiteItself) {
   ASSERT_TRUE(tree.region.coordinator->orders().Reject(order).ok());
   for (int i = 0; i < 24; ++i) {
     // Nobody waits for b: it comes before the round closes.
-    for (ToyWorker* const worker : {&tree.b, &tree.a, &tree.c}) {
-      worker->Train();
-      ASSERT_TRUE(worker->SendDue().ok());
-    }
-    tree.parent.Deliver();
-    for (ToyWorker* const worker : {&tree.a, &tree.b, &tree.c}) {
-      ASSERT_TRUE(worker->MergeDue().ok());
-    }
+    TrainStep({&tree.b, &tree.a, &tree.c}, [&] { tree.parent.Deliver(); });
   }
   ToyRun flat(fp32);
   ToyWorker c(flat, "c", 3);
   ToyWorker eu(flat, "eu", 1);
   ASSERT_TRUE(c.Enter().ok());
   ASSERT_TRUE(eu.Enter().ok());
-  for (int i = 0; i < 24; ++i) {
-    for (ToyWorker* const worker : {&c, &eu}) {
-      worker->Train();
-      ASSERT_TRUE(worker->SendDue().ok());
-    }
-    for (ToyWorker* const worker : {&c, &eu}) ASSERT_TRUE(worker->MergeDue().ok());
-  }
+  for (int i = 0; i < 24; ++i) TrainStep({&c, &eu});
   EXPECT_EQ(eu.published(), tree.a.published());
 }
 
@@ -284,18 +275,13 @@ constexpr char kWithGrace[] = "membership { start_workers: 3 max_workers: 4 grac
 void BeLateOnce(Tree& tree, bool restart) {
   const size_t rounds = tree.hub.store.rounds().size();
   while (tree.hub.store.rounds().size() == rounds) {
-    for (ToyWorker* const worker : {&tree.a, &tree.b, &tree.c}) {
-      worker->Train();
-      ASSERT_TRUE(worker->SendDue().ok());
-    }
-    tree.hub.coordinator->Tick();
-    tree.hub.clock.Advance(absl::Seconds(2));
-    tree.hub.coordinator->Tick();
-    tree.parent.Deliver();
-    if (restart) tree.RestartRegion();
-    for (ToyWorker* const worker : {&tree.a, &tree.b, &tree.c}) {
-      ASSERT_TRUE(worker->MergeDue().ok());
-    }
+    TrainStep({&tree.a, &tree.b, &tree.c}, [&] {
+      tree.hub.coordinator->Tick();
+      tree.hub.clock.Advance(absl::Seconds(2));
+      tree.hub.coordinator->Tick();
+      tree.parent.Deliver();
+      if (restart) tree.RestartRegion();
+    });
   }
 }
 
@@ -369,11 +355,7 @@ TEST(RegionTest, ASiteThatBoastsDoesNotEndItsRegion) {
   const RegionPlace place = tree.region.coordinator->region()->Place();
   // Two sites at step 0, each of which may have trained one period twice.
   EXPECT_EQ(place.heartbeat.tokens(), 2 * 6 * 64);
-  message.Clear();
-  *message.mutable_heartbeat() = place.heartbeat;
-  EXPECT_TRUE(tree.hub.coordinator->members()
-                  .Handle("eu", tree.parent.welcome().incarnation(), message)
-                  .ok());
+  EXPECT_TRUE(tree.parent.Heartbeat(place.heartbeat).ok());
 }
 
 TEST(RegionTest, TheHubKnowsTheSitesBelowARegion) {
@@ -387,13 +369,10 @@ TEST(RegionTest, TheHubKnowsTheSitesBelowARegion) {
   message.mutable_heartbeat()->set_blocked_seconds(1);
   ASSERT_TRUE(
       tree.region.coordinator->members().Handle(tree.a.id(), tree.a.incarnation(), message).ok());
-  const RegionPlace place = tree.region.coordinator->region()->Place();
-  message.Clear();
-  *message.mutable_heartbeat() = place.heartbeat;
+  RegionPlace place = tree.region.coordinator->region()->Place();
   // It boasts of more than a run may have.
-  for (int i = 0; i < 100; ++i) message.mutable_heartbeat()->add_sites()->set_worker_id("more");
-  const uint64_t incarnation = tree.parent.welcome().incarnation();
-  ASSERT_TRUE(tree.hub.coordinator->members().Handle("eu", incarnation, message).ok());
+  for (int i = 0; i < 100; ++i) place.heartbeat.add_sites()->set_worker_id("more");
+  ASSERT_TRUE(tree.parent.Heartbeat(place.heartbeat).ok());
   const v1::RunStatus status = tree.hub.coordinator->GetStatus();
   ASSERT_EQ(status.workers_size(), 2);
   EXPECT_EQ(status.workers(0).sites_size(), 0);
@@ -410,19 +389,16 @@ TEST(RegionTest, TheHubKnowsTheSitesBelowARegion) {
 TEST(RegionTest, ASiteMustNotHaveTheRegionsName) {
   Tree tree;
   ToyWorker impostor(tree.region, "eu", 7);
-  const absl::Status refused = impostor.Join();
-  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_NE(refused.message().find("give the worker another --id"), std::string::npos) << refused;
+  EXPECT_THAT(impostor.Join(),
+              StatusIs(kInvalidArgument, HasSubstr("give the worker another --id")));
 }
 
 TEST(RegionTest, ARunCountsARegionsSites) {
   ToyRun hub(kThreeWorkers);
   v1::Join join = hub.MakeJoin("eu", 9);
   join.set_sites(5);
-  const absl::Status refused =
-      hub.coordinator->members().Join(join, std::make_shared<RecordingSink>()).status();
-  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_NE(refused.message().find("fewer --sites"), std::string::npos) << refused;
+  EXPECT_THAT(hub.coordinator->members().Join(join, std::make_shared<RecordingSink>()),
+              StatusIs(kResourceExhausted, HasSubstr("fewer --sites")));
 }
 
 }  // namespace

@@ -15,16 +15,23 @@ namespace {
 
 using ::testing::HasSubstr;
 
+// `run` and `recovered` outlive what is returned.
+ReplayOptions OptionsOf(ToyRun& run, const RecoveredRun& recovered) {
+  ReplayOptions options;
+  options.store = &run.store;
+  options.run = &recovered;
+  const FragmentPlan& plan = run.coordinator->plan();
+  options.initial_parameters.resize(static_cast<size_t>(plan.arena_size()));
+  InitializeParameters(plan, 1, options.initial_parameters);
+  return options;
+}
+
 class ReplayTest : public ::testing::Test {
  protected:
   ReplayTest() {
     two_.TrainBoth(20);
     recovered_ = two_.run.store.Recover().value().value();
-    options_.store = &two_.run.store;
-    options_.run = &recovered_;
-    const FragmentPlan& plan = two_.run.coordinator->plan();
-    options_.initial_parameters.resize(static_cast<size_t>(plan.arena_size()));
-    InitializeParameters(plan, 1, options_.initial_parameters);
+    options_ = OptionsOf(two_.run, recovered_);
   }
 
   TwoWorkers two_{"sync { codec_up: LM2 codec_down: LM2 error_feedback: true }"};
@@ -88,11 +95,7 @@ TEST(ReplayOfRobustMerges, ClippingAndTrimmingComeOutAgain) {
   EXPECT_EQ(run.coordinator->PublishedParameters(), published);
 
   const RecoveredRun recovered = run.store.Recover().value().value();
-  ReplayOptions options;
-  options.store = &run.store;
-  options.run = &recovered;
-  options.initial_parameters.resize(published.size());
-  InitializeParameters(run.coordinator->plan(), 1, options.initial_parameters);
+  ReplayOptions options = OptionsOf(run, recovered);
   const auto replayed = Replay(options).value();
   EXPECT_EQ(replayed.parameters, published);
 

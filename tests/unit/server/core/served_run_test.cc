@@ -1,6 +1,4 @@
 // A run that awaits its model: what it takes, what it refuses, and that it begins once.
-#include "server/core/served_run.h"
-
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -11,22 +9,15 @@
 #include <vector>
 
 #include "common/base/checksum.h"
-#include "common/params/run_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/base/status_is.h"
-#include "tests/unit/server/store/memory_store.h"
+#include "tests/unit/server/core/waiting_run.h"
 
 namespace causeway::server {
 namespace {
 
 using ::testing::HasSubstr;
-
-v1::RunConfig WaitingConfig(const std::string& text = "sync { fragments: 2 }") {
-  v1::RunConfig config = *ParseRunConfig(text, "test");
-  EXPECT_EQ(CompleteRunConfig(config, ModelIs::kStillToCome).status(), absl::OkStatus());
-  return config;
-}
 
 // Blocks 0 and 1, a scalar, and one tensor of more than a chunk: 524288 + 64 + 3 + 1 values.
 v1::ModelHeader Header() {
@@ -65,26 +56,8 @@ v1::ModelChunk Chunk(int64_t offset, const std::string& data) {
 
 class ServedRunTest : public ::testing::Test {
  protected:
-  absl::StatusOr<std::unique_ptr<Coordinator>> Begin(const BroughtModel& model,
-                                                     std::vector<float> values) {
-    ++begins_;
-    if (!disk_.ok()) return disk_;
-    Coordinator::Options options;
-    options.config = model.config;
-    options.run_id = "any-1";
-    options.initial_parameters = std::move(values);
-    options.clock = Clock::Real();
-    options.store = &store_;
-    return Coordinator::Create(std::move(options));
-  }
-
-  int begins_ = 0;
-  absl::Status disk_;
-  MemoryStore store_;
-  ServedRun waiting_{WaitingConfig(), "any-1",
-                     [this](const BroughtModel& model, std::vector<float> values) {
-                       return Begin(model, std::move(values));
-                     }};
+  WaitingRun served_{"sync { fragments: 2 }"};
+  ServedRun& waiting_ = served_.run;
 };
 
 // All of Values(), in chunks, into the arena of the admitted model.
@@ -124,7 +97,7 @@ TEST_F(ServedRunTest, BeginsWithTheFirstModelAndSendsEveryOtherSiteBack) {
   EXPECT_THAT(waiting_.BeginWith(second, arena), StatusIs(kAlreadyExists));
   EXPECT_THAT(waiting_.AdmitModel(Header()),
               StatusIs(kAlreadyExists, HasSubstr("describe it again, and join")));
-  EXPECT_EQ(begins_, 1);
+  EXPECT_EQ(served_.begins, 1);
   const v1::DescribeResponse description = waiting_.Describe();
   EXPECT_FALSE(description.awaits_model());
   EXPECT_EQ(description.config().tensors().tensor(0).name(), "h.1.weight");
@@ -145,12 +118,12 @@ TEST_F(ServedRunTest, BeginsWithTheFirstModelAndSendsEveryOtherSiteBack) {
 }
 
 TEST_F(ServedRunTest, ADiskThatFailsLeavesItWaiting) {
-  disk_ = absl::ResourceExhaustedError("the disk is full");
+  served_.disk = absl::ResourceExhaustedError("the disk is full");
   const auto model = waiting_.AdmitModel(Header()).value();
   const std::vector<float> arena = Assembled(model, Header());
-  EXPECT_EQ(waiting_.BeginWith(model, arena), disk_);
+  EXPECT_EQ(waiting_.BeginWith(model, arena), served_.disk);
   EXPECT_TRUE(waiting_.Describe().awaits_model());
-  disk_ = absl::OkStatus();
+  served_.disk = absl::OkStatus();
   EXPECT_EQ(waiting_.BeginWith(model, arena), absl::OkStatus());
   EXPECT_FALSE(waiting_.Describe().awaits_model());
 }
@@ -159,7 +132,7 @@ TEST_F(ServedRunTest, NothingBeginsAfterTheShutdown) {
   const auto model = waiting_.AdmitModel(Header()).value();
   EXPECT_EQ(waiting_.Shutdown(), absl::OkStatus());
   EXPECT_THAT(waiting_.BeginWith(model, {}), StatusIs(kUnavailable));
-  EXPECT_EQ(begins_, 0);
+  EXPECT_EQ(served_.begins, 0);
 }
 
 TEST_F(ServedRunTest, HostileHeadersAreRefusedByName) {
@@ -189,9 +162,7 @@ TEST_F(ServedRunTest, HostileHeadersAreRefusedByName) {
 }
 
 TEST(WaitingCoordinatorOfATable, TakesThatTableAlone) {
-  ServedRun waiting(
-      WaitingConfig("tensors { tensor { name: 'w' shape: 4 } }"), "any-1",
-      [](const BroughtModel&, std::vector<float>) { return absl::InternalError("not begun"); });
+  WaitingRun waiting("tensors { tensor { name: 'w' shape: 4 } }");
   v1::ModelHeader header;
   header.set_run_id("any-1");
   header.set_worker_id("w");
@@ -199,9 +170,9 @@ TEST(WaitingCoordinatorOfATable, TakesThatTableAlone) {
   v1::TensorTable::Tensor& tensor = *header.mutable_tensors()->add_tensor();
   tensor.set_name("w");
   tensor.add_shape(4);
-  EXPECT_EQ(waiting.AdmitModel(header).status(), absl::OkStatus());
+  EXPECT_EQ(waiting.run.AdmitModel(header).status(), absl::OkStatus());
   tensor.set_name("v");
-  EXPECT_THAT(waiting.AdmitModel(header),
+  EXPECT_THAT(waiting.run.AdmitModel(header),
               StatusIs(kInvalidArgument, HasSubstr("tensor 0 must be as in the run's")));
 }
 

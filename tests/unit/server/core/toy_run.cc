@@ -173,6 +173,16 @@ absl::Status ToyWorker::Push(int fragment, int64_t round) {
   return status;
 }
 
+absl::StatusOr<v1::PushResponse> ToyWorker::Contribute(
+    int fragment, int64_t round,
+    const std::function<void(v1::PushHeader&, std::vector<uint8_t>&)>& change) {
+  std::vector<uint8_t> object;
+  v1::PushHeader header = MakePush(fragment, round, object);
+  change(header, object);
+  header.set_object_hash(TreeHash(object));
+  return run_.coordinator->rounds().Contribute(header, std::move(object));
+}
+
 absl::Status ToyWorker::Merge(int fragment, int64_t round) {
   absl::StatusOr<std::shared_ptr<const PullObject>> answer;
   absl::Mutex mutex;
@@ -211,6 +221,15 @@ absl::Status ToyWorker::MergeDue() {
     RETURN_IF_ERROR(Merge(event.fragment, event.round));
   }
   return absl::OkStatus();
+}
+
+void TrainStep(std::initializer_list<ToyWorker*> workers, const std::function<void()>& between) {
+  for (ToyWorker* const worker : workers) {
+    worker->Train();
+    ASSERT_EQ(worker->SendDue(), absl::OkStatus());
+  }
+  between();
+  for (ToyWorker* const worker : workers) ASSERT_EQ(worker->MergeDue(), absl::OkStatus());
 }
 
 TwoWorkers::TwoWorkers(const std::string& changes) : run(changes) {

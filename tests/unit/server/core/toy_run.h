@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -91,6 +92,10 @@ class ToyWorker {
   // With error feedback the same round again starts from the same residual.
   v1::PushHeader MakePush(int fragment, int64_t round, std::vector<uint8_t>& object);
   absl::Status Push(int fragment, int64_t round);
+  // Offers nothing before, sends what `change` makes of the delta, and merges nothing.
+  absl::StatusOr<v1::PushResponse> Contribute(
+      int fragment, int64_t round,
+      const std::function<void(v1::PushHeader&, std::vector<uint8_t>&)>& change);
   absl::Status Merge(int fragment, int64_t round);
   absl::Status PullStates();
 
@@ -119,6 +124,10 @@ class ToyWorker {
   };
   std::map<int, Sent> sent_;  // By fragment, with error feedback.
 };
+
+// One step of all: each trains and sends, `between` happens, and each merges.
+void TrainStep(
+    std::initializer_list<ToyWorker*> workers, const std::function<void()>& between = [] {});
 
 // Two sites that have entered, and train in step.
 struct TwoWorkers {

@@ -82,14 +82,13 @@ class KeeperTest : public EnrollmentTest {
         members_(before_.not_after - 11 * kDay) {}
   IdentityKeeper Keeper() { return IdentityKeeper(boarded_, members_, absl::Milliseconds(1)); }
   int Renewals() const { return events_.Count("certificate_renewed"); }
-  // The coordinator is gone until Serve, and the log's lines are events.
+  // The coordinator is gone until it serves again, and the log's lines are events.
   void Lose() {
-    server_->Stop(absl::Seconds(5));
-    server_ = nullptr;
+    server_->Stop();
     SendLogTo(std::make_shared<LoggedEvents>(lines_));
   }
   ~KeeperTest() override {
-    if (server_ != nullptr) server_->Stop(absl::Seconds(5));
+    server_->Stop();
     SendLogTo(std::make_shared<spdlog::sinks::stderr_sink_mt>());
   }
 
@@ -124,7 +123,7 @@ TEST_F(KeeperTest, ARenewalThatFailsIsTriedAndSaidOnceAnHour) {
     EXPECT_THAT(lines_.Await("warning")["message"].get<std::string>(),
                 AllOf(HasSubstr(boarded_.security.cert_file),
                       HasSubstr("is not renewed yet, and is tried again")));
-    Serve();
+    server_->Serve(Options());
     members_.AwaitALook();
     EXPECT_EQ(Renewals(), 0);
     members_.Advance(absl::Hours(1));
@@ -140,7 +139,7 @@ TEST_F(KeeperTest, OnItsLastDayARenewalIsTriedMoreOften) {
   {
     const IdentityKeeper keeper = Keeper();
     lines_.Await("warning");
-    Serve();
+    server_->Serve(Options());
     members_.AwaitALook();
     EXPECT_EQ(Renewals(), 0);
     members_.Advance(absl::Minutes(5));
@@ -274,7 +273,7 @@ TEST_F(BoardingTest, TheProxyThatCallsGoThroughIsTheWayForAllOfIt) {
   ASSERT_TRUE(Revoke("paris").ok());
   line.addresses = {"gone.invalid:7070", "hub.invalid:7070"};
   over.addresses = line.addresses;
-  const ConnectProxy proxy({{"hub.invalid:7070", port_}});
+  const ConnectProxy proxy({{"hub.invalid:7070", server_->port()}});
   const auto boarded = BoardIn("berlin", line);
   ASSERT_TRUE(boarded.ok()) << boarded.status();
   EXPECT_EQ(RenewIdentity(*boarded, kPatience), absl::OkStatus());
@@ -289,7 +288,7 @@ TEST_F(BoardingTest, AProxyThatLetsNobodyThroughIsNamed) {
   EXPECT_THAT(
       BoardIn("berlin", line, absl::Milliseconds(1)),
       StatusIs(kUnavailable,
-               AllOf(HasSubstr("(https_proxy) answers CONNECT " + address_ + " with HTTP/1.1 502"),
+               AllOf(HasSubstr("(https_proxy) answers CONNECT " + address() + " with HTTP/1.1 502"),
                      HasSubstr("unset https_proxy or add 127.0.0.1 itself to no_proxy"))));
 }
 

@@ -1,20 +1,16 @@
 // The three services over a real connection to this machine.
-#include "server/service/coordinator_server.h"
-
 #include <algorithm>
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "causeway/v1/admin.grpc.pb.h"
 #include "causeway/v1/exchange.grpc.pb.h"
-#include "causeway/v1/session.grpc.pb.h"
 #include "common/base/checksum.h"
 #include "common/codec/codec.h"
-#include "common/rpc/channel.h"
 #include "common/transfer/chunk_assembly.h"
 #include "common/transfer/wire.h"
 #include "gmock/gmock.h"
@@ -25,6 +21,7 @@
 #include "tests/unit/common/telemetry/awaited_events.h"
 #include "tests/unit/common/transfer/proto_chunk.h"
 #include "tests/unit/server/core/small_run.h"
+#include "tests/unit/server/service/local_server.h"
 #include "tests/unit/server/store/memory_store.h"
 
 namespace causeway::server {
@@ -44,19 +41,11 @@ class CoordinatorServerTest : public ::testing::Test {
     initial_ = options.initial_parameters;
     options.events = &events_;
     coordinator_ = *Coordinator::Create(std::move(options));
-    CoordinatorServer::Options server_options;
-    server_options.address = "127.0.0.1:0";
-    server_options.join_timeout = join_timeout;
-    server_ = CoordinatorServer::Start(server_options, *coordinator_).value();
-    const auto channel =
-        MakeChannel(absl::StrCat("127.0.0.1:", server_->port()), 0, ChannelSecurity::Plaintext());
+    server_.emplace(*coordinator_, CoordinatorServer::Options{.join_timeout = join_timeout});
+    const auto channel = server_->Connect();
     session_ = v1::Session::NewStub(channel);
     exchange_ = v1::Exchange::NewStub(channel);
     admin_ = v1::Admin::NewStub(channel);
-  }
-  ~CoordinatorServerTest() override {
-    EXPECT_TRUE(coordinator_->Shutdown().ok());
-    server_->Stop(absl::Seconds(5));
   }
 
   v1::WorkerMessage JoinMessage(const std::string& id) {
@@ -65,30 +54,27 @@ class CoordinatorServerTest : public ::testing::Test {
     return message;
   }
 
-  // An attached session: its Welcome is read.
-  struct Attached {
-    grpc::ClientContext context;
-    std::unique_ptr<grpc::ClientReaderWriter<v1::WorkerMessage, v1::CoordinatorMessage>> stream;
-    v1::Welcome welcome;
-  };
-  std::unique_ptr<Attached> Attach(const std::string& id) {
-    auto attached = std::make_unique<Attached>();
-    attached->stream = session_->Attach(&attached->context);
-    EXPECT_TRUE(attached->stream->Write(JoinMessage(id)));
-    v1::CoordinatorMessage message;
-    EXPECT_TRUE(attached->stream->Read(&message));
-    EXPECT_TRUE(message.has_welcome());
-    attached->welcome = message.welcome();
+  std::unique_ptr<OpenSession> Attach(const std::string& id) {
+    auto attached = std::make_unique<OpenSession>(*session_, JoinMessage(id));
+    EXPECT_TRUE(attached->welcome.has_value());
     return attached;
   }
 
-  v1::PushHeader MakePush(const Attached& worker, std::vector<uint8_t>& object) {
+  static constexpr int kMessages = 20;
+  // To every session.
+  void SayMuch() {
+    for (int i = 0; i < kMessages; ++i) {
+      ASSERT_TRUE(coordinator_->orders().Pause(std::string(size_t{1} << 20, 'x')).ok());
+    }
+  }
+
+  v1::PushHeader MakePush(const OpenSession& worker, std::vector<uint8_t>& object) {
     const Codec& codec = **FindCodec(v1::FP32);
     std::vector<float> local = initial_;
     for (float& value : local) value += 0.05f;
     object.resize(codec.EncodedBytes(local.size()));
     EXPECT_TRUE(codec.Encode(initial_, local, {}, object).ok());
-    v1::PushHeader header = HeaderOf("served-1", "a", worker.welcome.incarnation(), /*fragment=*/0,
+    v1::PushHeader header = HeaderOf("served-1", "a", worker.welcome->incarnation(), /*fragment=*/0,
                                      /*round=*/1, v1::FP32, object);
     header.set_tokens(10);
     return header;
@@ -118,7 +104,7 @@ class CoordinatorServerTest : public ::testing::Test {
   MemoryStore store_;
   std::vector<float> initial_;
   std::unique_ptr<Coordinator> coordinator_;
-  std::unique_ptr<CoordinatorServer> server_;
+  std::optional<LocalServer> server_;
   std::unique_ptr<v1::Session::Stub> session_;
   std::unique_ptr<v1::Exchange::Stub> exchange_;
   std::unique_ptr<v1::Admin::Stub> admin_;
@@ -160,9 +146,7 @@ TEST_F(CoordinatorServerTest, ADeltaGoesUpAndItsAnswerComesDown) {
   ASSERT_TRUE(worker->stream->Write(AppliedOf(/*fragment=*/0, /*round=*/1, hash)));
   ASSERT_TRUE(worker->stream->Write(LeaveFor(v1::Leave::FINISHED)));
   worker->stream->WritesDone();
-  while (worker->stream->Read(&answer)) {
-  }
-  EXPECT_TRUE(worker->stream->Finish().ok());
+  EXPECT_TRUE(worker->End().ok());
   EXPECT_TRUE(coordinator_->Finished());
   const v1::RunStatus status = coordinator_->GetStatus();
   EXPECT_EQ(status.workers(0).bytes_up(), header.total_bytes());
@@ -240,23 +224,18 @@ TEST_F(CoordinatorServerTest, WantsOfWhatIsNotThereAreRefused) {
 }
 
 TEST_F(CoordinatorServerTest, ASessionThatDoesNotBeginWithAFittingJoinEnds) {
-  v1::CoordinatorMessage answer;
-  {
-    grpc::ClientContext context;
-    const auto stream = session_->Attach(&context);
-    v1::WorkerMessage message;
-    message.mutable_heartbeat();
-    stream->Write(message);
-    EXPECT_FALSE(stream->Read(&answer));
-    EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  }
-  grpc::ClientContext context;
-  const auto stream = session_->Attach(&context);
-  v1::WorkerMessage join = JoinMessage("a");
-  join.mutable_join()->set_data_vocabulary_size(256);
-  stream->Write(join);
-  EXPECT_FALSE(stream->Read(&answer));
-  const grpc::Status status = stream->Finish();
+  const auto end_of = [&](const v1::WorkerMessage& message) {
+    OpenSession session(*session_, message);
+    v1::CoordinatorMessage answer;
+    EXPECT_FALSE(session.welcome.has_value() || session.stream->Read(&answer));
+    return session.stream->Finish();
+  };
+  v1::WorkerMessage message;
+  message.mutable_heartbeat();
+  EXPECT_EQ(end_of(message).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  message = JoinMessage("a");
+  message.mutable_join()->set_data_vocabulary_size(256);
+  const grpc::Status status = end_of(message);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
   EXPECT_THAT(status.error_message(), HasSubstr("256"));
 }
@@ -264,19 +243,13 @@ TEST_F(CoordinatorServerTest, ASessionThatDoesNotBeginWithAFittingJoinEnds) {
 TEST_F(CoordinatorServerTest, ANewStreamOfTheSameProcessEndsTheOldOne) {
   const auto first = Attach("a");
   const auto second = Attach("a");
-  EXPECT_EQ(second->welcome.incarnation(), 2u);
-  v1::CoordinatorMessage answer;
-  while (first->stream->Read(&answer)) {
-  }
-  EXPECT_EQ(first->stream->Finish().error_code(), grpc::StatusCode::ABORTED);
+  EXPECT_EQ(second->welcome->incarnation(), 2u);
+  EXPECT_EQ(first->End().error_code(), grpc::StatusCode::ABORTED);
 }
 
 TEST_F(CoordinatorServerTest, AWorkerThatDoesNotReadItsSessionCostsSomeMegabytesAndIsToldWhy) {
   const auto worker = Attach("a");
-  constexpr int kMessages = 20;
-  for (int i = 0; i < kMessages; ++i) {
-    ASSERT_TRUE(coordinator_->orders().Pause(std::string(size_t{1} << 20, 'x')).ok());
-  }
+  SayMuch();
   const nlohmann::json ended = events_.Await("worker_disconnected");
   EXPECT_EQ(ended.at("worker"), "a");
   EXPECT_EQ(ended.at("code"), "RESOURCE_EXHAUSTED");
@@ -287,7 +260,7 @@ TEST_F(CoordinatorServerTest, AWorkerThatDoesNotReadItsSessionCostsSomeMegabytes
   const grpc::Status status = worker->stream->Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << "it may attach again";
   EXPECT_THAT(status.error_message(), HasSubstr("does not read its session"));
-  EXPECT_EQ(Attach("a")->welcome.incarnation(), 2u);
+  EXPECT_EQ(Attach("a")->welcome->incarnation(), 2u);
 }
 
 class ImpatientServerTest : public CoordinatorServerTest {
@@ -296,25 +269,19 @@ class ImpatientServerTest : public CoordinatorServerTest {
   ImpatientServerTest() : CoordinatorServerTest(absl::Seconds(8)) {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-    session_ = v1::Session::NewStub(
-        grpc::CreateCustomChannel(absl::StrCat("127.0.0.1:", server_->port()),
-                                  grpc::InsecureChannelCredentials(), arguments));
+    session_ = v1::Session::NewStub(grpc::CreateCustomChannel(
+        server_->address(), grpc::InsecureChannelCredentials(), arguments));
   }
 };
 
 TEST_F(ImpatientServerTest, AStreamThatNobodyReadsIsGivenUpInTheEnd) {
   const auto worker = Attach("a");
-  for (int i = 0; i < 20; ++i) {
-    ASSERT_TRUE(coordinator_->orders().Pause(std::string(size_t{1} << 20, 'x')).ok());
-  }
+  SayMuch();
   v1::WorkerMessage heartbeat;
   heartbeat.mutable_heartbeat()->set_checkpoint_step(-1);
   while (worker->stream->Write(heartbeat)) {
   }
-  v1::CoordinatorMessage answer;
-  while (worker->stream->Read(&answer)) {
-  }
-  EXPECT_EQ(worker->stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_EQ(worker->End().error_code(), grpc::StatusCode::CANCELLED);
 }
 
 TEST_F(CoordinatorServerTest, ShutdownEndsSessionsAndPulls) {
@@ -326,10 +293,7 @@ TEST_F(CoordinatorServerTest, ShutdownEndsSessionsAndPulls) {
   want.set_round(1);
   ASSERT_TRUE(lane.Want(want));
   ASSERT_TRUE(coordinator_->Shutdown().ok());
-  v1::CoordinatorMessage answer;
-  while (worker->stream->Read(&answer)) {
-  }
-  EXPECT_EQ(worker->stream->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(worker->End().error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_THAT(lane.AwaitOutcome(1), StatusIs(kUnavailable));
 }
 
@@ -363,7 +327,7 @@ TEST_F(CoordinatorServerTest, OperatorsSeeAndDirectTheRun) {
 }
 
 TEST_F(CoordinatorServerTest, ATakenPortIsRefusedInOneLine) {
-  const std::string taken = absl::StrCat("127.0.0.1:", server_->port());
+  const std::string& taken = server_->address();
   EXPECT_THAT(CoordinatorServer::Start({.address = taken}, *coordinator_),
               StatusIs(kUnavailable, HasSubstr(taken)));
   EXPECT_THAT(CoordinatorServer::Start({.address = "nowhere"}, *coordinator_),

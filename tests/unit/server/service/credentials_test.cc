@@ -7,26 +7,20 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/client/grpc_exchange.h"
 #include "common/client/session.h"
 #include "common/client/state_pull.h"
-#include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "common/rpc/tls_handshake.h"
 #include "common/transfer/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/base/status_is.h"
-#include "tests/unit/common/rpc/describe_run.h"
-#include "tests/unit/common/rpc/test_authority.h"
-#include "tests/unit/common/telemetry/awaited_events.h"
 #include "tests/unit/server/service/secure_run.h"
 
 namespace causeway::server {
@@ -36,50 +30,56 @@ using ::testing::HasSubstr;
 
 constexpr absl::Duration kPatience = absl::Seconds(30);
 
-class CredentialsTest : public ::testing::Test {
+const std::string kA(40, 'a');  // Tokens.
+const std::string kB(40, 'b');
+
+class CredentialsTest : public SecureRunTest {
  protected:
-  void Serve(const SecurityOptions& security) {
+  CoordinatorServer::Options Options(const SecurityOptions& security) {
     CoordinatorServer::Options options;
-    options.address = "127.0.0.1:0";
     options.security = security;
     options.events = &events_;
-    auto server = CoordinatorServer::Start(options, run_.coordinator()).value();
-    server_ = std::move(server);
-    address_ = absl::StrCat("127.0.0.1:", server_->port());
+    return options;
   }
-  Stubs With(const SecurityOptions& options) {
-    const auto security = MakeChannelSecurity(options, address_, absl::Now()).value();
-    return Stubs(MakeChannel(address_, 0, security));
+  // Serves, shows the certificate of `server` to those of the authorities in `ca`, and lets a
+  // worker train; returns what it shows.
+  SecurityOptions ServeAndTrain(const std::string& ca, const PemPair& server) {
+    Serve(Options(folder_.WriteSet("server", ca, server)));
+    const SecurityOptions worker = folder_.WriteSet("worker", ca, Worker(authority_));
+    Train(With(worker));
+    return worker;
   }
   // Serves whoever shows a token of these lines; returns who shows `token`.
   SecurityOptions ServeTokens(const std::string& lines, const std::string& token) {
     server_security_ = folder_.WriteSet("server", "", Server(authority_, absl::Hours(1)));
     server_security_.ca_file.clear();
     server_security_.token_file = folder_.Write("tokens", lines);
-    Serve(server_security_);
+    Serve(Options(server_security_));
+    return Shows("token-a", token);
+  }
+  // Who shows `token`, in a file of that name.
+  SecurityOptions Shows(const std::string& name, const std::string& token) {
     SecurityOptions client;
     client.ca_file = folder_.Write("ca", authority_.pem());
-    client.token_file = TokenFile("token-a", token);
+    client.token_file = TokenFile(name, token);
     return client;
   }
-  void Train(const SecurityOptions& options) {
-    honest_.emplace(With(options), run_, kAsFastAsItCan);
-    honest_->AwaitRounds(2);
+  // Worker "a" with its session's events, which goes on over new connections.
+  Session::Options MemberOf(const ChannelSecurity& security, EventLog& events) {
+    Session::Options options;
+    options.stub_of_now =
+        StubOfNow(std::make_shared<RenewedChannel>(server_->address(), 0, security));
+    options.join = MakeJoin(run_.coordinator(), "a").join();
+    options.events = &events;
+    return options;
   }
-  ~CredentialsTest() override {
-    if (honest_.has_value()) {
-      honest_->AwaitRounds(2);
-      const int64_t rounds = honest_->Finish();
-      EXPECT_EQ(honest_->published(), UndisturbedParameters(rounds));
-    }
-    EXPECT_TRUE(run_.coordinator().Shutdown().ok());
-    if (server_ != nullptr) server_->Stop(absl::Seconds(5));
+  ChannelSecurity SecurityOf(const SecurityOptions& options) const {
+    return MakeChannelSecurity(options, server_->address(), absl::Now()).value();
   }
 
-  static absl::Status Describe(Stubs& stubs) { return DescribeRun(*stubs.session).status(); }
   // Shakes hands on a new connection.
   absl::StatusOr<TlsHandshake> Handshake(const SecurityOptions& options) {
-    return TryTlsHandshake(address_, options, absl::Seconds(10));
+    return TryTlsHandshake(server_->address(), options, absl::Seconds(10));
   }
   static void Await(const std::string& what, const std::function<bool()>& condition) {
     const absl::Time deadline = absl::Now() + kPatience;
@@ -102,20 +102,12 @@ class CredentialsTest : public ::testing::Test {
     return folder_.Write(name, absl::StrCat(token, "\n"));
   }
 
-  const TestAuthority authority_;
-  const TestFolder folder_;
-  AwaitedEvents events_;
-  SmallRun run_;
   SecurityOptions server_security_;  // Of ServeTokens.
-  std::unique_ptr<CoordinatorServer> server_;
-  std::string address_;
-  std::optional<HonestWorker> honest_;
 };
 
 TEST_F(CredentialsTest, ARenewedCertificateOfTheCoordinatorIsTakenUpWithoutARestart) {
-  Serve(folder_.WriteSet("server", authority_.pem(), Server(authority_, absl::Hours(100))));
-  const SecurityOptions worker = folder_.WriteSet("worker", authority_.pem(), Worker(authority_));
-  Train(worker);
+  const SecurityOptions worker =
+      ServeAndTrain(authority_.pem(), Server(authority_, absl::Hours(100)));
   const PemPair renewed = Server(authority_, absl::Hours(200));
   const absl::Time end = ParseCertificate(renewed.certificate, "renewed")->not_after;
   folder_.WriteSet("server", authority_.pem(), renewed);
@@ -123,17 +115,14 @@ TEST_F(CredentialsTest, ARenewedCertificateOfTheCoordinatorIsTakenUpWithoutARest
     const auto handshake = Handshake(worker);
     return handshake.ok() && handshake->server.not_after == end;
   });
-  Stubs late = With(worker);
-  EXPECT_TRUE(Describe(late).ok());
+  EXPECT_TRUE(Describe(With(worker)).ok());
 }
 
 // gRPC ends a process that hands it an empty certificate or key.
 TEST_F(CredentialsTest, FilesThatAreNotWholeLeaveThoseBeforeInForce) {
   const PemPair good = Server(authority_, absl::Hours(100));
   const PemPair other = Server(authority_, absl::Hours(1));
-  Serve(folder_.WriteSet("server", authority_.pem(), good));
-  const SecurityOptions worker = folder_.WriteSet("worker", authority_.pem(), Worker(authority_));
-  Train(worker);
+  const SecurityOptions worker = ServeAndTrain(authority_.pem(), good);
   const std::string nonsense = "-----BEGIN CERTIFICATE-----\nnonsense\n";
   size_t seen = 0;
   // The last event but those seen before it is of that name.
@@ -172,11 +161,7 @@ TEST_F(CredentialsTest, FilesThatAreNotWholeLeaveThoseBeforeInForce) {
 TEST_F(CredentialsTest, ANewAuthorityTakesOverFromAnOldOne) {
   const TestAuthority successor("successor");
   const std::string both = authority_.pem() + successor.pem();
-  const SecurityOptions server =
-      folder_.WriteSet("server", authority_.pem(), Server(authority_, absl::Hours(100)));
-  Serve(server);
-  const SecurityOptions worker = folder_.WriteSet("worker", authority_.pem(), Worker(authority_));
-  Train(worker);
+  ServeAndTrain(authority_.pem(), Server(authority_, absl::Hours(100)));
   // Its certificates are not watched: it stands for someone whose certificate is to be worthless.
   const SecurityOptions former = folder_.WriteSet("former", both, Worker(authority_));
   const SecurityOptions latter = folder_.WriteSet("latter", both, Worker(successor));
@@ -201,14 +186,11 @@ TEST_F(CredentialsTest, ANewAuthorityTakesOverFromAnOldOne) {
 TEST_F(CredentialsTest, AWorkersRenewedCertificateServesItsNextConnection) {
   const TestAuthority successor("successor");
   const std::string both = authority_.pem() + successor.pem();
-  Serve(folder_.WriteSet("server", both, Server(authority_, absl::Hours(100))));
+  Serve(Options(folder_.WriteSet("server", both, Server(authority_, absl::Hours(100)))));
   const SecurityOptions worker = folder_.WriteSet("worker", both, Worker(authority_));
-  const auto security = MakeChannelSecurity(worker, address_, absl::Now()).value();
-  RenewedChannel channel(address_, 0, security);
-  const auto describe = [&] {
-    Stubs stubs(channel.Now());
-    return Describe(stubs);
-  };
+  const ChannelSecurity security = SecurityOf(worker);
+  RenewedChannel channel(server_->address(), 0, security);
+  const auto describe = [&] { return Describe(Stubs(channel.Now())); };
   ASSERT_TRUE(describe().ok());
   // Broken, and then renewed, at a coordinator that takes the new one alone.
   for (const std::string& file : {worker.cert_file, worker.key_file}) {
@@ -223,13 +205,8 @@ TEST_F(CredentialsTest, AWorkersRenewedCertificateServesItsNextConnection) {
     security.files->ReportTo(nullptr);
   }
   folder_.WriteSet("worker", both, Worker(successor));
-  const int port = server_->port();
-  server_->Stop(absl::Seconds(1));
-  CoordinatorServer::Options options;
-  options.address = absl::StrCat("127.0.0.1:", port);
-  options.security =
-      folder_.WriteSet("strict", successor.pem(), Server(authority_, absl::Hours(100)));
-  server_ = CoordinatorServer::Start(options, run_.coordinator()).value();
+  server_->Serve(
+      Options(folder_.WriteSet("strict", successor.pem(), Server(authority_, absl::Hours(100)))));
   Await("the channel connects with the renewed certificate", [&] { return describe().ok(); });
   StatePullOptions pull;
   pull.worker_id = "a";
@@ -240,18 +217,16 @@ TEST_F(CredentialsTest, AWorkersRenewedCertificateServesItsNextConnection) {
 TEST_F(CredentialsTest, AnOpenSessionAndItsLanesGoOnWithTheRenewedCertificate) {
   const TestAuthority successor("successor");
   const std::string both = authority_.pem() + successor.pem();
-  Serve(folder_.WriteSet("server", both, Server(authority_, absl::Hours(100))));
+  Serve(Options(folder_.WriteSet("server", both, Server(authority_, absl::Hours(100)))));
   SecurityOptions files = folder_.WriteSet("worker", both, Worker(authority_));
   files.refresh_interval = absl::Seconds(1);
-  const auto security = MakeChannelSecurity(files, address_, absl::Now()).value();
+  const ChannelSecurity security = SecurityOf(files);
   AwaitedEvents events;
-  Session::Options options;
-  options.stub_of_now = StubOfNow(std::make_shared<RenewedChannel>(address_, 0, security));
-  options.join = MakeJoin(run_.coordinator(), "a").join();
-  options.events = &events;
-  auto session = Session::Attach(std::move(options)).value();
+  auto session = Session::Attach(MemberOf(security, events)).value();
   Link::Options of_link;
-  of_link.make_channel = [&](int lane) { return MakeChannel(address_, 1 + lane, security); };
+  of_link.make_channel = [&](int lane) {
+    return MakeChannel(server_->address(), 1 + lane, security);
+  };
   of_link.generation = [&] { return security.Now().generation; };
   Link link(std::move(of_link));
   GrpcExchange exchange({.link = &link,
@@ -277,11 +252,9 @@ TEST_F(CredentialsTest, AnOpenSessionAndItsLanesGoOnWithTheRenewedCertificate) {
 }
 
 TEST_F(CredentialsTest, ASessionGoesOnThoughItsFileHasAnothersTokenWhenItsConnectionBreaks) {
-  const std::string a(40, 'a');
-  const std::string b(40, 'b');
   const SecurityOptions worker =
-      ServeTokens(TokenLine(a, "worker a") + TokenLine(b, "worker b"), a);
-  const auto security = MakeChannelSecurity(worker, address_, absl::Now()).value();
+      ServeTokens(TokenLine(kA, "worker a") + TokenLine(kB, "worker b"), kA);
+  const ChannelSecurity security = SecurityOf(worker);
   absl::Mutex mutex;
   std::vector<std::string> said;
   security.files->ReportTo([&](const CertificateNotice& notice) {
@@ -289,19 +262,12 @@ TEST_F(CredentialsTest, ASessionGoesOnThoughItsFileHasAnothersTokenWhenItsConnec
     if (!notice.fit) said.push_back(notice.message);
   });
   AwaitedEvents events;
-  Session::Options options;
-  options.stub_of_now = StubOfNow(std::make_shared<RenewedChannel>(address_, 0, security));
-  options.join = MakeJoin(run_.coordinator(), "a").join();
-  options.events = &events;
+  Session::Options options = MemberOf(security, events);
   options.passes = [&](const absl::Status& status) { return security.Passes(status); };
   auto session = Session::Attach(std::move(options)).value();
-  TokenFile("token-a", b);
-  const int port = server_->port();
+  TokenFile("token-a", kB);
   server_->Stop(absl::Seconds(1));
-  CoordinatorServer::Options again;
-  again.address = absl::StrCat("127.0.0.1:", port);
-  again.security = server_security_;
-  server_ = CoordinatorServer::Start(again, run_.coordinator()).value();
+  server_->Serve(Options(server_security_));
   events.Await("session_resumed");
   {
     absl::MutexLock lock(&mutex);
@@ -314,25 +280,21 @@ TEST_F(CredentialsTest, ASessionGoesOnThoughItsFileHasAnothersTokenWhenItsConnec
 }
 
 TEST_F(CredentialsTest, TokensCountAsTheirFileSays) {
-  const std::string a(40, 'a');
-  const std::string b(40, 'b');
   const SecurityOptions worker =
-      ServeTokens(TokenLine(a, "worker a") + TokenLine(b, "observer b"), a);
-  Train(worker);
+      ServeTokens(TokenLine(kA, "worker a") + TokenLine(kB, "observer b"), kA);
+  Train(With(worker));
 
-  SecurityOptions observer = worker;
-  observer.token_file = TokenFile("token-b", b);
-  Stubs eye = With(observer);
+  const Stubs eye = With(Shows("token-b", kB));
   EXPECT_TRUE(Describe(eye).ok());
   EXPECT_THAT(PushDelta(*eye.exchange, honest_->first_delta()), StatusIs(kPermissionDenied));
 
   // Taken away: refused from the next call on, over the same connection; for good once the list is
   // surely whole (token_table_test.cc).
-  folder_.Write("tokens", TokenLine(a, "worker a"));
+  folder_.Write("tokens", TokenLine(kA, "worker a"));
   EXPECT_THAT(Describe(eye), StatusIs(kUnavailable));
   // A new one: taken up by both sides without a restart.
   const std::string c(40, 'c');
-  folder_.Write("tokens", TokenLine(a, "worker a") + TokenLine(c, "observer b"));
+  folder_.Write("tokens", TokenLine(kA, "worker a") + TokenLine(c, "observer b"));
   TokenFile("token-b", c);
   EXPECT_TRUE(Describe(eye).ok());
 
@@ -348,85 +310,61 @@ TEST_F(CredentialsTest, TokensCountAsTheirFileSays) {
         std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(worker.ca_file, 1));
     tls.watch_root_certs();
     const auto stub = v1::Session::NewStub(
-        grpc::CreateChannel(address_, grpc::experimental::TlsCredentials(tls)));
+        grpc::CreateChannel(server_->address(), grpc::experimental::TlsCredentials(tls)));
     return FromGrpcStatus(stub->Describe(&context, request, &response)).code();
   };
-  EXPECT_EQ(with_header({"Bearer " + a}), kOk);
+  EXPECT_EQ(with_header({"Bearer " + kA}), kOk);
   EXPECT_EQ(with_header({}), kUnauthenticated);
-  EXPECT_EQ(with_header({a}), kUnauthenticated);
+  EXPECT_EQ(with_header({kA}), kUnauthenticated);
   EXPECT_EQ(with_header({"Bearer "}), kUnauthenticated);
-  EXPECT_EQ(with_header({"Bearer " + TokenLine(a, "").substr(0, 64)}), kUnauthenticated);
-  EXPECT_EQ(with_header({"Bearer " + a, "Bearer " + c}), kUnauthenticated);
+  EXPECT_EQ(with_header({"Bearer " + TokenLine(kA, "").substr(0, 64)}), kUnauthenticated);
+  EXPECT_EQ(with_header({"Bearer " + kA, "Bearer " + c}), kUnauthenticated);
   EXPECT_EQ(with_header({"Bearer " + std::string(5000, 'x')}), kUnauthenticated);
 }
 
 TEST_F(CredentialsTest, ASessionEndsWithTheTokenThatOpenedIt) {
-  const std::string a(40, 'a');
-  const std::string b(40, 'b');
   const SecurityOptions worker =
-      ServeTokens(TokenLine(a, "worker a") + TokenLine(b, "worker b"), a);
-  Train(worker);
-  SecurityOptions other = worker;
-  other.token_file = TokenFile("token-b", b);
-  Stubs stubs = With(other);
-  grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + kPatience));
-  const auto stream = stubs.session->Attach(&context);
-  ASSERT_TRUE(stream->Write(MakeJoin(run_.coordinator(), "b")));
-  v1::CoordinatorMessage message;
-  ASSERT_TRUE(stream->Read(&message));
+      ServeTokens(TokenLine(kA, "worker a") + TokenLine(kB, "worker b"), kA);
+  Train(With(worker));
+  const Stubs stubs = With(Shows("token-b", kB));
+  OpenSession session(*stubs.session, MakeJoin(run_.coordinator(), "b"), kPatience);
+  ASSERT_TRUE(session.welcome.has_value());
 
-  folder_.Write("tokens", TokenLine(a, "worker a"));
-  while (stream->Read(&message)) {
-  }
-  EXPECT_THAT(FromGrpcStatus(stream->Finish()),
+  folder_.Write("tokens", TokenLine(kA, "worker a"));
+  EXPECT_THAT(FromGrpcStatus(session.End()),
               StatusIs(kUnavailable, HasSubstr("still being written")));
   honest_->AwaitRounds(2);  // The other token's session goes on.
 }
 
 TEST_F(CredentialsTest, WhoKnowsTheRunSeesThatItsCoordinatorRefuses) {
-  const std::string a(40, 'a');
-  Stubs stubs = With(ServeTokens(TokenLine(a, "worker a"), a));
-  grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + kPatience));
-  const auto stream = stubs.session->Attach(&context);
-  EXPECT_TRUE(stream->Write(MakeJoin(run_.coordinator(), "b")));
-  v1::CoordinatorMessage message;
-  EXPECT_FALSE(stream->Read(&message));
-  const grpc::Status end = stream->Finish();
-  const absl::Status own = FromGrpcStatus(end, context, kRunId);
+  const Stubs stubs = With(ServeTokens(TokenLine(kA, "worker a"), kA));
+  OpenSession session(*stubs.session, MakeJoin(run_.coordinator(), "b"), kPatience);
+  EXPECT_FALSE(session.welcome.has_value());
+  const grpc::Status end = session.End();
+  const absl::Status own = FromGrpcStatus(end, session.context, kRunId);
   EXPECT_THAT(own, StatusIs(kPermissionDenied));
   EXPECT_FALSE(MayBeAnothers(own));
-  EXPECT_TRUE(MayBeAnothers(FromGrpcStatus(end, context, "guarded-2")));
+  EXPECT_TRUE(MayBeAnothers(FromGrpcStatus(end, session.context, "guarded-2")));
 }
 
 TEST_F(CredentialsTest, GuessingTokensIsSlow) {
-  const std::string a(40, 'a');
-  SecurityOptions options = ServeTokens(TokenLine(a, "worker a"), std::string(40, 'g'));
-  Stubs guesser = With(options);
+  const Stubs guesser = With(ServeTokens(TokenLine(kA, "worker a"), std::string(40, 'g')));
   absl::Status status;
   int guesses = 0;
   do {
     status = Describe(guesser);
   } while (absl::IsUnauthenticated(status) && ++guesses < 10'000);
   EXPECT_THAT(status, StatusIs(kResourceExhausted));
-  options.token_file = TokenFile("token-a", a);
-  Stubs worker = With(options);
-  EXPECT_TRUE(Describe(worker).ok());  // From the same address.
+  EXPECT_TRUE(Describe(With(Shows("token-a", kA))).ok());  // From the same address.
 }
 
 TEST_F(CredentialsTest, CertificatesAndTokensSideBySide) {
-  const std::string b(40, 'b');
   SecurityOptions server =
       folder_.WriteSet("server", authority_.pem(), Server(authority_, absl::Hours(1)));
-  server.token_file = folder_.Write("tokens", TokenLine(b, "observer b"));
-  Serve(server);
-  Train(folder_.WriteSet("worker", authority_.pem(), Worker(authority_)));
-  SecurityOptions observer;
-  observer.ca_file = server.ca_file;
-  observer.token_file = TokenFile("token-b", b);
-  Stubs eye = With(observer);
-  EXPECT_TRUE(Describe(eye).ok());
+  server.token_file = folder_.Write("tokens", TokenLine(kB, "observer b"));
+  Serve(Options(server));
+  Train(With(folder_.WriteSet("worker", authority_.pem(), Worker(authority_))));
+  EXPECT_TRUE(Describe(With(Shows("token-b", kB))).ok());
   // A certificate of a stranger is refused, not overlooked.
   const TestAuthority other("other");
   EXPECT_FALSE(Handshake(folder_.WriteSet("other", authority_.pem(), Worker(other))).ok());
@@ -442,9 +380,9 @@ TEST_F(CredentialsTest, ARevocationListThatHasEndedLetsNobodyInUntilTheNextOne) 
   SecurityOptions server =
       folder_.WriteSet("server", authority_.pem(), Server(authority_, absl::Hours(1)));
   server.crl_folder = lists;
-  Serve(server);
+  Serve(Options(server));
   const SecurityOptions worker = folder_.WriteSet("worker", authority_.pem(), Worker(authority_));
-  Train(worker);
+  Train(With(worker));
   write(0, -absl::Minutes(1));
   EXPECT_FALSE(Handshake(worker).ok()) << "nobody knows who was revoked since";
   events_.Await("revocation_list_ended");

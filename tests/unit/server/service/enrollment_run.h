@@ -5,19 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "causeway/v1/enrollment.grpc.pb.h"
-#include "causeway/v1/session.grpc.pb.h"
 #include "common/client/boarding.h"
 #include "common/identity/invitation.h"
-#include "common/rpc/channel.h"
 #include "common/rpc/status.h"
-#include "gtest/gtest.h"
-#include "tests/unit/common/base/fake_clock.h"
-#include "tests/unit/common/rpc/describe_run.h"
-#include "tests/unit/common/rpc/test_authority.h"
-#include "tests/unit/common/telemetry/awaited_events.h"
 #include "tests/unit/server/service/secure_run.h"
 
 namespace causeway::server {
@@ -26,38 +18,22 @@ inline constexpr absl::Duration kPatience = absl::Seconds(30);
 // For what is refused: it is tried until the invitation could be known.
 inline constexpr absl::Duration kShort = absl::Seconds(8);
 
-class EnrollmentTest : public ::testing::Test {
+class EnrollmentTest : public SecureRunTest {
  protected:
-  EnrollmentTest() { Serve(); }
-  ~EnrollmentTest() override {
-    EXPECT_TRUE(run_.coordinator().Shutdown().ok());
-    server_->Stop(absl::Seconds(5));
-  }
+  EnrollmentTest() { Serve(Options()); }
   CoordinatorServer::Options Options() {
     CoordinatorServer::Options options;
-    options.address = absl::StrCat("127.0.0.1:", port_);
     options.authority_folder = folder_.path("authority");
     options.operator_folder = folder_.path("operator");
     options.clock = &clock_;
     options.events = &events_;
     return options;
   }
-  void Serve() {
-    server_ = CoordinatorServer::Start(Options(), run_.coordinator()).value();
-    port_ = server_->port();
-    address_ = absl::StrCat("127.0.0.1:", port_);
-  }
-  // On the same port, from the same folder.
-  void ServeAnew() {
-    server_->Stop(absl::Seconds(5));
-    server_ = nullptr;
-    Serve();
-  }
+  const std::string& address() const { return server_->address(); }
   Boarded Operator() { return Board(folder_.path("operator"), "", kPatience).value(); }
   template <typename Service>
   std::unique_ptr<typename Service::Stub> As(const Boarded& member) {
-    const auto security = MakeChannelSecurity(member.security, address_, absl::Now()).value();
-    return Service::NewStub(MakeChannel(address_, 0, security));
+    return Service::NewStub(With(member.security).channel);
   }
   absl::StatusOr<v1::InviteResponse> Ask(const Boarded& who, const v1::InviteRequest& request) {
     grpc::ClientContext context;
@@ -93,7 +69,7 @@ class EnrollmentTest : public ::testing::Test {
     return Board(FormatInvitation(line), folder_.path(folder), patience);
   }
   absl::Status Describe(const Boarded& member) {
-    return DescribeRun(*As<v1::Session>(member)).status();
+    return SecureRunTest::Describe(With(member.security));
   }
   absl::Status Revoke(const std::string& name) {
     grpc::ClientContext context;
@@ -104,14 +80,6 @@ class EnrollmentTest : public ::testing::Test {
     return FromGrpcStatus(
         As<v1::Enrollment>(Operator())->RevokeInvitation(&context, request, &response));
   }
-
-  const TestFolder folder_;
-  FakeClock clock_{absl::Now()};
-  AwaitedEvents events_;
-  SmallRun run_;
-  std::unique_ptr<CoordinatorServer> server_;
-  int port_ = 0;
-  std::string address_;
 };
 
 }  // namespace causeway::server

@@ -22,7 +22,7 @@ TEST_F(EnrollmentTest, TheInvitedBoardsOnceAndIsKnownByItsNameFromThenOn) {
   const InvitationLine line = Invite("berlin");
   const auto boarded = BoardIn("berlin", line).value();
   EXPECT_EQ(boarded.identity, (Identity{.run = kRunName, .role = Role::kWorker, .name = "berlin"}));
-  EXPECT_EQ(boarded.coordinator, address_);
+  EXPECT_EQ(boarded.coordinator, address());
   EXPECT_TRUE(Describe(boarded).ok());
   struct stat info {};
   ASSERT_EQ(stat(folder_.path("berlin/key.pem").c_str(), &info), 0);
@@ -51,7 +51,7 @@ TEST_F(EnrollmentTest, AnAnswerThatWasLostIsGivenAgainToTheSameKey) {
 TEST_F(EnrollmentTest, InvitationsOutliveTheCoordinator) {
   const InvitationLine line = Invite("berlin");
   ASSERT_TRUE(BoardIn("paris", Invite("paris")).ok());
-  ServeAnew();
+  server_->Serve(Options());
   const auto boarded = BoardIn("berlin", line).value();
   EXPECT_TRUE(Describe(boarded).ok());
   const auto before = Board(folder_.path("paris"), "", kPatience).value();
@@ -156,9 +156,9 @@ TEST_F(EnrollmentTest, TheSameLineNeedsNoDiskThatCanBeWritten) {
   const auto moved = BoardIn("berlin", line, kShort);
   may(std::filesystem::perms::owner_all);
   ASSERT_TRUE(again.ok()) << again.status();
-  EXPECT_EQ(again->coordinator, address_);
+  EXPECT_EQ(again->coordinator, address());
   ASSERT_TRUE(moved.ok()) << moved.status();
-  EXPECT_EQ(moved->coordinator, absl::StrCat("127.0.0.1:1,", address_));
+  EXPECT_EQ(moved->coordinator, absl::StrCat("127.0.0.1:1,", address()));
 }
 
 TEST_F(EnrollmentTest, AnAddressThatAnswersWronglyIsPassedOver) {
@@ -196,23 +196,20 @@ TEST_F(EnrollmentTest, WhoShowsTheAuthorityWithoutBeingItsOwnIsNotTakenForTheCoo
 
 TEST_F(EnrollmentTest, WhatAnOperatorAsksForIsChecked) {
   const Boarded me = Operator();
-  v1::InviteRequest other_name = Request("berlin", "secret");
-  other_name.set_name("paris");
-  v1::InviteRequest role = Request("berlin", "secret");
-  role.set_role("king");
-  v1::InviteRequest invited = Request("berlin", "secret");
-  invited.set_role("invited");
-  v1::InviteRequest soon = Request("berlin", "secret");
-  soon.set_seconds(1);
-  v1::InviteRequest text = Request("berlin", "secret");
-  text.set_certificate("hello");
-  v1::InviteRequest authority = Request("berlin", "secret");
-  authority.set_certificate(FileSystem::Real()->ReadFile(folder_.path("authority/ca.pem")).value());
-  v1::InviteRequest name = Request("../berlin", "secret");
-  for (const v1::InviteRequest& wrong : {other_name, role, invited, soon, text, authority, name}) {
-    const absl::Status status = Ask(me, wrong).status();
-    EXPECT_THAT(status, StatusIs(kInvalidArgument)) << wrong.ShortDebugString() << status;
-  }
+  const auto refused = [&](auto change) {
+    v1::InviteRequest wrong = Request("berlin", "secret");
+    change(wrong);
+    EXPECT_THAT(Ask(me, wrong), StatusIs(kInvalidArgument)) << wrong.ShortDebugString();
+  };
+  using R = v1::InviteRequest;
+  refused([](R& r) { r.set_name("paris"); });
+  refused([&](R& r) { r = Request("../berlin", "secret"); });
+  refused([](R& r) { r.set_role("king"); });
+  refused([](R& r) { r.set_role("invited"); });
+  refused([](R& r) { r.set_seconds(1); });
+  refused([](R& r) { r.set_certificate("hello"); });
+  const std::string ca = FileSystem::Real()->ReadFile(folder_.path("authority/ca.pem")).value();
+  refused([&](R& r) { r.set_certificate(ca); });
 }
 
 TEST_F(EnrollmentTest, AnInvitationOfAnotherRoleStaysUnused) {
@@ -237,13 +234,11 @@ TEST_F(EnrollmentTest, WhoTakesOverWithTheRecordAndTheSameAuthorityKnowsTheInvit
   ASSERT_TRUE(Revoke("revoked").ok());
   EXPECT_EQ(run_.coordinator().orders().Invitations().invitations_size(), 3);
   EXPECT_FALSE(FileSystem::Real()->Exists(folder_.path("authority/invitations.binpb")));
-  server_->Stop(absl::Seconds(5));
-  server_ = nullptr;
   // Another machine: it has the run's record, and was given the authority.
   CoordinatorServer::Options options = Options();
   options.given_authority = folder_.path("authority");
   options.authority_folder = folder_.path("other");
-  server_ = CoordinatorServer::Start(options, run_.coordinator()).value();
+  server_->Serve(options);
   EXPECT_TRUE(Describe(*Board(folder_.path("used"), "", kPatience)).ok());
   const absl::Status thief = BoardIn("thief", used).status();
   EXPECT_THAT(std::string(thief.message()), HasSubstr("with another key: a line counts once"));
@@ -300,7 +295,7 @@ TEST_F(EnrollmentTest, ADiskThatFailsForAMomentRefusesNobodyForGood) {
 TEST_F(EnrollmentTest, ADamagedFileIsPassedOverAndGoesOnceTheRecordHasTheList) {
   const InvitationLine line = Invite("berlin");
   const std::string file = folder_.Write("authority/invitations.binpb", "damaged");
-  ServeAnew();
+  server_->Serve(Options());
   const auto boarded = BoardIn("berlin", line);
   EXPECT_TRUE(boarded.ok()) << boarded.status();
   EXPECT_FALSE(FileSystem::Real()->Exists(file));

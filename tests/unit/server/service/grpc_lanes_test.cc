@@ -8,16 +8,14 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
 #include "common/base/thread_pool.h"
-#include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "common/transfer/lane_client.h"
 #include "common/transfer/wire.h"
 #include "gtest/gtest.h"
-#include "server/service/coordinator_server.h"
 #include "tests/unit/server/core/small_run.h"
+#include "tests/unit/server/service/local_server.h"
 #include "tests/unit/server/service/secure_run.h"
 
 namespace causeway::server {
@@ -28,39 +26,17 @@ class GrpcLanesTest : public ::testing::Test {
   static constexpr int kLanes = 3;
 
   GrpcLanesTest() : unpacker_(2) {
-    Serve(0);
-    const auto stub = v1::Session::NewStub(Connect(kLanes));
-    session_ = stub->Attach(&session_context_);
-    EXPECT_TRUE(session_->Write(MakeJoin(run_.coordinator(), "a")));
-    v1::CoordinatorMessage message;
-    EXPECT_TRUE(session_->Read(&message));
-    incarnation_ = message.welcome().incarnation();
-    EXPECT_TRUE(session_->Write(ReadyAt(0)));
-
-    dialer_ = std::make_unique<LaneDialer>([this](int lane) { return Connect(lane); });
+    EXPECT_TRUE(session_.stream->Write(ReadyAt(0)));
+    dialer_ = std::make_unique<LaneDialer>([this](int lane) { return server_.Connect(lane); });
     client_ = MakeClient(kRunId);
   }
   ~GrpcLanesTest() override {
     client_->Cancel();
     dialer_ = nullptr;
-    session_context_.TryCancel();
-    v1::CoordinatorMessage message;
-    while (session_->Read(&message)) {
-    }
-    session_->Finish();
-    EXPECT_TRUE(run_.coordinator().Shutdown().ok());
-    server_->Stop(absl::Seconds(5));
+    session_.context.TryCancel();
+    session_.End();
   }
 
-  void Serve(int port) {
-    CoordinatorServer::Options options;
-    options.address = absl::StrCat("127.0.0.1:", port);
-    server_ = CoordinatorServer::Start(options, run_.coordinator()).value();
-    port_ = server_->port();
-  }
-  std::shared_ptr<grpc::Channel> Connect(int connection) {
-    return MakeChannel(absl::StrCat("127.0.0.1:", port_), connection, ChannelSecurity::Plaintext());
-  }
   std::shared_ptr<LaneClient> MakeClient(const std::string& run_id) {
     LaneClient::Options options;
     options.greeting.set_wire_version(kWireVersion);
@@ -70,7 +46,7 @@ class GrpcLanesTest : public ::testing::Test {
     options.run_long = unpacker_.runner();
     options.dial = [this](int lane, const auto& self) { dialer_->Dial(lane, self); };
     options.lanes = [] { return kLanes; };
-    options.incarnation = [this] { return incarnation_; };
+    options.incarnation = [this] { return session_.welcome->incarnation(); };
     options.passes = IsRetryable;
     return std::make_shared<LaneClient>(std::move(options));
   }
@@ -93,11 +69,9 @@ class GrpcLanesTest : public ::testing::Test {
 
   SmallRun run_{32'768};  // Objects of 4 MiB and more.
   WorkQueue unpacker_;
-  std::unique_ptr<CoordinatorServer> server_;
-  int port_ = 0;
-  grpc::ClientContext session_context_;
-  std::unique_ptr<grpc::ClientReaderWriter<v1::WorkerMessage, v1::CoordinatorMessage>> session_;
-  uint64_t incarnation_ = 0;
+  LocalServer server_{run_.coordinator()};
+  OpenSession session_{*v1::Session::NewStub(server_.Connect(kLanes)),
+                       MakeJoin(run_.coordinator(), "a")};
   std::unique_ptr<LaneDialer> dialer_;
   std::shared_ptr<LaneClient> client_;
 };
@@ -119,12 +93,10 @@ TEST_F(GrpcLanesTest, AStateADeltaAndItsAnswerCross) {
 
 TEST_F(GrpcLanesTest, AServerThatComesBackFindsItsLanesAgain) {
   ASSERT_TRUE(client_->Await(Want(v1::Want::STATE, 0)).status.ok());
-  const int port = port_;
-  server_->Stop(absl::Seconds(5));
-  server_ = nullptr;
+  server_.Stop();
   const LaneClient::Handle state = Want(v1::Want::STATE, 0);
   EXPECT_FALSE(client_->AwaitAWhile(state));
-  Serve(port);
+  server_.Serve();
   const LaneClient::Result result = client_->Await(state);
   EXPECT_TRUE(result.status.ok()) << result.status;
 }

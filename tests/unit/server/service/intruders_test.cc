@@ -12,17 +12,13 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "common/base/checksum.h"
-#include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "common/rpc/tls_handshake.h"
 #include "common/transfer/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/common/base/status_is.h"
-#include "tests/unit/common/rpc/describe_run.h"
 #include "tests/unit/common/rpc/plain_lane.h"
-#include "tests/unit/common/rpc/test_authority.h"
 #include "tests/unit/server/service/raw_connection.h"
 #include "tests/unit/server/service/secure_run.h"
 
@@ -33,42 +29,23 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-class IntrudersTest : public ::testing::Test {
+class IntrudersTest : public SecureRunTest {
  protected:
   using Change = std::function<void(CoordinatorServer::Options&)>;
-  explicit IntrudersTest(const Change& change = {})
-      : IntrudersTest(*Clock::Real(), kAsFastAsItCan, change) {}
-  IntrudersTest(const Clock& clock, int64_t rounds_ahead, const Change& change = {}) {
+  explicit IntrudersTest(const Change& change = {}, int64_t rounds = kAsFastAsItCan) {
     CoordinatorServer::Options options;
-    options.address = "127.0.0.1:0";
     options.security = folder_.WriteSet("server", authority_.pem(), IssueServer(authority_));
     options.max_requests_per_second = 1000;
-    options.clock = &clock;
     if (change) change(options);
-    server_ = CoordinatorServer::Start(options, run_.coordinator()).value();
-    address_ = absl::StrCat("127.0.0.1:", server_->port());
-    honest_.emplace(As("causeway://*/worker/a"), run_, rounds_ahead);
-    honest_->AwaitRounds(2);
-  }
-  ~IntrudersTest() override {
-    honest_->AwaitRounds(2);  // After the last intruder it still goes on.
-    const int64_t rounds = honest_->Finish();
-    EXPECT_EQ(honest_->published(), run_.coordinator().PublishedParameters());
-    EXPECT_EQ(honest_->published(), UndisturbedParameters(rounds));
-    EXPECT_TRUE(run_.coordinator().Shutdown().ok());
-    server_->Stop(absl::Seconds(5));
+    Serve(options);
+    Train(As("causeway://*/worker/a"), rounds);
   }
 
-  Stubs With(const SecurityOptions& options, absl::Time now = absl::Now()) {
-    const auto security = MakeChannelSecurity(options, address_, now).value();
-    return Stubs(MakeChannel(address_, 0, security));
-  }
   SecurityOptions Files(const PemPair& pair) {
     return folder_.WriteSet(absl::StrCat("client-", ++clients_), authority_.pem(), pair);
   }
   Stubs As(const std::string& uri) { return With(Files(IssueIdentity(authority_, uri))); }
 
-  static absl::Status Describe(Stubs& stubs) { return DescribeRun(*stubs.session).status(); }
   template <typename Request, typename Response>
   static absl::Status Ask(Stubs& stubs,
                           grpc::Status (v1::Admin::Stub::*method)(grpc::ClientContext*,
@@ -90,52 +67,40 @@ class IntrudersTest : public ::testing::Test {
   }
   // The status of a session that begins with `join`.
   static absl::Status Attach(Stubs& stubs, const std::optional<v1::WorkerMessage>& join) {
-    grpc::ClientContext context;
-    const auto stream = stubs.session->Attach(&context);
-    if (join.has_value()) stream->Write(*join);
-    v1::CoordinatorMessage answer;
-    if (stream->Read(&answer)) context.TryCancel();
-    return FromGrpcStatus(stream->Finish());
+    OpenSession session(*stubs.session, join);
+    if (session.welcome.has_value()) session.context.TryCancel();
+    return FromGrpcStatus(session.End());
   }
   // For peers that TLS itself turns away.
-  void ExpectTurnedAwayByTls(Stubs& stubs, const SecurityOptions& options,
-                             const std::string& words) {
-    EXPECT_THAT(Describe(stubs), StatusIs(kUnavailable));
-    EXPECT_THAT(ExplainByTls(address_, options, absl::Seconds(10)),
+  void ExpectTurnedAwayByTls(const SecurityOptions& options, const std::string& words,
+                             absl::Time now = absl::Now()) {
+    EXPECT_THAT(Describe(With(options, now)), StatusIs(kUnavailable));
+    EXPECT_THAT(ExplainByTls(server_->address(), options, absl::Seconds(10)),
                 StatusIs(kFailedPrecondition, HasSubstr(words)));
   }
   static void ExpectDenied(const absl::Status& status, const std::string& who) {
     EXPECT_THAT(status, StatusIs(kPermissionDenied, AllOf(HasSubstr(who), HasSubstr("may"))));
   }
 
-  const TestAuthority authority_;
-  const TestFolder folder_;
-  SmallRun run_;
-  std::unique_ptr<CoordinatorServer> server_;
-  std::string address_;
   int clients_ = 0;
-  std::optional<HonestWorker> honest_;
 };
 
 TEST_F(IntrudersTest, WithoutTls) {
-  Stubs stubs(MakeChannel(address_, 0, ChannelSecurity::Plaintext()));
-  EXPECT_THAT(Describe(stubs), StatusIs(kUnavailable));
+  EXPECT_THAT(Describe(Stubs(server_->Connect())), StatusIs(kUnavailable));
 }
 
 TEST_F(IntrudersTest, WithoutACertificate) {
   SecurityOptions options;
   options.ca_file = folder_.Write("ca", authority_.pem());
   options.token_file = folder_.Write("token", std::string(64, 't'));
-  Stubs stubs = With(options);
-  ExpectTurnedAwayByTls(stubs, options, "no certificate");
+  ExpectTurnedAwayByTls(options, "no certificate");
 }
 
 TEST_F(IntrudersTest, WithACertificateOfAnotherCa) {
   for (const std::string name : {"test authority", "other"}) {  // By the same name, too.
     const TestAuthority other(name);
     const SecurityOptions options = Files(IssueIdentity(other, "causeway://*/worker/a"));
-    Stubs stubs = With(options);
-    ExpectTurnedAwayByTls(stubs, options, "--tls_ca");
+    ExpectTurnedAwayByTls(options, "--tls_ca");
   }
 }
 
@@ -143,8 +108,7 @@ TEST_F(IntrudersTest, WithACertificateThatTheySignedThemselves) {
   // A worker's key is no authority, whatever it signs.
   const TestAuthority own("causeway://*/operator/eve");
   const SecurityOptions options = Files(IssueIdentity(own, "causeway://*/operator/eve"));
-  Stubs stubs = With(options);
-  ExpectTurnedAwayByTls(stubs, options, "--tls_ca");
+  ExpectTurnedAwayByTls(options, "--tls_ca");
 }
 
 TEST_F(IntrudersTest, WithAnExpiredCertificate) {
@@ -153,8 +117,8 @@ TEST_F(IntrudersTest, WithAnExpiredCertificate) {
   request.not_before = absl::Now() - absl::Hours(48);
   request.not_after = absl::Now() - absl::Hours(24);
   const SecurityOptions options = Files(authority_.Issue(request));
-  Stubs stubs = With(options, absl::Now() - absl::Hours(36));  // With a clock set back.
-  ExpectTurnedAwayByTls(stubs, options, "expired");
+  // With a clock set back.
+  ExpectTurnedAwayByTls(options, "expired", absl::Now() - absl::Hours(36));
 }
 
 TEST_F(IntrudersTest, WithTheCertificateOfAServer) {
@@ -162,11 +126,12 @@ TEST_F(IntrudersTest, WithTheCertificateOfAServer) {
   request.names = "URI:causeway://*/worker/a";
   request.usage = "serverAuth";
   SecurityOptions options = Files(IssueIdentity(authority_, "causeway://*/worker/a"));
-  ASSERT_TRUE(MakeChannelSecurity(options, address_, absl::Now()).ok());
+  ASSERT_TRUE(MakeChannelSecurity(options, server_->address(), absl::Now()).ok());
   const PemPair server = authority_.Issue(request);
   folder_.Write(absl::StrCat("client-", clients_, ".cert"), server.certificate);
   folder_.Write(absl::StrCat("client-", clients_, ".key"), server.key);
-  EXPECT_THAT(ExplainByTls(address_, options, absl::Seconds(10)), StatusIs(kFailedPrecondition));
+  EXPECT_THAT(ExplainByTls(server_->address(), options, absl::Seconds(10)),
+              StatusIs(kFailedPrecondition));
 }
 
 TEST_F(IntrudersTest, WithACertificateThatNamesNoIdentity) {
@@ -183,11 +148,9 @@ TEST_F(IntrudersTest, WithACertificateThatNamesNoIdentity) {
 }
 
 TEST_F(IntrudersTest, OfAnotherRun) {
-  Stubs stubs = As("causeway://another/worker/a");
-  EXPECT_THAT(Describe(stubs),
+  EXPECT_THAT(Describe(As("causeway://another/worker/a")),
               StatusIs(kFailedPrecondition, AllOf(HasSubstr("another"), HasSubstr(kRunName))));
-  Stubs same = As(absl::StrCat("causeway://", kRunName, "/worker/b"));
-  EXPECT_TRUE(Describe(same).ok());
+  EXPECT_TRUE(Describe(As(absl::StrCat("causeway://", kRunName, "/worker/b"))).ok());
 }
 
 TEST_F(IntrudersTest, UnderTheIdOfAnotherWorker) {
@@ -259,14 +222,13 @@ TEST_F(IntrudersTest, AReplayedPush) {
 }
 
 TEST_F(IntrudersTest, OversizeMessages) {
-  Stubs stubs = As("causeway://*/worker/b");
   // Past the limits of this side's own channel.
   grpc::ChannelArguments arguments;
   arguments.SetMaxSendMessageSize(-1);
   const auto security = MakeChannelSecurity(
-      Files(IssueIdentity(authority_, "causeway://*/worker/b")), address_, absl::Now());
+      Files(IssueIdentity(authority_, "causeway://*/worker/b")), server_->address(), absl::Now());
   const auto exchange = v1::Exchange::NewStub(
-      grpc::CreateCustomChannel(address_, security->Now().credentials, arguments));
+      grpc::CreateCustomChannel(server_->address(), security->Now().credentials, arguments));
   PlainLane lane(*exchange, kRunId, "b");
   lane.Chunk(1, 0, std::vector<uint8_t>(3 << 20, 'x'));
   EXPECT_THAT(lane.Finish(), StatusIs(kResourceExhausted));
@@ -282,23 +244,19 @@ TEST_F(IntrudersTest, AnOfferInAnothersNameOverALaneOfItsOwn) {
 
 TEST_F(IntrudersTest, MessagesThatNoWorkerSends) {
   Stubs stubs = As("causeway://*/worker/b");
-  const auto end_of = [&](const std::function<void(v1::LaneMessage&)>& fill) {
+  const auto refused = [&](auto fill) {
     PlainLane lane(*stubs.exchange, kRunId, "b");
     v1::LaneMessage message;
     fill(message);
     lane.Write(message);
-    return lane.Finish().code();
+    EXPECT_THAT(lane.Finish(), StatusIs(kInvalidArgument)) << message.ShortDebugString();
   };
-  EXPECT_EQ(end_of([](v1::LaneMessage&) {}), kInvalidArgument);
-  EXPECT_EQ(end_of([](v1::LaneMessage& m) { m.mutable_control(); }), kInvalidArgument);
-  EXPECT_EQ(end_of([](v1::LaneMessage& m) { m.mutable_control()->mutable_greeting(); }),
-            kInvalidArgument);
-  EXPECT_EQ(end_of([](v1::LaneMessage& m) { m.mutable_control()->mutable_announcement(); }),
-            kInvalidArgument);
-  EXPECT_EQ(end_of([](v1::LaneMessage& m) {
-              m.mutable_control()->mutable_acknowledgement()->set_chunks(5);
-            }),
-            kInvalidArgument);
+  using M = v1::LaneMessage;
+  refused([](M&) {});
+  refused([](M& m) { m.mutable_control(); });
+  refused([](M& m) { m.mutable_control()->mutable_greeting(); });
+  refused([](M& m) { m.mutable_control()->mutable_announcement(); });
+  refused([](M& m) { m.mutable_control()->mutable_acknowledgement()->set_chunks(5); });
   PlainLane mute(*stubs.exchange, nullptr);
   mute.Chunk(1, 0, std::vector<uint8_t>(10));
   EXPECT_THAT(mute.Finish(), StatusIs(kInvalidArgument)) << "no greeting";
@@ -386,15 +344,12 @@ TEST_F(ImpatientTest, ASessionThatNeverJoins) {
   EXPECT_THAT(Attach(stubs, std::nullopt), StatusIs(kDeadlineExceeded, HasSubstr("Join")));
 }
 
-struct StandingClock {
-  FakeClock clock{absl::Now()};
-};
-
 // The clock of the limit stands still, so that the reserve is all there is.
-class RequestLimitTest : private StandingClock, public IntrudersTest {
+class RequestLimitTest : public IntrudersTest {
  protected:
-  RequestLimitTest() : IntrudersTest(clock, 0) {}
-  FakeClock& clock_ = clock;
+  RequestLimitTest()
+      : IntrudersTest([this](CoordinatorServer::Options& options) { options.clock = &clock_; }, 0) {
+  }
 };
 
 TEST_F(RequestLimitTest, WhoAsksTooOftenIsAskedToWait) {
@@ -408,10 +363,9 @@ TEST_F(RequestLimitTest, WhoAsksTooOftenIsAskedToWait) {
   EXPECT_THAT(status, StatusIs(kResourceExhausted));
   EXPECT_EQ(admitted, 4000 / CostOf(Action::kDescribe));
   EXPECT_THAT(Attach(stubs, std::nullopt), StatusIs(kResourceExhausted));
-  Stubs again = As("causeway://*/observer/eye");  // Another connection does not help.
-  EXPECT_THAT(Describe(again), StatusIs(kResourceExhausted));
-  Stubs other = As("causeway://*/observer/other");
-  EXPECT_TRUE(Describe(other).ok());
+  // Another connection does not help.
+  EXPECT_THAT(Describe(As("causeway://*/observer/eye")), StatusIs(kResourceExhausted));
+  EXPECT_TRUE(Describe(As("causeway://*/observer/other")).ok());
   honest_->AwaitRounds(2);
   clock_.Advance(absl::Seconds(1));
   EXPECT_TRUE(Describe(stubs).ok());
@@ -427,20 +381,15 @@ TEST_F(RequestLimitTest, WhatCostsTheCoordinatorMuchMayBeAskedForLessOften) {
 
 TEST_F(RequestLimitTest, WhoTalksTooMuchInHisSessionIsPutOut) {
   Stubs stubs = As("causeway://*/worker/b");
-  grpc::ClientContext context;
-  const auto stream = stubs.session->Attach(&context);
-  ASSERT_TRUE(stream->Write(MakeJoin(run_.coordinator(), "b")));
-  v1::CoordinatorMessage answer;
-  ASSERT_TRUE(stream->Read(&answer));
+  OpenSession session(*stubs.session, MakeJoin(run_.coordinator(), "b"));
+  ASSERT_TRUE(session.welcome.has_value());
   v1::WorkerMessage heartbeat;
   heartbeat.mutable_heartbeat()->set_checkpoint_step(-1);
   // A few more may be on their way before the end is heard of.
   int said = 0;
-  while (said < 100'000 && stream->Write(heartbeat)) ++said;
+  while (said < 100'000 && session.stream->Write(heartbeat)) ++said;
   EXPECT_GE(said, 3980);
-  while (stream->Read(&answer)) {
-  }
-  EXPECT_THAT(FromGrpcStatus(stream->Finish()), StatusIs(kResourceExhausted));
+  EXPECT_THAT(FromGrpcStatus(session.End()), StatusIs(kResourceExhausted));
   honest_->AwaitRounds(2);
 }
 
@@ -468,8 +417,7 @@ TEST_F(CrowdTest, OfStrangersDoesNotLockMembersOut) {
   EXPECT_TRUE(crowd.back().IsEnded()) << "it got more than its share";
   honest_->AwaitRounds(2);
   // A new connection from where somebody has taken part.
-  Stubs fresh = As("causeway://*/worker/a");
-  EXPECT_TRUE(Describe(fresh).ok());
+  EXPECT_TRUE(Describe(As("causeway://*/worker/a")).ok());
 }
 
 TEST_F(CrowdTest, OfOneAddressGetsNoMoreThanOneAddressMayHave) {
@@ -477,8 +425,7 @@ TEST_F(CrowdTest, OfOneAddressGetsNoMoreThanOneAddressMayHave) {
   for (int i = 0; i < 13; ++i) crowd.emplace_back(server_->port(), "127.0.0.9");
   EXPECT_TRUE(crowd.back().IsEnded());
   const RawConnection other(server_->port(), "127.0.0.8");
-  Stubs fresh = As("causeway://*/observer/eye");
-  EXPECT_TRUE(Describe(fresh).ok());
+  EXPECT_TRUE(Describe(As("causeway://*/observer/eye")).ok());
 }
 
 TEST(ConnectionLimitsTest, LimitsThatCannotBeKeptAreRefusedAtTheStart) {

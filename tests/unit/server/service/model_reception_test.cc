@@ -4,29 +4,26 @@
 #include <algorithm>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "causeway/v1/admin.grpc.pb.h"
 #include "causeway/v1/exchange.grpc.pb.h"
 #include "causeway/v1/session.grpc.pb.h"
 #include "common/base/checksum.h"
-#include "common/params/run_config.h"
-#include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "common/transfer/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/core/served_run.h"
-#include "server/service/coordinator_server.h"
 #include "tests/unit/common/base/status_is.h"
 #include "tests/unit/common/rpc/describe_run.h"
 #include "tests/unit/common/rpc/test_authority.h"
-#include "tests/unit/server/store/memory_store.h"
+#include "tests/unit/server/core/waiting_run.h"
+#include "tests/unit/server/service/local_server.h"
 #include "worker/member/joining.h"
 
 namespace causeway::server {
@@ -34,40 +31,15 @@ namespace {
 
 using ::testing::HasSubstr;
 
-v1::RunConfig WaitingConfig() {
-  v1::RunConfig config = *ParseRunConfig(
-      "sync { fragments: 3 pattern: BALANCED } membership { start_workers: 1 max_workers: 1 }",
-      "test");
-  EXPECT_EQ(CompleteRunConfig(config, ModelIs::kStillToCome).status(), absl::OkStatus());
-  return config;
-}
-
 class ModelReceptionTest : public ::testing::Test {
  protected:
   explicit ModelReceptionTest(CoordinatorServer::Options options = {.stall = absl::Hours(1)},
                               const SecurityOptions& security = {}) {
-    options.address = "127.0.0.1:0";
-    server_ = CoordinatorServer::Start(options, waiting_).value();
-    const std::string address = absl::StrCat("127.0.0.1:", server_->port());
-    const auto channel = MakeChannelSecurity(security, address, absl::Now()).value();
-    channel_ = MakeChannel(address, 0, channel);
+    server_.emplace(waiting_, std::move(options));
+    const auto channel = MakeChannelSecurity(security, server_->address(), absl::Now()).value();
+    channel_ = MakeChannel(server_->address(), 0, channel);
     stub_ = v1::Session::NewStub(channel_);
     std::iota(large_.begin(), large_.end(), 1.0F);
-  }
-  ~ModelReceptionTest() override {
-    EXPECT_TRUE(waiting_.Shutdown().ok());
-    server_->Stop(absl::Seconds(5));
-  }
-
-  absl::StatusOr<std::unique_ptr<Coordinator>> Begin(const BroughtModel& model,
-                                                     std::vector<float> values) {
-    Coordinator::Options options;
-    options.config = model.config;
-    options.run_id = "any-1";
-    options.initial_parameters = std::move(values);
-    options.clock = Clock::Real();
-    options.store = &store_;
-    return Coordinator::Create(std::move(options));
   }
 
   v1::DescribeResponse Describe() { return DescribeRun(*stub_).value(); }
@@ -108,6 +80,11 @@ class ModelReceptionTest : public ::testing::Test {
     v1::BringModelResponse response;
     const std::unique_ptr<grpc::ClientWriter<v1::BringModelRequest>> stream;
   };
+  void ExpectLargeThere() const {
+    const std::vector<float> published = waiting_.coordinator()->PublishedParameters();
+    const auto offset = static_cast<size_t>(waiting_.coordinator()->plan().Find("large")->offset);
+    EXPECT_TRUE(std::equal(large_.begin(), large_.end(), published.begin() + offset));
+  }
   // The status of a stream of these messages.
   absl::Status EndOf(const std::vector<v1::BringModelRequest>& messages) {
     Bringing bringing(*this);
@@ -120,12 +97,10 @@ class ModelReceptionTest : public ::testing::Test {
 
   std::vector<float> large_ = std::vector<float>(800000);
   const float scale_ = 0.125F;
-  MemoryStore store_;
-  ServedRun waiting_{WaitingConfig(), "any-1",
-                     [this](const BroughtModel& model, std::vector<float> values) {
-                       return Begin(model, std::move(values));
-                     }};
-  std::unique_ptr<CoordinatorServer> server_;
+  WaitingRun run_{
+      "sync { fragments: 3 pattern: BALANCED } membership { start_workers: 1 max_workers: 1 }"};
+  ServedRun& waiting_ = run_.run;
+  std::optional<LocalServer> server_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Session::Stub> stub_;
 };
@@ -136,11 +111,9 @@ TEST_F(ModelReceptionTest, TheFirstSiteBringsItsModelAndTheSecondIsToldSo) {
   const v1::DescribeResponse description = Describe();
   EXPECT_FALSE(description.awaits_model());
   EXPECT_EQ(description.config().tensors().tensor_size(), 2);
-  const std::vector<float> published = waiting_.coordinator()->PublishedParameters();
-  const auto offset = static_cast<size_t>(waiting_.coordinator()->plan().Find("large")->offset);
-  EXPECT_TRUE(std::equal(large_.begin(), large_.end(), published.begin() + offset));
-  EXPECT_EQ(published[static_cast<size_t>(waiting_.coordinator()->plan().Find("scale")->offset)],
-            0.125F);
+  ExpectLargeThere();
+  const int64_t scale = waiting_.coordinator()->plan().Find("scale")->offset;
+  EXPECT_EQ(waiting_.coordinator()->PublishedParameters()[static_cast<size_t>(scale)], 0.125F);
   EXPECT_THAT(worker::BringModel(*stub_, Model("lyon")), StatusIs(kAlreadyExists));
 }
 
@@ -149,12 +122,9 @@ TEST_F(ModelReceptionTest, WhatNeedsAModelIsRefusedUntilASiteHasBroughtIt) {
     EXPECT_THAT(FromGrpcStatus(end),
                 StatusIs(kFailedPrecondition, HasSubstr("waits for the first site to bring")));
   };
-  grpc::ClientContext joining;
-  const auto session = stub_->Attach(&joining);
   v1::WorkerMessage join;
   join.mutable_join()->set_worker_id("paris");
-  session->Write(join);
-  expect_refused(session->Finish());
+  expect_refused(OpenSession(*stub_, join).End());
   grpc::ClientContext carrying;
   expect_refused(v1::Exchange::NewStub(channel_)->Carry(&carrying)->Finish());
   const auto admin = v1::Admin::NewStub(channel_);
@@ -213,9 +183,7 @@ TEST_F(ModelReceptionTest, WhatCameOverAStreamThatBrokeIsNotSentAgain) {
   ASSERT_EQ(status, absl::OkStatus());
   EXPECT_GT(tries, 1);
   EXPECT_LE(sent, 4 * 800001 - 2 * static_cast<int64_t>(kChunkBytes));
-  const std::vector<float> published = waiting_.coordinator()->PublishedParameters();
-  const auto offset = static_cast<size_t>(waiting_.coordinator()->plan().Find("large")->offset);
-  EXPECT_TRUE(std::equal(large_.begin(), large_.end(), published.begin() + offset));
+  ExpectLargeThere();
 }
 
 TEST_F(ModelReceptionTest, NoMoreThanTwoSitesBringAModelAtOnce) {

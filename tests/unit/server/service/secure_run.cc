@@ -1,12 +1,25 @@
 #include "tests/unit/server/service/secure_run.h"
 
 #include "common/rpc/status.h"
-#include "gtest/gtest.h"
+#include "tests/unit/common/rpc/describe_run.h"
 #include "tests/unit/common/rpc/plain_lane.h"
 #include "tests/unit/server/core/small_run.h"
 
 namespace causeway::server {
-namespace {}  // namespace
+namespace {
+
+// The parameters after `rounds` rounds of worker "a" when nobody disturbs them.
+std::vector<float> UndisturbedParameters(int64_t rounds) {
+  SmallRun run;
+  const LocalServer server(run.coordinator());
+  HonestWorker worker(Stubs(server.Connect()), run, 0);
+  worker.AwaitRounds(rounds);
+  EXPECT_EQ(worker.Finish(), rounds);
+  EXPECT_TRUE(run.coordinator().Shutdown().ok());
+  return run.coordinator().PublishedParameters();
+}
+
+}  // namespace
 
 SmallRun::SmallRun(int vocabulary) {
   Coordinator::Options options =
@@ -56,13 +69,12 @@ absl::Status PullAll(v1::Exchange::StubInterface& stub, const std::string& worke
 }
 
 HonestWorker::HonestWorker(Stubs stubs, SmallRun& run, int64_t rounds)
-    : stubs_(std::move(stubs)), run_(run), published_(run.initial()), wanted_(rounds) {
-  stream_ = stubs_.session->Attach(&context_);
-  EXPECT_TRUE(stream_->Write(MakeJoin(run_.coordinator(), "a")));
-  v1::CoordinatorMessage message;
-  EXPECT_TRUE(stream_->Read(&message));
-  incarnation_ = message.welcome().incarnation();
-  EXPECT_TRUE(stream_->Write(ReadyAt(0)));
+    : stubs_(std::move(stubs)),
+      run_(run),
+      published_(run.initial()),
+      session_(*stubs_.session, MakeJoin(run.coordinator(), "a")),
+      wanted_(rounds) {
+  EXPECT_TRUE(session_.stream->Write(ReadyAt(0)));
   thread_ = std::thread([this] { Train(); });
 }
 
@@ -91,7 +103,7 @@ void HonestWorker::Train() {
 
 void HonestWorker::DoRound(int64_t round) {
   Delta delta = MakeDelta(round, published_);
-  delta.header.set_incarnation(incarnation_);
+  delta.header.set_incarnation(incarnation());
   if (round == 1) first_delta_ = delta;
   // Every call succeeds at the first attempt: nobody was noticed.
   ASSERT_EQ(PushDelta(*stubs_.exchange, delta), absl::OkStatus()) << "round " << round;
@@ -106,9 +118,9 @@ void HonestWorker::DoRound(int64_t round) {
   v1::WorkerMessage message;
   message.mutable_applied()->set_round(round);
   message.mutable_applied()->set_published_hash(TreeHash(std::span<const float>(published_)));
-  ASSERT_TRUE(stream_->Write(message));
+  ASSERT_TRUE(session_.stream->Write(message));
   message.mutable_heartbeat()->set_step(5 * round);
-  ASSERT_TRUE(stream_->Write(message));
+  ASSERT_TRUE(session_.stream->Write(message));
 }
 
 void HonestWorker::AwaitRounds(int64_t more) {
@@ -128,29 +140,33 @@ int64_t HonestWorker::Finish() {
     finish_ = true;
   }
   thread_.join();
-  EXPECT_TRUE(stream_->Write(LeaveFor(v1::Leave::FINISHED)));
-  stream_->WritesDone();
-  v1::CoordinatorMessage message;
-  while (stream_->Read(&message)) {
-  }
-  EXPECT_TRUE(stream_->Finish().ok());
+  EXPECT_TRUE(session_.stream->Write(LeaveFor(v1::Leave::FINISHED)));
+  session_.stream->WritesDone();
+  EXPECT_TRUE(session_.End().ok());
   absl::MutexLock lock(&mutex_);
   return rounds_;
 }
 
-std::vector<float> UndisturbedParameters(int64_t rounds) {
-  SmallRun run;
-  CoordinatorServer::Options options;
-  options.address = "127.0.0.1:0";
-  auto server = CoordinatorServer::Start(options, run.coordinator()).value();
-  Stubs stubs(
-      MakeChannel(absl::StrCat("127.0.0.1:", server->port()), 0, ChannelSecurity::Plaintext()));
-  HonestWorker worker(std::move(stubs), run, 0);
-  worker.AwaitRounds(rounds);
-  EXPECT_EQ(worker.Finish(), rounds);
-  EXPECT_TRUE(run.coordinator().Shutdown().ok());
-  server->Stop(absl::Seconds(5));
-  return run.coordinator().PublishedParameters();
+SecureRunTest::~SecureRunTest() {
+  if (!honest_.has_value()) return;
+  honest_->AwaitRounds(2);  // After all that happened it still goes on.
+  const int64_t rounds = honest_->Finish();
+  EXPECT_EQ(honest_->published(), run_.coordinator().PublishedParameters());
+  EXPECT_EQ(honest_->published(), UndisturbedParameters(rounds));
+}
+
+void SecureRunTest::Train(Stubs stubs, int64_t rounds) {
+  honest_.emplace(std::move(stubs), run_, rounds);
+  honest_->AwaitRounds(2);
+}
+
+Stubs SecureRunTest::With(const SecurityOptions& options, absl::Time now) const {
+  const auto security = MakeChannelSecurity(options, server_->address(), now).value();
+  return Stubs(MakeChannel(server_->address(), 0, security));
+}
+
+absl::Status SecureRunTest::Describe(const Stubs& stubs) {
+  return DescribeRun(*stubs.session).status();
 }
 
 }  // namespace causeway::server

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -11,11 +12,12 @@
 #include "absl/synchronization/mutex.h"
 #include "causeway/v1/admin.grpc.pb.h"
 #include "causeway/v1/exchange.grpc.pb.h"
-#include "causeway/v1/session.grpc.pb.h"
 #include "common/rpc/security.h"
 #include "server/core/coordinator.h"
-#include "server/service/coordinator_server.h"
+#include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/common/rpc/test_authority.h"
+#include "tests/unit/common/telemetry/awaited_events.h"
+#include "tests/unit/server/service/local_server.h"
 #include "tests/unit/server/store/memory_store.h"
 
 namespace causeway::server {
@@ -70,7 +72,7 @@ class HonestWorker {
   void AwaitRounds(int64_t more);
   // Ends after the round under way, says good-bye, and returns the number of rounds.
   int64_t Finish();
-  uint64_t incarnation() const { return incarnation_; }
+  uint64_t incarnation() const { return session_.welcome->incarnation(); }
   const std::vector<float>& published() const { return published_; }  // After Finish.
   Delta first_delta() const { return first_delta_; }  // After the first AwaitRounds.
 
@@ -82,9 +84,7 @@ class HonestWorker {
   SmallRun& run_;
   std::vector<float> published_;
   Delta first_delta_;
-  grpc::ClientContext context_;
-  std::unique_ptr<grpc::ClientReaderWriter<v1::WorkerMessage, v1::CoordinatorMessage>> stream_;
-  uint64_t incarnation_ = 0;
+  OpenSession session_;
   absl::Mutex mutex_;
   bool finish_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t wanted_ ABSL_GUARDED_BY(mutex_);
@@ -93,7 +93,27 @@ class HonestWorker {
   std::thread thread_;
 };
 
-// The parameters after `rounds` rounds of worker "a" when nobody disturbs them.
-std::vector<float> UndisturbedParameters(int64_t rounds);
+// A run behind TLS. At the end the worker that trains has not noticed anybody.
+class SecureRunTest : public ::testing::Test {
+ protected:
+  ~SecureRunTest() override;
+
+  void Serve(CoordinatorServer::Options options) {
+    server_.emplace(run_.coordinator(), std::move(options));
+  }
+  // Lets worker "a" train, and waits for its first rounds.
+  void Train(Stubs stubs, int64_t rounds = kAsFastAsItCan);
+  // Who shows the credentials of these files.
+  Stubs With(const SecurityOptions& options, absl::Time now = absl::Now()) const;
+  static absl::Status Describe(const Stubs& stubs);
+
+  const TestAuthority authority_;
+  const TestFolder folder_;
+  FakeClock clock_{absl::Now()};
+  AwaitedEvents events_;
+  SmallRun run_;
+  std::optional<LocalServer> server_;
+  std::optional<HonestWorker> honest_;
+};
 
 }  // namespace causeway::server

@@ -17,13 +17,12 @@
 #include "absl/strings/str_split.h"
 #include "causeway/v1/exchange.grpc.pb.h"
 #include "causeway/v1/session.grpc.pb.h"
-#include "common/rpc/channel.h"
 #include "common/transfer/wire.h"
 #include "gtest/gtest.h"
-#include "server/service/coordinator_server.h"
 #include "tests/unit/common/rpc/describe_run.h"
 #include "tests/unit/common/rpc/plain_lane.h"
 #include "tests/unit/server/core/small_run.h"
+#include "tests/unit/server/service/local_server.h"
 #include "tests/unit/server/store/memory_store.h"
 
 namespace causeway::server {
@@ -74,10 +73,8 @@ int64_t MemoryOf(pid_t process, const std::string& field) {
 
 class TransferMemoryTest : public ::testing::Test {
  protected:
-  using SessionStream = grpc::ClientReaderWriter<v1::WorkerMessage, v1::CoordinatorMessage>;
   struct Call {
-    grpc::ClientContext context;
-    std::unique_ptr<SessionStream> session;
+    std::unique_ptr<OpenSession> session;
     std::unique_ptr<v1::Exchange::Stub> exchange;
     std::unique_ptr<PlainLane> lane;
   };
@@ -95,7 +92,9 @@ class TransferMemoryTest : public ::testing::Test {
     address_ = absl::StrCat("127.0.0.1:", port);
   }
   ~TransferMemoryTest() override {
-    for (const auto& call : calls_) call->context.TryCancel();
+    for (const auto& call : calls_) {
+      if (call->session != nullptr) call->session->context.TryCancel();
+    }
     for (const auto& call : calls_) call->lane = nullptr;
     kill(child_, SIGKILL);
     waitpid(child_, nullptr, 0);
@@ -114,11 +113,8 @@ class TransferMemoryTest : public ::testing::Test {
     v1::WorkerMessage message;
     *message.mutable_join() = JoinOf(DescribeRun(*stub).value(), id);
     Call& call = NewCall();
-    call.session = stub->Attach(&call.context);
-    EXPECT_TRUE(call.session->Write(message));
-    v1::CoordinatorMessage welcome;
-    EXPECT_TRUE(call.session->Read(&welcome));
-    return welcome.welcome().incarnation();
+    call.session = std::make_unique<OpenSession>(*stub, message);
+    return call.session->welcome.value().incarnation();
   }
 
   // Half an object of the worker's, in chunks of zeros. False if the coordinator has no room.

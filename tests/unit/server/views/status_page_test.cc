@@ -61,15 +61,8 @@ class StatusPageTest : public ::testing::Test {
     for (ToyWorker* const worker : {&a_, &b_}) ASSERT_TRUE(worker->Enter().ok());
     for (int i = 0; i < steps; ++i) {
       run_.clock.Advance(absl::Seconds(1));
-      for (ToyWorker* const worker : {&a_, &b_}) {
-        worker->Train();
-        ASSERT_TRUE(worker->SendDue().ok());
-      }
-      run_.coordinator->Tick();
-      for (ToyWorker* const worker : {&a_, &b_}) {
-        ASSERT_TRUE(worker->MergeDue().ok());
-        ASSERT_TRUE(worker->Heartbeat().ok());
-      }
+      TrainStep({&a_, &b_}, [&] { run_.coordinator->Tick(); });
+      for (ToyWorker* const worker : {&a_, &b_}) ASSERT_TRUE(worker->Heartbeat().ok());
     }
   }
 
