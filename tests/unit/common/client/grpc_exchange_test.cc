@@ -6,35 +6,25 @@
 #include <thread>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
 #include "common/codec/codec.h"
-#include "common/rpc/channel.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/service/coordinator_server.h"
+#include "tests/unit/server/service/local_server.h"
 #include "tests/unit/server/service/secure_run.h"
 
 namespace causeway {
 namespace {
 
-using server::CoordinatorServer;
 using server::kRunId;
 using server::SmallRun;
-
-std::unique_ptr<CoordinatorServer> Serve(server::Coordinator& coordinator) {
-  CoordinatorServer::Options options;
-  options.address = "127.0.0.1:0";
-  return CoordinatorServer::Start(options, coordinator).value();
-}
 
 // The only worker of a small run, FP32 both ways.
 class GrpcExchangeTest : public ::testing::Test {
  protected:
   GrpcExchangeTest()
-      : server_(Serve(run_.coordinator())),
-        address_(absl::StrCat("127.0.0.1:", server_->port())),
-        stub_(v1::Session::NewStub(MakeChannel(address_, 0, ChannelSecurity::Plaintext()))),
+      : server_(run_.coordinator()),
+        stub_(v1::Session::NewStub(server_.Connect())),
         session_(Session::Attach(SessionOptions()).value()),
         link_(LinkOptions()),
         exchange_(std::make_unique<GrpcExchange>(
@@ -50,8 +40,6 @@ class GrpcExchangeTest : public ::testing::Test {
   ~GrpcExchangeTest() override {
     exchange_ = nullptr;
     session_->Leave(v1::Leave::FINISHED, "");
-    EXPECT_TRUE(run_.coordinator().Shutdown().ok());
-    server_->Stop(absl::Seconds(5));
   }
 
   Session::Options SessionOptions() {
@@ -63,9 +51,7 @@ class GrpcExchangeTest : public ::testing::Test {
   }
   Link::Options LinkOptions() const {
     Link::Options options;
-    options.make_channel = [address = address_](int lane) {
-      return MakeChannel(address, 1 + lane, ChannelSecurity::Plaintext());
-    };
+    options.make_channel = [this](int lane) { return server_.Connect(1 + lane); };
     options.connections = 2;
     return options;
   }
@@ -81,8 +67,7 @@ class GrpcExchangeTest : public ::testing::Test {
   }
 
   SmallRun run_{32'768};  // Objects of 4 MiB and more.
-  std::unique_ptr<CoordinatorServer> server_;
-  const std::string address_;
+  server::LocalServer server_;
   std::unique_ptr<v1::Session::Stub> stub_;
   std::unique_ptr<Session> session_;
   Link link_;

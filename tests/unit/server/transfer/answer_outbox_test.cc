@@ -10,6 +10,7 @@
 
 #include "common/transfer/wire.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/server/transfer/fake_coordinator.h"
 
 namespace causeway::server {
@@ -42,15 +43,12 @@ class AnswerOutboxTest : public ::testing::Test {
     std::optional<absl::StatusOr<AnswerOutbox::Found>> found;
 
     bool ok() const { return found.has_value() && found->ok(); }
-    absl::StatusCode code() const {
-      return found.has_value() ? found->status().code() : absl::StatusCode::kUnknown;
-    }
+    absl::StatusCode code() const { return found.has_value() ? found->status().code() : kUnknown; }
   };
 
-  AnswerOutboxTest() {
-    Serve([](const auto& task) { task(); });
-  }
-  void Serve(Runner runner, int64_t max_bytes = 100 * kAnswerChunk) {
+  AnswerOutboxTest() { Serve(); }
+  void Serve(
+      int64_t max_bytes = 100 * kAnswerChunk, Runner runner = [](const auto& task) { task(); }) {
     outbox_ = std::make_shared<AnswerOutbox>(
         coordinator_,
         AnswerOutbox::Options{
@@ -87,15 +85,15 @@ TEST_F(AnswerOutboxTest, WhatIsNotPublishedYetIsWaitedForAndSharedByAll) {
 
 TEST_F(AnswerOutboxTest, HostileWantsAreRefused) {
   v1::Want want;
-  EXPECT_EQ(Want(want)->code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Want(want)->code(), kInvalidArgument);
   want = Answer(1);
   want.set_held_chunks(std::string(1 << 20, '\0'));
-  EXPECT_EQ(Want(want)->code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(Want(Answer(5000))->code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Want(want)->code(), kInvalidArgument);
+  EXPECT_EQ(Want(Answer(5000))->code(), kFailedPrecondition);
   want = State();
   for (const int fragment : {-1, 3, 1 << 30}) {
     want.set_fragment(fragment);
-    EXPECT_EQ(Want(want)->code(), absl::StatusCode::kFailedPrecondition) << fragment;
+    EXPECT_EQ(Want(want)->code(), kFailedPrecondition) << fragment;
   }
   EXPECT_EQ(outbox_->waiting_answers(), 0u);
 }
@@ -103,7 +101,7 @@ TEST_F(AnswerOutboxTest, HostileWantsAreRefused) {
 TEST_F(AnswerOutboxTest, AStateThatMovedOnIsNotResumed) {
   coordinator_.Publish(0, 0, AnswerOf(7, 2 * kAnswerChunk));
   EXPECT_TRUE(Want(State(7))->ok());
-  EXPECT_EQ(Want(State(6))->code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Want(State(6))->code(), kNotFound);
   EXPECT_EQ((*Want(State())->found)->header.round(), 7);
 }
 
@@ -113,7 +111,7 @@ TEST_F(AnswerOutboxTest, ChunksOfVersion0AreNotCompletedByThoseOfALaterOne) {
   resumed.set_held_chunks("\x01");
   EXPECT_TRUE(Want(resumed)->ok()) << "it is version 0 that is published";
   coordinator_.Publish(0, 0, AnswerOf(1, 2 * kAnswerChunk));
-  EXPECT_EQ(Want(resumed)->code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Want(resumed)->code(), kNotFound);
   resumed.set_held_chunks(std::string(1, '\0'));
   EXPECT_TRUE(Want(resumed)->ok()) << "nothing is held";
 }
@@ -142,10 +140,10 @@ TEST_F(AnswerOutboxTest, AWorkerThatDoesNotReadFillsNoMoreThanItsShareOfTheMemor
   for (const int64_t round : {1, 2, 3}) {
     coordinator_.Publish(0, round, AnswerOf(round, 2 * kAnswerChunk));
   }
-  Serve([](const auto& task) { task(); }, 5 * kAnswerChunk);
+  Serve(5 * kAnswerChunk);
   auto first = Want(Answer(1));
   const auto second = Want(Answer(2));
-  EXPECT_EQ(Want(Answer(3))->code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(Want(Answer(3))->code(), kResourceExhausted);
   EXPECT_TRUE(Want(Answer(2))->ok()) << "the same object takes no more room";
   EXPECT_TRUE(Want(Answer(3), "b")->ok()) << "others have their own share";
   first = nullptr;
@@ -155,25 +153,25 @@ TEST_F(AnswerOutboxTest, AWorkerThatDoesNotReadFillsNoMoreThanItsShareOfTheMemor
 TEST_F(AnswerOutboxTest, WhatAWorkerMayNotHoldIsNotReadForIt) {
   const int64_t state = coordinator_.plan().range(0).size() * int64_t{sizeof(float)};
   coordinator_.Publish(0, 0, AnswerOf(0, state));
-  Serve([](const auto& task) { task(); }, state + kAnswerChunk);
+  Serve(state + kAnswerChunk);
   auto first = Want(State());
   EXPECT_TRUE(first->ok());
   coordinator_.Publish(0, 1, AnswerOf(1, 2 * kAnswerChunk));
-  EXPECT_EQ(Want(Answer(1))->code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(Want(Answer(1))->code(), kResourceExhausted);
   EXPECT_EQ(coordinator_.asked_for_answers, 1) << "its size is not known before";
   first = nullptr;
-  Serve([](const auto& task) { task(); }, state);
+  Serve(state);
   const auto second = Want(State());
   EXPECT_TRUE(second->ok());
-  EXPECT_EQ(Want(State())->code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(Want(Answer(2))->code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(Want(State())->code(), kResourceExhausted);
+  EXPECT_EQ(Want(Answer(2))->code(), kResourceExhausted);
   EXPECT_EQ(coordinator_.asked_for_states, 2);
   EXPECT_EQ(coordinator_.asked_for_answers, 1);
 }
 
 TEST_F(AnswerOutboxTest, NobodyWaitsForWhatAnotherHasReadForItself) {
   std::deque<std::function<void()>> tasks;
-  Serve([&tasks](auto task) { tasks.push_back(std::move(task)); });
+  Serve(100 * kAnswerChunk, [&tasks](auto task) { tasks.push_back(std::move(task)); });
   coordinator_.Publish(0, 0, AnswerOf(0, kAnswerChunk));
   std::vector<std::shared_ptr<Wanted>> greedy;
   for (int i = 0; i < 100; ++i) greedy.push_back(Want(State()));

@@ -1,6 +1,7 @@
 #include "server/transfer/delta_inbox.h"
 
 #include <cstring>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <string>
@@ -76,6 +77,14 @@ class DeltaInboxTest : public ::testing::Test {
     std::memcpy(place->data(), object.data() + chunk * kChunk, place->size());
     if (delta->chunks->Placed(chunk, Checksum64(*place))) inbox_->Whole(delta);
   }
+  void Put(const Delta& delta, const std::vector<uint8_t>& object,
+           std::initializer_list<int64_t> chunks) {
+    for (const int64_t chunk : chunks) Put(delta, object, chunk);
+  }
+  void ExpectNothingKept() {
+    EXPECT_EQ(inbox_->counters().deltas, 0u);
+    EXPECT_EQ(memory_.taken(), 0);
+  }
   static int64_t Held(const Delta& delta) { return delta->chunks->held().held_chunks(); }
   void Advance(absl::Duration time) {
     clock_.Advance(time);
@@ -87,6 +96,7 @@ class DeltaInboxTest : public ::testing::Test {
   ByteBudget memory_;
   std::shared_ptr<DeltaInbox> inbox_;
   v1::PushResponse accepted_;
+  const std::vector<uint8_t> object_ = MakeObject(2 * kChunk, 1);
   const std::shared_ptr<Bearer> bearer_ = std::make_shared<Bearer>();
 };
 
@@ -107,17 +117,14 @@ TEST_F(DeltaInboxTest, WhoeverOffersTheObjectHearsOfItsEnd) {
     EXPECT_FALSE(end->duplicate());
     EXPECT_TRUE(end->quarantined());
   }
-  ASSERT_EQ(coordinator_.contributions.size(), 1u) << "once";
-  EXPECT_TRUE(coordinator_.contributions[0].second == object);
-  EXPECT_EQ(memory_.taken(), 0);
-  EXPECT_EQ(inbox_->counters().deltas, 0u);
+  coordinator_.ExpectOnly(object);
+  ExpectNothingKept();
   EXPECT_EQ(Offer(bearer_, 2, header), nullptr) << "it was accepted before";
   EXPECT_TRUE(accepted_.duplicate());
 }
 
 // The merge may take seconds, and a sender that waits for it holds a delta that is durable.
 TEST_F(DeltaInboxTest, TheSenderIsToldBeforeTheRoundIsMerged) {
-  const std::vector<uint8_t> object = MakeObject(2 * kChunk, 1);
   std::vector<int> merged;
   uint64_t transfer = 1;
   coordinator_.on_merge = [&](int fragment) {
@@ -125,14 +132,14 @@ TEST_F(DeltaInboxTest, TheSenderIsToldBeforeTheRoundIsMerged) {
     EXPECT_EQ(memory_.taken(), 0);
     merged.push_back(fragment);
   };
-  const Delta accepted = Offer(bearer_, 1, HeaderOf(object, 1, 3));
-  for (const int64_t chunk : {0, 1}) Put(accepted, object, chunk);
+  const Delta accepted = Offer(bearer_, 1, HeaderOf(object_, 1, 3));
+  for (const int64_t chunk : {0, 1}) Put(accepted, object_, chunk);
   EXPECT_TRUE(bearer_->end(1).ok());
   // The round may have waited for this one to be verified.
   transfer = 2;
   coordinator_.verdict = absl::InvalidArgumentError("malformed");
-  const Delta refused = Offer(bearer_, 2, HeaderOf(object, 1, 4));
-  for (const int64_t chunk : {0, 1}) Put(refused, object, chunk);
+  const Delta refused = Offer(bearer_, 2, HeaderOf(object_, 1, 4));
+  for (const int64_t chunk : {0, 1}) Put(refused, object_, chunk);
   EXPECT_EQ(bearer_->code(2), kInvalidArgument);
   EXPECT_EQ(merged, std::vector<int>({3, 4}));
 }
@@ -155,8 +162,7 @@ TEST_F(DeltaInboxTest, CutAnywhereItGoesOnWithWhatIsMissing) {
     for (int64_t i = 0; i < 5 - cut; ++i) Put(delta, object, i);
     ASSERT_TRUE(bearer_->ended(transfer));
     EXPECT_TRUE(bearer_->end(transfer).ok()) << bearer_->end(transfer).status();
-    ASSERT_EQ(coordinator_.contributions.size(), 1u);
-    EXPECT_TRUE(coordinator_.contributions[0].second == object);
+    coordinator_.ExpectOnly(object);
     EXPECT_EQ(coordinator_.contributions[0].first.incarnation(), 2u) << "of who brought the last";
     coordinator_.contributions.clear();
   }
@@ -195,8 +201,7 @@ TEST_F(DeltaInboxTest, AnObjectThatDoesNotHashToItsHeaderIsDroppedWhole) {
   v1::PushHeader header = HeaderOf(object);
   header.set_object_hash(7);
   Delta delta = Offer(bearer_, 1, header);
-  Put(delta, object, 0);
-  Put(delta, object, 1);
+  Put(delta, object, {0, 1});
   EXPECT_EQ(bearer_->code(1), kDataLoss);
   delta = nullptr;
   EXPECT_EQ(memory_.taken(), 0);
@@ -204,29 +209,25 @@ TEST_F(DeltaInboxTest, AnObjectThatDoesNotHashToItsHeaderIsDroppedWhole) {
 }
 
 TEST_F(DeltaInboxTest, AnotherObjectOfTheSameKeyTakesThePlace) {
-  const std::vector<uint8_t> object = MakeObject(2 * kChunk, 1);
   const std::vector<uint8_t> other = MakeObject(2 * kChunk, 2);
-  const Delta first = Offer(bearer_, 1, HeaderOf(object));
-  Put(first, object, 0);
+  const Delta first = Offer(bearer_, 1, HeaderOf(object_));
+  Put(first, object_, 0);
   const Delta second = Offer(bearer_, 2, HeaderOf(other));
   EXPECT_EQ(bearer_->code(1), kUnavailable);
-  Put(first, object, 1);  // In vain.
+  Put(first, object_, 1);  // In vain.
   EXPECT_TRUE(coordinator_.contributions.empty());
-  Put(second, other, 0);
-  Put(second, other, 1);
+  Put(second, other, {0, 1});
   ASSERT_TRUE(bearer_->ended(2));
-  ASSERT_EQ(coordinator_.contributions.size(), 1u);
-  EXPECT_TRUE(coordinator_.contributions[0].second == other);
+  coordinator_.ExpectOnly(other);
 }
 
 TEST_F(DeltaInboxTest, ObjectsOfDifferentFragmentsAndRoundsGoSideBySide) {
-  const std::vector<uint8_t> object = MakeObject(2 * kChunk, 1);
   const std::vector<uint8_t> other = MakeObject(2 * kChunk, 2);
-  const Delta first = Offer(bearer_, 1, HeaderOf(object, 1, 0));
+  const Delta first = Offer(bearer_, 1, HeaderOf(object_, 1, 0));
   const Delta second = Offer(bearer_, 2, HeaderOf(other, 1, 1));
-  Put(first, object, 1);
+  Put(first, object_, 1);
   Put(second, other, 1);
-  Put(first, object, 0);
+  Put(first, object_, 0);
   EXPECT_TRUE(bearer_->ended(1));
   EXPECT_FALSE(bearer_->ended(2));
   Put(second, other, 0);
@@ -234,11 +235,10 @@ TEST_F(DeltaInboxTest, ObjectsOfDifferentFragmentsAndRoundsGoSideBySide) {
 }
 
 TEST_F(DeltaInboxTest, WhenTheRoundClosesDuringAnUploadItsBearersAreTold) {
-  const std::vector<uint8_t> object = MakeObject(2 * kChunk, 1);
   const auto other = std::make_shared<Bearer>();
-  const Delta delta = Offer(bearer_, 1, HeaderOf(object));
-  Offer(other, 1, HeaderOf(object));
-  Put(delta, object, 0);
+  const Delta delta = Offer(bearer_, 1, HeaderOf(object_));
+  Offer(other, 1, HeaderOf(object_));
+  Put(delta, object_, 0);
   coordinator_.Close(0, 2);
   coordinator_.Close(1, 1);
   EXPECT_FALSE(bearer_->ended(1));
@@ -250,42 +250,36 @@ TEST_F(DeltaInboxTest, WhenTheRoundClosesDuringAnUploadItsBearersAreTold) {
 
 TEST_F(DeltaInboxTest, ARoundThatClosesWhileADeltaIsOfferedLeavesNothingBehind) {
   coordinator_.on_begin = [this] { coordinator_.Close(0, 1); };
-  const std::vector<uint8_t> object = MakeObject(2 * kChunk, 1);
-  EXPECT_THAT(TryOffer(bearer_, 1, HeaderOf(object)), StatusIs(kAborted));
-  EXPECT_EQ(inbox_->counters().deltas, 0u);
-  EXPECT_EQ(memory_.taken(), 0);
+  EXPECT_THAT(TryOffer(bearer_, 1, HeaderOf(object_)), StatusIs(kAborted));
+  ExpectNothingKept();
 }
 
 TEST_F(DeltaInboxTest, NeitherOfTwoOffersAtOnceLeavesAnythingBehind) {
-  const std::vector<uint8_t> object = MakeObject(2 * kChunk, 1);
   bool first = true;
   coordinator_.on_begin = [&] {
     if (!std::exchange(first, false)) return;
     // Comes over another lane, and its callback takes the place of the first one's.
-    EXPECT_TRUE(TryOffer(bearer_, 1, HeaderOf(object)).ok());
+    EXPECT_TRUE(TryOffer(bearer_, 1, HeaderOf(object_)).ok());
     coordinator_.Close(0, 1);
   };
-  EXPECT_THAT(TryOffer(bearer_, 1, HeaderOf(object)), StatusIs(kAborted));
+  EXPECT_THAT(TryOffer(bearer_, 1, HeaderOf(object_)), StatusIs(kAborted));
   EXPECT_EQ(bearer_->code(1), kAborted);
-  EXPECT_EQ(inbox_->counters().deltas, 0u);
-  EXPECT_EQ(memory_.taken(), 0);
+  ExpectNothingKept();
 }
 
 TEST_F(DeltaInboxTest, ARoundThatClosesAfterTheInboxIsGoneFindsNobody) {
-  const std::vector<uint8_t> object = MakeObject(2 * kChunk, 1);
-  Offer(bearer_, 1, HeaderOf(object));
+  Offer(bearer_, 1, HeaderOf(object_));
   inbox_ = nullptr;
   coordinator_.Close(0, 1);
   EXPECT_FALSE(bearer_->ended(1));
 }
 
 TEST_F(DeltaInboxTest, WhatAFencedWorkerHasBroughtIsKeptForItsNextIncarnation) {
-  const std::vector<uint8_t> object = MakeObject(2 * kChunk, 1);
-  v1::PushHeader header = HeaderOf(object);
+  v1::PushHeader header = HeaderOf(object_);
   const Delta delta = Offer(bearer_, 1, header);
-  Put(delta, object, 0);
+  Put(delta, object_, 0);
   coordinator_.admission = absl::UnavailableError("an older incarnation");
-  Put(delta, object, 1);
+  Put(delta, object_, 1);
   EXPECT_EQ(bearer_->code(1), kUnavailable);
   coordinator_.admission = absl::OkStatus();
   header.set_incarnation(2);
@@ -295,32 +289,29 @@ TEST_F(DeltaInboxTest, WhatAFencedWorkerHasBroughtIsKeptForItsNextIncarnation) {
 }
 
 TEST_F(DeltaInboxTest, ACompleteObjectThatMayNotBeTakenNowIsTakenLater) {
-  const std::vector<uint8_t> object = MakeObject(2 * kChunk, 1);
-  const Delta delta = Offer(bearer_, 1, HeaderOf(object));
-  Put(delta, object, 0);
+  const Delta delta = Offer(bearer_, 1, HeaderOf(object_));
+  Put(delta, object_, 0);
   coordinator_.admission = absl::ResourceExhaustedError("the disk is full");
-  Put(delta, object, 1);
+  Put(delta, object_, 1);
   EXPECT_EQ(bearer_->code(1), kResourceExhausted);
   EXPECT_TRUE(coordinator_.contributions.empty());
   coordinator_.admission = absl::OkStatus();
-  Offer(bearer_, 2, HeaderOf(object));
+  Offer(bearer_, 2, HeaderOf(object_));
   ASSERT_TRUE(bearer_->ended(2)) << "nothing need be sent";
   EXPECT_TRUE(bearer_->end(2).ok());
   EXPECT_EQ(coordinator_.contributions.size(), 1u);
 }
 
 TEST_F(DeltaInboxTest, WhatNobodyGoesOnWithIsDroppedAfterAWhile) {
-  const std::vector<uint8_t> object = MakeObject(2 * kChunk, 1);
   {
     const auto gone = std::make_shared<Bearer>();
-    Put(Offer(gone, 1, HeaderOf(object)), object, 0);
+    Put(Offer(gone, 1, HeaderOf(object_)), object_, 0);
   }
   Advance(absl::Minutes(9));
   EXPECT_EQ(inbox_->counters().deltas, 1u);
   EXPECT_EQ(memory_.taken(), 2 * kChunk);
   Advance(absl::Minutes(2));
-  EXPECT_EQ(inbox_->counters().deltas, 0u);
-  EXPECT_EQ(memory_.taken(), 0);
+  ExpectNothingKept();
 }
 
 class SmallDeltaInboxTest : public DeltaInboxTest {
@@ -329,16 +320,15 @@ class SmallDeltaInboxTest : public DeltaInboxTest {
 };
 
 TEST_F(SmallDeltaInboxTest, TheLongestIdleObjectMakesRoom) {
-  const std::vector<uint8_t> object = MakeObject(2 * kChunk, 1);
   for (const int fragment : {0, 1}) {
     const auto gone = std::make_shared<Bearer>();
-    Put(Offer(gone, 1, HeaderOf(object, 1, fragment)), object, 0);
+    Put(Offer(gone, 1, HeaderOf(object_, 1, fragment)), object_, 0);
     clock_.Advance(absl::Seconds(1));
   }
   EXPECT_EQ(memory_.taken(), 4 * kChunk);
-  EXPECT_NE(Offer(bearer_, 1, HeaderOf(object, 1, 2)), nullptr);
+  EXPECT_NE(Offer(bearer_, 1, HeaderOf(object_, 1, 2)), nullptr);
   EXPECT_EQ(inbox_->counters().evicted, 1);
-  EXPECT_EQ(Held(Offer(bearer_, 2, HeaderOf(object, 1, 1))), 1) << "the other one was older";
+  EXPECT_EQ(Held(Offer(bearer_, 2, HeaderOf(object_, 1, 1))), 1) << "the other one was older";
 }
 
 TEST_F(SmallDeltaInboxTest, WhoSendsNothingForAMinuteMakesRoomAndIsTold) {
@@ -355,18 +345,16 @@ TEST_F(SmallDeltaInboxTest, WhoSendsNothingForAMinuteMakesRoomAndIsTold) {
 }
 
 TEST_F(SmallDeltaInboxTest, WhereEverybodyIsSendingTheNextOneWaitsForRoom) {
-  const std::vector<uint8_t> object = MakeObject(2 * kChunk, 1);
-  const Delta first = Offer(bearer_, 1, HeaderOf(object, 1, 0));
-  Offer(bearer_, 2, HeaderOf(object, 1, 1));
-  Put(first, object, 0);
-  EXPECT_THAT(TryOffer(bearer_, 3, HeaderOf(object, 1, 2)),
+  const Delta first = Offer(bearer_, 1, HeaderOf(object_, 1, 0));
+  Offer(bearer_, 2, HeaderOf(object_, 1, 1));
+  Put(first, object_, 0);
+  EXPECT_THAT(TryOffer(bearer_, 3, HeaderOf(object_, 1, 2)),
               StatusIs(kResourceExhausted, HasSubstr("try again")));
-  Put(first, object, 1);
+  Put(first, object_, 1);
   EXPECT_TRUE(bearer_->end(1).ok());
   EXPECT_EQ(memory_.taken(), 2 * kChunk) << "an accepted object is the coordinator's";
-  const Delta third = Offer(bearer_, 4, HeaderOf(object, 1, 2));
-  Put(third, object, 0);
-  Put(third, object, 1);
+  const Delta third = Offer(bearer_, 4, HeaderOf(object_, 1, 2));
+  Put(third, object_, {0, 1});
   EXPECT_TRUE(bearer_->end(4).ok());
 }
 

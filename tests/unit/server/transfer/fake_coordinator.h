@@ -16,6 +16,7 @@
 #include "common/base/checksum.h"
 #include "common/base/random.h"
 #include "common/params/run_config.h"
+#include "common/transfer/wire.h"
 #include "gtest/gtest.h"
 #include "server/core/coordinator.h"
 
@@ -37,6 +38,16 @@ inline PullObject MakeAnswer(int64_t round, const std::vector<uint8_t>& bytes) {
   object.header.set_total_bytes(static_cast<int64_t>(bytes.size()));
   object.header.set_object_hash(TreeHash(bytes));
   return object;
+}
+
+inline v1::Greeting GreetingOf(const std::string& worker_id, uint64_t process, int lane = 0) {
+  v1::Greeting greeting;
+  greeting.set_wire_version(kWireVersion);
+  greeting.set_run_id("fake-1");
+  greeting.set_worker_id(worker_id);
+  greeting.set_process(process);
+  greeting.set_lane(lane);
+  return greeting;
 }
 
 // Calls are thread-safe; fields are for when there are none.
@@ -70,6 +81,10 @@ class FakeCoordinator final : public Coordinator, public Members, public Rounds,
       waiting_.erase(begin, end);
     }
     for (const PullCallback& callback : waiting) callback(shared);
+  }
+  void ExpectOnly(const std::vector<uint8_t>& object) const {
+    ASSERT_EQ(contributions.size(), 1u) << "once";
+    EXPECT_TRUE(contributions[0].second == object);
   }
   size_t waiting() const {
     absl::MutexLock lock(&mutex_);

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "common/transfer/wire.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/common/base/status_is.h"
@@ -40,15 +39,6 @@ class LaneRegistryTest : public ::testing::Test {
  protected:
   using Lanes = std::shared_ptr<WorkerLanes>;
 
-  static v1::Greeting Greet(const std::string& worker, uint64_t process, int lane = 0) {
-    v1::Greeting greeting;
-    greeting.set_wire_version(kWireVersion);
-    greeting.set_run_id("fake-1");
-    greeting.set_worker_id(worker);
-    greeting.set_process(process);
-    greeting.set_lane(lane);
-    return greeting;
-  }
   // Joins, and keeps the lane open.
   absl::Status Join(const v1::Greeting& greeting) {
     const auto worker = registry_.Join(greeting);
@@ -79,10 +69,10 @@ class LaneRegistryTest : public ::testing::Test {
 };
 
 TEST_F(LaneRegistryTest, LanesOfOneProcessBelongTogether) {
-  EXPECT_TRUE(Join(Greet("a", 1, 0)).ok());
-  EXPECT_TRUE(Join(Greet("a", 1, 1)).ok());
-  EXPECT_TRUE(Join(Greet("a", 2, 0)).ok());
-  EXPECT_TRUE(Join(Greet("b", 1, 0)).ok());
+  EXPECT_TRUE(Join(GreetingOf("a", 1, 0)).ok());
+  EXPECT_TRUE(Join(GreetingOf("a", 1, 1)).ok());
+  EXPECT_TRUE(Join(GreetingOf("a", 2, 0)).ok());
+  EXPECT_TRUE(Join(GreetingOf("b", 1, 0)).ok());
   EXPECT_EQ(open_[0].first, open_[1].first);
   EXPECT_NE(open_[0].first, open_[2].first);
   EXPECT_NE(open_[0].first, open_[3].first);
@@ -91,7 +81,7 @@ TEST_F(LaneRegistryTest, LanesOfOneProcessBelongTogether) {
 
 TEST_F(LaneRegistryTest, HostileGreetingsAreRefused) {
   const auto code = [this](const std::function<void(v1::Greeting&)>& change) {
-    v1::Greeting greeting = Greet("a", 1);
+    v1::Greeting greeting = GreetingOf("a", 1);
     change(greeting);
     return Join(greeting).code();
   };
@@ -107,12 +97,12 @@ TEST_F(LaneRegistryTest, HostileGreetingsAreRefused) {
 }
 
 TEST_F(LaneRegistryTest, NobodyTakesTheLanesOfOthers) {
-  for (uint64_t i = 0; i < 64; ++i) ASSERT_TRUE(Join(Greet("a", i / 16, i % 16)).ok()) << i;
-  EXPECT_THAT(Join(Greet("a", 9)), StatusIs(kResourceExhausted));
-  EXPECT_TRUE(Join(Greet("b", 1)).ok());
+  for (uint64_t i = 0; i < 64; ++i) ASSERT_TRUE(Join(GreetingOf("a", i / 16, i % 16)).ok()) << i;
+  EXPECT_THAT(Join(GreetingOf("a", 9)), StatusIs(kResourceExhausted));
+  EXPECT_TRUE(Join(GreetingOf("b", 1)).ok());
   Close();
   Close();
-  EXPECT_TRUE(Join(Greet("a", 9)).ok()) << "one has ended";
+  EXPECT_TRUE(Join(GreetingOf("a", 9)).ok()) << "one has ended";
 }
 
 TEST_F(LaneRegistryTest, WhoDoesNotGreetIsEndedAndTakesNoMoreThanAWorker) {

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
-#include "common/base/checksum.h"
 #include "common/base/thread_pool.h"
 #include "common/transfer/lane_client.h"
 #include "common/transfer/wire.h"
@@ -192,14 +191,7 @@ void ExchangeRounds(LaneClient& client, int fragment) {
   for (int64_t round = 1; round <= kRounds; ++round) {
     const auto object =
         std::make_shared<std::vector<uint8_t>>(ObjectOf(Seed(fragment, round, true)));
-    LaneClient::Offered offered;
-    offered.header.set_fragment(fragment);
-    offered.header.set_round(round);
-    offered.header.set_incarnation(1);
-    offered.header.set_total_bytes(std::ssize(*object));
-    offered.header.set_object_hash(TreeHash(*object));
-    offered.source = std::make_shared<ChunkSource>(
-        ChunkSource::Options{.bytes = *object, .leaves = {}, .owner = object, .pack = true});
+    LaneClient::Offered offered = OfferedOf(object, fragment, round, /*pack=*/true);
     offered.due_step = round;
     LaneClient::Wanted wanted;
     wanted.want.set_object(v1::Want::ANSWER);
@@ -244,10 +236,7 @@ TEST(LaneThreadsTest, ThreadsAndCutsLoseNothingAndCountNothingTwice) {
   LaneClient::Options options;
   options.clock = &clock;
   options.run_long = net.runner();
-  options.greeting.set_wire_version(kWireVersion);
-  options.greeting.set_run_id("fake-1");
-  options.greeting.set_worker_id("a");
-  options.greeting.set_process(1);
+  options.greeting = GreetingOf("a", 1);
   options.lanes = [] { return kLanes; };
   options.stall = [] { return kNever; };
   options.poll = absl::Milliseconds(1);

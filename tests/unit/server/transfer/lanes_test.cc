@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "server/transfer/lane_registry.h"
 #include "tests/unit/common/base/fake_clock.h"
+#include "tests/unit/common/base/status_is.h"
 #include "tests/unit/server/transfer/fake_coordinator.h"
 #include "tests/unit/server/transfer/memory_lanes.h"
 
@@ -93,10 +94,7 @@ class OneSeedTest : public ::testing::Test {
   }
   std::shared_ptr<LaneClient> MakeClient(uint64_t process, int64_t down = 0, int64_t up = 0) {
     LaneClient::Options options;
-    options.greeting.set_wire_version(kWireVersion);
-    options.greeting.set_run_id("fake-1");
-    options.greeting.set_worker_id("a");
-    options.greeting.set_process(process);
+    options.greeting = GreetingOf("a", process);
     options.greeting.set_max_bytes_per_second(down);
     options.clock = &clock_;
     options.run_long = net_->runner();
@@ -109,13 +107,7 @@ class OneSeedTest : public ::testing::Test {
 
   LaneClient::Handle Offer(const std::shared_ptr<std::vector<uint8_t>>& object, int64_t round = 1,
                            int64_t due_step = 0, bool maybe_held = false) {
-    LaneClient::Offered offered;
-    offered.header.set_round(round);
-    offered.header.set_incarnation(1);
-    offered.header.set_total_bytes(static_cast<int64_t>(object->size()));
-    offered.header.set_object_hash(TreeHash(*object));
-    offered.source = std::make_shared<ChunkSource>(
-        ChunkSource::Options{.bytes = *object, .leaves = {}, .owner = object, .pack = entropy_});
+    LaneClient::Offered offered = OfferedOf(object, 0, round, entropy_);
     offered.due_step = due_step;
     offered.maybe_held = maybe_held;
     return client_->Offer(std::move(offered));
@@ -156,10 +148,6 @@ class OneSeedTest : public ::testing::Test {
     ASSERT_TRUE(pulled.status.ok()) << pulled.status;
     EXPECT_TRUE(std::ranges::equal(*pulled.bytes, bytes));
   }
-  void ExpectContributed(const std::vector<uint8_t>& object) {
-    ASSERT_EQ(coordinator_->contributions.size(), 1u) << "once";
-    EXPECT_TRUE(coordinator_->contributions[0].second == object);
-  }
 
   const bool entropy_;
   int lanes_ = 1;
@@ -176,6 +164,10 @@ class LanesTest : public OneSeedTest, public ::testing::WithParamInterface<int> 
 
 // Counts chunks by direction and number.
 struct Chunks {
+  Chunks() = default;
+  explicit Chunks(MemoryLanes& net) {
+    net.on_message = [this](MemoryLanes::Message& message) { Count(message); };
+  }
   void Count(const MemoryLanes::Message& message) {
     if (!message.content->has_chunk()) return;
     ++(message.up ? up : down)[message.content->chunk().offset() / kChunk];
@@ -193,8 +185,7 @@ struct Chunks {
 
 TEST_P(LanesTest, EveryChunkCrossesOnceBothWays) {
   Begin(3, static_cast<uint64_t>(GetParam()));
-  Chunks chunks;
-  net_->on_message = [&](MemoryLanes::Message& message) { chunks.Count(message); };
+  Chunks chunks(*net_);
   const auto object = SharedObject(7 * kChunk + 5, 1);
   const auto answer = SharedObject(6 * kChunk + 1, 2);
   const auto push = Offer(object);
@@ -202,7 +193,7 @@ TEST_P(LanesTest, EveryChunkCrossesOnceBothWays) {
   const LaneClient::Result pushed = Finish(push);
   ASSERT_TRUE(pushed.status.ok()) << pushed.status;
   EXPECT_EQ(pushed.accepted.durable_bytes(), std::ssize(*object));
-  ExpectContributed(*object);
+  coordinator_->ExpectOnly(*object);
   EXPECT_FALSE(client_->Done(pull));
   coordinator_->Publish(0, 1, MakeAnswer(1, *answer));
   ExpectPulled(Finish(pull), *answer);
@@ -260,7 +251,7 @@ TEST_P(LanesTest, ABlowAtAnyMessageLosesNothingAndCountsNothingTwice) {
       const LaneClient::Result pushed = client_->Await(push);
       ASSERT_TRUE(pushed.status.ok()) << pushed.status;
       ExpectPulled(client_->Await(pull), *answer);
-      ExpectContributed(*object);
+      coordinator_->ExpectOnly(*object);
       // Counts what one lane had under way, at most all of it.
       if (blow == Blow::kCutOne) {
         EXPECT_LE(chunks.All(), 11 + 11);
@@ -293,7 +284,7 @@ TEST_F(OneSeedTest, AWorkerThatStartsAgainSendsOnlyWhatIsMissing) {
   client_ = MakeClient(2);
   EXPECT_TRUE(Finish(Offer(object, 1, 0, /*maybe_held=*/true)).status.ok());
   EXPECT_EQ(chunks.up.size(), 3u) << "three had come before the cut";
-  ExpectContributed(*object);
+  coordinator_->ExpectOnly(*object);
 }
 
 TEST_F(OneSeedTest, WhatIsDueFirstGoesFirstBothWays) {
@@ -335,7 +326,7 @@ TEST_F(OneSeedTest, ALaneThatStandsStillLeavesItsShareToTheOthers) {
   net_->Freeze(0, true);
   EXPECT_TRUE(Finish(push).status.ok());
   EXPECT_TRUE(Finish(pull).status.ok());
-  ExpectContributed(*object);
+  coordinator_->ExpectOnly(*object);
 }
 
 TEST_F(OneSeedTest, AChunkThatIsDamagedOnceComesAgain) {
@@ -350,7 +341,7 @@ TEST_F(OneSeedTest, AChunkThatIsDamagedOnceComesAgain) {
     coordinator_->Publish(0, 1, MakeAnswer(1, *object));
     EXPECT_TRUE(Finish(Offer(object)).status.ok());
     ExpectPulled(Finish(Want(1, std::ssize(*object))), *object);
-    ExpectContributed(*object);
+    coordinator_->ExpectOnly(*object);
     EXPECT_TRUE(damaged);
   }
 }
@@ -362,8 +353,8 @@ TEST_F(OneSeedTest, AnObjectThatIsDamagedEveryTimeIsAnError) {
   };
   const auto object = SharedObject(3 * kChunk, 1);
   coordinator_->Publish(0, 1, MakeAnswer(1, *object));
-  EXPECT_EQ(Finish(Offer(object)).status.code(), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(Finish(Want(1, std::ssize(*object))).status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(Finish(Offer(object)).status.code(), kDataLoss);
+  EXPECT_EQ(Finish(Want(1, std::ssize(*object))).status.code(), kDataLoss);
 }
 
 // Version 0 is resumed with round 0, which is also how the present version is asked for.
@@ -395,13 +386,13 @@ TEST_F(OneSeedTest, AStateThatMovesOnWhileItIsSentComesWholeFromOneVersion) {
   ASSERT_GE(wants.size(), 3u);
   EXPECT_EQ(wants[1].round(), 0);
   EXPECT_FALSE(wants[1].held_chunks().empty()) << "it was resumed";
-  EXPECT_EQ(refusals, std::vector{static_cast<int>(absl::StatusCode::kNotFound)});
+  EXPECT_EQ(refusals, std::vector{static_cast<int>(kNotFound)});
 }
 
 TEST_F(OneSeedTest, ARefusalIsFinalAndLeavesTheLanesAlone) {
   coordinator_->admission = absl::AbortedError("the round closed");
-  EXPECT_EQ(Finish(Offer(SharedObject(9 * kChunk, 1))).status.code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(Finish(Want(5000, kChunk)).status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Finish(Offer(SharedObject(9 * kChunk, 1))).status.code(), kAborted);
+  EXPECT_EQ(Finish(Want(5000, kChunk)).status.code(), kFailedPrecondition);
   coordinator_->admission = absl::OkStatus();
   EXPECT_EQ(net_->lanes(), 3);
   EXPECT_TRUE(Finish(Offer(SharedObject(9 * kChunk, 1))).status.ok());
@@ -409,12 +400,11 @@ TEST_F(OneSeedTest, ARefusalIsFinalAndLeavesTheLanesAlone) {
 }
 
 TEST_F(OneSeedTest, ARoundThatClosesEndsWhatIsOnItsWay) {
-  Chunks chunks;
-  net_->on_message = [&](MemoryLanes::Message& message) { chunks.Count(message); };
+  Chunks chunks(*net_);
   const auto push = Offer(SharedObject(60 * kChunk, 1));
   StepUntil([&] { return chunks.up.size() >= 3; });
   coordinator_->Close(0, 1);
-  EXPECT_EQ(Finish(push).status.code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(Finish(push).status.code(), kAborted);
   EXPECT_LT(chunks.up.size(), 60u);
   EXPECT_TRUE(coordinator_->contributions.empty());
   EXPECT_EQ(server_->memory.taken(), 0);
@@ -428,11 +418,11 @@ TEST_F(OneSeedTest, OutcomesAreHeardBesideLanesOfWhichOnlyTheWorkerKnowsThatThey
   for (const int lane : {0, 1}) net_->CutUnnoticed(lane);
   lanes_ = 1;  // The other one is not back yet.
   EXPECT_TRUE(Finish(Offer(SharedObject(kChunk, 2), 2)).status.ok());
-  EXPECT_EQ(Finish(Want(5000, kChunk)).status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Finish(Want(5000, kChunk)).status.code(), kFailedPrecondition);
   const auto late = Offer(SharedObject(60 * kChunk, 3), 3);
   StepUntil([&] { return server_->inbox->counters().deltas > 0; });
   coordinator_->Close(0, 3);
-  EXPECT_EQ(Finish(late).status.code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(Finish(late).status.code(), kAborted);
 }
 
 TEST_F(OneSeedTest, ARefusalThatPassesIsTriedAgainAndNothingIsSentTwice) {
@@ -450,7 +440,7 @@ TEST_F(OneSeedTest, ARefusalThatPassesIsTriedAgainAndNothingIsSentTwice) {
   coordinator_->admission = absl::OkStatus();
   net_->on_message = [&](MemoryLanes::Message& message) { chunks.Count(message); };
   EXPECT_TRUE(Finish(push).status.ok());
-  ExpectContributed(*object);
+  coordinator_->ExpectOnly(*object);
   for (const auto& [chunk, times] : chunks.up) EXPECT_EQ(times, 1) << chunk;
 }
 
@@ -465,7 +455,7 @@ TEST_F(OneSeedTest, AnotherObjectOfTheSameKeyTakesThePlace) {
   net_->Run();
   client_ = MakeClient(2);
   EXPECT_TRUE(Finish(Offer(other)).status.ok());
-  ExpectContributed(*other);
+  coordinator_->ExpectOnly(*other);
 }
 
 TEST_F(OneSeedTest, WithoutRoomThoseWhoWaitComeLater) {
@@ -485,37 +475,32 @@ TEST_F(OneSeedTest, ALimitedRateIsKeptBothWays) {
   client_ = MakeClient(2, /*down=*/kChunk, /*up=*/kChunk);
   const auto object = SharedObject(10 * kChunk, 1);
   coordinator_->Publish(0, 1, MakeAnswer(1, *object));
-  absl::Duration begin = clock_.Monotonic();
-  EXPECT_TRUE(Finish(Offer(object)).status.ok());
-  EXPECT_GE(clock_.Monotonic() - begin, absl::Seconds(8));
-  EXPECT_LE(clock_.Monotonic() - begin, absl::Seconds(12));
-  begin = clock_.Monotonic();
-  EXPECT_TRUE(Finish(Want(1, std::ssize(*object))).status.ok());
-  EXPECT_GE(clock_.Monotonic() - begin, absl::Seconds(8));
-  EXPECT_LE(clock_.Monotonic() - begin, absl::Seconds(12));
+  for (const bool up : {true, false}) {
+    const absl::Duration begin = clock_.Monotonic();
+    EXPECT_TRUE(Finish(up ? Offer(object) : Want(1, std::ssize(*object))).status.ok());
+    EXPECT_GE(clock_.Monotonic() - begin, absl::Seconds(8));
+    EXPECT_LE(clock_.Monotonic() - begin, absl::Seconds(12));
+  }
 }
 
 TEST_F(OneSeedTest, WhatIsGivenUpIsSentNoMore) {
   Begin(1, 1);
   const auto answer = SharedObject(20 * kChunk, 2);
   coordinator_->Publish(0, 1, MakeAnswer(1, *answer));
-  Chunks chunks;
-  net_->on_message = [&](MemoryLanes::Message& message) { chunks.Count(message); };
+  Chunks chunks(*net_);
   const auto pull = Want(1, std::ssize(*answer));
   StepUntil([&] { return chunks.All() >= 2; });
   client_->GiveUp(pull);
-  EXPECT_EQ(Finish(pull).status.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(Finish(pull).status.code(), kCancelled);
   net_->Run();
   EXPECT_LT(chunks.All(), 20);
 }
 
 TEST_F(OneSeedTest, AnotherWireVersionIsRefusedWithALine) {
-  v1::Greeting greeting;
+  v1::Greeting greeting = GreetingOf("a", 1);
   greeting.set_wire_version(kWireVersion - 1);
-  greeting.set_run_id("fake-1");
-  const absl::Status status = server_->registry.Join(greeting).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("wire_version differs"));
+  EXPECT_THAT(server_->registry.Join(greeting),
+              StatusIs(kFailedPrecondition, HasSubstr("wire_version differs")));
 }
 
 class PackedLanesTest : public OneSeedTest {
@@ -532,7 +517,7 @@ TEST_F(PackedLanesTest, PackedChunksCrossSmallerBothWays) {
   coordinator_->Publish(0, 1, MakeAnswer(1, *object));
   EXPECT_TRUE(Finish(Offer(object)).status.ok());
   ExpectPulled(Finish(Want(1, std::ssize(*object))), *object);
-  ExpectContributed(*object);
+  coordinator_->ExpectOnly(*object);
   EXPECT_LT(bytes, std::ssize(*object));
 }
 

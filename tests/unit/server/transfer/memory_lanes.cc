@@ -1,5 +1,6 @@
 #include "tests/unit/server/transfer/memory_lanes.h"
 
+#include "common/base/checksum.h"
 #include "common/base/random.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/transfer/owned_message.h"
@@ -20,6 +21,19 @@ std::string Serialize(const OutgoingMessage& message) {
     chunk.set_data(from.data.data(), from.data.size());
   }
   return wire.SerializeAsString();
+}
+
+LaneClient::Offered OfferedOf(const std::shared_ptr<std::vector<uint8_t>>& object, int fragment,
+                              int64_t round, bool pack) {
+  LaneClient::Offered offered;
+  offered.header.set_fragment(fragment);
+  offered.header.set_round(round);
+  offered.header.set_incarnation(1);
+  offered.header.set_total_bytes(std::ssize(*object));
+  offered.header.set_object_hash(TreeHash(*object));
+  offered.source = std::make_shared<ChunkSource>(
+      ChunkSource::Options{.bytes = *object, .leaves = {}, .owner = object, .pack = pack});
+  return offered;
 }
 
 // One lane: end 0 is the client's, end 1 the coordinator's.

@@ -20,6 +20,10 @@ namespace causeway::server {
 // The message's bytes on the wire.
 std::string Serialize(const OutgoingMessage& message);
 
+// An offer of incarnation 1's object of that fragment and round.
+LaneClient::Offered OfferedOf(const std::shared_ptr<std::vector<uint8_t>>& object, int fragment,
+                              int64_t round, bool pack);
+
 class MemoryLanes {
  public:
   // The registry is the one to which lanes are opened from now on; null: nobody listens.
