@@ -64,10 +64,7 @@ class RunDirectoryStoreTest : public testing::Test {
   }
   // Opens the store of a new run.
   std::unique_ptr<RunDirectoryStore> Begin(const Options& options = {}) {
-    auto store = Open(options).value();
-    EXPECT_TRUE(store->Recover().ok());
-    EXPECT_EQ(store->BeginRun(ScriptedIdentity()), absl::OkStatus());
-    return store;
+    return BeginScriptedRun(fs_, folder_, options);
   }
   std::string Path(const std::string& name) const { return JoinPath(folder_, name); }
   std::vector<std::string> Names(const std::string& name) { return *fs_.List(Path(name)); }
@@ -84,10 +81,12 @@ void Publish(Store& store, int fragment, int64_t round) {
   ASSERT_TRUE(SaveMerged(store, fragment, round).ok());
 }
 
-absl::Status Snapshot(Store& store, int fragment, int64_t version) {
-  const std::vector<float> values = {static_cast<float>(version), 2.0f};
-  return store.SaveSnapshot(
-      {.fragment = fragment, .version = version, .theta = values, .published = values});
+// Rounds 1 to `rounds` of fragment 0, each with a snapshot.
+void PublishWithSnapshots(Store& store, int64_t rounds) {
+  for (int64_t round = 1; round <= rounds; ++round) {
+    Publish(store, 0, round);
+    ASSERT_TRUE(SaveTinySnapshot(store, 0, round).ok());
+  }
 }
 
 TEST_F(RunDirectoryStoreTest, RecoveryTellsOfRecentContributionsAndTheNewestOfEachWorker) {
@@ -104,7 +103,7 @@ TEST_F(RunDirectoryStoreTest, RecoveryTellsOfRecentContributionsAndTheNewestOfEa
     DrawsToProto({{5, 8, 16}}, back.mutable_header()->mutable_draws());
     ASSERT_TRUE(store->SaveContribution(back, ScriptedObject(0, 3, "dave")).ok());
     for (int64_t round = 1; round <= kRounds; ++round) Publish(*store, 0, round);
-    ASSERT_TRUE(Snapshot(*store, 0, 10).ok());
+    ASSERT_TRUE(SaveTinySnapshot(*store, 0, 10).ok());
   }
   const auto told = [&](const Options& with) {
     std::vector<std::string> contributions;
@@ -154,12 +153,10 @@ class FailingDisk final : public ForwardingFileSystem {
 
 TEST_F(RunDirectoryStoreTest, ADiskThatCannotReadADeltaDoesNotEndTheProcess) {
   FailingDisk disk(fs_);
-  auto store = RunDirectoryStore::Open(disk, folder_, {});
-  ASSERT_TRUE((*store)->Recover().ok());
-  ASSERT_TRUE((*store)->BeginRun(ScriptedIdentity()).ok());
-  Publish(**store, 0, 1);
-  EXPECT_THAT((*store)->ReadContribution(0, 1, "alice"), StatusIs(kDataLoss));
-  EXPECT_TRUE((*store)->ReadAnswer(0, 1).ok()) << "the others can be read";
+  const auto store = BeginScriptedRun(disk, folder_);
+  Publish(*store, 0, 1);
+  EXPECT_THAT(store->ReadContribution(0, 1, "alice"), StatusIs(kDataLoss));
+  EXPECT_TRUE(store->ReadAnswer(0, 1).ok()) << "the others can be read";
 }
 
 TEST_F(RunDirectoryStoreTest, ARunLeavesFilesForPeople) {
@@ -230,10 +227,7 @@ TEST_F(RunDirectoryStoreTest, AnAbandonedRunFreesItsFolder) {
 
 TEST_F(RunDirectoryStoreTest, TwoSnapshotsAreKeptAndTheDeltasThatTheOlderNeeds) {
   const auto store = Begin();
-  for (int64_t round = 1; round <= 4; ++round) {
-    Publish(*store, 0, round);
-    ASSERT_TRUE(Snapshot(*store, 0, round).ok());
-  }
+  PublishWithSnapshots(*store, 4);
   EXPECT_THAT(Names("snapshots"), SizeIs(2));
   EXPECT_TRUE(absl::IsNotFound(store->ReadSnapshot(0, 2).status()));
   EXPECT_TRUE(store->ReadSnapshot(0, 3).ok());
@@ -246,10 +240,7 @@ TEST_F(RunDirectoryStoreTest, TwoSnapshotsAreKeptAndTheDeltasThatTheOlderNeeds) 
 
 TEST_F(RunDirectoryStoreTest, AllDeltasStayWhereTheyAreToBeRetained) {
   const auto store = Begin({.retain_deltas = true});
-  for (int64_t round = 1; round <= 4; ++round) {
-    Publish(*store, 0, round);
-    ASSERT_TRUE(Snapshot(*store, 0, round).ok());
-  }
+  PublishWithSnapshots(*store, 4);
   EXPECT_THAT(Names("snapshots"), SizeIs(2));
   EXPECT_THAT(Names("deltas"), SizeIs(8));
 }
@@ -261,21 +252,18 @@ TEST_F(RunDirectoryStoreTest, AQuarantinedDeltaStaysAsLongAsTheOthersOfItsRound)
   ASSERT_TRUE(store->SaveContribution(record, ScriptedObject(0, 1, "mallory")).ok());
   Publish(*store, 0, 1);
   EXPECT_EQ(*store->ReadContribution(0, 1, "mallory"), ScriptedObject(0, 1, "mallory"));
-  ASSERT_TRUE(Snapshot(*store, 0, 1).ok());
+  ASSERT_TRUE(SaveTinySnapshot(*store, 0, 1).ok());
   EXPECT_THAT(Names("deltas"), SizeIs(0)) << "nobody fills the disk with what is not merged";
 }
 
 TEST_F(RunDirectoryStoreTest, ADamagedSnapshotIsDroppedWithItsFile) {
   const auto store = Begin();
-  for (int64_t round = 1; round <= 2; ++round) {
-    Publish(*store, 0, round);
-    ASSERT_TRUE(Snapshot(*store, 0, round).ok());
-  }
+  PublishWithSnapshots(*store, 2);
   ASSERT_TRUE(store->DropSnapshot(0, 2).ok());
   EXPECT_THAT(Names("snapshots"), SizeIs(1));
   EXPECT_TRUE(absl::IsNotFound(store->ReadSnapshot(0, 2).status()));
   EXPECT_TRUE(store->ReadSnapshot(0, 1).ok());
-  EXPECT_TRUE(Snapshot(*store, 0, 2).ok()) << "it may be saved again";
+  EXPECT_TRUE(SaveTinySnapshot(*store, 0, 2).ok()) << "it may be saved again";
   EXPECT_THAT(Names("snapshots"), SizeIs(2));
 }
 
@@ -421,21 +409,19 @@ class ReadingHook final : public ForwardingFileSystem {
 
 TEST_F(RunDirectoryStoreTest, AFileThatGoesWhileItIsReadIsNotFound) {
   ReadingHook hooked(fs_);
-  auto store = RunDirectoryStore::Open(hooked, folder_, {.snapshots_kept = 1}).value();
-  ASSERT_TRUE(store->Recover().ok());
-  ASSERT_TRUE(store->BeginRun(ScriptedIdentity()).ok());
+  const auto store = BeginScriptedRun(hooked, folder_, {.snapshots_kept = 1});
   Publish(*store, 0, 1);
   Publish(*store, 0, 2);
-  ASSERT_TRUE(Snapshot(*store, 0, 1).ok());
+  ASSERT_TRUE(SaveTinySnapshot(*store, 0, 1).ok());
   hooked.before_read = [&] {
     EXPECT_TRUE(store->ForgetAnswers(0, 2).ok());
     EXPECT_TRUE(store->SaveRunState(v1::State()).ok());
   };
   EXPECT_TRUE(absl::IsNotFound(store->ReadAnswer(0, 1).status()));
-  hooked.before_read = [&] { EXPECT_TRUE(Snapshot(*store, 0, 2).ok()); };
+  hooked.before_read = [&] { EXPECT_TRUE(SaveTinySnapshot(*store, 0, 2).ok()); };
   EXPECT_TRUE(absl::IsNotFound(store->ReadContribution(0, 2, "alice").status()));
   Publish(*store, 0, 3);
-  hooked.before_read = [&] { EXPECT_TRUE(Snapshot(*store, 0, 3).ok()); };
+  hooked.before_read = [&] { EXPECT_TRUE(SaveTinySnapshot(*store, 0, 3).ok()); };
   EXPECT_TRUE(absl::IsNotFound(store->ReadSnapshot(0, 2).status()));
   // A file that nobody removed on purpose is damage still.
   hooked.before_read = [&] {
@@ -460,9 +446,7 @@ class NarrowDisk final : public ForwardingFileSystem {
 
 TEST_F(RunDirectoryStoreTest, ContributionsThatOverlapLeaveTheSpareTogether) {
   NarrowDisk disk(fs_);
-  auto store = RunDirectoryStore::Open(disk, folder_, {}).value();
-  ASSERT_TRUE(store->Recover().ok());
-  ASSERT_TRUE(store->BeginRun(ScriptedIdentity()).ok());
+  const auto store = BeginScriptedRun(disk, folder_);
   const std::vector<uint8_t> object(600);
   const auto contribute = [&](const std::string& worker) {
     return store->SaveContribution(ScriptedContribution(0, 1, worker), object);

@@ -5,6 +5,7 @@
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
 #include "common/params/draws.h"
+#include "gtest/gtest.h"
 
 namespace causeway::server {
 namespace {
@@ -154,6 +155,20 @@ absl::Status SaveDelta(Store& store, int fragment, int64_t round, const std::str
 
 absl::Status SaveMerged(Store& store, int fragment, int64_t round) {
   return store.SaveRound(ScriptedRound(fragment, round), ScriptedObject(fragment, round, "answer"));
+}
+
+absl::Status SaveTinySnapshot(Store& store, int fragment, int64_t version) {
+  const std::vector<float> values = {static_cast<float>(version), 2};
+  return store.SaveSnapshot(
+      {.fragment = fragment, .version = version, .theta = values, .published = values});
+}
+
+std::unique_ptr<RunDirectoryStore> BeginScriptedRun(FileSystem& disk, const std::string& folder,
+                                                    const RunDirectoryStore::Options& options) {
+  auto store = RunDirectoryStore::Open(disk, folder, options).value();
+  EXPECT_FALSE(store->Recover().value().has_value());
+  EXPECT_EQ(store->BeginRun(ScriptedIdentity()), absl::OkStatus());
+  return store;
 }
 
 v1::Member ScriptedMember(const std::string& id, uint64_t incarnation) {

@@ -2,11 +2,14 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/base/file_system.h"
+#include "server/store/run_directory_store.h"
 #include "server/store/store.h"
 
 namespace causeway::server {
@@ -21,6 +24,11 @@ v1::Member ScriptedMember(const std::string& id, uint64_t incarnation);
 // The first two with their objects, of which the round's is that of "answer".
 absl::Status SaveDelta(Store& store, int fragment, int64_t round, const std::string& worker_id);
 absl::Status SaveMerged(Store& store, int fragment, int64_t round);
+// Of two values.
+absl::Status SaveTinySnapshot(Store& store, int fragment, int64_t version);
+// The store of a new run. Ends the program if it does not open.
+std::unique_ptr<RunDirectoryStore> BeginScriptedRun(FileSystem& disk, const std::string& folder,
+                                                    const RunDirectoryStore::Options& options = {});
 
 struct ScriptedStep {
   std::string name;  // "round 2 of fragment 0"

@@ -30,15 +30,9 @@ constexpr size_t kLarge = size_t{1} << 20;
 class LargeRun {
  public:
   LargeRun() {
-    store_ = Open();
-    EXPECT_TRUE(store_->Recover().ok());
-    EXPECT_TRUE(store_->BeginRun(ScriptedIdentity()).ok());
     EXPECT_TRUE(Contribute(1, 2 * kLarge).ok());
     EXPECT_TRUE(store_->SaveRound(ScriptedRound(0, 1), std::vector<uint8_t>(2 * kLarge, 100)).ok());
-    const std::vector<float> values = {1, 2};
-    EXPECT_TRUE(
-        store_->SaveSnapshot({.fragment = 0, .version = 1, .theta = values, .published = values})
-            .ok());
+    EXPECT_TRUE(SaveTinySnapshot(*store_, 0, 1).ok());
   }
   absl::Status Contribute(int64_t round, size_t bytes) {
     return store_->SaveContribution(ScriptedContribution(0, round, "alice"), Object(round, bytes));
@@ -57,23 +51,17 @@ class LargeRun {
     store_ = nullptr;
     disk_.FailCall(-1, FaultDisk::Fault::kInputOutput);
     disk_.Crash(FaultDisk::Loss::kEverythingUnsynced, 0);
-    store_ = Open();
+    store_ = RunDirectoryStore::Open(disk_, kRunFolder, options_).value();
     EXPECT_TRUE(store_->Recover().ok());
   }
   FaultDisk& disk() { return disk_; }
   RunDirectoryStore& store() { return *store_; }
 
  private:
-  std::unique_ptr<RunDirectoryStore> Open() {
-    auto store =
-        RunDirectoryStore::Open(disk_, kRunFolder, {.snapshots_kept = 1, .sqlite_vfs = vfs_.name()})
-            .value();
-    return store;
-  }
-
   FaultDisk disk_;
   const FaultDiskVfs vfs_{disk_};
-  std::unique_ptr<RunDirectoryStore> store_;
+  const RunDirectoryStore::Options options_ = {.snapshots_kept = 1, .sqlite_vfs = vfs_.name()};
+  std::unique_ptr<RunDirectoryStore> store_ = BeginScriptedRun(disk_, kRunFolder, options_);
 };
 
 TEST(SpareBlobs, ALargerOneIsWrittenOverThem) {
@@ -137,10 +125,7 @@ TEST(SpareBlobs, TakeNoMoreOfTheDiskThanTheyLack) {
   LargeRun run;
   ASSERT_TRUE(run.Contribute(2, 8 * kLarge).ok());
   ASSERT_TRUE(run.store().SaveRound(ScriptedRound(0, 2), std::vector<uint8_t>(64, 7)).ok());
-  const std::vector<float> values = {1, 2};
-  ASSERT_TRUE(run.store()
-                  .SaveSnapshot({.fragment = 0, .version = 2, .theta = values, .published = values})
-                  .ok());
+  ASSERT_TRUE(SaveTinySnapshot(run.store(), 0, 2).ok());
   ASSERT_TRUE(run.Contribute(3, 64).ok());
   ASSERT_THAT(run.Deltas(), SizeIs(3)) << "spares of 2 and 8 MiB among them";
   run.disk().SetCapacity(run.disk().UsedBytes() + kLarge + kLarge / 2);

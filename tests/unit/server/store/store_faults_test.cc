@@ -218,7 +218,6 @@ class StoreDamageTest : public testing::Test {
   void ExpectSameOrRefusal(FaultDisk& disk, const std::string& print, const std::string& context) {
     const absl::StatusOr<std::string> found = Reopen(disk);
     if (found.ok()) {
-      ++accepted_;
       ASSERT_EQ(*found, print) << context;
       return;
     }
@@ -227,7 +226,6 @@ class StoreDamageTest : public testing::Test {
     ASSERT_NE(found.status().code(), absl::StatusCode::kNotFound) << context;
   }
 
-  int64_t accepted_ = 0;
   int64_t refused_ = 0;
 };
 

@@ -35,10 +35,7 @@ class StoreRefusalsTest : public testing::Test {
     return RunDirectoryStore::Open(disk_, kFolder, {.sqlite_vfs = vfs_.name()});
   }
   std::unique_ptr<RunDirectoryStore> Begin() {
-    auto store = Open().value();
-    EXPECT_TRUE(store->Recover().ok());
-    EXPECT_TRUE(store->BeginRun(ScriptedIdentity()).ok());
-    return store;
+    return BeginScriptedRun(disk_, kFolder, {.sqlite_vfs = vfs_.name()});
   }
   absl::Status Recover() {
     auto store = Open();
@@ -73,12 +70,9 @@ TEST_F(StoreRefusalsTest, AFullDiskRefusesADeltaAndTheRunGoesOnWhenThereIsRoom) 
 TEST_F(StoreRefusalsTest, AFullDiskHasRoomForWhatGoesOnFromTheLastContribution) {
   const uint64_t spare = RunDirectoryStore::SpareBytesFor(uint64_t{5} << 20);
   EXPECT_EQ(spare, (uint64_t{16} << 20) + (uint64_t{100} << 20));
-  auto opened =
-      RunDirectoryStore::Open(disk_, kFolder, {.spare_bytes = spare, .sqlite_vfs = vfs_.name()})
-          .value();
-  RunDirectoryStore& store = *opened;
-  ASSERT_TRUE(store.Recover().ok());
-  ASSERT_TRUE(store.BeginRun(ScriptedIdentity()).ok());
+  const auto begun =
+      BeginScriptedRun(disk_, kFolder, {.spare_bytes = spare, .sqlite_vfs = vfs_.name()});
+  RunDirectoryStore& store = *begun;
   ASSERT_TRUE(SaveDelta(store, 0, 1, "alice").ok());
   disk_.SetCapacity(disk_.UsedBytes() + spare);
   EXPECT_THAT(SaveDelta(store, 0, 1, "bob"), StatusIs(kResourceExhausted));
@@ -128,11 +122,7 @@ TEST_F(StoreRefusalsTest, TheSpareOfAHugeModelIsMoreThanAnyDiskHas) {
 
 TEST_F(StoreRefusalsTest, ANewRunDirectoryOutlivesAPowerLossWithAllItsParents) {
   for (const char* folder : {"/disk/runs/of/first", "/disk/more/second//"}) {
-    {
-      auto store = RunDirectoryStore::Open(disk_, folder, {.sqlite_vfs = vfs_.name()}).value();
-      ASSERT_TRUE(store->Recover().ok());
-      ASSERT_TRUE(store->BeginRun(ScriptedIdentity()).ok());
-    }
+    BeginScriptedRun(disk_, folder, {.sqlite_vfs = vfs_.name()});
     disk_.Crash(Loss::kEverythingUnsynced, 0);
     const auto store =
         RunDirectoryStore::Open(disk_, folder, {.read_only = true, .sqlite_vfs = vfs_.name()});
@@ -236,14 +226,16 @@ TEST_F(StoreRefusalsTest, AReadOnlyDiskIsNamed) {
 TEST_F(StoreRefusalsTest, ANewerFormatIsRefusedByItsNumberAndNothingIsWritten) {
   Begin();
   disk_.Damage(Path("run.db"), [](std::string& content) { content[63] = 3; });
-  std::vector<std::string> before;
-  for (const std::string& path : disk_.Files()) before.push_back(path + disk_.Content(path));
+  const auto all = [&] {
+    std::vector<std::string> files;
+    for (const std::string& path : disk_.Files()) files.push_back(path + disk_.Content(path));
+    return files;
+  };
+  const std::vector<std::string> before = all();
   EXPECT_THAT(Open(), StatusIs(kFailedPrecondition,
                                AllOf(HasSubstr(Path("run.db")), HasSubstr("format version 3"),
                                      HasSubstr("reads version 2"))));
-  std::vector<std::string> after;
-  for (const std::string& path : disk_.Files()) after.push_back(path + disk_.Content(path));
-  EXPECT_EQ(after, before);
+  EXPECT_EQ(all(), before);
 }
 
 TEST_F(StoreRefusalsTest, ACorruptDeltaIsNamedWhenItIsRead) {
