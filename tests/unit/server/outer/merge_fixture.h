@@ -26,6 +26,13 @@ inline std::vector<float> Gaussian(size_t n, uint64_t seed, double stddev) {
   return values;
 }
 
+// `base` with noise on it, as a site has trained it.
+inline std::vector<float> Moved(std::vector<float> base, uint64_t seed, double stddev) {
+  const std::vector<float> change = Gaussian(base.size(), seed, stddev);
+  for (size_t i = 0; i < base.size(); ++i) base[i] += change[i];
+  return base;
+}
+
 inline std::unique_ptr<OuterOptimizer> Optimizer(v1::OuterConfig::Optimizer kind,
                                                  double learning_rate, double momentum,
                                                  const v1::TrainConfig& train = {},
@@ -40,7 +47,7 @@ inline std::unique_ptr<OuterOptimizer> Optimizer(v1::OuterConfig::Optimizer kind
   return *CreateOuterOptimizer(outer, train, tensors);
 }
 
-inline std::vector<uint32_t> Bits(const std::vector<float>& values) {
+inline std::vector<uint32_t> Bits(std::span<const float> values) {
   std::vector<uint32_t> bits;
   for (const float x : values) bits.push_back(std::bit_cast<uint32_t>(x));
   return bits;

@@ -182,10 +182,9 @@ TEST_P(MergeOracle, SameBitsOnAnyNumberOfThreadsForThreeRounds) {
       const std::vector<float>& base =
           c.kind == v1::SyncConfig::GRADIENT ? zeros : expected.published;
       // One is much longer than the others.
-      std::vector<float> target = Gaussian(c.values, static_cast<uint64_t>(round) * 100 + w,
-                                           w == 1 && c.rule.clip_factor > 0 ? 0.01 : 0.001);
-      for (size_t i = 0; i < c.values; ++i) target[i] += base[i];
-      bytes[w] = Encode(*GetCodec(c.up), base, target);
+      bytes[w] = Encode(*GetCodec(c.up), base,
+                        Moved(base, static_cast<uint64_t>(round) * 100 + w,
+                              w == 1 && c.rule.clip_factor > 0 ? 0.01 : 0.001));
       // The ids are not in the order in which contributions arrive; some were validated before.
       const auto total = static_cast<double>(c.workers * (c.workers + 1)) / 2;
       input.contributions.push_back({.worker_id = std::string(1, static_cast<char>('z' - w)),

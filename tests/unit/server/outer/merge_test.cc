@@ -68,10 +68,9 @@ TEST(MergeFragment, AnswersInFewBitsTrackThetaForEver) {
     double late = 0;
     constexpr int64_t kRounds = 200;
     for (int64_t round = 1; round <= kRounds; ++round) {
-      std::vector<float> local = fragment.published;
-      const std::vector<float> change = Gaussian(n, static_cast<uint64_t>(round) + 100, 0.01);
-      for (size_t i = 0; i < n; ++i) local[i] += change[i];
-      const std::vector<uint8_t> bytes = Encode(*fp32, fragment.published, local);
+      const std::vector<uint8_t> bytes =
+          Encode(*fp32, fragment.published,
+                 Moved(fragment.published, static_cast<uint64_t>(round) + 100, 0.01));
       const auto result = MergeFragment(
           {.contributions = {{.worker_id = "a", .codec = fp32, .encoded = bytes, .weight = 1.0}},
            .optimizer = optimizer.get(),
@@ -105,14 +104,11 @@ class ThreeWorkers : public testing::Test {
       : optimizer_(Optimizer(v1::OuterConfig::NESTEROV, 0.7, 0.9)),
         fragment_(Gaussian(kMergedValues, 1, 0.02), *optimizer_) {
     fragment_.state[0] = Gaussian(kMergedValues, 2, 0.001);
-    const std::vector<float> drift = Gaussian(kMergedValues, 3, 1e-5);
-    for (size_t i = 0; i < kMergedValues; ++i) fragment_.theta[i] += drift[i];
+    fragment_.theta = Moved(fragment_.theta, 3, 1e-5);
     const std::vector<v1::Codec> codecs = {v1::INT4, v1::FP32, v1::E3M0};
     for (size_t w = 0; w < codecs.size(); ++w) {
-      std::vector<float> local = fragment_.published;
-      const std::vector<float> change = Gaussian(kMergedValues, 10 + w, 0.001);
-      for (size_t i = 0; i < kMergedValues; ++i) local[i] += change[i];
-      bytes_.push_back(Encode(*GetCodec(codecs[w]), fragment_.published, local));
+      bytes_.push_back(Encode(*GetCodec(codecs[w]), fragment_.published,
+                              Moved(fragment_.published, 10 + w, 0.001)));
       input_.contributions.push_back({.worker_id = "worker-" + std::to_string(w),
                                       .codec = GetCodec(codecs[w]),
                                       .encoded = bytes_.back(),
@@ -222,29 +218,24 @@ TEST_F(ThreeWorkers, AContributionThatIsValidatedIsNotReadTwiceButStillNotTruste
 }
 
 TEST_F(ThreeWorkers, BadInputIsRefused) {
-  const auto refused = [&](const MergeInput& input, FragmentState state, const std::string& why) {
+  const auto refused = [&](const std::string& why, auto change) {
+    MergeInput input = input_;
+    FragmentState state = fragment_.view();
+    change(input, state);
     const Fragment before = fragment_;
     EXPECT_THAT(MergeFragment(input, state, nullptr), StatusIs(kInvalidArgument, HasSubstr(why)));
     EXPECT_TRUE(fragment_ == before);
   };
-  MergeInput twice = input_;
-  twice.contributions[2].worker_id = "worker-0";
-  refused(twice, fragment_.view(), "two contributions of worker-0");
-  MergeInput heavy = input_;
-  heavy.contributions[0].weight = 1;
-  refused(heavy, fragment_.view(), "sum to 1");
-  MergeInput negative = input_;
-  negative.contributions[0].weight = -1;
-  refused(negative, fragment_.view(), "the weight of worker-0");
-  MergeInput nan = input_;
-  nan.contributions[0].weight = std::numeric_limits<double>::quiet_NaN();
-  refused(nan, fragment_.view(), "the weight of worker-0");
-  FragmentState shorter = fragment_.view();
-  shorter.published = shorter.published.first(10);
-  refused(input_, shorter, "as long as theta");
-  FragmentState stateless = fragment_.view();
-  stateless.optimizer.clear();
-  refused(input_, stateless, "as long as theta");
+  refused("two contributions of worker-0",
+          [](auto& input, auto&) { input.contributions[2].worker_id = "worker-0"; });
+  refused("sum to 1", [](auto& input, auto&) { input.contributions[0].weight = 1; });
+  for (const double weight : {-1.0, std::numeric_limits<double>::quiet_NaN()}) {
+    refused("the weight of worker-0",
+            [&](auto& input, auto&) { input.contributions[0].weight = weight; });
+  }
+  refused("as long as theta",
+          [](auto&, auto& state) { state.published = state.published.first(10); });
+  refused("as long as theta", [](auto&, auto& state) { state.optimizer.clear(); });
 }
 
 TEST(MergeGradients, OptimizerStateBeyondFp32IsDivergence) {

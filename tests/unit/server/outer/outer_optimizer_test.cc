@@ -4,7 +4,8 @@
 #include "common/params/adamw.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/outer/merge.h"
+#include "tests/unit/common/base/status_is.h"
+#include "tests/unit/server/outer/merge_fixture.h"
 
 namespace causeway::server {
 namespace {
@@ -12,40 +13,12 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-v1::OuterConfig Outer(v1::OuterConfig::Optimizer optimizer, double learning_rate, double momentum) {
-  v1::OuterConfig outer;
-  outer.set_optimizer(optimizer);
-  outer.set_learning_rate(learning_rate);
-  outer.set_momentum(momentum);
-  return outer;
-}
-
-v1::TrainConfig Train() {
-  v1::TrainConfig train;
-  train.set_steps(100);
-  train.set_learning_rate(0.01);
-  train.set_beta1(0.9);
-  train.set_beta2(0.99);
-  train.set_epsilon(1e-8);
-  train.set_weight_decay(0.1);
-  train.set_clip_norm(-1);
-  train.set_warmup_steps(10);
-  train.set_final_learning_rate_fraction(0.1);
-  return train;
-}
-
-std::unique_ptr<OuterOptimizer> Create(const v1::OuterConfig& outer,
-                                       const v1::TrainConfig& train = Train(),
-                                       std::span<const PlacedTensor> tensors = {}) {
-  return CreateOuterOptimizer(outer, train, tensors).value();
-}
-
 TEST(NesterovSgd, FollowsPyTorchsFormula) {
   // torch.optim.SGD(lr, momentum=mu, nesterov=True), as a literal loop in double:
   //   buf = g at the first step, later mu * buf + g;  p = p - lr * (g + mu * buf)
   constexpr double kLearningRate = 0.4;
   constexpr double kMomentum = 0.9;
-  const auto optimizer = Create(Outer(v1::OuterConfig::NESTEROV, kLearningRate, kMomentum));
+  const auto optimizer = Optimizer(v1::OuterConfig::NESTEROV, kLearningRate, kMomentum);
   EXPECT_THAT(optimizer->state_names(), ElementsAre("momentum"));
   constexpr size_t kValues = 50;
   std::vector<float> theta(kValues);
@@ -72,7 +45,7 @@ TEST(NesterovSgd, FollowsPyTorchsFormula) {
 }
 
 TEST(Sgd, HasNoState) {
-  const auto optimizer = Create(Outer(v1::OuterConfig::SGD, 0.5, 0.9));
+  const auto optimizer = Optimizer(v1::OuterConfig::SGD, 0.5, 0.9);
   EXPECT_TRUE(optimizer->state_names().empty());
   std::vector<float> theta = {1.0F, 2.0F};
   const std::vector<double> g = {1.0, -1.0};
@@ -92,8 +65,8 @@ TEST(OuterAdamW, IsTheWorkersAdamWWithItsScheduleAndDecay) {
   // A vector at 0, a matrix at 64, a vector at 128; the fragment's slice begins at 32.
   const std::vector<PlacedTensor> tensors = {Tensor(128, 64, 1), Tensor(64, 8, 8),
                                              Tensor(0, 64, 1)};
-  const v1::TrainConfig train = Train();
-  const auto optimizer = Create(Outer(v1::OuterConfig::ADAMW, 0.01, 0), train, tensors);
+  const v1::TrainConfig train = AdamWTrain(-1);
+  const auto optimizer = Optimizer(v1::OuterConfig::ADAMW, 0.01, 0, train, tensors);
   EXPECT_THAT(optimizer->state_names(), ElementsAre("m", "v"));
   constexpr size_t kValues = 130;
   constexpr int64_t kArenaBegin = 32;
@@ -108,7 +81,7 @@ TEST(OuterAdamW, IsTheWorkersAdamWWithItsScheduleAndDecay) {
     for (size_t i = 0; i < kValues; ++i) g[i] = RandomNormal(3, static_cast<uint64_t>(round), i);
     optimizer->Step(
         {.arena_begin = kArenaBegin, .round = round, .g = g, .theta = theta, .state = {m, v}});
-    const AdamWStep<float> step(0.01 * LearningRateFactor(round, 100, 10, 0.1), 0.9, 0.99, 1e-8,
+    const AdamWStep<float> step(0.01 * LearningRateFactor(round, 50, 5, 0.1), 0.9, 0.99, 1e-8,
                                 round);
     for (size_t i = 0; i < kValues; ++i) {
       const size_t position = i + kArenaBegin;
@@ -123,10 +96,10 @@ TEST(OuterAdamW, IsTheWorkersAdamWWithItsScheduleAndDecay) {
 }
 
 TEST(OuterAdamW, ClipsByTheNormOfTheWholeFragment) {
-  v1::TrainConfig train = Train();
-  EXPECT_FALSE(Create(Outer(v1::OuterConfig::ADAMW, 0.01, 0), train)->needs_gradient_norm());
+  v1::TrainConfig train = AdamWTrain(-1);
+  EXPECT_FALSE(Optimizer(v1::OuterConfig::ADAMW, 0.01, 0, train)->needs_gradient_norm());
   train.set_clip_norm(1);
-  const auto optimizer = Create(Outer(v1::OuterConfig::ADAMW, 0.01, 0), train);
+  const auto optimizer = Optimizer(v1::OuterConfig::ADAMW, 0.01, 0, train);
   EXPECT_TRUE(optimizer->needs_gradient_norm());
   const std::vector<double> g = {2.0};
   std::vector<float> theta = {0.0F};
@@ -140,9 +113,8 @@ TEST(OuterAdamW, ClipsByTheNormOfTheWholeFragment) {
 }
 
 TEST(CreateOuterOptimizer, RefusesWhatIsNone) {
-  const auto optimizer = CreateOuterOptimizer(v1::OuterConfig(), Train(), {});
-  EXPECT_EQ(optimizer.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(optimizer.status().message(), HasSubstr("outer.optimizer"));
+  const auto optimizer = CreateOuterOptimizer(v1::OuterConfig(), AdamWTrain(-1), {});
+  EXPECT_THAT(optimizer, StatusIs(kInvalidArgument, HasSubstr("outer.optimizer")));
 }
 
 TEST(ContributionWeights, FollowTokensOrNot) {
@@ -160,8 +132,8 @@ TEST(ContributionWeights, FollowTokensOrNot) {
 
 TEST(ContributionWeights, RefuseCountsThatAreNone) {
   for (const auto& tokens : {std::vector<int64_t>{1, -1}, std::vector<int64_t>{INT64_MAX, 1}}) {
-    EXPECT_EQ(ContributionWeights(tokens, v1::MembershipConfig::TOKENS).status().code(),
-              absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(ContributionWeights(tokens, v1::MembershipConfig::TOKENS),
+                StatusIs(kInvalidArgument));
   }
 }
 

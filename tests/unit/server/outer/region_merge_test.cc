@@ -16,10 +16,7 @@ constexpr size_t kRegionValues = 2 * kMergeSlice + 3 * 4096 + 77;
 struct TwoSites {
   explicit TwoSites(v1::Codec id) : codec(GetCodec(id)) {
     for (uint64_t site = 0; site < 2; ++site) {
-      std::vector<float> local = Gaussian(kRegionValues, 10 + site, 0.01);
-      for (size_t i = 0; i < kRegionValues; ++i) local[i] += published[i];
-      std::vector<uint8_t>& object = objects.emplace_back(codec->EncodedBytes(kRegionValues));
-      EXPECT_TRUE(codec->Encode(published, local, {}, object).ok());
+      objects.push_back(Encode(*codec, published, Moved(published, 10 + site, 0.01)));
     }
   }
   RegionMergeInput Input(const std::vector<double>& weights) const {

@@ -22,10 +22,7 @@ class Sites {
       : base_(Gaussian(kRobustValues, 1, 0.02)) {
     const auto workers = sizes.size();
     for (size_t w = 0; w < workers; ++w) {
-      std::vector<float> local = base_;
-      const std::vector<float> change = Gaussian(kRobustValues, 10 + w, sizes[w]);
-      for (size_t i = 0; i < kRobustValues; ++i) local[i] += change[i];
-      bytes_.push_back(Encode(*GetCodec(codec), base_, local));
+      bytes_.push_back(Encode(*GetCodec(codec), base_, Moved(base_, 10 + w, sizes[w])));
     }
     for (size_t w = 0; w < workers; ++w) {
       contributions_.push_back({.worker_id = "worker-" + std::to_string(w),
@@ -37,13 +34,12 @@ class Sites {
 
   std::vector<Contribution>& contributions() { return contributions_; }
   std::vector<double> Merge(const MergeRule& rule) const {
-    auto merged = MergedDelta({.contributions = contributions_,
-                               .kind = v1::SyncConfig::PARAMETER_DELTA,
-                               .rule = rule,
-                               .published = base_},
-                              nullptr)
-                      .value();
-    return merged;
+    return MergedDelta({.contributions = contributions_,
+                        .kind = v1::SyncConfig::PARAMETER_DELTA,
+                        .rule = rule,
+                        .published = base_},
+                       nullptr)
+        .value();
   }
   std::vector<double> Delta(size_t worker) const {
     std::vector<double> delta(kRobustValues, 0.0);
@@ -62,6 +58,14 @@ double Length(const std::vector<double>& values) {
   double squares = 0;
   for (const double value : values) squares += value * value;
   return std::sqrt(squares);
+}
+
+// Lengths of these sites' deltas, the shortest first.
+std::vector<double> Lengths(const Sites& sites, const std::vector<size_t>& workers) {
+  std::vector<double> lengths;
+  for (const size_t worker : workers) lengths.push_back(Length(sites.Delta(worker)));
+  std::ranges::sort(lengths);
+  return lengths;
 }
 
 TEST(RobustMerge, WhatShortensAndLeavesOutNothingIsTheMeanBitForBit) {
@@ -93,9 +97,7 @@ TEST(RobustMerge, ClippingLeavesALongDeltaItsShareOfTheMedianAndTheOthersTheirs)
     const std::vector<double> delta = sites.Delta(honest);
     for (size_t i = 0; i < kRobustValues; ++i) of_liar[i] -= 0.25 * delta[i];
   }
-  std::vector<double> lengths = {Length(sites.Delta(0)), Length(sites.Delta(1)),
-                                 Length(sites.Delta(3))};
-  std::ranges::sort(lengths);
+  const std::vector<double> lengths = Lengths(sites, {0, 1, 3});
   EXPECT_NEAR(Length(of_liar), 0.25 * 2 * lengths[1], 1e-9 * lengths[1]);
   // Its direction stays.
   const std::vector<double> lie = sites.Delta(2);
@@ -114,9 +116,7 @@ TEST(RobustMerge, DeltasWithoutWeightOrLengthDoNotCountForTheMedian) {
 
 TEST(RobustMerge, ClippingBoundsTheLengthThatNormAndDirectionMerges) {
   const Sites sites({0.001, 0.001, 0.1, 0.001});
-  std::vector<double> lengths;
-  for (const size_t worker : {0, 1, 3}) lengths.push_back(Length(sites.Delta(worker)));
-  std::ranges::sort(lengths);
+  const std::vector<double> lengths = Lengths(sites, {0, 1, 3});
   const double expected = 0.25 * (lengths[0] + lengths[1] + lengths[2]) + 0.25 * 2 * lengths[1];
   const std::vector<double> merged =
       sites.Merge({.merge = v1::OuterConfig::NORM_AND_DIRECTION, .clip_factor = 2});

@@ -1,7 +1,6 @@
 #include "server/outer/step_kernels.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -11,9 +10,9 @@
 #include <vector>
 
 #include "common/base/random.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "hwy/targets.h"
+#include "tests/unit/server/outer/merge_fixture.h"
 
 namespace causeway::server {
 namespace {
@@ -42,12 +41,6 @@ std::vector<float> Floats(uint64_t stream) {
   std::vector<float> values(kLength);
   for (size_t i = 0; i < kLength; ++i) values[i] = static_cast<float>(Value(stream, i));
   return values;
-}
-
-std::vector<uint32_t> Bits(std::span<const float> values) {
-  std::vector<uint32_t> bits;
-  for (const float x : values) bits.push_back(std::bit_cast<uint32_t>(x));
-  return bits;
 }
 
 TEST(StepKernels, AreTheFormulaBitForBitOnEveryTargetLengthAndAlignment) {
