@@ -12,8 +12,7 @@ using Bytes = std::vector<uint8_t>;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// --- The worked examples
-// --------------------------------------------------------------------------
+// The worked examples.
 
 const std::vector<float> kExample = {1.0F, -0.5F, 0.1F, 0.0F};
 
@@ -72,8 +71,7 @@ TEST(WorkedExample, AChunkHasItsScalesFirst) {
   EXPECT_EQ(bytes, expected);
 }
 
-// --- Rounding
-// -------------------------------------------------------------------------------------
+// Rounding.
 
 // The codes of `values` in a block whose scale is `scale`, which is appended to it.
 std::vector<int> Nibbles(v1::Codec id, std::vector<float> values, float scale) {
@@ -119,8 +117,7 @@ TEST(Rounding, Bf16TiesGoToEven) {
   EXPECT_EQ(Bf16RoundedUp(1.0F + 0x1p-23F), 0x3f81);
 }
 
-// --- Limits
-// ---------------------------------------------------------------------------------------
+// Limits.
 
 std::vector<v1::Codec> BlockCodecIds() { return {kCodecs.begin() + 2, kCodecs.end()}; }
 
@@ -185,8 +182,7 @@ TEST(Limits, ApplyRefusesToLeaveFp32) {
   EXPECT_FALSE(codec.Apply(bytes, values).ok());
 }
 
-// --- FP32
-// -----------------------------------------------------------------------------------------
+// FP32.
 
 TEST(Fp32, OrderIsABijectionThatFollowsTheValues) {
   EXPECT_EQ(OrderedFromFloat(0.0F), 0);
@@ -237,8 +233,7 @@ TEST(Fp32, FeedbackSendsTheResidualOnce) {
   EXPECT_THAT(values, ElementsAre(0.25F, 3.5F));
 }
 
-// --- Normalized squared error on Gaussian data; docs/codecs.md quotes these figures
-// ---------------
+// Normalized squared error on Gaussian data; docs/codecs.md quotes these figures.
 
 double NormalizedError(v1::Codec id) {
   const std::vector<float> values = GaussianValues(size_t{1} << 18, 11);
@@ -265,8 +260,7 @@ TEST(NormalizedError, OnGaussianDataIsWhatTheDocumentSays) {
   EXPECT_NEAR(NormalizedError(v1::SIGN1), 0.358, 0.004);
 }
 
-// --- Hostile bytes
-// --------------------------------------------------------------------------------
+// Hostile bytes.
 
 class HostileBytes : public testing::TestWithParam<v1::Codec> {
  protected:

@@ -10,7 +10,6 @@
 #include "common/base/file_system.h"
 #include "common/rpc/status.h"
 #include "common/transfer/wire.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/store/run_directory.h"
 #include "tests/unit/common/base/temporary_folder.h"

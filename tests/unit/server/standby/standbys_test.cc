@@ -2,7 +2,6 @@
 
 #include <array>
 #include <functional>
-#include <string>
 #include <thread>
 #include <vector>
 
