@@ -7,7 +7,7 @@ import struct
 import unittest
 
 import cluster
-from cluster import COORDINATOR, CTL, WORKER, output_of, run_tool, write_safetensors
+from cluster import COORDINATOR, CTL, WORKER, output_of, refusal_of, run_tool, write_safetensors
 
 CONFIG = """
 run_name: "any"
@@ -61,10 +61,7 @@ class AnyModelTest(unittest.TestCase):
         self.run_dir = self.folder / "coordinator"
 
     def refused(self, *flags):
-        status, _, error = run_tool(COORDINATOR, "serve", f"--run_dir={self.folder / 'refused'}",
-                                    "--listen=127.0.0.1:0", *flags)
-        self.assertEqual(status, 2, error)
-        return error
+        return refusal_of(COORDINATOR, "serve", f"--run_dir={self.folder / 'refused'}", "--listen=127.0.0.1:0", *flags)
 
     def export(self, folder, *flags):
         return output_of(CTL, "export", f"--coordinator={self.cluster.address}", f"--out={folder}", *flags)
@@ -75,12 +72,7 @@ class AnyModelTest(unittest.TestCase):
                                     for name, (_, shape, _) in TENSORS.items()})
         self.assertEqual([path.name for path in folder.iterdir()], ["model.safetensors"])
 
-    def test_a_file_begins_a_run_that_survives_kill_9_and_is_exported_bit_for_bit(self):
-        flags = [f"--config={self.config}", f"--initial={self.model}"]
-        coordinator = self.cluster.start_serving(*flags)
-        self.export(self.folder / "first")
-        self.expect_exact(self.folder / "first")
-        coordinator.kill()
+    def expect_exact_again(self, flags):
         # The same command line, the configuration alone, and neither.
         for restart in (flags, flags[:1], []):
             coordinator = self.cluster.start_serving(*restart)
@@ -89,6 +81,14 @@ class AnyModelTest(unittest.TestCase):
             self.assertEqual(json.loads(output)["parameters"], 128 + 72 + 3 + 1 + 160)
             self.expect_exact(out)
             coordinator.kill()
+
+    def test_a_file_begins_a_run_that_survives_kill_9_and_is_exported_bit_for_bit(self):
+        flags = [f"--config={self.config}", f"--initial={self.model}"]
+        coordinator = self.cluster.start_serving(*flags)
+        self.export(self.folder / "first")
+        self.expect_exact(self.folder / "first")
+        coordinator.kill()
+        self.expect_exact_again(flags)
         # The table is in the natural order of the names.
         config = (self.run_dir / "config.textproto").read_text()
         self.assertLess(config.index("h.2.conv"), config.index("h.10.mlp"))
@@ -105,14 +105,10 @@ class AnyModelTest(unittest.TestCase):
         self.cluster.start_serving(f"--run_dir={second}", f"--config={self.config}", f"--initial={kept}")
         self.export(self.folder / "second_export")
         self.expect_exact(self.folder / "second_export")
-        status, _, error = run_tool(WORKER, "eval", f"--checkpoint={kept}",
-                                    f"--data={self.cluster.data}")
-        self.assertEqual(status, 2, error)
-        self.assertIn("is a folder without model.textproto", error)
-        status, _, error = run_tool(WORKER, "eval", f"--checkpoint={second / 'initial.parameters'}",
-                                    f"--data={self.cluster.data}")
-        self.assertEqual(status, 2, error)
-        self.assertIn("this is a run of tensors", error)
+        self.assertIn("is a folder without model.textproto", refusal_of(
+            WORKER, "eval", f"--checkpoint={kept}", f"--data={self.cluster.data}"))
+        self.assertIn("this is a run of tensors", refusal_of(
+            WORKER, "eval", f"--checkpoint={second / 'initial.parameters'}", f"--data={self.cluster.data}"))
 
     def test_an_index_of_several_files_is_one_model(self):
         folder = self.folder / "sharded"
@@ -129,23 +125,19 @@ class AnyModelTest(unittest.TestCase):
 
     def test_what_cannot_be_is_refused_before_anything_is_written(self):
         bad = self.folder / "bad.safetensors"
-        write_safetensors(bad, {**TENSORS, "steps": ("I64", [1], bytes(8))})
-        self.assertIn("the tensor \"steps\" is I64; F32, BF16 and F16 are read",
-                      self.refused(f"--config={self.config}", f"--initial={bad}"))
-        write_safetensors(bad, {"h.0.w": ("F32", [2], f32(1, float("nan")))})
-        self.config.write_text("")
-        self.assertIn("the tensor h.0.w has the value nan at index 1",
-                      self.refused(f"--config={self.config}", f"--initial={bad}"))
-        write_safetensors(bad, {"w": ("F32", [2, 64], numbers(128, 1))})
-        self.config.write_text("sync { fragments: 2 }")
-        self.assertIn("choose pattern BALANCED",
-                      self.refused(f"--config={self.config}", f"--initial={bad}"))
-        self.config.write_text("tensors { tensor { name: 'w' shape: [64, 2] } }")
-        self.assertIn("the tensor w is [64, 2] in the run's model, but [2, 64] in the given",
-                      self.refused(f"--config={self.config}", f"--initial={bad}"))
-        self.config.write_text("tensors { tensor { name: 'v' shape: 4 } }")
-        self.assertIn("the run's model has a tensor v [4], the given parameters have none",
-                      self.refused(f"--config={self.config}", f"--initial={bad}"))
+        matrix = {"w": ("F32", [2, 64], numbers(128, 1))}
+        for tensors, config, says in (
+                ({**TENSORS, "steps": ("I64", [1], bytes(8))}, CONFIG,
+                 'the tensor "steps" is I64; F32, BF16 and F16 are read'),
+                ({"h.0.w": ("F32", [2], f32(1, float("nan")))}, "", "the tensor h.0.w has the value nan at index 1"),
+                (matrix, "sync { fragments: 2 }", "choose pattern BALANCED"),
+                (matrix, "tensors { tensor { name: 'w' shape: [64, 2] } }",
+                 "the tensor w is [64, 2] in the run's model, but [2, 64] in the given"),
+                (matrix, "tensors { tensor { name: 'v' shape: 4 } }",
+                 "the run's model has a tensor v [4], the given parameters have none")):
+            write_safetensors(bad, tensors)
+            self.config.write_text(config)
+            self.assertIn(says, self.refused(f"--config={self.config}", f"--initial={bad}"))
         self.config.write_text("run_name: 'nothing'")
         self.assertIn("model, or tensors, must be given", self.refused(f"--config={self.config}"))
         self.assertFalse((self.folder / "refused").exists())
@@ -179,28 +171,17 @@ class AnyModelTest(unittest.TestCase):
         self.export(self.folder / "first")
         self.expect_exact(self.folder / "first")
         coordinator.kill()
-        for restart in (flags, flags[:1], []):
-            coordinator = self.cluster.start_serving(*restart)
-            out = self.folder / f"again{len(restart)}"
-            self.export(out)
-            self.expect_exact(out)
-            coordinator.kill()
+        self.expect_exact_again(flags)
 
     def test_causeway_worker_is_told_who_can_join(self):
         self.cluster.start_serving(f"--config={self.config}", f"--initial={self.model}")
-        status, _, error = run_tool(
-            WORKER, "train", f"--coordinator={self.cluster.address}", "--id=w",
-            f"--data={self.cluster.data}", f"--out={self.cluster.out('w')}")
-        self.assertEqual(status, 2, error)
+        error = self.cluster.start_worker("w").refusal()
         self.assertIn("this is a run of tensors (5 of them, first \"h.2.conv.weight\")", error)
         self.assertIn("docs/pytorch.md", error)
         self.cluster.start_serving(f"--run_dir={self.folder / 'waiting'}", f"--config={self.config}",
                                    "--initial=first-site")
-        status, _, error = run_tool(
-            WORKER, "train", f"--coordinator={self.cluster.address}", "--id=w",
-            f"--data={self.cluster.data}", f"--out={self.cluster.out('w')}")
-        self.assertEqual(status, 2, error)
-        self.assertIn("this run waits for the first site to bring its model", error)
+        self.assertIn("this run waits for the first site to bring its model",
+                      self.cluster.start_worker("w").refusal())
 
 
 if __name__ == "__main__":

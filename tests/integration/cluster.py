@@ -48,6 +48,13 @@ def output_of(*command, **how):
     return output
 
 
+def refusal_of(*command, status=2, **how):
+    """What a program says that ends with that status."""
+    found, _, error = run_tool(*command, **how)
+    assert found == status, error
+    return error
+
+
 def wait_until(condition, what, deadline_s=DEADLINE_S):
     """Polls an outside fact (a file of another process); fails loudly when it never comes."""
     end = time.monotonic() + deadline_s
@@ -134,9 +141,7 @@ def make_data(folder, words=20000, bin_folder=BIN):
     """Token shards of a text of bytes, in a folder below this one."""
     shards = folder / "data"
     (folder / "text.txt").write_text(text(words))
-    status, _, error = run_tool(bin_folder / "causeway-worker", "tokenize", f"--input={folder / 'text.txt'}",
-                                f"--out={shards}")
-    assert status == 0, error
+    output_of(bin_folder / "causeway-worker", "tokenize", f"--input={folder / 'text.txt'}", f"--out={shards}")
     return shards
 
 
@@ -160,6 +165,11 @@ class Process:
 
     def wait(self):
         return self.child.wait(timeout=DEADLINE_S)
+
+    def refusal(self, status=2):
+        """What it says; it ends with that status."""
+        assert self.wait() == status, self.log()
+        return self.log()
 
     def signal(self, number):
         self.child.send_signal(number)
@@ -280,13 +290,13 @@ class Cluster:
     def wait_for_step(self, worker, step):
         wait_until(lambda: self.steps(worker) >= step, f"{worker} has done step {step}")
 
-    def events(self):
-        return json_lines(self.folder / "coordinator" / "events.jsonl")
+    def events(self, name=None, who="coordinator"):
+        """Those of that name, if one is given."""
+        return [e for e in json_lines(self.folder / who / "events.jsonl") if name in (None, e["event"])]
 
-    def wait_for_event(self, name, **fields):
+    def wait_for_event(self, name, /, **fields):
         """Until such an event is there whose fields have these values."""
-        wait_until(lambda: any(e["event"] == name and fields.items() <= e.items()
-                               for e in self.events()), f"event {name} {fields or ''}")
+        wait_until(lambda: any(fields.items() <= e.items() for e in self.events(name)), f"event {name} {fields or ''}")
 
     def rounds(self):
         return json_lines(self.folder / "coordinator" / "rounds.jsonl")

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import unittest
 
-from cluster import COORDINATOR, MODEL, SYNC, Cluster, ended, free_port, get, hashes, json_lines, wait_until
+from cluster import COORDINATOR, MODEL, SYNC, Cluster, ended, free_port, get, hashes, wait_until
 from etcd import Etcd
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "faults"))
@@ -95,19 +95,15 @@ class Machines(Cluster):
                                   address=address)
                 for i in range(2)]
 
-    def node_events(self, node):
-        return json_lines(self.run_dir(node) / "events.jsonl")
-
-
-def times(events, name):
-    return [event["time"] for event in events if event["event"] == name]
+    def times(self, node, name):
+        return [event["time"] for event in self.events(name, f"node{node}")]
 
 
 class SharedRunTest(unittest.TestCase):
     def end(self, machines, workers, leader, process):
         ended(*workers, process)
         # Nobody was waited for in vain: each one said that it leaves.
-        self.assertEqual(times(machines.node_events(leader), "worker_lost"), [])
+        self.assertEqual(machines.times(leader, "worker_lost"), [])
         found = hashes(machines.run_dir(leader))
         self.assertEqual(len(found), 3 * 15)
         return found

@@ -45,7 +45,7 @@ class OtherCoordinatorTest(unittest.TestCase):
             wait_until(lambda: copy.log().count("follows run") > 1, "the copy follows again")
             ended(*workers, region, cluster.coordinator)
             self.assertEqual({tuple(row["contributors"]) for row in cluster.rounds()}, {("b", "region")})
-            self.assertEqual({row["step"] for row in cluster.worker_events("b", "finished")}, {100})
+            self.assertEqual({row["step"] for row in cluster.events("finished", "b")}, {100})
             copy.signal(SIGTERM)
             ended(copy, watch)
 
@@ -75,7 +75,7 @@ class OtherCoordinatorTest(unittest.TestCase):
             other.kill()
             cluster.start_hub(*own, f"--token_file={at / 'tokens'}")
             ended(*workers, cluster.coordinator)
-            self.assertEqual({row["step"] for row in cluster.worker_events("a", "finished")}, {100})
+            self.assertEqual({row["step"] for row in cluster.events("finished", "a")}, {100})
 
 
 if __name__ == "__main__":

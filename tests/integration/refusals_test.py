@@ -5,7 +5,7 @@ import shutil
 import unittest
 import unittest.mock
 
-from cluster import BIN, COORDINATOR, MODEL, WORKER, Cluster, output_of, run_tool
+from cluster import BIN, COORDINATOR, MODEL, WORKER, Cluster, output_of, refusal_of, run_tool
 
 RUN = "train { steps: 100000 } sync { steps_between_syncs: 6 } membership { start_workers: 1 }"
 
@@ -63,9 +63,8 @@ class RefusalsTest(unittest.TestCase):
     def test_what_a_disk_does_at_the_start_is_no_refusal(self):
         """A supervisor tries status 1 again, and leaves 2 alone."""
         def full(*command):
-            status, _, error = run_tool("bash", "-c", 'ulimit -f 0; exec "$@"', "bash", *command)
-            self.assertEqual(status, 1, error)
-            self.assertIn("File too large", error)
+            self.assertIn("File too large", refusal_of(
+                "bash", "-c", 'ulimit -f 0; exec "$@"', "bash", *command, status=1))
 
         with Cluster().serving(RUN) as cluster:
             full(WORKER, "train", f"--coordinator={cluster.address}", "--id=w", f"--data={cluster.data}",

@@ -44,8 +44,5 @@ class Tree(Cluster):
     def region_rounds(self, name):
         return json_lines(self.folder / name / "rounds.jsonl")
 
-    def region_events(self, name):
-        return json_lines(self.folder / name / "events.jsonl")
-
     def write(self, path, value):
         (self.folder / path).write_text(json.dumps(value))

@@ -3,7 +3,7 @@
 import shutil
 import unittest
 
-from cluster import BIN, COORDINATOR, SIGKILL, SYNC, ended, free_port, json_lines, output_of, run_tool, wait_until
+from cluster import BIN, COORDINATOR, SIGKILL, SYNC, ended, free_port, json_lines, output_of, refusal_of, wait_until
 from regions import Tree
 from security_test import make, tls, with_certificates
 
@@ -60,8 +60,7 @@ class RegionsTest(unittest.TestCase):
             region, address, processes = self.start_beside_a_flat_site(tree)
             tree.wait_for_step("site-0", 4)
             self.order(tree, "pause")
-            wait_until(lambda: any(e["event"] == "paused" for e in tree.region_events("eu")),
-                       "the region has handed the pause on")
+            wait_until(lambda: tree.events("paused", "eu"), "the region has handed the pause on")
             region.kill()
             self.order(tree, "resume")
             region = tree.start_region("eu", 2, f"--listen={address}")
@@ -179,13 +178,12 @@ class RolesTest(unittest.TestCase):
                                      f"--token_file={self.token(tree, 'region-eu')}")
             self.assertNotEqual(site.wait(), 0, site.log())
             self.assertIn("asked to attach as a worker", site.log())
-            self.assertFalse([e for e in tree.events() if e["event"] == "worker_joined"])
+            self.assertFalse(tree.events("worker_joined"))
 
 
 class RefusalsTest(unittest.TestCase):
     def refused(self, command, *words):
-        status, _, error = run_tool(*command)
-        self.assertEqual(status, 2, error)
+        error = refusal_of(*command)
         for word in words:
             self.assertIn(word, error)
 

@@ -4,13 +4,15 @@ import os
 import subprocess
 from signal import SIGCONT, SIGSTOP
 
-from cluster import COORDINATOR, CTL, MODEL, WORKER, free_port, output_of, run_tool, wait_until
+from cluster import COORDINATOR, CTL, MODEL, WORKER, free_port, output_of, refusal_of, wait_until
 from etcd import main
-from machines import (FOR_EVER_S, MAKE_CERTIFICATES, RUN, Machines, SharedRunTest, hashes,
-                      times)
+from machines import FOR_EVER_S, MAKE_CERTIFICATES, RUN, Machines, SharedRunTest, hashes
 
 
 class StandbyTest(SharedRunTest):
+    def refused(self, text, *flags, status=2):
+        self.assertIn(text, refusal_of(COORDINATOR, *flags, status=status).strip().splitlines()[-1])
+
     def test_a_leader_that_is_cut_off_ends_before_another_one_leads(self):
         with Machines() as machines:
             first, second = machines.both()
@@ -23,8 +25,8 @@ class StandbyTest(SharedRunTest):
             self.assertIn("leads no more", first.log())
             wait_until(lambda: "listens on" in second.log(), "the second one serves")
             published = self.end(machines, workers, 1, second)
-            stopped = times(machines.node_events(0), "failed")
-            self.assertLess(stopped[0], times(machines.node_events(1), "coordinator_started")[0])
+            stopped = machines.times(0, "failed")
+            self.assertLess(stopped[0], machines.times(1, "coordinator_started")[0])
             # Also what the first one wrote last, and told nobody: rounds follow from what is sent.
             known = hashes(machines.run_dir(0))
             self.assertEqual({key: published[key] for key in known}, known)
@@ -81,10 +83,8 @@ class StandbyTest(SharedRunTest):
             for more, text in [([], "no answer from etcd"),
                                (cut, "--etcd_ca, --etcd_cert and --etcd_key must be given"),
                                (other, "--etcd_ca, --etcd_cert, --etcd_key: ")]:
-                status, _, error = run_tool(COORDINATOR, *flags, *more)
                 # It may answer the next start: a supervisor is to try it.
-                self.assertEqual(status, 2 if more else 1, error)
-                self.assertIn(text, error.strip().splitlines()[-1])
+                self.refused(text, *flags, *more, status=2 if more else 1)
 
     def test_an_etcd_that_asks_for_a_user(self):
         with Machines() as machines:
@@ -104,9 +104,7 @@ class StandbyTest(SharedRunTest):
                     ([secret("wrong", "causeway:another")], "etcd does not know causeway"),
                     ([secret("half", "causeway\n")], "must have one line, USER:PASSWORD"),
                     ([secret("open", "causeway:its password\n", 0o644)], "--etcd_password_file: ")]:
-                status, _, error = run_tool(COORDINATOR, *flags, *more)
-                self.assertEqual(status, 2, error)
-                self.assertIn(text, error.strip().splitlines()[-1])
+                self.refused(text, *flags, *more)
             machines.etcd_flags = [known]
             first, second = machines.both()
             workers = machines.start_workers()
@@ -143,11 +141,9 @@ class StandbyTest(SharedRunTest):
             first.kill()
             wait_until(lambda: "listens on" in second.log(), "the second one serves")
             thief = board("thief", berlin)
-            self.assertEqual(thief.wait(), 2, thief.log())
-            self.assertIn("with another key: a line counts once", thief.log())
+            self.assertIn("with another key: a line counts once", thief.refusal())
             nobody = board("nobody", rome, "--connect_timeout=1h")
-            self.assertEqual(nobody.wait(), 2, nobody.log())
-            self.assertIn("does not take this invitation", nobody.log())
+            self.assertIn("does not take this invitation", nobody.refusal())
             b = board("paris", paris)
             told = operator(1, "invitations")
             self.assertRegex(told, r"worker +berlin +used")
@@ -161,11 +157,10 @@ class StandbyTest(SharedRunTest):
             etcd = f"--etcd={machines.etcd.addresses}"
             nameless = machines.folder / "nameless.textproto"
             nameless.write_text(MODEL + RUN.replace('run_name: "shared"', ""))
-            status, _, error = run_tool(
-                COORDINATOR, "serve", run_dir, "--http=off", f"--etcd=127.0.0.1:{free_port()}",
-                "--listen=127.0.0.1:7070", config)
-            self.assertEqual(status, 1, error)  # A supervisor is to start it again.
-            self.assertIn("check --etcd", error.strip().splitlines()[-1])
+            serve = ["serve", run_dir, "--http=off"]
+            # A supervisor is to start it again.
+            self.refused("check --etcd", *serve, f"--etcd=127.0.0.1:{free_port()}", "--listen=127.0.0.1:7070", config,
+                         status=1)
             for flags, text in [
                     (["--etcd=nowhere", config], "--etcd"),
                     ([etcd, "--listen=0.0.0.0:7070", config], "--advertise=HOST:PORT"),
@@ -175,15 +170,11 @@ class StandbyTest(SharedRunTest):
                     ([etcd, config, f"--authority={machines.folder}", "--standby_cert=x"],
                      "makes itself an operator"),
                     ([etcd, config, "--durability=none"], "--durability=none")]:
-                status, _, error = run_tool(COORDINATOR, "serve", run_dir, "--http=off", *flags)
-                self.assertEqual(status, 2, error)
-                self.assertIn(text, error.strip().splitlines()[-1])
+                self.refused(text, *serve, *flags)
             refused = machines.folder / "refused"
             os.makedirs(refused, exist_ok=True)
             (refused / "CLUSTER").write_text("12345")
-            status, _, error = run_tool(COORDINATOR, "serve", run_dir, "--http=off", etcd, config)
-            self.assertEqual(status, 2, error)
-            self.assertIn("was led by cluster 12345: check --etcd", error)
+            self.refused("was led by cluster 12345: check --etcd", *serve, etcd, config)
 
 
 if __name__ == "__main__":

@@ -187,14 +187,12 @@ class TroubleshootingTest(unittest.TestCase):
             first.signal(signal.SIGCONT)
             silent = "... was silent longer than its lease; attach again to go on"
             wait_until(lambda: re.search(pattern(silent), first.log() + cluster.coordinator.log()), "it is told")
-            wait_until(lambda: len([e for e in cluster.events() if e["event"] == "worker_joined"]) == 2,
-                       "it is back by itself")
+            wait_until(lambda: len(cluster.events("worker_joined")) == 2, "it is back by itself")
             first.signal(signal.SIGSTOP)
-            wait_until(lambda: len([e for e in cluster.events() if e["event"] == "worker_lost"]) == 2, "it is lost")
+            wait_until(lambda: len(cluster.events("worker_lost")) == 2, "it is lost")
             second = cluster.start("second.log", WORKER, "train", f"--coordinator={cluster.address}", "--id=a",
                                    f"--data={cluster.data}", f"--out={cluster.folder / 'second'}", "--threads=1")
-            wait_until(lambda: len([e for e in cluster.events() if e["event"] == "worker_joined"]) == 3,
-                       "the second one has joined")
+            wait_until(lambda: len(cluster.events("worker_joined")) == 3, "the second one has joined")
             first.signal(signal.SIGCONT)
             self.assertNotEqual(first.wait(), 0)
             self.says(first.log(), "incarnation ... of ... is fenced off: incarnation ... has attached")
