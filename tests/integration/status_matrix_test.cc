@@ -18,24 +18,22 @@
 #include "causeway/v1/standby.grpc.pb.h"
 #include "common/client/grpc_exchange.h"
 #include "common/client/session.h"
-#include "common/params/run_config.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/core/served_run.h"
 #include "server/ctl/run_admin.h"
-#include "server/service/coordinator_server.h"
 #include "tests/unit/common/rpc/faulty_proxy.h"
+#include "tests/unit/server/core/waiting_run.h"
+#include "tests/unit/server/service/local_server.h"
 #include "tests/unit/server/service/secure_run.h"
-#include "tests/unit/server/store/memory_store.h"
 #include "worker/member/joining.h"
 #include "worker/preflight/checks.h"
 
 namespace causeway {
 namespace {
 
-using server::CoordinatorServer;
+using server::LocalServer;
 using server::SmallRun;
 using ::testing::HasSubstr;
 using Moment = FaultyProxy::Moment;
@@ -63,14 +61,6 @@ constexpr Column kColumns[] = {
     {kInternal, Then::kEnds},           {kUnavailable, Then::kGoesOn},
     {kDataLoss, Then::kEnds},           {kUnauthenticated, Then::kEnds},
 };
-
-// `run`: a coordinator, or a run that may await its model.
-template <typename Run>
-std::unique_ptr<CoordinatorServer> Serve(Run& run) {
-  CoordinatorServer::Options options;
-  options.address = "127.0.0.1:0";
-  return CoordinatorServer::Start(options, run).value();
-}
 
 std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address, int connection = 0) {
   return MakeChannel(address, connection, ChannelSecurity::Plaintext());
@@ -165,13 +155,11 @@ TEST_P(StatusMatrix, AWorkerGoesOnOrEndsInTheCoordinatorsWords) {
   ForEveryStatus(
       [&](const grpc::Status& fault, Then expected) {
         SmallRun run;
-        const auto server = Serve(run.coordinator());
-        FaultyProxy proxy(absl::StrCat("127.0.0.1:", server->port()));
+        const LocalServer server(run.coordinator());
+        FaultyProxy proxy(server.address());
         proxy.Fail(absl::StrCat("/causeway.v1.", GetParam().first), GetParam().second, fault);
         const absl::Status end = LiveAsWorker(run, proxy.address(), expected);
         EXPECT_TRUE(proxy.Failed());
-        EXPECT_TRUE(run.coordinator().Shutdown().ok());
-        server->Stop(absl::Seconds(5));
         return end;
       },
       GetParam().first == absl::string_view("Exchange/Carry"));
@@ -182,23 +170,18 @@ INSTANTIATE_TEST_SUITE_P(OfWorkers, StatusMatrix, ::testing::ValuesIn(kOfWorkers
 TEST(StatusMatrixOfPages, APageOfAProxysIsNoMessageOfTheCoordinators) {
   for (const char* const method : {"Session/Attach", "Exchange/Carry"}) {
     SmallRun run;
-    const auto server = Serve(run.coordinator());
-    FaultyProxy proxy(absl::StrCat("127.0.0.1:", server->port()));
+    const LocalServer server(run.coordinator());
+    FaultyProxy proxy(server.address());
     proxy.Fail(absl::StrCat("/causeway.v1.", method), Moment::kWithAPage,
                {grpc::StatusCode::UNKNOWN, kWords});
     const absl::Status end = LiveAsWorker(run, proxy.address(), Then::kGoesOn);
     EXPECT_TRUE(proxy.Failed());
     EXPECT_TRUE(end.ok()) << method << ": " << end;
-    EXPECT_TRUE(run.coordinator().Shutdown().ok());
-    server->Stop(absl::Seconds(5));
   }
 }
 
 // As ArenaSite does: describes the run again after what passes, until it has its model.
 TEST(StatusMatrixOfModels, ASiteBringsItsModelOrEndsInTheCoordinatorsWords) {
-  v1::RunConfig config = *ParseRunConfig(
-      "sync { fragments: 1 } membership { start_workers: 1 max_workers: 1 }", "test");
-  ASSERT_TRUE(CompleteRunConfig(config, ModelIs::kStillToCome).ok());
   const std::vector<float> values(1000, 0.5F);
   worker::ModelToBring model;
   model.run_id = "any-1";
@@ -209,19 +192,10 @@ TEST(StatusMatrixOfModels, ASiteBringsItsModelOrEndsInTheCoordinatorsWords) {
   model.values = [&](int) { return std::span<const float>(values); };
   for (const Moment moment : {Moment::kAtOnce, Moment::kInsteadOfIt}) {
     ForEveryStatus([&](const grpc::Status& fault, Then expected) {
-      server::MemoryStore store;
-      server::ServedRun waiting(
-          config, "any-1", [&](const server::BroughtModel& brought, std::vector<float> initial) {
-            server::Coordinator::Options options;
-            options.config = brought.config;
-            options.run_id = "any-1";
-            options.initial_parameters = std::move(initial);
-            options.clock = Clock::Real();
-            options.store = &store;
-            return server::Coordinator::Create(std::move(options));
-          });
-      const auto server = Serve(waiting);
-      FaultyProxy proxy(absl::StrCat("127.0.0.1:", server->port()));
+      server::WaitingRun waiting(
+          "sync { fragments: 1 } membership { start_workers: 1 max_workers: 1 }");
+      const LocalServer server(waiting.run);
+      FaultyProxy proxy(server.address());
       proxy.Fail("/causeway.v1.Session/BringModel", moment, fault);
       const auto stub = v1::Session::NewStub(ChannelTo(proxy.address()));
       absl::Status end;
@@ -229,10 +203,8 @@ TEST(StatusMatrixOfModels, ASiteBringsItsModelOrEndsInTheCoordinatorsWords) {
         end = worker::BringModel(*stub, model);
       } while (IsRetryable(end));
       EXPECT_TRUE(proxy.Failed());
-      EXPECT_EQ(waiting.Describe().awaits_model(),
+      EXPECT_EQ(waiting.run.Describe().awaits_model(),
                 expected == Then::kEnds && moment == Moment::kAtOnce);
-      EXPECT_TRUE(waiting.Shutdown().ok());
-      server->Stop(absl::Seconds(5));
       // The answer that was lost had been OK; the next one says that the run has its model.
       return absl::IsAlreadyExists(end) && end.message() != kWords ? absl::OkStatus() : end;
     });
@@ -243,8 +215,7 @@ TEST(StatusMatrixOfModels, ASiteBringsItsModelOrEndsInTheCoordinatorsWords) {
 // what passes.
 TEST(StatusMatrixOfLines, AnOperatorAStandbyAndThePreflightHearTheTruth) {
   SmallRun run;
-  const auto server = Serve(run.coordinator());
-  const std::string target = absl::StrCat("127.0.0.1:", server->port());
+  const LocalServer server(run.coordinator());
   using Ask = std::function<absl::Status(const std::string& address)>;
   const auto admin = [](auto method, const auto& request) -> Ask {
     return [method, request](const std::string& address) {
@@ -315,7 +286,7 @@ TEST(StatusMatrixOfLines, AnOperatorAStandbyAndThePreflightHearTheTruth) {
   for (const auto& [method, ask] : asked) {
     for (const Column& column : kColumns) {
       for (const bool on_the_way : {true, false}) {
-        FaultyProxy proxy(target);
+        FaultyProxy proxy(server.address());
         grpc::Status fault = ToGrpcStatus(absl::Status(column.code, kWords));
         if (on_the_way) fault = {fault.error_code(), fault.error_message()};
         proxy.Fail(absl::StrCat("/causeway.v1.", method), Moment::kAtOnce, fault);
@@ -340,8 +311,6 @@ TEST(StatusMatrixOfLines, AnOperatorAStandbyAndThePreflightHearTheTruth) {
       }
     }
   }
-  EXPECT_TRUE(run.coordinator().Shutdown().ok());
-  server->Stop(absl::Seconds(5));
 }
 
 }  // namespace
