@@ -9,6 +9,7 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.error
@@ -33,11 +34,11 @@ sync { fragments: 2 steps_between_syncs: 6 overlap_steps: 2 mixing: 0.5
 WORDS = "the bridge carries a stone over water and wind slowly home again".split()
 
 
-def run_tool(*command, timeout=DEADLINE_S, variables=None):
+def run_tool(*command, timeout=DEADLINE_S, variables=None, cwd=None):
     """Runs a program to its end; returns (exit status, standard output, standard error)."""
     done = subprocess.run(
         [str(part) for part in command], capture_output=True, text=True, timeout=timeout,
-        stdin=subprocess.DEVNULL, env={**os.environ, **(variables or {})})
+        stdin=subprocess.DEVNULL, cwd=cwd, env={**os.environ, **(variables or {})})
     return done.returncode, done.stdout, done.stderr
 
 
@@ -53,6 +54,19 @@ def refusal_of(*command, status=2, **how):
     found, _, error = run_tool(*command, **how)
     assert found == status, error
     return error
+
+
+def run_python(*words, variables=None, **how):
+    """As run_tool, this Python with this package."""
+    return run_tool(sys.executable, "-B", *words, **how,
+                    variables={"PYTHONPATH": ROOT / "worker" / "python", **(variables or {})})
+
+
+def folder_of(test):
+    """A folder that is there until a test ends."""
+    folder = tempfile.TemporaryDirectory(prefix="causeway_")
+    test.addCleanup(folder.cleanup)
+    return pathlib.Path(folder.name)
 
 
 def wait_until(condition, what, deadline_s=DEADLINE_S):

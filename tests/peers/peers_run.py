@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ import peers_report  # noqa: E402
 import prose  # noqa: E402
 from cell import FAULTS, Cell, Model  # noqa: E402
 from network import LinkSettings  # noqa: E402
+from processes import end_with  # noqa: E402
 from ways import ROWS  # noqa: E402
 
 MODELS = {"1m": Model("1m", 1165312, batch=4, steps=256, step_s=0.1, limit_s=60),
@@ -198,10 +198,4 @@ def main():
 
 
 if __name__ == "__main__":
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        print("\ntests/peers/run: stopped; what was finished is saved", file=sys.stderr)
-        sys.exit(130)
+    end_with(main, "tests/peers/run: stopped; what was finished is saved")

@@ -42,6 +42,17 @@ SHAPES = {"1m": Shape(sequence_length=TOKENS),
                        sequence_length=TOKENS)}
 
 
+def loss_of(model, windows):
+    return F.cross_entropy(model(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten())
+
+
+def descend(model, optimizer, loss, backward=torch.Tensor.backward):
+    backward(loss)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
 class Task:
     """What a way trains. `step` does one inner step; everything else is the way's own."""
 
@@ -82,10 +93,7 @@ class Task:
             begin = time.thread_time()
             loss = self._loss(model, 0)
             self._forwards.append(time.thread_time() - begin)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
+            descend(model, optimizer, loss)
             costs.append((time.thread_time() - begin) / self._forwards[-1])
         return statistics.median(costs[4:])
 
@@ -93,7 +101,7 @@ class Task:
         windows = torch.from_numpy(draw_windows(
             self.data, TOKENS, self.batch, seed=1, slot=self.site, slots=SLOTS,
             first_draw=step * self.batch))
-        return F.cross_entropy(model(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten())
+        return loss_of(model, windows)
 
     def step(self, step, model=None, optimizer=None, backward=torch.Tensor.backward):
         """Step number `step`, from 0, of this site. Model and optimizer: wrapped ones."""
@@ -118,10 +126,7 @@ class Task:
         forward = time.thread_time()
         loss = self._loss(model or self.model, step)
         self._forwards.append(time.thread_time() - forward)
-        backward(loss)
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
+        descend(self.model, optimizer, loss, backward)
         self.say(step=step, begin=begin, loss=loss.item())
 
     def values(self):
@@ -157,11 +162,8 @@ def make_start(name, text, file):
             group["lr"] = PEAK * min(1.0, (step + 1) / 50)
         windows = torch.from_numpy(draw_windows(
             data, TOKENS, batch, seed=1, slot=SLOTS - 1, slots=SLOTS, first_draw=step * batch))
-        loss = F.cross_entropy(model(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten())
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
+        loss = loss_of(model, windows)
+        descend(model, optimizer, loss)
     print(f"{name}: loss {loss.item():.2f} after {steps} steps", file=sys.stderr)
     torch.save(model.state_dict(), file + ".new")
     Path(file + ".new").rename(file)

@@ -9,7 +9,7 @@ import json
 
 from exchange import Run, config_text
 from network import LinkSettings, Network
-from processes import Failed, working_folder
+from processes import Failed, hashes, working_folder
 
 _OBJECT_BYTES = 16 << 20
 _FRAGMENTS = 2
@@ -48,15 +48,15 @@ def _run(options, case):
         drivers = [run.start_exchange(i, *flags) for i in range(2)]
         reports = [json.loads(driver.wait(300)) for driver in drivers]
         counted = link.counters()
-        hashes = {(row["fragment"], row["round"]): row["published_hash"] for row in run.rounds()}
+        published = hashes(run.run_dir)
     if case.way and counted["triggers_fired"] != 1:
         raise Failed(f"{case.name}: the link was never cut")
-    if len(hashes) != _FRAGMENTS * _ROUNDS:
-        raise Failed(f"{case.name}: {len(hashes)} rounds were published")
+    if len(published) != _FRAGMENTS * _ROUNDS:
+        raise Failed(f"{case.name}: {len(published)} rounds were published")
     up, down = reports[0]["samples"][-1][1:3]
     objects = _FRAGMENTS * _ROUNDS * reports[0]["object_bytes"]
     return {
-        "case": case.name, "hashes": hashes, "seconds": _seconds(reports[0]),
+        "case": case.name, "hashes": published, "seconds": _seconds(reports[0]),
         "resent_up_bytes": up - objects, "resent_down_bytes": down - objects,
         "link_up_bytes": counted["up"]["delivered"]["bytes"],
         "link_down_bytes": counted["down"]["delivered"]["bytes"],

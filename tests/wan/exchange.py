@@ -45,6 +45,7 @@ class Run:
         """`flags`: more of the coordinator's."""
         self.bin = Path(bin_folder)
         self.folder = Path(folder)
+        self.run_dir = self.folder / "run"
         self.network = network
         # Nothing but the links to trust here; and whoever chose a congestion control means it.
         self.flags = ["--insecure"]
@@ -56,7 +57,7 @@ class Run:
         program = self.bin / "causeway-coordinator"
         self.coordinator = self.start(
             network.coordinator, "coordinator", program, "serve",
-            f"--run_dir={self.folder / 'run'}", f"--config={self.folder / 'run.textproto'}",
+            f"--run_dir={self.run_dir}", f"--config={self.folder / 'run.textproto'}",
             f"--listen={network.address}:0", f"--address_file={address}", "--durability=none",
             "--snapshot_every_rounds=2", *self.flags, *flags)
         try:
@@ -79,7 +80,7 @@ class Run:
             *self.flags, *flags)
 
     def rounds(self):
-        return json_lines(self.folder / "run" / "rounds.jsonl")
+        return json_lines(self.run_dir / "rounds.jsonl")
 
     def __enter__(self):
         return self

@@ -1,10 +1,9 @@
 // causeway-wan-exchange: a worker that exchanges fragments and trains nothing, so that a link can
 // be measured without the processor standing in the way.
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <ctime>
 #include <deque>
 #include <memory>
 #include <span>
@@ -73,14 +72,7 @@ constexpr absl::Duration kPatience = absl::Minutes(2);
 
 double UnixSeconds() { return absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()); }
 
-double CpuSeconds() {
-  rusage usage;
-  getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& time) {
-    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
+double CpuSeconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
 // The rounds of all fragments, in order, handed out to threads that push and threads that pull.
 class Itinerary {
@@ -182,12 +174,9 @@ class Driver {
   nlohmann::json transfers_ ABSL_GUARDED_BY(mutex_) = nlohmann::json::array();
 };
 
-// A new link to a coordinator, by a list of addresses.
-absl::StatusOr<std::unique_ptr<Link>> LinkTo(const std::string& given) {
-  ASSIGN_OR_RETURN(const std::vector<std::string> first, SplitAddresses(given));
-  ASSIGN_OR_RETURN(const ChannelSecurity security,
-                   MakeChannelSecurity(SecurityOptionsFromFlags(), first[0], absl::Now()));
-  ASSIGN_OR_RETURN(const std::string address, ChannelTarget(given));
+// A new link to a coordinator, by a list of addresses and what gRPC makes of it.
+absl::StatusOr<std::unique_ptr<Link>> LinkTo(const std::string& given, const std::string& address,
+                                             const ChannelSecurity& security) {
   ASSIGN_OR_RETURN(std::vector<TcpAddress> addresses, ResolveAddresses(given));
   ASSIGN_OR_RETURN(const std::string congestion_control,
                    ChooseCongestionControl(absl::GetFlag(FLAGS_congestion_control)));
@@ -235,7 +224,7 @@ absl::StatusOr<std::unique_ptr<Driver>> Driver::Join() {
   join.set_device("none");
   session.progress.set_checkpoint_step(-1);
   ASSIGN_OR_RETURN(driver->session_, Session::Attach(std::move(session)));
-  ASSIGN_OR_RETURN(driver->link_, LinkTo(given));
+  ASSIGN_OR_RETURN(driver->link_, LinkTo(given, address, security));
   GrpcExchange::Options exchange;
   exchange.link = driver->link_.get();
   exchange.session = driver->session_.get();

@@ -12,8 +12,8 @@ import time
 
 from exchange import Run
 from network import LinkSettings, Network
-from processes import Failed, working_folder
-from training import Coordinator, hashes, make_data, train_at
+from processes import Failed, hashes, working_folder
+from training import Coordinator, make_data, train_at
 from utilization import Model, bytes_per_sync
 
 _WORKERS = 4
@@ -40,7 +40,7 @@ membership {{ start_workers: {workers} max_workers: {workers} quorum: {workers} 
 """
 
 
-def _config(period, overlap, latest, fragments, steps, codec="INT4"):
+def _config(period, overlap, latest, fragments, steps, codec):
     return _CONFIG.format(period=period, overlap=overlap, latest=latest, fragments=fragments,
                           steps=steps, workers=_WORKERS, codec=codec)
 
@@ -61,7 +61,7 @@ class _Training:
                 working_folder() as folder, \
                 Run(network, self.options.bin, folder, self.config) as run:
             happened = []
-            coordinator = Coordinator(run.address, run.folder / "run")
+            coordinator = Coordinator(run.address, run.run_dir)
             workers = train_at(
                 run, [(place, coordinator) for place in network.workers], make_data(self.options.bin, folder),
                 lambda name: ["--checkpoint_interval=0", *self.flags(name)], 3600,
@@ -72,7 +72,7 @@ class _Training:
             names = [f"worker-{i}" for i in range(_WORKERS)]
             return {
                 "began_unix_s": None if callable(began) else began,
-                "hashes": hashes({"rounds": run.rounds()}),
+                "hashes": hashes(run.run_dir),
                 "workers": [worker["steps"] for worker in workers],
                 "merges": {name: self._record(run, name) for name in names},
                 # As the worker counts it.
@@ -111,52 +111,48 @@ def _replay(options, config, result, folder):
     return again.result()["hashes"]
 
 
-def _both(options, progress, trainings, with_overlap, what):
+def _both(options, progress, what, overlap, fragments, steps, codec, meanwhile):
     """Runs both at a time: neither needs more of the machine than a little."""
+    period = options.steps_between_syncs
+    configs = [_config(period, overlap, latest, min(fragments, period), steps, codec) for latest in (period - 1, 0)]
+    trainings = [_Training(options, LinkSettings(rate_mbit=_RATE_MBIT, rtt_ms=_RTT_MS), config,
+                           lambda _: [f"--min_step_time={_STEP_S}s"], meanwhile) for config in configs]
     progress(f"{what}, with an overlap that gives way and without ...")
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         elastic, rigid = pool.map(lambda training: training.result(), trainings)
     with working_folder() as folder:
         progress("once more from the record of its merges ...")
-        equal = _replay(options, with_overlap, elastic, folder) == elastic["hashes"]
+        equal = _replay(options, configs[0], elastic, folder) == elastic["hashes"]
     return elastic, rigid, equal
 
 
-def _kill_and_return(outage_s):
+def _later(breaks):
+    """Calls breaks(network, run) after a while; gives the time at which it did."""
     def meanwhile(network, run):
         time.sleep(_BEFORE_S)
         began = time.time()
+        breaks(network, run)
+        return began
+    return meanwhile
+
+
+def _kill_and_return(outage_s):
+    def breaks(network, run):
         run.coordinator.child.send_signal(signal.SIGKILL)
         run.coordinator.child.wait()
         time.sleep(outage_s)
         run.coordinator = run.start(
             network.coordinator, "coordinator-again", run.bin / "causeway-coordinator", "serve",
-            f"--run_dir={run.folder / 'run'}", f"--listen={run.address}", "--durability=none",
+            f"--run_dir={run.run_dir}", f"--listen={run.address}", "--durability=none",
             "--snapshot_every_rounds=2", *run.flags)
-        return began
-    return meanwhile
+    return breaks
 
 
-def _fall_silent(black_s):
-    def meanwhile(network, _):
-        time.sleep(_BEFORE_S)
-        began = time.time()
-        network.links[_BLACK_LINK].cut(black_s)
-        return began
-    return meanwhile
-
-
-def _run_break(options, progress, what, meanwhile):
-    """Of three minutes, the second begins with what `meanwhile` does."""
+def _run_break(options, progress, what, breaks):
+    """Of three minutes, the second begins with what `breaks` does."""
     period = options.steps_between_syncs
-    steps = max(period, _WINDOW_S + 20)
-    fragments = min(10, period)
-    configs = [_config(period, _OVERLAP, latest, fragments, steps) for latest in (period - 1, 0)]
-    settings = LinkSettings(rate_mbit=_RATE_MBIT, rtt_ms=_RTT_MS)
-    trainings = [_Training(options, settings, config,
-                           lambda _: [f"--min_step_time={_STEP_S}s"], meanwhile)
-                 for config in configs]
-    elastic, rigid, equal = _both(options, progress, trainings, configs[0], f"{what}, H {period}")
+    elastic, rigid, equal = _both(options, progress, f"{what}, H {period}", _OVERLAP, 10,
+                                  max(period, _WINDOW_S + 20), "INT4", _later(breaks))
     shares = [_computing(result, result["began_unix_s"] - _BEFORE_S,
                          result["began_unix_s"] - _BEFORE_S + _WINDOW_S)
               for result in (elastic, rigid)]
@@ -179,7 +175,7 @@ def run_black(options, progress):
     """Nothing crosses one worker's link for --black_s."""
     return {"black_s": options.black_s,
             **_run_break(options, progress, f"one link black for {options.black_s:g} s",
-                         _fall_silent(options.black_s))}
+                         lambda network, _: network.links[_BLACK_LINK].cut(options.black_s))}
 
 
 def _report(shares, equal):
@@ -217,20 +213,13 @@ def _jitter(peak_mbit, seed):
 def run_jitter(options, progress):
     """Links whose rate is drawn every second, and that are silent for 3 s of every minute."""
     period = options.steps_between_syncs
-    steps = max(period, _WINDOW_S + period)
     # In fp32, whose rates are such that a packet takes milliseconds, not seconds.
     size, _ = bytes_per_sync(options, Model("tiny-1m", tokens=16, step_ms=0, fragments=1, overlap=0),
                              "FP32")
     bound_mbit = size * 8e-6 / (period * _STEP_S)
     peak = options.bound_factor * bound_mbit
-    fragments = min(_JITTER_FRAGMENTS, period)
-    configs = [_config(period, _JITTER_OVERLAP, latest, fragments, steps, "FP32")
-               for latest in (period - 1, 0)]
-    settings = LinkSettings(rate_mbit=_RATE_MBIT, rtt_ms=_RTT_MS)
-    trainings = [_Training(options, settings, config, lambda _: [f"--min_step_time={_STEP_S}s"],
-                           _jitter(peak, options.seed)) for config in configs]
-    elastic, rigid, equal = _both(options, progress, trainings, configs[0],
-                                  f"rates of {0.1 * peak:.3f} to {peak:.3f} Mbit/s")
+    elastic, rigid, equal = _both(options, progress, f"rates of {0.1 * peak:.3f} to {peak:.3f} Mbit/s", _JITTER_OVERLAP,
+                                  _JITTER_FRAGMENTS, _WINDOW_S + period, "FP32", _jitter(peak, options.seed))
     shares = []
     for result in (elastic, rigid):
         first = max(steps[0]["unix_s"] for steps in result["workers"]) + period * _STEP_S

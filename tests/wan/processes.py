@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "integration"))
 
-from cluster import Process, json_lines, make_data  # noqa: E402,F401
+from cluster import Process, hashes, json_lines, make_data  # noqa: E402,F401
 
 
 class Failed(Exception):
@@ -58,6 +58,17 @@ class Program(Process):
             except subprocess.TimeoutExpired:
                 self.child.kill()
                 self.child.wait()
+
+
+def end_with(main, interrupted):
+    """Ends the program with the status of main(), or after Ctrl-C or SIGTERM with 130 and a line."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        print(f"\n{interrupted}", file=sys.stderr)
+        sys.exit(130)
 
 
 def machine_cpu_s():

@@ -19,13 +19,13 @@ def has_joined(events, worker):
 
 
 def train(network, bin_folder, folder, config, data, flags=(), timeout_s=900):
-    """One training to its end, one worker per place of the network. Returns the rounds, and of every
-    worker its steps (metrics.jsonl) and its summary."""
+    """One training to its end, one worker per place of the network. Returns the rounds, their hashes, and
+    of every worker its steps (metrics.jsonl) and its summary."""
     with Run(network, bin_folder, folder, config) as run:
-        coordinator = Coordinator(run.address, run.folder / "run")
+        coordinator = Coordinator(run.address, run.run_dir)
         workers = train_at(run, [(place, coordinator) for place in network.workers], data, flags,
                            timeout_s)
-        return {"rounds": run.rounds(), "workers": workers}
+        return {"rounds": run.rounds(), "hashes": processes.hashes(run.run_dir), "workers": workers}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +60,3 @@ def train_at(run, sites, data, flags, timeout_s, once_training=lambda: None):
     return [{"steps": [line for line in json_lines(out / "metrics.jsonl")
                        if line["kind"] == "step"],
              "summary": json.loads((out / "summary.json").read_text())} for out in outs]
-
-
-def hashes(result):
-    return {(row["fragment"], row["round"]): row["published_hash"] for row in result["rounds"]}

@@ -4,7 +4,6 @@ import argparse
 import dataclasses
 import json
 import os
-import signal
 import sys
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import planner  # noqa: E402
 import utilization  # noqa: E402
 from exchange import measure  # noqa: E402
 from network import LinkSettings  # noqa: E402
-from processes import Failed  # noqa: E402
+from processes import Failed, end_with  # noqa: E402
 
 _RATES_MBIT = (100, 1000)
 _RTTS_MS = (20, 100, 300)
@@ -186,10 +185,4 @@ def main():
 
 
 if __name__ == "__main__":
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        print("\ntests/wan/run: stopped; links and processes are gone", file=sys.stderr)
-        sys.exit(130)
+    end_with(main, "tests/wan/run: stopped; links and processes are gone")
