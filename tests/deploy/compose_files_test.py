@@ -1,10 +1,9 @@
 """deploy/compose without an engine: what is named is there, with a standby and without."""
 
-import functools
 import re
 import unittest
 
-from tools import BUILD, ROOT, main, run
+from tools import ROOT, flags_of, main
 
 try:
     import yaml
@@ -14,11 +13,6 @@ except ImportError:
 FOLDER = ROOT / "deploy/compose"
 LAYERS = (["docker-compose.yml"], ["docker-compose.yml", "docker-compose.standby.yml"])
 PROGRAMS = ("causeway-coordinator", "causeway-worker", "causewayctl")
-
-
-@functools.cache
-def flags_of(program):
-    return run(BUILD / "bin" / program, "--help")[1]
 
 
 def merged(names):

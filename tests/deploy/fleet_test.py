@@ -2,9 +2,6 @@
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 from concurrent.futures import Future
 from unittest import mock
 
@@ -419,6 +416,11 @@ class CommandTest(Scene):
                                         "interval": 30.0, "patience": 3600.0, "programs": BUILD / "bin", **more})
         return program.work(options, self.sky, self.clock, self.said.append)
 
+    def python(self, *words):
+        """With what is in the folder as its SkyPilot."""
+        return tools.run_python("-m", *words, cwd=self.folder,
+                                variables={"PYTHONPATH": f"{ROOT / 'worker/python'}:{self.folder}"})
+
     def test_plan_starts_nothing_invites_nobody_and_says_what_there_is_to_do(self):
         self.sky.clusters = {"causeway-first-berlin": Status.UP, "causeway-first-rome": Status.UP}
         self.sky.jobs = {"causeway-first-berlin": Job.RUNNING}
@@ -481,12 +483,9 @@ class CommandTest(Scene):
     def test_ctrl_c_leaves_the_machines_and_says_so(self):
         self.fleet()
         (self.folder / "sky.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
-        done = subprocess.run(
-            [sys.executable, "-B", "-m", "causeway.fleet", "up", self.folder / "fleet.yaml"],
-            env={**os.environ, "PYTHONPATH": f"{ROOT / 'worker/python'}:{self.folder}"}, cwd=self.folder,
-            capture_output=True, text=True, timeout=120, check=False)
-        self.assertEqual(done.returncode, 130, done.stderr)
-        self.assertIn("machines of the fleet go on, and cost", done.stderr)
+        status, _, said = self.python("causeway.fleet", "up", self.folder / "fleet.yaml")
+        self.assertEqual(status, 130, said)
+        self.assertIn("machines of the fleet go on, and cost", said)
 
     def test_a_file_that_cannot_be_used_ends_with_2_and_without_skypilot_it_says_what_is_missing(self):
         self.fleet()
@@ -495,12 +494,9 @@ class CommandTest(Scene):
                 ("raise ImportError('no sky')\n", "fleet.yaml", 1, "(no sky): pip install 'skypilot"),
                 ("", "bad.yaml", 2, "bad.yaml:1: budget_tokens: is missing")):
             (self.folder / "sky.py").write_text(skypilot)
-            done = subprocess.run(
-                [sys.executable, "-B", "-m", "causeway", "fleet", "plan", self.folder / file],
-                env={**os.environ, "PYTHONPATH": f"{ROOT / 'worker/python'}:{self.folder}"},
-                capture_output=True, text=True, timeout=120, check=False)
-            self.assertEqual(done.returncode, status, done.stderr)
-            self.assertIn(said, done.stderr)
+            found, _, error = self.python("causeway", "fleet", "plan", self.folder / file)
+            self.assertEqual(found, status, error)
+            self.assertIn(said, error)
 
 
 if __name__ == "__main__":

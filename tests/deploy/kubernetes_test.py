@@ -1,12 +1,9 @@
 """deploy/kubernetes, without a cluster: Helm renders it, Kubernetes knows all of it, and it fits together."""
 
-import functools
-import pathlib
-import tempfile
 import unittest
 
 import tools
-from tools import BUILD, ROOT, run
+from tools import BUILD, ROOT, flags_of, folder_of, run
 
 if __name__ == "__main__":
     tools.go_on_with_validators()
@@ -33,11 +30,6 @@ RELEASES = {
 }
 RELEASES.update({f"{name}, by certificates": {**values, "invitations": False}
                  for name, values in RELEASES.items()})
-
-
-@functools.cache
-def flags_of(program):
-    return run(BUILD / "bin" / program, "--help")[1]
 
 
 def rendered(values):
@@ -77,11 +69,10 @@ class KubernetesTest(unittest.TestCase):
             self.assertEqual(self.problems(objects), [], name)
 
     def test_the_configuration_is_one(self):
-        with tempfile.TemporaryDirectory() as folder:
-            path = pathlib.Path(folder) / "run.textproto"
-            path.write_text(named(rendered({}), "ConfigMap", "coordinator")["data"]["run.textproto"])
-            status, said = run(BUILD / "bin/causeway-coordinator", "check-config", f"--config={path}")
-            self.assertEqual(status, 0, said)
+        path = folder_of(self) / "run.textproto"
+        path.write_text(named(rendered({}), "ConfigMap", "coordinator")["data"]["run.textproto"])
+        status, said = run(BUILD / "bin/causeway-coordinator", "check-config", f"--config={path}")
+        self.assertEqual(status, 0, said)
 
     def test_every_worker_has_its_own_line_alone(self):
         objects = rendered(RELEASES["one cluster"])

@@ -113,15 +113,15 @@ class PackagesTest(unittest.TestCase):
 class InstallationTest(unittest.TestCase):
     def test_installed_to_any_prefix_everything_is_below_it_and_works(self):
         tools.needs("cmake")
-        with tempfile.TemporaryDirectory(prefix="causeway_install_") as name:
-            prefix = pathlib.Path(name) / "prefix"
-            status, said = run("cmake", "--install", BUILD, "--prefix", prefix)
-            self.assertEqual(status, 0, said)
-            for line in re.findall(r"^-- (?:Installing|Up-to-date): (.*)$", said, re.M):
-                self.assertTrue(line.startswith(str(prefix)), line)
-            self.assertTrue((prefix / "etc/causeway/worker.flags").exists())
-            status, said = tokenize(prefix / "bin", pathlib.Path(name))
-            self.assertEqual(status, 0, said)
+        folder = tools.folder_of(self)
+        prefix = folder / "prefix"
+        status, said = run("cmake", "--install", BUILD, "--prefix", prefix)
+        self.assertEqual(status, 0, said)
+        for line in re.findall(r"^-- (?:Installing|Up-to-date): (.*)$", said, re.M):
+            self.assertTrue(line.startswith(str(prefix)), line)
+        self.assertTrue((prefix / "etc/causeway/worker.flags").exists())
+        status, said = tokenize(prefix / "bin", folder)
+        self.assertEqual(status, 0, said)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,7 @@
 
 import enum
 import os
-import pathlib
 import sys
-import tempfile
 import types
 import unittest
 import unittest.mock
@@ -214,9 +212,7 @@ class Scene(unittest.TestCase):
     """A folder with a fleet's file, and a world for it."""
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="causeway_fleet_")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        self.folder = tools.folder_of(self)
         state = unittest.mock.patch.dict(os.environ, XDG_STATE_HOME=f"{self.folder}/state")
         state.start()
         self.addCleanup(state.stop)

@@ -1,6 +1,5 @@
 """deploy/skypilot and deploy/kubeflow, by what reads them; and a spot machine's end, with clouds that only pretend."""
 
-import contextlib
 import copy
 import inspect
 import json
@@ -16,7 +15,7 @@ import unittest
 from unittest import mock
 
 import tools
-from tools import BUILD, ROOT, run
+from tools import ROOT, flags_of, folder_of
 
 if __name__ == "__main__":
     tools.go_on_with_validators()
@@ -64,27 +63,23 @@ read -r answer <>"{folder}/never" & wait
 
 def flags_fit(test, text):
     """Every flag of a program that a script starts is one of its."""
-    for program, flags in re.findall(r"(causeway-(?:coordinator|worker)) \w+((?:\\\n|[^\n&])*)", text):
-        known = run(BUILD / "bin" / program, "--help")[1]
+    for started, flags in re.findall(r"(causeway-(?:coordinator|worker)) \w+((?:\\\n|[^\n&])*)", text):
         found = re.findall(r"--[a-z]\w*", flags)
         test.assertGreater(len(found), 2)
         for flag in found:
-            test.assertIn(flag, known)
+            test.assertIn(flag, flags_of(started))
 
 
-@contextlib.contextmanager
-def a_fleet(coordinator_and_places):
-    with tempfile.TemporaryDirectory(prefix="causeway_fleet_") as name:
-        folder = pathlib.Path(name)
+class SkyPilot(unittest.TestCase):
+    def fleet(self, coordinator_and_places):
+        folder = folder_of(self)
         for made in ("shards", "wheels"):
             (folder / made).mkdir()
         (folder / "run.textproto").touch()
         (folder / "fleet.yaml").write_text(
             f"name: first\nbudget_tokens: 1000\ndata: shards\nwheel: wheels\n{coordinator_and_places}")
-        yield read_fleet(folder / "fleet.yaml")
+        return read_fleet(folder / "fleet.yaml")
 
-
-class SkyPilot(unittest.TestCase):
     def config(self, name):
         return yaml.safe_load((ROOT / f"deploy/skypilot/{name}.yaml").read_text())
 
@@ -106,39 +101,39 @@ class SkyPilot(unittest.TestCase):
         self.assertEqual(site.secrets["CAUSEWAY_JOIN"].get_secret_value(), LINE)
 
     def test_it_takes_every_task_of_a_fleet(self):
-        with a_fleet("""
+        fleet = self.fleet("""
 coordinator:
   launch: {infra: aws/eu-west-1, config: run.textproto}
 places:
   berlin: {infra: aws/eu-central-1, accelerators: H100:8}
   oslo: {accelerators: {A100: 8, A100-80GB: 8}, spot: false}
   rome: {infra: gcp, cpus: 8+, count: 2}
-""") as fleet:
-            machines = Machines(sky, fleet)
-            tasks = {site.name: machines.task(site, LINE) for site in fleet.sites}
-            self.assertEqual(list(tasks), ["berlin", "oslo", "rome-1", "rome-2"])
-            berlin, = tasks["berlin"].resources
-            self.assertEqual((str(berlin.cloud), berlin.region, berlin.accelerators, berlin.use_spot),
-                             ("AWS", "eu-central-1", {"H100": 8}, True))
-            self.assertEqual({next(iter(one.accelerators)) for one in tasks["oslo"].resources},
-                             {"A100", "A100-80GB"})
-            rome, = tasks["rome-1"].resources
-            self.assertEqual((rome.accelerators, rome.cpus), (None, "8+"))
-            self.assertEqual(tasks["rome-1"].file_mounts["~/shards"], fleet.data)
-            hub, = machines.coordinator_task().resources
-            self.assertEqual((hub.ports, hub.use_spot, hub.region), (["7070"], False, "eu-west-1"))
-            # What a fleet asks of the module, as it is there.
-            for call, given in (("launch", {"cluster_name", "idle_minutes_to_autostop", "down", "dryrun"}),
-                                ("status", {"cluster_names", "refresh"}), ("job_status", {"cluster_name"}),
-                                ("endpoints", {"cluster", "port"}), ("down", {"cluster_name"}),
-                                ("api_cancel", {"request_ids", "silent"}), ("api_status", set()),
-                                ("get", {"request_id"}), ("stream_and_get", {"request_id"})):
-                self.assertLessEqual(given, set(inspect.signature(getattr(sky, call)).parameters), call)
-            self.assertEqual(sky.StatusRefreshMode.AUTO.value, "AUTO")
-            self.assertLessEqual({"INIT", "UP", "STOPPED", "AUTOSTOPPING", "PENDING"},
-                                 {status.value for status in sky.ClusterStatus})
-            self.assertEqual({status.value for status in sky.JobStatus.nonterminal_statuses()},
-                             {"INIT", "PENDING", "SETTING_UP", "RUNNING"})
+""")
+        machines = Machines(sky, fleet)
+        tasks = {site.name: machines.task(site, LINE) for site in fleet.sites}
+        self.assertEqual(list(tasks), ["berlin", "oslo", "rome-1", "rome-2"])
+        berlin, = tasks["berlin"].resources
+        self.assertEqual((str(berlin.cloud), berlin.region, berlin.accelerators, berlin.use_spot),
+                         ("AWS", "eu-central-1", {"H100": 8}, True))
+        self.assertEqual({next(iter(one.accelerators)) for one in tasks["oslo"].resources},
+                         {"A100", "A100-80GB"})
+        rome, = tasks["rome-1"].resources
+        self.assertEqual((rome.accelerators, rome.cpus), (None, "8+"))
+        self.assertEqual(tasks["rome-1"].file_mounts["~/shards"], fleet.data)
+        hub, = machines.coordinator_task().resources
+        self.assertEqual((hub.ports, hub.use_spot, hub.region), (["7070"], False, "eu-west-1"))
+        # What a fleet asks of the module, as it is there.
+        for call, given in (("launch", {"cluster_name", "idle_minutes_to_autostop", "down", "dryrun"}),
+                            ("status", {"cluster_names", "refresh"}), ("job_status", {"cluster_name"}),
+                            ("endpoints", {"cluster", "port"}), ("down", {"cluster_name"}),
+                            ("api_cancel", {"request_ids", "silent"}), ("api_status", set()),
+                            ("get", {"request_id"}), ("stream_and_get", {"request_id"})):
+            self.assertLessEqual(given, set(inspect.signature(getattr(sky, call)).parameters), call)
+        self.assertEqual(sky.StatusRefreshMode.AUTO.value, "AUTO")
+        self.assertLessEqual({"INIT", "UP", "STOPPED", "AUTOSTOPPING", "PENDING"},
+                             {status.value for status in sky.ClusterStatus})
+        self.assertEqual({status.value for status in sky.JobStatus.nonterminal_statuses()},
+                         {"INIT", "PENDING", "SETTING_UP", "RUNNING"})
 
     def test_its_plan_by_a_catalog_is_the_machine_that_costs_least(self):
         """What `causeway fleet plan` has it do, but for its server, and for accounts with a cloud."""
@@ -157,14 +152,14 @@ places:
                            ("common/accelerators.csv", "AcceleratorName,Clouds\nH100,['RunPod']\n")):
             (catalogs / name).parent.mkdir(parents=True, exist_ok=True)
             (catalogs / name).write_text(text)
-        with a_fleet("""
+        fleet = self.fleet("""
 coordinator: {join: ./operator, address: "203.0.113.5:7070"}
 places: {berlin: {infra: runpod, accelerators: "H100:8"}, oslo: {infra: runpod, accelerators: "H100:4"}}
-""") as fleet:
-            offline = types.SimpleNamespace(Task=sky.Task, launch=launch, status=list, api_status=list,
-                                            get=lambda came: came, stream_and_get=lambda came: came)
-            said = []
-            self.assertTrue(program.plan(fleet, Machines(offline, fleet), said.append))
+""")
+        offline = types.SimpleNamespace(Task=sky.Task, launch=launch, status=list, api_status=list,
+                                        get=lambda came: came, stream_and_get=lambda came: came)
+        said = []
+        self.assertTrue(program.plan(fleet, Machines(offline, fleet), said.append))
         (cluster, taken), = planned
         self.assertEqual((cluster, taken.instance_type, taken.zone, taken.use_spot),
                          ("causeway-first-berlin", "8x_H100_SECURE", "EU-CZ-1", True))
@@ -190,29 +185,27 @@ places: {berlin: {infra: runpod, accelerators: "H100:8"}, oslo: {infra: runpod, 
         return script
 
     def test_a_machine_that_is_taken_back_hands_over_and_stays_until_it_goes(self):
-        with tempfile.TemporaryDirectory(prefix="causeway_spot_") as name:
-            folder = pathlib.Path(name)
-            script = self.start_site(folder)
-            tools.wait_until(lambda: (folder / "asked").exists() and (folder / "flags").exists(), "the cloud is asked")
-            self.assertEqual((folder / "flags").read_text().split(),
-                             ["train", "--connect_timeout=10m", f"--data={folder}/home/shards",
-                              f"--out={folder}/home/out"])
-            self.assertFalse((folder / "said").exists())
-            (folder / "back").touch()
-            tools.wait_until((folder / "said").exists, "the worker hands over")
-            # Ended well it would not be started again elsewhere.
-            tools.wait_until(lambda: pathlib.Path(f"/proc/{script.pid}/comm").read_text() == "sleep\n",
-                             "it waits for the end")
-            self.assertEqual((folder / "said").read_text(), "handed over\n")
+        folder = folder_of(self)
+        script = self.start_site(folder)
+        tools.wait_until(lambda: (folder / "asked").exists() and (folder / "flags").exists(), "the cloud is asked")
+        self.assertEqual((folder / "flags").read_text().split(),
+                         ["train", "--connect_timeout=10m", f"--data={folder}/home/shards",
+                          f"--out={folder}/home/out"])
+        self.assertFalse((folder / "said").exists())
+        (folder / "back").touch()
+        tools.wait_until((folder / "said").exists, "the worker hands over")
+        # Ended well it would not be started again elsewhere.
+        tools.wait_until(lambda: pathlib.Path(f"/proc/{script.pid}/comm").read_text() == "sleep\n",
+                         "it waits for the end")
+        self.assertEqual((folder / "said").read_text(), "handed over\n")
 
     def test_one_that_is_asked_to_end_hands_over_and_ends(self):
-        with tempfile.TemporaryDirectory(prefix="causeway_spot_") as name:
-            folder = pathlib.Path(name)
-            script = self.start_site(folder)
-            tools.wait_until((folder / "never").exists, "the worker runs")
-            script.terminate()
-            self.assertEqual(script.wait(timeout=60), 0)
-            self.assertEqual((folder / "said").read_text(), "handed over\n")
+        folder = folder_of(self)
+        script = self.start_site(folder)
+        tools.wait_until((folder / "never").exists, "the worker runs")
+        script.terminate()
+        self.assertEqual(script.wait(timeout=60), 0)
+        self.assertEqual((folder / "said").read_text(), "handed over\n")
 
 
 class Kubeflow(unittest.TestCase):

@@ -1,8 +1,6 @@
 """The systemd services: that systemd understands them, and how much they could do if taken over."""
 
-import pathlib
 import re
-import tempfile
 import unittest
 
 import tools
@@ -18,9 +16,7 @@ class ServicesTest(unittest.TestCase):
         tools.needs("systemd-analyze")
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="causeway_services_")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        self.folder = tools.folder_of(self)
 
     def unit(self, role):
         """The packed unit, but with the programs of this build: the others need not be installed."""

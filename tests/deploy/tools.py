@@ -1,5 +1,6 @@
 """What the tests of packages, services, images and clusters share."""
 
+import functools
 import os
 import pathlib
 import shutil
@@ -10,7 +11,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("CAUSEWAY_BUILD", ROOT / "build" / "release"))
 sys.path.insert(0, str(ROOT / "tests" / "integration"))
-from cluster import free_port, wait_until  # noqa: E402,F401
+from cluster import folder_of, free_port, run_python, wait_until  # noqa: E402,F401
 
 SKIPPED = 77  # ctest takes it for "could not be tried here".
 
@@ -21,6 +22,12 @@ def run(*command, timeout=240, **options):
         [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True, errors="replace", stdin=subprocess.DEVNULL, timeout=timeout, check=False, **options)
     return done.returncode, done.stdout
+
+
+@functools.cache
+def flags_of(program):
+    """The text that has every flag of a program of this build."""
+    return run(BUILD / "bin" / program, "--help")[1]
 
 
 def needs(*programs):
