@@ -19,7 +19,7 @@ _TLS = {"ca": "tls_ca", "cert": "tls_cert", "key": "tls_key", "token": "token_fi
 
 
 def invalid(message: str) -> errors.InvalidArgument:
-    return errors.InvalidArgument(message, "INVALID_ARGUMENT")
+    return errors.InvalidArgument(message)
 
 
 def wrong(name: str, expected: str, value: Any) -> errors.InvalidArgument:

@@ -12,10 +12,11 @@ from causeway import errors
 from causeway._arguments import PathLike
 from causeway._session import Range, describe
 from causeway._site import BaseSite
+from causeway._team import Values
 
 
-class _Arrays:
-    """Values in numpy arrays."""
+class _Arrays(Values):
+    """Values in numpy arrays: there is nothing that reads them later, and nothing beside them."""
 
     def __init__(self, arrays: Dict[str, np.ndarray]) -> None:
         if not isinstance(arrays, dict):
@@ -49,7 +50,7 @@ class _Arrays:
                 what = "new" if then is None else "gone" if now is None else "another array"
                 raise errors.Refused(
                     f"{name} is {what} in arrays: a site trains the same arrays from its making to its end. Write into "
-                    "them in place (array += change, array[...] = values), or make a new site", "FAILED_PRECONDITION")
+                    "them in place (array += change, array[...] = values), or make a new site")
 
     def attach(self, here, fragments):
         self._arena = np.frombuffer(here.arena(), dtype=np.float32)
@@ -77,9 +78,6 @@ class _Arrays:
         for values, piece in self._pieces(fragments):
             values[:] = source[piece.arena_offset:piece.arena_offset + piece.count]
 
-    def settle(self):
-        pass
-
     @contextlib.contextmanager
     def replaced(self, published):
         everything = range(len(self._fragments))
@@ -97,9 +95,6 @@ class _Arrays:
 
     def kept(self):
         return np.zeros(0, np.uint8)
-
-    def restore(self, kept, but):
-        pass
 
 
 class Site(BaseSite):

@@ -132,79 +132,49 @@ class OrdersStruct(ctypes.Structure):
 _SITE = c_void_p
 _LINKS = c_void_p
 _ERROR = POINTER(ErrorStruct)
-_FRAGMENTS = [POINTER(POINTER(c_int32)), POINTER(c_int32), _ERROR]
+_FRAGMENTS = [POINTER(POINTER(c_int32)), POINTER(c_int32)]
+# What they take. Those of _CALLS have an error as their last argument, and return its code.
+_CALLS = {
+    "causeway_describe": [POINTER(OptionsStruct), POINTER(c_void_p)],
+    "causeway_site_join": [POINTER(OptionsStruct), POINTER(TensorStruct), c_int64, c_void_p, c_size_t, POINTER(c_void_p)],
+    "causeway_site_follow": [POINTER(OptionsStruct), POINTER(TensorStruct), c_int64, c_char_p, c_size_t, POINTER(c_void_p)],
+    "causeway_links_open": [c_int32, c_int32, POINTER(c_void_p)],
+    "causeway_links_outgoing": [_LINKS, POINTER(c_int32), POINTER(c_void_p), POINTER(c_size_t)],
+    "causeway_links_incoming": [_LINKS, c_int32, c_void_p, c_size_t],
+    "causeway_site_describe": [_SITE, POINTER(InfoStruct)],
+    "causeway_site_config": [_SITE, POINTER(c_void_p)],
+    "causeway_site_ranges": [_SITE, c_int32, POINTER(POINTER(RangeStruct)), POINTER(c_int64)],
+    "causeway_site_pieces": [_SITE, c_int32, POINTER(POINTER(PieceStruct)), POINTER(c_int64)],
+    "causeway_site_published": [_SITE, POINTER(c_void_p)],
+    "causeway_site_changed": [_SITE, *_FRAGMENTS],
+    "causeway_site_ready": [_SITE],
+    "causeway_site_wait": [_SITE, c_double, POINTER(OrdersStruct)],
+    "causeway_site_next": [_SITE, *_FRAGMENTS],
+    "causeway_site_step": [_SITE, c_int64, c_int64, *_FRAGMENTS],
+    "causeway_site_report": [_SITE, c_double, c_double],
+    "causeway_site_report_evaluation": [_SITE, c_double],
+    "causeway_site_save": [_SITE, POINTER(c_void_p), POINTER(c_size_t)],
+    "causeway_site_saved": [_SITE, c_int64],
+    "causeway_device_check": [c_int32],
+    "causeway_site_gather": [_SITE, POINTER(c_int32), c_int32, c_void_p],
+    "causeway_site_scatter": [_SITE, POINTER(c_int32), c_int32, c_int32, c_void_p],
+    "causeway_site_move": [_SITE, POINTER(DeviceValuesStruct), c_int64],
+    "causeway_site_local": [_SITE, POINTER(RangeStruct), c_int32, c_void_p],
+    "causeway_site_finish": [_SITE, *_FRAGMENTS],
+    "causeway_site_leave": [_SITE, c_int, c_char_p],
+    "causeway_site_summary": [_SITE, POINTER(c_void_p)],
+}
 _FUNCTIONS = {
+    **{name: (c_int, [*takes, _ERROR]) for name, takes in _CALLS.items()},
     "causeway_abi_version": (c_int, []),
     "causeway_software_version": (c_char_p, []),
-    "causeway_describe": (c_int, [POINTER(OptionsStruct), POINTER(c_void_p), _ERROR]),
     "causeway_text_free": (None, [c_void_p]),
-    "causeway_site_join": (
-        c_int,
-        [
-            POINTER(OptionsStruct),
-            POINTER(TensorStruct),
-            c_int64,
-            c_void_p,
-            c_size_t,
-            POINTER(c_void_p),
-            _ERROR,
-        ],
-    ),
-    "causeway_site_follow": (
-        c_int,
-        [
-            POINTER(OptionsStruct),
-            POINTER(TensorStruct),
-            c_int64,
-            c_char_p,
-            c_size_t,
-            POINTER(c_void_p),
-            _ERROR,
-        ],
-    ),
-    "causeway_links_open": (c_int, [c_int32, c_int32, POINTER(c_void_p), _ERROR]),
-    "causeway_links_outgoing": (
-        c_int,
-        [_LINKS, POINTER(c_int32), POINTER(c_void_p), POINTER(c_size_t), _ERROR],
-    ),
-    "causeway_links_incoming": (c_int, [_LINKS, c_int32, c_void_p, c_size_t, _ERROR]),
     "causeway_links_close": (None, [_LINKS]),
     "causeway_links_free": (None, [_LINKS]),
-    "causeway_site_describe": (c_int, [_SITE, POINTER(InfoStruct), _ERROR]),
-    "causeway_site_config": (c_int, [_SITE, POINTER(c_void_p), _ERROR]),
-    "causeway_site_ranges": (
-        c_int,
-        [_SITE, c_int32, POINTER(POINTER(RangeStruct)), POINTER(c_int64), _ERROR],
-    ),
-    "causeway_site_pieces": (
-        c_int,
-        [_SITE, c_int32, POINTER(POINTER(PieceStruct)), POINTER(c_int64), _ERROR],
-    ),
     "causeway_site_arena": (c_void_p, [_SITE]),
-    "causeway_site_published": (c_int, [_SITE, POINTER(c_void_p), _ERROR]),
-    "causeway_site_changed": (c_int, [_SITE, *_FRAGMENTS]),
-    "causeway_site_ready": (c_int, [_SITE, _ERROR]),
-    "causeway_site_wait": (c_int, [_SITE, c_double, POINTER(OrdersStruct), _ERROR]),
-    "causeway_site_next": (c_int, [_SITE, *_FRAGMENTS]),
-    "causeway_site_step": (c_int, [_SITE, c_int64, c_int64, *_FRAGMENTS]),
-    "causeway_site_report": (c_int, [_SITE, c_double, c_double, _ERROR]),
-    "causeway_site_report_evaluation": (c_int, [_SITE, c_double, _ERROR]),
-    "causeway_site_save": (c_int, [_SITE, POINTER(c_void_p), POINTER(c_size_t), _ERROR]),
     "causeway_state_free": (None, [c_void_p]),
-    "causeway_site_saved": (c_int, [_SITE, c_int64, _ERROR]),
-    "causeway_device_check": (c_int, [c_int32, _ERROR]),
-    "causeway_site_gather": (c_int, [_SITE, POINTER(c_int32), c_int32, c_void_p, _ERROR]),
-    "causeway_site_scatter": (
-        c_int,
-        [_SITE, POINTER(c_int32), c_int32, c_int32, c_void_p, _ERROR],
-    ),
-    "causeway_site_move": (c_int, [_SITE, POINTER(DeviceValuesStruct), c_int64, _ERROR]),
-    "causeway_site_local": (c_int, [_SITE, POINTER(RangeStruct), c_int32, c_void_p, _ERROR]),
-    "causeway_site_finish": (c_int, [_SITE, *_FRAGMENTS]),
-    "causeway_site_leave": (c_int, [_SITE, c_int, c_char_p, _ERROR]),
     "causeway_site_drain": (None, [_SITE]),
     "causeway_site_cancel": (None, [_SITE]),
-    "causeway_site_summary": (c_int, [_SITE, POINTER(c_void_p), _ERROR]),
     "causeway_site_free": (None, [_SITE]),
 }
 
@@ -225,21 +195,19 @@ def load() -> Any:
         raise errors.Refused(
             f"the library of a site cannot be loaded from {path}: {error}; install the package "
             "with pip (which builds it), or build the CMake target causeway_site and set "
-            "CAUSEWAY_SITE_LIBRARY to its path",
-            "FAILED_PRECONDITION",
-        ) from None
+            "CAUSEWAY_SITE_LIBRARY to its path") from None
     for name, (result, arguments) in _FUNCTIONS.items():
         function = getattr(library, name, None)
         if function is None:
             raise errors.Refused(f"{path} has no {name}: it is of another version of Causeway; "
-                                 "install package and library together", "FAILED_PRECONDITION")
+                                 "install package and library together")
         function.restype = result
         function.argtypes = arguments
     version = library.causeway_abi_version()
     if version != ABI_VERSION:
         raise errors.Refused(
             f"{path} has version {version} of the interface; this package expects {ABI_VERSION}: "
-            "install package and library together", "FAILED_PRECONDITION")
+            "install package and library together")
     return library
 
 
@@ -261,9 +229,13 @@ def call_for_text(name: str, *arguments: Any) -> str:
         load().causeway_text_free(text)
 
 
+def call_for_list(name: str, kind: Any, *arguments: Any, count: Any = c_int64) -> Any:
+    """As `call`, of a function that lists entries of a type, and how many they are as a `count`."""
+    entries, size = POINTER(kind)(), count()
+    call(name, *arguments, byref(entries), byref(size))
+    return entries[: size.value]
+
+
 def call_for_fragments(name: str, *arguments: Any) -> List[int]:
     """As `call`, of a function that lists fragments."""
-    fragments = POINTER(c_int32)()
-    count = c_int32()
-    call(name, *arguments, byref(fragments), byref(count))
-    return fragments[: count.value]
+    return call_for_list(name, c_int32, *arguments, count=c_int32)

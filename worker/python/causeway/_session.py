@@ -163,7 +163,7 @@ class Stop:
     def set(self, who: str) -> None:
         if self.error is None:
             self.error = errors.Cancelled(f"{who} ended the join: this site takes no part. To take "
-                                          "part later, make a new one", "CANCELLED")
+                                          "part later, make a new one")
         if self._outcome is not None:
             self._outcome.put((None, self.error))
 
@@ -183,13 +183,12 @@ def _check_process() -> None:
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise errors.Refused(
             "multiprocessing spawned this process (a data loader's, for instance), and it runs the main program again, "
-            "join and all: put that program under if __name__ == \"__main__\":", "FAILED_PRECONDITION")
+            "join and all: put that program under if __name__ == \"__main__\":")
     _called_in = _called_in or os.getpid()
     if _called_in != os.getpid():
         raise errors.Refused(
             "this process was forked by one that had a site, or asked for a run: it cannot have "
-            "another. Start it by spawn or forkserver (multiprocessing.get_context), or before",
-            "FAILED_PRECONDITION")
+            "another. Start it by spawn or forkserver (multiprocessing.get_context), or before")
 
 
 def fill_options(coordinator: str, site_id: str, options: Dict[str, Any]) -> lib.OptionsStruct:
@@ -270,7 +269,7 @@ class Handle:
 
     def __init__(self, site: ctypes.c_void_p, calls: Optional[_Interruptible],
                  links: Optional[Links]) -> None:
-        self._site = site
+        self.site = site
         self._free = weakref.finalize(self, _free, site, calls, links)
         if links is not None:
             links.free_site = self._free
@@ -280,17 +279,10 @@ class Handle:
                          info.steps_between_syncs, info.overlap_steps, bool(info.restored),
                          bool(info.brought_model))
 
-    @property
-    def site(self) -> ctypes.c_void_p:
-        return self._site
-
     def pieces(self, rank: int) -> List[Owned]:
         """What process `rank` of a site of several owns, in the arena's order."""
-        pieces = ctypes.POINTER(lib.PieceStruct)()
-        count = ctypes.c_int64()
-        lib.call("causeway_site_pieces", self._site, rank, ctypes.byref(pieces),
-                 ctypes.byref(count))
-        return [Owned(p.begin, p.end, p.fragment) for p in pieces[: count.value]]
+        return [Owned(p.begin, p.end, p.fragment)
+                for p in lib.call_for_list("causeway_site_pieces", lib.PieceStruct, self.site, rank)]
 
     def _array(self, address: int) -> Any:
         array = (ctypes.c_float * self.info.arena_values).from_address(address)
@@ -300,16 +292,16 @@ class Handle:
     def arena(self) -> Any:
         """All values of the run on the host, fp32, as a ctypes array that lives as long as this,
         of which a process uses what it owns; a DeviceArena where the tensors are on a device."""
-        address = lib.load().causeway_site_arena(self._site)
+        address = lib.load().causeway_site_arena(self.site)
         return self._array(address) if address else DeviceArena(self)
 
     def published(self) -> Any:
         """The published copy, equally long. `Session.step` changes it. None where the tensors are on
         a device."""
-        if not lib.load().causeway_site_arena(self._site):
+        if not lib.load().causeway_site_arena(self.site):
             return None
         values = ctypes.c_void_p()
-        lib.call("causeway_site_published", self._site, ctypes.byref(values))
+        lib.call("causeway_site_published", self.site, ctypes.byref(values))
         return self._array(values.value)
 
 
@@ -450,44 +442,40 @@ class Session(Handle):
         super().__init__(site, self._calls, links)
 
     def _cancel(self) -> None:
-        lib.load().causeway_site_cancel(self._site)
+        lib.load().causeway_site_cancel(self.site)
 
     def ranges(self, fragment: int) -> List[Range]:
         """The pieces of a fragment."""
-        ranges = ctypes.POINTER(lib.RangeStruct)()
-        count = ctypes.c_int64()
-        lib.call("causeway_site_ranges", self._site, fragment, ctypes.byref(ranges),
-                 ctypes.byref(count))
         return [Range(r.tensor, r.tensor_offset, r.arena_offset, r.count)
-                for r in ranges[: count.value]]
+                for r in lib.call_for_list("causeway_site_ranges", lib.RangeStruct, self.site, fragment)]
 
     def local(self, span: Range) -> np.ndarray:
         """Exact local values, where other processes or a device have them."""
         values = np.empty(span.count, np.float32)
-        lib.call("causeway_site_local", self._site, lib.RangeStruct(*span), 0, values.ctypes.data)
+        lib.call("causeway_site_local", self.site, lib.RangeStruct(*span), 0, values.ctypes.data)
         return values
 
     def set_local(self, span: Range, values: np.ndarray) -> None:
         values = np.ascontiguousarray(values, np.float32)
-        lib.call("causeway_site_local", self._site, lib.RangeStruct(*span), 1, values.ctypes.data)
+        lib.call("causeway_site_local", self.site, lib.RangeStruct(*span), 1, values.ctypes.data)
 
     def changed(self) -> List[int]:
         """Fragments whose values in the arena are to be taken over after a join."""
-        return lib.call_for_fragments("causeway_site_changed", self._site)
+        return lib.call_for_fragments("causeway_site_changed", self.site)
 
     def ready(self) -> None:
-        lib.call("causeway_site_ready", self._site)
+        lib.call("causeway_site_ready", self.site)
 
     def wait(self, timeout_s: float = -1) -> Orders:
         """Waits until training may go on or is over."""
         orders = lib.OrdersStruct(size=ctypes.sizeof(lib.OrdersStruct))
         try:
             # Most often it may go on: then nothing is to be interrupted.
-            lib.call("causeway_site_wait", self._site, 0, ctypes.byref(orders))
+            lib.call("causeway_site_wait", self.site, 0, ctypes.byref(orders))
         except errors.Unavailable as error:
             if error.code != "DEADLINE_EXCEEDED" or timeout_s == 0:
                 raise
-            self._calls.run(lambda: lib.call("causeway_site_wait", self._site, timeout_s,
+            self._calls.run(lambda: lib.call("causeway_site_wait", self.site, timeout_s,
                                              ctypes.byref(orders)), self._cancel)
         return Orders(bool(orders.go), bool(orders.finished), bool(orders.drain),
                       bool(orders.anew), orders.data_slot, orders.next_draw, orders.step,
@@ -495,29 +483,29 @@ class Session(Handle):
 
     def next(self) -> List[int]:
         """Fragments whose local values the coming `step` reads."""
-        self.touched = lib.call_for_fragments("causeway_site_next", self._site)
+        self.touched = lib.call_for_fragments("causeway_site_next", self.site)
         return self.touched
 
     def step(self, tokens: int, draws: int) -> List[int]:
         """After an optimizer step and `next`. Fragments whose values in the arena have changed."""
         def call() -> List[int]:
-            return lib.call_for_fragments("causeway_site_step", self._site, tokens, draws)
+            return lib.call_for_fragments("causeway_site_step", self.site, tokens, draws)
 
         # Where nothing is due, nothing is waited for.
         return self._calls.run(call, self._cancel) if self.touched else call()
 
     def report(self, loss: Optional[float], step_s: Optional[float]) -> None:
-        lib.call("causeway_site_report", self._site, math.nan if loss is None else loss,
+        lib.call("causeway_site_report", self.site, math.nan if loss is None else loss,
                  math.nan if step_s is None else step_s)
 
     def report_evaluation(self, loss: float) -> None:
-        lib.call("causeway_site_report_evaluation", self._site, loss)
+        lib.call("causeway_site_report_evaluation", self.site, loss)
 
     def save(self) -> np.ndarray:
         """A continuation's state, as bytes."""
         state = ctypes.c_void_p()
         size = ctypes.c_size_t()
-        self._calls.run(lambda: lib.call("causeway_site_save", self._site, ctypes.byref(state),
+        self._calls.run(lambda: lib.call("causeway_site_save", self.site, ctypes.byref(state),
                                          ctypes.byref(size)), self._cancel)
         try:
             view = (ctypes.c_uint8 * size.value).from_address(state.value or 0)
@@ -526,28 +514,28 @@ class Session(Handle):
             lib.load().causeway_state_free(state)
 
     def saved(self, step: int) -> None:
-        lib.call("causeway_site_saved", self._site, step)
+        lib.call("causeway_site_saved", self.site, step)
 
     def finish(self) -> List[int]:
         """Merges what is in flight. Fragments whose values in the arena have changed."""
         return self._calls.run(lambda: lib.call_for_fragments(
-            "causeway_site_finish", self._site), self._cancel)
+            "causeway_site_finish", self.site), self._cancel)
 
     def leave(self, reason: int, detail: str = "") -> None:
         if self._calls.busy:
             return  # An earlier leave was interrupted and is still inside the library.
-        self._calls.run(lambda: lib.call("causeway_site_leave", self._site, reason,
+        self._calls.run(lambda: lib.call("causeway_site_leave", self.site, reason,
                                          detail.encode()), None)
 
     def drain(self) -> None:
         """From any thread: the site is to leave."""
-        lib.load().causeway_site_drain(self._site)
+        lib.load().causeway_site_drain(self.site)
 
     def summary(self) -> Dict[str, Any]:
-        return json.loads(lib.call_for_text("causeway_site_summary", self._site))
+        return json.loads(lib.call_for_text("causeway_site_summary", self.site))
 
     def config(self) -> Dict[str, Any]:
-        return json.loads(lib.call_for_text("causeway_site_config", self._site))
+        return json.loads(lib.call_for_text("causeway_site_config", self.site))
 
 
 _in_use: List[Optional[Links]] = []  # Of sites that are never freed.

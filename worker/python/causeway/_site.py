@@ -103,7 +103,7 @@ class BaseSite:
             Cancelled: `drain` was called meanwhile, or before.
         """
         if self._info is not None or self._closed:
-            raise self._misuse("this site has joined already; make a new one to join again")
+            raise check.invalid("this site has joined already; make a new one to join again")
         self._unopened.detach()
         self._take_the_place_of_a_former()
         drained = self._team.size == 1 and _signals.watch(self)
@@ -270,14 +270,14 @@ class BaseSite:
                 says what to do.
         """
         if self._info is None or self._closed:
-            raise self._misuse("step() needs a site that has joined: use it in its with block")
+            raise check.invalid("step() needs a site that has joined: use it in its with block")
         if self._replaced:
-            raise self._misuse("step() inside published(): evaluate there, train outside")
+            raise check.invalid("step() inside published(): evaluate there, train outside")
         if self._interrupted:
-            raise self._misuse(self._interrupted)
+            raise check.invalid(self._interrupted)
         if self._stops():
-            raise self._misuse("the run wants no more steps of this site: end the training loop "
-                               "when should_stop is true")
+            raise check.invalid("the run wants no more steps of this site: end the training loop "
+                                "when should_stop is true")
         if tokens is None:
             tokens = self._tokens or self._tokens_per_step
         tokens = check.whole("tokens", tokens, 0, check.MOST_TOKENS)
@@ -461,9 +461,9 @@ class BaseSite:
         all of them enter it together.
         """
         if self._info is None:
-            raise self._misuse("published() needs a site that has joined")
+            raise check.invalid("published() needs a site that has joined")
         if self._replaced:
-            raise self._misuse("published() inside published()")
+            raise check.invalid("published() inside published()")
         self._notice()
         values = self._here.published()
         self._values.settle()
@@ -504,8 +504,8 @@ class BaseSite:
             InvalidArgument: the site has joined already, or this is no site's state.
         """
         if self._info is not None:
-            raise self._misuse("load_state_dict() must come before the site joins: call it before "
-                               "its with block, or hand the state to it as state=")
+            raise check.invalid("load_state_dict() must come before the site joins: call it before "
+                                "its with block, or hand the state to it as state=")
         if not hasattr(state_dict, "keys"):
             raise check.wrong("state", "what state_dict() gave", state_dict)
         if not state_dict:  # That of a process which does not lead.
@@ -536,10 +536,6 @@ class BaseSite:
     def _unpack(self, state: Any) -> np.ndarray:
         return np.asarray(state, dtype=np.uint8)
 
-    @staticmethod
-    def _misuse(message: str) -> errors.Error:
-        return check.invalid(message)
-
 
 def _split_state(state: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
     """The library's part of a state, and that of Values."""
@@ -547,5 +543,5 @@ def _split_state(state: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
     length = int.from_bytes(head[8:16], "little")
     if head[:8] != _STATE_MAGIC or length > state.size - 16:
         raise errors.DataLoss("this is no state of a site, or it is cut off: use what state_dict() "
-                              "gave, whole", "DATA_LOSS")
+                              "gave, whole")
     return state[16:16 + length], state[16 + length:]

@@ -44,4 +44,4 @@ def leave_unended(site: Any) -> None:
         log.warning("site %s: its training begins anew, and the one before did not end (auto_find_batch_size, an "
                     "exception, a notebook's cell): it leaves the run, and joins it again with the run's values",
                     site._id)
-        site.close(None if site.finished else errors.Cancelled("training begins anew", "CANCELLED"))
+        site.close(None if site.finished else errors.Cancelled("training begins anew"))

@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Dict, Type
+from typing import Dict, Tuple, Type
 
-CODES: Dict[int, str] = {
-    1: "CANCELLED",
-    2: "UNKNOWN",
-    3: "INVALID_ARGUMENT",
-    4: "DEADLINE_EXCEEDED",
-    5: "NOT_FOUND",
-    6: "ALREADY_EXISTS",
-    7: "PERMISSION_DENIED",
-    8: "RESOURCE_EXHAUSTED",
-    9: "FAILED_PRECONDITION",
-    10: "ABORTED",
-    11: "OUT_OF_RANGE",
-    12: "UNIMPLEMENTED",
-    13: "INTERNAL",
-    14: "UNAVAILABLE",
-    15: "DATA_LOSS",
-    16: "UNAUTHENTICATED",
-}
+# gRPC's, from 1 on.
+_CODES = ("CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
+          "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
+          "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED")
 
 
 class Error(RuntimeError):
@@ -33,9 +19,12 @@ class Error(RuntimeError):
         message: what was expected, what came, and what to do.
     """
 
-    def __init__(self, message: str, code: str = "UNKNOWN") -> None:
-        super().__init__(f"{code}: {message}")
-        self.code = code
+    # Those of a class, first the one that it has unless it is told another.
+    _codes: Tuple[str, ...] = ("UNKNOWN",)
+
+    def __init__(self, message: str, code: str = "") -> None:
+        self.code = code or self._codes[0]
+        super().__init__(f"{self.code}: {message}")
         self.message = message
 
     def __reduce__(self):
@@ -45,9 +34,13 @@ class Error(RuntimeError):
 class Cancelled(Error):
     """A wait was ended: by Ctrl-C, `Site.drain`, or the coordinator's order to leave."""
 
+    _codes = ("CANCELLED",)
+
 
 class InvalidArgument(Error, ValueError):
     """An argument or a value cannot be used."""
+
+    _codes = ("INVALID_ARGUMENT",)
 
 
 class NotFinite(InvalidArgument):
@@ -57,41 +50,42 @@ class NotFinite(InvalidArgument):
 class Refused(Error):
     """The run does not take this site: another model, another run, a name that is in use."""
 
+    _codes = ("FAILED_PRECONDITION", "NOT_FOUND", "ALREADY_EXISTS")
+
 
 class NotAuthorized(Refused):
     """The coordinator does not accept this site's certificate or token."""
+
+    _codes = ("PERMISSION_DENIED", "UNAUTHENTICATED")
 
 
 class Unavailable(Error, ConnectionError):
     """The coordinator cannot be reached, or did not answer in time."""
 
+    _codes = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
+
 
 class DataLoss(Error):
     """This site's published values differ from the coordinator's, or a state is damaged."""
+
+    _codes = ("DATA_LOSS",)
 
 
 class Aborted(Error):
     """The coordinator, or another process of this site, has ended this site's part."""
 
+    _codes = ("ABORTED",)
+
 
 class ResourceExhausted(Error):
     """The coordinator, or this machine, is out of disk space or memory."""
 
+    _codes = ("RESOURCE_EXHAUSTED",)
+
 
 _CLASSES: Dict[str, Type[Error]] = {
-    "CANCELLED": Cancelled,
-    "INVALID_ARGUMENT": InvalidArgument,
-    "DEADLINE_EXCEEDED": Unavailable,
-    "NOT_FOUND": Refused,
-    "ALREADY_EXISTS": Refused,
-    "PERMISSION_DENIED": NotAuthorized,
-    "RESOURCE_EXHAUSTED": ResourceExhausted,
-    "FAILED_PRECONDITION": Refused,
-    "ABORTED": Aborted,
-    "UNAVAILABLE": Unavailable,
-    "DATA_LOSS": DataLoss,
-    "UNAUTHENTICATED": NotAuthorized,
-}
+    code: kind for kind in (Cancelled, InvalidArgument, Refused, NotAuthorized, Unavailable, DataLoss, Aborted,
+                            ResourceExhausted) for code in kind._codes}
 
 
 # Messages name causeway-worker's flags and C's fields; here they are arguments.
@@ -113,7 +107,7 @@ _ARGUMENTS = {
 
 def from_code(code: int, message: str) -> Error:
     """The exception of a code of the C interface."""
-    name = CODES.get(code, "UNKNOWN")
+    name = _CODES[code - 1] if 0 < code <= len(_CODES) else "UNKNOWN"
     message = message.replace("--published=host", "values='pinned'")
     message = message.replace("--values=host", "values='host'")
     message = re.sub(r"--(\w+)", lambda flag: _ARGUMENTS.get(flag.group(1), flag.group()), message)

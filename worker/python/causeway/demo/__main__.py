@@ -152,20 +152,26 @@ def worker_command(arguments: argparse.Namespace, out: Path, name: str, coordina
             *flags]
 
 
-def train(arguments: argparse.Namespace, out: Path, group: ProcessGroup,
-          worker_flags: tuple[tuple[str, ...], ...] = ()) -> None:
-    """Runs coordinator and workers to their end. worker_flags: more flags of worker 0, 1, ..."""
+def start_coordinator(arguments: argparse.Namespace, out: Path, group: ProcessGroup) -> str:
+    """The first process of the group. Returns its address; that of its page, if a port was free for it, is in
+    out/coordinator.http."""
     address_file = out / "coordinator.address"
-    http_file = out / "coordinator.http"  # Absent if no port was free for it.
-    coordinator = group.start(
+    group.start(
         "coordinator",
         [str(arguments.programs / "causeway-coordinator"), "serve",
          f"--run_dir={out / 'coordinator'}", f"--config={out / 'run.textproto'}",
          "--listen=127.0.0.1:0", f"--address_file={address_file}",
-         f"--http_address_file={http_file}", "--exit_when_finished"],
+         f"--http_address_file={out / 'coordinator.http'}", "--exit_when_finished"],
         out / "coordinator" / "log",
     )
-    address = wait_for_address(group, address_file)
+    return wait_for_address(group, address_file)
+
+
+def train(arguments: argparse.Namespace, out: Path, group: ProcessGroup,
+          worker_flags: tuple[tuple[str, ...], ...] = ()) -> None:
+    """Runs coordinator and workers to their end. worker_flags: more flags of worker 0, 1, ..."""
+    address = start_coordinator(arguments, out, group)
+    coordinator, http_file = group.processes[0], out / "coordinator.http"
     cores = len(os.sched_getaffinity(0))
     threads = max(1, cores // arguments.workers)
     for index in range(arguments.workers):

@@ -8,6 +8,7 @@ import shutil
 from typing import Callable, Sequence
 
 from causeway.errors import InvalidArgument
+from causeway.tokenize import sync
 
 _EXCHANGE = 2  # RENAME_EXCHANGE of renameat2
 _HERE = -100  # AT_FDCWD
@@ -27,16 +28,6 @@ def check(folder: str, replace: bool) -> None:
                               "to write over it")
 
 
-def _sync(folder: str) -> None:
-    for parent, _, names in os.walk(folder):
-        for path in (*(os.path.join(parent, name) for name in names), parent):
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-
-
 def write(folder: str, fill: Callable[[str], None], leave_out: Sequence[str] = ()) -> None:
     """Has `fill` make the model beside `folder`, where files that are not a model's stay but for `leave_out`."""
     folder = os.path.abspath(folder)
@@ -54,7 +45,9 @@ def write(folder: str, fill: Callable[[str], None], leave_out: Sequence[str] = (
                 if not _is_model(kept) and kept not in leave_out and os.path.isfile(path):
                     shutil.copy2(path, staged)
         fill(staged)
-        _sync(staged)
+        for inside, _, names in os.walk(staged):
+            for path in (*(os.path.join(inside, name) for name in names), inside):
+                sync(path)
         if not os.path.isdir(folder):
             os.rename(staged, folder)
         else:

@@ -6,7 +6,7 @@ import json
 import logging
 import math
 import os
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 from causeway.errors import InvalidArgument
 from causeway.huggingface import _folder, _shape
@@ -33,6 +33,10 @@ attn_implementation num_labels n_ctx n_special predict_special_tokens""".split()
 _OF_ROPE = dict.fromkeys(("rope_theta", "rope_scaling", "head_dim"))
 _MUST_BE_FALSE = ("rope_interleaved", "use_mrope", "use_sliding_window", "is_encoder_decoder",
                   "scale_attn_by_inverse_layer_idx", "add_cross_attention")
+
+
+def _refuse(path: str, field: str, value: Any, why: str = "which is not supported") -> InvalidArgument:
+    return InvalidArgument(f"{path}: {field} is {json.dumps(value)[:100]}, {why}")
 
 
 def _load(folder: str, architecture: str):
@@ -87,8 +91,8 @@ def _check_folder(folder: str) -> Dict[str, Any]:
     config = read_json(path)
     architectures = config.get("architectures")
     if not isinstance(architectures, list) or len(architectures) != 1 or architectures[0] not in _shape.SUPPORTED:
-        raise InvalidArgument(f"{path}: architectures is {json.dumps(config.get('architectures'))}, which is not "
-                              f"supported: {', '.join(_shape.SUPPORTED)} are")
+        raise InvalidArgument(f"{path}: architectures is {json.dumps(architectures)}, which is not supported: "
+                              f"{', '.join(_shape.SUPPORTED)} are")
     if config.get("quantization_config"):
         raise InvalidArgument(f"{path}: quantization_config is given: quantized weights are not supported")
     for field in ("rope_parameters", "rope_scaling"):
@@ -103,18 +107,22 @@ def _check_folder(folder: str) -> Dict[str, Any]:
                                   "supported: give what full_attention has, without the name around it")
         for name in said:
             if name not in _ROPE:
-                raise InvalidArgument(f"{path}: {field}.{name} is {json.dumps(said[name])[:100]}, which is not supported")
+                raise _refuse(path, f"{field}.{name}", said[name])
     _compare_rope(path, config)
     return config
 
 
-def _compare_rope(path: str, config: Dict[str, Any]) -> None:
-    """Refuses a RoPE that is said twice and differs: transformers takes one place and does not say so."""
-    said = [(f"{field}.{name}", "rope_type" if name == "type" else name, value)
+def _rope_said(config: Dict[str, Any]) -> List[Tuple[str, str, Any]]:
+    """What a file says of RoPE: where, which, and the value."""
+    return [(f"{field}.{name}", "rope_type" if name == "type" else name, value)
             for field in ("rope_parameters", "rope_scaling")
             for name, value in (config.get(field) or {}).items() if value is not None]
+
+
+def _compare_rope(path: str, config: Dict[str, Any]) -> None:
+    """Refuses a RoPE that is said twice and differs: transformers takes one place and does not say so."""
     places: Dict[str, Any] = {}
-    for place, name, value in said:
+    for place, name, value in _rope_said(config):
         former, before = places.setdefault(name, (place, value))
         if before != value:
             raise InvalidArgument(f"{path}: {former} is {json.dumps(before)}, and {place} is {json.dumps(value)}: remove "
@@ -128,17 +136,15 @@ def _check_fields(path: str, config: Dict[str, Any], known: Dict[str, Any]) -> N
             continue
         if field in _MUST_BE_FALSE and value is False:
             continue
-        raise InvalidArgument(f"{path}: {field} is {json.dumps(value)[:100]}, which is not understood: if the model is "
-                              "the same without it, remove it")
+        raise _refuse(path, field, value, "which is not understood: if the model is the same without it, remove it")
     for field in _MUST_BE_FALSE:
         if config.get(field):
-            raise InvalidArgument(f"{path}: {field} is {json.dumps(config[field])[:100]}, which is not supported")
+            raise _refuse(path, field, config[field])
     if config.get("scale_attn_weights") is False:
-        raise InvalidArgument(f"{path}: scale_attn_weights is false, which is not supported")
+        raise _refuse(path, "scale_attn_weights", False)
     for field, allowed in (("hidden_act", ("silu",)), ("activation_function", ("gelu_new", "gelu_pytorch_tanh"))):
         if field in config and field in known and config[field] not in allowed:
-            raise InvalidArgument(f"{path}: {field} is {json.dumps(config[field])[:50]}, which is not supported: "
-                                  f"{allowed[0]} is")
+            raise _refuse(path, field, config[field], f"which is not supported: {allowed[0]} is")
 
 
 def _frequencies(torch: Any, head_dim: int, theta: float, scaling: Optional[Dict[str, Any]]):
@@ -155,17 +161,14 @@ def _frequencies(torch: Any, head_dim: int, theta: float, scaling: Optional[Dict
 
 def _check_taken(path: str, given: Dict[str, Any], said: Dict[str, Any], kind: str) -> None:
     """Refuses what the file says of RoPE and transformers does not turn by."""
-    entries = [(f"{field}.{name}", "rope_type" if name == "type" else name, value)
-               for field in ("rope_parameters", "rope_scaling")
-               for name, value in (given.get(field) or {}).items() if value is not None]
     taken = {**said, "rope_type": kind}
-    for place, name, value in sorted(entries, key=lambda entry: entry[1] != "rope_type"):
+    for place, name, value in sorted(_rope_said(given), key=lambda entry: entry[1] != "rope_type"):
         if name not in _ROPE_OF[kind]:
-            raise InvalidArgument(f"{path}: {place} is {json.dumps(value)[:100]}, which counts for nothing with the rope_type "
-                                  f"{kind} that transformers takes: remove it, or give the rope_type that it belongs to")
+            raise _refuse(path, place, value, f"which counts for nothing with the rope_type {kind} that transformers takes: "
+                          "remove it, or give the rope_type that it belongs to")
         if taken.get(name) != value:
-            raise InvalidArgument(f"{path}: {place} is {json.dumps(value)[:100]}, and transformers takes the file as "
-                                  f"{name} {json.dumps(taken.get(name))[:100]}: remove what does not hold")
+            raise _refuse(path, place, value, f"and transformers takes the file as {name} "
+                          f"{json.dumps(taken.get(name))[:100]}: remove what does not hold")
 
 
 def _rope(torch: Any, path: str, given: Dict[str, Any], model: Any, head_dim: int) -> Dict[str, Any]:
@@ -184,7 +187,7 @@ def _rope(torch: Any, path: str, given: Dict[str, Any], model: Any, head_dim: in
                                   "takes the file: remove one of them")
     kind = said.get("rope_type", said.get("type", "default"))
     if kind not in ("default", "llama3"):
-        raise InvalidArgument(f"{path}: rope_type is {json.dumps(kind)}, which is not supported: default and llama3 are")
+        raise _refuse(path, "rope_type", kind, "which is not supported: default and llama3 are")
     _check_taken(path, given, said, kind)
     result: Dict[str, Any] = {"rope_theta": float(said["rope_theta"])}
     if kind == "llama3":
@@ -257,8 +260,8 @@ def import_folder(source: str, out: str, sequence_length: int = 0, replace: bool
     _check_fields(path, config, {**type(model.config)().to_dict(),
                                  **({} if type(model).__name__ == "GPT2LMHeadModel" else _OF_ROPE)})
     if config.get("model_type") not in (None, type(model.config).model_type):
-        raise InvalidArgument(f"{path}: model_type is {json.dumps(config['model_type'])}, which is not that of "
-                              f"{config['architectures'][0]}: {type(model.config).model_type}")
+        raise _refuse(path, "model_type", config["model_type"],
+                      f"which is not that of {config['architectures'][0]}: {type(model.config).model_type}")
     shape = _shape_of(torch, path, config, model)
     if shape["untied_head"] and config.get("tie_word_embeddings"):
         logging.getLogger("causeway").warning("%s: lm_head.weight is not the embedding that tie_word_embeddings says: the model "

@@ -73,7 +73,7 @@ class Setting:
     coordinator_bit_per_s: float = UNLIMITED  # Each way.
     merge_bytes_per_s: float = MERGE_BYTES_PER_S
     commit_seconds: float = COMMIT_SECONDS
-    outages: Interruptions = dataclasses.field(default_factory=Outages)
+    outages: Outages = dataclasses.field(default_factory=Outages)
     return_seconds: float = RETURN_SECONDS  # After each of them.
     steps: int = 500  # Of the schedule.
     warm_up_steps: int = 100  # Not counted.

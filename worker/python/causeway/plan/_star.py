@@ -20,7 +20,7 @@ import math
 from typing import Deque, Dict, List, Tuple
 
 from causeway.plan._links import Links, Queue, rested_seconds, straggler_seconds
-from causeway.plan._setting import MERGED_STATE_BYTES, UNLIMITED, Setting, SettingError, Site
+from causeway.plan._setting import MERGED_STATE_BYTES, Setting, SettingError, Site
 
 _MOST_IDLE_EVENTS = 2_000_000
 

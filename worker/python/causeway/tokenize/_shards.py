@@ -20,8 +20,9 @@ _DATA = re.compile(r"(train|held_out)(_.*\.bin|\.documents)")
 _STAGED = re.compile(_DATA.pattern + r"|data\.json|LOCK|tokenizer\.(json|model)|tokenizer_config\.json")
 
 
-def _sync_folder(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def sync(path: str) -> None:
+    """A file, or a folder's names."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -178,7 +179,7 @@ class StagedData:
         return name
 
     def finish(self, description: Dict[str, Any]) -> None:
-        _sync_folder(self.folder)
+        sync(self.folder)
         write_file(os.path.join(self.folder, "data.json"), json.dumps(description, indent=2).encode() + b"\n")
         self._move_up(description)
 
@@ -196,7 +197,7 @@ class StagedData:
             except InvalidArgument:
                 pass
             os.unlink(present)
-            _sync_folder(self._folder)
+            sync(self._folder)
         for name in os.listdir(self._folder):
             kept = (*new, *description["train_shards"], *description["held_out_shards"],
                     description["train_documents"], description["held_out_documents"], description["tokenizer"])
@@ -204,8 +205,8 @@ class StagedData:
                 os.unlink(os.path.join(self._folder, name))
         for name in new:
             os.rename(os.path.join(self.folder, name), os.path.join(self._folder, name))
-        _sync_folder(self._folder)
+        sync(self._folder)
         os.rename(os.path.join(self.folder, "data.json"), present)
-        _sync_folder(self._folder)
+        sync(self._folder)
         self._clear()
         os.rmdir(self.folder)

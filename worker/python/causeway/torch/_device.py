@@ -6,10 +6,9 @@ A step issues work to the device, and waits for none of it. Only codes cross to 
 from __future__ import annotations
 
 import bisect
-import contextlib
 import ctypes
 import logging
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 import torch
@@ -244,24 +243,12 @@ class DeviceValues(TorchValues):
         self._team.exchange(outgoing, incoming, on_device=True)
         _copy([self._mine(piece) for piece, _ in theirs], [view for _, view in theirs])
 
-    @contextlib.contextmanager
-    def replaced(self, published: Any) -> Iterator[None]:
-        """Own values wait on the host meanwhile."""
-        self.check(sends=False)
-        with torch.no_grad():
-            own = [tensor for entry in self._trained
-                   for tensor in (entry.tensor, entry.copy) if tensor is not None]
-            copies = [(tensor, local(tensor).to("cpu", copy=True)) for tensor in own]
-            self._give(range(len(self._fragments)), True)
-            torch.clear_autocast_cache()
-        try:
-            yield
-        finally:
-            self._watch.reshard()
-            with torch.no_grad():
-                torch.clear_autocast_cache()
-                for tensor, copy in copies:  # Which may lie elsewhere now (model.cpu()).
-                    local(tensor).copy_(copy)
+    def _is_kept(self, entry: Trained) -> bool:
+        return False
+
+    def _show(self, published: Any) -> Callable[[], None]:
+        self._give(range(len(self._fragments)), True)
+        return lambda: None
 
     def not_finite(self, fragments: Sequence[int]) -> Optional[str]:
         """The name of a tensor of these fragments with a value that is not finite."""

@@ -58,7 +58,6 @@ class Solo(Team):
     """One process."""
 
     rank = 0
-    size = 1
 
     def all_parts(self, parts: List[Any]) -> List[List[Any]]:
         """For each entry of `parts`, those of all processes."""
@@ -138,15 +137,14 @@ class Group(Solo):
         except RuntimeError as error:
             raise errors.Aborted(
                 "another process of this site has ended or cannot be reached; its own output says "
-                f"why ({str(error).splitlines()[0]})", "ABORTED") from None
+                f"why ({str(error).splitlines()[0]})") from None
 
     def all_parts(self, parts):
         gathered: List[Any] = [None] * self.size
         self._safely(dist.all_gather_object, gathered, parts)
         if any(len(theirs) != len(parts) for theirs in gathered):
             raise errors.InvalidArgument("the processes of a site must have the same trained "
-                                         f"parameters; they have {[len(p) for p in gathered]}",
-                                         "INVALID_ARGUMENT")
+                                         f"parameters; they have {[len(p) for p in gathered]}")
         return [list(of_tensor) for of_tensor in zip(*gathered)]
 
     def agree(self, function):
@@ -160,8 +158,7 @@ class Group(Solo):
         if error is not None:
             raise error
         if int(failed[0]):
-            raise errors.Aborted("another process of this site cannot go on; its own output says "
-                                 "why", "ABORTED")
+            raise errors.Aborted("another process of this site cannot go on; its own output says why")
 
     def spreads(self, device):
         try:
@@ -210,7 +207,7 @@ class Group(Solo):
                 value = function()
             except Exception as error:
                 self._share((None, error if isinstance(error, errors.Error) else
-                             errors.Aborted(f"{type(error).__name__}: {error}", "ABORTED")))
+                             errors.Aborted(f"{type(error).__name__}: {error}")))
                 raise
             self._share((value, None))
             return value
@@ -247,7 +244,7 @@ class Group(Solo):
         except BaseException as error:
             self._share(("failed", error if isinstance(error, errors.Error) else
                          errors.Aborted(f"{type(error).__name__} ended the join of the process "
-                                        "that leads this site", "ABORTED")))
+                                        "that leads this site")))
             raise
         self._share(("joined", answer))
         return answer

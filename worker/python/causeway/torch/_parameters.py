@@ -11,6 +11,7 @@ from torch import nn
 
 from causeway import _arguments as check
 from causeway import errors
+from causeway._arguments import invalid
 
 # Classes of modules that stand for another one, and the attribute that has it.
 _WRAPPERS = {
@@ -59,10 +60,6 @@ class Trained(NamedTuple):
     tensor: torch.Tensor
     shape: Tuple[int, ...]
     copy: Optional[torch.Tensor] = None
-
-
-def invalid(message: str) -> errors.Error:
-    return errors.InvalidArgument(message, "INVALID_ARGUMENT")
 
 
 def is_dtensor(tensor: torch.Tensor) -> bool:

@@ -9,11 +9,12 @@ arena and is added when the parameter is read again, so that no merge vanishes, 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import math
 import mmap
 import weakref
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -317,25 +318,13 @@ class TorchValues:
 
     @contextlib.contextmanager
     def replaced(self, published: Any) -> Iterator[None]:
-        """Own values wait on the host meanwhile: fp32 of a single process in the arena, others in a
-        copy."""
+        """Own values wait on the host meanwhile: in the arena if it keeps them, else in a copy."""
         self.check(sends=False)
-        copies: List[Tuple[torch.Tensor, torch.Tensor]] = []
-        alone = self._team.size == 1
         with torch.no_grad():
-            for entry in self._trained:
-                values = local(entry.tensor)
-                if not alone or values.dtype != torch.float32:
-                    copies.append((entry.tensor, values.to("cpu", copy=True)))
-                if entry.copy is not None:
-                    copies.append((entry.copy, local(entry.copy).to("cpu", copy=True)))
-            exact = self._way([[span for spans in self._fragments for span in spans
-                                if self._trained[span.tensor].tensor.dtype == torch.float32]]) if alone else None
-            if exact is not None:
-                self._gather(exact, self._arena)
-            source = torch.frombuffer(published, dtype=torch.float32)
-            for fragment in range(len(self._fragments)):
-                self._scatter(self._way_of(fragment), source)
+            own = [tensor for entry in self._trained
+                   for tensor in (None if self._is_kept(entry) else entry.tensor, entry.copy) if tensor is not None]
+            copies = [(tensor, local(tensor).to("cpu", copy=True)) for tensor in own]
+            give_back = self._show(published)
             torch.clear_autocast_cache()
         try:
             yield
@@ -343,10 +332,26 @@ class TorchValues:
             self._watch.reshard()
             with torch.no_grad():
                 torch.clear_autocast_cache()
-                if exact is not None:
-                    self._scatter(exact, self._arena)
+                give_back()
                 for tensor, copy in copies:  # Which may lie elsewhere now (model.cpu()).
                     local(tensor).copy_(copy)
+
+    def _is_kept(self, entry: Trained) -> bool:
+        """Whether the arena has exact values of a tensor while published ones are in their place."""
+        return self._team.size == 1 and entry.tensor.dtype == torch.float32
+
+    def _show(self, published: Any) -> Callable[[], None]:
+        """Puts published values in place. Gives what puts those back that the arena keeps."""
+        give_back: Callable[[], None] = lambda: None
+        if self._team.size == 1:
+            exact = self._way([[span for spans in self._fragments for span in spans
+                                if self._is_kept(self._trained[span.tensor])]])
+            self._gather(exact, self._arena)
+            give_back = functools.partial(self._scatter, exact, self._arena)
+        source = torch.frombuffer(published, dtype=torch.float32)
+        for fragment in range(len(self._fragments)):
+            self._scatter(self._way_of(fragment), source)
+        return give_back
 
     def not_finite(self, fragments: Sequence[int]) -> Optional[str]:
         for fragment in fragments:
@@ -405,7 +410,7 @@ class TorchValues:
                 at += span.count
             if at > values.size:
                 raise errors.DataLoss("the state was taken of a model with other types: restore "
-                                      "the model as it was saved", "DATA_LOSS")
+                                      "the model as it was saved")
             if spans and fragment not in but:
                 self._set_exact(spans, parts)
         # A site of several processes has no more, and one of a former release.

@@ -36,10 +36,6 @@ _SAME = ("A site trains the same tensors from its join to its end: make such a c
          "joins")
 
 
-def _refused(message: str) -> errors.Error:
-    return errors.Refused(message, "FAILED_PRECONDITION")
-
-
 def _parameter(entry: Trained) -> torch.Tensor:
     return entry.tensor if entry.copy is None else entry.copy
 
@@ -189,14 +185,13 @@ class Watch:
         here = {id(tensor) for tensor in all_in(self._model)}
         for entry in self._trained:
             if id(_parameter(entry)) not in here:
-                raise _refused(f"{entry.name} is another tensor than when this site joined, or "
-                               "gone (load_state_dict(assign=True), a replaced module). "
-                               f"{_SAME}{unsent}")
+                raise errors.Refused(f"{entry.name} is another tensor than when this site joined, or gone "
+                                     f"(load_state_dict(assign=True), a replaced module). {_SAME}{unsent}")
         if not sends:
             return True
         problem = self._difference() or self._foreign()
         if problem is not None:
-            raise _refused(f"{problem}. {_SAME}{unsent}")
+            raise errors.Refused(f"{problem}. {_SAME}{unsent}")
         self._remember()
         return True
 
@@ -298,7 +293,7 @@ class Watch:
             last = _NEVER if theirs & mine else _UNRELATED
             self._newcomers += last == _NEVER
         if last == self._steps or last == _NEVER and self._newcomers > _MOST_NEWCOMERS:
-            raise _refused(
+            raise errors.Refused(
                 f"{type(optimizer).__name__} trains tensors of this site's optimizer, and made two "
                 "steps, or was made anew for each, while that made none: a site follows the optimizer "
                 "with which it joined. "
@@ -337,7 +332,7 @@ class Watch:
             try:
                 refuse_known(self._layers, self._model, self._masters)  # By the state that the step made.
             except errors.InvalidArgument as error:
-                raise _refused(error.message) from None
+                raise errors.Refused(error.message) from None
         if self._before:
             if not self._searched and not self._masters:
                 # Masters that the first step made. In fp32 it may keep what it began with.
@@ -345,7 +340,7 @@ class Watch:
                     refuse_copies(self._layers, [entry for entry in self._trained
                                                  if entry.tensor.element_size() == 2])
                 except errors.InvalidArgument as error:
-                    raise _refused(error.message) from None
+                    raise errors.Refused(error.message) from None
             self._searched = True
             now = self._sampled(self._before, like=self._before)
             if now:
@@ -414,7 +409,7 @@ class Watch:
         self._undone = self._undone + 1 if left <= _LEFT * moved else 0
         # Training that happens to go back once after a merge is no master.
         if self._undone >= (1 if joining else 2):
-            raise _refused(
+            raise errors.Refused(
                 f"the optimizer's step brought {name} back to what it was before the run gave it "
                 "other values: it trains masters of its own (DeepSpeed, apex O2, Megatron, "
                 f"Lookahead). Take one without, or {MASTERS}; if it has none, masters={{}}")
