@@ -80,7 +80,3 @@ class BitsTest(unittest.TestCase):
                         site.step(TOKENS)
                 ended(program, cluster.coordinator)
                 self.same_pushes(cluster, "c", "site")
-
-
-if __name__ == "__main__":
-    unittest.main()

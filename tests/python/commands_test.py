@@ -1,36 +1,26 @@
 """The commands that train with PyTorch: quickstart, mixed_run and cost, at their smallest."""
 
 import json
-import os
-import pathlib
-import subprocess
 import sys
-import tempfile
 import unittest
 
-from runs import BIN, ROOT, cluster, needs
+from runs import BIN, HERE, ROOT, cluster, folder_of, needs, run_tool
 
-HERE = pathlib.Path(__file__).resolve().parent
 PATIENCE_S = 500
 
 
 class CommandsTest(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="causeway_commands_")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        self.folder = folder_of(self)
         self.text = self.folder / "text.txt"
         self.text.write_text(cluster.text(20000))
 
     def run_command(self, *command):
         """Standard output of a command that ends well."""
-        done = subprocess.run(
-            [str(word) for word in command], capture_output=True, text=True, timeout=PATIENCE_S,
-            stdin=subprocess.DEVNULL,
-            env=os.environ | {"CAUSEWAY_BIN": str(BIN), "CAUSEWAY_TORCH_PYTHON": sys.executable,
-                              "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"})
-        self.assertEqual(0, done.returncode, done.stderr[-4000:] + done.stdout[-1000:])
-        return done.stdout
+        status, output, error = run_tool(*command, timeout=PATIENCE_S, variables={
+            "CAUSEWAY_BIN": BIN, "CAUSEWAY_TORCH_PYTHON": sys.executable, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"})
+        self.assertEqual(0, status, error[-4000:] + output[-1000:])
+        return output
 
     @needs("torch")
     def test_quickstart_trains_with_pytorch(self):
@@ -63,7 +53,3 @@ class CommandsTest(unittest.TestCase):
         self.assertLess(figures["training_thread_share"], 1)
         self.assertAlmostEqual(8, figures["host_bytes_per_parameter_by_account"], delta=0.1)
         self.assertEqual(30, figures["steps"])
-
-
-if __name__ == "__main__":
-    unittest.main()

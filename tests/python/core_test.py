@@ -13,9 +13,7 @@ import numpy as np
 import causeway
 from causeway._session import Orders
 from causeway._site import _Outcome
-from runs import PLAIN, STREAMING, Run, arrays, beside, output_of, update, wait_until
-
-from cluster import CTL, has_ipv6, run_tool  # noqa: E402  (runs says where it is)
+from runs import CTL, PLAIN, STREAMING, Run, RunTest, arrays, beside, has_ipv6, output_of, run_tool, update, wait_until
 
 
 def train(site, values, seat=0):
@@ -25,7 +23,31 @@ def train(site, values, seat=0):
             site.step(100)
 
 
-class CoreTest(unittest.TestCase):
+def raised_in_child(*calls):
+    """What each call raises in a forked child."""
+    fork = multiprocessing.get_context("fork")
+    answers = fork.Queue()
+
+    def work():
+        for call in calls:
+            try:
+                call()
+            except causeway.Error as error:
+                answers.put(error)
+
+    child = fork.Process(target=work)
+    child.start()
+    raised = [answers.get(timeout=30) for _ in calls]
+    child.join()
+    return raised
+
+
+def invite(run):
+    """A line for paris."""
+    return output_of(CTL, "invite", "paris", f"--join={run.folder / 'coordinator' / 'operator'}")
+
+
+class CoreTest(RunTest):
     def test_two_sites_train_one_model_with_four_bits_both_ways(self):
         with Run().serving(STREAMING.replace("start_workers: 1", "start_workers: 2"), initial=arrays()) as run:
             local = [arrays(1), arrays(2)]
@@ -57,8 +79,7 @@ class CoreTest(unittest.TestCase):
     def test_an_invitation_boards_and_then_the_runs_name_does(self):
         with Run() as run, mock.patch.dict(os.environ, XDG_CONFIG_HOME=str(run.folder / "config")):
             run.serve('run_name: "first"\n' + PLAIN, "--tls=own", initial=arrays())
-            line = output_of(CTL, "invite", "paris",
-                             f"--join={run.folder / 'coordinator' / 'operator'}")
+            line = invite(run)
             with self.assertRaisesRegex(causeway.InvalidArgument, "the invitation is for paris, and id is"):
                 train(causeway.Site(line, arrays(), id="rome"), arrays())
             with self.assertRaisesRegex(causeway.InvalidArgument, "leave tls"):
@@ -78,8 +99,7 @@ class CoreTest(unittest.TestCase):
     def test_an_invitation_over_ipv6_in_a_folder_that_the_site_names(self):
         with Run() as run, mock.patch.dict(os.environ, HOME="", XDG_CONFIG_HOME=""):
             run.serve('run_name: "first"\n' + PLAIN, "--tls=own", initial=arrays(), listen="[::1]:0")
-            line = output_of(CTL, "invite", "paris",
-                             f"--join={run.folder / 'coordinator' / 'operator'}")
+            line = invite(run)
             self.assertRegex(line, r"^causeway://\[::1\]:\d+/first/paris/")
             with self.assertRaisesRegex(causeway.Refused, "give identity=FOLDER"):
                 causeway.describe(line)
@@ -110,21 +130,17 @@ class CoreTest(unittest.TestCase):
         sent = []
         for hold in (-1, 7, 13):
             with Run().serving(STREAMING, initial=arrays()) as run:
-                checkpoint = run.folder / "checkpoint"
-                first = run.start_program("first", "numpy_trainer.py", run.address, "s", checkpoint,
-                                          "--every=5", f"--hold={hold}")
+                first = run.start_trainer("--every=5", f"--hold={hold}", name="first")
                 if hold >= 0:
                     wait_until(lambda: f"step {hold}\n" in first.log(), "the site is there")
                     first.kill()
-                    first = run.start_program("second", "numpy_trainer.py", run.address, "s",
-                                              checkpoint, "--every=5")
+                    first = run.start_trainer("--every=5", name="second")
                 self.assertEqual(first.wait(), 0, first.log())
                 self.assertIn(f"restored {hold >= 0}", first.log())
                 run.finish()
-                sent.append((run.pushed(), run.published_hashes()))
+                sent.append(run.sent())
         self.assertGreater(len(sent[0][0]), 10)
-        self.assertEqual(sent[1], sent[0])
-        self.assertEqual(sent[2], sent[0])
+        self.assertEqual(sent[1:], [sent[0]] * 2)
 
     def test_a_coordinator_killed_and_restarted_loses_nothing(self):
         sent = []
@@ -139,56 +155,41 @@ class CoreTest(unittest.TestCase):
                         update(values, site.current_step)
                         site.step(100)
                 run.finish()
-                sent.append((run.pushed(), run.published_hashes()))
+                sent.append(run.sent())
         self.assertEqual(sent[1], sent[0])
 
     def test_a_value_that_is_not_finite_is_named_and_not_sent(self):
-        with Run().serving(PLAIN, initial=arrays()) as run:
-            values = arrays()
-            with self.assertRaises(causeway.NotFinite) as caught:
-                with causeway.Site(run.address, values, id="s") as site:
-                    while not site.should_stop:
-                        update(values, site.current_step)
-                        if site.current_step == 6:
-                            values["layers.1.w"][3, 1] = np.nan
-                        site.step(100)
-            self.assertIn("layers.1.w has a value that is not finite", caught.exception.message)
-            self.assertEqual(caught.exception.code, "INVALID_ARGUMENT")
-            left = run.left("s")
-            self.assertIn("layers.1.w", str(left))
+        with self.assertRaisesRegex(causeway.NotFinite, "^INVALID_ARGUMENT: layers.1.w has a value that is not finite"):
+            with self.joined() as (run, values, site):
+                while not site.should_stop:
+                    update(values, site.current_step)
+                    if site.current_step == 6:
+                        values["layers.1.w"][3, 1] = np.nan
+                    site.step(100)
+        self.assertIn("layers.1.w", str(run.left("s")))
 
     def test_an_exception_of_the_training_loop_reaches_the_coordinator_and_the_caller(self):
-        with Run().serving(PLAIN, initial=arrays()) as run:
-            values = arrays()
-            with self.assertRaisesRegex(ZeroDivisionError, "no data"):
-                with causeway.Site(run.address, values, id="s") as site:
-                    site.step(100)
-                    raise ZeroDivisionError("no data left")
-            left = run.left("s")
-            self.assertIn("ZeroDivisionError: no data left", str(left))
+        with self.assertRaisesRegex(ZeroDivisionError, "no data"), self.joined() as (run, _, site):
+            site.step(100)
+            raise ZeroDivisionError("no data left")
+        self.assertIn("ZeroDivisionError: no data left", str(run.left("s")))
 
     def test_another_model_is_refused_by_name(self):
         with Run().serving(PLAIN, initial=arrays()) as run:
             values = arrays()
             values["embed"] = np.zeros((51, 8), np.float32)
-            site = causeway.Site(run.address, values, id="s")
-            with self.assertRaises(causeway.Refused) as caught:
-                site.open()
-            self.assertIn("embed has [51, 8]", caught.exception.message)
-            self.assertEqual(caught.exception.code, "FAILED_PRECONDITION")
+            with self.assertRaisesRegex(causeway.Refused, r"^FAILED_PRECONDITION: .*embed has \[51, 8\]"):
+                causeway.Site(run.address, values, id="s").open()
 
     def test_a_name_in_use_is_refused(self):
-        with Run().serving(PLAIN, initial=arrays()) as run:
-            with causeway.Site(run.address, arrays(), id="s"):
-                with self.assertRaises(causeway.Refused) as caught:
-                    address = run.address.replace("127.0.0.1", "localhost")
-                    causeway.Site(address, arrays(), id="s", connect_timeout_s=3).open()
-                self.assertEqual(caught.exception.code, "ALREADY_EXISTS")
-                self.assertIn("a site s of this process has not left: close() it before another try",
-                              caught.exception.message)
-            # Nor does who has left stand in the way.
-            with causeway.Site(run.address, arrays(), id="s") as site:
-                self.assertTrue(site.step(100))
+        with self.joined() as (run, _, _):
+            address = run.address.replace("127.0.0.1", "localhost")
+            with self.assertRaisesRegex(causeway.Refused, r"^ALREADY_EXISTS: a site s of this process has not left: "
+                                        r"close\(\) it before another try"):
+                causeway.Site(address, arrays(), id="s", connect_timeout_s=3).open()
+        # Nor does who has left stand in the way.
+        with causeway.Site(run.address, arrays(), id="s") as site:
+            self.assertTrue(site.step(100))
 
     def test_one_that_joins_again_takes_the_place_of_a_former_of_its_process(self):
         with Run().serving(PLAIN, initial=arrays()) as run:
@@ -219,23 +220,20 @@ class CoreTest(unittest.TestCase):
                       "key": strange / "worker-s/key.pem"}
             for tls, message in ((None, "speaks TLS.*give tls\\['ca'\\]"),
                                  (strange / "worker-s", "certificate"), (stolen, "certificate")):
-                with self.assertRaises((causeway.Refused, causeway.Unavailable)) as caught:
+                with self.assertRaisesRegex((causeway.Refused, causeway.Unavailable), message):
                     causeway.Site(run.address, arrays(), id="s", tls=tls,
                                   connect_timeout_s=2).open()
-                self.assertRegex(caught.exception.message, message)
             values = arrays()
             train(causeway.Site(run.address, values, id="s", tls=of / "worker-s"), values)
             run.finish()
 
     def test_nobody_there_is_said_within_the_time_limit(self):
-        with self.assertRaises(causeway.Unavailable) as caught:
+        with self.assertRaisesRegex(causeway.Unavailable, "127.0.0.1:9"):
             causeway.Site("127.0.0.1:9", arrays(), id="s", connect_timeout_s=1).open()
-        self.assertIn("127.0.0.1:9", caught.exception.message)
 
     def test_ctrl_c_ends_a_wait_and_leaves_in_good_order(self):
         with Run().serving(PLAIN.replace("start_workers: 1", "start_workers: 2"), initial=arrays()) as run:
-            waiting = run.start_program("s", "numpy_trainer.py", run.address, "s",
-                                        run.folder / "checkpoint")
+            waiting = run.start_trainer()
             run.wait_for_event("worker_ready", worker="s")
             waiting.signal(signal.SIGINT)
             self.assertEqual(waiting.wait(), 1)
@@ -244,66 +242,38 @@ class CoreTest(unittest.TestCase):
 
     def test_ctrl_c_in_the_block_is_no_failure(self):
         with Run().serving(PLAIN, initial=arrays()) as run:
-            training = run.start_program("s", "numpy_trainer.py", run.address, "s", run.folder / "checkpoint", "--hold=5")
+            training = run.start_trainer("--hold=5")
             wait_until(lambda: "step 5\n" in training.log(), "the site is there")
             training.signal(signal.SIGINT)
             self.assertEqual(training.wait(), 1)
             self.assertEqual(run.left("s")["reason"], "drained")
 
     def test_a_forked_child_does_no_harm(self):
-        with Run().serving(PLAIN, initial=arrays()) as run:
-            values = arrays()
-            with causeway.Site(run.address, values, id="s") as site:
-                fork = multiprocessing.get_context("fork")
-                answers = fork.Queue()
-
-                def step_in_child():
-                    for call in (lambda: site.step(100), site.state_dict):
-                        try:
-                            call()
-                        except causeway.Error as error:
-                            answers.put(error.code)
-
-                while not site.should_stop:
-                    if site.current_step == 3:
-                        child = fork.Process(target=step_in_child)
-                        child.start()
-                        for _ in range(2):
-                            self.assertEqual(answers.get(timeout=30), "FAILED_PRECONDITION")
-                        child.join()
-                    update(values, site.current_step)
-                    site.step(100)
-            run.finish()
+        with self.joined() as (run, values, site):
+            while not site.should_stop:
+                if site.current_step == 3:
+                    for error in raised_in_child(lambda: site.step(100), site.state_dict):
+                        self.assertEqual(error.code, "FAILED_PRECONDITION")
+                update(values, site.current_step)
+                site.step(100)
+        run.finish()
 
     def test_a_forked_child_cannot_join_and_says_so(self):
         with Run().serving(PLAIN, initial=arrays()) as run:
             causeway.describe(run.address)
-            fork = multiprocessing.get_context("fork")
-            answers = fork.Queue()
-
-            def join_in_child():
-                for call in (causeway.Site(run.address, arrays(), id="s").open,
-                             lambda: causeway.describe(run.address)):
-                    try:
-                        call()
-                    except causeway.Refused as error:
-                        answers.put(error.message)
-
-            child = fork.Process(target=join_in_child)
-            child.start()
-            for _ in range(2):
-                self.assertIn("forked by one that had a site", answers.get(timeout=30))
-            child.join()
+            for error in raised_in_child(causeway.Site(run.address, arrays(), id="s").open,
+                                         lambda: causeway.describe(run.address)):
+                self.assertIsInstance(error, causeway.Refused)
+                self.assertIn("forked by one that had a site", error.message)
 
     def test_steps_that_a_state_lacks_of_the_run_are_said(self):
         with Run().serving("""sync { steps_between_syncs: 30 overlap_steps: 1 }
                          membership { start_workers: 1 lease_ms: 3000 }""", steps=40) as run:
-            trainer = ["numpy_trainer.py", run.address, "s", run.folder / "checkpoint", "--every=5"]
-            first = run.start_program("first", *trainer, "--hold=12")
+            first = run.start_trainer("--every=5", "--hold=12", name="first")
             status = [CTL, "status", "--json", f"--coordinator={run.address}"]
             wait_until(lambda: json.loads(run_tool(*status)[1] or "{}").get("run_step", 0) >= 12, "the step is known")
             first.kill()
-            second = run.start_program("second", *trainer)
+            second = run.start_trainer("--every=5", name="second")
             self.assertEqual(second.wait(), 0, second.log())
             self.assertIn("the checkpoint is 2 steps behind the run: whatever was trained here after it is trained "
                           "again", second.log())
@@ -312,13 +282,11 @@ class CoreTest(unittest.TestCase):
     def test_log_lines_go_to_the_logger(self):
         with Run().serving(PLAIN, steps=4, initial=arrays()) as run:
             values = arrays()
-            with self.assertLogs("causeway", logging.INFO) as logs:
+            with self.says("finished at step 4", None, "INFO"):
                 train(causeway.Site(run.address, values, id="s"), values)
-            self.assertTrue(any("finished at step 4" in line for line in logs.output), logs.output)
 
     def test_another_array_than_it_joined_with_is_named(self):
-        with Run() as run:
-            run.serve(PLAIN)
+        with Run().serving(PLAIN) as run:
             for name, change, message in (
                     ("a", lambda values: values.update(embed=values["embed"] + 1), "embed is another array in arrays"),
                     ("b", lambda values: values.pop("layers.0.b"), "layers.0.b is gone in arrays"),
@@ -363,14 +331,9 @@ class CoreTest(unittest.TestCase):
         self.assertTrue(site.should_save)
 
     def test_a_site_after_its_budget_says_so(self):
-        with Run().serving(PLAIN, steps=4, initial=arrays()) as run:
-            with causeway.Site(run.address, arrays(), id="s") as site:
-                while site.step(100):
-                    pass
-                with self.assertRaisesRegex(causeway.InvalidArgument, "should_stop"):
-                    site.step(100)
-            run.finish()
-
-
-if __name__ == "__main__":
-    unittest.main()
+        with self.joined(steps=4) as (run, _, site):
+            while site.step(100):
+                pass
+            with self.assertRaisesRegex(causeway.InvalidArgument, "should_stop"):
+                site.step(100)
+        run.finish()

@@ -161,7 +161,3 @@ class TokensTest(unittest.TestCase):
         with torch.no_grad():
             difference = (ours(tokens) - theirs(tokens).logits).abs().max().item()
         self.assertLess(difference, 1e-5)
-
-
-if __name__ == "__main__":
-    unittest.main()

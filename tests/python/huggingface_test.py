@@ -3,12 +3,8 @@
 import contextlib
 import io
 import json
-import os
 import pathlib
 import shutil
-import subprocess
-import sys
-import tempfile
 import unittest
 
 import numpy as np
@@ -19,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from causeway.errors import InvalidArgument
 from causeway.huggingface import export_folder, import_folder
 from causeway.score import score
-from runs import BIN, COORDINATOR, ROOT, Cluster, needs, run_tool
+from runs import BIN, COORDINATOR, Cluster, folder_of, needs, run_python, run_tool
 
 WORKER = BIN / "causeway-worker"
 LOGIT_BOUND = 1e-4
@@ -66,9 +62,7 @@ def weights(folder):
 
 class HuggingFaceTest(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="causeway_huggingface_")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        self.folder = folder_of(self)
         transformers.utils.logging.disable_progress_bar()
 
     def saved(self, name, kind="llama", change=None, **more):
@@ -265,31 +259,30 @@ class HuggingFaceTest(unittest.TestCase):
         with self.assertRaisesRegex(InvalidArgument, "lm_head.weight perhaps, has another shape"):
             self.imported(folder)
 
+    @contextlib.contextmanager
+    def refuses_pointer(self, path):
+        """What is done inside, while the file is what Git leaves of a large one."""
+        kept = path.read_bytes() if path.exists() else None
+        path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+        with self.assertRaisesRegex(InvalidArgument, f"{path.name} is a Git LFS pointer"):
+            yield
+        path.unlink() if kept is None else path.write_bytes(kept)
+
     def test_folders_that_are_not_whole_are_told_apart(self):
         folder, _ = self.saved("whole")
-        pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
         for name in ("model.safetensors", "config.json", "generation_config.json", "tokenizer.json"):
-            path = folder / name
-            kept = path.read_bytes() if path.exists() else None
-            path.write_text(pointer)
-            with self.assertRaisesRegex(InvalidArgument, f"{name} is a Git LFS pointer"):
+            with self.refuses_pointer(folder / name):
                 self.imported(folder)
-            path.unlink() if kept is None else path.write_bytes(kept)
         own, _ = self.imported(folder)
+        exported, tokenizer, tasks = self.folder / "exported", folder / "tokenizer.json", self.folder / "tasks.jsonl"
         for name in ("model.safetensors", "model.textproto"):
-            kept = (own / name).read_bytes()
-            (own / name).write_text(pointer)
-            with self.assertRaisesRegex(InvalidArgument, f"{name} is a Git LFS pointer"):
-                export_folder(str(own), str(self.folder / "exported"))
-            (own / name).write_bytes(kept)
-        (folder / "tokenizer.json").write_text(pointer)
-        with self.assertRaisesRegex(InvalidArgument, "tokenizer.json is a Git LFS pointer"):
-            export_folder(str(own), str(self.folder / "exported"), tokenizer=str(folder))
-        (tasks := self.folder / "tasks.jsonl").write_text(pointer)
-        with self.assertRaisesRegex(InvalidArgument, "tokenizer.json is a Git LFS pointer"):
+            with self.refuses_pointer(own / name):
+                export_folder(str(own), str(exported))
+        with self.refuses_pointer(tokenizer):
+            export_folder(str(own), str(exported), tokenizer=str(folder))
+        with self.refuses_pointer(tokenizer):
             score(str(folder), ["x"])
-        (folder / "tokenizer.json").unlink()
-        with self.assertRaisesRegex(InvalidArgument, "tasks.jsonl is a Git LFS pointer"):
+        with self.refuses_pointer(tasks):
             score(str(folder), [str(tasks)])
         shutil.rmtree(own)
         (folder / "adapter_config.json").write_text("{}")
@@ -424,12 +417,10 @@ class HuggingFaceTest(unittest.TestCase):
         self.assertTrue((exported / "vocab.json").exists())
 
     def command(self, module, *flags, status=0):
-        done = subprocess.run([sys.executable, "-B", "-m", f"causeway.{module}", *map(str, flags)], capture_output=True,
-                              text=True, check=False, timeout=500, cwd=self.folder,
-                              env=os.environ | {"PYTHONPATH": str(ROOT / "worker" / "python"), "CAUSEWAY_BIN": str(BIN),
-                                                "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(self.folder / "cache")})
-        self.assertEqual(status, done.returncode, done.stderr[-3000:])
-        return done.stdout if status == 0 else done.stderr
+        found, output, error = run_python("-m", f"causeway.{module}", *flags, timeout=500, cwd=self.folder, variables={
+            "CAUSEWAY_BIN": BIN, "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": self.folder / "cache"})
+        self.assertEqual(status, found, error[-3000:])
+        return output if status == 0 else error
 
     @needs("tokenizers")
     def test_text_that_is_generated_is_transformers(self):
@@ -494,12 +485,7 @@ class HuggingFaceTest(unittest.TestCase):
     def test_packages_that_are_missing_are_named(self):
         folder, _ = self.saved("plain")
         hide = "import sys; sys.modules['transformers'] = None; from causeway.huggingface.__main__ import main; "
-        done = subprocess.run([sys.executable, "-B", "-c", hide + "sys.exit(main(sys.argv[1:]))", "import",
-                               f"--from={folder}", f"--out={self.folder / 'x'}"], capture_output=True, text=True, check=False,
-                              env=os.environ | {"PYTHONPATH": str(ROOT / "worker" / "python")})
-        self.assertEqual(2, done.returncode)
-        self.assertIn("needs the Python package transformers, which is missing: pip install transformers", done.stderr)
-
-
-if __name__ == "__main__":
-    unittest.main()
+        status, _, error = run_python("-c", hide + "sys.exit(main(sys.argv[1:]))", "import", f"--from={folder}",
+                                      f"--out={self.folder / 'x'}")
+        self.assertEqual(2, status)
+        self.assertIn("needs the Python package transformers, which is missing: pip install transformers", error)

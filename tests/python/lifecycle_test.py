@@ -8,17 +8,15 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
-import unittest
 from unittest import mock
 
 import numpy as np
 
 import causeway
-from runs import BIN, PLAIN, STREAMING, Run, arrays, beside, cluster, run_tool, wait_until
+from runs import CTL, PLAIN, STREAMING, Run, RunTest, arrays, beside, cluster, run_python, run_tool, wait_until
 
 
 def noise(shape):
@@ -52,7 +50,7 @@ class SilentCoordinator:
             connection.close()
 
 
-class BehindTest(unittest.TestCase):
+class BehindTest(RunTest):
     """A site that the run went on without, and one that the run goes on without while it joins."""
 
     def beside_one_that_trains(self, run, shape, settings, step_s, test):
@@ -123,16 +121,12 @@ class BehindTest(unittest.TestCase):
             def test(fast):
                 values = {"w": np.zeros(shape, np.float32)}
                 begin = fast.current_step
-                with self.assertLogs("causeway", logging.INFO) as logs, \
-                        causeway.Site(run.address, values, id="slow",
-                                      max_download_mbit=1) as site:
+                with self.says("in which the run did", None, "INFO") as logs, \
+                        causeway.Site(run.address, values, id="slow", max_download_mbit=1) as site:
                     self.assertGreater(site.current_step, begin + 80)
                     while not self.contributed(run, "slow"):
                         self.assertTrue(site.step(100))
-                self.assertTrue(any("in which the run did" in line for line in logs.output),
-                                logs.output)
-                self.assertFalse(any("went on without" in line for line in logs.output),
-                                 logs.output)
+                self.assertNotIn("went on without", str(logs.output))
 
             self.beside_one_that_trains(run, shape, """
                 sync { fragments: 4 pattern: BALANCED steps_between_syncs: 40 overlap_steps: 20
@@ -140,7 +134,7 @@ class BehindTest(unittest.TestCase):
                 membership { start_workers: 1 quorum: 1 grace_ms: 2000 }""", 0.02, test)
 
 
-class JoinTest(unittest.TestCase):
+class JoinTest(RunTest):
     def test_a_drain_while_it_joins_ends_the_join(self):
         for thread_joins in (False, True):
             with self.subTest(thread_joins=thread_joins), SilentCoordinator() as silent:
@@ -215,12 +209,10 @@ class JoinTest(unittest.TestCase):
             del site
             gc.collect()
         self.assertIn("site lonely never joined its run", logs.output[0])
-        code = ("import numpy, causeway\n"
-                "site = causeway.Site('h:1', {'w': numpy.zeros(2, numpy.float32)}, id='lonely')\n")
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                              env={**os.environ, "PYTHONPATH": ":".join(sys.path)}, timeout=300)
-        self.assertEqual(done.returncode, 0)
-        self.assertIn("site lonely never joined its run", done.stderr)
+        status, _, said = run_python("-c", "import numpy, causeway\nsite = causeway.Site('h:1', "
+                                     "{'w': numpy.zeros(2, numpy.float32)}, id='lonely')\n", timeout=300)
+        self.assertEqual(status, 0)
+        self.assertIn("site lonely never joined its run", said)
 
 
 class Waiting(logging.Handler):
@@ -244,7 +236,7 @@ class Waiting(logging.Handler):
         logging.getLogger("causeway").removeHandler(self)
 
 
-class WaitTest(unittest.TestCase):
+class WaitTest(RunTest):
     """Lines that a person needs, with Python's default logging, while the site waits."""
 
     SETTINGS = """sync { steps_between_syncs: 2 }
@@ -268,16 +260,13 @@ class WaitTest(unittest.TestCase):
             other.close()
 
     def test_a_pause_is_said_with_its_reason(self):
-        with Run().serving(PLAIN, steps=100_000, initial=arrays()) as run:
-            control = [BIN / "causewayctl", "--coordinator=" + run.address]
-            site = causeway.Site(run.address, arrays(), id="s")
-            with site:
-                site.step(100)
-                self.assertEqual(run_tool(control[0], "pause", control[1], "--reason=repairs")[0], 0)
-                with Waiting(r"the run is paused \(repairs\)", site.drain) as pause:
-                    while site.step(100):
-                        pass
-            self.assertIsNone(pause.then, pause.lines)
+        with self.joined(steps=100_000) as (run, _, site):
+            site.step(100)
+            self.assertEqual(run_tool(CTL, "pause", f"--coordinator={run.address}", "--reason=repairs")[0], 0)
+            with Waiting(r"the run is paused \(repairs\)", site.drain) as pause:
+                while site.step(100):
+                    pass
+        self.assertIsNone(pause.then, pause.lines)
 
     def test_who_left_its_tokens_at_one_is_told_what_becomes_of_the_others(self):
         with Run().serving("""sync { steps_between_syncs: 2 overlap_steps: 1 }
@@ -300,29 +289,22 @@ class WaitTest(unittest.TestCase):
         with Run().serving(PLAIN, steps=8, initial=arrays()) as run:
             values = arrays()
             site = causeway.Site(run.address, values, id="s")
-            with self.assertLogs("causeway", logging.WARNING) as logs, site:
+            with self.says("of fragment 0 for round 1 .*is quarantined: it is larger than membership.norm_cap or "
+                           "membership.outlier_factor allow", None), site:
                 while not site.should_stop:
                     for value in values.values():
                         value += np.float32(1000)
                     site.step(100)
-            said = [line for line in logs.output if "is quarantined: it is larger than membership.norm_cap or "
-                    "membership.outlier_factor allow" in line]
-            self.assertTrue(any("of fragment 0 for round 1 " in line for line in said), logs.output)
             run.finish()
 
 
-class SignalTest(unittest.TestCase):
+class SignalTest(RunTest):
     """Programs without handlers of their own."""
-
-    @staticmethod
-    def start(run, address, *flags):
-        return run.start_program("s", "numpy_trainer.py", address, "s", run.folder / "checkpoint",
-                                 "--default_signals", *flags)
 
     def test_one_that_joins_is_drained_with_a_line(self):
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU):
             with self.subTest(number), Run() as run, SilentCoordinator() as silent:
-                joins = self.start(run, silent.address)
+                joins = run.start_trainer("--default_signals", address=silent.address)
                 silent.called.wait()
                 joins.signal(number)
                 self.assertEqual(joins.wait(), 1, joins.log())
@@ -332,7 +314,7 @@ class SignalTest(unittest.TestCase):
 
     def test_one_that_waits_for_others_leaves_in_good_order(self):
         with Run().serving(PLAIN.replace("start_workers: 1", "start_workers: 2"), initial=arrays()) as run:
-            waits = self.start(run, run.address)
+            waits = run.start_trainer("--default_signals")
             run.wait_for_event("worker_ready", worker="s")
             waits.stop()
             self.assertTrue(waits.log().rstrip().endswith("done False"), waits.log())
@@ -340,14 +322,14 @@ class SignalTest(unittest.TestCase):
 
     def test_one_that_trains_leaves_after_its_step(self):
         with Run().serving(PLAIN, steps=10_000_000, initial=arrays()) as run:
-            trains = self.start(run, run.address)
+            trains = run.start_trainer("--default_signals")
             wait_until(lambda: "step 5\n" in trains.log(), "it trains")
             trains.stop()
             self.assertEqual(run.left("s")["reason"], "drained")
 
     def test_a_second_one_ends_the_program(self):
         with Run().serving(PLAIN, initial=arrays()) as run:
-            holds = self.start(run, run.address, "--hold=5")
+            holds = run.start_trainer("--default_signals", "--hold=5")
             wait_until(lambda: "step 5\n" in holds.log(), "it is there")
             holds.signal(signal.SIGTERM)
             wait_until(lambda: "A second signal ends the program" in holds.log(), "it says so")
@@ -379,7 +361,7 @@ class SignalTest(unittest.TestCase):
 
     def test_the_end_of_its_processor_time_is_said_every_second_and_drains_once(self):
         with Run().serving(PLAIN, initial=arrays()) as run:
-            holds = self.start(run, run.address, "--hold=5")
+            holds = run.start_trainer("--default_signals", "--hold=5")
             wait_until(lambda: "step 5\n" in holds.log(), "it is there")
             holds.signal(signal.SIGXCPU)
             wait_until(lambda: "site s: SIGXCPU: it leaves the run" in holds.log(), "it says so")
@@ -391,8 +373,8 @@ class SignalTest(unittest.TestCase):
     def test_a_handler_that_is_none_of_pythons_rules(self):
         faulthandler.register(signal.SIGUSR1)
         self.addCleanup(lambda: list(map(faulthandler.unregister, (signal.SIGUSR1, signal.SIGUSR2))))
-        with Run().serving(PLAIN, initial=arrays()) as run, tempfile.TemporaryFile() as dump:
-            with causeway.Site(run.address, arrays(), id="s") as site:
+        with tempfile.TemporaryFile() as dump:
+            with self.joined() as (_, _, site):
                 self.assertEqual(signal.getsignal(signal.SIGUSR1), signal.SIG_DFL)
                 self.assertNotEqual(signal.getsignal(signal.SIGUSR2), signal.SIG_DFL)
                 self.assertTrue(site.step(100))
@@ -404,26 +386,24 @@ class SignalTest(unittest.TestCase):
     def test_a_forked_child_ends_as_ever(self):
         former = signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self.addCleanup(signal.signal, signal.SIGTERM, former)
-        with Run().serving(PLAIN, initial=arrays()) as run:
-            with causeway.Site(run.address, arrays(), id="s") as site:
-                self.assertNotEqual(signal.getsignal(signal.SIGTERM), signal.SIG_DFL)
-                child = multiprocessing.get_context("fork").Process(
-                    target=lambda: os._exit(signal.getsignal(signal.SIGTERM) != signal.SIG_DFL))
-                child.start()
-                child.join()
-                self.assertEqual(child.exitcode, 0)
-                self.assertTrue(site.step(100))
+        with self.joined() as (_, _, site):
+            self.assertNotEqual(signal.getsignal(signal.SIGTERM), signal.SIG_DFL)
+            child = multiprocessing.get_context("fork").Process(
+                target=lambda: os._exit(signal.getsignal(signal.SIGTERM) != signal.SIG_DFL))
+            child.start()
+            child.join()
+            self.assertEqual(child.exitcode, 0)
+            self.assertTrue(site.step(100))
 
 
-class LeaveTest(unittest.TestCase):
+class LeaveTest(RunTest):
     def test_a_program_that_exits_in_the_block_has_come_to_its_end(self):
         for code, reason in ((0, "drained"), (None, "drained"), (3, "failed"),
                              ("no more disk", "failed")):
-            with self.subTest(code=code), Run().serving(PLAIN, initial=arrays()) as run:
-                with self.assertRaises(SystemExit):
-                    with causeway.Site(run.address, arrays(), id="s") as site:
-                        site.step(100)
-                        sys.exit(code)
+            with self.subTest(code=code):
+                with self.assertRaises(SystemExit), self.joined() as (run, _, site):
+                    site.step(100)
+                    sys.exit(code)
                 self.assertEqual(run.left("s")["reason"], reason)
 
     def test_after_the_budget_an_exit_merges_what_is_in_flight(self):
@@ -452,13 +432,10 @@ class LeaveTest(unittest.TestCase):
                 wait_until(lambda: deltas.exists() and any(deltas.iterdir()), "it has sent")
                 os.kill(os.getpid(), signal.SIGINT)
 
-            with self.assertLogs("causeway", logging.WARNING) as logs:
-                with self.assertRaises(KeyboardInterrupt), beside(interrupt):
-                    while site.step(100):
-                        pass
+            with self.says("Ctrl-C ended.*new join", None), self.assertRaises(KeyboardInterrupt), beside(interrupt):
+                while site.step(100):
+                    pass
             self.assertTrue(site.should_stop)
-            self.assertTrue(any("Ctrl-C ended" in line and "new join" in line
-                                for line in logs.output), logs.output)
             with self.assertRaisesRegex(causeway.InvalidArgument, "Ctrl-C ended.*new join"):
                 site.step(100)
             site.close()
@@ -473,14 +450,12 @@ class LeaveTest(unittest.TestCase):
     def test_where_ctrl_c_is_ignored_a_site_says_so_once(self):
         for ignored in (True, False):
             with Run().serving(PLAIN, steps=4, initial=arrays()) as run:
-                program = run.start_program("s", "numpy_trainer.py", run.address, "s",
-                                            run.folder / "checkpoint",
-                                            *(["--ignore_ctrl_c"] if ignored else []))
+                program = run.start_trainer(*(["--ignore_ctrl_c"] if ignored else []))
                 self.assertEqual(program.wait(), 0, program.log())
                 self.assertEqual(program.log().count("Ctrl-C is ignored"), int(ignored))
 
 
-class ArgumentsTest(unittest.TestCase):
+class ArgumentsTest(RunTest):
     def test_every_argument_is_checked_and_named(self):
         values = {"w": np.zeros(2, np.float32)}
 
@@ -555,20 +530,14 @@ class ArgumentsTest(unittest.TestCase):
                 causeway.Site("127.0.0.1:9", arrays(), id="s").open()
 
     def test_what_the_library_refuses_is_named_as_python_has_it(self):
-        with self.assertRaises(causeway.InvalidArgument) as caught:
+        with self.assertRaisesRegex(causeway.InvalidArgument, "^INVALID_ARGUMENT: threads must be 0"):
             causeway.Site("127.0.0.1:9", arrays(), id="s", threads=10 ** 6).open()
-        self.assertRegex(caught.exception.message, "^threads must be 0")
 
     def test_what_cannot_work_is_refused_before_anybody_is_called(self):
         with tempfile.NamedTemporaryFile() as file:
-            for named, message in (({"metrics": "x"}, "^metrics: "), ({"metrics": "h:x"}, "^metrics: "),
-                                   ({"output": "/proc/x"}, "^output must be a folder"),
-                                   ({"output": file.name}, "^output must be a folder"),
-                                   ({"tensorboard": "/proc/x"}, "^tensorboard must be a folder")):
-                with self.subTest(**named), self.assertRaises(causeway.InvalidArgument) as caught:
+            for named, message in (({"metrics": "x"}, "metrics: "), ({"metrics": "h:x"}, "metrics: "),
+                                   ({"output": "/proc/x"}, "output must be a folder"),
+                                   ({"output": file.name}, "output must be a folder"),
+                                   ({"tensorboard": "/proc/x"}, "tensorboard must be a folder")):
+                with self.subTest(**named), self.assertRaisesRegex(causeway.InvalidArgument, f"^[A-Z_]+: {message}"):
                     causeway.Site("127.0.0.1:9", arrays(), id="s", connect_timeout_s=600, **named).open()
-                self.assertRegex(caught.exception.message, message)
-
-
-if __name__ == "__main__":
-    unittest.main()

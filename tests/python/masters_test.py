@@ -2,7 +2,6 @@
 
 import copy
 import types
-import unittest
 
 import torch
 from torch import nn
@@ -66,6 +65,19 @@ class Hidden:
         def step():
             master.sub_(parameter.grad.float(), alpha=0.01)
             parameter.data.copy_(master)
+
+        self.step = step
+
+
+class Behind:
+    """Puts masters in the parameter's place for a step of torch's own, as averages over steps do."""
+
+    def __init__(self, parameter):
+        master, optimizer = parameter.detach().clone(), torch.optim.SGD([parameter], lr=0.01)
+
+        def step():
+            parameter.data.copy_(master)
+            optimizer.step()
 
         self.step = step
 
@@ -152,38 +164,27 @@ class MastersTest(RunTest):
         with self.assertRaisesRegex(causeway.InvalidArgument, "SGD averages over its steps"):
             cw.join("h:1", model, optimizer, id="s")
 
-    def test_masters_of_the_first_step_are_refused(self):
-        model = bfloat16()
-        run = self.run_of(ALONE, initial=values_of(bfloat16(2.0)))
-        optimizer = Own(model.weight, lazy=True)
-        with self.assertRaisesRegex(causeway.Refused, "Own.master is a copy of weight"):
-            with cw.join(run.address, model, optimizer, id="s") as site:
-                model.weight.grad = torch.ones_like(model.weight)
-                optimizer.step()
-        self.assertEqual(site.current_step, 0)
-
-    def test_a_join_that_is_undone_is_refused(self):
-        model = bfloat16(3.0)
-        run = self.run_of(ALONE, initial=values_of(bfloat16(2.0)))
-        optimizer = Hidden(model.weight)
-        with self.assertRaisesRegex(causeway.Refused, "brought weight back to what it was before"):
-            with cw.join(run.address, model, None, id="s") as site:
-                self.assertEqual(model.weight[0, 0].item(), 2.0)
-                model.weight.grad = torch.ones_like(model.weight)
-                optimizer.step()
-                site.step()
-        self.assertEqual(site.current_step, 0)
-
-    def test_a_join_that_is_undone_by_new_memory_is_refused(self):
-        for dtype in (torch.bfloat16, torch.float32):
-            model = bfloat16(3.0).to(dtype)
-            run = self.run_of(ALONE, initial=values_of(bfloat16(2.0)))
-            optimizer = Swapped(model.weight)
-            with self.assertRaisesRegex(causeway.Refused, "brought weight back to what it was before"):
-                with cw.join(run.address, model, optimizer, id="s"):
-                    self.assertEqual(model.weight[0, 0].item(), 2.0)
-                    model.weight.grad = torch.ones_like(model.weight)
-                    optimizer.step()
+    def test_masters_that_show_at_the_first_step_are_refused(self):
+        undone = "brought weight back to what it was before"
+        for name, make, dtypes, is_handed_over, message in (
+                ("made by the step", lambda weight: Own(weight, lazy=True), [torch.bfloat16], True,
+                 "Own.master is a copy of weight"),
+                ("a join that is undone", Hidden, [torch.bfloat16], False, undone),
+                ("a join that is undone by new memory", Swapped, [torch.bfloat16, torch.float32], True, undone),
+                ("behind an optimizer of torch's", Behind, [torch.float32], False, undone)):
+            for dtype in dtypes:
+                with self.subTest(name, dtype=dtype):
+                    model = bfloat16(3.0).to(dtype)
+                    run = self.run_of(ALONE, initial=values_of(bfloat16(2.0)))
+                    optimizer = make(model.weight)
+                    with self.assertRaisesRegex(causeway.Refused, message):
+                        with cw.join(run.address, model, optimizer if is_handed_over else None, id="s") as site:
+                            self.assertEqual(model.weight[0, 0].item(), 2.0)
+                            model.weight.grad = torch.ones_like(model.weight)
+                            optimizer.step()
+                            if not is_handed_over:
+                                site.step()
+                    self.assertEqual(site.current_step, 0)
 
     def test_training_that_comes_back_by_itself_has_no_masters(self):
         """Steps before the block, which began with the run's values, and then the same once more."""
@@ -215,19 +216,6 @@ class MastersTest(RunTest):
                         if not handed:
                             site.step()
                         self.assertEqual(site.current_step, 1)
-
-    def test_masters_behind_an_optimizer_of_torchs_are_found_all_the_same(self):
-        """They are put in the parameter's place for its step, as averages over steps do."""
-        model = bfloat16(3.0).float()
-        run = self.run_of(ALONE, initial=values_of(bfloat16(2.0)))
-        optimizer, master = torch.optim.SGD(model.parameters(), lr=0.01), model.weight.detach().clone()
-        with self.assertRaisesRegex(causeway.Refused, "brought weight back to what it was before"):
-            with cw.join(run.address, model, None, id="s") as site:
-                model.weight.data.copy_(master)
-                model.weight.grad = torch.ones_like(model.weight)
-                optimizer.step()
-                site.step()
-        self.assertEqual(site.current_step, 0)
 
     def test_who_knows_better_trains_on(self):
         model = bfloat16(3.0)
@@ -358,7 +346,3 @@ class MastersTest(RunTest):
                                         f"{argument} raised KeyError for the parameter 'weight'") as caught:
                 cw.join("h:1", bfloat16(), None, id="s", **{argument: fail})
             self.assertIsInstance(caught.exception.__cause__, KeyError)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -62,14 +62,8 @@ def train(arguments, out):
     (out / "run.textproto").write_text(text, encoding="utf-8")
     group = processes.ProcessGroup()
     try:
-        address_file = out / "coordinator.address"
-        group.start("coordinator",
-                    [str(arguments.programs / "causeway-coordinator"), "serve",
-                     f"--run_dir={out / 'coordinator'}", f"--config={out / 'run.textproto'}",
-                     "--listen=127.0.0.1:0", "--http=off", f"--address_file={address_file}",
-                     "--exit_when_finished"], out / "coordinator" / "log")
-        flags = [f"--coordinator={quickstart.wait_for_address(group, address_file)}",
-                 f"--data={out / 'data'}", "--threads=1"]
+        flags = [f"--coordinator={quickstart.start_coordinator(arguments, out, group)}", f"--data={out / 'data'}",
+                 "--threads=1"]
         programs = {"causeway": [str(arguments.programs / "causeway-worker"), "train"],
                     "transformers": site_command(arguments)}
         for name in NAMES:

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
 """A site of numpy arrays as a program, for tests that kill, interrupt and resume it.
 
-usage: numpy_trainer.py ADDRESS ID CHECKPOINT [--every N] [--hold STEP] [--site N]
-                        [--ignore_ctrl_c] [--default_signals]
+usage: numpy_trainer.py ADDRESS ID CHECKPOINT [--every N] [--hold STEP] [--ignore_ctrl_c] [--default_signals]
 
 Writes a checkpoint every N steps, continues from it if it is there, and prints a line for every
-step. At step STEP it waits for its end. Sites of another N train otherwise.
+step. At step STEP it waits for its end.
 """
 import argparse
 import os
@@ -20,12 +19,10 @@ from runs import arrays, update
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("address")
-    parser.add_argument("id")
-    parser.add_argument("checkpoint")
+    for name in ("address", "id", "checkpoint"):
+        parser.add_argument(name)
     parser.add_argument("--every", type=int, default=0)
     parser.add_argument("--hold", type=int, default=-1)
-    parser.add_argument("--site", type=int, default=0)
     parser.add_argument("--ignore_ctrl_c", action="store_true")
     parser.add_argument("--default_signals", action="store_true")
     options = parser.parse_args()
@@ -58,7 +55,7 @@ def main():
             if step == options.hold:
                 while True:
                     time.sleep(60)
-            update(values, step, options.site)
+            update(values, step)
             site.step(100)
     print(f"done {site.finished}", flush=True)
 

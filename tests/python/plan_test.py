@@ -1,14 +1,13 @@
 """python3 -m causeway.plan: the paper's table, our topology, what was measured, and what is refused."""
 
 import json
-import pathlib
 import re
 import shlex
-import subprocess
 import sys
 import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from runs import ROOT, run_python
+
 sys.path.insert(0, str(ROOT / "tests" / "wan"))
 
 MODEL = ("simulate", "--params=1e9", "--step_ms=100")
@@ -16,9 +15,7 @@ TEN = ("--params=10e9", "--step_ms=800")
 
 
 def call(*arguments):
-    done = subprocess.run([sys.executable, "-B", "-m", "causeway.plan", *arguments], capture_output=True, text=True,
-                          check=False, env={"PYTHONPATH": str(ROOT / "worker" / "python"), "COLUMNS": "100"})
-    return done.returncode, done.stdout, done.stderr
+    return run_python("-m", "causeway.plan", *arguments, timeout=600, variables={"COLUMNS": "100"})
 
 
 def answer(*arguments):
@@ -175,7 +172,3 @@ class PlanTest(unittest.TestCase):
         status, _, error = call(*MODEL, "--need", "--overlap_steps=1", "--rtt_ms=400")
         self.assertEqual(status, 1)
         self.assertIn("latency", error)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -5,8 +5,9 @@ import contextlib
 import functools
 import importlib.util
 import json
-import os
+import logging
 import pathlib
+import re
 import struct
 import subprocess
 import sys
@@ -14,12 +15,15 @@ import unittest
 
 import numpy as np
 
+import causeway
+
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "integration"))
 
 import cluster  # noqa: E402
-from cluster import BIN, COORDINATOR, SIGKILL, Cluster, ended, output_of, run_tool  # noqa: E402
+from cluster import (BIN, COORDINATOR, CTL, SIGKILL, Cluster, ended, folder_of, has_ipv6, output_of,  # noqa: E402
+                     run_python, run_tool)
 
 # Several processes that import torch at once may take minutes on a busy machine.
 cluster.DEADLINE_S = 300
@@ -87,6 +91,22 @@ class RunTest(unittest.TestCase):
         self.addCleanup(run.__exit__)
         return run
 
+    @contextlib.contextmanager
+    def joined(self, steps=20):
+        """A run, arrays, and the site s of them, which takes part in it inside."""
+        run, values = self.run_of(PLAIN, steps=steps, initial=arrays()), arrays()
+        with causeway.Site(run.address, values, id="s") as site:
+            yield run, values, site
+
+    @contextlib.contextmanager
+    def says(self, pattern, times=1, level="WARNING"):
+        """So many lines that are logged inside have it; None: one or more. Not within another one."""
+        with self.assertLogs("causeway", level) as logs:
+            logging.getLogger("causeway").error("a line that is always there")
+            yield logs
+        found = sum(bool(re.search(pattern, line)) for line in logs.output)
+        self.assertTrue(found if times is None else found == times, logs.output)
+
 
 class Run(Cluster):
     """A coordinator of a run without a model of Causeway's own. Use as a context manager."""
@@ -117,6 +137,14 @@ class Run(Cluster):
         variables.setdefault("OMP_NUM_THREADS", "1")
         return self.start(f"{name}.log", sys.executable, "-B", HERE / program, *arguments,
                           variables=variables)
+
+    def start_trainer(self, *flags, name="s", address=None):
+        """numpy_trainer.py as the site s, whose checkpoint is here."""
+        return self.start_program(name, "numpy_trainer.py", address or self.address, "s", self.folder / "checkpoint", *flags)
+
+    def sent(self):
+        """What sites pushed, and what was published of it."""
+        return self.pushed(), self.published_hashes()
 
     def pushed(self):
         """Of every delta that the coordinator kept: fragment, round, and hash of its bytes."""
@@ -163,5 +191,6 @@ def update(values, step, site=0):
         array -= np.float32(0.01) * (array + pull.reshape(array.shape).astype(np.float32))
 
 
-__all__ = ["BIN", "COORDINATOR", "Cluster", "HERE", "PLAIN", "ROOT", "Run", "RunTest", "SIGKILL", "STREAMING", "arrays",
-           "beside", "ended", "os", "output_of", "read_arrays", "run_tool", "update", "wait_until", "write_safetensors"]
+__all__ = ["BIN", "COORDINATOR", "CTL", "Cluster", "HERE", "PLAIN", "ROOT", "Run", "RunTest", "SIGKILL", "STREAMING", "arrays",
+           "beside", "ended", "folder_of", "has_ipv6", "output_of", "read_arrays", "run_python", "run_tool", "update",
+           "wait_until", "write_safetensors"]

@@ -91,8 +91,7 @@ class ShardedTest(unittest.TestCase):
                 for rank in range(size)]
 
     def trained(self, dtype, size, *flags):
-        with Run() as run:
-            run.serve(STREAMING)  # The site brings the model, from all its processes.
+        with Run().serving(STREAMING) as run:  # The site brings the model, from all its processes.
             processes = self.start(run, size, f"--dtype={dtype}", *flags)
             ended(*processes)
             summary = run.finish()
@@ -105,7 +104,7 @@ class ShardedTest(unittest.TestCase):
                 self.assertEqual(ON_HOST in process.log(), emulated.chosen and columns, process.log())
                 if emulated.chosen and not columns:
                     self.assertIn("waits 0\n", process.log())
-            return run.pushed(), run.published_hashes(), published
+            return *run.sent(), published
 
     def test_any_number_of_processes_sends_the_same_bytes(self):
         ways = {"float32": ((1, "fsdp"), (2, "fsdp"), (4, "fsdp"), (4, "hsdp"), (2, "columns"), (3, "ddp"),
@@ -124,8 +123,7 @@ class ShardedTest(unittest.TestCase):
         for dtype, size, shard in (("float32", 2, "fsdp"), ("bfloat16", 3, "ddp")):
             sent = []
             for hold in (-1, 12):
-                with self.subTest(dtype=dtype, hold=hold), Run() as run:
-                    run.serve(STREAMING)
+                with self.subTest(dtype=dtype, hold=hold), Run().serving(STREAMING) as run:
                     flags = [WIDE, f"--dtype={dtype}", f"--shard={shard}", "--every=5",
                              f"--checkpoint={run.folder / 'saved'}"]
                     processes = self.start(run, size, *flags, f"--hold={hold}")
@@ -138,7 +136,7 @@ class ShardedTest(unittest.TestCase):
                     ended(*processes)
                     self.assertIn(f"restored {hold >= 0}", processes[-1].log())
                     run.finish()
-                    sent.append((run.pushed(), run.published_hashes()))
+                    sent.append(run.sent())
             self.assertGreater(len(sent[0][0]), 10)
             self.assertEqual(sent[1], sent[0])
 
@@ -178,8 +176,7 @@ class ShardedTest(unittest.TestCase):
                                  [1, 1 if how == "--fail=7" else -SIGKILL])
                 self.assertIn("Aborted: ABORTED: another process of this site has ended",
                               processes[0].log())
-                left = run.left("s")
-                self.assertIn("another process of this site", str(left))
+                self.assertIn("another process of this site", str(run.left("s")))
 
     def test_nothing_is_sent_once_one_process_trains_other_tensors(self):
         # The last process hands nothing over, and yet keeps the first one from sending.
@@ -191,7 +188,3 @@ class ShardedTest(unittest.TestCase):
             self.assertIn("another process of this site cannot go on", processes[0].log())
             run.wait_for_event("worker_left", worker="s")
             self.assertEqual([number for _, number, _ in run.pushed()], [1])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -3,15 +3,11 @@
 import io
 import json
 import os
-import pathlib
-import subprocess
-import sys
-import tempfile
 import unittest
 
 import numpy as np
 
-from runs import BIN, ROOT, needs, run_tool
+from runs import BIN, folder_of, needs, run_python, run_tool
 
 TEXT = "".join(f"line {i} of the tide, it's {i * i} waves\n" for i in range(4000))
 LINES = ['{"text": "one"}', "", '{"id": 2, "text": "two\\nlines", "more": {"text": 5}}\r', '{"text": ""}',
@@ -41,9 +37,7 @@ def read_part(folder, part):
 
 class TokenizeTest(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="causeway_tokenize_")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        self.folder = folder_of(self)
         self.out = self.folder / "out"
 
     def write(self, name, content):
@@ -55,12 +49,8 @@ class TokenizeTest(unittest.TestCase):
     def call(self, *flags, without="", out=None):
         """Exit status, output, error. `without`: a package that is not there."""
         hide = f"import sys; sys.modules[{without!r}] = None; " if without else "import sys; "
-        done = subprocess.run(
-            [sys.executable, "-B", "-c", f"{hide}from causeway.tokenize.__main__ import main; sys.exit(main(sys.argv[1:]))",
-             f"--out={out or self.out}", *map(str, flags)],
-            capture_output=True, text=True, check=False, timeout=300,
-            env=os.environ | {"PYTHONPATH": str(ROOT / "worker" / "python")})
-        return done.returncode, done.stdout, done.stderr
+        return run_python("-c", f"{hide}from causeway.tokenize.__main__ import main; sys.exit(main(sys.argv[1:]))",
+                          f"--out={out or self.out}", *flags, timeout=300)
 
     def made(self, *flags, out=None):
         status, output, error = self.call(*flags, out=out)
@@ -342,10 +332,9 @@ class TokenizeTest(unittest.TestCase):
                   "found = _corpus.pieces(_corpus.find(sys.argv[1:]), 0.05); next(found); os.truncate(sys.argv[1], 4096)\n"
                   "try: print(sum(1 for _ in found))\n"
                   "except InvalidArgument as error: print(error.message)")
-        done = subprocess.run([sys.executable, "-B", "-c", script, text], capture_output=True, text=True, check=False,
-                              env=os.environ | {"PYTHONPATH": str(ROOT / "worker" / "python")})
-        self.assertEqual((0, ""), (done.returncode, done.stderr))
-        self.assertIn(f"{text} had {20 * len(TEXT)} bytes and now has ", done.stdout)
+        status, output, error = run_python("-c", script, text)
+        self.assertEqual((0, ""), (status, error))
+        self.assertIn(f"{text} had {20 * len(TEXT)} bytes and now has ", output)
 
     def test_pointers_of_git_lfs_are_no_text(self):
         for name in ("a/in.txt", "b/in.jsonl"):
@@ -369,7 +358,3 @@ class TokenizeTest(unittest.TestCase):
         os.symlink(".", self.folder / "empty" / "loop")
         self.refused("a link in a circle", f"--input={self.folder / 'empty'}")
         self.assertFalse(self.out.exists())
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -34,10 +34,8 @@ def main(arguments=None):
     parser.add_argument("address")
     parser.add_argument("--checkpoint")
     parser.add_argument("--every", type=int, default=0)
-    parser.add_argument("--hold", type=int, default=-1)
-    parser.add_argument("--fail", type=int, default=-1)
-    parser.add_argument("--die", type=int, default=-1)
-    parser.add_argument("--freeze", type=int, default=-1)
+    for name in ("--hold", "--fail", "--die", "--freeze"):
+        parser.add_argument(name, type=int, default=-1)
     parser.add_argument("--evaluate", action="store_true")
     parser.add_argument("--last_state", action="store_true")
     parser.add_argument("--width", type=int, default=10)

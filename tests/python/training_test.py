@@ -5,14 +5,13 @@ import logging
 import pathlib
 import pickle
 import types
-import unittest
 
 import torch
 
 import causeway
 import causeway.torch as cw
 from models import loss_of, small_model, tokens, values_of
-from runs import PLAIN, STREAMING, Run, needs
+from runs import PLAIN, STREAMING, Run, RunTest, needs
 
 torch.set_num_threads(1)
 
@@ -35,7 +34,12 @@ def llama():
 
 
 @needs("transformers", "accelerate")
-class TransformersTest(unittest.TestCase):
+class TransformersTest(RunTest):
+    @classmethod
+    def setUpClass(cls):
+        from causeway.transformers import CausewayCallback
+        cls.callback = CausewayCallback
+
     def trainer(self, model, folder, *callbacks, **more):
         from transformers import Trainer, TrainingArguments
         return Trainer(
@@ -47,7 +51,6 @@ class TransformersTest(unittest.TestCase):
             train_dataset=Texts(), eval_dataset=Texts(), callbacks=list(callbacks))
 
     def test_the_run_ends_the_training_and_checkpoints_continue_it(self):
-        from causeway.transformers import CausewayCallback
         sent = []
         for resume in (False, True):
             with Run().serving(STREAMING, steps=12, initial=values_of(llama())) as run:
@@ -61,11 +64,11 @@ class TransformersTest(unittest.TestCase):
                                 raise KeyboardInterrupt
 
                     with self.assertRaises(KeyboardInterrupt):
-                        with CausewayCallback(run.address, id="s") as callback:
+                        with self.callback(run.address, id="s") as callback:
                             self.trainer(model, run.folder, callback, EndsAfterSaving(),
                                          save_steps=7).train()
                     model = llama()
-                with CausewayCallback(run.address, id="s") as callback:
+                with self.callback(run.address, id="s") as callback:
                     trainer = self.trainer(model, run.folder, callback, save_steps=7)
                     result = trainer.train(resume_from_checkpoint=resume)
                 self.assertEqual(result.global_step, 12)
@@ -76,34 +79,31 @@ class TransformersTest(unittest.TestCase):
         self.assertEqual(sent[1], sent[0])
 
     def test_a_checkpoint_without_the_sites_state_is_mentioned(self):
-        from causeway.transformers import CausewayCallback
         with Run().serving(PLAIN, steps=8, initial=values_of(llama())) as run:
             elsewhere = run.folder / "elsewhere"
             self.trainer(llama(), run.folder, save_steps=3, max_steps=3).train()
-            with CausewayCallback(run.address, id="s") as callback, self.assertLogs("causeway", "WARNING") as logs:
+            with self.callback(run.address, id="s") as callback, self.assertLogs("causeway", "WARNING") as logs:
                 self.trainer(llama(), elsewhere, callback, save_strategy="no").train(f"{run.folder}/checkpoint-3")
             self.assertIn(f"site s: the Trainer continues at step 3, and {elsewhere}", logs.output[0])
             self.assertTrue(callback.site.finished)
             run.finish()
 
     def test_a_callback_that_no_trainer_has_says_so(self):
-        from causeway.transformers import CausewayCallback
         with self.assertLogs("causeway", logging.WARNING) as logs:
-            with CausewayCallback("h:1", id="paris"):
+            with self.callback("h:1", id="paris"):
                 pass
-            CausewayCallback("h:1", id="berlin")
+            self.callback("h:1", id="berlin")
             gc.collect()
         self.assertEqual([line.split(": ", 1)[0].split(":")[-1] for line in logs.output],
                          ["site paris never joined its run", "site berlin never joined its run"])
         self.assertIn("callbacks=[...]", logs.output[0])
         with self.assertNoLogs("causeway", logging.WARNING):
             with self.assertRaisesRegex(ValueError, "before it trained"):
-                with CausewayCallback("h:1", id="rome") as kept:
+                with self.callback("h:1", id="rome") as kept:
                     raise ValueError("before it trained")
         kept._unused.detach()
 
     def test_a_training_that_begins_anew_with_smaller_batches_joins_anew(self):
-        from causeway.transformers import CausewayCallback
         from transformers import TrainerCallback
 
         class OutOfMemoryOnce(TrainerCallback):
@@ -115,12 +115,11 @@ class TransformersTest(unittest.TestCase):
                     raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
         with Run().serving(PLAIN, steps=12, initial=values_of(llama())) as run:
-            with CausewayCallback(run.address, id="s") as callback:
-                with self.assertLogs("causeway", logging.WARNING) as logs:
+            with self.callback(run.address, id="s") as callback:
+                with self.says("site s: its training begins anew", None):
                     result = self.trainer(llama(), run.folder, callback, OutOfMemoryOnce(), save_strategy="no",
                                           auto_find_batch_size=True).train()
             self.assertEqual(OutOfMemoryOnce.steps[:5], [0, 1, 2, 3, 0])
-            self.assertTrue(any("site s: its training begins anew" in line for line in logs.output), logs.output)
             self.assertTrue(callback.site.finished)
             self.assertEqual(result.global_step, len(OutOfMemoryOnce.steps) - 4)
             run.finish()
@@ -128,11 +127,10 @@ class TransformersTest(unittest.TestCase):
             self.assertEqual(ways, ["drained", "finished"])
 
     def test_the_best_model_that_is_loaded_at_the_end_is_that_of_its_checkpoint(self):
-        from causeway.transformers import CausewayCallback
         from safetensors.torch import load_file
         with Run().serving(STREAMING, steps=12, initial=values_of(llama())) as run:
             model = llama()
-            with CausewayCallback(run.address, id="s") as callback:
+            with self.callback(run.address, id="s") as callback:
                 trainer = self.trainer(model, run.folder, callback, save_steps=5, eval_strategy="steps", eval_steps=5,
                                        load_best_model_at_end=True)
                 trainer.train()
@@ -143,13 +141,12 @@ class TransformersTest(unittest.TestCase):
                 self.assertTrue(torch.equal(value, best[name]), name)
 
     def test_tokens_of_several_processes_count_once(self):
-        from causeway.transformers import CausewayCallback
         counted = []
         site = types.SimpleNamespace(step=lambda tokens: counted.append(tokens) or True,
                                      should_save=False)
         # The Trainer's figure is that of all processes, in each of them.
         for rank in range(3):
-            callback = CausewayCallback("h:1", id="s")
+            callback = self.callback("h:1", id="s")
             callback.site = site
             arguments = types.SimpleNamespace(
                 world_size=3, process_index=rank, train_batch_size=4,
@@ -168,13 +165,12 @@ class TransformersTest(unittest.TestCase):
     @needs("peft")
     def test_only_what_lora_adds_is_synchronized(self):
         from peft import LoraConfig, get_peft_model
-        from causeway.transformers import CausewayCallback
         torch.manual_seed(0)
         model = get_peft_model(llama(), LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
         base = {name: parameter.clone() for name, parameter in model.named_parameters()
                 if not parameter.requires_grad}
         with Run().serving(PLAIN, steps=6, initial=values_of(model)) as run:
-            with CausewayCallback(run.address, id="s") as callback:
+            with self.callback(run.address, id="s") as callback:
                 self.trainer(model, run.folder, callback, save_strategy="no").train()
             self.assertEqual(callback.site.info.parameters, 2 * 2 * 2 * (16 * 2))
             self.assertIn("base_model.model.model.layers.0.self_attn.q_proj.lora_A.default.weight",
@@ -186,7 +182,12 @@ class TransformersTest(unittest.TestCase):
 
 
 @needs("lightning")
-class LightningTest(unittest.TestCase):
+class LightningTest(RunTest):
+    @classmethod
+    def setUpClass(cls):
+        from causeway.lightning import CausewayCallback
+        cls.callback = CausewayCallback
+
     def module(self, steps=None):
         """`steps`: what a batch does by hand with its optimizers, of matrices and of the rest."""
         import lightning
@@ -219,11 +220,10 @@ class LightningTest(unittest.TestCase):
 
     def fit(self, run, module, *callbacks, path=None, **more):
         import lightning
-        from causeway.lightning import CausewayCallback
         data = torch.utils.data.DataLoader(
             torch.utils.data.TensorDataset(torch.stack([tokens(i, (6,)) for i in range(200)])),
             batch_size=2)
-        callback = CausewayCallback(run.address, id="s", rename=lambda name: name[len("model."):])
+        callback = self.callback(run.address, id="s", rename=lambda name: name[len("model."):])
         trainer = lightning.Trainer(
             callbacks=[callback, *callbacks], max_epochs=-1,
             accumulate_grad_batches=2 if module.automatic_optimization else 1,
@@ -250,9 +250,8 @@ class LightningTest(unittest.TestCase):
             run.finish()
 
     def test_processes_that_lightning_spawns_have_the_callback(self):
-        from causeway.lightning import CausewayCallback
         with self.assertNoLogs("causeway", logging.WARNING):
-            callback = pickle.loads(pickle.dumps(CausewayCallback("h:1", id="s")))
+            callback = pickle.loads(pickle.dumps(self.callback("h:1", id="s")))
             gc.collect()
         with self.assertRaisesRegex(causeway.InvalidArgument, "model must be a torch.nn.Module"):
             callback.on_train_start(None, None)
@@ -335,19 +334,16 @@ class LightningTest(unittest.TestCase):
         self.assertEqual(sent[1], sent[0])
 
     def test_a_callback_that_no_trainer_has_says_so(self):
-        from causeway.lightning import CausewayCallback
         with self.assertLogs("causeway", logging.WARNING) as logs:
-            CausewayCallback("h:1", id="berlin")
+            self.callback("h:1", id="berlin")
             gc.collect()
         self.assertIn("site berlin never joined its run: give its callback to the Trainer", logs.output[0])
 
     def test_a_fit_after_one_that_told_of_no_end_joins_anew(self):
-        from causeway.lightning import CausewayCallback
         model = small_model()
         trainer = types.SimpleNamespace(optimizers=[torch.optim.SGD(model.parameters(), lr=0.1)], should_stop=False)
-        with Run() as run:
-            run.serve(PLAIN, initial=values_of(model))
-            callback = CausewayCallback(run.address, id="s")
+        with Run().serving(PLAIN, initial=values_of(model)) as run:
+            callback = self.callback(run.address, id="s")
             callback.on_train_start(trainer, model)
             first = callback.site
             with self.assertLogs("causeway", logging.WARNING) as logs:
@@ -376,17 +372,11 @@ class LightningTest(unittest.TestCase):
     def test_an_exception_reaches_the_coordinator(self):
         with Run().serving(PLAIN, initial=values_of(small_model())) as run:
             module = self.module()
-            module.on_train_batch_end = self.fails
+            def fails(_outputs, _batch, index):
+                if index == 5:
+                    raise ValueError("the data ended")
+
+            module.on_train_batch_end = fails
             with self.assertRaisesRegex(ValueError, "the data ended"):
                 self.fit(run, module)
-            left = run.left("s")
-            self.assertIn("ValueError: the data ended", str(left))
-
-    @staticmethod
-    def fails(_outputs, _batch, index):
-        if index == 5:
-            raise ValueError("the data ended")
-
-
-if __name__ == "__main__":
-    unittest.main()
+            self.assertIn("ValueError: the data ended", str(run.left("s")))
