@@ -17,9 +17,7 @@
 #include "absl/time/clock.h"
 #include "common/base/byte_buffer.h"
 #include "common/base/file_system.h"
-#include "common/base/random.h"
 #include "common/base/status_macros.h"
-#include "common/base/text.h"
 #include "common/cli/command_line.h"
 #include "common/client/grpc_exchange.h"
 #include "common/client/link.h"
@@ -33,6 +31,7 @@
 #include "common/telemetry/log.h"
 #include "common/transfer/wire.h"
 #include "nlohmann/json.hpp"
+#include "worker/member/run_member.h"
 
 ABSL_FLAG(std::string, coordinator, "", "HOST:PORT, or several with commas between");
 ABSL_FLAG(std::string, id, "", "this worker's name");
@@ -143,8 +142,8 @@ class Driver {
   nlohmann::json Report();
 
  private:
-  Driver(v1::DescribeResponse run, FragmentPlan plan)
-      : run_(std::move(run)), plan_(std::move(plan)) {}
+  Driver(ReachedRun reached, FragmentPlan plan)
+      : reached_(std::move(reached)), plan_(std::move(plan)) {}
 
   absl::Status MakeObjects();
   absl::Status PushAll(Itinerary& itinerary);
@@ -158,12 +157,10 @@ class Driver {
   // The epoch is that of the coordinator which the session was with when the acknowledgement came.
   absl::Status Tell(const Itinerary::Stop& stop, double begin, int64_t epoch);
 
-  const v1::DescribeResponse run_;
+  const ReachedRun reached_;
   const FragmentPlan plan_;
   // One delta per fragment, the same every round.
   std::vector<std::shared_ptr<const std::vector<uint8_t>>> objects_;
-  std::shared_ptr<grpc::Channel> session_channel_;
-  std::unique_ptr<v1::Session::Stub> session_stub_;
   std::unique_ptr<Session> session_;
   std::unique_ptr<Link> link_;
   std::unique_ptr<GrpcExchange> exchange_;
@@ -174,15 +171,15 @@ class Driver {
   nlohmann::json transfers_ ABSL_GUARDED_BY(mutex_) = nlohmann::json::array();
 };
 
-// A new link to a coordinator, by a list of addresses and what gRPC makes of it.
-absl::StatusOr<std::unique_ptr<Link>> LinkTo(const std::string& given, const std::string& address,
-                                             const ChannelSecurity& security) {
-  ASSIGN_OR_RETURN(std::vector<TcpAddress> addresses, ResolveAddresses(given));
+// A new link to the coordinator of a run.
+absl::StatusOr<std::unique_ptr<Link>> LinkTo(const ReachedRun& reached) {
+  ASSIGN_OR_RETURN(std::vector<TcpAddress> addresses,
+                   ResolveAddresses(absl::GetFlag(FLAGS_coordinator)));
   ASSIGN_OR_RETURN(const std::string congestion_control,
                    ChooseCongestionControl(absl::GetFlag(FLAGS_congestion_control)));
   Link::Options link;
-  link.make_channel = [address, security](int lane) {
-    return MakeChannel(address, kFirstLane + lane, security);
+  link.make_channel = [target = reached.target, security = reached.security](int lane) {
+    return MakeChannel(target, kFirstLane + lane, security);
   };
   link.connections = absl::GetFlag(FLAGS_connections);
   link.tcp = [meter = std::make_shared<TcpLinkMeter>(std::move(addresses), congestion_control)] {
@@ -194,50 +191,46 @@ absl::StatusOr<std::unique_ptr<Link>> LinkTo(const std::string& given, const std
 }
 
 absl::StatusOr<std::unique_ptr<Driver>> Driver::Join() {
-  const std::string given = absl::GetFlag(FLAGS_coordinator);
-  const std::string id = absl::GetFlag(FLAGS_id);
-  ASSIGN_OR_RETURN(const std::vector<std::string> first, SplitAddresses(given));
-  ASSIGN_OR_RETURN(const ChannelSecurity security,
-                   MakeChannelSecurity(SecurityOptionsFromFlags(), first[0], absl::Now()));
-  ASSIGN_OR_RETURN(const std::string address, ChannelTarget(given));
-  std::shared_ptr<grpc::Channel> channel = MakeChannel(address, 0, security);
-  auto stub = v1::Session::NewStub(channel);
-  ASSIGN_OR_RETURN(v1::DescribeResponse run, DescribeRun(*stub, address, kPatience));
-  ASSIGN_OR_RETURN(FragmentPlan plan, FragmentPlan::Create(run.config()));
-  auto driver = std::unique_ptr<Driver>(new Driver(std::move(run), std::move(plan)));
+  MemberOptions options;
+  options.coordinator = absl::GetFlag(FLAGS_coordinator);
+  options.security = SecurityOptionsFromFlags();
+  options.worker_id = absl::GetFlag(FLAGS_id);
+  options.connect_timeout = kPatience;
+  ASSIGN_OR_RETURN(ReachedRun reached, ReachRun(options, *Clock::Real()));
+  ASSIGN_OR_RETURN(FragmentPlan plan, FragmentPlan::Create(reached.run.config()));
+  auto driver = std::unique_ptr<Driver>(new Driver(std::move(reached), std::move(plan)));
+  const v1::DescribeResponse& run = driver->reached_.run;
   RETURN_IF_ERROR(driver->MakeObjects());
   if (const std::string path = absl::GetFlag(FLAGS_history); !path.empty()) {
     ASSIGN_OR_RETURN(driver->history_, FileSystem::Real()->Create(path));
   }
-  driver->session_channel_ = std::move(channel);
-  driver->session_stub_ = std::move(stub);
   Session::Options session;
-  session.stub = driver->session_stub_.get();
+  session.stub = driver->reached_.stub.get();
   v1::Join& join = session.join;
-  join.set_worker_id(id);
-  join.set_run_id(driver->run_.run_id());
+  join.set_worker_id(options.worker_id);
+  join.set_run_id(run.run_id());
   join.set_wire_version(kWireVersion);
-  join.set_config_hash(driver->run_.config_hash());
+  join.set_config_hash(run.config_hash());
   join.set_plan_hash(driver->plan_.hash());
-  join.set_data_vocabulary_size(driver->run_.config().model().vocabulary_size());
+  join.set_data_vocabulary_size(run.config().model().vocabulary_size());
   join.set_software_version(kSoftwareVersion);
   join.set_device("none");
   session.progress.set_checkpoint_step(-1);
   ASSIGN_OR_RETURN(driver->session_, Session::Attach(std::move(session)));
-  ASSIGN_OR_RETURN(driver->link_, LinkTo(given, address, security));
+  ASSIGN_OR_RETURN(driver->link_, LinkTo(driver->reached_));
   GrpcExchange::Options exchange;
   exchange.link = driver->link_.get();
   exchange.session = driver->session_.get();
   exchange.plan = &driver->plan_;
-  exchange.run_id = driver->run_.run_id();
-  exchange.worker_id = id;
-  exchange.sync = driver->run_.config().sync();
+  exchange.run_id = run.run_id();
+  exchange.worker_id = options.worker_id;
+  exchange.sync = run.config().sync();
   driver->exchange_ = std::make_unique<GrpcExchange>(std::move(exchange));
   return driver;
 }
 
 absl::Status Driver::MakeObjects() {
-  ASSIGN_OR_RETURN(const Codec* const codec, FindCodec(run_.config().sync().codec_up()));
+  ASSIGN_OR_RETURN(const Codec* const codec, FindCodec(reached_.run.config().sync().codec_up()));
   const std::string id = absl::GetFlag(FLAGS_id);
   for (int i = 0; i < plan_.fragments(); ++i) {
     const auto size = static_cast<size_t>(plan_.range(i).size());
