@@ -34,10 +34,11 @@ sync { fragments: 2 steps_between_syncs: 6 overlap_steps: 2 mixing: 0.5
 WORDS = "the bridge carries a stone over water and wind slowly home again".split()
 
 
-def run_tool(*command, timeout=DEADLINE_S, variables=None, cwd=None):
+def run_tool(*command, timeout=None, variables=None, cwd=None):
     """Runs a program to its end; returns (exit status, standard output, standard error)."""
     done = subprocess.run(
-        [str(part) for part in command], capture_output=True, text=True, timeout=timeout,
+        [str(part) for part in command], capture_output=True, text=True,
+        timeout=DEADLINE_S if timeout is None else timeout,
         stdin=subprocess.DEVNULL, cwd=cwd, env={**os.environ, **(variables or {})})
     return done.returncode, done.stdout, done.stderr
 

@@ -205,15 +205,13 @@ float* causeway_site_arena(causeway_site* site) {
 int causeway_site_published(causeway_site* site, const float** values, causeway_error* error) {
   return WithEither(site, error, [&]() -> absl::Status {
     if (values == nullptr) return NullArgument("values");
-    if (site->follower != nullptr) {
-      if (site->follower->share == nullptr) {
-        return absl::FailedPreconditionError(
-            "the published values of a rank that follows are on its device: scatter them");
-      }
-      *values = site->follower->share->published().data();
-      return absl::OkStatus();
+    if (site->follower != nullptr && site->follower->share == nullptr) {
+      return absl::FailedPreconditionError(
+          "the published values of a rank that follows are on its device: scatter them");
     }
-    ASSIGN_OR_RETURN(const std::span<const float> published, site->site->published());
+    ASSIGN_OR_RETURN(
+        const std::span<const float> published,
+        site->follower != nullptr ? site->follower->share->published() : site->site->published());
     *values = published.data();
     return absl::OkStatus();
   });

@@ -293,8 +293,8 @@ CAUSEWAY_API int causeway_site_pieces(const causeway_site* site, int32_t rank,
  * touches no others. */
 CAUSEWAY_API float* causeway_site_arena(causeway_site* site);
 /* The published copy, equally long; it changes in causeway_site_step and _finish, and lies
- * elsewhere after orders.anew. From a device it is copied for this call, and stays until the next
- * one. */
+ * elsewhere once a step or a wait has begun anew: ask again after each of them. From a device it is
+ * copied for this call, and stays until the next one. */
 CAUSEWAY_API int causeway_site_published(causeway_site* site, const float** values,
                                          causeway_error* error);
 

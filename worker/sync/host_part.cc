@@ -38,7 +38,7 @@ absl::StatusOr<SparseArena> SparseArena::Create(int64_t values, bool is_whole) {
         " bytes of addresses for the run's values: see `ulimit -v` and vm.overcommit_memory"));
   }
   // A large page would hold what others own.
-  if (!is_whole) (void)madvise(memory, bytes, MADV_NOHUGEPAGE);
+  (void)madvise(memory, bytes, is_whole ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
   arena.values_ = {static_cast<float*>(memory), static_cast<size_t>(values)};
   return arena;
 }
@@ -119,11 +119,10 @@ bool HostPart::KeepsResiduals() const {
 }
 
 HostPart::Values HostPart::Take(int fragment, std::span<const float> arena) {
-  Values values;
-  values.reserve(Size(fragment));
+  Values values(Size(fragment));
+  auto at = values.begin();
   for (const ShardPiece& piece : this->fragment(fragment).pieces) {
-    const std::span<const float> of_piece = Of(piece, arena);
-    values.insert(values.end(), of_piece.begin(), of_piece.end());
+    at = std::ranges::copy(Of(piece, arena), at).out;
   }
   return values;
 }
@@ -242,7 +241,11 @@ absl::Status HostPart::StageAnswer(int fragment, std::span<const uint8_t> answer
     return absl::OkStatus();
   }
   Values values = Take(fragment, published());
-  RETURN_IF_ERROR(Apply(fragment, answer, values));
+  const absl::Status applied = Apply(fragment, answer, values);
+  if (!applied.ok()) {
+    --staged_count_;
+    return applied;
+  }
   Hash(fragment, values);
   this->fragment(fragment).staged = std::move(values);
   return absl::OkStatus();
@@ -321,11 +324,14 @@ absl::Status HostPart::Do(const PartCall& call) {
       FillUntrained(number);
       PublishAndMix(number, {}, call.alpha);
       return absl::OkStatus();
-    case kPartHold: {
-      const Values values = Take(number, parameters_);
-      fragment(number).held.assign(values.begin(), values.end());
+    case kPartHold:
+      FillUntrained(number);
+      fragment(number).held.clear();
+      for (const ShardPiece& piece : fragment(number).pieces) {
+        const std::span<const float> values = Of(piece, parameters_);
+        fragment(number).held.insert(fragment(number).held.end(), values.begin(), values.end());
+      }
       return absl::OkStatus();
-    }
     case kPartCopyHeld: {
       std::span<const float> held = fragment(number).held;
       if (held.empty()) return absl::OkStatus();
@@ -392,7 +398,15 @@ absl::StatusOr<std::unique_ptr<HostShare>> HostShare::Create(const FragmentPlan&
   return share;
 }
 
+absl::StatusOr<std::span<const float>> HostShare::published() const {
+  if (part_ == nullptr) {
+    return absl::FailedPreconditionError("there is no published copy: the last part was not made");
+  }
+  return part_->published();
+}
+
 absl::StatusOr<std::unique_ptr<ReplicaPart>> HostShare::MakePart() {
+  part_ = nullptr;
   // Those of a PartServer need all answers staged.
   const int most_staged = rank_ == 0 ? HostPart::kMostStaged : std::numeric_limits<int>::max();
   ASSIGN_OR_RETURN(

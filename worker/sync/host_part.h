@@ -147,7 +147,8 @@ class HostShare {
 
   // Whole arenas, of which the own pieces count; the second of the last part.
   std::span<float> arena() const { return arena_.values(); }
-  std::span<float> published() const { return part_->published(); }
+  // FAILED_PRECONDITION if that was not made.
+  absl::StatusOr<std::span<const float>> published() const;
 
  private:
   HostShare(const FragmentPlan& plan, const ShardPlan& shard_plan, int rank,

@@ -12,10 +12,9 @@ from causeway import errors
 from causeway._arguments import PathLike
 from causeway._session import Range, describe
 from causeway._site import BaseSite
-from causeway._team import Values
 
 
-class _Arrays(Values):
+class _Arrays:
     """Values in numpy arrays: there is nothing that reads them later, and nothing beside them."""
 
     def __init__(self, arrays: Dict[str, np.ndarray]) -> None:
@@ -78,6 +77,9 @@ class _Arrays(Values):
         for values, piece in self._pieces(fragments):
             values[:] = source[piece.arena_offset:piece.arena_offset + piece.count]
 
+    def settle(self):
+        pass
+
     @contextlib.contextmanager
     def replaced(self, published):
         everything = range(len(self._fragments))
@@ -95,6 +97,9 @@ class _Arrays(Values):
 
     def kept(self):
         return np.zeros(0, np.uint8)
+
+    def restore(self, kept, but):
+        pass
 
 
 class Site(BaseSite):

@@ -8,7 +8,7 @@ import shutil
 from typing import Callable, Sequence
 
 from causeway.errors import InvalidArgument
-from causeway.tokenize import sync
+from causeway.tokenize._shards import sync
 
 _EXCHANGE = 2  # RENAME_EXCHANGE of renameat2
 _HERE = -100  # AT_FDCWD

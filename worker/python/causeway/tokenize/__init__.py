@@ -13,7 +13,6 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 from causeway.errors import InvalidArgument
 from causeway.tokenize import _corpus, _shards
 from causeway.tokenize._corpus import Piece
-from causeway.tokenize._shards import sync  # noqa: F401
 from causeway.tokenize._tokenizer import Tokenizer, load_tokenizer, missing, read_json  # noqa: F401
 from causeway.tokenize._tokenizer import refuse_pointer, refuse_pointers  # noqa: F401
 
