@@ -2,6 +2,8 @@
 
 #include <grpc/grpc_security_constants.h>
 
+#include <iterator>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
@@ -44,6 +46,8 @@ constexpr ActionFacts kActions[] = {
     {"use an invitation", 10, Of(Role::kInvited)},
     {"renew its certificate", 10, kMembers},
 };
+
+static_assert(std::size(kActions) == static_cast<size_t>(Action::kRenew) + 1);
 
 const ActionFacts& FactsOf(Action action) { return kActions[static_cast<size_t>(action)]; }
 

@@ -10,9 +10,18 @@ namespace causeway::server {
 namespace {
 
 v1::WorkerStatus::State StateToProto(v1::Member::State state) {
-  v1::WorkerStatus::State same = v1::WorkerStatus::STATE_UNSPECIFIED;
-  v1::WorkerStatus::State_Parse(v1::Member::State_Name(state), &same);
-  return same;
+  switch (state) {
+    case v1::Member::JOINING:
+      return v1::WorkerStatus::JOINING;
+    case v1::Member::ACTIVE:
+      return v1::WorkerStatus::ACTIVE;
+    case v1::Member::LOST:
+      return v1::WorkerStatus::LOST;
+    case v1::Member::LEFT:
+      return v1::WorkerStatus::LEFT;
+    default:
+      return v1::WorkerStatus::STATE_UNSPECIFIED;
+  }
 }
 
 }  // namespace

@@ -2,6 +2,9 @@
 // what the run's own authority answers.
 #pragma once
 
+#include <grpcpp/impl/service_type.h>
+#include <grpcpp/support/server_callback.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>

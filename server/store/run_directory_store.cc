@@ -418,6 +418,13 @@ absl::StatusOr<std::vector<uint8_t>> RunDirectoryStore::ReadContribution(
 }
 
 absl::StatusOr<std::vector<uint8_t>> RunDirectoryStore::ReadAnswer(int fragment, int64_t round) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (ledger_ != nullptr && ledger_->forgotten(fragment, round)) {
+      return absl::NotFoundError(
+          absl::StrCat(folder_, " has no answer of round ", round, " of fragment ", fragment));
+    }
+  }
   return ReadNamed<v1::Round>(
       fragment, round,
       [&](const v1::Round& record) {

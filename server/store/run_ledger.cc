@@ -1,6 +1,7 @@
 #include "server/store/run_ledger.h"
 
 #include <algorithm>
+#include <limits>
 #include <set>
 
 #include "common/files/json.h"
@@ -299,10 +300,14 @@ absl::Status RunLedger::Apply(const RunChanges& changes,
   }
   for (const v1::FilesGone& gone : changes.advance.gone()) {
     const int fragment = gone.fragment();
-    RETURN_IF_ERROR(EmptyFiles<v1::Contribution>(edit, fragment, At(deltas_gone_, fragment) + 1,
-                                                 gone.deltas(), freed));
-    RETURN_IF_ERROR(EmptyFiles<v1::Round>(edit, fragment, At(forgotten_before_, fragment),
-                                          gone.answers() - 1, freed));
+    // Numbers of another coordinator, which may be any.
+    constexpr int64_t kLast = std::numeric_limits<int64_t>::max() - 1;
+    const int64_t deltas_from = std::min(At(deltas_gone_, fragment), kLast) + 1;
+    const int64_t answers_to = std::max(gone.answers(), int64_t{1}) - 1;
+    RETURN_IF_ERROR(
+        EmptyFiles<v1::Contribution>(edit, fragment, deltas_from, gone.deltas(), freed));
+    RETURN_IF_ERROR(
+        EmptyFiles<v1::Round>(edit, fragment, At(forgotten_before_, fragment), answers_to, freed));
   }
   return absl::OkStatus();
 }

@@ -1,6 +1,7 @@
 #include "server/views/run_history.h"
 
 #include <cmath>
+#include <utility>
 
 #include "common/telemetry/log.h"
 
@@ -44,7 +45,7 @@ ProgressPoint PointBetween(const v1::Heartbeat& before, const v1::Heartbeat& aft
 v1::Round FactsOf(v1::Round record) {
   record.clear_contributors();
   record.clear_weights();
-  return record;
+  return v1::Round(std::as_const(record));  // A moved one keeps the memory of what was cleared.
 }
 
 }  // namespace
