@@ -126,7 +126,7 @@ json Unsigned(const FieldDescriptor& field, uint64_t value) {
   return field.type() == FieldDescriptor::TYPE_FIXED64 ? json(HashToHex(value)) : json(value);
 }
 
-// Of a field that is repeated, its element; else `index` is -1.
+// Converts an element of a field that is repeated; else `index` is -1.
 json Value(const Message& message, const FieldDescriptor& field, int index) {
   const Reflection& of = *message.GetReflection();
   const auto get = [&](auto single, auto repeated) {

@@ -48,7 +48,7 @@
 
 namespace causeway::server {
 
-// What each costs, and who may: access.cc.
+// access.cc says what each costs, and who may.
 enum class Action {
   kDescribe,
   kAttach,

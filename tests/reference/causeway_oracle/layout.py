@@ -18,7 +18,7 @@ def align(value):
 
 
 def gaps(tensors):
-    """Of tensors [(offset, values)]: (places between them, the places of their block's values that
+    """Returns (places between tensors [(offset, values)], the places of their block's values that
     these mirror)."""
     places, mirrored = [], []
     for offset, values in tensors:

@@ -24,7 +24,7 @@ v1::Member ScriptedMember(const std::string& id, uint64_t incarnation);
 // The first two with their objects, of which the round's is that of "answer".
 absl::Status SaveDelta(Store& store, int fragment, int64_t round, const std::string& worker_id);
 absl::Status SaveMerged(Store& store, int fragment, int64_t round);
-// Of two values.
+// Saves a snapshot of two values.
 absl::Status SaveTinySnapshot(Store& store, int fragment, int64_t version);
 // The store of a new run. Ends the program if it does not open.
 std::unique_ptr<RunDirectoryStore> BeginScriptedRun(FileSystem& disk, const std::string& folder,

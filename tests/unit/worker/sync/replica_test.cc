@@ -131,7 +131,7 @@ INSTANTIATE_TEST_SUITE_P(All, StagedAnswers,
                          testing::Values("codec_down: FP32", "codec_down: LM2",
                                          "codec_down: INT4 keep_in_flight: 0.5"));
 
-// What lies between tensors is no part of a block's mean.
+// A block's mean leaves out what lies between tensors.
 TEST(HostReplica, SmallTensorsFollowAsFastAsLargeOnes) {
   for (const char* const codec : {"LM2", "SIGN1"}) {
     SCOPED_TRACE(codec);
@@ -173,7 +173,7 @@ TEST(HostReplica, SmallTensorsFollowAsFastAsLargeOnes) {
   }
 }
 
-// Of several leaves.
+// The object has several leaves.
 TEST(HostReplica, SendsWhatTheCodecMakesWithTheChecksumsOfItsLeaves) {
   for (const char* const up : {"FP32", "INT4"}) {
     const v1::RunConfig config =

@@ -125,7 +125,7 @@ class DevicePart final : public ReplicaPart {
   // wait for the device.
   absl::Status LoadKernels(const v1::SyncConfig& sync);
   void LayOut(Part& part) const;
-  // Of the part's pieces, from its first value on.
+  // Lists those of the part's pieces, from its first value on.
   std::vector<MirroredGap> GapsOf(const Part& part) const;
 
   Part& part(int fragment) { return parts_[static_cast<size_t>(fragment)]; }
