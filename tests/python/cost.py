@@ -11,7 +11,8 @@ Of each figure the largest of all sites:
   step_share_idle, step_share_due
                             the same of steps at which nothing was sent or merged, and of the others;
                             step_seconds_idle and _due: the median of what one spends in Causeway,
-                            step_count_idle and _due: how many there were
+                            step_count_idle and _due: how many there were;
+                            empty_call_seconds: what the least call into the library takes there (median)
   host_bytes_per_parameter  of what the process of a site occupies more than before it joined, by its
                             resident memory between steps (median); `_peak` the most, `_by_account`
                             the arena and the published values

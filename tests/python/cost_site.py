@@ -110,11 +110,14 @@ def figures_of(steps, due):
 
 def site(arguments):
     import causeway.torch as cw
+    from causeway import _library
 
     model, optimizer = make_trainer(arguments)
     before = resident_bytes()
     joined = cw.join(arguments.coordinator, model, id=arguments.id, tokens_per_step=1024)
+    library = _library.load()
     steps = []
+    empty_calls = []
     cpu_s = 0.0
     begin = time.monotonic()
     with joined:
@@ -123,10 +126,15 @@ def site(arguments):
         while not joined.should_stop:
             begin = time.monotonic()
             compute(optimizer, arguments.step_s)
-            computed, used = time.monotonic(), training_cpu_s()
+            used = training_cpu_s()
+            empty = time.monotonic()
+            library.causeway_abi_version()
+            computed = time.monotonic()
+            empty_calls.append(computed - empty)
             joined.step()
+            stepped = time.monotonic()
             cpu_s += training_cpu_s() - used
-            steps.append((computed - begin, time.monotonic() - computed, bool(joined._session.touched)))
+            steps.append((computed - begin, stepped - computed, bool(joined._session.touched)))
         memory = watch.stop()
         own = 2 * 4 * joined.info.arena_values
         parameters = joined.info.parameters
@@ -141,6 +149,7 @@ def site(arguments):
         "training_thread_share": sum(causeway) / whole,
         **{f"step_{name}_{kind}": value for kind in ("idle", "due")
            for name, value in figures_of(steps, kind == "due").items()},
+        "empty_call_seconds": sorted(empty_calls)[len(empty_calls) // 2],
         "training_thread_cpu_seconds_per_step": cpu_s / len(steps),
         "longest_step_in_causeway_seconds": round(max(causeway), 4),
         "waited_seconds": summary.get("blocked_seconds"),

@@ -119,12 +119,23 @@ bool HostPart::KeepsResiduals() const {
 }
 
 HostPart::Values HostPart::Take(int fragment, std::span<const float> arena) {
-  Values values(Size(fragment));
+  Values values;
+  {
+    absl::MutexLock lock(&spare_mutex_);
+    values = std::exchange(spare_, {});
+  }
+  if (values.capacity() < Size(fragment)) values = {};
+  values.resize(Size(fragment));
   auto at = values.begin();
   for (const ShardPiece& piece : this->fragment(fragment).pieces) {
     at = std::ranges::copy(Of(piece, arena), at).out;
   }
   return values;
+}
+
+void HostPart::GiveBack(Values values) {
+  absl::MutexLock lock(&spare_mutex_);
+  if (values.capacity() > spare_.capacity()) spare_.swap(values);
 }
 
 void HostPart::FillUntrained(int fragment) {
@@ -146,7 +157,7 @@ class HostPart::HostCodes final : public ReplicaPart::Codes {
   absl::Status Read(std::span<uint8_t> object) override {
     Values target = std::exchange(target_, {});
     const int64_t begin = part_.plan_.range(fragment_).begin;
-    return part_.ForEach(
+    const absl::Status encoded = part_.ForEach(
         fragment_, part_.codec_up_,
         [&](const ShardPiece& piece, size_t place, size_t at, size_t bytes) {
           const auto size = static_cast<size_t>(piece.size());
@@ -164,6 +175,8 @@ class HostPart::HostCodes final : public ReplicaPart::Codes {
           if (piece.begin == begin) return status;
           return Annotate(status, absl::StrCat("counted from value ", piece.begin - begin));
         });
+    part_.GiveBack(std::move(target));
+    return encoded;
   }
 
  private:
@@ -268,6 +281,7 @@ absl::Status HostPart::Merge(const PartCall& call) {
     Hash(call.fragment, values);
   }
   PublishAndMix(call.fragment, values, call.alpha);
+  GiveBack(std::move(values));
   return absl::OkStatus();
 }
 

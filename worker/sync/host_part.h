@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "causeway/v1/config.pb.h"
 #include "common/base/byte_buffer.h"
 #include "common/codec/codec.h"
@@ -106,7 +107,9 @@ class HostPart final : public ReplicaPart {
   absl::Status Merge(const PartCall& call);
   // Mix, of a published copy that is `values` first, unless that is empty.
   void PublishAndMix(int fragment, std::span<const float> values, float alpha);
+  // A copy of the arena's. Give its memory back: new memory costs more than the copy.
   Values Take(int fragment, std::span<const float> arena);
+  void GiveBack(Values values);
 
   std::unique_ptr<const ShardPlan> whole_;  // What `shard_plan_` is, of one rank alone.
   const FragmentPlan& plan_;
@@ -124,6 +127,8 @@ class HostPart final : public ReplicaPart {
   SparseArena published_;
   std::vector<Fragment> fragments_;
   std::atomic<int> staged_count_ = 0;
+  absl::Mutex spare_mutex_;
+  Values spare_ ABSL_GUARDED_BY(spare_mutex_);  // The largest that nobody needs now.
 };
 
 // A replica in ordinary memory, of one rank that has everything: the reference for all others.
