@@ -243,18 +243,13 @@ int64_t TokenShard::LargestToken() const {
 }
 
 TokenShardWriter::TokenShardWriter(FileSystem& file_system, std::string folder, std::string prefix,
-                                   int64_t vocabulary_size, int64_t shard_tokens,
-                                   ShardFormat format)
+                                   int64_t vocabulary_size, int64_t shard_tokens)
     : file_system_(file_system),
       folder_(std::move(folder)),
       prefix_(std::move(prefix)),
       vocabulary_size_(vocabulary_size),
       shard_tokens_(shard_tokens),
-      has_header_(format == ShardFormat::kLlmC),
-      bytes_per_token_(format == ShardFormat::kUint16 ||
-                               (has_header_ && vocabulary_size <= kMaxVocabulary16)
-                           ? 2
-                           : 4) {}
+      bytes_per_token_(vocabulary_size <= kMaxVocabulary16 ? 2 : 4) {}
 
 int64_t TokenShardWriter::buffered_tokens() const {
   return static_cast<int64_t>(body_.size()) / bytes_per_token_;
@@ -298,7 +293,7 @@ absl::Status TokenShardWriter::WriteShard() {
 
   const std::string name = absl::StrFormat("%s_%06d.bin", prefix_, names_.size());
   const auto write = [&](WritableFile& file) -> absl::Status {
-    if (has_header_) RETURN_IF_ERROR(file.Append(header_bytes));
+    RETURN_IF_ERROR(file.Append(header_bytes));
     return file.Append(body_);
   };
   RETURN_IF_ERROR(WriteFileAtomically(file_system_, JoinPath(folder_, name), write));

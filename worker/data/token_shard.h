@@ -95,11 +95,9 @@ class TokenShard {
 // synced. Not thread-safe.
 class TokenShardWriter {
  public:
-  // 1 <= vocabulary_size <= kMaxVocabulary, 1 <= shard_tokens <= kMaxShardTokens. A format other
-  // than kDetect; kUint16 takes a vocabulary of at most 65536.
+  // 1 <= vocabulary_size <= kMaxVocabulary, 1 <= shard_tokens <= kMaxShardTokens.
   TokenShardWriter(FileSystem& file_system, std::string folder, std::string prefix,
-                   int64_t vocabulary_size, int64_t shard_tokens,
-                   ShardFormat format = ShardFormat::kLlmC);
+                   int64_t vocabulary_size, int64_t shard_tokens);
 
   // INVALID_ARGUMENT for a token outside the vocabulary; errors of the file system.
   absl::Status Append(std::span<const int32_t> tokens);
@@ -119,7 +117,6 @@ class TokenShardWriter {
   const std::string prefix_;
   const int64_t vocabulary_size_;
   const int64_t shard_tokens_;
-  const bool has_header_;
   const int bytes_per_token_;
   std::vector<uint8_t> body_;
   int64_t tokens_ = 0;

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -13,21 +12,13 @@
 #include <vector>
 
 #include "common/base/file_system.h"
+#include "tests/unit/common/base/temporary_folder.h"
 #include "worker/data/token_shard.h"
 
 namespace causeway::worker {
 
 class DataTest : public ::testing::Test {
  protected:
-  DataTest() {
-    std::string pattern = ::testing::TempDir() + "causeway_data_XXXXXX";
-    root_ = mkdtemp(pattern.data());
-  }
-  ~DataTest() override {
-    std::error_code ignored;
-    std::filesystem::remove_all(root_, ignored);
-  }
-
   std::string Path(const std::string& name) const { return root_ + "/" + name; }
 
   void WriteFile(const std::string& name, const std::string& content) {
@@ -55,7 +46,8 @@ class DataTest : public ::testing::Test {
   }
 
   FileSystem& files_ = *FileSystem::Real();
-  std::string root_;
+  const TemporaryFolder folder_;
+  const std::string root_ = folder_.path();
 };
 
 // 0, 1, 2, ... modulo `vocabulary_size`.
