@@ -10,7 +10,7 @@
 #include "common/base/status_macros.h"
 #include "common/codec/codec.h"
 #include "nlohmann/json.hpp"
-#include "tests/reference/trace_store.h"
+#include "tests/reference/trace_files.h"
 
 namespace causeway {
 namespace {

@@ -43,7 +43,8 @@
 #include "tests/reference/codec_cases.h"
 #include "tests/reference/in_process_exchange.h"
 #include "tests/reference/trace_configurations.h"
-#include "tests/reference/trace_store.h"
+#include "tests/reference/trace_files.h"
+#include "tests/unit/server/store/memory_store.h"
 #include "worker/backend/cpu/cpu_transformer.h"
 #include "worker/backend/cpu/optimizer.h"
 #include "worker/sync/host_part.h"
@@ -170,24 +171,53 @@ nlohmann::json Describe(const v1::RunConfig& config, const FragmentPlan& plan) {
   return trace;
 }
 
+// The coordinator's store, which an answer that nobody needs any more stays in.
+class TraceStore final : public server::MemoryStore {
+ public:
+  absl::Status ForgetAnswers(int, int64_t) override { return absl::OkStatus(); }
+};
+
+absl::Status WriteContributions(const std::string& folder, TraceStore& store) {
+  for (const v1::Contribution& record : store.contributions()) {
+    const v1::PushHeader& header = record.header();
+    ASSIGN_OR_RETURN(const std::vector<uint8_t> delta,
+                     store.ReadContribution(header.fragment(), header.round(), header.worker_id()));
+    RETURN_IF_ERROR(WriteTraceFile(folder,
+                                   absl::StrCat("delta.", header.fragment(), ".", header.round(),
+                                                ".", header.worker_id(), ".bin"),
+                                   std::span<const uint8_t>(delta)));
+  }
+  return absl::OkStatus();
+}
+
 // Every worker's published copy of every round is the coordinator's; writes it once.
-absl::Status WritePublished(const std::string& folder, const TraceStore& store,
-                            std::span<const Site> sites, const std::vector<SiteTrace>& traces) {
-  for (const auto& [key, hash] : store.published_hashes()) {
-    const auto& [fragment, round] = key;
+absl::Status WriteRounds(const std::string& folder, TraceStore& store, std::span<const Site> sites,
+                         const std::vector<SiteTrace>& traces) {
+  for (const v1::Round& record : store.rounds()) {
+    const std::pair<int, int64_t> key(record.fragment(), record.round());
     for (size_t i = 0; i < traces.size(); ++i) {
       const auto found = traces[i].published.find(key);
       if (found == traces[i].published.end() ||
-          TreeHash(std::span<const float>(found->second)) != hash) {
-        return absl::DataLossError(absl::StrCat(sites[i].id, " does not hold round ", round,
-                                                " of fragment ", fragment,
+          TreeHash(std::span<const float>(found->second)) != record.published_hash()) {
+        return absl::DataLossError(absl::StrCat(sites[i].id, " does not hold round ", key.second,
+                                                " of fragment ", key.first,
                                                 " as the coordinator published it"));
       }
     }
-    RETURN_IF_ERROR(WriteTraceFile(folder, PublishedFileName(fragment, round),
+    const std::string name = absl::StrCat(key.first, ".", key.second);
+    RETURN_IF_ERROR(WriteTraceFile(folder, absl::StrCat("published.", name, ".f32"),
                                    std::span<const float>(traces[0].published.at(key))));
+    ASSIGN_OR_RETURN(const std::vector<uint8_t> answer, store.ReadAnswer(key.first, key.second));
+    RETURN_IF_ERROR(WriteTraceFile(folder, absl::StrCat("answer.", name, ".bin"),
+                                   std::span<const uint8_t>(answer)));
   }
   return absl::OkStatus();
+}
+
+nlohmann::json ListOf(const auto& records) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const auto& record : records) list.push_back(MessageToJson(record));
+  return list;
 }
 
 absl::Status WriteSite(const std::string& folder, const Site& site, const SiteTrace& trace) {
@@ -209,7 +239,7 @@ absl::Status RunConfiguration(const std::string& name, const std::string& folder
   InitializeParameters(plan, config.train().seed(), initial);
   RETURN_IF_ERROR(WriteTraceFile(folder, "initial.f32", std::span<const float>(initial)));
 
-  TraceStore store(folder);
+  TraceStore store;
   ASSIGN_OR_RETURN(const auto coordinator,
                    server::Coordinator::Create({.config = config,
                                                 .run_id = "reference",
@@ -244,10 +274,11 @@ absl::Status RunConfiguration(const std::string& name, const std::string& folder
     RETURN_IF_ERROR(WriteSite(folder, sites[i], traces[i]));
   }
   RETURN_IF_ERROR(coordinator->Shutdown());
-  RETURN_IF_ERROR(WritePublished(folder, store, sites, traces));
+  RETURN_IF_ERROR(WriteContributions(folder, store));
+  RETURN_IF_ERROR(WriteRounds(folder, store, sites, traces));
   nlohmann::json trace = Describe(config, plan);
-  trace["contributions"] = store.contributions_json();
-  trace["rounds"] = store.rounds_json();
+  trace["contributions"] = ListOf(store.contributions());
+  trace["rounds"] = ListOf(store.rounds());
   return WriteTraceText(folder, "trace.json", trace.dump(1));
 }
 

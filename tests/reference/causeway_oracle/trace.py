@@ -71,9 +71,9 @@ class Trace:
         self.fragments = [slice(f["begin"], f["end"]) for f in trace["fragments"]]
         self.batch_sequences = {w["id"]: w["batch_sequences"] for w in trace["workers"]}
         self.initial = self._read("initial.f32", np.float32)
-        self.contributions = {
-            (c["fragment"], c["round"], c["worker"]): c for c in trace["contributions"]}
-        self.rounds = {(r["fragment"], r["round"]): r for r in trace["rounds"]}
+        headers = [contribution["header"] for contribution in trace["contributions"]]
+        self.contributions = {(h["fragment"], h["round"], h["worker_id"]): h for h in headers}
+        self.rounds = trace["rounds"]
 
     def _read(self, name, dtype):
         return read(self.folder / name, dtype)
@@ -89,12 +89,15 @@ class Trace:
         sends and merges."""
         return self._read(f"{when}.{worker}.f32", np.float32).reshape(self.steps, self.size)
 
+    def _of_round(self, kind, key, end, dtype):
+        return self._read(".".join(map(str, [kind, *key, end])), dtype)
+
     def delta(self, key):
         """The encoded delta of (fragment, round, worker)."""
-        return self._read(self.contributions[key]["object"], np.uint8).tobytes()
+        return self._of_round("delta", key, "bin", np.uint8).tobytes()
 
     def answer(self, key):
-        return self._read(self.rounds[key]["answer"], np.uint8).tobytes()
+        return self._of_round("answer", key, "bin", np.uint8).tobytes()
 
     def published(self, key):
-        return self._read(self.rounds[key]["published"], np.float32)
+        return self._of_round("published", key, "f32", np.float32)
