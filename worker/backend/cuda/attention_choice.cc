@@ -40,52 +40,6 @@ absl::Status GiveWorkspace(AttentionProvider& provider, DeviceMemory& memory) {
   return absl::OkStatus();
 }
 
-// cuDNN's kernels where they can be had: our own take 13 to 17 % longer on an H200
-// (docs/results.md#on-a-gpu). A worker that goes on keeps what its earlier steps had.
-Made ChooseFreely(const AttentionChoice& choice, const std::string& key,
-                  const AttentionShape& shape) {
-  const std::string stored = choice.plans->FindAttention(key);
-  if (stored == kOwnAttention) return std::make_unique<OwnAttention>();
-  Made made = MakeCudnn(choice, shape);
-  if (absl::IsUnavailable(made.status())) return made.status();
-  if (!made.ok()) {
-    if (stored.empty()) {
-      choice.inform(absl::StrCat("attention by ", kOwnAttention, ": ", made.status().message()));
-    } else {
-      choice.warn(absl::StrCat("attention was computed by ", stored, " before, and now by ",
-                               kOwnAttention,
-                               ", which round differently: ", made.status().message()));
-    }
-    made = std::make_unique<OwnAttention>();
-  } else if (!stored.empty() && (*made)->name() != stored) {
-    choice.warn(absl::StrCat("attention was computed by ", stored, " before, and now by ",
-                             (*made)->name(), ", which may round differently"));
-  }
-  choice.plans->SetAttention(key, (*made)->name());
-  return made;
-}
-
-Made ChooseAsAsked(const AttentionChoice& choice, const std::string& key,
-                   const AttentionShape& shape) {
-  Made made = std::make_unique<OwnAttention>();
-  if (choice.preference == AttentionPreference::kCudnn) {
-    if (choice.document_masking) {
-      return Refused(absl::InvalidArgumentError(
-          "cuDNN's attention does not keep the documents of a window apart, as the run's "
-          "train.document_masking wants it"));
-    }
-    made = MakeCudnn(choice, shape);
-    if (!made.ok()) return Refused(made.status());
-  }
-  const std::string before = choice.plans->SetAttention(key, (*made)->name());
-  if (!before.empty() && before != (*made)->name()) {
-    choice.warn(absl::StrCat("attention was computed by ", before, " before, and now, as ",
-                             "--attention says, by ", (*made)->name(),
-                             ", which round differently"));
-  }
-  return made;
-}
-
 }  // namespace
 
 AttentionPreference AttentionPreferenceOf(absl::string_view flag) {
@@ -93,23 +47,47 @@ AttentionPreference AttentionPreferenceOf(absl::string_view flag) {
   return flag == "cudnn" ? AttentionPreference::kCudnn : AttentionPreference::kAuto;
 }
 
+// cuDNN's kernels where they can be had: our own take 13 to 17 % longer on an H200
+// (docs/results.md#on-a-gpu). A worker that goes on keeps what its earlier steps had.
 Made ChooseAttention(const AttentionChoice& choice, const DeviceInfo& device,
                      const AttentionShape& shape, DeviceMemory* memory) {
-  const std::string key = KeyOf(device, shape);
   const bool free = choice.preference == AttentionPreference::kAuto;
-  if (free && choice.document_masking) return std::make_unique<OwnAttention>();
-  if (free && choice.sparing) {
-    const std::string before = choice.plans->SetAttention(key, kOwnAttention);
-    if (!before.empty() && before != kOwnAttention) {
-      choice.warn(absl::StrCat("attention by ", kOwnAttention, ": the workspace of ", before,
-                               " does not fit beside the model; steps that it computed before "
-                               "were rounded differently"));
-    }
-    return std::make_unique<OwnAttention>();
+  const bool asked = choice.preference == AttentionPreference::kCudnn;
+  if (choice.document_masking && free) return std::make_unique<OwnAttention>();
+  if (choice.document_masking && asked) {
+    return Refused(absl::InvalidArgumentError(
+        "cuDNN's attention does not keep the documents of a window apart, as the run's "
+        "train.document_masking wants it"));
   }
-  ASSIGN_OR_RETURN(std::unique_ptr<AttentionProvider> made,
-                   free ? ChooseFreely(choice, key, shape) : ChooseAsAsked(choice, key, shape));
-  RETURN_IF_ERROR(GiveWorkspace(*made, *memory));
+  const std::string key = KeyOf(device, shape);
+  const bool keeps_own = choice.plans->FindAttention(key) == kOwnAttention;
+  Made made = std::make_unique<OwnAttention>();
+  std::string why;  // Own kernels are taken in cuDNN's place.
+  if (asked || (free && !choice.sparing && !keeps_own)) {
+    Made cudnn = MakeCudnn(choice, shape);
+    if (asked && !cudnn.ok()) return Refused(cudnn.status());
+    if (absl::IsUnavailable(cudnn.status())) return cudnn.status();
+    if (cudnn.ok()) {
+      made = std::move(cudnn);
+    } else {
+      why = absl::StrCat(": ", cudnn.status().message());
+    }
+  }
+  const std::string now = (*made)->name();
+  const std::string before = choice.plans->SetAttention(key, now);
+  if (before.empty()) {
+    if (!why.empty()) choice.inform(absl::StrCat("attention by ", now, why));
+  } else if (before != now && free && choice.sparing) {
+    choice.warn(absl::StrCat("attention by ", now, ": the workspace of ", before,
+                             " does not fit beside the model; steps that it computed before were "
+                             "rounded differently"));
+  } else if (before != now) {
+    choice.warn(absl::StrCat(
+        "attention was computed by ", before, " before, and now",
+        free ? "" : ", as --attention says,", " by ", now,
+        free && why.empty() ? ", which may round differently" : ", which round differently", why));
+  }
+  RETURN_IF_ERROR(GiveWorkspace(**made, *memory));
   return made;
 }
 

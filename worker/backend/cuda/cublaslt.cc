@@ -28,30 +28,25 @@ absl::StatusOr<CublasLtLibrary> CublasLtLibrary::Open(const std::vector<std::str
                "give --device=cpu"),
            .other_version = absl::StrCat("it is another version than CUDA ", CUBLAS_VER_MAJOR,
                                          "'s; install libcublas of CUDA ", CUBLAS_VER_MAJOR)}));
-  CublasLtLibrary functions;
-  RETURN_IF_ERROR(library.Find("cublasLtCreate", functions.create));
-  RETURN_IF_ERROR(library.Find("cublasLtDestroy", functions.destroy));
-  RETURN_IF_ERROR(library.Find("cublasLtGetVersion", functions.get_version));
-  RETURN_IF_ERROR(library.Find("cublasLtGetStatusString", functions.get_status_string));
-  RETURN_IF_ERROR(library.Find("cublasLtMatmulDescCreate", functions.matmul_desc_create));
-  RETURN_IF_ERROR(library.Find("cublasLtMatmulDescDestroy", functions.matmul_desc_destroy));
+  CublasLtLibrary found;
   RETURN_IF_ERROR(
-      library.Find("cublasLtMatmulDescSetAttribute", functions.matmul_desc_set_attribute));
-  RETURN_IF_ERROR(library.Find("cublasLtMatrixLayoutCreate", functions.matrix_layout_create));
-  RETURN_IF_ERROR(library.Find("cublasLtMatrixLayoutDestroy", functions.matrix_layout_destroy));
-  RETURN_IF_ERROR(
-      library.Find("cublasLtMatrixLayoutSetAttribute", functions.matrix_layout_set_attribute));
-  RETURN_IF_ERROR(
-      library.Find("cublasLtMatmulPreferenceCreate", functions.matmul_preference_create));
-  RETURN_IF_ERROR(
-      library.Find("cublasLtMatmulPreferenceDestroy", functions.matmul_preference_destroy));
-  RETURN_IF_ERROR(library.Find("cublasLtMatmulPreferenceSetAttribute",
-                               functions.matmul_preference_set_attribute));
-  RETURN_IF_ERROR(
-      library.Find("cublasLtMatmulAlgoGetHeuristic", functions.matmul_algo_get_heuristic));
-  RETURN_IF_ERROR(library.Find("cublasLtMatmulAlgoCheck", functions.matmul_algo_check));
-  RETURN_IF_ERROR(library.Find("cublasLtMatmul", functions.matmul));
-  return functions;
+      library.Find({{"cublasLtCreate", found.create},
+                    {"cublasLtDestroy", found.destroy},
+                    {"cublasLtGetVersion", found.get_version},
+                    {"cublasLtGetStatusString", found.get_status_string},
+                    {"cublasLtMatmulDescCreate", found.matmul_desc_create},
+                    {"cublasLtMatmulDescDestroy", found.matmul_desc_destroy},
+                    {"cublasLtMatmulDescSetAttribute", found.matmul_desc_set_attribute},
+                    {"cublasLtMatrixLayoutCreate", found.matrix_layout_create},
+                    {"cublasLtMatrixLayoutDestroy", found.matrix_layout_destroy},
+                    {"cublasLtMatrixLayoutSetAttribute", found.matrix_layout_set_attribute},
+                    {"cublasLtMatmulPreferenceCreate", found.matmul_preference_create},
+                    {"cublasLtMatmulPreferenceDestroy", found.matmul_preference_destroy},
+                    {"cublasLtMatmulPreferenceSetAttribute", found.matmul_preference_set_attribute},
+                    {"cublasLtMatmulAlgoGetHeuristic", found.matmul_algo_get_heuristic},
+                    {"cublasLtMatmulAlgoCheck", found.matmul_algo_check},
+                    {"cublasLtMatmul", found.matmul}}));
+  return found;
 }
 
 absl::Status CublasLtLibrary::Check(cublasStatus_t status, absl::string_view what) const {
@@ -255,8 +250,7 @@ class CublasLtGemm final : public Gemm {
     if (std::isinf(best)) return refused;
     GemmPlan words;
     std::memcpy(words.data(), &plan.algorithm, sizeof(plan.algorithm));
-    const GemmPlan kept =
-        stored.has_value() ? store_.Replace(key, *stored, words) : store_.Keep(key, words);
+    const GemmPlan kept = store_.Keep(key, words, /*unusable=*/stored);
     std::memcpy(&plan.algorithm, kept.data(), sizeof(plan.algorithm));
     return absl::OkStatus();
   }

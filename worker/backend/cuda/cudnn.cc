@@ -46,8 +46,8 @@ absl::Status OpenCudnn(const CudnnNames& names) {
   ASSIGN_OR_RETURN(const OpenedLibrary library, Open("cuDNN was not found", names.cudnn));
   decltype(&cudnnGetVersion) get_version = nullptr;
   decltype(&cudnnBackendExecute) execute = nullptr;
-  RETURN_IF_ERROR(library.Find("cudnnBackendExecute", execute));
-  RETURN_IF_ERROR(library.Find("cudnnGetVersion", get_version));
+  RETURN_IF_ERROR(
+      library.Find({{"cudnnBackendExecute", execute}, {"cudnnGetVersion", get_version}}));
   ASSIGN_OR_RETURN(
       const OpenedLibrary runtime,
       Open("CUDA's run-time library, which cuDNN's frontend wants, was not found", names.runtime));

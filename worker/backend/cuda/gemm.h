@@ -80,10 +80,9 @@ class GemmPlanStore {
  public:
   // Keys say everything that a plan depends on.
   std::optional<GemmPlan> Find(const std::string& key) const;
-  // The plan of that key: this one, or one that was there before.
-  GemmPlan Keep(const std::string& key, const GemmPlan& plan);
-  // Keeps `plan` in place of one that cannot be used, unless another one has replaced that before.
-  GemmPlan Replace(const std::string& key, const GemmPlan& unusable, const GemmPlan& plan);
+  // The plan of that key: this one, or one that was there before, unless that one is `unusable`.
+  GemmPlan Keep(const std::string& key, const GemmPlan& plan,
+                const std::optional<GemmPlan>& unusable = std::nullopt);
 
   // The names of attention's providers (attention_choice.h), likewise. Empty: none is there.
   std::string FindAttention(const std::string& key) const;

@@ -22,22 +22,16 @@ std::optional<GemmPlan> GemmPlanStore::Find(const std::string& key) const {
   return plan->second;
 }
 
-GemmPlan GemmPlanStore::Keep(const std::string& key, const GemmPlan& plan) {
+GemmPlan GemmPlanStore::Keep(const std::string& key, const GemmPlan& plan,
+                             const std::optional<GemmPlan>& unusable) {
   absl::MutexLock lock(&mutex_);
-  const auto [kept, added] = plans_.emplace(key, plan);
+  auto [kept, added] = plans_.emplace(key, plan);
+  if (!added && kept->second == unusable) {
+    kept->second = plan;
+    added = true;
+  }
   changed_ = changed_ || added;
   return kept->second;
-}
-
-GemmPlan GemmPlanStore::Replace(const std::string& key, const GemmPlan& unusable,
-                                const GemmPlan& plan) {
-  absl::MutexLock lock(&mutex_);
-  GemmPlan& kept = plans_[key];
-  if (kept == unusable) {
-    kept = plan;
-    changed_ = true;
-  }
-  return kept;
 }
 
 std::string GemmPlanStore::FindAttention(const std::string& key) const {

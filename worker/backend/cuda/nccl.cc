@@ -19,21 +19,21 @@ absl::StatusOr<NcclLibrary> Open() {
                      "in LD_LIBRARY_PATH, or use one GPU",
            .other_version = "install NCCL 2.18 or a later one"}));
   NcclLibrary nccl;
-  RETURN_IF_ERROR(library.Find("ncclGetVersion", nccl.get_version));
-  RETURN_IF_ERROR(library.Find("ncclGetUniqueId", nccl.get_unique_id));
-  RETURN_IF_ERROR(library.Find("ncclCommInitRank", nccl.comm_init_rank));
-  RETURN_IF_ERROR(library.Find("ncclCommDestroy", nccl.comm_destroy));
-  RETURN_IF_ERROR(library.Find("ncclCommAbort", nccl.comm_abort));
-  RETURN_IF_ERROR(library.Find("ncclCommGetAsyncError", nccl.comm_get_async_error));
-  RETURN_IF_ERROR(library.Find("ncclGetErrorString", nccl.get_error_string));
-  RETURN_IF_ERROR(library.Find("ncclGetLastError", nccl.get_last_error));
-  RETURN_IF_ERROR(library.Find("ncclGroupStart", nccl.group_start));
-  RETURN_IF_ERROR(library.Find("ncclGroupEnd", nccl.group_end));
-  RETURN_IF_ERROR(library.Find("ncclAllReduce", nccl.all_reduce));
-  RETURN_IF_ERROR(library.Find("ncclReduce", nccl.reduce));
-  RETURN_IF_ERROR(library.Find("ncclReduceScatter", nccl.reduce_scatter));
-  RETURN_IF_ERROR(library.Find("ncclAllGather", nccl.all_gather));
-  RETURN_IF_ERROR(library.Find("ncclBroadcast", nccl.broadcast));
+  RETURN_IF_ERROR(library.Find({{"ncclGetVersion", nccl.get_version},
+                                {"ncclGetUniqueId", nccl.get_unique_id},
+                                {"ncclCommInitRank", nccl.comm_init_rank},
+                                {"ncclCommDestroy", nccl.comm_destroy},
+                                {"ncclCommAbort", nccl.comm_abort},
+                                {"ncclCommGetAsyncError", nccl.comm_get_async_error},
+                                {"ncclGetErrorString", nccl.get_error_string},
+                                {"ncclGetLastError", nccl.get_last_error},
+                                {"ncclGroupStart", nccl.group_start},
+                                {"ncclGroupEnd", nccl.group_end},
+                                {"ncclAllReduce", nccl.all_reduce},
+                                {"ncclReduce", nccl.reduce},
+                                {"ncclReduceScatter", nccl.reduce_scatter},
+                                {"ncclAllGather", nccl.all_gather},
+                                {"ncclBroadcast", nccl.broadcast}}));
   int version = 0;
   RETURN_IF_ERROR(nccl.Check(nccl.get_version(&version), "asking NCCL for its version"));
   if (version < kLeastVersion) {

@@ -23,11 +23,14 @@ absl::StatusOr<OpenedLibrary> OpenedLibrary::Open(const LibraryRequest& request)
       absl::StrCat(request.what, " (", absl::StrJoin(failures, "; "), "): ", request.remedy));
 }
 
-void* OpenedLibrary::Address(const char* symbol) const { return dlsym(handle_, symbol); }
-
-absl::Status OpenedLibrary::Lacks(const char* symbol) const {
-  return absl::FailedPreconditionError(
-      absl::StrCat(name_, " has no ", symbol, ": ", other_version_));
+absl::Status OpenedLibrary::Find(std::initializer_list<Symbol> symbols) const {
+  for (const Symbol& symbol : symbols) {
+    *symbol.address = dlsym(handle_, symbol.name);
+    if (*symbol.address != nullptr) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat(name_, " has no ", symbol.name, ": ", other_version_));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace causeway::worker::cuda

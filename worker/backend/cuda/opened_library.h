@@ -9,6 +9,7 @@
 // The driver is the linked run-time library's affair.
 #pragma once
 
+#include <initializer_list>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,12 +35,16 @@ class OpenedLibrary {
   // FAILED_PRECONDITION with the names that were tried, why each failed, and the remedy.
   static absl::StatusOr<OpenedLibrary> Open(const LibraryRequest& request);
 
-  // Sets `function`. FAILED_PRECONDITION if the library has no such symbol.
-  template <typename Function>
-  absl::Status Find(const char* symbol, Function& function) const {
-    function = reinterpret_cast<Function>(Address(symbol));
-    return function != nullptr ? absl::OkStatus() : Lacks(symbol);
-  }
+  // A function by its name, and the pointer to it that is to be set.
+  struct Symbol {
+    template <typename Function>
+    Symbol(const char* symbol, Function*& function)
+        : name(symbol), address(reinterpret_cast<void**>(&function)) {}
+    const char* name;
+    void** address;
+  };
+  // FAILED_PRECONDITION if the library lacks one of them.
+  absl::Status Find(std::initializer_list<Symbol> symbols) const;
 
   void* handle() const { return handle_; }
   // The name that it was opened by.
@@ -48,8 +53,6 @@ class OpenedLibrary {
  private:
   OpenedLibrary(void* handle, std::string name, std::string other_version)
       : handle_(handle), name_(std::move(name)), other_version_(std::move(other_version)) {}
-  void* Address(const char* symbol) const;
-  absl::Status Lacks(const char* symbol) const;
 
   void* handle_;
   std::string name_;

@@ -23,8 +23,8 @@ TEST(GemmPlanStore, WhatWasMeasuredFirstIsKept) {
 TEST(GemmPlanStore, WhatCannotBeUsedIsReplacedOnce) {
   GemmPlanStore store;
   store.Keep("a", kPlan);
-  EXPECT_EQ(store.Replace("a", kPlan, GemmPlan{9}), GemmPlan{9});
-  EXPECT_EQ(store.Replace("a", kPlan, GemmPlan{10}), GemmPlan{9});
+  EXPECT_EQ(store.Keep("a", GemmPlan{9}, kPlan), GemmPlan{9});
+  EXPECT_EQ(store.Keep("a", GemmPlan{10}, kPlan), GemmPlan{9});
   EXPECT_EQ(store.Find("a"), GemmPlan{9});
 }
 
