@@ -10,14 +10,12 @@
 #include <vector>
 
 #include "common/base/file_system.h"
-#include "tests/unit/worker/backend/cuda/kernels/device_array.h"
+#include "tests/unit/worker/backend/cuda/kernels/kernel_testing.h"
 #include "tests/unit/worker/backend/cuda/test_gemm.h"
 #include "worker/backend/cuda/kernels/device.h"
 
 namespace causeway::worker::cuda {
 namespace {
-
-using Bf16 = __nv_bfloat16;
 
 struct Shape {
   int64_t m = 0, n = 0, k = 0;
@@ -35,27 +33,14 @@ struct Shape {
   }
 };
 
-size_t Size(int64_t value) { return static_cast<size_t>(value); }
 // Rows are 16-byte aligned and wider than the matrix.
 int64_t Stride(int64_t columns) { return (columns + 7) / 8 * 8 + 8; }
-double Value(Bf16 value) { return static_cast<double>(__bfloat162float(value)); }
-
-std::vector<Bf16> Values(int64_t size, uint32_t seed) {
-  std::vector<Bf16> values;
-  values.reserve(Size(size));
-  for (int64_t i = 0; i < size; ++i) {
-    seed = seed * 1664525U + 1013904223U;
-    values.push_back(__float2bfloat16(static_cast<float>(seed >> 8) * 0x1p-23F - 1.0F));
-  }
-  return values;
-}
 
 class GemmTest : public ::testing::Test {
  protected:
   void SetUp() override {
     const auto devices = DiscoverDevices({0}, *FileSystem::Real()).value();
     gemm_ = MakeTestGemm(devices.front(), &memory_).value();
-    stream_ = Stream::Create().value();
   }
 
   // Compares D with the oracle, twice more with itself, and once more out of a graph.
@@ -69,56 +54,44 @@ class GemmTest : public ::testing::Test {
     const int64_t b_stride = Stride(s.transpose_b ? s.k : s.n);
     const int64_t d_stride = Stride(s.n);
     const int64_t d_size = s.batch * s.m * d_stride;
-    const std::vector<Bf16> a = Values(kOffset + s.batch * a_rows * a_stride, 1);
-    const std::vector<Bf16> b = Values(kOffset + s.batch * b_rows * b_stride, 2);
-    const std::vector<Bf16> c = Values(kOffset + d_size, 3);
-    const std::vector<Bf16> bias = Values(kOffset + s.n, 4);
-    const DeviceArray<Bf16> a_array(a), b_array(b), c_array(c), bias_array(bias);
-    std::vector<float> c_float;
-    for (const Bf16 value : c) c_float.push_back(static_cast<float>(Value(value)));
+    const Doubles a = RandomValues(1).Normal(kOffset + s.batch * a_rows * a_stride);
+    const Doubles b = RandomValues(2).Normal(kOffset + s.batch * b_rows * b_stride);
+    const Doubles c = RandomValues(3).Normal(kOffset + d_size);
+    const Doubles bias = RandomValues(4).Normal(kOffset + s.n);
+    TestDevice device;
 
     GemmCall call;
     call.m = s.m, call.n = s.n, call.k = s.k, call.batch = s.batch;
     call.alpha = s.alpha, call.beta = s.beta;
-    call.a = {a_array.data() + kOffset, a_stride, a_rows * a_stride, s.transpose_a};
-    call.b = {b_array.data() + kOffset, b_stride, b_rows * b_stride, s.transpose_b};
+    call.a = {device.UploadBf16(a) + kOffset, a_stride, a_rows * a_stride, s.transpose_a};
+    call.b = {device.UploadBf16(b) + kOffset, b_stride, b_rows * b_stride, s.transpose_b};
     call.d_stride = d_stride;
     call.d_batch_stride = s.m * d_stride;
-    call.bias = s.with_bias ? bias_array.data() + kOffset : nullptr;
-    std::vector<double> first;
+    call.bias = s.with_bias ? device.UploadBf16(bias) + kOffset : nullptr;
+    Doubles first;
     for (const bool graph : {false, false, true}) {
-      const DeviceArray<Bf16> d(c);
-      const DeviceArray<float> d_float(c_float);
-      const DeviceArray<float> c_float_array(c_float);
+      __nv_bfloat16* const d = device.UploadBf16(c);
+      float* const d_float = device.UploadFloat(c);
       if (s.float_d) {
-        call.d_float = d_float.data() + kOffset;
-        call.c = s.other_c ? c_float_array.data() + kOffset : call.d_float;
+        call.d_float = d_float + kOffset;
+        call.c = s.other_c ? device.UploadFloat(c) + kOffset : call.d_float;
       } else {
-        call.d = d.data() + kOffset;
-        call.c = s.other_c ? c_array.data() + kOffset : call.d;
+        call.d = d + kOffset;
+        call.c = s.other_c ? device.UploadBf16(c) + kOffset : call.d;
       }
-      MustWork(cudaDeviceSynchronize());  // The copies do not run on the stream.
+      const auto run = [&] { return gemm_->Run(call, device.stream()); };
       if (graph) {
-        const auto recorded =
-            Graph::Record(stream_.get(), [&] { return gemm_->Run(call, stream_.get()); });
+        const auto recorded = Graph::Record(device.stream(), run);
         ASSERT_TRUE(recorded.ok()) << recorded.status();
-        ASSERT_TRUE(recorded->Start(stream_.get()).ok());
-        ASSERT_TRUE(stream_.Wait("a product").ok());
+        ASSERT_TRUE(recorded->Start(device.stream()).ok());
+        ASSERT_EQ(cudaStreamSynchronize(device.stream()), cudaSuccess);
       } else {
-        ASSERT_EQ(gemm_->Run(call, stream_.get()), absl::OkStatus());
-        ASSERT_TRUE(stream_.Wait("a product").ok());
+        ASSERT_EQ(run(), absl::OkStatus());
       }
-      std::vector<double> result;
-      if (s.float_d) {
-        for (const float value : d_float.Download()) result.push_back(double{value});
-      } else {
-        for (const Bf16 value : d.Download()) result.push_back(Value(value));
-      }
-      if (first.empty()) {
-        first = result;
-      } else {
-        EXPECT_EQ(result, first);
-      }
+      const auto size = static_cast<int64_t>(c.size());
+      const Doubles result = s.float_d ? device.Values(d_float, size) : device.Values(d, size);
+      if (first.empty()) first = result;
+      EXPECT_EQ(result, first);
     }
 
     for (int64_t item = 0; item < s.batch; ++item) {
@@ -126,7 +99,7 @@ class GemmTest : public ::testing::Test {
         for (int64_t column = 0; column < d_stride; ++column) {
           const int64_t at = kOffset + (item * s.m + row) * d_stride + column;
           if (column >= s.n) {  // The space between rows stays.
-            ASSERT_EQ(first[Size(at)], Value(c[Size(at)]));
+            ASSERT_EQ(first[Size(at)], c[Size(at)]);
             continue;
           }
           double sum = 0;
@@ -134,15 +107,15 @@ class GemmTest : public ::testing::Test {
           for (int64_t i = 0; i < s.k; ++i) {
             const int64_t a_at = s.transpose_a ? i * a_stride + row : row * a_stride + i;
             const int64_t b_at = s.transpose_b ? column * b_stride + i : i * b_stride + column;
-            const double term = Value(a[Size(kOffset + item * a_rows * a_stride + a_at)]) *
-                                Value(b[Size(kOffset + item * b_rows * b_stride + b_at)]);
+            const double term = a[Size(kOffset + item * a_rows * a_stride + a_at)] *
+                                b[Size(kOffset + item * b_rows * b_stride + b_at)];
             sum += term;
             magnitude += std::abs(term);
           }
           sum *= double{s.alpha};
           const double product = sum;
-          if (s.beta != 0) sum += double{s.beta} * Value(c[Size(at)]);
-          if (s.with_bias) sum += Value(bias[Size(kOffset + column)]);
+          if (s.beta != 0) sum += double{s.beta} * c[Size(at)];
+          if (s.with_bias) sum += bias[Size(kOffset + column)];
           // fp32 sums in any order, and a rounding of the result to bf16. Some of cuBLASLt's
           // kernels round the product to bf16, too, before they add C.
           double bound = 1e-6 * (2 + magnitude);
@@ -156,7 +129,6 @@ class GemmTest : public ::testing::Test {
 
   DeviceMemory memory_;
   std::unique_ptr<Gemm> gemm_;
-  Stream stream_;
 };
 
 TEST_F(GemmTest, EveryTranspositionAndTypeIsLikeTheOracle) {

@@ -7,6 +7,7 @@
 
 #include "causeway/v1/config.pb.h"
 #include "common/params/fragment_plan.h"
+#include "tests/unit/worker/backend/cuda/kernels/kernel_testing.h"
 #include "worker/backend/cuda/cuda_transformer.h"
 #include "worker/backend/cuda/kernels/device.h"
 
@@ -38,16 +39,14 @@ class TransformerRig {
  private:
   void Upload(const HostTokens& tokens);
 
-  int64_t vocabulary_;
-  Stream stream_;
+  const int64_t vocabulary_;
+  TestDevice device_;
   DeviceMemory memory_;
   std::unique_ptr<Gemm> gemm_;
-  __nv_bfloat16* weights_ = nullptr;
+  const int64_t arena_size_;
   float* gradients_ = nullptr;
-  int64_t arena_size_ = 0;
   StepLoss* loss_ = nullptr;
   DeviceTokens tokens_;
-  int32_t* document_starts_ = nullptr;
   std::unique_ptr<CudaTransformer> transformer_;
 };
 

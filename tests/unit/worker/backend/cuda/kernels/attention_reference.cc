@@ -5,36 +5,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tests/unit/worker/backend/cuda/kernels/device_array.h"
+#include "tests/unit/worker/backend/cuda/kernels/kernel_testing.h"
 #include "worker/backend/cpu/attention.h"
 
 namespace causeway::worker::cuda {
 namespace {
-
-using Bf16 = __nv_bfloat16;
-
-size_t Size(int64_t value) { return static_cast<size_t>(value); }
-
-double Rounded(double value) {
-  return static_cast<double>(__bfloat162float(__float2bfloat16(static_cast<float>(value))));
-}
-
-// Some numbers around 0, the same ones for the same seed.
-class Numbers {
- public:
-  explicit Numbers(uint64_t seed) : state_(seed * 2 + 1) {}
-  double Next() {  // About normal: the sum of uniform ones.
-    double sum = 0;
-    for (int i = 0; i < 4; ++i) {
-      state_ = state_ * 6364136223846793005U + 1442695040888963407U;
-      sum += static_cast<double>(state_ >> 40) / static_cast<double>(1 << 24) - 0.5;
-    }
-    return sum * std::sqrt(3.0);
-  }
-
- private:
-  uint64_t state_;
-};
 
 int64_t Tokens(const AttentionShape& s) { return int64_t{s.sequences} * s.length; }
 int64_t QkvWidth(const AttentionShape& s) { return int64_t{s.heads + 2 * s.kv_heads} * s.head_dim; }
@@ -141,10 +116,10 @@ AttentionTensors Emulation(const AttentionCase& c, const AttentionInputs& inputs
       for (int64_t j = 0; j <= i; ++j) {
         const double p = std::exp(scores[Size(j)] - maximum);
         sum += p;
-        add(Rounded(p), inputs.qkv, v_at + j * QkvWidth(s), result.out, out_row);
+        add(RoundToBf16(p), inputs.qkv, v_at + j * QkvWidth(s), result.out, out_row);
       }
       for (int64_t d = 0; d < s.head_dim; ++d) {
-        result.out[Size(out_row + d)] = Rounded(result.out[Size(out_row + d)] / sum);
+        result.out[Size(out_row + d)] = RoundToBf16(result.out[Size(out_row + d)] / sum);
       }
       const double log_sum_exp = maximum + std::log(sum);
       result.log_sum_exp[Size((int64_t{sequence} * s.heads + head) * s.length + begin + i)] =
@@ -154,8 +129,8 @@ AttentionTensors Emulation(const AttentionCase& c, const AttentionInputs& inputs
         const int64_t k_row = k_at + j * QkvWidth(s);
         const int64_t v_row = v_at + j * QkvWidth(s);
         const double p = std::exp(scores[Size(j)] - log_sum_exp);
-        const double ds = Rounded(p * (dot(inputs.dout, out_row, inputs.qkv, v_row) - delta));
-        add(Rounded(p), inputs.dout, out_row, dv, j * s.head_dim);
+        const double ds = RoundToBf16(p * (dot(inputs.dout, out_row, inputs.qkv, v_row) - delta));
+        add(RoundToBf16(p), inputs.dout, out_row, dv, j * s.head_dim);
         add(scale * ds, inputs.qkv, q_row, dk, j * s.head_dim);
         add(scale * ds, inputs.qkv, k_row, result.dqkv, q_row);
       }
@@ -164,27 +139,13 @@ AttentionTensors Emulation(const AttentionCase& c, const AttentionInputs& inputs
       for (int64_t at = 0; at < length * s.head_dim; ++at) {
         const double value = from[Size(at)];
         result.dqkv[Size(to_at + at / s.head_dim * QkvWidth(s) + at % s.head_dim)] +=
-            c.rounds_heads ? Rounded(value) : value;
+            c.rounds_heads ? RoundToBf16(value) : value;
       }
     };
     add_head(dk, k_at);
     add_head(dv, v_at);
   });
-  for (double& value : result.dqkv) value = Rounded(value);
-  return result;
-}
-
-std::vector<Bf16> ToBf16(const std::vector<double>& values) {
-  std::vector<Bf16> result;
-  result.reserve(values.size());
-  for (const double value : values) result.push_back(__float2bfloat16(static_cast<float>(value)));
-  return result;
-}
-
-std::vector<double> FromBf16(const std::vector<Bf16>& values) {
-  std::vector<double> result;
-  result.reserve(values.size());
-  for (const Bf16 value : values) result.push_back(static_cast<double>(__bfloat162float(value)));
+  for (double& value : result.dqkv) value = RoundToBf16(value);
   return result;
 }
 
@@ -222,11 +183,9 @@ void ExpectWithin(const char* what, const std::vector<double>& device,
 AttentionInputs MakeInputs(const AttentionCase& c) {
   const AttentionShape& s = c.shape;
   AttentionInputs inputs;
-  Numbers numbers(Size(s.length * 131 + s.heads * 17 + s.head_dim));
-  inputs.qkv.resize(Size(Tokens(s) * QkvWidth(s)));
-  inputs.dout.resize(Size(Tokens(s) * OutWidth(s)));
-  for (double& value : inputs.qkv) value = Rounded(c.spread * numbers.Next());
-  for (double& value : inputs.dout) value = Rounded(numbers.Next());
+  RandomValues random(static_cast<uint32_t>(s.length * 131 + s.heads * 17 + s.head_dim));
+  inputs.qkv = random.Normal(Tokens(s) * QkvWidth(s), c.spread);
+  inputs.dout = random.Normal(Tokens(s) * OutWidth(s));
   if (c.documents.empty()) return inputs;
   for (int sequence = 0; sequence < s.sequences; ++sequence) {
     int32_t begin = 0;
@@ -242,23 +201,21 @@ AttentionTensors OnDevice(AttentionProvider& provider, const AttentionCase& c,
                           const AttentionInputs& inputs) {
   const AttentionShape& s = c.shape;
   EXPECT_EQ(AttentionRefusal(s), nullptr);
-  const DeviceArray<Bf16> qkv(ToBf16(inputs.qkv)), dout(ToBf16(inputs.dout));
-  const DeviceArray<int32_t> starts(inputs.starts);
-  const DeviceArray<Bf16> out(inputs.dout.size()), dqkv(inputs.qkv.size());
-  const DeviceArray<float> log_sum_exp(Size(Tokens(s) * s.heads)), delta(Size(Tokens(s) * s.heads));
-  const int32_t* const document_starts = inputs.starts.empty() ? nullptr : starts.data();
-  EXPECT_EQ(
-      provider.Forward(s, qkv.data(), document_starts, out.data(), log_sum_exp.data(), nullptr),
-      absl::OkStatus());
-  EXPECT_EQ(provider.Backward(s, qkv.data(), document_starts, out.data(), log_sum_exp.data(),
-                              dout.data(), delta.data(), dqkv.data(), nullptr),
+  TestDevice device;
+  const int64_t rows = Tokens(s) * s.heads;
+  __nv_bfloat16* const qkv = device.UploadBf16(inputs.qkv);
+  __nv_bfloat16* const dout = device.UploadBf16(inputs.dout);
+  int32_t* const starts = inputs.starts.empty() ? nullptr : device.Upload(inputs.starts);
+  auto* const out = device.Allocate<__nv_bfloat16>(std::ssize(inputs.dout));
+  auto* const dqkv = device.Allocate<__nv_bfloat16>(std::ssize(inputs.qkv));
+  float* const log_sum_exp = device.Allocate<float>(rows);
+  EXPECT_EQ(provider.Forward(s, qkv, starts, out, log_sum_exp, device.stream()), absl::OkStatus());
+  EXPECT_EQ(provider.Backward(s, qkv, starts, out, log_sum_exp, dout, device.Allocate<float>(rows),
+                              dqkv, device.stream()),
             absl::OkStatus());
-  AttentionTensors result;
-  result.out = FromBf16(out.Download());
-  const std::vector<float> rows = log_sum_exp.Download();
-  result.log_sum_exp.assign(rows.begin(), rows.end());
-  result.dqkv = FromBf16(dqkv.Download());
-  return result;
+  return {.out = device.Values(out, std::ssize(inputs.dout)),
+          .log_sum_exp = device.Values(log_sum_exp, rows),
+          .dqkv = device.Values(dqkv, std::ssize(inputs.qkv))};
 }
 
 void ExpectLikeOracle(AttentionProvider& provider, const AttentionCase& c) {

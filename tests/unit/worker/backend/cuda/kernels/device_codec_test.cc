@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "common/base/random.h"
-#include "tests/unit/worker/backend/cuda/kernels/device_array.h"
+#include "tests/unit/worker/backend/cuda/kernels/kernel_testing.h"
 #include "worker/backend/cuda/kernels/device.h"
 
 #ifdef CAUSEWAY_EMULATED_DEVICE
@@ -87,28 +87,30 @@ struct Encoded {
   Refusal refusal;
 };
 
-// `base` may be empty: zeros.
+// `pieces`: where the targets are; empty: side by side.
 Encoded EncodeOnDevice(v1::Codec id, const Inputs& inputs, bool feedback, float decay,
-                       bool gradient = false) {
-  const Codec& codec = *FindCodec(id).value();
-  const size_t size = inputs.target.size();
-  const DeviceArray<float> base(inputs.base);
-  const DeviceArray<float> target(inputs.target);
-  DeviceArray<float> residual(inputs.residual);
-  DeviceArray<uint8_t> out(codec.EncodedBytes(size));
-  DeviceArray<Refusal> refusal(std::vector<Refusal>(1));
+                       bool gradient = false, const std::vector<ArenaPiece>& pieces = {}) {
+  const size_t size = inputs.base.size();
+  const auto bytes = static_cast<int64_t>(FindCodec(id).value()->EncodedBytes(size));
+  TestDevice device;
+  float* const residual = device.Upload(inputs.residual);
+  auto* const out = device.Allocate<uint8_t>(bytes);
+  Refusal* const refusal = device.Upload(std::vector<Refusal>(1));
   LaunchEncode(FindDeviceCodec(id).value(),
                {.values = static_cast<int64_t>(size),
-                .base = gradient ? nullptr : base.data(),
-                .target = target.data(),
+                .base = gradient ? nullptr : device.Upload(inputs.base),
+                .target = device.Upload(inputs.target),
+                .pieces = pieces.empty() ? nullptr : device.Upload(pieces),
+                .piece_count = static_cast<int>(pieces.size()),
                 .negates_target = gradient,
-                .residual = feedback ? residual.data() : nullptr,
+                .residual = feedback ? residual : nullptr,
                 .decay = decay,
-                .out = out.data(),
-                .refusal = refusal.data()},
-               nullptr);
+                .out = out,
+                .refusal = refusal},
+               device.stream());
   EXPECT_TRUE(CheckLaunches("encoding").ok());
-  return {out.Download(), residual.Download(), refusal.Download()[0]};
+  return {device.Download(out, bytes), device.Download(residual, std::ssize(inputs.residual)),
+          device.Value(refusal)};
 }
 
 struct HostEncoded {
@@ -165,32 +167,18 @@ TEST_P(DeviceCodecTest, EncodesGradientsAgainstZeros) {
 }
 
 TEST_P(DeviceCodecTest, FindsItsTargetsInPiecesOfAnArena) {
-  const size_t size = 2 * kCodecChunk + 100;
-  const Inputs inputs = SomeInputs(size)[0];
+  Inputs inputs = SomeInputs(2 * kCodecChunk + 100)[0];
   const HostEncoded expected = EncodeOnHost(GetParam(), inputs, false, 1);
   // The second chunk stands before the first, the rest far behind.
-  const std::vector<ArenaPiece> pieces = {
-      {.first = 0, .begin = 8192}, {.first = 4096, .begin = 64}, {.first = 8192, .begin = 20480}};
   std::vector<float> arena(20480 + 128, std::numeric_limits<float>::quiet_NaN());
   std::copy_n(inputs.target.begin(), 4096, arena.begin() + 8192);
   std::copy_n(inputs.target.begin() + 4096, 4096, arena.begin() + 64);
   std::copy_n(inputs.target.begin() + 8192, 100, arena.begin() + 20480);
-  const Codec& codec = *FindCodec(GetParam()).value();
-  const DeviceArray<float> base(inputs.base);
-  const DeviceArray<float> target(arena);
-  const DeviceArray<ArenaPiece> table(pieces);
-  DeviceArray<uint8_t> out(codec.EncodedBytes(size));
-  DeviceArray<Refusal> refusal(std::vector<Refusal>(1));
-  LaunchEncode(FindDeviceCodec(GetParam()).value(),
-               {.values = static_cast<int64_t>(size),
-                .base = base.data(),
-                .target = target.data(),
-                .pieces = table.data(),
-                .piece_count = 3,
-                .out = out.data(),
-                .refusal = refusal.data()},
-               nullptr);
-  EXPECT_EQ(out.Download(), expected.bytes);
+  inputs.target = arena;
+  const Encoded encoded = EncodeOnDevice(
+      GetParam(), inputs, false, 1, /*gradient=*/false,
+      {{.first = 0, .begin = 8192}, {.first = 4096, .begin = 64}, {.first = 8192, .begin = 20480}});
+  EXPECT_EQ(encoded.bytes, expected.bytes);
 }
 
 TEST_P(DeviceCodecTest, RefusesWhatTheHostRefusesInTheSameWords) {
@@ -236,24 +224,26 @@ struct Merged {
 
 Merged MergeOnDevice(v1::Codec id, std::span<const uint8_t> encoded, const Inputs& inputs,
                      float alpha) {
-  const DeviceArray<uint8_t> bytes(std::vector<uint8_t>(encoded.begin(), encoded.end()));
-  DeviceArray<float> published(inputs.base);
-  DeviceArray<float> local(inputs.target);
-  DeviceArray<__nv_bfloat16> weights(inputs.base.size());
-  DeviceArray<Refusal> refusal(std::vector<Refusal>(1));
+  const auto size = static_cast<int64_t>(inputs.base.size());
+  TestDevice device;
+  float* const published = device.Upload(inputs.base);
+  float* const local = device.Upload(inputs.target);
+  auto* const weights = device.Allocate<__nv_bfloat16>(size);
+  Refusal* const refusal = device.Upload(std::vector<Refusal>(1));
   LaunchMerge(FindDeviceCodec(id).value(),
-              {.values = static_cast<int64_t>(inputs.base.size()),
-               .encoded = bytes.data(),
-               .base = published.data(),
-               .published = published.data(),
-               .local = local.data(),
+              {.values = size,
+               .encoded = device.Upload(std::vector<uint8_t>(encoded.begin(), encoded.end())),
+               .base = published,
+               .published = published,
+               .local = local,
                .alpha = alpha,
                .beta = 1.0F - alpha,
-               .weights = weights.data(),
-               .refusal = refusal.data()},
-              nullptr);
+               .weights = weights,
+               .refusal = refusal},
+              device.stream());
   EXPECT_TRUE(CheckLaunches("merging").ok());
-  return {published.Download(), local.Download(), weights.Download(), refusal.Download()[0]};
+  return {device.Download(published, size), device.Download(local, size),
+          device.Download(weights, size), device.Value(refusal)};
 }
 
 TEST_P(DeviceCodecTest, MergesAnAnswerAsTheHostDoes) {
@@ -291,20 +281,19 @@ TEST_P(DeviceCodecTest, FoldsALateDeltaAsTheHostDoes) {
       ASSERT_TRUE(codec.Accumulate(encoded.bytes, inputs.base, 1, sum).ok());
       std::vector<float> expected;
       for (const double x : sum) expected.push_back(static_cast<float>(x));
-      const DeviceArray<uint8_t> bytes(encoded.bytes);
-      const DeviceArray<float> base(inputs.base);
-      DeviceArray<float> residual(inputs.residual);
-      DeviceArray<Refusal> refusal(std::vector<Refusal>(1));
+      TestDevice device;
+      float* const residual = device.Upload(inputs.residual);
+      Refusal* const refusal = device.Upload(std::vector<Refusal>(1));
       LaunchFold(FindDeviceCodec(GetParam()).value(),
                  {.values = static_cast<int64_t>(size),
-                  .encoded = bytes.data(),
-                  .base = base.data(),
-                  .residual = residual.data(),
-                  .refusal = refusal.data()},
-                 nullptr);
+                  .encoded = device.Upload(encoded.bytes),
+                  .base = device.Upload(inputs.base),
+                  .residual = residual,
+                  .refusal = refusal},
+                 device.stream());
       SCOPED_TRACE(inputs.name);
-      ASSERT_EQ(Bits(residual.Download()), Bits(expected));
-      ASSERT_EQ(RefusedIndex(refusal.Download()[0]), -1);
+      ASSERT_EQ(Bits(device.Download(residual, std::ssize(expected))), Bits(expected));
+      ASSERT_EQ(RefusedIndex(device.Value(refusal)), -1);
     }
   }
 }

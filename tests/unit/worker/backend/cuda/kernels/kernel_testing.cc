@@ -48,6 +48,7 @@ TestDevice::~TestDevice() {
 void* TestDevice::AllocateBytes(size_t bytes) {
   void* block = nullptr;
   EXPECT_EQ(cudaMalloc(&block, bytes == 0 ? 1 : bytes), cudaSuccess);
+  EXPECT_EQ(cudaMemsetAsync(block, 0xff, bytes, stream_), cudaSuccess);
   blocks_.push_back(block);
   return block;
 }

@@ -49,7 +49,7 @@ class TestDevice {
 
   cudaStream_t stream() const { return stream_; }
 
-  // Not initialized (NaN under emulation).
+  // All bytes 0xff: NaN in every floating-point type, so that what a kernel leaves out shows.
   template <typename T>
   T* Allocate(int64_t size) {
     return static_cast<T*>(AllocateBytes(static_cast<size_t>(size) * sizeof(T)));

@@ -7,7 +7,7 @@
 
 #include "common/base/checksum.h"
 #include "common/base/random.h"
-#include "tests/unit/worker/backend/cuda/kernels/device_array.h"
+#include "tests/unit/worker/backend/cuda/kernels/kernel_testing.h"
 #include "worker/backend/cuda/kernels/device.h"
 
 namespace causeway::worker::cuda {
@@ -21,6 +21,15 @@ std::vector<uint8_t> RandomBytes(size_t size) {
   return bytes;
 }
 
+std::vector<unsigned long long> Hash(const std::vector<uint8_t>& bytes,
+                                     const std::vector<HashLeaf>& leaves) {
+  TestDevice device;
+  auto* const out = device.Allocate<unsigned long long>(std::ssize(leaves));
+  LaunchLeafHashes(device.Upload(bytes), device.Upload(leaves), std::ssize(leaves), out,
+                   device.stream());
+  return device.Download(out, std::ssize(leaves));
+}
+
 TEST(LeafHashTest, EveryLengthHashesAsOnTheHost) {
   // One stripe more or less than a block of the hash, than what a block of threads takes at once.
   const std::vector<int64_t> sizes = {256,   960,   1024,  1088,  2048,       65536 - 64,
@@ -32,11 +41,7 @@ TEST(LeafHashTest, EveryLengthHashesAsOnTheHost) {
     offset += size + 16;
   }
   const std::vector<uint8_t> bytes = RandomBytes(static_cast<size_t>(offset));
-  const DeviceArray<uint8_t> memory(bytes);
-  const DeviceArray<HashLeaf> table(leaves);
-  DeviceArray<unsigned long long> out(leaves.size());
-  LaunchLeafHashes(memory.data(), table.data(), std::ssize(leaves), out.data(), nullptr);
-  const std::vector<unsigned long long> hashes = out.Download();
+  const std::vector<unsigned long long> hashes = Hash(bytes, leaves);
   for (size_t i = 0; i < leaves.size(); ++i) {
     EXPECT_EQ(hashes[i], Checksum64(std::span(bytes).subspan(static_cast<size_t>(leaves[i].offset),
                                                              static_cast<size_t>(leaves[i].bytes))))
@@ -46,11 +51,7 @@ TEST(LeafHashTest, EveryLengthHashesAsOnTheHost) {
 
 TEST(LeafHashTest, AWholeLeafHashesAsOnTheHost) {
   const std::vector<uint8_t> bytes = RandomBytes(kTreeLeafBytes);
-  const DeviceArray<uint8_t> memory(bytes);
-  const DeviceArray<HashLeaf> table(std::vector<HashLeaf>{{0, std::ssize(bytes)}});
-  DeviceArray<unsigned long long> out(1);
-  LaunchLeafHashes(memory.data(), table.data(), 1, out.data(), nullptr);
-  EXPECT_EQ(out.Download()[0], Checksum64(bytes));
+  EXPECT_EQ(Hash(bytes, {{0, std::ssize(bytes)}})[0], Checksum64(bytes));
 }
 
 TEST(LeafHashTest, NoLeavesAreNoWork) {

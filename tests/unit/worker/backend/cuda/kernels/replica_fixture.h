@@ -17,8 +17,8 @@
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
 #include "tests/unit/common/base/fake_clock.h"
+#include "tests/unit/worker/backend/site_thread.h"
 #include "tests/unit/worker/sync/fake_exchange.h"
-#include "tests/unit/worker/sync/memory_stream.h"
 #include "worker/backend/cuda/kernels/device.h"
 #include "worker/backend/cuda/kernels/device_part.h"
 #include "worker/sync/host_part.h"
@@ -206,43 +206,24 @@ class RankedValues final : public Values {
 class OtherProcess {
  public:
   OtherProcess(const FragmentPlan& plan, const ShardPlan& shard_plan, const v1::SyncConfig& sync,
-               const DeviceShard& shard, const DevicePartOptions& options)
-      : cause_(std::make_shared<SharedCause>()) {
-    auto [near, far] = MemoryStream::MakePair();
-    near_ = std::make_unique<SiteLink>(std::move(near), "process 1", cause_);
-    far_ = std::make_unique<SiteLink>(std::move(far), "process 0", cause_);
+               const DeviceShard& shard, const DevicePartOptions& options) {
     parts_.push_back(DevicePart::Create(plan, shard_plan, sync, shard, options).value());
-    server_ = std::make_unique<PartServer>(*far_, parts_,
+    server_ = std::make_unique<PartServer>(thread_.far(), parts_,
                                            PieceBytes(plan, shard_plan, sync, shard.rank, 1));
-    far_->Start([this](SiteCall& call) { return server_->HandleAtOnce(call); });
-    near_->Start();
-    thread_ = std::thread([this] {
-      for (;;) {
-        absl::StatusOr<std::optional<SiteCall>> call = far_->NextCall();
-        if (!call.ok() || !call->has_value()) return;
-        if (!server_->Handle(**call).ok()) return;
-      }
-    });
+    thread_.Serve([this](SiteCall& call) { return server_->HandleAtOnce(call); },
+                  [this](SiteCall& call) { return server_->Handle(call); });
   }
-  ~OtherProcess() {
-    near_.reset();  // Good-bye.
-    thread_.join();
-    far_.reset();
-  }
-  SiteLink& link() { return *near_; }
+  SiteLink& link() { return thread_.link(); }
   // Comes back when all calls before have been dealt with, as a step's call would.
   void Settle() {
-    EXPECT_THAT(near_->CallAndAwait(kFirstOtherMethod).status().message(),
+    EXPECT_THAT(link().CallAndAwait(kFirstOtherMethod).status().message(),
                 testing::HasSubstr("no method 100"));
   }
 
  private:
-  const std::shared_ptr<SharedCause> cause_;
-  std::unique_ptr<SiteLink> near_;
   std::vector<std::unique_ptr<ReplicaPart>> parts_;
   std::unique_ptr<PartServer> server_;
-  std::unique_ptr<SiteLink> far_;
-  std::thread thread_;
+  SiteThread thread_{1};  // Ends before what it uses.
 };
 
 class DeviceValues final : public Values {
