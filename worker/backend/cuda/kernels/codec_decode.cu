@@ -1,6 +1,7 @@
 // Decoding: an answer into the published copy and from there into the weights, and a late delta
 // into what error feedback keeps, each as one kernel.
 #include <cmath>
+#include <type_traits>
 
 #include "common/codec/block_formats.h"
 #include "common/codec/codec_layout.h"
@@ -14,29 +15,24 @@ namespace {
 
 // --- Readers: a chunk's bytes as differences -----------------------------------------------------
 //
-// A reader is made by all threads of the block, which has a barrier behind it before Read and after
-// the last. Read(i, delta, is_sent) gives the differences of the values i .. i + 3, zeros beyond
-// the end; false for bytes that no encoder makes. `is_sent`: of which there are any.
+// Read(i, base, delta) gives the differences of the values i .. i + 3, zeros beyond the end; false
+// for bytes that no encoder makes.
 
 template <typename Format>
 class BlockReader {
  public:
   static constexpr bool kIsExact = false;
-  struct Shared {};
 
-  __device__ BlockReader(const uint8_t* encoded, int count, Shared*)
+  __device__ BlockReader(const uint8_t* encoded, int count)
       : scales_(encoded +
                 int64_t{blockIdx.x} * (kChunkValues * Format::kBits / 8 + 2 * kBlocksPerChunk)),
         codes_(scales_ + 2 * BlocksOf(count)),
         count_(count) {}
 
-  __device__ bool Read(int i, const float (&)[4], float (&delta)[4], bool (&is_sent)[4]) const {
+  __device__ bool Read(int i, const float (&)[4], float (&delta)[4]) const {
     constexpr unsigned kMask = (1U << Format::kBits) - 1U;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      delta[j] = 0;
-      is_sent[j] = i + j < count_;
-    }
+    for (int j = 0; j < 4; ++j) delta[j] = 0;
     if (i >= count_) return true;
     const auto scale_bits = static_cast<uint16_t>(LoadCodes<2>(scales_ + i / kBlockValues * 2, 2));
     unsigned long long codes = LoadCodes<kThreadBytes<Format::kBits>>(
@@ -51,7 +47,7 @@ class BlockReader {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const auto code = static_cast<uint8_t>((codes >> (j * Format::kBits)) & kMask);
-      if (!is_sent[j]) continue;
+      if (i + j >= count_) continue;
       is_good = is_good && Format::IsCode(code);
       delta[j] = decoder.Value(code);
     }
@@ -68,18 +64,16 @@ class BlockReader {
 class Bf16Reader {
  public:
   static constexpr bool kIsExact = false;
-  struct Shared {};
 
-  __device__ Bf16Reader(const uint8_t* encoded, int count, Shared*)
+  __device__ Bf16Reader(const uint8_t* encoded, int count)
       : codes_(encoded + int64_t{blockIdx.x} * kChunkValues * 2), count_(count) {}
 
-  __device__ bool Read(int i, const float (&)[4], float (&delta)[4], bool (&is_sent)[4]) const {
+  __device__ bool Read(int i, const float (&)[4], float (&delta)[4]) const {
     unsigned long long codes = 0;
     if (i < count_) codes = LoadCodes<8>(codes_ + i * 2, CodeBytes<16>(count_ - i));
     bool is_good = true;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      is_sent[j] = i + j < count_;
       delta[j] = Bf16ToFloat(static_cast<uint16_t>(codes >> (16 * j)));
       is_good = is_good && isfinite(delta[j]);
     }
@@ -95,20 +89,17 @@ class Bf16Reader {
 class Fp32Reader {
  public:
   static constexpr bool kIsExact = true;
-  struct Shared {};
 
-  __device__ Fp32Reader(const uint8_t* encoded, int count, Shared*)
+  __device__ Fp32Reader(const uint8_t* encoded, int count)
       : distances_(reinterpret_cast<const float*>(encoded) + int64_t{blockIdx.x} * kChunkValues),
         count_(count) {}
 
-  __device__ bool Read(int i, const float (&base)[4], float (&target)[4],
-                       bool (&is_sent)[4]) const {
+  __device__ bool Read(int i, const float (&base)[4], float (&target)[4]) const {
     float distance[4];
     Load4(distances_, i, count_, distance);
     bool is_good = true;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      is_sent[j] = i + j < count_;
       target[j] = FloatFromOrdered(static_cast<int32_t>(
           static_cast<uint32_t>(OrderedFromFloat(base[j])) + __float_as_uint(distance[j])));
       is_good = is_good && isfinite(base[j]) && isfinite(target[j]);
@@ -184,24 +175,22 @@ struct LocalChunk {
 template <typename Reader>
 __global__ void __launch_bounds__(kCodecThreads) MergeChunk(const MergeJob job) {
   __shared__ int refused;
-  __shared__ typename Reader::Shared shared;
   const LocalChunk chunk(job);
   if (threadIdx.x == 0) refused = 0;
   __syncthreads();
-  const Reader reader(job.encoded, chunk.count, &shared);
+  const Reader reader(job.encoded, chunk.count);
   float target[kCodecRounds][4];
 #pragma unroll
   for (int k = 0; k < kCodecRounds; ++k) {
     const int i = FirstOfRound(k);
     float base[4];
     float delta[4];
-    bool is_sent[4];
     Load4(job.base + chunk.first, i, chunk.count, base);
-    bool is_good = reader.Read(i, base, delta, is_sent);
+    bool is_good = reader.Read(i, base, delta);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       target[k][j] = Reader::kIsExact ? delta[j] : base[j] - delta[j];
-      is_good = is_good && (isfinite(target[k][j]) || !is_sent[j]);
+      is_good = is_good && (isfinite(target[k][j]) || i + j >= chunk.count);
     }
     if (!is_good) Refuse(job.refusal, i, &refused);
   }
@@ -229,25 +218,23 @@ __global__ void __launch_bounds__(kCodecThreads) MixChunk(const MergeJob job) {
 template <typename Reader>
 __global__ void __launch_bounds__(kCodecThreads) FoldChunk(const FoldJob job) {
   __shared__ int refused;
-  __shared__ typename Reader::Shared shared;
   const int64_t first = int64_t{blockIdx.x} * kChunkValues;
   const int count = ChunkCount(job.values);
   if (threadIdx.x == 0) refused = 0;
   __syncthreads();
-  const Reader reader(job.encoded, count, &shared);
+  const Reader reader(job.encoded, count);
   float sum[kCodecRounds][4];
 #pragma unroll
   for (int k = 0; k < kCodecRounds; ++k) {
     const int i = FirstOfRound(k);
     float base[4] = {};
     float delta[4];
-    bool is_sent[4];
     if constexpr (Reader::kIsExact) Load4(job.base + first, i, count, base);
     Load4(job.residual + first, i, count, sum[k]);
-    if (!reader.Read(i, base, delta, is_sent)) Refuse(job.refusal, i, &refused);
+    if (!reader.Read(i, base, delta)) Refuse(job.refusal, i, &refused);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      if (!is_sent[j]) continue;
+      if (i + j >= count) continue;
       double exact = static_cast<double>(delta[j]);
       if constexpr (Reader::kIsExact) exact = static_cast<double>(base[j]) - exact;
       sum[k][j] = static_cast<float>(static_cast<double>(sum[k][j]) + exact);
@@ -267,18 +254,21 @@ void LaunchChunks(void (*kernel)(Job), const Job& job, cudaStream_t stream) {
          job);
 }
 
+// Calls use() with the type of the codec's reader.
+template <typename Use>
+void WithReader(DeviceCodec codec, Use use) {
+  if (codec == DeviceCodec::kFp32) return use(std::type_identity<Fp32Reader>());
+  if (codec == DeviceCodec::kBf16) return use(std::type_identity<Bf16Reader>());
+  WithBlockFormat(codec,
+                  [&](auto format) { use(std::type_identity<BlockReader<decltype(format)>>()); });
+}
+
 }  // namespace
 
 void LaunchMerge(DeviceCodec codec, const MergeJob& job, cudaStream_t stream) {
-  if (codec == DeviceCodec::kFp32) {
-    LaunchChunks<const MergeJob>(MergeChunk<Fp32Reader>, job, stream);
-  } else if (codec == DeviceCodec::kBf16) {
-    LaunchChunks<const MergeJob>(MergeChunk<Bf16Reader>, job, stream);
-  } else {
-    WithBlockFormat(codec, [&](auto format) {
-      LaunchChunks<const MergeJob>(MergeChunk<BlockReader<decltype(format)>>, job, stream);
-    });
-  }
+  WithReader(codec, [&](auto reader) {
+    LaunchChunks<const MergeJob>(MergeChunk<typename decltype(reader)::type>, job, stream);
+  });
 }
 
 void LaunchMix(const MergeJob& job, cudaStream_t stream) {
@@ -286,15 +276,9 @@ void LaunchMix(const MergeJob& job, cudaStream_t stream) {
 }
 
 void LaunchFold(DeviceCodec codec, const FoldJob& job, cudaStream_t stream) {
-  if (codec == DeviceCodec::kFp32) {
-    LaunchChunks<const FoldJob>(FoldChunk<Fp32Reader>, job, stream);
-  } else if (codec == DeviceCodec::kBf16) {
-    LaunchChunks<const FoldJob>(FoldChunk<Bf16Reader>, job, stream);
-  } else {
-    WithBlockFormat(codec, [&](auto format) {
-      LaunchChunks<const FoldJob>(FoldChunk<BlockReader<decltype(format)>>, job, stream);
-    });
-  }
+  WithReader(codec, [&](auto reader) {
+    LaunchChunks<const FoldJob>(FoldChunk<typename decltype(reader)::type>, job, stream);
+  });
 }
 
 }  // namespace causeway::worker::cuda

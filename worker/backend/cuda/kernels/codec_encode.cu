@@ -210,23 +210,11 @@ __global__ void ExplainRefusal(const EncodeJob job, bool is_fp32) {
   job.refusal->difference = difference;
 }
 
-template <typename Coder>
-void LaunchChunks(const EncodeJob& job, cudaStream_t stream) {
-  const dim3 grid(static_cast<unsigned>(ChunksOf(job.values)));
-  if (job.residual != nullptr) {
-    Launch(EncodeChunk<Coder, true>, grid, dim3(kCodecThreads), 0, stream, job);
-  } else {
-    Launch(EncodeChunk<Coder, false>, grid, dim3(kCodecThreads), 0, stream, job);
-  }
-}
+using Kernel = void (*)(EncodeJob);
 
-void LaunchFp32(const EncodeJob& job, cudaStream_t stream) {
-  const dim3 grid(static_cast<unsigned>(ChunksOf(job.values)));
-  if (job.residual != nullptr) {
-    Launch(EncodeFp32Chunk<true>, grid, dim3(kCodecThreads), 0, stream, job);
-  } else {
-    Launch(EncodeFp32Chunk<false>, grid, dim3(kCodecThreads), 0, stream, job);
-  }
+void LaunchChunks(Kernel with_feedback, Kernel without, const EncodeJob& job, cudaStream_t stream) {
+  Launch(job.residual != nullptr ? with_feedback : without,
+         dim3(static_cast<unsigned>(ChunksOf(job.values))), dim3(kCodecThreads), 0, stream, job);
 }
 
 }  // namespace
@@ -234,12 +222,14 @@ void LaunchFp32(const EncodeJob& job, cudaStream_t stream) {
 void LaunchEncode(DeviceCodec codec, const EncodeJob& job, cudaStream_t stream) {
   if (job.values == 0) return;
   if (codec == DeviceCodec::kFp32) {
-    LaunchFp32(job, stream);
+    LaunchChunks(EncodeFp32Chunk<true>, EncodeFp32Chunk<false>, job, stream);
   } else if (codec == DeviceCodec::kBf16) {
-    LaunchChunks<Bf16Coder>(job, stream);
+    LaunchChunks(EncodeChunk<Bf16Coder, true>, EncodeChunk<Bf16Coder, false>, job, stream);
   } else {
-    WithBlockFormat(codec,
-                    [&](auto format) { LaunchChunks<BlockCoder<decltype(format)>>(job, stream); });
+    WithBlockFormat(codec, [&](auto format) {
+      using Coder = BlockCoder<decltype(format)>;
+      LaunchChunks(EncodeChunk<Coder, true>, EncodeChunk<Coder, false>, job, stream);
+    });
   }
   Launch(ExplainRefusal, dim3(1), dim3(kWarpSize), 0, stream, job, codec == DeviceCodec::kFp32);
 }

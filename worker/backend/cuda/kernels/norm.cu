@@ -221,62 +221,46 @@ int64_t BackwardBlocks(int64_t rows, const RowGroups& groups) {
   return std::min<int64_t>(BlocksFor(rows, groups.rows_per_block()), kPartialBlocks);
 }
 
-template <bool kLayerNorm, int kChunks>
-void LaunchForward(const NormForwardArguments& a, const RowGroups& groups, cudaStream_t stream) {
-  Launch(NormForwardKernel<kChunks, kLayerNorm>, BlocksFor(a.rows, groups.rows_per_block()),
-         kRowThreads, 0, stream, a, groups.warps);
-}
-
-template <bool kLayerNorm, int kChunks>
-void LaunchBackward(const NormBackwardArguments& a, const RowGroups& groups, cudaStream_t stream) {
-  const int64_t shared_values = groups.rows_per_block() > 1 ? a.width * (kLayerNorm ? 2 : 1) : 0;
-  Launch(NormBackwardKernel<kChunks, kLayerNorm>,
-         static_cast<unsigned>(BackwardBlocks(a.rows, groups)), kRowThreads,
-         static_cast<size_t>(shared_values) * sizeof(float), stream, a, groups.warps, a.scratch);
+// Calls launch.operator()<chunks>().
+template <typename LaunchFunction>
+void WithChunks(int chunks, const LaunchFunction& launch) {
+  switch (chunks) {
+    case 1:
+      return launch.template operator()<1>();
+    case 2:
+      return launch.template operator()<2>();
+    case 3:
+      return launch.template operator()<3>();
+    case 4:
+      return launch.template operator()<4>();
+    default:
+      return launch.template operator()<8>();
+  }
 }
 
 template <bool kLayerNorm>
 void Forward(const NormForwardArguments& a, cudaStream_t stream) {
   const RowGroups groups = ChooseRowGroups(a.width, /*chunk_limit=*/4);
-  switch (groups.chunks) {
-    case 1:
-      return LaunchForward<kLayerNorm, 1>(a, groups, stream);
-    case 2:
-      return LaunchForward<kLayerNorm, 2>(a, groups, stream);
-    case 3:
-      return LaunchForward<kLayerNorm, 3>(a, groups, stream);
-    case 4:
-      return LaunchForward<kLayerNorm, 4>(a, groups, stream);
-    default:
-      return LaunchForward<kLayerNorm, 8>(a, groups, stream);
-  }
+  WithChunks(groups.chunks, [&]<int kChunks>() {
+    Launch(NormForwardKernel<kChunks, kLayerNorm>, BlocksFor(a.rows, groups.rows_per_block()),
+           kRowThreads, 0, stream, a, groups.warps);
+  });
 }
 
 template <bool kLayerNorm>
 void Backward(const NormBackwardArguments& a, cudaStream_t stream) {
+  constexpr int kSums = kLayerNorm ? 2 : 1;
   const RowGroups groups = BackwardGroups(a.width, kLayerNorm);
-  switch (groups.chunks) {
-    case 1:
-      LaunchBackward<kLayerNorm, 1>(a, groups, stream);
-      break;
-    case 2:
-      LaunchBackward<kLayerNorm, 2>(a, groups, stream);
-      break;
-    case 3:
-      LaunchBackward<kLayerNorm, 3>(a, groups, stream);
-      break;
-    case 4:
-      LaunchBackward<kLayerNorm, 4>(a, groups, stream);
-      break;
-    default:
-      LaunchBackward<kLayerNorm, 8>(a, groups, stream);
-      break;
-  }
-  const int64_t stride = kLayerNorm ? 2 * a.width : a.width;
   const int64_t blocks = BackwardBlocks(a.rows, groups);
-  SumPartials(blocks, stride, a.width, a.scratch, a.accumulate_weight, a.dweight, stream);
+  const int64_t shared_values = groups.rows_per_block() > 1 ? a.width * kSums : 0;
+  WithChunks(groups.chunks, [&]<int kChunks>() {
+    Launch(NormBackwardKernel<kChunks, kLayerNorm>, static_cast<unsigned>(blocks), kRowThreads,
+           static_cast<size_t>(shared_values) * sizeof(float), stream, a, groups.warps, a.scratch);
+  });
+  SumPartials(blocks, kSums * a.width, a.width, a.scratch, a.accumulate_weight, a.dweight, stream);
   if constexpr (kLayerNorm) {
-    SumPartials(blocks, stride, a.width, a.scratch + a.width, a.accumulate_weight, a.dbias, stream);
+    SumPartials(blocks, kSums * a.width, a.width, a.scratch + a.width, a.accumulate_weight, a.dbias,
+                stream);
   }
 }
 
@@ -284,11 +268,7 @@ void Backward(const NormBackwardArguments& a, cudaStream_t stream) {
 
 void NormForward(const NormForwardArguments& a, cudaStream_t stream) {
   CheckAlignment(a.x, a.addend, a.weight, a.bias, a.x_out, a.out);
-  if (a.bias != nullptr) {
-    Forward<true>(a, stream);
-  } else {
-    Forward<false>(a, stream);
-  }
+  (a.bias != nullptr ? Forward<true> : Forward<false>)(a, stream);
 }
 
 int64_t NormBackwardScratch(int64_t rows, int64_t width, bool layer_norm) {
@@ -297,11 +277,7 @@ int64_t NormBackwardScratch(int64_t rows, int64_t width, bool layer_norm) {
 
 void NormBackward(const NormBackwardArguments& a, cudaStream_t stream) {
   CheckAlignment(a.dout, a.x, a.weight, a.bias, a.dx, a.out, a.dweight, a.dbias, a.scratch);
-  if (a.bias != nullptr) {
-    Backward<true>(a, stream);
-  } else {
-    Backward<false>(a, stream);
-  }
+  (a.bias != nullptr ? Backward<true> : Backward<false>)(a, stream);
 }
 
 }  // namespace causeway::worker::cuda
