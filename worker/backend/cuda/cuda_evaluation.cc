@@ -23,9 +23,7 @@ absl::Status DeviceEvaluator::UseParameters(std::span<const float> parameters) {
   const auto size = static_cast<int64_t>(parameters.size());
   for (int64_t begin = 0; begin < size; begin += kStagingValues) {
     const int64_t count = std::min(kStagingValues, size - begin);
-    RETURN_IF_ERROR(CheckCuda(cudaMemcpyAsync(staging_, parameters.data() + begin,
-                                              static_cast<size_t>(count) * sizeof(float),
-                                              cudaMemcpyHostToDevice, options_.stream),
+    RETURN_IF_ERROR(CopyAsync(staging_, parameters.data() + begin, count, options_.stream,
                               "copying parameters to the GPU"));
     CastToBf16(count, staging_, options_.weights + begin, options_.stream);
   }
@@ -40,19 +38,16 @@ absl::StatusOr<double> DeviceEvaluator::Loss(std::span<const int32_t> inputs,
   for (const auto& [to, from] :
        {std::pair(tokens.inputs, inputs), std::pair(tokens.targets, targets),
         std::pair(tokens.document_starts, document_starts)}) {
-    if (from.empty()) continue;
-    RETURN_IF_ERROR(CheckCuda(cudaMemcpyAsync(to, from.data(), from.size_bytes(),
-                                              cudaMemcpyHostToDevice, options_.stream),
-                              "copying tokens"));
+    RETURN_IF_ERROR(
+        CopyAsync(to, from.data(), std::ssize(from), options_.stream, "copying tokens"));
   }
   if (document_starts.empty()) tokens.document_starts = nullptr;
   const int64_t length = options_.transformer->sequence_length();
   const int sequences = static_cast<int>(static_cast<int64_t>(inputs.size()) / length);
   RETURN_IF_ERROR(
       options_.transformer->Forward(tokens, sequences, length, options_.loss, options_.stream));
-  RETURN_IF_ERROR(CheckCuda(cudaMemcpyAsync(host_loss_.data(), options_.loss, sizeof(StepLoss),
-                                            cudaMemcpyDeviceToHost, options_.stream),
-                            "copying the loss"));
+  RETURN_IF_ERROR(
+      CopyAsync(host_loss_.data(), options_.loss, 1, options_.stream, "copying the loss"));
   RETURN_IF_ERROR(Wait());
   return host_loss_[0].cross_entropy;
 }

@@ -189,13 +189,10 @@ absl::Status CudaTransformer::FillAngles(const v1::ModelConfig& model, DeviceMem
   std::vector<float> sine;
   worker::FillAngles(model, shape_.length, cosine, sine);
   for (const auto& [to, values] : {std::pair(&cosine_, &cosine), std::pair(&sine_, &sine)}) {
-    RETURN_IF_ERROR(AssignOr(*to, memory.Allocate<float>("angles of positions", std::ssize(*values),
-                                                         "a smaller model.sequence_length")));
-    RETURN_IF_ERROR(CheckCuda(cudaMemcpyAsync(*to, values->data(), values->size() * sizeof(float),
-                                              cudaMemcpyHostToDevice, stream),
-                              "copying the angles of positions"));
+    RETURN_IF_ERROR(AssignOr(*to, memory.Upload("angles of positions", *values,
+                                                "a smaller model.sequence_length", stream)));
   }
-  return CheckCuda(cudaStreamSynchronize(stream), "copying the angles of positions");
+  return absl::OkStatus();
 }
 
 CudaTransformer::NormPlace CudaTransformer::AttentionNorm(const Block& block) {

@@ -107,11 +107,8 @@ absl::Status CudaTransformer::EmbeddingsBackward(const Pass& pass, cudaStream_t 
   float* const dembedding = Gradient(layout_.embedding);
   // A tied embedding already holds the head's gradient.
   if (!layout_.tied && !pass.accumulate) {
-    RETURN_IF_ERROR(CheckCuda(
-        cudaMemsetAsync(
-            dembedding, 0,
-            static_cast<size_t>(shape_.padded_vocabulary * shape_.width) * sizeof(float), stream),
-        "clearing the embedding's gradient"));
+    RETURN_IF_ERROR(ClearAsync(dembedding, shape_.padded_vocabulary * shape_.width, stream,
+                               "clearing the embedding's gradient"));
   }
   EmbeddingBackward({.tokens = tokens_,
                      .width = shape_.width,

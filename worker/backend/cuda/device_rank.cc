@@ -59,12 +59,9 @@ absl::Status DeviceRank::Allocate() {
                                                            "more GPUs (each keeps its share)"));
   // The gaps between tensors are never written again.
   const int64_t gradients = arrays_.gradients_are_own ? own : arena;
-  for (const auto& [data, bytes] :
-       {std::pair<void*, size_t>(arrays_.weights, FloatBytes(arena) / 2),
-        std::pair<void*, size_t>(arrays_.gradients, FloatBytes(gradients)),
-        std::pair<void*, size_t>(arrays_.master, FloatBytes(own))}) {
-    RETURN_IF_ERROR(CheckCuda(cudaMemsetAsync(data, 0, bytes, stream_.get()), "clearing arenas"));
-  }
+  RETURN_IF_ERROR(ClearAsync(arrays_.weights, arena, stream_.get(), "clearing weights"));
+  RETURN_IF_ERROR(ClearAsync(arrays_.gradients, gradients, stream_.get(), "clearing gradients"));
+  RETURN_IF_ERROR(ClearAsync(arrays_.master, own, stream_.get(), "clearing master weights"));
   ASSIGN_OR_RETURN(int32_t* const tokens,
                    memory_.Allocate<int32_t>("tokens", 4 * micro_tokens_, kMicroBatch));
   tokens_ = {.inputs = tokens,
@@ -149,11 +146,8 @@ absl::Status DeviceRank::ListGaps() {
     gaps.push_back({gap.begin, gap.end - gap.begin});
   }
   gap_count_ = std::ssize(gaps);
-  ASSIGN_OR_RETURN(gaps_, memory_.Allocate<ClearedRange>("tables of slices", gap_count_, ""));
-  RETURN_IF_ERROR(CheckCuda(cudaMemcpyAsync(gaps_, gaps.data(), gaps.size() * sizeof(ClearedRange),
-                                            cudaMemcpyHostToDevice, stream_.get()),
-                            "copying a table of gaps"));
-  return stream_.Wait("copying a table of gaps");
+  ASSIGN_OR_RETURN(gaps_, memory_.Upload("tables of slices", gaps, "", stream_.get()));
+  return absl::OkStatus();
 }
 
 CudaTransformer::Pass DeviceRank::PassOf(bool first) const {
@@ -176,9 +170,7 @@ absl::Status DeviceRank::Rehearse() {
     RETURN_IF_ERROR(transformer_->ForwardBackward(PassOf(first), {}, stream_.get()));
   }
   if (has_optimizer()) RETURN_IF_ERROR(optimizer_->Rehearse(stream_.get()));
-  RETURN_IF_ERROR(
-      CheckCuda(cudaMemsetAsync(arrays_.weights, 0, FloatBytes(arena) / 2, stream_.get()),
-                "clearing weights"));
+  RETURN_IF_ERROR(ClearAsync(arrays_.weights, arena, stream_.get(), "clearing weights"));
   RETURN_IF_ERROR(stream_.Wait("a first micro-step"));
   gemm_->SetTuning(false);
   if (!options_.graphs || staged_gradients_ != nullptr) return absl::OkStatus();
@@ -203,10 +195,7 @@ absl::Status DeviceRank::CopyTokens(int slot) {
   const auto tokens = static_cast<size_t>(micro_tokens_);
   int32_t* const data = host_tokens_.data() + slot * slot_values_;
   token_order_.Sort({data, tokens}, {data + 2 * tokens, tokens});
-  return CheckCuda(
-      cudaMemcpyAsync(tokens_.inputs, data, static_cast<size_t>(slot_values_) * sizeof(int32_t),
-                      cudaMemcpyHostToDevice, stream_.get()),
-      "copying tokens");
+  return CopyAsync(tokens_.inputs, data, slot_values_, stream_.get(), "copying tokens");
 }
 
 absl::Status DeviceRank::Begin(bool refresh_all, const std::vector<int>& refresh_fragments) {
@@ -304,14 +293,10 @@ absl::Status DeviceRank::Finish(int64_t step, int64_t update) {
     if (!alone()) {
       RETURN_IF_ERROR(GatherWeights([](const ShardBucket&) { return true; }));
     }
-    RETURN_IF_ERROR(
-        CheckCuda(cudaMemcpyAsync(&host_result_[0].norm, optimizer_->norm(), sizeof(GradientNorm),
-                                  cudaMemcpyDeviceToHost, stream_.get()),
-                  "copying the gradient's norm"));
+    RETURN_IF_ERROR(CopyAsync(&host_result_[0].norm, optimizer_->norm(), 1, stream_.get(),
+                              "copying the gradient's norm"));
   }
-  return CheckCuda(cudaMemcpyAsync(&host_result_[0].loss, loss_, sizeof(StepLoss),
-                                   cudaMemcpyDeviceToHost, stream_.get()),
-                   "copying the loss");
+  return CopyAsync(&host_result_[0].loss, loss_, 1, stream_.get(), "copying the loss");
 }
 
 absl::StatusOr<DeviceRank::Result> DeviceRank::Wait() {
@@ -340,10 +325,8 @@ absl::Status DeviceRank::FillPieces(const std::vector<StateRange>& ranges, float
     const Staging& staging = staging_[turn++ % staging_.size()];
     RETURN_IF_ERROR(staging.copied.Wait("copying state to the GPU"));
     std::copy_n(from.data() + chunk.begin, chunk.size, staging.values.data());
-    RETURN_IF_ERROR(
-        CheckCuda(cudaMemcpyAsync(own + chunk.offset, staging.values.data(), FloatBytes(chunk.size),
-                                  cudaMemcpyHostToDevice, stream_.get()),
-                  "copying state to the GPU"));
+    RETURN_IF_ERROR(CopyAsync(own + chunk.offset, staging.values.data(), chunk.size, stream_.get(),
+                              "copying state to the GPU"));
     RETURN_IF_ERROR(staging.copied.Record(stream_.get()));
   }
   return stream_.Wait("copying state to the GPU");
@@ -356,10 +339,8 @@ absl::Status DeviceRank::CopyPieces(const std::vector<StateRange>& ranges, const
   for (size_t turn = 0; turn <= chunks.size(); ++turn) {
     if (turn < chunks.size()) {
       const Staging& staging = staging_[turn % staging_.size()];
-      RETURN_IF_ERROR(CheckCuda(
-          cudaMemcpyAsync(staging.values.data(), own + chunks[turn].offset,
-                          FloatBytes(chunks[turn].size), cudaMemcpyDeviceToHost, stream_.get()),
-          "copying state from the GPU"));
+      RETURN_IF_ERROR(CopyAsync(staging.values.data(), own + chunks[turn].offset, chunks[turn].size,
+                                stream_.get(), "copying state from the GPU"));
       RETURN_IF_ERROR(staging.copied.Record(stream_.get()));
     }
     if (turn == 0) continue;

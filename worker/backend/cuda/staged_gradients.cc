@@ -83,15 +83,9 @@ absl::Status StagedGradients::Allocate(DeviceMemory& memory, cudaStream_t stream
   ASSIGN_OR_RETURN(written_, Event::Create());
   for (Stage& stage : stages_) {
     if (stage.gaps.empty()) continue;
-    ASSIGN_OR_RETURN(ClearedRange* const gaps,
-                     memory.Allocate<ClearedRange>("tables of slices", std::ssize(stage.gaps), ""));
-    RETURN_IF_ERROR(
-        CheckCuda(cudaMemcpyAsync(gaps, stage.gaps.data(), stage.gaps.size() * sizeof(ClearedRange),
-                                  cudaMemcpyHostToDevice, stream),
-                  "copying a table of gaps"));
-    stage.device_gaps = gaps;
+    ASSIGN_OR_RETURN(stage.device_gaps, memory.Upload("tables of slices", stage.gaps, "", stream));
   }
-  return CheckCuda(cudaStreamSynchronize(stream), "preparing gradients");
+  return absl::OkStatus();
 }
 
 GradientPlaces StagedGradients::places() const {
@@ -134,9 +128,8 @@ absl::Status StagedGradients::Sum(int stage, bool accumulate, cudaStream_t strea
     if (accumulate) {
       Add(size, sums, own_ + part.own, exchange_);
     } else {
-      RETURN_IF_ERROR(CheckCuda(cudaMemcpyAsync(own_ + part.own, sums, FloatBytes(size),
-                                                cudaMemcpyDeviceToDevice, exchange_),
-                                "keeping the own gradients"));
+      RETURN_IF_ERROR(
+          CopyAsync(own_ + part.own, sums, size, exchange_, "keeping the own gradients"));
     }
   }
   return buffer.summed.Record(exchange_);

@@ -26,6 +26,21 @@ absl::Status CheckCuda(cudaError_t error, absl::string_view what);
 // The error of a launch before, if there was one, which it then forgets.
 absl::Status CheckLaunches(absl::string_view what);
 
+// Enqueues a copy of `count` values, which may lie on the host or on a device.
+template <typename T>
+absl::Status CopyAsync(T* to, const T* from, int64_t count, cudaStream_t stream,
+                       absl::string_view what) {
+  if (count == 0) return absl::OkStatus();
+  const size_t bytes = static_cast<size_t>(count) * sizeof(T);
+  return CheckCuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream), what);
+}
+// Enqueues zeros in place of `count` values of the device.
+template <typename T>
+absl::Status ClearAsync(T* values, int64_t count, cudaStream_t stream, absl::string_view what) {
+  const size_t bytes = static_cast<size_t>(count) * sizeof(T);
+  return CheckCuda(cudaMemsetAsync(values, 0, bytes, stream), what);
+}
+
 struct DeviceInfo {
   int index = 0;
   std::string name;
@@ -48,8 +63,6 @@ std::string DescribeDevices(const std::vector<DeviceInfo>& devices);
 
 absl::Status UseDevice(int index);
 
-inline size_t FloatBytes(int64_t floats) { return static_cast<size_t>(floats) * sizeof(float); }
-
 // One GPU's memory, in named arenas, so that running out of it says who needs how much. Freed
 // together. Not thread-safe.
 class DeviceMemory {
@@ -68,6 +81,18 @@ class DeviceMemory {
         AllocateBytes(arena, static_cast<size_t>(count) * sizeof(T), lower);
     if (!memory.ok()) return memory.status();
     return static_cast<T*>(*memory);
+  }
+  // The same with a copy of `values`; waits for the stream.
+  template <typename T>
+  absl::StatusOr<T*> Upload(absl::string_view arena, const std::vector<T>& values,
+                            absl::string_view lower, cudaStream_t stream) {
+    const auto count = static_cast<int64_t>(values.size());
+    absl::StatusOr<T*> memory = Allocate<T>(arena, count, lower);
+    if (!memory.ok()) return memory;
+    absl::Status copied = CopyAsync(*memory, values.data(), count, stream, arena);
+    if (copied.ok()) copied = CheckCuda(cudaStreamSynchronize(stream), arena);
+    if (!copied.ok()) return copied;
+    return memory;
   }
   size_t bytes() const;
 

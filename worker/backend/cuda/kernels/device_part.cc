@@ -10,6 +10,10 @@ namespace causeway::worker::cuda {
 namespace {
 
 constexpr auto kChunk = static_cast<int64_t>(kCodecChunk);
+// What is copied.
+constexpr char kPublished[] = "copying published values";
+constexpr char kCodes[] = "copying codes";
+constexpr char kHash[] = "copying a hash";
 
 }  // namespace
 
@@ -117,9 +121,7 @@ absl::Status DevicePart::Allocate(const v1::SyncConfig& sync) {
   if (options_.published_on_device) {
     ASSIGN_OR_RETURN(published_,
                      slots_->Allocate<float>("published copy", values, "--published=host"));
-    RETURN_IF_ERROR(CheckCuda(
-        cudaMemsetAsync(published_, 0, static_cast<size_t>(values * kFloatBytes), stream_.get()),
-        "clearing the published copy"));
+    RETURN_IF_ERROR(ClearAsync(published_, values, stream_.get(), "clearing the published copy"));
   } else {
     ASSIGN_OR_RETURN(loaded_, slots_->Allocate<float>("a fragment of the published copy",
                                                       most_.values, "sync.fragments"));
@@ -146,21 +148,18 @@ absl::Status DevicePart::Allocate(const v1::SyncConfig& sync) {
 template <typename Row>
 absl::StatusOr<const Row*> DevicePart::Table(const char* purpose, const std::vector<Row>& rows) {
   ASSIGN_OR_RETURN(Row* const table, slots_->Allocate<Row>(purpose, std::ssize(rows), ""));
-  RETURN_IF_ERROR(CopyAsync(table, rows.data(), std::ssize(rows) * int64_t{sizeof(Row)},
-                            cudaMemcpyHostToDevice, stream_));
+  RETURN_IF_ERROR(CopyAsync(table, rows.data(), std::ssize(rows), stream_.get(), purpose));
   RETURN_IF_ERROR(stream_.Wait("copying tables"));
   return table;
 }
 
 absl::Status DevicePart::LoadKernels(const v1::SyncConfig& sync) {
   constexpr int64_t kValues = 256;
+  constexpr char kZeros[] = "clearing zeros";
   ASSIGN_OR_RETURN(Slot* const slot, slots_->Acquire(0));
   ASSIGN_OR_RETURN(float* const zeros, slots_->Allocate<float>("zeros", 3 * kValues, ""));
-  const auto clear = [&](void* memory, size_t bytes) {
-    return CheckCuda(cudaMemsetAsync(memory, 0, bytes, stream_.get()), "clearing zeros");
-  };
-  RETURN_IF_ERROR(clear(zeros, FloatBytes(3 * kValues)));
-  RETURN_IF_ERROR(clear(slot->refusal_on_device, sizeof(Refusal)));
+  RETURN_IF_ERROR(ClearAsync(zeros, 3 * kValues, stream_.get(), kZeros));
+  RETURN_IF_ERROR(ClearAsync(slot->refusal_on_device, 1, stream_.get(), kZeros));
   const int64_t values = std::min(kValues, most_.values);
   LaunchEncode(device_codec_up_,
                {.values = values,
@@ -171,7 +170,8 @@ absl::Status DevicePart::LoadKernels(const v1::SyncConfig& sync) {
                 .out = slot->on_device,
                 .refusal = slot->refusal_on_device},
                stream_.get());
-  RETURN_IF_ERROR(clear(slot->on_device, static_cast<size_t>(EncodedBytes(*codec_down_, values))));
+  RETURN_IF_ERROR(
+      ClearAsync(slot->on_device, EncodedBytes(*codec_down_, values), stream_.get(), kZeros));
   LaunchMerge(device_codec_down_,
               {.values = values,
                .encoded = slot->on_device,
@@ -189,9 +189,8 @@ absl::Status DevicePart::EnsureResiduals(bool of_all_fragments, int fragment) {
     const int64_t values = shard_plan_.shard_size(shard_.rank);
     ASSIGN_OR_RETURN(
         residual_, slots_->Allocate<float>("error feedback", values, "sync.error_feedback: false"));
-    RETURN_IF_ERROR(CheckCuda(
-        cudaMemsetAsync(residual_, 0, static_cast<size_t>(values * kFloatBytes), stream_.get()),
-        "clearing what error feedback keeps"));
+    RETURN_IF_ERROR(
+        ClearAsync(residual_, values, stream_.get(), "clearing what error feedback keeps"));
   }
   if (of_all_fragments) {
     for (Part& each : parts_) each.keeps_residual = true;
@@ -219,22 +218,17 @@ float* DevicePart::Local(int index) const {
   return shard_.master + parts_[static_cast<size_t>(index)].offset;
 }
 
-const float* DevicePart::PublishedValues(int index) const {
-  const float* const copy = published_ != nullptr ? published_ : published_host_.data();
-  return copy + parts_[static_cast<size_t>(index)].offset;
-}
-
 absl::StatusOr<float*> DevicePart::LoadPublished(const Part& fragment) {
   if (published_ != nullptr) return published_ + fragment.offset;
-  RETURN_IF_ERROR(CopyAsync(loaded_, published_host_.data() + fragment.offset,
-                            fragment.values * kFloatBytes, cudaMemcpyHostToDevice, stream_));
+  RETURN_IF_ERROR(CopyAsync(loaded_, published_host_.data() + fragment.offset, fragment.values,
+                            stream_.get(), kPublished));
   return loaded_;
 }
 
 absl::Status DevicePart::StorePublished(const Part& fragment, const float* published) {
   if (published_ != nullptr) return absl::OkStatus();
-  return CopyAsync(published_host_.data() + fragment.offset, published,
-                   fragment.values * kFloatBytes, cudaMemcpyDeviceToHost, stream_);
+  return CopyAsync(published_host_.data() + fragment.offset, published, fragment.values,
+                   stream_.get(), kPublished);
 }
 
 absl::Status DevicePart::RecordSnapshot() {
@@ -278,6 +272,7 @@ absl::Status DevicePart::Do(const PartCall& call) {
       return absl::InternalError("Snapshot and FinishHash are methods of their own");
     case kPartCopyLocal:
     case kPartSetLocal:
+      if (options_.use_local) return options_.use_local(call);
       return absl::UnimplementedError("whoever has a device's local values copies them");
   }
   if (options_.weights_changed) options_.weights_changed(fragment);
@@ -326,8 +321,7 @@ absl::StatusOr<std::unique_ptr<ReplicaPart::Codes>> DevicePart::Snapshot(int ind
   } else {
     ASSIGN_OR_RETURN(job.base, LoadPublished(fragment));
   }
-  RETURN_IF_ERROR(CheckCuda(
-      cudaMemsetAsync(slot->refusal_on_device, 0, sizeof(Refusal), stream_.get()), "encoding"));
+  RETURN_IF_ERROR(ClearAsync(slot->refusal_on_device, 1, stream_.get(), "encoding"));
   LaunchEncode(device_codec_up_, job, stream_.get());
   RETURN_IF_ERROR(CheckLaunches("encoding"));
   RETURN_IF_ERROR(RecordSnapshot());
@@ -339,10 +333,8 @@ absl::StatusOr<std::unique_ptr<ReplicaPart::Codes>> DevicePart::Snapshot(int ind
   RETURN_IF_ERROR(slot->made.Record(stream_.get()));
   RETURN_IF_ERROR(slot->made.HoldUp(down_.get()));
   RETURN_IF_ERROR(CopyAsync(slot->codes.data(), slot->on_device,
-                            EncodedBytes(*codec_up_, fragment.values), cudaMemcpyDeviceToHost,
-                            down_));
-  RETURN_IF_ERROR(CopyAsync(slot->refusal.data(), slot->refusal_on_device, sizeof(Refusal),
-                            cudaMemcpyDeviceToHost, down_));
+                            EncodedBytes(*codec_up_, fragment.values), down_.get(), kCodes));
+  RETURN_IF_ERROR(CopyAsync(slot->refusal.data(), slot->refusal_on_device, 1, down_.get(), kCodes));
   RETURN_IF_ERROR(slot->copied.Record(down_.get()));
   return std::make_unique<SlotCodes>(*this, slot);
 }
@@ -386,9 +378,8 @@ absl::StatusOr<DevicePart::Slot*> DevicePart::Upload(const Codec& codec, int ind
                 static_cast<size_t>(EncodedBytes(codec, piece.size())));
   }
   RETURN_IF_ERROR(CopyAsync(slot->on_device, slot->codes.data(),
-                            EncodedBytes(codec, fragment.values), cudaMemcpyHostToDevice, up_));
-  RETURN_IF_ERROR(CheckCuda(cudaMemsetAsync(slot->refusal_on_device, 0, sizeof(Refusal), up_.get()),
-                            "clearing a refusal"));
+                            EncodedBytes(codec, fragment.values), up_.get(), kCodes));
+  RETURN_IF_ERROR(ClearAsync(slot->refusal_on_device, 1, up_.get(), "clearing a refusal"));
   RETURN_IF_ERROR(slot->copied.Record(up_.get()));
   return slot;
 }
@@ -401,14 +392,10 @@ absl::Status DevicePart::DecodeStatus(const Codec& codec, const Slot& slot) {
   const int64_t values = std::min(kChunk, fragment.values - first);
   // It is as it was.
   std::vector<float> base(static_cast<size_t>(values));
-  if (published_ != nullptr) {
-    RETURN_IF_ERROR(CopyAsync(base.data(), published_ + fragment.offset + first,
-                              values * kFloatBytes, cudaMemcpyDeviceToHost, stream_));
-    RETURN_IF_ERROR(stream_.Wait("fetching what was refused"));
-  } else {
-    RETURN_IF_ERROR(stream_.Wait("fetching what was refused"));
-    std::copy_n(published_host_.data() + fragment.offset + first, values, base.begin());
-  }
+  RETURN_IF_ERROR(stream_.Wait("the published copy"));
+  RETURN_IF_ERROR(CopyAsync(base.data(), PublishedValues(slot.fragment) + first, values,
+                            stream_.get(), kPublished));
+  RETURN_IF_ERROR(stream_.Wait("fetching what was refused"));
   const std::span<const uint8_t> codes(slot.codes.data() + EncodedBytes(codec, first),
                                        static_cast<size_t>(EncodedBytes(codec, values)));
   RETURN_IF_ERROR(
@@ -431,8 +418,8 @@ absl::Status DevicePart::FoldLate(int index, std::span<const uint8_t> object) {
   ASSIGN_OR_RETURN(job.base, LoadPublished(fragment));
   LaunchFold(device_codec_up_, job, stream_.get());
   RETURN_IF_ERROR(CheckLaunches("folding a late delta"));
-  RETURN_IF_ERROR(CopyAsync(slot->refusal.data(), slot->refusal_on_device, sizeof(Refusal),
-                            cudaMemcpyDeviceToHost, stream_));
+  RETURN_IF_ERROR(
+      CopyAsync(slot->refusal.data(), slot->refusal_on_device, 1, stream_.get(), kCodes));
   RETURN_IF_ERROR(stream_.Wait("folding a late delta"));
   const absl::Status status = DecodeStatus(*codec_up_, *slot);
   slots_->Release(slot);
@@ -506,19 +493,18 @@ absl::Status DevicePart::BeginHash(int index, const float* published, Slot* answ
   LaunchLeafHashes(published, fragment.leaves_on_device, std::ssize(fragment.leaves),
                    hash->on_device, stream_.get());
   RETURN_IF_ERROR(CheckLaunches("hashing the published copy"));
-  RETURN_IF_ERROR(CopyAsync(hash->checksums.data(), hash->on_device,
-                            std::ssize(fragment.leaves) * int64_t{sizeof(unsigned long long)},
-                            cudaMemcpyDeviceToHost, stream_));
+  RETURN_IF_ERROR(CopyAsync(hash->checksums.data(), hash->on_device, std::ssize(fragment.leaves),
+                            stream_.get(), kHash));
   int64_t place = 0;
   for (const SharedRange& range : fragment.shared) {
     RETURN_IF_ERROR(CopyAsync(hash->shared.data() + place,
                               reinterpret_cast<const uint8_t*>(published) + range.in_shard,
-                              range.bytes, cudaMemcpyDeviceToHost, stream_));
+                              range.bytes, stream_.get(), kHash));
     place += range.bytes;
   }
   if (answer != nullptr) {
-    RETURN_IF_ERROR(CopyAsync(answer->refusal.data(), answer->refusal_on_device, sizeof(Refusal),
-                              cudaMemcpyDeviceToHost, stream_));
+    RETURN_IF_ERROR(
+        CopyAsync(answer->refusal.data(), answer->refusal_on_device, 1, stream_.get(), kCodes));
   }
   RETURN_IF_ERROR(hash->done.Record(stream_.get()));
   hashing_[index] = hash;
@@ -554,29 +540,6 @@ bool DevicePart::IsHashed(int index) {
   const auto found = hashing_.find(index);
   if (found == hashing_.end() || !UseDevice(shard_.device).ok()) return true;
   return found->second->done.IsReached();
-}
-
-absl::Status DevicePart::SetPublished(int index, std::span<const uint8_t> values) {
-  const Part& fragment = part(index);
-  if (fragment.values == 0) return absl::OkStatus();
-  RETURN_IF_ERROR(UseDevice(shard_.device));
-  float* published = published_ == nullptr ? nullptr : published_ + fragment.offset;
-  if (published == nullptr) RETURN_IF_ERROR(stream_.Wait("the published copy"));
-  for (const ShardPiece& piece : fragment.pieces) {
-    const uint8_t* const from = values.data() + (piece.begin - fragment.begin) * kFloatBytes;
-    if (published == nullptr) {
-      std::memcpy(published_host_.data() + piece.offset, from,
-                  static_cast<size_t>(piece.size() * kFloatBytes));
-    } else {
-      RETURN_IF_ERROR(CopyAsync(published_ + piece.offset, from, piece.size() * kFloatBytes,
-                                cudaMemcpyHostToDevice, stream_));
-    }
-  }
-  if (published == nullptr) {
-    ASSIGN_OR_RETURN(published, LoadPublished(fragment));
-  }
-  RETURN_IF_ERROR(BeginHash(index, published, /*answer=*/nullptr));
-  return stream_.Wait("copying the published state");  // `values` may go.
 }
 
 absl::Status DevicePart::Mix(int index, float alpha) {

@@ -61,6 +61,8 @@ struct DevicePartOptions {
   // Called when the weights of a fragment will have changed, by kernels that the training stream
   // waits for: other ranks need them. Of a process's parts the last one alone has it.
   std::function<void(int fragment)> weights_changed;
+  // kPartCopyLocal and kPartSetLocal, of a trainer's values. Null: nobody asks for these.
+  std::function<absl::Status(const PartCall& call)> use_local = nullptr;
 };
 
 // Every method makes the device the calling thread's and puts back the one before.
@@ -85,7 +87,9 @@ class DevicePart final : public ReplicaPart {
   // Makes what is issued to that stream later follow all kernels so far.
   absl::Status HoldUp(cudaStream_t stream);
   // The published copy of a fragment, wherever it is: kernels may read it.
-  const float* PublishedValues(int fragment) const;
+  const float* PublishedValues(int fragment) const {
+    return PublishedCopy() + parts_[static_cast<size_t>(fragment)].offset;
+  }
 
  private:
   using Slot = PartSlots::Codes;
@@ -167,7 +171,10 @@ class DevicePart final : public ReplicaPart {
   MergeJob LocalJob(int fragment, const float* published, float alpha) const;
   // The host's codec's word on the chunk that was refused.
   absl::Status DecodeStatus(const Codec& codec, const Slot& slot);
-  absl::Status CopyOut(const float* from, const Part& part, std::span<float> arena);
+  // The published copy of the shard, wherever it is.
+  float* PublishedCopy() const {
+    return published_ != nullptr ? published_ : published_host_.data();
+  }
 
   const DevicePartOptions options_;
   const FragmentPlan& plan_;

@@ -59,8 +59,7 @@ class CudaDeviceValues final : public DeviceValues {
     ASSIGN_OR_RETURN(issued_, Event::Create());
     ASSIGN_OR_RETURN(gaps_,
                      memory_.Allocate<float>("values between tensors", match_.gap_values, ""));
-    RETURN_IF_ERROR(CheckCuda(
-        cudaMemsetAsync(gaps_, 0, FloatBytes(match_.gap_values), setting_.get()), "clearing"));
+    RETURN_IF_ERROR(ClearAsync(gaps_, match_.gap_values, setting_.get(), "clearing"));
     for (const causeway_device_values& each : values) types_.emplace(each.tensor, each.type);
     for (int i = 0; i < plan_.fragments(); ++i) {
       most_values_ = std::max(most_values_, shards_.shard_size(rank_, i));
@@ -73,9 +72,7 @@ class CudaDeviceValues final : public DeviceValues {
       ASSIGN_OR_RETURN(float* const all,
                        memory_.Allocate<float>("exact copies of what has 2 bytes",
                                                shards_.shard_size(rank_), "--values=host"));
-      RETURN_IF_ERROR(
-          CheckCuda(cudaMemsetAsync(all, 0, FloatBytes(shards_.shard_size(rank_)), setting_.get()),
-                    "clearing"));
+      RETURN_IF_ERROR(ClearAsync(all, shards_.shard_size(rank_), setting_.get(), "clearing"));
       for (int i = 0; i < plan_.fragments(); ++i) {
         if (!Pieces(i).empty()) locals_[static_cast<size_t>(i)] = all + Pieces(i).front().offset;
       }
@@ -95,12 +92,17 @@ class CudaDeviceValues final : public DeviceValues {
     // Steps are issued to a stream that is not known yet; nothing follows it before a Gather.
     const DeviceShard shard = {
         .device = device_, .rank = rank_, .locals = locals_.data(), .training = setting_.get()};
+    const auto use_local = [this](const PartCall& call) {
+      return call.method == kPartCopyLocal ? CopyLocal(call.fragment, 0, FloatsOf(call.out))
+                                           : SetLocal(call.fragment, 0, FloatsOf(call.in));
+    };
     ASSIGN_OR_RETURN(std::unique_ptr<DevicePart> part,
                      DevicePart::Create(plan_, shards_, sync_, shard,
                                         {.published_on_device = published_on_device_,
-                                         .weights_changed = nullptr}));
+                                         .weights_changed = nullptr,
+                                         .use_local = use_local}));
     part_ = part.get();
-    return std::make_unique<Part>(*this, std::move(part));
+    return part;
   }
 
   absl::Status Move(std::span<const causeway_device_values> values) override {
@@ -120,11 +122,8 @@ class CudaDeviceValues final : public DeviceValues {
       }
       jobs_[i].range_count = count;
       if (count == 0) continue;
-      RETURN_IF_ERROR(
-          CheckCuda(cudaMemcpyAsync(const_cast<ValueRange*>(jobs_[i].ranges), tables[i].data(),
-                                    tables[i].size() * sizeof(ValueRange), cudaMemcpyHostToDevice,
-                                    setting_.get()),
-                    "copying a table of tensors"));
+      RETURN_IF_ERROR(CopyAsync(const_cast<ValueRange*>(jobs_[i].ranges), tables[i].data(), count,
+                                setting_.get(), "copying a table of tensors"));
     }
     complete_ = true;
     return setting_.Wait("copying tables of tensors");  // They end here.
@@ -180,17 +179,15 @@ class CudaDeviceValues final : public DeviceValues {
         gathered ? locals_[static_cast<size_t>(fragment)] : part_->PublishedValues(fragment);
     RETURN_IF_ERROR(
         ForOwn(fragment, first, std::ssize(values), [&](int64_t own, int64_t place, int64_t count) {
-          return CheckCuda(cudaMemcpyAsync(values.data() + place, local + own, FloatBytes(count),
-                                           cudaMemcpyDefault, setting_.get()),
+          return CopyAsync(values.data() + place, local + own, count, setting_.get(),
                            "copying local values");
         }));
     if (!gathered) {
-      RETURN_IF_ERROR(ForOwnGaps(
-          fragment, first, std::ssize(values), [&](float* gap, int64_t place, int64_t count) {
-            return CheckCuda(cudaMemcpyAsync(values.data() + place, gap, FloatBytes(count),
-                                             cudaMemcpyDefault, setting_.get()),
-                             "copying local values");
-          }));
+      RETURN_IF_ERROR(ForOwnGaps(fragment, first, std::ssize(values),
+                                 [&](float* gap, int64_t place, int64_t count) {
+                                   return CopyAsync<float>(values.data() + place, gap, count,
+                                                           setting_.get(), "copying local values");
+                                 }));
     }
     return setting_.Wait("copying local values");
   }
@@ -216,55 +213,21 @@ class CudaDeviceValues final : public DeviceValues {
     }
     RETURN_IF_ERROR(HoldUp());
     if (local != nullptr) {
-      RETURN_IF_ERROR(ForOwn(
-          fragment, first, std::ssize(values), [&](int64_t own, int64_t place, int64_t count) {
-            return CheckCuda(cudaMemcpyAsync(local + own, values.data() + place, FloatBytes(count),
-                                             cudaMemcpyHostToDevice, setting_.get()),
-                             "restoring local values");
-          }));
+      RETURN_IF_ERROR(ForOwn(fragment, first, std::ssize(values),
+                             [&](int64_t own, int64_t place, int64_t count) {
+                               return CopyAsync(local + own, values.data() + place, count,
+                                                setting_.get(), "restoring local values");
+                             }));
     }
-    RETURN_IF_ERROR(ForOwnGaps(
-        fragment, first, std::ssize(values), [&](float* gap, int64_t place, int64_t count) {
-          return CheckCuda(cudaMemcpyAsync(gap, values.data() + place, FloatBytes(count),
-                                           cudaMemcpyHostToDevice, setting_.get()),
-                           "restoring local values");
-        }));
+    RETURN_IF_ERROR(ForOwnGaps(fragment, first, std::ssize(values),
+                               [&](float* gap, int64_t place, int64_t count) {
+                                 return CopyAsync(gap, values.data() + place, count, setting_.get(),
+                                                  "restoring local values");
+                               }));
     return setting_.Wait("restoring local values");
   }
 
  private:
-  // A DevicePart that has local values, too.
-  class Part final : public ReplicaPart {
-   public:
-    Part(CudaDeviceValues& values, std::unique_ptr<DevicePart> part)
-        : values_(values), part_(std::move(part)) {}
-    absl::StatusOr<std::unique_ptr<Codes>> Snapshot(int fragment) override {
-      return part_->Snapshot(fragment);
-    }
-    absl::Status Do(const PartCall& call) override {
-      if (call.method == kPartCopyLocal) {
-        return values_.CopyLocal(
-            call.fragment, 0,
-            {reinterpret_cast<float*>(call.out.data()), call.out.size() / sizeof(float)});
-      }
-      if (call.method == kPartSetLocal) {
-        return values_.SetLocal(
-            call.fragment, 0,
-            {reinterpret_cast<const float*>(call.in.data()), call.in.size() / sizeof(float)});
-      }
-      return part_->Do(call);
-    }
-    absl::Status FinishHash(int fragment, LeafSink& leaves) override {
-      return part_->FinishHash(fragment, leaves);
-    }
-    bool IsHashed(int fragment) override { return part_->IsHashed(fragment); }
-    bool KeepsResiduals() const override { return part_->KeepsResiduals(); }
-
-   private:
-    CudaDeviceValues& values_;
-    const std::unique_ptr<DevicePart> part_;
-  };
-
   // Makes copies follow what was issued here and by the part, and nothing else of the trainer's.
   absl::Status HoldUp() {
     RETURN_IF_ERROR(issued_.HoldUp(setting_.get()));

@@ -27,13 +27,6 @@ constexpr int kMergesAtOnce = 4;
 
 }  // namespace
 
-absl::Status CopyAsync(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind,
-                       const Stream& stream) {
-  if (bytes == 0) return absl::OkStatus();
-  return CheckCuda(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind, stream.get()),
-                   "copying for synchronization");
-}
-
 int64_t DeviceReplicaBytes(const FragmentPlan& plan, const ShardPlan& shard_plan,
                            const v1::SyncConfig& sync, int rank, bool published_on_device) {
   int64_t most_values = 0;

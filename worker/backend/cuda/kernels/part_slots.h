@@ -25,9 +25,6 @@ inline constexpr auto kFloatBytes = static_cast<int64_t>(sizeof(float));
 int64_t DeviceReplicaBytes(const FragmentPlan& plan, const ShardPlan& shard_plan,
                            const v1::SyncConfig& sync, int rank, bool published_on_device);
 
-absl::Status CopyAsync(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind,
-                       const Stream& stream);
-
 // The device is the calling thread's. The training thread calls everything; other threads acquire
 // and release code slots, too.
 class PartSlots {
