@@ -19,13 +19,12 @@ import time
 from pathlib import Path
 
 from parts import Failed, Skip
-from training import Run
+from training import Run, make_data
 
 DEFAULT = Path(__file__).resolve().parent / "quality.json"
 _KEYS = {"model": dict, "steps": int, "windows": int, "seeds": list, "settings": dict,
          "baseline": str, "variants": dict}
 _OPTIONAL = {"data": str, "device": str}
-_TOKENIZE_S = 60
 
 
 class StudyError(Exception):
@@ -100,7 +99,8 @@ def quality(context):
     device = study.get("device", "cuda")
     if device == "cuda":
         context.need_gpu()
-    data = _tokens(context, study)
+    text = study.get("data") or sysconfig.get_paths()["stdlib"]
+    data = make_data(context, "quality_tokens", text, ".py")
     rows = context.data["runs"] = []
     context.data["study"] = study
     left = []
@@ -170,16 +170,3 @@ def gaps(rows, baseline):
             found.setdefault(row["variant"], []).append(row["gap"])
     return {name: {"mean": sum(values) / len(values), "seeds": len(values), "by_seed": values}
             for name, values in found.items()}
-
-
-def _tokens(context, study):
-    folder = context.out / "quality_tokens"
-    text = study.get("data") or sysconfig.get_paths()["stdlib"]
-    if (folder / "data.json").exists():
-        return folder
-    done = context.run("quality", context.program("causeway-worker"), "tokenize",
-                       f"--input={text}", "--extensions=.py", f"--out={folder}",
-                       timeout_s=_TOKENIZE_S, variables=context.program_variables)
-    if done.status != 0:
-        raise Failed(f"{text} could not be made into tokens: {done.last_lines()}")
-    return folder

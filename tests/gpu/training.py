@@ -47,16 +47,16 @@ _SYNC_RUNS = (("none", _SYNC_STEPS, 0), ("every_step", _SYNC_CYCLE, 2),
 _LEAST_CYCLES = 8  # Every mode does so many at least.
 
 
-def make_data(context):
-    """Token shards of this repository's own text, once for all parts."""
-    shards = context.out / "shards"
+def make_data(context, name="shards", text=None, extensions=".md,.cc,.h,.py,.cu,.cuh"):
+    """Token shards of a folder's text, or of this repository's own, once for all parts."""
+    shards, text = context.out / name, text or context.root
     if not (shards / "data.json").exists():
         done = context.run(
-            "data", context.program("causeway-worker"), "tokenize", f"--input={context.root}",
-            "--extensions=.md,.cc,.h,.py,.cu,.cuh", f"--out={shards}", timeout_s=60,
+            "data", context.program("causeway-worker"), "tokenize", f"--input={text}",
+            f"--extensions={extensions}", f"--out={shards}", timeout_s=60,
             variables=context.program_variables)
         if done.status != 0:
-            raise Failed(f"the text could not be made into shards: {done.last_lines()}")
+            raise Failed(f"{text} could not be made into shards: {done.last_lines()}")
     return shards
 
 
