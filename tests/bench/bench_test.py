@@ -36,18 +36,11 @@ class BenchTest(unittest.TestCase):
 
     def test_codec_study(self):
         report = self.report("codec_study", "--quick")
-        self.assertEqual(len(report["blocks"]), 2 * 4 * 5 * 4)
-        errors = {(row["format"], row["block"], row["scale"]): row["error"]
-                  for row in report["blocks"] if row["data"] == "gaussian"}
-        self.assertLess(errors["int4", 16, "fp32"], errors["int4", 256, "fp32"])
-        self.assertEqual([(row["data"], row["codec"]) for row in report["codecs"]],
-                         [(data, codec) for data in ("gaussian", "student-t3")
-                          for codec in ("bf16", "int8", "e3m0", "e2m1", "int4", "lm2", "sign1")])
+        self.assertEqual([row["codec"] for row in report["codecs"]], ["bf16", "int8", "e3m0", "e2m1", "int4", "lm2", "sign1"])
         for row in report["codecs"]:
-            # The codec does what is computed here.
-            if row["data"] == "gaussian" and (row["codec"], 64, "bf16") in errors:
-                self.assertAlmostEqual(row["error"] / errors[row["codec"], 64, "bf16"], 1, 3)
             self.assertLessEqual(row["entropy_bits_per_value"], row["bits_per_value"] * 1.0001)
+        # More bits, less error.
+        self.assertLess(*({row["codec"]: row["error"] for row in report["codecs"]}[name] for name in ("int8", "int4")))
 
     def test_merge_bench(self):
         report = self.report("merge_bench", "--quick", "--threads=2")
@@ -56,14 +49,6 @@ class BenchTest(unittest.TestCase):
             self.assertEqual(row["moved_bytes"], row["contribution_bytes"] + 2 * row["state_bytes"] + row["answer_bytes"])
         self.assertEqual([len(row["rules"]) for row in report["rows"]], [2, 5])
         self.assert_refused("merge_bench", "--values=1000", "--repeats=0", "--threads=-1")
-
-    def test_store_bench(self):
-        with tempfile.TemporaryDirectory() as folder:
-            report = self.report("store_bench", "--quick", f"--folder={folder}")
-            self.assertEqual(os.listdir(folder), [])
-        self.assertEqual([row["object_bytes"] for row in report["contributions"]], [4 << 20, 8 << 20])
-        self.assertLessEqual({"commits", "snapshot", "recovery"}, set(report))
-        self.assert_refused("store_bench", "--repeats=0", "--rounds=0", "--folder=/nowhere/at/all")
 
     def test_recovery_bench(self):
         with tempfile.TemporaryDirectory() as folder:

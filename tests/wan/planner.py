@@ -65,8 +65,6 @@ def run_simulated(options, progress):
         run = utilization.run_one(
             options, model, replace(mode, periods=periods, skipped_periods=skipped, steps_per_period=per_period),
             LinkSettings(rate_mbit=rate_mbit, rtt_ms=rtt_ms))
-        for link in run["links"]:
-            del link["up_mbit"], link["down_mbit"]
         report["models"].append({
             "model": name, "rate_mbit": rate_mbit, "rtt_ms": rtt_ms, "connections": CONNECTIONS,
             "step_ms": model.step_ms, "load_average": os.getloadavg()[0], "runs": [run]})

@@ -120,9 +120,8 @@ def run_one(options, model, mode, settings):
         links = [link.timeline() for link in network.links]
         congestion = network.congestion_control()
     workers = [steady(worker, mode.skipped) for worker in result["workers"]]
-    # From the first to the last step: the state fetched at the join is no part of training.
+    # From the first step on: the state fetched at the join is no part of training.
     begin = min(worker["steps"][0]["unix_s"] for worker in result["workers"])
-    end = max(worker["steps"][-1]["unix_s"] for worker in result["workers"])
     return {
         "mode": mode.name, "label": mode.label, "steps": mode.steps,
         "utilization": statistics.mean(worker["utilization"] for worker in workers),
@@ -131,24 +130,14 @@ def run_one(options, model, mode, settings):
         "step_ms": statistics.mean(worker["step_ms"] for worker in workers),
         "workers": workers, "rounds": len(result["rounds"]),
         "parameters": result["workers"][0]["summary"]["parameters"], "congestion_control": congestion,
-        "links": [_rates(link, begin, end) for link in links],
+        "links": [_bytes(link, begin) for link in links],
     }
 
 
-def _rates(link, begin_unix_s, end_unix_s):
-    """Mbit/s in every bin of the training, each way, and what they come to."""
-    width = link["timeline_bin_s"]
-    first = max(0, int((begin_unix_s - link["began_unix_s"]) / width))
-    last = max(first + 1, int((end_unix_s - link["began_unix_s"]) / width))
-    rates = {"bin_s": width}
-    for way in ("up", "down"):
-        bins = [size * 8e-6 / width for size in link[way]["timeline"][first:last]] or [0.0]
-        rates[f"{way}_mbit"] = [round(rate, 3) for rate in bins]
-        rates[f"{way}_peak_mbit"] = max(bins)
-        rates[f"{way}_mean_mbit"] = statistics.mean(bins)
-        # To the very end: what is under way after the last step belongs to training.
-        rates[f"{way}_bytes"] = sum(link[way]["timeline"][first:])
-    return rates
+def _bytes(link, begin_unix_s):
+    """Of a link, each way, from then on."""
+    first = max(0, int((begin_unix_s - link["began_unix_s"]) / link["timeline_bin_s"]))
+    return {f"{way}_bytes": sum(link[way]["timeline"][first:]) for way in ("up", "down")}
 
 
 def bytes_per_sync(options, model, codec="INT4"):
@@ -173,8 +162,6 @@ def run_utilization(options, progress):
         for mode in MODES:
             progress(f"{model.preset}, {mode.label}, {settings.rate_mbit:.2f} Mbit/s ...")
             runs.append(run_one(options, model, mode, settings))
-            for link in runs[-1]["links"]:  # Hours of them; --peak keeps its own.
-                del link["up_mbit"], link["down_mbit"]
             progress(f"    computing {100 * runs[-1]['utilization']:.2f} % of the time")
         models.append({
             "model": model.preset, "parameters": parameters, "bits_per_parameter":
@@ -183,20 +170,6 @@ def run_utilization(options, progress):
             "bound_mbit": bound_mbit, "rate_mbit": settings.rate_mbit,
             "bound_factor": options.bound_factor, "rtt_ms": RTT_MS, "runs": runs})
     return {"models": models}
-
-
-def run_peak(options, progress):
-    """Streaming and plain DiLoCo on a link that neither fills for long: what they ask of it."""
-    model = MODELS[0]
-    settings = LinkSettings(rate_mbit=100, rtt_ms=RTT_MS)
-    runs = []
-    for mode in MODES[:3]:
-        progress(f"{model.preset}, {mode.label}, {settings.rate_mbit:g} Mbit/s ...")
-        short = replace(mode, periods=5, skipped_periods=2)
-        runs.append(run_one(options, model, short, settings))
-    return {"model": model.preset, "rate_mbit": settings.rate_mbit, "rtt_ms": RTT_MS,
-            "steps_between_syncs": PERIOD, "step_ms": model.step_ms,
-            "fragments": model.fragments, "overlap_steps": model.overlap, "runs": runs}
 
 
 # --wire: H, and data parallelism beside Streaming with several codecs.
@@ -259,16 +232,6 @@ def utilization_table(report):
     for model in report["models"]:
         cells = " | ".join(f"{100 * run['utilization']:.2f} %" for run in model["runs"])
         lines.append(f"| {model['model']} | {model['rate_mbit']:.2f} Mbit/s | {cells} |")
-    return "\n".join(lines)
-
-
-def peak_table(report):
-    lines = ["| | most in 100 ms, up / down | mean, up / down |", "| --- | ---: | ---: |"]
-    for run in report["runs"]:
-        link = run["links"][0]
-        lines.append(f"| {run['label']} | {link['up_peak_mbit']:.1f} / "
-                     f"{link['down_peak_mbit']:.1f} Mbit/s | {link['up_mean_mbit']:.2f} / "
-                     f"{link['down_mean_mbit']:.2f} Mbit/s |")
     return "\n".join(lines)
 
 

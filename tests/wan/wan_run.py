@@ -28,7 +28,7 @@ _GOALS = {0: 0.90, 0.1: 0.70}
 def parse_arguments():
     parser = argparse.ArgumentParser(
         prog="tests/wan/run", description="Measures workers over emulated long links: the "
-        "exchange of fragments beside plain TCP, or what --matrix, --cuts, --training, --peak, --wire, "
+        "exchange of fragments beside plain TCP, or what --matrix, --cuts, --training, --wire, "
         "--simulated, --planned, --outage_s, --black_s and --jitter name. Needs root and /dev/net/tun.")
     parser.add_argument("--rate_mbit", type=float, default=1000, help="of every link, each way")
     parser.add_argument("--rtt_ms", type=float, default=100)
@@ -42,8 +42,6 @@ def parse_arguments():
     parser.add_argument("--training", action="store_true",
                         help="utilization of a link of --bound_factor times the least rate")
     parser.add_argument("--bound_factor", type=float, default=1.25)
-    parser.add_argument("--peak", action="store_true",
-                        help="link rate over time, streaming beside plain DiLoCo")
     parser.add_argument("--wire", action="store_true",
                         help="every byte of every packet, streaming at H 100 beside data parallelism: 4 minutes")
     parser.add_argument("--simulated", action="store_true",
@@ -141,7 +139,6 @@ def keep(options, report):
 _KINDS = {
     "cuts": (cuts.run_cuts, cuts.table, None),
     "training": (utilization.run_utilization, utilization.utilization_table, utilization.utilization_figure),
-    "peak": (utilization.run_peak, utilization.peak_table, None),
     "wire": (utilization.run_wire, utilization.wire_table, None),
     "simulated": (planner.run_simulated, planner.simulated_table, None),
     "planned": (planner.run_planned, planner.planned_table, None),

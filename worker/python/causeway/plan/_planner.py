@@ -40,7 +40,7 @@ class Request:
     last_codecs: Sequence[Tuple[str, str]] = (("sign1", "sign1"),)  # Where no H suffices for those.
     coordinator_bit_per_s: float = 10e9
     merge_bytes_per_s: float = MERGE_BYTES_PER_S
-    disk_bytes_per_s: float = 1.7e9  # As measured (docs/results.md, Durability).
+    disk_bytes_per_s: float = 1.7e9  # Of a local disk.
     snapshot_every_rounds: int = 10
     outages: Outages = dataclasses.field(default_factory=Outages)
     return_seconds: float = 4.5
