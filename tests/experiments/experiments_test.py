@@ -1,7 +1,6 @@
 """The experiments' machinery: what is run, what is believed, and how it is summed up."""
 
 import contextlib
-import gzip
 import io
 import json
 import shutil
@@ -14,7 +13,6 @@ from pathlib import Path
 
 import compare_reports
 import parity_report
-import prose
 import study_report
 import training_runs
 import variants
@@ -139,37 +137,6 @@ class StudyTest(unittest.TestCase):
         self.assertIn("| Muon | H 30 | 1 | 3.0000 | - |", text)  # First seed, as the others.
 
 
-class ProseTest(unittest.TestCase):
-    def test_documents_are_paragraphs_of_prose_each_once(self):
-        def paragraph(word):
-            return " ".join([f"The {word} of this package is described where it is used."] * 12)
-
-        first, second, third, same, other = map(paragraph, ("first", "second", "third", "same", "other"))
-        files = {
-            "man/man1/x.1.gz": gzip.compress(
-                f".TH x\n\\fB{first[:100]}\\fR\n{first[100:]}\n.PP\n{second}\n".encode()),
-            "x.html": f"<head>no</head><p>{third[:50]}<b>{third[50:]}</b></p><pre>{'code. ' * 99}</pre>".encode(),
-            "README": f"{same}\n\n{other}\n".encode(), "a.txt": f"{same}\n".encode(),
-            # What is no prose.
-            "table.txt": b"0x12 0x34 | 17 % 25;\n" * 99, "data.txt": b"\0 text. " * 99, "latin.txt": b"\xe4 text. " * 99,
-            "changelog.txt": paragraph("change").encode(), "code.cc": paragraph("code").encode()}
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            for file, content in files.items():
-                path = folder / "texts" / file
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(content)
-            contents = prose.write(folder / "prose.jsonl", (str(folder / "texts"),))
-            texts = [json.loads(line)["text"] for line in (folder / "prose.jsonl").read_text().splitlines()]
-        self.assertEqual(contents["documents"], len(texts))
-        self.assertIn(f"{third}\n", texts)
-        self.assertIn(f"{first[:100]} {first[100:].lstrip()}\n\n{second}\n".replace("  ", " "), texts)
-        said = "".join(texts)  # The paragraph in both is in the document that came first.
-        self.assertEqual([said.count(f"The {word} of") for word in ("same", "other", "change", "code")],
-                         [12, 12, 0, 0])
-        self.assertNotRegex(said, "0x12|text")
-
-
 def _long_result(scale, variant, seed, loss):
     steps = variants.SCALES[scale].steps
     return {"name": f"{scale}-muon-{variant}-seed{seed}", "scale": scale, "inner": "muon",
@@ -214,11 +181,6 @@ class ParityReportTest(unittest.TestCase):
         self.assertEqual({row["variant"]: row["seeds"] for row in report["rows"]},
                          {"plain": [1, 2, 3], "plain-mu0.9": [3]})
 
-    def test_fewer_bits_take_no_more_bytes_than_int4(self):
-        bits = {"int4": 4.25, "lm2": 2.25, "sign1": 1.25}
-        for codec, period in variants.FEWER_BITS:
-            self.assertLessEqual(bits[codec] / period, bits["int4"] / 30)
-
     def test_gaps_are_taken_seed_by_seed_with_their_interval(self):
         results = [_long_result("small-6k", "plain", seed, 2.0 + seed) for seed in (1, 2, 3)]
         results += [_long_result("small-6k", "mean", seed, 2.01 + seed + 0.001 * (seed - 2))
@@ -245,24 +207,6 @@ class ParityReportTest(unittest.TestCase):
         for words in ("over tokens per parameter", "over workers M, 36 tokens", "mean that keeps",
                       "over the 6000 steps"):
             self.assertIn(words, svg)
-
-    def test_an_earlier_report_counts_as_its_runs_would(self):
-        def runs(seeds):
-            return [_long_result("small-6k", name, seed, loss + 0.001 * seed * len(name))
-                    for name, loss in (("plain", 2.0), ("mean", 2.01)) for seed in seeds]
-
-        with tempfile.TemporaryDirectory() as folder:
-            earlier = Path(folder) / "parity.json"
-            earlier.write_text(json.dumps(self.report(*runs((1, 2)))))
-            joined = self.report(*parity_report.load_earlier(earlier, runs((3,))), *runs((3,)))
-            self.assertEqual(parity_report.table(joined), parity_report.table(self.report(*runs((1, 2, 3)))))
-            again = runs((2,))
-            self.assertEqual(len(parity_report.load_earlier(earlier, again)), 2)  # Seed 2 counts once.
-            again[0]["eval_curve"] = [[6000, 1.0]]
-            with self.assertRaisesRegex(ValueError, "'plain', 2.* came out differently"):
-                parity_report.load_earlier(earlier, again)
-            with self.assertRaisesRegex(ValueError, "'small-6k', 'muon', 2.*no run is in both"):
-                parity_report.load_earlier(earlier, [_long_result("small-6k", "mean-H10", 2, 2.0)])
 
 
 if __name__ == "__main__":

@@ -8,9 +8,6 @@ Reads what study.py has trained of `tuning` and `gap` at the scales small-600 ..
 of a scale is the best data-parallel variant over the seeds that all of these have, among those with a seed
 that claims rest on. A scale without such a run is reported with the seeds it has. Differences are
 taken seed by seed, of the mean of the evaluations in the last tenth of a run.
-
---earlier=docs/figures/parity/parity.json joins the runs that an earlier report counted, of another machine
-maybe. A run that is in both shows that text and arithmetic are the same, bit for bit.
 """
 
 import argparse
@@ -54,40 +51,8 @@ def load(out: Path) -> list[dict]:
             if result["scale"] in variants.SCALES and variants.SCALES[result["scale"]].prose]
 
 
-def load_earlier(path: Path, trained: list[dict]) -> list[dict]:
-    """The runs behind an earlier report that are not among `trained`, in the form of load(). ValueError if a run
-    of both has another curve, or if a seed has runs of both and none was trained twice: texts or arithmetic may
-    differ then, and so differences between the two would say nothing."""
-    curves = {_key(result): result["eval_curve"] for result in trained}
-    results, repeated = [], 0
-    for report in json.loads(path.read_text(encoding="utf-8")):
-        for row in report["rows"]:
-            for seed in row["seeds"]:
-                results.append({
-                    "scale": report["scale"], "inner": report["inner"], "variant": row["variant"], "seed": seed,
-                    "steps": report["steps"], "eval_loss": row["final_losses"][str(seed)],
-                    "eval_curve": row["curves"][str(seed)],
-                    "tokens": row["tokens_per_parameter"], "parameters": 1, "syncs_per_fragment": report["steps"],
-                    "bytes_per_param_per_sync": row["bytes_per_parameter_and_step"]})
-                again = curves.get(_key(results[-1]))
-                repeated += again is not None
-                if again not in (None, results[-1]["eval_curve"]):
-                    raise ValueError(f"{path}: {_key(results[-1])} came out differently in --out: the texts or the "
-                                     "arithmetic of the machines differ; train all runs of that seed on one of them")
-    shared = {(result["scale"], result["inner"], result["seed"]) for result in results} & {
-        (result["scale"], result["inner"], result["seed"]) for result in trained}
-    if shared and not repeated:
-        raise ValueError(f"{path} and --out both have runs of {sorted(shared)}, but no run is in both: train one of "
-                         "the earlier ones again, the shortest will do, to show that the texts are the same")
-    return [result for result in results if _key(result) not in curves]
-
-
-def _key(result: dict) -> tuple[str, str, str, int]:
-    return result["scale"], result["inner"], result["variant"], result["seed"]
-
-
-def _by_seed(results: list[dict], variant: str, measure=tail_loss) -> dict[int, float]:
-    return {result["seed"]: measure(result) for result in results if result["variant"] == variant}
+def _by_seed(results: list[dict], variant: str) -> dict[int, float]:
+    return {result["seed"]: tail_loss(result) for result in results if result["variant"] == variant}
 
 
 def best_data_parallel(results: list[dict]) -> str | None:
@@ -110,7 +75,6 @@ def _row(own: list[dict], name: str, tails: dict[int, float], apart: list[float]
         "variant": name, "label": variants.EXPERIMENTS["gap"].label(name),
         "workers": variants.VARIANTS[name].workers, "seeds": sorted(tails), "losses": tails,
         "mean_loss": statistics.fmean(tails.values()), "standard_deviation": deviation(list(tails.values())),
-        "final_losses": _by_seed(own, name, lambda result: result["eval_loss"]),
         "minus_baseline": mean, "by_seed": apart, "interval_95": interval,
         "clear": mean is not None and limit is not None and abs(mean) > limit,
         "bytes_per_parameter_and_step": moved,
@@ -270,18 +234,10 @@ def main(arguments: list[str]) -> int:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=training_runs.ROOT / "out-experiments" / "study",
                         help="where study.py's runs are")
-    parser.add_argument("--earlier", type=Path, help="an earlier report's parity.json, whose runs count, too")
     parser.add_argument("--seeds", default="1,2,3", help="those that claims rest on")
     parser.add_argument("--figures", type=Path, help="where JSON and the plot go")
     parsed = parser.parse_args(arguments)
-    results = load(parsed.out)
-    if parsed.earlier:
-        try:
-            results = load_earlier(parsed.earlier, results) + results
-        except (OSError, ValueError) as error:
-            print(f"parity_report: {error}", file=sys.stderr)
-            return 2
-    reports = summarize(results, [int(seed) for seed in parsed.seeds.split(",")])
+    reports = summarize(load(parsed.out), [int(seed) for seed in parsed.seeds.split(",")])
     if not reports:
         print(f"parity_report: no runs of the prose scales in {parsed.out}; study.py trains them",
               file=sys.stderr)
