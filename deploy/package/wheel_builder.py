@@ -161,6 +161,7 @@ def write_wheel(out, build=None, bundled=False):
                                   tree / f"{name}.data" / "scripts")
         shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns(
             "__pycache__", "*.so", "CMakeLists.txt"))
+        shutil.copy(ROOT / "worker" / "site" / "causeway_site.h", package)
         # What `causeway fleet` launches.
         shutil.copytree(ROOT / "deploy" / "skypilot", package / "fleet" / "skypilot")
         for folder in (package / "bin", info, scripts):

@@ -74,7 +74,7 @@ class WheelTest(unittest.TestCase):
             names = wheel.namelist()
             record = wheel.read(next(n for n in names if n.endswith("RECORD"))).decode()
         self.assertEqual(sorted(names), sorted(line.split(",")[0] for line in record.split()))
-        for needed in ("causeway/py.typed", "causeway/torch/__init__.py", "causeway/demo/__main__.py",
+        for needed in ("causeway/py.typed", "causeway/causeway_site.h", "causeway/torch/__init__.py", "causeway/demo/__main__.py",
                        "causeway/fleet/skypilot/site.yaml", "causeway/libcauseway_site.so", "causeway/bin/causewayctl",
                        "causeway/bin/causeway-make-certificates"):
             self.assertIn(needed, names)
