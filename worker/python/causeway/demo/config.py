@@ -5,7 +5,7 @@ Every field that matters is written out, so that run.textproto alone says what a
 
 from __future__ import annotations
 
-import re
+from causeway import _textproto
 
 MODES = ("streaming", "diloco", "data-parallel")
 DEFAULT_STEPS = 240  # A minute on two cores that do nothing else.
@@ -104,22 +104,8 @@ membership {{
 
 
 def read_fields(text: str) -> dict[str, str]:
-    """Scalar fields of a textproto by dotted path: {"train.steps": "900", ...}.
-
-    Reads what run_config_text and protobuf's printer write: one field or one brace per line.
-    """
-    fields: dict[str, str] = {}
-    path: list[str] = []
-    for line in text.splitlines():
-        line = re.sub(r"\s*#[^\"]*$", "", line).strip()
-        if match := re.fullmatch(r"(\w+)\s*:?\s*\{", line):
-            path.append(match[1])
-        elif line == "}":
-            if path:
-                path.pop()
-        elif match := re.fullmatch(r"(\w+)\s*:\s*(.+)", line):
-            fields[".".join([*path, match[1]])] = match[2].strip("\"'")
-    return fields
+    """Scalar fields of a textproto by dotted path: {"train.steps": "900", ...}."""
+    return {".".join(path): value.strip("\"'") for path, value in _textproto.fields(text)}
 
 
 def mode_of(fields: dict[str, str]) -> str:

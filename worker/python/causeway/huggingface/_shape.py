@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List
 
+from causeway import _textproto
 from causeway.errors import InvalidArgument
 from causeway.tokenize import refuse_pointer
 
@@ -29,26 +30,20 @@ def read_shape(folder: str) -> Dict[str, Any]:
         raise InvalidArgument(f"{folder} has no {MODEL_FILE}: expected a folder that causeway-worker export or "
                               "causewayctl export wrote (a run of tensors needs no export: load its safetensors)")
     refuse_pointer(path)
-    with open(path, encoding="utf-8") as file:
-        words = re.findall(r'[{}]|[^\s{}:"]+|"[^"]*"', re.sub(r"#.*", "", file.read()))
-
-    def fields(at: int) -> Tuple[Dict[str, Any], int]:
-        found: Dict[str, Any] = {}
-        while at < len(words) and words[at] != "}":
-            name, at = words[at], at + 1
-            if at >= len(words):
-                raise InvalidArgument(f"{path} ends after {name}")
-            if words[at] == "{":
-                found[name], at = fields(at + 1)
-            else:
-                word, at = words[at], at + 1
-                found[name] = ({"true": True, "false": False}.get(word) if word in ("true", "false")
-                               else int(word) if re.fullmatch(r"-?\d+", word)
-                               else float(word) if re.match(r"-?[\d.]", word) else word.strip('"'))
-        return found, at + 1
-
-    shape = fields(0)[0].get("model")
-    if not isinstance(shape, dict):
+    shape: Dict[str, Any] = {}
+    try:
+        with open(path, encoding="utf-8") as file:
+            for where, word in _textproto.fields(file.read()):
+                if len(where) > 1 and where[0] == "model":
+                    place = shape
+                    for part in where[1:-1]:
+                        place = place.setdefault(part, {})
+                    place[where[-1]] = ({"true": True, "false": False}[word] if word in ("true", "false")
+                                   else int(word) if re.fullmatch(r"-?\d+", word)
+                                   else float(word) if re.match(r"-?[\d.]", word) else word.strip('"'))
+    except ValueError as error:
+        raise InvalidArgument(f"{path} {error}") from None
+    if not shape:
         raise InvalidArgument(f"{path} has no model {{ ... }}")
     return shape
 
