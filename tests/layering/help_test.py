@@ -10,7 +10,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCRIPTS = sorted([*ROOT.glob("tests/*/run"), ROOT / "tests/run", ROOT / "deploy/quickstart", ROOT / "tests/python/cost",
-                  ROOT / "tests/python/mixed_run", ROOT / "tests/security/hostile"])
+                  ROOT / "tests/security/hostile"])
 PROGRAMS = sorted([*ROOT.glob("tests/experiments/*.py"), *ROOT.glob("tests/scale/*.py"), ROOT / "tests/wan/wan_run.py",
                    ROOT / "tests/peers/peers_run.py", ROOT / "tests/faults/kill_runs.py"])
 # What such a script may take for its help. Neither cmake nor apt-get, pip or dpkg are there.

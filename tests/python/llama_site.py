@@ -1,4 +1,4 @@
-"""A transformers LlamaForCausalLM as a site, for mixed_run.py; started with a Python that has torch.
+"""A transformers LlamaForCausalLM as a site, for commands_test.py; started with a Python that has torch.
 
     llama_site.py --coordinator=HOST:PORT --id=NAME --data=FOLDER --out=FOLDER    trains
     llama_site.py evaluate MODEL DATA SEQUENCES    prints the held-out loss of an exported folder, nats per token
