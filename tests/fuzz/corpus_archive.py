@@ -2,11 +2,16 @@
 
 An archive is plain ustar (POSIX.1-1988): files alone, sorted by name, without times and owners. The
 same inputs give the same bytes, so that git sees a change only where there is one.
+
+  corpus_archive.py PROGRAM   replays all that is stored for the program's targets
 """
 import io
 import os
 import re
+import subprocess
+import sys
 import tarfile
+import tempfile
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "corpus")
 
@@ -89,3 +94,25 @@ def write_folder(inputs, folder):
     for name, content in inputs.items():
         with open(os.path.join(folder, name), "wb") as file:
             file.write(content)
+
+
+def replay(program):
+    """Exit status of the first target with a finding, after its lines; ArchiveError if one has no inputs."""
+    for target in subprocess.run([program, "--list"], check=True, capture_output=True, text=True).stdout.split():
+        inputs = stored(target)
+        if not inputs:
+            raise ArchiveError(f"{path_of(target)} has no inputs: make them with `tests/fuzz/run --seconds 60 {target}` "
+                               "and commit it")
+        with tempfile.TemporaryDirectory(prefix=f"causeway_fuzz_{target}_") as folder:
+            write_folder(inputs, folder)
+            done = subprocess.run([program, f"--target={target}", folder], stdin=subprocess.DEVNULL, check=False)
+        if done.returncode != 0:
+            return done.returncode
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(replay(sys.argv[1]))
+    except ArchiveError as error:
+        sys.exit(str(error))
