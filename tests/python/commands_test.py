@@ -35,7 +35,7 @@ class CommandsTest(unittest.TestCase):
         out = self.folder / "out"
         self.run_command("env", f"PYTHONPATH={ROOT / 'worker/python'}", "/usr/bin/python3", "-B", "-m",
                          "causeway.demo", f"--programs={BIN}",
-                         f"--torch_python={sys.executable}", f"--out={out}", "--steps=30", f"--corpus={self.text}", "--sample_tokens=5")
+                         "--trainer=pytorch", f"--out={out}", "--steps=30", f"--corpus={self.text}", "--sample_tokens=5")
         report = json.loads((out / "report.json").read_text())
         self.assertEqual("pytorch", report["trainer"])
         self.assertEqual(0, report["hash_mismatches"])

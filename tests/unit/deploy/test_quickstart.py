@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import fake_programs
 import fake_run  # noqa: F401  (puts the package on the path)
@@ -69,8 +70,8 @@ class WholeRun(QuickstartTest):
     def test_sites_of_pytorch_are_started_with_the_python_that_has_it(self):
         programs = self.folder / "torch"
         fake_programs.install(programs, worker_1="fail")
-        status, _, complained = self.quickstart(f"--torch_python={programs / 'python'}",
-                                                coordinator="wait")
+        with mock.patch.object(quickstart.options, "_find_torch", lambda: str(programs / "python")):
+            status, _, complained = self.quickstart("--trainer=pytorch", coordinator="wait")
         self.assertEqual(status, 1)
         self.assertIn("worker_1 was told to fail", complained)
         self.assertTrue((self.out / "worker-0" / "log").exists())

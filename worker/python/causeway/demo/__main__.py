@@ -1,8 +1,6 @@
 """causeway demo: trains a small model at sites that are processes of this machine.
 
 Prepares the text, starts one coordinator and the workers, shows how they do, and writes a report.
-Exit status: 0; 1 if a process failed; 2 if a setting cannot be used; 130 after Ctrl-C, SIGTERM or
-SIGHUP (unless nohup started it), with everything stopped.
 """
 
 from __future__ import annotations
@@ -19,77 +17,29 @@ import sys
 import time
 from pathlib import Path
 
-from causeway.demo import config, corpus, progress, report, units
+from causeway.demo import config, corpus, options, progress, report, units
+from causeway.demo.options import MARKER, PACKAGE, BadSetting, check_folder
 from causeway.demo.processes import ProcessDied, ProcessGroup
 
-MARKER = ".causeway-quickstart"
 _RESULTS = re.compile(
     r"run\.textproto|data|corpus|coordinator|coordinator\.(address|http)|worker-\d+|tokenize\.log"
     r"|report\.json|report\.html|sample\.txt"
 )
-_PACKAGE = Path(__file__).resolve().parents[2]
-_INSTALLED = _PACKAGE / "causeway" / "bin"
-_SAMPLE_TOKENS = 400
 _PATIENCE_S = 60.0
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-class BadSetting(Exception):
-    """Something the user asked for cannot be done."""
 
 
 class Stopped(Exception):
     """Ctrl-C, SIGTERM or SIGHUP."""
 
 
-def parse_arguments(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="causeway demo", description=__doc__, allow_abbrev=False,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--programs", type=Path, default=_INSTALLED,
-                        help="folder of the programs (default: those of this package)")
-    parser.add_argument("--mode", choices=config.MODES, default="streaming")
-    parser.add_argument("--steps", type=int, default=config.DEFAULT_STEPS,
-                        help="inner steps of every worker (default %(default)s)")
-    parser.add_argument("--workers", type=int, default=2, help="default %(default)s")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--corpus", type=Path,
-                        help="a text file or a folder of them (default: the headers that a build of "
-                             "Causeway needs or, without them, Python's library)")
-    parser.add_argument("--out", type=Path, default=Path("out"),
-                        help="results (default %(default)s); a former result there is replaced")
-    parser.add_argument("--torch_python", type=Path,
-                        help="from a clone: a Python that has PyTorch, whose sites train in place "
-                             "of causeway-worker")
-    parser.add_argument("--sample_tokens", type=int, default=_SAMPLE_TOKENS,
-                        help="length of the text that the model writes at the end")
-    options = parser.parse_args(arguments)
-    least = int(config.read_fields(config.run_config_text(options.mode, 1, 1, 1))
-                ["sync.steps_between_syncs"])
-    if options.steps < least:
-        parser.error(f"--steps must be at least {least} with --mode {options.mode}, which "
-                     f"synchronizes every {least}; it is {options.steps}")
-    if not 1 <= options.workers <= 64:
-        parser.error(f"--workers must be from 1 to 64; it is {options.workers}")
-    if not (options.programs / "causeway-worker").exists():
-        parser.error(f"'{options.programs}' has no causeway-worker: install the wheel of "
-                     "deploy/build_wheel, or name a build's bin with --programs")
-    return options
-
-
 def claim_folder(out: Path) -> int:
     """Makes `out` an empty quickstart folder that is locked against a second one. Returns the
     lock's descriptor. Removes what a former quickstart wrote, and never anything else."""
-    if out.exists() and not out.is_dir():
-        raise BadSetting(f"--out: '{out}' is not a folder")
-    marker = out / MARKER
-    if out.is_dir() and not marker.exists() and any(out.iterdir()):
-        raise BadSetting(
-            f"--out: '{out}' holds something that is not a quickstart's result; "
-            "name another folder"
-        )
+    check_folder(out)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        lock = os.open(marker, os.O_RDWR | os.O_CREAT, 0o644)
+        lock = os.open(out / MARKER, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise BadSetting(f"--out: '{out}' cannot be written: {error.strerror}") from error
     try:
@@ -146,9 +96,9 @@ def worker_command(arguments: argparse.Namespace, out: Path, name: str, coordina
              f"--sample_tokens={arguments.sample_tokens}"]
     if arguments.torch_python is None:
         return [str(arguments.programs / "causeway-worker"), "train", *flags]
-    return ["/usr/bin/env", f"PYTHONPATH={_PACKAGE}",
+    return ["/usr/bin/env", f"PYTHONPATH={PACKAGE}",
             f"CAUSEWAY_SITE_LIBRARY={arguments.programs / 'libcauseway_site.so'}",
-            str(arguments.torch_python), "-B", str(_PACKAGE / "examples" / "train_from_scratch.py"),
+            str(arguments.torch_python), "-B", str(PACKAGE / "examples" / "train_from_scratch.py"),
             *flags]
 
 
@@ -239,7 +189,9 @@ def main(arguments: list[str]) -> int:
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, stop)
     try:
-        run(parse_arguments(arguments))
+        asked = options.parse(arguments)
+        if not asked.check:
+            run(asked)
     except (BadSetting, corpus.CorpusError) as error:
         print(f"causeway demo: {error}", file=sys.stderr)
         return 2
