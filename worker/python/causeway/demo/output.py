@@ -3,16 +3,12 @@
     run.textproto                               the configuration
     coordinator/{rounds,events}.jsonl, summary.json, log
     worker-N/metrics.jsonl, summary.json, log
-
-Everything is optional: a run that was cut short, or that still goes on, is read as far as it got,
-and Run.notes says in sentences what is missing.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from causeway.demo import config
@@ -24,7 +20,6 @@ class JsonLinesTail:
     def __init__(self, path: Path):
         self._path = path
         self._position = 0
-        self.damaged_lines = 0
 
     def poll(self) -> list[dict]:
         """The objects that were completed since the last call."""
@@ -36,19 +31,7 @@ class JsonLinesTail:
             return []
         complete = data.rfind(b"\n") + 1
         self._position += complete
-        rows = []
-        for line in data[:complete].splitlines():
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError:
-                row = None
-            if isinstance(row, dict):
-                rows.append(row)
-            else:
-                self.damaged_lines += 1
-        return rows
+        return [json.loads(line) for line in data[:complete].splitlines()]
 
 
 @dataclass
@@ -56,8 +39,8 @@ class Worker:
     """What one worker wrote."""
 
     name: str
-    metrics: list[dict] = field(default_factory=list)
-    summary: dict = field(default_factory=dict)
+    metrics: list[dict]
+    summary: dict
 
     def rows(self, kind: str) -> list[dict]:
         return [row for row in self.metrics if row.get("kind") == kind]
@@ -67,62 +50,22 @@ class Worker:
 class Run:
     """What a whole run wrote."""
 
-    fields: dict[str, str] = field(default_factory=dict)
-    coordinator: dict = field(default_factory=dict)
-    rounds: list[dict] = field(default_factory=list)
-    workers: list[Worker] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    fields: dict[str, str]
+    coordinator: dict
+    rounds: list[dict]
+    workers: list[Worker]
 
 
 def load_run(folder: Path) -> Run:
-    """Reads `folder`, as far as there is something to read."""
-    run = Run()
-    try:
-        run.fields = config.read_fields((folder / "run.textproto").read_text(encoding="utf-8"))
-    except OSError:
-        run.notes.append("run.textproto is missing: the configuration is unknown.")
-    run.coordinator = _read_object(folder / "coordinator" / "summary.json", run.notes)
-    run.rounds = _read_lines(folder / "coordinator" / "rounds.jsonl", run.notes)
+    """Reads the folder of a run that came to its end. OSError: something is missing."""
+    def summary(name: str) -> dict:
+        return json.loads((folder / name / "summary.json").read_bytes())
 
-    names = {path.name for path in folder.glob("worker-*") if path.is_dir()}
-    names |= {f"worker-{i}" for i in range(int(run.fields.get("membership.start_workers", "0")))}
-    for name in sorted(names, key=_natural):
-        worker = Worker(name)
-        if not (folder / name).is_dir():
-            run.notes.append(f"{name} left nothing behind: it was never started.")
-            continue
-        worker.metrics = _read_lines(folder / name / "metrics.jsonl", run.notes)
-        worker.summary = _read_object(folder / name / "summary.json", run.notes)
-        run.workers.append(worker)
-    return run
+    def lines(*names: str) -> list[dict]:
+        return JsonLinesTail(folder.joinpath(*names)).poll()
 
-
-def _natural(name: str) -> list:
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
-
-
-def _name(path: Path) -> str:
-    return f"{path.parent.name}/{path.name}"
-
-
-def _read_object(path: Path, notes: list[str]) -> dict:
-    try:
-        value = json.loads(path.read_bytes())
-    except OSError:
-        notes.append(f"{_name(path)} is missing: that process did not come to its end.")
-        return {}
-    except ValueError:
-        notes.append(f"{_name(path)} is no JSON and is left out.")
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-def _read_lines(path: Path, notes: list[str]) -> list[dict]:
-    if not path.exists():
-        notes.append(f"{_name(path)} is missing.")
-        return []
-    tail = JsonLinesTail(path)
-    rows = tail.poll()
-    if tail.damaged_lines:
-        notes.append(f"{_name(path)} has {tail.damaged_lines} lines that are no JSON objects.")
-    return rows
+    fields = config.read_fields((folder / "run.textproto").read_text(encoding="utf-8"))
+    names = sorted((path.name for path in folder.glob("worker-*") if path.is_dir()),
+                   key=lambda name: int(name.partition("-")[2]))
+    return Run(fields, summary("coordinator"), lines("coordinator", "rounds.jsonl"),
+               [Worker(name, lines(name, "metrics.jsonl"), summary(name)) for name in names])

@@ -2,7 +2,7 @@
 
     python3 -m causeway.demo.report OUT
 
-report.html is the one that the coordinator left when it stopped, with the sample. A run that was cut short gets a report, too, and notes of what is missing.
+report.html is the one that the coordinator left when it stopped, with the sample.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ANSWERS = 'id="answers">{'  # Begins what a report's page has inside.
 
 def write_report(out: Path) -> dict:
     """Writes the files, returns what report.json holds."""
-    run = output.load_run(out)
+    run, notes = output.load_run(out), []
     sample = next((w.summary["sample"] for w in run.workers if w.summary.get("sample")), None)
     page = out / "coordinator" / "report.html"
     if page.exists():
@@ -27,8 +27,8 @@ def write_report(out: Path) -> dict:
         text = page.read_text(encoding="utf-8").replace(_ANSWERS, f'{_ANSWERS}"sample":{more},', 1)
         (out / "report.html").write_text(text, encoding="utf-8")
     else:
-        run.notes.append("coordinator/report.html is missing, and so there is no report.html.")
-    numbers = figures.compute(run)
+        notes.append("coordinator/report.html is missing, and so there is no report.html.")
+    numbers = {**figures.compute(run), "notes": notes}
     (out / "report.json").write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
     if sample is not None:
         (out / "sample.txt").write_text(sample + "\n", encoding="utf-8")
@@ -49,10 +49,8 @@ def headline(numbers: dict) -> str:
         before = numbers["initial_loss"]
         since = "" if before is None else f" (before training {before:.3f})"
         lines.append(f"Held-out loss {numbers['eval_loss']:.3f} nats per byte{since}")
-    if numbers["tokens_per_second"] is not None:
-        speed = f"{units.count(numbers['tokens_per_second'])} tokens/s"
-        share = numbers["compute_utilization"]["mean"]
-        lines.append(speed if share is None else f"{speed}, computing {units.percent(share)}")
+    lines.append(f"{units.count(numbers['tokens_per_second'])} tokens/s, "
+                 f"computing {units.percent(numbers['compute_utilization']['mean'])}")
     if numbers["data_parallel_ratio"] is not None:
         up, down = (sum(numbers[key].values()) / max(1, len(numbers[key]))
                     for key in ("bytes_up", "bytes_down"))
@@ -74,10 +72,11 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("out", type=Path, metavar="OUT", help="a run's folder")
     out = parser.parse_args(arguments).out
-    if not out.is_dir():
-        print(f"report: '{out}' is not a folder", file=sys.stderr)
+    try:
+        tell(out)
+    except OSError as error:
+        print(f"report: '{out}' is no folder of a run that came to its end: {error}", file=sys.stderr)
         return 2
-    tell(out)
     return 0
 
 
