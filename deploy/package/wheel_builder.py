@@ -1,11 +1,9 @@
 """Makes the wheel: what pip calls for pyproject.toml (PEP 517), and deploy/build_wheel for other
 machines. Needs nothing from PyPI.
 
-usage: wheel_builder.py OUT [--build FOLDER] [--bundle]
-
 A wheel has the Python package, the library of a site and the programs, as this machine has built
-them. --bundle adds the shared libraries that they need under names of their own, so that they run
-wherever glibc is as new as GLIBC says, and never meet another copy of them in a process.
+them. deploy/build_wheel adds the shared libraries that they need under names of their own, so that
+they run wherever glibc is as new as GLIBC says, and never meet another copy of them in a process.
 """
 
 import argparse
@@ -226,12 +224,14 @@ def build_sdist(sdist_directory, config_settings=None):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("out")
-    parser.add_argument("--build")
-    parser.add_argument("--bundle", action="store_true")
+    parser = argparse.ArgumentParser(prog="deploy/build_wheel", allow_abbrev=False, description=(
+        "Makes the wheel of everything with all libraries that it needs but those of every system (pip install "
+        "FOLDER/causeway-*.whl); installs what is missing for it (deploy/packages, deploy/packages_pack)."))
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build" / "wheels", metavar="FOLDER",
+                        help="receives the wheel (default build/wheels)")
+    parser.add_argument("--build", metavar="FOLDER", help="packs that build as it stands, and builds nothing")
     options = parser.parse_args()
-    print(pathlib.Path(options.out) / write_wheel(options.out, options.build, options.bundle))
+    print(options.out / write_wheel(options.out, options.build, bundled=True))
 
 
 if __name__ == "__main__":

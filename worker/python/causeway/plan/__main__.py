@@ -21,8 +21,7 @@ from typing import List
 from causeway.plan import _paper as paper
 from causeway.plan._planner import (CODEC_BITS, NEED_FEEDBACK, PLAN_EFFICIENCY, NoLink, Plan, Request,
                                     outage_steps, make_plan, needed_rate)
-from causeway.plan._setting import (COMMIT_SECONDS, MERGE_BYTES_PER_S, RETURN_SECONDS, UNLIMITED,
-                                    Outages, Setting, SettingError, Site)
+from causeway.plan._setting import RETURN_SECONDS, UNLIMITED, Outages, Setting, SettingError, Site
 from causeway.plan._star import Result, simulate, throughput_bound
 
 _RATES = (("tbit", 1e12), ("gbit", 1e9), ("mbit", 1e6), ("kbit", 1e3))
@@ -170,7 +169,6 @@ def parse(arguments: List[str]) -> argparse.Namespace:
     add("--link_efficiency", type=float, help="payload's share of a link; else 1 to simulate, 0.85 to plan")
     add("--target", type=float, default=0.99, help="utilization; with --need what is asked for")
     add("--coordinator_link", default="10gbit", help="of the coordinator, each way")
-    add("--merge_gb_per_s", type=float, default=MERGE_BYTES_PER_S / 1e9, help="memory moved by a merge")
     add("--outages", default="", metavar="LENGTH/EVERY", help="of the coordinator, as 20s/1h; 20s@2m: once")
     add("--return_s", type=float, default=RETURN_SECONDS, help="from its return until transfers go on")
     add("--json", action="store_true")
@@ -184,8 +182,6 @@ def parse(arguments: List[str]) -> argparse.Namespace:
     run.add_argument("--max_overlap_steps", type=int, default=0, help="tau_max")
     run.add_argument("--codec_up", choices=list(CODEC_BITS), default="int4")
     run.add_argument("--codec_down", choices=list(CODEC_BITS), default="int4")
-    run.add_argument("--object_bytes", type=float, default=0, help="beside a fragment's values; 2500: measured")
-    run.add_argument("--commit_ms", type=float, default=1e3 * COMMIT_SECONDS, help="until a round is durable")
     run.add_argument("--steps", type=int, default=0, help="of the schedule; 0: five times H, or more")
     run.add_argument("--need", action="store_true", help="the least rate of the links that reaches --target")
     options = parser.parse_args(arguments)
@@ -195,10 +191,10 @@ def parse(arguments: List[str]) -> argparse.Namespace:
         for action in group._group_actions if options.command != name else ():
             if getattr(options, action.dest) != action.default:
                 raise SettingError(f"{options.command} takes no --{action.dest}, which is for {name}")
-    for name, most in (("params", 1e15), ("step_ms", 1e9), ("merge_gb_per_s", 1e9), ("disk_gb_per_s", 1e9)):
+    for name, most in (("params", 1e15), ("step_ms", 1e9), ("disk_gb_per_s", 1e9)):
         if not 0 < getattr(options, name) <= most:
             raise SettingError(f"--{name} must be above 0 and at most {most:g}; it is {getattr(options, name):g}")
-    for name in ("rtt_ms", "return_s", "object_bytes"):
+    for name in ("rtt_ms", "return_s"):
         if not 0 <= getattr(options, name) <= 1e9:
             raise SettingError(f"--{name} must be 0 .. 1e9; it is {getattr(options, name):g}")
     if options.link_efficiency is None:
@@ -217,7 +213,7 @@ def parse(arguments: List[str]) -> argparse.Namespace:
 def planned(options: argparse.Namespace):
     request = Request(options.params, sites_of(options.links, options), options.link_efficiency, options.target,
                       coordinator_bit_per_s=rate(options.coordinator_link),
-                      merge_bytes_per_s=options.merge_gb_per_s * 1e9, disk_bytes_per_s=options.disk_gb_per_s * 1e9,
+                      disk_bytes_per_s=options.disk_gb_per_s * 1e9,
                       snapshot_every_rounds=options.snapshot_every_rounds, outages=outages_of(options.outages),
                       return_seconds=options.return_s)
     plan = make_plan(request)
@@ -233,9 +229,9 @@ def simulated(options: argparse.Namespace):
         raise SettingError(f"--fragments must be 1 .. H = {options.steps_between_syncs}; it is {options.fragments}")
     setting = Setting(sites, [options.params / options.fragments] * options.fragments, options.steps_between_syncs,
                       options.overlap_steps, options.max_overlap_steps, CODEC_BITS[options.codec_up],
-                      CODEC_BITS[options.codec_down], 8 * options.object_bytes, rate(options.coordinator_link),
-                      options.merge_gb_per_s * 1e9, options.commit_ms / 1e3, outages_of(options.outages),
-                      options.return_s, warm_up_steps=options.steps_between_syncs)
+                      CODEC_BITS[options.codec_down], coordinator_bit_per_s=rate(options.coordinator_link),
+                      outages=outages_of(options.outages), return_seconds=options.return_s,
+                      warm_up_steps=options.steps_between_syncs)
     setting.steps = options.steps or (outage_steps(setting) if setting.outages else 5 * setting.steps_between_syncs)
     if options.need:
         needed = needed_rate(setting, options.target)

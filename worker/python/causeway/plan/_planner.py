@@ -39,7 +39,6 @@ class Request:
     codecs: Sequence[Tuple[str, str]] = (("int4", "int4"), ("lm2", "lm2"))
     last_codecs: Sequence[Tuple[str, str]] = (("sign1", "sign1"),)  # Where no H suffices for those.
     coordinator_bit_per_s: float = 10e9
-    merge_bytes_per_s: float = MERGE_BYTES_PER_S
     disk_bytes_per_s: float = 1.7e9  # Of a local disk.
     snapshot_every_rounds: int = 10
     outages: Outages = dataclasses.field(default_factory=Outages)
@@ -135,7 +134,6 @@ def over_links(request: Request, schedule: Setting) -> Setting:
     return dataclasses.replace(
         schedule, sites=sites, object_bits=8 * OBJECT_BYTES,
         coordinator_bit_per_s=request.coordinator_bit_per_s,
-        merge_bytes_per_s=request.merge_bytes_per_s,
         warm_up_steps=schedule.steps_between_syncs, steps=4 * schedule.steps_between_syncs)
 
 
@@ -218,7 +216,7 @@ def _describe(request: Request, schedule: Setting, codecs: Tuple[str, str], resu
         disk_bytes=values * (_STATE_BYTES + 2 * (_STATE_BYTES + snapshots * round_bytes)),
         recovery_seconds=values * (
             (_STATE_BYTES + snapshots * round_bytes) / request.disk_bytes_per_s +
-            snapshots * (MERGED_STATE_BYTES + round_bytes) / request.merge_bytes_per_s),
+            snapshots * (MERGED_STATE_BYTES + round_bytes) / MERGE_BYTES_PER_S),
         worker_state_bytes=values * 8)
     _add_slack(request, schedule, plan)
     return plan

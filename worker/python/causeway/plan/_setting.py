@@ -71,8 +71,6 @@ class Setting:
     bits_down: float = 32.0
     object_bits: float = 0.0  # Beside a fragment's values, each way.
     coordinator_bit_per_s: float = UNLIMITED  # Each way.
-    merge_bytes_per_s: float = MERGE_BYTES_PER_S
-    commit_seconds: float = COMMIT_SECONDS
     outages: Outages = dataclasses.field(default_factory=Outages)
     return_seconds: float = RETURN_SECONDS  # After each of them.
     steps: int = 500  # Of the schedule.
@@ -98,10 +96,8 @@ class Setting:
              f"max_overlap_steps must be 0, or overlap_steps .. H - 1 = {self.overlap_steps} .. {period - 1}; it is "
              f"{self.max_overlap_steps}"),
             (self.bits_up > 0 and self.bits_down > 0, "bits must be positive"),
-            (self.coordinator_bit_per_s > 0 and self.merge_bytes_per_s > 0,
-             "the coordinator's rates must be positive"),
-            (min(self.commit_seconds, self.return_seconds, self.object_bits) >= 0,
-             "a commit, a return and an object's bytes must be 0 or more"),
+            (self.coordinator_bit_per_s > 0, "the coordinator's rate must be positive"),
+            (min(self.return_seconds, self.object_bits) >= 0, "a return and an object's bytes must be 0 or more"),
             (0 <= self.warm_up_steps < self.steps,
              f"steps must be above the warm-up's {self.warm_up_steps}; there are {self.steps}")]
         for site in self.sites:

@@ -20,7 +20,7 @@ import math
 from typing import Deque, Dict, List, Tuple
 
 from causeway.plan._links import Links, Queue, rested_seconds, straggler_seconds
-from causeway.plan._setting import MERGED_STATE_BYTES, Setting, SettingError, Site
+from causeway.plan._setting import COMMIT_SECONDS, MERGE_BYTES_PER_S, MERGED_STATE_BYTES, Setting, SettingError, Site
 
 _MOST_IDLE_EVENTS = 2_000_000
 
@@ -242,11 +242,11 @@ class _Run:
         self.arrived[fragment] += count
         if self.arrived[fragment] < self.all:
             return
-        seconds = values * (MERGED_STATE_BYTES + (s.bits_up * self.all + s.bits_down) / 8) / s.merge_bytes_per_s
+        seconds = values * (MERGED_STATE_BYTES + (s.bits_up * self.all + s.bits_down) / 8) / MERGE_BYTES_PER_S
         self.merge_free = max(self.merge_free, self.now) + seconds
         if self.counting:
             self.merge_busy += seconds
-        self.at(self.merge_free + s.commit_seconds, self._publish, fragment)
+        self.at(self.merge_free + COMMIT_SECONDS, self._publish, fragment)
 
     def _publish(self, fragment: int) -> None:
         if self.away:
