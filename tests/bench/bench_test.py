@@ -62,12 +62,11 @@ class BenchTest(unittest.TestCase):
         self.assert_refused("recovery_bench", "--rounds=0", "--fragments=0", "--folder=/nowhere/at/all")
 
     def test_exchange_bench(self):
-        with tempfile.TemporaryDirectory() as store, tempfile.TemporaryDirectory() as certificates:
+        with tempfile.TemporaryDirectory() as certificates:
             for words in (["init"], ["coordinator", "--ip=127.0.0.1"], ["worker", "w0"], ["worker", "w1"]):
                 subprocess.run([ROOT / "deploy" / "make_certificates", *words, f"--dir={certificates}"], check=True,
                                capture_output=True)
             for flags, rows in (([], [("plain", 1), ("plain", 4)]),
-                                (["--connections=2", f"--store={store}"], [("plain", 2)]),
                                 (["--connections=1", f"--certificates={certificates}"], [("plain", 1), ("tls", 1)])):
                 report = self.report("exchange_bench", "--quick", *flags)
                 self.assertEqual([(row["security"], row["connections"]) for row in report["rows"]], rows)

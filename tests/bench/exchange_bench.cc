@@ -2,7 +2,7 @@
 // gRPC in the same run.
 //
 //   exchange_bench [--json] [--quick] [--sizes_mib=8,32,256] [--workers=2,4] [--connections=1,4]
-//                  [--certificates=FOLDER] [--store=FOLDER] [--repeats=N]
+//                  [--certificates=FOLDER] [--repeats=N]
 //
 // The coordinator's service runs in a process of its own with a run of one fragment, FP32 both
 // ways; the workers' links run in this one. For each row, and N workers:
@@ -21,10 +21,9 @@
 // CPU seconds are per 10^9 bytes that crossed, of this process (here: the worker, or the sender)
 // and of the other one (there).
 //
-// No disk is measured. Without --store the coordinator keeps nothing but what is in memory anyway;
-// with it, a run folder there that is not synced: in /dev/shm, what writing deltas and answers
-// costs a processor. --certificates adds rows with TLS: a folder that
-// deploy/make_certificates has filled for a coordinator at 127.0.0.1 and the workers w0, w1, ...
+// No disk is measured: the coordinator keeps nothing but what is in memory anyway. --certificates
+// adds rows with TLS: a folder that deploy/make_certificates has filled for a coordinator at
+// 127.0.0.1 and the workers w0, w1, ...
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -49,7 +48,6 @@
 #include "common/transfer/wire.h"
 #include "nlohmann/json.hpp"
 #include "server/service/coordinator_server.h"
-#include "server/store/run_directory_store.h"
 #include "tests/bench/bare_grpc.h"
 #include "tests/bench/bench_peer.h"
 #include "tests/bench/measure.h"
@@ -65,7 +63,6 @@ ABSL_FLAG(std::vector<std::string>, workers, std::vector<std::string>({"2", "4"}
 ABSL_FLAG(std::vector<std::string>, connections, std::vector<std::string>({"1", "4"}),
           "Numbers of connections of each worker");
 ABSL_FLAG(std::string, certificates, "", "Folder for rows with TLS");
-ABSL_FLAG(std::string, store, "", "Folder for the coordinator's run; empty: memory");
 ABSL_FLAG(int, repeats, 5, "Timed rounds per row");
 // How the other processes are told what they are.
 ABSL_FLAG(std::string, role, "", "Of this process; set by the benchmark itself");
@@ -112,14 +109,7 @@ SecurityOptions Certificates(const std::string& who) {
 }
 
 void RunCoordinator() {
-  std::unique_ptr<server::Store> store;
-  if (absl::GetFlag(FLAGS_store).empty()) {
-    store = std::make_unique<NoStore>();
-  } else {
-    store = Value(server::RunDirectoryStore::Open(*FileSystem::Real(), absl::GetFlag(FLAGS_store),
-                                                  {.durable = false}));
-    Check(store->Recover().status());
-  }
+  NoStore store;
   ThreadPool merge_pool(static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
   server::Coordinator::Options options;
   options.config = Config(absl::GetFlag(FLAGS_size_mib), absl::GetFlag(FLAGS_members));
@@ -127,7 +117,7 @@ void RunCoordinator() {
   options.initial_parameters.resize(static_cast<size_t>(plan.arena_size()));
   options.run_id = "bench-1";
   options.clock = Clock::Real();
-  options.store = store.get();
+  options.store = &store;
   options.merge_pool = &merge_pool;
   options.kept_answers = 2;
   options.max_kept_answers = 2;
@@ -288,10 +278,6 @@ json MeasureRow(const Fragment& fragment, int64_t size_mib, int workers, int con
                                         absl::StrCat("--members=", workers)};
   const std::string certificates = absl::GetFlag(FLAGS_certificates);
   if (tls) arguments.push_back("--certificates=" + certificates);
-  if (!absl::GetFlag(FLAGS_store).empty()) {
-    arguments.push_back(absl::StrCat("--store=", absl::GetFlag(FLAGS_store), "/", size_mib, "-",
-                                     workers, "-", connections, tls ? "-tls" : ""));
-  }
   // As if each worker were a process of its own.
   KeepFreedBlocks(static_cast<size_t>(workers) *
                   worker::ObjectBytesInFlight(fragment.plan, fragment.config.sync()));
@@ -429,7 +415,6 @@ int Main(int argc, char** argv) {
   }
   Print({{"rows", rows},
          {"encode", encode},
-         {"store", absl::GetFlag(FLAGS_store).empty() ? "none" : "not synced"},
          {"load_average", LoadAverage()},
          {"cores", std::thread::hardware_concurrency()}});
   return 0;
