@@ -1,7 +1,6 @@
 // How fast a round of one fragment is merged, next to what the memory of the same machine can do.
 //
 //   merge_bench [--json] [--quick] [--values=N] [--threads=N] [--repeats=N]
-//               [--dump=FOLDER]
 //
 // Merges 2 and 8 int4 contributions with Nesterov and an int4 answer, on all cores. A merge counts
 // as moving every byte once that it must move:
@@ -14,10 +13,6 @@
 // Each merge is timed twice: with contributions that were validated when they arrived, as the
 // coordinator's are, and (`validating`) with ones that the merge has to read twice. Then come the
 // other rules (delta_combiner.h): `rules` has their seconds, and their ratio to the mean.
-//
-// `--dump` also merges each row once from a state of its own, and leaves that and the result in the
-// folder, for compare_merge.py: WORKERS.before.theta.f32, .momentum. and .published., the same
-// after the merge, and WORKERS.contribution.N.bin.
 //
 // `beyond_bytes` is the process's peak (VmHWM) during the merges less what it had before them and
 // less the answer: what the merge takes beyond state, contributions and answer, as exact as the
@@ -46,7 +41,6 @@
 
 ABSL_FLAG(int64_t, values, int64_t{256} << 20, "Parameters of the fragment");
 ABSL_FLAG(int, threads, 0, "Threads; 0: one per core");
-ABSL_FLAG(std::string, dump, "", "Folder for the inputs and results of one merge per row");
 ABSL_FLAG(int, repeats, 5, "Timed merges per row, of which the fastest counts");
 
 namespace causeway::bench {
@@ -107,7 +101,6 @@ class Inputs {
     for (Contribution& contribution : result) contribution.validated = validated;
     return result;
   }
-  const std::vector<std::vector<uint8_t>>& encoded() const { return bytes_; }
   size_t bytes() const {
     size_t sum = 0;
     for (const auto& contribution : bytes_) sum += contribution.size();
@@ -136,40 +129,6 @@ Timing TimeMerges(const MergeInput& input, const FragmentState& state, ThreadPoo
   return best;
 }
 
-template <typename T>
-void WriteArray(const std::string& path, const std::vector<T>& values) {
-  std::ofstream file(path, std::ios::binary);
-  file.write(reinterpret_cast<const char*>(values.data()),
-             static_cast<std::streamsize>(values.size() * sizeof(T)));
-  if (!file.flush()) Check(absl::UnavailableError(absl::StrCat("cannot write ", path)));
-}
-
-// One merge of values that differ from each other.
-void DumpMerge(const std::string& folder, const Inputs& inputs, size_t values, MergeInput input,
-               ThreadPool* pool) {
-  std::vector<float> theta(values), momentum(values);
-  for (size_t i = 0; i < values; ++i) {
-    theta[i] = static_cast<float>(0.02 * RandomNormal(100, 0, i % (size_t{1} << 20)));
-    momentum[i] = static_cast<float>(1e-3 * RandomNormal(101, 0, i % (size_t{1} << 20)));
-  }
-  std::vector<float> published = theta;
-  const size_t workers = inputs.encoded().size();
-  const auto write_state = [&](const char* when) {
-    const std::string prefix = absl::StrCat(folder, "/", workers, ".", when, ".");
-    WriteArray(prefix + "theta.f32", theta);
-    WriteArray(prefix + "momentum.f32", momentum);
-    WriteArray(prefix + "published.f32", published);
-  };
-  write_state("before");
-  for (size_t worker = 0; worker < workers; ++worker) {
-    WriteArray(absl::StrCat(folder, "/", workers, ".contribution.", worker, ".bin"),
-               inputs.encoded()[worker]);
-  }
-  const FragmentState state{.theta = theta, .published = published, .optimizer = {momentum}};
-  Check(MergeFragment(input, state, pool).status());
-  write_state("after");
-}
-
 // By name, beside the mean.
 nlohmann::json TimeRules(MergeInput input, const FragmentState& state, ThreadPool* pool,
                          int repeats, const Timing& mean) {
@@ -192,8 +151,7 @@ nlohmann::json TimeRules(MergeInput input, const FragmentState& state, ThreadPoo
   return report;
 }
 
-nlohmann::json Run(size_t values, int threads, int repeats, size_t rate_bytes,
-                   const std::string& dump) {
+nlohmann::json Run(size_t values, int threads, int repeats, size_t rate_bytes) {
   nlohmann::json report;
   report["values"] = values;
   report["threads"] = threads;
@@ -223,7 +181,6 @@ nlohmann::json Run(size_t values, int threads, int repeats, size_t rate_bytes,
                      .optimizer = optimizer.get(),
                      .answer_codec = codec,
                      .round = 1};
-    if (!dump.empty()) DumpMerge(dump, inputs, values, input, &pool);
     ResetPeak();
     const int64_t before = ProcessBytes("VmHWM");
     const Timing merge = TimeMerges(input, state, &pool, repeats);
@@ -270,8 +227,7 @@ int Main(int argc, char** argv) {
                                              ", --repeats and --threads at least 1")));
   }
   const size_t rate_bytes = size_t{1} << (quick ? 22 : 30);
-  const nlohmann::json report =
-      Run(static_cast<size_t>(values), threads, repeats, rate_bytes, absl::GetFlag(FLAGS_dump));
+  const nlohmann::json report = Run(static_cast<size_t>(values), threads, repeats, rate_bytes);
   Print(report);
   return 0;
 }
