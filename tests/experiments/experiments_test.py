@@ -151,19 +151,13 @@ class CompareReportsTest(unittest.TestCase):
         self.folder = Path(tempfile.mkdtemp())
         self.addCleanup(shutil.rmtree, self.folder)
 
-    def test_three_modes_make_one_plot_and_one_table(self):
+    def test_three_modes_make_one_plot(self):
         outs = [self.folder / mode for mode in config.MODES]
         for out in outs:
             fake_run.write_fake_run(out, out.name, steps=60)
             report.write_report(out)
         svg = self.folder / "figures" / "modes.svg"
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            self.assertEqual(compare_reports.main([*map(str, outs), "--svg", str(svg)]), 0)
-        rows = printed.getvalue().splitlines()
-        self.assertEqual(len(rows), 5)
-        self.assertEqual(len({row.count("|") for row in rows}), 1)
-        self.assertTrue(rows[2].startswith("| streaming |"))
+        self.assertEqual(compare_reports.main([*map(str, outs), "--svg", str(svg)]), 0)
         self.assertEqual(xml.parse(svg).getroot().tag, "{http://www.w3.org/2000/svg}svg")
 
 
