@@ -249,6 +249,7 @@ class Build(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.folder)
         shutil.copytree(ROOT / "deploy", self.folder / "deploy",
                         ignore=shutil.ignore_patterns("__pycache__"))
+        (self.folder / "worker").symlink_to(ROOT / "worker")  # Whose options it checks first.
         (self.folder / "deploy" / "install_packages").write_text("#!/bin/sh\n", encoding="utf-8")
         self.gate = self.folder / "bin" / "gate"
         self.gate.parent.mkdir()
@@ -278,7 +279,9 @@ class Build(unittest.TestCase):
         while b"a warning" not in said:
             if not select.select([child.stdout], [], [], 60)[0]:
                 self.fail(f"nothing is shown before the build has ended; so far: {said}")
-            said += os.read(child.stdout.fileno(), 4096)
+            some = os.read(child.stdout.fileno(), 4096)
+            self.assertTrue(some, f"it ends before the build has; so far: {said}")
+            said += some
         return said.decode("utf-8")
 
     def test_shows_how_far_it_is_while_it_goes_on_and_says_that_it_failed(self):
