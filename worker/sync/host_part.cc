@@ -367,6 +367,16 @@ absl::Status HostPart::Do(const PartCall& call) {
       return copy(fragment(number).pieces, parameters_, 0, out, begin());
     case kPartSetLocal:
       return copy(fragment(number).pieces, in, begin(), parameters_, 0);
+    case kPartCopyGaps:
+      for (const GapPiece& gap : GapPieces(plan_, shard_plan_, rank_, number)) {
+        std::copy_n(parameters_.begin() + gap.begin, gap.size, out.begin() + gap.place);
+      }
+      return absl::OkStatus();
+    case kPartSetGaps:
+      for (const GapPiece& gap : GapPieces(plan_, shard_plan_, rank_, number)) {
+        std::copy_n(in.begin() + gap.place, gap.size, parameters_.begin() + gap.begin);
+      }
+      return absl::OkStatus();
     case kPartCopyPublished:
       return copy(all, published(), 0, out, 0);
     case kPartRestorePublished:

@@ -32,6 +32,10 @@ Contents ContentsOf(PartMethod method) {
     case kPartCopyHeld:
     case kPartCopyLocal:
       return {.out = PartData::kFragment};
+    case kPartSetGaps:
+      return {.in = PartData::kGaps};
+    case kPartCopyGaps:
+      return {.out = PartData::kGaps};
     case kPartCopyPublished:
     case kPartCopyResiduals:
       return {.out = PartData::kArena, .of_fragment = false};
@@ -131,6 +135,7 @@ size_t PieceBytes::BytesOfValues(PartData data, int64_t values) const {
 
 size_t PieceBytes::WholeBytes(PartData data, int fragment) const {
   if (data == PartData::kNone) return 0;
+  if (data == PartData::kGaps) return BytesOfValues(data, GapSize(plan_, fragment));
   return BytesOfValues(
       data, data == PartData::kArena ? plan_.arena_size() : plan_.range(fragment).size());
 }
@@ -142,11 +147,18 @@ size_t PieceBytes::ForEach(PartData data, int fragment, const Copy& copy) const 
   size_t packed = 0;
   for (int i = all ? 0 : fragment; i < (all ? plan_.fragments() : fragment + 1); ++i) {
     const int64_t begin = all ? 0 : plan_.range(i).begin;  // Of the whole, in the arena.
+    const auto add = [&](int64_t place, int64_t values) {
+      const size_t size = BytesOfValues(data, values);
+      copy(BytesOfValues(data, place), packed, size);
+      packed += size;
+    };
     for (int rank = first_rank_; rank < first_rank_ + ranks_; ++rank) {
+      if (data == PartData::kGaps) {
+        for (const GapPiece& gap : GapPieces(plan_, shard_plan_, rank, i)) add(gap.place, gap.size);
+        continue;
+      }
       for (const ShardPiece& piece : shard_plan_.pieces(rank, i)) {
-        const size_t size = BytesOfValues(data, piece.size());
-        copy(BytesOfValues(data, piece.begin - begin), packed, size);
-        packed += size;
+        add(piece.begin - begin, piece.size());
       }
     }
   }
@@ -200,32 +212,49 @@ absl::StatusOr<std::unique_ptr<ReplicaPart::Codes>> RemotePart::Snapshot(int fra
 }
 
 absl::Status RemotePart::Do(const PartCall& call) {
-  if (call.method == kPartMerge) return Merge(call);
-  if (call.method == kPartFoldLate || call.method == kPartRestoreResidual) keeps_residuals_ = true;
-  const Contents contents = ContentsOf(call.method);
-  ASSIGN_OR_RETURN(const ByteBuffer answer,
-                   link_.CallAndAwait(call.method, call.fragment, call.alpha,
-                                      pieces_.Pack(contents.in, call.fragment, call.in)));
-  if (call.method == kPartStageAnswer) {
-    absl::MutexLock lock(&mutex_);
-    staged_.insert(call.fragment);
-  }
-  if (contents.out == PartData::kNone) return absl::OkStatus();
-  return pieces_.Unpack(contents.out, call.fragment, answer, call.out);
+  ASSIGN_OR_RETURN(const Rest rest, Begin(call));
+  return rest == nullptr ? absl::OkStatus() : rest();
 }
 
-absl::Status RemotePart::Merge(const PartCall& call) {
-  const auto take_staged = [&] {
-    absl::MutexLock lock(&mutex_);
-    return staged_.erase(call.fragment) > 0;
+absl::StatusOr<ReplicaPart::Rest> RemotePart::Begin(const PartCall& call) {
+  if (call.method == kPartMerge) return BeginMerge(call);
+  if (call.method == kPartFoldLate || call.method == kPartRestoreResidual) keeps_residuals_ = true;
+  const Contents contents = ContentsOf(call.method);
+  ASSIGN_OR_RETURN(const uint64_t id,
+                   link_.Call(call.method, call.fragment, call.alpha,
+                              pieces_.Pack(contents.in, call.fragment, call.in)));
+  return [this, call, id, out = contents.out]() -> absl::Status {
+    ASSIGN_OR_RETURN(const ByteBuffer answer, link_.Await(id));
+    if (call.method == kPartStageAnswer) {
+      absl::MutexLock lock(&mutex_);
+      staged_.insert(call.fragment);
+    }
+    if (out == PartData::kNone) return absl::OkStatus();
+    return pieces_.Unpack(out, call.fragment, answer, call.out);
   };
-  if (!take_staged()) {
-    RETURN_IF_ERROR(Do({.method = kPartStageAnswer, .fragment = call.fragment, .in = call.in}));
-    take_staged();
-  }
+}
+
+absl::StatusOr<ReplicaPart::Rest> RemotePart::BeginMerge(const PartCall& call) {
+  const auto take_staged = [this, fragment = call.fragment] {
+    absl::MutexLock lock(&mutex_);
+    return staged_.erase(fragment) > 0;
+  };
   // How it went is asked with the hash: no step waits for it.
-  ASSIGN_OR_RETURN(merges_[call.fragment], link_.Call(kPartMerge, call.fragment, call.alpha, {}));
-  return absl::OkStatus();
+  const auto merge = [this, call]() -> absl::Status {
+    ASSIGN_OR_RETURN(merges_[call.fragment], link_.Call(kPartMerge, call.fragment, call.alpha, {}));
+    return absl::OkStatus();
+  };
+  if (take_staged()) {
+    RETURN_IF_ERROR(merge());
+    return Rest();
+  }
+  ASSIGN_OR_RETURN(const Rest stage,
+                   Begin({.method = kPartStageAnswer, .fragment = call.fragment, .in = call.in}));
+  return [stage, take_staged, merge]() -> absl::Status {
+    RETURN_IF_ERROR(stage());
+    take_staged();
+    return merge();
+  };
 }
 
 absl::Status RemotePart::AskForHash(int fragment) {
@@ -258,7 +287,7 @@ bool PartServer::HandleAtOnce(SiteCall& call) {
 }
 
 absl::Status PartServer::Handle(SiteCall& call) {
-  if (call.method < kPartSnapshot || call.method > kPartSetLocal) {
+  if (call.method < kPartSnapshot || call.method > kPartSetGaps) {
     return link_.Answer(
         call.id, absl::InvalidArgumentError(absl::StrCat("there is no method ", call.method)));
   }

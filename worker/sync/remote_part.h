@@ -22,7 +22,7 @@
 namespace causeway::worker {
 
 // What a call takes or gives besides numbers, for whole fragments or arenas.
-enum class PartData { kNone, kCodesUp, kCodesDown, kFragment, kArena };
+enum class PartData { kNone, kCodesUp, kCodesDown, kFragment, kGaps, kArena };
 
 // The places of some ranks' pieces in what is whole, and the same without gaps: what travels.
 class PieceBytes {
@@ -68,6 +68,7 @@ class RemotePart final : public ReplicaPart {
 
   absl::StatusOr<std::unique_ptr<Codes>> Snapshot(int fragment) override;
   absl::Status Do(const PartCall& call) override;
+  absl::StatusOr<Rest> Begin(const PartCall& call) override;
   absl::Status AskForHash(int fragment) override;
   absl::Status FinishHash(int fragment, LeafSink& leaves) override;
   bool KeepsResiduals() const override { return keeps_residuals_; }
@@ -75,7 +76,7 @@ class RemotePart final : public ReplicaPart {
  private:
   class RemoteCodes;
 
-  absl::Status Merge(const PartCall& call);
+  absl::StatusOr<Rest> BeginMerge(const PartCall& call);
 
   SiteLink& link_;
   const PieceBytes pieces_;

@@ -9,6 +9,12 @@ namespace {
 
 constexpr auto kChunk = static_cast<int64_t>(kCodecChunk);
 
+std::span<const ArenaGap> GapsOf(const FragmentPlan& plan, int fragment) {
+  const std::span<const ArenaGap> all = plan.gaps();
+  return {std::ranges::lower_bound(all, plan.range(fragment).begin, {}, &ArenaGap::begin),
+          std::ranges::lower_bound(all, plan.range(fragment).end, {}, &ArenaGap::begin)};
+}
+
 // Some chunks of a fragment, whose gradients are complete after the same stage.
 struct Run {
   int stage;
@@ -178,6 +184,28 @@ int64_t ShardPlan::shard_size(int rank, int fragment) const {
   const std::span<const ShardPiece> of_fragment = pieces(rank, fragment);
   if (of_fragment.empty()) return 0;
   return of_fragment.back().offset + of_fragment.back().size() - of_fragment.front().offset;
+}
+
+std::vector<GapPiece> GapPieces(const FragmentPlan& plan, const ShardPlan& shards, int rank,
+                                int fragment) {
+  std::vector<GapPiece> found;
+  int64_t place = 0;
+  auto piece = shards.pieces(rank, fragment).begin();
+  const auto end = shards.pieces(rank, fragment).end();
+  for (const ArenaGap& gap : GapsOf(plan, fragment)) {
+    const int64_t size = gap.end - gap.begin;
+    while (piece != end && piece->end <= gap.begin) ++piece;
+    // Pieces begin and end between chunks: no gap is in two.
+    if (piece != end && piece->begin <= gap.begin) found.push_back({gap.begin, size, place});
+    place += size;
+  }
+  return found;
+}
+
+int64_t GapSize(const FragmentPlan& plan, int fragment) {
+  int64_t size = 0;
+  for (const ArenaGap& gap : GapsOf(plan, fragment)) size += gap.end - gap.begin;
+  return size;
 }
 
 }  // namespace causeway::worker

@@ -88,6 +88,18 @@ class ShardPlan {
   std::vector<std::vector<ShardPiece>> pieces_;  // By rank.
 };
 
+// What a rank owns of the values between tensors.
+struct GapPiece {
+  int64_t begin = 0;  // In the arena, in values.
+  int64_t size = 0;
+  int64_t place = 0;  // Of its first value among all gaps of the fragment, one after the other.
+};
+// In arena order.
+std::vector<GapPiece> GapPieces(const FragmentPlan& plan, const ShardPlan& shards, int rank,
+                                int fragment);
+// How many values are in all gaps of the fragment.
+int64_t GapSize(const FragmentPlan& plan, int fragment);
+
 // The stage of backward after which a tensor's gradient is complete. `layers` of the model.
 int ReadyStage(const TensorInfo& tensor, int layers);
 

@@ -1,6 +1,7 @@
 #include "worker/sync/sharded_replica.h"
 
 #include <algorithm>
+#include <ranges>
 
 #include "absl/strings/str_format.h"
 #include "common/base/checksum.h"
@@ -48,8 +49,18 @@ ShardedReplica::ShardedReplica(const FragmentPlan& plan, const v1::SyncConfig& s
       parts_(std::move(parts)) {}
 
 absl::Status ShardedReplica::Do(const PartCall& call) {
-  for (const std::unique_ptr<ReplicaPart>& part : parts_) RETURN_IF_ERROR(part->Do(call));
-  return absl::OkStatus();
+  absl::Status first;
+  std::vector<ReplicaPart::Rest> rests;
+  // Own parts are the first ones, and are done when they have begun: the others work meanwhile.
+  for (const std::unique_ptr<ReplicaPart>& part : std::views::reverse(parts_)) {
+    if (call.method == kPartCopyResiduals && !part->KeepsResiduals()) continue;
+    absl::StatusOr<ReplicaPart::Rest> rest = part->Begin(call);
+    first.Update(rest.status());
+    if (!first.ok()) break;
+    if (*rest != nullptr) rests.push_back(*std::move(rest));
+  }
+  for (const ReplicaPart::Rest& rest : rests) first.Update(rest());
+  return first;
 }
 
 absl::StatusOr<std::unique_ptr<Replica::Delta>> ShardedReplica::Snapshot(int fragment) {
@@ -128,11 +139,9 @@ absl::StatusOr<Replica::State> ShardedReplica::Save() {
   State state;
   state.published.resize(static_cast<size_t>(plan_.arena_size()));
   RETURN_IF_ERROR(Do({.method = kPartCopyPublished, .out = MutableBytesOf(state.published)}));
-  for (const std::unique_ptr<ReplicaPart>& part : parts_) {
-    if (!part->KeepsResiduals()) continue;
+  if (std::ranges::any_of(parts_, [](const auto& part) { return part->KeepsResiduals(); })) {
     state.residual.resize(state.published.size());
-    RETURN_IF_ERROR(
-        part->Do({.method = kPartCopyResiduals, .out = MutableBytesOf(state.residual)}));
+    RETURN_IF_ERROR(Do({.method = kPartCopyResiduals, .out = MutableBytesOf(state.residual)}));
   }
   return state;
 }

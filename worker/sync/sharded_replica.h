@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -76,6 +77,8 @@ enum PartMethod : int {
   kPartSetHeld,
   kPartCopyLocal,  // Local values of a fragment, which a DevicePart leaves to whoever has them.
   kPartSetLocal,
+  kPartCopyGaps,  // The same of what lies between tensors, gap after gap.
+  kPartSetGaps,
 };
 inline constexpr int kFirstOtherMethod = 100;
 
@@ -106,6 +109,13 @@ class ReplicaPart {
   virtual absl::StatusOr<std::unique_ptr<Codes>> Snapshot(int fragment) = 0;
   // Every other verb. Merge and SetPublished begin to hash what they make of the published copy.
   virtual absl::Status Do(const PartCall& call) = 0;
+  // Begins what Do does, so that others can be asked meanwhile. What is left is to be called once,
+  // while what the call refers to is there; null: nothing is.
+  using Rest = std::function<absl::Status()>;
+  virtual absl::StatusOr<Rest> Begin(const PartCall& call) {
+    const absl::Status done = Do(call);
+    return done.ok() ? absl::StatusOr<Rest>(Rest()) : done;
+  }
   // Says that FinishHash comes next, so that others can be asked meanwhile.
   virtual absl::Status AskForHash(int /*fragment*/) { return absl::OkStatus(); }
   // Waits for the leaves of whichever of the two began last.
@@ -152,7 +162,7 @@ class ShardedReplica final : public Replica {
   absl::StatusOr<State> Save() override;
   absl::Status Restore(State state) override;
 
-  // Has all parts do it.
+  // Has all parts do it, at once; the first error.
   absl::Status Do(const PartCall& call);
 
  private:

@@ -272,6 +272,8 @@ absl::Status DevicePart::Do(const PartCall& call) {
       return absl::InternalError("Snapshot and FinishHash are methods of their own");
     case kPartCopyLocal:
     case kPartSetLocal:
+    case kPartCopyGaps:
+    case kPartSetGaps:
       if (options_.use_local) return options_.use_local(call);
       return absl::UnimplementedError("whoever has a device's local values copies them");
   }

@@ -92,10 +92,7 @@ class CudaDeviceValues final : public DeviceValues {
     // Steps are issued to a stream that is not known yet; nothing follows it before a Gather.
     const DeviceShard shard = {
         .device = device_, .rank = rank_, .locals = locals_.data(), .training = setting_.get()};
-    const auto use_local = [this](const PartCall& call) {
-      return call.method == kPartCopyLocal ? CopyLocal(call.fragment, 0, FloatsOf(call.out))
-                                           : SetLocal(call.fragment, 0, FloatsOf(call.in));
-    };
+    const auto use_local = [this](const PartCall& call) { return UseLocal(call); };
     ASSIGN_OR_RETURN(std::unique_ptr<DevicePart> part,
                      DevicePart::Create(plan_, shards_, sync_, shard,
                                         {.published_on_device = published_on_device_,
@@ -228,6 +225,19 @@ class CudaDeviceValues final : public DeviceValues {
   }
 
  private:
+  // Does the verbs of a ReplicaPart that a DevicePart leaves to whoever has the local values.
+  absl::Status UseLocal(const PartCall& call) {
+    const std::span<const float> in = FloatsOf(call.in);
+    const std::span<float> out = FloatsOf(call.out);
+    if (call.method == kPartCopyLocal) return CopyLocal(call.fragment, 0, out);
+    if (call.method == kPartSetLocal) return SetLocal(call.fragment, 0, in);
+    return ForGaps(call.fragment, [&](int64_t first, size_t place, size_t size) {
+      return call.method == kPartCopyGaps
+                 ? CopyLocal(call.fragment, first, out.subspan(place, size))
+                 : SetLocal(call.fragment, first, in.subspan(place, size));
+    });
+  }
+
   // Makes copies follow what was issued here and by the part, and nothing else of the trainer's.
   absl::Status HoldUp() {
     RETURN_IF_ERROR(issued_.HoldUp(setting_.get()));
@@ -272,6 +282,17 @@ class CudaDeviceValues final : public DeviceValues {
         RETURN_IF_ERROR(body(at + (both.begin - gap.begin), both.begin - from, both.size()));
       }
       at += gap.end - gap.begin;
+    }
+    return absl::OkStatus();
+  }
+
+  // Calls `body` with the place in the fragment of each own part of its gaps, that among them, and
+  // the size.
+  template <typename Body>
+  absl::Status ForGaps(int fragment, const Body& body) const {
+    for (const GapPiece& gap : GapPieces(plan_, shards_, rank_, fragment)) {
+      RETURN_IF_ERROR(body(gap.begin - plan_.range(fragment).begin, static_cast<size_t>(gap.place),
+                           static_cast<size_t>(gap.size)));
     }
     return absl::OkStatus();
   }
