@@ -253,14 +253,22 @@ RunMember::Hooks ArenaSite::MakeHooks(const SiteJoin& join) {
   RunMember::Hooks hooks;
   hooks.meanwhile = join.meanwhile;
   hooks.make_replica = [this]() -> absl::StatusOr<std::unique_ptr<Replica>> {
-    if (ranks_ != nullptr) return ranks_->MakeReplica();
-    std::vector<std::unique_ptr<ReplicaPart>> parts(1);
-    ASSIGN_OR_RETURN(parts[0], MakePart());
-    return std::make_unique<ShardedReplica>(member_->plan(), member_->config().sync(),
-                                            std::move(parts));
+    replica_ = nullptr;
+    std::unique_ptr<ShardedReplica> replica;
+    if (ranks_ != nullptr) {
+      ASSIGN_OR_RETURN(replica, ranks_->MakeReplica());
+    } else {
+      std::vector<std::unique_ptr<ReplicaPart>> parts(1);
+      ASSIGN_OR_RETURN(parts[0], MakePart());
+      replica = std::make_unique<ShardedReplica>(member_->plan(), member_->config().sync(),
+                                                 std::move(parts));
+    }
+    replica_ = replica.get();
+    return replica;
   };
   hooks.restore_parameters = [this]() -> absl::Status {
-    RETURN_IF_ERROR(SetGaps(std::exchange(saved_gaps_, {})));
+    std::vector<float> gaps = std::exchange(saved_gaps_, {});
+    RETURN_IF_ERROR(MoveGaps(kPartSetGaps, gaps));
     // Merges that the former process was waiting for mix with what it had.
     const std::vector<float> saved = std::exchange(saved_parameters_, {});
     for (const int fragment : saved_in_flight_) {
@@ -286,23 +294,28 @@ RunMember::Hooks ArenaSite::MakeHooks(const SiteJoin& join) {
 
 void ArenaSite::Watch(const std::function<bool()>& stop) {
   bool told = false;
+  // Ranks answer soon, unless they are hung.
+  const auto end_silence = [this] {
+    if (ranks_ == nullptr) return;
+    const absl::Status silent = ranks_->EndSilence(clock_.Monotonic(), drain_timeout_);
+    if (!silent.ok()) Log().error("{}", std::string(silent.message()));
+  };
   absl::MutexLock lock(&mutex_);
   while (!mutex_.AwaitWithTimeout(absl::Condition(&ended_), kWatchInterval)) {
-    if (!joined_) {
-      if (stop && stop()) member_->CancelExchange();
-      continue;
-    }
-    if (cancel_requested_) {
+    if (joined_ ? cancel_requested_.load() : stop && stop()) {
       member_->CancelExchange();
+      end_silence();
       continue;
     }
+    if (!joined_) continue;
     if (drain_requested_ && !told) {
       told = true;
       member_->session().RequestDrain();
     }
     const absl::StatusOr<Session::Orders> orders = member_->session().orders();
-    if (cut_ || !orders.ok() || !orders->drain || !waiting_since_.has_value()) continue;
-    if (clock_.Monotonic() - *waiting_since_ < drain_timeout_) continue;
+    if (!orders.ok() || !orders->drain || !waiting_since_.has_value()) continue;
+    end_silence();
+    if (cut_ || clock_.Monotonic() - *waiting_since_ < drain_timeout_) continue;
     cut_ = true;
     member_->telemetry().Record(
         "transfers_cut",
@@ -477,7 +490,8 @@ absl::Status ArenaSite::Save(const std::function<uint8_t*(size_t bytes)>& alloca
   state.worker_id = id_;
   state.config = member_->config();
   if (member_->config().sync().mixing() > 0) {
-    ASSIGN_OR_RETURN(state.gaps, Gaps());
+    state.gaps.resize(static_cast<size_t>(match_.gap_values));
+    RETURN_IF_ERROR(MoveGaps(kPartCopyGaps, state.gaps));
   }
   if (cut_step_) {
     state.parameters.resize(static_cast<size_t>(member_->plan().arena_size()));
@@ -527,7 +541,10 @@ absl::Status ArenaSite::LeaveDrained() {
   }();
   const absl::Status session = member_->session().orders().status();
   RETURN_IF_ERROR(session);
-  if (!finished.ok() && !absl::IsCancelled(finished)) return finished;
+  if (!finished.ok() && !absl::IsCancelled(finished)) {
+    left_ = false;  // It can leave as failed.
+    return Failed(finished);
+  }
   member_->Leave(/*drained=*/true);
   return absl::OkStatus();
 }

@@ -122,19 +122,18 @@ class ArenaSite {
   absl::Status Begin(const SiteJoin& join, std::span<const uint8_t> state);
   absl::StatusOr<std::optional<RunMember::Place>> ReadState(std::span<const uint8_t> state);
   RunMember::Hooks MakeHooks(const SiteJoin& join);
-  // Obeys RequestDrain and RequestCancel, and cuts transfers that a drain waits for too long.
-  // Before it has joined, obeys `stop`.
+  // Obeys RequestDrain and RequestCancel, and cuts transfers and ranks that these wait for too
+  // long. Before it has joined, obeys `stop`.
   void Watch(const std::function<bool()>& stop);
   // The cause of `status`, which the site may not get over.
   absl::Status Failed(const absl::Status& status);
   absl::Status CheckJoined() const;
   // What an arena has between tensors.
   std::vector<float> GapsIn(std::span<const float> arena) const;
-  // Reads the same from the local values.
-  absl::StatusOr<std::vector<float>> Gaps();
-  // Copies a fragment that has gaps, since ranks hand over whole ones; empty without ranks.
-  absl::StatusOr<std::vector<float>> WholeOfRanks(int fragment);
-  absl::Status SetGaps(std::span<const float> gaps);
+  // Copies them from the local values of all ranks, or with kPartSetGaps to these.
+  absl::Status MoveGaps(PartMethod method, std::span<float> gaps);
+  // Has all ranks do that. FAILED_PRECONDITION if the last replica was not made.
+  absl::Status OnReplica(const PartCall& call);
   absl::StatusOr<std::unique_ptr<ReplicaPart>> MakePart();
   // The other ranks have done their part, unless there are none, or `touched` says that they had
   // none.
@@ -152,6 +151,7 @@ class ArenaSite {
   const absl::Duration drain_timeout_;
   const std::string id_;
   const std::unique_ptr<RunMember> member_;
+  ShardedReplica* replica_ = nullptr;  // The member's.
   const TensorMatch match_;
   Clock& clock_;
   std::vector<causeway_range> all_ranges_;

@@ -4,6 +4,13 @@
 #include "worker/site/arena_site.h"
 
 namespace causeway::worker {
+namespace {
+
+PartCall CopyOf(int fragment, std::span<float> values) {
+  return {.method = kPartCopyLocal, .fragment = fragment, .out = MutableBytesOf(values)};
+}
+
+}  // namespace
 
 absl::StatusOr<std::span<const float>> ArenaSite::published() {
   if (share_ != nullptr) return share_->published();
@@ -23,7 +30,7 @@ absl::Status ArenaSite::CopyLocal(int fragment, int64_t first, std::span<float> 
   if (device_ != nullptr && ranks_ == nullptr) return device_->CopyLocal(fragment, first, values);
   if (ranks_ != nullptr) {
     std::vector<float> whole(static_cast<size_t>(range.size()));
-    RETURN_IF_ERROR(ranks_->CopyLocal(fragment, whole));
+    RETURN_IF_ERROR(OnReplica(CopyOf(fragment, whole)));
     std::copy_n(whole.begin() + first, values.size(), values.begin());
   } else {
     std::copy_n(share_->arena().begin() + range.begin + first, values.size(), values.begin());
@@ -36,9 +43,9 @@ absl::Status ArenaSite::SetLocal(int fragment, int64_t first, std::span<const fl
   if (device_ != nullptr && ranks_ == nullptr) return device_->SetLocal(fragment, first, values);
   if (ranks_ != nullptr) {
     std::vector<float> whole(static_cast<size_t>(range.size()));
-    if (values.size() < whole.size()) RETURN_IF_ERROR(ranks_->CopyLocal(fragment, whole));
+    if (values.size() < whole.size()) RETURN_IF_ERROR(OnReplica(CopyOf(fragment, whole)));
     std::ranges::copy(values, whole.begin() + first);
-    return ranks_->SetLocal(fragment, whole);
+    return OnReplica({.method = kPartSetLocal, .fragment = fragment, .in = BytesOf(whole)});
   }
   std::ranges::copy(values, share_->arena().begin() + range.begin + first);
   return absl::OkStatus();
@@ -55,50 +62,25 @@ std::vector<float> ArenaSite::GapsIn(std::span<const float> arena) const {
   return values;
 }
 
-absl::StatusOr<std::vector<float>> ArenaSite::WholeOfRanks(int fragment) {
-  std::vector<float> local;
-  if (ranks_ == nullptr || match_.gaps[static_cast<size_t>(fragment)].empty()) return local;
-  local.resize(static_cast<size_t>(member_->plan().range(fragment).size()));
-  RETURN_IF_ERROR(CopyLocal(fragment, 0, local));
-  return local;
-}
-
-absl::StatusOr<std::vector<float>> ArenaSite::Gaps() {
-  std::vector<float> values;
+absl::Status ArenaSite::MoveGaps(PartMethod method, std::span<float> gaps) {
   for (int i = 0; i < member_->plan().fragments(); ++i) {
-    const int64_t begin = member_->plan().range(i).begin;
-    const std::vector<ArenaRange>& gaps = match_.gaps[static_cast<size_t>(i)];
-    ASSIGN_OR_RETURN(const std::vector<float> local, WholeOfRanks(i));
-    for (const ArenaRange& gap : gaps) {
-      values.resize(values.size() + static_cast<size_t>(gap.end - gap.begin));
-      const auto here = std::span(values).last(static_cast<size_t>(gap.end - gap.begin));
-      if (local.empty()) {
-        RETURN_IF_ERROR(CopyLocal(i, gap.begin - begin, here));
-      } else {
-        std::copy_n(local.begin() + (gap.begin - begin), here.size(), here.begin());
-      }
+    const std::span<float> here = gaps.first(static_cast<size_t>(GapSize(member_->plan(), i)));
+    gaps = gaps.subspan(here.size());
+    if (here.empty()) continue;
+    PartCall call = {.method = method, .fragment = i};
+    if (method == kPartSetGaps) {
+      call.in = BytesOf(here);
+    } else {
+      call.out = MutableBytesOf(here);
     }
-  }
-  return values;
-}
-
-absl::Status ArenaSite::SetGaps(std::span<const float> values) {
-  for (int i = 0; i < member_->plan().fragments(); ++i) {
-    const int64_t begin = member_->plan().range(i).begin;
-    const std::vector<ArenaRange>& gaps = match_.gaps[static_cast<size_t>(i)];
-    ASSIGN_OR_RETURN(std::vector<float> local, WholeOfRanks(i));
-    for (const ArenaRange& gap : gaps) {
-      const auto here = values.first(static_cast<size_t>(gap.end - gap.begin));
-      values = values.subspan(here.size());
-      if (local.empty()) {
-        RETURN_IF_ERROR(SetLocal(i, gap.begin - begin, here));
-      } else {
-        std::ranges::copy(here, local.begin() + (gap.begin - begin));
-      }
-    }
-    if (!local.empty()) RETURN_IF_ERROR(SetLocal(i, 0, local));
+    RETURN_IF_ERROR(OnReplica(call));
   }
   return absl::OkStatus();
+}
+
+absl::Status ArenaSite::OnReplica(const PartCall& call) {
+  if (replica_ != nullptr) return replica_->Do(call);
+  return absl::FailedPreconditionError("there are no values: the last replica was not made");
 }
 
 }  // namespace causeway::worker

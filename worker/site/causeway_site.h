@@ -33,9 +33,9 @@
  * host.
  *
  * Memory: 8 bytes per parameter that is owned (the arena and the published copy), and what is in
- * flight; rank 0 has 4 or 8 more for each of all parameters while it saves. On a device 4 (the
- * published copy, which may be in page-locked host memory), 4 more if any tensor has values of two
- * bytes, and two fragments.
+ * flight. A state has 4 or 8 for each of all parameters, and rank 0 twice that while it saves. On a
+ * device 4 (the published copy, which may be in page-locked host memory), 4 more if any tensor has
+ * values of two bytes, and two fragments.
  *
  * Threads: one thread at a time calls the functions of a site, not always the same one. Blocking
  * calls are ended by causeway_site_cancel and causeway_site_drain, from any thread. The library's
@@ -405,7 +405,9 @@ CAUSEWAY_API int causeway_site_leave(causeway_site* site, int reason, const char
 /* Both from any thread, and in a signal's handler. Drain, as causewayctl drain: orders.drain is
  * set, and a call that waits for an answer returns CAUSEWAY_CANCELLED after drain_timeout_s.
  * Cancel: every blocking call but leave, the present one and all later ones, returns
- * CAUSEWAY_CANCELLED within a moment, unless it waits for another rank. */
+ * CAUSEWAY_CANCELLED within a moment, or when another rank has done its part. After both, one that
+ * waits for a rank that says nothing for drain_timeout_s ends with CAUSEWAY_ABORTED, which names
+ * it. */
 CAUSEWAY_API void causeway_site_drain(causeway_site* site);
 CAUSEWAY_API void causeway_site_cancel(causeway_site* site);
 

@@ -104,6 +104,7 @@ absl::Status SiteLink::Send(v1::SiteFrame frame, std::span<const uint8_t> bytes)
 absl::Status SiteLink::Receive(v1::SiteFrame& frame, ByteBuffer& bytes) {
   const auto read = [&](v1::SiteFrame& to) -> absl::Status {
     const absl::Status status = stream_->Read(to);
+    ++frames_;
     return status.ok() ? status : Lost(peer_, status.message());
   };
   RETURN_IF_ERROR(read(frame));
@@ -210,7 +211,9 @@ absl::StatusOr<ByteBuffer> SiteLink::Await(uint64_t id) {
   const auto there = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return answers_.contains(id) || peer_left_ || failed_;
   };
+  ++waiting_;
   mutex_.Await(absl::Condition(&there));
+  --waiting_;
   const auto found = answers_.find(id);
   if (found == answers_.end()) {
     const absl::Status cause = cause_->Get();
@@ -220,6 +223,11 @@ absl::StatusOr<ByteBuffer> SiteLink::Await(uint64_t id) {
   answers_.erase(found);
   RETURN_IF_ERROR(answered.status);
   return std::move(answered.bytes);
+}
+
+SiteLink::Waits SiteLink::waits() const {
+  absl::MutexLock lock(&mutex_);
+  return {.any = waiting_ > 0, .frames = frames_};
 }
 
 absl::StatusOr<ByteBuffer> SiteLink::CallAndAwait(int method, int64_t argument, double number,

@@ -6,6 +6,7 @@
 // calls.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -80,6 +81,13 @@ class SiteLink {
   absl::StatusOr<std::optional<SiteCall>> NextCall();
   absl::Status Answer(uint64_t id, const absl::Status& status, std::span<const uint8_t> bytes = {});
 
+  // Whether somebody waits for an answer, and how much the peer has said so far.
+  struct Waits {
+    bool any = false;
+    uint64_t frames = 0;
+  };
+  Waits waits() const;
+
   const std::string& peer() const { return peer_; }
 
  private:
@@ -99,11 +107,13 @@ class SiteLink {
   const std::string peer_;
   const std::shared_ptr<SharedCause> cause_;
   std::function<bool(SiteCall&)> handle_;
-  int listener_ = 0;  // Number of the listener at the cause.
+  int listener_ = 0;                  // Number of the listener at the cause.
+  std::atomic<uint64_t> frames_ = 0;  // That came.
 
   absl::Mutex send_mutex_;
   bool closed_ ABSL_GUARDED_BY(send_mutex_) = false;  // For writing.
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
+  int waiting_ ABSL_GUARDED_BY(mutex_) = 0;  // In Await.
   uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<uint64_t, Answered> answers_ ABSL_GUARDED_BY(mutex_);
   std::deque<SiteCall> calls_ ABSL_GUARDED_BY(mutex_);

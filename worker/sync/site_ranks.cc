@@ -133,43 +133,52 @@ LeadingRank::LeadingRank(SiteLinks& links, const FragmentPlan& plan, const Shard
     links_.push_back(std::make_unique<SiteLink>(links.Stream(rank), NameOfRank(rank), cause_));
     links_.back()->Start();
   }
+  heard_.resize(links_.size());
 }
 
 LeadingRank::~LeadingRank() {
   for (const std::unique_ptr<SiteLink>& link : links_) link->Leave();
 }
 
-absl::StatusOr<std::unique_ptr<Replica>> LeadingRank::MakeReplica() {
+absl::StatusOr<std::unique_ptr<ShardedReplica>> LeadingRank::MakeReplica() {
   std::vector<std::unique_ptr<ReplicaPart>> parts(1);
   ASSIGN_OR_RETURN(parts[0], make_part_());
+  RETURN_IF_ERROR(OnOthers(kRankMakePart));
   for (size_t i = 0; i < links_.size(); ++i) {
-    RETURN_IF_ERROR(OfPeer(*links_[i], links_[i]->CallAndAwait(kRankMakePart).status()));
     parts.push_back(std::make_unique<RemotePart>(
         *links_[i], PieceBytes(plan_, shards_, sync_, static_cast<int>(i) + 1, 1), sync_));
   }
-  auto replica = std::make_unique<ShardedReplica>(plan_, sync_, std::move(parts));
-  replica_ = replica.get();
-  return replica;
+  return std::make_unique<ShardedReplica>(plan_, sync_, std::move(parts));
 }
 
-absl::Status LeadingRank::Settle() {
+absl::Status LeadingRank::Settle() { return OnOthers(kRankSettle); }
+
+absl::Status LeadingRank::EndSilence(absl::Duration now, absl::Duration patience) {
+  for (size_t i = 0; i < links_.size(); ++i) {
+    const SiteLink::Waits waits = links_[i]->waits();
+    Heard& heard = heard_[i];
+    if (waits.any && heard.since.has_value() && heard.frames == waits.frames) {
+      if (now - *heard.since < patience) continue;
+      cause_->Set(absl::AbortedError(
+          absl::StrCat(links_[i]->peer(), " has said nothing for ", absl::FormatDuration(patience),
+                       ", and this wait for it is to end: is that process stopped, or hung?")));
+      return cause_->Get();
+    }
+    heard = {.frames = waits.frames, .since = std::nullopt};
+    if (waits.any) heard.since = now;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LeadingRank::OnOthers(int method) {
   std::vector<uint64_t> calls;
   for (const std::unique_ptr<SiteLink>& link : links_) {
-    ASSIGN_OR_RETURN(calls.emplace_back(), link->Call(kRankSettle, 0, 0, {}));
+    ASSIGN_OR_RETURN(calls.emplace_back(), link->Call(method, 0, 0, {}));
   }
   for (size_t i = 0; i < links_.size(); ++i) {
     RETURN_IF_ERROR(OfPeer(*links_[i], links_[i]->Await(calls[i]).status()));
   }
   return absl::OkStatus();
-}
-
-absl::Status LeadingRank::CopyLocal(int fragment, std::span<float> values) {
-  return replica_->Do(
-      {.method = kPartCopyLocal, .fragment = fragment, .out = MutableBytesOf(values)});
-}
-
-absl::Status LeadingRank::SetLocal(int fragment, std::span<const float> values) {
-  return replica_->Do({.method = kPartSetLocal, .fragment = fragment, .in = BytesOf(values)});
 }
 
 // --- The others ----------------------------------------------------------------------------------

@@ -15,6 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "causeway/v1/config.pb.h"
 #include "causeway/v1/site.pb.h"
 #include "common/params/fragment_plan.h"
@@ -81,21 +82,29 @@ class LeadingRank {
   ~LeadingRank();
 
   // As TrainingBackend::MakeReplica.
-  absl::StatusOr<std::unique_ptr<Replica>> MakeReplica();
+  absl::StatusOr<std::unique_ptr<ShardedReplica>> MakeReplica();
   // Returns when the others have done all that they were asked for.
   absl::Status Settle();
-  // Local values of a whole fragment, wherever they are.
-  absl::Status CopyLocal(int fragment, std::span<float> values);
-  absl::Status SetLocal(int fragment, std::span<const float> values);
+  // To be called time and again, on one thread of any: ends the ranks if an answer is waited for
+  // and the one that owes it has said nothing for `patience`. ABORTED with its name, once.
+  absl::Status EndSilence(absl::Duration now, absl::Duration patience);
 
  private:
+  struct Heard {
+    uint64_t frames = 0;
+    std::optional<absl::Duration> since;  // It was waited for, and had said as much.
+  };
+
+  // Has the others do that, at once.
+  absl::Status OnOthers(int method);
+
   const FragmentPlan& plan_;
   const ShardPlan& shards_;
   const v1::SyncConfig sync_;
   const MakePart make_part_;
   const std::shared_ptr<SharedCause> cause_ = std::make_shared<SharedCause>();
   std::vector<std::unique_ptr<SiteLink>> links_;  // To rank 1, 2, ...
-  ShardedReplica* replica_ = nullptr;             // The last one.
+  std::vector<Heard> heard_;                      // Of each, by EndSilence.
 };
 
 // Another rank: does what rank 0 asks for, on a thread of its own.

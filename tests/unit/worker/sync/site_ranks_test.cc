@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
@@ -15,6 +17,7 @@ namespace causeway::worker {
 namespace {
 
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 v1::SiteFrame FrameOf(uint64_t id) {
@@ -110,43 +113,157 @@ TEST(HostShareTest, WhatNobodyTrainsIsWhatIsPublished) {
   EXPECT_EQ(share->arena()[0], 0) << "another rank's";
 }
 
-TEST(RanksTest, AnErrorOfAnotherRankComesWithItsName) {
+// A part elsewhere, which writes down when it is asked and when it is awaited.
+class AskedPart final : public ReplicaPart {
+ public:
+  AskedPart(std::string name, std::vector<std::string>& order, absl::Status answer)
+      : name_(std::move(name)), order_(order), answer_(std::move(answer)) {}
+
+  absl::StatusOr<std::unique_ptr<Codes>> Snapshot(int /*fragment*/) override { return nullptr; }
+  absl::Status Do(const PartCall& /*call*/) override {
+    order_.push_back(name_ + " does");
+    return answer_;
+  }
+  absl::StatusOr<Rest> Begin(const PartCall& call) override {
+    if (name_ == "own") return ReplicaPart::Begin(call);
+    order_.push_back(name_ + " asked");
+    return [this] {
+      order_.push_back(name_ + " awaited");
+      return answer_;
+    };
+  }
+  absl::Status FinishHash(int /*fragment*/, LeafSink& /*leaves*/) override { return answer_; }
+  bool KeepsResiduals() const override { return false; }
+
+ private:
+  const std::string name_;
+  std::vector<std::string>& order_;
+  const absl::Status answer_;
+};
+
+TEST(ShardedReplicaTest, AllPartsAreAskedBeforeAnyIsAwaited) {
   const Ranks ranks;
-  SiteLinks here(0, 2);
-  SiteLinks there(1, 2);
-  const auto carry = [](SiteLinks& from, SiteLinks& to) {
+  std::vector<std::string> order;
+  std::vector<std::unique_ptr<ReplicaPart>> parts;
+  const auto add = [&](const std::string& name, const absl::Status& answer) {
+    parts.push_back(std::make_unique<AskedPart>(name, order, answer));
+  };
+  add("own", absl::OkStatus());
+  add("one", absl::InternalError("of one"));
+  add("two", absl::OkStatus());
+  ShardedReplica replica(*ranks.plan, ranks.config.sync(), std::move(parts));
+  EXPECT_THAT(replica.Mix(0, 0.5F), StatusIs(kInternal, "of one"));
+  EXPECT_THAT(order,
+              ElementsAre("two asked", "one asked", "own does", "two awaited", "one awaited"));
+}
+
+class RanksTest : public ::testing::Test {
+ protected:
+  RanksTest() {
+    follower_ =
+        FollowingRank::Open(there_, *ranks_.plan, *ranks_.shards, ranks_.config.sync(), [this] {
+          return MakePart();
+        }).value();
+    leader_ =
+        std::make_unique<LeadingRank>(here_, *ranks_.plan, *ranks_.shards, ranks_.config.sync(),
+                                      [this] { return own_->MakePart(); });
+  }
+  ~RanksTest() override {
+    follower_.reset();
+    leader_.reset();
+    out_.join();
+    back_.join();
+  }
+
+  std::thread Carry(SiteLinks& from, SiteLinks& to) {
     return std::thread([&] {
       while (auto message = from.NextOutgoing()) {
+        carried_.fetch_add(message->bytes.size());
         EXPECT_TRUE(to.TakeIncoming({from.rank(), std::move(message->bytes)}).ok());
       }
     });
-  };
-  std::thread out = carry(here, there);
-  std::thread back = carry(there, here);
-  bool fails = false;
-  const auto share =
-      HostShare::Create(*ranks.plan, *ranks.shards, 1, ranks.config.sync(), {}).value();
-  auto follower = FollowingRank::Open(there, *ranks.plan, *ranks.shards, ranks.config.sync(),
-                                      [&]() -> absl::StatusOr<std::unique_ptr<ReplicaPart>> {
-                                        if (fails)
-                                          return absl::ResourceExhaustedError("there is no memory");
-                                        return share->MakePart();
-                                      })
-                      .value();
-  const auto own =
-      HostShare::Create(*ranks.plan, *ranks.shards, 0, ranks.config.sync(), {}).value();
-  auto leader = std::make_unique<LeadingRank>(here, *ranks.plan, *ranks.shards, ranks.config.sync(),
-                                              [&] { return own->MakePart(); });
-  EXPECT_TRUE(leader->MakeReplica().ok());
-  EXPECT_TRUE(leader->Settle().ok());
-  fails = true;
-  EXPECT_THAT(leader->MakeReplica(),
+  }
+
+  // Of rank 1.
+  absl::StatusOr<std::unique_ptr<ReplicaPart>> MakePart() {
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(
+        +[](bool* hangs) { return !*hangs; }, &hangs_));
+    if (fails_) return absl::ResourceExhaustedError("there is no memory");
+    return share_->MakePart();
+  }
+
+  const Ranks ranks_;
+  const std::unique_ptr<HostShare> own_ = Share(0);
+  const std::unique_ptr<HostShare> share_ = Share(1);
+  absl::Mutex mutex_;
+  bool hangs_ = false;
+  bool fails_ = false;
+  std::atomic<size_t> carried_ = 0;  // Bytes of messages.
+  SiteLinks here_ = SiteLinks(0, 2);
+  SiteLinks there_ = SiteLinks(1, 2);
+  std::thread out_ = Carry(here_, there_);
+  std::thread back_ = Carry(there_, here_);
+  std::unique_ptr<FollowingRank> follower_;
+  std::unique_ptr<LeadingRank> leader_;
+
+ private:
+  std::unique_ptr<HostShare> Share(int rank) {
+    return HostShare::Create(*ranks_.plan, *ranks_.shards, rank, ranks_.config.sync(), {}).value();
+  }
+};
+
+TEST_F(RanksTest, AnErrorOfAnotherRankComesWithItsName) {
+  EXPECT_TRUE(leader_->MakeReplica().ok());
+  EXPECT_TRUE(leader_->Settle().ok());
+  fails_ = true;
+  EXPECT_THAT(leader_->MakeReplica(),
               StatusIs(kResourceExhausted, HasSubstr("rank 1 of this site: there is no memory")));
-  follower.reset();
-  EXPECT_THAT(leader->Settle(), StatusIs(kAborted, HasSubstr("rank 1 of this site is lost")));
-  leader.reset();
-  out.join();
-  back.join();
+  follower_.reset();
+  EXPECT_THAT(leader_->Settle(), StatusIs(kAborted, HasSubstr("rank 1 of this site is lost")));
+}
+
+TEST_F(RanksTest, AWaitForARankThatSaysNothingCanBeEnded) {
+  constexpr absl::Duration kPatience = absl::Seconds(20);
+  EXPECT_TRUE(leader_->EndSilence(absl::Seconds(0), kPatience).ok());
+  EXPECT_TRUE(leader_->EndSilence(absl::Seconds(90), kPatience).ok()) << "nobody waits";
+  {
+    absl::MutexLock lock(&mutex_);
+    hangs_ = true;
+  }
+  absl::Status made;
+  std::thread waits([&] { made = leader_->MakeReplica().status(); });
+  // Time passes only here: it ends when the wait has begun and lasted.
+  absl::Status ended;
+  for (int64_t second = 100; ended.ok(); ++second) {
+    ended = leader_->EndSilence(absl::Seconds(second), kPatience);
+    std::this_thread::yield();
+  }
+  waits.join();
+  for (const absl::Status& status : {ended, made}) {
+    EXPECT_THAT(status, StatusIs(kAborted, HasSubstr("rank 1 of this site has said nothing for")));
+  }
+  EXPECT_THAT(leader_->Settle(), StatusIs(kAborted, HasSubstr("rank 1"))) << "it stays so";
+  absl::MutexLock lock(&mutex_);
+  hangs_ = false;
+}
+
+TEST_F(RanksTest, WhatLiesBetweenTensorsCrossesAlone) {
+  const auto replica = leader_->MakeReplica().value();
+  const size_t values = static_cast<size_t>(GapSize(*ranks_.plan, 0));
+  ASSERT_EQ(values, 48U) << "24 behind each tensor";
+  std::vector<float> set(values);
+  std::iota(set.begin(), set.end(), 1.0F);
+  const size_t before = carried_;
+  ASSERT_TRUE(
+      replica->Do({.method = kPartSetGaps, .fragment = 0, .in = worker::BytesOf(set)}).ok());
+  std::vector<float> got(values);
+  ASSERT_TRUE(
+      replica->Do({.method = kPartCopyGaps, .fragment = 0, .out = MutableBytesOf(got)}).ok());
+  EXPECT_EQ(got, set);
+  EXPECT_LT(carried_ - before, 1000U) << "a share has 36,000 bytes";
+  EXPECT_EQ(own_->arena()[9000], 1);
+  EXPECT_EQ(share_->arena()[18'047], 48);
 }
 
 }  // namespace
