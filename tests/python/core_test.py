@@ -142,6 +142,23 @@ class CoreTest(RunTest):
         self.assertGreater(len(sent[0][0]), 10)
         self.assertEqual(sent[1:], [sent[0]] * 2)
 
+    def test_a_state_of_data_that_are_shared_now_or_no_more_says_so_and_draws_anew(self):
+        for shared_before in (True, False):
+            with Run().serving(STREAMING, initial=arrays()) as run:
+                values, state, shared = arrays(), None, shared_before
+                for said, slot in ((0, 0 if shared else -1), (1, -1 if shared else 0), (0, -1 if shared else 0)):
+                    with self.says("the checkpoint was made with data", said), \
+                            causeway.Site(run.address, values, id="s", data_slot=shared, state=state) as site:
+                        self.assertEqual(site.info.restored, state is not None)
+                        self.assertEqual(site.data_slot, slot)
+                        for _ in range(3):
+                            draw = site.next_draw
+                            update(values, site.current_step)
+                            site.step(100)
+                            self.assertEqual(site.next_draw, draw + 100)
+                        state, shared = site.state_dict(), not shared_before
+                        site.saved()
+
     def test_a_coordinator_killed_and_restarted_loses_nothing(self):
         sent = []
         for kill in (False, True):

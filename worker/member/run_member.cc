@@ -236,15 +236,24 @@ absl::Status RunMember::Continue(std::optional<Place> place) {
   if (place.has_value() && (welcome.resumes() || behind <= config().sync().steps_between_syncs())) {
     RETURN_IF_ERROR(hooks_.restore_parameters());
     report_.UseCheckpoint(place->step);
-    const bool same_part = place->data_slot == data_slot_ || options_.own_data;
+    const int part = place->data_slot;
     const absl::Status restored = sync_->Restore(std::move(place->sync), step());
     anew_ = absl::IsOutOfRange(restored);
     if (anew_) {
       RETURN_IF_ERROR(MakeSync());
     } else {
       RETURN_IF_ERROR(restored);
-      took_other_part_ = !same_part;
+      took_other_part_ = part != DataPart();
       if (took_other_part_) sync_->UseData(DataPart(), welcome.next_draw());
+      if ((part == kOwnData) != options_.own_data) {
+        Log().warn(
+            "the checkpoint was made with data {}, and now they are {} (--own_data, data_slot): "
+            "this worker goes on at draw {} of these",
+            options_.own_data ? "that all share" : "of this worker's own",
+            options_.own_data ? "its own"
+                              : absl::StrCat("part ", data_slot_, " of the shared ones"),
+            welcome.next_draw());
+      }
       telemetry_->Record("checkpoint_restored",
                          absl::StrCat("continuing from the checkpoint at step ", step()),
                          {{"step", step()}});
@@ -497,7 +506,7 @@ absl::StatusOr<RunMember::Place> RunMember::Save() {
   place.tokens = report_.tokens();
   place.pace_milli = counter_.pace_milli();
   place.pace_carry_milli = counter_.carry_milli();
-  place.data_slot = data_slot_;
+  place.data_slot = DataPart();
   ASSIGN_OR_RETURN(place.sync, sync_->Save());
   return place;
 }
