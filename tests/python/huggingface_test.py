@@ -441,6 +441,11 @@ class HuggingFaceTest(unittest.TestCase):
         path.write_text("\n".join(prompts) + "\n")
         lines = [json.loads(line) for line in self.command("generate", *flags, f"--prompts={path}", "--json").splitlines()]
         self.assertEqual([line["prompt"] + line["text"] for line in lines], texts)
+        for prompt in ("the bridge\nwater", "\n"):  # One prompt, whatever is in it; "\n" is the default one.
+            flag = [] if prompt == "\n" else [f"--prompt={prompt}"]
+            found = json.loads(self.command("generate", *flags, *flag, "--json"))
+            self.assertEqual(found["prompt"], prompt)
+            self.assertEqual(prompt + found["text"] + "\n", self.command("generate", *flags, f"--prompt={prompt}"))
         self.assertIn("not allowed with argument --prompt",
                       self.command("generate", *flags, "--prompt=x", f"--prompts={path}", status=2))
         self.assertIn("are no bytes", run_tool(WORKER, "generate", f"--checkpoint={own}", "--prompt=x")[2])

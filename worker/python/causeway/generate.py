@@ -74,11 +74,15 @@ def _one(command: List[str], tokenizer: Tokenizer, prompt: str) -> int:
     return process.wait()
 
 
-def _many(command: List[str], tokenizer: Tokenizer, path: str, as_json: bool) -> int:
+def _read(path: str) -> List[str]:
     with open(path, encoding="utf-8") as file:
         prompts = [line for line in file.read().splitlines() if line]
     if not prompts:
         raise InvalidArgument(f"{path} has no prompts; expected one per line that is not empty")
+    return prompts
+
+
+def _many(command: List[str], tokenizer: Tokenizer, prompts: List[str], as_json: bool) -> int:
     encoded = [_encode(tokenizer, prompt) for prompt in prompts]
     with tempfile.NamedTemporaryFile("w", suffix=".ids") as ids:
         ids.write("".join(" ".join(map(str, tokens)) + "\n" for tokens in encoded))
@@ -114,14 +118,10 @@ def main(arguments: List[str]) -> int:
         command = [worker, "generate", "--ids", f"--known_tokens={tokenizer.vocabulary_size}", *others]
         if tokenizer.end_of_text is not None and not options.ignore_end:
             command.append(f"--end_token={tokenizer.end_of_text}")
-        if options.prompts:
-            return _many(command, tokenizer, options.prompts, options.json)
-        if not options.json:
-            return _one(command, tokenizer, options.prompt)
-        with tempfile.NamedTemporaryFile("w", suffix=".txt") as one:
-            one.write(options.prompt + "\n")
-            one.flush()
-            return _many(command, tokenizer, one.name, as_json=True)
+        if options.prompts or options.json:
+            prompts = _read(options.prompts) if options.prompts else [options.prompt]
+            return _many(command, tokenizer, prompts, options.json)
+        return _one(command, tokenizer, options.prompt)
     except (InvalidArgument, OSError) as error:
         print(f"causeway.generate: {error.message if isinstance(error, InvalidArgument) else error}", file=sys.stderr)
         return 2
