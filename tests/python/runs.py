@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import json
 import logging
+import os
 import pathlib
 import re
 import struct
@@ -13,11 +14,16 @@ import subprocess
 import sys
 import unittest
 
-import numpy as np
-
-import causeway
-
 HERE = pathlib.Path(__file__).resolve().parent
+if sys.argv[0].endswith("_test.py") and pathlib.Path(sys.argv[0]).resolve().parent == HERE:
+    # A file of tests that was started by itself.
+    os.execv(sys.executable, [sys.executable, "-B", str(HERE / "run"), pathlib.Path(sys.argv[0]).stem[:-len("_test")],
+                              *sys.argv[1:]])
+
+import numpy as np  # noqa: E402
+
+import causeway  # noqa: E402
+
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "integration"))
 

@@ -542,3 +542,7 @@ class EndTest(unittest.TestCase):
             del links
             self.assertIsNotNone(there())
         library.load().causeway_site_free.assert_not_called()
+
+
+if __name__ == "__main__":
+    unittest.main()
