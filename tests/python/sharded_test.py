@@ -178,6 +178,34 @@ class ShardedTest(unittest.TestCase):
                               processes[0].log())
                 self.assertIn("another process of this site", str(run.left("s")))
 
+    def test_ctrl_c_ends_a_wait_for_a_process_that_is_stopped_and_names_it(self):
+        for how, line in (("--stop", "KeyboardInterrupt ended a wait of [0-9]+ s for rank 1 of this site: is that"),
+                          ("--stop_within", "rank 1 of this site has said nothing for 2s, and this wait for it")):
+            with self.subTest(how), Run().serving(STREAMING, initial=values_of(small_model(width=WIDTH))) as run:
+                processes = self.start(run, 2, WIDE, "--shard=ddp", f"{how}=7")
+                self.assertEqual(processes[0].wait(), 1, processes[0].log())
+                processes[1].kill()
+                self.assertRegex(processes[0].log(), line)
+                self.assertIn("KeyboardInterrupt", processes[0].log().splitlines()[-1])
+                run.wait_for_event("worker_left", worker="s")
+
+    def test_published_values_are_the_sites_affair_when_it_has_left(self):
+        alone = self.trained("float32", 1, WIDE)
+        with Run().serving(STREAMING) as run:
+            processes = self.start(run, 3, WIDE, "--shard=ddp", "--outsider")
+            ended(*processes)
+            run.finish()
+            published = {line for process in processes for line in process.log().split("\n")
+                         if line.startswith("published")}
+            self.assertEqual((*run.sent(), published), alone)
+
+    def test_published_values_that_one_process_cannot_show_are_shown_in_none(self):
+        with Run().serving(STREAMING, initial=values_of(small_model())) as run:
+            processes = self.start(run, 2, "--shard=ddp", "--swap=6")
+            self.assertEqual([process.wait() for process in processes], [1, 1])
+            self.assertIn("norm.weight is another tensor than when this site joined", processes[1].log())
+            self.assertIn("another process of this site cannot go on", processes[0].log())
+
     def test_nothing_is_sent_once_one_process_trains_other_tensors(self):
         # The last process hands nothing over, and yet keeps the first one from sending.
         with Run().serving("sync { steps_between_syncs: 5 } membership { start_workers: 1 }",

@@ -119,8 +119,9 @@ class TorchTest(RunTest):
             with self.assertRaisesRegex(ValueError, "evaluation failed"):
                 with site.published():
                     self.assertFalse(equal(model, local))
-                    with self.assertRaisesRegex(causeway.InvalidArgument, "inside published"):
-                        site.step()
+                    for call in (site.step, site.state_dict):
+                        with self.assertRaisesRegex(causeway.InvalidArgument, "inside published"):
+                            call()
                     raise ValueError("evaluation failed")
             self.assertTrue(equal(model, local))
 
@@ -196,6 +197,27 @@ class TorchTest(RunTest):
                 done += 1
                 self.assertEqual(site.current_step, done)
         self.assertEqual(done, 6)
+
+    def test_an_exception_between_two_optimizers_steps_costs_a_step(self):
+        model = small_model()
+        run = self.run_of(PLAIN, model, steps=6)
+        optimizers = [torch.optim.SGD([p], lr=0.1) for p in model.parameters()][:2]
+        found = []
+        with cw.join(run.address, model, optimizers, id="s") as site:
+            while not site.should_stop:
+                try:
+                    loss_of(model, site.current_step).backward()
+                    optimizers[0].step()
+                    if len(found) == 2:
+                        raise MemoryError("of the device")
+                    optimizers[1].step()
+                except (MemoryError, causeway.InvalidArgument) as error:
+                    found.append(str(error))
+                else:
+                    found.append(site.current_step)
+        self.assertEqual(found[:3] + found[4:], [1, 2, "of the device", 3, 4, 5, 6])
+        self.assertIn("this step does not count, and the next one of each does", found[3])
+        run.finish()
 
     def test_steps_that_a_scaler_skips_count(self):
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0 ** 8)

@@ -4,20 +4,24 @@ processes of one site.
 
 usage: torch_trainer.py ADDRESS [--checkpoint FILE] [--every N] [--hold STEP] [--dtype NAME]
                         [--shard fsdp|hsdp|columns|ddp|turned] [--width N] [--fail STEP] [--die STEP]
-                        [--freeze STEP] [--evaluate] [--last_state]
+                        [--freeze STEP] [--swap STEP] [--stop STEP] [--stop_within STEP] [--evaluate] [--last_state]
+                        [--outsider]
 
 Gradients are a function of step and place, the same for every way to shard, of which turned is ddp with a
-parameter that is not contiguous. With RANK,
-WORLD_SIZE and STORE (a file by which they find each other) set, it is one process of the site. At step HOLD it waits for its end; at step FAIL the
-last process raises, at step DIE it is gone, from step FREEZE on it trains less. Each process has a
-checkpoint of its own. With --last_state the first one takes a state when the others have nothing more to do.
-Forward passes of --evaluate, before it joins and of published values, change nothing. Where devices are
-emulated, it says how often steps waited for one in its own thread.
+parameter that is not contiguous. With RANK, WORLD_SIZE and STORE (a file by which they find each other) set, it is
+one process of the site. At step HOLD it waits for its end; at step FAIL the last process raises, at step DIE it is
+gone, from step FREEZE on it trains less, at step SWAP it has another parameter when published values are to be lent.
+At step STOP, or when the library is next at work from step STOP_WITHIN on, the last process is stopped, and Ctrl-C
+ends the first one's wait for it. Each process has a checkpoint of its own. With --last_state the first one takes a
+state when the others have nothing more to do, with --outsider the last process is none of the site's. Forward passes
+of --evaluate, before it joins and of published values, change nothing. Where devices are emulated, it says how often
+steps waited for one in its own thread.
 """
 import argparse
 import hashlib
 import os
 import pathlib
+import queue
 import signal
 import time
 
@@ -26,7 +30,47 @@ import torch.distributed as dist
 
 import causeway.torch as cw
 import emulated
+from causeway import _session
+from causeway.torch import _group
+from causeway.torch._values import TorchValues
 from models import small_model, synthetic_gradients, tokens, whole
+
+
+def stop_last(within):
+    """Stops this process, now or when the first one's library is about to have this one's do something."""
+    def reads(values, fragments):
+        read(values, fragments)
+        if fragments:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    read = TorchValues.read
+    if within:
+        TorchValues.read = reads
+    else:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def interrupt_waits(within):
+    """Ctrl-C comes when this process has waited for a while: for its library, or for other processes."""
+    def wait(outcome):
+        try:
+            return outcome.get(timeout=5)
+        except queue.Empty:
+            raise KeyboardInterrupt from None
+
+    def looks(work):
+        found = is_done(work)
+        waited.append(found)
+        if waited[-3:] == [False] * 3:
+            signal.raise_signal(signal.SIGINT)
+        return found
+
+    is_done, waited = _group._is_done, []
+    if within:
+        _session._Interruptible._wait = staticmethod(wait)
+    else:
+        _group._FIRST_LINE_S = 0
+        _group._is_done = looks
 
 
 def main(arguments=None):
@@ -34,10 +78,11 @@ def main(arguments=None):
     parser.add_argument("address")
     parser.add_argument("--checkpoint")
     parser.add_argument("--every", type=int, default=0)
-    for name in ("--hold", "--fail", "--die", "--freeze"):
+    for name in ("--hold", "--fail", "--die", "--freeze", "--swap", "--stop", "--stop_within"):
         parser.add_argument(name, type=int, default=-1)
     parser.add_argument("--evaluate", action="store_true")
     parser.add_argument("--last_state", action="store_true")
+    parser.add_argument("--outsider", action="store_true")
     parser.add_argument("--width", type=int, default=10)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--shard")
@@ -50,6 +95,13 @@ def main(arguments=None):
     if options.shard:
         dist.init_process_group("gloo", init_method=f"file://{os.environ['STORE']}", rank=rank,
                                 world_size=size)
+    group = None
+    if options.outsider:
+        size -= 1
+        group = dist.new_group(range(size))
+        if rank == size:
+            dist.barrier()
+            return
     if options.shard in ("fsdp", "hsdp"):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
@@ -68,9 +120,10 @@ def main(arguments=None):
     elif options.shard in ("ddp", "turned"):
         if options.shard == "turned":
             model.embed.weight.data = model.embed.weight.data.t().contiguous().t()
-        model = torch.nn.parallel.DistributedDataParallel(model)
+        model = torch.nn.parallel.DistributedDataParallel(model, process_group=group)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    site = cw.join(options.address, model, optimizer, id="s", tokens_per_step=12 // size)
+    site = cw.join(options.address, model, optimizer, id="s", tokens_per_step=12 // size, group=group,
+                   drain_timeout_s=2 if max(options.stop, options.stop_within) >= 0 else None)
     if options.evaluate:
         model(tokens(0))
     parts = {"model": model, "optimizer": optimizer}
@@ -102,6 +155,13 @@ def main(arguments=None):
             if options.evaluate and step % 3 == 0:
                 with site.published(), torch.no_grad():
                     model(tokens(step))
+            if step in (options.stop, options.stop_within):
+                (stop_last if rank == size - 1 else interrupt_waits)(step == options.stop_within)
+            if step == options.swap:
+                if rank == size - 1:
+                    model.module.norm.weight = torch.nn.Parameter(model.module.norm.weight.detach().clone())
+                with site.published():
+                    pass
             if step == options.freeze and rank == size - 1:
                 next(model.parameters()).requires_grad_(False)
             synthetic_gradients(model, step)
@@ -113,6 +173,8 @@ def main(arguments=None):
         digest = hashlib.sha256(b"".join(
             whole(p).detach().float().numpy().tobytes() for p in model.parameters())).hexdigest()
     print(f"published {digest}", flush=True)
+    if options.outsider:
+        dist.barrier()
     if options.shard:
         dist.destroy_process_group()
     if options.last_state:

@@ -507,11 +507,9 @@ class Session(Handle):
         size = ctypes.c_size_t()
         self._calls.run(lambda: lib.call("causeway_site_save", self.site, ctypes.byref(state),
                                          ctypes.byref(size)), self._cancel)
-        try:
-            view = (ctypes.c_uint8 * size.value).from_address(state.value or 0)
-            return np.frombuffer(view, dtype=np.uint8).copy()
-        finally:
-            lib.load().causeway_state_free(state)
+        memory = (ctypes.c_uint8 * size.value).from_address(state.value or 0)
+        weakref.finalize(memory, lib.load().causeway_state_free, state)
+        return np.frombuffer(memory, dtype=np.uint8)
 
     def saved(self, step: int) -> None:
         lib.call("causeway_site_saved", self.site, step)

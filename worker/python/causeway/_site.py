@@ -224,7 +224,12 @@ class BaseSite:
         if error is None and self._orders is not None and self._orders.finished:
             self._session.leave(lib.FINISHED)
         elif error is None or isinstance(error, _DRAINING):
-            self._session.leave(lib.DRAINED)
+            try:
+                self._session.leave(lib.DRAINED)
+            except errors.Error as unfinished:
+                with contextlib.suppress(errors.Error):
+                    self._session.leave(lib.FAILED, unfinished.message)
+                raise
         else:
             text = error.message if isinstance(error, errors.Error) else \
                 f"{type(error).__name__}: {error}"
@@ -465,15 +470,16 @@ class BaseSite:
         if self._replaced:
             raise check.invalid("published() inside published()")
         self._notice()
-        values = self._here.published()
-        self._values.settle()
-        self._replaced = True
-        try:
-            with self._values.replaced(values):
-                yield
-        finally:
-            self._replaced = False
-            self._changes()
+        with self._team.together():
+            values = self._team.agree(self._here.published)
+            self._values.settle()
+            self._replaced = True
+            try:
+                with self._values.replaced(values):
+                    yield
+            finally:
+                self._replaced = False
+                self._changes()
 
     def _save(self) -> Optional[np.ndarray]:
         """A continuation's state, in the process that leads; None in others."""
@@ -491,6 +497,9 @@ class BaseSite:
 
         Take all three after the same step. About 4 bytes per parameter, 8 with error feedback.
         """
+        if self._replaced:
+            raise check.invalid("state_dict() inside published(): the model has the run's values there, and its own are "
+                                "what belongs to a state. Take it before or after")
         self._should_save = False
         state = self._save()
         return {} if state is None else {"state": self._pack(state)}

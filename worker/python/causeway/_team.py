@@ -64,6 +64,10 @@ class Team:
         """Sums over the processes."""
         return numbers
 
+    def agree(self, function: Callable[[], Any]) -> Any:
+        """What `function` returns here. All processes call it alike; raises in all of them if it raises in one."""
+        return function()
+
     def links(self, values: Values) -> Optional[Links]:
         """To the libraries of the other processes, new ones; None: there are none."""
         return None
@@ -75,3 +79,8 @@ class Team:
 
     def leave(self) -> None:
         """This process takes part no more."""
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """All processes take part inside, also those that have left."""
+        yield

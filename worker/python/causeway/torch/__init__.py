@@ -160,7 +160,9 @@ class Site(BaseSite):
             raise invalid("the optimizer's step is captured in a CUDA graph, whose replays make no step of this "
                           "site. Leave optimizer out of join(), and call site.step() after each replay")
         if index in self._stepped:
-            raise invalid(self._describe_uneven(index))
+            uneven = self._describe_uneven(index)
+            self._stepped.clear()  # Whoever goes on, does so with the next step of all.
+            raise invalid(uneven)
         self._stepped.add(index)
         if self._scaler is None and len(self._stepped) == len(self._optimizers):
             self._stepped.clear()
@@ -175,7 +177,8 @@ class Site(BaseSite):
         return (f"{twice}, and optimizer {other} ({type(self._optimizers[other]).__name__}) not "
                 "since then: a step of this site is one of each optimizer. Where a GradScaler skips steps, hand it "
                 "over (scaler=); else leave out of join() what does not step, or all of them, and call site.step() "
-                "where a step ends")
+                "where a step ends. If an exception came between the two, this step does not count, and the next one of "
+                "each does")
 
     def _changes(self) -> int:
         before, self._version = self._version, local(self._seen)._version
@@ -223,7 +226,7 @@ class Site(BaseSite):
         Take all three after the same step. About 4 bytes per parameter, 8 with error feedback, and
         4 for each parameter of bfloat16 or float16. torch.save, torch.load (weights_only, too) and
         torch.distributed.checkpoint take it. Call `saved` when it is safe. Of several processes the
-        first one's is enough: it has what all of them own.
+        first one's is enough: it has what all of them own, in memory twice while it is made.
         """
         state = super().state_dict()
         if not state and self._info is None:
@@ -232,7 +235,7 @@ class Site(BaseSite):
 
     def _pack(self, state: np.ndarray) -> Any:
         # Checkpoints store a storage as it is, and do not want to know its size to load it.
-        return torch.from_numpy(state.copy()).untyped_storage()
+        return torch.from_numpy(state).untyped_storage()
 
     def _unpack(self, state: Any) -> np.ndarray:
         if isinstance(state, torch.Tensor):

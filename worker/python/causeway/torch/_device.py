@@ -160,21 +160,21 @@ class DeviceValues(TorchValues):
         return [(local(entry.tensor) if is_dtensor(entry.tensor) else entry.tensor).data_ptr()
                 for entry in self._trained]
 
-    def _follow(self, fragments: Sequence[int]) -> List[int]:
-        """Tells the library where the tensors are, and fills the stand-ins of these fragments, which
-        it returns."""
+    @torch.no_grad()
+    def _prepare(self, fragments: Sequence[int], sends: bool = True) -> None:
+        """Tells the library where the tensors are, and fills the stand-ins of these fragments."""
+        super()._prepare(fragments, sends)
         if self._find() != self._addresses:
             table = self._look_up()
             if table != self._table:
                 self._arena.move(table)
                 self._table = table
-        if not self._stand_ins:
-            return []
-        tensors = sorted({span.tensor for fragment in fragments
-                          for span in self._fragments[fragment]} & set(self._stand_ins))
-        for tensor in tensors:
+        for tensor in self._with_stand_ins(fragments):
             self._stand_ins[tensor].copy_(local(self._trained[tensor].tensor))
-        return tensors
+
+    def _with_stand_ins(self, fragments: Sequence[int]) -> List[int]:
+        return sorted({span.tensor for fragment in fragments if self._stand_ins
+                       for span in self._fragments[fragment]} & set(self._stand_ins))
 
     def _mine(self, piece: Piece) -> torch.Tensor:
         values = self._stand_ins.get(piece.tensor)
@@ -188,28 +188,23 @@ class DeviceValues(TorchValues):
             self._stand_ins[tensor].copy_(local(self._trained[tensor].tensor))
         super().initial(tensor, offset, values, count)
 
-    def _prepare(self, fragments: Sequence[int]) -> None:
-        super()._prepare(fragments)
-        self._follow(fragments)
-
     def _read(self, fragments: Sequence[int]) -> None:
         for fragment in fragments if self._team.size > 1 else ():
             outgoing, views = self._all_packed(self._way_of(fragment).to_owner, self._device)
             _copy([view for _, view in views], [self._mine(piece) for piece, _ in views])
             self._team.exchange(outgoing, self._strays[fragment][0], on_device=True)
-        self._arena.gather(fragments, stream_of(self._device))
-        self._team.agree(lambda: None)  # All have issued that: the library may use it.
+        # All have issued that when this returns: the library may use it.
+        self._team.agree(lambda: self._arena.gather(fragments, stream_of(self._device)))
 
     def _write(self, fragments: Sequence[int]) -> None:
         self._give(fragments, False)
         self._team.agree(lambda: None)  # All have issued that: the library may write what any of them owns.
 
     def _give(self, fragments: Sequence[int], published: bool) -> None:
-        tensors = self._follow(fragments)
-        self._arena.scatter(fragments, stream_of(self._device), published)
+        self._team.agree(lambda: self._arena.scatter(fragments, stream_of(self._device), published))
         for fragment in fragments if self._team.size > 1 else ():
             self._hand_out(fragment)
-        for tensor in tensors:
+        for tensor in self._with_stand_ins(fragments):
             local(self._trained[tensor].tensor).copy_(self._stand_ins[tensor])
         for fragment in fragments:
             for span in self._fragments[fragment]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import datetime
 import io
 import logging
@@ -21,14 +23,33 @@ _HEAD = 8
 _MESSAGE = 4096
 # As long as a pause of the run or an outage of the coordinator may take.
 _TIMEOUT = datetime.timedelta(days=7)
+# Signals are looked for so often while one waits for others.
+_LOOK = datetime.timedelta(seconds=0.25)
 # A line comes after so many seconds, after twice as many, and so on; then at the other interval.
 _FIRST_LINE_S, _LINES_S = 5.0, 600.0
 log = logging.getLogger("causeway")
 
 
-def _await_others(ranks: List[int]) -> None:
-    """Waits until all processes of a site make it, and says whom it waits for."""
-    store = dist.distributed_c10d._get_default_store()
+def _store() -> Any:
+    return dist.distributed_c10d._get_default_store()
+
+
+def _is_done(work: Any) -> bool:
+    """Waits a moment for it. RuntimeError: it has failed."""
+    try:
+        work.wait(_LOOK)
+        return True
+    except RuntimeError:
+        if not work.is_completed():
+            return False
+        work.wait()
+        return True
+
+
+def _await_others(ranks: List[int], call: str) -> str:
+    """Waits until all processes of a site have come to that `call`, and says whom it waits for. What it gives is the
+    same in all of them, and new."""
+    store = _store()
     site = f"causeway/site/{hash(tuple(ranks))}"
     # In the store, which a process that is replaced finds again.
     number = store.add(f"{site}/made/{dist.get_rank()}", 1)
@@ -42,12 +63,13 @@ def _await_others(ranks: List[int]) -> None:
             waited = time.monotonic() - begin
             if waited >= say:
                 missing = [str(rank) for rank, key in keys.items() if not store.check([key])]
-                log.warning("this site has waited %.0f s for rank%s %s of its %d processes: each of them calls join(), "
+                log.warning("this site has waited %.0f s for rank%s %s of its %d processes: each of them calls %s, "
                             "unless group= names fewer", waited, "s" * (len(missing) > 1), ", ".join(missing),
-                            len(ranks))
+                            len(ranks), call)
                 say = waited + min(waited, _LINES_S)
             time.sleep(pause)
             pause = min(2 * pause, 0.1)
+        return f"{site}/{number}"
     except BaseException:
         store.delete_key(own)
         store.add(f"{site}/made/{dist.get_rank()}", -1)
@@ -62,10 +84,6 @@ class Solo(Team):
     def all_parts(self, parts: List[Any]) -> List[List[Any]]:
         """For each entry of `parts`, those of all processes."""
         return [[part] for part in parts]
-
-    def agree(self, function: Callable[[], Any]) -> None:
-        """Calls `function` in all processes; raises in all of them if it raises in one."""
-        function()
 
     def spreads(self, device: torch.device) -> bool:
         """Whether `exchange` takes tensors of that device."""
@@ -116,8 +134,10 @@ class Group(Solo):
 
     def __init__(self, group: Optional[dist.ProcessGroup]) -> None:
         ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
-        _await_others(ranks)
+        self._key = _await_others(ranks, "join()")
         self._ranks = ranks
+        self._turn = 0  # Of collectives.
+        self._abandoned: Any = None  # A collective that others have not come to.
         self._group: Optional[dist.ProcessGroup] = self._new_group()
         self._linking: Optional[dist.ProcessGroup] = self._new_group()
         self._trainers = group or dist.group.WORLD
@@ -132,12 +152,39 @@ class Group(Solo):
         return Links(_Carrier(self._linking, self._ranks, self.rank), values.shares())
 
     def _safely(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        if self._group is None:
+            raise errors.Aborted("this process takes part in its site no more")
         try:
             return function(*arguments, group=self._group, **named)
         except RuntimeError as error:
             raise errors.Aborted(
                 "another process of this site has ended or cannot be reached; its own output says "
                 f"why ({str(error).splitlines()[0]})") from None
+
+    def _all(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """A collective. Handlers of signals run while it waits; what one raises ends the wait."""
+        self._turn += 1
+        begin, said = time.monotonic(), False
+        work = self._safely(function, *arguments, async_op=True)
+        try:
+            while not self._safely(lambda group: _is_done(work)):
+                if not said and time.monotonic() - begin > _FIRST_LINE_S:
+                    said = True
+                    with contextlib.suppress(RuntimeError):
+                        _store().set(f"{self._key}/at/{self.rank}", str(self._turn))
+        except errors.Error:
+            raise
+        except BaseException as error:
+            self._abandoned = work
+            if said and self.leads:
+                missing = " and ".join(f"rank {rank}" for rank in range(self.size) if not self._waits(rank))
+                log.error("%s ended a wait of %.0f s for %s of this site: is that process stopped, or hung?",
+                          type(error).__name__, time.monotonic() - begin, missing or "the ranks")
+            raise
+
+    def _waits(self, rank: int) -> bool:
+        key = f"{self._key}/at/{rank}"
+        return _store().check([key]) and int(_store().get(key)) == self._turn
 
     def all_parts(self, parts):
         gathered: List[Any] = [None] * self.size
@@ -148,17 +195,18 @@ class Group(Solo):
         return [list(of_tensor) for of_tensor in zip(*gathered)]
 
     def agree(self, function):
-        error = None
+        value = error = None
         try:
-            function()
-        except errors.Error as raised:
+            value = function()
+        except Exception as raised:
             error = raised
         failed = torch.tensor([0 if error is None else 1], device="cpu")
-        self._safely(dist.all_reduce, failed)
+        self._all(dist.all_reduce, failed)
         if error is not None:
             raise error
         if int(failed[0]):
             raise errors.Aborted("another process of this site cannot go on; its own output says why")
+        return value
 
     def spreads(self, device):
         try:
@@ -190,14 +238,14 @@ class Group(Solo):
             head = len(data).to_bytes(_HEAD, "little")
             start = head + data[:_MESSAGE - _HEAD]
             message[:len(start)] = torch.frombuffer(bytearray(start), dtype=torch.uint8)
-        self._safely(dist.broadcast, message, self._ranks[0])
+        self._all(dist.broadcast, message, self._ranks[0])
         size = int.from_bytes(bytes(message[:_HEAD].tolist()), "little")
         rest = size - (_MESSAGE - _HEAD)
         received = message[_HEAD:_HEAD + min(size, _MESSAGE - _HEAD)].numpy().tobytes()
         if rest > 0:
             more = torch.frombuffer(bytearray(data[-rest:]), dtype=torch.uint8) if self.leads \
                 else torch.empty(rest, dtype=torch.uint8, device="cpu")
-            self._safely(dist.broadcast, more, self._ranks[0])
+            self._all(dist.broadcast, more, self._ranks[0])
             received += more.numpy().tobytes()
         return value if self.leads else pickle.load(io.BytesIO(received))
 
@@ -218,7 +266,7 @@ class Group(Solo):
 
     def count(self, *numbers: int) -> Tuple[int, ...]:
         sums = torch.tensor(numbers, dtype=torch.int64, device="cpu")
-        self._safely(dist.all_reduce, sums)
+        self._all(dist.all_reduce, sums)
         return tuple(sums.tolist())
 
     def serve_initial(self, values: Values, join: Callable[..., Any], follow: Callable[[bytes], None]) -> Any:
@@ -250,7 +298,26 @@ class Group(Solo):
         return answer
 
     def leave(self) -> None:
-        if self._group is not None:
-            for group in (self._group, self._linking):
-                dist.destroy_process_group(group)
+        for group in (self._group, self._linking):
+            if group is None:
+                continue
+            if self._abandoned is not None:
+                # Whoever frees it would wait for those that do not come. They hear of this process's end.
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+            dist.destroy_process_group(group)
         self._group = self._linking = None  # Links that are in use have the latter.
+
+    @contextlib.contextmanager
+    def together(self):
+        if self._group is not None:
+            yield
+            return
+        if not dist.is_initialized():
+            raise errors.InvalidArgument("the processes of this site cannot find each other any more: call this before "
+                                         "torch.distributed.destroy_process_group()")
+        self._key = _await_others(self._ranks, "published()")
+        self._group = self._new_group()
+        try:
+            yield
+        finally:
+            self.leave()

@@ -228,8 +228,8 @@ class TorchValues:
                                 for span in self._fragments[fragment])
         self._read(fragments)
 
-    def _prepare(self, _fragments: Sequence[int]) -> None:
-        self.check()
+    def _prepare(self, _fragments: Sequence[int], sends: bool = True) -> None:
+        self.check(sends)
 
     def _read(self, fragments: Sequence[int]) -> None:
         for fragment in fragments:
@@ -279,7 +279,7 @@ class TorchValues:
     def write(self, fragments: Sequence[int]) -> None:
         if not fragments:
             return
-        self.check(sends=False)
+        self._team.agree(lambda: self._prepare(fragments, sends=False))
         self._watch.before_write(span.tensor for fragment in fragments
                                  for span in self._fragments[fragment])
         self._write(fragments)
@@ -319,7 +319,7 @@ class TorchValues:
     @contextlib.contextmanager
     def replaced(self, published: Any) -> Iterator[None]:
         """Own values wait on the host meanwhile: in the arena if it keeps them, else in a copy."""
-        self.check(sends=False)
+        self._team.agree(lambda: self._prepare(range(len(self._fragments)), sends=False))
         with torch.no_grad():
             own = [tensor for entry in self._trained
                    for tensor in (None if self._is_kept(entry) else entry.tensor, entry.copy) if tensor is not None]
