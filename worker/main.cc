@@ -35,7 +35,7 @@ constexpr Command kCommands[] = {
               "tensorboard device attention recompute published gradients deterministic "
               "@credentials"},
     {.usage = "train (one of several processes)",
-     .about = "Several machines can be one worker: with RANK, WORLD_SIZE, LOCAL_RANK, "
+     .about = "Several machines with GPUs can be one worker: with RANK, WORLD_SIZE, LOCAL_RANK, "
               "LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the environment, as torchrun sets "
               "them, this is one of its processes (docs/gpu.md).",
      .flags = "site_timeout site_secret_file"},

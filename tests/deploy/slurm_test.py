@@ -35,6 +35,7 @@ ReturnToService=2
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
+SchedulerParameters=sched_interval=1,sched_min_interval=0,bf_interval=1
 MinJobAge=300
 KillWait=5
 OverTimeLimit=1
@@ -200,9 +201,11 @@ class SlurmTest(unittest.TestCase):
         self.assertIn("site-0.line is missing", self.log(job))
 
     def test_two_nodes_that_are_one_worker_meet_their_time_limit_go_on_and_end(self):
+        tools.needs(f"{BUILD}/bin/emulated/causeway-worker")  # Each node has a GPU.
         # The names of these nodes are nobody's.
-        log = self.run_over_a_time_limit(["site-0"], CAUSEWAY_SITE_OF_NODES=1, MASTER_ADDR="127.0.0.1")
-        self.assertEqual(log.count("training on cpu, 1 threads, the first of 2 processes"), 2, log)
+        log = self.run_over_a_time_limit(["site-0"], CAUSEWAY_SITE_OF_NODES=1, MASTER_ADDR="127.0.0.1",
+                                         PATH=f"{BUILD}/bin/emulated:{self.environment['PATH']}")
+        self.assertEqual(log.count(", the first of 2 processes with 2 GPUs"), 2, log)
         self.assertEqual(log.count("does its share of every step"), 2, log)
         self.assertFalse((self.folder / "home/workers/site-1").exists())
 

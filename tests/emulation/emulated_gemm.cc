@@ -1,13 +1,11 @@
-#include "tests/emulation/emulated_gemm.h"
-
+// Matrix products for emulated devices: bf16 in, every product and sum in fp32 by the CPU's own
+// product, rounded once.
 #include "device_emulation.h"
 #include "worker/backend/cpu/kernels.h"
+#include "worker/backend/cuda/gemm.h"
 
-namespace causeway::emulation {
+namespace causeway::worker::cuda {
 namespace {
-
-using worker::cuda::GemmCall;
-using worker::cuda::GemmOperand;
 
 std::vector<float> Load(const GemmOperand& operand, int64_t index, int64_t rows, int64_t columns) {
   std::vector<float> values(static_cast<size_t>(rows * columns));
@@ -29,8 +27,8 @@ void Compute(const GemmCall& call) {
     const std::vector<float> a = Load(call.a, i, a_rows, a_columns);
     const std::vector<float> b = Load(call.b, i, b_rows, b_columns);
     std::vector<float> product(static_cast<size_t>(call.m * call.n));
-    worker::GemmTile<float>(call.a.transpose, call.b.transpose, call.m, call.n, call.k, call.alpha,
-                            a.data(), a_columns, b.data(), b_columns, 0.0F, product.data(), call.n);
+    GemmTile<float>(call.a.transpose, call.b.transpose, call.m, call.n, call.k, call.alpha,
+                    a.data(), a_columns, b.data(), b_columns, 0.0F, product.data(), call.n);
     for (int64_t r = 0; r < call.m; ++r) {
       for (int64_t c = 0; c < call.n; ++c) {
         const int64_t at = i * call.d_batch_stride + r * call.d_stride + c;
@@ -50,7 +48,7 @@ void Compute(const GemmCall& call) {
   }
 }
 
-class EmulatedGemm final : public worker::cuda::Gemm {
+class EmulatedGemm final : public Gemm {
  public:
   absl::Status Run(const GemmCall& call, cudaStream_t stream) override {
     const bool one_result = (call.d != nullptr) != (call.d_float != nullptr);
@@ -60,13 +58,16 @@ class EmulatedGemm final : public worker::cuda::Gemm {
       return absl::InternalError(absl::StrCat("a product of ", call.m, " x ", call.n, " x ", call.k,
                                               " that cuBLASLt would not take"));
     }
-    Enqueue(stream, [call] { Compute(call); });
+    emulation::Enqueue(stream, [call] { Compute(call); });
     return absl::OkStatus();
   }
 };
 
 }  // namespace
 
-std::unique_ptr<worker::cuda::Gemm> MakeEmulatedGemm() { return std::make_unique<EmulatedGemm>(); }
+absl::StatusOr<std::unique_ptr<Gemm>> MakeCublasLtGemm(const DeviceInfo&, DeviceMemory*,
+                                                       GemmPlanStore*) {
+  return std::make_unique<EmulatedGemm>();
+}
 
-}  // namespace causeway::emulation
+}  // namespace causeway::worker::cuda

@@ -129,12 +129,6 @@ def free_port():
     raise AssertionError("no port below net.ipv4.ip_local_port_range is free")
 
 
-def launch_of(processes, port=None):
-    """What torchrun tells each process of a site."""
-    return {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes,
-            "MASTER_ADDR": "localhost", "MASTER_PORT": port or free_port()}
-
-
 def json_lines(path):
     if not path.exists():
         return []
@@ -271,27 +265,11 @@ class Cluster:
         assert self.coordinator.child.poll() is None, self.coordinator.log()
         return self.coordinator
 
-    def start_worker(self, worker, *flags, address=None, variables=None):
+    def start_worker(self, worker, *flags, address=None, variables=None, program=WORKER):
         return self.start(
-            f"{worker}.log", WORKER, "train", f"--coordinator={address or self.address}",
+            f"{worker}.log", program, "train", f"--coordinator={address or self.address}",
             f"--id={worker}", f"--data={self.data}", f"--out={self.out(worker)}", "--threads=1",
             *flags, variables=variables)
-
-    def start_site(self, worker, processes, *flags, port=None, variables=None):
-        """One worker of several processes, as torchrun starts them; process 0 is the first."""
-        launch = launch_of(processes, port)
-        return [self.start_process_of_site(worker, rank, launch, *flags, variables=variables)
-                for rank in range(processes)]
-
-    def start_process_of_site(self, worker, rank, launch, *flags, program=WORKER, variables=None):
-        """Only process 0 has the data and the output folder."""
-        folders = ([self.data, self.out(worker)] if rank == 0 else
-                   [self.folder / "elsewhere", self.folder / "elsewhere"])
-        own = {"RANK": rank, "LOCAL_RANK": rank, **launch, **(variables or {})}
-        return self.start(
-            f"{worker}.{rank}.log", program, "train", f"--coordinator={self.address}",
-            f"--id={worker}", f"--data={folders[0]}", f"--out={folders[1]}", "--threads=1",
-            "--device=cpu", *flags, variables={name: str(value) for name, value in own.items()})
 
     def start(self, log, *command, variables=None):
         process = Process(self.folder / log, *command, variables=variables)

@@ -1,11 +1,16 @@
-"""A worker of several processes, as torchrun and Slurm start them: one replica, one end for all."""
+"""A worker of several processes, as torchrun and Slurm start them: one replica, one end for all. Each process has
+an emulated GPU."""
 
+import functools
 import re
 import shutil
 import socket
+import sys
 import unittest
 
-from cluster import SIGKILL, SIGTERM, WORKER, Cluster, ended, launch_of, wait_until
+from cluster import BIN, SIGKILL, SIGTERM, Cluster, ended, free_port, wait_until
+
+EMULATED = BIN / "emulated/causeway-worker"
 
 STREAMING = """
 train { steps: %d optimizer: MUON micro_batch_sequences: 1 }
@@ -18,22 +23,48 @@ TWO = "membership { start_workers: 2 max_workers: 4 lease_ms: 2000 }"
 PACE = "--max_tokens_per_second=3200"
 
 
+def launch_of(processes, port=None):
+    """What torchrun tells each process of a site."""
+    return {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes,
+            "MASTER_ADDR": "localhost", "MASTER_PORT": port or free_port()}
+
+
+class Sites(Cluster):
+    def start_site(self, worker, processes, *flags, port=None, variables=None):
+        """One worker of several processes, as torchrun starts them; process 0 is the first."""
+        launch = launch_of(processes, port)
+        return [self.start_process(worker, rank, launch, *flags, variables=variables) for rank in range(processes)]
+
+    def start_process(self, worker, rank, launch, *flags, program=EMULATED, variables=None):
+        """Only process 0 has the data and the output folder."""
+        folders = ([self.data, self.out(worker)] if rank == 0 else
+                   [self.folder / "elsewhere", self.folder / "elsewhere"])
+        own = {"RANK": rank, "LOCAL_RANK": rank, **launch, **(variables or {})}
+        return self.start(
+            f"{worker}.{rank}.log", program, "train", f"--coordinator={self.address}", f"--id={worker}",
+            f"--data={folders[0]}", f"--out={folders[1]}", *flags,
+            variables={name: str(value) for name, value in own.items()})
+
+
 class SiteTest(unittest.TestCase):
-    def published(self, cluster):
+    @staticmethod
+    def published(cluster):
         """The hashes of all rounds, once the run is over."""
-        self.assertEqual(cluster.coordinator.wait(), 0, cluster.coordinator.log())
-        self.assertEqual(cluster.summary()["hash_mismatches"], 0)
+        ended(cluster.coordinator)
+        assert cluster.summary()["hash_mismatches"] == 0
         return cluster.published()
 
-    def undisturbed(self, settings, processes=2):
-        with Cluster().serving(settings) as cluster:
-            ended(*cluster.start_site("site", processes))
-            return self.published(cluster), cluster.summary("site")
+    @staticmethod
+    @functools.cache
+    def undisturbed(settings):
+        with Sites().serving(settings) as cluster:
+            ended(*cluster.start_site("site", 2))
+            return SiteTest.published(cluster), cluster.summary("site")
 
 
 class TrainingTest(SiteTest):
     def test_a_site_of_two_processes_trains_with_a_plain_worker(self):
-        with Cluster().serving(STREAMING % 60 + TWO) as cluster:
+        with Sites().serving(STREAMING % 60 + TWO) as cluster:
             site = cluster.start_site("site", 2)
             plain = cluster.start_worker("plain")
             ended(*site, plain)
@@ -53,10 +84,11 @@ class TrainingTest(SiteTest):
     def test_a_site_draws_and_learns_as_one_process_does(self):
         settings = STREAMING % 24 + ONE
         first, summary = self.undisturbed(settings)
-        second, _ = self.undisturbed(settings)
-        self.assertEqual(second, first)
-        with Cluster().serving(settings) as cluster:
-            ended(cluster.start_worker("site"))
+        with Sites().serving(settings) as cluster:
+            ended(*cluster.start_site("site", 2))
+            self.assertEqual(self.published(cluster), first)
+        with Sites().serving(settings) as cluster:
+            ended(cluster.start_worker("site", program=EMULATED))
             alone = cluster.summary("site")
         self.assertEqual(summary["tokens"], alone["tokens"])
         self.assertEqual(summary["initial_loss"], alone["initial_loss"])
@@ -68,14 +100,14 @@ class TrainingTest(SiteTest):
             sync { contribution: GRADIENT steps_between_syncs: 1 codec_up: FP32 codec_down: FP32 }
             outer { optimizer: ADAMW } """ + ONE
         _, site = self.undisturbed(settings)
-        with Cluster().serving(settings) as cluster:
-            ended(cluster.start_worker("alone"))
+        with Sites().serving(settings) as cluster:
+            ended(cluster.start_worker("alone", program=EMULATED))
             alone = cluster.summary("alone")
         self.assertAlmostEqual(site["eval_loss"], alone["eval_loss"], delta=0.02)
         self.assertLess(site["eval_loss"], 0.9 * site["initial_loss"])
 
     def test_a_process_with_another_secret_ends_at_once(self):
-        with Cluster() as cluster:
+        with Sites() as cluster:
             secrets = []
             for text in ("0123456789abcdef", "another-0123456789"):
                 secrets.append(cluster.folder / f"{text}.secret")
@@ -83,7 +115,7 @@ class TrainingTest(SiteTest):
                 secrets[-1].chmod(0o600)
             cluster.start_coordinator(STREAMING % 12 + ONE)
             launch = launch_of(2)
-            site = [cluster.start_process_of_site("site", rank, launch, f"--site_secret_file={secret}")
+            site = [cluster.start_process("site", rank, launch, f"--site_secret_file={secret}")
                     for rank, secret in enumerate(secrets)]
             self.assertNotEqual(site[1].wait(), 0)
             self.assertIn("has another site secret than this one", site[1].log())
@@ -91,7 +123,7 @@ class TrainingTest(SiteTest):
                 process.signal(SIGKILL)
 
     def test_beside_torchruns_own_store(self):
-        with Cluster() as cluster, socket.create_server(("", 0)) as store:
+        with Sites() as cluster, socket.create_server(("", 0)) as store:
             cluster.start_coordinator(STREAMING % 12 + ONE)
             site = cluster.start_site(
                 "site", 2, port=store.getsockname()[1],
@@ -104,7 +136,7 @@ class EndTest(SiteTest):
 
     def continues(self, end):
         settings = STREAMING % 200 + ONE.replace("2000", "60000")
-        with Cluster().serving(settings, "--noexit_when_drained") as cluster:
+        with Sites().serving(settings, "--noexit_when_drained") as cluster:
             site = cluster.start_site("site", 2, PACE, "--checkpoint_interval=300ms")
             cluster.wait_for_step("site", 50)
             wait_until(lambda: site[0].log().count("checkpoint written") >= 3, "it has checkpoints")
@@ -146,7 +178,7 @@ class EndTest(SiteTest):
         self.continues(end)
 
     def test_a_process_that_dies_while_the_run_waits_is_noticed(self):
-        with Cluster().serving(STREAMING % 60 + TWO) as cluster:
+        with Sites().serving(STREAMING % 60 + TWO) as cluster:
             site = cluster.start_site("site", 2)
             cluster.wait_for_event("worker_ready", worker="site")
             site[1].signal(SIGKILL)
@@ -154,14 +186,14 @@ class EndTest(SiteTest):
             self.assertIn("process 1 of this site is lost", site[0].log().splitlines()[-1])
 
     def test_they_are_told_to_stop_before_all_have_come(self):
-        with Cluster().serving(STREAMING % 60 + ONE) as cluster:
+        with Sites().serving(STREAMING % 60 + ONE) as cluster:
             launch = launch_of(3)
-            site = [cluster.start_process_of_site("site", rank, launch) for rank in range(2)]
+            site = [cluster.start_process("site", rank, launch) for rank in range(2)]
             wait_until(lambda: "has found process 0" in site[1].log(), "process 1 waits")
             site[1].signal(SIGTERM)
             ended(*site[1:])
             # Process 0 has not ended: the other one may come again.
-            site[1] = cluster.start_process_of_site("site", 1, launch)
+            site[1] = cluster.start_process("site", 1, launch)
             wait_until(lambda: site[1].log().count("has found process 0") == 2, "it waits again")
             for process in site:
                 process.signal(SIGTERM)
@@ -176,50 +208,60 @@ class RefusalsTest(SiteTest):
             line = process.log().splitlines()[-1]
             self.assertIn(expected, line)
 
+    def test_processes_without_gpus(self):
+        with Sites().serving(STREAMING % 60 + ONE) as cluster:
+            for rank in range(2):  # It waits for nobody.
+                process = cluster.start_process("site", rank, launch_of(2), "--device=cpu")
+                self.refused(cluster, [process], "WORLD_SIZE is 2, and this process has no GPU (--device=cpu): several "
+                             "processes are one worker on GPUs alone. On processors unset RANK and WORLD_SIZE and "
+                             "start one process with --threads, or each as a worker with an --id of its own; or "
+                             "train with PyTorch")
+
     def test_a_process_that_does_not_come(self):
-        with Cluster().serving(STREAMING % 60 + ONE) as cluster:
-            first = cluster.start_process_of_site("site", 0, launch_of(3),
-                                                  "--site_timeout=100ms")
+        with Sites().serving(STREAMING % 60 + ONE) as cluster:
+            first = cluster.start_process("site", 0, launch_of(3), "--site_timeout=100ms")
             self.refused(cluster, [first], "these did not come: 1, 2", status=1)
-            late = cluster.start_process_of_site("site", 1, launch_of(3),
-                                                 "--site_timeout=100ms")
+            late = cluster.start_process("site", 1, launch_of(3), "--site_timeout=100ms")
             self.refused(cluster, [late], "process 1 of this site did not reach process 0 at", status=1)
 
     def test_a_process_of_another_worker(self):
-        with Cluster().serving(STREAMING % 60 + ONE) as cluster:
+        with Sites().serving(STREAMING % 60 + ONE) as cluster:
             launch = launch_of(2)
-            first = cluster.start_process_of_site("site", 0, launch)
-            stranger = cluster.start_process_of_site("stranger", 1, launch)
+            first = cluster.start_process("site", 0, launch)
+            stranger = cluster.start_process("stranger", 1, launch)
             self.refused(cluster, [stranger], "it belongs to another worker")
             self.assertIn("turned away: one that says that it is process 1 of 2", first.log())
-            other = cluster.start_process_of_site("site", 1, launch)
+            other = cluster.start_process("site", 1, launch)
             cluster.wait_for_step("site", 3)  # It kept nobody from coming.
             first.signal(SIGTERM)
             ended(first, other)
 
     def test_a_process_of_another_build(self):
-        with Cluster().serving(STREAMING % 60 + ONE) as cluster:
+        with Sites().serving(STREAMING % 60 + ONE) as cluster:
             launch = launch_of(2)
             other = cluster.folder / "causeway-worker"
-            shutil.copy(WORKER, other)
+            shutil.copy(EMULATED, other)
             with open(other, "ab") as program:
                 program.write(b"\n")
-            site = [cluster.start_process_of_site("site", 0, launch),
-                    cluster.start_process_of_site("site", 1, launch, program=other)]
+            site = [cluster.start_process("site", 0, launch),
+                    cluster.start_process("site", 1, launch, program=other)]
             self.refused(cluster, site, *2 * ["process 1 of this site: it runs another build"])
 
     def test_a_process_with_other_flags(self):
-        with Cluster().serving(STREAMING % 60 + ONE) as cluster:
+        with Sites().serving(STREAMING % 60 + ONE) as cluster:
             launch = launch_of(2)
-            site = [cluster.start_process_of_site("site", 0, launch),
-                    cluster.start_process_of_site("site", 1, launch, "--gradients=sharded")]
+            site = [cluster.start_process("site", 0, launch),
+                    cluster.start_process("site", 1, launch, "--gradients=sharded")]
             self.refused(cluster, site, *2 * ["process 1 of this site: it has --gradients=sharded"])
 
     def test_what_process_0_is_refused_with_the_others_say_too(self):
-        with Cluster().serving(STREAMING % 60 + ONE + " model { vocabulary_size: 300 }") as cluster:
+        with Sites().serving(STREAMING % 60 + ONE + " model { vocabulary_size: 300 }") as cluster:
             site = cluster.start_site("site", 2)
             self.refused(cluster, site, "300", "process 0 of this site: ")
 
 
 if __name__ == "__main__":
+    if not EMULATED.exists():
+        print(f"SKIP: no {EMULATED}: fibers take too long with ThreadSanitizer")
+        sys.exit(77)
     unittest.main()

@@ -50,7 +50,7 @@ ELSEWHERE = {
         "process 0 of this site waited ... for others", "... of this site did not reach process 0 at ...",
         "process 0 at ... has another site secret than this one",
         "...turned process ... away: ...",
-        "... it runs another build of this program ...", "... it computes on ..., process 0 on ...",
+        "... it runs another build of this program ...",
         "... it has ..., process 0 ...: give all of them the same flags",
         "the connection to ... is lost (...): has it ended?", "rank ...: ..."],
     "a run of any model (tests/integration/any_model_test.py, tests/unit/server/core)": [
@@ -256,8 +256,11 @@ class TroubleshootingTest(unittest.TestCase):
 
     def test_several_processes(self):
         with Cluster() as cluster:
-            self.refused("env", "RANK=0", WORKER, "train", "--id=a", "--coordinator=127.0.0.1:1",
-                         f"--data={cluster.data}", "--out=x", row="... is not set, but RANK or WORLD_SIZE is")
+            train = [WORKER, "train", "--id=a", "--coordinator=127.0.0.1:1", f"--data={cluster.data}", "--out=x",
+                     "--device=cpu"]
+            self.refused("env", "RANK=0", *train, row="... is not set, but RANK or WORLD_SIZE is")
+            self.refused("env", "RANK=0", "WORLD_SIZE=2", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=1", "MASTER_ADDR=localhost",
+                         "MASTER_PORT=1", *train, row="WORLD_SIZE is ..., and this process has no GPU...")
 
     @unittest.skipIf(os.geteuid() != 0, "another user can only be tried by root")
     def test_a_service_of_another_user(self):

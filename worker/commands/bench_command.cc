@@ -59,10 +59,6 @@ void PrintCpu(const json& result) {
 
 #ifdef CAUSEWAY_HAVE_CUDA
 absl::StatusOr<json> BenchOnGpu(const DeviceChoice& devices) {
-  if (devices.gpus.size() > 1) {
-    return absl::InvalidArgumentError(
-        "bench measures one GPU: name one, as in --device=cuda:0, or none, for the first");
-  }
   cuda::CudaBenchOptions options;
   options.model = absl::GetFlag(FLAGS_model);
   options.sequence_length = absl::GetFlag(FLAGS_seq);
@@ -70,9 +66,7 @@ absl::StatusOr<json> BenchOnGpu(const DeviceChoice& devices) {
   options.batch_sequences = absl::GetFlag(FLAGS_batch);
   options.steps = absl::GetFlag(FLAGS_steps);
   options.muon = absl::GetFlag(FLAGS_optimizer) == "muon";
-  return cuda::BenchOnGpu(devices.gpus.empty() ? -1 : devices.gpus.front(),
-                          cuda::AttentionPreferenceOf(devices.attention), devices.deterministic,
-                          options, *FileSystem::Real());
+  return cuda::BenchOnGpu(devices, options, *FileSystem::Real());
 }
 
 void PrintGpu(const json& result) {

@@ -3,37 +3,14 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/base/status_macros.h"
 #include "worker/backend/cpu/cpu_backend.h"
-#ifdef CAUSEWAY_HAVE_CUDA
-#include "worker/commands/open_cuda.h"
-#endif
+#include "worker/sync/site_backend.h"
 
 namespace causeway::worker {
 namespace {
 
 using Kind = DeviceChoice::Kind;
-
-#ifdef CAUSEWAY_HAVE_CUDA
-cuda::OpenOptions OptionsOf(const DeviceChoice& choice) {
-  cuda::OpenOptions options;
-  options.devices = choice.gpus;
-  if (choice.recompute == "none") options.recompute = cuda::Recompute::kNone;
-  if (choice.recompute == "norms") options.recompute = cuda::Recompute::kNorms;
-  if (choice.recompute == "block") options.recompute = cuda::Recompute::kBlocks;
-  options.published_on_device = choice.published_on_device;
-  options.shard_gradients = choice.shard_gradients;
-  options.attention = cuda::AttentionPreferenceOf(choice.attention);
-  options.deterministic = choice.deterministic;
-  return options;
-}
-#else
-absl::Status NotBuilt() {
-  return absl::FailedPreconditionError(
-      "this program was built without CUDA: build it where nvcc is in PATH or in "
-      "/usr/local/cuda/bin (docs/gpu.md), or train on this machine's processors with "
-      "--device=cpu");
-}
-#endif
 
 // Processors refuse what only GPUs can do.
 absl::StatusOr<DeviceChoice> OnProcessors(DeviceChoice choice) {
@@ -68,87 +45,60 @@ absl::StatusOr<DeviceChoice> ParseDevices(absl::string_view text) {
       text, "\""));
 }
 
-absl::StatusOr<DeviceChoice> ResolveDevices(const DeviceChoice& choice,
-                                            [[maybe_unused]] FileSystem& files) {
+absl::StatusOr<DeviceChoice> ResolveDevices(const DeviceChoice& choice, FileSystem& files) {
+  if (choice.kind == Kind::kCpu || (choice.kind == Kind::kAuto && !AnyGpu())) {
+    return OnProcessors(choice);
+  }
+  RETURN_IF_ERROR(FindGpus(choice.gpus, files).status());
   DeviceChoice resolved = choice;
-  if (choice.kind == Kind::kCpu) return OnProcessors(choice);
-#ifdef CAUSEWAY_HAVE_CUDA
-  if (choice.kind == Kind::kAuto && !cuda::AnyDevice()) return OnProcessors(choice);
-  RETURN_IF_ERROR(cuda::FindDevices(choice.gpus, files).status());
   resolved.kind = Kind::kCuda;
   return resolved;
-#else
-  if (choice.kind == Kind::kCuda) return NotBuilt();
-  return OnProcessors(choice);
-#endif
 }
 
 absl::StatusOr<DeviceChoice> ResolveShare(const DeviceChoice& choice,
-                                          [[maybe_unused]] const LaunchEnvironment& launch,
-                                          FileSystem& files) {
+                                          const LaunchEnvironment& launch, FileSystem& files) {
   ASSIGN_OR_RETURN(DeviceChoice resolved, ResolveDevices(choice, files));
-#ifdef CAUSEWAY_HAVE_CUDA
-  if (resolved.kind == Kind::kCuda) {
-    ASSIGN_OR_RETURN(const std::vector<int> visible, cuda::FindDevices(resolved.gpus, files));
-    ASSIGN_OR_RETURN(resolved.gpus, DevicesOfProcess(launch, visible));
-    RETURN_IF_ERROR(cuda::CheckDevices(resolved.gpus, files));
+  if (resolved.kind != Kind::kCuda) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "WORLD_SIZE is ", launch.processes, ", and this process has no GPU",
+        choice.kind == Kind::kCpu ? " (--device=cpu)" : "",
+        ": several processes are one worker on GPUs alone. On processors unset RANK and WORLD_SIZE "
+        "and start one process with --threads, or each as a worker with an --id of its own; or "
+        "train with PyTorch (docs/pytorch.md)"));
   }
-#endif
+  ASSIGN_OR_RETURN(const std::vector<int> visible, FindGpus(resolved.gpus, files));
+  ASSIGN_OR_RETURN(resolved.gpus, DevicesOfProcess(launch, visible));
+  RETURN_IF_ERROR(CheckGpus(resolved.gpus, files));
   return resolved;
 }
 
-absl::StatusOr<std::unique_ptr<TrainingBackend>> MakeBackend(
-    const DeviceChoice& choice, const v1::RunConfig& config, const FragmentPlan& plan,
-    ThreadPool* pool, [[maybe_unused]] FileSystem& files,
-    [[maybe_unused]] const std::string& plan_file) {
+absl::StatusOr<std::unique_ptr<TrainingBackend>> MakeBackend(const DeviceChoice& choice,
+                                                             const v1::RunConfig& config,
+                                                             const FragmentPlan& plan,
+                                                             ThreadPool* pool, FileSystem& files,
+                                                             const std::string& plan_file) {
   if (choice.kind != Kind::kCuda) return std::make_unique<CpuBackend>(config, plan, pool);
-#ifdef CAUSEWAY_HAVE_CUDA
-  cuda::OpenOptions options = OptionsOf(choice);
-  options.plan_file = plan_file;
-  return cuda::OpenCudaBackend(config, plan, files, options);
-#else
-  return NotBuilt();
-#endif
+  ASSIGN_OR_RETURN(std::string plans, ReadPlans(plan_file, files));
+  const std::string before = plans;
+  GpuShare all;
+  all.plans = &plans;
+  all.plan_file = plan_file;
+  ASSIGN_OR_RETURN(std::unique_ptr<ShardedBackend> own,
+                   MakeShare(choice, config, plan, files, all));
+  RETURN_IF_ERROR(KeepPlans(before, plans, plan_file, files));
+  return std::make_unique<SiteBackend>(config, plan, std::move(own),
+                                       std::vector<SiteBackend::Other>());
 }
 
-absl::StatusOr<std::unique_ptr<EvaluationModel>> MakeGpuEvaluation(
-    [[maybe_unused]] const DeviceChoice& choice, [[maybe_unused]] const v1::ModelConfig& model,
-    [[maybe_unused]] const FragmentPlan& plan, [[maybe_unused]] int windows,
-    [[maybe_unused]] FileSystem& files) {
-#ifdef CAUSEWAY_HAVE_CUDA
-  if (choice.gpus.size() > 1) {
-    return absl::InvalidArgumentError(
-        "eval computes on one GPU: name one, as in --device=cuda:0, or none, for the first");
-  }
-  return cuda::OpenCudaEvaluation(model, plan, windows,
-                                  choice.gpus.empty() ? -1 : choice.gpus.front(), files);
-#else
-  return NotBuilt();
-#endif
+absl::StatusOr<std::string> ReadPlans(const std::string& plan_file, FileSystem& files) {
+  if (!files.Exists(plan_file)) return std::string();
+  return files.ReadFile(plan_file);
 }
 
-absl::StatusOr<std::string> NewGpuGroupId() {
-#ifdef CAUSEWAY_HAVE_CUDA
-  return cuda::NewGroupId();
-#else
-  return NotBuilt();
-#endif
-}
-
-absl::StatusOr<std::unique_ptr<ShardedBackend>> MakeShare(
-    [[maybe_unused]] const DeviceChoice& choice, [[maybe_unused]] const v1::RunConfig& config,
-    [[maybe_unused]] const FragmentPlan& plan, [[maybe_unused]] FileSystem& files,
-    [[maybe_unused]] const GpuShare& share) {
-#ifdef CAUSEWAY_HAVE_CUDA
-  return cuda::OpenShare(config, plan, files, OptionsOf(choice),
-                         {.ranks = share.range.ranks,
-                          .first_rank = share.range.first,
-                          .group_id = share.group_id,
-                          .cause = share.cause,
-                          .plans = share.plans});
-#else
-  return NotBuilt();
-#endif
+absl::Status KeepPlans(const std::string& before, const std::string& now,
+                       const std::string& plan_file, FileSystem& files) {
+  if (now == before) return absl::OkStatus();
+  return WriteFileAtomically(files, plan_file, absl::string_view(now));
 }
 
 }  // namespace causeway::worker

@@ -11,9 +11,8 @@
 #include "common/base/file_system.h"
 #include "common/base/thread_pool.h"
 #include "common/params/fragment_plan.h"
-#include "worker/sync/backend.h"
-#include "worker/sync/site_calls.h"
 #include "worker/member/rendezvous.h"
+#include "worker/sync/backend.h"
 #include "worker/sync/local_group.h"
 
 namespace causeway::worker {
@@ -42,6 +41,7 @@ absl::StatusOr<DeviceChoice> ParseDevices(absl::string_view text);
 absl::StatusOr<DeviceChoice> ResolveDevices(const DeviceChoice& choice, FileSystem& files);
 
 // The same, of one of a site's processes on this machine: `gpus` are its share of them.
+// INVALID_ARGUMENT, with what to do instead, where it would be kCpu.
 absl::StatusOr<DeviceChoice> ResolveShare(const DeviceChoice& choice,
                                           const LaunchEnvironment& launch, FileSystem& files);
 
@@ -53,25 +53,46 @@ absl::StatusOr<std::unique_ptr<TrainingBackend>> MakeBackend(const DeviceChoice&
                                                              ThreadPool* pool, FileSystem& files,
                                                              const std::string& plan_file);
 
+// The measurements in such a file, as text; empty if there is none.
+absl::StatusOr<std::string> ReadPlans(const std::string& plan_file, FileSystem& files);
+// Writes what has become of them, if it is something else.
+absl::Status KeepPlans(const std::string& before, const std::string& now,
+                       const std::string& plan_file, FileSystem& files);
+
+// A process's share of a site's GPUs, which are ranks. All processes make theirs at the same time.
+struct GpuShare {
+  int first_rank = 0;
+  int ranks = 0;                       // Of the site; 0: it is the only process.
+  std::string group_id;                // Made by process 0's NewGpuGroupId.
+  std::shared_ptr<SharedCause> cause;  // That ends the site.
+  std::string* plans = nullptr;        // Measurements: those known before, then all.
+  // What messages call their file.
+  std::string plan_file = "matrix_products*.json of this process, in --out,";
+};
+
+// --- On GPUs (open_cuda.cc) ---
+// Of a build without CUDA, each says that it is one.
+
+// Whether there is a GPU at all.
+bool AnyGpu();
+// ListDevices: those of these that exist; empty: of all. None is used.
+absl::StatusOr<std::vector<int>> FindGpus(const std::vector<int>& gpus, FileSystem& files);
+// Whether this program can use them, errors of DiscoverDevices.
+absl::Status CheckGpus(const std::vector<int>& gpus, FileSystem& files);
+
+absl::StatusOr<std::string> NewGpuGroupId();
+// `choice` is ResolveShare's, or ResolveDevices'; `config`, `plan` and `files` outlive the backend.
+// Errors of DiscoverDevices, CublasLtLibrary::Open, ChooseAttention and CudaBackend::Create.
+absl::StatusOr<std::unique_ptr<ShardedBackend>> MakeShare(const DeviceChoice& choice,
+                                                          const v1::RunConfig& config,
+                                                          const FragmentPlan& plan,
+                                                          FileSystem& files, const GpuShare& share);
+
 // Makes what `choice`, resolved and on GPUs, evaluates on: one GPU, the first unless one is named.
 // INVALID_ARGUMENT if several are; errors of CudaEvaluation.
 absl::StatusOr<std::unique_ptr<EvaluationModel>> MakeGpuEvaluation(const DeviceChoice& choice,
                                                                    const v1::ModelConfig& model,
                                                                    const FragmentPlan& plan,
                                                                    int windows, FileSystem& files);
-
-// A process's share of a site's GPUs. All processes make theirs at the same time.
-struct GpuShare {
-  RankRange range;
-  std::string group_id;                // Made by process 0's NewGpuGroupId.
-  std::shared_ptr<SharedCause> cause;  // That ends the site.
-  std::string* plans = nullptr;        // Measurements: those known before, then all.
-};
-absl::StatusOr<std::string> NewGpuGroupId();
-// `choice` is ResolveShare's. Errors of the backend.
-absl::StatusOr<std::unique_ptr<ShardedBackend>> MakeShare(const DeviceChoice& choice,
-                                                          const v1::RunConfig& config,
-                                                          const FragmentPlan& plan,
-                                                          FileSystem& files, const GpuShare& share);
 
 }  // namespace causeway::worker

@@ -2,15 +2,19 @@
 
 #include <cstring>
 
+#include "common/base/status_macros.h"
 #include "common/telemetry/log.h"
-#include "worker/backend/cuda/cublaslt.h"
+#include "worker/backend/cuda/attention_choice.h"
+#include "worker/backend/cuda/cuda_backend.h"
+#include "worker/backend/cuda/cuda_evaluation.h"
+#include "worker/backend/cuda/gemm.h"
 #include "worker/backend/cuda/nccl.h"
-#include "worker/sync/site_backend.h"
 #ifdef CAUSEWAY_HAVE_CUDNN
 #include "worker/backend/cuda/cudnn.h"
 #endif
 
-namespace causeway::worker::cuda {
+namespace causeway::worker {
+namespace cuda {
 namespace {
 
 std::vector<int> IndicesOf(const std::vector<DeviceInfo>& devices) {
@@ -19,73 +23,28 @@ std::vector<int> IndicesOf(const std::vector<DeviceInfo>& devices) {
   return indices;
 }
 
-absl::StatusOr<CudaBackend::Options> BackendOptions(const v1::RunConfig& config, FileSystem& files,
-                                                    const OpenOptions& options,
-                                                    std::shared_ptr<GemmPlanStore> plans) {
-  CudaBackend::Options backend;
-  ASSIGN_OR_RETURN(backend.devices, DiscoverDevices(options.devices, files));
-  backend.recompute = options.recompute;
-  backend.published_on_device = options.published_on_device;
-  backend.shard_gradients = options.shard_gradients;
-  backend.make_attention = AttentionMaker(options.attention, options.deterministic,
-                                          config.train().document_masking(), plans);
-  if (options.attention == AttentionPreference::kAuto) {
-    backend.make_sparing_attention =
-        AttentionMaker(options.attention, options.deterministic, config.train().document_masking(),
-                       plans, /*sparing=*/true);
+// The only GPU of a command that computes on one; `command` begins the refusal of several.
+absl::StatusOr<DeviceInfo> OneOf(const DeviceChoice& devices, absl::string_view command,
+                                 FileSystem& files) {
+  if (devices.gpus.size() > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(command, " one GPU: name one, as in --device=cuda:0, or none, for the first"));
   }
-  backend.make_gemm = [plans = std::move(plans)](const DeviceInfo& device, DeviceMemory* memory) {
+  ASSIGN_OR_RETURN(const std::vector<DeviceInfo> found,
+                   DiscoverDevices({devices.gpus.empty() ? 0 : devices.gpus.front()}, files));
+  return found.front();
+}
+
+MakeGemm GemmMaker(std::shared_ptr<GemmPlanStore> plans) {
+  return [plans = std::move(plans)](const DeviceInfo& device, DeviceMemory* memory) {
     return MakeCublasLtGemm(device, memory, plans.get());
   };
-  return backend;
 }
 
-}  // namespace
-
-bool AnyDevice() {
-  int count = 0;
-  const cudaError_t error = cudaGetDeviceCount(&count);
-  (void)cudaGetLastError();
-  return error == cudaSuccess && count > 0;
-}
-
-absl::StatusOr<std::vector<int>> FindDevices(const std::vector<int>& devices, FileSystem& files) {
-  return ListDevices(devices, files);
-}
-
-absl::Status CheckDevices(const std::vector<int>& devices, FileSystem& files) {
-  return DiscoverDevices(devices, files).status();
-}
-
-absl::StatusOr<std::string> NewGroupId() {
-  ASSIGN_OR_RETURN(const NcclLibrary* const nccl, NcclLibrary::Load());
-  NcclId id;
-  RETURN_IF_ERROR(nccl->Check(nccl->get_unique_id(&id), "beginning a group of GPUs"));
-  return std::string(id.bytes, sizeof(id.bytes));
-}
-
-absl::StatusOr<std::unique_ptr<TrainingBackend>> OpenCudaBackend(const v1::RunConfig& config,
-                                                                 const FragmentPlan& plan,
-                                                                 FileSystem& files,
-                                                                 const OpenOptions& options) {
-  const auto plans = std::make_shared<GemmPlanStore>();
-  ASSIGN_OR_RETURN(CudaBackend::Options backend, BackendOptions(config, files, options, plans));
-  const bool stores = !options.plan_file.empty();
-  if (stores && files.Exists(options.plan_file)) {
-    RETURN_IF_ERROR(plans->Read(files, options.plan_file));
-  }
-  backend.make_groups = [](const std::vector<DeviceInfo>& devices) {
-    return MakeNcclGroups(IndicesOf(devices));
-  };
-  ASSIGN_OR_RETURN(std::unique_ptr<CudaBackend> made, CudaBackend::Create(config, plan, backend));
-  if (stores && plans->changed()) RETURN_IF_ERROR(plans->Write(files, options.plan_file));
-  return std::make_unique<SiteBackend>(config, plan, std::move(made),
-                                       std::vector<SiteBackend::Other>());
-}
-
+// ChooseAttention with this program's libraries and log. `deterministic`: MakeCudnnAttention's.
 MakeAttention AttentionMaker(AttentionPreference preference, [[maybe_unused]] bool deterministic,
                              bool document_masking, std::shared_ptr<GemmPlanStore> plans,
-                             bool sparing) {
+                             bool sparing = false) {
   AttentionChoice choice = {.preference = preference,
                             .document_masking = document_masking,
                             .sparing = sparing,
@@ -104,63 +63,96 @@ MakeAttention AttentionMaker(AttentionPreference preference, [[maybe_unused]] bo
   };
 }
 
-absl::StatusOr<std::unique_ptr<EvaluationModel>> OpenCudaEvaluation(const v1::ModelConfig& model,
-                                                                    const FragmentPlan& plan,
-                                                                    int windows, int device,
-                                                                    FileSystem& files) {
-  ASSIGN_OR_RETURN(const std::vector<DeviceInfo> devices,
-                   DiscoverDevices({device < 0 ? 0 : device}, files));
-  // Nothing is measured for one evaluation: products are computed as cuBLASLt recommends.
-  return CudaEvaluation::Create(
-      model, plan, windows, devices.front(),
-      [plans = std::make_shared<GemmPlanStore>()](const DeviceInfo& info, DeviceMemory* memory) {
-        return MakeCublasLtGemm(info, memory, plans.get());
-      });
-}
+}  // namespace
 
-absl::StatusOr<std::unique_ptr<ShardedBackend>> OpenShare(const v1::RunConfig& config,
-                                                          const FragmentPlan& plan,
-                                                          FileSystem& files,
-                                                          const OpenOptions& options,
-                                                          const SiteShare& share) {
-  const auto plans = std::make_shared<GemmPlanStore>();
-  ASSIGN_OR_RETURN(CudaBackend::Options backend, BackendOptions(config, files, options, plans));
-  if (!share.plans->empty()) {
-    RETURN_IF_ERROR(plans->Parse(*share.plans, "matrix_products*.json of this process, in --out,"));
-  }
-  NcclSite site{
-      .id = {}, .first_rank = share.first_rank, .size = share.ranks, .cause = share.cause};
-  if (share.group_id.size() != sizeof(site.id.bytes)) {
-    return absl::InvalidArgumentError(absl::StrCat("the id of a group of GPUs has ",
-                                                   sizeof(site.id.bytes), " bytes, not ",
-                                                   share.group_id.size()));
-  }
-  std::memcpy(site.id.bytes, share.group_id.data(), sizeof(site.id.bytes));
-  backend.ranks = share.ranks;
-  backend.first_rank = share.first_rank;
-  backend.make_groups =
-      [site](const std::vector<DeviceInfo>& devices) -> absl::StatusOr<CudaBackend::Groups> {
-    ASSIGN_OR_RETURN(const NcclLibrary* const nccl, NcclLibrary::Load());
-    return MakeNcclGroups(*nccl, IndicesOf(devices), site);
-  };
-  ASSIGN_OR_RETURN(std::unique_ptr<CudaBackend> made, CudaBackend::Create(config, plan, backend));
-  *share.plans = plans->Text();
-  return made;
-}
-
-absl::StatusOr<nlohmann::json> BenchOnGpu(int device, AttentionPreference attention,
-                                          bool deterministic, CudaBenchOptions options,
+absl::StatusOr<nlohmann::json> BenchOnGpu(const DeviceChoice& devices, CudaBenchOptions options,
                                           FileSystem& files) {
-  ASSIGN_OR_RETURN(const std::vector<DeviceInfo> devices,
-                   DiscoverDevices({device < 0 ? 0 : device}, files));
-  options.device = devices.front();
+  ASSIGN_OR_RETURN(options.device, OneOf(devices, "bench measures", files));
   const auto plans = std::make_shared<GemmPlanStore>();
-  options.make_gemm = [plans](const DeviceInfo& info, DeviceMemory* memory) {
-    return MakeCublasLtGemm(info, memory, plans.get());
-  };
+  options.make_gemm = GemmMaker(plans);
   options.make_attention =
-      AttentionMaker(attention, deterministic, /*document_masking=*/false, plans);
+      AttentionMaker(AttentionPreferenceOf(devices.attention), devices.deterministic,
+                     /*document_masking=*/false, plans);
   return BenchTraining(options);
 }
 
-}  // namespace causeway::worker::cuda
+}  // namespace cuda
+
+bool AnyGpu() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  (void)cudaGetLastError();
+  return error == cudaSuccess && count > 0;
+}
+
+absl::StatusOr<std::vector<int>> FindGpus(const std::vector<int>& gpus, FileSystem& files) {
+  return cuda::ListDevices(gpus, files);
+}
+
+absl::Status CheckGpus(const std::vector<int>& gpus, FileSystem& files) {
+  return cuda::DiscoverDevices(gpus, files).status();
+}
+
+absl::StatusOr<std::string> NewGpuGroupId() {
+  ASSIGN_OR_RETURN(const cuda::NcclLibrary* const nccl, cuda::NcclLibrary::Load());
+  cuda::NcclId id;
+  RETURN_IF_ERROR(nccl->Check(nccl->get_unique_id(&id), "beginning a group of GPUs"));
+  return std::string(id.bytes, sizeof(id.bytes));
+}
+
+absl::StatusOr<std::unique_ptr<ShardedBackend>> MakeShare(const DeviceChoice& choice,
+                                                          const v1::RunConfig& config,
+                                                          const FragmentPlan& plan,
+                                                          FileSystem& files,
+                                                          const GpuShare& share) {
+  const auto plans = std::make_shared<cuda::GemmPlanStore>();
+  if (!share.plans->empty()) RETURN_IF_ERROR(plans->Parse(*share.plans, share.plan_file));
+  cuda::CudaBackend::Options backend;
+  ASSIGN_OR_RETURN(backend.devices, cuda::DiscoverDevices(choice.gpus, files));
+  if (choice.recompute == "none") backend.recompute = cuda::Recompute::kNone;
+  if (choice.recompute == "norms") backend.recompute = cuda::Recompute::kNorms;
+  if (choice.recompute == "block") backend.recompute = cuda::Recompute::kBlocks;
+  backend.published_on_device = choice.published_on_device;
+  backend.shard_gradients = choice.shard_gradients;
+  const cuda::AttentionPreference attention = cuda::AttentionPreferenceOf(choice.attention);
+  const bool document_masking = config.train().document_masking();
+  backend.make_attention =
+      cuda::AttentionMaker(attention, choice.deterministic, document_masking, plans);
+  if (attention == cuda::AttentionPreference::kAuto) {
+    backend.make_sparing_attention = cuda::AttentionMaker(
+        attention, choice.deterministic, document_masking, plans, /*sparing=*/true);
+  }
+  backend.make_gemm = cuda::GemmMaker(plans);
+  backend.ranks = share.ranks;
+  backend.first_rank = share.first_rank;
+  backend.make_groups = [&share](const std::vector<cuda::DeviceInfo>& devices)
+      -> absl::StatusOr<cuda::CudaBackend::Groups> {
+    if (share.ranks == 0) return cuda::MakeNcclGroups(cuda::IndicesOf(devices));
+    cuda::NcclSite site{
+        .id = {}, .first_rank = share.first_rank, .size = share.ranks, .cause = share.cause};
+    if (share.group_id.size() != sizeof(site.id.bytes)) {
+      return absl::InvalidArgumentError(absl::StrCat("the id of a group of GPUs has ",
+                                                     sizeof(site.id.bytes), " bytes, not ",
+                                                     share.group_id.size()));
+    }
+    std::memcpy(site.id.bytes, share.group_id.data(), sizeof(site.id.bytes));
+    ASSIGN_OR_RETURN(const cuda::NcclLibrary* const nccl, cuda::NcclLibrary::Load());
+    return cuda::MakeNcclGroups(*nccl, cuda::IndicesOf(devices), site);
+  };
+  ASSIGN_OR_RETURN(std::unique_ptr<cuda::CudaBackend> made,
+                   cuda::CudaBackend::Create(config, plan, backend));
+  if (plans->changed()) *share.plans = plans->Text();
+  return made;
+}
+
+absl::StatusOr<std::unique_ptr<EvaluationModel>> MakeGpuEvaluation(const DeviceChoice& choice,
+                                                                   const v1::ModelConfig& model,
+                                                                   const FragmentPlan& plan,
+                                                                   int windows, FileSystem& files) {
+  ASSIGN_OR_RETURN(const cuda::DeviceInfo device, cuda::OneOf(choice, "eval computes on", files));
+  // Nothing is measured for one evaluation: products are computed as cuBLASLt recommends.
+  return cuda::CudaEvaluation::Create(model, plan, windows, device,
+                                      cuda::GemmMaker(std::make_shared<cuda::GemmPlanStore>()));
+}
+
+}  // namespace causeway::worker

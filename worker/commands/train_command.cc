@@ -12,6 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "common/base/checksum.h"
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "common/base/thread_pool.h"
@@ -157,12 +158,15 @@ absl::StatusOr<TrainingOptions> TrainingOptionsFromFlags(const LaunchEnvironment
   options.checkpoint_interval = absl::GetFlag(FLAGS_checkpoint_interval);
   options.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
   options.sample_tokens = absl::GetFlag(FLAGS_sample_tokens);
+  ASSIGN_OR_RETURN(options.devices, DevicesFromFlags());
+  if (launch.processes > 1) {
+    ASSIGN_OR_RETURN(options.devices, ResolveShare(options.devices, launch, *FileSystem::Real()));
+  }
   // Process 0 alone has to do with the coordinator.
   ASSIGN_OR_RETURN(keeper, BoardByFlags(launch.process == 0 ? options.member.connect_timeout
                                                             : absl::ZeroDuration(),
                                         options.member.coordinator, &options.member.worker_id,
                                         options.member.security, {Role::kWorker}));
-  ASSIGN_OR_RETURN(options.devices, DevicesFromFlags());
   ASSIGN_OR_RETURN(options.document_mark, GivenDocumentMark());
   options.max_tokens_per_second = absl::GetFlag(FLAGS_max_tokens_per_second);
   options.min_step_time = absl::GetFlag(FLAGS_min_step_time);
@@ -194,26 +198,27 @@ absl::StatusOr<TrainingOptions> TrainingOptionsFromFlags(const LaunchEnvironment
 absl::StatusOr<SiteOptions> SiteOptionsFor(const LaunchEnvironment& launch,
                                            const TrainingOptions& training) {
   SiteOptions options;
-  options.launch = launch;
-  options.worker_id = training.member.worker_id;
-  options.coordinator = training.member.coordinator;
-  options.threads = training.member.threads;
-  options.patience = absl::GetFlag(FLAGS_site_timeout);
-  if (options.patience <= absl::ZeroDuration()) {
+  options.devices = training.devices;
+  SiteRendezvous& rendezvous = options.rendezvous;
+  rendezvous.launch = launch;
+  rendezvous.token =
+      Checksum64(absl::StrCat(training.member.worker_id, " at ", training.member.coordinator));
+  rendezvous.cause = std::make_shared<SharedCause>();
+  rendezvous.patience = absl::GetFlag(FLAGS_site_timeout);
+  if (rendezvous.patience <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(absl::StrCat("--site_timeout must be more than 0; it is ",
-                                                   absl::FormatDuration(options.patience)));
+                                                   absl::FormatDuration(rendezvous.patience)));
   }
   const std::string secret_file = absl::GetFlag(FLAGS_site_secret_file);
   if (!secret_file.empty()) {
-    ASSIGN_OR_RETURN(options.secret, ReadTrustedFile(secret_file, /*secret=*/true));
+    ASSIGN_OR_RETURN(rendezvous.secret, ReadTrustedFile(secret_file, /*secret=*/true));
     constexpr size_t kLeast = 16;
-    if (options.secret.size() < kLeast) {
+    if (rendezvous.secret.size() < kLeast) {
       return absl::InvalidArgumentError(
           absl::StrCat(secret_file, " must hold ", kLeast, " bytes or more; it has ",
-                       options.secret.size(), ": make one with `openssl rand -hex 32`"));
+                       rendezvous.secret.size(), ": make one with `openssl rand -hex 32`"));
     }
   }
-  ASSIGN_OR_RETURN(options.devices, ResolveShare(training.devices, launch, *FileSystem::Real()));
   return options;
 }
 

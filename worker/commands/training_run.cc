@@ -106,8 +106,7 @@ absl::Status TrainingRun::OpenBackend(const DeviceChoice& devices) {
     ASSIGN_OR_RETURN(backend_, worker::MakeBackend(devices, config(), member_->plan(), pool_.get(),
                                                    file_system_, plan_file));
   } else {
-    ASSIGN_OR_RETURN(backend_, options_.site->MakeBackend(config(), member_->plan(), pool_.get(),
-                                                          file_system_, plan_file));
+    ASSIGN_OR_RETURN(backend_, options_.site->MakeBackend(config(), member_->plan(), plan_file));
   }
   return absl::OkStatus();
 }

@@ -254,15 +254,11 @@ RunMember::Hooks ArenaSite::MakeHooks(const SiteJoin& join) {
   hooks.meanwhile = join.meanwhile;
   hooks.make_replica = [this]() -> absl::StatusOr<std::unique_ptr<Replica>> {
     replica_ = nullptr;
-    std::unique_ptr<ShardedReplica> replica;
-    if (ranks_ != nullptr) {
-      ASSIGN_OR_RETURN(replica, ranks_->MakeReplica());
-    } else {
-      std::vector<std::unique_ptr<ReplicaPart>> parts(1);
-      ASSIGN_OR_RETURN(parts[0], MakePart());
-      replica = std::make_unique<ShardedReplica>(member_->plan(), member_->config().sync(),
-                                                 std::move(parts));
-    }
+    ASSIGN_OR_RETURN(auto replica,
+                     ranks_ != nullptr
+                         ? ranks_->MakeReplica()
+                         : MakeDividedReplica(member_->plan(), member_->config().sync(),
+                                              OfOnePart([this] { return MakePart(); }), {}));
     replica_ = replica.get();
     return replica;
   };

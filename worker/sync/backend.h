@@ -1,6 +1,6 @@
 // The seam between a trainer and the devices that it trains on: weights, gradients and optimizer
 // state lie behind it, on CPU cores (cpu/cpu_backend.h), on GPUs (cuda/cuda_backend.h), in one
-// process or several (site/site_backend.h).
+// process or several (site_backend.h).
 //
 // Step is a pure function of (weights, optimizer state, counters, data): a backend that continues
 // with the same ones repeats bit for bit. Nothing here knows of rounds or the network;
@@ -99,13 +99,6 @@ class TrainingBackend : public EvaluationModel {
 
   // The device's name in a join and a report: "cpu, 8 threads".
   virtual std::string Describe() const = 0;
-};
-
-// The ranks of a process among those of its site.
-struct RankRange {
-  int first = 0;
-  int count = 1;
-  int ranks = 1;  // Ranks of the whole site.
 };
 
 // A process's part of a site's backend: weights and moments are divided over the devices of the

@@ -15,10 +15,6 @@ int64_t GroupTypeBytes(GroupType type) {
       return sizeof(uint16_t);
     case GroupType::kDouble:
       return sizeof(double);
-    case GroupType::kInt64:
-      return sizeof(int64_t);
-    case GroupType::kByte:
-      return 1;
   }
   return 0;
 }
@@ -47,13 +43,6 @@ void SharedCause::Set(const absl::Status& cause) {
 
 absl::Status SharedCause::Get() const {
   absl::MutexLock lock(&mutex_);
-  return cause_;
-}
-
-absl::Status SharedCause::WaitFor(absl::Duration patience) const {
-  absl::MutexLock lock(&mutex_);
-  const auto there = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !cause_.ok(); };
-  mutex_.AwaitWithTimeout(absl::Condition(&there), patience);
   return cause_;
 }
 

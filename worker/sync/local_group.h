@@ -2,8 +2,8 @@
 //
 // Each rank has a LocalGroup of its own and calls the same operations in the same order with arrays
 // of the same sizes; a rank is used by one thread at a time. NcclGroup joins GPUs, those of other
-// hosts included. All sharding logic is tested with a ThreadGroup (tests/unit/worker/sync), which
-// joins threads of one process, in memory that the CPU reaches.
+// hosts included. Tests of emulated GPUs have a plain C++ stand-in for NCCL
+// (tests/emulation/emulated_nccl.cc).
 //
 // Operations are put on `stream` (a cudaStream_t; the memory's own if null) and done when it has
 // come that far. What they give is the same on every rank, bit for bit, and from run to run on the
@@ -24,11 +24,10 @@
 
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
 
 namespace causeway::worker {
 
-enum class GroupType { kFloat, kBf16, kDouble, kInt64, kByte };
+enum class GroupType { kFloat, kBf16, kDouble };
 int64_t GroupTypeBytes(GroupType type);
 
 using GroupStream = void*;
@@ -43,14 +42,11 @@ class LocalGroup {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // data[i] becomes the sum of all ranks' data[i], of kBf16 with fp32 sums. Not of bytes.
-  virtual absl::Status AllReduceSum(void* data, int64_t count, GroupType type,
-                                    GroupStream stream) = 0;
   // The pieces of an array: rank r's is data[bounds[r]] .. data[bounds[r + 1]], bounds ascend and
   // are size() + 1; pieces may be empty. Equal pieces are the fastest.
   //
-  // Each rank's own piece of its `data` becomes the sum of that piece over all ranks; the other
-  // pieces are unspecified.
+  // Each rank's own piece of its `data` becomes the sum of that piece over all ranks, of kBf16 with
+  // fp32 sums; the other pieces are unspecified.
   virtual absl::Status ReduceScatterSum(void* data, std::span<const int64_t> bounds, GroupType type,
                                         GroupStream stream) = 0;
   // Each rank's own piece is copied into every rank's `data`.
@@ -64,9 +60,6 @@ class LocalGroup {
   // before its end. Calls pair up.
   virtual absl::Status BeginBatch() = 0;
   virtual absl::Status EndBatch() = 0;
-
-  // Blocks the thread until all ranks have come here. Says nothing of streams.
-  virtual absl::Status Barrier() = 0;
 
   // The first cause anywhere wins. Any thread; never blocks for long.
   virtual void Abort(const absl::Status& cause) = 0;
@@ -84,8 +77,6 @@ class SharedCause {
   // The same of a cause that says where it comes from.
   void Set(const absl::Status& cause);
   absl::Status Get() const;
-  // Waits until there is a cause, at most so long; returns Get().
-  absl::Status WaitFor(absl::Duration patience) const;
 
   // Calls `listener` once, with the cause, on the thread that sets it, or at once if there is one.
   // Until Remove, which waits for a call that is under way; not from inside of one.

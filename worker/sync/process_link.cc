@@ -27,14 +27,6 @@ v1::SiteFrame FrameOf(v1::SiteFrame::Kind kind) {
   return frame;
 }
 
-std::span<const uint8_t> BytesOf(absl::string_view text) {
-  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
-}
-
-absl::string_view TextOf(const ByteBuffer& bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 }  // namespace
 
 SiteLink::SiteLink(std::unique_ptr<SiteStream> stream, std::string peer,

@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "causeway/v1/site.pb.h"
 #include "common/base/byte_buffer.h"
@@ -40,6 +41,14 @@ class SiteStream {
   // Ends both directions at once, and whoever waits in them. From any thread.
   virtual void Cut() = 0;
 };
+
+// Text in a call or an answer.
+inline std::span<const uint8_t> BytesOf(absl::string_view text) {
+  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+}
+inline std::string TextOf(std::span<const uint8_t> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
 
 // A request between processes, in terms of whoever asks and answers.
 struct SiteCall {

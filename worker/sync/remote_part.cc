@@ -273,20 +273,75 @@ absl::Status RemotePart::FinishHash(int fragment, LeafSink& leaves) {
   return ReadLeaves(bytes, leaves);
 }
 
+absl::Status CallAll(std::span<const RemoteRanks> others, int method, int64_t argument,
+                     const BytesFor& bytes, const std::function<absl::Status()>& own,
+                     const TakeFrom& take) {
+  std::vector<uint64_t> calls;
+  for (size_t i = 0; i < others.size(); ++i) {
+    const ByteBuffer sent = bytes ? bytes(i) : ByteBuffer();
+    ASSIGN_OR_RETURN(calls.emplace_back(), others[i].link->Call(method, argument, 0, sent));
+  }
+  absl::Status first = own ? own() : absl::OkStatus();
+  // A gradient that is not finite is so everywhere. After another error the others may wait for
+  // this process's GPUs.
+  if (!first.ok() && !absl::IsOutOfRange(first)) return first;
+  for (size_t i = 0; i < others.size(); ++i) {
+    const absl::StatusOr<ByteBuffer> answer = others[i].link->Await(calls[i]);
+    absl::Status status = OfPeer(*others[i].link, answer.status());
+    if (status.ok() && take) status = take(i, *answer);
+    if (first.ok()) first = status;
+  }
+  return first;
+}
+
+absl::StatusOr<std::unique_ptr<ShardedReplica>> MakeDividedReplica(
+    const FragmentPlan& plan, const v1::SyncConfig& sync, const MakeParts& make_own,
+    std::span<const RemoteRanks> others) {
+  std::vector<std::unique_ptr<ReplicaPart>> parts;
+  RETURN_IF_ERROR(CallAll(others, kReplicaMake, 0, nullptr, [&]() -> absl::Status {
+    ASSIGN_OR_RETURN(parts, make_own());
+    return absl::OkStatus();
+  }));
+  for (const RemoteRanks& other : others) {
+    parts.push_back(std::make_unique<RemotePart>(*other.link, other.pieces, sync));
+  }
+  return std::make_unique<ShardedReplica>(plan, sync, std::move(parts));
+}
+
 // --- The others ----------------------------------------------------------------------------------
 
-PartServer::PartServer(SiteLink& link, std::span<const std::unique_ptr<ReplicaPart>> parts,
-                       const PieceBytes& pieces)
-    : link_(link), parts_(parts), pieces_(pieces), threads_(kThreads) {}
+void PartServer::Drop() {
+  absl::MutexLock lock(&mutex_);
+  if (threads_ != nullptr) threads_->Drop();
+  threads_ = nullptr;  // Before the parts, which they use.
+  parts_.clear();
+}
+
+absl::Status PartServer::Make() {
+  Drop();
+  ASSIGN_OR_RETURN(std::vector<std::unique_ptr<ReplicaPart>> parts, make_());
+  absl::MutexLock lock(&mutex_);
+  parts_ = std::move(parts);
+  threads_ = std::make_unique<WorkQueue>(kThreads);
+  return absl::OkStatus();
+}
 
 bool PartServer::HandleAtOnce(SiteCall& call) {
   if (call.method != kPartStageAnswer) return false;
+  absl::ReaderMutexLock lock(&mutex_);
   // An error of the link has a cause, which the training thread finds.
-  Handle(call).IgnoreError();
+  HandlePart(call).IgnoreError();
   return true;
 }
 
 absl::Status PartServer::Handle(SiteCall& call) {
+  if (call.method == kReplicaMake) return link_.Answer(call.id, Make());
+  if (call.method == kReplicaSettle) return link_.Answer(call.id, absl::OkStatus());
+  absl::ReaderMutexLock lock(&mutex_);
+  return HandlePart(call);
+}
+
+absl::Status PartServer::HandlePart(SiteCall& call) {
   if (call.method < kPartSnapshot || call.method > kPartSetGaps) {
     return link_.Answer(
         call.id, absl::InvalidArgumentError(absl::StrCat("there is no method ", call.method)));
@@ -296,6 +351,10 @@ absl::Status PartServer::Handle(SiteCall& call) {
       (call.argument < 0 || call.argument >= pieces_.fragments())) {
     return link_.Answer(
         call.id, absl::InvalidArgumentError(absl::StrCat("there is no fragment ", call.argument)));
+  }
+  if (parts_.empty()) {
+    return link_.Answer(call.id, absl::FailedPreconditionError(
+                                     "it has no part of the replica, since it failed before"));
   }
   if (method == kPartSnapshot) return Snapshot(call);
   const absl::StatusOr<ByteBuffer> bytes = Do(call);
@@ -311,7 +370,7 @@ absl::Status PartServer::Snapshot(const SiteCall& call) {
     if (!made.ok()) return link_.Answer(call.id, made.status());
     codes->push_back(*std::move(made));
   }
-  threads_.Run([this, fragment, codes, id = call.id] {
+  threads_->Run([this, fragment, codes, id = call.id] {
     ByteBuffer object(pieces_.WholeBytes(PartData::kCodesUp, fragment));
     absl::Status status;
     for (const std::unique_ptr<ReplicaPart::Codes>& each : *codes) {

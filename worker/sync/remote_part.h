@@ -1,14 +1,18 @@
-// The ReplicaParts that another process of the site has: RemotePart is process 0's stand-in for
-// them, PartServer what answers in the other process. Over a link go the codes of the other's
-// pieces, its leaves, and no values but for checkpoints.
+// A replica whose parts are in several processes of a site: RemotePart is process 0's stand-in for
+// those of another one, PartServer what answers there. Over a link go the codes of the other's
+// pieces, its leaves, and no values but for checkpoints. Processes are ranks of a trainer of its
+// own (site_ranks.h), or those of causeway-worker with their GPUs (site_backend.h).
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
 #include <span>
+#include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "causeway/v1/config.pb.h"
 #include "common/base/byte_buffer.h"
@@ -20,6 +24,13 @@
 #include "worker/sync/sharded_replica.h"
 
 namespace causeway::worker {
+
+// Calls of process 0 beside the verbs of a part (PartMethod).
+enum ReplicaMethod : int {
+  kReplicaMake = kFirstOtherMethod,  // New parts, of nothing; local values stay.
+  kReplicaSettle,                    // Answered when all before it has been done.
+  kFirstSiteMethod,                  // Others' own.
+};
 
 // What a call takes or gives besides numbers, for whole fragments or arenas.
 enum class PartData { kNone, kCodesUp, kCodesDown, kFragment, kGaps, kArena };
@@ -87,13 +98,43 @@ class RemotePart final : public ReplicaPart {
   std::set<int> staged_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Answers the calls of a RemotePart with the parts of this process.
+// Ranks of another process, as process 0 sees them.
+struct RemoteRanks {
+  SiteLink* link = nullptr;
+  PieceBytes pieces;
+};
+
+// Sends a call to each, with what `bytes` makes for it, does `own` meanwhile, and waits for all
+// answers; `take` gets them in order. All three may be null. Returns the first error, which names
+// the process.
+using BytesFor = std::function<ByteBuffer(size_t other)>;
+using TakeFrom = std::function<absl::Status(size_t other, const ByteBuffer& answer)>;
+absl::Status CallAll(std::span<const RemoteRanks> others, int method, int64_t argument = 0,
+                     const BytesFor& bytes = nullptr,
+                     const std::function<absl::Status()>& own = nullptr,
+                     const TakeFrom& take = nullptr);
+
+// Makes the parts of a process anew, of nothing. Local values stay, former parts are gone.
+using MakeParts = std::function<absl::StatusOr<std::vector<std::unique_ptr<ReplicaPart>>>()>;
+
+// A replica of process 0's parts and those of the others, which all make theirs at the same time.
+absl::StatusOr<std::unique_ptr<ShardedReplica>> MakeDividedReplica(
+    const FragmentPlan& plan, const v1::SyncConfig& sync, const MakeParts& make_own,
+    std::span<const RemoteRanks> others);
+
+// Answers the calls of MakeDividedReplica, and of the RemotePart that it makes, with parts of this
+// process.
 class PartServer {
  public:
-  // All outlive the server. `pieces` are those of all parts.
-  PartServer(SiteLink& link, std::span<const std::unique_ptr<ReplicaPart>> parts,
-             const PieceBytes& pieces);
-  ~PartServer() { threads_.Drop(); }
+  // The link outlives the server. There are no parts before Make. `pieces` are those of all parts.
+  PartServer(SiteLink& link, const PieceBytes& pieces, MakeParts make)
+      : link_(link), pieces_(pieces), make_(std::move(make)) {}
+  ~PartServer() { Drop(); }
+
+  // Makes the parts, as kReplicaMake does.
+  absl::Status Make();
+  // Ends what is done beside the training thread, and destroys the parts.
+  void Drop();
 
   // For SiteLink::Start: what need not wait for the training thread.
   bool HandleAtOnce(SiteCall& call);
@@ -102,13 +143,16 @@ class PartServer {
   absl::Status Handle(SiteCall& call);
 
  private:
-  absl::StatusOr<ByteBuffer> Do(const SiteCall& call);
-  absl::Status Snapshot(const SiteCall& call);
+  absl::Status HandlePart(SiteCall& call) ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<ByteBuffer> Do(const SiteCall& call) ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  absl::Status Snapshot(const SiteCall& call) ABSL_SHARED_LOCKS_REQUIRED(mutex_);
 
   SiteLink& link_;
-  const std::span<const std::unique_ptr<ReplicaPart>> parts_;
   const PieceBytes pieces_;
-  WorkQueue threads_;  // Wait for codes. Last.
+  const MakeParts make_;
+  absl::Mutex mutex_;  // Guards which parts there are.
+  std::vector<std::unique_ptr<ReplicaPart>> parts_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<WorkQueue> threads_ ABSL_GUARDED_BY(mutex_);  // Wait for codes of the parts.
 };
 
 }  // namespace causeway::worker

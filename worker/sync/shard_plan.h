@@ -24,6 +24,12 @@
 
 namespace causeway::worker {
 
+// The ranks of a process among those of its site.
+struct RankRange {
+  int first = 0;
+  int count = 1;
+};
+
 // A range of the arena that one rank owns.
 struct ShardPiece {
   int64_t begin = 0;  // In the arena, in values.

@@ -8,23 +8,70 @@
 // Evaluation uses the GPUs of process 0.
 #pragma once
 
-#include <functional>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "causeway/v1/config.pb.h"
 #include "common/base/byte_buffer.h"
 #include "common/params/fragment_plan.h"
 #include "worker/sync/backend.h"
 #include "worker/sync/process_link.h"
 #include "worker/sync/remote_part.h"
-#include "worker/sync/site_calls.h"
 
 namespace causeway::worker {
+
+// Calls of process 0 to the others, over their SiteLinks, beside those of a PartServer; and the one
+// thing that they ask of it. Arrays are as they lie in memory: all processes are of one build.
+enum SiteMethod : int {
+  // --- Coming together (worker/commands/site.h) ---
+  kSiteHello = kFirstSiteMethod,  // Who are you? Answer: v1::SiteMember.
+  kSiteBuild,                     // v1::SiteBuild: make the backend. Answer: the matrix products.
+  kSiteEnd,                       // Training is over. Nobody waits for an answer.
+  kSiteStop,                      // To process 0: this process was told to stop.
+  // --- Training ---
+  kSiteStep,            // argument: the step; bytes: StepTokens. Answer: its loss and tokens.
+  kSiteSetParameters,   // bytes: the own pieces of master weights.
+  kSiteCopyParameters,  // Answer: the same.
+  kSiteCopyMoments,     // argument: 0 for the first, 1 for the second. Answer: the own pieces.
+  kSiteRestoreFirst,    // bytes: the own pieces of the first moments.
+  kSiteRestoreMoments,  // argument: updates; bytes: those of the second.
+  kSiteRefreshWeights,  // Process 0 has used its GPUs' weights for an evaluation.
+};
+
+// INVALID_ARGUMENT, with what to change, unless all ranks, which are GPUs, have equally many
+// micro-batches.
+absl::Status CheckShares(const v1::TrainConfig& train, int ranks);
+
+// The micro-batches that a process has of a step, which travel as they lie here. They are dealt out
+// in turn: of all ranks, rank r has the micro-batches r, r + ranks, and so on.
+class StepTokens {
+ public:
+  // `config` is complete, and CheckShares holds.
+  StepTokens(const v1::RunConfig& config, int ranks, const RankRange& own);
+
+  int64_t micro_batches() const { return micro_batches_; }  // Of the step.
+  // By the numbers that they have in the step.
+  bool Has(int64_t index) const;
+  MicroBatch At(int64_t index);  // One that it has.
+  // Refers to this. INVALID_ARGUMENT for a micro-batch that it has not.
+  MicroBatchReader Reader();
+
+  const ByteBuffer& bytes() const { return bytes_; }
+  // INVALID_ARGUMENT for another length than bytes() has.
+  absl::Status Take(ByteBuffer bytes);
+
+ private:
+  const int64_t micro_batches_;
+  const int ranks_;
+  const RankRange own_;
+  const size_t tokens_;   // Tokens per micro-batch.
+  const bool documents_;  // Where they start, beside inputs and targets.
+  ByteBuffer bytes_;      // Of int32_t.
+};
 
 class SiteBackend : public TrainingBackend {
  public:
@@ -56,35 +103,20 @@ class SiteBackend : public TrainingBackend {
   }
 
  private:
-  struct Process {
-    SiteLink* link;
-    RankRange range;
-    PieceBytes pieces;
-  };
-
-  // Sends a call to each, does `own` meanwhile, and waits for all answers; `take` gets them in
-  // order. The first error.
-  using Bytes = std::function<ByteBuffer(const Process&)>;
-  using Take = std::function<absl::Status(const Process&, const ByteBuffer&)>;
-  absl::Status OnAll(int method, int64_t argument, const Bytes& bytes,
-                     const std::function<absl::Status()>& own, const Take& take);
+  // What each of the others gets of an arena.
+  BytesFor PiecesOf(std::span<const float> arena) const;
+  // And gives.
+  TakeFrom PiecesInto(std::span<float> arena) const;
 
   const v1::RunConfig& config_;
   const FragmentPlan& plan_;
   const std::unique_ptr<ShardedBackend> own_;
-  std::vector<Process> others_;
-  StepTokens tokens_;
+  std::vector<RemoteRanks> others_;
+  std::vector<StepTokens> tokens_;  // Of all processes, this one's first.
 };
 
-// A process's word on its part in a step.
-struct StepShare {
-  double loss = 0;
-  int64_t tokens = 0;
-};
-
-// The work of a site's processes beside process 0: answers the calls of SiteBackend, and those of
-// its RemotePart, with the backend that has this process's GPUs.
-
+// The work of a site's processes beside process 0: answers the calls of SiteBackend with the
+// backend that has this process's GPUs.
 class ShardServer {
  public:
   // The arguments outlive the server.
@@ -92,31 +124,26 @@ class ShardServer {
               std::unique_ptr<ShardedBackend> backend);
 
   // For SiteLink::Start, on its thread: what need not wait for a step's end.
-  bool HandleAtOnce(SiteCall& call);
+  bool HandleAtOnce(SiteCall& call) { return parts_.HandleAtOnce(call); }
   // On the training thread, in the order of NextCall. Errors: the link's; those of the backend are
   // answered. INVALID_ARGUMENT is answered to unknown methods.
   absl::Status Handle(SiteCall& call);
+  // Destroys the backend; nothing is handled any more.
+  void Close();
 
  private:
   absl::StatusOr<ByteBuffer> Do(SiteCall& call);
-  absl::StatusOr<ByteBuffer> Step(const SiteCall& call);
-  absl::Status MakeParts();
   std::vector<float> Arena() const {
     return std::vector<float>(static_cast<size_t>(plan_.arena_size()));
   }
 
   SiteLink& link_;
-  const v1::RunConfig& config_;
   const FragmentPlan& plan_;
-  const std::unique_ptr<ShardedBackend> backend_;
-  const RankRange range_;
+  std::unique_ptr<ShardedBackend> backend_;
   const PieceBytes pieces_;
-  const StepTokens layout_;
+  StepTokens tokens_;
   std::vector<float> first_moments_;  // Until the second ones come.
-  absl::Mutex mutex_;                 // Guards which parts there are.
-  std::vector<std::unique_ptr<ReplicaPart>> parts_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<PartServer> part_server_
-      ABSL_GUARDED_BY(mutex_);  // After the parts: it uses them.
+  PartServer parts_;                  // Last: they use the backend.
 };
 
 }  // namespace causeway::worker

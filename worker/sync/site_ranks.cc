@@ -8,12 +8,6 @@
 namespace causeway::worker {
 namespace {
 
-// Calls of rank 0, beside those of a PartServer.
-enum RankMethod : int {
-  kRankMakePart = kFirstOtherMethod,  // A new part, of nothing; the local values stay.
-  kRankSettle,                        // Answered when all before it has been done.
-};
-
 std::string NameOfRank(int rank) { return absl::StrCat("rank ", rank, " of this site"); }
 
 }  // namespace
@@ -126,12 +120,21 @@ absl::Status SiteLinks::TakeIncoming(Message message) {
 
 // --- Rank 0 --------------------------------------------------------------------------------------
 
+MakeParts OfOnePart(MakePart make) {
+  return [make = std::move(make)]() -> absl::StatusOr<std::vector<std::unique_ptr<ReplicaPart>>> {
+    std::vector<std::unique_ptr<ReplicaPart>> parts(1);
+    ASSIGN_OR_RETURN(parts[0], make());
+    return parts;
+  };
+}
+
 LeadingRank::LeadingRank(SiteLinks& links, const FragmentPlan& plan, const ShardPlan& shards,
                          const v1::SyncConfig& sync, MakePart make_part)
-    : plan_(plan), shards_(shards), sync_(sync), make_part_(std::move(make_part)) {
+    : plan_(plan), sync_(sync), make_own_(OfOnePart(std::move(make_part))) {
   for (int rank = 1; rank < links.ranks(); ++rank) {
     links_.push_back(std::make_unique<SiteLink>(links.Stream(rank), NameOfRank(rank), cause_));
     links_.back()->Start();
+    others_.push_back({links_.back().get(), PieceBytes(plan, shards, sync, rank, 1)});
   }
   heard_.resize(links_.size());
 }
@@ -141,17 +144,10 @@ LeadingRank::~LeadingRank() {
 }
 
 absl::StatusOr<std::unique_ptr<ShardedReplica>> LeadingRank::MakeReplica() {
-  std::vector<std::unique_ptr<ReplicaPart>> parts(1);
-  ASSIGN_OR_RETURN(parts[0], make_part_());
-  RETURN_IF_ERROR(OnOthers(kRankMakePart));
-  for (size_t i = 0; i < links_.size(); ++i) {
-    parts.push_back(std::make_unique<RemotePart>(
-        *links_[i], PieceBytes(plan_, shards_, sync_, static_cast<int>(i) + 1, 1), sync_));
-  }
-  return std::make_unique<ShardedReplica>(plan_, sync_, std::move(parts));
+  return MakeDividedReplica(plan_, sync_, make_own_, others_);
 }
 
-absl::Status LeadingRank::Settle() { return OnOthers(kRankSettle); }
+absl::Status LeadingRank::Settle() { return CallAll(others_, kReplicaSettle); }
 
 absl::Status LeadingRank::EndSilence(absl::Duration now, absl::Duration patience) {
   for (size_t i = 0; i < links_.size(); ++i) {
@@ -170,17 +166,6 @@ absl::Status LeadingRank::EndSilence(absl::Duration now, absl::Duration patience
   return absl::OkStatus();
 }
 
-absl::Status LeadingRank::OnOthers(int method) {
-  std::vector<uint64_t> calls;
-  for (const std::unique_ptr<SiteLink>& link : links_) {
-    ASSIGN_OR_RETURN(calls.emplace_back(), link->Call(method, 0, 0, {}));
-  }
-  for (size_t i = 0; i < links_.size(); ++i) {
-    RETURN_IF_ERROR(OfPeer(*links_[i], links_[i]->Await(calls[i]).status()));
-  }
-  return absl::OkStatus();
-}
-
 // --- The others ----------------------------------------------------------------------------------
 
 absl::StatusOr<std::unique_ptr<FollowingRank>> FollowingRank::Open(SiteLinks& links,
@@ -188,20 +173,17 @@ absl::StatusOr<std::unique_ptr<FollowingRank>> FollowingRank::Open(SiteLinks& li
                                                                    const ShardPlan& shards,
                                                                    const v1::SyncConfig& sync,
                                                                    MakePart make_part) {
-  std::unique_ptr<FollowingRank> following(
-      new FollowingRank(links.rank(), plan, shards, sync, std::move(make_part)));
-  FollowingRank& self = *following;
-  self.link_ =
+  auto link =
       std::make_unique<SiteLink>(links.Stream(0), NameOfRank(0), std::make_shared<SharedCause>());
-  RETURN_IF_ERROR(self.BeginAnew());
-  self.link_->Start([&self](SiteCall& call) {
-    const std::shared_ptr<PartServer> server = self.server();
-    return server != nullptr && server->HandleAtOnce(call);
-  });
+  std::unique_ptr<FollowingRank> following(new FollowingRank(
+      std::move(link), PieceBytes(plan, shards, sync, links.rank(), 1), std::move(make_part)));
+  FollowingRank& self = *following;
+  RETURN_IF_ERROR(self.server_.Make());
+  self.link_->Start([&self](SiteCall& call) { return self.server_.HandleAtOnce(call); });
   self.thread_ = std::thread([&self] {
     for (;;) {
       absl::StatusOr<std::optional<SiteCall>> call = self.link_->NextCall();
-      if (!call.ok() || !call->has_value() || !self.Answer(**call).ok()) return;
+      if (!call.ok() || !call->has_value() || !self.server_.Handle(**call).ok()) return;
     }
   });
   return following;
@@ -213,41 +195,8 @@ FollowingRank::~FollowingRank() {
     link_->Leave();
     thread_.join();
   }
-  link_.reset();  // Ends the thread that receives, which may use the rest.
-}
-
-absl::Status FollowingRank::BeginAnew() {
-  {
-    absl::MutexLock lock(&mutex_);
-    server_.reset();
-  }
-  parts_.clear();
-  ASSIGN_OR_RETURN(std::unique_ptr<ReplicaPart> part, make_part_());
-  parts_.push_back(std::move(part));
-  absl::MutexLock lock(&mutex_);
-  server_ =
-      std::make_shared<PartServer>(*link_, parts_, PieceBytes(plan_, shards_, sync_, rank_, 1));
-  return absl::OkStatus();
-}
-
-std::shared_ptr<PartServer> FollowingRank::server() const {
-  absl::MutexLock lock(&mutex_);
-  return server_;
-}
-
-absl::Status FollowingRank::Answer(SiteCall& call) {
-  switch (call.method) {
-    case kRankMakePart:
-      return link_->Answer(call.id, BeginAnew());
-    case kRankSettle:
-      return link_->Answer(call.id, absl::OkStatus());
-    default: {
-      const std::shared_ptr<PartServer> server = this->server();
-      if (server != nullptr) return server->Handle(call);
-      return link_->Answer(call.id, absl::FailedPreconditionError(
-                                        "it has no part of the replica, since it failed before"));
-    }
-  }
+  server_.Drop();  // Answers over the link.
+  link_.reset();   // Ends the thread that receives, which may use the rest.
 }
 
 }  // namespace causeway::worker

@@ -72,6 +72,7 @@ class SiteLinks {
 
 // Makes a rank's own part anew, of nothing. Local values stay.
 using MakePart = std::function<absl::StatusOr<std::unique_ptr<ReplicaPart>>()>;
+MakeParts OfOnePart(MakePart make);
 
 // Rank 0's view of its site's ranks. One thread at a time, as a Replica.
 class LeadingRank {
@@ -95,16 +96,13 @@ class LeadingRank {
     std::optional<absl::Duration> since;  // It was waited for, and had said as much.
   };
 
-  // Has the others do that, at once.
-  absl::Status OnOthers(int method);
-
   const FragmentPlan& plan_;
-  const ShardPlan& shards_;
   const v1::SyncConfig sync_;
-  const MakePart make_part_;
+  const MakeParts make_own_;
   const std::shared_ptr<SharedCause> cause_ = std::make_shared<SharedCause>();
   std::vector<std::unique_ptr<SiteLink>> links_;  // To rank 1, 2, ...
-  std::vector<Heard> heard_;                      // Of each, by EndSilence.
+  std::vector<RemoteRanks> others_;
+  std::vector<Heard> heard_;  // Of each, by EndSilence.
 };
 
 // Another rank: does what rank 0 asks for, on a thread of its own.
@@ -119,23 +117,11 @@ class FollowingRank {
   ~FollowingRank();
 
  private:
-  FollowingRank(int rank, const FragmentPlan& plan, const ShardPlan& shards,
-                const v1::SyncConfig& sync, MakePart make_part)
-      : rank_(rank), plan_(plan), shards_(shards), sync_(sync), make_part_(std::move(make_part)) {}
+  FollowingRank(std::unique_ptr<SiteLink> link, const PieceBytes& pieces, MakePart make_part)
+      : link_(std::move(link)), server_(*link_, pieces, OfOnePart(std::move(make_part))) {}
 
-  absl::Status BeginAnew();
-  absl::Status Answer(SiteCall& call);
-  std::shared_ptr<PartServer> server() const;
-
-  const int rank_;
-  const FragmentPlan& plan_;
-  const ShardPlan& shards_;
-  const v1::SyncConfig sync_;
-  const MakePart make_part_;
-  std::vector<std::unique_ptr<ReplicaPart>> parts_;
   std::unique_ptr<SiteLink> link_;
-  mutable absl::Mutex mutex_;
-  std::shared_ptr<PartServer> server_ ABSL_GUARDED_BY(mutex_);  // Uses the parts and the link.
+  PartServer server_;
   std::thread thread_;
 };
 

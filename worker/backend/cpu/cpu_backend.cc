@@ -6,15 +6,12 @@
 
 namespace causeway::worker {
 
-CpuBackend::CpuBackend(const v1::RunConfig& config, const FragmentPlan& plan, ThreadPool* pool,
-                       std::unique_ptr<StepHelpers> helpers)
+CpuBackend::CpuBackend(const v1::RunConfig& config, const FragmentPlan& plan, ThreadPool* pool)
     : config_(config),
       plan_(plan),
       pool_(pool),
       model_(config.model(), plan, config.train().micro_batch_sequences(), pool),
       evaluation_(&model_),
-      helpers_(std::move(helpers)),
-      tokens_(config.train(), config.model()),
       parameters_(static_cast<size_t>(plan.arena_size())),
       gradients_(static_cast<size_t>(plan.arena_size())) {
   if (config.sync().contribution() != v1::SyncConfig::GRADIENT) {
@@ -30,22 +27,12 @@ CpuBackend::CpuBackend(const v1::RunConfig& config, const FragmentPlan& plan, Th
 absl::StatusOr<StepReport> CpuBackend::Step(int64_t step, const MicroBatchReader& read) {
   const v1::TrainConfig& train = config_.train();
   const int micro_batches = train.batch_sequences() / train.micro_batch_sequences();
-  const bool alone = helpers_ == nullptr;
-  if (!alone) {
-    RETURN_IF_ERROR(tokens_.Read(read));
-    RETURN_IF_ERROR(helpers_->Begin(parameters_, tokens_));
-  }
-  const MicroBatchReader own = alone ? read : tokens_.Reader();
-  std::vector<TokenLoss> losses(static_cast<size_t>(micro_batches));
-  for (int i = 0; i < micro_batches; i += alone ? 1 : 1 + helpers_->count()) {
-    RETURN_IF_ERROR(own(i, {inputs_, targets_, document_starts_}));
-    losses[static_cast<size_t>(i)] = model_.ForwardBackward(
-        parameters_, inputs_, targets_, 1.0F / static_cast<float>(micro_batches), i > 0, gradients_,
-        document_starts_);
-  }
-  if (!alone) RETURN_IF_ERROR(helpers_->Finish(gradients_, losses));
   StepReport report;
-  for (const TokenLoss& loss : losses) {
+  for (int i = 0; i < micro_batches; ++i) {
+    RETURN_IF_ERROR(read(i, {inputs_, targets_, document_starts_}));
+    const TokenLoss loss = model_.ForwardBackward(parameters_, inputs_, targets_,
+                                                  1.0F / static_cast<float>(micro_batches), i > 0,
+                                                  gradients_, document_starts_);
     report.loss += loss.cross_entropy / micro_batches;
     report.tokens += loss.tokens;
   }
@@ -97,10 +84,7 @@ absl::StatusOr<std::unique_ptr<Replica>> CpuBackend::MakeReplica() {
 }
 
 std::string CpuBackend::Describe() const {
-  return absl::StrCat("cpu, ", pool_->threads(), " threads",
-                      helpers_ == nullptr
-                          ? ""
-                          : absl::StrCat(", the first of ", 1 + helpers_->count(), " processes"));
+  return absl::StrCat("cpu, ", pool_->threads(), " threads");
 }
 
 absl::Status CpuEvaluationModel::UseParameters(std::span<const float> parameters) {

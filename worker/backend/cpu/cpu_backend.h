@@ -14,7 +14,6 @@
 #include "worker/backend/cpu/cpu_transformer.h"
 #include "worker/backend/cpu/optimizer.h"
 #include "worker/sync/backend.h"
-#include "worker/sync/site_calls.h"
 
 namespace causeway::worker {
 
@@ -36,28 +35,11 @@ class CpuEvaluationModel final : public EvaluationModel {
   std::span<const float> parameters_;
 };
 
-// Who does a share of every step's micro-batches: other processes of the site
-// (worker/backend/cpu/cpu_site.h).
-class StepHelpers {
- public:
-  virtual ~StepHelpers() = default;
-  // Helper h, 1 .. count(), does the micro-batches h, h + 1 + count() and so on; the backend itself
-  // those from 0 on.
-  virtual int count() const = 0;
-  // Begins a step; parameters and tokens may change when this returns.
-  virtual absl::Status Begin(std::span<const float> parameters, const StepTokens& tokens) = 0;
-  // Waits for all: adds their gradients in order of the helpers, and says their micro-batches'
-  // losses.
-  virtual absl::Status Finish(std::span<float> gradients, std::span<TokenLoss> losses) = 0;
-};
-
 // Shares its work with the pool, from the calling thread.
 class CpuBackend final : public TrainingBackend {
  public:
   // `config` must be complete and `plan` be made from it; both, and the pool, outlive the backend.
-  // CheckShares holds of 1 + helpers->count(); null: no helpers.
-  CpuBackend(const v1::RunConfig& config, const FragmentPlan& plan, ThreadPool* pool,
-             std::unique_ptr<StepHelpers> helpers = nullptr);
+  CpuBackend(const v1::RunConfig& config, const FragmentPlan& plan, ThreadPool* pool);
 
   absl::StatusOr<StepReport> Step(int64_t step, const MicroBatchReader& read) override;
   absl::Status SetParameters(std::span<const float> parameters) override;
@@ -85,8 +67,6 @@ class CpuBackend final : public TrainingBackend {
   CpuTransformer<float> model_;
   CpuEvaluationModel evaluation_;
   std::unique_ptr<InnerOptimizer<float>> optimizer_;  // Null: gradients are sent.
-  const std::unique_ptr<StepHelpers> helpers_;        // May be null.
-  StepTokens tokens_;                                 // For them.
   std::vector<float> parameters_;
   std::vector<float> gradients_;
   std::vector<int32_t> inputs_;

@@ -44,13 +44,4 @@ struct CublasLtLibrary {
   absl::Status Check(cublasStatus_t status, absl::string_view what) const;
 };
 
-// Gemm by cuBLASLt. A shape's first call makes a plan, which is found again by everything that it
-// depends on; while tuning is on, the eight ways that the library recommends are timed and the
-// fastest is kept.
-
-// For the calling thread's device. The workspace comes from `memory`; `plans` outlives the Gemm.
-// Errors of CublasLtLibrary::Open.
-absl::StatusOr<std::unique_ptr<Gemm>> MakeCublasLtGemm(const DeviceInfo& device,
-                                                       DeviceMemory* memory, GemmPlanStore* plans);
-
 }  // namespace causeway::worker::cuda

@@ -1,7 +1,7 @@
 #include "worker/backend/cuda/cuda_backend.h"
 
 #include "absl/strings/str_format.h"
-#include "worker/sync/site_calls.h"
+#include "worker/sync/site_backend.h"
 
 namespace causeway::worker::cuda {
 namespace {
@@ -38,8 +38,7 @@ absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Create(const v1::RunCo
                                                                  const FragmentPlan& plan,
                                                                  const Options& options) {
   RETURN_IF_ERROR(CheckShape(config.model()));
-  RETURN_IF_ERROR(
-      CheckShares(config.train(), RanksOf(options), "GPUs", "name fewer with --device=cuda:0,.."));
+  RETURN_IF_ERROR(CheckShares(config.train(), RanksOf(options)));
   auto backend = std::unique_ptr<CudaBackend>(new CudaBackend(config, plan, options));
   RETURN_IF_ERROR(backend->Build());
   return backend;

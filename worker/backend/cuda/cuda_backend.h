@@ -71,9 +71,7 @@ class CudaBackend final : public ShardedBackend, public EvaluationModel {
   std::string Describe() const override;
   const ShardPlan& shards() const override { return shards_; }
   RankRange range() const override {
-    return {.first = options_.first_rank,
-            .count = static_cast<int>(options_.devices.size()),
-            .ranks = shards_.ranks()};
+    return {options_.first_rank, static_cast<int>(options_.devices.size())};
   }
   absl::StatusOr<std::vector<std::unique_ptr<ReplicaPart>>> MakeParts() override;
   void RefreshWeights() override { weights_stale_ = true; }

@@ -1,5 +1,5 @@
 // Matrix products on a GPU: bf16 in, sums in fp32, bf16 or fp32 out, row-major. What stands behind
-// is cuBLASLt (libraries/cublaslt.h), or plain C++ under the tests' emulation.
+// is cuBLASLt (cublaslt.h), or plain C++ under the tests' emulation.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -9,12 +9,12 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "common/base/file_system.h"
 #include "worker/backend/cuda/kernels/device.h"
 
 namespace causeway::worker::cuda {
@@ -89,17 +89,13 @@ class GemmPlanStore {
   // Replaces the one that was there, which it returns.
   std::string SetAttention(const std::string& key, const std::string& name);
 
-  // True if there is a choice that no Write or Read has seen.
+  // True if there is a choice that no Parse or Text has seen.
   bool changed() const;
 
-  // As Read and Write, of what is in such a file; `name` is what messages call it.
+  // JSON: {"version": 1, "plans": {key: [eight numbers]}, "attention": {key: name}}. `name` is what
+  // messages call the file that it is in. DATA_LOSS, with what to do, if it is damaged.
   absl::Status Parse(const std::string& text, const std::string& name);
   std::string Text();
-
-  // JSON: {"version": 1, "plans": {key: [eight numbers]}, "attention": {key: name}}. DATA_LOSS,
-  // with what to do, if it is damaged.
-  absl::Status Read(FileSystem& file_system, const std::string& path);
-  absl::Status Write(FileSystem& file_system, const std::string& path);
 
  private:
   mutable absl::Mutex mutex_;
@@ -107,5 +103,14 @@ class GemmPlanStore {
   std::map<std::string, std::string> attention_ ABSL_GUARDED_BY(mutex_);
   bool changed_ ABSL_GUARDED_BY(mutex_) = false;
 };
+
+// Gemm by cuBLASLt. A shape's first call makes a plan, which is found again by everything that it
+// depends on; while tuning is on, the eight ways that the library recommends are timed and the
+// fastest is kept.
+
+// For the calling thread's device. The workspace comes from `memory`; `plans` outlives the Gemm.
+// FAILED_PRECONDITION if the library is not there.
+absl::StatusOr<std::unique_ptr<Gemm>> MakeCublasLtGemm(const DeviceInfo& device,
+                                                       DeviceMemory* memory, GemmPlanStore* plans);
 
 }  // namespace causeway::worker::cuda

@@ -86,13 +86,4 @@ std::string GemmPlanStore::Text() {
   return stored.dump(1) + "\n";
 }
 
-absl::Status GemmPlanStore::Read(FileSystem& file_system, const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string text, file_system.ReadFile(path));
-  return Parse(text, path);
-}
-
-absl::Status GemmPlanStore::Write(FileSystem& file_system, const std::string& path) {
-  return WriteFileAtomically(file_system, path, absl::string_view(Text()));
-}
-
 }  // namespace causeway::worker::cuda

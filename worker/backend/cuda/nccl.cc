@@ -2,55 +2,7 @@
 
 #include <algorithm>
 
-#include "worker/backend/cuda/opened_library.h"
-
 namespace causeway::worker::cuda {
-namespace {
-
-constexpr int kLeastVersion = 21800;  // 2.18
-
-absl::StatusOr<NcclLibrary> Open() {
-  ASSIGN_OR_RETURN(
-      const OpenedLibrary library,
-      OpenedLibrary::Open(
-          {.what = "several GPUs need NCCL, which was not found",
-           .names = UsualPlaces("libnccl.so.2"),
-           .remedy = "install libnccl.so.2 (of the CUDA Toolkit's repository) or name its folder "
-                     "in LD_LIBRARY_PATH, or use one GPU",
-           .other_version = "install NCCL 2.18 or a later one"}));
-  NcclLibrary nccl;
-  RETURN_IF_ERROR(library.Find({{"ncclGetVersion", nccl.get_version},
-                                {"ncclGetUniqueId", nccl.get_unique_id},
-                                {"ncclCommInitRank", nccl.comm_init_rank},
-                                {"ncclCommDestroy", nccl.comm_destroy},
-                                {"ncclCommAbort", nccl.comm_abort},
-                                {"ncclCommGetAsyncError", nccl.comm_get_async_error},
-                                {"ncclGetErrorString", nccl.get_error_string},
-                                {"ncclGetLastError", nccl.get_last_error},
-                                {"ncclGroupStart", nccl.group_start},
-                                {"ncclGroupEnd", nccl.group_end},
-                                {"ncclAllReduce", nccl.all_reduce},
-                                {"ncclReduce", nccl.reduce},
-                                {"ncclReduceScatter", nccl.reduce_scatter},
-                                {"ncclAllGather", nccl.all_gather},
-                                {"ncclBroadcast", nccl.broadcast}}));
-  int version = 0;
-  RETURN_IF_ERROR(nccl.Check(nccl.get_version(&version), "asking NCCL for its version"));
-  if (version < kLeastVersion) {
-    return absl::FailedPreconditionError(absl::StrCat("NCCL has version ", version,
-                                                      "; this worker needs ", kLeastVersion,
-                                                      " (2.18) or a later one"));
-  }
-  return nccl;
-}
-
-}  // namespace
-
-absl::StatusOr<const NcclLibrary*> NcclLibrary::Load() {
-  static const auto* const nccl = new absl::StatusOr<NcclLibrary>(Open());
-  RETURN_IF_ERROR(nccl->status());
-  return &**nccl;
-}
 
 absl::Status NcclLibrary::Check(int result, absl::string_view what) const {
   if (result == kNcclSuccess) return absl::OkStatus();
@@ -70,12 +22,8 @@ int TypeOf(GroupType type) {
       return kNcclBf16;
     case GroupType::kDouble:
       return kNcclDouble;
-    case GroupType::kInt64:
-      return kNcclInt64;
-    case GroupType::kByte:
-      return kNcclUint8;
   }
-  return kNcclUint8;
+  return kNcclFloat;
 }
 
 // A call that has not come back by then waits for ranks that do not come.
@@ -147,10 +95,7 @@ absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Create(Options options) {
       return late;
     }
   }
-  std::unique_ptr<NcclGroup> group(new NcclGroup(std::move(options), comm));
-  ASSIGN_OR_RETURN(group->barrier_stream_, Stream::Create());
-  ASSIGN_OR_RETURN(group->barrier_value_, group->memory_.Allocate<int64_t>("barriers", 1, ""));
-  return group;
+  return std::unique_ptr<NcclGroup>(new NcclGroup(std::move(options), comm));
 }
 
 NcclGroup::NcclGroup(Options options, NcclComm comm)
@@ -213,18 +158,8 @@ absl::Status NcclGroup::Do(const char* what, const Issue& issue) {
   return status.ok() ? status : options_.cause->Get();
 }
 
-absl::Status NcclGroup::AllReduceSum(void* data, int64_t count, GroupType type,
-                                     GroupStream stream) {
-  if (type == GroupType::kByte) return absl::InvalidArgumentError("bytes cannot be summed");
-  return Do("all-reduce", [&](NcclComm comm) {
-    return nccl_.all_reduce(data, data, static_cast<size_t>(count), TypeOf(type), kNcclSum, comm,
-                            StreamOf(stream));
-  });
-}
-
 absl::Status NcclGroup::ReduceScatterSum(void* data, std::span<const int64_t> bounds,
                                          GroupType type, GroupStream stream) {
-  if (type == GroupType::kByte) return absl::InvalidArgumentError("bytes cannot be summed");
   RETURN_IF_ERROR(CheckBounds(bounds, size()));
   return Do("reduce-scatter", [&](NcclComm comm) {
     const Piece own(data, bounds, rank(), type);
@@ -279,13 +214,6 @@ absl::Status NcclGroup::BeginBatch() {
 
 absl::Status NcclGroup::EndBatch() {
   return Do("ending a batch", [&](NcclComm) { return nccl_.group_end(); });
-}
-
-absl::Status NcclGroup::Barrier() {
-  RETURN_IF_ERROR(AllReduceSum(barrier_value_, 1, GroupType::kInt64, barrier_stream_.get()));
-  const absl::Status waited = barrier_stream_.Wait("waiting for the other ranks");
-  RETURN_IF_ERROR(status());
-  return waited;
 }
 
 void NcclGroup::Abort(const absl::Status& cause) { options_.cause->Set(options_.rank, cause); }

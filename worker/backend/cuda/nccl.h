@@ -27,13 +27,7 @@ struct NcclId {
 using NcclComm = struct OpaqueNcclComm*;
 
 enum NcclResult : int { kNcclSuccess = 0, kNcclInProgress = 7 };
-enum NcclType : int {
-  kNcclUint8 = 1,
-  kNcclInt64 = 4,
-  kNcclFloat = 7,
-  kNcclDouble = 8,
-  kNcclBf16 = 9
-};
+enum NcclType : int { kNcclFloat = 7, kNcclDouble = 8, kNcclBf16 = 9 };
 enum NcclOperation : int { kNcclSum = 0 };
 
 struct NcclLibrary {
@@ -54,8 +48,6 @@ struct NcclLibrary {
   const char* (*get_last_error)(NcclComm comm) = nullptr;
   int (*group_start)() = nullptr;
   int (*group_end)() = nullptr;
-  int (*all_reduce)(const void* from, void* to, size_t count, int type, int operation,
-                    NcclComm comm, cudaStream_t stream) = nullptr;
   int (*reduce)(const void* from, void* to, size_t count, int type, int operation, int root,
                 NcclComm comm, cudaStream_t stream) = nullptr;
   int (*reduce_scatter)(const void* from, void* to, size_t count_each, int type, int operation,
@@ -91,7 +83,6 @@ class NcclGroup final : public LocalGroup {
 
   int rank() const override { return options_.rank; }
   int size() const override { return options_.size; }
-  absl::Status AllReduceSum(void* data, int64_t count, GroupType type, GroupStream stream) override;
   absl::Status ReduceScatterSum(void* data, std::span<const int64_t> bounds, GroupType type,
                                 GroupStream stream) override;
   absl::Status AllGather(void* data, std::span<const int64_t> bounds, GroupType type,
@@ -100,7 +91,6 @@ class NcclGroup final : public LocalGroup {
                          GroupStream stream) override;
   absl::Status BeginBatch() override;
   absl::Status EndBatch() override;
-  absl::Status Barrier() override;
   void Abort(const absl::Status& cause) override;
   absl::Status status() const override { return options_.cause->Get(); }
 
@@ -113,9 +103,6 @@ class NcclGroup final : public LocalGroup {
 
   const Options options_;
   const NcclLibrary& nccl_;
-  Stream barrier_stream_;
-  DeviceMemory memory_;
-  int64_t* barrier_value_ = nullptr;
 
   absl::Mutex mutex_;
   NcclComm comm_ ABSL_GUARDED_BY(mutex_);  // Null once it is aborted.

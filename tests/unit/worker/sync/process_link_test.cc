@@ -19,9 +19,6 @@ using ::testing::HasSubstr;
 constexpr int kEcho = 1;
 constexpr int kUrgent = 2;
 
-std::string TextOf(std::span<const uint8_t> bytes) { return {bytes.begin(), bytes.end()}; }
-std::vector<uint8_t> BytesOf(const std::string& text) { return {text.begin(), text.end()}; }
-
 // Both ends of a link, in one process.
 struct Pair {
   Pair() {

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "tests/unit/common/base/status_is.h"
-#include "tests/unit/common/base/temporary_folder.h"
 #include "tests/unit/worker/backend/backend_contract.h"
 #include "tests/unit/worker/backend/cuda/test_backend.h"
 
@@ -194,13 +193,10 @@ TEST_F(AttentionChoiceTest, AnotherShapeIsChosenByItself) {
 }
 
 TEST_F(AttentionChoiceTest, TheChoiceOutlivesTheWorker) {
-  const TemporaryFolder folder;
-  const std::string path = JoinPath(folder.path(), "matrix_products.json");
   EXPECT_EQ(MustChoose(AttentionPreference::kAuto), kNamed);
   EXPECT_TRUE(plans_.changed());
-  ASSERT_TRUE(plans_.Write(*FileSystem::Real(), path).ok());
   GemmPlanStore read;
-  ASSERT_TRUE(read.Read(*FileSystem::Real(), path).ok());
+  ASSERT_TRUE(read.Parse(plans_.Text(), "matrix_products.json").ok());
   choice_.plans = &read;
   EXPECT_EQ(MustChoose(AttentionPreference::kAuto), kNamed);
   EXPECT_FALSE(read.changed());

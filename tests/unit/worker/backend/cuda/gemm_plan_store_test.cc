@@ -3,11 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/unit/common/base/temporary_folder.h"
-
 namespace causeway::worker::cuda {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr GemmPlan kPlan = {1, 2, 3, 4, 5, 6, 7, 0xffffffffffffffff};
@@ -29,34 +28,27 @@ TEST(GemmPlanStore, WhatCannotBeUsedIsReplacedOnce) {
 }
 
 TEST(GemmPlanStore, ReadsWhatItWrote) {
-  const TemporaryFolder folder;
-  const std::string path = JoinPath(folder.path(), "plans");
-  FileSystem& files = *FileSystem::Real();
   GemmPlanStore written;
   written.Keep("H200 9.0 cuBLASLt 130100 64x64x64", kPlan);
   EXPECT_TRUE(written.changed());
-  ASSERT_TRUE(written.Write(files, path).ok());
+  const std::string text = written.Text();
   EXPECT_FALSE(written.changed());
   GemmPlanStore read;
-  ASSERT_TRUE(read.Read(files, path).ok());
+  ASSERT_TRUE(read.Parse(text, "plans").ok());
   EXPECT_EQ(read.Find("H200 9.0 cuBLASLt 130100 64x64x64"), kPlan);
   EXPECT_FALSE(read.changed());
 }
 
 TEST(GemmPlanStore, ADamagedFileIsRefusedAndOneOfAnotherVersionPassedOver) {
-  const TemporaryFolder folder;
-  const std::string path = JoinPath(folder.path(), "plans");
-  FileSystem& files = *FileSystem::Real();
   GemmPlanStore store;
   for (const char* text : {"{", "[]", R"({"version": 1, "plans": {"a": [1, 2]}})",
                            R"({"version": 1, "plans": {"a": "b"}})", R"({"plans": {}})"}) {
-    WriteText(path, text);
-    const absl::Status status = store.Read(files, path);
+    const absl::Status status = store.Parse(text, "the file");
     EXPECT_TRUE(absl::IsDataLoss(status)) << text << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("remove it"));
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("the file is"), HasSubstr("remove it")));
   }
-  WriteText(path, R"({"version": 2, "plans": 3})");
-  EXPECT_TRUE(store.Read(files, path).ok());
+  EXPECT_TRUE(store.Parse(R"({"version": 2, "plans": 3})", "the file").ok());
 }
 
 }  // namespace

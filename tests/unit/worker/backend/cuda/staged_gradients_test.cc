@@ -134,7 +134,6 @@ class OneRank final : public LocalGroup {
  public:
   int rank() const override { return 0; }
   int size() const override { return 1; }
-  absl::Status AllReduceSum(void*, int64_t, GroupType, GroupStream) override { return {}; }
   absl::Status ReduceScatterSum(void*, std::span<const int64_t> bounds, GroupType,
                                 GroupStream) override {
     return CheckBounds(bounds, 1);
@@ -145,7 +144,6 @@ class OneRank final : public LocalGroup {
   absl::Status Broadcast(void*, int64_t, GroupType, int, GroupStream) override { return {}; }
   absl::Status BeginBatch() override { return {}; }
   absl::Status EndBatch() override { return {}; }
-  absl::Status Barrier() override { return {}; }
   void Abort(const absl::Status&) override {}
   absl::Status status() const override { return {}; }
 };

@@ -1,12 +1,10 @@
 #include "tests/unit/worker/backend/cuda/test_backend.h"
 
 #include "tests/unit/worker/backend/cuda/test_gemm.h"
+#include "worker/backend/cuda/nccl.h"
 #include "worker/sync/site_backend.h"
 #ifdef CAUSEWAY_EMULATED_DEVICE
 #include "tests/emulation/emulator.h"
-#include "tests/unit/worker/sync/thread_group.h"
-#else
-#include "worker/backend/cuda/nccl.h"
 #endif
 
 namespace causeway::worker::cuda {
@@ -22,15 +20,9 @@ T Must(absl::StatusOr<T> value) {
 }
 
 absl::StatusOr<CudaBackend::Groups> MakeGroups(const std::vector<DeviceInfo>& devices) {
-#ifdef CAUSEWAY_EMULATED_DEVICE
-  return ThreadGroup::Create(static_cast<int>(devices.size()), [](GroupStream stream) {
-    return CheckCuda(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "a collective");
-  });
-#else
   std::vector<int> indices;
   for (const DeviceInfo& device : devices) indices.push_back(device.index);
   return MakeNcclGroups(indices);
-#endif
 }
 
 }  // namespace

@@ -7,59 +7,11 @@
 
 #include "tests/unit/worker/backend/cuda/test_backend.h"
 #include "tests/unit/worker/backend/site_thread.h"
-#include "worker/sync/site_backend.h"
-#ifdef CAUSEWAY_EMULATED_DEVICE
-#include "tests/unit/worker/sync/thread_group.h"
-#else
 #include "worker/backend/cuda/nccl.h"
-#endif
+#include "worker/sync/site_backend.h"
 
 namespace causeway::worker::cuda {
 namespace {
-
-// Makes the group of each process's devices.
-class SiteGroups {
- public:
-  explicit SiteGroups(int ranks) : ranks_(ranks) {
-#ifdef CAUSEWAY_EMULATED_DEVICE
-    groups_ = ThreadGroup::Create(ranks, [](GroupStream stream) {
-      return CheckCuda(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "a collective");
-    });
-#else
-    nccl_ = NcclLibrary::Load().value();
-    site_.size = ranks;
-    site_.cause = std::make_shared<SharedCause>();
-    EXPECT_EQ(nccl_->get_unique_id(&site_.id), kNcclSuccess);
-#endif
-  }
-
-  absl::StatusOr<CudaBackend::Groups> Take(const std::vector<DeviceInfo>& devices, int first_rank) {
-#ifdef CAUSEWAY_EMULATED_DEVICE
-    CudaBackend::Groups groups;
-    for (size_t i = 0; i < devices.size(); ++i) {
-      groups.push_back(std::move(groups_[static_cast<size_t>(first_rank) + i]));
-    }
-    return groups;
-#else
-    std::vector<int> indices;
-    for (const DeviceInfo& device : devices) indices.push_back(device.index);
-    NcclSite site = site_;
-    site.first_rank = first_rank;
-    return MakeNcclGroups(*nccl_, indices, site);
-#endif
-  }
-
-  int ranks() const { return ranks_; }
-
- private:
-  const int ranks_;
-#ifdef CAUSEWAY_EMULATED_DEVICE
-  CudaBackend::Groups groups_;
-#else
-  const NcclLibrary* nccl_ = nullptr;
-  NcclSite site_;
-#endif
-};
 
 // The processes 1, 2, ...; destroyed after process 0's backend.
 struct Others {
@@ -71,15 +23,19 @@ struct Others {
   };
 
   Others(const v1::RunConfig& config, const FragmentPlan& plan, const std::vector<int>& devices) {
-    SiteGroups groups(std::accumulate(devices.begin(), devices.end(), 0));
-    const CudaBackend::Options all = TestOptions(groups.ranks());
+    const NcclLibrary* const nccl = NcclLibrary::Load().value();
+    NcclSite site;
+    site.size = std::accumulate(devices.begin(), devices.end(), 0);
+    site.cause = std::make_shared<SharedCause>();
+    EXPECT_EQ(nccl->get_unique_id(&site.id), kNcclSuccess);
+    const CudaBackend::Options all = TestOptions(site.size);
     // All at the same time, as the processes of a site do: they wait for each other.
     std::vector<std::unique_ptr<ShardedBackend>> backends(devices.size());
     std::vector<RankRange> ranges;
     std::vector<std::thread> threads;
     int first = 0;
     for (const int count : devices) {
-      ranges.push_back({first, count, groups.ranks()});
+      ranges.push_back({first, count});
       first += count;
     }
     for (size_t i = 0; i < devices.size(); ++i) {
@@ -88,10 +44,14 @@ struct Others {
         CudaBackend::Options options = all;
         options.devices.assign(all.devices.begin() + range.first,
                                all.devices.begin() + range.first + range.count);
-        options.ranks = range.ranks;
+        options.ranks = site.size;
         options.first_rank = range.first;
         options.make_groups = [&](const std::vector<DeviceInfo>& mine) {
-          return groups.Take(mine, range.first);
+          std::vector<int> indices;
+          for (const DeviceInfo& device : mine) indices.push_back(device.index);
+          NcclSite here = site;
+          here.first_rank = range.first;
+          return MakeNcclGroups(*nccl, indices, here);
         };
         absl::StatusOr<std::unique_ptr<CudaBackend>> made =
             CudaBackend::Create(config, plan, options);

@@ -206,24 +206,26 @@ class RankedValues final : public Values {
 class OtherProcess {
  public:
   OtherProcess(const FragmentPlan& plan, const ShardPlan& shard_plan, const v1::SyncConfig& sync,
-               const DeviceShard& shard, const DevicePartOptions& options) {
-    parts_.push_back(DevicePart::Create(plan, shard_plan, sync, shard, options).value());
-    server_ = std::make_unique<PartServer>(thread_.far(), parts_,
-                                           PieceBytes(plan, shard_plan, sync, shard.rank, 1));
-    thread_.Serve([this](SiteCall& call) { return server_->HandleAtOnce(call); },
-                  [this](SiteCall& call) { return server_->Handle(call); });
+               const DeviceShard& shard, const DevicePartOptions& options)
+      : server_(thread_.far(), PieceBytes(plan, shard_plan, sync, shard.rank, 1),
+                OfOnePart([=, &plan, &shard_plan] {
+                  return DevicePart::Create(plan, shard_plan, sync, shard, options);
+                })) {
+    EXPECT_TRUE(server_.Make().ok());
+    thread_.Serve([this](SiteCall& call) { return server_.HandleAtOnce(call); },
+                  [this](SiteCall& call) { return server_.Handle(call); });
   }
+  ~OtherProcess() { thread_.Stop(); }
   SiteLink& link() { return thread_.link(); }
   // Comes back when all calls before have been dealt with, as a step's call would.
   void Settle() {
-    EXPECT_THAT(link().CallAndAwait(kFirstOtherMethod).status().message(),
-                testing::HasSubstr("no method 100"));
+    EXPECT_THAT(link().CallAndAwait(kFirstSiteMethod).status().message(),
+                testing::HasSubstr("no method"));
   }
 
  private:
-  std::vector<std::unique_ptr<ReplicaPart>> parts_;
-  std::unique_ptr<PartServer> server_;
-  SiteThread thread_{1};  // Ends before what it uses.
+  SiteThread thread_{1};
+  PartServer server_;
 };
 
 class DeviceValues final : public Values {
