@@ -1,8 +1,5 @@
 #include "server/outer/delta_combiner.h"
 
-#include <cmath>
-
-#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_format.h"
 #include "common/params/run_config.h"
 #include "server/outer/step_kernels.h"

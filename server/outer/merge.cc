@@ -1,9 +1,7 @@
 #include "server/outer/merge.h"
 
-#include <cmath>
 #include <numeric>
 
-#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_format.h"
 #include "server/outer/step_kernels.h"
 

@@ -1,74 +1,44 @@
 #include "server/outer/outer_optimizer.h"
 
-#include <algorithm>
-#include <cmath>
-
-#include "absl/strings/str_cat.h"
 #include "common/params/adamw.h"
 #include "server/outer/step_kernels.h"
 
 namespace causeway::server {
 namespace {
 
-class NesterovSgd final : public OuterOptimizer {
+// NESTEROV, SGD and ADAM: by their kernels.
+class ByFormula final : public OuterOptimizer {
  public:
-  NesterovSgd(double learning_rate, double momentum)
-      : learning_rate_(learning_rate), momentum_(momentum) {}
-
-  const std::vector<std::string>& state_names() const override { return state_names_; }
+  ByFormula(const v1::OuterConfig& outer, std::vector<std::string> state_names)
+      : OuterOptimizer(std::move(state_names)), outer_(outer) {}
 
   void Step(const OuterSlice& slice) const override {
-    NesterovStep(learning_rate_, momentum_, slice.g, slice.theta, slice.state[0]);
+    const double learning_rate = outer_.learning_rate();
+    if (outer_.optimizer() == v1::OuterConfig::NESTEROV) {
+      NesterovStep(learning_rate, outer_.momentum(), slice.g, slice.theta, slice.state[0]);
+    } else if (outer_.optimizer() == v1::OuterConfig::SGD) {
+      SgdStep(learning_rate, slice.g, slice.theta);
+    } else {
+      const auto round = static_cast<double>(slice.round);
+      AdamStep({.learning_rate = learning_rate,
+                .beta1 = outer_.beta1(),
+                .beta2 = outer_.beta2(),
+                .epsilon = outer_.epsilon(),
+                .correction1 = 1 - std::pow(outer_.beta1(), round),
+                .correction2 = 1 - std::pow(outer_.beta2(), round)},
+               slice.g, slice.theta, slice.state[0], slice.state[1]);
+    }
   }
 
  private:
-  const std::vector<std::string> state_names_ = {"momentum"};
-  double learning_rate_;
-  double momentum_;
-};
-
-class Sgd final : public OuterOptimizer {
- public:
-  explicit Sgd(double learning_rate) : learning_rate_(learning_rate) {}
-
-  const std::vector<std::string>& state_names() const override { return state_names_; }
-
-  void Step(const OuterSlice& slice) const override {
-    SgdStep(learning_rate_, slice.g, slice.theta);
-  }
-
- private:
-  const std::vector<std::string> state_names_;
-  double learning_rate_;
-};
-
-class Adam final : public OuterOptimizer {
- public:
-  explicit Adam(const v1::OuterConfig& outer) : outer_(outer) {}
-
-  const std::vector<std::string>& state_names() const override { return state_names_; }
-
-  void Step(const OuterSlice& slice) const override {
-    const auto round = static_cast<double>(slice.round);
-    AdamStep({.learning_rate = outer_.learning_rate(),
-              .beta1 = outer_.beta1(),
-              .beta2 = outer_.beta2(),
-              .epsilon = outer_.epsilon(),
-              .correction1 = 1 - std::pow(outer_.beta1(), round),
-              .correction2 = 1 - std::pow(outer_.beta2(), round)},
-             slice.g, slice.theta, slice.state[0], slice.state[1]);
-  }
-
- private:
-  const std::vector<std::string> state_names_ = {"m", "v"};
-  v1::OuterConfig outer_;
+  const v1::OuterConfig outer_;
 };
 
 class OuterAdamW final : public OuterOptimizer {
  public:
   OuterAdamW(double peak_learning_rate, const v1::TrainConfig& train,
              std::span<const PlacedTensor> tensors)
-      : peak_learning_rate_(peak_learning_rate), train_(train) {
+      : OuterOptimizer({"m", "v"}), peak_learning_rate_(peak_learning_rate), train_(train) {
     for (const PlacedTensor& tensor : tensors) {
       if (tensor.info.decays()) {
         decaying_.push_back({tensor.offset, tensor.offset + tensor.info.size()});
@@ -78,7 +48,6 @@ class OuterAdamW final : public OuterOptimizer {
               [](const Range& a, const Range& b) { return a.begin < b.begin; });
   }
 
-  const std::vector<std::string>& state_names() const override { return state_names_; }
   bool needs_gradient_norm() const override { return train_.clip_norm() > 0; }
 
   void Step(const OuterSlice& slice) const override {
@@ -110,7 +79,6 @@ class OuterAdamW final : public OuterOptimizer {
     int64_t end;
   };
 
-  const std::vector<std::string> state_names_ = {"m", "v"};
   double peak_learning_rate_;
   v1::TrainConfig train_;
   std::vector<Range> decaying_;  // Sorted, disjoint.
@@ -123,13 +91,13 @@ absl::StatusOr<std::unique_ptr<OuterOptimizer>> CreateOuterOptimizer(
     std::span<const PlacedTensor> tensors) {
   switch (outer.optimizer()) {
     case v1::OuterConfig::NESTEROV:
-      return std::make_unique<NesterovSgd>(outer.learning_rate(), outer.momentum());
+      return std::make_unique<ByFormula>(outer, std::vector<std::string>{"momentum"});
     case v1::OuterConfig::SGD:
-      return std::make_unique<Sgd>(outer.learning_rate());
+      return std::make_unique<ByFormula>(outer, std::vector<std::string>());
     case v1::OuterConfig::ADAMW:
       return std::make_unique<OuterAdamW>(outer.learning_rate(), train, tensors);
     case v1::OuterConfig::ADAM:
-      return std::make_unique<Adam>(outer);
+      return std::make_unique<ByFormula>(outer, std::vector<std::string>{"m", "v"});
     default:
       return absl::InvalidArgumentError(
           absl::StrCat("outer.optimizer must be NESTEROV, SGD, ADAM or ADAMW, not ",

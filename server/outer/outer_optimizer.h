@@ -16,6 +16,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -37,13 +38,18 @@ struct OuterSlice {
 
 class OuterOptimizer {
  public:
+  explicit OuterOptimizer(std::vector<std::string> state_names)
+      : state_names_(std::move(state_names)) {}
   virtual ~OuterOptimizer() = default;
 
   // The arrays of state beside theta, by the names under which they are saved.
-  virtual const std::vector<std::string>& state_names() const = 0;
+  const std::vector<std::string>& state_names() const { return state_names_; }
   virtual bool needs_gradient_norm() const { return false; }
   // One step of theta and state. Values may become infinite; the caller checks.
   virtual void Step(const OuterSlice& slice) const = 0;
+
+ private:
+  const std::vector<std::string> state_names_;
 };
 
 //   NESTEROV  b = mu * b + g;  theta = theta - lr * (g + mu * b)     state: momentum

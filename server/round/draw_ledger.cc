@@ -1,7 +1,5 @@
 #include "server/round/draw_ledger.h"
 
-#include <algorithm>
-
 namespace causeway::server {
 namespace {
 

@@ -1,6 +1,5 @@
 #include "server/round/membership.h"
 
-#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 
 namespace causeway::server {

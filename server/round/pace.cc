@@ -1,7 +1,5 @@
 #include "server/round/pace.h"
 
-#include <cmath>
-
 namespace causeway::server {
 namespace {
 

@@ -1,8 +1,5 @@
 #include "server/round/plausibility.h"
 
-#include <cmath>
-#include <limits>
-
 #include "common/params/run_config.h"
 
 namespace causeway::server {
@@ -31,14 +28,20 @@ double TokenRate(const Member& member) {
                                   : 0;
 }
 
-// The most tokens that the member can have trained, where a step's are not known.
-int64_t MostByOthers(const std::map<std::string, Member>& members, const Member& member) {
+// The largest rate that a member has by what the others say of theirs; infinite if none does.
+double MostByOthers(const std::map<std::string, Member>& members, const Member& member,
+                    double (*rate)(const Member&)) {
   std::vector<double> rates;
   for (const auto& [id, other] : members) {
-    if (id != member.record.worker_id() && TokenRate(other) > 0) rates.push_back(TokenRate(other));
+    if (id != member.record.worker_id() && rate(other) > 0) rates.push_back(rate(other));
   }
-  if (rates.empty()) return std::numeric_limits<int64_t>::max();
-  const double most = kMostOverMedian * LowerMedian(std::move(rates)) *
+  return rates.empty() ? std::numeric_limits<double>::infinity()
+                       : kMostOverMedian * LowerMedian(std::move(rates));
+}
+
+// The most tokens that the member can have trained, where a step's are not known.
+int64_t MostTokens(const std::map<std::string, Member>& members, const Member& member) {
+  const double most = MostByOthers(members, member, TokenRate) *
                       static_cast<double>(std::max<int64_t>(1, member.record.step()));
   return most >= 0x1p62 ? std::numeric_limits<int64_t>::max() : std::llround(std::ceil(most));
 }
@@ -50,14 +53,8 @@ double TrainingRate(const Member& member) {
 
 // Lowers a member's speed in tokens to what the others make likely.
 void HoldAgainstOthers(const std::map<std::string, Member>& members, Member& member) {
-  std::vector<double> rates;
-  for (const auto& [id, other] : members) {
-    if (id != member.record.worker_id() && TrainingRate(other) > 0)
-      rates.push_back(TrainingRate(other));
-  }
   const double own = TrainingRate(member);
-  if (rates.empty() || own <= 0) return;
-  const double most = kMostOverMedian * LowerMedian(std::move(rates));
+  const double most = MostByOthers(members, member, TrainingRate);
   if (own > most) member.progress.tokens_per_second *= most / own;
 }
 
@@ -80,21 +77,16 @@ int64_t LargestPossibleStep(std::span<const OpenRound> open_rounds, const v1::Ru
   return step;
 }
 
-int64_t TokenLedger::PerStep(const std::string& worker_id) const {
+int64_t TokenLedger::OfSites(const std::string& worker_id, int64_t tokens) const {
   const auto region = sites_.find(worker_id);
-  return Times(tokens_per_step_, region == sites_.end() ? 1 : region->second);
-}
-
-int64_t TokenLedger::Reserve(const std::string& worker_id) const {
-  const auto region = sites_.find(worker_id);
-  return Times(reserve_, region == sites_.end() ? 1 : region->second);
+  return Times(tokens, region == sites_.end() ? 1 : region->second);
 }
 
 TokenLedger::Account TokenLedger::Find(int fragment, const std::string& worker_id,
                                        int64_t latest_begin) const {
   const auto found = accounts_.find({fragment, worker_id});
   Account account =
-      found == accounts_.end() ? Account{.reserve = Reserve(worker_id)} : found->second;
+      found == accounts_.end() ? Account{.reserve = OfSites(worker_id, reserve_)} : found->second;
   const auto begun = begun_.find(worker_id);
   if (begun != begun_.end() && begun->second <= latest_begin) {
     account.step = std::max(account.step, begun->second);
@@ -111,7 +103,7 @@ void TokenLedger::Begin(const std::string& worker_id, int64_t step, int sites) {
 int64_t TokenLedger::Most(int fragment, const std::string& worker_id, int64_t step) const {
   if (tokens_per_step_ == 0) return std::numeric_limits<int64_t>::max();
   const Account account = Find(fragment, worker_id, std::numeric_limits<int64_t>::max());
-  const int64_t trained = Times(PerStep(worker_id), step - account.step);
+  const int64_t trained = Times(OfSites(worker_id, tokens_per_step_), step - account.step);
   return trained > std::numeric_limits<int64_t>::max() - account.reserve
              ? std::numeric_limits<int64_t>::max()
              : trained + account.reserve;
@@ -119,9 +111,9 @@ int64_t TokenLedger::Most(int fragment, const std::string& worker_id, int64_t st
 
 void TokenLedger::Add(int fragment, const std::string& worker_id, int64_t tokens, int64_t step) {
   Account account = Find(fragment, worker_id, step);
-  const int64_t beyond = tokens - Times(PerStep(worker_id), step - account.step);
-  const int64_t most =
-      sites_.contains(worker_id) ? std::numeric_limits<int64_t>::max() / 2 : Reserve(worker_id);
+  const int64_t beyond = tokens - Times(OfSites(worker_id, tokens_per_step_), step - account.step);
+  const int64_t most = sites_.contains(worker_id) ? std::numeric_limits<int64_t>::max() / 2
+                                                  : OfSites(worker_id, reserve_);
   account.reserve = std::clamp<int64_t>(account.reserve - beyond, 0, most);
   account.step = std::max(account.step, step);
   accounts_[{fragment, worker_id}] = account;
@@ -151,7 +143,7 @@ std::map<std::string, Member> Believed(const std::map<std::string, Member>& memb
     const int64_t most = per_step > 0
                              ? Times(Times(per_step, member.workers()),
                                      member.record.step() + config.sync().steps_between_syncs())
-                             : MostByOthers(members, members.at(id));
+                             : MostTokens(members, members.at(id));
     member.progress.tokens = std::min(member.progress.tokens, most);
     if (per_step == 0) HoldAgainstOthers(members, member);
     if (member.record.state() == v1::Member::ACTIVE &&

@@ -60,8 +60,8 @@ class TokenLedger {
     int64_t step = 0;     // Up to which its tokens are accounted for.
     int64_t reserve = 0;  // Tokens that are left of it.
   };
-  int64_t PerStep(const std::string& worker_id) const;
-  int64_t Reserve(const std::string& worker_id) const;
+  // What is `tokens` of one site.
+  int64_t OfSites(const std::string& worker_id, int64_t tokens) const;
   // Without what began after that step.
   Account Find(int fragment, const std::string& worker_id, int64_t latest_begin) const;
 

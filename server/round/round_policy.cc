@@ -1,8 +1,5 @@
 #include "server/round/round_policy.h"
 
-#include <utility>
-
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
 namespace causeway::server {

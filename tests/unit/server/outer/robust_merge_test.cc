@@ -1,12 +1,5 @@
 // Norm clipping and the trimmed mean promise this: nothing for the honest, a bound for the liar.
-#include <algorithm>
-#include <cmath>
-#include <limits>
-#include <string>
-#include <vector>
 
-#include "gtest/gtest.h"
-#include "server/outer/merge.h"
 #include "tests/unit/server/outer/merge_fixture.h"
 
 namespace causeway::server {

@@ -1,16 +1,5 @@
 #include "server/outer/step_kernels.h"
 
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <limits>
-#include <span>
-#include <utility>
-#include <vector>
-
-#include "common/base/random.h"
-#include "gtest/gtest.h"
 #include "hwy/targets.h"
 #include "tests/unit/server/outer/merge_fixture.h"
 

@@ -1,9 +1,9 @@
 // Members by their ids, for tests of what looks at all of them.
 #pragma once
 
-#include <initializer_list>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "server/round/membership.h"
 
@@ -20,7 +20,12 @@ inline Member Active(const std::string& id, int64_t step, int64_t from_step = 0)
   return member;
 }
 
-inline Members Table(std::initializer_list<Member> list) {
+inline Member Gone(Member member, v1::Member::State how = v1::Member::LOST) {
+  member.record.set_state(how);
+  return member;
+}
+
+inline Members Table(const std::vector<Member>& list) {
   Members members;
   for (const Member& member : list) members[member.record.worker_id()] = member;
   return members;

@@ -137,17 +137,6 @@ TEST_F(MembershipTest, ARepeatedReadyKeepsTheRoundsUnderWay) {
   EXPECT_EQ(members_.Find("a")->record.active_from_step(), 50);
 }
 
-TEST_F(MembershipTest, SilenceBeyondTheLeaseIsDeath) {
-  ASSERT_TRUE(members_.Join("a", 1, false, kStart).ok());
-  ASSERT_TRUE(members_.Join("b", 2, false, kStart).ok());
-  ASSERT_TRUE(members_.Heartbeat("a", 1, 12, kStart + absl::Seconds(6)).ok());
-  EXPECT_THAT(members_.Expire(kStart + absl::Seconds(9)), IsEmpty());
-  EXPECT_THAT(members_.Expire(kStart + absl::Seconds(10)), ElementsAre("b"));
-  EXPECT_EQ(members_.Find("b")->record.state(), v1::Member::LOST);
-  EXPECT_THAT(members_.Heartbeat("b", 1, 3, kStart + absl::Seconds(11)), StatusIs(kUnavailable));
-  EXPECT_THAT(members_.Expire(kStart + absl::Seconds(11)), IsEmpty());
-}
-
 TEST_F(MembershipTest, ALostWorkerComesBackToItsOwnSlot) {
   Membership members(3, kLease);
   ASSERT_TRUE(members.Join("a", 1, false, kStart).ok());
@@ -200,19 +189,6 @@ TEST_F(MembershipTest, WhatAWorkerTrainedAndWasToldOutlivesItsProcess) {
   EXPECT_EQ(second.progress.inner_step_time, absl::ZeroDuration()) << "to be measured again";
   EXPECT_EQ(second.record.ordered_pace_milli(), 3000);
   EXPECT_EQ(second.record.ordered_from_step(), 60);
-}
-
-TEST_F(MembershipTest, EveryPartOfTheDataThatAWorkerHadIsRemembered) {
-  ASSERT_TRUE(members_.Join("b", 1, false, kStart).ok());
-  ASSERT_TRUE(members_.Join("a", 2, false, kStart).ok());
-  members_.NumberByName();
-  EXPECT_EQ(members_.Find("b")->record.data_slot(), 1);
-  EXPECT_THAT(members_.Find("b")->record.had_slots(), ElementsAre(0, 1));
-  ASSERT_TRUE(members_.Leave("b", 1).ok());
-  EXPECT_THAT(members_.Join("b", 3, false, kStart)->record.had_slots(), ElementsAre(0, 1));
-  Membership next(2, kLease);
-  next.Restore(members_.Find("b")->record, kStart);
-  EXPECT_THAT(next.Find("b")->record.had_slots(), ElementsAre(0, 1));
 }
 
 TEST_F(MembershipTest, WhoJoinsAgainAndAgainIsAskedToWait) {

@@ -1,9 +1,5 @@
 #include "server/round/plausibility.h"
 
-#include <limits>
-#include <string>
-#include <vector>
-
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/server/round/member_table.h"
@@ -163,6 +159,44 @@ TEST(PlausibilityTest, OfFourSpeedsTheFastestIsConfirmedByASecondOne) {
                                      WorkerThatSays("c", 1, 0, 2)}),
                               Config());
   EXPECT_EQ(three.at("a").progress.inner_step_time, absl::Seconds(1));
+}
+
+NormHistory Filled(size_t count, double norm) {
+  NormHistory history;
+  for (size_t i = 0; i < count; ++i) history.Add(norm);
+  return history;
+}
+
+TEST(OutlierTest, WhoIsFarAboveTheMedianOfAHistoryIsOne) {
+  struct Case {
+    const char* what;
+    size_t history;
+    double usual, norm, factor;
+    bool outlier;
+  };
+  const Case cases[] = {{"no history yet", kNormMinimum - 1, 1, 1e30, 10, false},
+                        {"the first that is judged", kNormMinimum, 1, 1e30, 10, true},
+                        {"the bound may be reached", kNormMinimum, 2, 20, 10, false},
+                        {"and not passed", kNormMinimum, 2, 20.001, 10, true},
+                        {"small deltas do no harm", kNormMinimum, 2, 0, 10, false},
+                        {"off", kNormWindow, 1, 1e30, 0, false},
+                        {"zeros judge nobody", kNormWindow, 0, 1, 10, false}};
+  for (const Case& c : cases) {
+    EXPECT_EQ(IsOutlier(c.norm, Filled(c.history, c.usual), c.factor), c.outlier) << c.what;
+  }
+}
+
+TEST(OutlierTest, TheMedianIsOfTheLastNormsAndAFewLargeOnesDoNotMoveIt) {
+  NormHistory history = Filled(kNormWindow, 100);
+  EXPECT_EQ(history.Median(), 100);
+  for (size_t i = 0; i < kNormWindow / 2; ++i) history.Add(1);
+  EXPECT_EQ(history.Median(), 50.5);
+  history.Add(1);
+  EXPECT_EQ(history.Median(), 1);
+  NormHistory short_history = Filled(kNormMinimum, 1);
+  short_history.Add(1000);
+  short_history.Add(1000);
+  EXPECT_TRUE(IsOutlier(11, short_history, 10));
 }
 
 }  // namespace
