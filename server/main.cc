@@ -378,13 +378,15 @@ int ServeRun(ServeFlags flags, Lead& lead, StopSignal& stop_signal) {
   if (!merge_pool.started().ok()) return end_start(merge_pool.started());
   lead.events.Begin(&views.events());
   const absl::Cleanup end_of_events = [&] { lead.events.Begin(NullEventLog()); };
-  ReplicatedStore replicated_store(store, standbys);
-  if (opened->replicated && opened->resumes) standbys.Begin(store.Position().commits());
+  if (opened->replicated) {
+    if (opened->resumes) standbys.Begin(store.Position().commits());
+    store.set_before_telling([&](int64_t commits) { return standbys.WaitUntilHeld(commits); });
+  }
 
   Coordinator::Options options;
   options.run_id = opened->run_id;
   options.clock = Clock::Real();
-  options.store = opened->replicated ? static_cast<Store*>(&replicated_store) : &store;
+  options.store = &store;
   options.events = &views.events();
   options.observers = views.observers();
   options.merge_pool = &merge_pool;

@@ -1,8 +1,5 @@
 #include "server/link/coordinator_link.h"
 
-#include <utility>
-
-#include "absl/time/clock.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread_pool.h"
 #include "common/telemetry/log.h"

@@ -5,7 +5,6 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/strip.h"
 #include "common/params/run_config.h"
-#include "common/rpc/status.h"
 #include "common/transfer/wire.h"
 #include "server/store/run_directory.h"
 

@@ -1,7 +1,5 @@
 #include "server/standby/standby_notes.h"
 
-#include "absl/strings/str_cat.h"
-
 namespace causeway::server {
 
 absl::Status StandbyNotes::Ready() const {

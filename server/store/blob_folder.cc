@@ -1,10 +1,7 @@
 #include "server/store/blob_folder.h"
 
-#include <algorithm>
-
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "common/base/checksum.h"
@@ -179,9 +176,7 @@ absl::StatusOr<v1::Blob> BlobFolder::WriteAnswer(const v1::Round& record,
 absl::StatusOr<v1::Blob> BlobFolder::WriteSnapshot(const FragmentView& fragment, int64_t commits) {
   std::vector<NamedBytes> arrays = {NameBytes("theta", fragment.theta),
                                     NameBytes("published", fragment.published)};
-  for (const NamedArray& array : fragment.optimizer) {
-    arrays.push_back(NameBytes(array.name, array.values));
-  }
+  for (const auto& [name, values] : fragment.optimizer) arrays.push_back(NameBytes(name, values));
   return Write(
       "snapshots", absl::StrCat("f", fragment.fragment, "-v", fragment.version, ".snapshot"),
       commits, kSnapshot,

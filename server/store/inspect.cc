@@ -1,8 +1,5 @@
 #include "server/store/inspect.h"
 
-#include <algorithm>
-#include <map>
-
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"

@@ -2,14 +2,6 @@
 
 #include <stdlib.h>
 
-#include <bit>
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <map>
-#include <system_error>
-#include <tuple>
-
 #include "absl/strings/str_replace.h"
 #include "common/base/crash_point.h"
 #include "server/store/run_directory.h"
@@ -293,34 +285,26 @@ absl::Status RunDatabase::CheckOrder(const RecoveredRun& run) const {
   return absl::OkStatus();
 }
 
-absl::Status RunDatabase::Commit(absl::FunctionRef<absl::Status(DatabaseEdit&)> edit) {
-  return CommitNumber(commit_.number() + 1, nullptr, edit);
-}
-
-absl::Status RunDatabase::CommitAs(int64_t number, uint64_t digest,
-                                   absl::FunctionRef<absl::Status(DatabaseEdit&)> edit) {
-  return CommitNumber(number, &digest, edit);
-}
-
-absl::Status RunDatabase::CommitNumber(int64_t number, const uint64_t* expected,
-                                       absl::FunctionRef<absl::Status(DatabaseEdit&)> edit) {
-  ASSIGN_OR_RETURN(Transaction transaction, Transaction::Begin(*database_));
-  DatabaseEdit changes(*database_, number, commit_.digest());
+absl::Status RunDatabase::Commit(absl::FunctionRef<absl::Status(DatabaseEdit&)> edit,
+                                 const v1::Commit* as) {
+  RETURN_IF_ERROR(database_->Execute("BEGIN IMMEDIATE"));
+  DatabaseEdit changes(*database_, as != nullptr ? as->number() : commit_.number() + 1,
+                       commit_.digest());
   v1::Commit commit;
   const absl::Status status = [&]() -> absl::Status {
     RETURN_IF_ERROR(edit(changes));
-    if (expected != nullptr && changes.digest_ != *expected) {
+    if (as != nullptr && changes.digest_ != as->digest()) {
       return absl::DataLossError(
-          absl::StrCat(path(), ": the records that came do not make it commit ", number));
+          absl::StrCat(path(), ": the records that came do not make it commit ", as->number()));
     }
-    commit.set_number(number);
+    commit.set_number(changes.number());
     commit.set_digest(changes.digest_);
     RETURN_IF_ERROR(changes.Put(commit));  // Itself no part of the digest.
     CrashPoint("before_row_commit");
-    return transaction.Commit();
+    return database_->Execute("COMMIT");
   }();
   if (!status.ok()) {
-    const absl::Status rolled_back = transaction.RollBack();
+    const absl::Status rolled_back = database_->RollBack();
     if (!rolled_back.ok() && ChangedNothing(status)) {
       return absl::InternalError(absl::StrCat(status.message(), "; ", rolled_back.message()));
     }

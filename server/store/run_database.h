@@ -138,11 +138,11 @@ class RunDatabase {
   // Commits what `edit` does, or nothing: after RESOURCE_EXHAUSTED, ALREADY_EXISTS and
   // INVALID_ARGUMENT it was nothing. After any other error the database must be closed and opened
   // again.
-  absl::Status Commit(absl::FunctionRef<absl::Status(DatabaseEdit&)> edit);
-  // Commits as that commit of another database of the run, of which this one is a copy. DATA_LOSS,
-  // and nothing was changed, unless the records are those of that commit afterwards.
-  absl::Status CommitAs(int64_t number, uint64_t digest,
-                        absl::FunctionRef<absl::Status(DatabaseEdit&)> edit);
+  //
+  // `as`: that commit of another database of the run, of which this one is a copy. DATA_LOSS, and
+  // nothing was changed, unless the records are those of that commit afterwards.
+  absl::Status Commit(absl::FunctionRef<absl::Status(DatabaseEdit&)> edit,
+                      const v1::Commit* as = nullptr);
 
   template <typename Record>
   absl::StatusOr<std::vector<Record>> Read(const KeyRange& range) {
@@ -170,9 +170,6 @@ class RunDatabase {
   absl::StatusOr<std::vector<v1::Contribution>> LoadContributions(
       const std::vector<v1::Round>& rounds, int64_t recent_rounds, uint64_t& digest);
   absl::Status CheckOrder(const RecoveredRun& run) const;
-  // `expected`: the digest that must come out; null: any.
-  absl::Status CommitNumber(int64_t number, const uint64_t* expected,
-                            absl::FunctionRef<absl::Status(DatabaseEdit&)> edit);
   absl::Status MoveLog();
 
   const std::unique_ptr<SqliteDatabase> database_;

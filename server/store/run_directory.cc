@@ -2,9 +2,6 @@
 
 #include <sys/vfs.h>
 
-#include <algorithm>
-#include <set>
-
 #include "absl/strings/strip.h"
 #include "common/telemetry/log.h"
 

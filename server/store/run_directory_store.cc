@@ -1,7 +1,5 @@
 #include "server/store/run_directory_store.h"
 
-#include <algorithm>
-
 #include "absl/cleanup/cleanup.h"
 #include "common/base/crash_point.h"
 #include "common/files/json.h"
@@ -46,6 +44,18 @@ absl::Status CheckHasAllFragments(const std::string& folder, const v1::RunIdenti
       ": it was served with --shards, which this release does not know. Go on with the release "
       "that began it, or save its parameters with that one (causewayctl export "
       "--format=parameters) and begin a run with them (--initial)"));
+}
+
+// Removes the mark of BeginCopy; the files that it excused are gone before.
+absl::Status EndCopy(FileSystem& file_system, const std::string& folder) {
+  const std::string mark = JoinPath(folder, kCopyFile);
+  if (!file_system.Exists(mark)) return absl::OkStatus();
+  for (const char* name : kBlobFolders) {
+    const std::string blobs = JoinPath(folder, name);
+    if (file_system.IsFolder(blobs)) RETURN_IF_ERROR(file_system.SyncFolder(blobs));
+  }
+  RETURN_IF_ERROR(file_system.Remove(mark));
+  return file_system.SyncFolder(folder);
 }
 
 }  // namespace
@@ -146,7 +156,7 @@ absl::StatusOr<std::optional<RecoveredRun>> RunDirectoryStore::RecoverLocked() {
       RETURN_IF_ERROR(file_system_.Remove(Path(kDatabaseLogFile)));
       RETURN_IF_ERROR(file_system_.SyncFolder(folder_));
     }
-    RETURN_IF_ERROR(EndCopy());
+    RETURN_IF_ERROR(EndCopy(file_system_, folder_));
     return std::nullopt;
   }
   std::unique_ptr<RunDatabase> database;
@@ -163,20 +173,16 @@ absl::StatusOr<std::optional<RecoveredRun>> RunDirectoryStore::RecoverLocked() {
   ASSIGN_OR_RETURN(const FolderTraces traces, ReadTraces(file_system_, folder_));
   RETURN_IF_ERROR(CheckBlobs(file_system_, folder_, traces, *run, database->commits(),
                              /*in_use=*/false, orphans));
-  Keep(std::move(database), *run);
+  ledger_ = std::make_unique<RunLedger>(std::move(database), *run, options_.snapshots_kept,
+                                        options_.retain_deltas);
   if (!options_.read_only) {
     CrashPoint("during_recovery");
     RETURN_IF_ERROR(RemoveOrphans(file_system_, folder_, orphans));
-    RETURN_IF_ERROR(EndCopy());
+    RETURN_IF_ERROR(EndCopy(file_system_, folder_));
     RETURN_IF_ERROR(blobs_.CreateFolders());
     RETURN_IF_ERROR(ledger_->AllowChanges(file_system_, folder_, run->rounds));
   }
   return *std::move(run);
-}
-
-void RunDirectoryStore::Keep(std::unique_ptr<RunDatabase> database, const RecoveredRun& run) {
-  ledger_ = std::make_unique<RunLedger>(std::move(database), run, options_.snapshots_kept,
-                                        options_.retain_deltas);
 }
 
 absl::Status RunDirectoryStore::BeginRun(const v1::RunIdentity& identity) {
@@ -206,7 +212,8 @@ absl::Status RunDirectoryStore::BeginRunLocked(const v1::RunIdentity& identity) 
   RETURN_IF_ERROR(file_system_.SyncFolder(folder_));
   ASSIGN_OR_RETURN(auto database, RunDatabase::Open(path, DatabaseOptions()));
   ASSIGN_OR_RETURN(const RecoveredRun run, database->Load());
-  Keep(std::move(database), run);
+  ledger_ = std::make_unique<RunLedger>(std::move(database), run, options_.snapshots_kept,
+                                        options_.retain_deltas);
   RETURN_IF_ERROR(blobs_.CreateFolders());
   return ledger_->AllowChanges(file_system_, folder_, {});
 }
@@ -262,6 +269,11 @@ absl::Status RunDirectoryStore::Commit(RunLedger::Edit edit, const v1::Blob* blo
   return status;
 }
 
+absl::Status RunDirectoryStore::Told(const absl::Status& saved) {
+  if (!saved.ok() || before_telling_ == nullptr) return saved;
+  return before_telling_(Position().commits());
+}
+
 absl::Status RunDirectoryStore::SaveContribution(const v1::Contribution& record,
                                                  std::span<const uint8_t> object) {
   ASSIGN_OR_RETURN(const int64_t commits, Running());
@@ -273,14 +285,15 @@ absl::Status RunDirectoryStore::SaveContribution(const v1::Contribution& record,
     blob = blobs_.WriteDelta(record, object, commits);
   }
   if (!blob.ok()) return Note(blob.status());
-  return Commit(
-      [&](DatabaseEdit& edit, RunLedger::Freed&) {
-        v1::Contribution own = record;
-        *own.mutable_delta() = *blob;
-        own.set_commit(edit.number());
-        return edit.Insert(own);
-      },
-      &*blob);
+  const auto insert = [&](DatabaseEdit& edit, RunLedger::Freed&) {
+    v1::Contribution own = record;
+    *own.mutable_delta() = *blob;
+    own.set_commit(edit.number());
+    return edit.Insert(own);
+  };
+  RETURN_IF_ERROR(Commit(insert, &*blob));
+  const absl::Status told = Told(absl::OkStatus());
+  return told.ok() ? told : absl::CancelledError(told.message());
 }
 
 absl::Status RunDirectoryStore::SaveRound(const v1::Round& record,
@@ -302,10 +315,10 @@ absl::Status RunDirectoryStore::SaveRound(const v1::Round& record,
     own.set_commit(edit.number());
     return edit.Insert(own);
   };
-  return Commit(insert, &*blob, [&] {
+  return Told(Commit(insert, &*blob, [&] {
     mutex_.AssertHeld();
     ledger_->NoteRound(own);
-  });
+  }));
 }
 
 absl::Status RunDirectoryStore::SaveSnapshot(const FragmentView& fragment) {
@@ -357,14 +370,14 @@ absl::StatusOr<int64_t> RunDirectoryStore::TakeOver() {
 }
 
 absl::Status RunDirectoryStore::SaveMembers(std::span<const v1::Member> members) {
-  return Commit([&](DatabaseEdit& edit, RunLedger::Freed&) -> absl::Status {
+  return Told(Commit([&](DatabaseEdit& edit, RunLedger::Freed&) -> absl::Status {
     for (const v1::Member& member : members) RETURN_IF_ERROR(edit.Put(member));
     return absl::OkStatus();
-  });
+  }));
 }
 
 absl::Status RunDirectoryStore::SaveRunState(const v1::State& state) {
-  return Commit([&](DatabaseEdit& edit, RunLedger::Freed&) { return edit.Put(state); });
+  return Told(Commit([&](DatabaseEdit& edit, RunLedger::Freed&) { return edit.Put(state); }));
 }
 
 absl::Status RunDirectoryStore::SaveSummary(const nlohmann::json& summary) {
@@ -476,15 +489,6 @@ absl::StatusOr<RunChanges> RunDirectoryStore::ChangesSince(const v1::CopyPositio
 absl::Status RunDirectoryStore::BeginCopy() {
   return WriteFileAtomically(file_system_, Path(kCopyFile),
                              absl::string_view("a copy that follows a coordinator\n"));
-}
-
-absl::Status RunDirectoryStore::EndCopy() {
-  if (!file_system_.Exists(Path(kCopyFile))) return absl::OkStatus();
-  for (const char* folder : kBlobFolders) {
-    if (file_system_.IsFolder(Path(folder))) RETURN_IF_ERROR(file_system_.SyncFolder(Path(folder)));
-  }
-  RETURN_IF_ERROR(file_system_.Remove(Path(kCopyFile)));
-  return file_system_.SyncFolder(folder_);
 }
 
 absl::Status RunDirectoryStore::Advance(const RunChanges& changes) {

@@ -18,9 +18,11 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -80,6 +82,13 @@ class RunDirectoryStore final : public Store {
   // Replaces Options::spare_bytes, once the model is known.
   void set_spare_bytes(uint64_t bytes) { spare_bytes_ = bytes; }
 
+  // Lets whoever saves a contribution, a round, members or the run's state, and so all who are told
+  // of it, wait until `wait` returns: it gets the number of commits, and its error is the save's
+  // (a contribution's: CANCELLED). Called without a lock. Before the run is served.
+  void set_before_telling(std::function<absl::Status(int64_t commits)> wait) {
+    before_telling_ = std::move(wait);
+  }
+
   // Frees the folder for another run, if this one never served anybody. The last call.
   absl::Status AbandonRun();
 
@@ -135,8 +144,6 @@ class RunDirectoryStore final : public Store {
   // Remembers an error that is final. Returns it.
   absl::Status Note(absl::Status status);
   absl::Status NoteLocked(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Removes the mark of BeginCopy; the files that it excused are gone before.
-  absl::Status EndCopy();
   absl::StatusOr<std::optional<RecoveredRun>> RecoverLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status BeginRunLocked(const v1::RunIdentity& identity)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -145,9 +152,8 @@ class RunDirectoryStore final : public Store {
   template <typename Record, typename Read>
   auto ReadNamed(int fragment, int64_t number, absl::FunctionRef<bool(const Record&)> wanted,
                  Read read, const std::string& what) -> decltype(read(Record()));
-  // The run is read: makes its ledger.
-  void Keep(std::unique_ptr<RunDatabase> database, const RecoveredRun& run)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What whoever saved something gets.
+  absl::Status Told(const absl::Status& saved);
   // As RunLedger::Commit; then removes the files that it freed. `blob`, if it was written for this
   // commit, goes when the commit was not made. `committed` is called under the lock when it was.
   absl::Status Commit(
@@ -162,7 +168,8 @@ class RunDirectoryStore final : public Store {
   const std::unique_ptr<FolderLock> lock_;
   BlobFolder blobs_;
 
-  std::atomic<uint64_t> writing_ = 0;  // Bytes of contributions.
+  std::function<absl::Status(int64_t commits)> before_telling_;  // Null: nobody waits.
+  std::atomic<uint64_t> writing_ = 0;                            // Bytes of contributions.
 
   absl::Mutex mutex_;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);

@@ -1,9 +1,5 @@
 #include "server/store/run_ledger.h"
 
-#include <algorithm>
-#include <limits>
-#include <set>
-
 #include "common/files/json.h"
 #include "common/telemetry/log.h"
 #include "server/store/run_directory.h"
@@ -317,12 +313,15 @@ absl::Status RunLedger::Advance(const RunChanges& changes,
                                 Freed& freed) {
   std::vector<v1::Round> rounds;
   std::vector<std::string> keys;
-  const absl::Status status = database_->CommitAs(
-      changes.advance.to(), changes.advance.digest(), [&](DatabaseEdit& edit) -> absl::Status {
-        RETURN_IF_ERROR(Apply(changes, check, edit, freed, rounds));
-        keys = edit.changed();
-        return absl::OkStatus();
-      });
+  v1::Commit as;
+  as.set_number(changes.advance.to());
+  as.set_digest(changes.advance.digest());
+  const auto apply = [&](DatabaseEdit& edit) -> absl::Status {
+    RETURN_IF_ERROR(Apply(changes, check, edit, freed, rounds));
+    keys = edit.changed();
+    return absl::OkStatus();
+  };
+  const absl::Status status = database_->Commit(apply, &as);
   if (absl::IsDataLoss(status) || absl::IsAlreadyExists(status)) {
     return absl::DataLossError(absl::StrCat(status.message(),
                                             ": it holds another history of the run, as after both "

@@ -1,6 +1,5 @@
 #include "server/store/run_records.h"
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "common/base/checksum.h"
 
@@ -45,19 +44,6 @@ KeyRange RangeOf(absl::string_view kind, int fragment, int64_t first, int64_t la
 
 uint64_t RecordChecksum(absl::string_view key, absl::string_view value) {
   return Checksum64(absl::StrCat(key, absl::string_view("\0", 1), value));
-}
-
-FragmentSnapshot CopyFragment(const FragmentView& view) {
-  FragmentSnapshot copy;
-  copy.fragment = view.fragment;
-  copy.version = view.version;
-  copy.published_hash = view.published_hash;
-  copy.theta.assign(view.theta.begin(), view.theta.end());
-  copy.published.assign(view.published.begin(), view.published.end());
-  for (const NamedArray& array : view.optimizer) {
-    copy.optimizer.emplace_back(array.name, FloatBuffer(array.values.begin(), array.values.end()));
-  }
-  return copy;
 }
 
 }  // namespace causeway::server

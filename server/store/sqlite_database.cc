@@ -1,10 +1,5 @@
 #include "server/store/sqlite_database.h"
 
-#include <algorithm>
-#include <array>
-#include <cstring>
-#include <limits>
-
 #include "common/base/checksum.h"
 
 namespace causeway::server {
@@ -78,13 +73,6 @@ absl::StatusOr<bool> Statement::Step() {
   sqlite3* const database = sqlite3_db_handle(statement_.get());
   return SqliteStatus(database, sqlite3_extended_errcode(database), path_,
                       absl::StrCat("run \"", sqlite3_sql(statement_.get()), "\" on"));
-}
-
-absl::Status Statement::Run() {
-  for (;;) {
-    ASSIGN_OR_RETURN(const bool row, Step());
-    if (!row) return absl::OkStatus();
-  }
 }
 
 absl::Status Statement::WrongType(int column, const char* expected) const {
@@ -190,29 +178,10 @@ void SqliteDatabase::set_checkpoint_on_close(bool enabled) {
   sqlite3_db_config(database_.get(), SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, enabled ? 0 : 1, nullptr);
 }
 
-absl::StatusOr<Transaction> Transaction::Begin(SqliteDatabase& database) {
-  RETURN_IF_ERROR(database.Execute("BEGIN IMMEDIATE"));
-  return Transaction(database);
-}
-
-Transaction::Transaction(Transaction&& other) noexcept
-    : database_(std::exchange(other.database_, nullptr)) {}
-
-Transaction::~Transaction() {
-  if (database_ != nullptr) RollBack().IgnoreError();
-}
-
-absl::Status Transaction::Commit() {
-  RETURN_IF_ERROR(database_->Execute("COMMIT"));
-  database_ = nullptr;
-  return absl::OkStatus();
-}
-
-absl::Status Transaction::RollBack() {
-  SqliteDatabase* const database = std::exchange(database_, nullptr);
+absl::Status SqliteDatabase::RollBack() {
   // A failed statement may have rolled back already.
-  if (sqlite3_get_autocommit(database->database_.get()) != 0) return absl::OkStatus();
-  return database->Execute("ROLLBACK");
+  if (sqlite3_get_autocommit(database_.get()) != 0) return absl::OkStatus();
+  return Execute("ROLLBACK");
 }
 
 namespace {

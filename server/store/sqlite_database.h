@@ -36,14 +36,13 @@ class Statement {
   // True: a row is there to be read. False: done.
   absl::StatusOr<bool> Step();
   // For statements without result rows.
-  absl::Status Run();
+  absl::Status Run() { return Step().status(); }
 
   // Reads a column of the present row. The type must be exactly that one: DATA_LOSS otherwise.
   absl::StatusOr<int64_t> Int(int column) const;
   absl::StatusOr<std::string> Text(int column) const;
   // Valid until the next Step.
   absl::StatusOr<absl::string_view> Blob(int column) const;
-  int columns() const { return sqlite3_column_count(statement_.get()); }
 
  private:
   friend class SqliteDatabase;
@@ -82,13 +81,14 @@ class SqliteDatabase {
   // Moves what the write-ahead log holds into the database file, syncing both as configured.
   // Pages that a reader still needs stay; with `truncate`, all are moved and the log is emptied.
   absl::Status Checkpoint(bool truncate);
+  // Leaves everything as before "BEGIN". After an error of it nothing is known.
+  absl::Status RollBack();
   // Whether closing the database moves and removes the log, too. True unless set.
   void set_checkpoint_on_close(bool enabled);
 
   const std::string& path() const { return path_; }
 
  private:
-  friend class Transaction;
   struct Close {
     void operator()(sqlite3* database) const { sqlite3_close_v2(database); }
   };
@@ -101,22 +101,6 @@ class SqliteDatabase {
   const std::unique_ptr<int64_t> log_pages_;
   std::unique_ptr<sqlite3, Close> database_;
   std::string path_;
-};
-
-// Rolls back when destroyed before Commit.
-class Transaction {
- public:
-  static absl::StatusOr<Transaction> Begin(SqliteDatabase& database);
-  ~Transaction();
-  Transaction(Transaction&& other) noexcept;
-  Transaction& operator=(Transaction&&) = delete;
-  absl::Status Commit();
-  // Leaves everything as before Begin. After an error of it nothing is known.
-  absl::Status RollBack();
-
- private:
-  explicit Transaction(SqliteDatabase& database) : database_(&database) {}
-  SqliteDatabase* database_;  // Null once it has ended.
 };
 
 // COMMITS: how many commits the database had, kept beside it.

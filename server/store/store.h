@@ -30,32 +30,18 @@
 
 namespace causeway::server {
 
-struct NamedArray {
-  std::string name;  // "momentum"
-  std::span<const float> values;
-};
-
-// The state of one fragment at a version, as the coordinator holds it. Views, valid for the call.
-struct FragmentView {
+// The state of one fragment at a version, as the coordinator holds it.
+template <typename Array>
+struct SavedFragment {
   int fragment = 0;
   int64_t version = 0;
   uint64_t published_hash = 0;
-  std::span<const float> theta = {};
-  std::span<const float> published = {};
-  std::vector<NamedArray> optimizer = {};
+  Array theta = {};
+  Array published = {};
+  std::vector<std::pair<std::string, Array>> optimizer = {};  // By name: "momentum".
 };
-
-// FragmentView with its own memory.
-struct FragmentSnapshot {
-  int fragment = 0;
-  int64_t version = 0;
-  uint64_t published_hash = 0;
-  FloatBuffer theta;
-  FloatBuffer published;
-  std::vector<std::pair<std::string, FloatBuffer>> optimizer;
-};
-
-FragmentSnapshot CopyFragment(const FragmentView& view);
+using FragmentView = SavedFragment<std::span<const float>>;  // Valid for the call.
+using FragmentSnapshot = SavedFragment<FloatBuffer>;
 
 // Everything small that the store was told. The Read methods read what is large.
 struct RecoveredRun {

@@ -2,13 +2,6 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <atomic>
-#include <chrono>
-#include <memory>
-#include <string>
-
-#include "common/base/file_system.h"
-#include "common/rpc/status.h"
 #include "common/transfer/wire.h"
 #include "gtest/gtest.h"
 #include "server/store/run_directory.h"

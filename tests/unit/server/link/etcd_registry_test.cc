@@ -2,15 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <chrono>
-#include <memory>
-#include <vector>
-
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
-#include "common/rpc/channel.h"
 #include "gtest/gtest.h"
 #include "server/link/leading.h"
 #include "tests/unit/common/base/temporary_folder.h"

@@ -2,16 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <chrono>
-#include <cstdlib>
-#include <memory>
-#include <string>
-
-#include "absl/strings/str_cat.h"
-#include "causeway/v1/session.grpc.pb.h"
-#include "common/params/fragment_plan.h"
 #include "common/params/run_config.h"
-#include "common/rpc/channel.h"
 #include "common/transfer/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -121,16 +112,20 @@ TEST(ReachParentTest, WhatStandsBeforeAParentIsNamed) {
   unsetenv("no_grpc_proxy");
 }
 
-TEST(ReachParentTest, AParentOfAnotherModelIsRefused) {
-  v1::DescribeResponse run = HubsRun();
-  run.set_plan_hash(run.plan_hash() + 1);
-  ExpectRefused(Reach(run), {"other fragments", "9.9.9", "the same release on both"});
-}
-
-TEST(ReachParentTest, AParentThatHashesOtherwiseIsRefused) {
-  v1::DescribeResponse run = HubsRun();
-  run.set_config_hash(run.config_hash() + 1);
-  ExpectRefused(Reach(run), {"configuration otherwise", "9.9.9", "the same release on both"});
+TEST(ReachParentTest, ARunThatThisRegionCannotBePartOfIsRefused) {
+  const auto refused = [](auto change, const std::vector<std::string>& words) {
+    v1::DescribeResponse run = HubsRun();
+    change(run);
+    ExpectRefused(Reach(run), words);
+  };
+  refused([](auto& run) { run.set_plan_hash(run.plan_hash() + 1); },
+          {"other fragments", "9.9.9", "the same release on both"});
+  refused([](auto& run) { run.set_config_hash(run.config_hash() + 1); },
+          {"configuration otherwise", "9.9.9", "the same release on both"});
+  refused([](auto& run) { run.add_regions("eu"), run.add_regions("west"); },
+          {"below this region", "eu > west", "must not form a ring"});
+  refused([](auto& run) { run.set_awaits_model(true); },
+          {"waits for its model", "when the first site has brought it"});
 }
 
 TEST(ReachParentTest, AParentOfAnotherWireVersionSaysSo) {
@@ -138,19 +133,6 @@ TEST(ReachParentTest, AParentOfAnotherWireVersionSaysSo) {
       Reach(HubsRun(), 4,
             ToGrpcStatus(absl::FailedPreconditionError("wire_version differs: install 9.9.9"))),
       {"the coordinator at 127.0.0.1:", "wire_version", "install 9.9.9"});
-}
-
-TEST(ReachParentTest, ParentsFormNoRing) {
-  v1::DescribeResponse run = HubsRun();
-  run.add_regions("eu");
-  run.add_regions("west");
-  ExpectRefused(Reach(run), {"below this region", "eu > west", "must not form a ring"});
-}
-
-TEST(ReachParentTest, ARunThatAwaitsItsModelHasNoRegionsYet) {
-  v1::DescribeResponse run = HubsRun();
-  run.set_awaits_model(true);
-  ExpectRefused(Reach(run), {"waits for its model", "when the first site has brought it"});
 }
 
 TEST(ReachParentTest, ARegionHasNoMoreSitesThanFit) {

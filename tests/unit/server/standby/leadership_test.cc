@@ -1,15 +1,6 @@
 // Leaders and copies with a registry, a clock and links that the test owns.
 #include "server/standby/leadership.h"
 
-#include <algorithm>
-#include <functional>
-#include <map>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "absl/strings/str_cat.h"
 #include "common/base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,20 +1,8 @@
 // A copy of a run directory, fed message by message, without sockets.
 #include "server/standby/run_copy.h"
 
-#include <array>
-#include <functional>
-#include <limits>
-#include <map>
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/store/blob_folder.h"
-#include "server/store/run_directory_store.h"
 #include "tests/unit/common/base/status_is.h"
 #include "tests/unit/common/base/temporary_folder.h"
 #include "tests/unit/server/store/scripted_run.h"

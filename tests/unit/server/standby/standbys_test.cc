@@ -1,11 +1,7 @@
 #include "server/standby/standbys.h"
 
-#include <array>
-#include <functional>
 #include <thread>
-#include <vector>
 
-#include "common/base/file_system.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/store/run_directory_store.h"
@@ -161,19 +157,20 @@ TEST_F(StandbysTest, SeveralCopiesWithoutARegistryAreSaidToBeServedByTheirCommit
 TEST_F(StandbysTest, ASavedFactWaitsForACopy) {
   const TemporaryFolder parent;
   auto directory = RunDirectoryStore::Open(*FileSystem::Real(), parent.File("run"), {}).value();
-  ReplicatedStore store(*directory, standbys_);
+  RunDirectoryStore& store = *directory;
+  store.set_before_telling([&](int64_t commits) { return standbys_.WaitUntilHeld(commits); });
   ASSERT_TRUE(store.Recover().ok());
   // Nobody is told of these.
   ASSERT_TRUE(store.BeginRun(ScriptedIdentity()).ok());
   ASSERT_TRUE(store.TakeOver().ok());
-  const int64_t a = standbys_.Attach("a", directory->Position().commits());
+  const int64_t a = standbys_.Attach("a", store.Position().commits());
   for (const auto& save : std::vector<std::function<absl::Status()>>{
            [&] { return store.SaveMembers(std::array{ScriptedMember("alice", 1)}); },
            [&] { return SaveDelta(store, 0, 1, "alice"); }, [&] { return SaveMerged(store, 0, 1); },
            [&] { return store.SaveRunState({}); }}) {
-    const int64_t before = directory->Position().commits();
+    const int64_t before = store.Position().commits();
     std::thread saves([&] { EXPECT_TRUE(save().ok()); });
-    ASSERT_EQ(directory->WaitForCommit(before, absl::InfiniteDuration()), before + 1);
+    ASSERT_EQ(store.WaitForCommit(before, absl::InfiniteDuration()), before + 1);
     standbys_.Acknowledge(a, before + 1);
     saves.join();
   }

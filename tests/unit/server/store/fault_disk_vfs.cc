@@ -1,9 +1,5 @@
 #include "tests/unit/server/store/fault_disk_vfs.h"
 
-#include <atomic>
-#include <cstring>
-#include <new>
-
 namespace causeway::server {
 namespace {
 

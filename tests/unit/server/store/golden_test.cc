@@ -1,12 +1,8 @@
 // Run directories of this format stay readable, former ones are refused. golden/vN was made by
 // make_golden_run when format version N was the newest.
-#include <filesystem>
-#include <string>
-#include <system_error>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/store/run_directory_store.h"
 #include "tests/unit/common/base/status_is.h"
 #include "tests/unit/common/base/temporary_folder.h"
 #include "tests/unit/server/store/scripted_run.h"

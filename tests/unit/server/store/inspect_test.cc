@@ -1,17 +1,7 @@
 #include "server/store/inspect.h"
 
-#include <filesystem>
-#include <functional>
-#include <map>
-#include <memory>
-#include <optional>
-#include <string>
-#include <utility>
-
-#include "common/base/file_system.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/store/run_directory_store.h"
 #include "tests/unit/common/base/status_is.h"
 #include "tests/unit/common/base/temporary_folder.h"
 #include "tests/unit/server/store/scripted_run.h"

@@ -2,9 +2,6 @@
 // kill. Writes one byte to standard output for each step that was acknowledged.
 #include <unistd.h>
 
-#include <cstdio>
-
-#include "server/store/run_directory_store.h"
 #include "tests/unit/server/store/scripted_run.h"
 
 namespace causeway::server {

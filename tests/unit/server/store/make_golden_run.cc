@@ -4,10 +4,7 @@
 //
 // Only for a new format version N, or before version 1 was ever released: what golden_test.cc reads
 // must stay as it was written.
-#include <cstdio>
-#include <string>
 
-#include "server/store/run_directory_store.h"
 #include "tests/unit/server/store/scripted_run.h"
 
 namespace causeway::server {

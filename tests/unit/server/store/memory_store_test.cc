@@ -1,7 +1,5 @@
 #include "tests/unit/server/store/memory_store.h"
 
-#include <memory>
-
 #include "tests/unit/server/store/store_conformance.h"
 
 namespace causeway::server {

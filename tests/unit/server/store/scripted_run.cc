@@ -1,11 +1,10 @@
 #include "tests/unit/server/store/scripted_run.h"
 
-#include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
 #include "common/base/random.h"
-#include "common/base/status_macros.h"
 #include "common/params/draws.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/from_text.h"
 
 namespace causeway::server {
 namespace {
@@ -89,15 +88,9 @@ std::string Line(const google::protobuf::Message& record) {
 }  // namespace
 
 v1::RunIdentity ScriptedIdentity() {
-  v1::RunIdentity identity;
-  identity.set_run_id("toy-77");
-  identity.mutable_config()->set_run_name("toy");
-  identity.mutable_config()->mutable_train()->set_seed(17);
-  identity.set_config_hash(0xfedcba9876543210);
-  identity.set_plan_hash(5);
-  identity.add_initial_hashes(1);
-  identity.add_initial_hashes(0xffffffffffffffff);
-  return identity;
+  return FromText<v1::RunIdentity>(R"(
+      run_id: "toy-77" config { run_name: "toy" train { seed: 17 } }
+      config_hash: 0xfedcba9876543210 plan_hash: 5 initial_hashes: [1, 0xffffffffffffffff])");
 }
 
 v1::Contribution ScriptedContribution(int fragment, int64_t round, const std::string& worker_id) {
@@ -120,22 +113,16 @@ v1::Contribution ScriptedContribution(int fragment, int64_t round, const std::st
 }
 
 v1::Round ScriptedRound(int fragment, int64_t round) {
-  v1::Round record;
+  auto record = FromText<v1::Round>(R"(
+      contributors: ["alice", "bob"] weights: [0.3333333333333333, 0.6666666666666666]
+      first_unix_s: 1700000000.1 closed_unix_s: 1700000000.2 bytes_in: 200 bytes_out: 100
+      # The clock was set back: times are data only.
+      published_unix_s: 1699999999.7 reason: 'every expected worker contributed (2)')");
   record.set_fragment(fragment);
   record.set_round(round);
-  record.add_contributors("alice");
-  record.add_contributors("bob");
-  record.add_weights(1.0 / 3);
-  record.add_weights(2.0 / 3);
   record.set_send_step(10 * round + fragment);
-  record.set_first_unix_s(1.7e9 + 0.1);
-  record.set_closed_unix_s(1.7e9 + 0.2);
-  record.set_published_unix_s(1.7e9 - 0.3);  // The clock was set back: times are data only.
-  record.set_bytes_in(200);
-  record.set_bytes_out(100);
   record.set_published_hash(static_cast<uint64_t>(fragment) << 60 | static_cast<uint64_t>(round));
   record.set_answer_hash(TreeHash(ScriptedObject(fragment, round, "answer")));
-  record.set_reason("every expected worker contributed (2)");
   return record;
 }
 
@@ -172,47 +159,25 @@ std::unique_ptr<RunDirectoryStore> BeginScriptedRun(FileSystem& disk, const std:
 }
 
 v1::Member ScriptedMember(const std::string& id, uint64_t incarnation) {
-  v1::Member record;
+  auto record = FromText<v1::Member>(R"(
+      state: ACTIVE data_slot: 1 had_slots: [0, 1] process_nonce: 0x8000000000000001
+      active_from_step: 5 was_ready: true step: 40 ordered_pace_milli: 1500 ordered_from_step: 41
+      device: "cpu" heartbeat { tokens: 5120 train_loss: 0.1 } draining: 0x8000000000000001
+      rejected {} rejected { rounds: [-3, 2] })");
   record.set_worker_id(id);
-  record.set_state(v1::Member::ACTIVE);
   record.set_incarnation(incarnation);
-  record.set_data_slot(1);
-  record.add_had_slots(0);
-  record.add_had_slots(1);
   record.set_own_data(id == "bob");
-  record.set_process_nonce(0x8000000000000001);
-  record.set_active_from_step(5);
-  record.set_was_ready(true);
-  record.set_step(40);
-  record.set_ordered_pace_milli(1500);
-  record.set_ordered_from_step(41);
-  record.set_device("cpu");
-  record.mutable_heartbeat()->set_tokens(5120);
-  record.mutable_heartbeat()->set_train_loss(0.1);
-  record.set_draining(record.process_nonce());
-  record.add_rejected();
-  record.add_rejected()->add_rounds(-3);
-  record.mutable_rejected(1)->add_rounds(2);
   return record;
 }
 
 std::vector<ScriptedStep> ScriptedLife() {
-  v1::State started;
-  started.set_started(true);
-  started.set_started_unix_s(1.7e9);
-  v1::State paused = started;
-  paused.set_paused(true);
-  paused.set_pause_reason("by hand: \"lunch\"");
-  v1::State finished = started;
-  finished.set_stop_step(40);
-  finished.set_stop_tokens(1'000'000'000'000);
-  finished.set_finish_recorded(true);
-  finished.set_hash_checks(12);
-  finished.set_data_fingerprint(0x8123456789abcdef);
+  const auto state = [](const std::string& more) {
+    return FromText<v1::State>("started: true started_unix_s: 1.7e9 " + more);
+  };
   return {{"the beginning", [](Store& store) { return store.BeginRun(ScriptedIdentity()); }},
           Tell(ScriptedMember("alice", 1)),
           Tell(ScriptedMember("bob", 1)),
-          Tell(started),
+          Tell(state("")),
           Snapshot(0, 0),
           Contribute(0, 1, "alice"),
           Contribute(0, 1, "bob"),
@@ -225,12 +190,13 @@ std::vector<ScriptedStep> ScriptedLife() {
           Contribute(0, 2, "mallory", /*quarantined=*/true),
           Publish(0, 2),
           Forget(0, 2),
-          Tell(paused),
+          Tell(state("paused: true pause_reason: 'by hand: \"lunch\"'")),
           Snapshot(0, 2),
           Contribute(0, 3, "bob"),
           Publish(0, 3),
           Snapshot(0, 3),
-          Tell(finished),
+          Tell(state("stop_step: 40 stop_tokens: 1000000000000 finish_recorded: true "
+                     "hash_checks: 12 data_fingerprint: 0x8123456789abcdef")),
           {"summary", [](Store& store) {
              return store.SaveSummary({{"rounds", 4}});
            }}};

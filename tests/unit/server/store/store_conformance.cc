@@ -1,9 +1,7 @@
 #include "tests/unit/server/store/store_conformance.h"
 
-#include <array>
 #include <thread>
 
-#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "tests/unit/server/store/scripted_run.h"
 

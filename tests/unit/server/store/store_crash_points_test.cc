@@ -3,15 +3,8 @@
 #include <stdio.h>
 #include <sys/wait.h>
 
-#include <string>
-#include <vector>
-
-#include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "common/base/crash_point.h"
 #include "gtest/gtest.h"
-#include "server/store/run_directory_store.h"
-#include "tests/unit/common/base/fault_disk.h"
 #include "tests/unit/common/base/temporary_folder.h"
 #include "tests/unit/server/store/fault_disk_vfs.h"
 #include "tests/unit/server/store/scripted_run.h"

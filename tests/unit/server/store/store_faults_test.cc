@@ -1,19 +1,11 @@
 // The store on a disk that fails: at every call, after every loss, with every damage. Whatever
 // happens, the next opening finds the state before the interrupted step, the state after it, or
 // refuses and names a file.
-#include <memory>
-#include <set>
-#include <string>
-#include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "common/base/random.h"
-#include "common/base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/store/run_directory_store.h"
-#include "tests/unit/common/base/fault_disk.h"
 #include "tests/unit/server/store/fault_disk_vfs.h"
 #include "tests/unit/server/store/scripted_run.h"
 

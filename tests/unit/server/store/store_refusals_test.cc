@@ -1,15 +1,8 @@
 // The store's messages when something is wrong with its disk or its folder.
-#include <array>
-#include <memory>
-#include <string>
-#include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/store/run_directory_store.h"
-#include "tests/unit/common/base/fault_disk.h"
 #include "tests/unit/common/base/status_is.h"
 #include "tests/unit/server/store/fault_disk_vfs.h"
 #include "tests/unit/server/store/scripted_run.h"
