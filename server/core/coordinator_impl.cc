@@ -7,24 +7,6 @@
 #include "server/round/pace.h"
 
 namespace causeway::server {
-namespace {
-
-v1::WorkerStatus::State StateToProto(v1::Member::State state) {
-  switch (state) {
-    case v1::Member::JOINING:
-      return v1::WorkerStatus::JOINING;
-    case v1::Member::ACTIVE:
-      return v1::WorkerStatus::ACTIVE;
-    case v1::Member::LOST:
-      return v1::WorkerStatus::LOST;
-    case v1::Member::LEFT:
-      return v1::WorkerStatus::LEFT;
-    default:
-      return v1::WorkerStatus::STATE_UNSPECIFIED;
-  }
-}
-
-}  // namespace
 
 bool IsFatal(const absl::Status& status) {
   switch (status.code()) {
@@ -72,16 +54,13 @@ CoordinatorImpl::CoordinatorImpl(Options options, FragmentPlan plan, Tier tier,
 
 absl::StatusOr<std::unique_ptr<CoordinatorImpl>> CoordinatorImpl::Create(Options options) {
   ASSIGN_OR_RETURN(FragmentPlan plan, FragmentPlan::Create(options.config));
-  const auto arena =
-      std::make_shared<const std::vector<float>>(std::exchange(options.initial_parameters, {}));
   InitialValues initial = std::exchange(options.initial_values, nullptr);
-  const std::optional<RecoveredRun> recovered = std::exchange(options.recovered, std::nullopt);
-  const bool is_given = initial != nullptr;
-  if (!is_given && !(recovered.has_value() && arena->empty()) &&
-      std::ssize(*arena) != plan.arena_size()) {
-    return absl::InvalidArgumentError(absl::StrCat("the plan takes ", plan.arena_size(),
-                                                   " initial values, there are ", arena->size()));
+  if (initial == nullptr) {
+    initial = [](int fragment, std::span<float>) {
+      return absl::DataLossError(absl::StrCat("fragment ", fragment, " has no snapshot"));
+    };
   }
+  const std::optional<RecoveredRun> recovered = std::exchange(options.recovered, std::nullopt);
   Tier tier = TierOf(options);
   ASSIGN_OR_RETURN(std::unique_ptr<const OuterOptimizer> optimizer,
                    CreateOuterOptimizer(tier.outer, options.config.train(), plan.tensors()));
@@ -90,16 +69,6 @@ absl::StatusOr<std::unique_ptr<CoordinatorImpl>> CoordinatorImpl::Create(Options
       std::move(options), std::move(plan), std::move(tier), std::move(optimizer)));
   Run& run = coordinator->run_;
   RETURN_IF_ERROR(coordinator->MakeFragments());
-  if (!is_given) {
-    initial = [arena, &own = run.plan](int fragment, std::span<float> values) {
-      const FragmentRange& range = own.range(fragment);
-      if (std::ssize(*arena) < range.end) {
-        return absl::DataLossError(absl::StrCat("fragment ", fragment, " has no snapshot"));
-      }
-      std::copy(arena->begin() + range.begin, arena->begin() + range.end, values.begin());
-      return absl::OkStatus();
-    };
-  }
   if (recovered.has_value()) {
     RETURN_IF_ERROR(coordinator->Recover(*recovered, initial));
   } else {
@@ -228,7 +197,8 @@ v1::RunStatus CoordinatorImpl::GetStatus() const {
       tokens += heartbeat.tokens();
       v1::WorkerStatus& worker = *status.add_workers();
       worker.set_worker_id(id);
-      worker.set_state(StateToProto(account.state()));
+      // Where 0 is unspecified.
+      worker.set_state(static_cast<v1::WorkerStatus::State>(account.state() + 1));
       worker.set_incarnation(account.incarnation());
       worker.set_data_slot(account.data_slot());
       worker.set_step(account.step());

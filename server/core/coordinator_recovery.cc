@@ -1,14 +1,6 @@
 // What CoordinatorImpl saves now and then, and its way back from the store.
-#include <algorithm>
-#include <functional>
-#include <utility>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
-#include "common/params/draws.h"
 #include "server/core/coordinator_impl.h"
-#include "server/round/plausibility.h"
 
 namespace causeway::server {
 namespace {
@@ -21,21 +13,19 @@ constexpr int64_t kBytesAtOnce = int64_t{1} << 30;
 // Maintain goes on with the next snapshot for so long: its caller has other things to look after.
 constexpr absl::Duration kSavingTime = absl::Seconds(1);
 
-int FragmentOfRecord(const v1::Contribution& record) { return record.header().fragment(); }
 template <typename Record>
 int FragmentOfRecord(const Record& record) {
-  return record.fragment();
+  if constexpr (std::is_same_v<Record, v1::Contribution>) {
+    return record.header().fragment();
+  } else {
+    return record.fragment();
+  }
 }
 
 // The part of a sorted array that belongs to one fragment.
 template <typename Record>
 std::span<const Record> OfFragment(const std::vector<Record>& records, int fragment) {
-  const auto begin = std::partition_point(records.begin(), records.end(), [&](const Record& r) {
-    return FragmentOfRecord(r) < fragment;
-  });
-  const auto end = std::partition_point(
-      begin, records.end(), [&](const Record& r) { return FragmentOfRecord(r) == fragment; });
-  return {begin, end};
+  return std::ranges::equal_range(records, fragment, {}, FragmentOfRecord<Record>);
 }
 
 }  // namespace

@@ -1,9 +1,5 @@
 #include "server/core/delta_check.h"
 
-#include <algorithm>
-#include <cmath>
-
-#include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
 #include "common/params/draws.h"

@@ -3,11 +3,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cerrno>
-#include <cstring>
-
-#include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"

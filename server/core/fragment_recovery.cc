@@ -1,10 +1,5 @@
 // How a fragment becomes again what its store remembers.
-#include <algorithm>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "common/base/checksum.h"
-#include "common/base/status_macros.h"
 #include "common/telemetry/log.h"
 #include "server/core/fragment_rounds.h"
 

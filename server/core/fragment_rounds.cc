@@ -1,7 +1,5 @@
 #include "server/core/fragment_rounds.h"
 
-#include <cmath>
-
 namespace causeway::server {
 namespace {
 

@@ -1,16 +1,9 @@
 #include "server/core/roles.h"
 
-#include <algorithm>
-#include <cmath>
-#include <utility>
-
-#include "absl/strings/str_cat.h"
-#include "common/base/checksum.h"
-#include "common/base/status_macros.h"
+#include "absl/strings/ascii.h"
 #include "common/params/run_config.h"
 #include "common/transfer/wire.h"
 #include "server/round/pace.h"
-#include "server/round/plausibility.h"
 
 namespace causeway::server {
 namespace {
@@ -19,19 +12,6 @@ absl::Status Mismatch(absl::string_view field, absl::string_view theirs, absl::s
                       absl::string_view remedy) {
   return absl::FailedPreconditionError(absl::StrCat(field, " differs: the worker has ", theirs,
                                                     ", the coordinator ", ours, "; ", remedy));
-}
-
-absl::string_view ReasonName(v1::Leave::Reason reason) {
-  switch (reason) {
-    case v1::Leave::FINISHED:
-      return "finished";
-    case v1::Leave::DRAINED:
-      return "drained";
-    case v1::Leave::FAILED:
-      return "failed";
-    default:
-      return "unspecified";
-  }
 }
 
 }  // namespace
@@ -405,11 +385,13 @@ absl::Status MembersImpl::HandleLeave(const std::string& worker_id, uint64_t inc
     run_.AddRoster(outbox);
   }
   RETURN_IF_ERROR(run_.SaveMember(worker_id));
-  const absl::string_view reason = ReasonName(leave.reason());
+  const bool known = leave.reason() >= v1::Leave::FINISHED && leave.reason() <= v1::Leave::FAILED;
+  const std::string reason =
+      known ? absl::AsciiStrToLower(v1::Leave::Reason_Name(leave.reason())) : "unspecified";
   run_.Record("worker_left",
               absl::StrCat("worker ", worker_id, " left: ", reason,
                            leave.detail().empty() ? "" : absl::StrCat(" (", leave.detail(), ")")),
-              {{"worker", worker_id}, {"reason", std::string(reason)}, {"detail", leave.detail()}});
+              {{"worker", worker_id}, {"reason", reason}, {"detail", leave.detail()}});
   run_.Send(outbox);
   run_.NoteIfFinished();
   return absl::OkStatus();

@@ -1,41 +1,28 @@
 #include "server/core/roles.h"
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/base/status_macros.h"
 #include "server/round/pace.h"
-#include "server/round/plausibility.h"
 
 namespace causeway::server {
 
 absl::Status OrdersImpl::Pause(const std::string& reason) {
-  RETURN_IF_ERROR(run_.Serving());
-  Run::Outbox outbox;
-  {
-    absl::MutexLock lock(&run_.mutex);
+  const auto pause = [&](Run::Outbox& outbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(run_.mutex) {
     run_.state.set_paused(true);
     run_.state.set_pause_reason(reason);
     run_.AddDirectives(v1::Directive::PAUSE, 0, reason, outbox);
-  }
-  RETURN_IF_ERROR(run_.SaveRunState());
-  run_.Record("paused", absl::StrCat("paused: ", reason), {{"reason", reason}});
-  run_.Send(outbox);
-  return absl::OkStatus();
+    return absl::OkStatus();
+  };
+  return run_.Order(pause, "paused", absl::StrCat("paused: ", reason), {{"reason", reason}});
 }
 
 absl::Status OrdersImpl::Resume() {
-  RETURN_IF_ERROR(run_.Serving());
-  Run::Outbox outbox;
-  {
-    absl::MutexLock lock(&run_.mutex);
+  const auto resume = [&](Run::Outbox& outbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(run_.mutex) {
     run_.state.set_paused(false);
     run_.state.clear_pause_reason();
     run_.AddDirectives(v1::Directive::RESUME, 0, "", outbox);
-  }
-  RETURN_IF_ERROR(run_.SaveRunState());
-  run_.Record("resumed", "resumed", nlohmann::json::object());
-  run_.Send(outbox);
-  return absl::OkStatus();
+    return absl::OkStatus();
+  };
+  return run_.Order(resume, "resumed", "resumed", nlohmann::json::object());
 }
 
 absl::Status OrdersImpl::Drain(const std::string& worker_id) {
@@ -113,13 +100,11 @@ absl::Status OrdersImpl::Reject(const v1::RejectRequest& order) {
 }
 
 absl::Status OrdersImpl::StopAtStep(int64_t step) {
-  RETURN_IF_ERROR(run_.Serving());
-  if (step < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("at_step must be 1 or more, it is ", step));
-  }
-  Run::Outbox outbox;
-  {
-    absl::MutexLock lock(&run_.mutex);
+  const auto stop = [&](Run::Outbox& outbox)
+                        ABSL_EXCLUSIVE_LOCKS_REQUIRED(run_.mutex) -> absl::Status {
+    if (step < 1) {
+      return absl::InvalidArgumentError(absl::StrCat("at_step must be 1 or more, it is ", step));
+    }
     if (run_.membership.largest_step() > step) {
       return absl::FailedPreconditionError(absl::StrCat(
           "the run has done ", run_.membership.largest_step(), " steps, it cannot stop at ", step));
@@ -130,20 +115,18 @@ absl::Status OrdersImpl::StopAtStep(int64_t step) {
     }
     run_.state.set_stop_step(step);
     run_.AddDirectives(v1::Directive::STOP_AT_STEP, step, "asked to by the operator", outbox);
-  }
-  RETURN_IF_ERROR(run_.SaveRunState());
-  run_.Record("stopping", absl::StrCat("training ends at step ", step), {{"step", step}});
-  run_.Send(outbox);
-  return absl::OkStatus();
+    return absl::OkStatus();
+  };
+  return run_.Order(stop, "stopping", absl::StrCat("training ends at step ", step),
+                    {{"step", step}});
 }
 
 absl::Status OrdersImpl::StopAtTokens(int64_t tokens) {
-  RETURN_IF_ERROR(run_.Serving());
-  if (tokens < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("at_tokens must be 1 or more, it is ", tokens));
-  }
-  {
-    absl::MutexLock lock(&run_.mutex);
+  const auto stop = [&](Run::Outbox&) ABSL_EXCLUSIVE_LOCKS_REQUIRED(run_.mutex) -> absl::Status {
+    if (tokens < 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("at_tokens must be 1 or more, it is ", tokens));
+    }
     const int64_t trained = TokensTrained(Believed(run_.membership.members(), run_.options.config));
     if (trained >= tokens) {
       return absl::FailedPreconditionError(
@@ -151,10 +134,11 @@ absl::Status OrdersImpl::StopAtTokens(int64_t tokens) {
                        "; to end it as soon as possible, drain it or give at_step"));
     }
     run_.state.set_stop_tokens(tokens);
-  }
-  RETURN_IF_ERROR(run_.SaveRunState());
-  run_.Record("stopping", absl::StrCat("training ends when ", tokens, " tokens have been trained"),
-              {{"tokens", tokens}});
+    return absl::OkStatus();
+  };
+  RETURN_IF_ERROR(run_.Order(
+      stop, "stopping", absl::StrCat("training ends when ", tokens, " tokens have been trained"),
+      {{"tokens", tokens}}));
   return ActOnProgress();
 }
 

@@ -1,7 +1,5 @@
 #include "server/core/region_role.h"
 
-#include <limits>
-
 #include "common/params/run_config.h"
 
 namespace causeway::server {
@@ -155,19 +153,17 @@ absl::Status RegionRole::NoteParentPublished(int fragment, int64_t round) {
 
 absl::Status RegionRole::Stop(int64_t step) {
   RETURN_IF_ERROR(run_.Serving());
-  Run::Outbox outbox;
   {
     absl::MutexLock lock(&run_.mutex);
     if (run_.state.stop_step() == step) return absl::OkStatus();
-    run_.state.set_stop_step(step);
-    for (const auto& [id, sink] : run_.sinks) {
-      run_.AddDirective(v1::Directive::STOP_AT_STEP, step, "the run ends there", id, outbox);
-    }
   }
-  RETURN_IF_ERROR(run_.SaveRunState());
-  run_.Record("stopping", absl::StrCat("training ends at step ", step), {{"step", step}});
-  run_.Send(outbox);
-  return absl::OkStatus();
+  const auto stop = [&](Run::Outbox& outbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(run_.mutex) {
+    run_.state.set_stop_step(step);
+    run_.AddDirectives(v1::Directive::STOP_AT_STEP, step, "the run ends there", outbox);
+    return absl::OkStatus();
+  };
+  return run_.Order(stop, "stopping", absl::StrCat("training ends at step ", step),
+                    {{"step", step}});
 }
 
 void RegionRole::Fail(const absl::Status& why) {

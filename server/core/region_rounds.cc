@@ -1,13 +1,5 @@
-#include <algorithm>
-#include <cmath>
-#include <iterator>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "common/base/checksum.h"
-#include "common/base/status_macros.h"
 #include "server/core/region_role.h"
-#include "server/outer/merge.h"
 
 namespace causeway::server {
 namespace {

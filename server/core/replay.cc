@@ -1,8 +1,5 @@
 #include "server/core/replay.h"
 
-#include <cmath>
-
-#include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
 #include "common/codec/codec.h"

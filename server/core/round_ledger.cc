@@ -1,6 +1,5 @@
 #include "server/core/round_ledger.h"
 
-#include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
 
 namespace causeway::server {

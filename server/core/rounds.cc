@@ -1,11 +1,5 @@
 #include "server/core/roles.h"
 
-#include <algorithm>
-#include <utility>
-
-#include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
-
 namespace causeway::server {
 namespace {
 

@@ -229,6 +229,21 @@ void Run::Tell(const std::string& worker_id, const std::string& text) {
   Send(outbox);
 }
 
+absl::Status Run::Order(absl::FunctionRef<absl::Status(Outbox& outbox)> change,
+                        absl::string_view event, const std::string& message,
+                        const nlohmann::json& fields) {
+  RETURN_IF_ERROR(Serving());
+  Outbox outbox;
+  {
+    absl::MutexLock lock(&mutex);
+    RETURN_IF_ERROR(change(outbox));
+  }
+  RETURN_IF_ERROR(SaveRunState());
+  Record(event, message, fields);
+  Send(outbox);
+  return absl::OkStatus();
+}
+
 void Run::NoteIfFinished() {
   int64_t steps = 0;
   const bool rounds_are_done = RoundsAreDone();

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
 #include "common/params/sync_schedule.h"
 #include "server/core/coordinator.h"
@@ -99,6 +100,11 @@ struct Run {
   void Record(absl::string_view event, const std::string& message, const nlohmann::json& fields) {
     incidents.Record(event, message, fields);
   }
+  // An order that changes the run's state: `change` does that under the lock, and says who is told
+  // what. Nothing is done after its error. What it did is durable, and recorded, before it is told.
+  absl::Status Order(absl::FunctionRef<absl::Status(Outbox& outbox)> change,
+                     absl::string_view event, const std::string& message,
+                     const nlohmann::json& fields) ABSL_LOCKS_EXCLUDED(mutex);
 
   // --- Beginning and end ---
   // Training begins if all are there who have to be. True if it did.

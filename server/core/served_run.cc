@@ -1,9 +1,5 @@
 #include "server/core/served_run.h"
 
-#include <algorithm>
-#include <cmath>
-#include <cstring>
-
 #include "absl/container/flat_hash_map.h"
 #include "common/params/run_config.h"
 #include "common/transfer/wire.h"

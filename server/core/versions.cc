@@ -1,6 +1,5 @@
 #include "server/core/versions.h"
 
-#include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
 #include "common/telemetry/log.h"
 

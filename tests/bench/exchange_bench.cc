@@ -113,8 +113,10 @@ void RunCoordinator() {
   ThreadPool merge_pool(static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
   server::Coordinator::Options options;
   options.config = Config(absl::GetFlag(FLAGS_size_mib), absl::GetFlag(FLAGS_members));
-  const FragmentPlan plan = Value(FragmentPlan::Create(options.config));
-  options.initial_parameters.resize(static_cast<size_t>(plan.arena_size()));
+  options.initial_values = [](int, std::span<float> values) {
+    std::ranges::fill(values, 0.0F);
+    return absl::OkStatus();
+  };
   options.run_id = "bench-1";
   options.clock = Clock::Real();
   options.store = &store;

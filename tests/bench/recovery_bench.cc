@@ -100,7 +100,7 @@ class Bench {
     Coordinator::Options options;
     options.config = config_;
     options.run_id = "bench-1";
-    options.initial_parameters = std::move(initial);
+    if (!initial.empty()) options.initial_values = ValuesOf(plan_, initial);
     options.snapshot_every_rounds = snapshot_every_rounds;
     ASSIGN_OR_RETURN(options.recovered, store.Recover());
     options.clock = Clock::Real();

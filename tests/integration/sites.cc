@@ -129,7 +129,7 @@ TestRun::TestRun(const v1::RunConfig& config)
     : config_(config), plan_(Must(FragmentPlan::Create(config))) {
   server::Coordinator::Options options =
       server::OptionsOf(config_, "run-test", store_, config.train().seed());
-  initial_ = options.initial_parameters;
+  initial_ = server::InitialOf(plan_, config_.train().seed());
   options.clock = &clock_;
   options.events = NullEventLog();
   coordinator_ = Must(server::Coordinator::Create(std::move(options)));

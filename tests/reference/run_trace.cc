@@ -36,7 +36,6 @@
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
 #include "common/files/json.h"
-#include "common/params/initialize.h"
 #include "common/telemetry/event_log.h"
 #include "nlohmann/json.hpp"
 #include "server/core/coordinator.h"
@@ -235,18 +234,12 @@ absl::Status RunConfiguration(const std::string& name, const std::string& folder
   ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config));
   const std::span<const Site> sites = SitesOf(config);
   RETURN_IF_ERROR(FileSystem::Real()->CreateFolders(folder));
-  std::vector<float> initial(static_cast<size_t>(plan.arena_size()));
-  InitializeParameters(plan, config.train().seed(), initial);
-  RETURN_IF_ERROR(WriteTraceFile(folder, "initial.f32", std::span<const float>(initial)));
+  const std::vector<float> initial = server::InitialOf(plan, config.train().seed());
+  RETURN_IF_ERROR(WriteTraceFile(folder, "initial.f32", std::span(initial)));
 
   TraceStore store;
-  ASSIGN_OR_RETURN(const auto coordinator,
-                   server::Coordinator::Create({.config = config,
-                                                .run_id = "reference",
-                                                .initial_parameters = std::move(initial),
-                                                .clock = Clock::Real(),
-                                                .store = &store,
-                                                .events = NullEventLog()}));
+  ASSIGN_OR_RETURN(const auto coordinator, server::Coordinator::Create(server::OptionsOf(
+                                               config, "reference", store, config.train().seed())));
   std::vector<std::unique_ptr<InProcessExchange>> exchanges;
   for (const Site& site : sites) {
     ASSIGN_OR_RETURN(exchanges.emplace_back(), InProcessExchange::Join(*coordinator, site.id));

@@ -2,10 +2,6 @@
 
 #include "server/round/membership.h"
 
-#include <algorithm>
-#include <cmath>
-#include <cstring>
-
 #include "absl/strings/str_join.h"
 #include "common/base/checksum.h"
 
@@ -204,7 +200,7 @@ void Auditor::Stored(const v1::Contribution& record, std::span<const uint8_t> ob
     StoredForParent(record, object);
     return;
   }
-  world_.Count(Happening::kContributed);
+  world_.Count("contributions");
   Fragment& entry = fragment(record.header().fragment());
   const std::string what =
       absl::StrCat("the delta of ", record.header().worker_id(), " stored for ",
@@ -358,10 +354,9 @@ void Auditor::RoundStored(const v1::Round& record, std::span<const uint8_t> answ
   const std::string name = RoundName(record.fragment(), record.round());
   world_.Trace(name, " is durable: ", absl::StrJoin(record.contributors(), " "), " (",
                record.reason(), ")");
-  world_.Count(record.contributors().empty() ? Happening::kRoundPublishedEmpty
-                                             : Happening::kRoundPublished);
+  world_.Count(record.contributors().empty() ? "rounds_published_empty" : "rounds_published");
   if (record.contributors_size() < scenario_.sites) {
-    world_.Count(Happening::kRoundWithoutSome);
+    world_.Count("rounds_closed_without_some");
   }
   Fragment& entry = fragment(record.fragment());
   if (record.round() != version(record.fragment()) + 1) {
@@ -421,7 +416,7 @@ void Auditor::Landed(const std::string& worker, int index, int64_t round,
   if (!fragment(index).arrivals[round].contains(worker)) {
     ledger.carried.resize(base.size());
     if (!up_.Accumulate(object, base, 1.0, ledger.carried).ok()) return;
-    world_.Count(Happening::kLateDelta);
+    world_.Count("late_deltas");
   }
   if (!ledger.carried.empty()) CheckCarried(worker, index, round, residual, ledger);
 }
@@ -441,7 +436,7 @@ void Auditor::CheckCarried(const std::string& worker, int index, int64_t round,
 
 void Auditor::Merged(const std::string& worker, int index, int64_t merged_version,
                      std::span<const float> published) {
-  world_.Count(Happening::kMerged);
+  world_.Count("merges");
   const Fragment& entry = fragment(index);
   if (merged_version <= version(index) &&
       TreeHash(published) == entry.hashes[static_cast<size_t>(merged_version)]) {

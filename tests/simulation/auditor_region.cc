@@ -1,8 +1,5 @@
 // The books of a region: what it owes its parent, and what the parent has made of it.
-#include <algorithm>
-#include <cmath>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
 #include "tests/simulation/auditor.h"
 
@@ -109,7 +106,7 @@ void Auditor::RoundOfRegionStored(const v1::Round& record, std::span<const uint8
       return;
     }
     if (late) {
-      world_.Count(Happening::kRegionLate);
+      world_.Count("regions_late");
       std::vector<double> delta(entry.residual.size());
       if (!up_.Accumulate(*object, entry.published, 1.0, delta).ok()) return;
       for (size_t i = 0; i < delta.size(); ++i) {

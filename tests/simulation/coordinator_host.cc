@@ -1,8 +1,5 @@
 #include "tests/simulation/coordinator_host.h"
 
-#include <algorithm>
-#include <filesystem>
-
 namespace causeway::simulation {
 namespace {
 
@@ -14,15 +11,20 @@ constexpr absl::Duration kLongestDowntime = absl::Seconds(3);
 }  // namespace
 
 CoordinatorHost::CoordinatorHost(World& world, const Scenario& scenario, Auditor& auditor,
-                                 std::vector<float> initial, Decorator decorator, std::string name,
-                                 HostHooks hooks)
+                                 server::InitialValues initial, CallsMaker make_calls,
+                                 std::string name, HostHooks hooks)
     : world_(world),
       scenario_(scenario),
       auditor_(auditor),
       initial_(std::move(initial)),
-      decorator_(std::move(decorator)),
+      make_calls_(std::move(make_calls)),
       name_(std::move(name)),
-      hooks_(std::move(hooks)) {}
+      hooks_(std::move(hooks)),
+      store_({.world = &world_,
+              .auditor = &auditor_,
+              .death_rate = scenario_.store_death,
+              .on_death = [this] { dying_ = true; },
+              .on_disk_failure = [this] { Replace(); }}) {}
 
 absl::Duration CoordinatorHost::Delay() {
   return world_.Between(scenario_.shortest_delay, scenario_.longest_delay);
@@ -32,24 +34,18 @@ void CoordinatorHost::Start() {
   ++generation_;
   dying_ = false;
   const int64_t generation = generation_;
-  store_ =
-      std::make_unique<MortalStore>(MortalStore::Options{.disk = &disk_,
-                                                         .world = &world_,
-                                                         .auditor = &auditor_,
-                                                         .death_rate = scenario_.store_death,
-                                                         .on_death = [this] { dying_ = true; },
-                                                         .on_disk_failure = [this] { Replace(); }});
+  store_.FailWith(absl::OkStatus());
   server::Coordinator::Options options;
   options.config = scenario_.config;
   options.run_id = "simulated-1";
-  options.initial_parameters = initial_;
+  options.initial_values = initial_;
   options.scratch_folder = std::filesystem::temp_directory_path().string();
   options.clock = &world_.clock();
-  options.store = store_.get();
+  options.store = &store_;
   options.kept_answers = scenario_.kept_answers;
   options.max_kept_answers = scenario_.max_kept_answers;
   options.snapshot_every_rounds = scenario_.snapshot_every_rounds;
-  options.recovered = store_->Recover().value();
+  options.recovered = store_.Recover().value();
   const bool recovers = options.recovered.has_value();
   if (hooks_.begin) hooks_.begin(options);
   absl::StatusOr<std::unique_ptr<server::Coordinator>> created =
@@ -59,9 +55,10 @@ void CoordinatorHost::Start() {
     world_.After(absl::Seconds(1), [this] { Start(); });
     return;
   }
-  coordinator_ = decorator_ ? decorator_(*std::move(created)) : *std::move(created);
+  coordinator_ = *std::move(created);
+  calls_ = make_calls_ ? make_calls_() : std::make_unique<Calls>();
   world_.Trace(name_, " ", generation_, recovers ? " goes on" : " begins");
-  if (recovers) world_.Count(Happening::kRecovered);
+  if (recovers) world_.Count("recoveries");
   auditor_.Started();
   if (hooks_.started) hooks_.started();
   Tick(generation_);
@@ -70,7 +67,7 @@ void CoordinatorHost::Start() {
 
 bool CoordinatorHost::Survived() {
   if (!dying_) {
-    if (coordinator_ != nullptr && store_->failed() && coordinator_->Health().ok()) {
+    if (coordinator_ != nullptr && !store_.failure().ok() && calls_->Health(*coordinator_).ok()) {
       world_.Violate("broken_disk_stops", "the coordinator goes on after its store has failed");
     }
     return coordinator_ != nullptr;
@@ -107,14 +104,14 @@ void CoordinatorHost::Die(absl::Duration downtime) {
 
 void CoordinatorHost::Kill() {
   if (coordinator_ == nullptr) return;
-  world_.Count(Happening::kCoordinatorKilled);
+  world_.Count("coordinators_killed");
   world_.Trace(name_, " is killed");
   Die(world_.Between(absl::Milliseconds(10), kLongestDowntime));
 }
 
 void CoordinatorHost::ShutDown() {
-  if (coordinator_ == nullptr || !coordinator_->Health().ok()) return;
-  world_.Count(Happening::kCoordinatorShutDown);
+  if (coordinator_ == nullptr || !calls_->Health(*coordinator_).ok()) return;
+  world_.Count("coordinators_shut_down");
   world_.Trace(name_, " is shut down");
   // It may die in it, or fail; then it has ended, too.
   coordinator_->Shutdown().IgnoreError();
@@ -131,14 +128,14 @@ void CoordinatorHost::Replace() {
 }
 
 bool CoordinatorHost::Command(const std::function<void(server::Coordinator&)>& command) {
-  if (coordinator_ == nullptr || !coordinator_->Health().ok()) return false;
+  if (coordinator_ == nullptr || !calls_->Health(*coordinator_).ok()) return false;
   command(*coordinator_);
-  return Survived() && coordinator_->Health().ok();
+  return Survived() && calls_->Health(*coordinator_).ok();
 }
 
 void CoordinatorHost::Tick(int64_t generation) {
   if (!serving(generation)) return;
-  coordinator_->Tick();
+  calls_->Tick(*coordinator_);
   if (!Survived()) return;
   world_.After(scenario_.tick, [this, generation] { Tick(generation); });
 }
@@ -152,7 +149,7 @@ void CoordinatorHost::Maintain(int64_t generation) {
 
 std::shared_ptr<Stream> CoordinatorHost::Attach(std::weak_ptr<StreamClient> client,
                                                 const v1::Join& join) {
-  world_.Count(Happening::kStreamOpened);
+  world_.Count("streams_opened");
   auto stream = std::make_shared<Stream>(*this, ++streams_, std::move(client));
   std::erase_if(open_streams_, [](const auto& open) { return open.expired(); });
   open_streams_.push_back(stream);
@@ -169,7 +166,7 @@ void CoordinatorHost::Finish(const std::shared_ptr<Call>& call, Reply reply) {
 
 void CoordinatorHost::Send(std::weak_ptr<void> caller, absl::Duration patience,
                            std::function<void(OnReply)> serve, OnReply done) {
-  world_.Count(Happening::kCall);
+  world_.Count("calls");
   auto call = std::make_shared<Call>(Call{std::move(caller), std::move(done)});
   const bool faulty = world_.faulty();
   const bool lose_reply = faulty && world_.Chance(scenario_.lose_reply);
@@ -177,20 +174,20 @@ void CoordinatorHost::Send(std::weak_ptr<void> caller, absl::Duration patience,
     Deliver(call, serve, lose_reply);
   };
   if (faulty && world_.Chance(scenario_.lose_request)) {
-    world_.Count(Happening::kRequestLost);
+    world_.Count("requests_lost");
   } else {
     absl::Duration delay = Delay();
     if (faulty && world_.Chance(scenario_.stall)) {
-      world_.Count(Happening::kCallStalled);
+      world_.Count("calls_stalled");
       delay += world_.Between(absl::ZeroDuration(), 2 * kPushPatience);
     }
     world_.After(delay, deliver);
     if (faulty && world_.Chance(scenario_.duplicate)) {
-      world_.Count(Happening::kDuplicated);
+      world_.Count("calls_duplicated");
       world_.After(delay + world_.Between(absl::ZeroDuration(), absl::Seconds(3)), deliver);
     }
   }
-  if (lose_reply) world_.Count(Happening::kReplyLost);
+  if (lose_reply) world_.Count("replies_lost");
   if (!faulty) return;
   // Every way to be left without a reply ends in one.
   world_.After(patience, [call] { Finish(call, absl::UnavailableError("no reply")); });
@@ -221,21 +218,20 @@ void CoordinatorHost::Push(std::weak_ptr<void> caller, const v1::PushHeader& hea
   Send(
       std::move(caller), kPushPatience,
       [this, header, object = std::move(object)](const OnReply& reply) {
-        const auto held = coordinator_->rounds().BeginPush(header, nullptr);
+        const auto held = calls_->BeginPush(*coordinator_, header);
         absl::Status status = held.status();
         const bool again = held.ok() && held->has_value();
-        if (held.ok() && !again)
-          status = coordinator_->rounds().Contribute(header, object).status();
+        if (held.ok() && !again) status = calls_->Contribute(*coordinator_, header, object);
         if (dying_) return;
         const int64_t generation = generation_;
-        if (again) world_.Count(Happening::kContributedAgain);
-        if (absl::IsUnavailable(status)) world_.Count(Happening::kFencedOff);
+        if (again) world_.Count("contributions_repeated");
+        if (absl::IsUnavailable(status)) world_.Count("pushes_fenced_off");
         world_.Trace("push of ", header.worker_id(), " incarnation ", header.incarnation(),
                      ", fragment ", header.fragment(), " round ", header.round(), ": ",
                      status.ToString(), again ? " (again)" : "");
         auditor_.PushServed(header, status);
         reply(status.ok() ? Reply(nullptr) : Reply(status));
-        if (serving(generation)) coordinator_->rounds().MergeDue(header.fragment());
+        if (serving(generation)) calls_->MergeDue(*coordinator_, header.fragment());
       },
       std::move(done));
 }
@@ -250,7 +246,7 @@ void CoordinatorHost::PullAnswer(std::weak_ptr<void> caller, int fragment, int64
                                             if (!serving(generation)) return;
                                             if (answer.ok()) auditor_.AnswerShown(**answer);
                                             if (absl::IsNotFound(answer.status()))
-                                              world_.Count(Happening::kAnswerGone);
+                                              world_.Count("answers_gone");
                                             reply(std::move(answer));
                                           });
       },

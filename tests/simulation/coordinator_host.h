@@ -14,7 +14,6 @@
 #include "tests/simulation/mortal_store.h"
 #include "tests/simulation/scenario.h"
 #include "tests/simulation/world.h"
-#include "tests/unit/server/store/memory_store.h"
 
 namespace causeway::simulation {
 
@@ -67,6 +66,31 @@ class Stream : public std::enable_shared_from_this<Stream> {
   absl::Duration up_arrival_, down_arrival_;
 };
 
+// The calls of a coordinator's process: tests plant bugs and failures in them. One per process.
+class Calls {
+ public:
+  virtual ~Calls() = default;
+  virtual absl::StatusOr<v1::Welcome> Join(server::Coordinator& own, const v1::Join& join,
+                                           std::shared_ptr<server::SessionSink> sink) {
+    return own.members().Join(join, std::move(sink));
+  }
+  virtual absl::Status Handle(server::Coordinator& own, const std::string& worker_id,
+                              uint64_t incarnation, const v1::WorkerMessage& message) {
+    return own.members().Handle(worker_id, incarnation, message);
+  }
+  virtual absl::StatusOr<std::optional<v1::PushResponse>> BeginPush(server::Coordinator& own,
+                                                                    const v1::PushHeader& header) {
+    return own.rounds().BeginPush(header, nullptr);
+  }
+  virtual absl::Status Contribute(server::Coordinator& own, const v1::PushHeader& header,
+                                  const SharedBytes& object) {
+    return own.rounds().Contribute(header, object).status();
+  }
+  virtual void MergeDue(server::Coordinator& own, int fragment) { own.rounds().MergeDue(fragment); }
+  virtual void Tick(server::Coordinator& own) { own.Tick(); }
+  virtual absl::Status Health(const server::Coordinator& own) { return own.Health(); }
+};
+
 // Parts of a coordinator's process: a region's way to its parent.
 struct HostHooks {
   std::function<void(server::Coordinator::Options&)> begin;  // A process is about to begin.
@@ -79,12 +103,10 @@ class CoordinatorHost {
   // Null where there is nothing but OK to tell.
   using Reply = absl::StatusOr<std::shared_ptr<const server::PullObject>>;
   using OnReply = std::function<void(Reply)>;
-  // Wraps a new coordinator: how tests plant bugs.
-  using Decorator =
-      std::function<std::unique_ptr<server::Coordinator>(std::unique_ptr<server::Coordinator>)>;
+  using CallsMaker = std::function<std::unique_ptr<Calls>()>;
 
   CoordinatorHost(World& world, const Scenario& scenario, Auditor& auditor,
-                  std::vector<float> initial, Decorator decorator,
+                  server::InitialValues initial, CallsMaker make_calls,
                   std::string name = "the coordinator", HostHooks hooks = {});
 
   void Start();
@@ -133,13 +155,13 @@ class CoordinatorHost {
   World& world_;
   const Scenario& scenario_;
   Auditor& auditor_;
-  const std::vector<float> initial_;
-  const Decorator decorator_;
+  const server::InitialValues initial_;
+  const CallsMaker make_calls_;
   const std::string name_;
   const HostHooks hooks_;
-  server::MemoryStore disk_;
-  std::unique_ptr<MortalStore> store_;
+  MortalStore store_;
   std::unique_ptr<server::Coordinator> coordinator_;
+  std::unique_ptr<Calls> calls_;
   int64_t generation_ = 0;
   bool dying_ = false;
   int64_t streams_ = 0;

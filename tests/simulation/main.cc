@@ -6,13 +6,9 @@
 // replays it.
 #include <unistd.h>
 
-#include <chrono>
-#include <iostream>
-
 #include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
 #include "common/cli/command_line.h"
-#include "nlohmann/json.hpp"
 #include "tests/simulation/simulation.h"
 
 ABSL_FLAG(int64_t, scenarios, 1000, "How many seeds to run, one after the other");
@@ -94,7 +90,7 @@ int Main(int argc, char** argv) {
   }
   const auto began = std::chrono::steady_clock::now();
   const double cpu_before = CpuSeconds();
-  Counts counts = {};
+  Counts counts;
   int64_t events = 0;
   int64_t done = 0;
   int64_t comparable = 0;
@@ -111,7 +107,7 @@ int Main(int argc, char** argv) {
       comparable += outcome.comparable;
       compared += outcome.compared;
       with_liars += scenario.liars > 0;
-      for (size_t i = 0; i < kHappenings; ++i) counts[i] += outcome.counts[i];
+      for (const auto& [name, count] : outcome.counts) counts[name] += count;
       if (outcome.violation.has_value()) {
         failures.push_back({scenario.seed, *outcome.violation});
         PrintFailure(failures.back());
@@ -133,9 +129,8 @@ int Main(int argc, char** argv) {
                            {"events", events},
                            {"seconds", seconds},
                            {"cpu_seconds", CpuSeconds() - cpu_before},
-                           {"scenarios_per_second", static_cast<double>(done) / seconds}};
-  nlohmann::json& mix = report["happenings"] = nlohmann::json::object();
-  for (size_t i = 0; i < kHappenings; ++i) mix[HappeningName(i)] = counts[i];
+                           {"scenarios_per_second", static_cast<double>(done) / seconds},
+                           {"happenings", counts}};
   nlohmann::json& failed = report["failures"] = nlohmann::json::array();
   for (const Failure& failure : failures) failed.push_back(ToJson(failure));
   if (absl::GetFlag(FLAGS_json)) {
@@ -146,8 +141,8 @@ int Main(int argc, char** argv) {
         "%d of %d compared with their undisturbed run\n",
         done, first, with_liars, events, seconds, static_cast<double>(done) / seconds,
         failures.size(), compared, comparable);
-    for (size_t i = 0; i < kHappenings; ++i) {
-      std::cout << absl::StrFormat("%10d  %s\n", counts[i], HappeningName(i));
+    for (const auto& [name, count] : counts) {
+      std::cout << absl::StrFormat("%10d  %s\n", count, name);
     }
   }
   return failures.empty() ? 0 : kExitFailed;

@@ -1,10 +1,5 @@
 #include "tests/simulation/scenario.h"
 
-#include <algorithm>
-#include <cstdlib>
-#include <iostream>
-
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/codec/codec.h"
 #include "common/params/run_config.h"

@@ -1,12 +1,8 @@
 #include "tests/simulation/simulation.h"
 
-#include <algorithm>
-#include <cmath>
-#include <cstring>
-
-#include "common/params/initialize.h"
 #include "common/params/run_config.h"
 #include "tests/simulation/virtual_region.h"
+#include "tests/unit/server/core/small_run.h"
 
 namespace causeway::simulation {
 namespace {
@@ -47,19 +43,13 @@ class Simulation {
         world_(scenario.seed, trace),
         plan_(FragmentPlan::Create(scenario.config).value()),
         config_hash_(RunConfigHash(scenario.config)),
-        initial_(Initial(plan_)),
+        initial_(server::InitialOf(plan_, 1)),
         auditor_(world_, scenario_, plan_, initial_),
-        host_(world_, scenario_, auditor_, initial_, bug.coordinator) {}
+        host_(world_, scenario_, auditor_, server::ValuesOf(plan_, initial_), bug.coordinator) {}
 
   Outcome Run();
 
  private:
-  static std::vector<float> Initial(const FragmentPlan& plan) {
-    std::vector<float> values(static_cast<size_t>(plan.arena_size()));
-    InitializeParameters(plan, 1, values);
-    return values;
-  }
-
   void AddRegion(int sites);
   std::shared_ptr<VirtualRegion> NewProcess(const Region& region, int sites);
   CoordinatorHost& AnyHost();
@@ -98,8 +88,8 @@ std::shared_ptr<VirtualRegion> Simulation::NewProcess(const Region& region, int 
   options.world = &world_;
   options.scenario = &scenario_;
   options.plan = &plan_;
-  options.parent_auditor = &auditor_;
-  options.parent = &host_;
+  options.auditor = &auditor_;
+  options.host = &host_;
   options.own = region.host.get();
   options.id = region.id;
   options.sites = sites;
@@ -125,12 +115,13 @@ void Simulation::AddRegion(int sites) {
   };
   hooks.started = [&region] { region.process->Start(); };
   hooks.died = [this, &region] {
-    region.process->Kill();
+    region.process->Kill(/*silently=*/false);
     // It may be what has called.
     world_.After(absl::ZeroDuration(), [gone = std::move(region.process)] {});
   };
-  region.host = std::make_unique<CoordinatorHost>(world_, scenario_, *region.auditor, initial_,
-                                                  nullptr, region.id, std::move(hooks));
+  region.host = std::make_unique<CoordinatorHost>(world_, scenario_, *region.auditor,
+                                                  server::ValuesOf(plan_, initial_), nullptr,
+                                                  region.id, std::move(hooks));
 }
 
 CoordinatorHost& Simulation::AnyHost() {
@@ -193,7 +184,7 @@ void Simulation::OnExit(Site& site, VirtualWorker* process, VirtualWorker::Exit 
 void Simulation::KillWorker(Site& site) {
   if (site.process == nullptr || site.process->dead()) return;
   if (scenario_.undisturbed_bits && !site.checkpoint.has_value()) return;
-  world_.Count(Happening::kWorkerKilled);
+  world_.Count("workers_killed");
   // With a region of long leases, its place would not be free again.
   const bool silently = world_.Chance(0.3) && (regions_.empty() || !scenario_.undisturbed_bits);
   world_.Trace(site.id, " is killed", silently ? " silently" : "");
@@ -204,7 +195,7 @@ void Simulation::KillWorker(Site& site) {
 
 void Simulation::StartSecondProcess(Site& site) {
   if (site.process == nullptr || site.process->dead()) return;
-  world_.Count(Happening::kSecondProcess);
+  world_.Count("second_processes");
   world_.Trace("a second process of ", site.id, " starts");
   std::erase_if(site.former, [](const auto& process) { return process->dead(); });
   site.former.push_back(site.process);
@@ -217,7 +208,7 @@ void Simulation::StartSecondProcess(Site& site) {
 void Simulation::Pause() {
   if (!host_.Command([](server::Coordinator& c) { c.orders().Pause("simulated").IgnoreError(); }))
     return;
-  world_.Count(Happening::kPaused);
+  world_.Count("pauses");
   world_.Trace("paused");
   world_.After(world_.Between(absl::Milliseconds(100), absl::Seconds(5)), [this] { Unpause(); });
 }
@@ -243,7 +234,7 @@ void Simulation::StopAtStep() {
   absl::Status status = absl::FailedPreconditionError("there is no coordinator");
   host_.Command([&](server::Coordinator& c) { status = c.orders().StopAtStep(step); });
   if (absl::IsFailedPrecondition(status)) return;
-  world_.Count(Happening::kStopAsked);
+  world_.Count("stops_at_a_step");
   world_.Trace("stop at step ", step);
   stop_step_ = step;
 }
@@ -272,7 +263,7 @@ void Simulation::Lie() {
   site.host->Command([&](server::Coordinator& c) {
     status = c.members().Handle(site.id, site.process->incarnation(), message);
   });
-  world_.Count(Happening::kLied);
+  world_.Count("lies_told");
   world_.Trace(site.id, " says that it is at step ", step, ": ", status.ToString());
   if (status.ok()) {
     world_.Violate("lies_are_refused", absl::StrCat(site.id, " is believed to be at step ", step));
@@ -319,7 +310,7 @@ void Simulation::Befall() {
       {scenario_.pause, [&] { Pause(); }},
       {scenario_.drain,
        [&] {
-         world_.Count(Happening::kDrained);
+         world_.Count("drains");
          world_.Trace(site.id, " is to drain");
          site.host->Command(
              [&](server::Coordinator& c) { c.orders().Drain(site.id).IgnoreError(); });
@@ -327,7 +318,7 @@ void Simulation::Befall() {
       {scenario_.stop_at_step, [&] { StopAtStep(); }},
       {scenario_.jump_wall_clock,
        [&] {
-         world_.Count(Happening::kWallClockJumped);
+         world_.Count("wall_clock_jumps");
          world_.clock().JumpWallClock(absl::Seconds(world_.Between(-100'000, 100'000)));
        }},
   };
@@ -461,11 +452,10 @@ Outcome Simulate(const Scenario& scenario, std::ostream* trace, const PlantedBug
 
 Outcome SimulateAndCompare(const Scenario& scenario, std::ostream* trace, const PlantedBug& bug) {
   Outcome outcome = Simulate(scenario, trace, bug);
-  const auto count = [&](Happening what) { return outcome.counts[static_cast<size_t>(what)]; };
   // A region goes on without a site that says that it has failed.
   outcome.comparable = scenario.undisturbed_bits &&
-                       (scenario.regions.empty() || count(Happening::kWorkerFailed) == 0);
-  const bool all_resumed = count(Happening::kWorkerTooFarBehind) == 0;
+                       (scenario.regions.empty() || outcome.counts.at("workers_failed") == 0);
+  const bool all_resumed = outcome.counts.at("workers_too_far_behind") == 0;
   if (!outcome.comparable || outcome.violation.has_value() || !all_resumed) return outcome;
   outcome.compared = true;
   const Outcome undisturbed =

@@ -15,7 +15,7 @@ namespace causeway::simulation {
 
 // A test's change of a simulation that must make it fail.
 struct PlantedBug {
-  CoordinatorHost::Decorator coordinator = nullptr;  // Wraps every coordinator but regions.
+  CoordinatorHost::CallsMaker coordinator = nullptr;  // Of the hub's processes.
   bool workers_drop_late_deltas = false;
   // A resumed worker merges anew, whatever its record says; whatever its record lacks.
   bool workers_forget_merges = false;
@@ -28,7 +28,7 @@ struct PlantedBug {
 struct Outcome {
   std::optional<Violation> violation;
   int64_t events = 0;
-  Counts counts = {};
+  Counts counts;
   std::vector<float> published;     // At the end, in arena order.
   std::vector<MergeRecord> merges;  // By site.
   // Whether it must end in the bits of the undisturbed run: no region has gone on without a site.

@@ -1,6 +1,4 @@
 // Stream of coordinator_host.h: what server/service does with a session, over a network that cuts.
-#include <algorithm>
-#include <utility>
 
 #include "tests/simulation/coordinator_host.h"
 
@@ -86,7 +84,7 @@ void Stream::Sever() {
   if (severed_) return;
   severed_ = true;
   World& world = host_.world_;
-  world.Count(Happening::kStreamSevered);
+  world.Count("streams_severed");
   const absl::Duration longest = absl::Seconds(5);
   world.After(world.Between(absl::ZeroDuration(), longest), [self = shared_from_this()] {
     if (const auto client = self->client_.lock()) {
@@ -98,7 +96,7 @@ void Stream::Sever() {
 }
 
 void Stream::Stall(absl::Duration time) {
-  host_.world_.Count(Happening::kStreamStalled);
+  host_.world_.Count("streams_stalled");
   up_arrival_ = std::max(up_arrival_, host_.world_.now() + time);
   down_arrival_ = std::max(down_arrival_, host_.world_.now() + time);
 }
@@ -109,9 +107,10 @@ void Stream::Receive(const v1::WorkerMessage& message) {
     return;
   }
   if (!host_.serving(generation_)) return;  // The worker is told otherwise.
-  const absl::Status status = host_.coordinator_->members().Handle(worker_, incarnation_, message);
+  const absl::Status status =
+      host_.calls_->Handle(*host_.coordinator_, worker_, incarnation_, message);
   const bool survived = host_.Survived();
-  if (survived && host_.coordinator_->Health().ok()) {
+  if (survived && host_.calls_->Health(*host_.coordinator_).ok()) {
     host_.auditor_.Handled(worker_, incarnation_, message, status);
   } else if (message.has_leave()) {
     // The coordinator came to an end: its disk may have it that the worker left.
@@ -137,7 +136,7 @@ void Stream::Join(const v1::Join& join) {
   }
   generation_ = host_.generation_;
   auto sink = std::make_shared<Sink>(shared_from_this());
-  const absl::StatusOr<v1::Welcome> welcome = host_.coordinator_->members().Join(join, sink);
+  const absl::StatusOr<v1::Welcome> welcome = host_.calls_->Join(*host_.coordinator_, join, sink);
   if (!host_.Survived()) return;
   worker_ = join.worker_id();
   if (!welcome.ok()) {

@@ -1,42 +1,21 @@
 #include "tests/simulation/virtual_region.h"
 
-#include <algorithm>
-
 #include "common/params/draws.h"
 #include "common/rpc/status.h"
-#include "common/transfer/wire.h"
 #include "tests/unit/server/core/small_run.h"
 
 namespace causeway::simulation {
 namespace {
 
 constexpr absl::Duration kRegionPoll = absl::Milliseconds(200);
-constexpr absl::Duration kRegionWelcomeTimeout = absl::Seconds(10);
 constexpr absl::Duration kRegionLeaveTimeout = absl::Seconds(10);
 
-absl::Duration NextTry(int attempt) {
-  return std::min(absl::Milliseconds(200) * (int64_t{1} << std::min(attempt - 1, 10)),
-                  absl::Seconds(2));
-}
-
 }  // namespace
-
-void VirtualRegion::After(absl::Duration delay, std::function<void()> event) {
-  world().After(delay, [self = weak_from_this(), event = std::move(event)] {
-    const auto region = self.lock();
-    if (region != nullptr && !region->dead_) event();
-  });
-}
 
 void VirtualRegion::Start() {
   options_.own->Command(
       [this](server::Coordinator& region) { paused_ = region.GetStatus().paused(); });
   After(absl::ZeroDuration(), [this] { Poll(); });
-}
-
-void VirtualRegion::Kill() {
-  dead_ = true;
-  if (stream_ != nullptr) stream_->AbandonByWorker(false);
 }
 
 void VirtualRegion::Poll() {
@@ -55,84 +34,58 @@ void VirtualRegion::Poll() {
 }
 
 void VirtualRegion::Attach() {
-  member_ = true;
   welcomed_ = false;
   begun_slot_ = -1;
   orders_ = {};
   tries_ = 0;
+  ready_ = true;
   ready_step_ = place_.step;
   OpenStream();
 }
 
-void VirtualRegion::OpenStream() {
-  v1::Join join;
-  join.set_worker_id(options_.id);
-  join.set_run_id("simulated-1");
-  join.set_wire_version(kWireVersion);
-  join.set_config_hash(options_.config_hash);
-  join.set_plan_hash(options_.plan->hash());
-  join.set_data_vocabulary_size(options_.scenario->config.model().vocabulary_size());
-  join.set_process_nonce(options_.nonce);
-  join.set_seen_epoch(epoch_);
+void VirtualRegion::Complete(v1::Join& join) const {
   join.set_sites(options_.sites);
   join.set_resume_step(ready_step_);
   join.set_has_checkpoint(true);
-  stream_welcomed_ = false;
-  stream_ = options_.parent->Attach(weak_from_this(), join);
-  After(kRegionWelcomeTimeout, [this, id = stream_->id()] {
-    if (!stream_welcomed_) OnStreamEnd(id, absl::UnavailableError("no welcome"));
-  });
 }
 
-void VirtualRegion::OnMessage(int64_t stream, const v1::CoordinatorMessage& message) {
-  if (dead_ || stream_ == nullptr || stream_->id() != stream) return;
+void VirtualRegion::OnTold(const v1::CoordinatorMessage& message) {
   if (message.has_round_outcome()) {
     NotePublished(message.round_outcome().fragment(), message.round_outcome().round());
-    return;
   }
-  if (message.has_directive()) {
-    const v1::Directive& directive = message.directive();
-    world().Trace(options_.id, " is told ", v1::Directive::Action_Name(directive.action()), " ",
-                  directive.step());
-    switch (directive.action()) {
-      case v1::Directive::START:
-        orders_.started = true;
-        orders_.data_slot = directive.data_slot();
-        orders_.next_draws.assign(directive.next_draws().begin(), directive.next_draws().end());
-        options_.parent_auditor->Draws(options_.id, directive.data_slot());
-        break;
-      case v1::Directive::PAUSE:
-        orders_.paused = true;
-        break;
-      case v1::Directive::RESUME:
-        orders_.paused = false;
-        break;
-      case v1::Directive::DRAIN:
-        orders_.drain = true;
-        break;
-      case v1::Directive::STOP_AT_STEP:
-        orders_.stop_at_step = directive.step();
-        break;
-      default:
-        break;
-    }
-    return;
+  if (!message.has_directive()) return;
+  const v1::Directive& directive = message.directive();
+  world().Trace(options_.id, " is told ", v1::Directive::Action_Name(directive.action()), " ",
+                directive.step());
+  switch (directive.action()) {
+    case v1::Directive::START:
+      orders_.started = true;
+      orders_.data_slot = directive.data_slot();
+      orders_.next_draws.assign(directive.next_draws().begin(), directive.next_draws().end());
+      options_.auditor->Draws(options_.id, directive.data_slot());
+      break;
+    case v1::Directive::PAUSE:
+      orders_.paused = true;
+      break;
+    case v1::Directive::RESUME:
+      orders_.paused = false;
+      break;
+    case v1::Directive::DRAIN:
+      orders_.drain = true;
+      break;
+    case v1::Directive::STOP_AT_STEP:
+      orders_.stop_at_step = directive.step();
+      break;
+    default:
+      break;
   }
-  if (!message.has_welcome()) return;
-  const v1::Welcome& welcome = message.welcome();
-  world().Count(Happening::kRegionAttached);
-  stream_welcomed_ = true;
-  incarnation_ = welcome.incarnation();
-  epoch_ = std::max(epoch_, welcome.epoch());
-  tries_ = 0;
+}
+
+void VirtualRegion::OnWelcome(const v1::Welcome& welcome, bool /*first*/) {
+  world().Count("regions_attached");
   if (welcome.started()) orders_.started = true;
   orders_.data_slot = welcome.data_slot();
   orders_.next_draws.assign(welcome.next_draws().begin(), welcome.next_draws().end());
-  welcomed_ = true;
-  outbox_.push_front(server::ReadyAt(ready_step_));
-  for (const v1::WorkerMessage& queued : outbox_) stream_->SendFromWorker(queued);
-  outbox_.clear();
-  Beat(++beats_);
   for (int i = 0; i < welcome.published_versions_size(); ++i) {
     NotePublished(i, welcome.published_versions(i));
   }
@@ -144,41 +97,16 @@ void VirtualRegion::NotePublished(int fragment, int64_t round) {
   });
 }
 
-void VirtualRegion::OnStreamEnd(int64_t stream, const absl::Status& status) {
-  if (dead_ || stream_ == nullptr || stream_->id() != stream) return;
-  stream_.reset();
-  stream_welcomed_ = false;
+bool VirtualRegion::OnBroken(const absl::Status& status) {
   const bool may_pass =
       status.ok() || IsRetryable(status) || (!welcomed_ && absl::IsAlreadyExists(status));
-  if (!may_pass) {
-    Fail(status);
-    return;
-  }
-  After(NextTry(++tries_), [this] {
-    if (member_ && stream_ == nullptr) OpenStream();
-  });
+  if (!may_pass) Fail(status);
+  return may_pass;
 }
 
 void VirtualRegion::Fail(const absl::Status& status) {
   world().Trace(options_.id, " fails: ", status.ToString());
   options_.own->Command([&](server::Coordinator& own) { own.region()->Fail(status); });
-}
-
-void VirtualRegion::Beat(int64_t beat) {
-  if (beat != beats_ || !connected()) return;
-  v1::WorkerMessage message;
-  *message.mutable_heartbeat() = place_.heartbeat;
-  stream_->SendFromWorker(message);
-  After(absl::Milliseconds(options_.scenario->config.membership().lease_ms()) / 3,
-        [this, beat] { Beat(beat); });
-}
-
-void VirtualRegion::Send(v1::WorkerMessage message) {
-  if (connected()) {
-    stream_->SendFromWorker(message);
-  } else {
-    outbox_.push_back(std::move(message));
-  }
 }
 
 void VirtualRegion::Obey() {
@@ -212,14 +140,14 @@ void VirtualRegion::Detach() {
     finished = region.Finished();
     at_its_end = region.ReachedItsEnd();
   });
-  if (!there || dead_ || unsent_ > 0) return;
+  if (!there || dead() || unsent_ > 0) return;
   member_ = false;
   welcomed_ = false;
   outbox_.clear();
   const std::shared_ptr<Stream> left = std::exchange(stream_, nullptr);
   if (left == nullptr) return;
   if (!finished || !std::exchange(stream_welcomed_, false)) {
-    world().Count(Happening::kRegionAlone);
+    world().Count("regions_left_alone");
     world().Trace(options_.id, " has no sites and lets its lease end");
     left->AbandonByWorker(false);
     return;
@@ -260,13 +188,13 @@ void VirtualRegion::Push(const std::shared_ptr<Flight>& flight, int attempt) {
   header.set_attempt(static_cast<uint32_t>(attempt));
   header.set_epoch(epoch_);
   const std::span<const uint8_t> object = delta.object.view();
-  options_.parent->Push(
+  options_.host->Push(
       weak_from_this(), header, {object.begin(), object.end()},
       [this, flight, attempt](const CoordinatorHost::Reply& reply) {
-        if (dead_) return;
+        if (dead()) return;
         const absl::Status& status = reply.status();
         if (IsRetryable(status)) {
-          After(NextTry(attempt), [this, flight, attempt] { Push(flight, attempt + 1); });
+          After(BackOff(attempt), [this, flight, attempt] { Push(flight, attempt + 1); });
           return;
         }
         NotePushed(flight);
@@ -284,12 +212,12 @@ void VirtualRegion::Pull(const std::shared_ptr<Flight>& flight, int attempt) {
     After(kRegionPoll, [this, flight, attempt] { Pull(flight, attempt); });
     return;
   }
-  options_.parent->PullAnswer(
+  options_.host->PullAnswer(
       weak_from_this(), flight->delta.header.fragment(), flight->delta.header.round(),
       [this, flight, attempt](const CoordinatorHost::Reply& reply) {
-        if (dead_) return;
+        if (dead()) return;
         if (IsRetryable(reply.status())) {
-          After(NextTry(attempt), [this, flight, attempt] { Pull(flight, attempt + 1); });
+          After(BackOff(attempt), [this, flight, attempt] { Pull(flight, attempt + 1); });
           return;
         }
         absl::StatusOr<server::ParentAnswer> answer = absl::UnknownError("not asked");
@@ -313,7 +241,7 @@ void VirtualRegion::Applied(int fragment, int64_t round, uint64_t published_hash
 }
 
 std::string VirtualRegion::DescribeState() const {
-  return absl::StrCat(dead_        ? "dead"
+  return absl::StrCat(dead()       ? "dead"
                       : !member_   ? "not a member"
                       : !welcomed_ ? "attaching"
                                    : "there",

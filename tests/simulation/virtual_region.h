@@ -2,51 +2,29 @@
 // coordinator is a real one.
 #pragma once
 
-#include <cstdint>
-#include <deque>
-#include <functional>
-#include <memory>
-#include <string>
-
-#include "common/params/fragment_plan.h"
-#include "server/core/coordinator.h"
-#include "tests/simulation/auditor.h"
-#include "tests/simulation/coordinator_host.h"
-#include "tests/simulation/scenario.h"
-#include "tests/simulation/world.h"
+#include "tests/simulation/virtual_session.h"
 
 namespace causeway::simulation {
 
-class VirtualRegion final : public server::Parent,
-                            public StreamClient,
-                            public std::enable_shared_from_this<VirtualRegion> {
+class VirtualRegion final : public server::Parent, public VirtualSession {
  public:
-  struct Options {
-    World* world = nullptr;
-    const Scenario* scenario = nullptr;
-    const FragmentPlan* plan = nullptr;
-    Auditor* parent_auditor = nullptr;
-    CoordinatorHost* parent = nullptr;
+  struct Options : VirtualSession::Options {
     CoordinatorHost* own = nullptr;  // The region's coordinator.
-    std::string id;
     int sites = 0;
-    uint64_t config_hash = 0;
-    uint64_t nonce = 0;
     bool late_counts = false;  // A bug: takes a late delta for one that counts.
   };
 
-  explicit VirtualRegion(Options options) : options_(std::move(options)) {}
+  explicit VirtualRegion(Options options)
+      : VirtualSession(options, {.welcome = absl::Seconds(10),
+                                 .first_pause = absl::Milliseconds(200),
+                                 .longest_pause = absl::Seconds(2)}),
+        options_(std::move(options)) {}
   // The coordinator serves.
   void Start();
-  // The process is gone.
-  void Kill();
-  Stream* stream() { return stream_.get(); }
   std::string DescribeState() const;
 
   void Carry(server::RegionDelta delta, Callback done) override;
   void Applied(int fragment, int64_t round, uint64_t published_hash) override;
-  void OnMessage(int64_t stream, const v1::CoordinatorMessage& message) override;
-  void OnStreamEnd(int64_t stream, const absl::Status& status) override;
 
  private:
   struct Flight {
@@ -64,37 +42,24 @@ class VirtualRegion final : public server::Parent,
     int64_t stop_at_step = 0;
   };
 
+  void Complete(v1::Join& join) const override;
+  v1::Heartbeat Progress() const override { return place_.heartbeat; }
+  void OnWelcome(const v1::Welcome& welcome, bool first) override;
+  void OnTold(const v1::CoordinatorMessage& message) override;
+  bool OnBroken(const absl::Status& status) override;
   void Poll();
   void Attach();
-  void OpenStream();
-  void Beat(int64_t beat);
   void Obey();
   void Detach();
   // The parent refuses it for good.
   void Fail(const absl::Status& status);
-  void Send(v1::WorkerMessage message);
   void Push(const std::shared_ptr<Flight>& flight, int attempt);
   void Pull(const std::shared_ptr<Flight>& flight, int attempt);
   void NotePushed(const std::shared_ptr<Flight>& flight);
   void NotePublished(int fragment, int64_t round);
-  // Runs `event` later if the process is still there.
-  void After(absl::Duration delay, std::function<void()> event);
-  bool connected() const { return stream_ != nullptr && stream_welcomed_; }
-  World& world() const { return *options_.world; }
 
   const Options options_;
-  bool dead_ = false;
-  bool failed_ = false;    // Its coordinator.
-  bool member_ = false;    // From attaching to leaving, whatever its stream goes through.
-  bool welcomed_ = false;  // As that member.
-  bool stream_welcomed_ = false;
-  std::shared_ptr<Stream> stream_;
-  uint64_t incarnation_ = 0;
-  int64_t epoch_ = 0;
-  int tries_ = 0;
-  int64_t beats_ = 0;
-  int64_t ready_step_ = 0;
-  std::deque<v1::WorkerMessage> outbox_;
+  bool failed_ = false;  // Its coordinator.
   server::RegionPlace place_;
   Orders orders_;
   int begun_slot_ = -1;

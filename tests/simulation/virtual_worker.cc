@@ -1,8 +1,5 @@
 #include "tests/simulation/virtual_worker.h"
 
-#include <algorithm>
-#include <cstring>
-
 #include "common/base/checksum.h"
 #include "common/base/random.h"
 #include "common/params/run_config.h"
@@ -13,11 +10,16 @@ namespace causeway::simulation {
 namespace {
 
 constexpr int64_t kTokensPerStep = 64;
+constexpr absl::Duration kLeaveTimeout = absl::Seconds(10);
+constexpr absl::Duration kDrainTimeout = absl::Seconds(20);
 
 }  // namespace
 
 VirtualWorker::VirtualWorker(Options options)
-    : options_(std::move(options)),
+    : VirtualSession(options, {.welcome = absl::Seconds(30),
+                               .first_pause = absl::Milliseconds(500),
+                               .longest_pause = absl::Seconds(15)}),
+      options_(std::move(options)),
       sync_(options_.scenario->config.sync()),
       schedule_(options_.plan->fragments(), sync_.steps_between_syncs(), MaxOverlapSteps(sync_)),
       early_(sync_, schedule_, options_.forget_merges ? MergeRecord() : *options_.record),
@@ -41,34 +43,125 @@ void VirtualWorker::Start() {
   OpenStream();
 }
 
-void VirtualWorker::After(absl::Duration delay, std::function<void()> event) {
-  world().After(delay, [self = weak_from_this(), event = std::move(event)] {
-    const auto worker = self.lock();
-    if (worker != nullptr && !worker->dead()) event();
-  });
-}
-
-absl::Duration VirtualWorker::BackOff(int attempt) {
-  return std::min(absl::Milliseconds(500) * (int64_t{1} << std::min(attempt - 1, 10)),
-                  absl::Seconds(15));
-}
-
 std::span<float> VirtualWorker::Part(std::vector<float>& arena, int index) const {
   const FragmentRange& range = options_.plan->range(index);
   return std::span(arena).subspan(static_cast<size_t>(range.begin),
                                   static_cast<size_t>(range.size()));
 }
 
+void VirtualWorker::Complete(v1::Join& join) const {
+  if (!options_.checkpoint.has_value()) return;
+  join.set_has_checkpoint(true);
+  join.set_resume_step(options_.checkpoint->step);
+}
+
+v1::Heartbeat VirtualWorker::Progress() const {
+  v1::Heartbeat heartbeat;
+  heartbeat.set_step(step_);
+  heartbeat.set_checkpoint_step(checkpoint_step_);
+  if (options_.lies) {
+    heartbeat.set_tokens(int64_t{1} << 48);
+    heartbeat.set_inner_step_seconds(1e-6);
+    heartbeat.set_download_bytes_per_second(1e-3);
+  }
+  return heartbeat;
+}
+
+void VirtualWorker::OnWelcome(const v1::Welcome& welcome, bool first) {
+  if (welcome.started()) started_ = true;
+  if (first) Begin(welcome);
+}
+
+void VirtualWorker::OnTold(const v1::CoordinatorMessage& message) {
+  if (message.has_directive()) return Obey(message.directive());
+  if (message.has_lease_renewed() && phase_ == Phase::kFetching) {
+    run_step_ = message.lease_renewed().run_step();  // It joins where the run is by then.
+  }
+}
+
+bool VirtualWorker::OnBroken(const absl::Status& status) {
+  if (phase_ == Phase::kLeaving) {
+    End(exit_);
+    return false;
+  }
+  if (welcomed_ && (status.ok() || IsRetryable(status))) return true;
+  Fail(status);
+  return false;
+}
+
+void VirtualWorker::Obey(const v1::Directive& directive) {
+  world().Trace(options_.id, " is told ", v1::Directive::Action_Name(directive.action()), " ",
+                directive.step());
+  switch (directive.action()) {
+    case v1::Directive::START:
+      started_ = true;
+      options_.auditor->Draws(options_.id, directive.data_slot());
+      break;
+    case v1::Directive::PAUSE:
+      paused_ = true;
+      break;
+    case v1::Directive::RESUME:
+      paused_ = false;
+      break;
+    case v1::Directive::DRAIN:
+      if (!std::exchange(drain_, true)) {
+        After(kDrainTimeout, [this] {
+          // Transfers under way stay in the checkpoint.
+          if (phase_ != Phase::kTraining && phase_ != Phase::kHandingOver) return;
+          SaveCheckpoint();
+          Leave(v1::Leave::DRAINED, Exit::kDrained);
+        });
+      }
+      break;
+    case v1::Directive::STOP_AT_STEP:
+      stop_at_step_ = directive.step();
+      break;
+    default:
+      break;
+  }
+  Pump();
+}
+
+void VirtualWorker::ReportApplied(int index, int64_t version) {
+  const std::span<const float> published = Part(published_, index);
+  options_.auditor->Merged(options_.id, index, version, published);
+  Send(server::AppliedOf(index, version, TreeHash(published)));
+}
+
+void VirtualWorker::Leave(v1::Leave::Reason reason, Exit exit) {
+  phase_ = Phase::kLeaving;
+  exit_ = exit;
+  if (!connected()) return End(exit);
+  v1::WorkerMessage figures;
+  *figures.mutable_heartbeat() = Progress();
+  stream_->SendFromWorker(figures);
+  stream_->SendFromWorker(server::LeaveFor(reason));
+  After(kLeaveTimeout, [this] { End(exit_); });
+}
+
+void VirtualWorker::Fail(const absl::Status& status) {
+  if (dead() || phase_ == Phase::kLeaving) return;
+  world().Count("workers_failed");
+  world().Trace(options_.id, " fails: ", status.ToString());
+  Leave(v1::Leave::FAILED, Exit::kFailed);
+}
+
+void VirtualWorker::End(Exit exit) {
+  if (dead()) return;
+  Kill(/*silently=*/false);
+  options_.on_exit(exit);
+}
+
 void VirtualWorker::Begin(const v1::Welcome& welcome) {
   if (options_.checkpoint.has_value() &&
       (welcome.resumes() || welcome.run_step() - options_.checkpoint->step <=
                                 options_.scenario->config.sync().steps_between_syncs())) {
-    world().Count(Happening::kWorkerResumed);
+    world().Count("workers_resumed");
     Restore();
     return;
   }
-  world().Count(Happening::kWorkerStartedAnew);
-  if (options_.checkpoint.has_value()) world().Count(Happening::kWorkerTooFarBehind);
+  world().Count("workers_started_anew");
+  if (options_.checkpoint.has_value()) world().Count("workers_too_far_behind");
   anew_ = true;
   phase_ = Phase::kFetching;
   run_step_ = welcome.run_step();
@@ -250,7 +343,7 @@ std::vector<SyncEvent> VirtualWorker::EarlyMerges() const {
       early.push_back(state.flight->event);
     }
   }
-  if (!early.empty()) world().Count(Happening::kMergedEarly);
+  if (!early.empty()) world().Count("merges_before_the_last_step");
   return early;
 }
 
@@ -437,10 +530,10 @@ void VirtualWorker::SaveCheckpoint() {
 
 std::string VirtualWorker::DescribeState() const {
   static constexpr const char* kPhases[] = {"attaching", "fetching",     "entering", "training",
-                                            "finishing", "handing over", "leaving",  "dead"};
+                                            "finishing", "handing over", "leaving"};
   std::string text =
-      absl::StrCat(kPhases[static_cast<size_t>(phase_)], " at step ", step_, ", incarnation ",
-                   incarnation_, stream_welcomed_ ? "" : ", not attached",
+      absl::StrCat(dead() ? "dead" : kPhases[static_cast<size_t>(phase_)], " at step ", step_,
+                   ", incarnation ", incarnation_, stream_welcomed_ ? "" : ", not attached",
                    paused_ ? ", paused" : "", started_ ? "" : ", not started");
   for (const WorkerFragment& state : fragments_) {
     absl::StrAppend(&text, ", v", state.version);

@@ -3,21 +3,12 @@
 // pumped again when something has happened.
 #pragma once
 
-#include <cstdint>
-#include <deque>
-#include <functional>
-#include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "common/codec/codec.h"
-#include "common/params/fragment_plan.h"
 #include "common/params/sync_schedule.h"
-#include "tests/simulation/auditor.h"
-#include "tests/simulation/coordinator_host.h"
-#include "tests/simulation/scenario.h"
-#include "tests/simulation/world.h"
+#include "tests/simulation/virtual_session.h"
 #include "worker/sync/sync_engine.h"
 
 namespace causeway::simulation {
@@ -55,19 +46,10 @@ struct WorkerCheckpoint {
   std::vector<WorkerFragment> fragments;  // Flights are copies.
 };
 
-class VirtualWorker final : public StreamClient,
-                            public std::enable_shared_from_this<VirtualWorker> {
+class VirtualWorker final : public VirtualSession {
  public:
   enum class Exit { kFinished, kDrained, kFailed };
-  struct Options {
-    World* world = nullptr;
-    const Scenario* scenario = nullptr;
-    const FragmentPlan* plan = nullptr;
-    Auditor* auditor = nullptr;
-    CoordinatorHost* host = nullptr;
-    std::string id;
-    uint64_t config_hash = 0;
-    uint64_t nonce = 0;
+  struct Options : VirtualSession::Options {
     std::optional<WorkerCheckpoint> checkpoint;  // To resume from.
     std::function<void(const WorkerCheckpoint&)> save;
     std::function<void(Exit)> on_exit;  // Once, unless it is killed. May delete the worker later.
@@ -80,17 +62,8 @@ class VirtualWorker final : public StreamClient,
 
   explicit VirtualWorker(Options options);
   void Start();
-  // The process is gone at once. Silently: as when its machine is.
-  void Kill(bool silently);
-  bool dead() const { return phase_ == Phase::kDead; }
-
   int64_t step() const { return step_; }
-  uint64_t incarnation() const { return incarnation_; }
-  Stream* stream() { return stream_.get(); }
   std::string DescribeState() const;
-
-  void OnMessage(int64_t stream, const v1::CoordinatorMessage& message) override;
-  void OnStreamEnd(int64_t stream, const absl::Status& status) override;
 
  private:
   enum class Phase {
@@ -100,21 +73,22 @@ class VirtualWorker final : public StreamClient,
     kTraining,
     kFinishing,    // Waiting for every round in flight.
     kHandingOver,  // Waiting for every push.
-    kLeaving,
-    kDead
+    kLeaving
   };
 
-  // --- Session (virtual_session.cc) ---
-  void OpenStream();
-  void Send(v1::WorkerMessage message);
+  void Complete(v1::Join& join) const override;
+  v1::Heartbeat Progress() const override;
+  bool beats() const override { return stream_ != nullptr && phase_ != Phase::kLeaving; }
+  void OnWelcome(const v1::Welcome& welcome, bool first) override;
+  void OnTold(const v1::CoordinatorMessage& message) override;
+  bool OnBroken(const absl::Status& status) override;
   void Obey(const v1::Directive& directive);
-  void Beat(int64_t beat);
   void Leave(v1::Leave::Reason reason, Exit exit);
   void Fail(const absl::Status& status);
   void End(Exit exit);
   void ReportApplied(int fragment, int64_t version);
 
-  // --- Synchronization and training (virtual_worker.cc) ---
+  // --- Synchronization and training ---
   void Begin(const v1::Welcome& welcome);
   void Restore();
   void FetchNext();
@@ -142,10 +116,6 @@ class VirtualWorker final : public StreamClient,
 
   std::span<float> Part(std::vector<float>& arena, int fragment) const;
   WorkerFragment& fragment(int index) { return fragments_[static_cast<size_t>(index)]; }
-  // Runs `event` later if the process is still there.
-  void After(absl::Duration delay, std::function<void()> event);
-  static absl::Duration BackOff(int attempt);
-  World& world() const { return *options_.world; }
 
   const Options options_;
   const v1::SyncConfig& sync_;
@@ -156,17 +126,6 @@ class VirtualWorker final : public StreamClient,
   const uint64_t noise_;
   Phase phase_ = Phase::kAttaching;
 
-  std::shared_ptr<Stream> stream_;
-  bool stream_welcomed_ = false;
-  bool welcomed_ = false;
-  bool ready_ = false;
-  int64_t ready_step_ = 0;
-  bool anew_ = false;  // Begun from the published state.
-  uint64_t incarnation_ = 0;
-  int64_t epoch_ = 0;
-  int reattach_attempts_ = 0;
-  int64_t beats_ = 0;
-  std::deque<v1::WorkerMessage> outbox_;
   bool started_ = false;
   bool paused_ = false;
   bool drain_ = false;

@@ -1,27 +1,28 @@
 #include "tests/simulation/world.h"
 
-#include <algorithm>
-#include <utility>
-
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "common/base/random.h"
 
 namespace causeway::simulation {
+namespace {
 
-const char* HappeningName(size_t happening) {
-  // In the order of Happening.
-  static const auto* const names = new std::vector<std::string>(absl::StrSplit(
-      "calls requests_lost replies_lost calls_duplicated calls_stalled streams_opened "
-      "streams_severed streams_stalled workers_killed workers_failed workers_resumed "
-      "workers_started_anew workers_too_far_behind second_processes coordinators_killed "
-      "coordinators_shut_down deaths_before_a_save deaths_after_a_save disks_failed "
-      "disks_full recoveries pauses drains stops_at_a_step wall_clock_jumps lies_told "
-      "rounds_published rounds_published_empty rounds_closed_without_some contributions "
-      "contributions_repeated late_deltas pushes_fenced_off answers_gone merges "
-      "merges_before_the_last_step regions_attached regions_late regions_left_alone",
-      ' '));
-  return names->at(happening).c_str();
+constexpr char kHappenings[] =
+    "calls requests_lost replies_lost calls_duplicated calls_stalled streams_opened "
+    "streams_severed streams_stalled workers_killed workers_failed workers_resumed "
+    "workers_started_anew workers_too_far_behind second_processes coordinators_killed "
+    "coordinators_shut_down deaths_before_a_save deaths_after_a_save disks_failed "
+    "disks_full recoveries pauses drains stops_at_a_step wall_clock_jumps lies_told "
+    "rounds_published rounds_published_empty rounds_closed_without_some contributions "
+    "contributions_repeated late_deltas pushes_fenced_off answers_gone merges "
+    "merges_before_the_last_step regions_attached regions_late regions_left_alone";
+
+}  // namespace
+
+World::World(uint64_t seed, std::ostream* trace) : state_(seed), trace_(trace) {
+  for (const absl::string_view name : absl::StrSplit(kHappenings, ' ')) {
+    counts_[std::string(name)] = 0;
+  }
 }
 
 void World::After(absl::Duration delay, std::function<void()> event) {

@@ -16,7 +16,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
-#include "common/params/initialize.h"
 #include "common/params/run_config.h"
 #include "common/telemetry/event_log.h"
 #include "server/core/coordinator.h"
@@ -84,17 +83,10 @@ int64_t TrainedValues(const v1::RunConfig& config, const TensorInfo& info) {
 
 struct Run {
   explicit Run(const v1::RunConfig& given)
-      : config(given), plan(FragmentPlan::Create(config).value()) {
-    std::vector<float> initial(static_cast<size_t>(plan.arena_size()));
-    InitializeParameters(plan, 5, initial);
-    coordinator = server::Coordinator::Create({.config = config,
-                                               .run_id = "bits",
-                                               .initial_parameters = std::move(initial),
-                                               .clock = Clock::Real(),
-                                               .store = &store,
-                                               .events = NullEventLog()})
-                      .value();
-  }
+      : config(given),
+        plan(FragmentPlan::Create(config).value()),
+        coordinator(
+            server::Coordinator::Create(server::OptionsOf(config, "bits", store, 5)).value()) {}
 
   const v1::RunConfig config;
   const FragmentPlan plan;

@@ -1,19 +1,8 @@
 // Rounds and objects, with workers that are all there.
 #include <unistd.h>
 
-#include <algorithm>
-#include <atomic>
-#include <filesystem>
-#include <string>
-#include <thread>
-#include <vector>
-
 #include "absl/strings/match.h"
-#include "common/base/checksum.h"
-#include "common/base/file_system.h"
-#include "common/codec/codec.h"
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "server/store/run_directory.h"
 #include "tests/unit/common/base/status_is.h"
 #include "tests/unit/server/core/toy_run.h"
@@ -64,17 +53,17 @@ TEST(CoordinatorExchangeTest, AContributionIsHeldBeforeItsRoundIsMerged) {
   ASSERT_TRUE(two.a.Push(0, 1).ok());
   std::vector<uint8_t> object;
   const v1::PushHeader last = two.b.MakePush(0, 1, object);
-  const auto accepted = two.run.coordinator->rounds().Contribute(last, object).value();
+  const auto accepted = two.run.rounds().Contribute(last, object).value();
   EXPECT_FALSE(accepted.quarantined());
   EXPECT_EQ(two.run.store.contributions().size(), 2u);
   EXPECT_TRUE(two.run.store.rounds().empty());
   // A coordinator that died now would not have lost it.
   two.Restart();
-  const auto held = two.run.coordinator->rounds().BeginPush(two.b.MakePush(0, 1, object), nullptr);
+  const auto held = two.run.rounds().BeginPush(two.b.MakePush(0, 1, object), nullptr);
   ASSERT_TRUE(held.ok() && held->has_value()) << held.status();
-  two.run.coordinator->rounds().MergeDue(7);  // No such fragment.
+  two.run.rounds().MergeDue(7);  // No such fragment.
   EXPECT_TRUE(two.run.store.rounds().empty());
-  two.run.coordinator->rounds().MergeDue(0);
+  two.run.rounds().MergeDue(0);
   ASSERT_EQ(two.run.store.rounds().size(), 1u);
   EXPECT_THAT(two.run.store.rounds()[0].contributors(), ElementsAre("a", "b"));
 }
@@ -85,18 +74,17 @@ TEST(CoordinatorExchangeTest, ARepeatedPushCountsOnceAndAnotherObjectUnderItsKey
   ASSERT_TRUE(two.a.Push(0, 1).ok());
   std::vector<uint8_t> object;
   const v1::PushHeader header = two.a.MakePush(0, 1, object);
-  const auto held = two.run.coordinator->rounds().BeginPush(header, nullptr);
+  const auto held = two.run.rounds().BeginPush(header, nullptr);
   ASSERT_TRUE(held.ok() && held->has_value()) << held.status();
   EXPECT_EQ((*held)->durable_bytes(), header.total_bytes());
   EXPECT_TRUE((*held)->duplicate());
-  EXPECT_TRUE(two.run.coordinator->rounds().Contribute(header, object).ok());
+  EXPECT_TRUE(two.run.rounds().Contribute(header, object).ok());
   two.a.Train();
   EXPECT_THAT(two.a.Push(0, 1), StatusIs(kAlreadyExists));
   ASSERT_TRUE(two.b.Push(0, 1).ok());
-  EXPECT_TRUE(two.run.coordinator->rounds().Contribute(header, object).ok())
-      << "after the round, too";
+  EXPECT_TRUE(two.run.rounds().Contribute(header, object).ok()) << "after the round, too";
   EXPECT_EQ(two.run.store.contributions().size(), 2u);
-  EXPECT_EQ(two.run.coordinator->GetStatus().workers(0).bytes_up(), header.total_bytes());
+  EXPECT_EQ(two.run.status().workers(0).bytes_up(), header.total_bytes());
 }
 
 TEST(CoordinatorExchangeTest, OnlyTheOpenRoundTakesContributions) {
@@ -106,8 +94,7 @@ TEST(CoordinatorExchangeTest, OnlyTheOpenRoundTakesContributions) {
   std::vector<uint8_t> object;
   v1::PushHeader header = two.a.MakePush(0, 1, object);
   header.set_fragment(3);
-  EXPECT_THAT(two.run.coordinator->rounds().BeginPush(header, nullptr),
-              StatusIs(kFailedPrecondition));
+  EXPECT_THAT(two.run.rounds().BeginPush(header, nullptr), StatusIs(kFailedPrecondition));
 }
 
 TEST(CoordinatorExchangeTest, WhoIsLaterThanTheGraceFoldsItsDeltaIntoTheNextRound) {
@@ -298,7 +285,7 @@ TEST(CoordinatorExchangeTest, OldAnswersGiveWayToTheState) {
   EXPECT_THAT(two.a.Merge(0, 1), StatusIs(kNotFound));
   EXPECT_THAT(two.a.Merge(0, 6), StatusIs(kFailedPrecondition));
   EXPECT_THAT(two.a.Merge(9, 1), StatusIs(kFailedPrecondition));
-  EXPECT_EQ((*two.run.coordinator->rounds().PullState(0))->header.round(), 4);
+  EXPECT_EQ((*two.run.rounds().PullState(0))->header.round(), 4);
 }
 
 // Empties the scratch files in `folder`, which have no names, of this process.
@@ -320,7 +307,7 @@ TEST(CoordinatorExchangeTest, AStateThatCannotBeReadNowIsAskedForAgain) {
   TwoWorkers two;
   const std::string folder = std::filesystem::canonical(testing::TempDir()).string();
   ASSERT_EQ(EmptyScratchFiles(folder), 1);
-  EXPECT_THAT(two.run.coordinator->rounds().PullState(0),
+  EXPECT_THAT(two.run.rounds().PullState(0),
               StatusIs(kUnavailable, "the scratch file ends too early"));
   EXPECT_TRUE(two.run.coordinator->Health().ok());
 }
@@ -342,7 +329,7 @@ TEST(CoordinatorExchangeTest, GradientsGoThroughTheSameMachinery) {
 TEST(CoordinatorExchangeTest, AFailingStoreStopsTheCoordinatorAndTellsEverybody) {
   TwoWorkers two;
   absl::Status waited;
-  two.run.coordinator->rounds().PullAnswer(0, 1, [&](auto object) { waited = object.status(); });
+  two.run.rounds().PullAnswer(0, 1, [&](auto object) { waited = object.status(); });
   ASSERT_TRUE(two.a.Push(0, 1).ok());
   two.run.store.FailWith(absl::InternalError("EIO"));
   EXPECT_THAT(two.b.Push(0, 1),
@@ -358,7 +345,7 @@ TEST(CoordinatorExchangeTest, AFailingStoreStopsTheCoordinatorAndTellsEverybody)
 TEST(CoordinatorExchangeTest, AFullDiskStopsTheCoordinatorWithWhatToDo) {
   TwoWorkers two;
   two.run.store.FailWith(absl::ResourceExhaustedError("No space left on device"));
-  EXPECT_THAT(two.run.coordinator->orders().Pause(""), StatusIs(kUnavailable));
+  EXPECT_THAT(two.run.orders().Pause(""), StatusIs(kUnavailable));
   EXPECT_THAT(std::string(two.run.coordinator->Health().message()),
               HasSubstr("No space left on device; make room there and start it again"));
 }
@@ -378,7 +365,7 @@ TEST(CoordinatorExchangeTest, ADiskThatCannotBeAskedForRoomIsAskedAgain) {
   two.a.Train();
   std::vector<uint8_t> object;
   const v1::PushHeader header = two.a.MakePush(0, 1, object);
-  Rounds& rounds = two.run.coordinator->rounds();
+  Rounds& rounds = two.run.rounds();
   for (const absl::StatusCode code : {kInternal, kNotFound, kPermissionDenied, kDataLoss}) {
     two.run.store.room = {code, "statvfs: EIO"};
     EXPECT_EQ(rounds.BeginPush(header, nullptr).status(), absl::UnavailableError("statvfs: EIO"));
@@ -399,14 +386,14 @@ TEST(CoordinatorExchangeTest, ARoundThatCouldNotBeStoredIsNotPublished) {
   two.run.store.FailWith(absl::ResourceExhaustedError("no space"));
   two.run.coordinator->Tick();
   EXPECT_THAT(two.run.coordinator->Health().message(), HasSubstr("no space"));
-  EXPECT_FALSE(two.run.coordinator->rounds().PullState(0).ok());
+  EXPECT_FALSE(two.run.rounds().PullState(0).ok());
   two.run.store.FailWith(absl::OkStatus());
   EXPECT_FALSE(two.run.coordinator->Shutdown().ok());
   EXPECT_TRUE(two.run.store.snapshots().empty());
   two.run.Restart();
-  EXPECT_EQ((*two.run.coordinator->rounds().PullState(0))->header.round(), 0);
+  EXPECT_EQ((*two.run.rounds().PullState(0))->header.round(), 0);
   two.run.coordinator->Tick();
-  EXPECT_EQ((*two.run.coordinator->rounds().PullState(0))->header.round(), 1);
+  EXPECT_EQ((*two.run.rounds().PullState(0))->header.round(), 1);
 }
 
 TEST(CoordinatorExchangeTest, WhereEverybodyDivergesTheFragmentStaysAsItWas) {
@@ -428,13 +415,13 @@ TEST(CoordinatorExchangeTest, WhereEverybodyDivergesTheFragmentStaysAsItWas) {
 TEST(CoordinatorExchangeTest, ShutdownReleasesWhoeverWaits) {
   TwoWorkers two;
   absl::Status waited;
-  two.run.coordinator->rounds().PullAnswer(0, 1, [&](auto object) { waited = object.status(); });
+  two.run.rounds().PullAnswer(0, 1, [&](auto object) { waited = object.status(); });
   ASSERT_TRUE(two.run.coordinator->Shutdown().ok());
   EXPECT_THAT(waited, StatusIs(kUnavailable));
   EXPECT_THAT(two.a.sink().end(), StatusIs(kUnavailable));
   EXPECT_THAT(two.a.Push(0, 1), StatusIs(kUnavailable));
-  EXPECT_THAT(two.run.coordinator->orders().Drain("a"), StatusIs(kUnavailable));
-  EXPECT_THAT(two.run.coordinator->orders().StopAtStep(20), StatusIs(kUnavailable));
+  EXPECT_THAT(two.run.orders().Drain("a"), StatusIs(kUnavailable));
+  EXPECT_THAT(two.run.orders().StopAtStep(20), StatusIs(kUnavailable));
   EXPECT_TRUE(two.run.coordinator->Shutdown().ok());
 }
 
@@ -450,7 +437,7 @@ std::vector<float> RunThreads(int steps) {
   std::thread ticker([&] {
     while (!done.load()) {
       run.coordinator->Tick();
-      EXPECT_TRUE(run.coordinator->GetStatus().started());
+      EXPECT_TRUE(run.status().started());
     }
   });
   std::vector<std::thread> threads;

@@ -1,9 +1,6 @@
 // The coordinator's use of the speeds that workers report: paces, windows, the token budget.
-#include <limits>
 
-#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "tests/unit/server/core/toy_run.h"
 
 namespace causeway::server {
@@ -31,7 +28,7 @@ TEST(CoordinatorPaceTest, TheSlowerWorkerIsToldItsPaceOnce) {
   two.TrainBoth(5);
   ASSERT_TRUE(two.b.ReportSpeed(13, 2, 2080).ok());
   EXPECT_EQ(two.b.sink().Count(v1::Directive::SET_PACE), 1);
-  const v1::RunStatus status = two.run.coordinator->GetStatus();
+  const v1::RunStatus status = two.run.status();
   EXPECT_EQ(status.workers(0).pace(), 1);
   EXPECT_EQ(status.workers(1).pace(), 2.08);
 }
@@ -82,8 +79,7 @@ void ExpectWindowToEnd(int overlap, int longest_overlap, int64_t after_ms) {
   two.run.clock.Advance(absl::Milliseconds(after_ms - 300));
   two.run.coordinator->Tick();
   EXPECT_TRUE(two.run.store.rounds().empty());
-  EXPECT_THAT(two.run.coordinator->GetStatus().fragments(0).waiting_for(),
-              HasSubstr("then a needs the answer"));
+  EXPECT_THAT(two.run.status().fragments(0).waiting_for(), HasSubstr("then a needs the answer"));
   two.run.clock.Advance(absl::Milliseconds(200));
   two.run.coordinator->Tick();
   ASSERT_EQ(two.run.store.rounds().size(), 1u);
@@ -102,7 +98,7 @@ TEST(CoordinatorPaceTest, AnAdaptiveWindowCountsOnTheSlackOfAnOverlapThatGivesWa
 // 64 tokens per inner step and worker, steps of five seconds, a lease of ten.
 TEST(CoordinatorPaceTest, ATokenBudgetEndsTheRunAtOneStepForAll) {
   TwoWorkers two;
-  ASSERT_TRUE(two.run.coordinator->orders().StopAtTokens(2 * 64 * 30).ok());
+  ASSERT_TRUE(two.run.orders().StopAtTokens(2 * 64 * 30).ok());
   two.TrainBoth(19);
   ASSERT_TRUE(two.a.ReportSpeed(20, 5).ok());
   ASSERT_TRUE(two.b.ReportSpeed(20, 5).ok());
@@ -144,10 +140,8 @@ TEST(CoordinatorPaceTest, ABudgetThatIsSpentIsRefused) {
   TwoWorkers two;
   two.TrainBoth(19);
   ASSERT_TRUE(two.a.ReportSpeed(20, 5).ok());
-  EXPECT_EQ(two.run.coordinator->orders().StopAtTokens(20 * 64).code(),
-            absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(two.run.coordinator->orders().StopAtTokens(0).code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(two.run.orders().StopAtTokens(20 * 64).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(two.run.orders().StopAtTokens(0).code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

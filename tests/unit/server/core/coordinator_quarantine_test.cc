@@ -1,14 +1,6 @@
 // The guard against contributions that are out of line.
-#include <algorithm>
-#include <cstring>
-#include <limits>
-#include <string>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "common/base/checksum.h"
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "tests/unit/common/base/status_is.h"
 #include "tests/unit/server/core/toy_run.h"
 
@@ -57,8 +49,8 @@ TEST(CoordinatorQuarantineTest, AnOutlierIsHeldButNotMergedAndNobodyWaitsForIt) 
   ASSERT_TRUE(two.a.Push(0, 5).ok());
   EXPECT_TRUE(two.Quarantined(two.a, 5));
   EXPECT_FALSE(two.Quarantined(two.a, 4));
-  EXPECT_THAT(two.run.coordinator->GetStatus().fragments(0).quarantined(), ElementsAre("a"));
-  EXPECT_THAT(two.run.coordinator->GetStatus().fragments(0).contributed(), IsEmpty());
+  EXPECT_THAT(two.run.status().fragments(0).quarantined(), ElementsAre("a"));
+  EXPECT_THAT(two.run.status().fragments(0).contributed(), IsEmpty());
   EXPECT_EQ(two.run.events.Count("contribution_quarantined"), 1);
   const v1::Contribution held = two.run.store.contributions().back();
   EXPECT_TRUE(held.quarantined());
@@ -133,15 +125,15 @@ TEST(CoordinatorQuarantineTest, ARejectedWorkerIsNeitherMergedNorWaitedForUntilT
   two.a.Train();
   two.b.Train();
   ASSERT_TRUE(two.a.Push(0, 1).ok());
-  ASSERT_TRUE(two.run.coordinator->orders().Reject(Order("a")).ok());
+  ASSERT_TRUE(two.run.orders().Reject(Order("a")).ok());
   EXPECT_EQ(two.run.events.Count("worker_rejected"), 1);
   EXPECT_TRUE(two.Quarantined(two.a, 1)) << "of the open round";
-  EXPECT_TRUE(two.run.coordinator->GetStatus().workers(0).rejected());
+  EXPECT_TRUE(two.run.status().workers(0).rejected());
   ASSERT_TRUE(two.b.Push(0, 1).ok());
   EXPECT_THAT(two.run.store.rounds().back().contributors(), ElementsAre("b"));
   two.run.Restart();
   EXPECT_TRUE(two.Quarantined(two.a, 1)) << "of a past round";
-  EXPECT_TRUE(two.run.coordinator->GetStatus().workers(0).rejected());
+  EXPECT_TRUE(two.run.status().workers(0).rejected());
   ASSERT_TRUE(two.a.Join().ok());
   ASSERT_TRUE(two.b.Join().ok());
   ASSERT_TRUE(two.a.Merge(0, 1).ok());
@@ -150,12 +142,12 @@ TEST(CoordinatorQuarantineTest, ARejectedWorkerIsNeitherMergedNorWaitedForUntilT
   EXPECT_THAT(two.run.store.rounds().back().contributors(), ElementsAre("b")) << "not waited for";
   ASSERT_TRUE(two.a.Push(0, 2).ok());
   EXPECT_TRUE(two.Quarantined(two.a, 2));
-  ASSERT_TRUE(two.run.coordinator->orders().Reject(Order("a", 0, true)).ok());
+  ASSERT_TRUE(two.run.orders().Reject(Order("a", 0, true)).ok());
   EXPECT_FALSE(two.Quarantined(two.a, 2)) << "it counts again";
   ASSERT_TRUE(two.b.Push(0, 2).ok());
   EXPECT_THAT(two.run.store.rounds().back().contributors(), ElementsAre("a", "b"));
   two.run.Restart();
-  EXPECT_FALSE(two.run.coordinator->GetStatus().workers(0).rejected());
+  EXPECT_FALSE(two.run.status().workers(0).rejected());
 }
 
 TEST(CoordinatorQuarantineTest, OneContributionCanBeRejectedWhileItsRoundIsOpen) {
@@ -164,7 +156,7 @@ TEST(CoordinatorQuarantineTest, OneContributionCanBeRejectedWhileItsRoundIsOpen)
   two.a.Train();
   two.b.Train();
   ASSERT_TRUE(two.a.Push(0, 1).ok());
-  ASSERT_TRUE(two.run.coordinator->orders().Reject(Order("a", 1)).ok());
+  ASSERT_TRUE(two.run.orders().Reject(Order("a", 1)).ok());
   two.Restart();
   ASSERT_TRUE(two.b.Push(0, 1).ok());
   EXPECT_THAT(two.run.store.rounds().back().contributors(), ElementsAre("b"));
@@ -173,11 +165,10 @@ TEST(CoordinatorQuarantineTest, OneContributionCanBeRejectedWhileItsRoundIsOpen)
   ASSERT_TRUE(two.a.Push(0, 2).ok());
   ASSERT_TRUE(two.b.Push(0, 2).ok());
   EXPECT_THAT(two.run.store.rounds().back().contributors(), ElementsAre("a", "b"));
-  EXPECT_THAT(two.run.coordinator->orders().Reject(Order("a", 1)), StatusIs(kFailedPrecondition))
+  EXPECT_THAT(two.run.orders().Reject(Order("a", 1)), StatusIs(kFailedPrecondition))
       << "what is published stays";
-  EXPECT_THAT(two.run.coordinator->orders().Reject(Order("nobody")), StatusIs(kNotFound));
-  EXPECT_THAT(two.run.coordinator->orders().Reject(Order("b", 0, true)),
-              StatusIs(kFailedPrecondition));
+  EXPECT_THAT(two.run.orders().Reject(Order("nobody")), StatusIs(kNotFound));
+  EXPECT_THAT(two.run.orders().Reject(Order("b", 0, true)), StatusIs(kFailedPrecondition));
 }
 
 TEST(CoordinatorQuarantineTest, WhatWouldOverflowIsLeftOutAndTheRoundMergedWithoutIt) {
@@ -207,7 +198,7 @@ TEST(CoordinatorQuarantineTest, WhatWouldOverflowIsLeftOutAndTheRoundMergedWitho
   ASSERT_TRUE(with.run.coordinator->Health().ok()) << with.run.coordinator->Health();
   EXPECT_THAT(with.run.store.rounds().back().contributors(), ElementsAre("b"));
   EXPECT_EQ(with.run.events.Count("contribution_quarantined"), 1);
-  ASSERT_TRUE(without.run.coordinator->orders().Reject(Order("a")).ok());
+  ASSERT_TRUE(without.run.orders().Reject(Order("a")).ok());
   ASSERT_TRUE(without.b.Push(0, 1).ok());
   EXPECT_EQ(with.run.coordinator->PublishedParameters(),
             without.run.coordinator->PublishedParameters());
@@ -237,7 +228,7 @@ TEST(CoordinatorQuarantineTest, ClaimedTokensCountAsFarAsTheyCanHaveBeenTrained)
     const int64_t tokens = worker == &two.a ? int64_t{1} << 48 : 2 * 64;
     const auto says = [&](auto& header, auto&) { header.set_tokens(tokens); };
     ASSERT_TRUE(worker->Contribute(0, 1, says).ok());
-    two.run.coordinator->rounds().MergeDue(0);
+    two.run.rounds().MergeDue(0);
   }
   EXPECT_THAT(two.run.store.rounds().back().weights(), ElementsAre(0.5, 0.5));
   EXPECT_EQ(two.run.events.Count("tokens_cut"), 1);
@@ -256,7 +247,7 @@ TEST(CoordinatorQuarantineTest, WhoLeftItsTokensAtOneIsToldWhatBecomesOfTheOther
     const int64_t tokens = worker == &two.a ? 6 * 4096 : 6;
     const auto says = [&](auto& header, auto&) { header.set_tokens(tokens); };
     ASSERT_TRUE(worker->Contribute(0, 1, says).ok());
-    two.run.coordinator->rounds().MergeDue(0);
+    two.run.rounds().MergeDue(0);
   }
   EXPECT_EQ(two.run.events.Count("tokens_cut"), 1);
   EXPECT_THAT(two.a.sink().notices(),

@@ -1,14 +1,7 @@
 // Coordinators that die, and those that take over from the store.
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "common/base/checksum.h"
-#include "common/base/thread_pool.h"
 #include "common/params/draws.h"
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "server/round/membership.h"
 #include "tests/unit/common/base/status_is.h"
 #include "tests/unit/server/core/toy_run.h"
@@ -47,12 +40,12 @@ TEST(CoordinatorRecoveryTest, AnAcknowledgedDeltaSurvivesAndCountsOnce) {
   two.b.Train();
   ASSERT_TRUE(two.a.Push(0, 1).ok());
   two.run.Restart();
-  EXPECT_THAT(two.run.coordinator->GetStatus().fragments(0).contributed(), ElementsAre("a"));
+  EXPECT_THAT(two.run.status().fragments(0).contributed(), ElementsAre("a"));
   std::vector<uint8_t> object;
   const v1::PushHeader fenced = two.a.MakePush(0, 1, object);
   ASSERT_TRUE(two.a.Join().ok());
   EXPECT_EQ(two.a.incarnation(), 2u);
-  EXPECT_THAT(two.run.coordinator->rounds().BeginPush(fenced, nullptr), StatusIs(kUnavailable));
+  EXPECT_THAT(two.run.rounds().BeginPush(fenced, nullptr), StatusIs(kUnavailable));
   EXPECT_TRUE(two.a.Push(0, 1).ok()) << "the same object again is held already";
   EXPECT_EQ(two.run.store.contributions().size(), 1u);
   two.a.Train();
@@ -71,10 +64,9 @@ TEST(CoordinatorRecoveryTest, AnswersOfTheFormerCoordinatorAreStillThere) {
   ToyWorker late(two.run, "late", 3);
   ASSERT_TRUE(late.Enter().ok());
   EXPECT_EQ(late.published(), two.a.published());
-  const std::vector<float> published = two.a.published();
   for (const int64_t round : {1, 2}) {
     bool answered = false;
-    two.run.coordinator->rounds().PullAnswer(0, round, [&](auto object) {
+    two.run.rounds().PullAnswer(0, round, [&](auto object) {
       answered = true;
       ASSERT_TRUE(object.ok()) << object.status();
       EXPECT_EQ(TreeHash((*object)->bytes), (*object)->header.object_hash());
@@ -84,10 +76,8 @@ TEST(CoordinatorRecoveryTest, AnswersOfTheFormerCoordinatorAreStillThere) {
   }
   for (ToyWorker* const worker : {&two.a, &two.b, &late}) ASSERT_TRUE(worker->Heartbeat().ok());
   two.run.coordinator->Maintain();
-  absl::Status forgotten;
-  two.run.coordinator->rounds().PullAnswer(0, 1, [&](auto object) { forgotten = object.status(); });
-  EXPECT_EQ((*two.run.coordinator->rounds().PullState(0))->header.round(), 3);
-  EXPECT_THAT(forgotten, StatusIs(kNotFound));
+  EXPECT_EQ((*two.run.rounds().PullState(0))->header.round(), 3);
+  EXPECT_THAT(two.run.PullAnswer(0, 1), StatusIs(kNotFound));
 }
 
 TEST(CoordinatorRecoveryTest, AnswersAreKeptBackToTheOldestCheckpoint) {
@@ -97,12 +87,8 @@ TEST(CoordinatorRecoveryTest, AnswersAreKeptBackToTheOldestCheckpoint) {
   ASSERT_TRUE(two.b.Heartbeat(/*checkpoint_step=*/8).ok());
   two.TrainBoth(24);
   two.run.coordinator->Maintain();
-  bool answered = false;
-  two.run.coordinator->rounds().PullAnswer(0, 2, [&](auto object) { answered = object.ok(); });
-  EXPECT_TRUE(answered);
-  absl::Status older;
-  two.run.coordinator->rounds().PullAnswer(0, 1, [&](auto object) { older = object.status(); });
-  EXPECT_THAT(older, StatusIs(kNotFound)) << "the checkpoint has merged it";
+  EXPECT_EQ(two.run.PullAnswer(0, 2), absl::OkStatus());
+  EXPECT_THAT(two.run.PullAnswer(0, 1), StatusIs(kNotFound)) << "the checkpoint has merged it";
 }
 
 TEST(CoordinatorRecoveryTest, AMemberThatDiedWithTheCoordinatorIsWaitedForALeaseAndSomeMore) {
@@ -119,7 +105,7 @@ TEST(CoordinatorRecoveryTest, AMemberThatDiedWithTheCoordinatorIsWaitedForALease
   ASSERT_EQ(two.run.store.rounds().size(), 1u);
   EXPECT_THAT(two.run.store.rounds()[0].contributors(), ElementsAre("a"));
   two.run.Restart();
-  EXPECT_EQ(two.run.coordinator->GetStatus().workers(1).state(), v1::WorkerStatus::LOST);
+  EXPECT_EQ(two.run.status().workers(1).state(), v1::WorkerStatus::LOST);
 }
 
 TEST(CoordinatorRecoveryTest, ARunThatWasDrainedGoesOnAndIsNotTakenForFinished) {
@@ -150,24 +136,22 @@ TEST(CoordinatorRecoveryTest, AnAnswerThatCannotBeReadIsAsGoodAsForgotten) {
   two.TrainBoth(15);
   two.run.Restart();
   ASSERT_TRUE(two.run.store.ForgetAnswers(0, 2).ok());  // Behind the coordinator's back.
-  absl::Status status;
-  two.run.coordinator->rounds().PullAnswer(0, 1, [&](auto object) { status = object.status(); });
-  EXPECT_THAT(status, StatusIs(kNotFound));
+  EXPECT_THAT(two.run.PullAnswer(0, 1), StatusIs(kNotFound));
   EXPECT_TRUE(two.run.coordinator->Health().ok());
 }
 
 TEST(CoordinatorRecoveryTest, WhatTheOperatorAskedForIsRemembered) {
   TwoWorkers two;
-  ASSERT_TRUE(two.run.coordinator->orders().Pause("maintenance of the link").ok());
-  ASSERT_TRUE(two.run.coordinator->orders().StopAtStep(40).ok());
+  ASSERT_TRUE(two.run.orders().Pause("maintenance of the link").ok());
+  ASSERT_TRUE(two.run.orders().StopAtStep(40).ok());
   v1::InvitationList invited;
   invited.add_invitations()->set_name("berlin");
-  ASSERT_TRUE(two.run.coordinator->orders().KeepInvitations(invited).ok());
+  ASSERT_TRUE(two.run.orders().KeepInvitations(invited).ok());
   two.run.Restart();
-  ASSERT_EQ(two.run.coordinator->orders().Invitations().invitations_size(), 1);
-  EXPECT_EQ(two.run.coordinator->orders().Invitations().invitations(0).name(), "berlin");
-  EXPECT_TRUE(two.run.coordinator->GetStatus().started());
-  EXPECT_TRUE(two.run.coordinator->GetStatus().paused());
+  ASSERT_EQ(two.run.orders().Invitations().invitations_size(), 1);
+  EXPECT_EQ(two.run.orders().Invitations().invitations(0).name(), "berlin");
+  EXPECT_TRUE(two.run.status().started());
+  EXPECT_TRUE(two.run.status().paused());
   ASSERT_TRUE(two.a.Enter().ok());
   EXPECT_EQ(two.a.sink().Count(v1::Directive::PAUSE), 1);
   EXPECT_EQ(two.a.sink().Count(v1::Directive::STOP_AT_STEP), 1);
@@ -175,7 +159,7 @@ TEST(CoordinatorRecoveryTest, WhatTheOperatorAskedForIsRemembered) {
 
 TEST(CoordinatorRecoveryTest, AWorkerThatWasAskedToDrainIsAskedAgainByTheSuccessor) {
   TwoWorkers two;
-  ASSERT_TRUE(two.run.coordinator->orders().Drain("a").ok());
+  ASSERT_TRUE(two.run.orders().Drain("a").ok());
   two.run.Restart();
   ASSERT_TRUE(two.a.Enter().ok());
   EXPECT_EQ(two.a.sink().Count(v1::Directive::DRAIN), 1);
@@ -191,8 +175,8 @@ TEST(CoordinatorRecoveryTest, AStepThatNobodyCanHaveReachedIsRefusedAndNotKept) 
   EXPECT_THAT(liar.Ready(50), StatusIs(kInvalidArgument));
   EXPECT_THAT(two.a.ReportSpeed(50, 1), StatusIs(kInvalidArgument));
   two.run.Restart();
-  EXPECT_LE(two.run.coordinator->GetStatus().run_step(), 7);
-  EXPECT_TRUE(two.run.coordinator->orders().StopAtStep(40).ok());
+  EXPECT_LE(two.run.status().run_step(), 7);
+  EXPECT_TRUE(two.run.orders().StopAtStep(40).ok());
 }
 
 TEST(CoordinatorRecoveryTest, ACoordinatorThatServesAnOldCopyIsFoundOut) {
@@ -203,17 +187,17 @@ TEST(CoordinatorRecoveryTest, ACoordinatorThatServesAnOldCopyIsFoundOut) {
   std::vector<uint8_t> object;
   v1::PushHeader header = two.a.MakePush(0, 1, object);
   header.set_base_hash(1);
-  EXPECT_THAT(two.run.coordinator->rounds().BeginPush(header, nullptr),
+  EXPECT_THAT(two.run.rounds().BeginPush(header, nullptr),
               StatusIs(kFailedPrecondition, HasSubstr("old copy of its run directory")));
   header.set_base_hash(two.run.store.identity().initial_hashes(0));
   header.set_epoch(two.a.welcome().epoch() + 1);
-  EXPECT_THAT(two.run.coordinator->rounds().BeginPush(header, nullptr),
+  EXPECT_THAT(two.run.rounds().BeginPush(header, nullptr),
               StatusIs(kFailedPrecondition, HasSubstr("epoch")));
   header.set_epoch(two.a.welcome().epoch());
-  EXPECT_TRUE(two.run.coordinator->rounds().BeginPush(header, nullptr).ok());
+  EXPECT_TRUE(two.run.rounds().BeginPush(header, nullptr).ok());
   v1::Join join = two.run.MakeJoin("a", 1);
   join.set_seen_epoch(two.a.welcome().epoch() + 1);
-  EXPECT_THAT(two.run.coordinator->members().Join(join, std::make_shared<RecordingSink>()),
+  EXPECT_THAT(two.run.members().Join(join, std::make_shared<RecordingSink>()),
               StatusIs(kFailedPrecondition));
   const int64_t before = two.a.welcome().epoch();
   two.run.Restart();
@@ -221,8 +205,7 @@ TEST(CoordinatorRecoveryTest, ACoordinatorThatServesAnOldCopyIsFoundOut) {
   EXPECT_GT(two.a.welcome().epoch(), before);
   header = two.a.MakePush(0, 1, object);
   header.set_epoch(before);
-  EXPECT_TRUE(two.run.coordinator->rounds().BeginPush(header, nullptr).ok())
-      << "as good as its own";
+  EXPECT_TRUE(two.run.rounds().BeginPush(header, nullptr).ok()) << "as good as its own";
 }
 
 TEST(CoordinatorRecoveryTest, WhichPartsOfTheDataAWorkerHadIsRemembered) {
@@ -254,10 +237,10 @@ TEST(CoordinatorRecoveryTest, ARestartedWorkerTakesItsBrokenMembershipOver) {
   two.TrainBoth(3);
   ToyWorker again(two.run, "a", 77);
   EXPECT_THAT(again.Join(/*resume_step=*/2), StatusIs(kAlreadyExists));
-  two.run.coordinator->members().Disconnected("a", 1, absl::UnavailableError("cut"));
+  two.a.Cut();
   ASSERT_TRUE(again.Join(/*resume_step=*/2).ok());
   EXPECT_EQ(again.incarnation(), 2u);
-  const v1::RunStatus status = two.run.coordinator->GetStatus();
+  const v1::RunStatus status = two.run.status();
   EXPECT_EQ(status.workers(0).state(), v1::WorkerStatus::ACTIVE)
       << "rounds go on waiting for what its checkpoint sends again";
   EXPECT_THAT(two.a.Heartbeat(), StatusIs(kAborted)) << "fenced off";

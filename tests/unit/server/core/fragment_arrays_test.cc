@@ -1,8 +1,6 @@
 #include "server/core/fragment_arrays.h"
 
-#include <cstdint>
 #include <filesystem>
-#include <vector>
 
 #include "gtest/gtest.h"
 #include "tests/unit/common/base/temporary_folder.h"

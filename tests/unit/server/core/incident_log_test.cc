@@ -1,9 +1,5 @@
-#include <string>
 
-#include "absl/status/status.h"
-#include "gtest/gtest.h"
 #include "server/core/incident_log.h"
-#include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/server/core/toy_run.h"
 
 namespace causeway::server {
@@ -11,24 +7,10 @@ namespace {
 
 class IncidentLogTest : public testing::Test {
  protected:
-  static v1::PushHeader Header(const std::string& worker, int64_t round) {
-    v1::PushHeader header;
-    header.set_worker_id(worker);
-    header.set_round(round);
-    return header;
-  }
-
   AwaitedEvents events_;
   FakeClock clock_;
   IncidentLog log_{&events_, &clock_};
 };
-
-TEST_F(IncidentLogTest, AWorkerCannotFillTheRecord) {
-  for (int i = 0; i < 100; ++i) log_.Record("worker_left", "it left", {{"worker", "a"}});
-  EXPECT_EQ(events_.Count("worker_left"), static_cast<int>(kEventsAtOnce));
-  log_.Record("worker_left", "it left", {{"worker", "b"}});
-  EXPECT_EQ(events_.Count("worker_left"), static_cast<int>(kEventsAtOnce) + 1);
-}
 
 TEST_F(IncidentLogTest, WhoIsRefusedGainsNothingByOtherNames) {
   v1::Join join;
@@ -37,13 +19,6 @@ TEST_F(IncidentLogTest, WhoIsRefusedGainsNothingByOtherNames) {
     log_.JoinRefused(join, absl::PermissionDeniedError("no"));
   }
   EXPECT_EQ(events_.Count("join_refused"), static_cast<int>(kEventsAtOnce));
-}
-
-TEST_F(IncidentLogTest, ALateRoundIsRecordedOnce) {
-  const absl::Status late = absl::AbortedError("closed");
-  for (const int64_t round : {1, 1, 2, 2}) log_.Late(Header("a", round), late);
-  log_.Late(Header("b", 2), late);
-  EXPECT_EQ(events_.Count("contribution_late"), 3);
 }
 
 TEST_F(IncidentLogTest, ADiskThatFillsIsRecordedWhenItBeginsAndWhenItIsOver) {
@@ -66,18 +41,6 @@ TEST_F(IncidentLogTest, ARefusedSnapshotIsRecordedOnceUntilItIsSaved) {
   log_.SnapshotSaved(/*fragment=*/0, /*version=*/7);
   log_.SnapshotRefused(/*fragment=*/0, full);
   EXPECT_EQ(events_.Count("snapshot_refused"), 2);
-}
-
-TEST_F(IncidentLogTest, ARoundWithEverybodyIsNoIncident) {
-  PublishedRound round;
-  round.record.add_contributors("a");
-  log_.Published(round);
-  EXPECT_EQ(events_.Count("round_closed"), 0);
-  round.missing = {"b"};
-  round.overflowed = {{.worker_id = "c", .norm = 1e30, .reason = "no finite values"}};
-  log_.Published(round);
-  EXPECT_EQ(events_.Count("round_closed"), 1);
-  EXPECT_EQ(events_.Count("contribution_quarantined"), 1);
 }
 
 TEST(EventBudgetTest, ABurstPassesAndTheRestIsCounted) {

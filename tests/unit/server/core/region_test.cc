@@ -1,16 +1,6 @@
 // A region between its sites and the hub, all in one process.
-#include <deque>
-#include <functional>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "common/base/checksum.h"
-#include "common/base/status_macros.h"
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "server/core/fragment_rounds.h"
 #include "tests/unit/common/base/status_is.h"
 #include "tests/unit/server/core/toy_run.h"
@@ -31,8 +21,8 @@ class ToyParent final : public Parent {
     under_way_.push_back({std::move(delta), std::move(done)});
   }
   void Applied(int fragment, int64_t round, uint64_t published_hash) override {
-    EXPECT_EQ(hub_.coordinator->members().Handle("eu", welcome_.incarnation(),
-                                                 AppliedOf(fragment, round, published_hash)),
+    EXPECT_EQ(hub_.members().Handle("eu", welcome_.incarnation(),
+                                    AppliedOf(fragment, round, published_hash)),
               absl::OkStatus());
   }
 
@@ -44,8 +34,8 @@ class ToyParent final : public Parent {
     v1::Join join = hub_.MakeJoin("eu", 99);
     join.set_sites(2);
     join.set_has_checkpoint(true);
-    ASSIGN_OR_RETURN(welcome_, hub_.coordinator->members().Join(join, sink_));
-    return hub_.coordinator->members().Handle("eu", welcome_.incarnation(), ReadyAt(place.step));
+    ASSIGN_OR_RETURN(welcome_, hub_.members().Join(join, sink_));
+    return hub_.members().Handle("eu", welcome_.incarnation(), ReadyAt(place.step));
   }
   absl::Status Begin(ToyRun& region) {
     const std::vector<v1::Directive> starts = sink_->Directives(v1::Directive::START);
@@ -72,17 +62,16 @@ class ToyParent final : public Parent {
     for (size_t left = under_way_.size(); left > 0; --left) {
       Flight flight = std::move(under_way_.front());
       under_way_.pop_front();
-      hub_.coordinator->rounds().PullAnswer(
-          flight.delta.header.fragment(), flight.delta.header.round(),
-          [flight](absl::StatusOr<std::shared_ptr<const PullObject>> answer) {
-            if (!answer.ok()) return flight.done(answer.status());
-            const v1::PullHeader& header = (*answer)->header;
-            flight.done(ParentAnswer{.late = flight.late,
-                                     .round = header.round(),
-                                     .codec = header.codec(),
-                                     .published_hash = header.published_hash(),
-                                     .bytes = (*answer)->bytes});
-          });
+      hub_.rounds().PullAnswer(flight.delta.header.fragment(), flight.delta.header.round(),
+                               [flight](absl::StatusOr<std::shared_ptr<const PullObject>> answer) {
+                                 if (!answer.ok()) return flight.done(answer.status());
+                                 const v1::PullHeader& header = (*answer)->header;
+                                 flight.done(ParentAnswer{.late = flight.late,
+                                                          .round = header.round(),
+                                                          .codec = header.codec(),
+                                                          .published_hash = header.published_hash(),
+                                                          .bytes = (*answer)->bytes});
+                               });
     }
   }
   // The region's process is gone.
@@ -91,7 +80,7 @@ class ToyParent final : public Parent {
   absl::Status Heartbeat(const v1::Heartbeat& heartbeat) {
     v1::WorkerMessage message;
     *message.mutable_heartbeat() = heartbeat;
-    return hub_.coordinator->members().Handle("eu", welcome_.incarnation(), message);
+    return hub_.members().Handle("eu", welcome_.incarnation(), message);
   }
   int carried() const { return carried_; }
   int64_t last_tokens() const { return last_tokens_; }
@@ -111,11 +100,10 @@ class ToyParent final : public Parent {
     header.set_run_id(hub_.coordinator->run_id());
     header.set_incarnation(welcome_.incarnation());
     last_tokens_ = header.tokens();
-    ASSIGN_OR_RETURN(const auto held, hub_.coordinator->rounds().BeginPush(header, nullptr));
+    ASSIGN_OR_RETURN(const auto held, hub_.rounds().BeginPush(header, nullptr));
     if (held.has_value()) return absl::OkStatus();
-    const absl::Status pushed =
-        hub_.coordinator->rounds().Contribute(header, delta.object).status();
-    hub_.coordinator->rounds().MergeDue(header.fragment());
+    const absl::Status pushed = hub_.rounds().Contribute(header, delta.object).status();
+    hub_.rounds().MergeDue(header.fragment());
     return pushed;
   }
 
@@ -220,7 +208,7 @@ TEST(RegionTest, OneSiteInFp32IsTheSiteItself) {
   // Site b contributes nothing, so that the region's delta is a's.
   v1::RejectRequest order;
   order.set_worker_id("b");
-  ASSERT_TRUE(tree.region.coordinator->orders().Reject(order).ok());
+  ASSERT_TRUE(tree.region.orders().Reject(order).ok());
   for (int i = 0; i < 24; ++i) {
     // Nobody waits for b: it comes before the round closes.
     TrainStep({&tree.b, &tree.a, &tree.c}, [&] { tree.parent.Deliver(); });
@@ -328,7 +316,7 @@ TEST(RegionTest, ARoundWaitsForRoomForItsDelta) {
 
 TEST(RegionTest, ASiteThatIsSendingHearsOfTheCloseWhenItIsForGood) {
   Tree tree(kWithGrace);
-  Rounds& region = tree.region.coordinator->rounds();
+  Rounds& region = tree.region.rounds();
   ASSERT_TRUE(tree.a.Push(0, 1).ok());
   std::vector<uint8_t> object;
   std::vector<absl::StatusCode> told;
@@ -346,11 +334,8 @@ TEST(RegionTest, ASiteThatIsSendingHearsOfTheCloseWhenItIsForGood) {
 
 TEST(RegionTest, ASiteThatBoastsDoesNotEndItsRegion) {
   Tree tree;
-  v1::WorkerMessage message;
-  message.mutable_heartbeat()->set_tokens(kMaxTokens);
-  for (const ToyWorker* const site : {&tree.a, &tree.b}) {
-    ASSERT_TRUE(
-        tree.region.coordinator->members().Handle(site->id(), site->incarnation(), message).ok());
+  for (ToyWorker* const site : {&tree.a, &tree.b}) {
+    ASSERT_TRUE(site->Say(absl::StrCat("heartbeat { tokens: ", kMaxTokens, " }")).ok());
   }
   const RegionPlace place = tree.region.coordinator->region()->Place();
   // Two sites at step 0, each of which may have trained one period twice.
@@ -361,19 +346,15 @@ TEST(RegionTest, ASiteThatBoastsDoesNotEndItsRegion) {
 TEST(RegionTest, TheHubKnowsTheSitesBelowARegion) {
   Tree tree;
   tree.Train(6);
-  v1::WorkerMessage message;
-  message.mutable_heartbeat()->set_tokens(64);
-  message.mutable_heartbeat()->set_step(1);
-  message.mutable_heartbeat()->set_train_loss(2.5);
-  message.mutable_heartbeat()->set_compute_seconds(3);
-  message.mutable_heartbeat()->set_blocked_seconds(1);
-  ASSERT_TRUE(
-      tree.region.coordinator->members().Handle(tree.a.id(), tree.a.incarnation(), message).ok());
+  ASSERT_TRUE(tree.a
+                  .Say("heartbeat { tokens: 64 step: 1 train_loss: 2.5 compute_seconds: 3 "
+                       "blocked_seconds: 1 }")
+                  .ok());
   RegionPlace place = tree.region.coordinator->region()->Place();
   // It boasts of more than a run may have.
   for (int i = 0; i < 100; ++i) place.heartbeat.add_sites()->set_worker_id("more");
   ASSERT_TRUE(tree.parent.Heartbeat(place.heartbeat).ok());
-  const v1::RunStatus status = tree.hub.coordinator->GetStatus();
+  const v1::RunStatus status = tree.hub.status();
   ASSERT_EQ(status.workers_size(), 2);
   EXPECT_EQ(status.workers(0).sites_size(), 0);
   const v1::WorkerStatus& region = status.workers(1);
@@ -397,7 +378,7 @@ TEST(RegionTest, ARunCountsARegionsSites) {
   ToyRun hub(kThreeWorkers);
   v1::Join join = hub.MakeJoin("eu", 9);
   join.set_sites(5);
-  EXPECT_THAT(hub.coordinator->members().Join(join, std::make_shared<RecordingSink>()),
+  EXPECT_THAT(hub.members().Join(join, std::make_shared<RecordingSink>()),
               StatusIs(kResourceExhausted, HasSubstr("fewer --sites")));
 }
 

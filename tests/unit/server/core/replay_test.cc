@@ -1,12 +1,7 @@
 // Runs that are computed again from what their store kept.
 #include "server/core/replay.h"
 
-#include <memory>
-#include <vector>
-
-#include "common/params/initialize.h"
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "tests/unit/common/base/status_is.h"
 #include "tests/unit/server/core/toy_run.h"
 
@@ -20,9 +15,7 @@ ReplayOptions OptionsOf(ToyRun& run, const RecoveredRun& recovered) {
   ReplayOptions options;
   options.store = &run.store;
   options.run = &recovered;
-  const FragmentPlan& plan = run.coordinator->plan();
-  options.initial_parameters.resize(static_cast<size_t>(plan.arena_size()));
-  InitializeParameters(plan, 1, options.initial_parameters);
+  options.initial_parameters = InitialOf(run.coordinator->plan(), 1);
   return options;
 }
 

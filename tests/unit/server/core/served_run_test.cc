@@ -1,16 +1,8 @@
 // A run that awaits its model: what it takes, what it refuses, and that it begins once.
-#include <cstring>
-#include <limits>
-#include <memory>
-#include <numeric>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "common/base/checksum.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/from_text.h"
 #include "tests/unit/common/base/status_is.h"
 #include "tests/unit/server/core/waiting_run.h"
 
@@ -21,18 +13,12 @@ using ::testing::HasSubstr;
 
 // Blocks 0 and 1, a scalar, and one tensor of more than a chunk: 524288 + 64 + 3 + 1 values.
 v1::ModelHeader Header() {
-  v1::ModelHeader header;
-  header.set_run_id("any-1");
-  header.set_worker_id("paris");
-  const auto add = [&](const std::string& name, const std::vector<int64_t>& shape) {
-    v1::TensorTable::Tensor& tensor = *header.mutable_tensors()->add_tensor();
-    tensor.set_name(name);
-    tensor.mutable_shape()->Add(shape.begin(), shape.end());
-  };
-  add("h.1.weight", {1024, 512});
-  add("h.0.weight", {4, 4, 4});
-  add("norm", {3});
-  add("scale", {});
+  v1::ModelHeader header = FromText<v1::ModelHeader>(R"(
+      run_id: "any-1" worker_id: "paris"
+      tensors { tensor { name: "h.1.weight" shape: [1024, 512] }
+                tensor { name: "h.0.weight" shape: [4, 4, 4] }
+                tensor { name: "norm" shape: 3 }
+                tensor { name: "scale" } })");
   header.set_total_bytes(4 * (524288 + 64 + 3 + 1));
   return header;
 }
@@ -163,15 +149,10 @@ TEST_F(ServedRunTest, HostileHeadersAreRefusedByName) {
 
 TEST(WaitingCoordinatorOfATable, TakesThatTableAlone) {
   WaitingRun waiting("tensors { tensor { name: 'w' shape: 4 } }");
-  v1::ModelHeader header;
-  header.set_run_id("any-1");
-  header.set_worker_id("w");
-  header.set_total_bytes(16);
-  v1::TensorTable::Tensor& tensor = *header.mutable_tensors()->add_tensor();
-  tensor.set_name("w");
-  tensor.add_shape(4);
+  auto header = FromText<v1::ModelHeader>(
+      "run_id: 'any-1' worker_id: 'w' total_bytes: 16 tensors { tensor { name: 'w' shape: 4 } }");
   EXPECT_EQ(waiting.run.AdmitModel(header).status(), absl::OkStatus());
-  tensor.set_name("v");
+  header.mutable_tensors()->mutable_tensor(0)->set_name("v");
   EXPECT_THAT(waiting.run.AdmitModel(header),
               StatusIs(kInvalidArgument, HasSubstr("tensor 0 must be as in the run's")));
 }

@@ -35,7 +35,21 @@ inline v1::RunConfig CompleteSmallConfig(const std::string& text = "") {
   return config;
 }
 
-// A coordinator that begins a run with initial values, in real time. `config` is complete, `store`
+inline std::vector<float> InitialOf(const FragmentPlan& plan, uint64_t seed = 3) {
+  std::vector<float> arena(static_cast<size_t>(plan.arena_size()));
+  InitializeParameters(plan, seed, arena);
+  return arena;
+}
+
+// The values of an arena, as a coordinator asks for them.
+inline InitialValues ValuesOf(const FragmentPlan& plan, const std::vector<float>& arena) {
+  return [plan, arena](int fragment, std::span<float> values) {
+    std::copy_n(arena.begin() + plan.range(fragment).begin, values.size(), values.begin());
+    return absl::OkStatus();
+  };
+}
+
+// A coordinator that begins a run with InitialOf, in real time. `config` is complete, `store`
 // outlives the coordinator.
 inline Coordinator::Options OptionsOf(v1::RunConfig config, const std::string& run_id, Store& store,
                                       uint64_t seed = 3) {
@@ -43,8 +57,7 @@ inline Coordinator::Options OptionsOf(v1::RunConfig config, const std::string& r
   const FragmentPlan plan = FragmentPlan::Create(config).value();
   options.config = std::move(config);
   options.run_id = run_id;
-  options.initial_parameters.resize(static_cast<size_t>(plan.arena_size()));
-  InitializeParameters(plan, seed, options.initial_parameters);
+  options.initial_values = ValuesOf(plan, InitialOf(plan, seed));
   options.clock = Clock::Real();
   options.store = &store;
   return options;

@@ -1,12 +1,6 @@
 #include "tests/unit/server/core/toy_run.h"
 
-#include <cstring>
-
-#include "common/base/checksum.h"
 #include "common/base/random.h"
-#include "common/params/initialize.h"
-#include "common/params/run_config.h"
-#include "gtest/gtest.h"
 
 namespace causeway::server {
 
@@ -34,10 +28,7 @@ absl::StatusOr<std::unique_ptr<Coordinator>> ToyRun::MakeCoordinator(
   options.config = config_;
   ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(options.config));
   options.run_id = "toy-1";
-  if (!snapshots_have_to_do) {
-    options.initial_parameters.resize(static_cast<size_t>(plan.arena_size()));
-    InitializeParameters(plan, 1, options.initial_parameters);
-  }
+  if (!snapshots_have_to_do) options.initial_values = ValuesOf(plan, InitialOf(plan, 1));
   options.scratch_folder = testing::TempDir();
   options.merge_pool = merge_pool;
   options.clock = &clock;
@@ -61,6 +52,12 @@ v1::Join ToyRun::MakeJoin(const std::string& id, uint64_t nonce) const {
   return join;
 }
 
+absl::Status ToyRun::PullAnswer(int fragment, int64_t round) {
+  absl::Status status = absl::UnknownError("it waits");
+  rounds().PullAnswer(fragment, round, [&](auto object) { status = object.status(); });
+  return status;
+}
+
 int64_t ToyRun::hash_checks() const { return store.summary().at("hash_checks").get<int64_t>(); }
 
 ToyWorker::ToyWorker(ToyRun& run, std::string id, uint64_t nonce)
@@ -76,12 +73,12 @@ absl::Status ToyWorker::Join(int64_t resume_step) {
   v1::Join join = run_.MakeJoin(id_, nonce_);
   join.set_resume_step(resume_step);
   join.set_has_checkpoint(resume_step > 0);
-  ASSIGN_OR_RETURN(welcome_, run_.coordinator->members().Join(join, sink_));
+  ASSIGN_OR_RETURN(welcome_, run_.members().Join(join, sink_));
   return absl::OkStatus();
 }
 
 absl::Status ToyWorker::Handle(const v1::WorkerMessage& message) {
-  return run_.coordinator->members().Handle(id_, incarnation(), message);
+  return run_.members().Handle(id_, incarnation(), message);
 }
 
 absl::Status ToyWorker::Ready(int64_t step, bool anew) {
@@ -89,12 +86,13 @@ absl::Status ToyWorker::Ready(int64_t step, bool anew) {
   return Handle(ReadyAt(step, anew));
 }
 
+absl::Status ToyWorker::Say(const std::string& message) {
+  return Handle(FromText<v1::WorkerMessage>(message));
+}
+
 absl::Status ToyWorker::Heartbeat(int64_t checkpoint_step) {
-  v1::WorkerMessage message;
-  message.mutable_heartbeat()->set_checkpoint_step(checkpoint_step);
-  message.mutable_heartbeat()->set_step(step_);
-  message.mutable_heartbeat()->set_tokens(step_ * 64);
-  return Handle(message);
+  return Say(absl::StrCat("heartbeat { checkpoint_step: ", checkpoint_step, " step: ", step_,
+                          " tokens: ", step_ * 64, " }"));
 }
 
 absl::Status ToyWorker::ReportSpeed(int64_t step, double inner_step_seconds, int64_t pace_milli) {
@@ -105,6 +103,10 @@ absl::Status ToyWorker::ReportSpeed(int64_t step, double inner_step_seconds, int
   heartbeat.set_inner_step_seconds(inner_step_seconds);
   heartbeat.set_pace_milli(pace_milli);
   return Handle(message);
+}
+
+void ToyWorker::Cut() {
+  run_.members().Disconnected(id_, incarnation(), absl::UnavailableError("cut"));
 }
 
 absl::Status ToyWorker::Leave(v1::Leave::Reason reason) { return Handle(LeaveFor(reason)); }
@@ -119,7 +121,7 @@ absl::Status ToyWorker::PullStates() {
   const FragmentPlan& plan = run_.coordinator->plan();
   published_.resize(static_cast<size_t>(plan.arena_size()));
   for (int i = 0; i < plan.fragments(); ++i) {
-    ASSIGN_OR_RETURN(const auto state, run_.coordinator->rounds().PullState(i));
+    ASSIGN_OR_RETURN(const auto state, run_.rounds().PullState(i));
     EXPECT_EQ(TreeHash(state->bytes), state->header.object_hash());
     EXPECT_EQ(state->header.published_hash(), state->header.object_hash());
     EXPECT_EQ(static_cast<int64_t>(state->bytes.size()), plan.range(i).size() * 4);
@@ -165,11 +167,10 @@ v1::PushHeader ToyWorker::MakePush(int fragment, int64_t round, std::vector<uint
 absl::Status ToyWorker::Push(int fragment, int64_t round) {
   std::vector<uint8_t> object;
   const v1::PushHeader header = MakePush(fragment, round, object);
-  ASSIGN_OR_RETURN(const auto held, run_.coordinator->rounds().BeginPush(header, nullptr));
+  ASSIGN_OR_RETURN(const auto held, run_.rounds().BeginPush(header, nullptr));
   if (held.has_value()) return absl::OkStatus();
-  const absl::Status status =
-      run_.coordinator->rounds().Contribute(header, std::move(object)).status();
-  run_.coordinator->rounds().MergeDue(fragment);
+  const absl::Status status = run_.rounds().Contribute(header, std::move(object)).status();
+  run_.rounds().MergeDue(fragment);
   return status;
 }
 
@@ -180,14 +181,14 @@ absl::StatusOr<v1::PushResponse> ToyWorker::Contribute(
   v1::PushHeader header = MakePush(fragment, round, object);
   change(header, object);
   header.set_object_hash(TreeHash(object));
-  return run_.coordinator->rounds().Contribute(header, std::move(object));
+  return run_.rounds().Contribute(header, std::move(object));
 }
 
 absl::Status ToyWorker::Merge(int fragment, int64_t round) {
   absl::StatusOr<std::shared_ptr<const PullObject>> answer;
   absl::Mutex mutex;
   bool arrived = false;
-  run_.coordinator->rounds().PullAnswer(fragment, round, [&](auto object) {
+  run_.rounds().PullAnswer(fragment, round, [&](auto object) {
     absl::MutexLock lock(&mutex);
     answer = std::move(object);
     arrived = true;

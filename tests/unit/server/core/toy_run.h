@@ -16,6 +16,7 @@
 #include "common/params/sync_schedule.h"
 #include "server/core/coordinator.h"
 #include "tests/unit/common/base/fake_clock.h"
+#include "tests/unit/common/base/from_text.h"
 #include "tests/unit/common/telemetry/awaited_events.h"
 #include "tests/unit/server/core/small_run.h"
 #include "tests/unit/server/store/memory_store.h"
@@ -49,6 +50,12 @@ struct ToyRun {
   explicit ToyRun(const std::string& changes = "", std::optional<RegionOptions> of_region = {});
 
   v1::Join MakeJoin(const std::string& id, uint64_t nonce) const;
+  Members& members() { return coordinator->members(); }
+  Rounds& rounds() { return coordinator->rounds(); }
+  Orders& orders() { return coordinator->orders(); }
+  v1::RunStatus status() const { return coordinator->GetStatus(); }
+  // What becomes of a pull of that answer now; UNKNOWN: it has to wait.
+  absl::Status PullAnswer(int fragment, int64_t round);
   int64_t hash_checks() const;  // From the summary: call after Shutdown.
   // The coordinator dies, and another one takes over what the store holds.
   void Restart();
@@ -76,6 +83,8 @@ class ToyWorker {
   absl::Status Join(int64_t resume_step = 0);
   absl::Status Ready(int64_t step, bool anew = false);
   absl::Status Heartbeat(int64_t checkpoint_step = -1);
+  absl::Status Say(const std::string& message);  // Of v1::WorkerMessage.
+  void Cut();                                    // Its stream breaks.
   // A heartbeat that says how fast the worker is; 64 tokens per inner step.
   absl::Status ReportSpeed(int64_t step, double inner_step_seconds, int64_t pace_milli = 1000);
   absl::Status Leave(v1::Leave::Reason reason);

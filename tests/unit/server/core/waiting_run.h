@@ -9,6 +9,7 @@
 #include "common/base/clock.h"
 #include "common/params/run_config.h"
 #include "server/core/served_run.h"
+#include "tests/unit/server/core/small_run.h"
 #include "tests/unit/server/store/memory_store.h"
 
 namespace causeway::server {
@@ -22,14 +23,14 @@ inline v1::RunConfig WaitingConfig(const std::string& text) {
 struct WaitingRun {
   explicit WaitingRun(const std::string& text)
       : run(WaitingConfig(text), "any-1",
-            [this](const BroughtModel& model,
-                   std::vector<float> values) -> absl::StatusOr<std::unique_ptr<Coordinator>> {
+            [this](const BroughtModel& model, const std::vector<float>& values)
+                -> absl::StatusOr<std::unique_ptr<Coordinator>> {
               ++begins;
               if (!disk.ok()) return disk;
               Coordinator::Options options;
               options.config = model.config;
               options.run_id = "any-1";
-              options.initial_parameters = std::move(values);
+              options.initial_values = ValuesOf(model.plan, values);
               options.clock = Clock::Real();
               options.store = &store;
               return Coordinator::Create(std::move(options));

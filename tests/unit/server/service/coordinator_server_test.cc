@@ -38,9 +38,9 @@ class CoordinatorServerTest : public ::testing::Test {
  protected:
   explicit CoordinatorServerTest(absl::Duration join_timeout = absl::Hours(1)) {
     Coordinator::Options options = OptionsOf(CompleteSmallConfig(kOneFragment), "served-1", store_);
-    initial_ = options.initial_parameters;
     options.events = &events_;
     coordinator_ = *Coordinator::Create(std::move(options));
+    initial_ = InitialOf(coordinator_->plan());
     server_.emplace(*coordinator_, CoordinatorServer::Options{.join_timeout = join_timeout});
     const auto channel = server_->Connect();
     session_ = v1::Session::NewStub(channel);

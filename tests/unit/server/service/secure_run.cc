@@ -29,8 +29,8 @@ SmallRun::SmallRun(int vocabulary) {
                                  "sync { steps_between_syncs: 5 } "
                                  "membership { start_workers: 1 lease_ms: 60000 }")),
                 kRunId, store_);
-  initial_ = options.initial_parameters;
   coordinator_ = *Coordinator::Create(std::move(options));
+  initial_ = InitialOf(coordinator_->plan());
 }
 
 Stubs::Stubs(std::shared_ptr<grpc::Channel> through)

@@ -28,7 +28,8 @@ class StatusPageTest : public ::testing::Test {
     Coordinator::Options options;
     options.config = run_.coordinator->config();
     options.run_id = run_.coordinator->run_id();
-    options.initial_parameters = run_.coordinator->PublishedParameters();
+    options.initial_values =
+        ValuesOf(run_.coordinator->plan(), run_.coordinator->PublishedParameters());
     options.clock = &run_.clock;
     options.store = &store_;
     options.events = &events_;
