@@ -1,6 +1,5 @@
 #include "common/cli/program.h"
 
-#include <iterator>
 #include <set>
 
 #include "absl/algorithm/container.h"
@@ -23,12 +22,27 @@ constexpr size_t kFlagColumn = 8;
 constexpr size_t kOthersColumn = 13;
 constexpr size_t kTextColumn = 35;
 
+// Flags, their choices, and the words that come right after a command's name, such as those of
+// `config show`, are those of the command's help page.
 constexpr char kBash[] = R"(_@FUNCTION@() {
   local word="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}" flag="" words=""
   case "$COMP_CWORD,${COMP_WORDS[1]}" in
     1,*) words="@COMMANDS@ completion --help --version" ;;
     *,completion) words="bash zsh" ;;
-@FLAGS@  esac
+    *) words=$("${COMP_WORDS[0]}" "${COMP_WORDS[1]}" --help 2>/dev/null |
+      awk -v command="${COMP_WORDS[1]}" -v at="$COMP_CWORD" -v word="$word" '
+        /^  [^ ]/ && $2 == command && $3 ~ /^[a-z]+$/ {
+          if (at == 2) print $3
+          if (at > 2 && word == "") files = 1  # One stands behind such a word.
+        }
+        /^        --/ && !files {
+          parts = split($1, part, /[=|]/)
+          print part[1] (parts > 1 ? "=" : "")
+          for (i = 2; i <= parts && $1 ~ /[|]/; ++i)
+            if (part[i] ~ /^[a-z0-9-]+$/) print part[1] "=" part[i]
+        }
+        END { if (!files) print "--help" }') ;;
+  esac
   # The shell splits --flag=value in three. Where no value is known it offers files.
   if [ "$word" = "=" ]; then flag="$before=" word=""; fi
   if [ "$before" = "=" ]; then flag="${COMP_WORDS[COMP_CWORD-2]}="; fi
@@ -137,52 +151,6 @@ bool IsChoice(absl::string_view value) {
       value, [](char c) { return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '-'; });
 }
 
-// The words that a shell offers for a flag: --json, --out=, --dtype=f32 and --dtype=bf16.
-std::vector<std::string> Offers(absl::string_view name) {
-  const FlagText flag = TextOf(name);
-  if (!flag.is_word) return {flag.name};
-  const std::vector<std::string> values = absl::StrSplit(flag.value, '|');
-  // Where a file may stand the shell offers files.
-  const auto is_path = [](absl::string_view value) { return value == "FILE" || value == "FOLDER"; };
-  if (absl::c_any_of(values, is_path)) return {flag.name};
-  std::set<std::string> offers;
-  for (const absl::string_view value : values) {
-    offers.insert(absl::StrCat(flag.name, IsChoice(value) ? value : ""));
-  }
-  return {offers.begin(), offers.end()};
-}
-
-// Words that come right after a command's name, such as those of `config show`.
-std::string SecondWords(const Program& program, absl::string_view command) {
-  std::string offers;
-  for (const Command& part : program.commands) {
-    if (NameOf(part) != command) continue;
-    for (const absl::string_view line : absl::StrSplit(part.usage, '\n')) {
-      const Names words = Words(line);
-      if (words.size() > 1 && absl::c_all_of(words[1], absl::ascii_islower)) {
-        absl::StrAppend(&offers, words[1], " ");
-      }
-    }
-  }
-  return offers;
-}
-
-std::string FlagOffers(const Program& program, absl::string_view command) {
-  std::vector<std::string> offers;
-  const auto offer_flags = [&](absl::string_view flags) {
-    for (const absl::string_view name : Words(flags)) {
-      if (name.front() != '@') absl::c_copy(Offers(name), std::back_inserter(offers));
-    }
-  };
-  for (const Command& part : program.commands) {
-    if (NameOf(part) == command) offer_flags(part.flags);
-  }
-  for (const FlagGroup& group : program.groups) {
-    if (Takes(program, command, group)) offer_flags(group.flags);
-  }
-  return absl::StrJoin(offers, " ");
-}
-
 }  // namespace
 
 const Command* FindCommand(const Program& program, absl::string_view name) {
@@ -260,22 +228,10 @@ absl::StatusOr<std::string> CompletionScript(const Program& program, absl::strin
                                                    "\"; for bash: source <(", program.name,
                                                    " completion bash)"));
   }
-  std::string flags;
-  for (const absl::string_view command : absl::StrSplit(CommandNames(program, " "), ' ')) {
-    const std::string second = SecondWords(program, command);
-    const std::string offers = absl::StrCat(FlagOffers(program, command), " --help");
-    if (!second.empty()) {
-      absl::StrAppend(&flags, "    2,", command, ") words=\"", second, offers, "\" ;;\n");
-    }
-    // Behind such a word stands a file.
-    absl::StrAppend(&flags, "    *,", command, ") ", second.empty() ? "" : "[ -z \"$word\" ] || ",
-                    "words=\"", offers, "\" ;;\n");
-  }
   const std::string script =
       absl::StrReplaceAll(kBash, {{"@FUNCTION@", absl::StrReplaceAll(program.name, {{"-", "_"}})},
                                   {"@PROGRAM@", program.name},
-                                  {"@COMMANDS@", CommandNames(program, " ")},
-                                  {"@FLAGS@", flags}});
+                                  {"@COMMANDS@", CommandNames(program, " ")}});
   return absl::StrCat(shell == "zsh" ? "autoload -U +X bashcompinit && bashcompinit\n" : "",
                       script);
 }

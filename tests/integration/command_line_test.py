@@ -14,8 +14,8 @@ SOURCES = {COORDINATOR: ["server/*.cc", BOARDING], WORKER: ["worker/**/*.cc", BO
 
 
 def completed(program, *words):
-    """What bash offers for the last of these words, typed after the program's name."""
-    typed = " ".join(f"'{word}'" for word in (program.name, *words))
+    """What bash offers for the last of these words, typed after the program."""
+    typed = " ".join(f"'{word}'" for word in (program, *words))
     script = run_tool(program, "completion", "bash")[1]
     function = "_" + program.name.replace("-", "_")
     done = subprocess.run(

@@ -104,15 +104,10 @@ TEST(HelpPageDeathTest, NamesNoFlagThatIsNone) {
   EXPECT_DEATH(HelpPage({.name = "the-bakery", .commands = kWrong}, ""), "--no_such, which is no");
 }
 
-TEST(CompletionScript, OffersWordsFlagsAndChoices) {
+// tests/integration/command_line_test.py has what it offers of a help page.
+TEST(CompletionScript, OffersCommands) {
   const auto script = CompletionScript(kBakery, "bash").value();
   EXPECT_THAT(script, HasSubstr("words=\"bake list completion --help --version\""));
-  EXPECT_THAT(script, HasSubstr("*,bake) words=\"--store= --grain= --grain=rye --grain=spelt "
-                                "--loaves= --most= --nosalted --loud --oven=electric --oven=wood "
-                                "--rest= --loud --help\""));
-  EXPECT_THAT(script,
-              HasSubstr("2,list) words=\"all --store= --loud --help\" ;;\n"
-                        "    *,list) [ -z \"$word\" ] || words=\"--store= --loud --help\""));
   EXPECT_THAT(script, HasSubstr("complete -o default -F _the_bakery the-bakery\n"));
   EXPECT_EQ(*CompletionScript(kBakery, "zsh"),
             "autoload -U +X bashcompinit && bashcompinit\n" + script);
