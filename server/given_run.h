@@ -29,7 +29,7 @@ absl::StatusOr<v1::RunConfig> TrainedByParameters(FileSystem& file_system, const
 
 // Reads such parameters into the plan of a run. INVALID_ARGUMENT, with the tensor's name and both
 // shapes, if the run has other tensors, and for a value that is not finite; errors of
-// ReadParametersFile and SafetensorsFile.
+// MappedParameters::Open and SafetensorsFile.
 absl::StatusOr<std::vector<float>> ReadInitialParameters(FileSystem& file_system,
                                                          const std::string& path,
                                                          const FragmentPlan& plan);

@@ -23,6 +23,12 @@
 namespace causeway::server {
 namespace {
 
+absl::StatusOr<v1::RunConfig> ConfigOf(const MappedParameters& file, const std::string& path) {
+  ASSIGN_OR_RETURN(v1::RunConfig config, ParseRunConfig(file.config(), path));
+  RETURN_IF_ERROR(Annotate(CompleteRunConfig(config).status(), path));
+  return config;
+}
+
 constexpr absl::Duration kProgressInterval = absl::Seconds(2);
 
 // Says how far the seed is while it takes long. Thread-safe.
@@ -53,8 +59,7 @@ class KeptParameters {
     absl::MutexLock lock(&mutex_);
     if (!file_.has_value()) {
       ASSIGN_OR_RETURN(MappedParameters file, MappedParameters::Open(file_system_, path_));
-      ASSIGN_OR_RETURN(v1::RunConfig config, ParseRunConfig(file.config(), path_));
-      RETURN_IF_ERROR(Annotate(CompleteRunConfig(config).status(), path_));
+      ASSIGN_OR_RETURN(const v1::RunConfig config, ConfigOf(file, path_));
       ASSIGN_OR_RETURN(const FragmentPlan own, FragmentPlan::Create(config));
       if (own.hash() != plan_.hash() || file.size() != plan_.arena_size()) {
         return absl::DataLossError(absl::StrCat(
@@ -74,12 +79,6 @@ class KeptParameters {
   std::optional<MappedParameters> file_ ABSL_GUARDED_BY(mutex_);
 };
 
-absl::StatusOr<v1::RunConfig> ConfigOf(const ParametersFile& file, const std::string& path) {
-  ASSIGN_OR_RETURN(v1::RunConfig config, ParseRunConfig(file.config, path));
-  RETURN_IF_ERROR(Annotate(CompleteRunConfig(config).status(), path));
-  return config;
-}
-
 bool AreSafetensors(FileSystem& file_system, const std::string& path) {
   return absl::EndsWith(path, ".safetensors") || absl::EndsWith(path, kSafetensorsIndexFile) ||
          file_system.IsFolder(path);
@@ -97,19 +96,19 @@ absl::StatusOr<v1::RunConfig> TrainedByParameters(FileSystem& file_system,
   }
   if (AreSafetensors(file_system, path)) {
     ASSIGN_OR_RETURN(const SafetensorsFolder files, OpenWeights(file_system, path));
-    std::vector<absl::string_view> names;
+    std::vector<std::string> names;
     for (const auto& [name, tensor] : files.tensors()) names.push_back(name);
     std::ranges::sort(names, NaturalLess);
-    for (const absl::string_view name : names) {
+    for (const std::string& name : names) {
       v1::TensorTable::Tensor& tensor = *trained.mutable_tensors()->add_tensor();
-      tensor.set_name(std::string(name));
+      tensor.set_name(name);
       const SafeTensor& from = files.tensors().at(tensor.name());
       tensor.mutable_shape()->Add(from.shape.begin(), from.shape.end());
     }
     RETURN_IF_ERROR(Annotate(CheckTensorTable(trained.tensors()), path));
     return trained;
   }
-  ASSIGN_OR_RETURN(const ParametersFile file, ReadParametersFile(file_system, path));
+  ASSIGN_OR_RETURN(const MappedParameters file, MappedParameters::Open(file_system, path));
   ASSIGN_OR_RETURN(v1::RunConfig config, ConfigOf(file, path));
   if (config.has_tensors()) {
     *trained.mutable_tensors() = std::move(*config.mutable_tensors());
@@ -128,9 +127,9 @@ absl::StatusOr<std::vector<float>> ReadInitialParameters(FileSystem& file_system
   } else if (AreSafetensors(file_system, path)) {
     return ReadWeights(file_system, path, plan);
   } else {
-    ASSIGN_OR_RETURN(ParametersFile file, ReadParametersFile(file_system, path));
+    ASSIGN_OR_RETURN(const MappedParameters file, MappedParameters::Open(file_system, path));
     ASSIGN_OR_RETURN(given.config, ConfigOf(file, path));
-    given.values = std::move(file.values);
+    given.values = file.All();
   }
   ASSIGN_OR_RETURN(const FragmentPlan own, FragmentPlan::Create(given.config));
   std::vector<float> values(static_cast<size_t>(plan.arena_size()));

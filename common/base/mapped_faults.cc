@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <charconv>
 #include <cstdint>
 #include <cstring>
 
@@ -26,28 +27,14 @@ void Say(absl::string_view text) {
   if (write(STDERR_FILENO, text.data(), text.size()) < 0) return;  // Nobody is left to tell.
 }
 
-uint64_t HexNumber(absl::string_view& text) {
-  uint64_t value = 0;
-  while (!text.empty()) {
-    const char digit = text.front();
-    if (digit >= '0' && digit <= '9') {
-      value = value * 16 + static_cast<uint64_t>(digit - '0');
-    } else if (digit >= 'a' && digit <= 'f') {
-      value = value * 16 + static_cast<uint64_t>(digit - 'a' + 10);
-    } else {
-      break;
-    }
-    text.remove_prefix(1);
-  }
-  return value;
-}
-
 // The file of a line "BEGIN-END rwxp OFFSET DEVICE INODE   PATH" if the address is in it.
 absl::string_view PathAt(absl::string_view line, uint64_t address) {
-  const uint64_t begin = HexNumber(line);
-  if (line.empty()) return {};
-  line.remove_prefix(1);
-  const uint64_t end = HexNumber(line);
+  uint64_t begin = 0;
+  uint64_t end = 0;
+  const char* const last = line.data() + line.size();
+  const char* const dash = std::from_chars(line.data(), last, begin, 16).ptr;
+  if (dash == last) return {};
+  std::from_chars(dash + 1, last, end, 16);
   const size_t path = line.find('/');
   if (address < begin || address >= end || path == absl::string_view::npos) return {};
   return line.substr(path);

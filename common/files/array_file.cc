@@ -222,13 +222,10 @@ void MappedParameters::Copy(int64_t begin, std::span<float> out) const {
   std::memcpy(out.data(), bytes.data(), bytes.size());
 }
 
-absl::StatusOr<ParametersFile> ReadParametersFile(FileSystem& file_system,
-                                                  const std::string& path) {
-  ASSIGN_OR_RETURN(const MappedParameters file, MappedParameters::Open(file_system, path));
-  ParametersFile result{.metadata = file.metadata(), .config = file.config(), .values = {}};
-  result.values.resize(static_cast<size_t>(file.size()));
-  file.Copy(0, result.values);
-  return result;
+std::vector<float> MappedParameters::All() const {
+  std::vector<float> values(static_cast<size_t>(size_));
+  Copy(0, values);
+  return values;
 }
 
 }  // namespace causeway

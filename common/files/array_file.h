@@ -91,12 +91,6 @@ class ArrayFile {
 
 inline constexpr ArrayFileKind kParametersKind = {'C', 'W', 'A', 'Y', 'P', 'A', 'R', 'M'};
 
-struct ParametersFile {
-  nlohmann::json metadata;    // "config" and whatever else the writer had to say.
-  std::string config;         // metadata["config"]: a complete RunConfig as a textproto.
-  std::vector<float> values;  // The arena, in that configuration's plan.
-};
-
 // Replaces `path` durably. `metadata` is an object and gets "config".
 absl::Status WriteParametersFile(FileSystem& file_system, const std::string& path,
                                  nlohmann::json metadata, const std::string& config,
@@ -111,10 +105,13 @@ class MappedParameters {
   static absl::StatusOr<MappedParameters> Open(FileSystem& file_system, const std::string& path);
 
   const nlohmann::json& metadata() const { return file_.metadata(); }
+  // metadata["config"]: a complete RunConfig as a textproto.
   const std::string& config() const { return config_; }
+  // Values: the arena, in that configuration's plan.
   int64_t size() const { return size_; }
   // Copies the values from `begin` on, of which there are so many.
   void Copy(int64_t begin, std::span<float> out) const;
+  std::vector<float> All() const;
 
  private:
   explicit MappedParameters(ArrayFile file) : file_(std::move(file)) {}
@@ -122,8 +119,5 @@ class MappedParameters {
   std::string config_;
   int64_t size_ = 0;
 };
-
-// The same with all values in memory.
-absl::StatusOr<ParametersFile> ReadParametersFile(FileSystem& file_system, const std::string& path);
 
 }  // namespace causeway

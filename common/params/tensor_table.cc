@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstring>
 #include <map>
 #include <numbers>
 #include <utility>
@@ -143,33 +144,8 @@ int CountBlocks(const std::vector<TensorInfo>& tensors) {
   return blocks;
 }
 
-bool NaturalLess(absl::string_view a, absl::string_view b) {
-  const auto is_digit = [](char c) { return absl::ascii_isdigit(static_cast<unsigned char>(c)); };
-  const absl::string_view whole_a = a;
-  const absl::string_view whole_b = b;
-  // Takes the number in front, without its leading zeros: of two, the longer is the larger.
-  const auto take_number = [&](absl::string_view& text) {
-    size_t length = 0;
-    while (length < text.size() && is_digit(text[length])) ++length;
-    absl::string_view number = text.substr(0, length);
-    text.remove_prefix(length);
-    while (number.size() > 1 && number[0] == '0') number.remove_prefix(1);
-    return number;
-  };
-  while (!a.empty() && !b.empty()) {
-    if (is_digit(a[0]) && is_digit(b[0])) {
-      const absl::string_view left = take_number(a);
-      const absl::string_view right = take_number(b);
-      if (left.size() != right.size()) return left.size() < right.size();
-      if (left != right) return left < right;
-      continue;
-    }
-    if (a[0] != b[0]) return a[0] < b[0];
-    a.remove_prefix(1);
-    b.remove_prefix(1);
-  }
-  if (a.empty() != b.empty()) return a.empty();
-  return whole_a < whole_b;
+bool NaturalLess(const std::string& a, const std::string& b) {
+  return strverscmp(a.c_str(), b.c_str()) < 0;
 }
 
 std::string ShapeText(const TensorInfo& tensor) {

@@ -94,7 +94,7 @@ v1::TensorTable MakeTensorTable(const std::vector<TensorInfo>& tensors);
 int CountBlocks(const std::vector<TensorInfo>& tensors);
 
 // Orders names as people do: numbers in them by value, so that layer 2 stands before layer 10.
-bool NaturalLess(absl::string_view a, absl::string_view b);
+bool NaturalLess(const std::string& a, const std::string& b);
 
 // "[3, 4]"; "[]" for a scalar.
 std::string ShapeText(const TensorInfo& tensor);

@@ -258,17 +258,17 @@ constexpr uint32_t kSnapshotVersion = 1;
 constexpr int kTries = 10;
 
 absl::StatusOr<StoredModel> ReadParameters(FileSystem& file_system, const std::string& path) {
-  ASSIGN_OR_RETURN(ParametersFile file, ReadParametersFile(file_system, path));
+  ASSIGN_OR_RETURN(const MappedParameters file, MappedParameters::Open(file_system, path));
   StoredModel stored;
-  ASSIGN_OR_RETURN(stored.config, ParseRunConfig(file.config, path));
+  ASSIGN_OR_RETURN(stored.config, ParseRunConfig(file.config(), path));
   RETURN_IF_ERROR(Annotate(CompleteRunConfig(stored.config).status(), path));
   ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(stored.config));
-  if (static_cast<int64_t>(file.values.size()) != plan.arena_size()) {
+  if (file.size() != plan.arena_size()) {
     return absl::DataLossError(absl::StrCat(path, " contradicts itself: it has ",
-                                            file.values.size(), " values, its configuration takes ",
+                                            file.size(), " values, its configuration takes ",
                                             plan.arena_size()));
   }
-  stored.parameters = std::move(file.values);
+  stored.parameters = file.All();
   return stored;
 }
 

@@ -10,9 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/file_system.h"
-#include "common/base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/fault_disk.h"
 #include "tests/unit/common/base/status_is.h"
 #include "tests/unit/common/base/temporary_folder.h"
 
@@ -22,6 +22,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::StartsWith;
 
 std::span<const uint8_t> Bytes(absl::string_view text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
@@ -30,60 +31,6 @@ std::span<const uint8_t> Bytes(absl::string_view text) {
 std::string Text(const MappedFile& file) { return {file.bytes().begin(), file.bytes().end()}; }
 
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
-
-// Passes everything on until the call of that number, which fails: Create, Append, Sync, Rename
-// and SyncFolder are counted, from 0.
-class FailingFileSystem final : public ForwardingFileSystem {
- public:
-  FailingFileSystem(FileSystem* base, int failing_call)
-      : ForwardingFileSystem(*base), left_(failing_call) {}
-
-  const std::string& failed_call() const { return failed_call_; }
-
-  absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
-    RETURN_IF_ERROR(Count("Create"));
-    ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, ForwardingFileSystem::Create(path));
-    return std::make_unique<File>(this, std::move(file));
-  }
-  absl::Status Rename(const std::string& from, const std::string& to) override {
-    RETURN_IF_ERROR(Count("Rename"));
-    return ForwardingFileSystem::Rename(from, to);
-  }
-  absl::Status SyncFolder(const std::string& folder) override {
-    RETURN_IF_ERROR(Count("SyncFolder"));
-    return ForwardingFileSystem::SyncFolder(folder);
-  }
-
- private:
-  class File final : public ForwardingFile {
-   public:
-    File(FailingFileSystem* owner, std::unique_ptr<WritableFile> base)
-        : ForwardingFile(std::move(base)), owner_(owner) {}
-    // A full disk takes a part of the data before it fails.
-    absl::Status Append(std::span<const uint8_t> data) override {
-      const absl::Status status = owner_->Count("Append");
-      if (status.ok()) return ForwardingFile::Append(data);
-      RETURN_IF_ERROR(ForwardingFile::Append(data.first(data.size() / 2)));
-      return status;
-    }
-    absl::Status Sync() override {
-      RETURN_IF_ERROR(owner_->Count("Sync"));
-      return ForwardingFile::Sync();
-    }
-
-   private:
-    FailingFileSystem* const owner_;
-  };
-
-  absl::Status Count(const char* call) {
-    if (left_-- != 0) return absl::OkStatus();
-    failed_call_ = call;
-    return absl::ResourceExhaustedError(absl::StrCat(call, " failed"));
-  }
-
-  int left_;
-  std::string failed_call_;
-};
 
 class FileSystemTest : public testing::Test {
  protected:
@@ -292,37 +239,29 @@ TEST_F(FileSystemTest, AtomicWriteLeavesNothingBesideTheFile) {
   EXPECT_THAT(*file_system_.List(folder_.path()), ElementsAre("state"));
 }
 
-TEST_F(FileSystemTest, AtomicWriteThatFailsAnywhereKeepsTheOldContentWhole) {
-  const std::string path = folder_.File("state");
-  ASSERT_TRUE(WriteFileAtomically(file_system_, path, absl::string_view("old")).ok());
-  const char* const calls[] = {"Create", "Append", "Sync", "Rename"};
+TEST(FaultyDisk, AtomicWriteThatFailsAnywhereKeepsTheOldContentWhole) {
+  const char* const calls[] = {"create /state.tmp", "write /state.tmp", "sync /state.tmp",
+                               "rename to /state"};
   for (int n = 0; n < 4; ++n) {
-    FailingFileSystem failing(&file_system_, n);
-    const absl::Status status =
-        WriteFileAtomically(failing, path, absl::string_view("new content"));
-    EXPECT_EQ(failing.failed_call(), calls[n]);
-    EXPECT_THAT(status, StatusIs(kResourceExhausted));
-    EXPECT_EQ(*file_system_.ReadFile(path), "old") << "after a failed " << calls[n];
-    EXPECT_FALSE(file_system_.Exists(path + ".tmp")) << "after a failed " << calls[n];
+    FaultDisk disk;
+    ASSERT_TRUE(WriteFileAtomically(disk, "/state", absl::string_view("old")).ok());
+    disk.FailCall(n, FaultDisk::Fault::kInputOutput);
+    EXPECT_THAT(WriteFileAtomically(disk, "/state", absl::string_view("a longer text")),
+                StatusIs(kInternal));
+    EXPECT_THAT(disk.failed_call(), StartsWith(calls[n]));
+    EXPECT_EQ(disk.Content("/state"), "old") << "after a failed " << calls[n];
+    EXPECT_THAT(disk.Files(), ElementsAre("/state")) << "after a failed " << calls[n];
+    ASSERT_TRUE(WriteFileAtomically(disk, "/state", absl::string_view("short")).ok());
+    EXPECT_EQ(disk.Content("/state"), "short");
   }
 }
 
-TEST_F(FileSystemTest, AtomicWriteReportsAFolderThatCannotBeSynced) {
-  const std::string path = folder_.File("state");
-  FailingFileSystem failing(&file_system_, 4);
-  const absl::Status status = WriteFileAtomically(failing, path, absl::string_view("new"));
-  EXPECT_EQ(failing.failed_call(), "SyncFolder");
-  EXPECT_THAT(status, StatusIs(kResourceExhausted));
-  // Either content is whole.
-  EXPECT_EQ(*file_system_.ReadFile(path), "new");
-}
-
-TEST_F(FileSystemTest, AnotherAttemptSucceedsAfterAFailedAtomicWrite) {
-  const std::string path = folder_.File("state");
-  FailingFileSystem failing(&file_system_, 1);
-  ASSERT_FALSE(WriteFileAtomically(failing, path, absl::string_view("a longer text")).ok());
-  ASSERT_TRUE(WriteFileAtomically(failing, path, absl::string_view("short")).ok());
-  EXPECT_EQ(*file_system_.ReadFile(path), "short");
+TEST(FaultyDisk, AtomicWriteReportsAFolderThatCannotBeSynced) {
+  FaultDisk disk;
+  disk.FailCall(4, FaultDisk::Fault::kInputOutput);
+  EXPECT_THAT(WriteFileAtomically(disk, "/state", absl::string_view("new")), StatusIs(kInternal));
+  EXPECT_THAT(disk.failed_call(), StartsWith("sync /"));
+  EXPECT_EQ(disk.Content("/state"), "new") << "either content is whole";
 }
 
 TEST_F(FileSystemTest, ASecondOwnerOfAFolderIsRefusedAndToldThePid) {

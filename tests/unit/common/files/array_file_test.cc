@@ -103,9 +103,9 @@ TEST_F(ArrayFileTest, AnotherKindIsRefused) {
 // Former releases wrote them where several coordinators served one run.
 TEST_F(ArrayFileTest, ParametersOfSomeFragmentsAloneAreRefused) {
   ASSERT_TRUE(WriteParametersFile(files_, path_, {{"source", "a"}}, "", floats_).ok());
-  EXPECT_EQ(ReadParametersFile(files_, path_)->values, floats_);
+  EXPECT_EQ(MappedParameters::Open(files_, path_)->All(), floats_);
   ASSERT_TRUE(WriteParametersFile(files_, path_, {{"fragments", {0, 2}}}, "", floats_).ok());
-  EXPECT_THAT(ReadParametersFile(files_, path_),
+  EXPECT_THAT(MappedParameters::Open(files_, path_),
               StatusIs(kFailedPrecondition, HasSubstr("give a file with all of them")));
 }
 

@@ -1,7 +1,6 @@
 #include "common/files/safetensors.h"
 
 #include <cstring>
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -17,14 +16,7 @@ using ::testing::HasSubstr;
 
 class SafetensorsTest : public testing::Test {
  protected:
-  void SetUp() override {
-    folder_ =
-        testing::TempDir() + "/" + testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
-  }
-
-  std::string Path(const std::string& name) const { return folder_ + "/" + name; }
+  std::string Path(const std::string& name) const { return own_.File(name); }
 
   void Write(const std::string& name, const std::string& content) {
     WriteText(Path(name), content);
@@ -47,7 +39,8 @@ class SafetensorsTest : public testing::Test {
     return std::string(SafetensorsFolder::Open(*FileSystem::Real(), folder_).status().message());
   }
 
-  std::string folder_;
+  const TemporaryFolder own_;
+  const std::string folder_ = own_.path();
 };
 
 TensorSource Source(const std::string& name, std::vector<int64_t> shape,
