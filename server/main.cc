@@ -21,7 +21,7 @@
 #include "common/base/text.h"
 #include "common/base/thread_pool.h"
 #include "common/cli/command_line.h"
-#include "common/identity/identity_folder.h"
+#include "common/identity/invitation.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/run_config.h"
 #include "common/rpc/channel.h"

@@ -9,7 +9,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "common/client/boarding.h"
-#include "common/client/state_pull.h"
+#include "common/client/grpc_exchange.h"
 #include "common/rpc/security.h"
 #include "common/rpc/status.h"
 #include "server/given_run.h"

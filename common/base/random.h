@@ -54,6 +54,14 @@ inline uint64_t RandomNonce() {
   return uint64_t{device()} << 32 | device() | 1;
 }
 
+// Bytes that nothing on their way can compress.
+inline std::string RandomText(uint64_t seed, size_t bytes) {
+  std::mt19937_64 random(seed);
+  std::string text(bytes, '\0');
+  for (char& byte : text) byte = static_cast<char>(random());
+  return text;
+}
+
 // Eight hexadecimal digits.
 inline std::string RandomSuffix() {
   std::random_device device;

@@ -11,7 +11,6 @@
 #include "common/base/thread_pool.h"
 #include "common/client/reach.h"
 #include "common/identity/authority.h"
-#include "common/identity/identity_folder.h"
 #include "common/identity/invitation.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
@@ -170,7 +169,7 @@ absl::StatusOr<FoundAuthority> FindAuthority(const InvitationLine& line, absl::T
     if (all_refuse) return last;
     if (absl::Now() >= deadline) {
       const std::string why =
-          ExplainNoAnswer(line.addresses.back(), /*uses_tls=*/true, ReadEnvironment);
+          ExplainNoAnswer(line.addresses.back(), /*uses_tls=*/true);
       return absl::UnavailableError(
           absl::StrCat("no coordinator answers at ", absl::StrJoin(line.addresses, ", "), ": ",
                        why.empty() ? last.message() : absl::string_view(why)));

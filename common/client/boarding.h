@@ -2,7 +2,7 @@
 // an address and certificates.
 //
 // The key is made on this machine, and kept with its certificate in the identity folder
-// (identity_folder.h). The same line, or the run's name, finds them there the next time.
+// (invitation.h). The same line, or the run's name, finds them there the next time.
 #pragma once
 
 #include <functional>

@@ -6,7 +6,7 @@
 #include "absl/time/clock.h"
 #include "common/base/random.h"
 #include "common/base/text.h"
-#include "common/rpc/http_proxy.h"
+#include "common/rpc/tcp_stream.h"
 #include "common/telemetry/log.h"
 #include "common/transfer/wire.h"
 
@@ -335,9 +335,8 @@ void Session::RunSession() {
 }
 
 absl::Status Session::RunStream() {
-  std::shared_ptr<v1::Session::StubInterface> own;
-  if (options_.stub_of_now) own = options_.stub_of_now();
-  v1::Session::StubInterface& stub = own != nullptr ? *own : *options_.stub;
+  std::shared_ptr<v1::Session::StubInterface> own = options_.stub_of_now();
+  v1::Session::StubInterface& stub = *own;
   grpc::ClientContext context;
   {
     absl::MutexLock lock(&mutex_);
@@ -482,8 +481,7 @@ void Session::Obey(const v1::CoordinatorMessage& message) {
 
 void Session::RunWriter() {
   absl::Duration next_heartbeat = -absl::InfiniteDuration();
-  absl::Duration next_look =
-      options_.stub_of_now ? -absl::InfiniteDuration() : absl::InfiniteDuration();
+  absl::Duration next_look = -absl::InfiniteDuration();
   for (;;) {
     const absl::Duration now = Clock::Real()->Monotonic();
     if (now >= next_look) {

@@ -51,10 +51,8 @@ std::function<std::shared_ptr<v1::Session::StubInterface>()> StubOfNow(
 class Session {
  public:
   struct Options {
-    // Outlives the session; unless there is stub_of_now.
-    v1::Session::StubInterface* stub = nullptr;
     // As StubOfNow. Another one than before ends the stream, and the next goes over it.
-    std::function<std::shared_ptr<v1::Session::StubInterface>()> stub_of_now = {};
+    std::function<std::shared_ptr<v1::Session::StubInterface>()> stub_of_now;
     v1::Join join;                      // process_nonce is filled in.
     v1::Heartbeat progress;             // Until SetProgress.
     EventLog* events = NullEventLog();  // Outlives the session.
@@ -188,7 +186,7 @@ class Session {
   Stream* stream_ ABSL_GUARDED_BY(mutex_) = nullptr;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  // With stub_of_now: that of the present stream, and whether it is ended for another one.
+  // That of the present stream, and whether it is ended for another one.
   std::shared_ptr<v1::Session::StubInterface> stub_ ABSL_GUARDED_BY(mutex_);
   bool outdated_ ABSL_GUARDED_BY(mutex_) = false;
 

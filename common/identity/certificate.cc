@@ -8,7 +8,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <ctime>
 #include <memory>
 #include <utility>
 
@@ -79,12 +78,6 @@ absl::StatusOr<KeyPtr> ParseKey(const std::string& pem, const std::string& file)
                    "): expected PEM text with -----BEGIN PRIVATE KEY-----"));
 }
 
-absl::Time ToTime(const ASN1_TIME* time) {
-  std::tm parts{};
-  if (ASN1_TIME_to_tm(time, &parts) != 1) return absl::InfinitePast();
-  return absl::FromTM(parts, absl::UTCTimeZone());
-}
-
 std::string IpText(const ASN1_OCTET_STRING* address) {
   const unsigned char* const bytes = ASN1_STRING_get0_data(address);
   const int size = ASN1_STRING_length(address);
@@ -115,8 +108,8 @@ Certificate Describe(X509* x509) {
   Certificate result;
   result.fingerprint = Fingerprint(x509);
   result.subject = SubjectText(x509);
-  result.not_before = ToTime(X509_get0_notBefore(x509));
-  result.not_after = ToTime(X509_get0_notAfter(x509));
+  result.not_before = ToTime(X509_get0_notBefore(x509), absl::InfinitePast());
+  result.not_after = ToTime(X509_get0_notAfter(x509), absl::InfinitePast());
   const NamesPtr names(
       static_cast<GENERAL_NAMES*>(X509_get_ext_d2i(x509, NID_subject_alt_name, nullptr, nullptr)));
   const int count = names == nullptr ? 0 : sk_GENERAL_NAME_num(names.get());

@@ -1,12 +1,7 @@
 #include "common/identity/expiry_watch.h"
 
-#include <openssl/err.h>
-#include <openssl/pem.h>
-#include <openssl/x509.h>
-
 #include <algorithm>
 #include <cstddef>
-#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -15,6 +10,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/identity/openssl.h"
 
 namespace causeway {
 
@@ -38,12 +34,6 @@ namespace {
 constexpr size_t kHash = 8;
 constexpr absl::Duration kLook = absl::Seconds(10);
 
-absl::Time ToTime(const ASN1_TIME* time, absl::Time otherwise) {
-  std::tm parts{};
-  if (time == nullptr || ASN1_TIME_to_tm(time, &parts) != 1) return otherwise;
-  return absl::FromTM(parts, absl::UTCTimeZone());
-}
-
 }  // namespace
 
 bool IsRevocationListName(absl::string_view name) {
@@ -57,10 +47,8 @@ RevocationWatch::List RevocationWatch::Read(const std::string& file) {
   list.version = FileVersion::Of(file);
   std::ifstream stream(file, std::ios::binary);
   const std::string pem{std::istreambuf_iterator<char>(stream), {}};
-  const std::unique_ptr<BIO, decltype(&BIO_free)> bio(
-      BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())), BIO_free);
-  const std::unique_ptr<X509_CRL, decltype(&X509_CRL_free)> crl(
-      PEM_read_bio_X509_CRL(bio.get(), nullptr, nullptr, nullptr), X509_CRL_free);
+  const std::unique_ptr<X509_CRL, OpensslDeleter<X509_CRL_free>> crl(
+      PEM_read_bio_X509_CRL(MemoryBio(pem).get(), nullptr, nullptr, nullptr));
   ERR_clear_error();  // gRPC reads this thread's queue, too.
   if (crl == nullptr) return list;
   list.is_list = true;

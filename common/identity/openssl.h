@@ -7,10 +7,12 @@
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
 
+#include <ctime>
 #include <memory>
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 
 namespace causeway {
 
@@ -24,6 +26,13 @@ struct OpensslDeleter {
 using BioPtr = std::unique_ptr<BIO, OpensslDeleter<BIO_free_all>>;
 using KeyPtr = std::unique_ptr<EVP_PKEY, OpensslDeleter<EVP_PKEY_free>>;
 using X509Ptr = std::unique_ptr<X509, OpensslDeleter<X509_free>>;
+
+// `otherwise` if there is no time, or none that can be read.
+inline absl::Time ToTime(const ASN1_TIME* time, absl::Time otherwise) {
+  std::tm parts{};
+  if (time == nullptr || ASN1_TIME_to_tm(time, &parts) != 1) return otherwise;
+  return absl::FromTM(parts, absl::UTCTimeZone());
+}
 
 // A callback: there is no passphrase, rather than asking whoever sits at the terminal.
 inline int NoPassphrase(char*, int, int, void*) { return -1; }

@@ -1,17 +1,21 @@
 // Channels and servers with the settings that bulk transfers over long links need.
 #pragma once
 
+#include <google/protobuf/message_lite.h>
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/server_builder.h>
+#include <grpcpp/support/byte_buffer.h>
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
@@ -20,6 +24,7 @@
 #include "common/base/status_macros.h"
 #include "common/rpc/security.h"
 #include "common/rpc/status.h"
+#include "common/transfer/chunk_message.h"
 #include "common/transfer/lane_peer.h"
 
 namespace causeway {
@@ -27,7 +32,7 @@ namespace causeway {
 // Target of MakeChannel for HOST:PORT, or for several with commas between (SplitAddresses): then
 // the channel goes to the first of them that answers, and tries all again when that is gone. Names
 // in a list are looked up here, a single one whenever the channel connects. Where the environment
-// has a proxy for one of a list (http_proxy.h), the target is the first that answers now, alone
+// has a proxy for one of a list (tcp_stream.h), the target is the first that answers now, alone
 // (SecurityTo knows the others). Blocks for some seconds then. UNAVAILABLE if none of a list has an
 // address: it may get one.
 absl::StatusOr<std::string> ChannelTarget(absl::string_view addresses);
@@ -133,5 +138,24 @@ class LaneDialer {
   absl::Mutex mutex_;
   std::vector<std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mutex_);
 };
+
+// Messages of bulk transfers in gRPC's own buffers: see chunk_message.h.
+
+// A message as a raw method receives it, where it lies. Leaves `buffer` empty.
+MessageBytes TakeMessage(grpc::ByteBuffer& buffer);
+
+// A LaneMessage that holds a chunk. It borrows `data`, 1 .. kChunkBytes of them,
+// which must not change before `owner` is released, on any thread, when the message has left.
+// chunk.data_bytes is taken from `data`.
+grpc::ByteBuffer ChunkToBuffer(ChunkFields chunk, std::span<const uint8_t> data,
+                               std::shared_ptr<const void> owner);
+
+// A message of a lane, a chunk or a control message.
+grpc::ByteBuffer LaneMessageToBuffer(OutgoingMessage message);
+
+// Any message, serialized; and back. INVALID_ARGUMENT if it is malformed.
+grpc::ByteBuffer MessageToBuffer(const google::protobuf::MessageLite& message);
+absl::Status BufferToMessage(const grpc::ByteBuffer& buffer,
+                             google::protobuf::MessageLite& message);
 
 }  // namespace causeway

@@ -29,7 +29,6 @@
 #include "absl/time/time.h"
 #include "common/identity/certificate.h"
 #include "common/rpc/certificate_watch.h"
-#include "common/rpc/token_file.h"
 
 namespace causeway {
 

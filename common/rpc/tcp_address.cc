@@ -11,7 +11,6 @@
 #include <cstring>
 #include <memory>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
@@ -95,14 +94,18 @@ socklen_t ToSocketAddress(const TcpAddress& address, sockaddr_storage& out) {
   return sizeof(in6);
 }
 
-absl::StatusOr<std::vector<TcpAddress>> ResolveAddress(absl::string_view host_port,
-                                                       bool allow_any_port) {
+namespace {
+
+// `flags` of getaddrinfo.
+absl::StatusOr<std::vector<TcpAddress>> LookUp(absl::string_view host_port, bool allow_any_port,
+                                               int flags) {
   ASSIGN_OR_RETURN(const HostPort name, SplitHostPort(host_port, allow_any_port));
   const std::string& host = name.host;
   const std::string& port = name.port;
   addrinfo hints = {};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags;
   addrinfo* list = nullptr;
   const int error = getaddrinfo(host.c_str(), port.c_str(), &hints, &list);
   if (error != 0) return ResolverError(error, host);
@@ -118,6 +121,13 @@ absl::StatusOr<std::vector<TcpAddress>> ResolveAddress(absl::string_view host_po
   }
   if (addresses.empty()) return ResolverError(EAI_NONAME, host);
   return addresses;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<TcpAddress>> ResolveAddress(absl::string_view host_port,
+                                                       bool allow_any_port) {
+  return LookUp(host_port, allow_any_port, 0);
 }
 
 absl::StatusOr<std::vector<TcpAddress>> ResolveAddresses(absl::string_view addresses) {
@@ -136,38 +146,12 @@ absl::StatusOr<std::vector<TcpAddress>> ResolveAddresses(absl::string_view addre
 absl::StatusOr<TcpAddress> ParseGrpcPeer(absl::string_view peer) {
   const std::string text = absl::StrReplaceAll(peer, {{"%5B", "["}, {"%5D", "]"}, {"%25", "%"}});
   absl::string_view rest = text;
-  const bool ipv4 = absl::ConsumePrefix(&rest, "ipv4:");
-  const bool ipv6 = !ipv4 && absl::ConsumePrefix(&rest, "ipv6:");
-  const size_t colon = rest.rfind(':');
-  TcpAddress result;
-  uint32_t port = 0;
-  bool parsed = (ipv4 || ipv6) && colon != absl::string_view::npos &&
-                absl::SimpleAtoi(rest.substr(colon + 1), &port) && port <= 65535;
-  if (parsed) {
-    result.port = static_cast<uint16_t>(port);
-    absl::string_view host = rest.substr(0, colon);
-    if (ipv6) {
-      parsed = absl::ConsumePrefix(&host, "[") && absl::ConsumeSuffix(&host, "]");
-      const size_t percent = std::min(host.find('%'), host.size());
-      if (percent < host.size()) {
-        const std::string interface(host.substr(percent + 1));
-        if (!absl::SimpleAtoi(interface, &result.scope)) {
-          result.scope = if_nametoindex(interface.c_str());
-        }
-      }
-      parsed &=
-          inet_pton(AF_INET6, std::string(host.substr(0, percent)).c_str(), result.ip.data()) == 1;
-    } else {
-      std::copy(kMappedPrefix.begin(), kMappedPrefix.end(), result.ip.begin());
-      parsed = inet_pton(AF_INET, std::string(host).c_str(),
-                         result.ip.data() + kMappedPrefix.size()) == 1;
-    }
+  if (absl::ConsumePrefix(&rest, "ipv4:") || absl::ConsumePrefix(&rest, "ipv6:")) {
+    const auto found = LookUp(rest, /*allow_any_port=*/true, AI_NUMERICHOST);
+    if (found.ok()) return found->front();
   }
-  if (!parsed) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "expected ipv4:ADDRESS:PORT or ipv6:[ADDRESS]:PORT, got \"", peer.substr(0, 200), "\""));
-  }
-  return result;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "expected ipv4:ADDRESS:PORT or ipv6:[ADDRESS]:PORT, got \"", peer.substr(0, 200), "\""));
 }
 
 namespace {

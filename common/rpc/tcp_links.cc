@@ -10,12 +10,93 @@
 #include <cerrno>
 #include <cstring>
 #include <set>
+#include <vector>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "common/base/descriptor.h"
+#include "common/base/status_macros.h"
 
 namespace causeway {
+namespace {
+
+// A rate this near to what the windows permit was held down by them, give or take what slow start
+// and pauses cost.
+constexpr double kNear = 0.75;
+// The kernel's own overhead: see above.
+constexpr double kPayloadShare = 0.5;
+constexpr int64_t kLargestAdvice = int64_t{1} << 30;
+
+absl::StatusOr<BufferRange> ReadRange(FileSystem& file_system, const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string text, file_system.ReadFile(path));
+  const std::vector<std::string> numbers =
+      absl::StrSplit(text, absl::ByAnyChar(" \t\n"), absl::SkipEmpty());
+  BufferRange range;
+  if (numbers.size() != 3 || !absl::SimpleAtoi(numbers[0], &range.smallest) ||
+      !absl::SimpleAtoi(numbers[1], &range.initial) ||
+      !absl::SimpleAtoi(numbers[2], &range.largest) || range.largest <= 0) {
+    return absl::NotFoundError(
+        absl::StrCat(path, ": expected three numbers, got \"", text.substr(0, 100), "\""));
+  }
+  return range;
+}
+
+}  // namespace
+
+absl::StatusOr<SocketBuffers> ReadSocketBuffers(FileSystem& file_system,
+                                                const std::string& folder) {
+  SocketBuffers buffers;
+  ASSIGN_OR_RETURN(buffers.send, ReadRange(file_system, JoinPath(folder, kSendSetting)));
+  ASSIGN_OR_RETURN(buffers.receive, ReadRange(file_system, JoinPath(folder, kReceiveSetting)));
+  return buffers;
+}
+
+BufferVerdict JudgeBuffer(int64_t largest, const MeasuredDirection& measured) {
+  BufferVerdict verdict;
+  verdict.bandwidth_delay_bytes = measured.bytes_per_second * absl::ToDoubleSeconds(measured.rtt);
+  const int connections = std::max(1, measured.connections);
+  verdict.window_bytes = static_cast<double>(largest) * kPayloadShare * connections;
+  verdict.binds = verdict.bandwidth_delay_bytes >= kNear * verdict.window_bytes &&
+                  verdict.bandwidth_delay_bytes > 0 && largest > 0;
+  if (verdict.binds) {
+    // Nobody knows yet what the link carries beyond: twice what was seen, and at least twice what
+    // there is, in a power of two.
+    const double wanted = std::max(2 * verdict.bandwidth_delay_bytes / kPayloadShare / connections,
+                                   2 * static_cast<double>(largest));
+    verdict.wanted_bytes = int64_t{1} << 20;
+    while (static_cast<double>(verdict.wanted_bytes) < wanted &&
+           verdict.wanted_bytes < kLargestAdvice) {
+      verdict.wanted_bytes *= 2;
+    }
+  }
+  return verdict;
+}
+
+std::string BufferWarning(absl::string_view setting, const BufferRange& range,
+                          const MeasuredDirection& measured, absl::string_view where) {
+  const BufferVerdict verdict = JudgeBuffer(range.largest, measured);
+  if (!verdict.binds) return "";
+  return absl::StrFormat(
+      "%s%s runs at %.0f of the at most %.0f Mbit/s that %d connection%s with buffers of %.1f MiB "
+      "can carry at a round trip of %.0f ms: if the link has more, run `sysctl -w "
+      "net.ipv4.%s='%d %d %d'` as root%s, or use more connections",
+      setting == kSendSetting ? "sending" : "receiving", where, measured.bytes_per_second * 8e-6,
+      verdict.window_bytes / absl::ToDoubleSeconds(measured.rtt) * 8e-6, measured.connections,
+      measured.connections == 1 ? "" : "s", static_cast<double>(range.largest) / (1 << 20),
+      absl::ToDoubleMilliseconds(measured.rtt), setting, range.smallest, range.initial,
+      verdict.wanted_bytes, where);
+}
+
+std::string SocketBufferWarning(const SocketBuffers& buffers, const MeasuredDirection& up,
+                                const MeasuredDirection& down) {
+  const std::string sending = BufferWarning(kSendSetting, buffers.send, up);
+  const std::string receiving = BufferWarning(kReceiveSetting, buffers.receive, down);
+  return absl::StrCat(sending, sending.empty() || receiving.empty() ? "" : "; ", receiving);
+}
+
 namespace {
 
 constexpr size_t kMaxNameBytes = 16;  // TCP_CA_NAME_MAX of the kernel.
@@ -97,7 +178,7 @@ bool ReadInfo(int descriptor, TcpConnection& connection) {
   return true;
 }
 
-void ForEachConnection(const std::function<bool(const TcpConnection&)>& wanted,
+void ForEachConnection(const WantedConnection& wanted,
                        const std::function<void(int, const TcpConnection&)>& visit) {
   ForEachDescriptor([&](int descriptor) {
     TcpConnection connection;
@@ -109,30 +190,6 @@ void ForEachConnection(const std::function<bool(const TcpConnection&)>& wanted,
     connection.local = *local;
     if (wanted(connection) && ReadInfo(descriptor, connection)) visit(descriptor, connection);
   });
-}
-
-std::vector<TcpConnection> Connections(const std::function<bool(const TcpConnection&)>& wanted) {
-  std::vector<TcpConnection> found;
-  ForEachConnection(wanted,
-                    [&](int, const TcpConnection& connection) { found.push_back(connection); });
-  return found;
-}
-
-int BoundAll(const std::function<bool(const TcpConnection&)>& wanted, TcpLosses& losses) {
-  const absl::StatusOr<SocketBuffers> buffers = ReadSocketBuffers(*FileSystem::Real());
-  int bounded = 0;
-  ForEachConnection(wanted, [&](int descriptor, const TcpConnection& connection) {
-    const absl::Duration pause = std::clamp(4 * connection.rtt, kLongestRetryPause, kTcpsOwnPause);
-    const int pause_ms = static_cast<int>(absl::ToInt64Milliseconds(pause));
-    bounded += setsockopt(descriptor, IPPROTO_TCP, kTcpRtoMaxMs, &pause_ms, sizeof(pause_ms)) == 0;
-    const double resent_share = losses.ResentShare(connection);
-    const int window =
-        buffers.ok() ? static_cast<int>(WindowBound(connection, resent_share, *buffers)) : 0;
-    if (window == 0) return;
-    setsockopt(descriptor, IPPROTO_TCP, TCP_WINDOW_CLAMP, &window, sizeof(window));
-  });
-  losses.ForgetOthers();
-  return bounded;
 }
 
 bool Contains(std::span<const TcpAddress> addresses, const TcpAddress& address) {
@@ -162,15 +219,20 @@ bool SameEnds(const TcpConnection& a, const TcpConnection& b) {
 
 }  // namespace
 
-std::vector<TcpConnection> ConnectionsTo(std::span<const TcpAddress> peers) {
-  if (peers.empty()) return {};
-  return Connections(
-      [&](const TcpConnection& connection) { return Contains(peers, connection.peer); });
+WantedConnection To(std::span<const TcpAddress> peers) {
+  return [peers](const TcpConnection& connection) { return Contains(peers, connection.peer); };
 }
 
-std::vector<TcpConnection> ConnectionsAcceptedOn(int local_port) {
-  return Connections(
-      [&](const TcpConnection& connection) { return connection.local.port == local_port; });
+WantedConnection AcceptedOn(int local_port) {
+  return
+      [local_port](const TcpConnection& connection) { return connection.local.port == local_port; };
+}
+
+std::vector<TcpConnection> Connections(const WantedConnection& wanted) {
+  std::vector<TcpConnection> found;
+  ForEachConnection(wanted,
+                    [&](int, const TcpConnection& connection) { found.push_back(connection); });
+  return found;
 }
 
 TcpLink Summarize(std::span<const TcpConnection> connections) {
@@ -309,21 +371,27 @@ int64_t WindowBound(const TcpConnection& connection, double resent_share,
   return loses ? buffers.send.largest : buffers.window_bytes();
 }
 
-int BoundConnectionsTo(std::span<const TcpAddress> peers, TcpLosses& losses) {
-  if (peers.empty()) return 0;
-  return BoundAll([&](const TcpConnection& connection) { return Contains(peers, connection.peer); },
-                  losses);
-}
-
-int BoundConnectionsAcceptedOn(int local_port, TcpLosses& losses) {
-  return BoundAll(
-      [&](const TcpConnection& connection) { return connection.local.port == local_port; }, losses);
+int BoundConnections(const WantedConnection& wanted, TcpLosses& losses) {
+  const absl::StatusOr<SocketBuffers> buffers = ReadSocketBuffers(*FileSystem::Real());
+  int bounded = 0;
+  ForEachConnection(wanted, [&](int descriptor, const TcpConnection& connection) {
+    const absl::Duration pause = std::clamp(4 * connection.rtt, kLongestRetryPause, kTcpsOwnPause);
+    const int pause_ms = static_cast<int>(absl::ToInt64Milliseconds(pause));
+    bounded += setsockopt(descriptor, IPPROTO_TCP, kTcpRtoMaxMs, &pause_ms, sizeof(pause_ms)) == 0;
+    const double resent_share = losses.ResentShare(connection);
+    const int window =
+        buffers.ok() ? static_cast<int>(WindowBound(connection, resent_share, *buffers)) : 0;
+    if (window == 0) return;
+    setsockopt(descriptor, IPPROTO_TCP, TCP_WINDOW_CLAMP, &window, sizeof(window));
+  });
+  losses.ForgetOthers();
+  return bounded;
 }
 
 TcpLink TcpLinkMeter::Sample() {
   SetCongestionControl(peers_, congestion_control_);
-  BoundConnectionsTo(peers_, losses_);
-  return totals_.Update(ConnectionsTo(peers_));
+  BoundConnections(To(peers_), losses_);
+  return totals_.Update(Connections(To(peers_)));
 }
 
 }  // namespace causeway

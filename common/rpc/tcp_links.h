@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <utility>
@@ -72,11 +73,14 @@ struct BufferVerdict {
 // `largest` as in BufferRange. What was not measured (a rate or a time of 0) binds nothing.
 BufferVerdict JudgeBuffer(int64_t largest, const MeasuredDirection& measured);
 
-// "sysctl -w net.ipv4.tcp_wmem='4096 16384 67108864'", for a `name` of tcp_wmem or tcp_rmem.
-std::string SysctlLine(absl::string_view name, const BufferRange& range, int64_t wanted_bytes);
+inline constexpr char kSendSetting[] = "tcp_wmem";
+inline constexpr char kReceiveSetting[] = "tcp_rmem";
+// A line for people if that setting binds that direction, otherwise empty: what was measured, and
+// what to run. `where`: " at the coordinator"; empty: here.
+std::string BufferWarning(absl::string_view setting, const BufferRange& range,
+                          const MeasuredDirection& measured, absl::string_view where = "");
 
-// One line for the log if this machine's buffers bind either direction, otherwise empty: which,
-// what was measured, and what to run. What is wrong at the peer is not seen from here.
+// The same of both directions and this machine. What is wrong at the peer is not seen from here.
 std::string SocketBufferWarning(const SocketBuffers& buffers, const MeasuredDirection& up,
                                 const MeasuredDirection& down);
 
@@ -104,10 +108,14 @@ struct TcpLink : TcpFigures {
   int connections = 0;
 };
 
-// This process's connections to one of these addresses (see ResolveAddress).
-std::vector<TcpConnection> ConnectionsTo(std::span<const TcpAddress> peers);
-// The connections that were accepted on this local port.
-std::vector<TcpConnection> ConnectionsAcceptedOn(int local_port);
+// Which of this process's connections are meant, by their ends.
+using WantedConnection = std::function<bool(const TcpConnection&)>;
+// Those to one of these addresses (see ResolveAddress), which outlive the result.
+WantedConnection To(std::span<const TcpAddress> peers);
+// Those that were accepted on this local port.
+WantedConnection AcceptedOn(int local_port);
+
+std::vector<TcpConnection> Connections(const WantedConnection& wanted);
 
 TcpLink Summarize(std::span<const TcpConnection> connections);
 
@@ -175,11 +183,9 @@ class TcpLosses {
 int64_t WindowBound(const TcpConnection& connection, double resent_share,
                     const SocketBuffers& buffers);
 
-// Bounds the connections to these addresses as they are now; returns how many have their pauses
-// bounded. Call it about once a second, with the same `losses`.
-int BoundConnectionsTo(std::span<const TcpAddress> peers, TcpLosses& losses);
-// Likewise, for the connections that were accepted on this local port.
-int BoundConnectionsAcceptedOn(int local_port, TcpLosses& losses);
+// Bounds these connections as they are now; returns how many have their pauses bounded. Call it
+// about once a second, with the same `losses`.
+int BoundConnections(const WantedConnection& wanted, TcpLosses& losses);
 
 // The figures of a link across connections that come and go. Not thread-safe.
 class TcpLinkTotals {

@@ -1,11 +1,13 @@
 // TCP connections that block, made as gRPC makes its own: through a proxy where the environment
-// names one (http_proxy.h).
+// names one.
 #pragma once
 
 #include <sys/types.h>
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -13,10 +15,29 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/base/descriptor.h"
-#include "common/rpc/http_proxy.h"
 #include "common/rpc/tcp_address.h"
 
 namespace causeway {
+
+// The environment's word on proxies, as gRPC's channels read it.
+
+struct ProxySetting {
+  std::string variable = {};     // That counts; empty: none is set, or no_proxy excepts the host.
+  bool used = false;             // Connections go through it.
+  std::string address = {};      // HOST:PORT of a proxy that is used.
+  std::string credentials = {};  // USER:PASSWORD that the variable holds, never to be shown.
+  std::string finding = {};      // A sentence's part; empty: all is as without proxies.
+  std::string remedy = {};       // If that is not as it should be; empty: it need not be known.
+  std::string hint = {};         // For somebody whom no connection reaches; may be empty.
+};
+
+// This process's. `addresses` are the host's, to be looked for in the networks of no_proxy.
+ProxySetting FindProxy(const std::string& host, std::span<const TcpAddress> addresses);
+// The same for HOST:PORT, whose name is not looked up.
+ProxySetting ProxyTo(absl::string_view address);
+// Where connections to all addresses of a list (SplitAddresses) end: there, or at the proxy. Errors
+// as ResolveAddresses.
+absl::StatusOr<std::vector<TcpAddress>> OtherEndsOf(absl::string_view addresses);
 
 inline constexpr char kRefusesConnection[] = "refuses the connection";
 // An errno of connect(), as what the other end does. OK for 0, DEADLINE_EXCEEDED while it is under

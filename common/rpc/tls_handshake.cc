@@ -10,6 +10,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_join.h"
+#include "common/base/text.h"
 #include "common/identity/openssl.h"
 #include "common/rpc/tcp_stream.h"
 
@@ -81,10 +82,9 @@ class Client {
   Certificate server_;
 };
 
+// Of one that was dialed.
 std::string HostOf(const std::string& address) {
-  std::string host = address.substr(0, address.rfind(':'));
-  if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
-  return host;
+  return SplitHostPort(address, /*allow_any_port=*/false)->host;
 }
 
 absl::StatusOr<ContextPtr> MakeContext(const SecurityOptions& options) {
@@ -192,9 +192,9 @@ absl::Status Explain(const std::string& address, const SecurityOptions& options,
 
 }  // namespace
 
-absl::StatusOr<TlsHandshake> TryTlsHandshake(const std::string& address,
-                                             const SecurityOptions& options,
-                                             absl::Duration timeout) {
+absl::StatusOr<Certificate> TryTlsHandshake(const std::string& address,
+                                            const SecurityOptions& options,
+                                            absl::Duration timeout) {
   const absl::Time deadline = absl::Now() + timeout;
   ASSIGN_OR_RETURN(const ContextPtr context, MakeContext(options));
   ASSIGN_OR_RETURN(TcpStream connection, DialTcp(address, deadline));
@@ -205,7 +205,6 @@ absl::StatusOr<TlsHandshake> TryTlsHandshake(const std::string& address,
     SSL_set1_host(ssl, name.c_str());
     SSL_set_tlsext_host_name(ssl, name.c_str());
   }
-  const absl::Time start = absl::Now();
   int error = client.Run([ssl] { return SSL_do_handshake(ssl); });
   const bool server_proved = error == SSL_ERROR_NONE;
   if (server_proved) {
@@ -217,12 +216,7 @@ absl::StatusOr<TlsHandshake> TryTlsHandshake(const std::string& address,
   if (error != SSL_ERROR_NONE) {
     return Explain(address, options, client, connection, error, server_proved);
   }
-  TlsHandshake result;
-  result.version = SSL_get_version(ssl);
-  result.cipher = SSL_get_cipher_name(ssl);
-  result.server = client.server();
-  result.time = absl::Now() - start;
-  return result;
+  return client.server();
 }
 
 absl::StatusOr<std::string> FetchAuthority(const std::string& address, const std::string& sha256,

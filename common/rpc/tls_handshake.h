@@ -11,21 +11,14 @@
 
 namespace causeway {
 
-struct TlsHandshake {
-  std::string version;  // "TLSv1.3"
-  std::string cipher;
-  Certificate server;
-  absl::Duration time;  // From the first byte to the server's first answer within the connection.
-};
-
 // Connects to HOST:PORT, with the same checks on both sides as gRPC's connections; `options` use
 // TLS. FAILED_PRECONDITION if it can never work as it is: the server speaks no TLS, or its
 // certificate is not to be trusted or is for another name. PERMISSION_DENIED: a server that is to
 // be trusted does not trust our certificate. Each with what to do. NOT_FOUND or UNAVAILABLE if no
-// connection comes about, or no answer in time; and the errors of certificate.h.
-absl::StatusOr<TlsHandshake> TryTlsHandshake(const std::string& address,
-                                             const SecurityOptions& options,
-                                             absl::Duration timeout);
+// connection comes about, or no answer in time; and the errors of certificate.h. Returns the
+// server's certificate.
+absl::StatusOr<Certificate> TryTlsHandshake(const std::string& address,
+                                            const SecurityOptions& options, absl::Duration timeout);
 
 // The certificate (PEM) of the authority with that SHA-256, as the server at HOST:PORT shows it
 // among those above its own. Nothing is trusted by it yet, and nothing was said.

@@ -21,6 +21,8 @@
 #include "common/base/descriptor.h"
 #include "common/base/file_system.h"
 
+struct MHD_Daemon;
+
 namespace causeway {
 
 // Ends connections whose request, or the reading of its answer, takes too long.
@@ -61,14 +63,6 @@ class ConnectionTimer {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // Last: it uses all of the above.
 };
-
-}  // namespace causeway
-
-struct MHD_Daemon;
-
-namespace causeway {
-
-class ConnectionTimer;
 
 struct HttpRequest {
   std::string path;  // Decoded, without the query.

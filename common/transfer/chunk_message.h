@@ -7,7 +7,7 @@
 //   int64_t i = CheckChunk(chunk, total_bytes);              // it is chunk i of the object
 //   uint64_t checksum = ReadChunk(bytes, chunk, leaf);       // its bytes, at their place
 //
-// common/rpc/chunk_buffer.h has the border to gRPC's buffers.
+// common/rpc/channel.h has the border to gRPC's buffers.
 #pragma once
 
 #include <google/protobuf/message_lite.h>

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "absl/strings/str_join.h"
-#include "common/identity/identity_folder.h"
 #include "common/identity/invitation.h"
 #include "common/params/run_config.h"
 #include "common/telemetry/log.h"

@@ -1,7 +1,7 @@
 // Construction, time, status and the end.
 #include "server/core/coordinator_impl.h"
 
-#include "common/params/link_report.h"
+#include "common/files/json.h"
 #include "common/telemetry/log.h"
 #include "common/transfer/wire.h"
 #include "server/round/pace.h"
@@ -286,7 +286,7 @@ nlohmann::json CoordinatorImpl::Summary() const {
                    {"bytes_up", account.bytes_up()},
                    {"bytes_down", account.bytes_down()},
                    {"state_bytes_down", account.state_bytes_down()},
-                   {"link", LinkReportToJson(heartbeat.link())}};
+                   {"link", MessageToJson(heartbeat.link())}};
   }
   return {{"run_id", run_.options.run_id},
           {"mode", std::string(RunMode(run_.options.config.sync()))},

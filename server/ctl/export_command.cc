@@ -10,7 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
-#include "common/client/state_pull.h"
+#include "common/client/grpc_exchange.h"
 #include "common/files/json.h"
 #include "common/files/model_folder.h"
 #include "common/params/fragment_plan.h"

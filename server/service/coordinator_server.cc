@@ -371,7 +371,7 @@ void CoordinatorServer::MaintainLoop() {
                       notice.message, nlohmann::json::object());
     }
     links_.Sample(port());
-    BoundConnectionsAcceptedOn(port(), losses);
+    BoundConnections(AcceptedOn(port()), losses);
   }
 }
 

@@ -1,6 +1,6 @@
 #include "server/service/lane_reactor.h"
 
-#include "common/rpc/chunk_buffer.h"
+#include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 
 namespace causeway::server {

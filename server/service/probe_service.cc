@@ -3,8 +3,8 @@
 #include <grpcpp/alarm.h>
 
 #include <algorithm>
-#include <random>
 
+#include "common/base/random.h"
 #include "common/params/run_config.h"
 #include "common/rpc/self_owned.h"
 #include "common/rpc/status.h"
@@ -123,19 +123,8 @@ void DescribeMachine(const absl::StatusOr<TcpAddress>& caller, v1::EchoResponse&
   }
   if (caller.ok()) {
     const std::array<TcpAddress, 1> ends = {*caller};
-    response.set_congestion_control(Summarize(ConnectionsTo(ends)).congestion_control);
+    response.set_congestion_control(Summarize(Connections(To(ends))).congestion_control);
   }
-}
-
-// Data that no box on the way can compress.
-const std::string& RandomData() {
-  static const std::string* const data = [] {
-    auto* const bytes = new std::string(kDownloadBytes, '\0');
-    std::mt19937_64 random(1);
-    for (char& byte : *bytes) byte = static_cast<char>(random());
-    return bytes;
-  }();
-  return *data;
 }
 
 // Ends a call at its time even if the other side does nothing.
@@ -247,7 +236,7 @@ class DownloadReactor final
     const absl::Duration limit = gate_.limits().time;
     end_ = absl::Now() + std::min(limit, absl::Seconds(request_.seconds()));
     SetAlarm(alarm_, limit, weak_from_this());
-    response_.set_data(RandomData());
+    response_.set_data(RandomText(/*seed=*/1, kDownloadBytes));
     Continue();
   }
 

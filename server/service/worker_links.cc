@@ -32,7 +32,7 @@ void WorkerLinks::Sample(int port) {
     absl::MutexLock lock(&mutex_);
     if (workers_.empty()) return;
   }
-  const std::vector<TcpConnection> accepted = ConnectionsAcceptedOn(port);
+  const std::vector<TcpConnection> accepted = Connections(AcceptedOn(port));
   absl::MutexLock lock(&mutex_);
   for (auto& [id, worker] : workers_) {
     std::vector<TcpConnection> now;

@@ -6,7 +6,7 @@
 #include <grpcpp/support/server_callback.h>
 #include <grpcpp/support/slice.h>
 
-#include "common/rpc/chunk_buffer.h"
+#include "common/rpc/channel.h"
 #include "common/transfer/wire.h"
 
 namespace causeway::bench {

@@ -199,7 +199,7 @@ class Site {
     stub_ = v1::Session::NewStub(MakeChannel(address, 0, security));
     const v1::DescribeResponse run = Value(DescribeRun(*stub_, address, absl::Seconds(30)));
     Session::Options session;
-    session.stub = stub_.get();
+    session.stub_of_now = [stub = stub_] { return stub; };
     session.progress.set_checkpoint_step(-1);
     session.join.set_worker_id(id_);
     session.join.set_run_id(run.run_id());
@@ -248,7 +248,7 @@ class Site {
  private:
   const Fragment& fragment_;
   const std::string id_;
-  std::unique_ptr<v1::Session::Stub> stub_;
+  std::shared_ptr<v1::Session::Stub> stub_;
   std::unique_ptr<Session> session_;
   std::unique_ptr<Link> link_;
   std::unique_ptr<GrpcExchange> exchange_;

@@ -115,7 +115,7 @@ class InvitationsTest(unittest.TestCase):
                                       "--probe_seconds=0", variables=cluster.home("berlin"))
             self.assertTrue(text, error)
             checks = {check["name"]: check["status"] for check in json.loads(text)["checks"]}
-            self.assertEqual((checks["protocol"], checks["coordinator"]), ("ok", "ok"))
+            self.assertEqual((checks["certificates"], checks["coordinator"]), ("ok", "ok"))
 
     @unittest.skipUnless(has_ipv6(), "this machine has no ::1")
     def test_lines_with_an_ipv6_address_board_workers_and_observers(self):
@@ -148,7 +148,7 @@ class InvitationsTest(unittest.TestCase):
                 said = output_of(WORKER, "preflight", f"--join={berlin}", "--threads=1", "--probe_seconds=0",
                                  variables={**cluster.home("berlin"), **around})
                 self.assertIn("hub.invalid", said)
-                self.assertRegex(said, r"ok +protocol +TLSv1\.3")
+                self.assertRegex(said, r"ok +certificates +the coordinator's")
                 behind = cluster.board("berlin", "--join=first", variables=around)
                 past = cluster.board("paris", f"--join={paris}", variables=around)
                 self.end(cluster, behind, past)

@@ -82,7 +82,7 @@ class PreflightTest(unittest.TestCase):
                 "--probe_seconds=0", timeout=HANG_S)
             self.assertEqual((status, error), (0, ""))
             lines = output.splitlines()
-            self.assertRegex(lines[0], r"^ok    name           127\.0\.0\.1:\d+$")
+            self.assertRegex(lines[0], r"^ok    way            127\.0\.0\.1:\d+$")
             self.assertIn("-     data           no --data was given", lines)
             self.assertRegex(lines[-1], r"^This site can join: \d+ ok, .*not checked\.$")
 
@@ -126,19 +126,19 @@ class PreflightTest(unittest.TestCase):
             dead = f"https_proxy=http://user:secret@{nobody}"
             with server(forbidden) as proxy, server(b"HTTP/1.1 400 Bad Request\r\n\r\n") as web:
                 for address, variables, check, words in [
-                        (cluster.address, [dead], "tcp",
+                        (cluster.address, [dead], "way",
                          ["refuses the connection", "unset https_proxy"]),
-                        (cluster.address, [dead, "no_proxy=127.0.0.0/8,localhost"], "tcp",
+                        (cluster.address, [dead, "no_proxy=127.0.0.0/8,localhost"], "way",
                          ['"127.0.0.0/8" does not except it', "add 127.0.0.1 itself to no_proxy"]),
-                        (cluster.address, [dead, "no_proxy=*"], "tcp",
+                        (cluster.address, [dead, "no_proxy=*"], "way",
                          ['"*" does not except it']),
-                        (cluster.address, [f"http_proxy=http://{proxy}"], "tcp",
+                        (cluster.address, [f"http_proxy=http://{proxy}"], "way",
                          [f"the proxy {proxy} (http_proxy) answers CONNECT {cluster.address} with "
                           "HTTP/1.1 403 Forbidden"]),
-                        (nobody, ["https_proxy=socks5://127.0.0.1:1080"], "tcp",
+                        (nobody, ["https_proxy=socks5://127.0.0.1:1080"], "way",
                          ["refuses the connection", "a proxy of socks5://"]),
-                        (web, [], "protocol", ["is a web server, not a coordinator"]),
-                        (nobody, [], "tcp", ["nothing listens there"])]:
+                        (web, [], "way", ["is a web server, not a coordinator"]),
+                        (nobody, [], "way", ["nothing listens there"])]:
                     with self.subTest(address=address, variables=variables):
                         status, _, error = run_tool(
                             "env", *variables, WORKER, "train", f"--coordinator={address}",
@@ -174,11 +174,10 @@ class PreflightTest(unittest.TestCase):
             with Cluster().serving(RUN) as plain:
                 status, checks, _ = preflight(plain.address, *own)
                 self.assertEqual(status, 1)
-                self.expect(checks, "protocol", "failed", "TLS")
+                self.expect(checks, "certificates", "failed", "TLS")
             cluster.start_coordinator(RUN, *tls(cluster, "coordinator"))
             status, checks, report = preflight(cluster.address, "--id=a", *own)
             self.assertEqual(status, 0, report)
-            self.expect(checks, "protocol", "ok", "TLSv1.3")
             self.expect(checks, "certificates", "warning", "the coordinator's operator")
             self.expect(checks, "identity", "ok", "causeway://*/worker/a")
             self.assertGreater(checks["rate up"]["values"]["rate"]["value"], 0)
@@ -191,7 +190,7 @@ class PreflightTest(unittest.TestCase):
             self.expect(checks, "identity", "failed", "observer")
             status, checks, _ = preflight(cluster.address, "--id=a")
             self.assertEqual(status, 1)
-            self.expect(checks, "protocol", "failed", "wants TLS", "--tls_ca")
+            self.expect(checks, "way", "failed", "wants TLS", "--tls_ca")
             self.expect(checks, "coordinator", "skipped")
 
     def test_the_status_shows_the_coordinators_end_of_a_link(self):
@@ -212,8 +211,8 @@ class PreflightTest(unittest.TestCase):
     def test_no_such_host(self):
         status, checks, _ = preflight("nowhere.invalid:7070")
         self.assertEqual(status, 1)
-        self.expect(checks, "name", "failed", "nowhere.invalid")
-        self.expect(checks, "tcp", "skipped")
+        self.expect(checks, "way", "failed", "nowhere.invalid")
+        self.expect(checks, "coordinator", "skipped")
 
     def test_usage(self):
         for flags, words in ((["--coordinator=nowhere"], "HOST:PORT"),

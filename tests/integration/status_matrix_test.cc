@@ -91,11 +91,11 @@ void ForEveryStatus(
 
 // A worker from the first call to the good-bye, with one round.
 absl::Status LiveAsWorker(SmallRun& run, const std::string& address, Then expected) {
-  const auto stub = v1::Session::NewStub(ChannelTo(address));
+  const std::shared_ptr<v1::Session::Stub> stub = v1::Session::NewStub(ChannelTo(address));
   const auto described = DescribeRun(*stub, address, absl::Minutes(1));
   if (!described.ok()) return described.status();
   Session::Options options;
-  options.stub = stub.get();
+  options.stub_of_now = [stub] { return stub; };
   options.join = server::MakeJoin(run.coordinator(), "a").join();
   options.progress.set_checkpoint_step(-1);
   auto session = Session::Attach(std::move(options));

@@ -205,7 +205,7 @@ absl::StatusOr<std::unique_ptr<Driver>> Driver::Join() {
     ASSIGN_OR_RETURN(driver->history_, FileSystem::Real()->Create(path));
   }
   Session::Options session;
-  session.stub = driver->reached_.stub.get();
+  session.stub_of_now = StubOfNow(driver->reached_.channel);
   v1::Join& join = session.join;
   join.set_worker_id(options.worker_id);
   join.set_run_id(run.run_id());

@@ -9,6 +9,7 @@
 #include "common/base/text.h"
 #include "common/client/reach.h"
 #include "common/params/run_config.h"
+#include "common/rpc/tcp_stream.h"
 #include "common/telemetry/log.h"
 #include "worker/member/joining.h"
 

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "common/params/link_report.h"
+#include "common/files/json.h"
 #include "common/telemetry/log.h"
 
 namespace causeway::worker {
@@ -280,7 +280,7 @@ json RunReport::Summary(const Standing& now) const {
       {"rounds_late", now.sync.rounds_late()},
       {"bytes_up", now.exchange.bytes_up()},
       {"bytes_down", now.exchange.bytes_down()},
-      {"link", LinkReportToJson(now.link.Report())}};
+      {"link", MessageToJson(now.link.Report())}};
   if (initial_eval_loss_.has_value()) summary["initial_loss"] = *initial_eval_loss_;
   if (eval_loss_.has_value()) summary["eval_loss"] = *eval_loss_;
   return summary;

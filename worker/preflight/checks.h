@@ -1,4 +1,4 @@
-// From a name to something that answers as a coordinator does: what reach.h finds, judged.
+// Facts about a coordinator, the link to it and this site, and what they mean.
 #pragma once
 
 #include <grpcpp/channel.h>
@@ -24,27 +24,18 @@
 #include "common/params/fragment_plan.h"
 #include "common/rpc/tcp_address.h"
 #include "common/rpc/tcp_links.h"
-#include "common/rpc/tls_handshake.h"
 #include "worker/data/dataset.h"
 #include "worker/model/worker_checkpoint.h"
 #include "worker/preflight/preflight.h"
 
 namespace causeway::worker {
 
-CheckResult JudgeNames(const std::string& address,
-                       const absl::StatusOr<std::vector<TcpAddress>>& addresses,
-                       absl::Duration time, const ProxySetting& proxy);
-CheckResult JudgeConnections(std::span<const ConnectAttempt> attempts);
-// Of the proxy that connections go through; to be asked for only then.
-CheckResult JudgeProxy(const std::string& address, const ProxySetting& proxy,
-                       const absl::Status& tunnel);
-// Judges for a site without TLS. `speaks_tls` is whether the server answered a TLS client.
-CheckResult JudgeGreeting(const std::string& address, Greeting greeting, bool speaks_tls);
-// Judges for a site with TLS; its own certificate, if it has one, is `own` of the file `own_file`.
-CheckResult JudgeHandshake(const absl::StatusOr<TlsHandshake>& handshake);
-CheckResult JudgeCertificates(const Certificate& server, const std::optional<Certificate>& own,
-                              const std::string& own_file, absl::Time now,
-                              absl::string_view renewal = kRenewedByHand);
+CheckResult JudgeWay(const Way& way);
+// `server` is what TryTlsHandshake said; the site's own certificate, if it has one, is `own` of the
+// file `own_file`.
+CheckResult JudgeCertificates(const absl::StatusOr<Certificate>& server,
+                              const std::optional<Certificate>& own, const std::string& own_file,
+                              absl::Time now, absl::string_view renewal = kRenewedByHand);
 
 // Measures what the link to the coordinator carries, with its Probe service over as many
 // connections as training would use.
@@ -98,8 +89,6 @@ CheckResult JudgeAnswer(const std::string& address, const absl::Status& status);
 // `worker_id` may be empty: then only who the coordinator takes us for.
 CheckResult JudgeIdentity(const v1::EchoResponse& echo, const std::string& worker_id);
 
-CheckResult JudgeVersion(const v1::EchoResponse& echo);
-
 // The run as this build understands it.
 struct UnderstoodRun {
   v1::RunConfig config;  // Complete.
@@ -138,7 +127,7 @@ struct LinkNeed {
   double state_bytes = 0;          // To begin with: the published values.
 };
 // `config` complete, `plan` made from it.
-absl::StatusOr<LinkNeed> LinkNeedOf(const v1::RunConfig& config, const FragmentPlan& plan);
+LinkNeed LinkNeedOf(const v1::RunConfig& config, const FragmentPlan& plan);
 
 struct LinkForecast {
   double up_bytes_per_second = 0;  // Needed on average, while steps take step_time.

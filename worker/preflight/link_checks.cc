@@ -2,16 +2,15 @@
 #include <atomic>
 #include <chrono>
 #include <numeric>
-#include <random>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "common/base/random.h"
-#include "common/base/status_macros.h"
 #include "common/base/thread_pool.h"
 #include "common/codec/codec.h"
 #include "common/rpc/status.h"
@@ -26,13 +25,6 @@ constexpr absl::Duration kSampleInterval = absl::Milliseconds(100);
 // For the streams to be opened and refused or answered.
 constexpr absl::Duration kGrace = absl::Seconds(2);
 constexpr absl::Duration kEchoTime = absl::Seconds(2);
-
-std::string RandomData(size_t bytes) {
-  std::mt19937_64 random(RandomNonce());
-  std::string data(bytes, '\0');
-  for (char& byte : data) byte = static_cast<char>(random());
-  return data;
-}
 
 // The streams of one measurement, a thread for each.
 class Streams {
@@ -94,7 +86,7 @@ class Streams {
   absl::Status Upload(Lane& lane, uint64_t measurement) {
     v1::UploadRequest request;
     request.set_measurement(measurement);
-    request.set_data(RandomData(kUploadBytes));
+    request.set_data(RandomText(RandomNonce(), kUploadBytes));
     v1::UploadResponse response;
     const auto writer = lane.stub->Upload(&lane.context, &response);
     while (!stopping_ && writer->Write(request)) bytes_ += kUploadBytes;
@@ -231,25 +223,6 @@ MeasuredDirection Measure(const LinkRate& rate, absl::Duration rtt) {
   return {.bytes_per_second = rate.bytes_per_second, .rtt = rtt, .connections = rate.connections};
 }
 
-// Appends to finding and remedy if that buffer binds that direction.
-void NoteBuffer(const BufferRange& range, absl::string_view setting, absl::string_view where,
-                const MeasuredDirection& measured, std::string& finding, std::string& remedy) {
-  if (range.largest <= 0) return;
-  const BufferVerdict verdict = JudgeBuffer(range.largest, measured);
-  if (!verdict.binds) return;
-  absl::StrAppend(&finding, finding.empty() ? "" : "; ", setting, " of ",
-                  FormatBytes(static_cast<double>(range.largest)), " ", where, " holds ",
-                  measured.connections,
-                  measured.connections == 1 ? " connection to about " : " connections to about ",
-                  FormatRate(verdict.window_bytes / absl::ToDoubleSeconds(measured.rtt)),
-                  ", near the measured ", FormatRate(measured.bytes_per_second));
-  absl::StrAppend(&remedy, remedy.empty() ? "" : "; ", "as root ", where, ": ",
-                  SysctlLine(setting, range, verdict.wanted_bytes));
-}
-
-// The first two numbers as the kernel has them, since the coordinator says the third alone.
-BufferRange AtCoordinator(int64_t largest, int64_t initial) { return {4096, initial, largest}; }
-
 }  // namespace
 
 CheckResult JudgeRate(Direction direction, const absl::StatusOr<LinkRate>& rate) {
@@ -272,49 +245,48 @@ CheckResult JudgeRate(Direction direction, const absl::StatusOr<LinkRate>& rate)
   if (direction == Direction::kUp && rate->retransmitted_segments > 0) {
     absl::StrAppend(&finding, ", ", rate->retransmitted_segments, " segments sent again");
   }
-  CheckResult result = Passed(name, finding);
-  result.values = {
-      {"rate", rate->bytes_per_second, "bytes/s"},
-      {"bytes", static_cast<double>(rate->bytes), "bytes"},
-      {"connections", static_cast<double>(rate->connections), "1"},
-      {"round_trip_loaded", absl::ToDoubleSeconds(rate->loaded_rtt), "s"},
-      {"retransmitted_segments", static_cast<double>(rate->retransmitted_segments), "1"}};
-  return result;
+  return Passed(name, finding,
+                {{"rate", rate->bytes_per_second, "bytes/s"},
+                 {"bytes", rate->bytes, "bytes"},
+                 {"connections", rate->connections},
+                 {"round_trip_loaded", rate->loaded_rtt},
+                 {"retransmitted_segments", rate->retransmitted_segments}});
 }
 
 CheckResult JudgeBuffers(const absl::StatusOr<SocketBuffers>& here, const v1::EchoResponse& echo,
                          const LinkRate& up, const LinkRate& down, absl::Duration rtt) {
   const MeasuredDirection measured_up = Measure(up, rtt);
   const MeasuredDirection measured_down = Measure(down, rtt);
-  std::string finding;
-  std::string remedy;
+  std::vector<std::string> warnings;
+  const auto note = [&](absl::string_view setting, const BufferRange& range,
+                        const MeasuredDirection& measured, absl::string_view where) {
+    warnings.push_back(BufferWarning(setting, range, measured, where));
+    if (warnings.back().empty()) warnings.pop_back();
+  };
   if (here.ok()) {
-    NoteBuffer(here->send, "tcp_wmem", "here", measured_up, finding, remedy);
-    NoteBuffer(here->receive, "tcp_rmem", "here", measured_down, finding, remedy);
+    note(kSendSetting, here->send, measured_up, "");
+    note(kReceiveSetting, here->receive, measured_down, "");
   }
-  constexpr char kThere[] = "at the coordinator";
-  NoteBuffer(AtCoordinator(echo.receive_buffer_bytes(), 131072), "tcp_rmem", kThere, measured_up,
-             finding, remedy);
-  NoteBuffer(AtCoordinator(echo.send_buffer_bytes(), 16384), "tcp_wmem", kThere, measured_down,
-             finding, remedy);
+  // The coordinator says the third number alone; the others are the kernel's.
+  constexpr char kThere[] = " at the coordinator";
+  note(kReceiveSetting, {4096, 131072, echo.receive_buffer_bytes()}, measured_up, kThere);
+  note(kSendSetting, {4096, 16384, echo.send_buffer_bytes()}, measured_down, kThere);
   const double bandwidth_delay =
       std::max(up.bytes_per_second, down.bytes_per_second) * absl::ToDoubleSeconds(rtt);
   std::vector<Measured> values = {{"bandwidth_delay_product", bandwidth_delay, "bytes"}};
   if (here.ok()) {
-    values.push_back({"send_buffer", static_cast<double>(here->send.largest), "bytes"});
-    values.push_back({"receive_buffer", static_cast<double>(here->receive.largest), "bytes"});
+    values.push_back({"send_buffer", here->send.largest, "bytes"});
+    values.push_back({"receive_buffer", here->receive.largest, "bytes"});
   }
-  CheckResult result =
-      finding.empty()
-          ? Passed(kBuffersCheck,
-                   absl::StrCat("the kernels' buffers hold the ", FormatBytes(bandwidth_delay),
-                                " that are under way on ", "this link, with room to spare"))
-          : Warned(kBuffersCheck, finding,
-                   absl::StrCat(remedy,
-                                " (or more --connections): the link may carry "
-                                "more than was measured"));
-  result.values = std::move(values);
-  return result;
+  if (warnings.empty()) {
+    return Passed(kBuffersCheck,
+                  absl::StrCat("the kernels' buffers hold the ", FormatBytes(bandwidth_delay),
+                               " that are under way on this link, with room to spare"),
+                  std::move(values));
+  }
+  return Warned(kBuffersCheck, absl::StrJoin(warnings, "; "),
+                "do that, or give more --connections: the link may carry more than was measured",
+                std::move(values));
 }
 
 CheckResult JudgeCongestionControl(const std::string& here, const std::string& there,
@@ -341,17 +313,17 @@ CheckResult JudgeCongestionControl(const std::string& here, const std::string& t
   return Warned(kCongestionCheck, finding, remedy);
 }
 
-absl::StatusOr<LinkNeed> LinkNeedOf(const v1::RunConfig& config, const FragmentPlan& plan) {
-  ASSIGN_OR_RETURN(const Codec* const up, FindCodec(config.sync().codec_up()));
-  ASSIGN_OR_RETURN(const Codec* const down, FindCodec(config.sync().codec_down()));
+LinkNeed LinkNeedOf(const v1::RunConfig& config, const FragmentPlan& plan) {
+  const Codec& up = **FindCodec(config.sync().codec_up());
+  const Codec& down = **FindCodec(config.sync().codec_down());
   LinkNeed need;
   need.steps_between_syncs = config.sync().steps_between_syncs();
   need.overlap_steps = config.sync().overlap_steps();
   need.state_bytes = 4 * static_cast<double>(plan.arena_size());
   for (int fragment = 0; fragment < plan.fragments(); ++fragment) {
     const auto values = static_cast<size_t>(plan.range(fragment).size());
-    need.up_bytes.push_back(static_cast<double>(up->EncodedBytes(values)));
-    need.down_bytes.push_back(static_cast<double>(down->EncodedBytes(values)));
+    need.up_bytes.push_back(static_cast<double>(up.EncodedBytes(values)));
+    need.down_bytes.push_back(static_cast<double>(down.EncodedBytes(values)));
   }
   return need;
 }
@@ -390,24 +362,22 @@ CheckResult JudgeForecast(const LinkForecast& forecast, absl::Duration step_time
       FormatRate(forecast.up_bytes_per_second), FormatRate(forecast.down_bytes_per_second),
       FormatTime(forecast.least_step_time), 100 * forecast.utilization,
       FormatTime(forecast.join_time));
-  CheckResult result = Passed(kForecastCheck, finding);
-  if (forecast.headroom < kComfortableHeadroom) {
-    result = Warned(kForecastCheck, finding,
-                    "training will wait for the link: ask the run's operator for fewer bits "
-                    "(sync.codec_up, codec_down), a larger sync.steps_between_syncs, or more link");
-  } else if (forecast.utilization < kGoodUtilization) {
-    result = Warned(kForecastCheck, finding,
-                    "training will wait for answers: ask the run's operator for a larger "
-                    "sync.overlap_steps, or for more and so smaller sync.fragments");
-  }
-  result.values = {{"headroom", forecast.headroom, "1"},
-                   {"needed_up", forecast.up_bytes_per_second, "bytes/s"},
-                   {"needed_down", forecast.down_bytes_per_second, "bytes/s"},
-                   {"step_time", absl::ToDoubleSeconds(step_time), "s"},
-                   {"least_step_time", absl::ToDoubleSeconds(forecast.least_step_time), "s"},
-                   {"utilization", forecast.utilization, "1"},
-                   {"join_time", absl::ToDoubleSeconds(forecast.join_time), "s"}};
-  return result;
+  const char* const remedy =
+      forecast.headroom < kComfortableHeadroom
+          ? "training will wait for the link: ask the run's operator for fewer bits "
+            "(sync.codec_up, codec_down), a larger sync.steps_between_syncs, or more link"
+      : forecast.utilization < kGoodUtilization
+          ? "training will wait for answers: ask the run's operator for a larger "
+            "sync.overlap_steps, or for more and so smaller sync.fragments"
+          : "";
+  return PassedUnless(kForecastCheck, finding, remedy,
+                      {{"headroom", forecast.headroom},
+                       {"needed_up", forecast.up_bytes_per_second, "bytes/s"},
+                       {"needed_down", forecast.down_bytes_per_second, "bytes/s"},
+                       {"step_time", step_time},
+                       {"least_step_time", forecast.least_step_time},
+                       {"utilization", forecast.utilization},
+                       {"join_time", forecast.join_time}});
 }
 
 }  // namespace causeway::worker

@@ -1,12 +1,14 @@
 #include "worker/preflight/preflight.h"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "causeway/v1/probe.grpc.pb.h"
 #include "causeway/v1/session.grpc.pb.h"
-#include "common/base/text.h"
 #include "common/rpc/channel.h"
-#include "common/rpc/status.h"
 #include "common/rpc/tcp_links.h"
 #include "common/rpc/tcp_stream.h"
 #include "common/rpc/tls_handshake.h"
@@ -17,8 +19,125 @@
 namespace causeway::worker {
 namespace {
 
-constexpr absl::Duration kConnectTimeout = absl::Seconds(5);
-constexpr absl::Duration kGreetingTimeout = absl::Seconds(3);
+// By CheckStatus: in JSON, and in a line.
+constexpr std::array kStatusWords = {"ok", "warning", "failed", "skipped"};
+constexpr std::array kStatusMarks = {"ok", "warn", "FAIL", "-"};
+
+auto Count(std::span<const CheckResult> results, CheckStatus status) {
+  return std::ranges::count(results, status, &CheckResult::status);
+}
+
+// Three significant digits and the prefix of the unit.
+std::string WithPrefix(double value, std::span<const std::pair<double, const char*>> units) {
+  const auto* unit = &units[0];
+  for (const auto& candidate : units) {
+    if (value >= candidate.first) unit = &candidate;
+  }
+  const double scaled = value / unit->first;
+  return absl::StrFormat("%.*f %s",
+                         scaled >= 99.95   ? 0
+                         : scaled >= 9.995 ? 1
+                                           : 2,
+                         scaled, unit->second);
+}
+
+}  // namespace
+
+CheckResult Passed(absl::string_view name, absl::string_view finding,
+                   std::vector<Measured> values) {
+  return {std::string(name), CheckStatus::kOk, std::string(finding), "", std::move(values)};
+}
+
+CheckResult Warned(absl::string_view name, absl::string_view finding, absl::string_view remedy,
+                   std::vector<Measured> values) {
+  return {std::string(name), CheckStatus::kWarning, std::string(finding), std::string(remedy),
+          std::move(values)};
+}
+
+CheckResult Failed(absl::string_view name, absl::string_view finding, absl::string_view remedy,
+                   std::vector<Measured> values) {
+  return {std::string(name), CheckStatus::kFailed, std::string(finding), std::string(remedy),
+          std::move(values)};
+}
+
+CheckResult PassedUnless(absl::string_view name, absl::string_view finding,
+                         absl::string_view remedy, std::vector<Measured> values) {
+  return remedy.empty() ? Passed(name, finding, std::move(values))
+                        : Warned(name, finding, remedy, std::move(values));
+}
+
+CheckResult Skipped(absl::string_view name, absl::string_view reason) {
+  return {std::string(name), CheckStatus::kSkipped, std::string(reason), ""};
+}
+
+std::string FormatCheck(const CheckResult& result) {
+  std::string line =
+      absl::StrFormat("%-5s %-14s %s", kStatusMarks[static_cast<size_t>(result.status)],
+                      result.name, result.finding);
+  if (!result.remedy.empty()) absl::StrAppendFormat(&line, "\n%21s-> %s", "", result.remedy);
+  return line;
+}
+
+bool AnyFailed(std::span<const CheckResult> results) {
+  return Count(results, CheckStatus::kFailed) > 0;
+}
+
+std::string FormatVerdict(std::span<const CheckResult> results) {
+  const auto passed = Count(results, CheckStatus::kOk);
+  const auto warned = Count(results, CheckStatus::kWarning);
+  const auto failed = Count(results, CheckStatus::kFailed);
+  const auto skipped = Count(results, CheckStatus::kSkipped);
+  std::string verdict = failed == 0 ? "This site can join: " : "This site cannot join yet: ";
+  if (failed > 0) absl::StrAppend(&verdict, failed, " failed, ");
+  absl::StrAppend(&verdict, passed, " ok");
+  if (warned > 0) absl::StrAppend(&verdict, ", ", warned, warned == 1 ? " warning" : " warnings");
+  if (skipped > 0) absl::StrAppend(&verdict, ", ", skipped, " not checked");
+  absl::StrAppend(&verdict, ".");
+  if (failed > 0) {
+    const auto first = std::ranges::find(results, CheckStatus::kFailed, &CheckResult::status);
+    absl::StrAppend(&verdict, " Begin with \"", first->name, "\".");
+  }
+  return verdict;
+}
+
+nlohmann::json ToJson(std::span<const CheckResult> results) {
+  nlohmann::json checks = nlohmann::json::array();
+  for (const CheckResult& result : results) {
+    nlohmann::json values = nlohmann::json::object();
+    for (const Measured& measured : result.values) {
+      values[measured.name] = {{"value", measured.value}, {"unit", measured.unit}};
+    }
+    checks.push_back({{"name", result.name},
+                      {"status", kStatusWords[static_cast<size_t>(result.status)]},
+                      {"finding", result.finding},
+                      {"remedy", result.remedy},
+                      {"values", std::move(values)}});
+  }
+  return {{"passed", !AnyFailed(results)}, {"checks", std::move(checks)}};
+}
+
+std::string FormatRate(double bytes_per_second) {
+  constexpr std::array<std::pair<double, const char*>, 3> kUnits = {
+      {{1e3, "kbit/s"}, {1e6, "Mbit/s"}, {1e9, "Gbit/s"}}};
+  return WithPrefix(8 * bytes_per_second, kUnits);
+}
+
+std::string FormatBytes(double bytes) {
+  constexpr std::array<std::pair<double, const char*>, 5> kUnits = {
+      {{1, "B"}, {1e3, "kB"}, {1e6, "MB"}, {1e9, "GB"}, {1e12, "TB"}}};
+  return WithPrefix(bytes, kUnits);
+}
+
+std::string FormatTime(absl::Duration time) {
+  constexpr std::array<std::pair<double, const char*>, 5> kUnits = {
+      {{1e-6, "us"}, {1e-3, "ms"}, {1, "s"}, {60, "min"}, {3600, "h"}}};
+  // Minutes and hours only from two of them on.
+  const double seconds = absl::ToDoubleSeconds(time);
+  return WithPrefix(seconds, std::span(kUnits).first(seconds < 120 ? 3 : seconds < 7200 ? 4 : 5));
+}
+
+namespace {
+
 constexpr absl::Duration kCallTimeout = absl::Seconds(10);
 constexpr int kEchoCalls = 11;
 // Another site may be measuring its link: that takes some ten seconds at most.
@@ -60,78 +179,29 @@ class Preflight {
   // Sets security_ if the coordinator can be called.
   void CheckReach() {
     const std::string& address = options_.coordinator;
-    const absl::Duration before = clock_.Monotonic();
-    Progress("looking the name up");
-    const absl::StatusOr<std::vector<TcpAddress>> peers = ResolveAddress(address);
-    const absl::StatusOr<HostPort> host_port = SplitHostPort(address, /*allow_any_port=*/false);
-    const std::string host = host_port.ok() ? host_port->host : "";
-    const ProxySetting proxy = FindProxy(
-        host, peers.ok() ? std::span(*peers) : std::span<const TcpAddress>(), ReadEnvironment);
-    if (!Report(JudgeNames(address, peers, clock_.Monotonic() - before, proxy))) {
-      Skip({"tcp", "protocol"}, "needs an address");
+    const SecurityOptions& security = options_.security;
+    Progress("connecting");
+    if (!Report(JudgeWay(FindWay(address, security.UsesTls())))) return;
+    absl::StatusOr<ChannelSecurity> made = MakeChannelSecurity(security, address, clock_.Now());
+    if (!made.ok()) {
+      Report(Failed("credentials", made.status().message(), "see SECURITY.md"));
       return;
     }
+    if (security.UsesTls() &&
+        !Report(JudgeCertificates(TryTlsHandshake(address, security, kCallTimeout),
+                                  made->certificate, security.cert_file, clock_.Now(),
+                                  security.renewal))) {
+      return;
+    }
+    security_ = *std::move(made);
     const absl::StatusOr<std::vector<TcpAddress>> ends = OtherEndsOf(address);
     if (ends.ok()) peers_ = *ends;
-    Progress("connecting");
-    std::vector<ConnectAttempt> attempts;
-    if (!proxy.used) attempts = ConnectToAll(peers_, kConnectTimeout);
-    CheckResult tcp =
-        proxy.used ? JudgeProxy(address, proxy,
-                                DialThrough(proxy, address, absl::Now() + kConnectTimeout).status())
-                   : JudgeConnections(attempts);
-    if (tcp.status == CheckStatus::kFailed && !proxy.hint.empty()) {
-      absl::StrAppend(&tcp.remedy, ". ", proxy.hint);
-    }
-    if (!Report(std::move(tcp))) {
-      Skip({"protocol"}, "needs a connection");
-      return;
-    }
-    if (proxy.used && !options_.security.UsesTls()) {
-      Skip({"protocol"}, "goes through a proxy: the calls will tell");
-    } else if (!CheckProtocol(attempts)) {
-      return;
-    }
-    absl::StatusOr<ChannelSecurity> security =
-        MakeChannelSecurity(options_.security, address, clock_.Now());
-    if (!security.ok()) {
-      Report(Failed("credentials", security.status().message(), "see SECURITY.md"));
-      return;
-    }
-    security_ = *std::move(security);
-  }
-
-  bool CheckProtocol(const std::vector<ConnectAttempt>& attempts) {
-    const std::string& address = options_.coordinator;
-    Progress("waiting for a greeting");
-    if (!options_.security.UsesTls()) {
-      const auto connected = std::ranges::find_if(
-          attempts, [](const ConnectAttempt& attempt) { return attempt.status.ok(); });
-      const Greeting greeting = Greet(connected->address, kGreetingTimeout);
-      const bool tls = greeting != Greeting::kHttp2 && greeting != Greeting::kHttp1 &&
-                       SpeaksTls(address, kGreetingTimeout);
-      return Report(JudgeGreeting(address, greeting, tls));
-    }
-    const absl::StatusOr<TlsHandshake> handshake =
-        TryTlsHandshake(address, options_.security, kCallTimeout);
-    if (!Report(JudgeHandshake(handshake))) {
-      Skip({"certificates"}, "needs a handshake");
-      return false;
-    }
-    std::optional<Certificate> own;
-    if (!options_.security.cert_file.empty()) {
-      absl::StatusOr<Certificate> read = ReadCertificate(options_.security.cert_file);
-      if (read.ok()) own = *std::move(read);
-    }
-    Report(JudgeCertificates(handshake->server, own, options_.security.cert_file, clock_.Now(),
-                             options_.security.renewal));
-    return true;
   }
 
   // Sets samples_ if it answers, and run_ if this build understands it.
   void CheckCoordinator() {
     if (!security_.has_value()) {
-      Skip({"coordinator", "identity", "version", "configuration", "clock", "round trip"},
+      Skip({"coordinator", "identity", "configuration", "clock", "round trip"},
            "needs a coordinator that can be reached");
       return;
     }
@@ -143,19 +213,14 @@ class Preflight {
     absl::StatusOr<std::vector<EchoSample>> samples =
         MeasureEcho(*probe, options_.worker_id, kEchoCalls, kCallTimeout);
     if (!Report(JudgeAnswer(options_.coordinator, samples.status()))) {
-      Skip({"identity", "version", "configuration", "clock", "round trip"},
-           "needs the coordinator's answer");
+      Skip({"identity", "configuration", "clock", "round trip"}, "needs the coordinator's answer");
       return;
     }
     samples_ = *std::move(samples);
     Report(JudgeIdentity(echo(), options_.worker_id));
-    if (Report(JudgeVersion(echo()))) {
-      Report(JudgeConfiguration(Describe(), run_));
-    } else {
-      Skip({"configuration"}, "needs the same wire version");
-    }
+    Report(JudgeConfiguration(Describe(), run_));
     Report(JudgeClock(samples_));
-    tcp_rtt_ = Summarize(ConnectionsTo(peers_)).min_rtt;
+    tcp_rtt_ = Summarize(Connections(To(peers_))).min_rtt;
     Report(JudgeRoundTrip(samples_, tcp_rtt_));
   }
 
@@ -163,13 +228,7 @@ class Preflight {
     v1::DescribeRequest request;
     request.set_wire_version(kWireVersion);
     request.set_software_version(kSoftwareVersion);
-    v1::DescribeResponse response;
-    grpc::ClientContext context;
-    context.set_deadline(absl::ToChronoTime(absl::Now() + kCallTimeout));
-    const absl::Status status =
-        FromGrpcStatus(v1::Session::NewStub(channels_[0])->Describe(&context, request, &response));
-    if (!status.ok()) return status;
-    return response;
+    return CallOver(channels_[0], &v1::Session::Stub::Describe, request, kCallTimeout);
   }
 
   void CheckLink() {
@@ -191,7 +250,7 @@ class Preflight {
     std::string here = up_.has_value() ? up_->congestion_control : "";
     if (here.empty()) {
       SetCongestionControl(peers_, options_.congestion_control);
-      here = Summarize(ConnectionsTo(peers_)).congestion_control;
+      here = Summarize(Connections(To(peers_))).congestion_control;
     }
     Report(JudgeCongestionControl(here, echo().congestion_control(), CanUseCongestionControl("bbr"),
                                   Rtt()));
@@ -265,15 +324,11 @@ class Preflight {
       Skip({"link"}, "needs the run's configuration and both rates");
       return;
     }
-    const absl::StatusOr<LinkNeed> need = LinkNeedOf(run_->config, run_->plan);
-    if (!need.ok()) {
-      Report(Failed("link", need.status().message(), "install the coordinator's release here"));
-      return;
-    }
+    const LinkNeed need = LinkNeedOf(run_->config, run_->plan);
     const bool guessed = options_.step_time == absl::ZeroDuration();
     const absl::Duration step = guessed ? GuessStepTime(*run_, devices_) : options_.step_time;
     Report(
-        JudgeForecast(Forecast(*need, up_->bytes_per_second, down_->bytes_per_second, Rtt(), step),
+        JudgeForecast(Forecast(need, up_->bytes_per_second, down_->bytes_per_second, Rtt(), step),
                       step, guessed));
   }
 

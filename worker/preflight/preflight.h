@@ -9,6 +9,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -28,6 +29,11 @@ enum class CheckStatus {
 };
 
 struct Measured {
+  template <typename Number>
+  Measured(std::string called, Number number, std::string of = "1")
+      : name(std::move(called)), value(static_cast<double>(number)), unit(std::move(of)) {}
+  Measured(std::string called, absl::Duration time)
+      : Measured(std::move(called), absl::ToDoubleSeconds(time), "s") {}
   std::string name;  // "round_trip_min"
   double value = 0;
   std::string unit;  // "s", "bytes", "bytes/s", "1"
@@ -41,9 +47,15 @@ struct CheckResult {
   std::vector<Measured> values = {};
 };
 
-CheckResult Passed(absl::string_view name, absl::string_view finding);
-CheckResult Warned(absl::string_view name, absl::string_view finding, absl::string_view remedy);
-CheckResult Failed(absl::string_view name, absl::string_view finding, absl::string_view remedy);
+CheckResult Passed(absl::string_view name, absl::string_view finding,
+                   std::vector<Measured> values = {});
+CheckResult Warned(absl::string_view name, absl::string_view finding, absl::string_view remedy,
+                   std::vector<Measured> values = {});
+CheckResult Failed(absl::string_view name, absl::string_view finding, absl::string_view remedy,
+                   std::vector<Measured> values = {});
+// Passed without a remedy, else Warned.
+CheckResult PassedUnless(absl::string_view name, absl::string_view finding,
+                         absl::string_view remedy, std::vector<Measured> values = {});
 CheckResult Skipped(absl::string_view name, absl::string_view reason);
 
 // "ok    round trip     101 ms ..." and, below it, "-> what to do". No newline at the end.

@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "common/base/control_group.h"
+#include "common/base/random.h"
 #include "common/base/status_macros.h"
 #include "worker/backend/cpu/bench.h"
 #include "worker/data/window_sampler.h"
@@ -46,12 +47,8 @@ std::string NearestFolder(FileSystem& file_system, const std::string& path) {
 absl::Status WriteForAWhile(FileSystem& file_system, const Clock& clock, const std::string& path,
                             DiskFacts& facts) {
   ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, file_system.Create(path));
-  std::vector<uint8_t> data(kWriteBytes);
-  uint32_t state = 1;
-  for (uint8_t& byte : data) {  // Nothing that a file system could compress.
-    state = state * 1664525U + 1013904223U;
-    byte = static_cast<uint8_t>(state >> 24);
-  }
+  const std::string text = RandomText(/*seed=*/1, kWriteBytes);
+  const std::span data(reinterpret_cast<const uint8_t*>(text.data()), text.size());
   const absl::Duration start = clock.Monotonic();
   double written = 0;
   for (size_t i = 0; i < kMostWrites && clock.Monotonic() - start < kMostWriteTime; ++i) {
@@ -61,7 +58,7 @@ absl::Status WriteForAWhile(FileSystem& file_system, const Clock& clock, const s
   RETURN_IF_ERROR(file->Sync());
   const absl::Duration synced = clock.Monotonic();
   facts.write_bytes_per_second = written / std::max(1e-9, absl::ToDoubleSeconds(synced - start));
-  RETURN_IF_ERROR(file->Append(std::span(data).first(1)));
+  RETURN_IF_ERROR(file->Append(data.first(1)));
   RETURN_IF_ERROR(file->Sync());
   facts.sync_time = clock.Monotonic() - synced;
   return absl::OkStatus();
@@ -145,22 +142,24 @@ CheckResult JudgeDisk(const std::string& output, const absl::StatusOr<DiskFacts>
     absl::StrAppend(&finding, "; a checkpoint is ", FormatBytes(checkpoint), " and takes ",
                     FormatTime(checkpoint_time));
   }
-  CheckResult result = Passed(kDiskCheck, finding);
+  const std::vector<Measured> values = {{"free", free, "bytes"},
+                                        {"needed", needed, "bytes"},
+                                        {"write_rate", disk->write_bytes_per_second, "bytes/s"},
+                                        {"sync_time", disk->sync_time}};
   if (free < needed) {
-    result = Failed(kDiskCheck, finding,
-                    absl::StrCat(FormatBytes(needed),
-                                 " are needed, for two checkpoints and the "
-                                 "logs: make room, or choose another --out"));
-  } else if (checkpoint_time > kLongCheckpoint) {
-    result = Warned(kDiskCheck, finding,
-                    "training waits for every checkpoint: choose a faster disk for --out, or a "
-                    "longer --checkpoint_interval");
+    return Failed(kDiskCheck, finding,
+                  absl::StrCat(FormatBytes(needed),
+                               " are needed, for two checkpoints and the logs: make room, or "
+                               "choose another --out"),
+                  values);
   }
-  result.values = {{"free", free, "bytes"},
-                   {"needed", needed, "bytes"},
-                   {"write_rate", disk->write_bytes_per_second, "bytes/s"},
-                   {"sync_time", absl::ToDoubleSeconds(disk->sync_time), "s"}};
-  return result;
+  return PassedUnless(
+      kDiskCheck, finding,
+      checkpoint_time > kLongCheckpoint
+          ? "training waits for every checkpoint: choose a faster disk for --out, or a longer "
+            "--checkpoint_interval"
+          : "",
+      values);
 }
 
 CheckResult JudgeCheckpoint(const std::string& path,
@@ -203,16 +202,16 @@ CheckResult JudgeMemory(int64_t needed_bytes, const absl::StatusOr<int64_t>& ava
   }
   const auto available = static_cast<double>(*available_bytes);
   const std::string finding = absl::StrCat(need, ", ", FormatBytes(available), " are available");
-  CheckResult result = Passed(kMemoryCheck, finding);
+  const std::vector<Measured> values = {{"needed", needed, "bytes"},
+                                        {"available", available, "bytes"}};
   if (needed > available) {
-    result = Failed(kMemoryCheck, finding,
-                    "stop other programs, raise the limit of the job or container (--mem, "
-                    "MemoryMax=), or use a larger machine");
-  } else if (needed > 0.8 * available) {
-    result = Warned(kMemoryCheck, finding, "little is left for other programs");
+    return Failed(kMemoryCheck, finding,
+                  "stop other programs, raise the limit of the job or container (--mem, "
+                  "MemoryMax=), or use a larger machine",
+                  values);
   }
-  result.values = {{"needed", needed, "bytes"}, {"available", available, "bytes"}};
-  return result;
+  return PassedUnless(kMemoryCheck, finding,
+                      needed > 0.8 * available ? "little is left for other programs" : "", values);
 }
 
 DeviceFacts FindDevices(FileSystem& file_system, int threads, const std::string& root) {
@@ -228,28 +227,25 @@ DeviceFacts FindDevices(FileSystem& file_system, int threads, const std::string&
 }
 
 CheckResult JudgeDevices(const DeviceFacts& devices) {
-  const std::string finding = absl::StrFormat(
+  std::string finding = absl::StrFormat(
       "%d CPU threads of %d cores, %s, %.0f GFLOP/s in matrix products", devices.threads,
       devices.cores, devices.instructions, 1e-9 * devices.matrix_flops_per_second);
-  CheckResult result = Passed(kDevicesCheck, finding);
+  std::string remedy;
   if (devices.core_limit > 0 && devices.core_limit < devices.threads - 0.5) {
-    result =
-        Warned(kDevicesCheck,
-               absl::StrFormat("%s, but the container may use only %.1f cores", finding,
-                               devices.core_limit),
-               absl::StrFormat("give --threads=%d: more threads than cores wait for each other",
-                               std::max(1, static_cast<int>(devices.core_limit))));
+    absl::StrAppendFormat(&finding, ", but the container may use only %.1f cores",
+                          devices.core_limit);
+    remedy = absl::StrFormat("give --threads=%d: more threads than cores wait for each other",
+                             std::max(1, static_cast<int>(devices.core_limit)));
   } else if (devices.threads > devices.cores) {
-    result = Warned(kDevicesCheck, finding,
-                    "give --threads at most as many as there are cores: more wait for each other");
+    remedy = "give --threads at most as many as there are cores: more wait for each other";
   } else if (devices.unused_gpu) {
-    result = Warned(kDevicesCheck, absl::StrCat(finding, "; a GPU is here"),
-                    "this build trains on CPUs alone");
+    absl::StrAppend(&finding, "; a GPU is here");
+    remedy = "this build trains on CPUs alone";
   }
-  result.values = {{"threads", static_cast<double>(devices.threads), "1"},
-                   {"cores", static_cast<double>(devices.cores), "1"},
-                   {"matrix_rate", devices.matrix_flops_per_second, "flop/s"}};
-  return result;
+  return PassedUnless(kDevicesCheck, finding, remedy,
+                      {{"threads", devices.threads},
+                       {"cores", devices.cores},
+                       {"matrix_rate", devices.matrix_flops_per_second, "flop/s"}});
 }
 
 absl::Duration GuessStepTime(const UnderstoodRun& run, const DeviceFacts& devices) {
@@ -267,9 +263,6 @@ CheckResult JudgeData(const absl::StatusOr<Dataset>& data, const UnderstoodRun* 
   std::string finding =
       absl::StrCat(tokens, " tokens to train on and ", data->held_out()->tokens(), " held out in ",
                    data->train()->shards().size() + data->held_out()->shards().size(), " shards");
-  std::vector<Measured> values = {
-      {"tokens", static_cast<double>(tokens), "1"},
-      {"held_out_tokens", static_cast<double>(data->held_out()->tokens()), "1"}};
   if (run == nullptr) {
     return Passed(kDataCheck, absl::StrCat(finding,
                                            "; without the run's configuration no more is "
@@ -298,15 +291,14 @@ CheckResult JudgeData(const absl::StatusOr<Dataset>& data, const UnderstoodRun* 
                   "copy their shards, or give --own_data to train on another text than they do");
   }
   absl::StrAppend(&finding, ", ", sampler->windows(), " windows of ", model.sequence_length());
-  CheckResult result =
-      data->held_out()->tokens() > model.sequence_length()
-          ? Passed(kDataCheck, finding)
-          : Warned(kDataCheck, finding,
-                   "hold some text out (tokenize --held_out_fraction=0.05): without "
-                   "it this site cannot evaluate");
-  values.push_back({"windows", static_cast<double>(sampler->windows()), "1"});
-  result.values = std::move(values);
-  return result;
+  return PassedUnless(kDataCheck, finding,
+                      data->held_out()->tokens() > model.sequence_length()
+                          ? ""
+                          : "hold some text out (tokenize --held_out_fraction=0.05): without it "
+                            "this site cannot evaluate",
+                      {{"tokens", tokens},
+                       {"held_out_tokens", data->held_out()->tokens()},
+                       {"windows", sampler->windows()}});
 }
 
 }  // namespace causeway::worker

@@ -22,7 +22,7 @@ FakeCoordinator::~FakeCoordinator() { server_->Shutdown(std::chrono::system_cloc
 
 Session::Options FakeCoordinator::SessionOptions() {
   Session::Options options;
-  options.stub = session_stub_.get();
+  options.stub_of_now = [stub = session_stub_] { return stub; };
   options.join.set_worker_id("a");
   return options;
 }

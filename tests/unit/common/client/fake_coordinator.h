@@ -22,7 +22,6 @@ class FakeCoordinator final : private v1::Session::Service {
   FakeCoordinator();
   ~FakeCoordinator() override;
 
-  v1::Session::StubInterface& session_stub() { return *session_stub_; }
   Session::Options SessionOptions();
 
   // Ends the next call with that status, as that run's coordinator; calls succeed otherwise.
@@ -50,7 +49,7 @@ class FakeCoordinator final : private v1::Session::Service {
 
   std::string address_;
   std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<v1::Session::Stub> session_stub_;
+  std::shared_ptr<v1::Session::StubInterface> session_stub_;
 };
 
 }  // namespace causeway

@@ -44,7 +44,7 @@ class GrpcExchangeTest : public ::testing::Test {
 
   Session::Options SessionOptions() {
     Session::Options options;
-    options.stub = stub_.get();
+    options.stub_of_now = [stub = stub_] { return stub; };
     options.join = server::MakeJoin(run_.coordinator(), "a").join();
     options.progress.set_checkpoint_step(-1);
     return options;
@@ -68,7 +68,7 @@ class GrpcExchangeTest : public ::testing::Test {
 
   SmallRun run_{32'768};  // Objects of 4 MiB and more.
   server::LocalServer server_;
-  std::unique_ptr<v1::Session::Stub> stub_;
+  std::shared_ptr<v1::Session::Stub> stub_;
   std::unique_ptr<Session> session_;
   Link link_;
   std::unique_ptr<GrpcExchange> exchange_;

@@ -10,7 +10,6 @@
 #include "absl/time/clock.h"
 #include "common/identity/authority.h"
 #include "common/identity/certificate.h"
-#include "common/identity/identity_folder.h"
 #include "common/identity/openssl.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "common/rpc/http_proxy.h"
+#include "common/rpc/tcp_stream.h"
 #include "common/transfer/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

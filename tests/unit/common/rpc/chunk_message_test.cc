@@ -9,7 +9,7 @@
 #include "common/base/checksum.h"
 #include "common/base/random.h"
 #include "common/codec/codec.h"
-#include "common/rpc/chunk_buffer.h"
+#include "common/rpc/channel.h"
 #include "common/transfer/wire.h"
 #include "gmock/gmock.h"
 #include "grpcpp/support/slice.h"

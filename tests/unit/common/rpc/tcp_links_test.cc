@@ -70,21 +70,21 @@ TEST(TcpLinks, FindsBothEndsOfAConnectionAndNothingElse) {
   const Listener listener;
   const Listener other;
   const std::vector<TcpAddress> peers = Resolve(listener.address());
-  EXPECT_THAT(ConnectionsTo(peers), IsEmpty());
+  EXPECT_THAT(Connections(To(peers)), IsEmpty());
   const Socket one = ConnectTo(peers[0]);
   const Socket two = ConnectTo(peers[0]);
   const Socket three = ConnectTo(Resolve(other.address())[0]);
   const Socket accepted_one = listener.Accept();
   const Socket accepted_two = listener.Accept();
 
-  const std::vector<TcpConnection> out = ConnectionsTo(peers);
+  const std::vector<TcpConnection> out = Connections(To(peers));
   ASSERT_THAT(out, SizeIs(2));
   EXPECT_EQ(out[0].peer, peers[0]);
-  EXPECT_THAT(ConnectionsAcceptedOn(listener.port()), SizeIs(2));
-  EXPECT_THAT(ConnectionsTo({}), IsEmpty());
+  EXPECT_THAT(Connections(AcceptedOn(listener.port())), SizeIs(2));
+  EXPECT_THAT(Connections(To({})), IsEmpty());
   // The one end's peer is the other end.
   std::vector<TcpAddress> locals = {out[0].local, out[1].local};
-  for (const TcpConnection& connection : ConnectionsAcceptedOn(listener.port())) {
+  for (const TcpConnection& connection : Connections(AcceptedOn(listener.port()))) {
     EXPECT_THAT(locals, Contains(connection.peer));
   }
 }
@@ -94,12 +94,12 @@ TEST(TcpLinks, AnIpv4PeerOfASocketForBothFamiliesIsFoundByItsIpv4Address) {
   if (!listener.listens()) GTEST_SKIP() << "this machine has no IPv6";
   const Socket client = ConnectTo(Resolve(listener.address())[0]);
   const Socket accepted = listener.Accept();
-  const std::vector<TcpConnection> connections = ConnectionsAcceptedOn(listener.port());
+  const std::vector<TcpConnection> connections = Connections(AcceptedOn(listener.port()));
   ASSERT_THAT(connections, SizeIs(1));
   EXPECT_TRUE(connections[0].peer.is_ipv4());
   // Asked for as a peer, both ways to write it mean the same.
   const std::vector<TcpAddress> peer = {connections[0].peer};
-  EXPECT_THAT(ConnectionsTo(peer), SizeIs(1));
+  EXPECT_THAT(Connections(To(peer)), SizeIs(1));
 }
 
 TEST(TcpLinks, CountsTheBytesOfBothDirections) {
@@ -111,10 +111,10 @@ TEST(TcpLinks, CountsTheBytesOfBothDirections) {
   accepted.ReceiveAll(50'000);
   accepted.SendAll(700);
   client.ReceiveAll(700);
-  const TcpLink up = Summarize(ConnectionsTo(peers));
+  const TcpLink up = Summarize(Connections(To(peers)));
   EXPECT_EQ(up.connections, 1);
   EXPECT_EQ(up.received_bytes, 700);
-  const TcpLink down = Summarize(ConnectionsAcceptedOn(listener.port()));
+  const TcpLink down = Summarize(Connections(AcceptedOn(listener.port())));
   EXPECT_EQ(down.received_bytes, 50'000);
   EXPECT_GT(down.rtt, absl::ZeroDuration());
   EXPECT_GT(down.congestion_window_bytes, 0);
@@ -189,11 +189,11 @@ TEST(CongestionControl, IsSetForConnectionsAndInheritedFromListeners) {
   EXPECT_EQ(SetCongestionControlOfListeners(listener.port(), wanted), 0);  // It has it already.
   const Socket client = ConnectTo(peers[0]);
   const Socket accepted = listener.Accept();
-  EXPECT_EQ(Summarize(ConnectionsAcceptedOn(listener.port())).congestion_control, wanted);
+  EXPECT_EQ(Summarize(Connections(AcceptedOn(listener.port()))).congestion_control, wanted);
 
-  EXPECT_EQ(Summarize(ConnectionsTo(peers)).congestion_control, system);
+  EXPECT_EQ(Summarize(Connections(To(peers))).congestion_control, system);
   EXPECT_EQ(SetCongestionControl(peers, ""), 0);
-  EXPECT_EQ(Summarize(ConnectionsTo(peers)).congestion_control, system);
+  EXPECT_EQ(Summarize(Connections(To(peers))).congestion_control, system);
   EXPECT_EQ(TcpLinkMeter(peers, wanted).Sample().congestion_control, wanted);
   EXPECT_EQ(SetCongestionControl(peers, wanted), 0);
 }
@@ -212,16 +212,16 @@ TEST(Bounds, PausesAreBoundedAtBothEndsWhereTheKernelKnowsHow) {
     return milliseconds;
   };
   if (pause_ms(client) == 0) {
-    EXPECT_EQ(BoundConnectionsTo(peers, losses), 0);
+    EXPECT_EQ(BoundConnections(To(peers), losses), 0);
     GTEST_SKIP() << "the kernel is older than Linux 6.15";
   }
   const int before = pause_ms(accepted);
-  EXPECT_EQ(BoundConnectionsTo(peers, losses), 1);
+  EXPECT_EQ(BoundConnections(To(peers), losses), 1);
   EXPECT_EQ(pause_ms(client), 1000);
   EXPECT_EQ(pause_ms(accepted), before);
-  EXPECT_EQ(BoundConnectionsAcceptedOn(listener.port(), losses), 1);
+  EXPECT_EQ(BoundConnections(AcceptedOn(listener.port()), losses), 1);
   EXPECT_EQ(pause_ms(accepted), 1000);
-  EXPECT_EQ(BoundConnectionsTo({}, losses), 0);
+  EXPECT_EQ(BoundConnections(To({}), losses), 0);
 }
 
 TEST(Bounds, LongLinksHaveASmallerWindowUnlessTheyLosePackets) {

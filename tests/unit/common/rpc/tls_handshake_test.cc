@@ -63,9 +63,8 @@ class TlsHandshakeTest : public ::testing::Test {
 TEST_F(TlsHandshakeTest, ShowsTheServerAsItIs) {
   Serve(server_options_);
   const SecurityOptions worker = WorkerSet(authority_);
-  const auto handshake = TryTlsHandshake(address_, worker, kTimeout).value();
-  EXPECT_EQ(handshake.version, "TLSv1.3");
-  EXPECT_THAT(handshake.server.dns_names, testing::ElementsAre("localhost"));
+  EXPECT_THAT(TryTlsHandshake(address_, worker, kTimeout)->dns_names,
+              testing::ElementsAre("localhost"));
   EXPECT_TRUE(ExplainByTls(address_, worker, kTimeout).ok());
 }
 

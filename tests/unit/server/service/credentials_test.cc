@@ -14,7 +14,6 @@
 #include "absl/time/clock.h"
 #include "common/client/grpc_exchange.h"
 #include "common/client/session.h"
-#include "common/client/state_pull.h"
 #include "common/rpc/status.h"
 #include "common/rpc/tls_handshake.h"
 #include "common/transfer/wire.h"
@@ -78,7 +77,7 @@ class CredentialsTest : public SecureRunTest {
   }
 
   // Shakes hands on a new connection.
-  absl::StatusOr<TlsHandshake> Handshake(const SecurityOptions& options) {
+  absl::StatusOr<Certificate> Handshake(const SecurityOptions& options) {
     return TryTlsHandshake(server_->address(), options, absl::Seconds(10));
   }
   static void Await(const std::string& what, const std::function<bool()>& condition) {
@@ -91,7 +90,7 @@ class CredentialsTest : public SecureRunTest {
   PemPair Server(const TestAuthority& authority, absl::Duration life) {
     CertificateRequest request;
     request.names = "DNS:localhost,IP:127.0.0.1";
-    request.usage = "serverAuth";
+    request.use = CertificateUse::kServer;
     request.not_after = absl::FromUnixSeconds(absl::ToUnixSeconds(absl::Now() + life));
     return authority.Issue(request);
   }
@@ -113,7 +112,7 @@ TEST_F(CredentialsTest, ARenewedCertificateOfTheCoordinatorIsTakenUpWithoutARest
   folder_.WriteSet("server", authority_.pem(), renewed);
   Await("the renewed certificate is shown", [&] {
     const auto handshake = Handshake(worker);
-    return handshake.ok() && handshake->server.not_after == end;
+    return handshake.ok() && handshake->not_after == end;
   });
   EXPECT_TRUE(Describe(With(worker)).ok());
 }

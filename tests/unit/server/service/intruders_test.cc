@@ -124,7 +124,7 @@ TEST_F(IntrudersTest, WithAnExpiredCertificate) {
 TEST_F(IntrudersTest, WithTheCertificateOfAServer) {
   CertificateRequest request;
   request.names = "URI:causeway://*/worker/a";
-  request.usage = "serverAuth";
+  request.use = CertificateUse::kServer;
   SecurityOptions options = Files(IssueIdentity(authority_, "causeway://*/worker/a"));
   ASSERT_TRUE(MakeChannelSecurity(options, server_->address(), absl::Now()).ok());
   const PemPair server = authority_.Issue(request);

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "causeway/v1/probe.grpc.pb.h"
 #include "causeway/v1/session.grpc.pb.h"
+#include "common/rpc/status.h"
 #include "common/transfer/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -23,19 +24,22 @@ class LaterProbe final : public v1::Probe::Service {
  public:
   grpc::Status Echo(grpc::ServerContext*, const v1::EchoRequest*,
                     v1::EchoResponse* response) override {
-    response->set_wire_version(kWireVersion + 1);
-    response->set_software_version("9.9.9");
     response->set_unix_us(absl::ToUnixMicros(absl::Now()));
     return grpc::Status::OK;
   }
 };
+class LaterSession final : public v1::Session::Service {
+  grpc::Status Describe(grpc::ServerContext*, const v1::DescribeRequest* request,
+                        v1::DescribeResponse*) override {
+    EXPECT_EQ(request->wire_version(), kWireVersion);
+    return ToGrpcStatus(absl::FailedPreconditionError("wire_version differs"));
+  }
+};
 
-class OnlySession final : public v1::Session::Service {};
-
-std::unique_ptr<grpc::Server> Serve(grpc::Service& service, int& port) {
+std::unique_ptr<grpc::Server> Serve(const std::vector<grpc::Service*>& services, int& port) {
   grpc::ServerBuilder builder;
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
-  builder.RegisterService(&service);
+  for (grpc::Service* const service : services) builder.RegisterService(service);
   return builder.BuildAndStart();
 }
 
@@ -63,24 +67,24 @@ const CheckResult& Find(const std::vector<CheckResult>& results, const std::stri
 
 TEST(Preflight, ALaterReleaseFailsByVersionAndTheRestGoesOn) {
   LaterProbe probe;
+  LaterSession session;
   int port = 0;
-  const std::unique_ptr<grpc::Server> server = Serve(probe, port);
+  const std::unique_ptr<grpc::Server> server = Serve({&probe, &session}, port);
   const std::vector<CheckResult> results = Preflight(absl::StrCat("127.0.0.1:", port));
   EXPECT_EQ(Find(results, "coordinator").status, CheckStatus::kOk);
-  EXPECT_EQ(Find(results, "version").status, CheckStatus::kFailed);
-  EXPECT_EQ(Find(results, "version").remedy, "install release 9.9.9 here");
-  EXPECT_EQ(Find(results, "configuration").status, CheckStatus::kSkipped);
+  EXPECT_EQ(Find(results, "configuration").status, CheckStatus::kFailed);
+  EXPECT_EQ(Find(results, "configuration").finding, "wire_version differs");
   EXPECT_EQ(Find(results, "clock").status, CheckStatus::kOk);
   EXPECT_EQ(Find(results, "devices").status, CheckStatus::kOk);
   EXPECT_EQ(Find(results, "link").status, CheckStatus::kSkipped);
 }
 
 TEST(Preflight, AnotherGrpcServiceIsToldApart) {
-  OnlySession session;
+  v1::Session::Service session;
   int port = 0;
-  const std::unique_ptr<grpc::Server> server = Serve(session, port);
+  const std::unique_ptr<grpc::Server> server = Serve({&session}, port);
   const std::vector<CheckResult> results = Preflight(absl::StrCat("127.0.0.1:", port));
-  EXPECT_EQ(Find(results, "protocol").status, CheckStatus::kOk);
+  EXPECT_EQ(Find(results, "way").status, CheckStatus::kOk);
   EXPECT_THAT(Find(results, "coordinator").finding, HasSubstr("knows nothing of causeway"));
   EXPECT_EQ(Find(results, "identity").status, CheckStatus::kSkipped);
 }
@@ -92,8 +96,7 @@ TEST(Preflight, NobodyAtThePortStillLooksAtTheSite) {
     address = gone.address();
   }
   const std::vector<CheckResult> results = Preflight(address);
-  EXPECT_EQ(Find(results, "tcp").status, CheckStatus::kFailed);
-  EXPECT_EQ(Find(results, "protocol").status, CheckStatus::kSkipped);
+  EXPECT_EQ(Find(results, "way").status, CheckStatus::kFailed);
   EXPECT_EQ(Find(results, "coordinator").status, CheckStatus::kSkipped);
   EXPECT_EQ(Find(results, "disk").finding, "no --out was given");
   EXPECT_NE(Find(results, "devices").status, CheckStatus::kSkipped);
