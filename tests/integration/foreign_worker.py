@@ -82,8 +82,8 @@ def bring_model(channel, worker_id, tensors, values):
         total_bytes=len(content), tree_hash=hashes.tree_hash(content)))
     answer = call(channel, "stream_unary", "Session/BringModel", SESSION.BringModelRequest,
                   SESSION.BringModelResponse).future(iter(stream), timeout=PATIENCE_S)
-    held = int(dict(answer.initial_metadata())["causeway-held-bytes"])
-    for offset in range(held, len(content), CHUNK):
+    held = dict(answer.initial_metadata()).get("causeway-held-bytes", len(content))  # Without: it is refused.
+    for offset in range(int(held), len(content), CHUNK):
         stream.say(chunk=SESSION.ModelChunk(offset=offset, data=content[offset:offset + CHUNK]))
     stream.half_close()
     answer.result()
