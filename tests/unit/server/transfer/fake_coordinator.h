@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
@@ -51,7 +52,7 @@ inline v1::Greeting GreetingOf(const std::string& worker_id, uint64_t process, i
 }
 
 // Calls are thread-safe; fields are for when there are none.
-class FakeCoordinator final : public Coordinator, public Members, public Rounds, public Orders {
+class FakeCoordinator final : public Coordinator, public Rounds {
  public:
   explicit FakeCoordinator(bool entropy_down = false)
       : config_(MakeConfig(entropy_down)), plan_(*FragmentPlan::Create(config_)) {}
@@ -101,9 +102,10 @@ class FakeCoordinator final : public Coordinator, public Members, public Rounds,
   const v1::RunConfig& config() const override { return config_; }
   const FragmentPlan& plan() const override { return plan_; }
   const std::string& run_id() const override { return run_id_; }
-  Members& members() override { return *this; }
   Rounds& rounds() override { return *this; }
-  Orders& orders() override { return *this; }
+  // The tests of transfers have no sessions and no operators.
+  Members& members() override { std::abort(); }
+  Orders& orders() override { std::abort(); }
   Region* region() override { return nullptr; }
 
   absl::StatusOr<std::optional<v1::PushResponse>> BeginPush(const v1::PushHeader& header,
@@ -186,24 +188,9 @@ class FakeCoordinator final : public Coordinator, public Members, public Rounds,
   }
 
   v1::DescribeResponse Describe() const override { return {}; }
-  absl::StatusOr<v1::Welcome> Join(const v1::Join&, std::shared_ptr<SessionSink>) override {
-    return absl::UnimplementedError("the tests of transfers have no sessions");
-  }
-  absl::Status Handle(const std::string&, uint64_t, const v1::WorkerMessage&) override {
-    return absl::OkStatus();
-  }
-  void Disconnected(const std::string&, uint64_t, const absl::Status&) override {}
   void Tick() override {}
   bool Maintain() override { return false; }
   v1::RunStatus GetStatus() const override { return {}; }
-  absl::Status Pause(const std::string&) override { return absl::OkStatus(); }
-  absl::Status Resume() override { return absl::OkStatus(); }
-  absl::Status Reject(const v1::RejectRequest&) override { return absl::OkStatus(); }
-  absl::Status Drain(const std::string&) override { return absl::OkStatus(); }
-  absl::Status StopAtStep(int64_t) override { return absl::OkStatus(); }
-  absl::Status StopAtTokens(int64_t) override { return absl::OkStatus(); }
-  v1::InvitationList Invitations() const override { return {}; }
-  absl::Status KeepInvitations(const v1::InvitationList&) override { return absl::OkStatus(); }
   End Ended() const override { return End::kNotYet; }
   absl::Status Health() const override { return absl::OkStatus(); }
   absl::Status Shutdown() override { return absl::OkStatus(); }

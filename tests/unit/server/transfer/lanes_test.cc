@@ -323,7 +323,7 @@ TEST_F(OneSeedTest, ALaneThatStandsStillLeavesItsShareToTheOthers) {
     client_->Tick();
     net_->Step();
   }
-  net_->Freeze(0, true);
+  net_->Freeze(0);
   EXPECT_TRUE(Finish(push).status.ok());
   EXPECT_TRUE(Finish(pull).status.ok());
   coordinator_->ExpectOnly(*object);

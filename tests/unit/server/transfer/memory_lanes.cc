@@ -1,11 +1,16 @@
 #include "tests/unit/server/transfer/memory_lanes.h"
 
+#include <array>
+#include <deque>
+#include <utility>
+
 #include "common/base/checksum.h"
 #include "common/base/random.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/transfer/owned_message.h"
 
 namespace causeway::server {
+namespace {
 
 std::string Serialize(const OutgoingMessage& message) {
   v1::LaneMessage wire;
@@ -23,6 +28,8 @@ std::string Serialize(const OutgoingMessage& message) {
   return wire.SerializeAsString();
 }
 
+}  // namespace
+
 LaneClient::Offered OfferedOf(const std::shared_ptr<std::vector<uint8_t>>& object, int fragment,
                               int64_t round, bool pack) {
   LaneClient::Offered offered;
@@ -39,153 +46,196 @@ LaneClient::Offered OfferedOf(const std::shared_ptr<std::vector<uint8_t>>& objec
 // One lane: end 0 is the client's, end 1 the coordinator's.
 struct MemoryLanes::Wire {
   struct End {
-    std::shared_ptr<Stream> stream;
     std::shared_ptr<LanePeer> peer;
     LanePeer::LanePtr lane;
     std::deque<std::string> arriving;
     bool reads = true;
     bool writes = false;
   };
-  int number = 0;
-  bool broken = false;
-  bool frozen = false;
-  std::array<End, 2> ends;
+  explicit Wire(int lane) : number(lane) {}
+
+  const int number;
+  absl::Mutex mutex;
+  bool broken ABSL_GUARDED_BY(mutex) = false;
+  bool frozen ABSL_GUARDED_BY(mutex) = false;
+  std::array<End, 2> ends ABSL_GUARDED_BY(mutex);
 };
 
 class MemoryLanes::Stream final : public WorkerLaneStream {
  public:
-  Stream(std::weak_ptr<Wire> wire, size_t end) : wire_(std::move(wire)), end_(end) {}
+  Stream(MemoryLanes& lanes, std::weak_ptr<Wire> wire, size_t end)
+      : lanes_(lanes), wire_(std::move(wire)), end_(end) {}
 
   void Write(OutgoingMessage message) override {
-    const auto wire = wire_.lock();
-    if (wire == nullptr || wire->broken || wire->ends[end_].stream == nullptr) return;
-    EXPECT_FALSE(wire->ends[end_].writes) << "one write at a time";
-    wire->ends[end_].writes = true;
-    wire->ends[1 - end_].arriving.push_back(Serialize(message));
+    const WirePtr wire = wire_.lock();
+    if (wire == nullptr) return;
+    std::string bytes = Serialize(message);
+    {
+      absl::MutexLock lock(&wire->mutex);
+      if (wire->broken || wire->ends[end_].lane == nullptr) return;
+      EXPECT_FALSE(wire->ends[end_].writes) << "one write at a time";
+      wire->ends[end_].writes = true;
+      wire->ends[1 - end_].arriving.push_back(std::move(bytes));
+    }
+    lanes_.run_([wire, end = end_] { Wrote(*wire, end); });
+    lanes_.Look(wire, 1 - end_);
   }
   void ReadOn() override {
-    const auto wire = wire_.lock();
-    if (wire != nullptr) wire->ends[end_].reads = true;
+    const WirePtr wire = wire_.lock();
+    if (wire == nullptr) return;
+    {
+      absl::MutexLock lock(&wire->mutex);
+      wire->ends[end_].reads = true;
+    }
+    lanes_.Look(wire, end_);
   }
   void End(const absl::Status& status) override {
-    const auto wire = wire_.lock();
-    if (wire != nullptr) Cut(wire, status);
+    if (const WirePtr wire = wire_.lock(); wire != nullptr) lanes_.Cut(*wire, status);
   }
   absl::Status Admit(bool) override { return absl::OkStatus(); }
   bool greeted() override { return true; }
 
  private:
+  MemoryLanes& lanes_;
   const std::weak_ptr<Wire> wire_;
   const size_t end_;
 };
 
-MemoryLanes::~MemoryLanes() { CutAll(); }
-
-void MemoryLanes::Dial(int number, const std::shared_ptr<LanePeer>& client) {
-  auto wire = std::make_shared<Wire>();
-  wire->number = number;
-  wires_.push_back(wire);
-  Wire::End& end = wire->ends[0];
-  end.peer = client;
-  end.stream = std::make_shared<Stream>(wire, 0);
-  end.lane = client->Open(number, end.stream);
-  client->Written(end.lane);
-  if (registry_ == nullptr) Cut(wire, absl::UnavailableError("nobody listens"));
+std::vector<MemoryLanes::WirePtr> MemoryLanes::Wires() const {
+  absl::MutexLock lock(&mutex_);
+  return wires_;
 }
 
-void MemoryLanes::Cut(const std::shared_ptr<Wire>& wire, const absl::Status& client_hears) {
-  if (std::exchange(wire->broken, true)) return;
-  for (const size_t end : {0, 1}) {
-    Wire::End last = std::exchange(wire->ends[end], {});
-    if (last.lane == nullptr) continue;
-    last.peer->Close(last.lane,
-                     client_hears.ok() ? absl::UnavailableError("the lane ended") : client_hears);
+void MemoryLanes::Dial(int number, const std::shared_ptr<LanePeer>& client) {
+  const auto wire = std::make_shared<Wire>(number);
+  {
+    absl::MutexLock lock(&mutex_);
+    wires_.push_back(wire);
+  }
+  const LanePeer::LanePtr lane = client->Open(number, std::make_shared<Stream>(*this, wire, 0));
+  {
+    absl::MutexLock lock(&wire->mutex);
+    wire->ends[0].peer = client;
+    wire->ends[0].lane = lane;
+  }
+  client->Written(lane);
+}
+
+void MemoryLanes::Wrote(Wire& wire, size_t end) {
+  std::shared_ptr<LanePeer> peer;
+  LanePeer::LanePtr lane;
+  {
+    absl::MutexLock lock(&wire.mutex);
+    Wire::End& writer = wire.ends[end];
+    if (wire.broken || wire.frozen || writer.lane == nullptr) return;
+    writer.writes = false;
+    peer = writer.peer;
+    lane = writer.lane;
+  }
+  peer->Written(lane);
+}
+
+void MemoryLanes::Cut(Wire& wire, const absl::Status& why) {
+  std::array<Wire::End, 2> last;
+  {
+    absl::MutexLock lock(&wire.mutex);
+    if (std::exchange(wire.broken, true)) return;
+    last = std::exchange(wire.ends, {});
+  }
+  for (const Wire::End& end : last) {
+    if (end.lane == nullptr) continue;
+    run_([peer = end.peer, lane = end.lane, why] { peer->Close(lane, why); });
   }
 }
 
 void MemoryLanes::CutAll() {
-  const std::vector<std::shared_ptr<Wire>> wires = wires_;
-  for (const auto& wire : wires) Cut(wire, absl::UnavailableError("the connection broke"));
-  wires_.clear();
+  for (const WirePtr& wire : Wires()) {
+    Cut(*wire, absl::UnavailableError("the connection broke"));
+  }
 }
 
 void MemoryLanes::CutUnnoticed(int number) {
-  for (const auto& wire : wires_) {
-    if (wire->number != number || wire->ends[0].lane == nullptr) continue;
-    const Wire::End client = std::exchange(wire->ends[0], {});
+  for (const WirePtr& wire : Wires()) {
+    if (wire->number != number) continue;
+    Wire::End client;
+    {
+      absl::MutexLock lock(&wire->mutex);
+      client = std::exchange(wire->ends[0], {});
+    }
+    if (client.lane == nullptr) continue;
     client.peer->Close(client.lane, absl::UnavailableError("the connection broke"));
   }
 }
 
-void MemoryLanes::Freeze(int number, bool frozen) {
-  for (const auto& wire : wires_) {
-    if (wire->number == number) wire->frozen = frozen;
+void MemoryLanes::Freeze(int number) {
+  for (const WirePtr& wire : Wires()) {
+    absl::MutexLock lock(&wire->mutex);
+    if (wire->number == number) wire->frozen = true;
   }
 }
 
 int MemoryLanes::lanes() const {
-  return static_cast<int>(std::ranges::count_if(wires_, [](const auto& w) { return !w->broken; }));
+  return static_cast<int>(std::ranges::count_if(Wires(), [](const WirePtr& wire) {
+    absl::MutexLock lock(&wire->mutex);
+    return !wire->broken;
+  }));
 }
 
-void MemoryLanes::Deliver(const std::shared_ptr<Wire>& wire, bool up) {
-  Wire::End& end = wire->ends[up ? 1 : 0];
-  std::string bytes = std::move(end.arriving.front());
-  end.arriving.pop_front();
+void MemoryLanes::Deliver(const WirePtr& wire, size_t at) {
+  std::shared_ptr<LanePeer> peer;
+  LanePeer::LanePtr lane;
   v1::LaneMessage content;
-  EXPECT_TRUE(content.ParseFromString(bytes));
-  Message message = {.lane = wire->number, .up = up, .content = &content};
+  {
+    absl::MutexLock lock(&wire->mutex);
+    Wire::End& end = wire->ends[at];
+    const bool hears = at == 1 || end.lane != nullptr;
+    if (wire->broken || wire->frozen || !end.reads || end.arriving.empty() || !hears) return;
+    end.reads = false;
+    EXPECT_TRUE(content.ParseFromString(end.arriving.front()));
+    end.arriving.pop_front();
+    peer = end.peer;
+    lane = end.lane;
+  }
+  Message message = {.up = at == 1, .content = &content};
   ++messages_;
   on_message(message);
-  if (message.cut) return Cut(wire, absl::UnavailableError("the connection broke"));
-  if (!up || end.lane != nullptr) {
-    const std::shared_ptr<LanePeer> peer = end.peer;
-    const LanePeer::LanePtr lane = end.lane;
-    end.reads = false;
-    const bool reads = peer->Receive(lane, OwnedMessage(content.SerializeAsString()));
-    if (reads && !wire->broken) end.reads = true;
+  if (message.cut) return Cut(*wire, absl::UnavailableError("the connection broke"));
+  if (lane == nullptr) {
+    Join(wire, content.control().greeting());
+  } else if (!peer->Receive(lane, OwnedMessage(content.SerializeAsString()))) {
     return;
   }
-  const auto worker =
-      registry_ == nullptr
-          ? absl::StatusOr<std::shared_ptr<WorkerLanes>>(absl::UnavailableError("nobody listens"))
-          : registry_->Join(content.control().greeting());
-  if (!worker.ok()) return Cut(wire, worker.status());
-  end.peer = *worker;
-  end.stream = std::make_shared<Stream>(wire, 1);
-  end.lane = (*worker)->Open(wire->number, end.stream);
-  (*worker)->Written(end.lane);
+  {
+    absl::MutexLock lock(&wire->mutex);
+    wire->ends[at].reads = true;
+  }
+  Look(wire, at);
+}
+
+void MemoryLanes::Join(const WirePtr& wire, const v1::Greeting& greeting) {
+  const auto worker = registry_->Join(greeting);
+  if (!worker.ok()) return Cut(*wire, worker.status());
+  const LanePeer::LanePtr lane =
+      (*worker)->Open(wire->number, std::make_shared<Stream>(*this, wire, 1));
+  bool broken = false;
+  {
+    absl::MutexLock lock(&wire->mutex);
+    broken = wire->broken;
+    if (!broken) {
+      wire->ends[1].peer = *worker;
+      wire->ends[1].lane = lane;
+    }
+  }
+  if (broken) return (*worker)->Close(lane, absl::UnavailableError("the connection broke"));
+  (*worker)->Written(lane);
 }
 
 bool MemoryLanes::Step() {
-  std::vector<std::function<void()>> possible;
-  std::erase_if(wires_, [](const auto& wire) { return wire->broken; });
-  for (const auto& wire : wires_) {
-    if (wire->frozen) continue;
-    for (const size_t end : {0, 1}) {
-      Wire::End& here = wire->ends[end];
-      if (here.writes) {
-        possible.push_back([wire, end] {
-          Wire::End& writer = wire->ends[end];
-          writer.writes = false;
-          const std::shared_ptr<LanePeer> peer = writer.peer;
-          peer->Written(LanePeer::LanePtr(writer.lane));
-        });
-      }
-      const bool hears = end == 1 || here.lane != nullptr;
-      if (!here.arriving.empty() && here.reads && hears) {
-        possible.push_back([this, wire, end] { Deliver(wire, end == 1); });
-      }
-    }
-  }
-  if (!tasks_.empty()) {
-    possible.push_back([this] {
-      const std::function<void()> task = std::move(tasks_.front());
-      tasks_.pop_front();
-      task();
-    });
-  }
-  if (possible.empty()) return false;
-  possible[RandomBits(seed_, 0, steps_++) % possible.size()]();
+  if (tasks_.empty()) return false;
+  std::swap(tasks_[RandomBits(seed_, 0, steps_++) % tasks_.size()], tasks_.back());
+  const std::function<void()> task = std::move(tasks_.back());
+  tasks_.pop_back();
+  task();
   return true;
 }
 
