@@ -18,8 +18,8 @@ EVENTS = ROOT / "common" / "telemetry" / "event_names.cc"
 RECORDING = {"Coordinator": ("server",), "Worker": ("worker", "common/client")}
 # Files that export each side's metrics.
 EXPORTING = {
-    "coordinator": ("server/views/run_metrics.cc", "server/views/coordinator_metrics.cc",
-                    "common/telemetry/metric_page.cc"),
+    "coordinator": ("server/views/coordinator_metrics.cc", "server/views/run_history.cc",
+                    "server/service/coordinator_server.cc", "common/telemetry/metric_page.cc"),
     "standby": ("server/views/standby_metrics.cc", "common/telemetry/metric_page.cc"),
     "worker": ("worker/member/run_telemetry.cc", "common/telemetry/metric_page.cc")}
 

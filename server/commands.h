@@ -75,32 +75,17 @@ inline constexpr Program kCoordinatorProgram = {
         "Exit status: 0 done, 1 failed on the way, or nobody answered, 2 refused before "
         "anything\nstarted.\n"};
 
-struct FollowFlags {
-  std::string run_dir;
-  std::string http;  // As --http.
-  std::string http_address_file;
-  SecurityOptions security;
-};
-
-// Copies, by these flags, its own and those of the store, until `stop_requested`,
-// which waits for that long, says so: OK then. `refused` is set if an error came before anything
-// was copied.
-absl::Status FollowCommand(const FollowFlags& flags,
+// Copies, by the command's flags and those of the store, until `stop_requested`, which waits for
+// that long, says so: OK then. `refused` is set if an error came before anything was copied.
+absl::Status FollowCommand(SecurityOptions credentials,
                            const std::function<bool(absl::Duration)>& stop_requested,
                            bool& refused);
 
 // Prints what the folder holds, as lines or as JSON. A coordinator may own it meanwhile.
-absl::Status InspectCommand(const std::string& run_dir, bool json);
-
-struct ReplayFlags {
-  std::string run_dir;
-  std::string outer;    // A textproto of OuterConfig over the run's, or empty.
-  std::string without;  // Worker ids with commas between them, or empty.
-  std::string output;   // Where the parameters go, or empty.
-};
+absl::Status InspectCommand(const std::string& run_dir);
 
 // Merges all rounds of the folder again, checks their hashes and prints what came of it.
-absl::Status ReplayCommand(const ReplayFlags& flags);
+absl::Status ReplayCommand(const std::string& run_dir);
 
 // The signals that stop a program (command_line.h), blocked in all threads and taken here, by one
 // thread. The second that EndsAtOnceWhenRepeated does so, with status 128 and its number.

@@ -95,11 +95,6 @@ ABSL_FLAG(int, snapshot_every_rounds, 10,
 ABSL_FLAG(bool, exit_when_finished, false, "exits when every worker has left");
 ABSL_FLAG(bool, exit_when_drained, true,
           "with --exit_when_finished: not before the end of training; who was drained comes back");
-ABSL_FLAG(bool, json, false, "JSON for programs");
-ABSL_FLAG(std::string, without, "", "WORKER,...: as if these had contributed nothing");
-ABSL_FLAG(std::string, outer, "",
-          "TEXTPROTO: other settings of the outer optimizer, as 'learning_rate: 0.7'");
-ABSL_FLAG(std::string, output, "", "FILE: receives the resulting parameters");
 ABSL_FLAG(std::string, log_level, "info",
           "debug|info|warn|error: what is logged, and graver things");
 
@@ -479,11 +474,7 @@ int Follow() {
   StopSignal stop_signal;
   bool refused = false;
   const absl::Status status = FollowCommand(
-      {.run_dir = absl::GetFlag(FLAGS_run_dir),
-       .http = absl::GetFlag(FLAGS_http),
-       .http_address_file = absl::GetFlag(FLAGS_http_address_file),
-       .security = Security()},
-      [&](absl::Duration timeout) { return stop_signal.Wait(timeout); }, refused);
+      Security(), [&](absl::Duration timeout) { return stop_signal.Wait(timeout); }, refused);
   if (status.ok()) return 0;
   return refused ? EndStart(status) : Fail(kProgram, status);
 }
@@ -506,12 +497,8 @@ int Main(int argc, char** argv) {
   if (run_dir.empty()) {
     return Refuse(kProgram, absl::InvalidArgumentError("give the run's folder: --run_dir=FOLDER"));
   }
-  const absl::Status status = command == "inspect"
-                                  ? InspectCommand(run_dir, absl::GetFlag(FLAGS_json))
-                                  : ReplayCommand({.run_dir = run_dir,
-                                                   .outer = absl::GetFlag(FLAGS_outer),
-                                                   .without = absl::GetFlag(FLAGS_without),
-                                                   .output = absl::GetFlag(FLAGS_output)});
+  const absl::Status status =
+      command == "inspect" ? InspectCommand(run_dir) : ReplayCommand(run_dir);
   return status.ok() ? 0 : Fail(kProgram, status);
 }
 

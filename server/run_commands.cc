@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -35,8 +36,26 @@
 #include "server/store/run_directory_store.h"
 #include "server/views/status_page.h"
 
+ABSL_FLAG(bool, json, false, "JSON for programs");
+ABSL_FLAG(std::string, without, "", "WORKER,...: as if these had contributed nothing");
+ABSL_FLAG(std::string, outer, "",
+          "TEXTPROTO: other settings of the outer optimizer, as 'learning_rate: 0.7'");
+ABSL_FLAG(std::string, output, "", "FILE: receives the resulting parameters");
+ABSL_FLAG(std::string, of, "", "HOST:PORT: the coordinator to follow");
+ABSL_FLAG(
+    std::string, standby_name, "",
+    "NAME: who follows, for people (serve --etcd: this coordinator); else the machine's name");
+
+ABSL_DECLARE_FLAG(std::string, http);
+ABSL_DECLARE_FLAG(std::string, http_address_file);
+ABSL_DECLARE_FLAG(std::string, run_dir);
+
 namespace causeway::server {
 namespace {
+
+constexpr absl::Duration kStopPoll = absl::Milliseconds(200);
+constexpr absl::Duration kFollowingLineEvery = absl::Seconds(5);
+constexpr absl::Duration kBoarding = absl::Seconds(10);
 
 // One line that is written over on a terminal; elsewhere a line at every tenth.
 class ReplayProgress {
@@ -68,30 +87,33 @@ absl::StatusOr<v1::OuterConfig> OtherOuter(const v1::RunConfig& run, const std::
 
 }  // namespace
 
-absl::Status InspectCommand(const std::string& run_dir, bool json) {
+absl::Status InspectCommand(const std::string& run_dir) {
   FileSystem& file_system = *FileSystem::Real();
   ASSIGN_OR_RETURN(const nlohmann::json inspection, InspectRun(file_system, run_dir));
-  std::fputs(
-      json ? absl::StrCat(inspection.dump(2), "\n").c_str() : InspectionText(inspection).c_str(),
-      stdout);
+  std::fputs(absl::GetFlag(FLAGS_json) ? absl::StrCat(inspection.dump(2), "\n").c_str()
+                                       : InspectionText(inspection).c_str(),
+             stdout);
   return absl::OkStatus();
 }
 
-absl::Status ReplayCommand(const ReplayFlags& flags) {
+absl::Status ReplayCommand(const std::string& run_dir) {
+  const std::string outer = absl::GetFlag(FLAGS_outer);
+  const std::string without = absl::GetFlag(FLAGS_without);
+  const std::string output = absl::GetFlag(FLAGS_output);
   FileSystem& file_system = *FileSystem::Real();
-  ASSIGN_OR_RETURN(const std::unique_ptr<RunDirectoryStore> store,
-                   RunDirectoryStore::Open(file_system, flags.run_dir,
-                                           {.retain_deltas = true, .read_only = true}));
+  ASSIGN_OR_RETURN(
+      const std::unique_ptr<RunDirectoryStore> store,
+      RunDirectoryStore::Open(file_system, run_dir, {.retain_deltas = true, .read_only = true}));
   ASSIGN_OR_RETURN(const std::optional<RecoveredRun> run, store->Recover());
-  if (!run.has_value()) return absl::NotFoundError(absl::StrCat(flags.run_dir, " holds no run"));
+  if (!run.has_value()) return absl::NotFoundError(absl::StrCat(run_dir, " holds no run"));
   const v1::RunConfig& config = run->identity.config();
   ReplayOptions options;
   options.store = store.get();
   options.run = &*run;
-  if (!flags.outer.empty()) {
-    ASSIGN_OR_RETURN(options.outer, OtherOuter(config, flags.outer));
+  if (!outer.empty()) {
+    ASSIGN_OR_RETURN(options.outer, OtherOuter(config, outer));
   }
-  for (const auto worker : absl::StrSplit(flags.without, ',', absl::SkipEmpty())) {
+  for (const auto worker : absl::StrSplit(without, ',', absl::SkipEmpty())) {
     options.without.emplace(worker);
   }
   for (const std::string& worker : options.without) {
@@ -103,7 +125,7 @@ absl::Status ReplayCommand(const ReplayFlags& flags) {
   }
   ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config));
   ASSIGN_OR_RETURN(options.initial_parameters,
-                   InitialParametersOf(file_system, flags.run_dir, config, plan));
+                   InitialParametersOf(file_system, run_dir, config, plan));
   ThreadPool pool(ThreadsFor(0).value());
   RETURN_IF_ERROR(pool.started());
   options.pool = &pool;
@@ -112,47 +134,31 @@ absl::Status ReplayCommand(const ReplayFlags& flags) {
   std::printf("%lld rounds of run %s merged again, each with its recorded hashes\n",
               static_cast<long long>(result.rounds), run->identity.run_id().c_str());
   if (options.outer.has_value()) {
-    std::printf("with outer { %s } the parameters differ by %.6g of their norm\n",
-                flags.outer.c_str(), result.relative_difference);
+    std::printf("with outer { %s } the parameters differ by %.6g of their norm\n", outer.c_str(),
+                result.relative_difference);
   } else if (!options.without.empty()) {
-    std::printf("without %s the parameters differ by %.6g of their norm\n", flags.without.c_str(),
+    std::printf("without %s the parameters differ by %.6g of their norm\n", without.c_str(),
                 result.relative_difference);
   }
-  if (flags.output.empty()) return absl::OkStatus();
+  if (output.empty()) return absl::OkStatus();
   v1::RunConfig described = config;
   if (options.outer.has_value()) *described.mutable_outer() = *options.outer;
   RETURN_IF_ERROR(WriteParametersFile(
-      file_system, flags.output, {{"run_id", run->identity.run_id()}, {"rounds", result.rounds}},
+      file_system, output, {{"run_id", run->identity.run_id()}, {"rounds", result.rounds}},
       FormatRunConfig(described), result.parameters));
-  std::printf("the parameters are in %s\n", flags.output.c_str());
+  std::printf("the parameters are in %s\n", output.c_str());
   return absl::OkStatus();
 }
 
-}  // namespace causeway::server
-
-ABSL_FLAG(std::string, of, "", "HOST:PORT: the coordinator to follow");
-ABSL_FLAG(
-    std::string, standby_name, "",
-    "NAME: who follows, for people (serve --etcd: this coordinator); else the machine's name");
-
-namespace causeway::server {
-namespace {
-
-constexpr absl::Duration kStopPoll = absl::Milliseconds(200);
-constexpr absl::Duration kFollowingLineEvery = absl::Seconds(5);
-constexpr absl::Duration kBoarding = absl::Seconds(10);
-
-}  // namespace
-
-absl::Status FollowCommand(const FollowFlags& flags,
+absl::Status FollowCommand(SecurityOptions credentials,
                            const std::function<bool(absl::Duration)>& stop_requested,
                            bool& refused) {
   refused = true;
-  if (flags.run_dir.empty()) {
+  const std::string run_dir = absl::GetFlag(FLAGS_run_dir);
+  if (run_dir.empty()) {
     return absl::InvalidArgumentError("give a folder for the copy: --run_dir=FOLDER");
   }
   std::string of;
-  SecurityOptions credentials = flags.security;
   ASSIGN_OR_RETURN(const auto keeper,
                    BoardByFlags(kBoarding, of, /*id=*/nullptr, credentials, {Role::kOperator}));
   if (const std::string given = absl::GetFlag(FLAGS_of); !given.empty()) {
@@ -173,15 +179,15 @@ absl::Status FollowCommand(const FollowFlags& flags,
                    MakeChannelSecurity(credentials, addresses.front(), Clock::Real()->Now()));
   LogSecurity(security);
   ASSIGN_OR_RETURN(std::optional<HttpListener> port,
-                   OpenHttpPort(flags.http, credentials.UsesTls()));
+                   OpenHttpPort(absl::GetFlag(FLAGS_http), credentials.UsesTls()));
   StandbyNotes notes;
   notes.Doing(absl::StrCat("asks ", of, " for the run"));
   ASSIGN_OR_RETURN(const auto http,
-                   ServeStandbyHttp(std::move(port), flags.http_address_file, notes, flags.run_dir,
-                                    {{"tls_cert", credentials.cert_file}}));
+                   ServeStandbyHttp(std::move(port), absl::GetFlag(FLAGS_http_address_file), notes,
+                                    run_dir, {{"tls_cert", credentials.cert_file}}));
   ASSIGN_OR_RETURN(const std::unique_ptr<CopyLink> following,
-                   CopyLink::Start(*FileSystem::Real(), flags.run_dir, StoreOptionsFromFlags(),
-                                   name, target, SecurityTo(of, target, security), notes));
+                   CopyLink::Start(*FileSystem::Real(), run_dir, StoreOptionsFromFlags(), name,
+                                   target, SecurityTo(of, target, security), notes));
   int64_t shown = following->commits();
   absl::Duration next_line = Clock::Real()->Monotonic() + kFollowingLineEvery;
   while (!following->ended()) {
@@ -201,7 +207,7 @@ absl::Status FollowCommand(const FollowFlags& flags,
     Log().info(
         "{} has commit {}; serve it in place of the coordinator only once that is gone: "
         "causeway-coordinator serve --run_dir={}",
-        flags.run_dir, following->commits(), flags.run_dir);
+        run_dir, following->commits(), run_dir);
   }
   return result;
 }

@@ -19,7 +19,8 @@ absl::StatusOr<std::unique_ptr<RunViews>> RunViews::Open(const std::string& run_
   std::unique_ptr<RunViews> views(
       new RunViews(run_dir, run, standbys, certificates, std::move(file)));
   if (run.resumes) views->history_.Restore(*run.recovered);
-  views->curves_.Restore();
+  const absl::Status curves = views->history_.RestoreCurves();
+  if (!curves.ok()) Log().warn("the curves begin anew: {}", curves.ToString());
   const absl::Status past = views->events_.Restore(file_system, path);
   if (!past.ok()) Log().warn("the status page begins without past events: {}", past.ToString());
   return views;
@@ -32,9 +33,9 @@ RunViews::RunViews(const std::string& run_dir, const OpenedRun& run, const Stand
       event_file_(std::move(file)),
       counted_events_(event_file_.get()),
       events_(&counted_events_, Clock::Real()),
-      history_({.clock = Clock::Real()}),
-      curves_(&history_, FileSystem::Real(), Clock::Real(), JoinPath(run_dir, kCurvesFile),
-              run.run_id),
+      history_({.clock = Clock::Real(),
+                .curves_file = JoinPath(run_dir, kCurvesFile),
+                .run_id = run.run_id}),
       metrics_({.file_system = FileSystem::Real(),
                 .clock = Clock::Real(),
                 .history = &history_,
@@ -58,8 +59,10 @@ absl::Status RunViews::Serve(std::optional<HttpListener> port, const std::string
   HttpHandlers handlers;
   AddHealthHandlers(run, stopping_, handlers);
   handlers["/metrics"] = [this, &run, &server](const HttpRequest&) {
-    return HttpResponse::Metrics(
-        metrics_.Text(server.GetStatus(), run.Health().ok(), server.load()));
+    MetricPage page;
+    metrics_.AddTo(page, server.GetStatus(), run.Health().ok());
+    server.AddTo(page);
+    return HttpResponse::Metrics(page.Text());
   };
   AddStatusPage(*api_, handlers);
   if (!port.has_value()) return absl::OkStatus();
@@ -70,7 +73,7 @@ absl::Status RunViews::Serve(std::optional<HttpListener> port, const std::string
 }
 
 void RunViews::Close(const absl::Status& why) {
-  curves_.Save();
+  history_.SaveCurves();
   events_.Record("coordinator_stopped",
                  why.ok() ? "the coordinator has stopped" : std::string(why.message()),
                  {{"code", std::string(absl::StatusCodeToString(why.code()))}});

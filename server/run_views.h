@@ -34,13 +34,13 @@ class RunViews {
 
   EventHistory& events() { return events_; }
   // For Coordinator::Options::observers.
-  std::vector<RunObserver*> observers() { return metrics_.observers(); }
+  std::vector<RunObserver*> observers() { return {&history_}; }
   // Serves health, metrics and the status page, if there is a port; `address_file` receives
   // HOST:PORT. Both arguments outlive the object.
   absl::Status Serve(std::optional<HttpListener> port, const std::string& address_file,
                      const ServedRun& run, const CoordinatorServer& server);
   // Keeps the curves. Every now and then.
-  void Tick() { curves_.Tick(); }
+  void Tick() { history_.Tick(); }
   // GET /readyz says that the coordinator takes no workers any more.
   void NoteStopping() { stopping_ = true; }
   // The coordinator has stopped, as `why` says: writes the curves, the event and the report, and
@@ -58,7 +58,6 @@ class RunViews {
   CountingEventLog counted_events_;
   EventHistory events_;
   RunHistory history_;
-  CurveKeeper curves_;
   CoordinatorMetrics metrics_;
   std::atomic<bool> stopping_ = false;
   std::unique_ptr<StatusApi> api_;  // Once it serves, as the next.

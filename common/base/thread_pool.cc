@@ -40,6 +40,26 @@ absl::Status StartThreads(int count, const std::function<void()>& run,
   return absl::OkStatus();
 }
 
+absl::Status PeriodicThread::Start(absl::Duration pause, std::function<absl::Duration()> act) {
+  ASSIGN_OR_RETURN(thread_, StartThread([this, pause, act = std::move(act)]() mutable {
+                     absl::MutexLock lock(&mutex_);
+                     while (!mutex_.AwaitWithTimeout(absl::Condition(&stopping_), pause)) {
+                       mutex_.Unlock();
+                       pause = act();
+                       mutex_.Lock();
+                     }
+                   }));
+  return absl::OkStatus();
+}
+
+void PeriodicThread::Stop() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
 namespace {
 
 // A worker looks so often for the next loop before it sleeps: long enough for the gap between two

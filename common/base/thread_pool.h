@@ -15,6 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 
 namespace causeway {
 
@@ -33,6 +34,24 @@ absl::StatusOr<std::thread> StartThread(std::function<void()> run);
 // the caller ends and joins them.
 absl::Status StartThreads(int count, const std::function<void()>& run,
                           std::vector<std::thread>& threads);
+
+// A thread that does something every now and then. As the last member of its owner it ends first.
+class PeriodicThread {
+ public:
+  PeriodicThread() = default;
+  ~PeriodicThread() { Stop(); }
+
+  // Runs `act` after `pause`, and again after every pause that it returns. Once. RESOURCE_EXHAUSTED
+  // as for StartThread.
+  absl::Status Start(absl::Duration pause, std::function<absl::Duration()> act);
+  // Waits for an act that is under way. May be called again.
+  void Stop();
+
+ private:
+  absl::Mutex mutex_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
 
 class ThreadPool {
  public:

@@ -168,8 +168,7 @@ absl::StatusOr<FoundAuthority> FindAuthority(const InvitationLine& line, absl::T
     }
     if (all_refuse) return last;
     if (absl::Now() >= deadline) {
-      const std::string why =
-          ExplainNoAnswer(line.addresses.back(), /*uses_tls=*/true);
+      const std::string why = ExplainNoAnswer(line.addresses.back(), /*uses_tls=*/true);
       return absl::UnavailableError(
           absl::StrCat("no coordinator answers at ", absl::StrJoin(line.addresses, ", "), ": ",
                        why.empty() ? last.message() : absl::string_view(why)));
@@ -442,45 +441,29 @@ absl::Status RenewIdentity(const Boarded& boarded, absl::Duration timeout) {
 }
 
 IdentityKeeper::IdentityKeeper(Boarded boarded, const Clock& clock, absl::Duration interval)
-    : boarded_(std::move(boarded)), clock_(clock), interval_(interval) {
-  absl::StatusOr<std::thread> thread = StartThread([this] { Keep(); });
-  if (thread.ok()) {
-    thread_ = *std::move(thread);
-  } else {
+    : boarded_(std::move(boarded)), clock_(clock) {
+  const absl::Status started = thread_.Start(interval, [this, interval] {
+    Keep();
+    return interval;
+  });
+  if (!started.ok()) {
     Log().warn("{} will not be renewed: {}", boarded_.security.cert_file,
-               std::string(thread.status().message()));
+               std::string(started.message()));
   }
-}
-
-IdentityKeeper::~IdentityKeeper() {
-  {
-    absl::MutexLock lock(&mutex_);
-    over_ = true;
-  }
-  if (thread_.joinable()) thread_.join();
 }
 
 void IdentityKeeper::Keep() {
-  absl::Time next_try = absl::InfinitePast();
-  for (;;) {
-    {
-      absl::MutexLock lock(&mutex_);
-      if (mutex_.AwaitWithTimeout(absl::Condition(&over_), interval_)) return;
-    }
-    const absl::Time now = clock_.Now();
-    if (now < next_try) continue;
-    const absl::StatusOr<Certificate> own = ReadCertificate(boarded_.security.cert_file);
-    if (own.ok() && !IsRenewalDue(*own, now, EndOfSigner(boarded_.security.cert_file))) {
-      continue;
-    }
-    const absl::Status renewed = own.ok() ? RenewIdentity(boarded_, kCall) : own.status();
-    if (renewed.ok()) {
-      Log().info("{} is renewed", boarded_.security.cert_file);
-    } else {
-      Log().warn("{}", std::string(renewed.message()));
-      const bool is_late = own.ok() && own->not_after - now < kLate;
-      next_try = now + (is_late ? kTryAgainLate : kTryAgain);
-    }
+  const absl::Time now = clock_.Now();
+  if (now < next_try_) return;
+  const absl::StatusOr<Certificate> own = ReadCertificate(boarded_.security.cert_file);
+  if (own.ok() && !IsRenewalDue(*own, now, EndOfSigner(boarded_.security.cert_file))) return;
+  const absl::Status renewed = own.ok() ? RenewIdentity(boarded_, kCall) : own.status();
+  if (renewed.ok()) {
+    Log().info("{} is renewed", boarded_.security.cert_file);
+  } else {
+    Log().warn("{}", std::string(renewed.message()));
+    const bool is_late = own.ok() && own->not_after - now < kLate;
+    next_try_ = now + (is_late ? kTryAgainLate : kTryAgain);
   }
 }
 

@@ -8,16 +8,14 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
+#include "common/base/thread_pool.h"
 #include "common/identity/identity.h"
 #include "common/rpc/security.h"
 
@@ -58,23 +56,21 @@ absl::Status RenewIdentity(const Boarded& boarded, absl::Duration timeout);
 
 // Renews the certificate of a process that runs for long. A thread of its own looks at it at
 // intervals, and says in the log when it cannot.
+//
+// Its end waits for a renewal that is under way, 10 seconds and 5 for each address at most.
 class IdentityKeeper {
  public:
   // The clock outlives the object.
   explicit IdentityKeeper(Boarded boarded, const Clock& clock = *Clock::Real(),
                           absl::Duration interval = absl::Minutes(1));
-  // Waits for a renewal that is under way, 10 seconds and 5 for each address at most.
-  ~IdentityKeeper();
 
  private:
   void Keep();
 
   const Boarded boarded_;
   const Clock& clock_;
-  const absl::Duration interval_;
-  absl::Mutex mutex_;
-  bool over_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;
+  absl::Time next_try_ = absl::InfinitePast();
+  PeriodicThread thread_;
 };
 
 // What --join, --identity and CAUSEWAY_JOIN in the environment say, in place of --coordinator and

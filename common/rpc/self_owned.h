@@ -12,6 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+
 namespace causeway {
 
 template <typename Derived, typename Reactor>
@@ -35,16 +38,29 @@ class SelfOwned : public Reactor, public std::enable_shared_from_this<Derived> {
   std::shared_ptr<Derived> owned_by_grpc_;
 };
 
-// Those of the list that are there still. Forgets the others.
-template <typename Object>
-std::vector<std::shared_ptr<Object>> Living(std::vector<std::weak_ptr<Object>>& all) {
-  std::vector<std::shared_ptr<Object>> living;
-  std::erase_if(all, [&](const std::weak_ptr<Object>& weak) {
-    const std::shared_ptr<Object> object = weak.lock();
-    if (object != nullptr) living.push_back(object);
-    return object == nullptr;
-  });
-  return living;
-}
+// Reactors whose calls are under way, for whoever looks at all of them. Thread-safe.
+template <typename Reactor>
+class OpenReactors {
+ public:
+  // gRPC lets go of a reactor only after the service's method has returned it: it is still there.
+  void Add(Reactor& reactor) {
+    absl::MutexLock lock(&mutex_);
+    reactors_.push_back(reactor.weak_from_this());
+  }
+  std::vector<std::shared_ptr<Reactor>> All() {
+    std::vector<std::shared_ptr<Reactor>> all;
+    absl::MutexLock lock(&mutex_);
+    std::erase_if(reactors_, [&](const std::weak_ptr<Reactor>& weak) {
+      const std::shared_ptr<Reactor> reactor = weak.lock();
+      if (reactor != nullptr) all.push_back(reactor);
+      return reactor == nullptr;
+    });
+    return all;
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::vector<std::weak_ptr<Reactor>> reactors_ ABSL_GUARDED_BY(mutex_);
+};
 
 }  // namespace causeway

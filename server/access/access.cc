@@ -14,6 +14,10 @@ namespace {
 
 constexpr size_t kMaxIdentities = 4096;
 constexpr size_t kMaxStrangers = 4096;
+constexpr double kBurstSeconds = 4;
+// Of an address without an identity.
+constexpr double kStrangersPerSecond = 10;
+constexpr double kStrangerBurst = 100;
 constexpr double kLinesPerSecond = 1;
 constexpr double kLineBurst = 20;
 constexpr absl::Duration kSayAgain = absl::Minutes(1);
@@ -88,9 +92,9 @@ std::string Peer::Name() const {
 
 Access::Access(Options options)
     : options_(std::move(options)),
-      peers_(options_.requests_per_second, options_.request_burst, kMaxIdentities, *options_.clock),
-      strangers_(options_.strangers_per_second, options_.stranger_burst, kMaxStrangers,
-                 *options_.clock),
+      peers_(options_.requests_per_second, kBurstSeconds * options_.requests_per_second,
+             kMaxIdentities, *options_.clock),
+      strangers_(kStrangersPerSecond, kStrangerBurst, kMaxStrangers, *options_.clock),
       lines_(kLinesPerSecond, kLineBurst, 1, *options_.clock) {}
 
 absl::Status Access::Identify(const grpc::ServerContextBase& context, Peer& peer) {
@@ -173,24 +177,18 @@ absl::StatusOr<Peer> Access::Authenticate(const grpc::ServerContextBase& context
 }
 
 absl::StatusOr<Peer> Access::Admit(const grpc::ServerContextBase& context, Action action) {
-  ASSIGN_OR_RETURN(Peer peer, AdmitSilently(context, action));
-  RETURN_IF_ERROR(CheckMayTell(action));
-  if (options_.on_admitted) options_.on_admitted(peer);
-  return peer;
-}
-
-absl::StatusOr<Peer> Access::AdmitSilently(const grpc::ServerContextBase& context, Action action) {
   ASSIGN_OR_RETURN(Peer peer, Authenticate(context));
   RETURN_IF_ERROR(Count(peer, CostOf(action)));
-  if (!peer.identity.has_value()) return peer;
-  const Identity& identity = *peer.identity;
-  if (identity.run != kEveryRun && identity.run != options_.run_name) {
+  const std::optional<Identity>& identity = peer.identity;
+  if (identity.has_value() && identity->run != kEveryRun && identity->run != options_.run_name) {
     // As a Join of another run: this coordinator may be the wrong one.
     return Report(peer, absl::FailedPreconditionError(
-                            absl::StrCat("this ", RoleAndName(identity), " is one of the run ",
-                                         identity.run, ", and this run is ", options_.run_name)));
+                            absl::StrCat("this ", RoleAndName(*identity), " is one of the run ",
+                                         identity->run, ", and this run is ", options_.run_name)));
   }
   RETURN_IF_ERROR(CheckRole(peer, action));
+  RETURN_IF_ERROR(CheckMayTell(action));
+  if (options_.on_admitted) options_.on_admitted(peer);
   return peer;
 }
 
@@ -258,12 +256,6 @@ absl::Status Access::CheckRegion(const Peer& peer, bool is_region) {
                 is_region ? "region" : "worker", ": ", WhatARoleMayDo(peer.identity->role),
                 "; give it a certificate or token of the role ", is_region ? "region" : "worker",
                 " (deploy/make_certificates)")));
-}
-
-absl::Status Access::Check(const grpc::ServerContextBase& context, Action action,
-                           absl::string_view worker_id) {
-  ASSIGN_OR_RETURN(const Peer peer, Admit(context, action));
-  return CheckWorker(peer, action, worker_id);
 }
 
 absl::Status Access::Report(const Peer& peer, const absl::Status& refusal) {

@@ -87,12 +87,9 @@ class Access {
     std::unique_ptr<TokenTable> tokens;  // May be null: certificates alone.
     // May be null: nobody is refused by name.
     std::unique_ptr<RefusedIdentities> refused;
-    // Rate limit of an identity, or of an address without one, in messages within a session. A
-    // call, offer or want counts as CostOf messages.
+    // Rate limit of an identity, in messages within a session, of which four seconds' may come at
+    // once. A call, offer or want counts as CostOf messages.
     double requests_per_second = 1000;
-    double request_burst = 4000;
-    double strangers_per_second = 10;
-    double stranger_burst = 100;
     const Clock* clock = nullptr;  // Outlives the object, as does the next.
     EventLog* events = NullEventLog();
     // Called, on any thread, for every call that may be made; the other for those on behalf of a
@@ -115,14 +112,11 @@ class Access {
   absl::Status CheckStillValid(const Peer& peer);
   // For calls of many messages: one of them came. RESOURCE_EXHAUSTED as for a request.
   absl::Status CountMessage(const Peer& peer) { return Count(peer, 1); }
-  // For a message that is as good as a call, and counts as one: all that Check looks at.
+  // For a message that is as good as a call, and counts as one: all that Admit and CheckWorker look
+  // at.
   absl::Status CheckMessage(const Peer& peer, Action action, absl::string_view worker_id);
-  // Admit and CheckWorker at once.
-  absl::Status Check(const grpc::ServerContextBase& context, Action action,
-                     absl::string_view worker_id);
 
  private:
-  absl::StatusOr<Peer> AdmitSilently(const grpc::ServerContextBase& context, Action action);
   absl::Status CheckRole(const Peer& peer, Action action);
   absl::Status CheckMayTell(Action action) const;
   absl::StatusOr<Peer> Authenticate(const grpc::ServerContextBase& context);

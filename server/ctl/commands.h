@@ -20,17 +20,10 @@ namespace causeway::server {
 // Refuses what the flags ask for: INVALID_ARGUMENT.
 absl::Status CheckEventsFlags();
 
-struct EventsOptions {
-  bool json = false;
-  absl::Duration interval;  // With --follow, between two looks.
-  absl::Duration patience;  // And how long a coordinator that has answered may be away.
-  std::function<bool()> stop;
-  std::function<void(const std::string&)> print;
-};
-
 // Prints those that the flags ask for; with --follow until `stop` says so, or until the coordinator
 // is gone: OK after the run's end, else its error. The flags have been checked.
-absl::Status EventsCommand(RunAdmin& run, const EventsOptions& options);
+absl::Status EventsCommand(RunAdmin& run, const std::function<bool()>& stop,
+                           const std::function<void(const std::string&)>& print);
 
 // An event of a run for people and for programs.
 

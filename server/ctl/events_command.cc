@@ -18,6 +18,11 @@
 ABSL_FLAG(bool, follow, false, "goes on with what happens, until Ctrl-C");
 ABSL_FLAG(std::string, level, "info", "info|warn|error: those and graver ones");
 ABSL_FLAG(int, last, 0, "so many of the past; 0: all that the coordinator keeps");
+// Of other commands, too.
+ABSL_FLAG(bool, json, false, "JSON for programs; watch: one line per look, events: one per event");
+ABSL_FLAG(absl::Duration, interval, absl::Seconds(2), "between two looks");
+ABSL_FLAG(absl::Duration, patience, absl::Minutes(10),
+          "ends when a coordinator that has answered is away for so long");
 
 namespace causeway::server {
 namespace {
@@ -44,7 +49,9 @@ absl::Status CheckEventsFlags() {
   return absl::OkStatus();
 }
 
-absl::Status EventsCommand(RunAdmin& run, const EventsOptions& options) {
+absl::Status EventsCommand(RunAdmin& run, const std::function<bool()>& stop,
+                           const std::function<void(const std::string&)>& print) {
+  const bool json = absl::GetFlag(FLAGS_json);
   const int least = LevelRank(absl::GetFlag(FLAGS_level));
   const auto last = static_cast<size_t>(absl::GetFlag(FLAGS_last));
   const absl::TimeZone zone = absl::LocalTimeZone();
@@ -65,23 +72,23 @@ absl::Status EventsCommand(RunAdmin& run, const EventsOptions& options) {
       if (first && last > 0 && news->events.size() > last) {
         news->events.erase(news->events.begin(), news->events.end() - static_cast<int64_t>(last));
       }
-      if (!first && news->missed > 0 && !options.json) {
-        options.print(absl::StrCat("(", news->missed, " events came too fast to be kept)\n"));
+      if (!first && news->missed > 0 && !json) {
+        print(absl::StrCat("(", news->missed, " events came too fast to be kept)\n"));
       }
       for (const v1::RunEvent& event : news->events) {
-        options.print(options.json ? EventJson(event) : EventText(event, zone));
+        print(json ? EventJson(event) : EventText(event, zone));
       }
     } else if (first || !IsRetryable(news.status())) {
       return news.status();
     } else if (run_is_over) {
       return absl::OkStatus();
-    } else if (absl::Now() - last_answer > options.patience) {
+    } else if (absl::Now() - last_answer > absl::GetFlag(FLAGS_patience)) {
       return news.status();
     }
     first = false;
-    if (!absl::GetFlag(FLAGS_follow) || options.stop()) return absl::OkStatus();
-    absl::SleepFor(options.interval);  // A signal ends it early.
-    if (options.stop()) return absl::OkStatus();
+    if (!absl::GetFlag(FLAGS_follow) || stop()) return absl::OkStatus();
+    absl::SleepFor(absl::GetFlag(FLAGS_interval));  // A signal ends it early.
+    if (stop()) return absl::OkStatus();
   }
 }
 

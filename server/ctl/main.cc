@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -27,11 +28,7 @@
 
 ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070",
           "HOST:PORT,...: the coordinator, and its standbys");
-ABSL_FLAG(bool, json, false, "JSON for programs; watch: one line per look, events: one per event");
 ABSL_FLAG(absl::Duration, timeout, absl::Seconds(10), "for the coordinator's answer");
-ABSL_FLAG(absl::Duration, interval, absl::Seconds(2), "between two looks");
-ABSL_FLAG(absl::Duration, patience, absl::Minutes(10),
-          "ends when a coordinator that has answered is away for so long");
 ABSL_FLAG(bool, all, false, "workers: those who left, too; drain: every one");
 ABSL_FLAG(std::string, reason, "asked to by the operator", "TEXT: for the record");
 ABSL_FLAG(int64_t, round, 0, "N: this round of --fragment alone");
@@ -42,6 +39,10 @@ ABSL_FLAG(int64_t, at_tokens, 0, "N: when all workers together have trained so m
 ABSL_FLAG(
     std::string, preset, "",
     "NAME: what configurations are read over: paper, best, streaming, diloco or data-parallel");
+
+ABSL_DECLARE_FLAG(absl::Duration, interval);
+ABSL_DECLARE_FLAG(bool, json);
+ABSL_DECLARE_FLAG(absl::Duration, patience);
 
 namespace causeway::server {
 namespace {
@@ -308,11 +309,8 @@ int Invite(RunAdmin& run, const std::vector<std::string>& arguments) {
 int Events(RunAdmin& run) {
   std::signal(SIGINT, OnInterrupt);
   std::signal(SIGTERM, OnInterrupt);
-  return Report(EventsCommand(run, {.json = absl::GetFlag(FLAGS_json),
-                                    .interval = absl::GetFlag(FLAGS_interval),
-                                    .patience = absl::GetFlag(FLAGS_patience),
-                                    .stop = [] { return stop_requested != 0; },
-                                    .print = Print}));
+  return Report(EventsCommand(
+      run, [] { return stop_requested != 0; }, Print));
 }
 
 // Runs the commands that need a coordinator.

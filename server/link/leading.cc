@@ -84,18 +84,10 @@ absl::StatusOr<std::unique_ptr<Leading>> Leading::StandBy(
       continue;
     }
     RETURN_IF_ERROR(led);
-    ASSIGN_OR_RETURN(
-        leading->thread_, StartThread([self = leading.get()] {
-          for (;;) {
-            {
-              absl::MutexLock lock(&self->mutex_);
-              if (self->mutex_.AwaitWithTimeout(absl::Condition(&self->stopping_), kTick)) {
-                return;
-              }
-            }
-            self->leadership_.Tick();
-          }
-        }));
+    RETURN_IF_ERROR(leading->ticker_.Start(kTick, [&leadership = leading->leadership_] {
+      leadership.Tick();
+      return kTick;
+    }));
     Log().info("{} leads run {}", name, options.run);
     return leading;
   }
@@ -175,11 +167,7 @@ absl::Status Leading::Wait(const Options& options, const std::string& name,
 }
 
 Leading::~Leading() {
-  {
-    absl::MutexLock lock(&mutex_);
-    stopping_ = true;
-  }
-  if (thread_.joinable()) thread_.join();
+  ticker_.Stop();
   registry_->Resign();
 }
 

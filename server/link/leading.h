@@ -4,15 +4,13 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/file_system.h"
+#include "common/base/thread_pool.h"
 #include "common/rpc/security.h"
 #include "common/telemetry/event_log.h"
 #include "server/link/etcd_registry.h"
@@ -63,9 +61,7 @@ class Leading {
 
   const std::unique_ptr<Registry> registry_;
   Leadership leadership_;
-  absl::Mutex mutex_;
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;
+  PeriodicThread ticker_;
 };
 
 }  // namespace causeway::server

@@ -181,7 +181,6 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(cons
   access.run_name = run.config().run_name();
   access.may_tell = options.may_tell;
   access.requests_per_second = options.max_requests_per_second;
-  access.request_burst = 4 * options.max_requests_per_second;
   access.clock = options.clock;
   access.events = options.events;
   if (!options.security.token_file.empty()) {
@@ -231,9 +230,13 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(cons
     RETURN_IF_ERROR(result->authority_->WriteOperator(options.operator_folder,
                                                       AddressFromHere(address, result->port())));
   }
-  ASSIGN_OR_RETURN(result->ticker_, StartThread([server = result.get()] { server->TickLoop(); }));
-  ASSIGN_OR_RETURN(result->maintainer_,
-                   StartThread([server = result.get()] { server->MaintainLoop(); }));
+  RETURN_IF_ERROR(result->ticker_.Start(kTransferTick, [server = result.get()] {
+    server->Tick();
+    return kTransferTick;
+  }));
+  RETURN_IF_ERROR(result->maintainer_.Start(kMaintenance, [server = result.get()] {
+    return server->Maintain() ? absl::ZeroDuration() : kMaintenance;
+  }));
   return result;
 }
 
@@ -326,53 +329,37 @@ void CoordinatorServer::StartTransfers(Coordinator& coordinator) {
   ready_.store(transfers_.get(), std::memory_order_release);
 }
 
-void CoordinatorServer::TickLoop() {
-  Clock& clock = *Clock::Real();
-  absl::Duration next_tick = clock.Monotonic() + kTick;
-  for (;;) {
-    {
-      absl::MutexLock lock(&mutex_);
-      if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kTransferTick)) return;
-    }
-    Transfers* const transfers = this->transfers();
-    if (transfers != nullptr) transfers->lanes.Tick();
-    if (clock.Monotonic() < next_tick) continue;
-    next_tick = clock.Monotonic() + kTick;
-    if (transfers != nullptr) transfers->inbox->Tick();
-    if (run_.coordinator() != nullptr) run_.coordinator()->Tick();
-    session_.CloseSilentStreams();
-    session_.EndUnreadStreams();
-    models_.Tick();
-    listener_->EndHostile();
-  }
+void CoordinatorServer::Tick() {
+  Transfers* const transfers = this->transfers();
+  if (transfers != nullptr) transfers->lanes.Tick();
+  const absl::Duration now = Clock::Real()->Monotonic();
+  if (now < next_tick_) return;
+  next_tick_ = now + kTick;
+  if (transfers != nullptr) transfers->inbox->Tick();
+  if (run_.coordinator() != nullptr) run_.coordinator()->Tick();
+  session_.Tick();
+  models_.Tick();
+  listener_->EndHostile();
 }
 
-void CoordinatorServer::MaintainLoop() {
-  TcpLosses losses;
-  bool more_due = false;
-  for (;;) {
-    {
-      absl::MutexLock lock(&mutex_);
-      const absl::Duration pause = more_due ? absl::ZeroDuration() : kMaintenance;
-      if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), pause)) return;
-    }
-    more_due = run_.coordinator() != nullptr && run_.coordinator()->Maintain();
-    if (authority_ != nullptr) authority_->MoveToRecord();
-    session_.CloseRevokedStreams();
-    exchange_.EndRevokedStreams();
-    models_.EndRevokedStreams();
-    const std::string reminder = expiry_.Poll();
-    if (!reminder.empty()) {
-      events_->Record("certificate_expiring", reminder, nlohmann::json::object());
-    }
-    LookAtCertificates();
-    for (const RevocationWatch::Notice& notice : revocations_.Poll()) {
-      events_->Record(notice.ended ? "revocation_list_ended" : "revocation_list_ending",
-                      notice.message, nlohmann::json::object());
-    }
-    links_.Sample(port());
-    BoundConnections(AcceptedOn(port()), losses);
+bool CoordinatorServer::Maintain() {
+  const bool more_due = run_.coordinator() != nullptr && run_.coordinator()->Maintain();
+  if (authority_ != nullptr) authority_->MoveToRecord();
+  session_.CloseRevokedStreams();
+  exchange_.EndRevokedStreams();
+  models_.EndRevokedStreams();
+  const std::string reminder = expiry_.Poll();
+  if (!reminder.empty()) {
+    events_->Record("certificate_expiring", reminder, nlohmann::json::object());
   }
+  LookAtCertificates();
+  for (const RevocationWatch::Notice& notice : revocations_.Poll()) {
+    events_->Record(notice.ended ? "revocation_list_ended" : "revocation_list_ending",
+                    notice.message, nlohmann::json::object());
+  }
+  links_.Sample(port());
+  BoundConnections(AcceptedOn(port()), losses_);
+  return more_due;
 }
 
 void CoordinatorServer::LookAtCertificates() {
@@ -395,31 +382,32 @@ v1::RunStatus CoordinatorServer::GetStatus() const {
   return status;
 }
 
-ServerLoad CoordinatorServer::load() const {
-  ServerLoad load;
-  if (const Transfers* const transfers = this->transfers(); transfers != nullptr) {
-    const DeltaInbox::Counters counters = transfers->inbox->counters();
-    load.pushes = counters.deltas;
-    load.pushes_evicted = counters.evicted;
-    load.lanes = transfers->lanes.lanes();
-  }
-  load.push_bytes = push_memory_.taken();
-  load.push_bytes_limit = push_memory_.bytes();
-  load.pull_bytes = pull_cache_.taken();
-  load.pull_bytes_limit = pull_cache_.bytes();
-  load.merges_queued = merges_.length();
-  load.copies_queued = copies_.length();
-  return load;
+void CoordinatorServer::AddTo(MetricPage& page) const {
+  const std::string held = "causeway_transfer_memory_bytes";
+  const std::string held_help = "Memory of transfers: deltas up, packed chunks of answers down.";
+  const std::string limit = "causeway_transfer_memory_limit_bytes";
+  const std::string limit_help = "Memory that they may hold (--memory_mb).";
+  const std::string queue = "causeway_queue_length";
+  const std::string queue_help = "Tasks that wait for a thread: merge, copy.";
+  const Transfers* const transfers = this->transfers();  // Null: none has begun.
+  const DeltaInbox::Counters inbox =
+      transfers != nullptr ? transfers->inbox->counters() : DeltaInbox::Counters();
+  page.Gauge(held, held_help, push_memory_.taken(), {{"direction", "up"}});
+  page.Gauge(held, held_help, pull_cache_.taken(), {{"direction", "down"}});
+  page.Gauge(limit, limit_help, push_memory_.bytes(), {{"direction", "up"}});
+  page.Gauge(limit, limit_help, pull_cache_.bytes(), {{"direction", "down"}});
+  page.Gauge(queue, queue_help, merges_.length(), {{"queue", "merge"}});
+  page.Gauge(queue, queue_help, copies_.length(), {{"queue", "copy"}});
+  page.Gauge("causeway_pushes", "Deltas that are being received.", inbox.deltas);
+  page.Gauge("causeway_lanes", "Streams of deltas and answers.",
+             transfers != nullptr ? transfers->lanes.lanes() : 0);
+  page.Counter("causeway_pushes_evicted_total",
+               "Deltas nobody was sending, dropped for want of memory.", inbox.evicted);
 }
 
 void CoordinatorServer::Stop(absl::Duration deadline) {
-  {
-    absl::MutexLock lock(&mutex_);
-    if (stopping_) return;
-    stopping_ = true;
-  }
-  if (ticker_.joinable()) ticker_.join();
-  if (maintainer_.joinable()) maintainer_.join();
+  ticker_.Stop();
+  maintainer_.Stop();
   if (listener_ != nullptr) listener_->Stop();
   if (server_ == nullptr) return;
   const absl::Time end = absl::Now() + deadline;

@@ -10,18 +10,18 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/base/thread_pool.h"
 #include "common/identity/expiry_watch.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/security.h"
+#include "common/rpc/tcp_links.h"
 #include "common/telemetry/event_log.h"
+#include "common/telemetry/metric_page.h"
 #include "server/access/access.h"
 #include "server/access/own_authority.h"
 #include "server/core/served_run.h"
@@ -94,7 +94,8 @@ class CoordinatorServer {
   int port() const { return listener_->port(); }
   // The coordinator's, with what TCP says of the workers' links.
   v1::RunStatus GetStatus() const;
-  ServerLoad load() const;
+  // How much it has to do.
+  void AddTo(MetricPage& page) const;
 
   // Takes no new calls, waits that long for those under way, cancels the rest. Shut the
   // coordinator down first, so that sessions and waiting pulls end by themselves. May be called
@@ -120,8 +121,9 @@ class CoordinatorServer {
   void StartTransfers(Coordinator& coordinator);
   // Null before that.
   Transfers* transfers() const { return ready_.load(std::memory_order_acquire); }
-  void TickLoop();
-  void MaintainLoop();
+  void Tick();
+  // True: call it again at once.
+  bool Maintain();
 
   std::unique_ptr<ServedRun> own_run_;  // Where Start was given a coordinator.
   ServedRun& run_;
@@ -149,16 +151,16 @@ class CoordinatorServer {
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<ConnectionListener> listener_;
-  absl::Mutex mutex_;
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Mutex certificates_mutex_;
   // Null without TLS.
   std::shared_ptr<ServedCertificates> certificates_ ABSL_GUARDED_BY(certificates_mutex_);
   ExpiryWatch expiry_;  // The maintainer's, as is the next.
   RevocationWatch revocations_;
   EventLog* const events_;
-  std::thread ticker_;
-  std::thread maintainer_;
+  TcpLosses losses_;                                 // The maintainer's.
+  absl::Duration next_tick_ = absl::ZeroDuration();  // The ticker's.
+  PeriodicThread ticker_;
+  PeriodicThread maintainer_;
 };
 
 }  // namespace causeway::server

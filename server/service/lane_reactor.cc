@@ -168,21 +168,12 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ExchangeService::Ca
   if (peer.ok() && !lanes.ok()) peer = lanes.status();
   LaneReactor* const lane =
       LaneReactor::Make(access_, lanes.value_or(nullptr), context, std::move(peer));
-  if (may_be_revoked) {
-    absl::MutexLock lock(&mutex_);
-    // gRPC lets go of it only after it was returned: it is still there.
-    open_.push_back(lane->weak_from_this());
-  }
+  if (may_be_revoked) open_.Add(*lane);
   return lane;
 }
 
 void ExchangeService::EndRevokedStreams() {
-  std::vector<std::shared_ptr<LaneReactor>> open;
-  {
-    absl::MutexLock lock(&mutex_);
-    open = Living(open_);
-  }
-  for (const auto& lane : open) lane->EndIfRevoked();
+  for (const auto& lane : open_.All()) lane->EndIfRevoked();
 }
 
 }  // namespace causeway::server

@@ -8,7 +8,6 @@
 #include <functional>
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -90,8 +89,7 @@ class ExchangeService final
  private:
   Access& access_;
   const FindLanes lanes_;
-  absl::Mutex mutex_;
-  std::vector<std::weak_ptr<LaneReactor>> open_ ABSL_GUARDED_BY(mutex_);  // Some have ended.
+  OpenReactors<LaneReactor> open_;  // Of peers with an identity.
 };
 
 }  // namespace causeway::server

@@ -7,6 +7,14 @@
 #include "common/transfer/wire.h"
 
 namespace causeway::server {
+namespace {
+
+// How long the part of a model is kept that came over the last stream that broke.
+constexpr absl::Duration kKeepPart = absl::Minutes(10);
+// Most sites that bring a model at once: each holds as much memory as it has brought.
+constexpr int kMaxStreams = 2;
+
+}  // namespace
 
 class ModelReactor final
     : public SelfOwned<ModelReactor, grpc::ServerReadReactor<v1::BringModelRequest>> {
@@ -26,7 +34,6 @@ class ModelReactor final
     if (!peer_.ok()) return End(peer_.status());
     Read();
   }
-  std::weak_ptr<ModelReactor> Weak() { return weak_from_this(); }
 
   void OnReadDone(bool ok) override {
     if (!ok) return TakeAll();
@@ -131,22 +138,15 @@ class ModelReactor final
 grpc::ServerReadReactor<v1::BringModelRequest>* ModelReception::Open(
     grpc::CallbackServerContext& context) {
   absl::StatusOr<Peer> peer = access_.Admit(context, Action::kAttach);
-  absl::MutexLock lock(&mutex_);
-  std::erase_if(streams_, [](const auto& stream) { return stream.expired(); });
-  if (peer.ok() && std::ssize(streams_) >= options_.max_streams) {
+  absl::MutexLock lock(&opening_);
+  if (peer.ok() && std::ssize(streams_.All()) >= kMaxStreams) {
     peer = absl::ResourceExhaustedError(absl::StrCat(
-        options_.max_streams, " sites are bringing a model already: describe the run again later"));
+        kMaxStreams, " sites are bringing a model already: describe the run again later"));
   }
   const bool takes = peer.ok();
   ModelReactor* const reactor = ModelReactor::Make(*this, context, std::move(peer));
-  // gRPC calls it only after this function has returned: it is still there.
-  if (takes) streams_.push_back(reactor->Weak());
+  if (takes) streams_.Add(*reactor);
   return reactor;
-}
-
-std::vector<std::shared_ptr<ModelReactor>> ModelReception::OpenStreams() {
-  absl::MutexLock lock(&mutex_);
-  return Living(streams_);
 }
 
 void ModelReception::Keep(Part part) {
@@ -165,16 +165,16 @@ std::unique_ptr<ModelAssembly> ModelReception::TakeKept(const v1::ModelHeader& h
 }
 
 void ModelReception::EndRevokedStreams() {
-  for (const auto& stream : OpenStreams()) stream->EndIfRevoked();
+  for (const auto& stream : streams_.All()) stream->EndIfRevoked();
 }
 
 void ModelReception::Tick() {
-  const std::vector<std::shared_ptr<ModelReactor>> streams = OpenStreams();
+  const std::vector<std::shared_ptr<ModelReactor>> streams = streams_.All();
   const bool has_model = run_.coordinator() != nullptr;
   Part dropped;
   {
     absl::MutexLock lock(&mutex_);
-    const bool drop = has_model || absl::Now() - kept_.since > options_.keep;
+    const bool drop = has_model || absl::Now() - kept_.since > kKeepPart;
     if (kept_.assembly != nullptr && drop) dropped = std::exchange(kept_, {});
   }
   for (const std::shared_ptr<ModelReactor>& stream : streams) {

@@ -6,13 +6,13 @@
 #include <functional>
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "causeway/v1/session.pb.h"
 #include "common/base/thread_pool.h"
+#include "common/rpc/self_owned.h"
 #include "server/access/access.h"
 #include "server/core/served_run.h"
 
@@ -27,10 +27,6 @@ class ModelReception {
     Runner run_long;  // Places the values and begins the run.
     // A stream that brings nothing for so long is ended.
     absl::Duration stall = absl::Seconds(60);
-    // How long the part of a model is kept that came over the last stream that broke.
-    absl::Duration keep = absl::Minutes(10);
-    // Most sites that bring a model at once: each holds as much memory as it has brought.
-    int max_streams = 2;
     // Says whether there is room for the transfers of a run with that plan.
     std::function<absl::Status(const FragmentPlan& plan)> check_room;
     // Gets ready for the run, before it is seen.
@@ -60,14 +56,14 @@ class ModelReception {
   void Keep(Part part);
   // The part that came of a model with that header; null if nothing did.
   std::unique_ptr<ModelAssembly> TakeKept(const v1::ModelHeader& header);
-  std::vector<std::shared_ptr<ModelReactor>> OpenStreams();
 
   ServedRun& run_;
   Access& access_;
   const Options options_;
+  absl::Mutex opening_;  // One stream at a time.
   absl::Mutex mutex_;
   Part kept_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::weak_ptr<ModelReactor>> streams_ ABSL_GUARDED_BY(mutex_);
+  OpenReactors<ModelReactor> streams_;
 };
 
 }  // namespace causeway::server

@@ -34,31 +34,29 @@ class SessionReactor final
     if (!peer_.ok()) return Close(peer_.status());
     StartRead(&incoming_);
   }
-  // Shared with whoever watches over it.
-  std::weak_ptr<SessionReactor> Weak() { return weak_from_this(); }
-
-  // Whether there is nothing to wait for: it has joined, or it ends.
-  bool IsSettled() {
-    absl::MutexLock lock(&mutex_);
-    return welcomed_ || end_.has_value();
+  // A stream that has not joined within that time ends. For a session that has ended but for what
+  // its worker does not read: tells the coordinator, and gives the stream up once that has lasted
+  // for so long.
+  void Tick(absl::Duration patience) {
+    const absl::Time now = absl::Now();
+    {
+      absl::MutexLock lock(&mutex_);
+      if (finished_) return;
+      if (!end_.has_value()) {
+        if (welcomed_ || now - opened_ < patience) return;
+        End(absl::DeadlineExceededError(absl::StrCat(
+            "no Join came within ", absl::FormatDuration(patience), " of the session's start")));
+        return Continue();
+      }
+      // Not finished, so the context is still there.
+      if (now - ended_at_ >= patience) context_.TryCancel();
+    }
+    Disconnect();
   }
-  absl::Time opened() const { return opened_; }
   void CloseIfRevoked() {
     if (!peer_.ok()) return;
     const absl::Status status = access_.CheckStillValid(*peer_);
     if (!status.ok()) Close(status);
-  }
-
-  // For a session that has ended but for what its worker does not read: tells the coordinator, and
-  // gives the stream up once that has lasted for so long.
-  void EndIfUnread(absl::Duration patience) {
-    {
-      absl::MutexLock lock(&mutex_);
-      if (!end_.has_value() || finished_) return;
-      // Not finished, so the context is still there.
-      if (absl::Now() - ended_at_ >= patience) context_.TryCancel();
-    }
-    Disconnect();
   }
 
   void OnReadDone(bool ok) override {
@@ -244,42 +242,16 @@ grpc::ServerBidiReactor<v1::WorkerMessage, v1::CoordinatorMessage>* SessionServi
   TellRun(*context, run_.run_id());
   SessionReactor* const reactor = SessionReactor::Make(run_, access_, run_long_, *context,
                                                        access_.Admit(*context, Action::kAttach));
-  // gRPC calls it only after this function has returned: it is still there.
-  absl::MutexLock lock(&mutex_);
-  silent_.push_back(reactor->Weak());
-  open_.push_back(reactor->Weak());
+  open_.Add(*reactor);
   return reactor;
 }
 
-void SessionService::CloseSilentStreams() {
-  std::vector<std::shared_ptr<SessionReactor>> late;
-  {
-    absl::MutexLock lock(&mutex_);
-    std::erase_if(silent_, [&](const std::weak_ptr<SessionReactor>& weak) {
-      const std::shared_ptr<SessionReactor> reactor = weak.lock();
-      if (reactor == nullptr || reactor->IsSettled()) return true;
-      if (absl::Now() - reactor->opened() < join_timeout_) return false;
-      late.push_back(reactor);
-      return true;
-    });
-  }
-  for (const std::shared_ptr<SessionReactor>& reactor : late) {
-    reactor->Close(absl::DeadlineExceededError(absl::StrCat(
-        "no Join came within ", absl::FormatDuration(join_timeout_), " of the session's start")));
-  }
-}
-
-std::vector<std::shared_ptr<SessionReactor>> SessionService::OpenStreams() {
-  absl::MutexLock lock(&mutex_);
-  return Living(open_);
-}
-
-void SessionService::EndUnreadStreams() {
-  for (const auto& reactor : OpenStreams()) reactor->EndIfUnread(join_timeout_);
+void SessionService::Tick() {
+  for (const auto& reactor : open_.All()) reactor->Tick(join_timeout_);
 }
 
 void SessionService::CloseRevokedStreams() {
-  for (const auto& reactor : OpenStreams()) reactor->CloseIfRevoked();
+  for (const auto& reactor : open_.All()) reactor->CloseIfRevoked();
 }
 
 namespace {

@@ -6,16 +6,15 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "causeway/v1/session.grpc.pb.h"
 #include "causeway/v1/session.pb.h"
 #include "common/base/thread_pool.h"
+#include "common/rpc/self_owned.h"
 #include "server/access/access.h"
 #include "server/core/served_run.h"
 #include "server/service/model_reception.h"
@@ -61,26 +60,19 @@ class SessionService final : public v1::Session::CallbackService {
   grpc::ServerBidiReactor<v1::WorkerMessage, v1::CoordinatorMessage>* Attach(
       grpc::CallbackServerContext* context) override;
 
-  // Ends the streams that have kept silent for too long. To be called every now and then.
-  void CloseSilentStreams();
-  // Ends the streams that are closed, but not read. To be called every now and then.
-  void EndUnreadStreams();
+  // Ends the streams that have kept silent for too long, and those that are closed, but not read.
+  // To be called every now and then.
+  void Tick();
   // Ends the streams of those whose token was revoked. To be called every few seconds.
   void CloseRevokedStreams();
 
  private:
-  std::vector<std::shared_ptr<SessionReactor>> OpenStreams();
-
   const ServedRun& run_;
   Access& access_;
   ModelReception& models_;
   const Runner run_long_;
   const absl::Duration join_timeout_;
-  absl::Mutex mutex_;
-  // Not joined when they were last looked at.
-  std::vector<std::weak_ptr<SessionReactor>> silent_ ABSL_GUARDED_BY(mutex_);
-  // That were open when they were last looked at.
-  std::vector<std::weak_ptr<SessionReactor>> open_ ABSL_GUARDED_BY(mutex_);
+  OpenReactors<SessionReactor> open_;
 };
 
 // Messages that wait for a session's stream: bounded, so a worker that does not read costs no more.

@@ -6,6 +6,9 @@ namespace causeway::server {
 namespace {
 
 constexpr size_t kMaxWorkerIdBytes = 64;
+constexpr int kMaxLanes = 4096;
+// With those of former processes that are not noticed to be gone.
+constexpr int kMaxLanesOfWorker = 64;
 constexpr absl::Duration kLookAtLanes = absl::Seconds(1);
 
 absl::Status Check(const v1::Greeting& greeting, const std::string& run_id) {
@@ -37,8 +40,8 @@ absl::Status LaneRegistry::Open(const std::string& peer,
   const absl::Duration now = options_.clock->Monotonic();
   absl::MutexLock lock(&mutex_);
   const auto full = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return std::ssize(strangers_) >= options_.max_lanes ||
-           std::ranges::count(strangers_, peer, &Stranger::peer) >= options_.max_lanes_of_worker;
+    return std::ssize(strangers_) >= kMaxLanes ||
+           std::ranges::count(strangers_, peer, &Stranger::peer) >= kMaxLanesOfWorker;
   };
   if (full()) {
     // Tick may not have come by for a while.
@@ -66,7 +69,7 @@ absl::StatusOr<std::shared_ptr<WorkerLanes>> LaneRegistry::Join(const v1::Greeti
     all += worker->lanes();
     if (process.first == greeting.worker_id()) of_worker += worker->lanes();
   }
-  if (all >= options_.max_lanes || of_worker >= options_.max_lanes_of_worker) {
+  if (all >= kMaxLanes || of_worker >= kMaxLanesOfWorker) {
     return absl::ResourceExhaustedError(absl::StrCat("there are ", of_worker,
                                                      " lanes of this worker and ", all,
                                                      " in all already; try again later"));

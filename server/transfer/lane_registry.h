@@ -22,19 +22,6 @@
 
 namespace causeway::server {
 
-// How much CoordinatorServer has to do.
-struct ServerLoad {
-  int64_t push_bytes = 0;  // Deltas that are being received.
-  int64_t push_bytes_limit = 0;
-  int64_t pull_bytes = 0;  // Packed chunks on their way down.
-  int64_t pull_bytes_limit = 0;
-  size_t pushes = 0;
-  size_t lanes = 0;  // Open ones.
-  int64_t pushes_evicted = 0;
-  size_t merges_queued = 0;  // Tasks that wait for a thread.
-  size_t copies_queued = 0;
-};
-
 inline constexpr int kMaxLaneNumber = 15;
 
 // Thread-safe.
@@ -45,9 +32,6 @@ class LaneRegistry {
     Clock* clock = nullptr;  // Outlives the registry.
     // A lane that owes an acknowledgement for so long is ended.
     absl::Duration stall = absl::Seconds(60);
-    int max_lanes = 4096;
-    // Bounds a worker's lanes, with those of former processes that are not noticed to be gone.
-    int max_lanes_of_worker = 64;
   };
   // All outlive the registry and what it makes.
   LaneRegistry(Coordinator& coordinator, DeltaInbox& inbox, AnswerOutbox& outbox, Options options)

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
-#include <vector>
 
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
@@ -13,15 +13,17 @@
 #include "common/base/file_system.h"
 #include "common/telemetry/event_log.h"
 #include "common/telemetry/metric_page.h"
-#include "server/core/coordinator.h"
 #include "server/standby/standby_notes.h"
 #include "server/standby/standbys.h"
-#include "server/transfer/lane_registry.h"
-#include "server/views/run_metrics.h"
+#include "server/views/run_history.h"
 
 namespace causeway::server {
 
 // Thread-safe.
+//
+// Series with the label `worker` are those of members, of whom there are membership.max_workers at
+// most. Of one that was lost causeway_worker_up stays, at 0, for an hour, and of as many as may be
+// members; one that has left is gone at once.
 class CoordinatorMetrics {
  public:
   // Where the figures come from. All of it outlives the object.
@@ -29,33 +31,30 @@ class CoordinatorMetrics {
     FileSystem* file_system = nullptr;
     const Clock* clock = nullptr;
     RunHistory* history = nullptr;
-    std::string run_dir;
-    CertificateFiles certificates;
+    std::string run_dir = {};
+    CertificateFiles certificates = {};
     const CountingEventLog* events = nullptr;
     const Standbys* standbys = nullptr;
-    std::function<int64_t()> commits;  // Counts the commits of the run's folder.
-    bool replicated = false;           // Workers are told what standbys have.
+    std::function<int64_t()> commits = nullptr;  // Counts the commits of the run's folder.
+    bool replicated = false;                     // Workers are told what standbys have.
   };
-  explicit CoordinatorMetrics(Options options);
+  explicit CoordinatorMetrics(Options options) : options_(std::move(options)) {}
 
-  // For Coordinator::Options::observers: the history, which the others read, first.
-  std::vector<RunObserver*> observers() { return {options_.history, &run_, &rounds_}; }
-
-  // `status` and `load` are those of now.
-  std::string Text(const v1::RunStatus& status, bool healthy, const ServerLoad& load);
+  // `status`: that of now.
+  void AddTo(MetricPage& page, const v1::RunStatus& status, bool healthy);
+  // The run and its workers alone.
+  void AddRun(MetricPage& page, const v1::RunStatus& status, bool healthy);
 
  private:
-  // The folder's size, which is measured anew no more often than every kStoreAge: a run that keeps
-  // its deltas has very many files.
-  double StoreBytes();
+  void AddWorkers(MetricPage& page, const v1::RunStatus& status);
+  // The folder's size is measured anew no more often than every kStoreAge: a run that keeps its
+  // deltas has very many files.
   void AddStore(MetricPage& page);
   void AddStandbys(MetricPage& page) const;
-  void AddLoad(MetricPage& page, const ServerLoad& load) const;
 
   const Options options_;
-  RunMetrics run_;
-  RoundMetrics rounds_;
   absl::Mutex mutex_;
+  std::map<std::string, absl::Duration> lost_since_ ABSL_GUARDED_BY(mutex_);
   absl::Duration store_measured_ ABSL_GUARDED_BY(mutex_) = -absl::InfiniteDuration();
   double store_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };

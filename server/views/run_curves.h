@@ -145,11 +145,6 @@ struct EvaluationPoint {
   void Merge(const EvaluationPoint& later) { *this = later; }
 };
 
-struct WorkerCurve {
-  std::string worker_id;
-  std::vector<ProgressPoint> points;
-};
-
 struct RunCurves {
   std::map<std::string, BoundedSeries<ProgressPoint>> workers;  // By id.
   BoundedSeries<EvaluationPoint> held_out;                      // By step.

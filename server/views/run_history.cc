@@ -1,5 +1,6 @@
 #include "server/views/run_history.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -7,6 +8,9 @@
 
 namespace causeway::server {
 namespace {
+
+// More than may be members.
+constexpr size_t kMaxHeard = 4096;
 
 // Anything else is nothing that a loss, a time or a number of bytes can be, and would hide the rest
 // of a curve.
@@ -48,9 +52,17 @@ v1::Round FactsOf(v1::Round record) {
   return v1::Round(std::as_const(record));  // A moved one keeps the memory of what was cleared.
 }
 
+prometheus::Histogram MakeHistogram() {
+  return prometheus::Histogram({0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000});
+}
+
 }  // namespace
 
-RunHistory::RunHistory(const Options& options) : options_(options), evaluations_(options.points) {}
+RunHistory::RunHistory(const Options& options)
+    : options_(options),
+      next_save_(options.clock->Monotonic() + kSaveInterval),
+      phases_{{MakeHistogram(), MakeHistogram(), MakeHistogram(), MakeHistogram()}},
+      curves_{{}, BoundedSeries<EvaluationPoint>(options.points)} {}
 
 void RunHistory::Restore(const RecoveredRun& run) {
   absl::MutexLock lock(&mutex_);
@@ -95,50 +107,54 @@ void RunHistory::Restore(const RecoveredRun& run) {
   }
 }
 
-RunHistory::Worker& RunHistory::FindOrMakeWorker(const std::string& id) {
-  const auto found = workers_.find(id);
-  if (found != workers_.end()) return found->second;
-  if (workers_.size() >= options_.workers) {
-    workers_.erase(std::ranges::min_element(workers_, {},
-                                            [](const auto& entry) { return entry.second.heard; }));
+BoundedSeries<ProgressPoint>& RunHistory::CurveOf(const std::string& id) {
+  const auto found = curves_.workers.find(id);
+  if (found != curves_.workers.end()) return found->second;
+  if (curves_.workers.size() >= options_.workers) {
+    curves_.workers.erase(std::ranges::min_element(
+        curves_.workers, {}, [this](const auto& curve) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+          const auto worker = heard_.find(curve.first);
+          return worker == heard_.end() ? -absl::InfiniteDuration() : worker->second.at;
+        }));
   }
-  return workers_.try_emplace(id, BoundedSeries<ProgressPoint>(options_.points)).first->second;
+  return curves_.workers.try_emplace(id, options_.points).first->second;
 }
 
 void RunHistory::AddEvaluation(const v1::Evaluation& evaluation) {
   if (!IsPlausible(evaluation.loss()) || evaluation.step() < 0) return;
-  const std::vector<EvaluationPoint>& points = evaluations_.points();
+  const std::vector<EvaluationPoint>& points = curves_.held_out.points();
   if (!points.empty()) {
     const EvaluationPoint& last = points.back();
     if (last.step == evaluation.step() && last.loss == evaluation.loss()) return;  // As before.
     // The worker has resumed from its checkpoint and measures again.
-    evaluations_.DropTail(
+    curves_.held_out.DropTail(
         [&](const EvaluationPoint& point) { return point.step >= evaluation.step(); });
   }
-  evaluations_.Add({evaluation.step(), evaluation.loss()});
+  curves_.held_out.Add({evaluation.step(), evaluation.loss()});
 }
 
 void RunHistory::OnHeartbeat(const std::string& worker_id, const v1::Heartbeat& heartbeat) {
   const double unix_s = UnixSeconds();
   const absl::Duration now = options_.clock->Monotonic();
   absl::MutexLock lock(&mutex_);
-  Worker& worker = FindOrMakeWorker(worker_id);
-  const bool is_first = worker.unix_s == 0;
-  const double seconds = absl::ToDoubleSeconds(now - worker.heard);
-  if (heartbeat.step() < worker.heartbeat.step()) {
-    worker.series.DropTail(
-        [&](const ProgressPoint& point) { return point.step > heartbeat.step(); });
+  BoundedSeries<ProgressPoint>& curve = CurveOf(worker_id);
+  if (heard_.size() >= kMaxHeard && !heard_.contains(worker_id)) {
+    heard_.erase(
+        std::ranges::min_element(heard_, {}, [](const auto& entry) { return entry.second.at; }));
   }
+  const auto [entry, is_first] = heard_.try_emplace(worker_id);
+  WorkerHeard& worker = entry->second;
+  // One that comes back at an earlier step trains what follows again.
+  curve.DropTail([&](const ProgressPoint& point) { return point.step > heartbeat.step(); });
   // A worker that stands still adds nothing; and the first heartbeat tells of no time.
   if (!is_first && heartbeat.step() > worker.heartbeat.step()) {
-    ProgressPoint point = PointBetween(worker.heartbeat, heartbeat, seconds);
+    ProgressPoint point =
+        PointBetween(worker.heartbeat, heartbeat, absl::ToDoubleSeconds(now - worker.at));
     point.unix_s = unix_s;
-    worker.series.Add(point);
+    curve.Add(point);
   }
   if (heartbeat.has_evaluation()) AddEvaluation(heartbeat.evaluation());
-  worker.heartbeat = heartbeat;
-  worker.heard = now;
-  worker.unix_s = unix_s;
+  worker = {.heartbeat = heartbeat, .unix_s = unix_s, .at = now};
 }
 
 RoundTimes* RunHistory::FindRound(int fragment, int64_t round) {
@@ -176,10 +192,18 @@ void RunHistory::OnContributed(const v1::PushHeader& header, bool quarantined) {
   PushTimes& push = round.workers[header.worker_id()];
   if (push.arrived_unix_s == 0) push.arrived_unix_s = now;
   push.quarantined = quarantined;
+  if (quarantined) ++quarantined_;
+  Observe(kTransfer, push.sent_unix_s, push.arrived_unix_s);
 }
 
 void RunHistory::OnPublished(const v1::Round& record, const std::vector<std::string>& missing) {
+  if (!record.contributors().empty()) {
+    Observe(kCollect, record.first_unix_s(), record.closed_unix_s());
+    Observe(kMerge, record.closed_unix_s(), record.published_unix_s());
+  }
   absl::MutexLock lock(&mutex_);
+  if (!missing.empty() || record.contributors().empty()) ++incomplete_;
+  merged_ += record.contributors_size();
   RoundTimes& round = FindOrMakeRound(record.fragment(), record.round());
   round.record = FactsOf(record);
   round.missing = missing;
@@ -193,67 +217,49 @@ void RunHistory::OnApplied(const std::string& worker_id, int fragment, int64_t r
   if (found == nullptr) return;
   PushTimes& push = found->workers[worker_id];
   if (push.applied_unix_s == 0) push.applied_unix_s = now;
+  Observe(kApply, found->record.published_unix_s(), push.applied_unix_s);
 }
 
-absl::Status RunHistory::SaveCurves(FileSystem& file_system, const std::string& path,
-                                    const std::string& run_id) const {
-  RunCurves curves{{}, BoundedSeries<EvaluationPoint>(options_.points)};
-  {
-    absl::MutexLock lock(&mutex_);
-    for (const auto& [id, worker] : workers_) curves.workers.try_emplace(id, worker.series);
-    curves.held_out = evaluations_;
-  }
-  return WriteRunCurves(file_system, path, run_id, curves);
-}
-
-absl::Status RunHistory::RestoreCurves(FileSystem& file_system, const std::string& path,
-                                       const std::string& run_id) {
-  if (!file_system.Exists(path)) return absl::OkStatus();
-  ASSIGN_OR_RETURN(RunCurves curves, ReadRunCurves(file_system, path, run_id, options_.points));
+absl::Status RunHistory::RestoreCurves() {
+  if (!options_.file_system->Exists(options_.curves_file)) return absl::OkStatus();
+  ASSIGN_OR_RETURN(RunCurves curves, ReadRunCurves(*options_.file_system, options_.curves_file,
+                                                   options_.run_id, options_.points));
   absl::MutexLock lock(&mutex_);
-  for (auto& [id, series] : curves.workers) {
-    if (workers_.size() >= options_.workers) break;
-    const std::vector<ProgressPoint>& points = series.points();
-    const int64_t step = points.empty() ? 0 : points.back().step;
-    // A worker that comes back at an earlier step trains what follows again.
-    workers_.try_emplace(id, std::move(series)).first->second.heartbeat.set_step(step);
+  for (auto& curve : curves.workers) {
+    if (curves_.workers.size() < options_.workers) curves_.workers.insert(std::move(curve));
   }
-  evaluations_ = std::move(curves.held_out);
+  curves_.held_out = std::move(curves.held_out);
   return absl::OkStatus();
 }
 
-std::vector<WorkerHeard> RunHistory::Workers() const {
-  const absl::Duration now = options_.clock->Monotonic();
-  absl::MutexLock lock(&mutex_);
-  std::vector<WorkerHeard> result;
-  for (const auto& [id, worker] : workers_) {
-    if (worker.unix_s == 0) continue;
-    result.push_back({.worker_id = id,
-                      .heartbeat = worker.heartbeat,
-                      .heard_unix_s = worker.unix_s,
-                      .heard_seconds_ago = absl::ToDoubleSeconds(now - worker.heard)});
+void RunHistory::Tick() {
+  if (options_.clock->Monotonic() >= next_save_) SaveCurves();
+}
+
+void RunHistory::SaveCurves() {
+  next_save_ = options_.clock->Monotonic() + kSaveInterval;
+  const absl::Status status =
+      WriteRunCurves(*options_.file_system, options_.curves_file, options_.run_id, Curves());
+  if (!status.ok() && !save_failed_) {
+    Log().warn("the curves cannot be saved: {}", std::string(status.message()));
   }
-  return result;
+  save_failed_ = !status.ok();
 }
 
-std::vector<WorkerCurve> RunHistory::Curves() const {
+std::map<std::string, WorkerHeard> RunHistory::Workers() const {
   absl::MutexLock lock(&mutex_);
-  std::vector<WorkerCurve> result;
-  for (const auto& [id, worker] : workers_) {
-    result.push_back({.worker_id = id, .points = worker.series.points()});
-  }
-  return result;
+  return heard_;
 }
 
-std::vector<EvaluationPoint> RunHistory::Evaluations() const {
+RunCurves RunHistory::Curves() const {
   absl::MutexLock lock(&mutex_);
-  return evaluations_.points();
+  return curves_;
 }
 
-RoundTimes RunHistory::Round(int fragment, int64_t round) {
+std::optional<EvaluationPoint> RunHistory::LastEvaluation() const {
   absl::MutexLock lock(&mutex_);
-  const RoundTimes* const found = FindRound(fragment, round);
-  return found == nullptr ? RoundTimes() : *found;
+  const std::vector<EvaluationPoint>& points = curves_.held_out.points();
+  return points.empty() ? std::nullopt : std::optional(points.back());
 }
 
 std::vector<RoundTimes> RunHistory::Rounds(size_t most) const {
@@ -262,24 +268,41 @@ std::vector<RoundTimes> RunHistory::Rounds(size_t most) const {
   return {rounds_.end() - static_cast<std::ptrdiff_t>(count), rounds_.end()};
 }
 
-void CurveKeeper::Restore() {
-  const absl::Status status = history_->RestoreCurves(*file_system_, path_, run_id_);
-  if (!status.ok()) {
-    Log().warn("the curves begin anew: {}", std::string(status.message()));
+void RunHistory::Observe(Phase phase, double from_unix_s, double to_unix_s) {
+  if (from_unix_s > 0 && to_unix_s > 0) {
+    phases_[phase].Observe(std::max(0.0, to_unix_s - from_unix_s));
   }
 }
 
-void CurveKeeper::Tick() {
-  if (clock_->Monotonic() >= next_save_) Save();
-}
-
-void CurveKeeper::Save() {
-  next_save_ = clock_->Monotonic() + kInterval;
-  const absl::Status status = history_->SaveCurves(*file_system_, path_, run_id_);
-  if (!status.ok() && !failed_) {
-    Log().warn("the curves cannot be saved: {}", std::string(status.message()));
+void RunHistory::AddRoundsTo(MetricPage& page, const v1::RunStatus& status) {
+  constexpr const char* kNames[kPhases] = {"transfer", "collect", "merge", "apply"};
+  for (size_t phase = 0; phase < kPhases; ++phase) {
+    page.Histogram("causeway_round_phase_seconds", "Of rounds.", phases_[phase].Collect().histogram,
+                   {{"phase", kNames[phase]}});
   }
-  failed_ = !status.ok();
+  const double now = UnixSeconds();
+  double oldest = 0;
+  int open = 0;
+  absl::MutexLock lock(&mutex_);
+  for (const v1::FragmentStatus& fragment : status.fragments()) {
+    if (fragment.contributed_size() == 0) continue;
+    ++open;
+    const RoundTimes* const round =
+        FindRound(fragment.fragment(), fragment.published_version() + 1);
+    if (round == nullptr) continue;
+    for (const auto& [id, push] : round->workers) {
+      if (push.arrived_unix_s > 0) oldest = std::max(oldest, now - push.arrived_unix_s);
+    }
+  }
+  page.Gauge("causeway_rounds_open", "With contributions.", open);
+  page.Gauge("causeway_round_oldest_open_seconds", "Since its first contribution; 0: none is.",
+             oldest);
+  page.Counter("causeway_rounds_incomplete_total", "Closed without a worker that was expected.",
+               incomplete_);
+  const std::string contributions = "causeway_contributions_total";
+  const std::string help = "Deltas: merged, late (their round had closed) or quarantined.";
+  page.Counter(contributions, help, merged_, {{"outcome", "merged"}});
+  page.Counter(contributions, help, quarantined_, {{"outcome", "quarantined"}});
 }
 
 }  // namespace causeway::server

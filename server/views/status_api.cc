@@ -82,7 +82,8 @@ json SitesJson(const v1::WorkerStatus& worker) {
   return sites;
 }
 
-json WorkerJson(const v1::WorkerStatus& worker, const WorkerHeard* history) {
+// `heard`: null if this process has not heard it. `now`: monotonic.
+json WorkerJson(const v1::WorkerStatus& worker, const WorkerHeard* heard, absl::Duration now) {
   const v1::LinkReport& link = worker.link();
   json result = {
       {"id", worker.worker_id()},
@@ -114,10 +115,10 @@ json WorkerJson(const v1::WorkerStatus& worker, const WorkerHeard* history) {
       {"heard_unix_s", nullptr},
       {"heard_seconds_ago", nullptr},
       {"checkpoint_step", nullptr}};
-  if (history == nullptr) return result;
-  result["heard_unix_s"] = Time(history->heard_unix_s);
-  result["heard_seconds_ago"] = Rounded(history->heard_seconds_ago, 1e3);
-  const int64_t checkpoint = history->heartbeat.checkpoint_step();
+  if (heard == nullptr) return result;
+  result["heard_unix_s"] = Time(heard->unix_s);
+  result["heard_seconds_ago"] = Rounded(absl::ToDoubleSeconds(now - heard->at), 1e3);
+  const int64_t checkpoint = heard->heartbeat.checkpoint_step();
   if (checkpoint >= 0) result["checkpoint_step"] = checkpoint;
   return result;
 }
@@ -157,7 +158,7 @@ double StatusApi::Now() const {
 json StatusApi::Status() const {
   const v1::RunStatus status = options_.status();
   const v1::RunConfig& config = status.config();
-  const absl::Status health = Health();
+  const absl::Status health = options_.run->Health();
   const int64_t parameters =
       options_.run->coordinator() == nullptr ? 0 : options_.run->coordinator()->plan().parameters();
   const std::optional<absl::Duration> left = TimeLeft(status);
@@ -166,9 +167,8 @@ json StatusApi::Status() const {
     rounds += fragment.published_version();
   }
   json held_out = nullptr;
-  const std::vector<EvaluationPoint> evaluations = options_.history->Evaluations();
-  if (!evaluations.empty()) {
-    held_out = {{"step", evaluations.back().step}, {"loss", Figure(evaluations.back().loss)}};
+  if (const std::optional<EvaluationPoint> last = options_.history->LastEvaluation()) {
+    held_out = {{"step", last->step}, {"loss", Figure(last->loss)}};
   }
   return {{"now", Time(Now())},
           {"coordinator",
@@ -202,13 +202,12 @@ json StatusApi::Status() const {
 
 json StatusApi::Workers() const {
   const v1::RunStatus status = options_.status();
-  const std::vector<WorkerHeard> heard = options_.history->Workers();
-  std::map<std::string, const WorkerHeard*> histories;
-  for (const WorkerHeard& history : heard) histories[history.worker_id] = &history;
+  const std::map<std::string, WorkerHeard> heard = options_.history->Workers();
+  const absl::Duration now = options_.clock->Monotonic();
   json workers = json::array();
   for (const v1::WorkerStatus& worker : status.workers()) {
-    const auto found = histories.find(worker.worker_id());
-    workers.push_back(WorkerJson(worker, found == histories.end() ? nullptr : found->second));
+    const auto found = heard.find(worker.worker_id());
+    workers.push_back(WorkerJson(worker, found == heard.end() ? nullptr : &found->second, now));
   }
   return {{"now", Time(Now())}, {"workers", std::move(workers)}};
 }
@@ -241,13 +240,14 @@ json StatusApi::Rounds(size_t most) const {
 
 json StatusApi::Series() const {
   json workers = json::array();
-  for (const WorkerCurve& worker : options_.history->Curves()) {
-    json columns = {{"id", worker.worker_id}};
+  const RunCurves curves = options_.history->Curves();
+  for (const auto& [id, curve] : curves.workers) {
+    json columns = {{"id", id}};
     for (const char* const name : {"time", "step", "train_loss", "tokens_per_second", "utilization",
                                    "up_bytes_per_second", "down_bytes_per_second"}) {
       columns[name] = json::array();
     }
-    for (const ProgressPoint& point : worker.points) {
+    for (const ProgressPoint& point : curve.points()) {
       columns["time"].push_back(Time(point.unix_s));
       columns["step"].push_back(point.step);
       columns["train_loss"].push_back(Figure(point.train_loss));
@@ -260,7 +260,7 @@ json StatusApi::Series() const {
   }
   json steps = json::array();
   json losses = json::array();
-  for (const EvaluationPoint& point : options_.history->Evaluations()) {
+  for (const EvaluationPoint& point : curves.held_out.points()) {
     steps.push_back(point.step);
     losses.push_back(Figure(point.loss));
   }

@@ -57,8 +57,6 @@ class StatusApi {
   nlohmann::json Events(int64_t after) const;
   // The run's configuration as a textproto.
   std::string Config() const;
-  // Whether the coordinator does its work.
-  absl::Status Health() const { return options_.run->Health(); }
 
  private:
   double Now() const;

@@ -37,18 +37,8 @@ std::string Activity(const v1::RunStatus& status) {
 }  // namespace
 
 std::string WorkerStateName(v1::WorkerStatus::State state) {
-  switch (state) {
-    case v1::WorkerStatus::JOINING:
-      return "joining";
-    case v1::WorkerStatus::ACTIVE:
-      return "active";
-    case v1::WorkerStatus::LOST:
-      return "lost";
-    case v1::WorkerStatus::LEFT:
-      return "left";
-    default:
-      return "unknown";
-  }
+  const bool known = v1::WorkerStatus::State_IsValid(state) && state != 0;
+  return known ? absl::AsciiStrToLower(v1::WorkerStatus::State_Name(state)) : "unknown";
 }
 
 std::string FormatTable(const std::vector<std::vector<std::string>>& rows) {

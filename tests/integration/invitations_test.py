@@ -81,20 +81,6 @@ class InvitationsTest(unittest.TestCase):
             output_of(CTL, "stop", "--at_step=120", cluster.me)
             self.end(cluster, a, by_name)
 
-    def test_a_line_counts_once_and_says_so_to_both_sides(self):
-        with Boarding().serving() as cluster:
-            line, = cluster.invite("berlin")
-            first = cluster.board("berlin", f"--join={line}")
-            cluster.wait_for_event("worker_ready", worker="berlin")
-            thief = cluster.board("thief", f"--join={line}")
-            self.assertRegex(thief.refusal(), "the invitation of berlin was used at .* with another key")
-            cluster.wait_for_event("invitation_refused", name="berlin")
-            text = output_of(CTL, "invitations", cluster.me)
-            self.assertRegex(text, r"worker +berlin +used .* from ipv4:127\.0\.0\.1")
-            self.assertIn("--refused_identities", refusal_of(CTL, "revoke", "berlin", cluster.me, status=1))
-            paris, = cluster.invite("paris")
-            self.end(cluster, first, cluster.board("paris", f"--join={paris}"))
-
     def test_a_line_that_was_taken_back_or_replaced_is_refused_at_once(self):
         with Boarding().serving() as cluster:
             revoked, replaced = cluster.invite("berlin", "paris")

@@ -11,7 +11,6 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
@@ -251,30 +250,21 @@ class WatchWhileJoining {
   explicit WatchWhileJoining(Site* site) {
     if (site == nullptr) return;
     OnSignals(OnSignal);
-    absl::StatusOr<std::thread> thread = StartThread([this, site] { Watch(*site); });
-    if (thread.ok()) thread_ = *std::move(thread);
-  }
-  ~WatchWhileJoining() {
-    {
-      absl::MutexLock lock(&mutex_);
-      over_ = true;
-    }
-    if (thread_.joinable()) thread_.join();
+    // Without a thread a signal does nothing until it has joined.
+    thread_
+        .Start(kStopPoll,
+               [site] {
+                 if (StopRequested() || site->told_to_stop()) {
+                   site->End(absl::OkStatus());
+                   EndWhileJoining(0);
+                 }
+                 return kStopPoll;
+               })
+        .IgnoreError();
   }
 
  private:
-  void Watch(Site& site) {
-    absl::MutexLock lock(&mutex_);
-    while (!mutex_.AwaitWithTimeout(absl::Condition(&over_), kStopPoll)) {
-      if (!StopRequested() && !site.told_to_stop()) continue;
-      site.End(absl::OkStatus());
-      EndWhileJoining(0);
-    }
-  }
-
-  absl::Mutex mutex_;
-  bool over_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;
+  PeriodicThread thread_;
 };
 
 // Ends a start. A supervisor tries again what may pass by itself, such as a coordinator that is

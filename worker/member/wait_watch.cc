@@ -24,16 +24,11 @@ std::string Counted(int64_t count, const char* one, const char* several) {
 absl::StatusOr<std::unique_ptr<WaitWatch>> WaitWatch::Start(Options options) {
   auto watch = std::unique_ptr<WaitWatch>(new WaitWatch(std::move(options)));
   WaitWatch* const raw = watch.get();
-  ASSIGN_OR_RETURN(watch->thread_, StartThread([raw] { raw->Run(); }));
+  RETURN_IF_ERROR(watch->thread_.Start(raw->options_.interval, [raw] {
+    raw->SayLine();
+    return raw->options_.interval;
+  }));
   return watch;
-}
-
-WaitWatch::~WaitWatch() {
-  {
-    absl::MutexLock lock(&mutex_);
-    stopping_ = true;
-  }
-  if (thread_.joinable()) thread_.join();
 }
 
 void WaitWatch::SetAttached(bool attached) {
@@ -136,23 +131,17 @@ std::string WaitWatch::LineAt(absl::Duration now) const {
   return line;
 }
 
-void WaitWatch::Run() {
-  for (;;) {
-    {
-      absl::MutexLock lock(&mutex_);
-      if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), options_.interval)) return;
-    }
-    const absl::Duration now = options_.clock->Monotonic();
-    const std::string line = LineAt(now);
-    if (line.empty()) continue;
-    options_.say(line);
-    absl::MutexLock lock(&mutex_);
-    const absl::Duration held = now - held_since_;
-    // After 5, 10, 20 s and so on.
-    if (!held_.empty()) say_held_after_ = held + std::min(held, kSayLongEvery);
-    if (away_since_.has_value() && now - *away_since_ >= kSayLongEvery) {
-      say_away_at_ = now + kSayLongEvery;
-    }
+void WaitWatch::SayLine() {
+  const absl::Duration now = options_.clock->Monotonic();
+  const std::string line = LineAt(now);
+  if (line.empty()) return;
+  options_.say(line);
+  absl::MutexLock lock(&mutex_);
+  const absl::Duration held = now - held_since_;
+  // After 5, 10, 20 s and so on.
+  if (!held_.empty()) say_held_after_ = held + std::min(held, kSayLongEvery);
+  if (away_since_.has_value() && now - *away_since_ >= kSayLongEvery) {
+    say_away_at_ = now + kSayLongEvery;
   }
 }
 

@@ -6,13 +6,13 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
+#include "common/base/thread_pool.h"
 #include "common/params/sync_schedule.h"
 #include "worker/sync/sync_engine.h"
 
@@ -32,7 +32,6 @@ class WaitWatch {
   };
   // RESOURCE_EXHAUSTED if there is no thread for it.
   static absl::StatusOr<std::unique_ptr<WaitWatch>> Start(Options options);
-  ~WaitWatch();
   WaitWatch(const WaitWatch&) = delete;
   WaitWatch& operator=(const WaitWatch&) = delete;
 
@@ -65,11 +64,10 @@ class WaitWatch {
 
   explicit WaitWatch(Options options) : options_(std::move(options)) {}
   std::string LineAt(absl::Duration now) const;
-  void Run();
+  void SayLine();
 
   const Options options_;
   mutable absl::Mutex mutex_;
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<absl::Duration> away_since_ ABSL_GUARDED_BY(mutex_);
   absl::Duration say_away_at_ ABSL_GUARDED_BY(mutex_) = -absl::InfiniteDuration();  // Not before.
   std::string refused_ ABSL_GUARDED_BY(mutex_);
@@ -81,7 +79,7 @@ class WaitWatch {
   absl::Duration say_held_after_ ABSL_GUARDED_BY(mutex_);  // Since then.
   bool all_done_ ABSL_GUARDED_BY(mutex_) = false;
   bool silent_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;
+  PeriodicThread thread_;
 };
 
 }  // namespace causeway::worker

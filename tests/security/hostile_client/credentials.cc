@@ -1,8 +1,6 @@
 #include "tests/security/hostile_client/credentials.h"
 
-#include <openssl/sha.h>
-
-#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 
 namespace causeway::hostile {
 
@@ -31,15 +29,8 @@ ChannelSecurity Credentials::Certificate(const Run& run, const std::string& id,
 }
 
 ChannelSecurity Credentials::Token(const Run& run, const std::string& id) {
-  unsigned char hash[SHA256_DIGEST_LENGTH];
-  SHA256(reinterpret_cast<const unsigned char*>(id.data()), id.size(), hash);
-  // As long as a real one, and never to be used elsewhere.
-  const std::string token =
-      absl::BytesToHexString({reinterpret_cast<const char*>(hash), sizeof(hash)});
-  SHA256(reinterpret_cast<const unsigned char*>(token.data()), token.size(), hash);
-  absl::StrAppend(&token_list_,
-                  absl::BytesToHexString({reinterpret_cast<const char*>(hash), sizeof(hash)}),
-                  " worker ", id, "\n");
+  const std::string token = absl::StrCat(id, std::string(40, 'x'));
+  absl::StrAppend(&token_list_, TokenLine(token, absl::StrCat("worker ", id)));
   folder_.Write("tokens", token_list_);
   SecurityOptions options;
   options.ca_file = folder_.Write("token.ca", authority_.pem());

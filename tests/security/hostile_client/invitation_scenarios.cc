@@ -1,4 +1,5 @@
-// Lines of invitations that were stolen, kept, changed or guessed.
+// Lines of invitations that lead elsewhere, are seen or guessed; enrollment_test.cc has those that
+// are stolen.
 #include <netinet/in.h>
 #include <poll.h>
 #include <spawn.h>
@@ -26,22 +27,19 @@
 #include "common/rpc/tls_handshake.h"
 #include "tests/security/hostile_client/run.h"
 #include "tests/security/hostile_client/scenarios.h"
-#include "tests/unit/common/base/fake_clock.h"
 
 namespace causeway::hostile {
 namespace {
 
 constexpr absl::Duration kAnswers = absl::Seconds(20);
-constexpr absl::Duration kRefuses = absl::Seconds(8);
 
 // A coordinator with its own authority, and who invites.
 class Host {
  public:
-  explicit Host(FakeClock& clock)
-      : run_({.server = [this, &clock](server::CoordinatorServer::Options& options) {
+  Host()
+      : run_({.server = [this](server::CoordinatorServer::Options& options) {
           options.authority_folder = folder_.path("authority");
           options.operator_folder = folder_.path("operator");
-          options.clock = &clock;
         }}) {}
   absl::Status Start() { return run_.Start(); }
   Run& run() { return run_; }
@@ -61,14 +59,6 @@ class Host {
                           .name = name,
                           .pin = made.authority_sha256(),
                           .secret = secret};
-  }
-  absl::Status Revoke(const std::string& name) {
-    v1::RevokeInvitationRequest request;
-    request.set_name(name);
-    v1::RevokeInvitationResponse response;
-    return Ask([&](auto& stub, auto* context) {
-      return stub.RevokeInvitation(context, request, &response);
-    });
   }
   // On a machine of that name.
   absl::StatusOr<Boarded> Board(const std::string& machine, const InvitationLine& line,
@@ -96,57 +86,9 @@ class Host {
   Run run_;
 };
 
-// Plays `attack`, which returns what the thief got; the owner boards with `owner` first, or after.
-absl::StatusOr<Outcome> Steal(
-    const std::function<absl::StatusOr<std::string>(Host& host, FakeClock& clock)>& attack) {
-  FakeClock clock(absl::Now());
-  Host host(clock);
-  RETURN_IF_ERROR(host.Start());
-  ASSIGN_OR_RETURN(const std::string what, attack(host, clock));
-  const bool held = !host.HasKept("thief");
-  return Outcome{.held = held, .what = absl::StrCat(held ? "" : "the thief is in: ", what)};
-}
-
-absl::StatusOr<Outcome> UsedTwice() {
-  return Steal([](Host& host, FakeClock&) -> absl::StatusOr<std::string> {
-    ASSIGN_OR_RETURN(const InvitationLine line, host.Invite("berlin"));
-    RETURN_IF_ERROR(host.Board("owner", line, kAnswers).status());
-    const absl::Status second = host.Board("thief", line, kAnswers).status();
-    if (host.run().record().Count("invitation_refused") != 1) {
-      return absl::InternalError("no event says so");
-    }
-    return std::string(second.message());
-  });
-}
-
-absl::StatusOr<Outcome> Expired() {
-  return Steal([](Host& host, FakeClock& clock) -> absl::StatusOr<std::string> {
-    ASSIGN_OR_RETURN(const InvitationLine line, host.Invite("berlin"));
-    clock.Advance(absl::Hours(2));
-    return std::string(host.Board("thief", line, kRefuses).status().message());
-  });
-}
-
-absl::StatusOr<Outcome> Revoked() {
-  return Steal([](Host& host, FakeClock&) -> absl::StatusOr<std::string> {
-    ASSIGN_OR_RETURN(const InvitationLine line, host.Invite("berlin"));
-    RETURN_IF_ERROR(host.Revoke("berlin"));
-    return std::string(host.Board("thief", line, kRefuses).status().message());
-  });
-}
-
-absl::StatusOr<Outcome> AnotherName() {
-  return Steal([](Host& host, FakeClock&) -> absl::StatusOr<std::string> {
-    ASSIGN_OR_RETURN(InvitationLine line, host.Invite("berlin"));
-    line.name = "paris";
-    return std::string(host.Board("thief", line, kRefuses).status().message());
-  });
-}
-
 // A coordinator with an authority of the same name takes the connection of who was invited.
 absl::StatusOr<Outcome> AnotherAuthority() {
-  FakeClock clock(absl::Now());
-  Host host(clock), liar(clock);
+  Host host, liar;
   for (Host* each : {&host, &liar}) {
     RETURN_IF_ERROR(each->Start());
   }
@@ -161,8 +103,7 @@ absl::StatusOr<Outcome> AnotherAuthority() {
 
 // A secret has 256 bits. What is tried is whether guesses reach a call, or disturb who was invited.
 absl::StatusOr<Outcome> ThousandGuesses() {
-  FakeClock clock(absl::Now());
-  Host host(clock);
+  Host host;
   RETURN_IF_ERROR(host.Start());
   const absl::StatusOr<InvitationLine> line = host.Invite("berlin");
   RETURN_IF_ERROR(line.status());
@@ -272,11 +213,7 @@ absl::StatusOr<Outcome> InPs() {
 }  // namespace
 
 std::vector<Scenario> InvitationScenarios() {
-  return {{"invitation_used_twice", "a line that was used, from another machine", UsedTwice},
-          {"invitation_expired", "a line beyond its end", Expired},
-          {"invitation_revoked", "a line that was revoked", Revoked},
-          {"invitation_another_name", "a line with another name in it", AnotherName},
-          {"invitation_another_authority", "another coordinator where the line leads",
+  return {{"invitation_another_authority", "another coordinator where the line leads",
            AnotherAuthority},
           {"invitation_in_ps", "what other users of the invited machine see", InPs},
           {"invitation_guesses", "a thousand guesses at an open line", ThousandGuesses}};

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
+#include "tests/security/hostile_client/credentials.h"
 #include "tests/security/hostile_client/scenarios.h"
 #include "tests/security/hostile_client/team.h"
 #include "tests/unit/common/base/fake_clock.h"
@@ -148,26 +149,12 @@ absl::StatusOr<Outcome> Flush() {
 
 absl::StatusOr<Outcome> ExpiredCertificate() {
   FakeClock clock(absl::Now());
-  const TestAuthority authority;
-  const TestFolder folder;
-  int sets = 0;
-  const auto client = [&](const std::string& id, absl::Duration life,
-                          const std::string& address) -> ChannelSecurity {
-    CertificateRequest request{.common_name = id,
-                               .names = absl::StrCat("URI:causeway://*/worker/", id)};
-    request.not_after = absl::Now() + life;
-    const SecurityOptions options =
-        folder.WriteSet(absl::StrCat("client-", ++sets), authority.pem(), authority.Issue(request));
-    absl::StatusOr<ChannelSecurity> security = MakeChannelSecurity(options, address, absl::Now());
-    return security.ok() ? *std::move(security) : ChannelSecurity::Plaintext();
-  };
-  Run run({.server = [&](server::CoordinatorServer::Options& options) {
-    options.security = folder.WriteSet("server", authority.pem(), IssueServer(authority));
-    options.clock = &clock;
-  }});
+  Credentials credentials;
+  Run run({.server = credentials.Server(
+               [&](server::CoordinatorServer::Options& options) { options.clock = &clock; })});
   RETURN_IF_ERROR(run.Start());
-  Team team(run, [&](const std::string& id) { return client(id, absl::Hours(24), run.address()); });
-  Site guest(run, "guest", client("guest", absl::Hours(1), run.address()));
+  Team team(run, [&](const std::string& id) { return credentials.Certificate(run, id); });
+  Site guest(run, "guest", credentials.Certificate(run, "guest", absl::Hours(1)));
   RETURN_IF_ERROR(team.Enter());
   RETURN_IF_ERROR(guest.Enter(0));
   clock.Advance(absl::Hours(1) + absl::Seconds(1));

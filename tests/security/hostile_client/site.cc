@@ -178,12 +178,7 @@ v1::PushHeader Site::Header(int64_t round, const std::vector<uint8_t>& object) c
   return header;
 }
 
-Push Site::MakePush(int64_t round, double size) const {
-  std::vector<float> local = published_;
-  const auto stream = static_cast<uint64_t>(round);
-  for (size_t i = 0; i < local.size(); ++i) {
-    local[i] += static_cast<float>(size * kMove * RandomNormal(nonce_, stream, i));
-  }
+Push Site::MakePushOf(int64_t round, const std::vector<float>& local) const {
   Push push;
   const Codec& codec = UpCodec(*run_);
   push.object.resize(codec.EncodedBytes(local.size()));
@@ -192,14 +187,17 @@ Push Site::MakePush(int64_t round, double size) const {
   return push;
 }
 
+Push Site::MakePush(int64_t round, double size) const {
+  std::vector<float> local = published_;
+  const auto stream = static_cast<uint64_t>(round);
+  for (size_t i = 0; i < local.size(); ++i) {
+    local[i] += static_cast<float>(size * kMove * RandomNormal(nonce_, stream, i));
+  }
+  return MakePushOf(round, local);
+}
+
 Push Site::MakePushTo(int64_t round, float target) const {
-  const std::vector<float> local(published_.size(), target);
-  Push push;
-  const Codec& codec = UpCodec(*run_);
-  push.object.resize(codec.EncodedBytes(local.size()));
-  if (!codec.Encode(published_, local, {}, push.object).ok()) push.object.clear();
-  push.header = Header(round, push.object);
-  return push;
+  return MakePushOf(round, std::vector<float>(published_.size(), target));
 }
 
 absl::Status Site::Deliver(const Push& push) {

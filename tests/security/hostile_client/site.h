@@ -77,6 +77,7 @@ class Site {
  private:
   void Connect();
   void Listen();
+  Push MakePushOf(int64_t round, const std::vector<float>& local) const;
   v1::PushHeader Header(int64_t round, const std::vector<uint8_t>& object) const;
 
   Run* run_;

@@ -66,7 +66,7 @@ class GrpcExchangeTest : public ::testing::Test {
     return contribution;
   }
 
-  SmallRun run_{32'768};  // Objects of 4 MiB and more.
+  SmallRun run_{"model { vocabulary_size: 32768 }"};  // Objects of 4 MiB and more.
   server::LocalServer server_;
   std::shared_ptr<v1::Session::Stub> stub_;
   std::unique_ptr<Session> session_;
@@ -94,6 +94,16 @@ TEST_F(GrpcExchangeTest, AContributionAndItsAnswerCross) {
 TEST_F(GrpcExchangeTest, AStateCrosses) {
   const auto state = exchange_->PullState(0).value();
   EXPECT_EQ(TreeHash(state.bytes), TreeHash(std::span<const float>(run_.initial())));
+}
+
+TEST_F(GrpcExchangeTest, AServerThatComesBackFindsItsLanesAgain) {
+  ASSERT_TRUE(exchange_->PullState(0).ok());
+  server_.Stop();
+  absl::Status pulled = absl::UnknownError("not pulled yet");
+  std::thread pull([&] { pulled = exchange_->PullState(0).status(); });
+  server_.Serve();
+  pull.join();
+  EXPECT_EQ(pulled, absl::OkStatus());
 }
 
 TEST_F(GrpcExchangeTest, ARefusedContributionGivesItsAnswerUp) {

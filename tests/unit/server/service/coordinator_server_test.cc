@@ -1,6 +1,5 @@
 // The three services over a real connection to this machine.
 #include <algorithm>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -16,46 +15,25 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/base/status_is.h"
-#include "tests/unit/common/rpc/describe_run.h"
 #include "tests/unit/common/rpc/plain_lane.h"
 #include "tests/unit/common/telemetry/awaited_events.h"
 #include "tests/unit/common/transfer/proto_chunk.h"
 #include "tests/unit/server/core/small_run.h"
-#include "tests/unit/server/service/local_server.h"
-#include "tests/unit/server/store/memory_store.h"
+#include "tests/unit/server/service/secure_run.h"
 
 namespace causeway::server {
 namespace {
 
 using ::testing::HasSubstr;
 
-// One fragment of several chunks, FP32 both ways, one worker.
-constexpr char kOneFragment[] =
-    "model { vocabulary_size: 4096 width: 128 mlp_width: 128 } "
-    "sync { steps_between_syncs: 5 entropy_down: true } membership { start_workers: 1 }";
-
 class CoordinatorServerTest : public ::testing::Test {
  protected:
-  explicit CoordinatorServerTest(absl::Duration join_timeout = absl::Hours(1)) {
-    Coordinator::Options options = OptionsOf(CompleteSmallConfig(kOneFragment), "served-1", store_);
-    options.events = &events_;
-    coordinator_ = *Coordinator::Create(std::move(options));
-    initial_ = InitialOf(coordinator_->plan());
-    server_.emplace(*coordinator_, CoordinatorServer::Options{.join_timeout = join_timeout});
-    const auto channel = server_->Connect();
-    session_ = v1::Session::NewStub(channel);
-    exchange_ = v1::Exchange::NewStub(channel);
-    admin_ = v1::Admin::NewStub(channel);
-  }
-
-  v1::WorkerMessage JoinMessage(const std::string& id) {
-    v1::WorkerMessage message;
-    *message.mutable_join() = JoinOf(DescribeRun(*session_).value(), id);
-    return message;
-  }
+  explicit CoordinatorServerTest(absl::Duration join_timeout = absl::Hours(1))
+      : server_(run_.coordinator(), CoordinatorServer::Options{.join_timeout = join_timeout}) {}
 
   std::unique_ptr<OpenSession> Attach(const std::string& id) {
-    auto attached = std::make_unique<OpenSession>(*session_, JoinMessage(id));
+    auto attached =
+        std::make_unique<OpenSession>(*stubs_.session, MakeJoin(run_.coordinator(), id));
     EXPECT_TRUE(attached->welcome.has_value());
     return attached;
   }
@@ -64,25 +42,15 @@ class CoordinatorServerTest : public ::testing::Test {
   // To every session.
   void SayMuch() {
     for (int i = 0; i < kMessages; ++i) {
-      ASSERT_TRUE(coordinator_->orders().Pause(std::string(size_t{1} << 20, 'x')).ok());
+      ASSERT_TRUE(run_.coordinator().orders().Pause(std::string(size_t{1} << 20, 'x')).ok());
     }
   }
 
-  v1::PushHeader MakePush(const OpenSession& worker, std::vector<uint8_t>& object) {
-    const Codec& codec = **FindCodec(v1::FP32);
-    std::vector<float> local = initial_;
-    for (float& value : local) value += 0.05f;
-    object.resize(codec.EncodedBytes(local.size()));
-    EXPECT_TRUE(codec.Encode(initial_, local, {}, object).ok());
-    v1::PushHeader header = HeaderOf("served-1", "a", worker.welcome->incarnation(), /*fragment=*/0,
-                                     /*round=*/1, v1::FP32, object);
-    header.set_tokens(10);
-    return header;
-  }
-
-  absl::Status Push(const v1::PushHeader& header, const std::vector<uint8_t>& object,
-                    v1::PushResponse* response) {
-    return PlainLane(*exchange_, "served-1", "a").Push(header, object, response);
+  // Of round 1.
+  Delta DeltaOf(const OpenSession& worker) {
+    Delta delta = MakeDelta(1, run_.initial());
+    delta.header.set_incarnation(worker.welcome->incarnation());
+    return delta;
   }
 
   struct Pulled {
@@ -91,23 +59,25 @@ class CoordinatorServerTest : public ::testing::Test {
     std::vector<uint8_t> bytes;
   };
   Pulled Pull(v1::Want::Object object, int64_t round) {
-    v1::Want want;
-    want.set_object(object);
-    want.set_round(round);
     Pulled pulled;
     pulled.status =
-        PlainLane(*exchange_, "served-1", "a").Pull(want, &pulled.bytes, &pulled.header);
+        PullAll(*stubs_.exchange, "a", WantOf(object, round), &pulled.bytes, &pulled.header);
     return pulled;
+  }
+  // The answer of round 1, as transfer 1.
+  static v1::Want FirstAnswer() {
+    v1::Want want = WantOf(v1::Want::ANSWER, 1);
+    want.set_transfer(1);
+    return want;
   }
 
   AwaitedEvents events_;
-  MemoryStore store_;
-  std::vector<float> initial_;
-  std::unique_ptr<Coordinator> coordinator_;
-  std::optional<LocalServer> server_;
-  std::unique_ptr<v1::Session::Stub> session_;
-  std::unique_ptr<v1::Exchange::Stub> exchange_;
-  std::unique_ptr<v1::Admin::Stub> admin_;
+  // One fragment of several chunks, FP32 both ways, one worker.
+  SmallRun run_{
+      "model { vocabulary_size: 4096 width: 128 mlp_width: 128 } sync { entropy_down: true }",
+      &events_};
+  LocalServer server_;
+  Stubs stubs_{server_.Connect()};
 };
 
 TEST_F(CoordinatorServerTest, ADeltaGoesUpAndItsAnswerComesDown) {
@@ -121,35 +91,33 @@ TEST_F(CoordinatorServerTest, ADeltaGoesUpAndItsAnswerComesDown) {
 
   const Pulled state = Pull(v1::Want::STATE, 0);
   ASSERT_TRUE(state.status.ok()) << state.status;
-  ASSERT_EQ(state.bytes.size(), initial_.size() * sizeof(float));
-  EXPECT_EQ(std::memcmp(state.bytes.data(), initial_.data(), state.bytes.size()), 0);
+  EXPECT_EQ(TreeHash(state.bytes), TreeHash(std::span<const float>(run_.initial())));
 
-  std::vector<uint8_t> object;
-  const v1::PushHeader header = MakePush(*worker, object);
-  ASSERT_GT(object.size(), 2 * kChunkBytes);
+  const Delta delta = DeltaOf(*worker);
+  ASSERT_GT(delta.object.size(), 2 * kChunkBytes);
   v1::PushResponse response;
-  ASSERT_EQ(Push(header, object, &response), absl::OkStatus());
-  EXPECT_EQ(response.durable_bytes(), header.total_bytes());
+  ASSERT_EQ(PushDelta(*stubs_.exchange, delta, &response), absl::OkStatus());
+  EXPECT_EQ(response.durable_bytes(), delta.header.total_bytes());
   EXPECT_FALSE(response.duplicate());
-  ASSERT_EQ(Push(header, object, &response), absl::OkStatus());
+  ASSERT_EQ(PushDelta(*stubs_.exchange, delta, &response), absl::OkStatus());
   EXPECT_TRUE(response.duplicate());
 
   const Pulled pulled = Pull(v1::Want::ANSWER, 1);
   ASSERT_TRUE(pulled.status.ok()) << pulled.status;
   EXPECT_EQ(TreeHash(pulled.bytes), pulled.header.object_hash());
-  std::vector<float> published = initial_;
+  std::vector<float> published = run_.initial();
   ASSERT_TRUE((*FindCodec(pulled.header.codec()))->Apply(pulled.bytes, published).ok());
-  EXPECT_EQ(published, coordinator_->PublishedParameters());
-  EXPECT_NE(published, initial_);
+  EXPECT_EQ(published, run_.coordinator().PublishedParameters());
+  EXPECT_NE(published, run_.initial());
 
   const uint64_t hash = TreeHash(std::span<const float>(published));
   ASSERT_TRUE(worker->stream->Write(AppliedOf(/*fragment=*/0, /*round=*/1, hash)));
   ASSERT_TRUE(worker->stream->Write(LeaveFor(v1::Leave::FINISHED)));
   worker->stream->WritesDone();
   EXPECT_TRUE(worker->End().ok());
-  EXPECT_TRUE(coordinator_->Finished());
-  const v1::RunStatus status = coordinator_->GetStatus();
-  EXPECT_EQ(status.workers(0).bytes_up(), header.total_bytes());
+  EXPECT_TRUE(run_.coordinator().Finished());
+  const v1::RunStatus status = run_.coordinator().GetStatus();
+  EXPECT_EQ(status.workers(0).bytes_up(), delta.header.total_bytes());
   // entropy_down: fewer cross than there are.
   EXPECT_GT(status.workers(0).bytes_down(), 0);
   EXPECT_LT(status.workers(0).bytes_down(), std::ssize(state.bytes) + std::ssize(pulled.bytes));
@@ -157,21 +125,14 @@ TEST_F(CoordinatorServerTest, ADeltaGoesUpAndItsAnswerComesDown) {
 
 TEST_F(CoordinatorServerTest, AWaitingWantIsAnsweredWhenItsRoundIsPublished) {
   const auto worker = Attach("a");
-  v1::Want want;
-  want.set_transfer(7);
-  want.set_object(v1::Want::ANSWER);
-  want.set_round(1);
   {
-    PlainLane cancelled(*exchange_, "served-1", "a");
-    ASSERT_TRUE(cancelled.Want(want));
+    PlainLane cancelled(*stubs_.exchange, kRunId, "a");
+    ASSERT_TRUE(cancelled.Want(FirstAnswer()));
   }
-  PlainLane lane(*exchange_, "served-1", "a");
-  ASSERT_TRUE(lane.Want(want));
+  PlainLane lane(*stubs_.exchange, kRunId, "a");
+  ASSERT_TRUE(lane.Want(FirstAnswer()));
   ASSERT_TRUE(worker->stream->Write(ReadyAt(0)));
-  std::vector<uint8_t> object;
-  const v1::PushHeader header = MakePush(*worker, object);
-  v1::PushResponse pushed;
-  ASSERT_TRUE(Push(header, object, &pushed).ok());
+  ASSERT_TRUE(PushDelta(*stubs_.exchange, DeltaOf(*worker)).ok());
   v1::LaneMessage message;
   ASSERT_TRUE(lane.Read(message));
   EXPECT_EQ(message.control().announcement().header().round(), 1);
@@ -179,20 +140,19 @@ TEST_F(CoordinatorServerTest, AWaitingWantIsAnsweredWhenItsRoundIsPublished) {
 
 TEST_F(CoordinatorServerTest, MalformedOffersGetTheCodesOfTheProtocol) {
   const auto worker = Attach("a");
-  std::vector<uint8_t> object;
-  const v1::PushHeader good = MakePush(*worker, object);
+  const Delta good = DeltaOf(*worker);
   const auto outcome_of = [&](const std::function<void(v1::PushHeader&)>& change) {
-    v1::PushHeader header = good;
-    change(header);
-    return Push(header, object, nullptr).code();
+    Delta delta = good;
+    change(delta.header);
+    return PushDelta(*stubs_.exchange, delta).code();
   };
   EXPECT_EQ(outcome_of([](v1::PushHeader& h) { h.set_object_hash(0); }), kDataLoss);
   EXPECT_EQ(outcome_of([](v1::PushHeader& h) { h.set_total_bytes(1LL << 40); }), kInvalidArgument);
   EXPECT_EQ(outcome_of([](v1::PushHeader& h) { h.set_round(9); }), kFailedPrecondition);
   // Ends the lane.
   const auto end_of = [&](int64_t offset, size_t bytes) {
-    PlainLane lane(*exchange_, "served-1", "a");
-    lane.Offer(1, good);
+    PlainLane lane(*stubs_.exchange, kRunId, "a");
+    lane.Offer(1, good.header);
     lane.Chunk(1, offset, std::vector<uint8_t>(bytes));
     return lane.Finish().code();
   };
@@ -200,10 +160,10 @@ TEST_F(CoordinatorServerTest, MalformedOffersGetTheCodesOfTheProtocol) {
   EXPECT_EQ(end_of(0, kChunkBytes - 1), kInvalidArgument);
   EXPECT_EQ(end_of(0, kChunkBytes + 1), kInvalidArgument);
   // A chunk that came damaged is asked for again.
-  PlainLane lane(*exchange_, "served-1", "a");
-  ASSERT_TRUE(lane.Offer(1, good));
+  PlainLane lane(*stubs_.exchange, kRunId, "a");
+  ASSERT_TRUE(lane.Offer(1, good.header));
   v1::LaneMessage message;
-  FillChunk(0, std::span(object).first(kChunkBytes), false, *message.mutable_chunk());
+  FillChunk(0, std::span(good.object).first(kChunkBytes), false, *message.mutable_chunk());
   message.mutable_chunk()->set_transfer(1);
   message.mutable_chunk()->set_checksum(7);
   ASSERT_TRUE(lane.Write(message));
@@ -212,8 +172,8 @@ TEST_F(CoordinatorServerTest, MalformedOffersGetTheCodesOfTheProtocol) {
   } while (!message.control().has_damage());
   EXPECT_EQ(message.control().damage().transfer(), 1u);
   EXPECT_EQ(message.control().damage().chunk(), 0);
-  EXPECT_TRUE(store_.contributions().empty());
-  ASSERT_TRUE(lane.Chunks(1, object));
+  EXPECT_TRUE(run_.store().contributions().empty());
+  ASSERT_TRUE(lane.Chunks(1, good.object));
   EXPECT_TRUE(lane.AwaitOutcome(1).ok());
 }
 
@@ -225,7 +185,7 @@ TEST_F(CoordinatorServerTest, WantsOfWhatIsNotThereAreRefused) {
 
 TEST_F(CoordinatorServerTest, ASessionThatDoesNotBeginWithAFittingJoinEnds) {
   const auto end_of = [&](const v1::WorkerMessage& message) {
-    OpenSession session(*session_, message);
+    OpenSession session(*stubs_.session, message);
     v1::CoordinatorMessage answer;
     EXPECT_FALSE(session.welcome.has_value() || session.stream->Read(&answer));
     return session.stream->Finish();
@@ -233,7 +193,7 @@ TEST_F(CoordinatorServerTest, ASessionThatDoesNotBeginWithAFittingJoinEnds) {
   v1::WorkerMessage message;
   message.mutable_heartbeat();
   EXPECT_EQ(end_of(message).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  message = JoinMessage("a");
+  message = MakeJoin(run_.coordinator(), "a");
   message.mutable_join()->set_data_vocabulary_size(256);
   const grpc::Status status = end_of(message);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
@@ -269,8 +229,8 @@ class ImpatientServerTest : public CoordinatorServerTest {
   ImpatientServerTest() : CoordinatorServerTest(absl::Seconds(8)) {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-    session_ = v1::Session::NewStub(grpc::CreateCustomChannel(
-        server_->address(), grpc::InsecureChannelCredentials(), arguments));
+    stubs_.session = v1::Session::NewStub(grpc::CreateCustomChannel(
+        server_.address(), grpc::InsecureChannelCredentials(), arguments));
   }
 };
 
@@ -286,13 +246,9 @@ TEST_F(ImpatientServerTest, AStreamThatNobodyReadsIsGivenUpInTheEnd) {
 
 TEST_F(CoordinatorServerTest, ShutdownEndsSessionsAndPulls) {
   const auto worker = Attach("a");
-  PlainLane lane(*exchange_, "served-1", "a");
-  v1::Want want;
-  want.set_transfer(1);
-  want.set_object(v1::Want::ANSWER);
-  want.set_round(1);
-  ASSERT_TRUE(lane.Want(want));
-  ASSERT_TRUE(coordinator_->Shutdown().ok());
+  PlainLane lane(*stubs_.exchange, kRunId, "a");
+  ASSERT_TRUE(lane.Want(FirstAnswer()));
+  ASSERT_TRUE(run_.coordinator().Shutdown().ok());
   EXPECT_EQ(worker->End().error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_THAT(lane.AwaitOutcome(1), StatusIs(kUnavailable));
 }
@@ -301,8 +257,8 @@ TEST_F(CoordinatorServerTest, OperatorsSeeAndDirectTheRun) {
   const auto worker = Attach("a");
   grpc::ClientContext status_context;
   v1::RunStatus status;
-  ASSERT_TRUE(admin_->GetStatus(&status_context, {}, &status).ok());
-  EXPECT_EQ(status.run_id(), "served-1");
+  ASSERT_TRUE(stubs_.admin->GetStatus(&status_context, {}, &status).ok());
+  EXPECT_EQ(status.run_id(), kRunId);
   ASSERT_EQ(status.workers_size(), 1);
   EXPECT_EQ(status.workers(0).state(), v1::WorkerStatus::JOINING);
   const auto stop = [&](int64_t at_step, int64_t at_tokens) {
@@ -311,7 +267,7 @@ TEST_F(CoordinatorServerTest, OperatorsSeeAndDirectTheRun) {
     request.set_at_step(at_step);
     request.set_at_tokens(at_tokens);
     v1::StopResponse response;
-    return admin_->Stop(&context, request, &response).error_code();
+    return stubs_.admin->Stop(&context, request, &response).error_code();
   };
   EXPECT_EQ(stop(0, 0), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(stop(5, 5), grpc::StatusCode::INVALID_ARGUMENT);
@@ -327,10 +283,10 @@ TEST_F(CoordinatorServerTest, OperatorsSeeAndDirectTheRun) {
 }
 
 TEST_F(CoordinatorServerTest, ATakenPortIsRefusedInOneLine) {
-  const std::string& taken = server_->address();
-  EXPECT_THAT(CoordinatorServer::Start({.address = taken}, *coordinator_),
+  const std::string& taken = server_.address();
+  EXPECT_THAT(CoordinatorServer::Start({.address = taken}, run_.coordinator()),
               StatusIs(kUnavailable, HasSubstr(taken)));
-  EXPECT_THAT(CoordinatorServer::Start({.address = "nowhere"}, *coordinator_),
+  EXPECT_THAT(CoordinatorServer::Start({.address = "nowhere"}, run_.coordinator()),
               StatusIs(kInvalidArgument));
 }
 

@@ -40,14 +40,6 @@ class CredentialsTest : public SecureRunTest {
     options.events = &events_;
     return options;
   }
-  // Serves, shows the certificate of `server` to those of the authorities in `ca`, and lets a
-  // worker train; returns what it shows.
-  SecurityOptions ServeAndTrain(const std::string& ca, const PemPair& server) {
-    Serve(Options(folder_.WriteSet("server", ca, server)));
-    const SecurityOptions worker = folder_.WriteSet("worker", ca, Worker(authority_));
-    Train(With(worker));
-    return worker;
-  }
   // Serves whoever shows a token of these lines; returns who shows `token`.
   SecurityOptions ServeTokens(const std::string& lines, const std::string& token) {
     server_security_ = folder_.WriteSet("server", "", Server(authority_, absl::Hours(1)));
@@ -104,63 +96,12 @@ class CredentialsTest : public SecureRunTest {
   SecurityOptions server_security_;  // Of ServeTokens.
 };
 
-TEST_F(CredentialsTest, ARenewedCertificateOfTheCoordinatorIsTakenUpWithoutARestart) {
-  const SecurityOptions worker =
-      ServeAndTrain(authority_.pem(), Server(authority_, absl::Hours(100)));
-  const PemPair renewed = Server(authority_, absl::Hours(200));
-  const absl::Time end = ParseCertificate(renewed.certificate, "renewed")->not_after;
-  folder_.WriteSet("server", authority_.pem(), renewed);
-  Await("the renewed certificate is shown", [&] {
-    const auto handshake = Handshake(worker);
-    return handshake.ok() && handshake->not_after == end;
-  });
-  EXPECT_TRUE(Describe(With(worker)).ok());
-}
-
-// gRPC ends a process that hands it an empty certificate or key.
-TEST_F(CredentialsTest, FilesThatAreNotWholeLeaveThoseBeforeInForce) {
-  const PemPair good = Server(authority_, absl::Hours(100));
-  const PemPair other = Server(authority_, absl::Hours(1));
-  const SecurityOptions worker = ServeAndTrain(authority_.pem(), good);
-  const std::string nonsense = "-----BEGIN CERTIFICATE-----\nnonsense\n";
-  size_t seen = 0;
-  // The last event but those seen before it is of that name.
-  const auto await = [&](const std::string& event, const std::string& words) {
-    Await(absl::StrCat(event, " of ", words), [&] {
-      const auto all = events_.all();
-      for (size_t i = seen; i < all.size(); ++i) {
-        if (all[i].first != event) continue;
-        seen = i + 1;
-        EXPECT_THAT(all[i].second["message"].get<std::string>(), HasSubstr(words));
-        return true;
-      }
-      return false;
-    });
-  };
-  for (const auto& [file, broken, whole] : {
-           std::tuple("server.cert", std::string(), good.certificate),
-           std::tuple("server.key", std::string(), good.key),
-           std::tuple("server.ca", std::string(), authority_.pem()),
-           std::tuple("server.cert", good.certificate.substr(0, 200), good.certificate),
-           std::tuple("server.key", other.key, good.key),
-           std::tuple("server.ca", nonsense, authority_.pem()),
-       }) {
-    folder_.Write(file, broken);
-    await("certificate_unfit", file == std::string("server.key") && !broken.empty()
-                                   ? "is not the private key of"
-                                   : file);
-    EXPECT_TRUE(Handshake(worker).ok()) << file;
-    folder_.Write(file, whole);
-    await("certificate_reloaded", "say what they said before");
-    EXPECT_TRUE(Handshake(worker).ok()) << file;
-    honest_->AwaitRounds(2);
-  }
-}
-
 TEST_F(CredentialsTest, ANewAuthorityTakesOverFromAnOldOne) {
   const TestAuthority successor("successor");
   const std::string both = authority_.pem() + successor.pem();
-  ServeAndTrain(authority_.pem(), Server(authority_, absl::Hours(100)));
+  Serve(
+      Options(folder_.WriteSet("server", authority_.pem(), Server(authority_, absl::Hours(100)))));
+  Train(With(folder_.WriteSet("worker", authority_.pem(), Worker(authority_))));
   // Its certificates are not watched: it stands for someone whose certificate is to be worthless.
   const SecurityOptions former = folder_.WriteSet("former", both, Worker(authority_));
   const SecurityOptions latter = folder_.WriteSet("latter", both, Worker(successor));
@@ -187,22 +128,10 @@ TEST_F(CredentialsTest, AWorkersRenewedCertificateServesItsNextConnection) {
   const std::string both = authority_.pem() + successor.pem();
   Serve(Options(folder_.WriteSet("server", both, Server(authority_, absl::Hours(100)))));
   const SecurityOptions worker = folder_.WriteSet("worker", both, Worker(authority_));
-  const ChannelSecurity security = SecurityOf(worker);
-  RenewedChannel channel(server_->address(), 0, security);
+  RenewedChannel channel(server_->address(), 0, SecurityOf(worker));
   const auto describe = [&] { return Describe(Stubs(channel.Now())); };
   ASSERT_TRUE(describe().ok());
-  // Broken, and then renewed, at a coordinator that takes the new one alone.
-  for (const std::string& file : {worker.cert_file, worker.key_file}) {
-    folder_.Write(std::filesystem::path(file).filename().string(), "");
-    std::vector<std::string> said;
-    security.files->ReportTo([&](const CertificateNotice& notice) {
-      EXPECT_FALSE(notice.fit);
-      said.push_back(notice.message);
-    });
-    Await("the empty file is seen", [&] { return describe().ok() && !said.empty(); });
-    EXPECT_THAT(said.front(), HasSubstr(absl::StrCat(worker.cert_file, " is empty")));
-    security.files->ReportTo(nullptr);
-  }
+  // At a coordinator that takes the new one alone.
   folder_.WriteSet("worker", both, Worker(successor));
   server_->Serve(
       Options(folder_.WriteSet("strict", successor.pem(), Server(authority_, absl::Hours(100)))));
@@ -319,20 +248,6 @@ TEST_F(CredentialsTest, TokensCountAsTheirFileSays) {
   EXPECT_EQ(with_header({"Bearer " + TokenLine(kA, "").substr(0, 64)}), kUnauthenticated);
   EXPECT_EQ(with_header({"Bearer " + kA, "Bearer " + c}), kUnauthenticated);
   EXPECT_EQ(with_header({"Bearer " + std::string(5000, 'x')}), kUnauthenticated);
-}
-
-TEST_F(CredentialsTest, ASessionEndsWithTheTokenThatOpenedIt) {
-  const SecurityOptions worker =
-      ServeTokens(TokenLine(kA, "worker a") + TokenLine(kB, "worker b"), kA);
-  Train(With(worker));
-  const Stubs stubs = With(Shows("token-b", kB));
-  OpenSession session(*stubs.session, MakeJoin(run_.coordinator(), "b"), kPatience);
-  ASSERT_TRUE(session.welcome.has_value());
-
-  folder_.Write("tokens", TokenLine(kA, "worker a"));
-  EXPECT_THAT(FromGrpcStatus(session.End()),
-              StatusIs(kUnavailable, HasSubstr("still being written")));
-  honest_->AwaitRounds(2);  // The other token's session goes on.
 }
 
 TEST_F(CredentialsTest, WhoKnowsTheRunSeesThatItsCoordinatorRefuses) {

@@ -48,16 +48,6 @@ TEST_F(EnrollmentTest, AnAnswerThatWasLostIsGivenAgainToTheSameKey) {
   EXPECT_TRUE(Describe(again).ok());
 }
 
-TEST_F(EnrollmentTest, InvitationsOutliveTheCoordinator) {
-  const InvitationLine line = Invite("berlin");
-  ASSERT_TRUE(BoardIn("paris", Invite("paris")).ok());
-  server_->Serve(Options());
-  const auto boarded = BoardIn("berlin", line).value();
-  EXPECT_TRUE(Describe(boarded).ok());
-  const auto before = Board(folder_.path("paris"), "", kPatience).value();
-  EXPECT_TRUE(Describe(before).ok()) << "the authority is the same";
-}
-
 TEST_F(EnrollmentTest, WhatWasRevokedReplacedOrIsOverLetsNobodyIn) {
   const InvitationLine revoked = Invite("revoked");
   ASSERT_TRUE(Revoke("revoked").ok());
@@ -77,15 +67,6 @@ TEST_F(EnrollmentTest, WhatWasRevokedReplacedOrIsOverLetsNobodyIn) {
   EXPECT_THAT(BoardIn("late", over, kShort), StatusIs(kPermissionDenied));
   EXPECT_THAT(Revoke("over"), StatusIs(kNotFound));
   EXPECT_THAT(Revoke("berlin"), StatusIs(kNotFound, HasSubstr("--refused_identities")));
-}
-
-TEST_F(EnrollmentTest, NothingIsToldToACoordinatorOfAnotherAuthority) {
-  InvitationLine line = Invite("berlin");
-  line.pin = std::string(64, '0');
-  EXPECT_THAT(BoardIn("berlin", line),
-              StatusIs(kFailedPrecondition, HasSubstr("Nothing was told to it")));
-  EXPECT_EQ(events_.Count("access_refused"), 0);
-  EXPECT_EQ(events_.Count("invitation_used"), 0);
 }
 
 TEST_F(EnrollmentTest, ThoseWhoGuessGetNoFurtherThanTheHandshake) {
@@ -159,12 +140,6 @@ TEST_F(EnrollmentTest, TheSameLineNeedsNoDiskThatCanBeWritten) {
   EXPECT_EQ(again->coordinator, address());
   ASSERT_TRUE(moved.ok()) << moved.status();
   EXPECT_EQ(moved->coordinator, absl::StrCat("127.0.0.1:1,", address()));
-}
-
-TEST_F(EnrollmentTest, AnAddressThatAnswersWronglyIsPassedOver) {
-  InvitationLine line = Invite("berlin");
-  line.addresses.insert(line.addresses.begin(), "127.0.0.1:1");
-  EXPECT_TRUE(BoardIn("berlin", line).ok());
 }
 
 TEST_F(EnrollmentTest, SilentAddressesBeforeTheCoordinatorsTakeNoneOfItsTime) {

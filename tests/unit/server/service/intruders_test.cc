@@ -56,14 +56,9 @@ class IntrudersTest : public SecureRunTest {
     return FromGrpcStatus((stubs.admin.get()->*method)(&context, request, &response));
   }
   static absl::Status GetStatus(Stubs& stubs) { return Ask(stubs, &v1::Admin::Stub::GetStatus); }
-  static absl::Status ListEvents(Stubs& stubs) { return Ask(stubs, &v1::Admin::Stub::ListEvents); }
-  static absl::Status Pause(Stubs& stubs) { return Ask(stubs, &v1::Admin::Stub::Pause); }
-  static absl::Status Drain(Stubs& stubs) { return Ask(stubs, &v1::Admin::Stub::Drain); }
   absl::Status PullState(Stubs& stubs, const std::string& worker_id) {
-    v1::Want want;
-    want.set_object(v1::Want::STATE);
     std::vector<uint8_t> object;
-    return PullAll(*stubs.exchange, worker_id, want, &object);
+    return PullAll(*stubs.exchange, worker_id, WantOf(v1::Want::STATE, 0), &object);
   }
   // The status of a session that begins with `join`.
   static absl::Status Attach(Stubs& stubs, const std::optional<v1::WorkerMessage>& join) {
@@ -89,36 +84,22 @@ TEST_F(IntrudersTest, WithoutTls) {
   EXPECT_THAT(Describe(Stubs(server_->Connect())), StatusIs(kUnavailable));
 }
 
-TEST_F(IntrudersTest, WithoutACertificate) {
-  SecurityOptions options;
-  options.ca_file = folder_.Write("ca", authority_.pem());
-  options.token_file = folder_.Write("token", std::string(64, 't'));
-  ExpectTurnedAwayByTls(options, "no certificate");
-}
-
-TEST_F(IntrudersTest, WithACertificateOfAnotherCa) {
-  for (const std::string name : {"test authority", "other"}) {  // By the same name, too.
-    const TestAuthority other(name);
-    const SecurityOptions options = Files(IssueIdentity(other, "causeway://*/worker/a"));
-    ExpectTurnedAwayByTls(options, "--tls_ca");
+TEST_F(IntrudersTest, WithoutACertificateThatCounts) {
+  SecurityOptions none;
+  none.ca_file = folder_.Write("ca", authority_.pem());
+  none.token_file = folder_.Write("token", std::string(64, 't'));
+  ExpectTurnedAwayByTls(none, "no certificate");
+  // Of another authority, by the same name, too, or by that of a member: whose key is no authority.
+  for (const std::string name : {"test authority", "other", "causeway://*/operator/eve"}) {
+    ExpectTurnedAwayByTls(Files(IssueIdentity(TestAuthority(name), "causeway://*/operator/eve")),
+                          "--tls_ca");
   }
-}
-
-TEST_F(IntrudersTest, WithACertificateThatTheySignedThemselves) {
-  // A worker's key is no authority, whatever it signs.
-  const TestAuthority own("causeway://*/operator/eve");
-  const SecurityOptions options = Files(IssueIdentity(own, "causeway://*/operator/eve"));
-  ExpectTurnedAwayByTls(options, "--tls_ca");
-}
-
-TEST_F(IntrudersTest, WithAnExpiredCertificate) {
-  CertificateRequest request;
-  request.names = "URI:causeway://*/worker/a";
-  request.not_before = absl::Now() - absl::Hours(48);
-  request.not_after = absl::Now() - absl::Hours(24);
-  const SecurityOptions options = Files(authority_.Issue(request));
+  CertificateRequest ended;
+  ended.names = "URI:causeway://*/worker/a";
+  ended.not_before = absl::Now() - absl::Hours(48);
+  ended.not_after = absl::Now() - absl::Hours(24);
   // With a clock set back.
-  ExpectTurnedAwayByTls(options, "expired", absl::Now() - absl::Hours(36));
+  ExpectTurnedAwayByTls(Files(authority_.Issue(ended)), "expired", absl::Now() - absl::Hours(36));
 }
 
 TEST_F(IntrudersTest, WithTheCertificateOfAServer) {
@@ -161,39 +142,49 @@ TEST_F(IntrudersTest, UnderTheIdOfAnotherWorker) {
   ExpectDenied(PushDelta(*stubs.exchange, delta), "worker b");
   ExpectDenied(PullState(stubs, "a"), "worker b");
   ExpectDenied(PullState(stubs, ""), "worker b");
+  // The worker's id is that of the lane, whatever its messages say.
+  EXPECT_THAT(PlainLane(*stubs.exchange, kRunId, "b").Push(delta.header, delta.object),
+              StatusIs(kPermissionDenied));
   // Under its own id it may ask; it is no member yet.
   delta.header.set_worker_id("b");
   EXPECT_THAT(std::string(PushDelta(*stubs.exchange, delta).message()), Not(HasSubstr("may")));
 }
 
-TEST_F(IntrudersTest, AWorkerThatGivesOrders) {
-  Stubs stubs = As("causeway://*/worker/b");
-  ExpectDenied(Pause(stubs), "worker b");
-  ExpectDenied(Drain(stubs), "worker b");
-  ExpectDenied(GetStatus(stubs), "worker b");
-  ExpectDenied(ListEvents(stubs), "worker b");
-}
-
-TEST_F(IntrudersTest, AnObserverWhoDoesMoreThanLook) {
-  Stubs stubs = As("causeway://*/observer/eye");
-  EXPECT_TRUE(Describe(stubs).ok());
-  EXPECT_TRUE(GetStatus(stubs).ok());
-  EXPECT_THAT(ListEvents(stubs), StatusIs(kUnimplemented)) << "nobody keeps any here";
-  ExpectDenied(PushDelta(*stubs.exchange, honest_->first_delta()), "observer eye");
-  ExpectDenied(PullState(stubs, "a"), "observer eye");
-  ExpectDenied(PullState(stubs, "eye"), "observer eye");
-  ExpectDenied(Attach(stubs, MakeJoin(run_.coordinator(), "eye")), "observer eye");
-  ExpectDenied(Pause(stubs), "observer eye");
-  ExpectDenied(Drain(stubs), "observer eye");
-}
-
-TEST_F(IntrudersTest, AnOperatorWhoTrains) {
-  Stubs stubs = As("causeway://*/operator/ops");
-  EXPECT_TRUE(Describe(stubs).ok());
-  EXPECT_TRUE(GetStatus(stubs).ok());
-  EXPECT_TRUE(PullState(stubs, "").ok());
-  ExpectDenied(PushDelta(*stubs.exchange, honest_->first_delta()), "operator ops");
-  ExpectDenied(Attach(stubs, MakeJoin(run_.coordinator(), "ops")), "operator ops");
+TEST_F(IntrudersTest, WhoDoesMoreThanHisRoleAllows) {
+  struct Member {
+    std::string role, name;
+    bool looks, pulls;
+  };
+  for (const Member& member :
+       {Member{"worker", "b", false, false}, Member{"observer", "eye", true, false},
+        Member{"operator", "ops", true, true}}) {
+    const std::string who = absl::StrCat(member.role, " ", member.name);
+    Stubs stubs = As(absl::StrCat("causeway://*/", member.role, "/", member.name));
+    const auto expect = [&](bool may, const absl::Status& status) {
+      if (may) {
+        EXPECT_TRUE(status.ok()) << who << ": " << status;
+      } else {
+        ExpectDenied(status, who);
+      }
+    };
+    expect(true, Describe(stubs));
+    expect(member.looks, GetStatus(stubs));
+    const absl::Status events = Ask(stubs, &v1::Admin::Stub::ListEvents);
+    // Nobody keeps any here.
+    expect(member.looks, absl::IsUnimplemented(events) ? absl::OkStatus() : events);
+    expect(member.pulls, PullState(stubs, ""));
+    expect(false, PushDelta(*stubs.exchange, honest_->first_delta()));
+    if (member.role == "worker") {
+      expect(false, Ask(stubs, &v1::Admin::Stub::Pause));
+      expect(false, Ask(stubs, &v1::Admin::Stub::Drain));
+      continue;
+    }
+    expect(false, Attach(stubs, MakeJoin(run_.coordinator(), member.name)));
+    if (member.role == "operator") continue;
+    expect(false, PullState(stubs, member.name));
+    expect(false, Ask(stubs, &v1::Admin::Stub::Pause));
+    expect(false, Ask(stubs, &v1::Admin::Stub::Drain));
+  }
 }
 
 TEST_F(IntrudersTest, AReplayedPush) {
@@ -232,14 +223,6 @@ TEST_F(IntrudersTest, OversizeMessages) {
   PlainLane lane(*exchange, kRunId, "b");
   lane.Chunk(1, 0, std::vector<uint8_t>(3 << 20, 'x'));
   EXPECT_THAT(lane.Finish(), StatusIs(kResourceExhausted));
-}
-
-// The worker's id is that of the lane, whatever its messages say.
-TEST_F(IntrudersTest, AnOfferInAnothersNameOverALaneOfItsOwn) {
-  Stubs stubs = As("causeway://*/worker/b");
-  const Delta heard = honest_->first_delta();
-  PlainLane lane(*stubs.exchange, kRunId, "b");
-  EXPECT_THAT(lane.Push(heard.header, heard.object), StatusIs(kPermissionDenied));
 }
 
 TEST_F(IntrudersTest, MessagesThatNoWorkerSends) {
@@ -391,41 +374,6 @@ TEST_F(RequestLimitTest, WhoTalksTooMuchInHisSessionIsPutOut) {
   EXPECT_GE(said, 3980);
   EXPECT_THAT(FromGrpcStatus(session.End()), StatusIs(kResourceExhausted));
   honest_->AwaitRounds(2);
-}
-
-// Few connections, and strangers who keep what they get.
-class CrowdTest : public IntrudersTest {
- protected:
-  CrowdTest()
-      : IntrudersTest([](CoordinatorServer::Options& options) {
-          options.max_connections = 40;
-          options.max_connections_per_address = 12;
-          options.connections.handshake = absl::Minutes(10);
-        }) {}
-  // From as many addresses as it takes.
-  std::vector<RawConnection> Crowd(int connections) {
-    std::vector<RawConnection> crowd;
-    for (int i = 0; i < connections; ++i) {
-      crowd.emplace_back(server_->port(), absl::StrCat("127.0.0.", 2 + i % 40));
-    }
-    return crowd;
-  }
-};
-
-TEST_F(CrowdTest, OfStrangersDoesNotLockMembersOut) {
-  const std::vector<RawConnection> crowd = Crowd(100);
-  EXPECT_TRUE(crowd.back().IsEnded()) << "it got more than its share";
-  honest_->AwaitRounds(2);
-  // A new connection from where somebody has taken part.
-  EXPECT_TRUE(Describe(As("causeway://*/worker/a")).ok());
-}
-
-TEST_F(CrowdTest, OfOneAddressGetsNoMoreThanOneAddressMayHave) {
-  std::vector<RawConnection> crowd;
-  for (int i = 0; i < 13; ++i) crowd.emplace_back(server_->port(), "127.0.0.9");
-  EXPECT_TRUE(crowd.back().IsEnded());
-  const RawConnection other(server_->port(), "127.0.0.8");
-  EXPECT_TRUE(Describe(As("causeway://*/observer/eye")).ok());
 }
 
 TEST(ConnectionLimitsTest, LimitsThatCannotBeKeptAreRefusedAtTheStart) {

@@ -21,14 +21,15 @@ std::vector<float> UndisturbedParameters(int64_t rounds) {
 
 }  // namespace
 
-SmallRun::SmallRun(int vocabulary) {
-  Coordinator::Options options =
-      OptionsOf(CompleteSmallConfig(
-                    absl::StrCat("run_name: '", kRunName, "' model { vocabulary_size: ", vocabulary,
-                                 " width: 32 } train { steps: 1000000 } "
-                                 "sync { steps_between_syncs: 5 } "
-                                 "membership { start_workers: 1 lease_ms: 60000 }")),
-                kRunId, store_);
+SmallRun::SmallRun(const std::string& settings, EventLog* events) {
+  Coordinator::Options options = OptionsOf(
+      CompleteSmallConfig(absl::StrCat("run_name: '", kRunName,
+                                       "' model { vocabulary_size: 256 width: 32 } "
+                                       "train { steps: 1000000 } sync { steps_between_syncs: 5 } "
+                                       "membership { start_workers: 1 lease_ms: 60000 } ",
+                                       settings)),
+      kRunId, store_);
+  options.events = events;
   coordinator_ = *Coordinator::Create(std::move(options));
   initial_ = InitialOf(coordinator_->plan());
 }
@@ -59,13 +60,22 @@ Delta MakeDelta(int64_t round, const std::vector<float>& published) {
   return delta;
 }
 
-absl::Status PushDelta(v1::Exchange::StubInterface& stub, const Delta& delta) {
-  return PlainLane(stub, kRunId, delta.header.worker_id()).Push(delta.header, delta.object);
+absl::Status PushDelta(v1::Exchange::StubInterface& stub, const Delta& delta,
+                       v1::PushResponse* accepted) {
+  return PlainLane(stub, kRunId, delta.header.worker_id())
+      .Push(delta.header, delta.object, accepted);
+}
+
+v1::Want WantOf(v1::Want::Object object, int64_t round) {
+  v1::Want want;
+  want.set_object(object);
+  want.set_round(round);
+  return want;
 }
 
 absl::Status PullAll(v1::Exchange::StubInterface& stub, const std::string& worker_id,
-                     const v1::Want& want, std::vector<uint8_t>* object) {
-  return PlainLane(stub, kRunId, worker_id).Pull(want, object);
+                     const v1::Want& want, std::vector<uint8_t>* object, v1::PullHeader* header) {
+  return PlainLane(stub, kRunId, worker_id).Pull(want, object, header);
 }
 
 HonestWorker::HonestWorker(Stubs stubs, SmallRun& run, int64_t rounds)
@@ -107,11 +117,10 @@ void HonestWorker::DoRound(int64_t round) {
   if (round == 1) first_delta_ = delta;
   // Every call succeeds at the first attempt: nobody was noticed.
   ASSERT_EQ(PushDelta(*stubs_.exchange, delta), absl::OkStatus()) << "round " << round;
-  v1::Want want;
-  want.set_object(v1::Want::ANSWER);
-  want.set_round(round);
   std::vector<uint8_t> answer;
-  ASSERT_EQ(PullAll(*stubs_.exchange, "a", want, &answer), absl::OkStatus()) << "round " << round;
+  ASSERT_EQ(PullAll(*stubs_.exchange, "a", WantOf(v1::Want::ANSWER, round), &answer),
+            absl::OkStatus())
+      << "round " << round;
   ASSERT_TRUE((*FindCodec(run_.coordinator().config().sync().codec_down()))
                   ->Apply(answer, published_)
                   .ok());

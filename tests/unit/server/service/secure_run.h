@@ -29,9 +29,9 @@ inline constexpr char kRunName[] = "guarded";
 // A coordinator of a small run, without a server.
 class SmallRun {
  public:
-  // The vocabulary makes it larger or smaller.
-  explicit SmallRun(int vocabulary = 256);
+  explicit SmallRun(const std::string& settings = "", EventLog* events = NullEventLog());
   Coordinator& coordinator() { return *coordinator_; }
+  const MemoryStore& store() const { return store_; }
   const std::vector<float>& initial() const { return initial_; }
 
  private:
@@ -57,10 +57,13 @@ struct Delta {
 };
 // The delta of worker "a" for that round, from the parameters published before it.
 Delta MakeDelta(int64_t round, const std::vector<float>& published);
-absl::Status PushDelta(v1::Exchange::StubInterface& stub, const Delta& delta);
+absl::Status PushDelta(v1::Exchange::StubInterface& stub, const Delta& delta,
+                       v1::PushResponse* accepted = nullptr);
+v1::Want WantOf(v1::Want::Object object, int64_t round);
 // As that worker.
 absl::Status PullAll(v1::Exchange::StubInterface& stub, const std::string& worker_id,
-                     const v1::Want& want, std::vector<uint8_t>* object);
+                     const v1::Want& want, std::vector<uint8_t>* object,
+                     v1::PullHeader* header = nullptr);
 
 // Worker "a", in a thread of its own.
 class HonestWorker {

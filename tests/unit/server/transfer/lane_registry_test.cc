@@ -63,8 +63,7 @@ class LaneRegistryTest : public ::testing::Test {
       coordinator_, DeltaInbox::Options{.memory = &memory_, .run_long = run_, .clock = &clock_});
   const std::shared_ptr<AnswerOutbox> outbox_ = std::make_shared<AnswerOutbox>(
       coordinator_, AnswerOutbox::Options{.cache = &memory_, .run_long = run_});
-  LaneRegistry registry_{
-      coordinator_, *inbox_, *outbox_, {.run_long = run_, .clock = &clock_, .max_lanes = 100}};
+  LaneRegistry registry_{coordinator_, *inbox_, *outbox_, {.run_long = run_, .clock = &clock_}};
   std::vector<std::pair<Lanes, LanePeer::LanePtr>> open_;
 };
 

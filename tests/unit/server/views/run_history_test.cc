@@ -16,7 +16,9 @@ namespace causeway::server {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Key;
 
 constexpr double kStart = 1'700'000'000;
 
@@ -43,25 +45,63 @@ class RunHistoryTest : public ::testing::Test {
     header.set_send_step(6 * round);
     return header;
   }
+  // Of the workers a and b; collected in 4 s.
   static v1::Round Record(int fragment, int64_t round, double closed, double published) {
     v1::Round record;
     record.set_fragment(fragment);
     record.set_round(round);
     record.set_send_step(6 * round);
+    record.add_contributors("a");
+    record.add_contributors("b");
+    record.set_first_unix_s(closed - 4);
     record.set_closed_unix_s(closed);
     record.set_published_unix_s(published);
     record.set_reason("every expected worker contributed (2)");
     return record;
   }
+  static std::vector<ProgressPoint> PointsOf(const std::string& id, const RunHistory& history) {
+    const RunCurves curves = history.Curves();
+    const auto curve = curves.workers.find(id);
+    return curve == curves.workers.end() ? std::vector<ProgressPoint>() : curve->second.points();
+  }
   std::vector<ProgressPoint> PointsOf(const std::string& id) const {
-    for (const WorkerCurve& worker : history_.Curves()) {
-      if (worker.worker_id == id) return worker.points;
+    return PointsOf(id, history_);
+  }
+  // A history that keeps its curves in `folder_`.
+  RunHistory::Options Kept(const std::string& run_id = "run-1") {
+    return {.points = 4,
+            .workers = 3,
+            .rounds = 4,
+            .clock = &clock_,
+            .curves_file = folder_.File("curves"),
+            .run_id = run_id};
+  }
+  double Now() const { return absl::ToDoubleSeconds(clock_.Now() - absl::UnixEpoch()); }
+  // Round `round` of fragment 0, published now and merged in half a second.
+  void Publish(int64_t round, const std::vector<std::string>& missing = {}) {
+    history_.OnPublished(Record(0, round, Now() - 0.5, Now()), missing);
+  }
+  // While the round `open` of fragment 0 has a contribution; 0: none has.
+  std::string Metrics(int64_t open = 0) {
+    v1::RunStatus status;
+    v1::FragmentStatus& fragment = *status.add_fragments();
+    if (open > 0) {
+      fragment.set_published_version(open - 1);
+      fragment.add_contributed("a");
     }
-    return {};
+    MetricPage page;
+    history_.AddRoundsTo(page, status);
+    return page.Text();
+  }
+  void ExpectPhase(const std::string& phase, const std::string& count, const std::string& sum) {
+    const std::string text = Metrics();
+    EXPECT_THAT(text, HasSubstr("seconds_count{phase=\"" + phase + "\"} " + count + "\n"));
+    EXPECT_THAT(text, HasSubstr("seconds_sum{phase=\"" + phase + "\"} " + sum + "\n"));
   }
 
   FakeClock clock_{absl::FromUnixSeconds(static_cast<int64_t>(kStart))};
-  RunHistory history_{{.points = 4, .workers = 3, .rounds = 4, .clock = &clock_}};
+  const TemporaryFolder folder_;
+  RunHistory history_{Kept()};
 };
 
 TEST_F(RunHistoryTest, HeartbeatsBecomeRatesOfWhatLiesBetweenThem) {
@@ -98,8 +138,8 @@ TEST_F(RunHistoryTest, AWorkerThatStandsStillAddsNothingButIsHeard) {
   history_.OnHeartbeat("a", HeartbeatAt(10, 3));
   clock_.Advance(absl::Seconds(2));
   EXPECT_THAT(PointsOf("a"), IsEmpty());
-  EXPECT_DOUBLE_EQ(history_.Workers()[0].heard_seconds_ago, 2);
-  EXPECT_DOUBLE_EQ(history_.Workers()[0].heard_unix_s, kStart + 3);
+  EXPECT_EQ(history_.Workers().at("a").at, clock_.Monotonic() - absl::Seconds(2));
+  EXPECT_DOUBLE_EQ(history_.Workers().at("a").unix_s, kStart + 3);
 }
 
 TEST_F(RunHistoryTest, ALongRunIsKeptAsMeansOfWholeStretches) {
@@ -150,7 +190,7 @@ TEST_F(RunHistoryTest, WhatCannotBeALossIsLeftOut) {
   ASSERT_EQ(PointsOf("a").size(), 2U);
   EXPECT_FALSE(PointsOf("a")[0].train_loss.value().has_value());
   EXPECT_FALSE(PointsOf("a")[1].train_loss.value().has_value());
-  EXPECT_THAT(history_.Evaluations(), IsEmpty());
+  EXPECT_FALSE(history_.LastEvaluation().has_value());
 }
 
 TEST_F(RunHistoryTest, AnEvaluationIsKeptOnceHoweverManyHeartbeatsRepeatIt) {
@@ -162,7 +202,7 @@ TEST_F(RunHistoryTest, AnEvaluationIsKeptOnceHoweverManyHeartbeatsRepeatIt) {
   heartbeat.mutable_evaluation()->set_step(16);
   heartbeat.mutable_evaluation()->set_loss(2.25);
   history_.OnHeartbeat("a", heartbeat);
-  const std::vector<EvaluationPoint> points = history_.Evaluations();
+  const std::vector<EvaluationPoint> points = history_.Curves().held_out.points();
   ASSERT_EQ(points.size(), 2U);
   EXPECT_EQ(points[0].step, 8);
   EXPECT_EQ(points[1].step, 16);
@@ -170,8 +210,6 @@ TEST_F(RunHistoryTest, AnEvaluationIsKeptOnceHoweverManyHeartbeatsRepeatIt) {
 }
 
 TEST_F(RunHistoryTest, CurvesGoOnInTheNextProcess) {
-  const TemporaryFolder folder;
-  const std::string path = folder.File("curves");
   for (const int step : {0, 10, 20, 30, 40, 50}) {
     v1::Heartbeat heartbeat = HeartbeatAt(step, 0.1 * step);
     heartbeat.mutable_evaluation()->set_step(step);
@@ -179,59 +217,57 @@ TEST_F(RunHistoryTest, CurvesGoOnInTheNextProcess) {
     history_.OnHeartbeat("a", heartbeat);
     clock_.Advance(absl::Seconds(1));
   }
-  ASSERT_TRUE(history_.SaveCurves(*FileSystem::Real(), path, "run-1").ok());
-  RunHistory next({.points = 4, .workers = 3, .rounds = 4, .clock = &clock_});
-  ASSERT_TRUE(next.RestoreCurves(*FileSystem::Real(), path, "run-1").ok());
+  history_.SaveCurves();
+  RunHistory next(Kept());
+  ASSERT_TRUE(next.RestoreCurves().ok());
   EXPECT_THAT(next.Workers(), IsEmpty()) << "nobody has been heard yet";
   // Both take the same from here on, but for the step that nobody saw begin.
-  for (RunHistory* const history : {&history_, &next}) {
-    history->OnHeartbeat("a", HeartbeatAt(60, 6));
+  for (const int step : {60, 70, 80, 90, 100}) {
+    for (RunHistory* const history : {&history_, &next}) {
+      history->OnHeartbeat("a", HeartbeatAt(step, 0.1 * step));
+    }
+    clock_.Advance(absl::Seconds(1));
   }
-  clock_.Advance(absl::Seconds(1));
-  for (RunHistory* const history : {&history_, &next}) {
-    history->OnHeartbeat("a", HeartbeatAt(70, 7));
-  }
-  ASSERT_EQ(next.Curves().size(), 1U);
-  const std::vector<ProgressPoint> now = next.Curves()[0].points;
+  const std::vector<ProgressPoint> now = PointsOf("a", next);
   EXPECT_EQ(now[0].step, PointsOf("a")[0].step);
   EXPECT_DOUBLE_EQ(*now[0].train_loss.value(), *PointsOf("a")[0].train_loss.value());
-  EXPECT_EQ(now.back().step, 70);
-  ASSERT_EQ(next.Evaluations().size(), history_.Evaluations().size());
-  EXPECT_EQ(next.Evaluations()[0].loss, history_.Evaluations()[0].loss);
+  EXPECT_EQ(now.back().step, 100);
+  const RunCurves before = history_.Curves();
+  const RunCurves after = next.Curves();
+  ASSERT_EQ(after.held_out.points().size(), before.held_out.points().size());
+  EXPECT_EQ(after.held_out.points()[0].loss, before.held_out.points()[0].loss);
 }
 
 TEST_F(RunHistoryTest, AWorkerThatResumedEarlierRewritesWhatItTrainsAgainAfterARestart) {
-  const TemporaryFolder folder;
   for (const int step : {0, 10, 20, 30}) history_.OnHeartbeat("a", HeartbeatAt(step, 1));
-  ASSERT_TRUE(history_.SaveCurves(*FileSystem::Real(), folder.File("curves"), "r").ok());
-  RunHistory next({.points = 4, .workers = 3, .rounds = 4, .clock = &clock_});
-  ASSERT_TRUE(next.RestoreCurves(*FileSystem::Real(), folder.File("curves"), "r").ok());
+  history_.SaveCurves();
+  RunHistory next(Kept());
+  ASSERT_TRUE(next.RestoreCurves().ok());
   next.OnHeartbeat("a", HeartbeatAt(10, 1));
   next.OnHeartbeat("a", HeartbeatAt(15, 9));
-  const std::vector<ProgressPoint> points = next.Curves()[0].points;
+  const std::vector<ProgressPoint> points = PointsOf("a", next);
   ASSERT_EQ(points.size(), 2U);
   EXPECT_EQ(points[0].step, 10);
   EXPECT_EQ(points[1].step, 15);
 }
 
 TEST_F(RunHistoryTest, CurvesOfAnotherRunOrDamagedOnesAreRefusedAndLeaveNothing) {
-  const TemporaryFolder folder;
-  const std::string path = folder.File("curves");
-  EXPECT_TRUE(history_.RestoreCurves(*FileSystem::Real(), path, "run-1").ok()) << "there are none";
+  const std::string path = folder_.File("curves");
+  EXPECT_TRUE(history_.RestoreCurves().ok()) << "there are none";
   for (const int step : {0, 10, 20}) history_.OnHeartbeat("a", HeartbeatAt(step, 1));
-  ASSERT_TRUE(history_.SaveCurves(*FileSystem::Real(), path, "run-1").ok());
-  RunHistory next({.points = 4, .workers = 3, .rounds = 4, .clock = &clock_});
-  EXPECT_EQ(next.RestoreCurves(*FileSystem::Real(), path, "run-2").code(),
+  history_.SaveCurves();
+  EXPECT_EQ(RunHistory(Kept("run-2")).RestoreCurves().code(),
             absl::StatusCode::kFailedPrecondition);
+  RunHistory next(Kept());
   std::string bytes = *FileSystem::Real()->ReadFile(path);
   const std::string whole = bytes;
   for (size_t i = 0; i < bytes.size(); ++i) {
     bytes = whole;
     bytes[i] = static_cast<char>(bytes[i] ^ 4);
     WriteText(path, bytes);
-    EXPECT_FALSE(next.RestoreCurves(*FileSystem::Real(), path, "run-1").ok()) << "byte " << i;
+    EXPECT_FALSE(next.RestoreCurves().ok()) << "byte " << i;
   }
-  EXPECT_THAT(next.Curves(), IsEmpty());
+  EXPECT_THAT(next.Curves().workers, IsEmpty());
 }
 
 TEST_F(RunHistoryTest, TheWorkerHeardLongestAgoMakesWay) {
@@ -239,9 +275,7 @@ TEST_F(RunHistoryTest, TheWorkerHeardLongestAgoMakesWay) {
     history_.OnHeartbeat(id, HeartbeatAt(1, 1));
     clock_.Advance(absl::Seconds(1));
   }
-  std::vector<std::string> ids;
-  for (const WorkerHeard& worker : history_.Workers()) ids.push_back(worker.worker_id);
-  EXPECT_THAT(ids, ElementsAre("a", "c", "d"));
+  EXPECT_THAT(history_.Curves().workers, ElementsAre(Key("a"), Key("c"), Key("d")));
 }
 
 TEST_F(RunHistoryTest, ARoundIsFollowedFromTheSendToTheApply) {
@@ -313,6 +347,66 @@ TEST_F(RunHistoryTest, ATakenOverRunBeginsWithItsNewestRoundsAndTheOpenOnes) {
   EXPECT_DOUBLE_EQ(rounds[3].workers.at("a").arrived_unix_s, kStart + 40);
 }
 
+TEST_F(RunHistoryTest, PhasesAreMeasuredFromOneEventToTheNext) {
+  history_.OnPushBegun(Push("a", 0, 1));
+  clock_.Advance(absl::Seconds(2));
+  history_.OnPushBegun(Push("a", 0, 1));  // Another stream of the same object.
+  history_.OnContributed(Push("a", 0, 1), /*quarantined=*/false);
+  ExpectPhase("transfer", "1", "2");
+  Publish(1);
+  ExpectPhase("collect", "1", "4");
+  ExpectPhase("merge", "1", "0.5");
+  clock_.Advance(absl::Seconds(3));
+  history_.OnApplied("a", 0, 1);
+  ExpectPhase("apply", "1", "3");
+  history_.OnApplied("b", 0, 7);  // The round is long gone.
+  ExpectPhase("apply", "1", "3");
+}
+
+TEST_F(RunHistoryTest, ADeltaThatIsSentAgainInAnotherRoundIsMeasuredAnew) {
+  history_.OnPushBegun(Push("a", 0, 1));
+  clock_.Advance(absl::Seconds(100));
+  Publish(1, {"a"});  // Without it.
+  history_.OnPushBegun(Push("a", 0, 2));
+  clock_.Advance(absl::Seconds(1));
+  history_.OnContributed(Push("a", 0, 2), /*quarantined=*/false);
+  ExpectPhase("transfer", "1", "1");
+}
+
+TEST_F(RunHistoryTest, ContributionsAreCountedByWhatCameOfThem) {
+  history_.OnContributed(Push("a", 0, 1), false);
+  history_.OnContributed(Push("b", 0, 1), false);
+  history_.OnContributed(Push("c", 0, 1), /*quarantined=*/true);
+  Publish(1);
+  Publish(2, {"c"});
+  EXPECT_THAT(Metrics(), HasSubstr("causeway_contributions_total{outcome=\"merged\"} 4\n"));
+  EXPECT_THAT(Metrics(), HasSubstr("causeway_contributions_total{outcome=\"quarantined\"} 1\n"));
+  EXPECT_THAT(Metrics(), HasSubstr("causeway_rounds_incomplete_total 1\n"));
+}
+
+TEST_F(RunHistoryTest, TheOldestOpenRoundHasItsAge) {
+  EXPECT_THAT(Metrics(), HasSubstr("causeway_round_oldest_open_seconds 0\n"));
+  history_.OnContributed(Push("a", 0, 1), false);
+  clock_.Advance(absl::Seconds(30));
+  EXPECT_THAT(Metrics(1), HasSubstr("causeway_round_oldest_open_seconds 30\n"));
+  EXPECT_THAT(Metrics(1), HasSubstr("causeway_rounds_open 1\n"));
+  Publish(1);
+  EXPECT_THAT(Metrics(), HasSubstr("causeway_round_oldest_open_seconds 0\n"));
+  history_.OnContributed(Push("a", 0, 2), false);
+  clock_.Advance(absl::Seconds(5));
+  EXPECT_THAT(Metrics(2), HasSubstr("causeway_round_oldest_open_seconds 5\n"));
+}
+
+TEST_F(RunHistoryTest, ARoundThatWasOpenBeforeThisProcessCountsFromItsFirstContribution) {
+  RecoveredRun run;
+  v1::Contribution& contribution = run.contributions.emplace_back();
+  *contribution.mutable_header() = Push("a", 0, 1);
+  contribution.set_unix_s(Now());
+  history_.Restore(run);
+  clock_.Advance(absl::Seconds(40));
+  EXPECT_THAT(Metrics(1), HasSubstr("causeway_round_oldest_open_seconds 40\n"));
+}
+
 // Counts what it stands for.
 struct Sum {
   int64_t last = 0;
@@ -323,32 +417,10 @@ struct Sum {
   }
 };
 
-BoundedSeries<Sum> SeriesOf(int64_t samples, size_t capacity) {
-  BoundedSeries<Sum> series(capacity);
-  for (int64_t i = 1; i <= samples; ++i) series.Add({.last = i});
-  return series;
-}
-
-std::vector<int64_t> Lasts(const BoundedSeries<Sum>& series) {
-  std::vector<int64_t> lasts;
-  for (const Sum& point : series.points()) lasts.push_back(point.last);
-  return lasts;
-}
-
-TEST(BoundedSeriesTest, KeepsEveryPointUntilItIsFull) {
-  EXPECT_THAT(Lasts(SeriesOf(4, 4)), ElementsAre(1, 2, 3, 4));
-  EXPECT_EQ(SeriesOf(4, 4).stride(), 1);
-}
-
-TEST(BoundedSeriesTest, NeighboursBecomeOneWhenItIsFull) {
-  EXPECT_THAT(Lasts(SeriesOf(5, 4)), ElementsAre(2, 4, 5));
-  EXPECT_THAT(Lasts(SeriesOf(6, 4)), ElementsAre(2, 4, 6));
-  EXPECT_EQ(SeriesOf(6, 4).points().back().samples, 2);
-}
-
 TEST(BoundedSeriesTest, CoversEverySampleOnceHoweverLongItGoesOn) {
   for (const int64_t samples : {1, 7, 8, 9, 100, 1023, 1024, 1025, 50'000}) {
-    const BoundedSeries<Sum> series = SeriesOf(samples, 8);
+    BoundedSeries<Sum> series(8);
+    for (int64_t i = 1; i <= samples; ++i) series.Add({.last = i});
     EXPECT_LE(series.points().size(), 8U);
     EXPECT_GE(series.points().size(), samples < 4 ? 1U : 4U) << samples;
     int64_t covered = 0;
@@ -360,31 +432,6 @@ TEST(BoundedSeriesTest, CoversEverySampleOnceHoweverLongItGoesOn) {
       }
     }
     EXPECT_EQ(covered, samples);
-  }
-}
-
-TEST(BoundedSeriesTest, GoesOnAfterItsTailWasDropped) {
-  BoundedSeries<Sum> series = SeriesOf(9, 8);  // 2 4 6 8 9
-  series.DropTail([](const Sum& point) { return point.last > 6; });
-  EXPECT_THAT(Lasts(series), ElementsAre(2, 4, 6));
-  series.Add({.last = 7});
-  series.Add({.last = 8});
-  series.Add({.last = 9});
-  EXPECT_THAT(Lasts(series), ElementsAre(2, 4, 6, 8, 9));
-  series.DropTail([](const Sum&) { return true; });
-  series.Add({.last = 1});
-  EXPECT_THAT(Lasts(series), ElementsAre(1));
-}
-
-TEST(BoundedSeriesTest, IsWhatItWasFromItsPartsAndGoesOnTheSame) {
-  BoundedSeries<Sum> series = SeriesOf(9, 8);
-  auto again =
-      BoundedSeries<Sum>::Of(8, series.points(), series.stride(), series.samples_in_last());
-  ASSERT_TRUE(again.has_value());
-  for (int64_t i = 10; i <= 40; ++i) {
-    series.Add({.last = i});
-    again->Add({.last = i});
-    EXPECT_EQ(Lasts(*again), Lasts(series));
   }
 }
 
