@@ -1,5 +1,6 @@
 """deploy/skypilot and deploy/kubeflow, by what reads them; and a spot machine's end, with clouds that only pretend."""
 
+import contextlib
 import copy
 import inspect
 import json
@@ -181,8 +182,13 @@ places: {berlin: {infra: runpod, accelerators: "H100:8"}, oslo: {infra: runpod, 
             env={**os.environ, "HOME": str(home), "PATH": f"{folder}/bin:{os.environ['PATH']}",
                  "CAUSEWAY_JOIN": LINE, **self.config("site")["envs"]})
         self.addCleanup(script.wait)
-        self.addCleanup(os.killpg, script.pid, signal.SIGKILL)
+        self.addCleanup(self.kill, script.pid)
         return script
+
+    @staticmethod
+    def kill(group):
+        with contextlib.suppress(ProcessLookupError):  # All have ended.
+            os.killpg(group, signal.SIGKILL)
 
     def test_a_machine_that_is_taken_back_hands_over_and_stays_until_it_goes(self):
         folder = folder_of(self)
