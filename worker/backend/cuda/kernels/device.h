@@ -89,9 +89,10 @@ class DeviceMemory {
     const auto count = static_cast<int64_t>(values.size());
     absl::StatusOr<T*> memory = Allocate<T>(arena, count, lower);
     if (!memory.ok()) return memory;
-    absl::Status copied = CopyAsync(*memory, values.data(), count, stream, arena);
-    if (copied.ok()) copied = CheckCuda(cudaStreamSynchronize(stream), arena);
+    const absl::Status copied = CopyAsync(*memory, values.data(), count, stream, arena);
     if (!copied.ok()) return copied;
+    const absl::Status waited = CheckCuda(cudaStreamSynchronize(stream), arena);
+    if (!waited.ok()) return waited;
     return memory;
   }
   size_t bytes() const;
