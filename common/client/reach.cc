@@ -132,6 +132,7 @@ Way FindWay(const std::string& address, bool uses_tls, absl::Duration patience) 
 
 std::string ExplainNoAnswer(const std::string& address, bool uses_tls) {
   const Way way = FindWay(address, uses_tls);
+  if (way.open && !ProxyTo(address).used) return "";  // Who answers there has said why.
   return way.remedy.empty() ? "" : absl::StrCat(way.finding, ": ", way.remedy);
 }
 

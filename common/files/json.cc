@@ -2,7 +2,6 @@
 
 #include <google/protobuf/descriptor.h>
 
-#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -16,22 +15,74 @@
 namespace causeway {
 namespace {
 
-// Says what is wrong with a text whose byte `position` (from 1) cannot stand there.
-std::string DescribeJsonError(absl::string_view text, size_t position) {
+// Says what is wrong with JSON of `size` bytes: of a parser's report that byte `position`
+// (from 1), at the end of `token`, cannot stand there.
+std::string DescribeJsonError(size_t size, size_t position, absl::string_view token) {
   constexpr size_t kShown = 24;
-  if (position > text.size()) {
-    return absl::StrCat("expected JSON, but it ends after ", text.size(),
+  if (position > size) {
+    return absl::StrCat("expected JSON, but it ends after ", size,
                         " bytes in the middle: is it whole?");
   }
-  const size_t begin = position - std::min(position, kShown);
+  if (token.size() > kShown) token.remove_prefix(token.size() - kShown);
   return absl::StrCat("expected JSON, but byte ", position, ", at the end of \"",
-                      absl::CHexEscape(text.substr(begin, position - begin)),
-                      "\", cannot stand there");
+                      absl::CHexEscape(token), "\", cannot stand there");
 }
 
-// What goes beyond a limit: leaves no function but the one that parses.
-struct Refusal {
-  std::string why;
+// Walks the text once, keeping nothing but the keys of the objects that are open.
+class LimitChecker final : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  LimitChecker(const JsonLimits& limits, size_t size) : limits_(limits), size_(size) {}
+
+  const absl::Status& status() const { return status_; }
+
+  bool null() override { return Count(); }
+  bool boolean(bool) override { return Count(); }
+  bool number_integer(number_integer_t) override { return Count(); }
+  bool number_unsigned(number_unsigned_t) override { return Count(); }
+  bool number_float(number_float_t, const string_t&) override { return Count(); }
+  bool string(string_t&) override { return Count(); }
+  bool binary(binary_t&) override { return Count(); }
+  bool start_object(size_t) override { return Open(); }
+  bool end_object() override { return Close(); }
+  bool start_array(size_t) override { return Open(); }
+  bool end_array() override { return Close(); }
+  bool key(string_t& key) override {
+    if (!keys_.back().insert(key).second) {
+      return Refuse(absl::StrCat("an object names the key \"", key, "\" twice"));
+    }
+    return Count();
+  }
+  bool parse_error(size_t position, const std::string& token,
+                   const nlohmann::detail::exception&) override {
+    return Refuse(DescribeJsonError(size_, position, token));
+  }
+
+ private:
+  bool Refuse(absl::string_view reason) {
+    status_ = absl::InvalidArgumentError(reason);
+    return false;
+  }
+  bool Count() {
+    if (++values_ <= limits_.values) return true;
+    return Refuse(absl::StrCat("more than ", limits_.values, " values"));
+  }
+  bool Open() {
+    keys_.emplace_back();
+    if (keys_.size() > static_cast<size_t>(limits_.depth)) {
+      return Refuse(absl::StrCat("objects and arrays nest more than ", limits_.depth, " deep"));
+    }
+    return Count();
+  }
+  bool Close() {
+    keys_.pop_back();
+    return true;
+  }
+
+  const JsonLimits limits_;
+  const size_t size_;
+  absl::Status status_;
+  int64_t values_ = 0;
+  std::vector<absl::flat_hash_set<std::string>> keys_;  // One set per open level; empty for arrays.
 };
 
 }  // namespace
@@ -41,33 +92,12 @@ absl::StatusOr<nlohmann::json> ParseLimitedJson(absl::string_view text, const Js
     return absl::InvalidArgumentError(
         absl::StrCat("JSON of ", text.size(), " bytes; at most ", limits.bytes, " are read"));
   }
-  int64_t values = 0;
-  std::vector<absl::flat_hash_set<std::string>> keys;  // One set per open level; empty for arrays.
-  using Event = nlohmann::json::parse_event_t;
-  const auto check = [&](int /*depth*/, Event event, nlohmann::json& parsed) {
-    if (event == Event::object_end || event == Event::array_end) {
-      keys.pop_back();
-      return true;
-    }
-    if (++values > limits.values)
-      throw Refusal{absl::StrCat("more than ", limits.values, " values")};
-    if (event == Event::object_start || event == Event::array_start) {
-      keys.emplace_back();
-      if (keys.size() > static_cast<size_t>(limits.depth)) {
-        throw Refusal{absl::StrCat("objects and arrays nest more than ", limits.depth, " deep")};
-      }
-    } else if (event == Event::key && !keys.back().insert(parsed.get<std::string>()).second) {
-      throw Refusal{
-          absl::StrCat("an object names the key \"", parsed.get<std::string>(), "\" twice")};
-    }
-    return true;
-  };
+  // The library throws in few places and fewer versions; nothing thrown leaves this function.
   try {
-    return nlohmann::json::parse(text.begin(), text.end(), check);
-  } catch (const Refusal& refusal) {
-    return absl::InvalidArgumentError(refusal.why);
-  } catch (const nlohmann::json::parse_error& error) {
-    return absl::InvalidArgumentError(DescribeJsonError(text, error.byte));
+    LimitChecker checker(limits, text.size());
+    nlohmann::json::sax_parse(text.begin(), text.end(), &checker);
+    RETURN_IF_ERROR(checker.status());
+    return nlohmann::json::parse(text.begin(), text.end());
   } catch (const nlohmann::json::exception&) {
     return absl::InvalidArgumentError("it is no JSON that this program can read");
   }

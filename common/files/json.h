@@ -1,5 +1,5 @@
 // JSON that comes from strangers and files, and messages as JSON. Of strangers' a size, a depth and
-// unique keys are made sure of while the tree grows.
+// unique keys are made sure of before a tree is built.
 #pragma once
 
 #include <google/protobuf/message.h>

@@ -236,7 +236,8 @@ class DownloadReactor final
     const absl::Duration limit = gate_.limits().time;
     end_ = absl::Now() + std::min(limit, absl::Seconds(request_.seconds()));
     SetAlarm(alarm_, limit, weak_from_this());
-    response_.set_data(RandomText(/*seed=*/1, kDownloadBytes));
+    static const auto* const data = new std::string(RandomText(/*seed=*/1, kDownloadBytes));
+    response_.set_data(*data);
     Continue();
   }
 

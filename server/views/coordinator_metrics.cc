@@ -61,9 +61,9 @@ void CoordinatorMetrics::AddRun(MetricPage& page, const v1::RunStatus& status, b
                loss / active);
   }
   page.Gauge("causeway_run_tokens_per_second", "Of all active workers.", rate);
-  if (const std::optional<EvaluationPoint> last = options_.history->LastEvaluation()) {
+  if (const std::optional<double> held_out = HeldOutLoss()) {
     page.Gauge("causeway_run_eval_loss", "Of the published parameters, held out, nats per token.",
-               last->loss);
+               *held_out);
   }
   for (size_t state = v1::WorkerStatus::JOINING; state < states.size(); ++state) {
     page.Gauge("causeway_workers", "joining, active, lost, left.", states[state],
@@ -139,6 +139,20 @@ void AddLink(MetricPage& page, const v1::WorkerStatus& worker) {
 }
 
 }  // namespace
+
+std::optional<double> CoordinatorMetrics::HeldOutLoss() const {
+  const std::map<std::string, WorkerHeard> heard = options_.history->Workers();
+  const v1::Evaluation* newest = nullptr;
+  for (const auto& [worker, last] : heard) {
+    if (!last.heartbeat.has_evaluation()) continue;
+    const v1::Evaluation& evaluation = last.heartbeat.evaluation();
+    if (newest == nullptr || evaluation.step() > newest->step()) newest = &evaluation;
+  }
+  if (newest != nullptr) return newest->loss();
+  const std::optional<EvaluationPoint> before = options_.history->LastEvaluation();
+  if (before.has_value()) return before->loss;
+  return std::nullopt;
+}
 
 void CoordinatorMetrics::AddWorkers(MetricPage& page, const v1::RunStatus& status) {
   const absl::Duration now = options_.clock->Monotonic();

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "absl/synchronization/mutex.h"
@@ -46,6 +47,8 @@ class CoordinatorMetrics {
   void AddRun(MetricPage& page, const v1::RunStatus& status, bool healthy);
 
  private:
+  // The newest one that a worker told of; after a takeover the one before it.
+  std::optional<double> HeldOutLoss() const;
   void AddWorkers(MetricPage& page, const v1::RunStatus& status);
   // The folder's size is measured anew no more often than every kStoreAge: a run that keeps its
   // deltas has very many files.

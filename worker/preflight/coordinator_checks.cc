@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/params/run_config.h"
 #include "common/transfer/wire.h"
 #include "worker/member/joining.h"
 
@@ -105,7 +106,10 @@ CheckResult JudgeConfiguration(const absl::StatusOr<v1::DescribeResponse>& descr
         absl::StrCat("run ", description->run_id(),
                      ": this release reads the model and its cut into fragments differently"));
   }
-  const v1::RunConfig& config = description->config();
+  v1::RunConfig config = description->config();
+  // As CheckRun did with its own copy. A coordinator may leave fields out.
+  const absl::Status complete = CompleteRunConfig(config).status();
+  if (plan.ok() && !complete.ok()) plan = complete;
   if (!plan.ok()) {
     return Failed(kConfigurationCheck, plan.status().message(),
                   description->awaits_model() || config.has_tensors()

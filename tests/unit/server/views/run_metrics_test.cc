@@ -88,6 +88,10 @@ TEST_F(RunMetricsTest, HeartbeatsAddTheirSecondsTheirAgeAndTheNewestEvaluation) 
   EXPECT_THAT(text, HasSubstr("causeway_worker_heartbeat_age_seconds{worker=\"a\"} 3\n"));
   EXPECT_THAT(text, HasSubstr("causeway_worker_heartbeat_age_seconds{worker=\"b\"} 0\n"));
   EXPECT_THAT(text, HasSubstr("causeway_run_eval_loss 2.5\n"));
+  heartbeat.mutable_evaluation()->set_step(10);  // As it says with each heartbeat.
+  heartbeat.mutable_evaluation()->set_loss(3.5);
+  history_.OnHeartbeat("a", heartbeat);
+  EXPECT_THAT(Text(), HasSubstr("causeway_run_eval_loss 2.5\n"));
 }
 
 TEST_F(RunMetricsTest, WhatAWorkerSaysOfItselfCannotBreakThePage) {
