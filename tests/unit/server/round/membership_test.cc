@@ -9,7 +9,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 constexpr absl::Duration kLease = absl::Seconds(10);
 constexpr absl::Duration kStart = absl::Seconds(100);
