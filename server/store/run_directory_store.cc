@@ -74,6 +74,8 @@ RunDirectoryStore::RunDirectoryStore(std::unique_ptr<FileSystem> own_file_system
       file_system_(file_system),
       folder_(std::move(folder)),
       options_(options),
+      database_options_{
+          .vfs = options.sqlite_vfs, .durable = options.durable, .log_pages = options.log_pages},
       spare_bytes_(options.spare_bytes),
       lock_(std::move(lock)),
       blobs_(file_system, folder_) {}
@@ -105,10 +107,6 @@ absl::StatusOr<std::unique_ptr<RunDirectoryStore>> RunDirectoryStore::Open(FileS
   }
   return std::unique_ptr<RunDirectoryStore>(
       new RunDirectoryStore(std::move(unsynced), used, folder, options, std::move(lock)));
-}
-
-RunDatabase::Options RunDirectoryStore::DatabaseOptions() const {
-  return {.vfs = options_.sqlite_vfs, .durable = options_.durable, .log_pages = options_.log_pages};
 }
 
 absl::Status RunDirectoryStore::Note(absl::Status status) {
@@ -164,7 +162,7 @@ absl::StatusOr<std::optional<RecoveredRun>> RunDirectoryStore::RecoverLocked() {
     ASSIGN_OR_RETURN(copy_, DatabaseCopy::Make(file_system_, folder_));
     ASSIGN_OR_RETURN(database, copy_->Open());
   } else {
-    ASSIGN_OR_RETURN(database, RunDatabase::Open(Path(kDatabaseFile), DatabaseOptions()));
+    ASSIGN_OR_RETURN(database, RunDatabase::Open(Path(kDatabaseFile), database_options_));
   }
   absl::StatusOr<RecoveredRun> run = database->Load(options_.recovered_rounds);
   if (!run.ok()) return copy_ != nullptr ? copy_->Named(run.status()) : run.status();
@@ -200,17 +198,17 @@ absl::Status RunDirectoryStore::BeginRunLocked(const v1::RunIdentity& identity) 
                                       absl::string_view(FormatRunConfig(identity.config()))));
   const std::string path = Path(kDatabaseFile);
   const std::string temporary = path + ".tmp";
-  RETURN_IF_ERROR(RunDatabase::Create(temporary, DatabaseOptions(), identity));
+  RETURN_IF_ERROR(RunDatabase::Create(temporary, database_options_, identity));
   {
     // SQLite hides some failures, as of a change of its journal mode.
-    ASSIGN_OR_RETURN(const auto written, RunDatabase::Open(temporary, DatabaseOptions()));
+    ASSIGN_OR_RETURN(const auto written, RunDatabase::Open(temporary, database_options_));
     RETURN_IF_ERROR(written->Load().status());
     written->AllowChanges();
   }
   RETURN_IF_ERROR(file_system_.Rename(temporary, path));
   CrashPoint("after_database_rename");
   RETURN_IF_ERROR(file_system_.SyncFolder(folder_));
-  ASSIGN_OR_RETURN(auto database, RunDatabase::Open(path, DatabaseOptions()));
+  ASSIGN_OR_RETURN(auto database, RunDatabase::Open(path, database_options_));
   ASSIGN_OR_RETURN(const RecoveredRun run, database->Load());
   ledger_ = std::make_unique<RunLedger>(std::move(database), run, options_.snapshots_kept,
                                         options_.retain_deltas);

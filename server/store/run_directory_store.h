@@ -135,7 +135,6 @@ class RunDirectoryStore final : public Store {
                     std::string folder, const Options& options, std::unique_ptr<FolderLock> lock);
 
   std::string Path(const std::string& name) const { return JoinPath(folder_, name); }
-  RunDatabase::Options DatabaseOptions() const;
   // RESOURCE_EXHAUSTED unless the contributions that are being written, of `bytes` in all, leave
   // the spare. Gives up the places of removed blobs first.
   absl::Status CheckSpace(uint64_t bytes);
@@ -164,6 +163,7 @@ class RunDirectoryStore final : public Store {
   FileSystem& file_system_;
   const std::string folder_;
   const Options options_;
+  const RunDatabase::Options database_options_;
   std::atomic<uint64_t> spare_bytes_;
   const std::unique_ptr<FolderLock> lock_;
   BlobFolder blobs_;
