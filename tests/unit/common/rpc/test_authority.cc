@@ -85,7 +85,8 @@ std::string TokenLine(const std::string& token, const std::string& who) {
 }
 
 std::string TestFolder::WriteNow(absl::string_view name, absl::string_view text) const {
-  EXPECT_TRUE(WritePrivateFile(*FileSystem::Real(), path(name), text).ok()) << path(name);
+  UnsyncedFileSystem disk(*FileSystem::Real());
+  EXPECT_TRUE(WritePrivateFile(disk, path(name), text).ok()) << path(name);
   return path(name);
 }
 
