@@ -59,9 +59,11 @@ absl::StatusOr<DeviceChoice> ResolveShare(const DeviceChoice& choice,
                                           const LaunchEnvironment& launch, FileSystem& files) {
   ASSIGN_OR_RETURN(DeviceChoice resolved, ResolveDevices(choice, files));
   if (resolved.kind != Kind::kCuda) {
+    const std::string why = choice.kind == Kind::kCpu
+                                ? "--device=cpu"
+                                : std::string(FindGpus({}, files).status().message());
     return absl::InvalidArgumentError(absl::StrCat(
-        "WORLD_SIZE is ", launch.processes, ", and this process has no GPU",
-        choice.kind == Kind::kCpu ? " (--device=cpu)" : "",
+        "WORLD_SIZE is ", launch.processes, ", and this process has no GPU (", why, ")",
         ": several processes are one worker on GPUs alone. On processors unset RANK and WORLD_SIZE "
         "and start one process with --threads, or each as a worker with an --id of its own; or "
         "train with PyTorch (docs/pytorch.md)"));

@@ -2,6 +2,7 @@
 
 #include <numeric>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/time/clock.h"
 #include "common/params/run_config.h"
 #include "common/telemetry/log.h"
@@ -20,6 +21,8 @@ constexpr int64_t kMaxTokens = int64_t{1} << 40;
 // since something of it went out last.
 constexpr absl::Duration kBringPatience = absl::Minutes(10);
 constexpr absl::Duration kBringAgain = absl::Seconds(1);
+// Least patience with ranks whose values are saved.
+constexpr absl::Duration kSavePatience = absl::Minutes(1);
 
 // `gave_up`: the trainer did not hand out its values, which is ABORTED. `sent`: bytes.
 absl::Status Bring(const SiteJoin& join, std::span<const GivenTensor> tensors,
@@ -138,6 +141,7 @@ ArenaSite::~ArenaSite() {
     ended_ = true;
   }
   if (watcher_.joinable()) watcher_.join();
+  if (ranks_ != nullptr) ranks_->Leave();  // Nobody waits any more for one that is hung.
 }
 
 absl::StatusOr<std::unique_ptr<ArenaSite>> ArenaSite::Join(const SiteJoin& join,
@@ -290,10 +294,12 @@ RunMember::Hooks ArenaSite::MakeHooks(const SiteJoin& join) {
 
 void ArenaSite::Watch(const std::function<bool()>& stop) {
   bool told = false;
-  // Ranks answer soon, unless they are hung.
+  // Ranks answer soon, unless they are hung. Packing for a state takes longest.
   const auto end_silence = [this] {
     if (ranks_ == nullptr) return;
-    const absl::Status silent = ranks_->EndSilence(clock_.Monotonic(), drain_timeout_);
+    const absl::Duration patience =
+        saving_ ? std::max(drain_timeout_, kSavePatience) : drain_timeout_;
+    const absl::Status silent = ranks_->EndSilence(clock_.Monotonic(), patience);
     if (!silent.ok()) Log().error("{}", std::string(silent.message()));
   };
   absl::MutexLock lock(&mutex_);
@@ -480,6 +486,8 @@ absl::StatusOr<std::span<const int32_t>> ArenaSite::Step(int64_t tokens, int64_t
 
 absl::Status ArenaSite::Save(const std::function<uint8_t*(size_t bytes)>& allocate) {
   if (!failure_.ok() && !absl::IsCancelled(failure_)) return CheckJoined();
+  saving_ = true;
+  const absl::Cleanup saved = [this] { saving_ = false; };
   WorkerCheckpoint state;
   ASSIGN_OR_RETURN(static_cast<TrainingPlace&>(state), member_->Save());
   state.run_id = member_->run().run_id();
@@ -551,6 +559,9 @@ absl::Status ArenaSite::LeaveFailed(const std::string& detail) {
   return absl::OkStatus();
 }
 
-nlohmann::json ArenaSite::Summary() const { return member_->report().Summary(member_->standing()); }
+absl::StatusOr<nlohmann::json> ArenaSite::Summary() const {
+  if (replica_ == nullptr) return NoReplica();
+  return member_->report().Summary(member_->standing());
+}
 
 }  // namespace causeway::worker

@@ -99,7 +99,8 @@ class ArenaSite {
   absl::Status LeaveFinished();
   absl::Status LeaveDrained();
   absl::Status LeaveFailed(const std::string& detail);
-  nlohmann::json Summary() const;
+  // FAILED_PRECONDITION after the site could not begin anew.
+  absl::StatusOr<nlohmann::json> Summary() const;
 
   // In a signal's handler, too.
   void RequestDrain() { drain_requested_ = true; }
@@ -132,6 +133,7 @@ class ArenaSite {
   std::vector<float> GapsIn(std::span<const float> arena) const;
   // Copies them from the local values of all ranks, or with kPartSetGaps to these.
   absl::Status MoveGaps(PartMethod method, std::span<float> gaps);
+  static absl::Status NoReplica();
   // Has all ranks do that. FAILED_PRECONDITION if the last replica was not made.
   absl::Status OnReplica(const PartCall& call);
   absl::StatusOr<std::unique_ptr<ReplicaPart>> MakePart();
@@ -152,6 +154,7 @@ class ArenaSite {
   const std::string id_;
   const std::unique_ptr<RunMember> member_;
   ShardedReplica* replica_ = nullptr;  // The member's.
+  std::atomic<bool> saving_ = false;
   const TensorMatch match_;
   Clock& clock_;
   std::vector<causeway_range> all_ranges_;

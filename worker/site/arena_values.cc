@@ -12,7 +12,12 @@ PartCall CopyOf(int fragment, std::span<float> values) {
 
 }  // namespace
 
+absl::Status ArenaSite::NoReplica() {
+  return absl::FailedPreconditionError("there are no values: the last replica was not made");
+}
+
 absl::StatusOr<std::span<const float>> ArenaSite::published() {
+  if (replica_ == nullptr) return NoReplica();
   if (share_ != nullptr) return share_->published();
   return member_->sync().published();
 }
@@ -79,8 +84,7 @@ absl::Status ArenaSite::MoveGaps(PartMethod method, std::span<float> gaps) {
 }
 
 absl::Status ArenaSite::OnReplica(const PartCall& call) {
-  if (replica_ != nullptr) return replica_->Do(call);
-  return absl::FailedPreconditionError("there are no values: the last replica was not made");
+  return replica_ != nullptr ? replica_->Do(call) : NoReplica();
 }
 
 }  // namespace causeway::worker

@@ -359,8 +359,10 @@ void causeway_site_cancel(causeway_site* site) {
 }
 
 int causeway_site_summary(const causeway_site* site, char** json, causeway_error* error) {
-  return WithSite(site, error,
-                  [&](const ArenaSite& joined) { return GiveText(joined.Summary(), json); });
+  return WithSite(site, error, [&](const ArenaSite& joined) -> absl::Status {
+    ASSIGN_OR_RETURN(const nlohmann::json summary, joined.Summary());
+    return GiveText(summary, json);
+  });
 }
 
 void causeway_site_free(causeway_site* site) {

@@ -119,13 +119,13 @@ bool HostPart::KeepsResiduals() const {
 }
 
 HostPart::Values HostPart::Take(int fragment, std::span<const float> arena) {
+  const size_t size = Size(fragment);
   Values values;
   {
     absl::MutexLock lock(&spare_mutex_);
-    values = std::exchange(spare_, {});
+    if (spare_.capacity() >= size && spare_.capacity() <= 2 * size) values.swap(spare_);
   }
-  if (values.capacity() < Size(fragment)) values = {};
-  values.resize(Size(fragment));
+  values.resize(size);
   auto at = values.begin();
   for (const ShardPiece& piece : this->fragment(fragment).pieces) {
     at = std::ranges::copy(Of(piece, arena), at).out;

@@ -320,9 +320,11 @@ void PartServer::Drop() {
 absl::Status PartServer::Make() {
   Drop();
   ASSIGN_OR_RETURN(std::vector<std::unique_ptr<ReplicaPart>> parts, make_());
+  auto threads = std::make_unique<WorkQueue>(kThreads);
+  RETURN_IF_ERROR(threads->started());
   absl::MutexLock lock(&mutex_);
   parts_ = std::move(parts);
-  threads_ = std::make_unique<WorkQueue>(kThreads);
+  threads_ = std::move(threads);
   return absl::OkStatus();
 }
 

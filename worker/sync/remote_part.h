@@ -27,9 +27,8 @@ namespace causeway::worker {
 
 // Calls of process 0 beside the verbs of a part (PartMethod).
 enum ReplicaMethod : int {
-  kReplicaMake = kFirstOtherMethod,  // New parts, of nothing; local values stay.
-  kReplicaSettle,                    // Answered when all before it has been done.
-  kFirstSiteMethod,                  // Others' own.
+  kReplicaMake = 50,  // New parts, of nothing; local values stay.
+  kReplicaSettle,     // Answered when all before it has been done.
 };
 
 // What a call takes or gives besides numbers, for whole fragments or arenas.

@@ -198,7 +198,7 @@ void ShardServer::Close() {
 }
 
 absl::Status ShardServer::Handle(SiteCall& call) {
-  if (call.method < kFirstSiteMethod) return parts_.Handle(call);
+  if (call.method < kFirstOtherMethod) return parts_.Handle(call);
   const absl::StatusOr<ByteBuffer> bytes = Do(call);
   return link_.Answer(call.id, bytes.status(),
                       bytes.ok() ? std::span<const uint8_t>(*bytes) : std::span<const uint8_t>());

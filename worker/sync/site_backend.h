@@ -28,10 +28,10 @@ namespace causeway::worker {
 // thing that they ask of it. Arrays are as they lie in memory: all processes are of one build.
 enum SiteMethod : int {
   // --- Coming together (worker/commands/site.h) ---
-  kSiteHello = kFirstSiteMethod,  // Who are you? Answer: v1::SiteMember.
-  kSiteBuild,                     // v1::SiteBuild: make the backend. Answer: the matrix products.
-  kSiteEnd,                       // Training is over. Nobody waits for an answer.
-  kSiteStop,                      // To process 0: this process was told to stop.
+  kSiteHello = kFirstOtherMethod,  // The same in all builds. Who are you? Answer: v1::SiteMember.
+  kSiteBuild,                      // v1::SiteBuild: make the backend. Answer: the matrix products.
+  kSiteEnd,                        // Training is over. Nobody waits for an answer.
+  kSiteStop,                       // To process 0: this process was told to stop.
   // --- Training ---
   kSiteStep,            // argument: the step; bytes: StepTokens. Answer: its loss and tokens.
   kSiteSetParameters,   // bytes: the own pieces of master weights.

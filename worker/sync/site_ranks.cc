@@ -3,10 +3,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "common/base/status_macros.h"
 
 namespace causeway::worker {
 namespace {
+
+// Whoever ends silence looks more often.
+constexpr absl::Duration kMostBetweenLooks = absl::Seconds(1);
 
 std::string NameOfRank(int rank) { return absl::StrCat("rank ", rank, " of this site"); }
 
@@ -139,7 +143,9 @@ LeadingRank::LeadingRank(SiteLinks& links, const FragmentPlan& plan, const Shard
   heard_.resize(links_.size());
 }
 
-LeadingRank::~LeadingRank() {
+LeadingRank::~LeadingRank() { Leave(); }
+
+void LeadingRank::Leave() {
   for (const std::unique_ptr<SiteLink>& link : links_) link->Leave();
 }
 
@@ -150,6 +156,9 @@ absl::StatusOr<std::unique_ptr<ShardedReplica>> LeadingRank::MakeReplica() {
 absl::Status LeadingRank::Settle() { return CallAll(others_, kReplicaSettle); }
 
 absl::Status LeadingRank::EndSilence(absl::Duration now, absl::Duration patience) {
+  // What was heard before a pause says nothing of now.
+  if (now - last_look_ > kMostBetweenLooks) heard_.assign(heard_.size(), {});
+  last_look_ = now;
   for (size_t i = 0; i < links_.size(); ++i) {
     const SiteLink::Waits waits = links_[i]->waits();
     Heard& heard = heard_[i];

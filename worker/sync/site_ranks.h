@@ -82,6 +82,9 @@ class LeadingRank {
               const v1::SyncConfig& sync, MakePart make_part);
   ~LeadingRank();
 
+  // Tells the others good-bye, and wakes whoever waits for one of them. Any thread.
+  void Leave();
+
   // As TrainingBackend::MakeReplica.
   absl::StatusOr<std::unique_ptr<ShardedReplica>> MakeReplica();
   // Returns when the others have done all that they were asked for.
@@ -103,6 +106,7 @@ class LeadingRank {
   std::vector<std::unique_ptr<SiteLink>> links_;  // To rank 1, 2, ...
   std::vector<RemoteRanks> others_;
   std::vector<Heard> heard_;  // Of each, by EndSilence.
+  absl::Duration last_look_;  // Of EndSilence.
 };
 
 // Another rank: does what rank 0 asks for, on a thread of its own.

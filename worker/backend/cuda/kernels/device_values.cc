@@ -245,6 +245,7 @@ class CudaDeviceValues final : public DeviceValues {
   }
 
   absl::Status CheckComplete() const {
+    if (part_ == nullptr) return absl::FailedPreconditionError("the last part was not made");
     if (complete_) return absl::OkStatus();
     return absl::FailedPreconditionError(
         "it is not known yet where all values are that this rank owns: call causeway_site_move");

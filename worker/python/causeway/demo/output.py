@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +32,11 @@ class JsonLinesTail:
             return []
         complete = data.rfind(b"\n") + 1
         self._position += complete
-        return [json.loads(line) for line in data[:complete].splitlines()]
+        rows = []
+        for line in data[:complete].splitlines():
+            with contextlib.suppress(ValueError):  # A process that was killed tore it.
+                rows.append(json.loads(line))
+        return rows
 
 
 @dataclass

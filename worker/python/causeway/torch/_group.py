@@ -177,7 +177,9 @@ class Group(Solo):
         except BaseException as error:
             self._abandoned = work
             if said and self.leads:
-                missing = " and ".join(f"rank {rank}" for rank in range(self.size) if not self._waits(rank))
+                missing = ""
+                with contextlib.suppress(RuntimeError):  # Nor may the store's process answer.
+                    missing = " and ".join(f"rank {rank}" for rank in range(self.size) if not self._waits(rank))
                 log.error("%s ended a wait of %.0f s for %s of this site: is that process stopped, or hung?",
                           type(error).__name__, time.monotonic() - begin, missing or "the ranks")
             raise

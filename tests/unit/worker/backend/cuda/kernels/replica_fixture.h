@@ -219,7 +219,7 @@ class OtherProcess {
   SiteLink& link() { return thread_.link(); }
   // Comes back when all calls before have been dealt with, as a step's call would.
   void Settle() {
-    EXPECT_THAT(link().CallAndAwait(kFirstSiteMethod).status().message(),
+    EXPECT_THAT(link().CallAndAwait(kFirstOtherMethod).status().message(),
                 testing::HasSubstr("no method"));
   }
 
