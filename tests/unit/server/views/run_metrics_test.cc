@@ -111,9 +111,11 @@ TEST_F(RunMetricsTest, AFailedRunIsNotHealthy) {
 
 TEST(LabelText, EndsWithAWholeCharacter) {
   EXPECT_EQ(LabelText("short"), "short");
-  const std::string text = std::string(63, 'x') + "\xc3\xa9";  // The é would be cut in two.
+  const std::string text =
+      absl::StrCat(std::string(63, 'x'), "\xc3\xa9");  // The é would be cut in two.
   EXPECT_EQ(LabelText(text), std::string(63, 'x'));
-  EXPECT_EQ(LabelText(std::string(62, 'x') + "\xc3\xa9!"), std::string(62, 'x') + "\xc3\xa9");
+  EXPECT_EQ(LabelText(absl::StrCat(std::string(62, 'x'), "\xc3\xa9!")),
+            absl::StrCat(std::string(62, 'x'), "\xc3\xa9"));
 }
 
 }  // namespace
