@@ -1,11 +1,12 @@
 """The examples of worker/python/examples as people start them, with tiny settings."""
 
 import json
+import os
 import re
 import sys
 import unittest
 
-from runs import ROOT, Run, cluster, needs
+from runs import HERE, ROOT, Run, cluster, needs
 
 EXAMPLES = ROOT / "worker" / "python" / "examples"
 sys.path.insert(0, str(EXAMPLES))
@@ -106,6 +107,28 @@ class ExamplesTest(unittest.TestCase):
         self.assertEqual(one.keys(), two.keys())
         for name in one:
             self.assertTrue(torch.equal(one[name], two[name]), name)
+
+    @needs("torchtitan")
+    def test_two_sites_of_torchtitan(self):
+        self.run_of_test.serve(SYNC, "--initial=first-site", steps=7)
+        sites = []
+        for name in ("paris", "berlin"):
+            folder = self.run_of_test.folder / name
+            folder.mkdir()
+            sites.append(self.run_of_test.start(
+                f"{name}.log", sys.executable, "-B", HERE / "titan_on_cpu.py", folder, EXAMPLES / "train_torchtitan.py",
+                f"--coordinator={self.run_of_test.address}", f"--id={name}", "--module=llama3",
+                "--config=llama3_debugmodel", "--training.steps=100", "--training.local_batch_size=1",
+                "--training.seq_len=32",
+                variables={"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",
+                           "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(folder), "TORCHDYNAMO_DISABLE": "1",
+                           "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
+                           "MASTER_PORT": "0"}))
+        summary = self.finish(*sites)
+        self.assertEqual((0, 2 * 7 * 32), (summary["hash_mismatches"], summary["tokens"]))
+        self.assertGreater(summary["hash_checks"], 0)
+        for name, site in zip(("paris", "berlin"), sites):
+            self.assertEqual(f"site {name}: step 7 of the run", self.last_words(site))
 
     @needs("torch", "transformers", "peft", "accelerate", "safetensors")
     def test_fine_tune_with_lora_sends_its_adapters_alone(self):
