@@ -24,7 +24,7 @@ EXPORTING = {
     "worker": ("worker/member/run_telemetry.cc", "common/telemetry/metric_page.cc")}
 
 ENTRY = re.compile(r'((?: *// .*\n)*) *\{"(\w+)", k(\w+)\},')
-RECORD = re.compile(r'\bRecord\((?:[^",;]+\? )?\s*"([a-z_]+)"(?: : "([a-z_]+)")?,')
+RECORD = re.compile(r'\b(?:Record\((?:[^",;]+\? )?|Order\(\s*\w+,)\s*"([a-z_]+)"(?: : "([a-z_]+)")?,')
 FIELD = re.compile(r'\{"([a-z_]+)",')
 EXPORT = re.compile(r"\bpage\.(Gauge|Counter|Histogram)(?=\()")
 ENDING = re.compile(r"^causeway_(training|link)_")  # As the coordinator's causeway_worker_...

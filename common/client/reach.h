@@ -25,8 +25,7 @@ struct Way {
   std::string remedy = {};
 };
 // Looks by itself, as gRPC would connect. Whatever is silent takes `patience`.
-Way FindWay(const std::string& address, bool uses_tls,
-            absl::Duration patience = absl::Seconds(5));
+Way FindWay(const std::string& address, bool uses_tls, absl::Duration patience = absl::Seconds(5));
 // The same without a proxy, to these addresses, which have so much time together.
 Way FindWayTo(const std::string& address, std::span<const TcpAddress> places, bool uses_tls,
               absl::Duration patience);

@@ -264,8 +264,8 @@ absl::StatusOr<StoredModel> ReadParameters(FileSystem& file_system, const std::s
   RETURN_IF_ERROR(Annotate(CompleteRunConfig(stored.config).status(), path));
   ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(stored.config));
   if (file.size() != plan.arena_size()) {
-    return absl::DataLossError(absl::StrCat(path, " contradicts itself: it has ",
-                                            file.size(), " values, its configuration takes ",
+    return absl::DataLossError(absl::StrCat(path, " contradicts itself: it has ", file.size(),
+                                            " values, its configuration takes ",
                                             plan.arena_size()));
   }
   stored.parameters = file.All();

@@ -61,8 +61,8 @@ struct DevicePartOptions {
   // Called when the weights of a fragment will have changed, by kernels that the training stream
   // waits for: other ranks need them. Of a process's parts the last one alone has it.
   std::function<void(int fragment)> weights_changed;
-  // kPartCopyLocal, kPartSetLocal and the same of gaps, of a trainer's values. Null: nobody asks for
-  // these.
+  // kPartCopyLocal, kPartSetLocal and the same of gaps, of a trainer's values. Null: nobody asks
+  // for these.
   std::function<absl::Status(const PartCall& call)> use_local = nullptr;
 };
 
