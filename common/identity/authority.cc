@@ -130,6 +130,7 @@ absl::StatusOr<std::string> SignRequest(const KeyedCertificate& authority,
   const X509Ptr made(X509_new());
   X509* const x509 = made.get();
   const bool server = issue.use == CertificateUse::kServer;
+  const std::string names = absl::StrJoin(issue.names, ",");
   if (issuer == nullptr || key == nullptr || x509 == nullptr || X509_set_version(x509, 2) != 1 ||
       !SetSerial(x509) || !SetLife(x509, issue.begin, issue.end) ||
       !SetName(x509, issue.common_name) ||
@@ -140,7 +141,7 @@ absl::StatusOr<std::string> SignRequest(const KeyedCertificate& authority,
       !Extend(x509, issuer.get(), NID_ext_key_usage, server ? "serverAuth" : "clientAuth") ||
       (X509_get0_subject_key_id(issuer.get()) != nullptr &&
        !Extend(x509, issuer.get(), NID_authority_key_identifier, "keyid")) ||
-      !Extend(x509, issuer.get(), NID_subject_alt_name, absl::StrJoin(issue.names, ",")) ||
+      (!names.empty() && !Extend(x509, issuer.get(), NID_subject_alt_name, names)) ||
       X509_sign(x509, key.get(), EVP_sha256()) <= 0) {
     return OpenSslFails("a certificate");
   }

@@ -65,6 +65,7 @@ def interrupt_waits(within):
             signal.raise_signal(signal.SIGINT)
         return found
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # Whatever this process was started by.
     is_done, waited = _group._is_done, []
     if within:
         _session._Interruptible._wait = staticmethod(wait)
