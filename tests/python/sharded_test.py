@@ -183,6 +183,7 @@ class ShardedTest(unittest.TestCase):
                           ("--stop_within", "rank 1 of this site has said nothing for 2s, and this wait for it")):
             with self.subTest(how), Run().serving(STREAMING, initial=values_of(small_model(width=WIDTH))) as run:
                 processes = self.start(run, 2, WIDE, "--shard=ddp", f"{how}=7")
+                self.addCleanup(processes[1].kill)  # It never ends by itself.
                 self.assertEqual(processes[0].wait(), 1, processes[0].log())
                 processes[1].kill()
                 self.assertRegex(processes[0].log(), line)

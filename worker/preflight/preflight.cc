@@ -142,7 +142,7 @@ constexpr absl::Duration kCallTimeout = absl::Seconds(10);
 constexpr int kEchoCalls = 11;
 // Another site may be measuring its link: that takes some ten seconds at most.
 constexpr int kRateAttempts = 4;
-constexpr absl::Duration kRatePause = absl::Seconds(3);
+constexpr absl::Duration kRatePause = absl::Milliseconds(2500);
 constexpr uint64_t kLargestCheckpointRead = uint64_t{4} << 30;
 
 class Preflight {
