@@ -18,13 +18,15 @@ using ::testing::HasSubstr;
 
 // Six micro-batches of two windows of eight tokens.
 v1::RunConfig SixMicroBatches() {
-  v1::RunConfig config =
-      ParseRunConfig(
-          R"(model { vocabulary_size: 64 sequence_length: 8 layers: 1 width: 16 heads: 2 }
-                        train { batch_sequences: 12 micro_batch_sequences: 2
-                                document_masking: true })",
-          "test")
-          .value();
+  v1::RunConfig config = ParseRunConfig(
+                             R"(model {
+               vocabulary_size: 64 sequence_length: 8 layers: 1 width: 16 heads: 2 mlp_width: 32
+             }
+             train {
+               steps: 100 batch_sequences: 12 micro_batch_sequences: 2 document_masking: true
+             })",
+                             "test")
+                             .value();
   EXPECT_TRUE(CompleteRunConfig(config).ok());
   return config;
 }
