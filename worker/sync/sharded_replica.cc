@@ -1,7 +1,6 @@
 #include "worker/sync/sharded_replica.h"
 
 #include <algorithm>
-#include <ranges>
 
 #include "absl/strings/str_format.h"
 #include "common/base/checksum.h"
@@ -52,9 +51,9 @@ absl::Status ShardedReplica::Do(const PartCall& call) {
   absl::Status first;
   std::vector<ReplicaPart::Rest> rests;
   // Own parts are the first ones, and are done when they have begun: the others work meanwhile.
-  for (const std::unique_ptr<ReplicaPart>& part : std::views::reverse(parts_)) {
-    if (call.method == kPartCopyResiduals && !part->KeepsResiduals()) continue;
-    absl::StatusOr<ReplicaPart::Rest> rest = part->Begin(call);
+  for (auto part = parts_.rbegin(); part != parts_.rend(); ++part) {
+    if (call.method == kPartCopyResiduals && !(*part)->KeepsResiduals()) continue;
+    absl::StatusOr<ReplicaPart::Rest> rest = (*part)->Begin(call);
     first.Update(rest.status());
     if (!first.ok()) break;
     if (*rest != nullptr) rests.push_back(*std::move(rest));
