@@ -25,7 +25,12 @@ int FragmentOfRecord(const Record& record) {
 // The part of a sorted array that belongs to one fragment.
 template <typename Record>
 std::span<const Record> OfFragment(const std::vector<Record>& records, int fragment) {
-  return std::ranges::equal_range(records, fragment, {}, FragmentOfRecord<Record>);
+  const auto begin = std::partition_point(records.begin(), records.end(), [&](const Record& r) {
+    return FragmentOfRecord(r) < fragment;
+  });
+  const auto end = std::partition_point(
+      begin, records.end(), [&](const Record& r) { return FragmentOfRecord(r) == fragment; });
+  return {begin, end};
 }
 
 }  // namespace
