@@ -252,7 +252,7 @@ TEST(StatusMatrixOfLines, AnOperatorAStandbyAndThePreflightHearTheTruth) {
        }}};
   for (const auto& [method, direction] :
        {std::pair("Probe/Upload", Direction::kUp), std::pair("Probe/Download", Direction::kDown)}) {
-    asked.emplace_back(method, [direction](const std::string& address) {
+    asked.emplace_back(method, [direction = direction](const std::string& address) {
       worker::RateOptions options;
       options.channels = {ChannelTo(address)};
       options.time = absl::Minutes(1);  // It ends with the call.
@@ -262,7 +262,7 @@ TEST(StatusMatrixOfLines, AnOperatorAStandbyAndThePreflightHearTheTruth) {
   // Board asks again for what passes, and IdentityKeeper whatever came.
   for (const auto& [method, call] : {std::pair("Enrollment/Enroll", &v1::Enrollment::Stub::Enroll),
                                      std::pair("Enrollment/Renew", &v1::Enrollment::Stub::Renew)}) {
-    asked.emplace_back(method, [call](const std::string& address) {
+    asked.emplace_back(method, [call = call](const std::string& address) {
       grpc::ClientContext context;
       v1::EnrollResponse answer;
       const auto stub = v1::Enrollment::NewStub(ChannelTo(address));

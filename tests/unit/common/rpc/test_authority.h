@@ -47,6 +47,8 @@ std::string TokenLine(const std::string& token, const std::string& who);
 // A folder that goes away with the object.
 class TestFolder {
  public:
+  TestFolder() {}  // NOLINT(modernize-use-equals-default): constants of it are made.
+
   std::string path(absl::string_view name) const { return folder_.File(name); }
   // Atomically; keys and the like are for this user alone. As if it was written long ago: see
   // FileVersion::JustWritten. Returns the path.
