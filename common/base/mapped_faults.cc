@@ -66,7 +66,7 @@ void OnFault(int number, siginfo_t* info, void*) {
     std::memmove(line.data(), line.data() + begin, size - begin);
     size -= begin;
   }
-  // Of no file: as if nobody had asked.
+  // Nothing for no file: as if nobody had asked.
   signal(number, SIG_DFL);
   raise(number);
 }

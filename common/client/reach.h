@@ -20,8 +20,8 @@ struct Way {
   // Connections come about, and go to a gRPC server as far as can be seen without TLS.
   bool open = false;
   std::string finding = {};  // Where it leads, or what stands in it.
-  // What to do; of an open way, because not all is as it should be. Empty for a name without an
-  // address: the finding says it.
+  // Says what to do; of an open way, because not all is as it should be. Empty for a name without
+  // an address: the finding says it.
   std::string remedy = {};
 };
 // Looks by itself, as gRPC would connect. Whatever is silent takes `patience`.

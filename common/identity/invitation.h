@@ -56,7 +56,7 @@ absl::StatusOr<KeyedCertificate> CertificateOfInvitation(const std::string& secr
 absl::StatusOr<std::string> CheckInvitationCertificate(absl::string_view pem,
                                                        const std::string& name);
 
-// What a member keeps on its own machine once it has boarded a run (invitation.h).
+// Files that a member keeps on its own machine once it has boarded a run (invitation.h).
 
 struct IdentityFiles {
   explicit IdentityFiles(const std::string& folder)

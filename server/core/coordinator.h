@@ -236,8 +236,8 @@ class Coordinator {
   struct Options {
     v1::RunConfig config;  // Complete (CompleteRunConfig).
     std::string run_id;
-    // What the run begins with. A run that goes on may have none if every fragment of `recovered`
-    // has a snapshot.
+    // Values that the run begins with. A run that goes on may have none if every fragment of
+    // `recovered` has a snapshot.
     InitialValues initial_values = nullptr;
     // Fragments rest in a file there between their rounds (fragment_arrays.h). Empty: in memory.
     std::string scratch_folder = {};

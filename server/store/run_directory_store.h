@@ -151,7 +151,7 @@ class RunDirectoryStore final : public Store {
   template <typename Record, typename Read>
   auto ReadNamed(int fragment, int64_t number, absl::FunctionRef<bool(const Record&)> wanted,
                  Read read, const std::string& what) -> decltype(read(Record()));
-  // What whoever saved something gets.
+  // Returns what whoever saved something gets.
   absl::Status Told(const absl::Status& saved);
   // As RunLedger::Commit; then removes the files that it freed. `blob`, if it was written for this
   // commit, goes when the commit was not made. `committed` is called under the lock when it was.

@@ -59,7 +59,7 @@ DataSet Gaussian(size_t size) {
   return data;
 }
 
-// What one worker would send after some steps on real text. Progress goes to standard error.
+// Makes what one worker would send after some steps on real text. Progress goes to standard error.
 absl::StatusOr<DataSet> TrainForDelta(const std::string& name,
                                       v1::TrainConfig::Optimizer optimizer) {
   const int steps_before = absl::GetFlag(FLAGS_steps_before);

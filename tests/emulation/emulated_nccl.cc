@@ -1,6 +1,6 @@
 // NCCL for emulated devices, of one process or several on this machine: all ranks give what they
 // have to rank 0, over sockets, and it gives everything to all; each adds up, in order of rank.
-// What the real one leaves undefined is spoilt. Calls that do not fit each other, which the real
+// Spoils what the real one leaves undefined. Calls that do not fit each other, which the real
 // one would hang on, fail on every rank, and so does a rank that has gone.
 #include <poll.h>
 #include <sys/socket.h>
@@ -35,7 +35,7 @@ constexpr int kRemoteError = 6;
 constexpr int kSpoilt = 0xff;  // Bytes of a NaN.
 constexpr int kRetryMs = 1;
 
-// What ranks call at the same time must be equal.
+// Calls that ranks make at the same time must be equal.
 struct Call {
   char name[16] = {};
   uint64_t count = 0;

@@ -66,12 +66,12 @@ struct GpuShare {
   std::string group_id;                // Made by process 0's NewGpuGroupId.
   std::shared_ptr<SharedCause> cause;  // That ends the site.
   std::string* plans = nullptr;        // Measurements: those known before, then all.
-  // What messages call their file.
+  // Name that messages give their file.
   std::string plan_file = "matrix_products*.json of this process, in --out,";
 };
 
 // --- On GPUs (open_cuda.cc) ---
-// Of a build without CUDA, each says that it is one.
+// In a build without CUDA each says that it is one.
 
 // Whether there is a GPU at all.
 bool AnyGpu();

@@ -115,7 +115,7 @@ void Site::End(const absl::Status& status) {
 absl::StatusOr<std::unique_ptr<TrainingBackend>> Site::MakeBackend(const v1::RunConfig& config,
                                                                    const FragmentPlan& plan,
                                                                    const std::string& plan_file) {
-  // Of every process, in their order.
+  // One of every process, in their order.
   std::vector<RankRange> ranges;
   std::vector<std::string> plans;
   int ranks = 0;

@@ -1,4 +1,4 @@
-// What open_cuda.cc has, of a build without CUDA.
+// Stands for open_cuda.cc in a build without CUDA.
 #include "worker/commands/device_choice.h"
 
 namespace causeway::worker {

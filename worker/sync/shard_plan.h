@@ -94,7 +94,7 @@ class ShardPlan {
   std::vector<std::vector<ShardPiece>> pieces_;  // By rank.
 };
 
-// What a rank owns of the values between tensors.
+// A part of the values between tensors that a rank owns.
 struct GapPiece {
   int64_t begin = 0;  // In the arena, in values.
   int64_t size = 0;

@@ -103,7 +103,7 @@ class SiteBackend : public TrainingBackend {
   }
 
  private:
-  // What each of the others gets of an arena.
+  // Bytes that each of the others gets of an arena.
   BytesFor PiecesOf(std::span<const float> arena) const;
   // And gives.
   TakeFrom PiecesInto(std::span<float> arena) const;

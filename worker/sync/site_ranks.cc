@@ -156,7 +156,7 @@ absl::StatusOr<std::unique_ptr<ShardedReplica>> LeadingRank::MakeReplica() {
 absl::Status LeadingRank::Settle() { return CallAll(others_, kReplicaSettle); }
 
 absl::Status LeadingRank::EndSilence(absl::Duration now, absl::Duration patience) {
-  // What was heard before a pause says nothing of now.
+  // Silence before a pause says nothing of now.
   if (now - last_look_ > kMostBetweenLooks) heard_.assign(heard_.size(), {});
   last_look_ = now;
   for (size_t i = 0; i < links_.size(); ++i) {

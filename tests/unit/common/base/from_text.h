@@ -8,7 +8,7 @@
 
 namespace causeway {
 
-// Of its textproto. A text that is none fails the test.
+// Reads a message from its textproto. A text that is none fails the test.
 template <typename Message>
 Message FromText(const std::string& text) {
   Message message;

@@ -54,7 +54,7 @@ struct ToyRun {
   Rounds& rounds() { return coordinator->rounds(); }
   Orders& orders() { return coordinator->orders(); }
   v1::RunStatus status() const { return coordinator->GetStatus(); }
-  // What becomes of a pull of that answer now; UNKNOWN: it has to wait.
+  // Returns what becomes of a pull of that answer now; UNKNOWN: it has to wait.
   absl::Status PullAnswer(int fragment, int64_t round);
   int64_t hash_checks() const;  // From the summary: call after Shutdown.
   // The coordinator dies, and another one takes over what the store holds.

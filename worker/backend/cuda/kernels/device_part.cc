@@ -10,7 +10,7 @@ namespace causeway::worker::cuda {
 namespace {
 
 constexpr auto kChunk = static_cast<int64_t>(kCodecChunk);
-// What is copied.
+// Names what is copied.
 constexpr char kPublished[] = "copying published values";
 constexpr char kCodes[] = "copying codes";
 constexpr char kHash[] = "copying a hash";
