@@ -335,7 +335,7 @@ TEST_F(RunDirectoryStoreTest, OnlyWhatThisProgramWasWritingIsRemoved) {
                                            "snapshots/000000000001-f0-r2.snapshot.tmp"};
   const std::vector<std::string> folders = {"cache.tmp", "events.tmp/summary.json.tmp",
                                             "answers/000000000002-f0-r2.answer.tmp"};
-  // Writes what a crash left between a blob and its row.
+  // A crash leaves it between a blob and its row.
   const std::string orphan = "deltas/000000000001-f0-r2-carol.delta";
   for (const bool run : {false, true}) {
     if (run) {
