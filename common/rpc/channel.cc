@@ -1,6 +1,5 @@
 #include "common/rpc/channel.h"
 
-#include <grpc/grpc.h>
 #include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/resource_quota.h>
@@ -16,6 +15,7 @@
 #include <limits>
 
 #include "absl/strings/match.h"
+#include "absl/synchronization/notification.h"
 #include "common/base/text.h"
 #include "common/rpc/status.h"
 #include "common/rpc/tcp_stream.h"
@@ -143,14 +143,32 @@ ChannelSecurity SecurityTo(absl::string_view addresses, absl::string_view target
 
 namespace {
 
+// Keeps, as long as the process lives, what gRPC 1.51 ends with its last channel and server. Its
+// threads: whoever lets go waits up to 10 s for one that looks after a write which once had to
+// wait. The queue of all callbacks: a thread that ends the last call may still count on it, and
+// aborts the process ("assertion failed: prior > 0").
+void HoldGrpc() {
+  static const auto* const held = [] {
+    // Without credentials every call over it fails at once. One with a callback holds the queue.
+    auto* const channel = new std::shared_ptr<grpc::Channel>(grpc::CreateChannel("", nullptr));
+    grpc::GenericStub stub(*channel);
+    grpc::ClientContext context;
+    const grpc::Slice nothing;
+    const grpc::ByteBuffer request(&nothing, 1);
+    grpc::ByteBuffer response;
+    absl::Notification failed;
+    stub.UnaryCall(&context, "/none", {}, &request, &response,
+                   [&failed](const grpc::Status&) { failed.Notify(); });
+    failed.WaitForNotification();
+    return channel;
+  }();
+  static_cast<void>(held);
+}
+
 std::shared_ptr<grpc::Channel> Make(const std::string& target, int connection,
                                     const ChannelSecurity& security,
                                     const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
-  // As long as the process lives. gRPC ends its threads with its last channel otherwise, and waits
-  // up to 10 s for one that looks after a write which once had to wait: a site that had brought its
-  // model stood there before it joined.
-  static const bool held = (grpc_init(), true);
-  static_cast<void>(held);
+  HoldGrpc();
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetMaxSendMessageSize(kMaxMessageBytes);
@@ -204,6 +222,7 @@ std::shared_ptr<grpc::Channel> RenewedChannel::Now() {
 }
 
 void ConfigureServer(grpc::ServerBuilder& builder, const ConnectionLimits& limits) {
+  HoldGrpc();
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder.SetMaxSendMessageSize(kMaxMessageBytes);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);

@@ -4,10 +4,13 @@
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/server.h>
 
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "common/rpc/tcp_stream.h"
 #include "common/transfer/wire.h"
 #include "gmock/gmock.h"
@@ -45,9 +48,30 @@ TEST(MakeChannel, MakesAChannelWithoutConnecting) {
   EXPECT_EQ(channel->GetState(/*try_to_connect=*/false), GRPC_CHANNEL_IDLE);
 }
 
-TEST(MakeChannel, NobodyWaitsForGrpcToEndWithTheLastChannel) {
-  MakeChannel("127.0.0.1:1", 0, ChannelSecurity::Plaintext()).reset();
+// Makes a call with a callback.
+void CallOver(const std::shared_ptr<grpc::Channel>& channel) {
+  grpc::GenericStub stub(channel);
+  grpc::ClientContext context;
+  const grpc::Slice nothing;
+  const grpc::ByteBuffer request(&nothing, 1);
+  grpc::ByteBuffer response;
+  absl::Notification ended;
+  stub.UnaryCall(&context, "/none", {}, &request, &response,
+                 [&ended](const grpc::Status&) { ended.Notify(); });
+  ended.WaitForNotification();
+}
+
+TEST(MakeChannel, NothingOfGrpcEndsWithTheLastChannel) {
+  CallOver(MakeChannel("127.0.0.1:1", 0, ChannelSecurity::Plaintext()));
   EXPECT_EQ(grpc_is_initialized(), 1);
+  int serve_callbacks = 0;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string name;
+    std::ifstream comm(thread.path() / "comm");
+    std::getline(comm, name);
+    if (name == "nexting_thread") ++serve_callbacks;
+  }
+  EXPECT_GT(serve_callbacks, 0);
 }
 
 TEST(ChannelTarget, OneAddressStaysAsItIs) {
