@@ -191,8 +191,12 @@ class CTrainer {
     int32_t count = 0;
     causeway_site_orders orders = {};
     orders.size = sizeof(orders);
+    int32_t passed = 0;
     for (;;) {
-      Must(causeway_site_wait(site_, -1, &orders, &error_));
+      if (passed == 0 || (orders.go == 0 && orders.finished == 0)) {
+        Must(causeway_site_wait(site_, -1, &orders, &error_));
+      }
+      passed = 0;
       if (orders.finished != 0) break;
       ASSERT_EQ(orders.go, 1);
       const int64_t step = orders.next_step;
@@ -210,10 +214,14 @@ class CTrainer {
         emulation::Enqueue(stream_, update);
       }
       const int64_t waits = emulation::HostWaitsOfThread();
-      Must(causeway_site_next(site_, &fragments, &count, &error_));
-      Take(fragments, count);
-      Must(causeway_site_step(site_, kTokens, 1, &fragments, &count, &error_));
-      Give(fragments, count);
+      if (worker_ == 0) Must(causeway_site_pass(site_, kTokens, 1, &passed, &orders, &error_));
+      if (passed == 0) {
+        Must(causeway_site_next(site_, &fragments, &count, &error_));
+        EXPECT_TRUE(count > 0 || worker_ != 0) << "nothing was due at step " << step;
+        Take(fragments, count);
+        Must(causeway_site_step(site_, kTokens, 1, &fragments, &count, &error_));
+        Give(fragments, count);
+      }
       waits_ += emulation::HostWaitsOfThread() - waits;
     }
     Must(causeway_site_next(site_, &fragments, &count, &error_));

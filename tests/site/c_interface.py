@@ -122,6 +122,11 @@ class Site:
     def step(self, tokens=64, draws=2):
         return self.fragments("step", i64(tokens), i64(draws))
 
+    def pass_step(self, tokens=64, draws=2):
+        passed = i32(7)
+        self.call("pass", i64(tokens), i64(draws), ctypes.byref(passed), ctypes.byref(self.orders))
+        return passed.value
+
     def report(self, loss, step_s=float("nan")):
         self.call("report", real(loss), real(step_s))
 

@@ -378,6 +378,7 @@ class SiteTest(unittest.TestCase):
             site.call("ready")
             self.error(c.FAILED_PRECONDITION, site.call, "ready")
             self.assertIn("causeway_site_wait", self.error(c.FAILED_PRECONDITION, site.step))
+            self.assertIn("causeway_site_wait", self.error(c.FAILED_PRECONDITION, site.pass_step))
             site.wait()
             site.step()
             self.error(c.FAILED_PRECONDITION, site.step)
@@ -449,7 +450,7 @@ class SiteTest(unittest.TestCase):
         for arguments in ((None, None, c.i64(0), None, c.size(0), ctypes.byref(handle)),
                           (None, None, c.i64(0), None, c.size(0), None)):
             self.error(c.INVALID_ARGUMENT, c.call, "site_join", *arguments)
-        for function in ("site_ready", "site_wait", "site_step", "site_next", "site_save"):
+        for function in ("site_ready", "site_wait", "site_pass", "site_step", "site_next", "site_save"):
             status = getattr(c.LIBRARY, f"causeway_{function}")(
                 None, None, None, None, ctypes.byref(error), ctypes.byref(error))
             self.assertEqual(status, c.INVALID_ARGUMENT)
@@ -464,9 +465,12 @@ class SiteTest(unittest.TestCase):
             self.error(c.INVALID_ARGUMENT, site.call, "wait", c.real(1), None)
             site.orders.size = 3
             self.assertIn("orders->size is 3", self.error(c.INVALID_ARGUMENT, site.wait))
+            self.assertIn("orders->size is 3", self.error(c.INVALID_ARGUMENT, site.pass_step))
             site.orders.size = ctypes.sizeof(c.Orders)
             self.begin(site)
             self.error(c.INVALID_ARGUMENT, site.step, -1)
+            self.error(c.INVALID_ARGUMENT, site.pass_step, -1)
+            self.error(c.INVALID_ARGUMENT, site.call, "pass", c.i64(1), c.i64(1), None, ctypes.byref(site.orders))
             self.error(c.INVALID_ARGUMENT, site.step, 1, 2**62)
             self.error(c.INVALID_ARGUMENT, site.report, 1.0, -1)
             self.error(c.INVALID_ARGUMENT, site.call, "report_evaluation", c.real(float("inf")))

@@ -277,7 +277,7 @@ absl::Status RunMember::Continue(std::optional<Place> place) {
     sync_->UseData(DataPart(), welcome.next_draw());
     const absl::Duration begin = clock_.Monotonic();
     ASSIGN_OR_RETURN(const int64_t step, FetchPublished());
-    report_.JudgeBuffers(*link_);  // The state was the first to cross the link.
+    report_.JudgeBuffers(link_->Report());  // The state was the first to cross the link.
     const int64_t moved = step - welcome.run_step();
     telemetry_->Record(
         "state_fetched",

@@ -140,9 +140,10 @@ void RunReport::Step(const Standing& now, const StepFigures& figures) {
   heartbeat_.set_late_answers(slack.late);
   heartbeat_.set_steps_before_wait(slack.steps);
   wait_watch_->SetSlack(slack);
-  JudgeBuffers(now.link);
+  JudgeBuffers(heartbeat_.link());
   session_->SetProgress(heartbeat_);
   ShowFigures(now, figures);
+  if (metrics_ == nullptr) return;
   json line = {{"kind", "step"},
                {"step", step},
                {"pace", static_cast<double>(now.counter.pace_milli()) / kPaceOne},
@@ -189,9 +190,8 @@ void RunReport::CheckpointWritten(int64_t step) {
                      {{"step", checkpoint_step_}});
 }
 
-void RunReport::JudgeBuffers(Link& measured) {
+void RunReport::JudgeBuffers(const v1::LinkReport& link) {
   if (!socket_buffers_.has_value()) return;
-  const v1::LinkReport link = measured.Report();
   // More connections come first, where they are for this worker to choose.
   if (options_.may_connect && link.connections() < kMaxConnections) return;
   MeasuredDirection up;

@@ -94,7 +94,7 @@ class RunReport {
 
   // The system's buffers: warns once if they are what limits the link.
   void UseBuffers(const SocketBuffers& buffers) { socket_buffers_ = buffers; }
-  void JudgeBuffers(Link& link);
+  void JudgeBuffers(const v1::LinkReport& link);
 
   int64_t tokens() const { return tokens_; }
   int64_t first_step() const { return first_step_; }

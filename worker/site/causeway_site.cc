@@ -51,6 +51,23 @@ absl::Status CheckOutputs(const int32_t** fragments, const int32_t* count) {
   return absl::OkStatus();
 }
 
+absl::Status CheckOrders(const causeway_site_orders* orders) {
+  if (orders == nullptr) return NullArgument("orders");
+  return CheckSize("orders", orders->size, sizeof(*orders));
+}
+
+void GiveOrders(const ArenaSite::Orders& said, RunMember& member, causeway_site_orders& orders) {
+  orders.go = said.go ? 1 : 0;
+  orders.finished = said.finished ? 1 : 0;
+  orders.drain = said.drain ? 1 : 0;
+  orders.anew = said.anew ? 1 : 0;
+  orders.data_slot = member.DataPart();
+  orders.next_draw = member.sync().next_draw();
+  orders.step = member.step();
+  orders.next_step = said.go ? member.NextStep() : member.step();
+  orders.end_step = member.end_step();
+}
+
 absl::Status GiveText(const nlohmann::json& json, char** text) {
   if (text == nullptr) return NullArgument("json");
   const std::string dumped =
@@ -232,23 +249,32 @@ int causeway_site_ready(causeway_site* site, causeway_error* error) {
 int causeway_site_wait(causeway_site* site, double timeout_s, causeway_site_orders* orders,
                        causeway_error* error) {
   return WithSite(site, error, [&](ArenaSite& joined) -> absl::Status {
-    if (orders == nullptr) return NullArgument("orders");
-    RETURN_IF_ERROR(CheckSize("orders", orders->size, sizeof(*orders)));
+    RETURN_IF_ERROR(CheckOrders(orders));
     if (std::isnan(timeout_s)) return absl::InvalidArgumentError("timeout_s is not a number");
     const absl::Duration timeout =
         timeout_s < 0 ? absl::InfiniteDuration() : absl::Seconds(timeout_s);
     ASSIGN_OR_RETURN(const ArenaSite::Orders said,
                      joined.Wait(timeout, [site] { HandOutLog(site->log, site->log_context); }));
-    RunMember& member = joined.member();
-    orders->go = said.go ? 1 : 0;
-    orders->finished = said.finished ? 1 : 0;
-    orders->drain = said.drain ? 1 : 0;
-    orders->anew = said.anew ? 1 : 0;
-    orders->data_slot = member.DataPart();
-    orders->next_draw = member.sync().next_draw();
-    orders->step = member.step();
-    orders->next_step = said.go ? member.NextStep() : member.step();
-    orders->end_step = member.end_step();
+    GiveOrders(said, joined.member(), *orders);
+    return absl::OkStatus();
+  });
+}
+
+int causeway_site_pass(causeway_site* site, int64_t tokens, int64_t draws, int32_t* passed,
+                       causeway_site_orders* orders, causeway_error* error) {
+  return WithSite(site, error, [&](ArenaSite& joined) -> absl::Status {
+    if (passed == nullptr) return NullArgument("passed");
+    RETURN_IF_ERROR(CheckOrders(orders));
+    ASSIGN_OR_RETURN(const std::span<const int32_t> due, joined.Next());
+    *passed = 0;
+    if (!due.empty()) return absl::OkStatus();
+    RETURN_IF_ERROR(joined.Step(tokens, draws).status());
+    absl::StatusOr<ArenaSite::Orders> said =
+        joined.Wait(absl::ZeroDuration(), [site] { HandOutLog(site->log, site->log_context); });
+    if (absl::IsDeadlineExceeded(said.status())) said = ArenaSite::Orders();
+    RETURN_IF_ERROR(said.status());
+    GiveOrders(*said, joined.member(), *orders);
+    *passed = 1;
     return absl::OkStatus();
   });
 }

@@ -64,7 +64,7 @@ extern "C" {
 #define CAUSEWAY_API __attribute__((visibility("default")))
 
 /* Changes when a struct or a function does; causeway_abi_version() is what the library has. */
-#define CAUSEWAY_ABI_VERSION 4
+#define CAUSEWAY_ABI_VERSION 5
 #define CAUSEWAY_MESSAGE_BYTES 2048
 
 enum {
@@ -346,6 +346,14 @@ CAUSEWAY_API int causeway_site_next(causeway_site* site, const int32_t** fragmen
  * saved now continues there. */
 CAUSEWAY_API int causeway_site_step(causeway_site* site, int64_t tokens, int64_t draws,
                                     const int32_t** changed, int32_t* count, causeway_error* error);
+
+/* The same of a step at which nothing is due, in one call: causeway_site_next, _step and, without
+ * waiting, _wait, which gives `orders`. orders->go is 0 where training may not go on yet:
+ * causeway_site_wait waits. Where something is due `passed` is 0, and nothing has changed: these
+ * three make the step. */
+CAUSEWAY_API int causeway_site_pass(causeway_site* site, int64_t tokens, int64_t draws,
+                                    int32_t* passed, causeway_site_orders* orders,
+                                    causeway_error* error);
 
 /* Figures of the inner step that the next causeway_site_step is about, for the status page, metrics
  * and TensorBoard. NaN: not known. `step_s`: the time that it took, without synchronization; if it

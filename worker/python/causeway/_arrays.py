@@ -64,6 +64,9 @@ class _Arrays:
                 end = piece.tensor_offset + piece.count
                 yield self._flat[piece.tensor][piece.tensor_offset:end], piece
 
+    def stepped(self):
+        self._check()
+
     def read(self, fragments):
         self._check()
         for values, piece in self._pieces(fragments):

@@ -439,6 +439,8 @@ class Session(Handle):
                 raise failure[0] from error
             raise
         self.touched: List[int] = []  # What `next` returned last.
+        self._orders = lib.OrdersStruct(size=ctypes.sizeof(lib.OrdersStruct))
+        self._passed = ctypes.c_int32()
         super().__init__(site, self._calls, links)
 
     def _cancel(self) -> None:
@@ -468,18 +470,31 @@ class Session(Handle):
 
     def wait(self, timeout_s: float = -1) -> Orders:
         """Waits until training may go on or is over."""
-        orders = lib.OrdersStruct(size=ctypes.sizeof(lib.OrdersStruct))
         try:
             # Most often it may go on: then nothing is to be interrupted.
-            lib.call("causeway_site_wait", self.site, 0, ctypes.byref(orders))
+            lib.call("causeway_site_wait", self.site, 0, ctypes.byref(self._orders))
         except errors.Unavailable as error:
             if error.code != "DEADLINE_EXCEEDED" or timeout_s == 0:
                 raise
             self._calls.run(lambda: lib.call("causeway_site_wait", self.site, timeout_s,
-                                             ctypes.byref(orders)), self._cancel)
+                                             ctypes.byref(self._orders)), self._cancel)
+        return self._said()
+
+    def _said(self) -> Orders:
+        orders = self._orders
         return Orders(bool(orders.go), bool(orders.finished), bool(orders.drain),
                       bool(orders.anew), orders.data_slot, orders.next_draw, orders.step,
                       orders.next_step, orders.end_step)
+
+    def pass_step(self, tokens: int, draws: int) -> Optional[Orders]:
+        """After an optimizer step at which nothing is due: `step` and `wait`. None, and nothing has changed: something
+        is due, and `next` is to come first."""
+        lib.call("causeway_site_pass", self.site, tokens, draws, ctypes.byref(self._passed), ctypes.byref(self._orders))
+        if not self._passed.value:
+            return None
+        self.touched = []
+        orders = self._said()
+        return orders if orders.go or orders.finished or orders.drain or orders.anew else self.wait()
 
     def next(self) -> List[int]:
         """Fragments whose local values the coming `step` reads."""

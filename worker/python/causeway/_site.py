@@ -327,9 +327,25 @@ class BaseSite:
         tokens, draws, drains = self._team.count(tokens, draws, int(bool(self._stop)))
         if drains and self._session is not None:
             self._session.drain()  # Another process of this site was asked to.
-        touched = self._team.lead(lambda: self._session.next())
-        self._values.read(touched)
-        self._follow(self._team.lead(lambda: self._after_step(tokens, draws, touched)))
+        self._values.stepped()
+        answer = self._team.lead(lambda: self._pass(tokens, draws) or self._session.next())
+        if not isinstance(answer, _Outcome):
+            touched = answer
+            self._values.read(touched)
+            answer = self._team.lead(lambda: self._after_step(tokens, draws, touched))
+        self._follow(answer)
+
+    def _pass(self, tokens: int, draws: int) -> Optional[_Outcome]:
+        """A step at which nothing is due; None: something is."""
+        try:
+            orders = self._session.pass_step(tokens, draws)
+        except errors.Cancelled:
+            return self._cut_short()
+        return orders and _Outcome(self._session.changed() if orders.anew else [], orders)
+
+    def _cut_short(self) -> _Outcome:
+        """The step is done, and what it waited for stays in flight."""
+        return _Outcome([], self._orders._replace(drain=True, step=self._orders.next_step))
 
     def _after_step(self, tokens: int, draws: int, touched: Sequence[int]) -> _Outcome:
         self._values.settle()
@@ -338,8 +354,7 @@ class BaseSite:
         except errors.InvalidArgument as error:
             raise self._name_what_is_not_finite(error, touched) from None
         except errors.Cancelled:
-            # The step is done, and what it waited for stays in flight.
-            return _Outcome([], self._orders._replace(drain=True, step=self._orders.next_step))
+            return self._cut_short()
         orders = self._session.wait()
         if orders.anew:
             changed.update(self._session.changed())
@@ -355,7 +370,8 @@ class BaseSite:
             f"and resume from a checkpoint ({error.message})", error.code)
 
     def _take(self, outcome: _Outcome) -> None:
-        self._values.write(outcome.changed)
+        if outcome.changed:
+            self._values.write(outcome.changed)
         former, self._orders = self._orders, outcome.orders
         if outcome.orders.anew or (former is not None and
                                    outcome.orders.data_slot != former.data_slot):

@@ -26,6 +26,9 @@ class Values(Protocol):
     def initial(self, tensor: int, offset: int, values: Optional[np.ndarray], count: int) -> None:
         """Writes `count` values of a tensor from an offset on to `values`."""
 
+    def stepped(self) -> None:
+        """Follows each optimizer step. Nothing reads the arena any more once this returns."""
+
     def read(self, fragments: Sequence[int]) -> None:
         """Parameters to arena: to those of all processes, once this returns."""
 

@@ -37,7 +37,7 @@ from causeway.torch._device import WAYS, DeviceValues, device_for
 from causeway.torch._group import Group, Solo
 from causeway.torch._optimizers import is_inside
 from causeway.torch._parameters import Masters, Trained, check_model, invalid, is_dtensor, local
-from causeway.torch._parameters import part_of, trained_tensors
+from causeway.torch._parameters import part_of, trained_tensors, version_of
 from causeway.torch._values import TorchValues
 from causeway.torch._watch import Watch
 
@@ -181,7 +181,7 @@ class Site(BaseSite):
                 "each does")
 
     def _changes(self) -> int:
-        before, self._version = self._version, local(self._seen)._version
+        before, self._version = self._version, version_of(self._seen)
         return max(0, self._version - before)
 
     def _reset_unfollowed(self) -> None:

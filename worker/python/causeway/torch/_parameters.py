@@ -72,6 +72,11 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if is_dtensor(tensor) else tensor
 
 
+def version_of(tensor: torch.Tensor) -> int:
+    """Counts writes to the part of a tensor that is in this process."""
+    return (tensor._local_tensor if is_dtensor(tensor) else tensor)._version
+
+
 def plain_name(name: str) -> str:
     """A name without what wrappers add, where that can be nothing else."""
     return ".".join(part for part in name.split(".")

@@ -216,10 +216,12 @@ class TorchValues:
 
     # --- Parameters to arena ----------------------------------------------------------------------
 
-    @torch.no_grad()
-    def read(self, fragments: Sequence[int]) -> None:
+    def stepped(self) -> None:
         self.settle()
         self._watch.after_step()
+
+    @torch.no_grad()
+    def read(self, fragments: Sequence[int]) -> None:
         if not fragments:
             return
         # No process hands anything over unless all of them still have the right tensors.

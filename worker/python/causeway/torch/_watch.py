@@ -328,6 +328,15 @@ class Watch:
         """
         self._steps += 1
         self._newcomers = 0
+        if self._steps == 1 or self._before:
+            self._judge_step()
+        while self._results and (self._results[0][2] is None or self._results[0][2].query()):
+            judge, figures, _ = self._results.pop(0)
+            judge(*figures.tolist())
+
+    @torch.no_grad()
+    def _judge_step(self) -> None:
+        """Of the first step, and of one that began from what the run gave."""
         if self._steps == 1:
             try:
                 refuse_known(self._layers, self._model, self._masters)  # By the state that the step made.
@@ -349,9 +358,6 @@ class Watch:
             self._joined = True
             self._before.clear()
             self._found = {}
-        while self._results and (self._results[0][2] is None or self._results[0][2].query()):
-            judge, figures, _ = self._results.pop(0)
-            judge(*figures.tolist())
 
     def before_read(self, tensors: Iterable[int]) -> None:
         """Warns once if no step has changed anything of these tensors since the run gave them."""
