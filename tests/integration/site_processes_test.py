@@ -135,13 +135,13 @@ class EndTest(SiteTest):
     """However one of them ends, all do, and the site continues from its checkpoint bit for bit."""
 
     def continues(self, end):
-        settings = STREAMING % 200 + ONE.replace("2000", "60000")
+        settings = STREAMING % 80 + ONE.replace("2000", "60000")
         with Sites().serving(settings, "--noexit_when_drained") as cluster:
             site = cluster.start_site("site", 2, PACE, "--checkpoint_interval=300ms")
-            cluster.wait_for_step("site", 50)
+            cluster.wait_for_step("site", 20)
             wait_until(lambda: site[0].log().count("checkpoint written") >= 3, "it has checkpoints")
             end(site)
-            self.assertLess(cluster.steps("site"), 200)
+            self.assertLess(cluster.steps("site"), 80)
             again = cluster.start_site("site", 2)
             ended(*again)
             steps = re.findall(r"continuing from the checkpoint at step (\d+)", again[0].log())
