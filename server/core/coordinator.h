@@ -159,21 +159,51 @@ class SessionSink {
 // fragments at once.
 using InitialValues = std::function<absl::Status(int fragment, std::span<float> values)>;
 
+struct Run;  // What the roles act on (run.h), which outlives them.
+
+// What an operator orders (proto/causeway/v1/admin.proto), and what follows from members' speeds.
+class Orders {
+ public:
+  explicit Orders(Run& run) : run_(run) {}
+
+  absl::Status Pause(const std::string& reason);
+  absl::Status Resume();
+  // Drains that worker; empty: all workers. NOT_FOUND if there is none.
+  absl::Status Drain(const std::string& worker_id);
+  // Keeps a worker's contributions out, or lets them in again (proto/causeway/v1/admin.proto).
+  absl::Status Reject(const v1::RejectRequest& order);
+  absl::Status StopAtStep(int64_t step);
+  absl::Status StopAtTokens(int64_t tokens);
+  // The invitations of the run's own authority are part of its record (server/access).
+  v1::InvitationList Invitations() const;
+  absl::Status KeepInvitations(const v1::InvitationList& list);
+
+  // Acts on the speeds that were just reported: other paces, or the end of the token budget. Call
+  // it without a lock; sends and records.
+  absl::Status ActOnProgress();
+
+ private:
+  Run& run_;
+};
+
 // What workers say in their sessions (proto/causeway/v1/session.proto has the meaning and the
 // errors).
 class Members {
  public:
-  virtual ~Members() = default;
+  Members(Run& run, Orders& orders) : run_(run), orders_(orders) {}
+
   // Checks the join, gives a lease and keeps the sink until Close, Disconnected or a newer
   // incarnation. The sink receives no Welcome: the caller sends the returned one first.
-  virtual absl::StatusOr<v1::Welcome> Join(const v1::Join& join,
-                                           std::shared_ptr<SessionSink> sink) = 0;
+  absl::StatusOr<v1::Welcome> Join(const v1::Join& join, std::shared_ptr<SessionSink> sink);
   // Ready, Heartbeat, Applied or Leave of that incarnation. An error ends the session.
-  virtual absl::Status Handle(const std::string& worker_id, uint64_t incarnation,
-                              const v1::WorkerMessage& message) = 0;
+  absl::Status Handle(const std::string& worker_id, uint64_t incarnation,
+                      const v1::WorkerMessage& message);
   // The stream is over, as `why` says. The lease goes on.
-  virtual void Disconnected(const std::string& worker_id, uint64_t incarnation,
-                            const absl::Status& why) = 0;
+  void Disconnected(const std::string& worker_id, uint64_t incarnation, const absl::Status& why);
+
+ private:
+  Run& run_;
+  Orders& orders_;
 };
 
 // What travels (proto/causeway/v1/exchange.proto).
@@ -208,23 +238,6 @@ class Rounds {
   // Adds to the accounts that the worker was sent `bytes` of such an object.
   virtual void RecordPulled(const std::string& worker_id, v1::Want::Object object,
                             int64_t bytes) = 0;
-};
-
-// What an operator orders (proto/causeway/v1/admin.proto).
-class Orders {
- public:
-  virtual ~Orders() = default;
-  virtual absl::Status Pause(const std::string& reason) = 0;
-  virtual absl::Status Resume() = 0;
-  // Drains that worker; empty: all workers. NOT_FOUND if there is none.
-  virtual absl::Status Drain(const std::string& worker_id) = 0;
-  // Keeps a worker's contributions out, or lets them in again (proto/causeway/v1/admin.proto).
-  virtual absl::Status Reject(const v1::RejectRequest& order) = 0;
-  virtual absl::Status StopAtStep(int64_t step) = 0;
-  virtual absl::Status StopAtTokens(int64_t tokens) = 0;
-  // The invitations of the run's own authority are part of its record (server/access).
-  virtual v1::InvitationList Invitations() const = 0;
-  virtual absl::Status KeepInvitations(const v1::InvitationList& list) = 0;
 };
 
 // "data-parallel" for GRADIENT contributions; "diloco" for one fragment without overlap; else

@@ -1,12 +1,60 @@
-// Construction, time, status and the end.
-#include "server/core/coordinator_impl.h"
+// The implementation behind coordinator.h, one run and the roles that act on it: construction,
+// time, status and the end.
+
+#include "server/core/coordinator.h"
 
 #include "common/files/json.h"
 #include "common/telemetry/log.h"
 #include "common/transfer/wire.h"
+#include "server/core/region_role.h"
+#include "server/core/rounds.h"
+#include "server/core/run.h"
 #include "server/round/pace.h"
 
 namespace causeway::server {
+namespace {
+
+class CoordinatorImpl final : public Coordinator {
+ public:
+  CoordinatorImpl(Options options, FragmentPlan plan, Tier tier,
+                  std::unique_ptr<const OuterOptimizer> optimizer);
+  // Makes the fragments, with what they begin with or what the store remembers.
+  absl::Status Begin(const std::optional<RecoveredRun>& recovered, const InitialValues& initial);
+
+  const v1::RunConfig& config() const override { return run_.options.config; }
+  const FragmentPlan& plan() const override { return run_.plan; }
+  const std::string& run_id() const override { return run_.options.run_id; }
+  v1::DescribeResponse Describe() const override;
+  Members& members() override { return members_; }
+  Rounds& rounds() override { return rounds_; }
+  Orders& orders() override { return orders_; }
+  Region* region() override { return region_.get(); }
+  void Tick() override;
+  bool Maintain() override { return run_.Maintain(); }
+  v1::RunStatus GetStatus() const override;
+  End Ended() const override;
+  absl::Status Health() const override;
+  absl::Status Shutdown() override;
+  std::vector<float> PublishedParameters() const override;
+
+ private:
+  // Makes the fragments, without values.
+  absl::Status MakeFragments();
+  // The run's totals, for summary.json:
+  // {"run_id", "mode", "parameters", "fragments", "steps", "tokens", "rounds", "hash_checks",
+  //  "hash_mismatches", "started_unix_s", "ended_unix_s", "bytes_up", "bytes_down",
+  //  "state_bytes_down", "workers": {id: {"device", "steps", "tokens", "train_loss",
+  //  "compute_seconds", "blocked_seconds", "bytes_up", "bytes_down", "state_bytes_down"}}}
+  nlohmann::json Summary() const;
+
+  Run run_;
+  RoundsImpl rounds_;
+  Orders orders_;
+  Members members_;
+  std::unique_ptr<RegionRole> region_;  // Null: this is the hub.
+};
+
+}  // namespace
 
 bool IsFatal(const absl::Status& status) {
   switch (status.code()) {
@@ -38,10 +86,6 @@ absl::Status CheckEpoch(absl::string_view worker_id, int64_t seen, int64_t own) 
       "serve the newest directory alone"));
 }
 
-absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(Options options) {
-  return CoordinatorImpl::Create(std::move(options));
-}
-
 CoordinatorImpl::CoordinatorImpl(Options options, FragmentPlan plan, Tier tier,
                                  std::unique_ptr<const OuterOptimizer> optimizer)
     : run_(std::move(options), std::move(plan), std::move(tier), std::move(optimizer)),
@@ -52,7 +96,7 @@ CoordinatorImpl::CoordinatorImpl(Options options, FragmentPlan plan, Tier tier,
   region_ = std::make_unique<RegionRole>(run_, rounds_, *run_.options.region->parent);
 }
 
-absl::StatusOr<std::unique_ptr<CoordinatorImpl>> CoordinatorImpl::Create(Options options) {
+absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(Options options) {
   ASSIGN_OR_RETURN(FragmentPlan plan, FragmentPlan::Create(options.config));
   InitialValues initial = std::exchange(options.initial_values, nullptr);
   if (initial == nullptr) {
@@ -65,23 +109,29 @@ absl::StatusOr<std::unique_ptr<CoordinatorImpl>> CoordinatorImpl::Create(Options
   ASSIGN_OR_RETURN(std::unique_ptr<const OuterOptimizer> optimizer,
                    CreateOuterOptimizer(tier.outer, options.config.train(), plan.tensors()));
   if (options.events == nullptr) options.events = NullEventLog();
-  std::unique_ptr<CoordinatorImpl> coordinator(new CoordinatorImpl(
-      std::move(options), std::move(plan), std::move(tier), std::move(optimizer)));
-  Run& run = coordinator->run_;
-  RETURN_IF_ERROR(coordinator->MakeFragments());
+  auto coordinator = std::make_unique<CoordinatorImpl>(std::move(options), std::move(plan),
+                                                       std::move(tier), std::move(optimizer));
+  RETURN_IF_ERROR(coordinator->Begin(recovered, initial));
+  return coordinator;
+}
+
+absl::Status CoordinatorImpl::Begin(const std::optional<RecoveredRun>& recovered,
+                                    const InitialValues& initial) {
+  RETURN_IF_ERROR(MakeFragments());
+  Store& store = *run_.options.store;
   if (recovered.has_value()) {
-    RETURN_IF_ERROR(coordinator->Recover(*recovered, initial));
+    RETURN_IF_ERROR(run_.Recover(*recovered, initial));
   } else {
-    for (const auto& fragment : run.fragments) {
-      const FragmentRange& range = run.plan.range(fragment->fragment());
+    for (const auto& fragment : run_.fragments) {
+      const FragmentRange& range = run_.plan.range(fragment->fragment());
       FloatBuffer values(static_cast<size_t>(range.size()));
       RETURN_IF_ERROR(initial(fragment->fragment(), values));
       fragment->Begin(std::move(values));
     }
-    RETURN_IF_ERROR(run.options.store->BeginRun(coordinator->Identity()));
+    RETURN_IF_ERROR(store.BeginRun(run_.Identity()));
   }
-  ASSIGN_OR_RETURN(run.epoch, run.options.store->TakeOver());
-  return coordinator;
+  ASSIGN_OR_RETURN(run_.epoch, store.TakeOver());
+  return absl::OkStatus();
 }
 
 absl::Status CoordinatorImpl::MakeFragments() {

@@ -1,11 +1,18 @@
-#include "server/core/roles.h"
+#include "server/core/run.h"
 
 #include "absl/strings/str_join.h"
 #include "server/round/pace.h"
 
 namespace causeway::server {
+namespace {
 
-absl::Status OrdersImpl::Pause(const std::string& reason) {
+int64_t TokenBudget(const Run& run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(run.mutex) {
+  return run.state.stop_tokens() > 0 ? run.state.stop_tokens() : run.tier.tokens;
+}
+
+}  // namespace
+
+absl::Status Orders::Pause(const std::string& reason) {
   const auto pause = [&](Run::Outbox& outbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(run_.mutex) {
     run_.state.set_paused(true);
     run_.state.set_pause_reason(reason);
@@ -15,7 +22,7 @@ absl::Status OrdersImpl::Pause(const std::string& reason) {
   return run_.Order(pause, "paused", absl::StrCat("paused: ", reason), {{"reason", reason}});
 }
 
-absl::Status OrdersImpl::Resume() {
+absl::Status Orders::Resume() {
   const auto resume = [&](Run::Outbox& outbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(run_.mutex) {
     run_.state.set_paused(false);
     run_.state.clear_pause_reason();
@@ -25,7 +32,7 @@ absl::Status OrdersImpl::Resume() {
   return run_.Order(resume, "resumed", "resumed", nlohmann::json::object());
 }
 
-absl::Status OrdersImpl::Drain(const std::string& worker_id) {
+absl::Status Orders::Drain(const std::string& worker_id) {
   RETURN_IF_ERROR(run_.Serving());
   Run::Outbox outbox;
   std::vector<std::string> asked;
@@ -56,7 +63,7 @@ absl::Status OrdersImpl::Drain(const std::string& worker_id) {
   return absl::OkStatus();
 }
 
-absl::Status OrdersImpl::Reject(const v1::RejectRequest& order) {
+absl::Status Orders::Reject(const v1::RejectRequest& order) {
   RETURN_IF_ERROR(run_.Serving());
   const std::string& id = order.worker_id();
   {
@@ -99,7 +106,7 @@ absl::Status OrdersImpl::Reject(const v1::RejectRequest& order) {
   return absl::OkStatus();
 }
 
-absl::Status OrdersImpl::StopAtStep(int64_t step) {
+absl::Status Orders::StopAtStep(int64_t step) {
   const auto stop = [&](Run::Outbox& outbox)
                         ABSL_EXCLUSIVE_LOCKS_REQUIRED(run_.mutex) -> absl::Status {
     if (step < 1) {
@@ -121,7 +128,7 @@ absl::Status OrdersImpl::StopAtStep(int64_t step) {
                     {{"step", step}});
 }
 
-absl::Status OrdersImpl::StopAtTokens(int64_t tokens) {
+absl::Status Orders::StopAtTokens(int64_t tokens) {
   const auto stop = [&](Run::Outbox&) ABSL_EXCLUSIVE_LOCKS_REQUIRED(run_.mutex) -> absl::Status {
     if (tokens < 1) {
       return absl::InvalidArgumentError(
@@ -142,12 +149,12 @@ absl::Status OrdersImpl::StopAtTokens(int64_t tokens) {
   return ActOnProgress();
 }
 
-v1::InvitationList OrdersImpl::Invitations() const {
+v1::InvitationList Orders::Invitations() const {
   absl::MutexLock lock(&run_.mutex);
   return run_.state.invitations();
 }
 
-absl::Status OrdersImpl::KeepInvitations(const v1::InvitationList& list) {
+absl::Status Orders::KeepInvitations(const v1::InvitationList& list) {
   RETURN_IF_ERROR(run_.Serving());
   {
     absl::MutexLock lock(&run_.mutex);
@@ -156,11 +163,7 @@ absl::Status OrdersImpl::KeepInvitations(const v1::InvitationList& list) {
   return run_.SaveRunState();
 }
 
-int64_t OrdersImpl::TokenBudget() const {
-  return run_.state.stop_tokens() > 0 ? run_.state.stop_tokens() : run_.tier.tokens;
-}
-
-absl::Status OrdersImpl::ActOnProgress() {
+absl::Status Orders::ActOnProgress() {
   const v1::RunConfig& config = run_.options.config;
   Run::Outbox outbox;
   std::map<std::string, int64_t> paces;
@@ -182,9 +185,9 @@ absl::Status OrdersImpl::ActOnProgress() {
                         outbox);
       outbox.back().second.mutable_directive()->set_pace_milli(pace);
     }
-    if (TokenBudget() > 0) {
+    if (TokenBudget(run_) > 0) {
       const int64_t tokens = TokensPerStep(config);
-      stop = StopStepForTokens(members, tokens, TokenBudget(),
+      stop = StopStepForTokens(members, tokens, TokenBudget(run_),
                                absl::Milliseconds(config.membership().lease_ms()));
     }
     // Announced once: later estimates differ a little, and somebody may be there already.

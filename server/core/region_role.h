@@ -14,7 +14,7 @@
 #include "common/params/draws.h"
 #include "server/core/coordinator.h"
 #include "server/core/fragment_rounds.h"
-#include "server/core/roles.h"
+#include "server/core/rounds.h"
 #include "server/core/run.h"
 
 namespace causeway::server {

@@ -1,4 +1,4 @@
-#include "server/core/roles.h"
+#include "server/core/rounds.h"
 
 namespace causeway::server {
 namespace {
@@ -9,14 +9,12 @@ absl::Status FaultPasses(const absl::Status& status) {
   return absl::UnavailableError(status.message());
 }
 
-}  // namespace
-
-absl::Status RoundsImpl::CheckPush(const v1::PushHeader& header) const {
-  RETURN_IF_ERROR(run_.Serving());
-  RETURN_IF_ERROR(CheckRunId("push", header.run_id(), run_.options.run_id));
-  RETURN_IF_ERROR(CheckEpoch(header.worker_id(), header.epoch(), run_.epoch));
-  absl::MutexLock lock(&run_.mutex);
-  absl::Status member = run_.membership.Check(header.worker_id(), header.incarnation());
+absl::Status CheckPush(const Run& run, const v1::PushHeader& header) {
+  RETURN_IF_ERROR(run.Serving());
+  RETURN_IF_ERROR(CheckRunId("push", header.run_id(), run.options.run_id));
+  RETURN_IF_ERROR(CheckEpoch(header.worker_id(), header.epoch(), run.epoch));
+  absl::MutexLock lock(&run.mutex);
+  absl::Status member = run.membership.Check(header.worker_id(), header.incarnation());
   // Not ABORTED, which would say that the round closed: if it is the same process, which has
   // attached again meanwhile, the round still expects this contribution.
   if (absl::IsAborted(member)) {
@@ -26,9 +24,53 @@ absl::Status RoundsImpl::CheckPush(const v1::PushHeader& header) const {
   return member;
 }
 
+struct DroppedDraws {
+  int foreign = 0;  // Ranges of parts of the data that the worker never had.
+  int ahead = 0;    // Ranges that go on beyond what it can have trained; cut there.
+};
+
+// Takes out of the header what cannot be.
+DroppedDraws DropImpossibleDraws(const Run& run, const FragmentRounds& fragment,
+                                 v1::PushHeader& header) {
+  DroppedDraws dropped;
+  // A delta to a round that does not exist is refused.
+  if (header.round() < 1 || header.round() > fragment.versions().newest() + 1) return dropped;
+  const int64_t step = run.schedule.SendStep(fragment.fragment(), header.round());
+  auto& draws = *header.mutable_draws();
+  absl::MutexLock lock(&run.mutex);
+  const Member* const member = run.membership.Find(header.worker_id());
+  const auto cannot_be = [&](v1::DrawRange& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(run.mutex) {
+    if (range.data_slot() == kOwnData) return false;  // It is nobody else's.
+    if (member == nullptr || !member->had_slot(range.data_slot())) {
+      ++dropped.foreign;
+      return true;
+    }
+    const int64_t end = run.draws.PossibleEnd(range.data_slot(), step);
+    if (range.end() <= end) return false;
+    ++dropped.ahead;
+    range.set_end(end);
+    return range.begin() >= end;
+  };
+  draws.erase(std::remove_if(draws.begin(), draws.end(), cannot_be), draws.end());
+  return dropped;
+}
+
+// Lowers the header's tokens to what its worker can have trained. Returns what it claimed.
+int64_t CutTokens(const Run& run, const FragmentRounds& fragment, v1::PushHeader& header) {
+  const int64_t claimed = header.tokens();
+  if (header.round() < 1 || header.round() > fragment.versions().newest() + 1) return claimed;
+  const int64_t step = run.schedule.SendStep(fragment.fragment(), header.round());
+  absl::MutexLock lock(&run.mutex);
+  const int64_t most = run.tokens.Most(fragment.fragment(), header.worker_id(), step);
+  if (claimed > most) header.set_tokens(most);
+  return claimed;
+}
+
+}  // namespace
+
 absl::StatusOr<std::optional<v1::PushResponse>> RoundsImpl::BeginPush(const v1::PushHeader& header,
                                                                       RoundClosed closed) {
-  RETURN_IF_ERROR(CheckPush(header));
+  RETURN_IF_ERROR(CheckPush(run_, header));
   ASSIGN_OR_RETURN(FragmentRounds* const fragment, run_.FindFragment(header.fragment()));
   const absl::StatusOr<std::optional<v1::PushResponse>> held =
       fragment->BeginPush(header, std::move(closed));
@@ -43,31 +85,6 @@ absl::StatusOr<std::optional<v1::PushResponse>> RoundsImpl::BeginPush(const v1::
   return std::nullopt;
 }
 
-RoundsImpl::DroppedDraws RoundsImpl::DropImpossibleDraws(const FragmentRounds& fragment,
-                                                         v1::PushHeader& header) const {
-  DroppedDraws dropped;
-  // A delta to a round that does not exist is refused.
-  if (header.round() < 1 || header.round() > fragment.versions().newest() + 1) return dropped;
-  const int64_t step = run_.schedule.SendStep(fragment.fragment(), header.round());
-  auto& draws = *header.mutable_draws();
-  absl::MutexLock lock(&run_.mutex);
-  const Member* const member = run_.membership.Find(header.worker_id());
-  const auto cannot_be = [&](v1::DrawRange& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(run_.mutex) {
-    if (range.data_slot() == kOwnData) return false;  // It is nobody else's.
-    if (member == nullptr || !member->had_slot(range.data_slot())) {
-      ++dropped.foreign;
-      return true;
-    }
-    const int64_t end = run_.draws.PossibleEnd(range.data_slot(), step);
-    if (range.end() <= end) return false;
-    ++dropped.ahead;
-    range.set_end(end);
-    return range.begin() >= end;
-  };
-  draws.erase(std::remove_if(draws.begin(), draws.end(), cannot_be), draws.end());
-  return dropped;
-}
-
 std::vector<double> RoundsImpl::MeasureLeaf(int fragment, int64_t round, int64_t leaf,
                                             std::span<const uint8_t> bytes) const {
   const absl::StatusOr<FragmentRounds*> found = run_.FindFragment(fragment);
@@ -78,12 +95,12 @@ std::vector<double> RoundsImpl::MeasureLeaf(int fragment, int64_t round, int64_t
 absl::StatusOr<v1::PushResponse> RoundsImpl::Contribute(const v1::PushHeader& claimed,
                                                         ReceivedObject object) {
   const Run::Call call(run_);
-  RETURN_IF_ERROR(CheckPush(claimed));
+  RETURN_IF_ERROR(CheckPush(run_, claimed));
   v1::PushHeader header = claimed;
   ASSIGN_OR_RETURN(FragmentRounds* const fragment, run_.FindFragment(header.fragment()));
   // The delta counts, the claim does not: nobody keeps others from the text of their parts.
-  const DroppedDraws dropped = DropImpossibleDraws(*fragment, header);
-  const int64_t claimed_tokens = CutTokens(*fragment, header);
+  const DroppedDraws dropped = DropImpossibleDraws(run_, *fragment, header);
+  const int64_t claimed_tokens = CutTokens(run_, *fragment, header);
   const absl::StatusOr<AddedContribution> added = fragment->Add(header, std::move(object));
   if (IsFatal(added.status())) return run_.Fail(added.status());
   if (absl::IsAborted(added.status())) run_.incidents.Late(header, added.status());
@@ -124,16 +141,6 @@ void RoundsImpl::MergeDue(int fragment) {
   const Run::Call call(run_);
   const absl::StatusOr<FragmentRounds*> found = run_.FindFragment(fragment);
   if (found.ok()) Advance(**found);
-}
-
-int64_t RoundsImpl::CutTokens(const FragmentRounds& fragment, v1::PushHeader& header) const {
-  const int64_t claimed = header.tokens();
-  if (header.round() < 1 || header.round() > fragment.versions().newest() + 1) return claimed;
-  const int64_t step = run_.schedule.SendStep(fragment.fragment(), header.round());
-  absl::MutexLock lock(&run_.mutex);
-  const int64_t most = run_.tokens.Most(fragment.fragment(), header.worker_id(), step);
-  if (claimed > most) header.set_tokens(most);
-  return claimed;
 }
 
 void RoundsImpl::PullAnswer(int fragment, int64_t round, PullCallback callback) {

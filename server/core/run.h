@@ -82,6 +82,10 @@ struct Run {
   absl::Status SaveMember(const std::string& worker_id);
   absl::Status SaveMembers(std::span<const std::string> worker_ids);
   absl::Status SaveRunState();
+  v1::RunIdentity Identity() const;
+  // Becomes what the store remembers.
+  absl::Status Recover(const RecoveredRun& run, const InitialValues& initial);
+  bool Maintain();  // Coordinator::Maintain.
 
   // --- Told ---
   void AddDirective(v1::Directive::Action action, int64_t step, const std::string& reason,
