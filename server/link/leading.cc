@@ -25,8 +25,7 @@ absl::StatusOr<std::unique_ptr<Registry>> OpenEtcd(const Leading::Options& optio
   for (const std::string& address : list) {
     members.push_back(std::make_shared<RenewedChannel>(address, 0, options.etcd_security));
   }
-  return std::make_unique<EtcdRegistry>(std::move(members), options.run, timeout,
-                                        options.etcd_user);
+  return MakeEtcdRegistry(std::move(members), options.run, timeout, options.etcd_user);
 }
 
 // The content of a small file, which is made with what `make` gives where it is missing.

@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include "absl/strings/match.h"
+#include "etcd/rpc.grpc.pb.h"
 #include "gtest/gtest.h"
 #include "server/link/leading.h"
 #include "tests/unit/common/base/temporary_folder.h"
@@ -106,16 +107,17 @@ grpc::Status NoLeader() { return {grpc::StatusCode::UNAVAILABLE, "no leader"}; }
 
 class EtcdRegistryTest : public testing::Test {
  protected:
-  absl::StatusOr<bool> Lead() { return registry_.Lead({}, "a", "a:7070", absl::Seconds(3)); }
+  absl::StatusOr<bool> Lead() { return registry_->Lead({}, "a", "a:7070", absl::Seconds(3)); }
 
   FakeEtcd etcd_;
-  EtcdRegistry registry_{{etcd_.Channel()}, "run", absl::Seconds(60)};
+  const std::unique_ptr<Registry> registry_ =
+      MakeEtcdRegistry({etcd_.Channel()}, "run", absl::Seconds(60));
 };
 
 TEST_F(EtcdRegistryTest, ALeadKeepsItsLeaseUntilItResigns) {
   EXPECT_EQ(Lead().value(), true);
   EXPECT_TRUE(etcd_.revoked().empty());
-  registry_.Resign();
+  registry_->Resign();
   EXPECT_EQ(etcd_.revoked(), etcd_.granted());
 }
 
