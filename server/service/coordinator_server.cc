@@ -214,7 +214,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(cons
   builder.RegisterService(&result->exchange_);
   builder.RegisterService(result->admin_.get());
   builder.RegisterService(result->enrollment_.get());
-  builder.RegisterService(&result->probe_);
+  builder.RegisterService(result->probe_.get());
   if (options.make_services != nullptr) result->more_ = options.make_services(result->access_);
   for (const auto& service : result->more_) builder.RegisterService(service.get());
   result->server_ = builder.BuildAndStart();
@@ -279,7 +279,7 @@ CoordinatorServer::CoordinatorServer(const Options& options, int64_t given_memor
                  return advertised.empty() ? ReachableAddresses(address, port()) : advertised;
                }})),
       probe_gate_(*Clock::Real()),
-      probe_(run, access_, probe_gate_),
+      probe_(MakeProbeService(run, access_, probe_gate_)),
       expiry_(options.security.cert_file, *options.clock, options.security.renewal),
       revocations_(options.security.crl_folder, *options.clock),
       events_(options.events) {}

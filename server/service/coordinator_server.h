@@ -146,7 +146,7 @@ class CoordinatorServer {
   const std::unique_ptr<OwnAuthority> authority_;  // Null: certificates come from elsewhere.
   const std::unique_ptr<grpc::Service> enrollment_;
   ProbeGate probe_gate_;
-  ProbeService probe_;
+  const std::unique_ptr<grpc::Service> probe_;
   std::vector<std::unique_ptr<grpc::Service>> more_;  // Options::make_services.
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "causeway/v1/probe.grpc.pb.h"
 #include "common/base/random.h"
 #include "common/params/run_config.h"
 #include "common/rpc/self_owned.h"
@@ -270,44 +271,60 @@ class DownloadReactor final
   absl::Time end_ ABSL_GUARDED_BY(mutex_);
 };
 
+class ProbeService final : public v1::Probe::CallbackService {
+ public:
+  ProbeService(const ServedRun& run, Access& access, ProbeGate& gate)
+      : run_(run), access_(access), gate_(gate) {}
+
+  grpc::ServerUnaryReactor* Echo(grpc::CallbackServerContext* context,
+                                 const v1::EchoRequest* request,
+                                 v1::EchoResponse* response) override {
+    const absl::StatusOr<Peer> caller = access_.Admit(*context, Action::kProbe);
+    if (!caller.ok()) return FinishWith(context, caller.status());
+    response->set_wire_version(kWireVersion);
+    response->set_software_version(kSoftwareVersion);
+    response->set_run_id(run_.run_id());
+    if (caller->identity.has_value()) response->set_identity(IdentityUri(*caller->identity));
+    const absl::StatusOr<TcpAddress> address = ParseGrpcPeer(context->peer());
+    response->set_peer(address.ok() ? address->ToString() : context->peer());
+    if (!request->worker_id().empty() || request->details()) {
+      const v1::RunStatus status = run_.GetStatus();
+      if (request->details()) DescribeMembers(status, *response);
+      if (!request->worker_id().empty()) {
+        absl::Status allowed = CheckName("worker_id", request->worker_id());
+        if (allowed.ok()) allowed = access_.Admit(*context, Action::kAttach).status();
+        if (allowed.ok()) {
+          allowed = access_.CheckWorker(*caller, Action::kProbe, request->worker_id());
+        }
+        DescribeId(status, request->worker_id(), allowed, *response);
+      }
+    }
+    if (request->details()) DescribeMachine(address, *response);
+    response->set_unix_us(absl::ToUnixMicros(absl::Now()));
+    return FinishWith(context, absl::OkStatus());
+  }
+
+  grpc::ServerReadReactor<v1::UploadRequest>* Upload(grpc::CallbackServerContext* context,
+                                                     v1::UploadResponse* response) override {
+    return UploadReactor::Make(gate_, access_.Admit(*context, Action::kProbe), response);
+  }
+
+  grpc::ServerWriteReactor<v1::DownloadResponse>* Download(
+      grpc::CallbackServerContext* context, const v1::DownloadRequest* request) override {
+    return DownloadReactor::Make(gate_, access_.Admit(*context, Action::kProbe), context, *request);
+  }
+
+ private:
+  const ServedRun& run_;
+  Access& access_;
+  ProbeGate& gate_;
+};
+
 }  // namespace
 
-grpc::ServerUnaryReactor* ProbeService::Echo(grpc::CallbackServerContext* context,
-                                             const v1::EchoRequest* request,
-                                             v1::EchoResponse* response) {
-  const absl::StatusOr<Peer> caller = access_.Admit(*context, Action::kProbe);
-  if (!caller.ok()) return FinishWith(context, caller.status());
-  response->set_wire_version(kWireVersion);
-  response->set_software_version(kSoftwareVersion);
-  response->set_run_id(run_.run_id());
-  if (caller->identity.has_value()) response->set_identity(IdentityUri(*caller->identity));
-  const absl::StatusOr<TcpAddress> address = ParseGrpcPeer(context->peer());
-  response->set_peer(address.ok() ? address->ToString() : context->peer());
-  if (!request->worker_id().empty() || request->details()) {
-    const v1::RunStatus status = run_.GetStatus();
-    if (request->details()) DescribeMembers(status, *response);
-    if (!request->worker_id().empty()) {
-      absl::Status allowed = CheckName("worker_id", request->worker_id());
-      if (allowed.ok()) allowed = access_.Admit(*context, Action::kAttach).status();
-      if (allowed.ok()) {
-        allowed = access_.CheckWorker(*caller, Action::kProbe, request->worker_id());
-      }
-      DescribeId(status, request->worker_id(), allowed, *response);
-    }
-  }
-  if (request->details()) DescribeMachine(address, *response);
-  response->set_unix_us(absl::ToUnixMicros(absl::Now()));
-  return FinishWith(context, absl::OkStatus());
-}
-
-grpc::ServerReadReactor<v1::UploadRequest>* ProbeService::Upload(
-    grpc::CallbackServerContext* context, v1::UploadResponse* response) {
-  return UploadReactor::Make(gate_, access_.Admit(*context, Action::kProbe), response);
-}
-
-grpc::ServerWriteReactor<v1::DownloadResponse>* ProbeService::Download(
-    grpc::CallbackServerContext* context, const v1::DownloadRequest* request) {
-  return DownloadReactor::Make(gate_, access_.Admit(*context, Action::kProbe), context, *request);
+std::unique_ptr<grpc::Service> MakeProbeService(const ServedRun& run, Access& access,
+                                                ProbeGate& gate) {
+  return std::make_unique<ProbeService>(run, access, gate);
 }
 
 }  // namespace causeway::server

@@ -1,6 +1,8 @@
 // causeway.v1.Probe: what a site asks before it joins.
 #pragma once
 
+#include <grpcpp/impl/service_type.h>
+
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -8,7 +10,6 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "causeway/v1/probe.grpc.pb.h"
 #include "common/base/clock.h"
 #include "server/access/access.h"
 #include "server/core/served_run.h"
@@ -76,24 +77,8 @@ class ProbeGate {
   int64_t bytes_left_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-class ProbeService final : public v1::Probe::CallbackService {
- public:
-  // All outlive the service.
-  ProbeService(const ServedRun& run, Access& access, ProbeGate& gate)
-      : run_(run), access_(access), gate_(gate) {}
-
-  grpc::ServerUnaryReactor* Echo(grpc::CallbackServerContext* context,
-                                 const v1::EchoRequest* request,
-                                 v1::EchoResponse* response) override;
-  grpc::ServerReadReactor<v1::UploadRequest>* Upload(grpc::CallbackServerContext* context,
-                                                     v1::UploadResponse* response) override;
-  grpc::ServerWriteReactor<v1::DownloadResponse>* Download(
-      grpc::CallbackServerContext* context, const v1::DownloadRequest* request) override;
-
- private:
-  const ServedRun& run_;
-  Access& access_;
-  ProbeGate& gate_;
-};
+// All outlive the service.
+std::unique_ptr<grpc::Service> MakeProbeService(const ServedRun& run, Access& access,
+                                                ProbeGate& gate);
 
 }  // namespace causeway::server

@@ -6,7 +6,7 @@
 //   COMMITS           how many commits run.db had (CommitWitness)
 //   deltas/, answers/, snapshots/    everything that is large (blob_folder.h)
 //   config.textproto  the configuration, for people
-//   rounds.jsonl      the rounds, for people (round_log.h)
+//   rounds.jsonl      the rounds, for people (run_ledger.cc)
 //   summary.json      what the run did
 //   report.html       the status page when the coordinator stopped (http/status_page.h)
 //   COPY              there while a follower owns the folder, and after its death

@@ -46,6 +46,43 @@ int64_t At(const std::map<int, int64_t>& rounds, int fragment) {
   return found == rounds.end() ? 0 : found->second;
 }
 
+// A line of rounds.jsonl: the record's own fields (record.proto), but for what the store adds, and
+// "unix_s": when it was published.
+std::string RoundLine(const v1::Round& round) {
+  nlohmann::json json = MessageToJson(round);
+  json.erase("answer");
+  json.erase("commit");
+  json["unix_s"] = round.published_unix_s();
+  return JsonText(json) + "\n";
+}
+
+std::span<const uint8_t> AsBytes(const std::string& text) {
+  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+}
+
+// rounds.jsonl: the published rounds as lines of JSON, for reports and for people who watch. Makes
+// the file hold exactly these rounds, in order of their commits.
+//
+// It is derived: nothing reads it back, it is not synced, and it is rebuilt from the database
+// whenever it disagrees.
+absl::StatusOr<std::unique_ptr<WritableFile>> OpenRoundLog(FileSystem& file_system,
+                                                           const std::string& path,
+                                                           std::span<const v1::Round> rounds) {
+  std::vector<const v1::Round*> ordered;
+  for (const v1::Round& round : rounds) ordered.push_back(&round);
+  std::ranges::sort(ordered, {}, &v1::Round::commit);
+  std::string expected;
+  for (const v1::Round* round : ordered) expected += RoundLine(*round);
+  const absl::StatusOr<std::string> found = file_system.ReadFile(path);
+  if (!found.ok() || *found != expected) {
+    const std::string temporary = path + ".tmp";
+    ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, file_system.Create(temporary));
+    RETURN_IF_ERROR(file->Append(AsBytes(expected)));
+    RETURN_IF_ERROR(file_system.Rename(temporary, path));
+  }
+  return file_system.OpenForAppend(path);
+}
+
 }  // namespace
 
 RunLedger::RunLedger(std::unique_ptr<RunDatabase> database, const RecoveredRun& run,
@@ -81,7 +118,7 @@ RunLedger::RunLedger(std::unique_ptr<RunDatabase> database, const RecoveredRun& 
 
 absl::Status RunLedger::AllowChanges(FileSystem& file_system, const std::string& folder,
                                      const std::vector<v1::Round>& rounds) {
-  ASSIGN_OR_RETURN(round_log_, RoundLog::Open(file_system, JoinPath(folder, kRoundsFile), rounds));
+  ASSIGN_OR_RETURN(round_log_, OpenRoundLog(file_system, JoinPath(folder, kRoundsFile), rounds));
   ASSIGN_OR_RETURN(witness_, CommitWitness::Create(file_system, JoinPath(folder, kWitnessFile),
                                                    database_->commits()));
   database_->AllowChanges();
@@ -104,7 +141,12 @@ int64_t RunLedger::last_round(int fragment) const { return At(last_round_, fragm
 
 void RunLedger::NoteRound(const v1::Round& round) {
   last_round_[round.fragment()] = round.round();
-  round_log_->Append(round);
+  if (round_log_ == nullptr) return;
+  const absl::Status logged = round_log_->Append(AsBytes(RoundLine(round)));
+  if (logged.ok()) return;
+  Log().warn("{}; rounds are recorded in the database alone until the next start",
+             std::string(logged.message()));
+  round_log_ = nullptr;  // The next opening rebuilds the file.
 }
 
 void RunLedger::Forget(int fragment, int64_t before_round) {
@@ -338,52 +380,6 @@ absl::Status RunLedger::Advance(const RunChanges& changes,
   std::ranges::sort(rounds, {}, &v1::Round::commit);
   for (const v1::Round& round : rounds) NoteRound(round);
   return absl::OkStatus();
-}
-
-namespace {
-
-std::string Line(const v1::Round& round) { return JsonText(RoundToJson(round)) + "\n"; }
-
-std::span<const uint8_t> AsBytes(const std::string& text) {
-  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
-}
-
-}  // namespace
-
-nlohmann::json RoundToJson(const v1::Round& round) {
-  nlohmann::json json = MessageToJson(round);
-  json.erase("answer");
-  json.erase("commit");
-  json["unix_s"] = round.published_unix_s();
-  return json;
-}
-
-absl::StatusOr<std::unique_ptr<RoundLog>> RoundLog::Open(FileSystem& file_system,
-                                                         const std::string& path,
-                                                         std::span<const v1::Round> rounds) {
-  std::vector<const v1::Round*> ordered;
-  for (const v1::Round& round : rounds) ordered.push_back(&round);
-  std::ranges::sort(ordered, {}, &v1::Round::commit);
-  std::string expected;
-  for (const v1::Round* round : ordered) expected += Line(*round);
-  const absl::StatusOr<std::string> found = file_system.ReadFile(path);
-  if (!found.ok() || *found != expected) {
-    const std::string temporary = path + ".tmp";
-    ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, file_system.Create(temporary));
-    RETURN_IF_ERROR(file->Append(AsBytes(expected)));
-    RETURN_IF_ERROR(file_system.Rename(temporary, path));
-  }
-  ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, file_system.OpenForAppend(path));
-  return std::unique_ptr<RoundLog>(new RoundLog(std::move(file)));
-}
-
-void RoundLog::Append(const v1::Round& round) {
-  if (file_ == nullptr) return;
-  const absl::Status status = file_->Append(AsBytes(Line(round)));
-  if (status.ok()) return;
-  Log().warn("{}; rounds are recorded in the database alone until the next start",
-             std::string(status.message()));
-  file_ = nullptr;
 }
 
 }  // namespace causeway::server

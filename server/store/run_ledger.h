@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,37 +20,11 @@
 #include "causeway/v1/record.pb.h"
 #include "causeway/v1/standby.pb.h"
 #include "common/base/file_system.h"
-#include "nlohmann/json.hpp"
 #include "server/store/run_database.h"
 #include "server/store/sqlite_database.h"
 #include "server/store/store.h"
 
 namespace causeway::server {
-
-// rounds.jsonl: the published rounds as lines of JSON, for reports and for people who watch.
-//
-// It is derived: nothing reads it back, it is not synced, and it is rebuilt from the database
-// whenever it disagrees.
-
-// The record's own fields (record.proto), but for what the store adds, and "unix_s": when it was
-// published.
-nlohmann::json RoundToJson(const v1::Round& round);
-
-// Not thread-safe.
-class RoundLog {
- public:
-  // Makes the file hold exactly these rounds, in order of their commits.
-  static absl::StatusOr<std::unique_ptr<RoundLog>> Open(FileSystem& file_system,
-                                                        const std::string& path,
-                                                        std::span<const v1::Round> rounds);
-  // After the first failure, which is logged, nothing more is appended: the next opening rebuilds
-  // the file.
-  void Append(const v1::Round& round);
-
- private:
-  explicit RoundLog(std::unique_ptr<WritableFile> file) : file_(std::move(file)) {}
-  std::unique_ptr<WritableFile> file_;  // Null after a failure.
-};
 
 // What a copy lacks.
 struct RunChanges {
@@ -125,7 +98,7 @@ class RunLedger {
   const int snapshots_kept_;
   const bool retain_deltas_;
   std::unique_ptr<CommitWitness> witness_;
-  std::unique_ptr<RoundLog> round_log_;
+  std::unique_ptr<WritableFile> round_log_;  // rounds.jsonl; null after a failure.
   // By fragment: the last round; up to which round deltas are gone, and will be with this commit;
   // before which round answers were asked to be forgotten, and are.
   Rounds last_round_;

@@ -39,7 +39,7 @@ class ProbeServiceTest : public ::testing::Test {
     coordinator_ = *Coordinator::Create(
         OptionsOf(CompleteSmallConfig("model { vocabulary_size: 256 }"), "probed-1", store_));
     run_ = std::make_unique<ServedRun>(*coordinator_);
-    service_ = std::make_unique<ProbeService>(*run_, access_, gate_);
+    service_ = MakeProbeService(*run_, access_, gate_);
     grpc::ServerBuilder builder;
     ConfigureServer(builder, ConnectionLimits());
     int port = 0;
@@ -98,7 +98,7 @@ class ProbeServiceTest : public ::testing::Test {
   Access access_;
   ProbeGate gate_;
   std::unique_ptr<ServedRun> run_;
-  std::unique_ptr<ProbeService> service_;
+  std::unique_ptr<grpc::Service> service_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<v1::Probe::Stub> stub_;
 };
