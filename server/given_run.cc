@@ -57,8 +57,7 @@ absl::Status CheckGivenRun(FileSystem& file_system, const GivenRun& given) {
   const bool may_know = file_system.Exists(JoinPath(given.run_dir, kDatabaseFile));
   ASSIGN_OR_RETURN(
       const CompleteConfig loaded,
-      LoadConfig(file_system, given,
-                 given.awaits_first_site() || may_know ? ModelIs::kStillToCome : ModelIs::kGiven));
+      LoadConfig(file_system, given, may_know ? ModelIs::kStillToCome : given.model()));
   if (!InitialIsAFile(given)) return absl::OkStatus();
   ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(loaded.config));
   return ReadInitialParameters(file_system, given.initial, plan).status();
@@ -66,10 +65,7 @@ absl::Status CheckGivenRun(FileSystem& file_system, const GivenRun& given) {
 
 absl::StatusOr<CompleteConfig> ChooseConfig(FileSystem& file_system, const GivenRun& given,
                                             const std::optional<RecoveredRun>& recovered) {
-  if (!recovered.has_value()) {
-    return LoadConfig(file_system, given,
-                      given.awaits_first_site() ? ModelIs::kStillToCome : ModelIs::kGiven);
-  }
+  if (!recovered.has_value()) return LoadConfig(file_system, given, given.model());
   const v1::RunConfig& own = recovered->identity.config();
   if (!given.has_config()) return CompleteConfig{own, {}};
   ASSIGN_OR_RETURN(CompleteConfig asked, LoadConfig(file_system, given, ModelIs::kStillToCome));

@@ -63,7 +63,6 @@ ABSL_FLAG(std::string, address_file, "", "FILE: receives HOST:PORT once it liste
 ABSL_FLAG(std::string, http, "auto",
           "HOST:PORT|auto|off: metrics and the status page (follow: health and metrics of the "
           "copy); auto: 127.0.0.1:7071, or any free port, and off with TLS");
-ABSL_FLAG(std::string, http_address_file, "", "FILE: receives that HOST:PORT once it is served");
 ABSL_FLAG(double, max_requests_per_second, 5000,
           "of one worker, operator or observer; streams count when they open");
 ABSL_FLAG(int, max_connections, 0,
@@ -87,9 +86,6 @@ ABSL_FLAG(std::string, congestion_control, "auto",
           "system: as the system has it; or cubic, ...");
 ABSL_FLAG(int, memory_mb, 0,
           "what transfers may take, in MiB; 0: the model of every member, and 1024");
-ABSL_FLAG(bool, model_in_memory, false,
-          "fragments stay in memory between their rounds, at 12 bytes a value; else they rest on "
-          "the disk, which has as much to write a round");
 ABSL_FLAG(int, snapshot_every_rounds, 10,
           "a recovery merges so many rounds of each fragment again");
 ABSL_FLAG(bool, exit_when_finished, false, "exits when every worker has left");
@@ -111,6 +107,8 @@ constexpr char kProgram[] = "causeway-coordinator";
 constexpr absl::Duration kPoll = absl::Milliseconds(200);
 constexpr absl::Duration kRunLineInterval = absl::Seconds(5);
 constexpr absl::Duration kStopDeadline = absl::Seconds(3);
+// For deltas that a region owes its parent when it stops.
+constexpr absl::Duration kParentPatience = absl::Seconds(30);
 
 // Ends a start. A supervisor tries again what may pass by itself, such as a peer that is away, and
 // leaves alone what repeats.
@@ -128,8 +126,7 @@ GivenRun GivenRunFromFlags() {
 int CheckConfig() {
   const GivenRun given = GivenRunFromFlags();
   const absl::StatusOr<CompleteConfig> loaded =
-      LoadConfig(*FileSystem::Real(), given,
-                 given.awaits_first_site() ? ModelIs::kStillToCome : ModelIs::kGiven);
+      LoadConfig(*FileSystem::Real(), given, given.model());
   if (!loaded.ok()) return Refuse(kProgram, loaded.status());
   std::fputs(FormatRunConfig(loaded->config).c_str(), stdout);
   for (const std::string& warning : loaded->warnings) {
@@ -203,21 +200,6 @@ SecurityOptions Security() {
   return security;
 }
 
-CoordinatorServer::Options ServerOptions(EventHistory* events) {
-  CoordinatorServer::Options options;
-  options.address = absl::GetFlag(FLAGS_listen);
-  options.events = events;
-  options.past_events = [events](int64_t after) { return events->List(after); };
-  options.security = Security();
-  options.memory_bytes = int64_t{absl::GetFlag(FLAGS_memory_mb)} << 20;
-  options.max_requests_per_second = absl::GetFlag(FLAGS_max_requests_per_second);
-  options.max_connections = absl::GetFlag(FLAGS_max_connections);
-  options.max_connections_per_address = absl::GetFlag(FLAGS_max_connections_per_address);
-  options.refused_identities = absl::GetFlag(FLAGS_refused_identities);
-  options.connections.age = absl::GetFlag(FLAGS_max_connection_age);
-  return options;
-}
-
 // Sets where the run's own authority is, if it has one.
 absl::Status ChooseAuthority(CoordinatorServer::Options& options) {
   const std::string tls = absl::GetFlag(FLAGS_tls);
@@ -256,19 +238,28 @@ absl::Status ChooseAuthority(CoordinatorServer::Options& options) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<CoordinatorServer::Options> ServerOptions() {
+  CoordinatorServer::Options options;
+  options.address = absl::GetFlag(FLAGS_listen);
+  options.security = Security();
+  options.memory_bytes = int64_t{absl::GetFlag(FLAGS_memory_mb)} << 20;
+  options.max_requests_per_second = absl::GetFlag(FLAGS_max_requests_per_second);
+  options.max_connections = absl::GetFlag(FLAGS_max_connections);
+  options.max_connections_per_address = absl::GetFlag(FLAGS_max_connections_per_address);
+  options.refused_identities = absl::GetFlag(FLAGS_refused_identities);
+  options.connections.age = absl::GetFlag(FLAGS_max_connection_age);
+  RETURN_IF_ERROR(ChooseAuthority(options));
+  return options;
+}
+
 // By the flags that name them, or that would.
 CertificateFiles CertificatesOf(const ServeFlags& flags) {
-  CoordinatorServer::Options server;
-  server.address = flags.listen;
-  server.security = Security();
-  std::string authority;
-  if (ChooseAuthority(server).ok() && !server.authority_folder.empty()) {
-    const std::string& given = server.given_authority;
-    authority = IdentityFiles(given.empty() ? server.authority_folder : given).authority;
-  }
+  const CoordinatorServer::Options& server = flags.server;
+  const std::string& authority =
+      server.given_authority.empty() ? server.authority_folder : server.given_authority;
   return {
       {"tls_cert", server.security.cert_file},
-      {"authority", authority},
+      {"authority", authority.empty() ? std::string() : IdentityFiles(authority).authority},
       {"standby_cert", absl::GetFlag(FLAGS_standby_cert)},
       {"etcd_cert", absl::GetFlag(FLAGS_etcd_cert)},
       {"parent_tls_cert", flags.parent.keeper != nullptr ? flags.parent.security.cert_file
@@ -293,16 +284,13 @@ void RemoveOperator(FileSystem& file_system, const std::string& run_dir) {
 
 absl::StatusOr<ServeFlags> CheckServeFlags(FileSystem& file_system) {
   ServeFlags flags;
-  flags.listen = absl::GetFlag(FLAGS_listen);
-  flags.run_dir = absl::GetFlag(FLAGS_run_dir);
   flags.given = GivenRunFromFlags();
-  if (flags.run_dir.empty()) {
+  if (flags.given.run_dir.empty()) {
     return absl::InvalidArgumentError("give a folder for the run: --run_dir=FOLDER");
   }
-  RETURN_IF_ERROR(Annotate(CheckAddress(flags.listen, /*allow_any_port=*/true), "--listen"));
-  ASSIGN_OR_RETURN(flags.parent, CheckParentOptions(ParentFromFlags(), flags.given, flags.listen));
-  flags.store = StoreOptionsFromFlags();
-  flags.model_in_memory = absl::GetFlag(FLAGS_model_in_memory);
+  RETURN_IF_ERROR(
+      Annotate(CheckAddress(absl::GetFlag(FLAGS_listen), /*allow_any_port=*/true), "--listen"));
+  ASSIGN_OR_RETURN(flags.parent, ParentFromFlags(flags.given));
   if (absl::GetFlag(FLAGS_snapshot_every_rounds) < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("--snapshot_every_rounds must be 1 or more; it is ",
@@ -311,16 +299,12 @@ absl::StatusOr<ServeFlags> CheckServeFlags(FileSystem& file_system) {
   ASSIGN_OR_RETURN(flags.congestion_control,
                    ChooseCongestionControl(absl::GetFlag(FLAGS_congestion_control)));
   flags.parent.congestion_control = flags.congestion_control;
-  CoordinatorServer::Options server;
-  server.address = flags.listen;
-  server.security = Security();
-  RETURN_IF_ERROR(ChooseAuthority(server));
-  ASSIGN_OR_RETURN(flags.http_port,
-                   OpenHttpPort(absl::GetFlag(FLAGS_http),
-                                server.security.UsesTls() || !server.authority_folder.empty()));
+  ASSIGN_OR_RETURN(flags.server, ServerOptions());
+  ASSIGN_OR_RETURN(flags.http_port, OpenHttpPort(absl::GetFlag(FLAGS_http),
+                                                 flags.server.security.UsesTls() ||
+                                                     !flags.server.authority_folder.empty()));
   if (flags.given.has_config()) RETURN_IF_ERROR(CheckGivenRun(file_system, flags.given));
-  ASSIGN_OR_RETURN(flags.shared, SharedRunFromFlags(file_system, flags.given, flags.parent,
-                                                    flags.listen, flags.store));
+  ASSIGN_OR_RETURN(flags.shared, SharedRunFromFlags(file_system, flags.given, flags.parent));
   return flags;
 }
 
@@ -366,7 +350,7 @@ int ServeRun(ServeFlags flags, Lead& lead, StopSignal& stop_signal) {
   absl::StatusOr<OpenedRun> opened = OpenRun(file_system, flags, wait);
   if (!opened.ok()) return end_start(opened.status());
   RunDirectoryStore& store = *opened->store;
-  const auto made = RunViews::Open(flags.run_dir, *opened, standbys, CertificatesOf(flags));
+  const auto made = RunViews::Open(flags.given.run_dir, *opened, standbys, CertificatesOf(flags));
   if (!made.ok()) return end_start(made.status());
   RunViews& views = **made;
   ThreadPool merge_pool(ThreadsFor(0).value());
@@ -392,7 +376,9 @@ int ServeRun(ServeFlags flags, Lead& lead, StopSignal& stop_signal) {
   if (!run.ok()) return end_start(run.status());
 
   StandbyService* standby = nullptr;
-  CoordinatorServer::Options server_options = ServerOptions(&views.events());
+  CoordinatorServer::Options& server_options = flags.server;
+  server_options.events = &views.events();
+  server_options.past_events = [&](int64_t after) { return views.events().List(after); };
   server_options.make_services = [&](Access& access) {
     auto service = std::make_unique<StandbyService>(store, standbys, access, views.events());
     standby = service.get();
@@ -400,9 +386,6 @@ int ServeRun(ServeFlags flags, Lead& lead, StopSignal& stop_signal) {
     services.push_back(std::move(service));
     return services;
   };
-  if (const absl::Status chosen = ChooseAuthority(server_options); !chosen.ok()) {
-    return end_start(chosen);
-  }
   if (opened->replicated) server_options.may_tell = [&] { return standbys.MayTell(); };
   const auto server = CoordinatorServer::Start(server_options, **run);
   if (!server.ok()) {
@@ -413,15 +396,15 @@ int ServeRun(ServeFlags flags, Lead& lead, StopSignal& stop_signal) {
     }
     return end_start(server.status());
   }
-  if (server_options.authority_folder.empty()) RemoveOperator(file_system, flags.run_dir);
+  if (server_options.authority_folder.empty()) RemoveOperator(file_system, flags.given.run_dir);
   SetCongestionControlOfListeners((*server)->port(), flags.congestion_control);
   Log().info("congestion control: {}", DescribeCongestionControl(flags.congestion_control));
+  const std::string& listen = server_options.address;
   const std::string bound =
-      absl::StrCat(flags.listen.substr(0, flags.listen.rfind(':')), ":", (*server)->port());
+      absl::StrCat(listen.substr(0, listen.rfind(':')), ":", (*server)->port());
   RecordStart(views.events(), **run, bound);
   if (lead.waiting != nullptr) flags.http_port = lead.waiting->Release();
-  absl::Status status = views.Serve(std::move(flags.http_port),
-                                    absl::GetFlag(FLAGS_http_address_file), **run, **server);
+  absl::Status status = views.Serve(std::move(flags.http_port), **run, **server);
   const std::string address_file = absl::GetFlag(FLAGS_address_file);
   if (status.ok() && !address_file.empty()) {
     status = WriteFileAtomically(file_system, address_file, absl::string_view(bound));
@@ -430,7 +413,12 @@ int ServeRun(ServeFlags flags, Lead& lead, StopSignal& stop_signal) {
   if (status.ok()) status = ServeUntilStopped(**run, views, standbys, stop_signal);
 
   views.NoteStopping();
-  if (parent != nullptr) StopUnderParent(*(*run)->coordinator(), *parent);
+  if (parent != nullptr) {
+    // What its last sites have left is closed, goes up, and the parent is told that this region is
+    // done, if it is.
+    (*run)->coordinator()->Tick();
+    parent->Stop(kParentPatience);
+  }
   standbys.Stop();
   const absl::Status shut_down = (*run)->Shutdown();
   standby->Stop();
@@ -439,7 +427,7 @@ int ServeRun(ServeFlags flags, Lead& lead, StopSignal& stop_signal) {
   if (status.ok()) status = shut_down;
   views.Close(status);
   if (!status.ok()) return Fail(kProgram, status);
-  Log().info("the run's state, rounds, summary and report.html are in {}", flags.run_dir);
+  Log().info("the run's state, rounds, summary and report.html are in {}", flags.given.run_dir);
   return 0;
 }
 
@@ -453,9 +441,8 @@ int Serve() {
     flags->shared->events = &lead.events;
     flags->shared->notes = &notes;
     notes.Doing("asks etcd who leads");
-    auto http = ServeStandbyHttp(std::exchange(flags->http_port, std::nullopt),
-                                 absl::GetFlag(FLAGS_http_address_file), notes, flags->run_dir,
-                                 CertificatesOf(*flags));
+    auto http = ServeStandbyHttp(std::exchange(flags->http_port, std::nullopt), notes,
+                                 flags->given.run_dir, CertificatesOf(*flags));
     if (!http.ok()) return EndStart(http.status());
     lead.waiting = *std::move(http);
     bool refused = false;

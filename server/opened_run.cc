@@ -9,6 +9,9 @@ ABSL_FLAG(std::string, durability, "full",
           "full|none|replicated: what is acknowledged outlives a power loss; none: kill -9 only; "
           "replicated: the loss of the machine, as a standby has it, too");
 ABSL_FLAG(bool, retain_deltas, false, "keeps every delta, for replay");
+ABSL_FLAG(bool, model_in_memory, false,
+          "fragments stay in memory between their rounds, at 12 bytes a value; else they rest on "
+          "the disk, which has as much to write a round");
 
 namespace causeway::server {
 namespace {
@@ -34,21 +37,27 @@ absl::StatusOr<OpenedRun> OpenRun(FileSystem& file_system, const ServeFlags& fla
                                   const std::function<bool(absl::Duration)>& wait) {
   OpenedRun run;
   run.replicated = absl::GetFlag(FLAGS_durability) == "replicated" || flags.shared.has_value();
-  const bool was_copy = file_system.Exists(JoinPath(flags.run_dir, kCopyFile));
-  ASSIGN_OR_RETURN(run.store, RunDirectoryStore::Open(file_system, flags.run_dir, flags.store));
-  if (const absl::string_view network = NetworkFileSystemOf(flags.run_dir); !network.empty()) {
+  const std::string& folder = flags.given.run_dir;
+  const bool was_copy = file_system.Exists(JoinPath(folder, kCopyFile));
+  ASSIGN_OR_RETURN(run.store,
+                   RunDirectoryStore::Open(file_system, folder, StoreOptionsFromFlags()));
+  if (const absl::string_view network = NetworkFileSystemOf(folder); !network.empty()) {
     Log().warn(
         "{} is on a network file system ({}): its lock may hold on this machine only, so let no "
         "other one serve it; a disk of this machine is safer and faster",
-        flags.run_dir, std::string(network));
+        folder, std::string(network));
   }
   ASSIGN_OR_RETURN(run.recovered, run.store->Recover());
   run.resumes = run.recovered.has_value();
   if (was_copy && run.resumes && !flags.shared.has_value()) {
-    Log().warn("{}", PromotedByHand(flags.run_dir, run.store->Position().commits()));
+    Log().warn(
+        "{} is a copy, with {} commits. Nobody but you can know that the coordinator which it "
+        "followed is gone for good, and that no other copy has more. What that one told workers "
+        "later is lost, unless it ran with --durability=replicated",
+        folder, run.store->Position().commits());
   }
   if (!flags.parent.address.empty()) {
-    ASSIGN_OR_RETURN(run.region, OpenRegion(flags.parent, flags.run_dir, run.recovered, wait));
+    ASSIGN_OR_RETURN(run.region, OpenRegion(flags.parent, folder, run.recovered, wait));
     run.config = run.region->parent.run.config();
     run.run_id = run.region->parent.run.run_id();
     return run;
@@ -74,7 +83,7 @@ absl::StatusOr<std::unique_ptr<ServedRun>> MakeServedRun(FileSystem& file_system
     Coordinator::Options own = options;
     own.config = complete;
     own.initial_values = std::move(initial);
-    if (!flags.model_in_memory) own.scratch_folder = flags.run_dir;
+    if (!absl::GetFlag(FLAGS_model_in_memory)) own.scratch_folder = flags.given.run_dir;
     own.recovered = std::move(former);
     return Coordinator::Create(std::move(own));
   };
@@ -84,12 +93,13 @@ absl::StatusOr<std::unique_ptr<ServedRun>> MakeServedRun(FileSystem& file_system
         [begin, &file_system, &flags, events = options.events](
             const BroughtModel& model,
             std::vector<float> values) -> absl::StatusOr<std::unique_ptr<Coordinator>> {
-          RETURN_IF_ERROR(
-              KeepInitialValues(file_system, flags.run_dir, model.worker_id, model.config, values));
+          RETURN_IF_ERROR(KeepInitialValues(file_system, flags.given.run_dir, model.worker_id,
+                                            model.config, values));
           std::vector<float>().swap(values);
-          auto begun = begin(model.config, model.plan,
-                             InitialValuesOf(file_system, flags.run_dir, model.config, model.plan),
-                             std::nullopt);
+          auto begun =
+              begin(model.config, model.plan,
+                    InitialValuesOf(file_system, flags.given.run_dir, model.config, model.plan),
+                    std::nullopt);
           if (begun.ok()) RecordModel(*events, model);
           return begun;
         });
@@ -97,8 +107,8 @@ absl::StatusOr<std::unique_ptr<ServedRun>> MakeServedRun(FileSystem& file_system
   ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(run.config));
   InitialValues initial;
   if (run.region != nullptr && !run.resumes) {
-    RETURN_IF_ERROR(FetchInitialParameters(file_system, flags.run_dir, *run.region));
-    initial = InitialValuesOf(file_system, flags.run_dir, run.config, plan);
+    RETURN_IF_ERROR(FetchInitialParameters(file_system, flags.given.run_dir, *run.region));
+    initial = InitialValuesOf(file_system, flags.given.run_dir, run.config, plan);
   } else {
     ASSIGN_OR_RETURN(initial, ChooseInitialValues(file_system, flags.given, plan, run.config,
                                                   run.resumes, *options.merge_pool));

@@ -19,6 +19,7 @@
 #include "server/given_run.h"
 #include "server/link/leading.h"
 #include "server/link/parent_link.h"
+#include "server/service/coordinator_server.h"
 #include "server/store/run_directory_store.h"
 #include "server/store/store.h"
 #include "server/views/status_page.h"
@@ -30,16 +31,11 @@ struct RegionRun {
   ParentOptions options;
   ReachedParent parent;
   FragmentPlan plan;
-  std::vector<std::string> above;  // The regions above it, from the hub down.
 };
 
-// Reads what flags say of a parent.
-ParentOptions ParentFromFlags();
-
-// Checks what flags say of a parent. INVALID_ARGUMENT where they contradict themselves or the
-// run that is asked for. Without an address: there is no parent.
-absl::StatusOr<ParentOptions> CheckParentOptions(ParentOptions parent, const GivenRun& given,
-                                                 const std::string& listen);
+// Reads and checks what flags say of a parent. INVALID_ARGUMENT where they contradict themselves or
+// the run that is asked for. Without an address: there is no parent.
+absl::StatusOr<ParentOptions> ParentFromFlags(const GivenRun& given);
 
 // Asks the parent. Where the folder holds the run it waits a minute for an answer: CANCELLED once
 // `wait`, which waits so long, says that the process is to end. FAILED_PRECONDITION if the folder
@@ -57,22 +53,15 @@ absl::Status FetchInitialParameters(FileSystem& file_system, const std::string& 
 // region's. `region` and the events of `options` outlive it.
 std::unique_ptr<ParentLink> LinkToParent(const RegionRun& region, Coordinator::Options& options);
 
-// The region stops: what its last sites have left is closed, goes up, and the parent is told that
-// it is done, if it is.
-void StopUnderParent(Coordinator& region, ParentLink& parent);
-
 // The flags of `serve` and `follow` that say how a run directory is kept.
 RunDirectoryStore::Options StoreOptionsFromFlags();
 
 // The flags of `serve`, checked before the run's folder is touched.
 struct ServeFlags {
-  std::string listen;
-  std::string run_dir;
-  RunDirectoryStore::Options store;
-  bool model_in_memory = false;
+  GivenRun given;
+  CoordinatorServer::Options server;  // Without its events, and who else serves there.
   std::string congestion_control;
   std::optional<HttpListener> http_port;
-  GivenRun given;
   std::optional<Leading::Options> shared;
   ParentOptions parent;  // Without an address: this is the hub.
 };
@@ -103,11 +92,8 @@ absl::StatusOr<std::unique_ptr<ServedRun>> MakeServedRun(FileSystem& file_system
 
 // Nothing without --etcd. INVALID_ARGUMENT says what is missing. A region asks its parent for the
 // run's name. `events` and `notes` are still to be set.
-absl::StatusOr<std::optional<Leading::Options>> SharedRunFromFlags(
-    FileSystem& file_system, const GivenRun& given, const ParentOptions& parent,
-    const std::string& listen, const RunDirectoryStore::Options& store);
-
-// Says what nobody can know who serves a copy without etcd, for the log.
-std::string PromotedByHand(const std::string& folder, int64_t commits);
+absl::StatusOr<std::optional<Leading::Options>> SharedRunFromFlags(FileSystem& file_system,
+                                                                   const GivenRun& given,
+                                                                   const ParentOptions& parent);
 
 }  // namespace causeway::server

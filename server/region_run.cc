@@ -29,12 +29,11 @@ ABSL_FLAG(std::string, parent_tls_server_name, "",
           "NAME: the host in the parent's certificate; else that of --parent");
 
 ABSL_DECLARE_FLAG(std::string, identity);
+ABSL_DECLARE_FLAG(std::string, listen);
 
 namespace causeway::server {
 namespace {
 
-// For deltas that a region owes its parent when it stops.
-constexpr absl::Duration kParentPatience = absl::Seconds(30);
 // The parent of a region that has begun may be started again meanwhile. Not for ever: the run may
 // have ended, and another machine of the region may reach its parent where this one does not.
 constexpr absl::Duration kBegunPatience = absl::Minutes(1);
@@ -79,7 +78,7 @@ absl::Status BoardRegion(ParentOptions& parent) {
 
 }  // namespace
 
-ParentOptions ParentFromFlags() {
+absl::StatusOr<ParentOptions> ParentFromFlags(const GivenRun& given) {
   ParentOptions parent;
   parent.address = absl::GetFlag(FLAGS_parent);
   parent.region_id = absl::GetFlag(FLAGS_region_id);
@@ -97,11 +96,6 @@ ParentOptions ParentFromFlags() {
     parent.security.cert_file.clear();
     parent.security.key_file.clear();
   }
-  return parent;
-}
-
-absl::StatusOr<ParentOptions> CheckParentOptions(ParentOptions parent, const GivenRun& given,
-                                                 const std::string& listen) {
   const bool has_identity = !absl::GetFlag(FLAGS_identity).empty();
   if (parent.address.empty()) {
     if (parent.region_id.empty() && parent.sites == 0 && parent.security.token_file.empty() &&
@@ -125,7 +119,7 @@ absl::StatusOr<ParentOptions> CheckParentOptions(ParentOptions parent, const Giv
   }
   const absl::StatusOr<std::vector<std::string>> addresses = SplitAddresses(parent.address);
   RETURN_IF_ERROR(Annotate(addresses.status(), "--parent"));
-  if (std::ranges::find(*addresses, listen) != addresses->end()) {
+  if (std::ranges::find(*addresses, absl::GetFlag(FLAGS_listen)) != addresses->end()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--parent=", parent.address,
                      " names the address that this coordinator listens "
@@ -146,9 +140,7 @@ absl::StatusOr<std::unique_ptr<RegionRun>> OpenRegion(
                      options.address, " serves ", parent.run.run_id(),
                      ": check --parent, or give this region a fresh --run_dir"));
   }
-  std::vector<std::string> above(parent.run.regions().begin(), parent.run.regions().end());
-  return std::make_unique<RegionRun>(
-      RegionRun{options, std::move(parent), std::move(plan), std::move(above)});
+  return std::make_unique<RegionRun>(RegionRun{options, std::move(parent), std::move(plan)});
 }
 
 absl::Status FetchInitialParameters(FileSystem& file_system, const std::string& run_dir,
@@ -173,16 +165,12 @@ absl::Status FetchInitialParameters(FileSystem& file_system, const std::string& 
 std::unique_ptr<ParentLink> LinkToParent(const RegionRun& region, Coordinator::Options& options) {
   auto parent =
       std::make_unique<ParentLink>(region.options, region.parent, region.plan, options.events);
+  const auto& above = region.parent.run.regions();
   options.region = RegionOptions{.parent = parent.get(),
                                  .id = region.options.region_id,
                                  .sites = region.options.sites,
-                                 .above = region.above};
+                                 .above = {above.begin(), above.end()}};
   return parent;
-}
-
-void StopUnderParent(Coordinator& region, ParentLink& parent) {
-  region.Tick();
-  parent.Stop(kParentPatience);
 }
 
 }  // namespace causeway::server

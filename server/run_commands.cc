@@ -47,7 +47,6 @@ ABSL_FLAG(
     "NAME: who follows, for people (serve --etcd: this coordinator); else the machine's name");
 
 ABSL_DECLARE_FLAG(std::string, http);
-ABSL_DECLARE_FLAG(std::string, http_address_file);
 ABSL_DECLARE_FLAG(std::string, run_dir);
 
 namespace causeway::server {
@@ -182,9 +181,8 @@ absl::Status FollowCommand(SecurityOptions credentials,
                    OpenHttpPort(absl::GetFlag(FLAGS_http), credentials.UsesTls()));
   StandbyNotes notes;
   notes.Doing(absl::StrCat("asks ", of, " for the run"));
-  ASSIGN_OR_RETURN(const auto http,
-                   ServeStandbyHttp(std::move(port), absl::GetFlag(FLAGS_http_address_file), notes,
-                                    run_dir, {{"tls_cert", credentials.cert_file}}));
+  ASSIGN_OR_RETURN(const auto http, ServeStandbyHttp(std::move(port), notes, run_dir,
+                                                     {{"tls_cert", credentials.cert_file}}));
   ASSIGN_OR_RETURN(const std::unique_ptr<CopyLink> following,
                    CopyLink::Start(*FileSystem::Real(), run_dir, StoreOptionsFromFlags(), name,
                                    target, SecurityTo(of, target, security), notes));

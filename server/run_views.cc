@@ -1,6 +1,9 @@
 #include "server/run_views.h"
 
+#include "absl/flags/flag.h"
 #include "server/store/run_directory.h"
+
+ABSL_FLAG(std::string, http_address_file, "", "FILE: receives that HOST:PORT once it is served");
 
 namespace causeway::server {
 namespace {
@@ -46,8 +49,8 @@ RunViews::RunViews(const std::string& run_dir, const OpenedRun& run, const Stand
                 .commits = [&store = *run.store] { return store.Position().commits(); },
                 .replicated = run.replicated}) {}
 
-absl::Status RunViews::Serve(std::optional<HttpListener> port, const std::string& address_file,
-                             const ServedRun& run, const CoordinatorServer& server) {
+absl::Status RunViews::Serve(std::optional<HttpListener> port, const ServedRun& run,
+                             const CoordinatorServer& server) {
   keeps_report_ =
       keeps_report_ && run.coordinator() != nullptr && run.coordinator()->ReachedItsEnd();
   api_ = std::make_unique<StatusApi>(
@@ -66,9 +69,10 @@ absl::Status RunViews::Serve(std::optional<HttpListener> port, const std::string
   };
   AddStatusPage(*api_, handlers);
   if (!port.has_value()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(http_, HttpServer::StartAndSay(*std::move(port), std::move(handlers),
-                                                  "/ shows the run, and serves metrics and health",
-                                                  *FileSystem::Real(), address_file));
+  ASSIGN_OR_RETURN(
+      http_, HttpServer::StartAndSay(*std::move(port), std::move(handlers),
+                                     "/ shows the run, and serves metrics and health",
+                                     *FileSystem::Real(), absl::GetFlag(FLAGS_http_address_file)));
   return absl::OkStatus();
 }
 
@@ -86,7 +90,6 @@ void RunViews::Close(const absl::Status& why) {
 }
 
 absl::StatusOr<std::unique_ptr<HttpServer>> ServeStandbyHttp(std::optional<HttpListener> port,
-                                                             const std::string& address_file,
                                                              const StandbyNotes& notes,
                                                              const std::string& run_dir,
                                                              const CertificateFiles& certificates) {
@@ -106,7 +109,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> ServeStandbyHttp(std::optional<HttpL
   };
   return HttpServer::StartAndSay(*std::move(port), std::move(handlers),
                                  "/metrics shows how far the copy is", *FileSystem::Real(),
-                                 address_file);
+                                 absl::GetFlag(FLAGS_http_address_file));
 }
 
 }  // namespace causeway::server

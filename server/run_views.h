@@ -35,10 +35,10 @@ class RunViews {
   EventHistory& events() { return events_; }
   // For Coordinator::Options::observers.
   std::vector<RunObserver*> observers() { return {&history_}; }
-  // Serves health, metrics and the status page, if there is a port; `address_file` receives
-  // HOST:PORT. Both arguments outlive the object.
-  absl::Status Serve(std::optional<HttpListener> port, const std::string& address_file,
-                     const ServedRun& run, const CoordinatorServer& server);
+  // Serves health, metrics and the status page, if there is a port; the file of
+  // --http_address_file receives HOST:PORT. Both arguments outlive the object.
+  absl::Status Serve(std::optional<HttpListener> port, const ServedRun& run,
+                     const CoordinatorServer& server);
   // Keeps the curves. Every now and then.
   void Tick() { history_.Tick(); }
   // GET /readyz says that the coordinator takes no workers any more.
@@ -68,9 +68,8 @@ class RunViews {
 
 // GET /healthz: 200 as long as the process lives, with what it does. GET /readyz: 200 if the copy
 // could take over, else 503 with the reason. GET /metrics. Null where there is no port to serve.
-// `address_file` receives HOST:PORT; empty: none. `notes` outlive the result.
+// The file of --http_address_file receives HOST:PORT. `notes` outlive the result.
 absl::StatusOr<std::unique_ptr<HttpServer>> ServeStandbyHttp(std::optional<HttpListener> port,
-                                                             const std::string& address_file,
                                                              const StandbyNotes& notes,
                                                              const std::string& run_dir,
                                                              const CertificateFiles& certificates);

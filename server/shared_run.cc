@@ -36,6 +36,7 @@ ABSL_FLAG(std::string, standby_cert, "", "FILE: with TLS: an operator's, to foll
 ABSL_FLAG(std::string, standby_key, "", "FILE: its private key");
 
 ABSL_DECLARE_FLAG(std::string, authority);
+ABSL_DECLARE_FLAG(std::string, listen);
 ABSL_DECLARE_FLAG(std::string, standby_name);
 
 namespace causeway::server {
@@ -77,9 +78,7 @@ absl::StatusOr<std::string> RunName(FileSystem& file_system, const GivenRun& giv
         "--etcd needs --config=FILE, also where the folder holds the run: the coordinators of a "
         "run find each other by its run_name");
   }
-  ASSIGN_OR_RETURN(const CompleteConfig complete,
-                   LoadConfig(file_system, given,
-                              given.awaits_first_site() ? ModelIs::kStillToCome : ModelIs::kGiven));
+  ASSIGN_OR_RETURN(const CompleteConfig complete, LoadConfig(file_system, given, given.model()));
   if (complete.config.run_name() == kDefaultRunName) {
     return absl::InvalidArgumentError(
         absl::StrCat("--etcd needs a run_name in ", given.config,
@@ -88,7 +87,8 @@ absl::StatusOr<std::string> RunName(FileSystem& file_system, const GivenRun& giv
   return complete.config.run_name();
 }
 
-absl::StatusOr<std::string> Address(const std::string& listen) {
+absl::StatusOr<std::string> Address() {
+  const std::string listen = absl::GetFlag(FLAGS_listen);
   const std::string given = absl::GetFlag(FLAGS_advertise);
   if (!given.empty()) {
     RETURN_IF_ERROR(Annotate(CheckAddress(given, /*allow_any_port=*/false), "--advertise"));
@@ -164,14 +164,15 @@ absl::StatusOr<SecurityOptions> FollowerSecurity(FileSystem& file_system) {
 
 }  // namespace
 
-absl::StatusOr<std::optional<Leading::Options>> SharedRunFromFlags(
-    FileSystem& file_system, const GivenRun& given, const ParentOptions& parent,
-    const std::string& listen, const RunDirectoryStore::Options& store) {
+absl::StatusOr<std::optional<Leading::Options>> SharedRunFromFlags(FileSystem& file_system,
+                                                                   const GivenRun& given,
+                                                                   const ParentOptions& parent) {
   Leading::Options options;
   options.etcd = absl::GetFlag(FLAGS_etcd);
   if (options.etcd.empty()) return std::optional<Leading::Options>();
   RETURN_IF_ERROR(Annotate(SplitAddresses(options.etcd).status(), "--etcd"));
-  if (!store.durable) {
+  options.store = StoreOptionsFromFlags();
+  if (!options.store.durable) {
     return absl::InvalidArgumentError(
         "--etcd and --durability=none: a run that is shared is replicated, and synced");
   }
@@ -180,27 +181,18 @@ absl::StatusOr<std::optional<Leading::Options>> SharedRunFromFlags(
   if (!options.etcd_user.name.empty() && !options.etcd_security.encrypted) {
     Log().warn("--etcd_password_file without --etcd_ca: the password goes to etcd in plaintext");
   }
-  ASSIGN_OR_RETURN(options.address, Address(listen));
+  ASSIGN_OR_RETURN(options.address, Address());
   ASSIGN_OR_RETURN(options.run, parent.address.empty()
                                     ? RunName(file_system, given)
                                     : RegionName(file_system, given.run_dir, parent));
   options.name = absl::GetFlag(FLAGS_standby_name);
   options.folder = given.run_dir;
-  options.store = store;
   options.file_system = &file_system;
   ASSIGN_OR_RETURN(const SecurityOptions security, FollowerSecurity(file_system));
   ASSIGN_OR_RETURN(options.security,
                    MakeChannelSecurity(security, options.address, Clock::Real()->Now()));
   LogSecurity(options.security);
   return std::optional<Leading::Options>(std::move(options));
-}
-
-std::string PromotedByHand(const std::string& folder, int64_t commits) {
-  return absl::StrCat(
-      folder, " is a copy, with ", commits,
-      " commits. Nobody but you can know that the coordinator which it followed is gone for good, "
-      "and that no other copy has more. What that one told workers later is lost, unless it ran "
-      "with --durability=replicated");
 }
 
 }  // namespace causeway::server
