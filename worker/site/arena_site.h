@@ -153,7 +153,7 @@ class ArenaSite {
   const absl::Duration drain_timeout_;
   const std::string id_;
   const std::unique_ptr<RunMember> member_;
-  ShardedReplica* replica_ = nullptr;  // The member's.
+  Replica* replica_ = nullptr;  // The member's.
   std::atomic<bool> saving_ = false;
   const TensorMatch match_;
   Clock& clock_;

@@ -14,8 +14,8 @@
 #include "causeway/v1/config.pb.h"
 #include "common/params/fragment_plan.h"
 #include "worker/site/causeway_site.h"
+#include "worker/sync/replica.h"
 #include "worker/sync/shard_plan.h"
-#include "worker/sync/sharded_replica.h"
 
 namespace causeway::worker {
 

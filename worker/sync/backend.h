@@ -18,7 +18,6 @@
 #include "absl/status/statusor.h"
 #include "worker/sync/replica.h"
 #include "worker/sync/shard_plan.h"
-#include "worker/sync/sharded_replica.h"
 
 namespace causeway::worker {
 

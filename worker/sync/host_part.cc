@@ -409,7 +409,7 @@ absl::StatusOr<std::unique_ptr<Replica>> MakeHostReplica(const FragmentPlan& pla
   part->whole_ = std::move(shards);
   std::vector<std::unique_ptr<ReplicaPart>> parts;
   parts.push_back(std::move(part));
-  return std::make_unique<ShardedReplica>(plan, sync, std::move(parts));
+  return std::make_unique<Replica>(plan, sync, std::move(parts));
 }
 
 absl::StatusOr<std::unique_ptr<HostShare>> HostShare::Create(const FragmentPlan& plan,

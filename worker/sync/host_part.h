@@ -1,4 +1,4 @@
-// One rank's part of a replica, in ordinary memory (sharded_replica.h).
+// One rank's part of a replica, in ordinary memory (replica.h).
 #pragma once
 
 #include <atomic>
@@ -14,8 +14,8 @@
 #include "common/base/byte_buffer.h"
 #include "common/codec/codec.h"
 #include "common/params/fragment_plan.h"
+#include "worker/sync/replica.h"
 #include "worker/sync/shard_plan.h"
-#include "worker/sync/sharded_replica.h"
 
 namespace causeway::worker {
 

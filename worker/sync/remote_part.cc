@@ -294,9 +294,10 @@ absl::Status CallAll(std::span<const RemoteRanks> others, int method, int64_t ar
   return first;
 }
 
-absl::StatusOr<std::unique_ptr<ShardedReplica>> MakeDividedReplica(
-    const FragmentPlan& plan, const v1::SyncConfig& sync, const MakeParts& make_own,
-    std::span<const RemoteRanks> others) {
+absl::StatusOr<std::unique_ptr<Replica>> MakeDividedReplica(const FragmentPlan& plan,
+                                                            const v1::SyncConfig& sync,
+                                                            const MakeParts& make_own,
+                                                            std::span<const RemoteRanks> others) {
   std::vector<std::unique_ptr<ReplicaPart>> parts;
   RETURN_IF_ERROR(CallAll(others, kReplicaMake, 0, nullptr, [&]() -> absl::Status {
     ASSIGN_OR_RETURN(parts, make_own());
@@ -305,7 +306,7 @@ absl::StatusOr<std::unique_ptr<ShardedReplica>> MakeDividedReplica(
   for (const RemoteRanks& other : others) {
     parts.push_back(std::make_unique<RemotePart>(*other.link, other.pieces, sync));
   }
-  return std::make_unique<ShardedReplica>(plan, sync, std::move(parts));
+  return std::make_unique<Replica>(plan, sync, std::move(parts));
 }
 
 // --- The others ----------------------------------------------------------------------------------

@@ -20,8 +20,8 @@
 #include "common/codec/codec.h"
 #include "common/params/fragment_plan.h"
 #include "worker/sync/process_link.h"
+#include "worker/sync/replica.h"
 #include "worker/sync/shard_plan.h"
-#include "worker/sync/sharded_replica.h"
 
 namespace causeway::worker {
 
@@ -117,9 +117,10 @@ absl::Status CallAll(std::span<const RemoteRanks> others, int method, int64_t ar
 using MakeParts = std::function<absl::StatusOr<std::vector<std::unique_ptr<ReplicaPart>>>()>;
 
 // A replica of process 0's parts and those of the others, which all make theirs at the same time.
-absl::StatusOr<std::unique_ptr<ShardedReplica>> MakeDividedReplica(
-    const FragmentPlan& plan, const v1::SyncConfig& sync, const MakeParts& make_own,
-    std::span<const RemoteRanks> others);
+absl::StatusOr<std::unique_ptr<Replica>> MakeDividedReplica(const FragmentPlan& plan,
+                                                            const v1::SyncConfig& sync,
+                                                            const MakeParts& make_own,
+                                                            std::span<const RemoteRanks> others);
 
 // Answers the calls of MakeDividedReplica, and of the RemotePart that it makes, with parts of this
 // process.

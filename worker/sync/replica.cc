@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <iterator>
 
+#include "absl/strings/str_format.h"
+#include "common/base/checksum.h"
+#include "common/base/status_macros.h"
+
 namespace causeway::worker {
 
 bool MirrorsGaps(const Codec& up, const Codec& down) {
@@ -48,6 +52,172 @@ size_t ObjectBytesInFlight(const FragmentPlan& plan, const v1::SyncConfig& sync)
     }
   }
   return bytes;
+}
+
+namespace {
+
+constexpr auto kLeaf = static_cast<int64_t>(kTreeLeafBytes);
+
+absl::Status CheckBytes(const Codec& codec, size_t bytes, int64_t values) {
+  const size_t expected = codec.EncodedBytes(static_cast<size_t>(values));
+  if (bytes == expected) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat("%d values in %s take %d bytes, not %d", values,
+                                                    codec.name(), expected, bytes));
+}
+
+}  // namespace
+
+absl::StatusOr<EncodedObject> Replica::Delta::Encode() {
+  EncodedObject object;
+  object.bytes.resize(bytes_);
+  for (const std::unique_ptr<ReplicaPart::Codes>& codes : codes_) {
+    RETURN_IF_ERROR(codes->Read(object.bytes));
+  }
+  object.leaves = LeafChecksums(object.bytes);
+  return object;
+}
+
+Replica::Replica(const FragmentPlan& plan, const v1::SyncConfig& sync,
+                 std::vector<std::unique_ptr<ReplicaPart>> parts)
+    : plan_(plan),
+      codec_up_(FindCodec(sync.codec_up()).value()),
+      codec_down_(FindCodec(sync.codec_down()).value()),
+      parts_(std::move(parts)) {}
+
+absl::Status Replica::Do(const PartCall& call) {
+  absl::Status first;
+  std::vector<ReplicaPart::Rest> rests;
+  // Own parts are the first ones, and are done when they have begun: the others work meanwhile.
+  for (auto part = parts_.rbegin(); part != parts_.rend(); ++part) {
+    if (call.method == kPartCopyResiduals && !(*part)->KeepsResiduals()) continue;
+    absl::StatusOr<ReplicaPart::Rest> rest = (*part)->Begin(call);
+    first.Update(rest.status());
+    if (!first.ok()) break;
+    if (*rest != nullptr) rests.push_back(*std::move(rest));
+  }
+  for (const ReplicaPart::Rest& rest : rests) first.Update(rest());
+  return first;
+}
+
+absl::StatusOr<std::unique_ptr<Replica::Delta>> Replica::Snapshot(int fragment) {
+  std::vector<std::unique_ptr<ReplicaPart::Codes>> codes(parts_.size());
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    ASSIGN_OR_RETURN(codes[i], parts_[i]->Snapshot(fragment));
+  }
+  const auto values = static_cast<size_t>(plan_.range(fragment).size());
+  return std::make_unique<Delta>(codec_up_->EncodedBytes(values), std::move(codes));
+}
+
+absl::Status Replica::FoldLate(int fragment, std::span<const uint8_t> object) {
+  RETURN_IF_ERROR(CheckBytes(*codec_up_, object.size(), plan_.range(fragment).size()));
+  return Do({.method = kPartFoldLate, .fragment = fragment, .in = object});
+}
+
+absl::Status Replica::StageAnswer(int fragment, std::span<const uint8_t> answer) {
+  RETURN_IF_ERROR(CheckBytes(*codec_down_, answer.size(), plan_.range(fragment).size()));
+  return Do({.method = kPartStageAnswer, .fragment = fragment, .in = answer});
+}
+
+absl::Status Replica::Merge(int fragment, std::span<const uint8_t> answer, float alpha) {
+  RETURN_IF_ERROR(CheckBytes(*codec_down_, answer.size(), plan_.range(fragment).size()));
+  return Do({.method = kPartMerge, .fragment = fragment, .alpha = alpha, .in = answer});
+}
+
+absl::StatusOr<uint64_t> Replica::FinishMerge(int fragment) {
+  LeafAssembly hash(plan_.range(fragment).size() * static_cast<int64_t>(sizeof(float)));
+  for (const std::unique_ptr<ReplicaPart>& part : parts_) {
+    RETURN_IF_ERROR(part->AskForHash(fragment));
+  }
+  for (const std::unique_ptr<ReplicaPart>& part : parts_) {
+    RETURN_IF_ERROR(part->FinishHash(fragment, hash));
+  }
+  return hash.Root();
+}
+
+bool Replica::IsMerged(int fragment) {
+  return std::ranges::all_of(parts_, [&](const auto& part) { return part->IsHashed(fragment); });
+}
+
+absl::StatusOr<uint64_t> Replica::SetPublished(int fragment, std::span<const uint8_t> values) {
+  RETURN_IF_ERROR(Do({.method = kPartSetPublished, .fragment = fragment, .in = values}));
+  return FinishMerge(fragment);
+}
+
+absl::Status Replica::Mix(int fragment, float alpha) {
+  return Do({.method = kPartMix, .fragment = fragment, .alpha = alpha});
+}
+
+absl::Status Replica::Hold(int fragment) { return Do({.method = kPartHold, .fragment = fragment}); }
+
+absl::StatusOr<std::vector<float>> Replica::Held(int fragment) {
+  std::vector<float> values(static_cast<size_t>(plan_.range(fragment).size()));
+  RETURN_IF_ERROR(
+      Do({.method = kPartCopyHeld, .fragment = fragment, .out = MutableBytesOf(values)}));
+  return values;
+}
+
+absl::Status Replica::SetHeld(int fragment, std::span<const float> values) {
+  return Do({.method = kPartSetHeld, .fragment = fragment, .in = BytesOf(values)});
+}
+
+absl::StatusOr<std::span<const float>> Replica::Published() {
+  const std::span<const float> whole = parts_[0]->WholePublished();
+  if (!whole.empty()) return whole;
+  published_.resize(static_cast<size_t>(plan_.arena_size()));
+  RETURN_IF_ERROR(Do({.method = kPartCopyPublished, .out = MutableBytesOf(published_)}));
+  return published_;
+}
+
+absl::StatusOr<Replica::State> Replica::Save() {
+  State state;
+  state.published.resize(static_cast<size_t>(plan_.arena_size()));
+  RETURN_IF_ERROR(Do({.method = kPartCopyPublished, .out = MutableBytesOf(state.published)}));
+  if (std::ranges::any_of(parts_, [](const auto& part) { return part->KeepsResiduals(); })) {
+    state.residual.resize(state.published.size());
+    RETURN_IF_ERROR(Do({.method = kPartCopyResiduals, .out = MutableBytesOf(state.residual)}));
+  }
+  return state;
+}
+
+absl::Status Replica::Restore(State state) {
+  RETURN_IF_ERROR(Do({.method = kPartRestorePublished, .in = BytesOf(state.published)}));
+  if (state.residual.empty()) return absl::OkStatus();
+  return Do({.method = kPartRestoreResidual, .in = BytesOf(state.residual)});
+}
+
+LeafRanges::LeafRanges(int64_t begin, int64_t end, int64_t total) {
+  first_leaf = (begin + kLeaf - 1) / kLeaf;
+  const int64_t behind = end == total ? (end + kLeaf - 1) / kLeaf : end / kLeaf;
+  leaves = std::max<int64_t>(behind - first_leaf, 0);
+  const int64_t whole_begin = std::min(first_leaf * kLeaf, end);
+  const int64_t whole_end = leaves == 0 ? whole_begin : std::min(behind * kLeaf, end);
+  if (begin < whole_begin) shared.push_back({begin, whole_begin});
+  if (whole_end < end) shared.push_back({whole_end, end});
+}
+
+LeafAssembly::LeafAssembly(int64_t bytes)
+    : bytes_(bytes), checksums_(static_cast<size_t>((bytes + kLeaf - 1) / kLeaf)) {}
+
+void LeafAssembly::SetLeaf(int64_t leaf, uint64_t checksum) {
+  checksums_[static_cast<size_t>(leaf)] = checksum;
+}
+
+void LeafAssembly::AddShared(int64_t offset, std::span<const uint8_t> bytes) {
+  while (!bytes.empty()) {
+    const int64_t leaf = offset / kLeaf;
+    std::vector<uint8_t>& whole = shared_[leaf];
+    whole.resize(static_cast<size_t>(std::min(kLeaf, bytes_ - leaf * kLeaf)));
+    const auto place = static_cast<size_t>(offset % kLeaf);
+    const size_t size = std::min(bytes.size(), whole.size() - place);
+    std::copy_n(bytes.begin(), size, whole.begin() + static_cast<ptrdiff_t>(place));
+    offset += static_cast<int64_t>(size);
+    bytes = bytes.subspan(size);
+  }
+}
+
+uint64_t LeafAssembly::Root() {
+  for (const auto& [leaf, bytes] : shared_) SetLeaf(leaf, Checksum64(bytes));
+  return TreeRoot(checksums_);
 }
 
 }  // namespace causeway::worker

@@ -149,7 +149,7 @@ void LeadingRank::Leave() {
   for (const std::unique_ptr<SiteLink>& link : links_) link->Leave();
 }
 
-absl::StatusOr<std::unique_ptr<ShardedReplica>> LeadingRank::MakeReplica() {
+absl::StatusOr<std::unique_ptr<Replica>> LeadingRank::MakeReplica() {
   return MakeDividedReplica(plan_, sync_, make_own_, others_);
 }
 

@@ -21,8 +21,8 @@
 #include "common/params/fragment_plan.h"
 #include "worker/sync/process_link.h"
 #include "worker/sync/remote_part.h"
+#include "worker/sync/replica.h"
 #include "worker/sync/shard_plan.h"
-#include "worker/sync/sharded_replica.h"
 
 namespace causeway::worker {
 
@@ -86,7 +86,7 @@ class LeadingRank {
   void Leave();
 
   // As TrainingBackend::MakeReplica.
-  absl::StatusOr<std::unique_ptr<ShardedReplica>> MakeReplica();
+  absl::StatusOr<std::unique_ptr<Replica>> MakeReplica();
   // Returns when the others have done all that they were asked for.
   absl::Status Settle();
   // To be called time and again, on one thread of any: ends the ranks if an answer is waited for

@@ -1,4 +1,4 @@
-#include "worker/sync/sharded_replica.h"
+#include "worker/sync/replica.h"
 
 #include <gtest/gtest.h>
 

@@ -141,7 +141,7 @@ class AskedPart final : public ReplicaPart {
   const absl::Status answer_;
 };
 
-TEST(ShardedReplicaTest, AllPartsAreAskedBeforeAnyIsAwaited) {
+TEST(PartsOfReplicaTest, AllPartsAreAskedBeforeAnyIsAwaited) {
   const Ranks ranks;
   std::vector<std::string> order;
   std::vector<std::unique_ptr<ReplicaPart>> parts;
@@ -151,7 +151,7 @@ TEST(ShardedReplicaTest, AllPartsAreAskedBeforeAnyIsAwaited) {
   add("own", absl::OkStatus());
   add("one", absl::InternalError("of one"));
   add("two", absl::OkStatus());
-  ShardedReplica replica(*ranks.plan, ranks.config.sync(), std::move(parts));
+  Replica replica(*ranks.plan, ranks.config.sync(), std::move(parts));
   EXPECT_THAT(replica.Mix(0, 0.5F), StatusIs(kInternal, "of one"));
   EXPECT_THAT(order,
               ElementsAre("two asked", "one asked", "own does", "two awaited", "one awaited"));

@@ -1,4 +1,4 @@
-// One rank's part of a replica, on its GPU (worker/sync/sharded_replica.h). Snapshot, encoding,
+// One rank's part of a replica, on its GPU (worker/sync/replica.h). Snapshot, encoding,
 // merging and hashing are kernels on a stream of their own beside the training stream. Codes cross
 // to the host and back, 8 bytes per leaf of a hash, and the bytes of leaves that several devices
 // share.
@@ -27,8 +27,8 @@
 #include "worker/backend/cuda/kernels/codec_kernels.h"
 #include "worker/backend/cuda/kernels/device.h"
 #include "worker/backend/cuda/kernels/part_slots.h"
+#include "worker/sync/replica.h"
 #include "worker/sync/shard_plan.h"
-#include "worker/sync/sharded_replica.h"
 
 namespace causeway::worker::cuda {
 

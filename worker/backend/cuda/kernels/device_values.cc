@@ -10,8 +10,8 @@
 #include "worker/backend/cuda/kernels/codec_kernels.h"
 #include "worker/backend/cuda/kernels/device.h"
 #include "worker/backend/cuda/kernels/device_part.h"
+#include "worker/sync/replica.h"
 #include "worker/sync/shard_plan.h"
-#include "worker/sync/sharded_replica.h"
 
 namespace causeway::worker {
 namespace cuda {

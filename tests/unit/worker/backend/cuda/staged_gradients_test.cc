@@ -9,7 +9,7 @@
 #include "tests/unit/worker/backend/cpu/model_fixture.h"
 #include "tests/unit/worker/backend/cuda/backend_fixture.h"
 #include "worker/backend/cuda/kernels/kernels.h"
-#include "worker/sync/sharded_replica.h"
+#include "worker/sync/replica.h"
 #ifdef CAUSEWAY_EMULATED_DEVICE
 #include "tests/emulation/emulator.h"
 #endif
@@ -114,7 +114,7 @@ TEST_F(StagedGradientsTest, SendsTheGradientsThatWholeOnesWouldSend) {
         "codec_down: FP32 } outer { optimizer: ADAMW }",
         2, shard);
     const auto replica =
-        std::make_unique<ShardedReplica>(plan_, config_.sync(), backend_->MakeParts().value());
+        std::make_unique<Replica>(plan_, config_.sync(), backend_->MakeParts().value());
     const std::vector<uint8_t> zeros(static_cast<size_t>(plan_.range(0).size()) * sizeof(float));
     ASSERT_TRUE(replica->SetPublished(0, zeros).ok());
     for (int64_t step = 1; step <= 2; ++step) {

@@ -25,7 +25,6 @@
 #include "worker/sync/process_link.h"
 #include "worker/sync/remote_part.h"
 #include "worker/sync/replica.h"
-#include "worker/sync/sharded_replica.h"
 #include "worker/sync/site_ranks.h"
 #include "worker/sync/sync_engine.h"
 
@@ -277,7 +276,7 @@ class DeviceValues final : public Values {
       parts.push_back(DevicePart::Create(plan_, shard_plan_, sync_, shard, options).value());
     }
     if (remote != nullptr) parts.push_back(std::move(remote));
-    return std::make_unique<ShardedReplica>(plan_, sync_, std::move(parts));
+    return std::make_unique<Replica>(plan_, sync_, std::move(parts));
   }
 
   // Issues an update that waits for snapshots, and for nothing on the host.
