@@ -122,18 +122,13 @@ ArenaSite::Waiting::~Waiting() {
   site_.waiting_since_.reset();
 }
 
-ArenaSite::ArenaSite(const SiteJoin& join, std::unique_ptr<RunMember> member, TensorMatch match,
-                     Clock& clock)
-    : keeper_(join.keeper),
+ArenaSite::ArenaSite(const SiteJoin& join, std::unique_ptr<RunMember> member, Clock& clock)
+    : values_(member->config(), member->plan()),
+      keeper_(join.keeper),
       drain_timeout_(join.drain_timeout),
       id_(join.member.worker_id),
       member_(std::move(member)),
-      match_(std::move(match)),
-      clock_(clock) {
-  for (const std::vector<causeway_range>& ranges : match_.ranges) {
-    all_ranges_.insert(all_ranges_.end(), ranges.begin(), ranges.end());
-  }
-}
+      clock_(clock) {}
 
 ArenaSite::~ArenaSite() {
   {
@@ -160,20 +155,12 @@ absl::StatusOr<std::unique_ptr<ArenaSite>> ArenaSite::Join(const SiteJoin& join,
           "the run synchronizes gradients (sync.contribution is GRADIENT), which causeway-worker's "
           "own trainer alone contributes: leave sync.contribution out of its configuration");
     }
-    ASSIGN_OR_RETURN(TensorMatch match, MatchTensors(member->config(), member->plan(), tensors));
-    std::unique_ptr<ArenaSite> site(
-        new ArenaSite(join, std::move(member), std::move(match), clock));
+    std::unique_ptr<ArenaSite> site(new ArenaSite(join, std::move(member), clock));
+    RETURN_IF_ERROR(
+        site->values_.Match(tensors, join.shares, join.links == nullptr ? 1 : join.links->ranks()));
     site->brought_model_ = brought;
     if (!join.member.output.empty()) {
       RETURN_IF_ERROR(file_system.CreateFolders(join.member.output));
-    }
-    const FragmentPlan& plan = site->member_->plan();
-    if (join.links != nullptr) {
-      ASSIGN_OR_RETURN(site->shards_,
-                       PlanShares(plan, site->match_, tensors, join.shares, join.links->ranks()));
-      site->pieces_ = PiecesOf(*site->shards_);
-    } else {
-      site->shards_ = ShardPlan::Whole(plan);
     }
     RETURN_IF_ERROR(site->Begin(join, state));
     return site;
@@ -187,18 +174,11 @@ absl::StatusOr<std::unique_ptr<ArenaSite>> ArenaSite::Join(const SiteJoin& join,
 absl::Status ArenaSite::Begin(const SiteJoin& join, std::span<const uint8_t> state) {
   ASSIGN_OR_RETURN(std::optional<RunMember::Place> place, ReadState(state));
   RETURN_IF_ERROR(member_->OpenTelemetry());
-  const FragmentPlan& plan = member_->plan();
-  const v1::SyncConfig& sync = member_->config().sync();
-  if (join.device.has_value()) {
-    device_number_ = join.device->device;
-    ASSIGN_OR_RETURN(device_,
-                     OpenDeviceValues(plan, *shards_, /*rank=*/0, sync, match_, *join.device));
-  } else {
-    ASSIGN_OR_RETURN(share_, HostShare::Create(plan, *shards_, 0, sync, Untrained(match_)));
-  }
+  RETURN_IF_ERROR(values_.Open(/*rank=*/0, join.device));
   if (join.links != nullptr) {
-    ranks_ = std::make_unique<LeadingRank>(*join.links, plan, *shards_, sync,
-                                           [this] { return MakePart(); });
+    ranks_ = std::make_unique<LeadingRank>(*join.links, member_->plan(), *values_.shards,
+                                           member_->config().sync(),
+                                           [this] { return values_.MakePart(); });
     if (!join.start(member_->config().SerializeAsString())) {
       join.links->Close();  // Nobody carries good-byes.
       return absl::AbortedError("the other processes of this site were not told of the run");
@@ -239,10 +219,10 @@ absl::StatusOr<std::optional<RunMember::Place>> ArenaSite::ReadState(
   saved_gaps_ = std::move(saved.gaps);
   if (saved_gaps_.empty()) {  // Without mixing they are as published.
     saved_gaps_ = GapsIn(saved.sync.published);
-  } else if (saved_gaps_.size() != static_cast<size_t>(match_.gap_values)) {
+  } else if (saved_gaps_.size() != static_cast<size_t>(values_.match.gap_values)) {
     return absl::DataLossError(absl::StrCat("the saved state has ", saved_gaps_.size(),
                                             " values between tensors, this model has ",
-                                            match_.gap_values, "; take another copy"));
+                                            values_.match.gap_values, "; take another copy"));
   }
   saved_parameters_ = std::move(saved.parameters);
   for (size_t i = 0; i < saved.sync.fragments.size(); ++i) {
@@ -258,11 +238,11 @@ RunMember::Hooks ArenaSite::MakeHooks(const SiteJoin& join) {
   hooks.meanwhile = join.meanwhile;
   hooks.make_replica = [this]() -> absl::StatusOr<std::unique_ptr<Replica>> {
     replica_ = nullptr;
-    ASSIGN_OR_RETURN(auto replica,
-                     ranks_ != nullptr
-                         ? ranks_->MakeReplica()
-                         : MakeDividedReplica(member_->plan(), member_->config().sync(),
-                                              OfOnePart([this] { return MakePart(); }), {}));
+    ASSIGN_OR_RETURN(auto replica, ranks_ != nullptr
+                                       ? ranks_->MakeReplica()
+                                       : MakeDividedReplica(
+                                             member_->plan(), member_->config().sync(),
+                                             OfOnePart([this] { return values_.MakePart(); }), {}));
     replica_ = replica.get();
     return replica;
   };
@@ -326,11 +306,6 @@ void ArenaSite::Watch(const std::function<bool()>& stop) {
         nlohmann::json::object());
     member_->CancelExchange();
   }
-}
-
-std::span<const causeway_range> ArenaSite::ranges(std::optional<int> fragment) const {
-  if (!fragment.has_value()) return all_ranges_;
-  return match_.ranges[static_cast<size_t>(*fragment)];
 }
 
 std::span<const int32_t> ArenaSite::Sorted(std::vector<int32_t> fragments) {
@@ -455,7 +430,7 @@ absl::StatusOr<std::span<const int32_t>> ArenaSite::Step(int64_t tokens, int64_t
                      " and ", draws));
   }
   for (const int32_t fragment : read) {
-    if (device_ != nullptr && !device_->HasGathered(fragment)) {
+    if (values_.device != nullptr && !values_.device->HasGathered(fragment)) {
       return absl::FailedPreconditionError(
           absl::StrCat("this step reads fragment ", fragment,
                        ", which was not gathered: call causeway_site_gather with what "
@@ -494,13 +469,13 @@ absl::Status ArenaSite::Save(const std::function<uint8_t*(size_t bytes)>& alloca
   state.worker_id = id_;
   state.config = member_->config();
   if (member_->config().sync().mixing() > 0) {
-    state.gaps.resize(static_cast<size_t>(match_.gap_values));
+    state.gaps.resize(static_cast<size_t>(values_.match.gap_values));
     RETURN_IF_ERROR(MoveGaps(kPartCopyGaps, state.gaps));
   }
   if (cut_step_) {
     state.parameters.resize(static_cast<size_t>(member_->plan().arena_size()));
     for (int i = 0; i < member_->plan().fragments(); ++i) {
-      if (device_ != nullptr && !device_->HasGathered(i)) continue;
+      if (values_.device != nullptr && !values_.device->HasGathered(i)) continue;
       RETURN_IF_ERROR(CopyLocal(i, 0, Of(member_->plan().range(i), std::span(state.parameters))));
     }
   }

@@ -23,8 +23,7 @@
 #include "common/params/sync_schedule.h"
 #include "nlohmann/json.hpp"
 #include "worker/member/run_member.h"
-#include "worker/site/device_values.h"
-#include "worker/sync/host_part.h"
+#include "worker/site/site_values.h"
 #include "worker/sync/site_ranks.h"
 
 namespace causeway::worker {
@@ -71,19 +70,11 @@ class ArenaSite {
   RunMember& member() { return *member_; }
   bool restored() const { return restored_; }
   bool brought_model() const { return brought_model_; }
-  // The pieces of one fragment, or of all.
-  std::span<const causeway_range> ranges(std::optional<int> fragment) const;
-  // Empty with values on a device; of several ranks, this one's pieces count.
-  std::span<float> arena() { return share_ == nullptr ? std::span<float>() : share_->arena(); }
+  SiteValues& values() { return values_; }
   absl::StatusOr<std::span<const float>> published();
-  // Lists what each rank owns; empty without ranks.
-  const std::vector<std::vector<causeway_piece>>& pieces() const { return pieces_; }
   // Copy values of one fragment, from its value `first` on, wherever they are.
   absl::Status CopyLocal(int fragment, int64_t first, std::span<float> values);
   absl::Status SetLocal(int fragment, int64_t first, std::span<const float> values);
-  // Its number; -1 without.
-  int device() const { return device_number_; }
-  DeviceValues* device_values() { return device_.get(); }
 
   std::span<const int32_t> Changed();
   absl::Status Ready();
@@ -117,8 +108,7 @@ class ArenaSite {
     ArenaSite& site_;
   };
 
-  ArenaSite(const SiteJoin& join, std::unique_ptr<RunMember> member, TensorMatch match,
-            Clock& clock);
+  ArenaSite(const SiteJoin& join, std::unique_ptr<RunMember> member, Clock& clock);
 
   absl::Status Begin(const SiteJoin& join, std::span<const uint8_t> state);
   absl::StatusOr<std::optional<RunMember::Place>> ReadState(std::span<const uint8_t> state);
@@ -136,28 +126,21 @@ class ArenaSite {
   static absl::Status NoReplica();
   // Has all ranks do that. FAILED_PRECONDITION if the last replica was not made.
   absl::Status OnReplica(const PartCall& call);
-  absl::StatusOr<std::unique_ptr<ReplicaPart>> MakePart();
   // The other ranks have done their part, unless there are none, or `touched` says that they had
   // none.
   absl::Status Settle(bool touched = true);
   std::span<const int32_t> Sorted(std::vector<int32_t> fragments);
 
-  int device_number_ = -1;
-  std::optional<ShardPlan> shards_;
-  // Values on a device, or on the host; they, and the ranks, outlive the member's replica.
-  std::unique_ptr<DeviceValues> device_;
-  std::unique_ptr<HostShare> share_;
+  // They, and the ranks, outlive the member's replica.
+  SiteValues values_;
   std::unique_ptr<LeadingRank> ranks_;
-  std::vector<std::vector<causeway_piece>> pieces_;  // By rank.
   const std::shared_ptr<IdentityKeeper> keeper_;
   const absl::Duration drain_timeout_;
   const std::string id_;
   const std::unique_ptr<RunMember> member_;
   Replica* replica_ = nullptr;  // The member's.
   std::atomic<bool> saving_ = false;
-  const TensorMatch match_;
   Clock& clock_;
-  std::vector<causeway_range> all_ranges_;
   std::vector<float> saved_gaps_;        // Values between tensors of a state,
   std::vector<float> saved_parameters_;  // and its parameters, until it is continued from,
   std::vector<int> saved_in_flight_;     // and the fragments that its merges may be of.

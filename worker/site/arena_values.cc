@@ -12,18 +12,49 @@ PartCall CopyOf(int fragment, std::span<float> values) {
 
 }  // namespace
 
+absl::Status SiteValues::Match(std::span<const GivenTensor> tensors,
+                               const std::vector<TensorShare>& shares, int ranks) {
+  ASSIGN_OR_RETURN(match, MatchTensors(config, plan, tensors));
+  for (const std::vector<causeway_range>& of_fragment : match.ranges) {
+    ranges.insert(ranges.end(), of_fragment.begin(), of_fragment.end());
+  }
+  if (ranks == 1) {
+    shards = ShardPlan::Whole(plan);
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(shards, PlanShares(plan, match, tensors, shares, ranks));
+  pieces = PiecesOf(*shards);
+  return absl::OkStatus();
+}
+
+absl::Status SiteValues::Open(int rank, const std::optional<DeviceOptions>& on_device) {
+  if (on_device.has_value()) {
+    device_number = on_device->device;
+    ASSIGN_OR_RETURN(device,
+                     OpenDeviceValues(plan, *shards, rank, config.sync(), match, *on_device));
+  } else {
+    ASSIGN_OR_RETURN(share,
+                     HostShare::Create(plan, *shards, rank, config.sync(), Untrained(match)));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<ReplicaPart>> SiteValues::MakePart() {
+  return device != nullptr ? device->MakePart() : share->MakePart();
+}
+
+std::span<const causeway_range> SiteValues::Ranges(int fragment) const {
+  return fragment == CAUSEWAY_ALL ? ranges : match.ranges[static_cast<size_t>(fragment)];
+}
+
 absl::Status ArenaSite::NoReplica() {
   return absl::FailedPreconditionError("there are no values: the last replica was not made");
 }
 
 absl::StatusOr<std::span<const float>> ArenaSite::published() {
   if (replica_ == nullptr) return NoReplica();
-  if (share_ != nullptr) return share_->published();
+  if (values_.share != nullptr) return values_.share->published();
   return member_->sync().published();
-}
-
-absl::StatusOr<std::unique_ptr<ReplicaPart>> ArenaSite::MakePart() {
-  return device_ != nullptr ? device_->MakePart() : share_->MakePart();
 }
 
 absl::Status ArenaSite::Settle(bool touched) {
@@ -32,34 +63,38 @@ absl::Status ArenaSite::Settle(bool touched) {
 
 absl::Status ArenaSite::CopyLocal(int fragment, int64_t first, std::span<float> values) {
   const FragmentRange& range = member_->plan().range(fragment);
-  if (device_ != nullptr && ranks_ == nullptr) return device_->CopyLocal(fragment, first, values);
+  if (values_.device != nullptr && ranks_ == nullptr) {
+    return values_.device->CopyLocal(fragment, first, values);
+  }
   if (ranks_ != nullptr) {
     std::vector<float> whole(static_cast<size_t>(range.size()));
     RETURN_IF_ERROR(OnReplica(CopyOf(fragment, whole)));
     std::copy_n(whole.begin() + first, values.size(), values.begin());
   } else {
-    std::copy_n(share_->arena().begin() + range.begin + first, values.size(), values.begin());
+    std::copy_n(values_.arena().begin() + range.begin + first, values.size(), values.begin());
   }
   return absl::OkStatus();
 }
 
 absl::Status ArenaSite::SetLocal(int fragment, int64_t first, std::span<const float> values) {
   const FragmentRange& range = member_->plan().range(fragment);
-  if (device_ != nullptr && ranks_ == nullptr) return device_->SetLocal(fragment, first, values);
+  if (values_.device != nullptr && ranks_ == nullptr) {
+    return values_.device->SetLocal(fragment, first, values);
+  }
   if (ranks_ != nullptr) {
     std::vector<float> whole(static_cast<size_t>(range.size()));
     if (values.size() < whole.size()) RETURN_IF_ERROR(OnReplica(CopyOf(fragment, whole)));
     std::ranges::copy(values, whole.begin() + first);
     return OnReplica({.method = kPartSetLocal, .fragment = fragment, .in = BytesOf(whole)});
   }
-  std::ranges::copy(values, share_->arena().begin() + range.begin + first);
+  std::ranges::copy(values, values_.arena().begin() + range.begin + first);
   return absl::OkStatus();
 }
 
 std::vector<float> ArenaSite::GapsIn(std::span<const float> arena) const {
   std::vector<float> values;
-  values.reserve(static_cast<size_t>(match_.gap_values));
-  for (const auto& of_fragment : match_.gaps) {
+  values.reserve(static_cast<size_t>(values_.match.gap_values));
+  for (const auto& of_fragment : values_.match.gaps) {
     for (const ArenaRange& gap : of_fragment) {
       values.insert(values.end(), arena.begin() + gap.begin, arena.begin() + gap.end);
     }

@@ -2,34 +2,12 @@
 #include "common/params/fragment_plan.h"
 #include "worker/site/site_handle.h"
 
-using causeway::FragmentPlan;
-using causeway::worker::ArenaSite;
-using causeway::worker::CheckSize;
-using causeway::worker::DeviceHold;
-using causeway::worker::DeviceValues;
-using causeway::worker::Follower;
-using causeway::worker::FollowingRank;
-using causeway::worker::Guarded;
-using causeway::worker::HostShare;
-using causeway::worker::LogHandOut;
-using causeway::worker::NullArgument;
-using causeway::worker::PlanOf;
-using causeway::worker::PrepareProcess;
-using causeway::worker::ReadDevice;
-using causeway::worker::ReadRanks;
-using causeway::worker::ReadTensors;
-using causeway::worker::ReplicaPart;
-using causeway::worker::SiteJoin;
-using causeway::worker::SiteLinks;
-using causeway::worker::WithEither;
-using causeway::worker::WithSite;
-
+namespace causeway::worker {
 namespace {
 
 // Its values on a device, or why there are none.
 absl::StatusOr<DeviceValues*> DeviceOf(const causeway_site& site) {
-  DeviceValues* const device =
-      site.follower != nullptr ? site.follower->device.get() : site.site->device_values();
+  DeviceValues* const device = ValuesOf(site).device.get();
   if (device != nullptr) return device;
   return absl::FailedPreconditionError(
       "this site has no values on a device: it joined without options.on_device, and its values "
@@ -40,7 +18,7 @@ absl::StatusOr<std::span<const int32_t>> ReadFragments(const causeway_site& site
                                                        const int32_t* fragments, int32_t count) {
   if (count < 0 || (count > 0 && fragments == nullptr)) return NullArgument("fragments");
   const std::span<const int32_t> given(fragments, static_cast<size_t>(count));
-  const int all = PlanOf(site).fragments();
+  const int all = ValuesOf(site).plan.fragments();
   for (const int32_t fragment : given) {
     if (fragment < 0 || fragment >= all) {
       return absl::InvalidArgumentError(
@@ -51,6 +29,9 @@ absl::StatusOr<std::span<const int32_t>> ReadFragments(const causeway_site& site
 }
 
 }  // namespace
+
+// Functions of C have one name, in whatever namespace they are defined.
+extern "C" {
 
 int causeway_site_follow(const causeway_site_options* options, const causeway_tensor* tensors,
                          int64_t tensor_count, const void* start, size_t start_bytes,
@@ -63,53 +44,26 @@ int causeway_site_follow(const causeway_site_options* options, const causeway_te
     RETURN_IF_ERROR(CheckSize("options", options->size, sizeof(*options)));
     SiteJoin join;
     RETURN_IF_ERROR(ReadRanks(*options, /*leads=*/false, join));
-    ASSIGN_OR_RETURN(std::vector<causeway::worker::GivenTensor> given,
-                     ReadTensors(tensors, tensor_count));
-    causeway::v1::RunConfig config;
+    ASSIGN_OR_RETURN(std::vector<GivenTensor> given, ReadTensors(tensors, tensor_count));
+    v1::RunConfig config;
     if (start_bytes == 0 || !config.ParseFromArray(start, static_cast<int>(start_bytes))) {
       return absl::InvalidArgumentError(
           "start is not what options->start of rank 0 got: all ranks must be of one version");
     }
     ASSIGN_OR_RETURN(FragmentPlan plan, FragmentPlan::Create(config));
     PrepareProcess();
-    auto follows = std::make_unique<causeway_site>();
-    if (options->log != nullptr) follows->wants_log.emplace();
+    auto follows = std::make_unique<causeway_site>(*options);
     const LogHandOut log(options->log, options->log_context);
-    follows->pid = getpid();
-    follows->log = options->log;
-    follows->log_context = options->log_context;
     follows->follower = std::make_unique<Follower>(std::move(config), std::move(plan));
     Follower& follower = *follows->follower;
-    ASSIGN_OR_RETURN(follower.match,
-                     causeway::worker::MatchTensors(follower.config, follower.plan, given));
-    ASSIGN_OR_RETURN(follower.shards,
-                     causeway::worker::PlanShares(follower.plan, follower.match, given,
-                                                  std::move(join.shares), join.links->ranks()));
-    follower.pieces = causeway::worker::PiecesOf(*follower.shards);
-    for (const std::vector<causeway_range>& of_fragment : follower.match.ranges) {
-      follower.ranges.insert(follower.ranges.end(), of_fragment.begin(), of_fragment.end());
-    }
-    const causeway::v1::SyncConfig& sync = follower.config.sync();
-    const int rank = join.links->rank();
+    RETURN_IF_ERROR(follower.values.Match(given, join.shares, join.links->ranks()));
     ASSIGN_OR_RETURN(join.device, ReadDevice(options->on_device));
     const DeviceHold device(join.device.has_value() ? join.device->device : -1);
-    if (join.device.has_value()) {
-      follower.device_number = join.device->device;
-      ASSIGN_OR_RETURN(follower.device,
-                       causeway::worker::OpenDeviceValues(follower.plan, *follower.shards, rank,
-                                                          sync, follower.match, *join.device));
-    } else {
-      ASSIGN_OR_RETURN(follower.share,
-                       HostShare::Create(follower.plan, *follower.shards, rank, sync,
-                                         causeway::worker::Untrained(follower.match)));
-    }
-    ASSIGN_OR_RETURN(
-        follower.rank,
-        FollowingRank::Open(*join.links, follower.plan, *follower.shards, sync,
-                            [&follower]() -> absl::StatusOr<std::unique_ptr<ReplicaPart>> {
-                              return follower.device != nullptr ? follower.device->MakePart()
-                                                                : follower.share->MakePart();
-                            }));
+    RETURN_IF_ERROR(follower.values.Open(join.links->rank(), join.device));
+    ASSIGN_OR_RETURN(follower.rank,
+                     FollowingRank::Open(*join.links, follower.plan, *follower.values.shards,
+                                         follower.config.sync(),
+                                         [&follower] { return follower.values.MakePart(); }));
     *site = follows.release();
     return absl::OkStatus();
   });
@@ -119,8 +73,7 @@ int causeway_site_pieces(const causeway_site* site, int32_t rank, const causeway
                          int64_t* count, causeway_error* error) {
   return WithEither(site, error, [&]() -> absl::Status {
     if (pieces == nullptr || count == nullptr) return NullArgument("pieces or count");
-    const std::vector<std::vector<causeway_piece>>& all =
-        site->follower != nullptr ? site->follower->pieces : site->site->pieces();
+    const std::vector<std::vector<causeway_piece>>& all = ValuesOf(*site).pieces;
     if (rank < 0 || rank >= std::ssize(all)) {
       return absl::InvalidArgumentError(
           absl::StrCat("there is no rank ", rank, ": this site has ", all.size(),
@@ -133,7 +86,7 @@ int causeway_site_pieces(const causeway_site* site, int32_t rank, const causeway
 }
 
 int causeway_device_check(int32_t device, causeway_error* error) {
-  return Guarded(error, [&] { return causeway::worker::CheckDeviceValues(device); });
+  return Guarded(error, [&] { return CheckDeviceValues(device); });
 }
 
 int causeway_site_gather(causeway_site* site, const int32_t* fragments, int32_t count, void* stream,
@@ -224,3 +177,6 @@ void causeway_links_close(causeway_links* links) {
 }
 
 void causeway_links_free(causeway_links* links) { delete links; }
+
+}  // extern "C"
+}  // namespace causeway::worker

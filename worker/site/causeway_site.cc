@@ -8,47 +8,23 @@
 #include "worker/member/joining.h"
 #include "worker/site/site_handle.h"
 
-using causeway::Clock;
-using causeway::FileSystem;
-using causeway::FragmentPlan;
-using causeway::worker::ArenaSite;
-using causeway::worker::CheckSite;
-using causeway::worker::CheckSize;
-using causeway::worker::DeviceHold;
-using causeway::worker::DeviceNumberOf;
-using causeway::worker::Guarded;
-using causeway::worker::HandOutLog;
-using causeway::worker::LogHandOut;
-using causeway::worker::LogQueue;
-using causeway::worker::NullArgument;
-using causeway::worker::PlanOf;
-using causeway::worker::PrepareProcess;
-using causeway::worker::ReachedRun;
-using causeway::worker::ReachRun;
-using causeway::worker::ReadDevice;
-using causeway::worker::ReadOptions;
-using causeway::worker::ReadRanks;
-using causeway::worker::ReadTensors;
-using causeway::worker::RunMember;
-using causeway::worker::SiteJoin;
-using causeway::worker::WithEither;
-using causeway::worker::WithSite;
-
+namespace causeway::worker {
 namespace {
 
-absl::Status GiveFragments(absl::StatusOr<std::span<const int32_t>> result,
-                           const int32_t** fragments, int32_t* count) {
-  RETURN_IF_ERROR(result.status());
-  *fragments = result->data();
-  *count = static_cast<int32_t>(result->size());
-  return absl::OkStatus();
-}
-
-absl::Status CheckOutputs(const int32_t** fragments, const int32_t* count) {
-  if (fragments == nullptr || count == nullptr) {
-    return NullArgument("where the fragments and their count go");
-  }
-  return absl::OkStatus();
+// Hands out the fragments that `body` returns.
+template <typename Body>
+int WithFragments(causeway_site* site, const int32_t** fragments, int32_t* count,
+                  causeway_error* error, const Body& body) {
+  return WithSite(site, error, [&](ArenaSite& joined) -> absl::Status {
+    if (fragments == nullptr || count == nullptr) {
+      return NullArgument("where the fragments and their count go");
+    }
+    const absl::StatusOr<std::span<const int32_t>> given = body(joined);
+    RETURN_IF_ERROR(given.status());
+    *fragments = given->data();
+    *count = static_cast<int32_t>(given->size());
+    return absl::OkStatus();
+  });
 }
 
 absl::Status CheckOrders(const causeway_site_orders* orders) {
@@ -70,20 +46,19 @@ void GiveOrders(const ArenaSite::Orders& said, RunMember& member, causeway_site_
 
 absl::Status GiveText(const nlohmann::json& json, char** text) {
   if (text == nullptr) return NullArgument("json");
-  const std::string dumped =
-      json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  const std::string dumped = JsonText(json, 2) + "\n";
   *text = static_cast<char*>(std::malloc(dumped.size() + 1));
   if (*text == nullptr) return absl::ResourceExhaustedError("there is no more memory");
   std::memcpy(*text, dumped.c_str(), dumped.size() + 1);
   return absl::OkStatus();
 }
 
-nlohmann::json DescribeRun(const causeway::v1::DescribeResponse& run, const FragmentPlan& plan) {
+nlohmann::json DescribeRun(const v1::DescribeResponse& run, const FragmentPlan& plan) {
   nlohmann::json tensors = nlohmann::json::array();
-  for (const causeway::PlacedTensor& tensor : plan.tensors()) {
+  for (const PlacedTensor& tensor : plan.tensors()) {
     tensors.push_back({{"name", tensor.info.name}, {"shape", tensor.info.shape}});
   }
-  return {{"run_id", run.run_id()},          {"config", causeway::MessageToJson(run.config())},
+  return {{"run_id", run.run_id()},          {"config", MessageToJson(run.config())},
           {"parameters", plan.parameters()}, {"fragments", plan.fragments()},
           {"tensors", std::move(tensors)},   {"awaits_model", false}};
 }
@@ -95,9 +70,12 @@ std::optional<double> Known(double value) {
 
 }  // namespace
 
+// Functions of C have one name, in whatever namespace they are defined.
+extern "C" {
+
 int causeway_abi_version(void) { return CAUSEWAY_ABI_VERSION; }
 
-const char* causeway_software_version(void) { return causeway::kSoftwareVersion; }
+const char* causeway_software_version(void) { return kSoftwareVersion; }
 
 int causeway_describe(const causeway_site_options* options, char** json, causeway_error* error) {
   return Guarded(error, [&]() -> absl::Status {
@@ -109,12 +87,11 @@ int causeway_describe(const causeway_site_options* options, char** json, causewa
     ASSIGN_OR_RETURN(const ReachedRun reached, ReachRun(join.member, *Clock::Real()));
     if (reached.run.awaits_model()) {
       return GiveText({{"run_id", reached.run.run_id()},
-                       {"config", causeway::MessageToJson(reached.run.config())},
+                       {"config", MessageToJson(reached.run.config())},
                        {"awaits_model", true}},
                       json);
     }
-    ASSIGN_OR_RETURN(const FragmentPlan plan,
-                     causeway::worker::CheckRun(reached.run, /*any_model=*/true));
+    ASSIGN_OR_RETURN(const FragmentPlan plan, CheckRun(reached.run, /*any_model=*/true));
     return GiveText(DescribeRun(reached.run, plan), json);
   });
 }
@@ -129,22 +106,17 @@ int causeway_site_join(const causeway_site_options* options, const causeway_tens
     *site = nullptr;
     if (state == nullptr && state_bytes > 0) return NullArgument("state");
     ASSIGN_OR_RETURN(SiteJoin join, ReadOptions(options));
-    RETURN_IF_ERROR(causeway::CheckName("id", join.member.worker_id));
-    ASSIGN_OR_RETURN(std::vector<causeway::worker::GivenTensor> given,
-                     ReadTensors(tensors, tensor_count));
+    RETURN_IF_ERROR(CheckName("id", join.member.worker_id));
+    ASSIGN_OR_RETURN(std::vector<GivenTensor> given, ReadTensors(tensors, tensor_count));
     ASSIGN_OR_RETURN(join.device, ReadDevice(options->on_device));
     RETURN_IF_ERROR(ReadRanks(*options, /*leads=*/true, join));
     PrepareProcess();
-    auto joined = std::make_unique<causeway_site>();
-    if (options->log != nullptr) joined->wants_log.emplace();
+    auto joined = std::make_unique<causeway_site>(*options);
     const LogHandOut log(options->log, options->log_context);
     join.meanwhile = [log = options->log, context = options->log_context] {
       HandOutLog(log, context);
     };
     const DeviceHold device(join.device.has_value() ? join.device->device : -1);
-    joined->pid = getpid();
-    joined->log = options->log;
-    joined->log_context = options->log_context;
     ASSIGN_OR_RETURN(joined->site, ArenaSite::Join(join, std::move(given),
                                                    {static_cast<const uint8_t*>(state),
                                                     state == nullptr ? 0 : state_bytes},
@@ -159,22 +131,15 @@ int causeway_site_describe(const causeway_site* site, causeway_site_info* info,
   return WithEither(site, error, [&]() -> absl::Status {
     if (info == nullptr) return NullArgument("info");
     RETURN_IF_ERROR(CheckSize("info", info->size, sizeof(*info)));
-    const auto tell = [&](const causeway::v1::RunConfig& config, const FragmentPlan& plan) {
-      info->fragments = plan.fragments();
-      info->arena_values = plan.arena_size();
-      info->parameters = plan.parameters();
-      info->steps = config.train().steps();
-      info->steps_between_syncs = config.sync().steps_between_syncs();
-      info->overlap_steps = config.sync().overlap_steps();
-    };
-    info->restored = info->brought_model = 0;
-    if (site->follower != nullptr) {
-      tell(site->follower->config, site->follower->plan);
-      return absl::OkStatus();
-    }
-    tell(site->site->member().config(), site->site->member().plan());
-    info->restored = site->site->restored() ? 1 : 0;
-    info->brought_model = site->site->brought_model() ? 1 : 0;
+    const SiteValues& values = ValuesOf(*site);
+    info->fragments = values.plan.fragments();
+    info->arena_values = values.plan.arena_size();
+    info->parameters = values.plan.parameters();
+    info->steps = values.config.train().steps();
+    info->steps_between_syncs = values.config.sync().steps_between_syncs();
+    info->overlap_steps = values.config.sync().overlap_steps();
+    info->restored = site->site != nullptr && site->site->restored() ? 1 : 0;
+    info->brought_model = site->site != nullptr && site->site->brought_model() ? 1 : 0;
     return absl::OkStatus();
   });
 }
@@ -192,21 +157,14 @@ int causeway_site_ranges(const causeway_site* site, int32_t fragment, const caus
                          int64_t* count, causeway_error* error) {
   return WithEither(site, error, [&]() -> absl::Status {
     if (ranges == nullptr || count == nullptr) return NullArgument("ranges or count");
-    const FragmentPlan& plan = PlanOf(*site);
-    if (fragment != CAUSEWAY_ALL && (fragment < 0 || fragment >= plan.fragments())) {
+    const SiteValues& values = ValuesOf(*site);
+    const int fragments = values.plan.fragments();
+    if (fragment != CAUSEWAY_ALL && (fragment < 0 || fragment >= fragments)) {
       return absl::InvalidArgumentError(absl::StrCat("there is no fragment ", fragment,
-                                                     ": they are 0 .. ", plan.fragments() - 1,
+                                                     ": they are 0 .. ", fragments - 1,
                                                      ", or CAUSEWAY_ALL"));
     }
-    std::span<const causeway_range> pieces;
-    if (site->follower == nullptr) {
-      pieces = site->site->ranges(fragment == CAUSEWAY_ALL ? std::nullopt
-                                                           : std::optional<int>(fragment));
-    } else {
-      pieces = fragment == CAUSEWAY_ALL
-                   ? site->follower->ranges
-                   : site->follower->match.ranges[static_cast<size_t>(fragment)];
-    }
+    const std::span<const causeway_range> pieces = values.Ranges(fragment);
     *ranges = pieces.data();
     *count = static_cast<int64_t>(pieces.size());
     return absl::OkStatus();
@@ -215,20 +173,19 @@ int causeway_site_ranges(const causeway_site* site, int32_t fragment, const caus
 
 float* causeway_site_arena(causeway_site* site) {
   if (!CheckSite(site).ok()) return nullptr;
-  if (site->follower == nullptr) return site->site->arena().data();
-  return site->follower->share == nullptr ? nullptr : site->follower->share->arena().data();
+  return ValuesOf(*site).arena().data();
 }
 
 int causeway_site_published(causeway_site* site, const float** values, causeway_error* error) {
   return WithEither(site, error, [&]() -> absl::Status {
     if (values == nullptr) return NullArgument("values");
-    if (site->follower != nullptr && site->follower->share == nullptr) {
+    if (site->follower != nullptr && site->follower->values.share == nullptr) {
       return absl::FailedPreconditionError(
           "the published values of a rank that follows are on its device: scatter them");
     }
-    ASSIGN_OR_RETURN(
-        const std::span<const float> published,
-        site->follower != nullptr ? site->follower->share->published() : site->site->published());
+    ASSIGN_OR_RETURN(const std::span<const float> published,
+                     site->follower != nullptr ? site->follower->values.share->published()
+                                               : site->site->published());
     *values = published.data();
     return absl::OkStatus();
   });
@@ -236,10 +193,8 @@ int causeway_site_published(causeway_site* site, const float** values, causeway_
 
 int causeway_site_changed(causeway_site* site, const int32_t** fragments, int32_t* count,
                           causeway_error* error) {
-  return WithSite(site, error, [&](ArenaSite& joined) -> absl::Status {
-    RETURN_IF_ERROR(CheckOutputs(fragments, count));
-    return GiveFragments(joined.Changed(), fragments, count);
-  });
+  return WithFragments(site, fragments, count, error,
+                       [](ArenaSite& joined) { return joined.Changed(); });
 }
 
 int causeway_site_ready(causeway_site* site, causeway_error* error) {
@@ -281,27 +236,23 @@ int causeway_site_pass(causeway_site* site, int64_t tokens, int64_t draws, int32
 
 int causeway_site_next(causeway_site* site, const int32_t** fragments, int32_t* count,
                        causeway_error* error) {
-  return WithSite(site, error, [&](ArenaSite& joined) -> absl::Status {
-    RETURN_IF_ERROR(CheckOutputs(fragments, count));
-    return GiveFragments(joined.Next(), fragments, count);
-  });
+  return WithFragments(site, fragments, count, error,
+                       [](ArenaSite& joined) { return joined.Next(); });
 }
 
 int causeway_site_step(causeway_site* site, int64_t tokens, int64_t draws, const int32_t** changed,
                        int32_t* count, causeway_error* error) {
-  return WithSite(site, error, [&](ArenaSite& joined) -> absl::Status {
-    RETURN_IF_ERROR(CheckOutputs(changed, count));
-    return GiveFragments(joined.Step(tokens, draws), changed, count);
-  });
+  return WithFragments(site, changed, count, error,
+                       [&](ArenaSite& joined) { return joined.Step(tokens, draws); });
 }
 
 int causeway_site_report(causeway_site* site, double loss, double step_s, causeway_error* error) {
   return WithSite(site, error, [&](ArenaSite& joined) -> absl::Status {
-    causeway::worker::StepFigures figures;
+    StepFigures figures;
     figures.loss = Known(loss);
     std::optional<absl::Duration> time;
     if (!std::isnan(step_s)) {
-      if (!(step_s >= 0 && step_s <= absl::ToDoubleSeconds(causeway::worker::kLongest))) {
+      if (!(step_s >= 0 && step_s <= absl::ToDoubleSeconds(kLongest))) {
         return absl::InvalidArgumentError(
             absl::StrCat("step_s must be 0 or more seconds, or NaN; it is ", step_s));
       }
@@ -349,10 +300,8 @@ int causeway_site_saved(causeway_site* site, int64_t step, causeway_error* error
 
 int causeway_site_finish(causeway_site* site, const int32_t** changed, int32_t* count,
                          causeway_error* error) {
-  return WithSite(site, error, [&](ArenaSite& joined) -> absl::Status {
-    RETURN_IF_ERROR(CheckOutputs(changed, count));
-    return GiveFragments(joined.Finish(), changed, count);
-  });
+  return WithFragments(site, changed, count, error,
+                       [](ArenaSite& joined) { return joined.Finish(); });
 }
 
 int causeway_site_leave(causeway_site* site, int reason, const char* detail,
@@ -395,7 +344,10 @@ void causeway_site_free(causeway_site* site) {
   if (site == nullptr || site->pid != getpid()) return;
   const std::unique_ptr<causeway_site> owned(site);
   const LogHandOut log(site->log, site->log_context);
-  const DeviceHold device(DeviceNumberOf(*site));
+  const DeviceHold device(ValuesOf(*site).device_number);
   site->follower.reset();
   site->site.reset();
 }
+
+}  // extern "C"
+}  // namespace causeway::worker

@@ -24,27 +24,24 @@ namespace causeway::worker {
 
 // A rank that follows, and what it knows of the run.
 struct Follower {
-  explicit Follower(v1::RunConfig of_run, FragmentPlan cut)
+  Follower(v1::RunConfig of_run, FragmentPlan cut)
       : config(std::move(of_run)), plan(std::move(cut)) {}
   const v1::RunConfig config;
   const FragmentPlan plan;
-  TensorMatch match;
-  std::vector<causeway_range> ranges;  // Of all fragments.
-  std::optional<ShardPlan> shards;
-  std::vector<std::vector<causeway_piece>> pieces;  // By rank.
-  // Values on a device, or on the host; they outlive the rank.
-  int device_number = -1;
-  std::unique_ptr<DeviceValues> device;
-  std::unique_ptr<HostShare> share;
+  SiteValues values{config, plan};
   std::unique_ptr<FollowingRank> rank;
 };
 
 }  // namespace causeway::worker
 
 struct causeway_site {
-  pid_t pid = 0;  // The process that joined.
-  causeway_log_function log = nullptr;
-  void* log_context = nullptr;
+  explicit causeway_site(const causeway_site_options& options)
+      : log(options.log), log_context(options.log_context) {
+    if (log != nullptr) wants_log.emplace();
+  }
+  const pid_t pid = getpid();  // The process that joined.
+  const causeway_log_function log;
+  void* const log_context;
   std::optional<causeway::worker::LogQueue::Wanted> wants_log;
   // One of them.
   std::unique_ptr<causeway::worker::ArenaSite> site;
@@ -142,8 +139,8 @@ class DeviceHold {
   const int before_;
 };
 
-inline int DeviceNumberOf(const causeway_site& site) {
-  return site.follower != nullptr ? site.follower->device_number : site.site->device();
+inline SiteValues& ValuesOf(const causeway_site& site) {
+  return site.follower != nullptr ? site.follower->values : site.site->values();
 }
 
 // Runs `body` with a usable handle, of a site that has joined or follows.
@@ -152,7 +149,7 @@ int WithEither(const causeway_site* site, causeway_error* error, const Body& bod
   return Guarded(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(CheckSite(site));
     const LogHandOut log(site->log, site->log_context);
-    const DeviceHold device(DeviceNumberOf(*site));
+    const DeviceHold device(ValuesOf(*site).device_number);
     return body();
   });
 }
@@ -167,13 +164,9 @@ int WithSite(Handle* site, causeway_error* error, const Body& body) {
           "this process follows rank 0 of its site, which alone joined the run: ask there");
     }
     const LogHandOut log(site->log, site->log_context);
-    const DeviceHold device(site->site->device());
+    const DeviceHold device(ValuesOf(*site).device_number);
     return body(*site->site);
   });
-}
-
-inline const FragmentPlan& PlanOf(const causeway_site& site) {
-  return site.follower != nullptr ? site.follower->plan : site.site->member().plan();
 }
 
 // Reads the options of a site of several ranks.
