@@ -2,6 +2,7 @@
 #include <string>
 
 #include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
 #include "common/base/file_system.h"
 #include "common/cli/command_line.h"
 #include "common/cli/program.h"
@@ -108,10 +109,11 @@ int main(int argc, char** argv) {
       causeway::InitializeLog("causeway-worker", absl::GetFlag(FLAGS_log_level));
   if (!log.ok()) return causeway::Refuse("causeway-worker", log);
   if (command == "train") return causeway::worker::RunTrain();
-  if (command == "tokenize") return causeway::worker::RunTokenize();
-  if (command == "export") return causeway::worker::RunExport();
-  if (command == "eval") return causeway::worker::RunEval();
-  if (command == "generate") return causeway::worker::RunGenerate();
   if (command == "preflight") return causeway::worker::RunPreflightCommand();
-  return causeway::worker::RunBench();
+  const absl::Status status = command == "tokenize"   ? causeway::worker::RunTokenize()
+                              : command == "export"   ? causeway::worker::RunExport()
+                              : command == "eval"     ? causeway::worker::RunEval()
+                              : command == "generate" ? causeway::worker::RunGenerate()
+                                                      : causeway::worker::RunBench();
+  return status.ok() ? 0 : causeway::Refuse(absl::StrCat("causeway-worker ", command), status);
 }

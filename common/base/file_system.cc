@@ -399,4 +399,9 @@ std::string ParentFolder(absl::string_view path) {
   return std::string(WithoutLastSlashes(path.substr(0, slash + 1)));
 }
 
+std::string NearestFolder(FileSystem& file_system, std::string path) {
+  while (!file_system.Exists(path) && path != ParentFolder(path)) path = ParentFolder(path);
+  return path;
+}
+
 }  // namespace causeway

@@ -101,6 +101,8 @@ absl::Status CreateFoldersDurably(FileSystem& file_system, const std::string& fo
 std::string JoinPath(absl::string_view folder, absl::string_view name);
 // Maps "a/b/c" and "a/b/c/" to "a/b", "c" to ".", "/" to "/".
 std::string ParentFolder(absl::string_view path);
+// `path`, or of the folders above it the lowest that exists.
+std::string NearestFolder(FileSystem& file_system, std::string path);
 
 // The same for content that is not in one piece: what `write` appends; the first error of `write`
 // ends it. After an error the old content stands, and path + ".tmp" is gone, so that a full disk is

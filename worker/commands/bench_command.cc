@@ -7,12 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
-#include "common/cli/command_line.h"
 #include "worker/backend/cpu/bench.h"
 #include "worker/commands/commands.h"
-#ifdef CAUSEWAY_HAVE_CUDA
-#include "worker/commands/open_cuda.h"
-#endif
 
 ABSL_DECLARE_FLAG(int, threads);
 ABSL_DECLARE_FLAG(bool, json);
@@ -28,19 +24,13 @@ namespace {
 
 using nlohmann::json;
 
-absl::StatusOr<json> BenchOnCpu() {
+absl::StatusOr<json> BenchOnCpu(const BenchOptions& options) {
   if (absl::GetFlag(FLAGS_batch) != 0 || absl::GetFlag(FLAGS_optimizer) != "adamw") {
     return absl::InvalidArgumentError(
         "bench: --batch and --optimizer are for GPUs, and this is a CPU's: leave them away, or "
         "name "
         "a GPU, as in --device=cuda:0");
   }
-  BenchOptions options;
-  options.model = absl::GetFlag(FLAGS_model);
-  options.sequence_length = absl::GetFlag(FLAGS_seq);
-  options.micro_batch_sequences = absl::GetFlag(FLAGS_micro_batch);
-  options.steps = absl::GetFlag(FLAGS_steps);
-  options.threads = absl::GetFlag(FLAGS_threads);
   return BenchTraining(options);
 }
 
@@ -55,18 +45,6 @@ void PrintCpu(const json& result) {
   for (const auto& [kind, milliseconds] : result.at("milliseconds_per_step").items()) {
     std::printf("  %-14s %9.1f ms per step\n", kind.c_str(), milliseconds.get<double>());
   }
-}
-
-#ifdef CAUSEWAY_HAVE_CUDA
-absl::StatusOr<json> BenchOnGpu(const DeviceChoice& devices) {
-  cuda::CudaBenchOptions options;
-  options.model = absl::GetFlag(FLAGS_model);
-  options.sequence_length = absl::GetFlag(FLAGS_seq);
-  options.micro_batch_sequences = absl::GetFlag(FLAGS_micro_batch);
-  options.batch_sequences = absl::GetFlag(FLAGS_batch);
-  options.steps = absl::GetFlag(FLAGS_steps);
-  options.muon = absl::GetFlag(FLAGS_optimizer) == "muon";
-  return cuda::BenchOnGpu(devices, options, *FileSystem::Real());
 }
 
 void PrintGpu(const json& result) {
@@ -92,9 +70,10 @@ void PrintGpu(const json& result) {
                 kernel.at("limit").get<std::string>().c_str());
   }
 }
-#endif
 
-absl::Status Bench() {
+}  // namespace
+
+absl::Status RunBench() {
   const std::string optimizer = absl::GetFlag(FLAGS_optimizer);
   if (optimizer != "adamw" && optimizer != "muon") {
     return absl::InvalidArgumentError(
@@ -102,28 +81,22 @@ absl::Status Bench() {
   }
   ASSIGN_OR_RETURN(DeviceChoice devices, DevicesFromFlags());
   ASSIGN_OR_RETURN(devices, ResolveDevices(devices, *FileSystem::Real()));
-#ifdef CAUSEWAY_HAVE_CUDA
+  BenchOptions options;
+  options.model = absl::GetFlag(FLAGS_model);
+  options.sequence_length = absl::GetFlag(FLAGS_seq);
+  options.micro_batch_sequences = absl::GetFlag(FLAGS_micro_batch);
+  options.steps = absl::GetFlag(FLAGS_steps);
+  options.threads = absl::GetFlag(FLAGS_threads);
   const bool gpu = devices.kind == DeviceChoice::Kind::kCuda;
-  const absl::StatusOr<json> result = gpu ? BenchOnGpu(devices) : BenchOnCpu();
-  void (*const print)(const json&) = gpu ? PrintGpu : PrintCpu;
-#else
-  const absl::StatusOr<json> result = BenchOnCpu();
-  void (*const print)(const json&) = PrintCpu;
-#endif
-  RETURN_IF_ERROR(result.status());
+  ASSIGN_OR_RETURN(const json result, gpu ? BenchOnGpu(devices, options, absl::GetFlag(FLAGS_batch),
+                                                       optimizer == "muon", *FileSystem::Real())
+                                          : BenchOnCpu(options));
   if (absl::GetFlag(FLAGS_json)) {
-    std::printf("%s\n", result->dump(2).c_str());
+    std::printf("%s\n", result.dump(2).c_str());
   } else {
-    print(*result);
+    gpu ? PrintGpu(result) : PrintCpu(result);
   }
   return absl::OkStatus();
-}
-
-}  // namespace
-
-int RunBench() {
-  const absl::Status status = Bench();
-  return status.ok() ? 0 : Refuse("causeway-worker bench", status);
 }
 
 }  // namespace causeway::worker

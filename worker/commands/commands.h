@@ -1,11 +1,11 @@
-// The commands of causeway-worker. Each reads its own flags, prints its own errors and returns the
-// exit status (common/cli/command_line.h).
+// The commands of causeway-worker. Each reads its own flags.
 #pragma once
 
 #include <memory>
 #include <optional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/thread_pool.h"
 #include "worker/commands/device_choice.h"
@@ -14,13 +14,15 @@
 
 namespace causeway::worker {
 
+// These print their own errors and return the exit status (common/cli/command_line.h).
 int RunTrain();
-int RunTokenize();
-int RunExport();
-int RunEval();
-int RunGenerate();
-int RunBench();
 int RunPreflightCommand();
+// What these cannot do they refuse.
+absl::Status RunTokenize();
+absl::Status RunExport();
+absl::Status RunEval();
+absl::Status RunGenerate();
+absl::Status RunBench();
 
 // `data` as it is if it holds token files; of text, files or folders as tokenize takes them, the
 // token files OUT/tokens, which are made of it the first time. Errors of Tokenize.
@@ -39,6 +41,9 @@ std::string GivenModelName();
 
 // --threads of them; 0: one per core. INVALID_ARGUMENT for a number that no machine has.
 absl::StatusOr<std::unique_ptr<ThreadPool>> MakeGivenPool();
+
+// --connections: 1 .. kMaxConnections; 0: auto. INVALID_ARGUMENT for anything else.
+absl::StatusOr<int> GivenConnections();
 
 // Takes --device, --recompute, --published, --gradients, --attention and --deterministic.
 absl::StatusOr<DeviceChoice> DevicesFromFlags();

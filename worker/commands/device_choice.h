@@ -11,6 +11,8 @@
 #include "common/base/file_system.h"
 #include "common/base/thread_pool.h"
 #include "common/params/fragment_plan.h"
+#include "nlohmann/json.hpp"
+#include "worker/backend/cpu/bench.h"
 #include "worker/member/rendezvous.h"
 #include "worker/sync/backend.h"
 #include "worker/sync/local_group.h"
@@ -94,5 +96,11 @@ absl::StatusOr<std::unique_ptr<EvaluationModel>> MakeGpuEvaluation(const DeviceC
                                                                    const v1::ModelConfig& model,
                                                                    const FragmentPlan& plan,
                                                                    int windows, FileSystem& files);
+
+// BenchTraining of backend/cuda/bench.h likewise, on `choice`: steps of `batch` windows (0: one
+// micro-batch), with Muon in place of AdamW. INVALID_ARGUMENT if several GPUs are named; errors of
+// DiscoverDevices, CublasLtLibrary::Open, ChooseAttention and BenchTraining.
+absl::StatusOr<nlohmann::json> BenchOnGpu(const DeviceChoice& choice, const BenchOptions& options,
+                                          int batch, bool muon, FileSystem& files);
 
 }  // namespace causeway::worker

@@ -12,7 +12,6 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/cli/command_line.h"
 #include "common/params/fragment_plan.h"
 #include "nlohmann/json.hpp"
 #include "worker/backend/cpu/cpu_backend.h"
@@ -113,7 +112,9 @@ absl::StatusOr<Evaluated> MakeModel(const DeviceChoice& device, const v1::ModelC
   return made;
 }
 
-absl::Status Eval() {
+}  // namespace
+
+absl::Status RunEval() {
   ASSIGN_OR_RETURN(DeviceChoice device, DevicesFromFlags());
   ASSIGN_OR_RETURN(device, ResolveDevices(device, *FileSystem::Real()));
   if (absl::GetFlag(FLAGS_data).empty()) {
@@ -131,13 +132,6 @@ absl::Status Eval() {
     PrintLine(result);
   }
   return absl::OkStatus();
-}
-
-}  // namespace
-
-int RunEval() {
-  const absl::Status status = Eval();
-  return status.ok() ? 0 : Refuse("causeway-worker eval", status);
 }
 
 }  // namespace causeway::worker

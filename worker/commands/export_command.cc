@@ -5,7 +5,6 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/cli/command_line.h"
 #include "common/files/model_folder.h"
 #include "common/params/fragment_plan.h"
 #include "worker/commands/commands.h"
@@ -16,9 +15,9 @@ ABSL_FLAG(std::string, dtype, "f32", "f32|bf16: of the weights");
 ABSL_FLAG(double, max_file_gb, 5, "above that the weights go into several files");
 
 namespace causeway::worker {
-namespace {
+namespace {}  // namespace
 
-absl::Status Export() {
+absl::Status RunExport() {
   const std::string out = absl::GetFlag(FLAGS_out);
   const double max_file_gb = absl::GetFlag(FLAGS_max_file_gb);
   if (out.empty()) return absl::InvalidArgumentError("--out is required: the folder to write");
@@ -36,13 +35,6 @@ absl::Status Export() {
   std::printf("%lld parameters of %s are in %s\n", static_cast<long long>(plan.parameters()),
               GivenModelName().c_str(), out.c_str());
   return absl::OkStatus();
-}
-
-}  // namespace
-
-int RunExport() {
-  const absl::Status status = Export();
-  return status.ok() ? 0 : Refuse("causeway-worker export", status);
 }
 
 }  // namespace causeway::worker

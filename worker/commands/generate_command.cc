@@ -16,7 +16,6 @@
 #include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
-#include "common/cli/command_line.h"
 #include "common/params/fragment_plan.h"
 #include "nlohmann/json.hpp"
 #include "worker/commands/commands.h"
@@ -156,7 +155,9 @@ void PrintTexts(size_t first, std::span<const std::string> prompts,
   std::fflush(stdout);
 }
 
-absl::Status GenerateText() {
+}  // namespace
+
+absl::Status RunGenerate() {
   ASSIGN_OR_RETURN(GenerateOptions options, GenerateOptionsFromFlags());
   ASSIGN_OR_RETURN(const std::vector<std::string> prompts, ReadPrompts());
   ASSIGN_OR_RETURN(const StoredModel stored, ReadGivenModel());
@@ -212,13 +213,6 @@ absl::Status GenerateText() {
   std::fprintf(stderr, "%lld tokens in %.1f s, %.1f tokens/s, prompts included\n",
                static_cast<long long>(count), seconds, static_cast<double>(count) / seconds);
   return absl::OkStatus();
-}
-
-}  // namespace
-
-int RunGenerate() {
-  const absl::Status status = GenerateText();
-  return status.ok() ? 0 : Refuse("causeway-worker generate", status);
 }
 
 }  // namespace causeway::worker

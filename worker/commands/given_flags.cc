@@ -5,13 +5,16 @@
 
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread_pool.h"
+#include "common/client/link.h"
 #include "common/params/run_config.h"
 
 ABSL_DECLARE_FLAG(int, threads);
+ABSL_DECLARE_FLAG(std::string, connections);
 ABSL_FLAG(std::string, checkpoint, "",
           "FILE|FOLDER: a worker's checkpoint, or what `export` or `replay` made");
 ABSL_FLAG(std::string, run_dir, "", "FOLDER: a coordinator's, in place of --checkpoint");
@@ -53,6 +56,17 @@ absl::StatusOr<StoredModel> ReadGivenModel() {
 std::string GivenModelName() {
   const std::string checkpoint = absl::GetFlag(FLAGS_checkpoint);
   return checkpoint.empty() ? absl::GetFlag(FLAGS_run_dir) : checkpoint;
+}
+
+absl::StatusOr<int> GivenConnections() {
+  const std::string value = absl::GetFlag(FLAGS_connections);
+  if (value == "auto") return 0;
+  int connections = 0;
+  if (!absl::SimpleAtoi(value, &connections) || connections < 1 || connections > kMaxConnections) {
+    return absl::InvalidArgumentError(absl::StrCat("--connections must be auto or 1 .. ",
+                                                   kMaxConnections, "; it is \"", value, "\""));
+  }
+  return connections;
 }
 
 absl::StatusOr<std::unique_ptr<ThreadPool>> MakeGivenPool() {

@@ -1,14 +1,14 @@
-#include "worker/commands/open_cuda.h"
-
 #include <cstring>
 
 #include "common/base/status_macros.h"
 #include "common/telemetry/log.h"
 #include "worker/backend/cuda/attention_choice.h"
+#include "worker/backend/cuda/bench.h"
 #include "worker/backend/cuda/cuda_backend.h"
 #include "worker/backend/cuda/cuda_evaluation.h"
 #include "worker/backend/cuda/gemm.h"
 #include "worker/backend/cuda/nccl.h"
+#include "worker/commands/device_choice.h"
 #ifdef CAUSEWAY_HAVE_CUDNN
 #include "worker/backend/cuda/cudnn.h"
 #endif
@@ -64,18 +64,6 @@ MakeAttention AttentionMaker(AttentionPreference preference, [[maybe_unused]] bo
 }
 
 }  // namespace
-
-absl::StatusOr<nlohmann::json> BenchOnGpu(const DeviceChoice& devices, CudaBenchOptions options,
-                                          FileSystem& files) {
-  ASSIGN_OR_RETURN(options.device, OneOf(devices, "bench measures", files));
-  const auto plans = std::make_shared<GemmPlanStore>();
-  options.make_gemm = GemmMaker(plans);
-  options.make_attention =
-      AttentionMaker(AttentionPreferenceOf(devices.attention), devices.deterministic,
-                     /*document_masking=*/false, plans);
-  return BenchTraining(options);
-}
-
 }  // namespace cuda
 
 bool AnyGpu() {
@@ -153,6 +141,24 @@ absl::StatusOr<std::unique_ptr<EvaluationModel>> MakeGpuEvaluation(const DeviceC
   // Nothing is measured for one evaluation: products are computed as cuBLASLt recommends.
   return cuda::CudaEvaluation::Create(model, plan, windows, device,
                                       cuda::GemmMaker(std::make_shared<cuda::GemmPlanStore>()));
+}
+
+absl::StatusOr<nlohmann::json> BenchOnGpu(const DeviceChoice& choice, const BenchOptions& options,
+                                          int batch, bool muon, FileSystem& files) {
+  cuda::CudaBenchOptions bench;
+  bench.model = options.model;
+  bench.sequence_length = options.sequence_length;
+  bench.micro_batch_sequences = options.micro_batch_sequences;
+  bench.batch_sequences = batch;
+  bench.steps = options.steps;
+  bench.muon = muon;
+  ASSIGN_OR_RETURN(bench.device, cuda::OneOf(choice, "bench measures", files));
+  const auto plans = std::make_shared<cuda::GemmPlanStore>();
+  bench.make_gemm = cuda::GemmMaker(plans);
+  bench.make_attention =
+      cuda::AttentionMaker(cuda::AttentionPreferenceOf(choice.attention), choice.deterministic,
+                           /*document_masking=*/false, plans);
+  return cuda::BenchTraining(bench);
 }
 
 }  // namespace causeway::worker

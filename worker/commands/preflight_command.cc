@@ -7,7 +7,6 @@
 
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
@@ -28,7 +27,6 @@ ABSL_DECLARE_FLAG(std::string, out);
 ABSL_DECLARE_FLAG(bool, own_data);
 ABSL_DECLARE_FLAG(int, threads);
 ABSL_DECLARE_FLAG(std::string, congestion_control);
-ABSL_DECLARE_FLAG(std::string, connections);
 ABSL_DECLARE_FLAG(bool, json);
 ABSL_FLAG(double, probe_seconds, 3, "how long each direction is measured; 0: not at all");
 ABSL_FLAG(absl::Duration, step_time, absl::ZeroDuration(),
@@ -41,7 +39,6 @@ constexpr char kPreflightProgram[] = "causeway-worker preflight";
 constexpr absl::Duration kBoarding = absl::Seconds(30);
 constexpr absl::Duration kConnect = absl::Seconds(5);
 constexpr int kDefaultConnections = 4;
-constexpr int kMostConnections = 16;
 constexpr double kMostProbeSeconds = 10;  // The coordinator's limit.
 
 // One line on a terminal that is written over, and nothing elsewhere.
@@ -58,16 +55,6 @@ class PreflightLine {
   const bool terminal_ = isatty(STDERR_FILENO) != 0;
   std::string shown_;
 };
-
-absl::StatusOr<int> ParseConnections(const std::string& flag) {
-  int connections = kDefaultConnections;
-  if (flag != "auto" && (!absl::SimpleAtoi(flag, &connections) || connections < 1 ||
-                         connections > kMostConnections)) {
-    return absl::InvalidArgumentError(absl::StrCat("--connections must be auto or 1 .. ",
-                                                   kMostConnections, "; it is \"", flag, "\""));
-  }
-  return connections;
-}
 
 // The first of a list's addresses at which something listens: what is checked is one. None: the
 // first, whose checks say why.
@@ -97,7 +84,8 @@ absl::StatusOr<PreflightOptions> PreflightOptionsFromFlags() {
   options.own_data = absl::GetFlag(FLAGS_own_data);
   options.threads = absl::GetFlag(FLAGS_threads);
   RETURN_IF_ERROR(ThreadsFor(options.threads).status());
-  ASSIGN_OR_RETURN(options.connections, ParseConnections(absl::GetFlag(FLAGS_connections)));
+  ASSIGN_OR_RETURN(options.connections, GivenConnections());
+  if (options.connections == 0) options.connections = kDefaultConnections;
   const double seconds = absl::GetFlag(FLAGS_probe_seconds);
   if (!(seconds >= 0 && seconds <= kMostProbeSeconds)) {
     return absl::InvalidArgumentError(

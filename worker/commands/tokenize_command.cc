@@ -9,7 +9,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
-#include "common/cli/command_line.h"
 #include "common/telemetry/log.h"
 #include "worker/commands/commands.h"
 #include "worker/data/data_json.h"
@@ -32,7 +31,9 @@ bool HoldsTokenFiles(FileSystem& file_system, const std::string& data) {
          });
 }
 
-absl::Status RunWithFlags() {
+}  // namespace
+
+absl::Status RunTokenize() {
   TokenizeOptions options;
   options.output = absl::GetFlag(FLAGS_out);
   if (options.output.empty()) return absl::InvalidArgumentError("--out is required");
@@ -52,8 +53,6 @@ absl::Status RunWithFlags() {
   return absl::OkStatus();
 }
 
-}  // namespace
-
 absl::StatusOr<std::string> TokenFilesOf(const std::string& data, const std::string& out) {
   FileSystem& file_system = *FileSystem::Real();
   if (HoldsTokenFiles(file_system, data) || !file_system.Exists(data)) return data;
@@ -71,11 +70,6 @@ absl::StatusOr<std::string> TokenFilesOf(const std::string& data, const std::str
   Log().info("{} is text: its bytes are tokens, {} to train on and {} held out, in {}", data,
              result.train_tokens, result.held_out_tokens, options.output);
   return options.output;
-}
-
-int RunTokenize() {
-  const absl::Status status = RunWithFlags();
-  return status.ok() ? 0 : Refuse("causeway-worker tokenize", status);
 }
 
 }  // namespace causeway::worker

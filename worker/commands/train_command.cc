@@ -9,7 +9,6 @@
 
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
@@ -25,6 +24,7 @@
 #include "worker/commands/commands.h"
 #include "worker/commands/site.h"
 #include "worker/commands/training_run.h"
+#include "worker/member/joining.h"
 #include "worker/member/rendezvous.h"
 
 ABSL_DECLARE_FLAG(std::string, join);
@@ -114,30 +114,6 @@ void OnSignal(int signal_number) {
   stop_requested = 1;
 }
 
-absl::StatusOr<int> ConnectionsFromFlag() {
-  const std::string value = absl::GetFlag(FLAGS_connections);
-  if (value == "auto") return 0;
-  int connections = 0;
-  if (!absl::SimpleAtoi(value, &connections) || connections < 1 || connections > kMaxConnections) {
-    return absl::InvalidArgumentError(absl::StrCat("--connections must be auto or 1 .. ",
-                                                   kMaxConnections, "; it is \"", value, "\""));
-  }
-  return connections;
-}
-
-absl::StatusOr<int64_t> RateFromFlag(absl::string_view flag, double mbit) {
-  constexpr double kBytesPerMbit = 1e6 / 8;
-  // Slower than that, the coordinator takes what comes for something that does not move.
-  constexpr double kLeast = 1;
-  constexpr double kMost = 1e6;
-  if (mbit == 0) return 0;
-  if (!(mbit >= kLeast && mbit <= kMost)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(flag, " must be 0 or ", kLeast, " .. ", kMost, "; it is ", mbit));
-  }
-  return static_cast<int64_t>(mbit * kBytesPerMbit);
-}
-
 // `keeper`: receives who renews the certificate, if it came by an invitation.
 absl::StatusOr<TrainingOptions> TrainingOptionsFromFlags(const LaunchEnvironment& launch,
                                                          std::unique_ptr<IdentityKeeper>& keeper) {
@@ -178,11 +154,11 @@ absl::StatusOr<TrainingOptions> TrainingOptionsFromFlags(const LaunchEnvironment
   ASSIGN_OR_RETURN(options.member.threads, ThreadsFor(absl::GetFlag(FLAGS_threads)));
   ASSIGN_OR_RETURN(options.member.congestion_control,
                    ChooseCongestionControl(absl::GetFlag(FLAGS_congestion_control)));
-  ASSIGN_OR_RETURN(options.member.connections, ConnectionsFromFlag());
+  ASSIGN_OR_RETURN(options.member.connections, GivenConnections());
   ASSIGN_OR_RETURN(options.member.max_upload_bytes_per_second,
-                   RateFromFlag("--max_upload_mbit", absl::GetFlag(FLAGS_max_upload_mbit)));
+                   BytesPerSecond("--max_upload_mbit", absl::GetFlag(FLAGS_max_upload_mbit)));
   ASSIGN_OR_RETURN(options.member.max_download_bytes_per_second,
-                   RateFromFlag("--max_download_mbit", absl::GetFlag(FLAGS_max_download_mbit)));
+                   BytesPerSecond("--max_download_mbit", absl::GetFlag(FLAGS_max_download_mbit)));
   if (options.sample_tokens < 0 || options.sample_tokens > 1'000'000) {
     return absl::InvalidArgumentError(
         absl::StrCat("--sample_tokens must be in 0 .. 1000000; it is ", options.sample_tokens));

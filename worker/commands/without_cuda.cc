@@ -36,4 +36,9 @@ absl::StatusOr<std::unique_ptr<EvaluationModel>> MakeGpuEvaluation(const DeviceC
   return NotBuilt();
 }
 
+absl::StatusOr<nlohmann::json> BenchOnGpu(const DeviceChoice&, const BenchOptions&, int, bool,
+                                          FileSystem&) {
+  return NotBuilt();
+}
+
 }  // namespace causeway::worker

@@ -137,6 +137,17 @@ absl::StatusOr<FragmentPlan> CheckRun(const v1::DescribeResponse& run, bool any_
   return FragmentPlan::Create(config);
 }
 
+absl::StatusOr<int64_t> BytesPerSecond(absl::string_view name, double mbit) {
+  constexpr double kMost = 1e6;
+  if (mbit == 0) return 0;
+  // Slower than that, the coordinator takes what comes for something that does not move.
+  if (!(mbit >= 1 && mbit <= kMost)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " must be 0 or 1 .. ", kMost, "; it is ", mbit));
+  }
+  return static_cast<int64_t>(mbit * 1e6 / 8);
+}
+
 absl::Status CheckIdentity(const ChannelSecurity& security, const std::string& worker_id) {
   if (!security.certificate.has_value()) return absl::OkStatus();
   const std::optional<Identity>& identity = security.certificate->identity;

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "causeway/v1/session.grpc.pb.h"
 #include "causeway/v1/session.pb.h"
 #include "common/params/fragment_plan.h"
@@ -41,6 +42,10 @@ absl::Status CheckWireVersion(const v1::DescribeResponse& run);
 // if they differ. Only a trainer of one's own (`any_model`) can be given another model than
 // Causeway's.
 absl::StatusOr<FragmentPlan> CheckRun(const v1::DescribeResponse& run, bool any_model);
+
+// A limit of a link's rate, given as `name` in Mbit/s; 0: none. INVALID_ARGUMENT for what no link
+// has.
+absl::StatusOr<int64_t> BytesPerSecond(absl::string_view name, double mbit);
 
 // Refuses what the coordinator would refuse later, and at greater length.
 absl::Status CheckIdentity(const ChannelSecurity& security, const std::string& worker_id);

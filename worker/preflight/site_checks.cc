@@ -36,14 +36,6 @@ constexpr double kDiskReserveBytes = 100e6;
 // Small and large models were measured at 0.65 to 0.82 of the rate of matrix products.
 constexpr double kTypicalPeakFraction = 0.7;
 
-std::string NearestFolder(FileSystem& file_system, const std::string& path) {
-  std::string folder = path;
-  while (!file_system.Exists(folder) && folder != ParentFolder(folder)) {
-    folder = ParentFolder(folder);
-  }
-  return folder;
-}
-
 absl::Status WriteForAWhile(FileSystem& file_system, const Clock& clock, const std::string& path,
                             DiskFacts& facts) {
   ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, file_system.Create(path));

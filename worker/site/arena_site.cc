@@ -57,11 +57,7 @@ absl::Status Bring(const SiteJoin& join, std::span<const GivenTensor> tensors,
 absl::Status CheckFolder(absl::string_view option, const std::string& folder,
                          FileSystem& file_system) {
   if (folder.empty()) return absl::OkStatus();
-  std::string nearest = folder;
-  while (!file_system.Exists(nearest) && ParentFolder(nearest) != nearest) {
-    nearest = ParentFolder(nearest);
-  }
-  const std::string probe = JoinPath(nearest, ".causeway_can_write");
+  const std::string probe = JoinPath(NearestFolder(file_system, folder), ".causeway_can_write");
   absl::Status status = file_system.Create(probe).status();
   if (status.ok()) {
     status = file_system.Remove(probe);

@@ -1,26 +1,15 @@
 #include "worker/site/site_arguments.h"
 
 #include "common/base/text.h"
+#include "worker/member/joining.h"
 
 namespace causeway::worker {
 namespace {
 
 constexpr int64_t kMaxTensors = 1 << 20;
 constexpr int kMaxRank = 8;
-constexpr double kMaxMbit = 1e6;
-constexpr double kBytesPerMbit = 1e6 / 8;
 
 std::string Text(const char* text) { return text == nullptr ? "" : text; }
-
-absl::StatusOr<int64_t> BytesPerSecond(absl::string_view name, double mbit) {
-  if (mbit == 0) return 0;
-  // Slower than that, the coordinator takes what comes for something that does not move.
-  if (!(mbit >= 1 && mbit <= kMaxMbit)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("options->", name, " must be 0 or 1 .. ", kMaxMbit, "; it is ", mbit));
-  }
-  return static_cast<int64_t>(mbit * kBytesPerMbit);
-}
 
 absl::StatusOr<absl::Duration> Seconds(absl::string_view name, double seconds,
                                        absl::Duration otherwise) {
@@ -106,9 +95,9 @@ absl::StatusOr<SiteJoin> ReadOptions(const causeway_site_options* options) {
   }
   member.connections = options->connections;
   ASSIGN_OR_RETURN(member.max_upload_bytes_per_second,
-                   BytesPerSecond("max_upload_mbit", options->max_upload_mbit));
+                   BytesPerSecond("options->max_upload_mbit", options->max_upload_mbit));
   ASSIGN_OR_RETURN(member.max_download_bytes_per_second,
-                   BytesPerSecond("max_download_mbit", options->max_download_mbit));
+                   BytesPerSecond("options->max_download_mbit", options->max_download_mbit));
   ASSIGN_OR_RETURN(member.connect_timeout,
                    Seconds("connect_timeout_s", options->connect_timeout_s, absl::Seconds(30)));
   if (options->stop != nullptr) {
