@@ -74,27 +74,13 @@ struct SiteRendezvous {
 // after `patience`; the cause, once there is one.
 absl::StatusOr<std::unique_ptr<SiteLink>> VisitSite(const SiteRendezvous& rendezvous);
 
-// How soon a peer is missed that is off the network or stopped: after half a minute.
-inline constexpr int kSiteKeepaliveMs = 10'000;
-inline constexpr int kSiteKeepaliveTimeoutMs = 20'000;
-
-// HOST:PORT of process 0.
-inline std::string SiteAddress(const LaunchEnvironment& launch) {
-  const bool is_ipv6 = launch.master_address.find(':') != std::string::npos;
-  return absl::StrCat(is_ipv6 ? "[" : "", launch.master_address, is_ipv6 ? "]:" : ":",
-                      launch.master_port);
-}
 inline std::string NameOfProcess(int process) {
   return absl::StrCat("process ", process, " of this site");
 }
 
 // A site's own certificate: all its processes make the same one from their secret, show it, and
-// trust no other.
-
-// The DNS name in it, whatever the machine is called.
-inline constexpr char kSiteName[] = "site";
-
-// A function of the secret alone. Takes a tenth of a second, so that guessing takes long.
+// trust no other. A function of the secret alone. Takes a tenth of a second, so that guessing takes
+// long.
 absl::StatusOr<KeyedCertificate> CertificateOfSite(const std::string& secret);
 
 // Where process 0 of a site waits for the others.
@@ -118,7 +104,6 @@ class SiteDoor final : private v1::Site::Service {
 
  private:
   class Visitor;
-  class ServerStream;
   using Stream = grpc::ServerReaderWriter<v1::SiteFrame, v1::SiteFrame>;
 
   explicit SiteDoor(const SiteRendezvous& rendezvous);

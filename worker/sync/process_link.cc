@@ -29,7 +29,7 @@ v1::SiteFrame FrameOf(v1::SiteFrame::Kind kind) {
 
 }  // namespace
 
-SiteLink::SiteLink(std::unique_ptr<SiteStream> stream, std::string peer,
+SiteLink::SiteLink(std::shared_ptr<SiteStream> stream, std::string peer,
                    std::shared_ptr<SharedCause> cause)
     : stream_(std::move(stream)), peer_(std::move(peer)), cause_(std::move(cause)) {}
 

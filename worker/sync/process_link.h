@@ -62,7 +62,7 @@ struct SiteCall {
 class SiteLink {
  public:
   // `peer` is what messages call the other side.
-  SiteLink(std::unique_ptr<SiteStream> stream, std::string peer,
+  SiteLink(std::shared_ptr<SiteStream> stream, std::string peer,
            std::shared_ptr<SharedCause> cause);
   // Leaves, and waits a few seconds for the peer to hear it.
   ~SiteLink();
@@ -112,7 +112,7 @@ class SiteLink {
   void ReceiveAll();
   void Fail(const absl::Status& cause);
 
-  const std::unique_ptr<SiteStream> stream_;
+  const std::shared_ptr<SiteStream> stream_;
   const std::string peer_;
   const std::shared_ptr<SharedCause> cause_;
   std::function<bool(SiteCall&)> handle_;
