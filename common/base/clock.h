@@ -1,6 +1,9 @@
 // Time as an argument, so that tests own it.
 #pragma once
 
+#include <chrono>
+
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 
 namespace causeway {
@@ -17,5 +20,17 @@ class Clock {
   // The machine's clock; lives for ever.
   static Clock* Real();
 };
+
+inline Clock* Clock::Real() {
+  class RealClock final : public Clock {
+   public:
+    absl::Time Now() const override { return absl::Now(); }
+    absl::Duration Monotonic() const override {
+      return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
+    }
+  };
+  static RealClock clock;
+  return &clock;
+}
 
 }  // namespace causeway

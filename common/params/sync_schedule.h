@@ -13,6 +13,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/base/macros.h"
+
 namespace causeway {
 
 // Paces count in 1/1000: at this one every inner step is a step of the schedule.
@@ -29,24 +31,48 @@ class SyncSchedule {
  public:
   // 1 <= fragments <= steps_between_syncs, 0 <= overlap_steps < steps_between_syncs (or 0 when
   // steps_between_syncs is 1); checked by CompleteRunConfig and by the caller.
-  SyncSchedule(int fragments, int steps_between_syncs, int overlap_steps);
+  SyncSchedule(int fragments, int steps_between_syncs, int overlap_steps)
+      : fragments_(fragments),
+        steps_between_syncs_(steps_between_syncs),
+        overlap_steps_(overlap_steps) {
+    ABSL_ASSERT(fragments >= 1 && fragments <= steps_between_syncs);
+    ABSL_ASSERT(overlap_steps >= 0 && overlap_steps < steps_between_syncs);
+  }
 
   int fragments() const { return fragments_; }
-  int64_t Offset(int fragment) const;
+  int64_t Offset(int fragment) const {
+    return (int64_t{fragment} + 1) * steps_between_syncs_ / fragments_;
+  }
   // The step after which round `round` >= 1 is sent, and the one after which it is merged.
-  int64_t SendStep(int fragment, int64_t round) const;
+  int64_t SendStep(int fragment, int64_t round) const {
+    return Offset(fragment) + (round - 1) * steps_between_syncs_;
+  }
   int64_t MergeStep(int fragment, int64_t round) const {
     return SendStep(fragment, round) + overlap_steps_;
   }
   // Rounds of the fragment whose send step is <= step; also the round sent last.
-  int64_t RoundsSentBy(int fragment, int64_t step) const;
+  int64_t RoundsSentBy(int fragment, int64_t step) const {
+    const int64_t offset = Offset(fragment);
+    return step < offset ? 0 : (step - offset) / steps_between_syncs_ + 1;
+  }
   int64_t RoundsMergedBy(int fragment, int64_t step) const {
     return RoundsSentBy(fragment, step - overlap_steps_);
   }
 
   // Rounds due after `step`, in order of fragment. With tau = 0 a round is in both.
-  std::vector<SyncEvent> SendsAfter(int64_t step) const;
-  std::vector<SyncEvent> MergesAfter(int64_t step) const;
+  std::vector<SyncEvent> SendsAfter(int64_t step) const {
+    std::vector<SyncEvent> events;
+    for (int fragment = 0; fragment < fragments_; ++fragment) {
+      const int64_t since = step - Offset(fragment);
+      if (since >= 0 && since % steps_between_syncs_ == 0) {
+        events.push_back({fragment, since / steps_between_syncs_ + 1});
+      }
+    }
+    return events;
+  }
+  std::vector<SyncEvent> MergesAfter(int64_t step) const {
+    return SendsAfter(step - overlap_steps_);
+  }
 
  private:
   int fragments_;
