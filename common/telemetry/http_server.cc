@@ -9,61 +9,70 @@
 #include <cerrno>
 #include <cstring>
 #include <exception>
-#include <system_error>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
+#include "common/base/thread_pool.h"
 #include "common/telemetry/log.h"
 #include "common/telemetry/metric_page.h"
 
 namespace causeway {
 
-ConnectionTimer::ConnectionTimer(absl::Duration timeout, absl::Duration look_interval,
-                                 const Clock* clock)
-    : timeout_(timeout), look_interval_(look_interval), clock_(clock), thread_([this] { Run(); }) {}
+// Ends connections whose request, or the reading of its answer, takes too long. Thread-safe. A key
+// is whatever names a connection to the one who owns it.
+class ConnectionTimer {
+ public:
+  ConnectionTimer(absl::Duration timeout, const Clock* clock) : timeout_(timeout), clock_(clock) {}
 
-ConnectionTimer::~ConnectionTimer() {
-  {
+  // Every `look_interval` of real time, connections that have had the timeout by the clock are shut
+  // down: whoever owns them sees their end and closes them.
+  absl::Status Start(absl::Duration look_interval) {
+    return thread_.Start(look_interval, [this, look_interval] {
+      EndOverdue();
+      return look_interval;
+    });
+  }
+
+  void Opened(const void* key, int descriptor) {
     absl::MutexLock lock(&mutex_);
-    stopping_ = true;
+    connections_[key] = {descriptor, clock_->Monotonic()};
   }
-  thread_.join();
-}
-
-void ConnectionTimer::Opened(const void* key, int descriptor) {
-  absl::MutexLock lock(&mutex_);
-  connections_[key] = {descriptor, clock_->Monotonic()};
-}
-
-void ConnectionTimer::Answered(const void* key) {
-  absl::MutexLock lock(&mutex_);
-  const auto found = connections_.find(key);
-  if (found != connections_.end()) found->second.since = clock_->Monotonic();
-}
-
-void ConnectionTimer::Closing(const void* key) {
-  absl::MutexLock lock(&mutex_);
-  connections_.erase(key);
-}
-
-void ConnectionTimer::EndOverdue() {
-  const absl::Duration now = clock_->Monotonic();
-  for (const auto& [key, connection] : connections_) {
-    if (now - connection.since >= timeout_) shutdown(connection.descriptor, SHUT_RDWR);
+  // An answer is complete: the time begins anew.
+  void Answered(const void* key) {
+    absl::MutexLock lock(&mutex_);
+    const auto found = connections_.find(key);
+    if (found != connections_.end()) found->second.since = clock_->Monotonic();
   }
-}
-
-void ConnectionTimer::Run() {
-  absl::MutexLock lock(&mutex_);
-  for (;;) {
-    mutex_.Await(absl::Condition(this, &ConnectionTimer::HasWork));
-    if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), look_interval_)) return;
-    EndOverdue();
+  // Before the descriptor is closed, and may become another's.
+  void Closing(const void* key) {
+    absl::MutexLock lock(&mutex_);
+    connections_.erase(key);
   }
-}
+
+ private:
+  struct Connection {
+    int descriptor;
+    absl::Duration since;
+  };
+
+  void EndOverdue() {
+    const absl::Duration now = clock_->Monotonic();
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [key, connection] : connections_) {
+      if (now - connection.since >= timeout_) shutdown(connection.descriptor, SHUT_RDWR);
+    }
+  }
+
+  const absl::Duration timeout_;
+  const Clock* const clock_;
+  absl::Mutex mutex_;
+  std::map<const void*, Connection> connections_ ABSL_GUARDED_BY(mutex_);
+  PeriodicThread thread_;  // Last: it uses all of the above.
+};
 
 namespace {
 
@@ -310,12 +319,8 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(HttpListener liste
   std::unique_ptr<HttpServer> server(
       new HttpServer(std::move(listener), std::move(options.handlers)));
   HttpListener& port = server->listener_;
-  try {
-    server->timer_ = std::make_unique<ConnectionTimer>(options.request_timeout,
-                                                       options.look_interval, options.clock);
-  } catch (const std::system_error&) {
-    return NoResources(port.address_);
-  }
+  server->timer_ = std::make_unique<ConnectionTimer>(options.request_timeout, options.clock);
+  if (!server->timer_->Start(options.look_interval).ok()) return NoResources(port.address_);
   server->daemon_ = MHD_start_daemon(
       MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_ITC, /*port=*/0, nullptr, nullptr,
       &HttpConversation::Answer, server.get(), MHD_OPTION_LISTEN_SOCKET, port.descriptor_.get(),

@@ -1,6 +1,5 @@
 #include "worker/commands/site.h"
 
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -181,8 +180,8 @@ absl::StatusOr<std::unique_ptr<SiteFollower>> SiteFollower::Join(const SiteOptio
 }
 
 absl::Status SiteFollower::Follow(const std::function<bool()>& stop) {
-  absl::StatusOr<std::thread> watcher = StartThread([&] { WatchForStop(stop); });
-  absl::Status status = watcher.status();
+  PeriodicThread watcher;
+  absl::Status status = watcher.Start(kStopPoll, [&] { return WatchForStop(stop); });
   while (status.ok()) {
     absl::StatusOr<std::optional<SiteCall>> call = link_->NextCall();
     status = call.status();
@@ -194,11 +193,7 @@ absl::Status SiteFollower::Follow(const std::function<bool()>& stop) {
     status = over.status();
     if (status.ok() && *over) break;
   }
-  {
-    absl::MutexLock lock(&ended_mutex_);
-    ended_ = true;
-  }
-  if (watcher.ok()) watcher->join();
+  watcher.Stop();
   if (!status.ok() && !begun_ && IsToldToStopSoon(stop)) return absl::OkStatus();
   // The others end with this process's failure; it already knows theirs.
   if (!status.ok()) {
@@ -209,23 +204,17 @@ absl::Status SiteFollower::Follow(const std::function<bool()>& stop) {
   return status;
 }
 
-void SiteFollower::WatchForStop(const std::function<bool()>& stop) {
-  for (bool told = false;;) {
-    {
-      absl::MutexLock lock(&ended_mutex_);
-      if (ended_mutex_.AwaitWithTimeout(absl::Condition(&ended_), kStopPoll)) return;
-    }
-    if (told || !stop()) continue;
-    told = true;
-    if (!met_) {
-      // It hears nobody before all are there, and waits for this process to come again.
-      options_.rendezvous.cause->Set(absl::CancelledError("told to stop"));
-      continue;
-    }
+absl::Duration SiteFollower::WatchForStop(const std::function<bool()>& stop) {
+  if (!stop()) return kStopPoll;
+  if (!met_) {
+    // It hears nobody before all are there, and waits for this process to come again.
+    options_.rendezvous.cause->Set(absl::CancelledError("told to stop"));
+  } else {
     Log().info("told to stop: process 0 of this site hears it");
     // An error has a cause, which the training thread finds.
     link_->Call(kSiteStop, 0, 0, {}).status().IgnoreError();
   }
+  return absl::InfiniteDuration();
 }
 
 absl::StatusOr<bool> SiteFollower::Handle(SiteCall& call) {

@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "causeway/v1/config.pb.h"
 #include "causeway/v1/site.pb.h"
@@ -98,7 +97,8 @@ class SiteFollower {
   absl::StatusOr<bool> Handle(SiteCall& call);
   // Returns the matrix products.
   absl::StatusOr<std::string> Build(const SiteCall& call);
-  void WatchForStop(const std::function<bool()>& stop);
+  // Returns how long to wait for the next look.
+  absl::Duration WatchForStop(const std::function<bool()>& stop);
 
   const SiteOptions options_;
   FileSystem& files_;
@@ -106,8 +106,6 @@ class SiteFollower {
   std::optional<FragmentPlan> plan_;
   std::atomic<bool> met_ = false;  // All processes are there.
   bool begun_ = false;
-  absl::Mutex ended_mutex_;
-  bool ended_ ABSL_GUARDED_BY(ended_mutex_) = false;  // For the watcher.
   std::unique_ptr<SiteLink> link_;
   std::unique_ptr<ShardServer> shards_;         // Once it is built; uses the link.
   std::atomic<ShardServer*> server_ = nullptr;  // The same, for the thread that receives.

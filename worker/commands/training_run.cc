@@ -133,19 +133,16 @@ TrainingRun::TrainingRun(const TrainingOptions& options, std::unique_ptr<RunMemb
 TrainingRun::~TrainingRun() = default;
 
 absl::Status TrainingRun::Train(const std::function<bool()>& stop) {
-  absl::StatusOr<std::thread> watcher = StartThread([&] { WatchForStop(stop); });
-  absl::Status status = watcher.ok() ? TrainSteps() : watcher.status();
+  PeriodicThread watcher;
+  absl::Status status = watcher.Start(absl::ZeroDuration(), [&] { return WatchForStop(stop); });
+  if (status.ok()) status = TrainSteps();
   if (!status.ok() && !SiteStatus().ok()) status = SiteStatus();
   if (absl::IsCancelled(status) && member_->session().orders().ok()) {
     drained_ = true;  // Nothing but the watcher cancels while the session is well.
     status = absl::OkStatus();
   }
   if (status.ok()) status = Finish();
-  {
-    absl::MutexLock lock(&ended_mutex_);
-    ended_ = true;
-  }
-  if (watcher.ok()) watcher->join();
+  watcher.Stop();
   if (!status.ok()) {
     if (!SiteStatus().ok()) status = SiteStatus();
     // A process that is lost may be back soon, with all others: then the run has waited for this
@@ -156,29 +153,24 @@ absl::Status TrainingRun::Train(const std::function<bool()>& stop) {
   return WriteSummary();
 }
 
-void TrainingRun::WatchForStop(const std::function<bool()>& stop) {
-  const auto told_to_stop = [&] {
+absl::Duration TrainingRun::WatchForStop(const std::function<bool()>& stop) {
+  if (told_to_stop_) {
+    member_->telemetry().Record(
+        "transfers_cut",
+        absl::StrCat("the transfers did not end within ",
+                     absl::FormatDuration(options_.drain_timeout), ": they stay in the checkpoint"),
+        nlohmann::json::object());
+  } else {
     const absl::StatusOr<Session::Orders> orders = member_->session().orders();
-    return stop() || (orders.ok() && orders->drain);
-  };
-  while (!told_to_stop()) {
-    if (AwaitEnd(kStopPoll)) return;
-    if (!SiteStatus().ok())
-      return member_->CancelExchange();  // Nothing else would end a wait for answers.
+    told_to_stop_ = stop() || (orders.ok() && orders->drain);
+    if (told_to_stop_) {
+      member_->session().RequestDrain();
+      return options_.drain_timeout;
+    }
+    if (SiteStatus().ok()) return kStopPoll;  // Else nothing would end a wait for answers.
   }
-  member_->session().RequestDrain();
-  if (AwaitEnd(options_.drain_timeout)) return;
-  member_->telemetry().Record(
-      "transfers_cut",
-      absl::StrCat("the transfers did not end within ",
-                   absl::FormatDuration(options_.drain_timeout), ": they stay in the checkpoint"),
-      nlohmann::json::object());
   member_->CancelExchange();
-}
-
-bool TrainingRun::AwaitEnd(absl::Duration timeout) {
-  absl::MutexLock lock(&ended_mutex_);
-  return ended_mutex_.AwaitWithTimeout(absl::Condition(&ended_), timeout);
+  return absl::InfiniteDuration();
 }
 
 absl::Status TrainingRun::TrainSteps() {

@@ -9,17 +9,16 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "causeway/v1/config.pb.h"
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
 #include "common/base/thread_pool.h"
-#include "worker/data/dataset.h"
-#include "worker/model/worker_checkpoint.h"
-#include "worker/member/run_member.h"
 #include "worker/commands/device_choice.h"
 #include "worker/commands/site.h"
+#include "worker/data/dataset.h"
+#include "worker/member/run_member.h"
+#include "worker/model/worker_checkpoint.h"
 #include "worker/train/trainer.h"
 
 namespace causeway::worker {
@@ -65,12 +64,10 @@ class TrainingRun {
   // Makes the member's hooks into this run. `checkpoint` may be null; it outlives Begin.
   RunMember::Hooks MakeHooks(const WorkerCheckpoint* checkpoint);
   absl::Status TrainSteps();
-  // Waits for `stop`, for the coordinator's word or for the end of training.
-  void WatchForStop(const std::function<bool()>& stop);
+  // Looks for `stop` and for the coordinator's word; returns how long to wait for the next look.
+  absl::Duration WatchForStop(const std::function<bool()>& stop);
   // The cause that has ended this worker's other processes.
   absl::Status SiteStatus() const;
-  // True once training ended, within that time.
-  bool AwaitEnd(absl::Duration timeout);
   absl::Status StepOnce();
   absl::Status Evaluate();
   // `must`: an error if it cannot be written; else the one before it stands, and an event says so.
@@ -96,8 +93,7 @@ class TrainingRun {
   // Its engine works on the trainer's replica, so after it.
   const std::unique_ptr<RunMember> member_;
   bool drained_ = false;
-  absl::Mutex ended_mutex_;
-  bool ended_ ABSL_GUARDED_BY(ended_mutex_) = false;  // Training, for the watcher.
+  bool told_to_stop_ = false;  // Known to the watcher alone.
   absl::Duration last_checkpoint_;
 };
 

@@ -1,6 +1,7 @@
 #include "worker/site/arena_site.h"
 
 #include <numeric>
+#include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/time/clock.h"
@@ -127,11 +128,7 @@ ArenaSite::ArenaSite(const SiteJoin& join, std::unique_ptr<RunMember> member, Cl
       clock_(clock) {}
 
 ArenaSite::~ArenaSite() {
-  {
-    absl::MutexLock lock(&mutex_);
-    ended_ = true;
-  }
-  if (watcher_.joinable()) watcher_.join();
+  watcher_.Stop();
   if (ranks_ != nullptr) ranks_->Leave();  // Nobody waits any more for one that is hung.
 }
 
@@ -180,7 +177,10 @@ absl::Status ArenaSite::Begin(const SiteJoin& join, std::span<const uint8_t> sta
       return absl::AbortedError("the other processes of this site were not told of the run");
     }
   }
-  ASSIGN_OR_RETURN(watcher_, StartThread([this, stop = join.member.stop] { Watch(stop); }));
+  RETURN_IF_ERROR(watcher_.Start(kWatchInterval, [this, stop = join.member.stop] {
+    Watch(stop);
+    return kWatchInterval;
+  }));
   if (join.member.stop && join.member.stop()) return absl::CancelledError("before it was a member");
   RETURN_IF_ERROR(member_->Attach(join.description, place.has_value() ? &*place : nullptr));
   RETURN_IF_ERROR(member_->Begin(MakeHooks(join), std::move(place)));
@@ -269,7 +269,6 @@ RunMember::Hooks ArenaSite::MakeHooks(const SiteJoin& join) {
 }
 
 void ArenaSite::Watch(const std::function<bool()>& stop) {
-  bool told = false;
   // Ranks answer soon, unless they are hung. Packing for a state takes longest.
   const auto end_silence = [this] {
     if (ranks_ == nullptr) return;
@@ -279,29 +278,23 @@ void ArenaSite::Watch(const std::function<bool()>& stop) {
     if (!silent.ok()) Log().error("{}", std::string(silent.message()));
   };
   absl::MutexLock lock(&mutex_);
-  while (!mutex_.AwaitWithTimeout(absl::Condition(&ended_), kWatchInterval)) {
-    if (joined_ ? cancel_requested_.load() : stop && stop()) {
-      member_->CancelExchange();
-      end_silence();
-      continue;
-    }
-    if (!joined_) continue;
-    if (drain_requested_ && !told) {
-      told = true;
-      member_->session().RequestDrain();
-    }
-    const absl::StatusOr<Session::Orders> orders = member_->session().orders();
-    if (!orders.ok() || !orders->drain || !waiting_since_.has_value()) continue;
-    end_silence();
-    if (cut_ || clock_.Monotonic() - *waiting_since_ < drain_timeout_) continue;
-    cut_ = true;
-    member_->telemetry().Record(
-        "transfers_cut",
-        absl::StrCat("the transfers did not end within ", absl::FormatDuration(drain_timeout_),
-                     ": they stay in the checkpoint"),
-        nlohmann::json::object());
+  if (joined_ ? cancel_requested_.load() : stop && stop()) {
     member_->CancelExchange();
+    return end_silence();
   }
+  if (!joined_) return;
+  if (drain_requested_ && !std::exchange(drain_told_, true)) member_->session().RequestDrain();
+  const absl::StatusOr<Session::Orders> orders = member_->session().orders();
+  if (!orders.ok() || !orders->drain || !waiting_since_.has_value()) return;
+  end_silence();
+  if (cut_ || clock_.Monotonic() - *waiting_since_ < drain_timeout_) return;
+  cut_ = true;
+  member_->telemetry().Record(
+      "transfers_cut",
+      absl::StrCat("the transfers did not end within ", absl::FormatDuration(drain_timeout_),
+                   ": they stay in the checkpoint"),
+      nlohmann::json::object());
+  member_->CancelExchange();
 }
 
 std::span<const int32_t> ArenaSite::Sorted(std::vector<int32_t> fragments) {

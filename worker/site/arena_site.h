@@ -9,7 +9,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -19,6 +18,7 @@
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
+#include "common/base/thread_pool.h"
 #include "common/client/boarding.h"
 #include "common/params/sync_schedule.h"
 #include "nlohmann/json.hpp"
@@ -166,10 +166,10 @@ class ArenaSite {
   std::atomic<bool> cancel_requested_ = false;
   absl::Mutex mutex_;
   bool joined_ ABSL_GUARDED_BY(mutex_) = false;
-  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
-  bool cut_ ABSL_GUARDED_BY(mutex_) = false;  // By a drain.
+  bool drain_told_ ABSL_GUARDED_BY(mutex_) = false;  // To the session, by the watcher.
+  bool cut_ ABSL_GUARDED_BY(mutex_) = false;         // By a drain.
   std::optional<absl::Duration> waiting_since_ ABSL_GUARDED_BY(mutex_);
-  std::thread watcher_;
+  PeriodicThread watcher_;
 };
 
 }  // namespace causeway::worker
