@@ -170,17 +170,12 @@ template <typename T>
 void CpuTransformer<T>::Norm(const T* x_in, const T* addend, const T* arena, const NormLayout& norm,
                              T* x_out, T* inverse_rms) {
   const KernelTimer timer(kernel_seconds_, KernelKind::kNorm);
+  const T* const bias = norm.bias < 0 ? nullptr : arena + norm.bias;
   ParallelRows(kRowsPerTask, [&](int64_t begin, int64_t end) {
     const int64_t at = begin * shape_.width;
-    const T* const add = addend == nullptr ? nullptr : addend + at;
-    if (norm.bias >= 0) {
-      kernels_.layer_norm(x_in + at, add, arena + norm.weight, arena + norm.bias, epsilon_,
-                          end - begin, shape_.width, x_out + at, normed_.data() + at,
-                          inverse_rms + begin);
-    } else {
-      kernels_.rms_norm(x_in + at, add, arena + norm.weight, epsilon_, end - begin, shape_.width,
-                        x_out + at, normed_.data() + at, inverse_rms + begin);
-    }
+    kernels_.norm(x_in + at, addend == nullptr ? nullptr : addend + at, arena + norm.weight, bias,
+                  epsilon_, end - begin, shape_.width, x_out + at, normed_.data() + at,
+                  inverse_rms + begin);
   });
 }
 

@@ -188,21 +188,15 @@ void CpuTransformer<T>::NormBackward(const T* dout, const T* x, const T* arena,
                                      bool accumulate_dx, bool accumulate_weight, T* gradients) {
   const KernelTimer timer(kernel_seconds_, KernelKind::kNorm);
   const bool layer_norm = norm.bias >= 0;
+  const T* const bias = layer_norm ? arena + norm.bias : nullptr;
   const int64_t stride = layer_norm ? 2 * shape_.width : shape_.width;
   ParallelRows(kRowsPerTask, [&](int64_t begin, int64_t end) {
     const int64_t at = begin * shape_.width;
     T* const partial = partials_.data() + begin / kRowsPerTask * stride;
     std::fill_n(partial, stride, T{0});
-    if (layer_norm) {
-      kernels_.layer_norm_backward(dout + at, x + at, arena + norm.weight, arena + norm.bias,
-                                   inverse_rms + begin, end - begin, shape_.width, accumulate_dx,
-                                   dresidual_.data() + at, normed_.data() + at, partial,
-                                   partial + shape_.width);
-    } else {
-      kernels_.rms_norm_backward(dout + at, x + at, arena + norm.weight, inverse_rms + begin,
-                                 end - begin, shape_.width, accumulate_dx, dresidual_.data() + at,
-                                 normed_.data() + at, partial);
-    }
+    kernels_.norm_backward(dout + at, x + at, arena + norm.weight, bias, inverse_rms + begin,
+                           end - begin, shape_.width, accumulate_dx, dresidual_.data() + at,
+                           normed_.data() + at, partial, partial + shape_.width);
   });
   ReducePartials(stride, 0, shape_.width, accumulate_weight, gradients + norm.weight);
   if (layer_norm) {

@@ -133,14 +133,9 @@ void CpuDecoder<T>::Run(const T* parameters, bool prompt) {
 
 template <typename T>
 void CpuDecoder<T>::Norm(const T* arena, const NormLayout& norm, const T* addend) {
-  const int64_t rows = std::ssize(rows_);
-  if (norm.bias >= 0) {
-    kernels_.layer_norm(x_.data(), addend, arena + norm.weight, arena + norm.bias, epsilon_, rows,
-                        shape_.width, x_.data(), normed_.data(), inverse_rms_.data());
-  } else {
-    kernels_.rms_norm(x_.data(), addend, arena + norm.weight, epsilon_, rows, shape_.width,
-                      x_.data(), normed_.data(), inverse_rms_.data());
-  }
+  kernels_.norm(x_.data(), addend, arena + norm.weight, norm.bias < 0 ? nullptr : arena + norm.bias,
+                epsilon_, std::ssize(rows_), shape_.width, x_.data(), normed_.data(),
+                inverse_rms_.data());
 }
 
 template <typename T>

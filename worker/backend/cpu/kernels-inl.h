@@ -1,5 +1,5 @@
-// The kernels of kernels.h, compiled once per instruction set; those of attention,
-// LayerNorm and generation have files of their own.
+// The kernels of kernels.h, compiled once per instruction set; those of attention
+// and generation have files of their own.
 #if defined(CAUSEWAY_WORKER_BACKEND_CPU_KERNELS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef CAUSEWAY_WORKER_BACKEND_CPU_KERNELS_INL_H_
 #undef CAUSEWAY_WORKER_BACKEND_CPU_KERNELS_INL_H_
@@ -14,24 +14,30 @@
 #include "worker/backend/cpu/attention_kernels-inl.h"
 #include "worker/backend/cpu/decode_kernels-inl.h"
 #include "worker/backend/cpu/kernels.h"
-#include "worker/backend/cpu/layer_norm_kernels-inl.h"
 #include "worker/backend/cpu/vector_loops-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace causeway::worker::HWY_NAMESPACE {
 
 template <typename T>
-T InverseRms(const T* x, int64_t width, T epsilon) {
+HWY_INLINE T MeanOf(const T* x, int64_t width) {
+  const T sum = SumOver<T>(width, [=](auto d, int64_t i) HWY_ATTR { return hn::LoadU(d, x + i); });
+  return sum / static_cast<T>(width);
+}
+
+// 1 / the deviation from `mean`; from 0 that is 1 / rms.
+template <typename T>
+T InverseDeviation(const T* x, int64_t width, T mean, T epsilon) {
   const T squares = SumOver<T>(width, [=](auto d, int64_t i) HWY_ATTR {
-    const auto value = hn::LoadU(d, x + i);
+    const auto value = hn::Sub(hn::LoadU(d, x + i), hn::Set(d, mean));
     return hn::Mul(value, value);
   });
   return T{1} / std::sqrt(squares / static_cast<T>(width) + epsilon);
 }
 
 template <typename T>
-void RmsNorm(const T* x_in, const T* addend, const T* weight, T epsilon, int64_t rows,
-             int64_t width, T* x_out, T* out, T* inverse_rms) {
+void Norm(const T* x_in, const T* addend, const T* weight, const T* bias, T epsilon, int64_t rows,
+          int64_t width, T* x_out, T* out, T* inverse_deviation) {
   for (int64_t r = 0; r < rows; ++r) {
     const T* x = x_in + r * width;
     if (addend != nullptr) {
@@ -42,47 +48,69 @@ void RmsNorm(const T* x_in, const T* addend, const T* weight, T epsilon, int64_t
       });
       x = sum;
     }
-    const T factor = InverseRms(x, width, epsilon);
-    inverse_rms[r] = factor;
+    const T mean = bias == nullptr ? T{0} : MeanOf(x, width);
+    const T factor = InverseDeviation(x, width, mean, epsilon);
+    inverse_deviation[r] = factor;
     T* normed = out + r * width;
     ForEach<T>(width, [=](auto d, int64_t i) HWY_ATTR {
-      const auto scaled = hn::Mul(hn::LoadU(d, x + i), hn::Set(d, factor));
-      hn::StoreU(hn::Mul(scaled, hn::LoadU(d, weight + i)), d, normed + i);
+      const auto w = hn::LoadU(d, weight + i);
+      const auto xhat = hn::Mul(hn::Sub(hn::LoadU(d, x + i), hn::Set(d, mean)), hn::Set(d, factor));
+      auto value = hn::Mul(xhat, w);
+      if (bias != nullptr) value = hn::MulAdd(xhat, w, hn::LoadU(d, bias + i));
+      hn::StoreU(value, d, normed + i);
     });
   }
 }
 
-// One row: y = x * inverse_rms * weight; dx (+)= inverse_rms * (g - xhat * mean(g * xhat)) with
-// g = dy * weight and xhat = x * inverse_rms.
+// One row: y = xhat * weight (+ bias) with xhat = (x - mean) * factor, and with g = dy * weight
+// dx (+)= factor * (g - mean(g) - xhat * mean(g * xhat)). Without a bias the means of x and of g
+// count as 0.
 template <typename T>
-void RmsNormRowBackward(const T* dy, const T* x, const T* weight, T inverse_rms, int64_t width,
-                        bool accumulate, T* dx, T* y, T* dweight) {
+void NormRowBackward(const T* dy, const T* x, const T* weight, const T* bias, T factor,
+                     int64_t width, bool accumulate, T* dx, T* y, T* dweight, T* dbias) {
+  const bool layer_norm = bias != nullptr;
+  const T mean = layer_norm ? MeanOf(x, width) : T{0};
+  T gradient_mean = 0;
+  if (layer_norm) {
+    const T sum = SumOver<T>(width, [=](auto d, int64_t i) HWY_ATTR {
+      return hn::Mul(hn::LoadU(d, dy + i), hn::LoadU(d, weight + i));
+    });
+    gradient_mean = sum / static_cast<T>(width);
+  }
   const T dot = SumOver<T>(width, [=](auto d, int64_t i) HWY_ATTR {
-    return hn::Mul(hn::Mul(hn::LoadU(d, dy + i), hn::LoadU(d, weight + i)), hn::LoadU(d, x + i));
+    const auto g = hn::Mul(hn::LoadU(d, dy + i), hn::LoadU(d, weight + i));
+    return hn::Mul(g, hn::Sub(hn::LoadU(d, x + i), hn::Set(d, mean)));
   });
-  // mean(g * xhat) * inverse_rms, so that it multiplies x.
-  const T slope = dot * inverse_rms * inverse_rms / static_cast<T>(width);
+  // mean(g * xhat); RMSNorm's is multiplied by the factor, for it multiplies x.
+  const T slope = (layer_norm ? dot * factor : dot * factor * factor) / static_cast<T>(width);
   ForEach<T>(width, [=](auto d, int64_t i) HWY_ATTR {
-    const auto factor = hn::Set(d, inverse_rms);
     const auto w = hn::LoadU(d, weight + i);
     const auto upstream = hn::LoadU(d, dy + i);
-    const auto value = hn::LoadU(d, x + i);
-    const auto xhat = hn::Mul(value, factor);
-    auto gradient = hn::Mul(factor, hn::NegMulAdd(value, hn::Set(d, slope), hn::Mul(upstream, w)));
+    auto value = hn::Sub(hn::LoadU(d, x + i), hn::Set(d, mean));
+    const auto xhat = hn::Mul(value, hn::Set(d, factor));
+    auto out = hn::Mul(xhat, w);
+    if (layer_norm) {
+      value = xhat;
+      out = hn::MulAdd(xhat, w, hn::LoadU(d, bias + i));
+      hn::StoreU(hn::Add(upstream, hn::LoadU(d, dbias + i)), d, dbias + i);
+    }
+    const auto centered = hn::Sub(hn::Mul(upstream, w), hn::Set(d, gradient_mean));
+    auto gradient = hn::Mul(hn::Set(d, factor), hn::NegMulAdd(value, hn::Set(d, slope), centered));
     if (accumulate) gradient = hn::Add(gradient, hn::LoadU(d, dx + i));
     hn::StoreU(gradient, d, dx + i);
-    if (y != nullptr) hn::StoreU(hn::Mul(xhat, w), d, y + i);
+    if (y != nullptr) hn::StoreU(out, d, y + i);
     hn::StoreU(hn::MulAdd(upstream, xhat, hn::LoadU(d, dweight + i)), d, dweight + i);
   });
 }
 
 template <typename T>
-void RmsNormBackward(const T* dout, const T* x, const T* weight, const T* inverse_rms, int64_t rows,
-                     int64_t width, bool accumulate, T* dx, T* out, T* dweight) {
+void NormBackward(const T* dout, const T* x, const T* weight, const T* bias,
+                  const T* inverse_deviation, int64_t rows, int64_t width, bool accumulate, T* dx,
+                  T* out, T* dweight, T* dbias) {
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t at = r * width;
-    RmsNormRowBackward(dout + at, x + at, weight, inverse_rms[r], width, accumulate, dx + at,
-                       out == nullptr ? nullptr : out + at, dweight);
+    NormRowBackward(dout + at, x + at, weight, bias, inverse_deviation[r], width, accumulate,
+                    dx + at, out + at, dweight, dbias);
   }
 }
 
@@ -107,7 +135,7 @@ void Rotate(const HeadShape& shape, const T* query_weight, const T* key_weight, 
     if (query_weight != nullptr) {
       const T* weight = h < shape.query_heads ? query_weight : key_weight;
       T* kept = raw + h * shape.head_dim;
-      const T factor = InverseRms(head, shape.head_dim, epsilon);
+      const T factor = InverseDeviation(head, shape.head_dim, T{0}, epsilon);
       inverse_rms[h] = factor;
       ForEach<T>(shape.head_dim, [=](auto d, int64_t i) HWY_ATTR {
         const auto value = hn::LoadU(d, head + i);
@@ -129,9 +157,10 @@ void RotateBackward(const HeadShape& shape, const T* query_weight, const T* key_
     RotateHead(cosine, sine, shape.head_dim / 2, T{-1}, dhead);
     if (query_weight == nullptr) continue;
     const bool query = h < shape.query_heads;
-    RmsNormRowBackward<T>(dhead, raw + h * shape.head_dim, query ? query_weight : key_weight,
-                          inverse_rms[h], shape.head_dim, /*accumulate=*/false, dhead,
-                          /*y=*/nullptr, dweights + (query ? 0 : shape.head_dim));
+    NormRowBackward<T>(dhead, raw + h * shape.head_dim, query ? query_weight : key_weight,
+                       /*bias=*/nullptr, inverse_rms[h], shape.head_dim, /*accumulate=*/false,
+                       dhead, /*y=*/nullptr, dweights + (query ? 0 : shape.head_dim),
+                       /*dbias=*/nullptr);
   }
 }
 
@@ -275,10 +304,8 @@ void AdamW(const AdamWStep<T>& step, T weight_decay, T gradient_factor, const T*
 template <typename T>
 const Kernels<T>* KernelTable() {
   static constexpr Kernels<T> kTable = {
-      .rms_norm = &RmsNorm<T>,
-      .rms_norm_backward = &RmsNormBackward<T>,
-      .layer_norm = &LayerNorm<T>,
-      .layer_norm_backward = &LayerNormBackward<T>,
+      .norm = &Norm<T>,
+      .norm_backward = &NormBackward<T>,
       .rotate = &Rotate<T>,
       .rotate_backward = &RotateBackward<T>,
       .swiglu = &Swiglu<T>,

@@ -26,25 +26,18 @@ struct HeadShape {
 
 template <typename T>
 struct Kernels {
-  // out = x / rms(x) * weight, per row of `width` contiguous values. With `addend`, x is first
-  // replaced by x_in + addend and stored to `x_out`; otherwise x is x_in and x_out is not written.
-  // inverse_rms [rows] is kept for the backward pass.
-  void (*rms_norm)(const T* x_in, const T* addend, const T* weight, T epsilon, int64_t rows,
-                   int64_t width, T* x_out, T* out, T* inverse_rms);
+  // LayerNorm, out = (x - mean(x)) / deviation(x) * weight + bias, or without a bias (null)
+  // RMSNorm, out = x / rms(x) * weight, per row of `width` contiguous values. With `addend`, x is
+  // first replaced by x_in + addend and stored to `x_out`; otherwise x is x_in and x_out is not
+  // written. inverse_deviation [rows], 1 / deviation or 1 / rms, is kept for the backward pass.
+  void (*norm)(const T* x_in, const T* addend, const T* weight, const T* bias, T epsilon,
+               int64_t rows, int64_t width, T* x_out, T* out, T* inverse_deviation);
 
-  // dx (+)= the gradient through the norm; out = the norm's output again (may be null);
-  // dweight [width] += the rows' share of the weight's gradient.
-  void (*rms_norm_backward)(const T* dout, const T* x, const T* weight, const T* inverse_rms,
-                            int64_t rows, int64_t width, bool accumulate, T* dx, T* out,
-                            T* dweight);
-
-  // The same with out = (x - mean(x)) / deviation(x) * weight + bias; inverse_deviation [rows].
-  void (*layer_norm)(const T* x_in, const T* addend, const T* weight, const T* bias, T epsilon,
-                     int64_t rows, int64_t width, T* x_out, T* out, T* inverse_deviation);
-  // dweight and dbias [width] +=.
-  void (*layer_norm_backward)(const T* dout, const T* x, const T* weight, const T* bias,
-                              const T* inverse_deviation, int64_t rows, int64_t width,
-                              bool accumulate, T* dx, T* out, T* dweight, T* dbias);
+  // dx (+)= the gradient through the norm; out = the norm's output again; dweight [width] and, with
+  // a bias, dbias [width] += the rows' share of their gradients.
+  void (*norm_backward)(const T* dout, const T* x, const T* weight, const T* bias,
+                        const T* inverse_deviation, int64_t rows, int64_t width, bool accumulate,
+                        T* dx, T* out, T* dweight, T* dbias);
 
   // One token's query and key heads, contiguous in `heads` [rotated, head_dim], in place:
   // optional RMSNorm per head, then RoPE. With query_weight == null there is no norm, and raw and

@@ -60,6 +60,10 @@ class Reference {
     kernels_.add(dresidual_.data() + token * width_, width_, gradients_.data() + offset);
   }
 
+  const double* BiasOf(const NormLayout& norm) const {
+    return norm.bias < 0 ? nullptr : parameters_.data() + norm.bias;
+  }
+
   // x [N, width] (the sum of both, rounded) and its norm.
   void Norm(const Values& in, const Values* addend, const NormLayout& norm, Values& x,
             Values& deviation, Values& out) {
@@ -69,14 +73,8 @@ class Reference {
     x = sum;
     out.resize(sum.size());
     deviation.resize(Size(tokens_));
-    const double* const weight = parameters_.data() + norm.weight;
-    if (norm.bias >= 0) {
-      kernels_.layer_norm(x.data(), nullptr, weight, parameters_.data() + norm.bias, epsilon_,
-                          tokens_, width_, nullptr, out.data(), deviation.data());
-    } else {
-      kernels_.rms_norm(x.data(), nullptr, weight, epsilon_, tokens_, width_, nullptr, out.data(),
-                        deviation.data());
-    }
+    kernels_.norm(x.data(), nullptr, parameters_.data() + norm.weight, BiasOf(norm), epsilon_,
+                  tokens_, width_, nullptr, out.data(), deviation.data());
     Round(out);
   }
 
@@ -84,17 +82,10 @@ class Reference {
                     bool accumulate) {
     Values again(x.size());
     dresidual_.resize(x.size());
-    const double* const weight = parameters_.data() + norm.weight;
-    double* const dweight = gradients_.data() + norm.weight;
-    if (norm.bias >= 0) {
-      kernels_.layer_norm_backward(dnormed_.data(), x.data(), weight,
-                                   parameters_.data() + norm.bias, deviation.data(), tokens_,
-                                   width_, accumulate, dresidual_.data(), again.data(), dweight,
-                                   gradients_.data() + norm.bias);
-    } else {
-      kernels_.rms_norm_backward(dnormed_.data(), x.data(), weight, deviation.data(), tokens_,
-                                 width_, accumulate, dresidual_.data(), again.data(), dweight);
-    }
+    kernels_.norm_backward(dnormed_.data(), x.data(), parameters_.data() + norm.weight,
+                           BiasOf(norm), deviation.data(), tokens_, width_, accumulate,
+                           dresidual_.data(), again.data(), gradients_.data() + norm.weight,
+                           norm.bias < 0 ? nullptr : gradients_.data() + norm.bias);
     Round(dresidual_);
   }
 

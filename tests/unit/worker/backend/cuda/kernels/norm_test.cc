@@ -51,13 +51,8 @@ Forward OracleForward(const NormCase& c, const Norm& norm, const Doubles& x,
   const Kernels<double>& oracle = GetKernels<double>();
   Forward f = {x, Doubles(x.size()), Doubles(static_cast<size_t>(c.rows))};
   const double* const add = addend == nullptr ? nullptr : addend->data();
-  if (c.layer_norm) {
-    oracle.layer_norm(x.data(), add, norm.weight.data(), norm.bias.data(), kEpsilon, c.rows,
-                      c.width, f.x_out.data(), f.out.data(), f.inverse.data());
-  } else {
-    oracle.rms_norm(x.data(), add, norm.weight.data(), kEpsilon, c.rows, c.width, f.x_out.data(),
-                    f.out.data(), f.inverse.data());
-  }
+  oracle.norm(x.data(), add, norm.weight.data(), c.layer_norm ? norm.bias.data() : nullptr,
+              kEpsilon, c.rows, c.width, f.x_out.data(), f.out.data(), f.inverse.data());
   return f;
 }
 
@@ -142,17 +137,11 @@ TEST(NormTest, BackwardIsTheOraclesAtAnyWidth) {
       Doubles out(dx.size());
       const Doubles zeros(static_cast<size_t>(c.width));
       Doubles dweight = accumulate ? dweight_before : zeros;
-      Doubles dbias = dweight;
-      if (c.layer_norm) {
-        oracle.layer_norm_backward(dout.data(), norm.x.data(), norm.weight.data(), norm.bias.data(),
-                                   forward.inverse.data(), c.rows, c.width, accumulate, dx.data(),
-                                   out.data(), dweight.data(), dbias.data());
-      } else {
-        oracle.rms_norm_backward(dout.data(), norm.x.data(), norm.weight.data(),
-                                 forward.inverse.data(), c.rows, c.width, accumulate, dx.data(),
-                                 out.data(), dweight.data());
-        dbias = dweight_before;
-      }
+      Doubles dbias = c.layer_norm ? dweight : dweight_before;
+      oracle.norm_backward(dout.data(), norm.x.data(), norm.weight.data(),
+                           c.layer_norm ? norm.bias.data() : nullptr, forward.inverse.data(),
+                           c.rows, c.width, accumulate, dx.data(), out.data(), dweight.data(),
+                           dbias.data());
       ExpectCloseBf16(NameOf(c) + ", dx", tensors[0], dx);
       ExpectCloseFloat(NameOf(c) + ", dweight", tensors[1], dweight);
       ExpectCloseFloat(NameOf(c) + ", dbias", tensors[2], dbias);
@@ -187,14 +176,9 @@ TEST(NormTest, MoreRowsThanBlocksAddUpInTheWeightsGradient) {
     a.scratch = device.Allocate<float>(NormBackwardScratch(rows, width, layer_norm));
     NormBackward(a, device.stream());
     Doubles dx(x.size()), out(x.size()), dweight(weight.size()), dbias(weight.size());
-    if (layer_norm) {
-      oracle.layer_norm_backward(x.data(), x.data(), weight.data(), weight.data(), inverse.data(),
-                                 rows, width, /*accumulate=*/false, dx.data(), out.data(),
-                                 dweight.data(), dbias.data());
-    } else {
-      oracle.rms_norm_backward(x.data(), x.data(), weight.data(), inverse.data(), rows, width,
-                               /*accumulate=*/false, dx.data(), out.data(), dweight.data());
-    }
+    oracle.norm_backward(x.data(), x.data(), weight.data(), layer_norm ? weight.data() : nullptr,
+                         inverse.data(), rows, width, /*accumulate=*/false, dx.data(), out.data(),
+                         dweight.data(), dbias.data());
     ExpectCloseBf16("dx", device.Values(a.dx, rows * width), dx);
     ExpectCloseFloat("dweight", device.Values(a.dweight, width), dweight);
     ExpectCloseFloat("dbias", device.Values(a.dbias, width), dbias);
