@@ -25,14 +25,17 @@ int TouchedAtOnce(const FragmentPlan& plan, const v1::SyncConfig& sync) {
 
 int64_t BytesOf(int32_t type) { return type == CAUSEWAY_FLOAT32 ? 4 : 2; }
 
-// An interval of an arena in another's coordinates.
-struct Overlap {
-  int64_t begin = 0;
-  int64_t end = 0;
-  int64_t size() const { return std::max<int64_t>(end - begin, 0); }
+// A run of values that the rank owns.
+struct Run {
+  int64_t own = 0;    // Its first value among those that the rank owns of the fragment.
+  int64_t place = 0;  // The same among the values that were asked about.
+  int64_t size = 0;
 };
-Overlap Of(const ShardPiece& piece, int64_t begin, int64_t end) {
-  return {std::max(piece.begin, begin), std::min(piece.end, end)};
+
+int64_t SizeOf(const std::vector<Run>& runs) {
+  int64_t size = 0;
+  for (const Run& run : runs) size += run.size;
+  return size;
 }
 
 class CudaDeviceValues final : public DeviceValues {
@@ -170,58 +173,44 @@ class CudaDeviceValues final : public DeviceValues {
   absl::Status CopyLocal(int fragment, int64_t first, std::span<float> values) override {
     RETURN_IF_ERROR(UseDevice(device_));
     if (Pieces(fragment).empty()) return absl::OkStatus();
-    const bool gathered = locals_[static_cast<size_t>(fragment)] != nullptr;
+    constexpr char kWhat[] = "copying local values";
     RETURN_IF_ERROR(HoldUp());
-    const float* const local =
-        gathered ? locals_[static_cast<size_t>(fragment)] : part_->PublishedValues(fragment);
-    RETURN_IF_ERROR(
-        ForOwn(fragment, first, std::ssize(values), [&](int64_t own, int64_t place, int64_t count) {
-          return CopyAsync(values.data() + place, local + own, count, setting_.get(),
-                           "copying local values");
-        }));
-    if (!gathered) {
-      RETURN_IF_ERROR(ForOwnGaps(fragment, first, std::ssize(values),
-                                 [&](float* gap, int64_t place, int64_t count) {
-                                   return CopyAsync<float>(values.data() + place, gap, count,
-                                                           setting_.get(), "copying local values");
-                                 }));
+    const float* const gathered = locals_[static_cast<size_t>(fragment)];
+    const float* const local = gathered != nullptr ? gathered : part_->PublishedValues(fragment);
+    for (const Run& run : Owned(fragment, first, std::ssize(values))) {
+      RETURN_IF_ERROR(
+          CopyAsync(values.data() + run.place, local + run.own, run.size, setting_.get(), kWhat));
     }
-    return setting_.Wait("copying local values");
+    if (gathered != nullptr) return setting_.Wait(kWhat);
+    for (const Run& gap : OwnedGaps(fragment, first, std::ssize(values))) {
+      RETURN_IF_ERROR(CopyAsync<float>(values.data() + gap.place, gaps_ + gap.own, gap.size,
+                                       setting_.get(), kWhat));
+    }
+    return setting_.Wait(kWhat);
   }
 
   absl::Status SetLocal(int fragment, int64_t first, std::span<const float> values) override {
     RETURN_IF_ERROR(UseDevice(device_));
     if (Pieces(fragment).empty()) return absl::OkStatus();
-    // Gaps between tensors have a place of their own.
-    int64_t elsewhere = 0;
-    RETURN_IF_ERROR(
-        ForOwn(fragment, first, std::ssize(values), [&](int64_t, int64_t, int64_t count) {
-          elsewhere += count;
-          return absl::OkStatus();
-        }));
-    RETURN_IF_ERROR(
-        ForOwnGaps(fragment, first, std::ssize(values), [&](float*, int64_t, int64_t count) {
-          elsewhere -= count;
-          return absl::OkStatus();
-        }));
+    constexpr char kWhat[] = "restoring local values";
+    const std::vector<Run> owned = Owned(fragment, first, std::ssize(values));
+    const std::vector<Run> gaps = OwnedGaps(fragment, first, std::ssize(values));
     float* local = locals_[static_cast<size_t>(fragment)];
-    if (elsewhere > 0) {
+    // Gaps between tensors have a place of their own.
+    if (SizeOf(owned) > SizeOf(gaps)) {
       ASSIGN_OR_RETURN(local, Local(fragment));
     }
     RETURN_IF_ERROR(HoldUp());
-    if (local != nullptr) {
-      RETURN_IF_ERROR(ForOwn(fragment, first, std::ssize(values),
-                             [&](int64_t own, int64_t place, int64_t count) {
-                               return CopyAsync(local + own, values.data() + place, count,
-                                                setting_.get(), "restoring local values");
-                             }));
+    for (const Run& run : owned) {
+      if (local == nullptr) break;
+      RETURN_IF_ERROR(
+          CopyAsync(local + run.own, values.data() + run.place, run.size, setting_.get(), kWhat));
     }
-    RETURN_IF_ERROR(ForOwnGaps(fragment, first, std::ssize(values),
-                               [&](float* gap, int64_t place, int64_t count) {
-                                 return CopyAsync(gap, values.data() + place, count, setting_.get(),
-                                                  "restoring local values");
-                               }));
-    return setting_.Wait("restoring local values");
+    for (const Run& gap : gaps) {
+      RETURN_IF_ERROR(
+          CopyAsync(gaps_ + gap.own, values.data() + gap.place, gap.size, setting_.get(), kWhat));
+    }
+    return setting_.Wait(kWhat);
   }
 
  private:
@@ -231,11 +220,15 @@ class CudaDeviceValues final : public DeviceValues {
     const std::span<float> out = FloatsOf(call.out);
     if (call.method == kPartCopyLocal) return CopyLocal(call.fragment, 0, out);
     if (call.method == kPartSetLocal) return SetLocal(call.fragment, 0, in);
-    return ForGaps(call.fragment, [&](int64_t first, size_t place, size_t size) {
-      return call.method == kPartCopyGaps
-                 ? CopyLocal(call.fragment, first, out.subspan(place, size))
-                 : SetLocal(call.fragment, first, in.subspan(place, size));
-    });
+    for (const GapPiece& gap : GapPieces(plan_, shards_, rank_, call.fragment)) {
+      const int64_t first = gap.begin - plan_.range(call.fragment).begin;
+      const auto place = static_cast<size_t>(gap.place);
+      const auto size = static_cast<size_t>(gap.size);
+      RETURN_IF_ERROR(call.method == kPartCopyGaps
+                          ? CopyLocal(call.fragment, first, out.subspan(place, size))
+                          : SetLocal(call.fragment, first, in.subspan(place, size)));
+    }
+    return absl::OkStatus();
   }
 
   // Makes copies follow what was issued here and by the part, and nothing else of the trainer's.
@@ -253,49 +246,37 @@ class CudaDeviceValues final : public DeviceValues {
 
   std::span<const ShardPiece> Pieces(int fragment) const { return shards_.pieces(rank_, fragment); }
 
-  // Calls `body` with the places, among the fragment's own values and from its value `first` on,
-  // and the number of what is owned of `count` values.
-  template <typename Body>
-  absl::Status ForOwn(int fragment, int64_t first, int64_t count, const Body& body) const {
+  // What is owned of `count` values of the fragment from its value `first` on.
+  std::vector<Run> Owned(int fragment, int64_t first, int64_t count) const {
     const int64_t from = plan_.range(fragment).begin + first;
+    std::vector<Run> runs;
     for (const ShardPiece& piece : Pieces(fragment)) {
-      const Overlap both = Of(piece, from, from + count);
-      if (both.size() == 0) continue;
-      RETURN_IF_ERROR(
-          body(piece.offset - Pieces(fragment).front().offset + both.begin - piece.begin,
-               both.begin - from, both.size()));
+      const int64_t begin = std::max(piece.begin, from);
+      const int64_t end = std::min(piece.end, from + count);
+      if (begin >= end) continue;
+      runs.push_back({piece.offset - Pieces(fragment).front().offset + begin - piece.begin,
+                      begin - from, end - begin});
     }
-    return absl::OkStatus();
+    return runs;
   }
-  // The same of what lies between tensors, with where that is.
-  template <typename Body>
-  absl::Status ForOwnGaps(int fragment, int64_t first, int64_t count, const Body& body) const {
-    const int64_t from = plan_.range(fragment).begin + first;
-    float* at = gaps_;
-    for (int i = 0; i < fragment; ++i) {
-      for (const ArenaRange& gap : match_.gaps[static_cast<size_t>(i)]) at += gap.end - gap.begin;
-    }
-    for (const ArenaRange& gap : match_.gaps[static_cast<size_t>(fragment)]) {
-      for (const ShardPiece& piece : Pieces(fragment)) {
-        const Overlap own = Of(piece, gap.begin, gap.end);
-        const Overlap both = {std::max(own.begin, from), std::min(own.end, from + count)};
-        if (both.size() == 0) continue;
-        RETURN_IF_ERROR(body(at + (both.begin - gap.begin), both.begin - from, both.size()));
+  // The same of what lies between tensors; Run::own is where it is in gaps_.
+  std::vector<Run> OwnedGaps(int fragment, int64_t first, int64_t count) const {
+    std::vector<Run> runs;
+    int64_t at = 0;
+    for (int i = 0; i <= fragment; ++i) {
+      for (const ArenaRange& gap : match_.gaps[static_cast<size_t>(i)]) {
+        const int64_t in_fragment = gap.begin - plan_.range(fragment).begin;
+        const int64_t begin = std::max(in_fragment, first);
+        const int64_t end = std::min(in_fragment + gap.end - gap.begin, first + count);
+        const int64_t origin = std::exchange(at, at + gap.end - gap.begin) - in_fragment;
+        if (begin >= end) continue;
+        for (const Run& run : Owned(fragment, begin, end - begin)) {
+          const int64_t place = begin + run.place;
+          runs.push_back({origin + place, place - first, run.size});
+        }
       }
-      at += gap.end - gap.begin;
     }
-    return absl::OkStatus();
-  }
-
-  // Calls `body` with the place in the fragment of each own part of its gaps, that among them, and
-  // the size.
-  template <typename Body>
-  absl::Status ForGaps(int fragment, const Body& body) const {
-    for (const GapPiece& gap : GapPieces(plan_, shards_, rank_, fragment)) {
-      RETURN_IF_ERROR(body(gap.begin - plan_.range(fragment).begin, static_cast<size_t>(gap.place),
-                           static_cast<size_t>(gap.size)));
-    }
-    return absl::OkStatus();
+    return runs;
   }
 
   // Where the fragment's own values are. INVALID_ARGUMENT unless each is in one place.
@@ -303,37 +284,30 @@ class CudaDeviceValues final : public DeviceValues {
       int fragment, std::span<const causeway_device_values> all) const {
     const FragmentRange& whole = plan_.range(fragment);
     std::vector<ValueRange> ranges;
-    RETURN_IF_ERROR(
-        ForOwnGaps(fragment, 0, whole.size(), [&](float* gap, int64_t place, int64_t count) {
-          return ForOwn(fragment, place, count, [&](int64_t own, int64_t, int64_t size) {
-            ranges.push_back({.data = gap, .first = own, .count = size, .type = ValueType::kOwn});
-            return absl::OkStatus();
-          });
-        }));
+    for (const Run& gap : OwnedGaps(fragment, 0, whole.size())) {
+      for (const Run& run : Owned(fragment, gap.place, gap.size)) {
+        ranges.push_back({.data = gaps_ + gap.own,
+                          .first = run.own,
+                          .count = run.size,
+                          .type = ValueType::kOwn});
+      }
+    }
     int64_t missing = 0;
     for (const causeway_range& range : match_.ranges[static_cast<size_t>(fragment)]) {
-      RETURN_IF_ERROR(ForOwn(fragment, range.arena_offset - whole.begin, range.count,
-                             [&](int64_t, int64_t, int64_t size) {
-                               missing += size;
-                               return absl::OkStatus();
-                             }));
-      const int64_t to_arena = range.arena_offset - range.tensor_offset;
+      const int64_t place = range.arena_offset - whole.begin;
+      missing += SizeOf(Owned(fragment, place, range.count));
       for (const causeway_device_values& values : all) {
         if (values.tensor != range.tensor) continue;
         const int64_t begin = std::max(values.begin, range.tensor_offset);
         const int64_t end = std::min(values.end, range.tensor_offset + range.count);
-        if (begin >= end) continue;
-        RETURN_IF_ERROR(ForOwn(
-            fragment, begin + to_arena - whole.begin, end - begin,
-            [&](int64_t own, int64_t place, int64_t size) {
-              const int64_t at = begin + place - values.begin;
-              ranges.push_back({.data = static_cast<char*>(values.data) + at * BytesOf(values.type),
-                                .first = own,
-                                .count = size,
-                                .type = static_cast<ValueType>(values.type)});
-              missing -= size;
-              return absl::OkStatus();
-            }));
+        for (const Run& run : Owned(fragment, place + begin - range.tensor_offset, end - begin)) {
+          const int64_t at = begin + run.place - values.begin;
+          ranges.push_back({.data = static_cast<char*>(values.data) + at * BytesOf(values.type),
+                            .first = run.own,
+                            .count = run.size,
+                            .type = static_cast<ValueType>(values.type)});
+          missing -= run.size;
+        }
       }
     }
     std::ranges::sort(ranges, {}, &ValueRange::first);
