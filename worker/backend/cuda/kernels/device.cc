@@ -155,10 +155,6 @@ absl::Status UseDevice(int index) {
   return CheckCuda(cudaSetDevice(index), absl::StrCat("using GPU ", index));
 }
 
-DeviceMemory::~DeviceMemory() {
-  for (void* const block : blocks_) (void)cudaFree(block);
-}
-
 size_t DeviceMemory::bytes() const {
   size_t sum = 0;
   for (const Arena& arena : arenas_) sum += arena.bytes;
@@ -192,7 +188,7 @@ absl::StatusOr<void*> DeviceMemory::AllocateBytes(absl::string_view arena, size_
     return absl::ResourceExhaustedError(text);
   }
   RETURN_IF_ERROR(CheckCuda(error, absl::StrCat("allocating ", Gigabytes(bytes), " for ", arena)));
-  blocks_.push_back(block);
+  blocks_.emplace_back(block);
   const auto known = std::ranges::find(arenas_, arena, &Arena::name);
   if (known != arenas_.end()) {
     known->bytes += bytes;
@@ -207,45 +203,39 @@ absl::StatusOr<Stream> Stream::Create(bool urgent) {
   int greatest = 0;
   RETURN_IF_ERROR(CheckCuda(cudaDeviceGetStreamPriorityRange(&least, &greatest),
                             "asking for the priorities of streams"));
+  cudaStream_t created = nullptr;
+  RETURN_IF_ERROR(CheckCuda(
+      cudaStreamCreateWithPriority(&created, cudaStreamNonBlocking, urgent ? greatest : least),
+      "creating a stream"));
   Stream stream;
-  RETURN_IF_ERROR(CheckCuda(cudaStreamCreateWithPriority(&stream.stream_, cudaStreamNonBlocking,
-                                                         urgent ? greatest : least),
-                            "creating a stream"));
+  stream.stream_.reset(created);
   return stream;
 }
 
-Stream::~Stream() {
-  if (stream_ != nullptr) (void)cudaStreamDestroy(stream_);
-}
-
 absl::StatusOr<Event> Event::Create(bool timing, bool sleeps) {
-  Event event;
+  cudaEvent_t created = nullptr;
   const unsigned flags = (timing ? cudaEventDefault : cudaEventDisableTiming) |
                          (sleeps ? cudaEventBlockingSync : cudaEventDefault);
-  RETURN_IF_ERROR(CheckCuda(cudaEventCreateWithFlags(&event.event_, flags), "creating an event"));
+  RETURN_IF_ERROR(CheckCuda(cudaEventCreateWithFlags(&created, flags), "creating an event"));
+  Event event;
+  event.event_.reset(created);
   return event;
-}
-
-Event::~Event() {
-  if (event_ != nullptr) (void)cudaEventDestroy(event_);
 }
 
 absl::StatusOr<Graph> Graph::End(cudaStream_t stream, const absl::Status& issued) {
   cudaGraph_t recorded = nullptr;
   absl::Status status =
       CheckCuda(cudaStreamEndCapture(stream, &recorded), "ending the record of a graph");
-  Graph graph;
+  cudaGraphExec_t made = nullptr;
   if (issued.ok() && status.ok()) {
-    status = CheckCuda(cudaGraphInstantiate(&graph.exec_, recorded, 0), "making a graph ready");
+    status = CheckCuda(cudaGraphInstantiate(&made, recorded, 0), "making a graph ready");
   }
+  Graph graph;
+  graph.exec_.reset(made);
   if (recorded != nullptr) (void)cudaGraphDestroy(recorded);
   RETURN_IF_ERROR(issued);
   RETURN_IF_ERROR(status);
   return graph;
-}
-
-Graph::~Graph() {
-  if (exec_ != nullptr) (void)cudaGraphExecDestroy(exec_);
 }
 
 }  // namespace causeway::worker::cuda

@@ -9,8 +9,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
-#include <utility>
+#include <type_traits>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -41,6 +42,17 @@ absl::Status ClearAsync(T* values, int64_t count, cudaStream_t stream, absl::str
   return CheckCuda(cudaMemsetAsync(values, 0, bytes, stream), what);
 }
 
+// What the runtime gave and `kDestroy` takes back.
+template <auto kDestroy>
+struct Destroy {
+  template <typename T>
+  void operator()(T* handle) const {
+    (void)kDestroy(handle);
+  }
+};
+template <typename Handle, auto kDestroy>
+using OwnedHandle = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy<kDestroy>>;
+
 struct DeviceInfo {
   int index = 0;
   std::string name;
@@ -67,11 +79,6 @@ absl::Status UseDevice(int index);
 // together. Not thread-safe.
 class DeviceMemory {
  public:
-  DeviceMemory() = default;
-  ~DeviceMemory();
-  DeviceMemory(const DeviceMemory&) = delete;
-  DeviceMemory& operator=(const DeviceMemory&) = delete;
-
   // `count` values at a multiple of 256 bytes, not initialized. `arena` says what for, `lower`
   // which setting makes it smaller (empty: none does). RESOURCE_EXHAUSTED lists all arenas so far,
   // what this one needs, what is free, and what lowers them.
@@ -108,104 +115,80 @@ class DeviceMemory {
   std::string Describe() const;
 
   std::vector<Arena> arenas_;
-  std::vector<void*> blocks_;
+  std::vector<OwnedHandle<void*, cudaFree>> blocks_;
 };
 
 // Page-locked host memory that copies run to and from beside computing. Movable.
 template <typename T>
 class PinnedBuffer {
  public:
-  PinnedBuffer() = default;
   static absl::StatusOr<PinnedBuffer> Create(size_t count) {
-    PinnedBuffer buffer;
+    T* data = nullptr;
     const size_t bytes = (count == 0 ? 1 : count) * sizeof(T);
-    const absl::Status status =
-        CheckCuda(cudaHostAlloc(&buffer.data_, bytes, cudaHostAllocPortable),
-                  "allocating page-locked memory");
+    const absl::Status status = CheckCuda(cudaHostAlloc(&data, bytes, cudaHostAllocPortable),
+                                          "allocating page-locked memory");
     if (!status.ok()) return status;
+    PinnedBuffer buffer;
+    buffer.data_.reset(data);
     buffer.size_ = count;
     return buffer;
   }
-  PinnedBuffer(PinnedBuffer&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-  PinnedBuffer& operator=(PinnedBuffer&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(size_, other.size_);
-    return *this;
-  }
-  ~PinnedBuffer() {
-    if (data_ != nullptr) (void)cudaFreeHost(data_);
-  }
-  T* data() const { return data_; }
+  T* data() const { return data_.get(); }
   size_t size() const { return size_; }
-  T& operator[](size_t i) const { return data_[i]; }
+  T& operator[](size_t i) const { return data_.get()[i]; }
 
  private:
-  T* data_ = nullptr;
+  OwnedHandle<T*, cudaFreeHost> data_;
   size_t size_ = 0;
 };
 
 // A stream that waits for no other by itself. Movable.
 class Stream {
  public:
-  Stream() = default;
   // `urgent`: its kernels go ahead of others that wait for the same multiprocessors.
   static absl::StatusOr<Stream> Create(bool urgent = false);
-  Stream(Stream&& other) noexcept : stream_(std::exchange(other.stream_, nullptr)) {}
-  Stream& operator=(Stream&& other) noexcept {
-    std::swap(stream_, other.stream_);
-    return *this;
-  }
-  ~Stream();
-  cudaStream_t get() const { return stream_; }
+  cudaStream_t get() const { return stream_.get(); }
   absl::Status Wait(absl::string_view what) const {
-    return CheckCuda(cudaStreamSynchronize(stream_), what);
+    return CheckCuda(cudaStreamSynchronize(stream_.get()), what);
   }
 
  private:
-  cudaStream_t stream_ = nullptr;
+  OwnedHandle<cudaStream_t, cudaStreamDestroy> stream_;
 };
 
 // A point of a stream's work. Movable.
 class Event {
  public:
-  Event() = default;
   // `sleeps`: a thread that waits for it leaves its processor to others.
   static absl::StatusOr<Event> Create(bool timing = false, bool sleeps = false);
-  Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
-  Event& operator=(Event&& other) noexcept {
-    std::swap(event_, other.event_);
-    return *this;
-  }
-  ~Event();
-  cudaEvent_t get() const { return event_; }
+  cudaEvent_t get() const { return event_.get(); }
   absl::Status Record(cudaStream_t stream) const {
-    return CheckCuda(cudaEventRecord(event_, stream), "recording an event");
+    return CheckCuda(cudaEventRecord(event_.get(), stream), "recording an event");
   }
   // Makes `stream`'s later work begin after this event's last record; no host waits.
   absl::Status HoldUp(cudaStream_t stream) const {
-    return CheckCuda(cudaStreamWaitEvent(stream, event_, 0), "making a stream wait for an event");
+    return CheckCuda(cudaStreamWaitEvent(stream, event_.get(), 0),
+                     "making a stream wait for an event");
   }
   // The host waits, unless it is reached.
   absl::Status Wait(absl::string_view what) const {
-    return IsReached() ? CheckCuda(cudaEventQuery(event_), what)
-                       : CheckCuda(cudaEventSynchronize(event_), what);
+    return IsReached() ? CheckCuda(cudaEventQuery(event_.get()), what)
+                       : CheckCuda(cudaEventSynchronize(event_.get()), what);
   }
   // False while its last record is still to come. An error counts as reached: Wait says it.
   bool IsReached() const {
-    if (cudaEventQuery(event_) != cudaErrorNotReady) return true;
+    if (cudaEventQuery(event_.get()) != cudaErrorNotReady) return true;
     (void)cudaGetLastError();  // It would be the next launch's.
     return false;
   }
 
  private:
-  cudaEvent_t event_ = nullptr;
+  OwnedHandle<cudaEvent_t, cudaEventDestroy> event_;
 };
 
 // Work that was recorded once and is started as a whole. Movable.
 class Graph {
  public:
-  Graph() = default;
   // Records what `issue` gives to `stream`, which runs none of it. Other streams take part where
   // events join them to it and back.
   template <typename Issue>
@@ -217,20 +200,14 @@ class Graph {
     status = issue();
     return End(stream, status);
   }
-  Graph(Graph&& other) noexcept : exec_(std::exchange(other.exec_, nullptr)) {}
-  Graph& operator=(Graph&& other) noexcept {
-    std::swap(exec_, other.exec_);
-    return *this;
-  }
-  ~Graph();
   bool recorded() const { return exec_ != nullptr; }
   absl::Status Start(cudaStream_t stream) const {
-    return CheckCuda(cudaGraphLaunch(exec_, stream), "starting a graph");
+    return CheckCuda(cudaGraphLaunch(exec_.get(), stream), "starting a graph");
   }
 
  private:
   static absl::StatusOr<Graph> End(cudaStream_t stream, const absl::Status& issued);
-  cudaGraphExec_t exec_ = nullptr;
+  OwnedHandle<cudaGraphExec_t, cudaGraphExecDestroy> exec_;
 };
 
 // Whether this program has machine code for a GPU.
