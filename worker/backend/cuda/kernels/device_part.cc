@@ -239,34 +239,13 @@ absl::Status DevicePart::RecordSnapshot() {
 // --- Verbs ---------------------------------------------------------------------------------------
 
 absl::Status DevicePart::Do(const PartCall& call) {
-  const int fragment = call.fragment;
+  RETURN_IF_ERROR(UseDevice(shard_.device));
   switch (call.method) {
-    case kPartFoldLate:
-      return FoldLate(fragment, call.in);
-    case kPartStageAnswer:
-      return StageAnswer(fragment, call.in);
-    case kPartMerge:
-      RETURN_IF_ERROR(Merge(fragment, call.in, call.alpha));
-      break;
-    case kPartSetPublished:
-      return SetPublished(fragment, call.in);
-    case kPartMix:
-      RETURN_IF_ERROR(Mix(fragment, call.alpha));
-      break;
-    case kPartHold:
-      return Hold(fragment);
-    case kPartCopyHeld:
-      return CopyHeld(fragment, FloatsOf(call.out));
-    case kPartSetHeld:
-      return SetHeld(fragment, FloatsOf(call.in));
     case kPartCopyPublished:
-      return CopyPublished(FloatsOf(call.out));
     case kPartCopyResiduals:
-      return CopyResiduals(FloatsOf(call.out));
     case kPartRestorePublished:
-      return RestorePublished(FloatsOf(call.in));
     case kPartRestoreResidual:
-      return RestoreResidual(FloatsOf(call.in));
+      return CopyArena(call);
     case kPartSnapshot:
     case kPartFinishHash:
       return absl::InternalError("Snapshot and FinishHash are methods of their own");
@@ -276,8 +255,12 @@ absl::Status DevicePart::Do(const PartCall& call) {
     case kPartSetGaps:
       if (options_.use_local) return options_.use_local(call);
       return absl::UnimplementedError("whoever has a device's local values copies them");
+    default:
+      break;
   }
-  if (options_.weights_changed) options_.weights_changed(fragment);
+  if (part(call.fragment).values > 0) RETURN_IF_ERROR(DoToFragment(call));
+  const bool changes_weights = call.method == kPartMerge || call.method == kPartMix;
+  if (changes_weights && options_.weights_changed) options_.weights_changed(call.fragment);
   return absl::OkStatus();
 }
 
@@ -408,8 +391,6 @@ absl::Status DevicePart::DecodeStatus(const Codec& codec, const Slot& slot) {
 
 absl::Status DevicePart::FoldLate(int index, std::span<const uint8_t> object) {
   Part& fragment = part(index);
-  if (fragment.values == 0) return absl::OkStatus();
-  RETURN_IF_ERROR(UseDevice(shard_.device));
   RETURN_IF_ERROR(EnsureResiduals(/*of_all_fragments=*/false, index));
   ASSIGN_OR_RETURN(Slot* const slot, Upload(*codec_up_, index, object));
   RETURN_IF_ERROR(slot->copied.HoldUp(stream_.get()));
@@ -431,8 +412,6 @@ absl::Status DevicePart::FoldLate(int index, std::span<const uint8_t> object) {
 // --- Answers -------------------------------------------------------------------------------------
 
 absl::Status DevicePart::StageAnswer(int index, std::span<const uint8_t> answer) {
-  if (part(index).values == 0) return absl::OkStatus();
-  RETURN_IF_ERROR(UseDevice(shard_.device));
   ASSIGN_OR_RETURN(Slot* const slot, Upload(*codec_down_, index, answer));
   Slot* before = nullptr;
   {
@@ -459,8 +438,6 @@ MergeJob DevicePart::LocalJob(int index, const float* published, float alpha) co
 
 absl::Status DevicePart::Merge(int index, std::span<const uint8_t> answer, float alpha) {
   Part& fragment = part(index);
-  if (fragment.values == 0) return absl::OkStatus();
-  RETURN_IF_ERROR(UseDevice(shard_.device));
   Slot* slot = nullptr;
   {
     absl::MutexLock lock(&mutex_);
@@ -546,8 +523,6 @@ bool DevicePart::IsHashed(int index) {
 
 absl::Status DevicePart::Mix(int index, float alpha) {
   Part& fragment = part(index);
-  if (fragment.values == 0) return absl::OkStatus();
-  RETURN_IF_ERROR(UseDevice(shard_.device));
   RETURN_IF_ERROR(FollowTraining());
   ASSIGN_OR_RETURN(const float* const published, LoadPublished(fragment));
   LaunchMix(LocalJob(index, published, alpha), stream_.get());

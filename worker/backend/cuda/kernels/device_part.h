@@ -138,19 +138,13 @@ class DevicePart final : public ReplicaPart {
   absl::Status Read(Slot* slot, std::span<uint8_t> object);
   // Gives a slot back that is not read.
   void Abandon(Slot* slot);
-  // The verbs of Do.
+  // The verbs of Do: copies of arenas, and what is done to a fragment of which something is here.
+  absl::Status CopyArena(const PartCall& call);
+  absl::Status DoToFragment(const PartCall& call);
   absl::Status FoldLate(int fragment, std::span<const uint8_t> object);
   absl::Status StageAnswer(int fragment, std::span<const uint8_t> answer);
   absl::Status Merge(int fragment, std::span<const uint8_t> answer, float alpha);
-  absl::Status SetPublished(int fragment, std::span<const uint8_t> values);
   absl::Status Mix(int fragment, float alpha);
-  absl::Status Hold(int fragment);
-  absl::Status CopyHeld(int fragment, std::span<float> values);
-  absl::Status SetHeld(int fragment, std::span<const float> values);
-  absl::Status CopyPublished(std::span<float> arena);
-  absl::Status CopyResiduals(std::span<float> arena);
-  absl::Status RestorePublished(std::span<const float> arena);
-  absl::Status RestoreResidual(std::span<const float> arena);
 
   // Memory for what is held of the fragment, if it has none yet.
   absl::Status AcquireHeld(Part& part);

@@ -29,8 +29,6 @@ absl::Status CopyIn(const Stream& stream, std::span<const ShardPiece> pieces, co
 
 }  // namespace
 
-// --- What is trained in flight -------------------------------------------------------------------
-
 absl::Status DevicePart::AcquireHeld(Part& fragment) {
   if (fragment.held != nullptr) return absl::OkStatus();
   ASSIGN_OR_RETURN(fragment.held, slots_->AcquireHeld());
@@ -41,79 +39,70 @@ void DevicePart::ReleaseHeld(Part& fragment) {
   if (fragment.held != nullptr) slots_->ReleaseHeld(std::exchange(fragment.held, nullptr));
 }
 
-absl::Status DevicePart::Hold(int index) {
+absl::Status DevicePart::DoToFragment(const PartCall& call) {
+  const int index = call.fragment;
   Part& fragment = part(index);
-  if (fragment.values == 0) return absl::OkStatus();
-  RETURN_IF_ERROR(UseDevice(shard_.device));
-  RETURN_IF_ERROR(AcquireHeld(fragment));
-  RETURN_IF_ERROR(FollowTraining());
-  RETURN_IF_ERROR(CopyAsync<float>(fragment.held, Local(index), fragment.values, stream_.get(),
-                                   "holding local values"));
-  return RecordSnapshot();
-}
-
-absl::Status DevicePart::CopyHeld(int index, std::span<float> values) {
-  const Part& fragment = part(index);
-  RETURN_IF_ERROR(UseDevice(shard_.device));
-  RETURN_IF_ERROR(CopyOut(stream_, fragment.pieces, fragment.held, fragment.offset, values.data(),
-                          fragment.begin));
-  return stream_.Wait("copying local values in flight");
-}
-
-absl::Status DevicePart::SetHeld(int index, std::span<const float> values) {
-  Part& fragment = part(index);
-  if (fragment.values == 0) return absl::OkStatus();
-  RETURN_IF_ERROR(UseDevice(shard_.device));
-  RETURN_IF_ERROR(AcquireHeld(fragment));
-  RETURN_IF_ERROR(CopyIn(stream_, fragment.pieces, values.data(), fragment.begin, fragment.held,
-                         fragment.offset));
-  return stream_.Wait("restoring local values in flight");
-}
-
-// --- Checkpoints ---------------------------------------------------------------------------------
-
-absl::Status DevicePart::SetPublished(int index, std::span<const uint8_t> values) {
-  const Part& fragment = part(index);
-  if (fragment.values == 0) return absl::OkStatus();
-  RETURN_IF_ERROR(UseDevice(shard_.device));
-  RETURN_IF_ERROR(stream_.Wait("the published copy"));
-  RETURN_IF_ERROR(CopyIn(stream_, fragment.pieces, FloatsOf(values).data(), fragment.begin,
-                         PublishedCopy(), 0));
-  ASSIGN_OR_RETURN(float* const published, LoadPublished(fragment));
-  RETURN_IF_ERROR(BeginHash(index, published, /*answer=*/nullptr));
-  return stream_.Wait("copying the published state");  // `values` may go.
-}
-
-absl::Status DevicePart::CopyPublished(std::span<float> arena) {
-  RETURN_IF_ERROR(UseDevice(shard_.device));
-  RETURN_IF_ERROR(stream_.Wait("the published copy"));
-  RETURN_IF_ERROR(
-      CopyOut(stream_, shard_plan_.pieces(shard_.rank), PublishedCopy(), 0, arena.data(), 0));
-  return stream_.Wait("copying the published copy");
-}
-
-absl::Status DevicePart::CopyResiduals(std::span<float> arena) {
-  RETURN_IF_ERROR(UseDevice(shard_.device));
-  for (const Part& fragment : parts_) {
-    if (!fragment.keeps_residual) continue;
-    RETURN_IF_ERROR(CopyOut(stream_, fragment.pieces, residual_, 0, arena.data(), 0));
+  switch (call.method) {
+    case kPartFoldLate:
+      return FoldLate(index, call.in);
+    case kPartStageAnswer:
+      return StageAnswer(index, call.in);
+    case kPartMerge:
+      return Merge(index, call.in, call.alpha);
+    case kPartMix:
+      return Mix(index, call.alpha);
+    case kPartSetPublished: {
+      RETURN_IF_ERROR(stream_.Wait("the published copy"));
+      RETURN_IF_ERROR(CopyIn(stream_, fragment.pieces, FloatsOf(call.in).data(), fragment.begin,
+                             PublishedCopy(), 0));
+      ASSIGN_OR_RETURN(float* const published, LoadPublished(fragment));
+      RETURN_IF_ERROR(BeginHash(index, published, /*answer=*/nullptr));
+      return stream_.Wait("copying the published state");  // What came in may go.
+    }
+    case kPartHold:
+      RETURN_IF_ERROR(AcquireHeld(fragment));
+      RETURN_IF_ERROR(FollowTraining());
+      RETURN_IF_ERROR(CopyAsync<float>(fragment.held, Local(index), fragment.values, stream_.get(),
+                                       "holding local values"));
+      return RecordSnapshot();
+    case kPartCopyHeld:
+      RETURN_IF_ERROR(CopyOut(stream_, fragment.pieces, fragment.held, fragment.offset,
+                              FloatsOf(call.out).data(), fragment.begin));
+      return stream_.Wait("copying local values in flight");
+    case kPartSetHeld:
+      RETURN_IF_ERROR(AcquireHeld(fragment));
+      RETURN_IF_ERROR(CopyIn(stream_, fragment.pieces, FloatsOf(call.in).data(), fragment.begin,
+                             fragment.held, fragment.offset));
+      return stream_.Wait("restoring local values in flight");
+    default:
+      return absl::OkStatus();
   }
-  return stream_.Wait("copying what error feedback keeps");
 }
 
-absl::Status DevicePart::RestorePublished(std::span<const float> arena) {
-  RETURN_IF_ERROR(UseDevice(shard_.device));
-  RETURN_IF_ERROR(stream_.Wait("the published copy"));
-  RETURN_IF_ERROR(
-      CopyIn(stream_, shard_plan_.pieces(shard_.rank), arena.data(), 0, PublishedCopy(), 0));
-  return stream_.Wait("restoring the published copy");
-}
-
-absl::Status DevicePart::RestoreResidual(std::span<const float> arena) {
-  RETURN_IF_ERROR(UseDevice(shard_.device));
-  RETURN_IF_ERROR(EnsureResiduals(/*of_all_fragments=*/true, 0));
-  RETURN_IF_ERROR(CopyIn(stream_, shard_plan_.pieces(shard_.rank), arena.data(), 0, residual_, 0));
-  return stream_.Wait("restoring what error feedback keeps");
+absl::Status DevicePart::CopyArena(const PartCall& call) {
+  const std::span<const ShardPiece> pieces = shard_plan_.pieces(shard_.rank);
+  const float* const in = FloatsOf(call.in).data();
+  float* const out = FloatsOf(call.out).data();
+  switch (call.method) {
+    case kPartCopyPublished:
+      RETURN_IF_ERROR(stream_.Wait("the published copy"));
+      RETURN_IF_ERROR(CopyOut(stream_, pieces, PublishedCopy(), 0, out, 0));
+      return stream_.Wait("copying the published copy");
+    case kPartCopyResiduals:
+      for (const Part& fragment : parts_) {
+        if (!fragment.keeps_residual) continue;
+        RETURN_IF_ERROR(CopyOut(stream_, fragment.pieces, residual_, 0, out, 0));
+      }
+      return stream_.Wait("copying what error feedback keeps");
+    case kPartRestorePublished:
+      RETURN_IF_ERROR(stream_.Wait("the published copy"));
+      RETURN_IF_ERROR(CopyIn(stream_, pieces, in, 0, PublishedCopy(), 0));
+      return stream_.Wait("restoring the published copy");
+    default:
+      RETURN_IF_ERROR(EnsureResiduals(/*of_all_fragments=*/true, 0));
+      RETURN_IF_ERROR(CopyIn(stream_, pieces, in, 0, residual_, 0));
+      return stream_.Wait("restoring what error feedback keeps");
+  }
 }
 
 }  // namespace causeway::worker::cuda
