@@ -50,13 +50,15 @@ absl::Status CudaBackend::Build() {
     ASSIGN_OR_RETURN(groups_, options_.make_groups(options_.devices));
   }
   ranks_.resize(devices);
+  absl::Status status;
   for (size_t i = 0; i < devices; ++i) {
-    threads_.push_back(std::make_unique<DeviceThread>([this, i](const absl::Status& status) {
+    threads_.push_back(std::make_unique<DeviceThread>([this, i](const absl::Status& failed) {
       // Before, nobody waits for another one, and what does not fit is tried with less.
-      if (built_ && !groups_.empty()) groups_[i]->Abort(status);
+      if (built_ && !groups_.empty()) groups_[i]->Abort(failed);
     }));
+    status.Update(threads_.back()->started());
   }
-  const absl::Status status = BuildLevels();
+  if (status.ok()) status = BuildLevels();
   if (!status.ok()) {
     for (const auto& group : groups_) group->Abort(status);
   }

@@ -1,5 +1,7 @@
 #include "worker/backend/cuda/device_rank.h"
 
+#include "absl/synchronization/notification.h"
+
 namespace causeway::worker::cuda {
 namespace {
 
@@ -383,46 +385,23 @@ absl::StatusOr<double> DeviceRank::Loss(std::span<const int32_t> inputs,
   return evaluator_->Loss(inputs, targets, document_starts);
 }
 
-DeviceThread::DeviceThread(std::function<void(const absl::Status&)> failed)
-    : failed_(std::move(failed)), thread_([this] { Run(); }) {}
-
-DeviceThread::~DeviceThread() {
-  {
-    absl::MutexLock lock(&mutex_);
-    ends_ = true;
-  }
-  thread_.join();
-}
-
 void DeviceThread::Post(Task task) {
-  absl::MutexLock lock(&mutex_);
-  tasks_.push_back(std::move(task));
+  queue_.Run([this, task = std::move(task)] {
+    if (!status_.ok()) return;
+    status_ = task();
+    if (!status_.ok()) failed_(status_);
+  });
 }
 
 absl::Status DeviceThread::Wait() {
-  absl::MutexLock lock(&mutex_);
-  mutex_.Await(absl::Condition(this, &DeviceThread::Idle));
-  return std::exchange(status_, absl::OkStatus());
-}
-
-void DeviceThread::Run() {
-  for (;;) {
-    Task task;
-    {
-      absl::MutexLock lock(&mutex_);
-      mutex_.Await(absl::Condition(this, &DeviceThread::HasWork));
-      if (tasks_.empty()) return;
-      task = std::move(tasks_.front());
-      tasks_.pop_front();
-      if (!status_.ok()) continue;
-      busy_ = true;
-    }
-    const absl::Status status = task();
-    if (!status.ok()) failed_(status);
-    absl::MutexLock lock(&mutex_);
-    busy_ = false;
-    status_ = status;
-  }
+  absl::Status first;
+  absl::Notification done;
+  queue_.Run([&] {
+    first = std::exchange(status_, absl::OkStatus());
+    done.Notify();
+  });
+  done.WaitForNotification();
+  return first;
 }
 
 }  // namespace causeway::worker::cuda

@@ -20,17 +20,16 @@
 
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "causeway/v1/config.pb.h"
+#include "common/base/thread_pool.h"
 #include "common/params/fragment_plan.h"
 #include "worker/backend/cuda/attention_choice.h"
 #include "worker/backend/cuda/cuda_evaluation.h"
@@ -54,29 +53,21 @@ class DeviceThread {
  public:
   using Task = std::function<absl::Status()>;
 
-  // `failed` is called on this thread with every error, at once.
-  explicit DeviceThread(std::function<void(const absl::Status&)> failed);
-  // Runs what was posted to its end.
-  ~DeviceThread();
-  DeviceThread(const DeviceThread&) = delete;
-  DeviceThread& operator=(const DeviceThread&) = delete;
+  // `failed` is called on this thread with every error, at once. Destroyed, it runs what was posted
+  // to its end.
+  explicit DeviceThread(std::function<void(const absl::Status&)> failed)
+      : failed_(std::move(failed)), queue_(1) {}
+  // RESOURCE_EXHAUSTED if there is no thread: nothing is run then.
+  const absl::Status& started() const { return queue_.started(); }
 
   void Post(Task task);
   // Until all tasks are done: the first error since the last Wait.
   absl::Status Wait();
 
  private:
-  void Run();
-  bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return tasks_.empty() && !busy_; }
-  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ends_ || !tasks_.empty(); }
-
   const std::function<void(const absl::Status&)> failed_;
-  absl::Mutex mutex_;
-  std::deque<Task> tasks_ ABSL_GUARDED_BY(mutex_);
-  bool busy_ ABSL_GUARDED_BY(mutex_) = false;
-  bool ends_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status status_ ABSL_GUARDED_BY(mutex_);
-  std::thread thread_;  // Last: it uses the above.
+  absl::Status status_;  // The queue's thread has it.
+  WorkQueue queue_;      // Last: it uses the above.
 };
 
 // Made and used by one thread, whose device is the rank's; what is said to be the host's may be
