@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "worker/backend/cpu/kernels.h"
+#include "worker/backend/cpu/scratch.h"
 
 namespace causeway::worker {
 namespace {
@@ -22,16 +23,12 @@ T ScoreScale(int64_t head_dim) {
 
 }  // namespace
 
-size_t AttentionScratchSize(int64_t length) {
-  return static_cast<size_t>(2 * kLongBlock * ScoreStride(length) + kLongBlock);
-}
-
 template <typename T>
-void AttentionForward(int64_t length, int64_t head_dim, const AttentionHead<T>& head, T* scratch) {
+void AttentionForward(int64_t length, int64_t head_dim, const AttentionHead<T>& head) {
   const Kernels<T>& kernels = GetKernels<T>();
   const int64_t block = BlockRows(length);
   const int64_t stride = ScoreStride(length);
-  T* const scores = scratch;
+  T* const scores = ThreadScratch<T>(block * (stride + 1)).data();
   T* const inverse_sum = scores + block * stride;
   for (int64_t first = 0; first < length; first += block) {
     const int64_t rows = std::min(block, length - first);
@@ -49,11 +46,11 @@ void AttentionForward(int64_t length, int64_t head_dim, const AttentionHead<T>& 
 
 template <typename T>
 void AttentionBackward(int64_t length, int64_t head_dim, const AttentionHead<T>& head,
-                       const AttentionHeadGradients<T>& gradients, T* scratch) {
+                       const AttentionHeadGradients<T>& gradients) {
   const Kernels<T>& kernels = GetKernels<T>();
   const int64_t block = BlockRows(length);
   const int64_t stride = ScoreStride(length);
-  T* const scores = scratch;
+  T* const scores = ThreadScratch<T>(block * (2 * stride + 1)).data();
   T* const dscores = scores + block * stride;
   T* const delta = dscores + block * stride;
   // From the last block to the first: the last one reaches every key and so overwrites dk and dv,
@@ -83,11 +80,11 @@ void AttentionBackward(int64_t length, int64_t head_dim, const AttentionHead<T>&
   }
 }
 
-template void AttentionForward(int64_t, int64_t, const AttentionHead<float>&, float*);
-template void AttentionForward(int64_t, int64_t, const AttentionHead<double>&, double*);
+template void AttentionForward(int64_t, int64_t, const AttentionHead<float>&);
+template void AttentionForward(int64_t, int64_t, const AttentionHead<double>&);
 template void AttentionBackward(int64_t, int64_t, const AttentionHead<float>&,
-                                const AttentionHeadGradients<float>&, float*);
+                                const AttentionHeadGradients<float>&);
 template void AttentionBackward(int64_t, int64_t, const AttentionHead<double>&,
-                                const AttentionHeadGradients<double>&, double*);
+                                const AttentionHeadGradients<double>&);
 
 }  // namespace causeway::worker

@@ -2,7 +2,6 @@
 // block at a time, and the backward pass computes them again from the log-sum-exp.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 namespace causeway::worker {
@@ -47,14 +46,11 @@ struct AttentionHeadGradients {
 // last column.
 inline int64_t ScoreStride(int64_t length) { return (length + 63) / 64 * 64; }
 
-// Values of scratch for one task of either direction.
-size_t AttentionScratchSize(int64_t length);
-
-// Both run in the calling thread and overwrite their results.
+// Both run in the calling thread, in its ThreadScratch, and overwrite their results.
 template <typename T>
-void AttentionForward(int64_t length, int64_t head_dim, const AttentionHead<T>& head, T* scratch);
+void AttentionForward(int64_t length, int64_t head_dim, const AttentionHead<T>& head);
 template <typename T>
 void AttentionBackward(int64_t length, int64_t head_dim, const AttentionHead<T>& head,
-                       const AttentionHeadGradients<T>& gradients, T* scratch);
+                       const AttentionHeadGradients<T>& gradients);
 
 }  // namespace causeway::worker

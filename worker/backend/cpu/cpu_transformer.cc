@@ -31,8 +31,7 @@ CpuTransformer<T>::CpuTransformer(const v1::ModelConfig& model, const FragmentPl
       z_loss_(static_cast<T>(model.z_loss())),
       head_chunk_(HeadChunk(int64_t{micro_batch_sequences} * shape_.length,
                             shape_.padded_vocabulary * static_cast<int64_t>(sizeof(T)))),
-      blocks_(layout_.blocks.size()),
-      scratch_(Size(pool->threads()), AttentionScratchSize(shape_.length)) {
+      blocks_(layout_.blocks.size()) {
   const int64_t tokens = max_sequences_ * shape_.length;
   for (BlockActivations& block : blocks_) {
     block.attention_input.resize(Size(tokens * shape_.width));
@@ -258,10 +257,9 @@ void CpuTransformer<T>::AttentionForward(const T* parameters, size_t block) {
   {
     const KernelTimer timer(kernel_seconds_, KernelKind::kAttention);
     pool_->ParallelFor(tokens_ / present_length_ * shape_.heads, [&](int64_t task) {
-      const typename ScratchPool<T>::Lease scratch(&scratch_);
       const AttentionHead<T> head = HeadAt(b, task);
       ForEachDocument(task / shape_.heads, [&](int64_t begin, int64_t length) {
-        worker::AttentionForward(length, shape_.head_dim, head.From(begin), scratch.data());
+        worker::AttentionForward(length, shape_.head_dim, head.From(begin));
       });
     });
   }

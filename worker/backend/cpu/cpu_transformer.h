@@ -29,7 +29,7 @@
 #include "common/params/fragment_plan.h"
 #include "worker/backend/cpu/attention.h"
 #include "worker/backend/cpu/kernels.h"
-#include "worker/backend/cpu/scratch_pool.h"
+#include "worker/backend/cpu/scratch.h"
 #include "worker/model/parameter_layout.h"
 
 namespace causeway::worker {
@@ -46,8 +46,8 @@ template <typename T>
 class CpuTransformer {
  public:
   // `model` must be complete (run_config.h) and `plan` be made from it. Allocates all that any
-  // later call needs, for up to micro_batch_sequences windows of model.sequence_length tokens.
-  // `pool` must outlive this.
+  // later call needs but for tasks' ThreadScratch, for up to micro_batch_sequences windows of
+  // model.sequence_length tokens. `pool` must outlive this.
   CpuTransformer(const v1::ModelConfig& model, const FragmentPlan& plan, int micro_batch_sequences,
                  ThreadPool* pool);
   CpuTransformer(const CpuTransformer&) = delete;
@@ -192,7 +192,6 @@ class CpuTransformer {
   AlignedVector<T> dqkv_;                 // [N, heads + 2 kv_heads, head_dim]
   AlignedVector<T> dkv_per_head_;         // [N, 2, heads, head_dim] with grouped queries, or empty
   AlignedVector<T> partials_;
-  ScratchPool<T> scratch_;
   KernelSeconds kernel_seconds_{};
 };
 

@@ -4,7 +4,7 @@
 
 #include "worker/backend/cpu/cpu_transformer.h"
 #include "worker/backend/cpu/kernels.h"
-#include "worker/backend/cpu/scratch_pool.h"
+#include "worker/backend/cpu/scratch.h"
 
 namespace causeway::worker {
 namespace {
@@ -97,11 +97,10 @@ void CpuTransformer<T>::AttentionHeadsBackward(BlockActivations& block) {
       gradients.dv = gradients.dk + shape_.kv_width;
       gradients.dkv_stride = shape_.qkv_width;
     }
-    const typename ScratchPool<T>::Lease scratch(&scratch_);
     const AttentionHead<T> head = HeadAt(block, task);
     ForEachDocument(task / shape_.heads, [&](int64_t begin, int64_t length) {
       worker::AttentionBackward(length, shape_.head_dim, head.From(begin),
-                                gradients.From(begin, head.out_stride), scratch.data());
+                                gradients.From(begin, head.out_stride));
     });
   });
 }

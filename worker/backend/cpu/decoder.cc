@@ -28,8 +28,7 @@ CpuDecoder<T>::CpuDecoder(const v1::ModelConfig& model, const FragmentPlan& plan
       score_scale_(static_cast<T>(1.0 / std::sqrt(static_cast<double>(shape_.head_dim)))),
       lengths_(Size(sequences)),
       keys_(layout_.blocks.size()),
-      values_(layout_.blocks.size()),
-      scratch_(Size(pool->threads()), Size(kScoreRows * (ScoreStride(capacity_) + 2))) {
+      values_(layout_.blocks.size()) {
   for (auto* cache : {&keys_, &values_}) {
     for (AlignedVector<T>& block : *cache)
       block.resize(Size(sequences * capacity_ * shape_.kv_width));
@@ -202,8 +201,7 @@ void CpuDecoder<T>::AttendPrompt(size_t block) {
     const int64_t kv_head = head / (shape_.heads / shape_.kv_heads);
     const T* const keys = CacheAt(keys_, block, sequence, kv_head);
     const T* const values = CacheAt(values_, block, sequence, kv_head);
-    const typename ScratchPool<T>::Lease scratch(&scratch_);
-    T* const scores = scratch.data();
+    T* const scores = ThreadScratch<T>(kScoreRows * (stride + 2)).data();
     T* const inverse_sum = scores + kScoreRows * stride;
     T* const log_sum_exp = inverse_sum + kScoreRows;
     for (int64_t first = 0; first < rows; first += kScoreRows) {
@@ -230,8 +228,7 @@ void CpuDecoder<T>::AttendStep(size_t block) {
     const Row& row = rows_[Size(n)];
     const int64_t kv_head = head / (shape_.heads / shape_.kv_heads);
     const int64_t columns = row.position + 1;
-    const typename ScratchPool<T>::Lease scratch(&scratch_);
-    T* const scores = scratch.data();
+    T* const scores = ThreadScratch<T>(ScoreStride(capacity_) + 2).data();
     T* const inverse_sum = scores + ScoreStride(capacity_);
     T* const out = attention_.data() + n * shape_.query_width + head * shape_.head_dim;
     kernels_.dot_products(CacheAt(keys_, block, row.sequence, kv_head), columns, shape_.head_dim,

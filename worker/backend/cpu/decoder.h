@@ -17,7 +17,7 @@
 #include "common/base/thread_pool.h"
 #include "common/params/fragment_plan.h"
 #include "worker/backend/cpu/kernels.h"
-#include "worker/backend/cpu/scratch_pool.h"
+#include "worker/backend/cpu/scratch.h"
 #include "worker/model/parameter_layout.h"
 
 namespace causeway::worker {
@@ -27,8 +27,8 @@ template <typename T>
 class CpuDecoder {
  public:
   // `model` must be complete (run_config.h) and `plan` be made from it. Allocates all that any
-  // later call needs, per sequence CacheBytes. `pool` must outlive this. `capacity`: of each
-  // sequence, at most the model's sequence_length, which 0 stands for.
+  // later call needs but for tasks' ThreadScratch, per sequence CacheBytes. `pool` must outlive
+  // this. `capacity`: of each sequence, at most the model's sequence_length, which 0 stands for.
   CpuDecoder(const v1::ModelConfig& model, const FragmentPlan& plan, int sequences,
              ThreadPool* pool, int64_t capacity = 0);
   CpuDecoder(const CpuDecoder&) = delete;
@@ -106,7 +106,6 @@ class CpuDecoder {
   AlignedVector<T> raw_qk_, qk_rms_;          // Kept by the kernel for training.
   AlignedVector<T> attention_;                // [rows, heads, head_dim]
   AlignedVector<T> pre_activation_, hidden_;  // [rows, mlp_inputs], [rows, mlp_width]
-  ScratchPool<T> scratch_;
 };
 
 }  // namespace causeway::worker

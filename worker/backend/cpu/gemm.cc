@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "dnnl.h"
-#include "worker/backend/cpu/scratch_pool.h"
+#include "worker/backend/cpu/scratch.h"
 
 namespace causeway::worker {
 namespace {

@@ -27,7 +27,6 @@ InnerOptimizer<T>::InnerOptimizer(const FragmentPlan& plan, const v1::TrainConfi
     const TensorInfo& info = tensor.info;
     if (train.optimizer() == v1::TrainConfig::MUON && info.role == TensorRole::kMatrix) {
       muon_.push_back({tensor.offset, info.rows, info.cols});
-      scratch_size_ = std::max(scratch_size_, MuonScratchSize(info.rows, info.cols));
       continue;
     }
     for (int64_t at = 0; at < info.size(); at += kUpdatedValues) {
@@ -38,10 +37,6 @@ InnerOptimizer<T>::InnerOptimizer(const FragmentPlan& plan, const v1::TrainConfi
   std::stable_sort(muon_.begin(), muon_.end(), [](const Matrix& a, const Matrix& b) {
     return a.rows * a.cols > b.rows * b.cols;
   });
-  if (!muon_.empty()) {
-    scratch_ = std::make_unique<ScratchPool<T>>(static_cast<size_t>(pool->threads()),
-                                                static_cast<size_t>(scratch_size_));
-  }
 }
 
 template <typename T>
@@ -89,10 +84,9 @@ absl::StatusOr<OptimizerReport> InnerOptimizer<T>::Step(int64_t step, std::span<
   pool_->ParallelFor(matrices + slices, [&](int64_t task) {
     if (task < matrices) {
       const Matrix& matrix = muon_[static_cast<size_t>(task)];
-      const typename ScratchPool<T>::Lease scratch(scratch_.get());
       muon.Apply(matrix.rows, matrix.cols, gradients.data() + matrix.begin,
                  weights.data() + matrix.begin, m_.data() + matrix.begin,
-                 std::span<T>(scratch.data(), static_cast<size_t>(scratch_size_)));
+                 ThreadScratch<T>(MuonScratchSize(matrix.rows, matrix.cols)));
       return;
     }
     const Slice& slice = adamw_[static_cast<size_t>(task - matrices)];

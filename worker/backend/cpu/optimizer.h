@@ -12,7 +12,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,7 +20,7 @@
 #include "causeway/v1/config.pb.h"
 #include "common/base/thread_pool.h"
 #include "common/params/fragment_plan.h"
-#include "worker/backend/cpu/scratch_pool.h"
+#include "worker/backend/cpu/scratch.h"
 #include "worker/sync/backend.h"
 
 namespace causeway::worker {
@@ -137,8 +136,6 @@ class InnerOptimizer {
   ThreadPool* const pool_;
   std::vector<Matrix> muon_;  // The largest first, so that no thread begins it last.
   std::vector<Slice> adamw_;
-  int64_t scratch_size_ = 0;  // Size for the largest matrix.
-  std::unique_ptr<ScratchPool<T>> scratch_;
   std::vector<double> partial_sums_;
   std::vector<T> m_;
   std::vector<T> v_;

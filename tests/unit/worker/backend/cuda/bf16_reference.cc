@@ -174,9 +174,8 @@ class Reference {
       Rotate(at, b);
       b.attention.resize(Size(tokens_ * query_width_));
       b.log_sum_exp.resize(Size(tokens_ * heads_));
-      Values scratch(AttentionScratchSize(length_));
       ForEachStretch([&](int64_t begin, int64_t size, int64_t head) {
-        AttentionForward(size, head_dim_, HeadOf(b, begin, head), scratch.data());
+        AttentionForward(size, head_dim_, HeadOf(b, begin, head));
       });
       Round(b.attention);
       projected = Project(at.o, query_width_, b.attention, width_);
@@ -256,7 +255,6 @@ class Reference {
   void AttentionBackward(const BlockLayout& at, KeptBlock& b) {
     const Values dattention = ProjectBackward(at.o, query_width_, b.attention, dresidual_, width_);
     Values dqkv(Size(tokens_ * qkv_width_));
-    Values scratch(AttentionScratchSize(length_));
     Values dk(Size(length_ * head_dim_)), dv(dk.size());
     ForEachStretch([&](int64_t begin, int64_t size, int64_t head) {
       worker::AttentionBackward(
@@ -267,8 +265,7 @@ class Reference {
               .dq_stride = qkv_width_,
               .dk = dk.data(),
               .dv = dv.data(),
-              .dkv_stride = head_dim_},
-          scratch.data());
+              .dkv_stride = head_dim_});
       const int64_t kv = query_width_ + head / (heads_ / kv_heads_) * head_dim_;
       for (int64_t n = 0; n < size; ++n) {
         double* const row = dqkv.data() + (begin + n) * qkv_width_ + kv;

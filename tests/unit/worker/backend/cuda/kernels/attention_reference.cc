@@ -37,7 +37,6 @@ AttentionTensors Oracle(const AttentionCase& c, const AttentionInputs& inputs) {
   result.out.resize(inputs.dout.size());
   result.log_sum_exp.resize(Size(Tokens(s) * s.heads));
   result.dqkv.assign(inputs.qkv.size(), 0);
-  std::vector<double> scratch(AttentionScratchSize(s.length));
   ForEachDocument(c, [&](int sequence, int head, int64_t begin, int64_t length) {
     const int64_t token = int64_t{sequence} * s.length + begin;
     const int64_t kv_head = head / (s.heads / s.kv_heads);
@@ -54,7 +53,7 @@ AttentionTensors Oracle(const AttentionCase& c, const AttentionInputs& inputs) {
         .out_stride = OutWidth(s),
         .log_sum_exp =
             result.log_sum_exp.data() + (int64_t{sequence} * s.heads + head) * s.length + begin};
-    worker::AttentionForward<double>(length, s.head_dim, rows, scratch.data());
+    worker::AttentionForward<double>(length, s.head_dim, rows);
     std::vector<double> dk(Size(length * s.head_dim)), dv(dk.size());
     worker::AttentionBackward<double>(
         length, s.head_dim, rows,
@@ -63,8 +62,7 @@ AttentionTensors Oracle(const AttentionCase& c, const AttentionInputs& inputs) {
          .dq_stride = QkvWidth(s),
          .dk = dk.data(),
          .dv = dv.data(),
-         .dkv_stride = s.head_dim},
-        scratch.data());
+         .dkv_stride = s.head_dim});
     for (int64_t row = 0; row < length; ++row) {
       for (int64_t d = 0; d < s.head_dim; ++d) {
         result.dqkv[Size(k_at + row * QkvWidth(s) + d)] += dk[Size(row * s.head_dim + d)];

@@ -1,4 +1,4 @@
-// Working memory for tasks: one slot per thread of a pool, taken for the length of a task.
+// Memory of the CPU backend: arrays in large pages, and what a task works in.
 #pragma once
 
 #include <sys/mman.h>
@@ -6,9 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <new>
+#include <span>
 #include <vector>
-
-#include "absl/synchronization/mutex.h"
 
 namespace causeway::worker {
 
@@ -49,41 +48,13 @@ using AlignedVector = std::vector<T, AlignedAllocator<T>>;
 // A count or an index, as containers take it.
 inline size_t Size(int64_t value) { return static_cast<size_t>(value); }
 
-// Thread-safe for at most `slots` leases at a time.
+// Working memory of the calling thread, of any content; its until the thread asks again. Kept as
+// long as the thread, as large as it was at most.
 template <typename T>
-class ScratchPool {
- public:
-  ScratchPool(size_t slots, size_t slot_size) : slots_(slots) {
-    for (AlignedVector<T>& slot : slots_) {
-      slot.resize(slot_size);
-      free_.push_back(slot.data());
-    }
-  }
-
-  class Lease {
-   public:
-    explicit Lease(ScratchPool* pool) : pool_(pool) {
-      absl::MutexLock lock(&pool_->mutex_);
-      data_ = pool_->free_.back();
-      pool_->free_.pop_back();
-    }
-    ~Lease() {
-      absl::MutexLock lock(&pool_->mutex_);
-      pool_->free_.push_back(data_);
-    }
-    Lease(const Lease&) = delete;
-    Lease& operator=(const Lease&) = delete;
-    T* data() const { return data_; }
-
-   private:
-    ScratchPool* pool_;
-    T* data_;
-  };
-
- private:
-  std::vector<AlignedVector<T>> slots_;
-  absl::Mutex mutex_;
-  std::vector<T*> free_ ABSL_GUARDED_BY(mutex_);
-};
+std::span<T> ThreadScratch(int64_t size) {
+  static thread_local AlignedVector<T> values;
+  if (values.size() < Size(size)) values = AlignedVector<T>(Size(size));
+  return {values.data(), Size(size)};
+}
 
 }  // namespace causeway::worker
