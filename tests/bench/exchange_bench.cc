@@ -1,5 +1,4 @@
-// How fast fragments are exchanged over loopback, beside a plain TCP connection and bare streams of
-// gRPC in the same run.
+// How fast fragments are exchanged over loopback, beside a plain TCP connection in the same run.
 //
 //   exchange_bench [--json] [--quick] [--sizes_mib=8,32,256] [--workers=2,4] [--connections=1,4]
 //                  [--certificates=FOLDER] [--repeats=N]
@@ -13,10 +12,8 @@
 // fetches the answer of a round that is published, until its copy is verified. `exchange`: all
 // workers push at once and pull, until the last one has its answer; the merge is part of it. `tcp`:
 // the same bytes over one blocking connection to a third process, written 1 MiB at a time and read
-// into memory that has been used before, until they are acknowledged. `grpc`: the same bytes over
-// streams of gRPC that do nothing with them (bare_grpc.h), with the same security and as many
-// connections, to a process of their own. The five take turns, so that whatever else the machine
-// does falls on all alike; medians count.
+// into memory that has been used before, until they are acknowledged. The four take turns, so that
+// whatever else the machine does falls on all alike; medians count.
 //
 // CPU seconds are per 10^9 bytes that crossed, of this process (here: the worker, or the sender)
 // and of the other one (there).
@@ -48,7 +45,6 @@
 #include "common/transfer/wire.h"
 #include "nlohmann/json.hpp"
 #include "server/service/coordinator_server.h"
-#include "tests/bench/bare_grpc.h"
 #include "tests/bench/bench_peer.h"
 #include "tests/bench/measure.h"
 #include "tests/bench/plain_tcp.h"
@@ -143,11 +139,6 @@ void RunSink() {
   serve.join();
 }
 
-void RunGrpcSink() {
-  const auto sink = Value(GrpcSink::Start(Certificates("coordinator")));
-  ServeBenchPeer(sink->port());
-}
-
 // The fragment to exchange: a delta of small values, the same for everybody.
 struct Fragment {
   explicit Fragment(int64_t size_mib)
@@ -183,19 +174,14 @@ struct Fragment {
   json encode;  // How fast, on one thread.
 };
 
-// For channels of this worker's.
-ChannelSecurity SecurityOf(const std::string& worker_id, const std::string& address) {
-  return Value(
-      MakeChannelSecurity(Certificates(absl::StrCat("worker-", worker_id)), address, absl::Now()));
-}
-
 // One worker as far as the coordinator can tell.
 class Site {
  public:
   Site(const Fragment& fragment, int number, int port, int connections)
       : fragment_(fragment), id_(absl::StrCat("w", number)) {
     const std::string address = absl::StrCat("127.0.0.1:", port);
-    const ChannelSecurity security = SecurityOf(id_, address);
+    const ChannelSecurity security = Value(
+        MakeChannelSecurity(Certificates(absl::StrCat("worker-", id_)), address, absl::Now()));
     stub_ = v1::Session::NewStub(MakeChannel(address, 0, security));
     const v1::DescribeResponse run = Value(DescribeRun(*stub_, address, absl::Seconds(30)));
     Session::Options session;
@@ -286,16 +272,11 @@ json MeasureRow(const Fragment& fragment, int64_t size_mib, int workers, int con
   BenchPeer coordinator = Value(BenchPeer::Start(arguments));
   BenchPeer sink = Value(BenchPeer::Start({"--role=sink", absl::StrCat("--size_mib=", size_mib)}));
   TcpSource tcp = Value(TcpSource::Connect(sink.port()));
-  std::vector<std::string> grpc_arguments = {"--role=grpc_sink"};
-  if (tls) grpc_arguments.push_back("--certificates=" + certificates);
-  BenchPeer grpc_sink = Value(BenchPeer::Start(grpc_arguments));
-  const std::string grpc_address = absl::StrCat("127.0.0.1:", grpc_sink.port());
   if (!tls) absl::SetFlag(&FLAGS_certificates, "");
   std::vector<std::unique_ptr<Site>> sites;
   for (int i = 0; i < workers; ++i) {
     sites.push_back(std::make_unique<Site>(fragment, i, coordinator.port(), connections));
   }
-  GrpcSource grpc(grpc_address, connections, SecurityOf("w0", grpc_address));
   absl::SetFlag(&FLAGS_certificates, certificates);
   for (const auto& site : sites) site->AwaitStart();
 
@@ -303,10 +284,9 @@ json MeasureRow(const Fragment& fragment, int64_t size_mib, int workers, int con
   Samples pull;
   Samples exchange;
   Samples plain;
-  Samples bare;
   int64_t round = 0;
   for (int i = 0; i <= repeats; ++i) {
-    if (i == 1) push = pull = exchange = plain = bare = {};  // The first time warms up.
+    if (i == 1) push = pull = exchange = plain = {};  // The first time warms up.
     ++round;
     for (const auto& site : sites) {
       // The last one is acknowledged when the round is merged, and so is not measured.
@@ -317,7 +297,6 @@ json MeasureRow(const Fragment& fragment, int64_t size_mib, int workers, int con
         push.Measure(coordinator, work);
       }
       plain.Measure(sink, [&] { Check(tcp.Send(fragment.bytes())); });
-      bare.Measure(grpc_sink, [&] { Check(grpc.Send(fragment.bytes())); });
     }
     for (const auto& site : sites) {
       pull.Measure(coordinator, [&] { site->Pull(round); });
@@ -336,7 +315,6 @@ json MeasureRow(const Fragment& fragment, int64_t size_mib, int workers, int con
   }
   const double gigabytes = 1e-9 * static_cast<double>(fragment.bytes().size());
   const double tcp_rate = gigabytes / Median(plain.seconds);
-  const double grpc_rate = gigabytes / Median(bare.seconds);
   const double push_rate = gigabytes / Median(push.seconds);
   const double pull_rate = gigabytes / Median(pull.seconds);
   const double both = 2 * gigabytes * workers;
@@ -346,16 +324,11 @@ json MeasureRow(const Fragment& fragment, int64_t size_mib, int workers, int con
           {"security", tls ? "tls" : "plain"},
           {"tcp_gb_per_s", tcp_rate},
           {"tcp_cpu_s_per_gb", plain.CpuPerGigabyte(gigabytes)},
-          {"grpc_gb_per_s", grpc_rate},
-          {"grpc_of_tcp", grpc_rate / tcp_rate},
-          {"grpc_cpu_s_per_gb", bare.CpuPerGigabyte(gigabytes)},
           {"push_gb_per_s", push_rate},
           {"push_of_tcp", push_rate / tcp_rate},
-          {"push_of_grpc", push_rate / grpc_rate},
           {"push_cpu_s_per_gb", push.CpuPerGigabyte(gigabytes)},
           {"pull_gb_per_s", pull_rate},
           {"pull_of_tcp", pull_rate / tcp_rate},
-          {"pull_of_grpc", pull_rate / grpc_rate},
           {"pull_cpu_s_per_gb", pull.CpuPerGigabyte(gigabytes)},
           {"exchange_s", Median(exchange.seconds)},
           {"exchange_gb_per_s", both / Median(exchange.seconds)},
@@ -385,7 +358,6 @@ int Main(int argc, char** argv) {
   const std::string role = absl::GetFlag(FLAGS_role);
   if (role == "coordinator") return RunCoordinator(), 0;
   if (role == "sink") return RunSink(), 0;
-  if (role == "grpc_sink") return RunGrpcSink(), 0;
   const bool quick = absl::GetFlag(FLAGS_quick);
   if (quick) {
     absl::SetFlag(&FLAGS_sizes_mib, std::vector<std::string>({"2"}));
