@@ -2,10 +2,10 @@
 // and leaves everything that went over the border between them for the oracle (oracle.py), which
 // then computes the same run in its own way.
 //
-//   reference_trace --out FOLDER CONFIGURATION...
+//   reference_trace --out FOLDER common.textproto RUN.textproto...
 //
-// writes FOLDER/codecs (codec_cases.h) and FOLDER/CONFIGURATION for each (trace_configurations.h;
-// without any, for all):
+// writes FOLDER/codecs (codec_cases.h) and FOLDER/RUN for each run, whose settings go over the
+// common ones:
 //
 //   trace.json                        configuration, tensors, fragments, contributions, rounds
 //   initial.f32                       the arena at the start
@@ -22,6 +22,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <span>
@@ -36,12 +37,12 @@
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
 #include "common/files/json.h"
+#include "common/params/run_config.h"
 #include "common/telemetry/event_log.h"
 #include "nlohmann/json.hpp"
 #include "server/core/coordinator.h"
 #include "tests/reference/codec_cases.h"
 #include "tests/reference/in_process_exchange.h"
-#include "tests/reference/trace_configurations.h"
 #include "tests/reference/trace_files.h"
 #include "tests/unit/server/store/memory_store.h"
 #include "worker/backend/cpu/cpu_transformer.h"
@@ -229,8 +230,16 @@ absl::Status WriteSite(const std::string& folder, const Site& site, const SiteTr
   return write("after", "f32", trace.after);
 }
 
-absl::Status RunConfiguration(const std::string& name, const std::string& folder) {
-  ASSIGN_OR_RETURN(const v1::RunConfig config, TraceConfiguration(name));
+absl::StatusOr<v1::RunConfig> ReadOver(const v1::RunConfig& base, const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string text, FileSystem::Real()->ReadFile(path));
+  return ParseRunConfig(text, path, base);
+}
+
+absl::Status RunConfiguration(const std::string& common, const std::string& path,
+                              const std::string& folder) {
+  ASSIGN_OR_RETURN(v1::RunConfig config, ReadOver({}, common));
+  ASSIGN_OR_RETURN(config, ReadOver(config, path));
+  RETURN_IF_ERROR(CompleteRunConfig(config).status());
   ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config));
   const std::span<const Site> sites = SitesOf(config);
   RETURN_IF_ERROR(FileSystem::Real()->CreateFolders(folder));
@@ -282,16 +291,15 @@ absl::Status RunCodecs(const std::string& folder) {
 
 int Main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
-  if (arguments.size() < 2 || arguments[0] != "--out") {
-    std::fprintf(stderr, "usage: reference_trace --out FOLDER [CONFIGURATION...]\n");
+  if (arguments.size() < 3 || arguments[0] != "--out") {
+    std::fprintf(stderr, "usage: reference_trace --out FOLDER common.textproto RUN.textproto...\n");
     return 2;
   }
-  std::vector<std::string> names(arguments.begin() + 2, arguments.end());
-  if (names.empty()) names = TraceConfigurationNames();
   absl::Status status = RunCodecs(JoinPath(arguments[1], "codecs"));
-  for (const std::string& name : names) {
+  for (const std::string& path : std::span(arguments).subspan(3)) {
     if (!status.ok()) break;
-    status = Annotate(RunConfiguration(name, JoinPath(arguments[1], name)), name);
+    const std::string name = std::filesystem::path(path).stem();
+    status = Annotate(RunConfiguration(arguments[2], path, JoinPath(arguments[1], name)), name);
   }
   if (status.ok()) return 0;
   std::fprintf(stderr, "reference_trace: %s\n", status.ToString().c_str());
