@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "common/files/array_file.h"
@@ -18,10 +17,10 @@ constexpr ArrayFileKind kKind = {'C', 'W', 'A', 'Y', 'F', 'U', 'Z', 'Z'};
 constexpr uint32_t kVersion = 3;
 
 void CheckArrayFile(std::span<const uint8_t> input) {
-  MemoryFiles files;
-  std::vector<uint8_t> bytes = ArrayFileFromInput(input, kKind, kVersion);
+  FaultDisk files;
+  const std::vector<uint8_t> bytes = ArrayFileFromInput(input, kKind, kVersion);
   const size_t size = bytes.size();
-  files.Put("folder/file", std::move(bytes));
+  Put(files, "folder/file", bytes);
   const absl::StatusOr<ArrayFile> file = ArrayFile::Read(files, "folder/file", kKind, kVersion);
   if (!file.ok()) {
     FUZZ_REQUIRE(absl::IsDataLoss(file.status()) || absl::IsFailedPrecondition(file.status()),

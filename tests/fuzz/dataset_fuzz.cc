@@ -144,7 +144,7 @@ void CheckFoundDocuments(Dataset dataset, const std::optional<worker::DocumentMa
   }
 }
 
-void CheckDescription(MemoryFiles& files) {
+void CheckDescription(FaultDisk& files) {
   const auto read = worker::ReadDataJson(files, kFolder);
   if (!read.ok()) {
     FUZZ_REQUIRE(absl::IsInvalidArgument(read.status()), "a bad data.json is INVALID_ARGUMENT");
@@ -173,7 +173,8 @@ void CheckDataset(Input input) {
   const ShardShape train = TakeShape(input);
   const ShardShape held_out = TakeShape(input);
   const auto end = std::find(input.rest().begin(), input.rest().end(), uint8_t{0});
-  std::vector<uint8_t> json = input.TakeBytes(static_cast<size_t>(end - input.rest().begin()));
+  const std::vector<uint8_t> json =
+      input.TakeBytes(static_cast<size_t>(end - input.rest().begin()));
   input.Take<uint8_t>();
   std::optional<worker::DocumentMark> mark;
   if ((options & kMarked) != 0) {
@@ -183,14 +184,13 @@ void CheckDataset(Input input) {
             .begins = (options & kMarkBegins) != 0};
   }
 
-  MemoryFiles files;
+  FaultDisk files;
   const bool described = (options & kDescribed) != 0;
-  if (described) files.Put(JoinPath(kFolder, worker::kDataJsonName), std::move(json));
-  files.Put(JoinPath(kFolder, "train_000000.bin"), (options & kRawShard) != 0
-                                                       ? input.TakeBytes(input.rest().size())
-                                                       : MakeShard(train, input));
+  if (described) Put(files, JoinPath(kFolder, worker::kDataJsonName), json);
+  Put(files, JoinPath(kFolder, "train_000000.bin"),
+      (options & kRawShard) != 0 ? input.TakeBytes(input.rest().size()) : MakeShard(train, input));
   if ((options & kHeldOut) != 0) {
-    files.Put(JoinPath(kFolder, "held_out_000000.bin"), MakeShard(held_out, input));
+    Put(files, JoinPath(kFolder, "held_out_000000.bin"), MakeShard(held_out, input));
   }
   if ((options & kIndexed) != 0) {
     // Whole, with starts that ascend by what the input says.
@@ -207,7 +207,7 @@ void CheckDataset(Input input) {
     std::ranges::copy(header, index.begin() + sizeof(length));
     std::memcpy(index.data() + sizeof(length) + header.size(), starts.data(),
                 starts.size() * sizeof(int64_t));
-    files.Put(JoinPath(kFolder, "train.documents"), std::move(index));
+    Put(files, JoinPath(kFolder, "train.documents"), index);
   }
   if (described) CheckDescription(files);
   const absl::StatusOr<Dataset> dataset =

@@ -41,17 +41,17 @@ bool Same(const FragmentSnapshot& a, const FragmentSnapshot& b) {
 }
 
 // The blob as the folder would find it.
-v1::Blob PutBlob(MemoryFiles& files, const std::string& name, std::span<const uint8_t> input,
+v1::Blob PutBlob(FaultDisk& files, const std::string& name, std::span<const uint8_t> input,
                  const ArrayFileKind& kind) {
-  std::vector<uint8_t> bytes = ArrayFileFromInput(input, kind, 1);
+  const std::vector<uint8_t> bytes = ArrayFileFromInput(input, kind, 1);
   v1::Blob blob;
   blob.set_file(name);
   blob.set_bytes(static_cast<int64_t>(bytes.size()));
-  files.Put(JoinPath("run", name), std::move(bytes));
+  Put(files, JoinPath("run", name), bytes);
   return blob;
 }
 
-void CheckSnapshot(MemoryFiles& files, BlobFolder& blobs, std::span<const uint8_t> input) {
+void CheckSnapshot(FaultDisk& files, BlobFolder& blobs, std::span<const uint8_t> input) {
   v1::Snapshot record;
   record.set_version(7);
   record.set_published_hash(kHash);
@@ -73,7 +73,7 @@ void CheckSnapshot(MemoryFiles& files, BlobFolder& blobs, std::span<const uint8_
   FUZZ_REQUIRE(Same(*again, *read), "the snapshot changed");
 }
 
-void CheckDelta(MemoryFiles& files, BlobFolder& blobs, std::span<const uint8_t> input) {
+void CheckDelta(FaultDisk& files, BlobFolder& blobs, std::span<const uint8_t> input) {
   v1::Contribution record;
   record.mutable_header()->set_round(7);
   record.mutable_header()->set_worker_id("a");
@@ -93,7 +93,7 @@ void CheckDelta(MemoryFiles& files, BlobFolder& blobs, std::span<const uint8_t> 
                "another record's delta is read");
 }
 
-void CheckAnswer(MemoryFiles& files, BlobFolder& blobs, std::span<const uint8_t> input) {
+void CheckAnswer(FaultDisk& files, BlobFolder& blobs, std::span<const uint8_t> input) {
   v1::Round record;
   record.set_round(7);
   record.set_answer_hash(kHash);
@@ -111,7 +111,7 @@ void CheckAnswer(MemoryFiles& files, BlobFolder& blobs, std::span<const uint8_t>
                "another round's answer is read");
 }
 
-void CheckWitness(MemoryFiles& files, std::span<const uint8_t> input) {
+void CheckWitness(FaultDisk& files, std::span<const uint8_t> input) {
   constexpr size_t kSlotBytes = 24;
   constexpr size_t kCountedBytes = 16;
   const bool sealed = !input.empty() && (input[0] & 1) == 0;
@@ -120,7 +120,7 @@ void CheckWitness(MemoryFiles& files, std::span<const uint8_t> input) {
     const uint64_t checksum = Checksum64(std::span<const uint8_t>(file).subspan(at, kCountedBytes));
     std::memcpy(file.data() + at + kCountedBytes, &checksum, sizeof(checksum));
   }
-  files.Put("run/COMMITS", std::move(file));
+  Put(files, "run/COMMITS", file);
   const absl::StatusOr<int64_t> read = CommitWitness::Read(files, "run/COMMITS");
   if (!read.ok()) {
     FUZZ_REQUIRE(absl::IsDataLoss(read.status()), "a damaged witness is DATA_LOSS");
@@ -133,9 +133,9 @@ void CheckWitness(MemoryFiles& files, std::span<const uint8_t> input) {
   FUZZ_REQUIRE(again.ok() && *again == *read, "the number of commits changed");
 }
 
-void CheckCurves(MemoryFiles& files, std::span<const uint8_t> input) {
+void CheckCurves(FaultDisk& files, std::span<const uint8_t> input) {
   constexpr size_t kPoints = 8;
-  files.Put("run/curves", ArrayFileFromInput(input, {'C', 'W', 'A', 'Y', 'C', 'U', 'R', 'V'}, 1));
+  Put(files, "run/curves", ArrayFileFromInput(input, {'C', 'W', 'A', 'Y', 'C', 'U', 'R', 'V'}, 1));
   const auto read = server::ReadRunCurves(files, "run/curves", "run-1", kPoints);
   if (!read.ok()) return;
   FUZZ_REQUIRE(server::WriteRunCurves(files, "run/curves", "run-1", *read).ok(),
@@ -148,7 +148,7 @@ void CheckCurves(MemoryFiles& files, std::span<const uint8_t> input) {
 }
 
 void CheckRunFiles(std::span<const uint8_t> input) {
-  MemoryFiles files;
+  FaultDisk files;
   BlobFolder blobs(files, "run");
   switch (input.empty() ? 0 : input[0] / 8 % 8) {
     case 0:

@@ -35,10 +35,10 @@ void RequireInvalidArgument(const absl::Status& status) {
 void CheckSafetensors(Input input) {
   const auto length = input.Take<uint16_t>();
   const std::vector<uint8_t> header = input.TakeBytes(length);
-  MemoryFiles files;
+  FaultDisk files;
   // The length in the file is the header's own; with none, all of it is the fuzzer's.
-  files.Put("x.safetensors",
-            length == 0 ? input.TakeBytes(input.rest().size()) : MakeFile(header, input.rest()));
+  Put(files, "x.safetensors",
+      length == 0 ? input.TakeBytes(input.rest().size()) : MakeFile(header, input.rest()));
   const uint64_t size = *files.FileSize("x.safetensors");
   const auto file = SafetensorsFile::Open(files, "x.safetensors");
   if (!file.ok()) return RequireInvalidArgument(file.status());
@@ -55,15 +55,15 @@ void CheckSafetensors(Input input) {
 }
 
 void CheckIndex(Input input) {
-  MemoryFiles files;
+  FaultDisk files;
   for (const char* name : {"a", "b"}) {
-    files.Put(JoinPath("folder", std::string(name) + ".safetensors"),
-              MakeFile(Bytes(std::string("{\"") + name +
-                             "\": {\"dtype\": \"U8\", \"shape\": [4], \"data_offsets\": [0, 4]}}"),
-                       std::vector<uint8_t>(4)));
+    Put(files, JoinPath("folder", std::string(name) + ".safetensors"),
+        MakeFile(Bytes(std::string("{\"") + name +
+                       "\": {\"dtype\": \"U8\", \"shape\": [4], \"data_offsets\": [0, 4]}}"),
+                 std::vector<uint8_t>(4)));
   }
-  files.Put("secret.safetensors", MakeFile(Bytes("{}"), {}));
-  files.Put(JoinPath("folder", kSafetensorsIndexFile), input.TakeBytes(input.rest().size()));
+  Put(files, "secret.safetensors", MakeFile(Bytes("{}"), {}));
+  Put(files, JoinPath("folder", kSafetensorsIndexFile), input.TakeBytes(input.rest().size()));
   const auto folder = SafetensorsFolder::Open(files, "folder");
   if (!folder.ok()) {
     FUZZ_REQUIRE(absl::IsInvalidArgument(folder.status()) || absl::IsNotFound(folder.status()),

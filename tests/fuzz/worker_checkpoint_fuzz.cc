@@ -90,9 +90,9 @@ void Restore(WorkerCheckpoint checkpoint, bool late) {
 }
 
 void CheckCheckpoint(std::span<const uint8_t> input) {
-  MemoryFiles files;
-  files.Put("out/checkpoint",
-            ArrayFileFromInput(input, {'C', 'W', 'A', 'Y', 'W', 'O', 'R', 'K'}, 1));
+  FaultDisk files;
+  Put(files, "out/checkpoint",
+      ArrayFileFromInput(input, {'C', 'W', 'A', 'Y', 'W', 'O', 'R', 'K'}, 1));
   absl::StatusOr<WorkerCheckpoint> read = worker::ReadWorkerCheckpoint(files, "out/checkpoint");
   if (!read.ok()) return;
   FUZZ_REQUIRE(worker::WriteWorkerCheckpoint(files, "out/again", *read).ok(),

@@ -16,13 +16,11 @@ absl::Status Missing(const std::string& path) {
 
 class Mapped final : public MappedFile {
  public:
-  explicit Mapped(std::string content) : content_(std::move(content)) {}
-  std::span<const uint8_t> bytes() const override {
-    return {reinterpret_cast<const uint8_t*>(content_.data()), content_.size()};
-  }
+  explicit Mapped(const std::string& content) : bytes_(content.begin(), content.end()) {}
+  std::span<const uint8_t> bytes() const override { return bytes_; }
 
  private:
-  const std::string content_;
+  const std::vector<uint8_t> bytes_;  // No larger, so that a sanitizer sees what is read beyond it.
 };
 
 class Writable final : public WritableFile {
@@ -334,8 +332,8 @@ absl::StatusOr<std::unique_ptr<WritableFile>> FaultDisk::OpenForAppend(const std
 }
 
 absl::StatusOr<std::unique_ptr<MappedFile>> FaultDisk::Map(const std::string& path) {
-  ASSIGN_OR_RETURN(std::string content, ReadFile(path));
-  return std::make_unique<Mapped>(std::move(content));
+  ASSIGN_OR_RETURN(const std::string content, ReadFile(path));
+  return std::make_unique<Mapped>(content);
 }
 
 absl::StatusOr<std::string> FaultDisk::ReadFile(const std::string& path) {
