@@ -23,13 +23,13 @@
 
 namespace causeway::worker {
 
-inline v1::RunConfig TinyRun(const std::string& sync) {
+inline v1::RunConfig TinyRun(
+    const std::string& sync,
+    const std::string& model = "layers: 3 width: 16 heads: 2 mlp_width: 24") {
   v1::RunConfig config =
       ParseRunConfig(
-          "model { layers: 3 width: 16 heads: 2 mlp_width: 24 "
-          "vocabulary_size: 64 sequence_length: 8 } "
-          "train { steps: 100 } sync { " +
-              sync + " }" +
+          "model { vocabulary_size: 64 sequence_length: 8 " + model +
+              " } train { steps: 100 } sync { " + sync + " }" +
               (sync.find("GRADIENT") == std::string::npos ? "" : " outer { optimizer: ADAMW }"),
           "test")
           .value();
@@ -38,16 +38,40 @@ inline v1::RunConfig TinyRun(const std::string& sync) {
   return config;
 }
 
-// One worker whose "training" moves every value by a pure function of step and index.
+// "Training": a pure function of step and index.
+inline float MoveOf(int64_t step, int64_t i) {
+  return static_cast<float>(0.001 *
+                            RandomNormal(7, static_cast<uint64_t>(step), static_cast<uint64_t>(i)));
+}
+inline float GradientOf(int64_t step, int64_t i) { return 3 * MoveOf(step + 1000, i); }
+
+// Where the values of a worker are that has none in host memory.
+class Values {
+ public:
+  virtual ~Values() = default;
+  virtual std::unique_ptr<Replica> MakeReplica() = 0;
+  virtual void Train(int64_t step) = 0;
+  virtual std::vector<float> Local() = 0;
+  virtual void SetLocal(const std::vector<float>& local) = 0;
+};
+using MakeValues =
+    std::function<std::unique_ptr<Values>(const FragmentPlan& plan, const v1::SyncConfig& sync)>;
+
+// One worker, and the other side of its exchange.
 class Site {
  public:
   explicit Site(const std::string& sync, float outer_learning_rate = 1, int max_advance = 1)
-      : config_(TinyRun(sync)),
+      : Site(TinyRun(sync), outer_learning_rate, max_advance, nullptr) {}
+  // `make_values`: null for values in host memory.
+  Site(const v1::RunConfig& config, float outer_learning_rate, int max_advance,
+       const MakeValues& make_values)
+      : config_(config),
         max_advance_(max_advance),
         plan_(FragmentPlan::Create(config_).value()),
         initial_(Initial()),
         local_(static_cast<size_t>(plan_.arena_size())),
         gradients_(local_.size()),
+        values_(make_values ? make_values(plan_, config_.sync()) : nullptr),
         exchange_(
             std::make_unique<FakeExchange>(plan_, config_.sync(), initial_, outer_learning_rate)) {
     MakeEngine();
@@ -57,7 +81,10 @@ class Site {
   void MakeEngine() {
     engine_.reset();
     exchange_->Revive();
-    replica_ = MakeHostReplica(plan_, config_.sync(), local_, gradients_).value();
+    replica_.reset();
+    replica_ = values_ != nullptr
+                   ? values_->MakeReplica()
+                   : MakeHostReplica(plan_, config_.sync(), local_, gradients_).value();
     SyncEngine::Options options;
     options.config = config_.sync();
     options.plan = &plan_;
@@ -79,12 +106,24 @@ class Site {
 
   static void Move(int64_t step, std::span<float> values) {
     for (size_t i = 0; i < values.size(); ++i) {
-      values[i] += static_cast<float>(0.001 * RandomNormal(7, static_cast<uint64_t>(step), i));
+      values[i] += MoveOf(step, static_cast<int64_t>(i));
     }
+  }
+  std::vector<float> Local() { return values_ != nullptr ? values_->Local() : local_; }
+  void SetLocal(const std::vector<float>& local) {
+    if (values_ != nullptr) return values_->SetLocal(local);
+    local_ = local;
   }
 
   absl::Status Step(int64_t step) {
-    Move(step, local_);
+    if (values_ != nullptr) {
+      values_->Train(step);
+    } else {
+      Move(step, local_);
+      for (size_t i = 0; i < gradients_.size(); ++i) {
+        gradients_[i] = GradientOf(step, static_cast<int64_t>(i));
+      }
+    }
     return engine_->AfterStep(step, 10, 2);
   }
 
@@ -125,6 +164,7 @@ class Site {
   const std::vector<float> initial_;
   std::vector<float> local_;
   std::vector<float> gradients_;
+  std::unique_ptr<Values> values_;  // Null: they are the two above.
   std::unique_ptr<Replica> replica_;
   std::unique_ptr<FakeExchange> exchange_;
   std::vector<Merge> merges_;

@@ -36,8 +36,8 @@ std::vector<uint32_t> Bits(std::span<const float> values) {
   return bits;
 }
 
-void ExpectSame(Worker& device, Worker& host) {
-  const auto sorted = [](Worker& worker) {
+void ExpectSame(Site& device, Site& host) {
+  const auto sorted = [](Site& worker) {
     auto pushes = worker.exchange_->pushes();
     std::ranges::sort(pushes, {}, &FakeExchange::PushRecord::key);
     return pushes;
@@ -50,7 +50,7 @@ void ExpectSame(Worker& device, Worker& host) {
     EXPECT_TRUE(device_pushes[i].object == host_pushes[i].object)
         << "fragment " << host_pushes[i].key.first << ", round " << host_pushes[i].key.second;
   }
-  EXPECT_TRUE(Bits(device.values_->Local()) == Bits(host.values_->Local()));
+  EXPECT_TRUE(Bits(device.Local()) == Bits(host.Local()));
   const auto published = device.engine_->published().value();
   EXPECT_TRUE(Bits(published) == Bits(host.engine_->published().value()));
   EXPECT_EQ(device.engine_->rounds_merged(), host.engine_->rounds_merged());
@@ -77,33 +77,29 @@ class DeviceReplicaTest : public testing::TestWithParam<Layout> {
 #endif
   }
 
-  // A worker of a run that has the published state; `layout`: null on the host.
-  static std::unique_ptr<Worker> Begin(const v1::RunConfig& config, const FragmentPlan& plan,
-                                       const Layout* layout) {
-    std::unique_ptr<Values> values;
-    if (layout != nullptr && layout->on_host) {
-      values = std::make_unique<RankedValues>(plan, config.sync(), layout->ranks);
-    } else if (layout != nullptr) {
-      values = std::make_unique<DeviceValues>(plan, config.sync(), *layout);
-    } else {
-      values = std::make_unique<HostValues>(plan, config.sync());
-    }
-    auto worker = std::make_unique<Worker>(config, plan, std::move(values));
-    EXPECT_TRUE(worker->engine_->Fetch(0).ok());
-    return worker;
+  static std::unique_ptr<Values> MakeValuesOf(const FragmentPlan& plan,
+                                              const v1::SyncConfig& sync) {
+    if (GetParam().on_host) return std::make_unique<RankedValues>(plan, sync, GetParam().ranks);
+    return std::make_unique<DeviceValues>(plan, sync, GetParam());
   }
+  // Workers that have the published state.
   struct Run {
     explicit Run(const std::string& sync, const std::string& model = kSmallModel)
-        : config(RunOf(model, sync)) {}
-    std::unique_ptr<Worker> OnHost() const { return Begin(config, plan, nullptr); }
-    std::unique_ptr<Worker> OnDevice() const { return Begin(config, plan, &GetParam()); }
+        : config(TinyRun(sync, model)) {}
+    std::unique_ptr<Site> OnHost() const { return Begin(nullptr); }
+    std::unique_ptr<Site> OnDevice() const { return Begin(MakeValuesOf); }
+    std::unique_ptr<Site> Begin(const MakeValues& values) const {
+      auto worker = std::make_unique<Site>(config, 0.7F, /*max_advance=*/1, values);
+      EXPECT_TRUE(worker->engine_->Fetch(0).ok());
+      return worker;
+    }
     const v1::RunConfig config;
     const FragmentPlan plan = FragmentPlan::Create(config).value();
   };
 
   // Two workers with the same run, on devices and on the host, after `script`.
   void Compare(const std::string& model, const std::string& sync,
-               const std::function<void(Worker&)>& script) {
+               const std::function<void(Site&)>& script) {
     const Run run(sync, model);
     const auto host = run.OnHost();
     const auto device = run.OnDevice();
@@ -127,7 +123,7 @@ TEST_P(DeviceReplicaTest, OverlappedRoundsOfSeveralFragments) {
   Compare(kSmallModel,
           "fragments: 2 steps_between_syncs: 6 overlap_steps: 2 mixing: 0.5 codec_up: INT4 "
           "codec_down: INT4",
-          [](Worker& worker) { worker.Run(1, 9); });
+          [](Site& worker) { worker.Run(1, 9); });
 }
 
 TEST_P(DeviceReplicaTest, WhatIsTrainedInFlightIsKept) {
@@ -136,13 +132,13 @@ TEST_P(DeviceReplicaTest, WhatIsTrainedInFlightIsKept) {
             std::string("fragments: 2 steps_between_syncs: 6 overlap_steps: 4 keep_in_flight: 0.9 "
                         "codec_down: INT8 error_feedback: true codec_up: ") +
                 codec,
-            [](Worker& worker) { worker.Run(1, 13); });
+            [](Site& worker) { worker.Run(1, 13); });
   }
 }
 
 TEST_P(DeviceReplicaTest, WhatIsTrainedInFlightIsKeptWhereTheAnswerIsGone) {
   Compare(kSmallModel, "fragments: 2 steps_between_syncs: 3 overlap_steps: 1 keep_in_flight: 1",
-          [](Worker& worker) {
+          [](Site& worker) {
             worker.exchange_->Forget({0, 1});
             worker.Run(1, 4);
           });
@@ -150,7 +146,7 @@ TEST_P(DeviceReplicaTest, WhatIsTrainedInFlightIsKeptWhereTheAnswerIsGone) {
 
 TEST_P(DeviceReplicaTest, AFragmentOfSeveralLeaves) {
   Compare(kLargerModel, "fragments: 1 steps_between_syncs: 2 codec_up: E3M0 codec_down: INT8",
-          [](Worker& worker) { worker.Run(1, 2); });
+          [](Site& worker) { worker.Run(1, 2); });
 }
 
 TEST_P(DeviceReplicaTest, ErrorFeedbackWithDecay) {
@@ -160,7 +156,7 @@ TEST_P(DeviceReplicaTest, ErrorFeedbackWithDecay) {
             std::string("fragments: 1 steps_between_syncs: 2 overlap_steps: 1 error_feedback: true "
                         "error_feedback_decay: 0.9 ") +
                 codecs,
-            [](Worker& worker) { worker.Run(1, 7); });
+            [](Site& worker) { worker.Run(1, 7); });
   }
 }
 
@@ -173,7 +169,7 @@ TEST_P(DeviceReplicaTest, WhatLiesBetweenTensorsMovesAsTheirValuesDo) {
         "codec_up: FP32 codec_down: SIGN1"}) {
     Compare("layers: 6 width: 20 heads: 2 mlp_width: 60",
             std::string("fragments: 2 steps_between_syncs: 4 overlap_steps: 1 ") + codecs,
-            [](Worker& worker) { worker.Run(1, 13); });
+            [](Site& worker) { worker.Run(1, 13); });
   }
 }
 
@@ -182,7 +178,7 @@ TEST_P(DeviceReplicaTest, ADeltaThatMissedItsRoundTravelsWithTheNext) {
        {"FP32", "INT4", "LM2 error_feedback: true", "SIGN1 error_feedback: true"}) {
     Compare(kSmallModel,
             std::string("fragments: 2 steps_between_syncs: 3 codec_down: FP32 codec_up: ") + codec,
-            [](Worker& worker) {
+            [](Site& worker) {
               worker.exchange_->CloseWithout({1, 1});
               worker.Run(1, 7);
               EXPECT_EQ(worker.engine_->rounds_late(), 1);
@@ -191,7 +187,7 @@ TEST_P(DeviceReplicaTest, ADeltaThatMissedItsRoundTravelsWithTheNext) {
 }
 
 TEST_P(DeviceReplicaTest, AnAnswerThatIsGoneIsReplacedByTheState) {
-  Compare(kSmallModel, "fragments: 2 steps_between_syncs: 3 mixing: 0.25", [](Worker& worker) {
+  Compare(kSmallModel, "fragments: 2 steps_between_syncs: 3 mixing: 0.25", [](Site& worker) {
     worker.exchange_->Forget({0, 1});
     worker.Run(1, 4);
   });
@@ -201,7 +197,7 @@ TEST_P(DeviceReplicaTest, GradientsInsteadOfDeltas) {
   if (GetParam().on_host) GTEST_SKIP() << "there is no device";
   Compare(kSmallModel,
           "contribution: GRADIENT steps_between_syncs: 1 codec_up: BF16 codec_down: FP32",
-          [](Worker& worker) { worker.Run(1, 3); });
+          [](Site& worker) { worker.Run(1, 3); });
 }
 
 TEST_P(DeviceReplicaTest, ARestoredWorkerContinuesBitForBit) {
@@ -211,12 +207,12 @@ TEST_P(DeviceReplicaTest, ARestoredWorkerContinuesBitForBit) {
             std::string("fragments: 2 steps_between_syncs: 6 overlap_steps: 3 "
                         "error_feedback: true ") +
                 rules,
-            [](Worker& worker) {
+            [](Site& worker) {
               worker.Run(1, 7);
               auto state = worker.engine_->Save().value();
-              const std::vector<float> local = worker.values_->Local();
-              worker.Begin();
-              worker.values_->SetLocal(local);
+              const std::vector<float> local = worker.Local();
+              worker.MakeEngine();
+              worker.SetLocal(local);
               ASSERT_EQ(worker.engine_->Restore(std::move(state), 7), absl::OkStatus());
               worker.Run(8, 12);
             });
@@ -260,8 +256,7 @@ TEST_P(DeviceReplicaTest, AHashThatIsNotTheAnnouncedOneEndsTheWorker) {
   // At the next boundary, or one later: no step waits for a hash.
   absl::Status status;
   for (int64_t step = 3; step <= 4 && status.ok(); ++step) {
-    worker->values_->Train(step);
-    status = worker->engine_->AfterStep(step, 10, 2);
+    status = worker->Step(step);
   }
   EXPECT_THAT(status, StatusIs(kDataLoss, HasSubstr("the published copy hashes to")));
   EXPECT_FALSE(worker->exchange_->HasApplied({0, 1}));
@@ -271,9 +266,9 @@ TEST_P(DeviceReplicaTest, AValueThatCannotBeEncodedIsNamedAsOnTheHost) {
   const Run run("fragments: 1 steps_between_syncs: 1 codec_up: INT4");
   for (const bool on_device : {false, true}) {
     const auto worker = on_device ? run.OnDevice() : run.OnHost();
-    std::vector<float> local = worker->values_->Local();
+    std::vector<float> local = worker->Local();
     local[local.size() - 70] = std::numeric_limits<float>::infinity();
-    worker->values_->SetLocal(local);
+    worker->SetLocal(local);
     EXPECT_THAT(worker->engine_->AfterStep(1, 10, 2),
                 StatusIs(kInvalidArgument, HasSubstr("the difference is -inf")));
   }
@@ -303,7 +298,7 @@ TEST_P(DeviceReplicaTest, NoOrderOfStreamsChangesABit) {
     Compare(kSmallModel,
             "fragments: 2 steps_between_syncs: 4 overlap_steps: 1 mixing: 0.5 codec_up: INT4 "
             "error_feedback: true",
-            [](Worker& worker) { worker.Run(1, 6); });
+            [](Site& worker) { worker.Run(1, 6); });
   }
 }
 

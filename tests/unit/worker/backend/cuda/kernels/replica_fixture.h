@@ -1,5 +1,5 @@
-// Workers whose values are on devices, and such whose values are in host memory, for tests that
-// compare them.
+// Values of workers that are on devices, or divided over processes, for tests that compare them
+// with such as are in host memory.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -13,12 +13,8 @@
 #include <thread>
 #include <vector>
 
-#include "common/base/random.h"
-#include "common/params/initialize.h"
-#include "common/params/run_config.h"
-#include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/worker/backend/site_thread.h"
-#include "tests/unit/worker/sync/fake_exchange.h"
+#include "tests/unit/worker/sync/engine_site.h"
 #include "worker/backend/cuda/kernels/device.h"
 #include "worker/backend/cuda/kernels/device_part.h"
 #include "worker/sync/host_part.h"
@@ -29,26 +25,6 @@
 #include "worker/sync/sync_engine.h"
 
 namespace causeway::worker::cuda {
-
-inline v1::RunConfig RunOf(const std::string& model, const std::string& sync) {
-  v1::RunConfig config =
-      ParseRunConfig(
-          "model { vocabulary_size: 64 sequence_length: 8 " + model +
-              " } train { steps: 100 } sync { " + sync + " }" +
-              (sync.find("GRADIENT") == std::string::npos ? "" : " outer { optimizer: ADAMW }"),
-          "test")
-          .value();
-  const auto warnings = CompleteRunConfig(config);
-  EXPECT_TRUE(warnings.ok()) << warnings.status();
-  return config;
-}
-
-// "Training": a pure function of step and place.
-inline float MoveOf(int64_t step, int64_t i) {
-  return static_cast<float>(0.001 *
-                            RandomNormal(7, static_cast<uint64_t>(step), static_cast<uint64_t>(i)));
-}
-inline float GradientOf(int64_t step, int64_t i) { return 3 * MoveOf(step + 1000, i); }
 
 // Device memory that is still given back when the device is lost.
 template <typename T>
@@ -73,43 +49,6 @@ class Array {
  private:
   T* data_ = nullptr;
   size_t size_;
-};
-
-// Where the values of one worker are.
-class Values {
- public:
-  virtual ~Values() = default;
-  virtual std::unique_ptr<Replica> MakeReplica() = 0;
-  virtual void Train(int64_t step) = 0;
-  virtual std::vector<float> Local() = 0;
-  virtual void SetLocal(const std::vector<float>& local) = 0;
-};
-
-class HostValues final : public Values {
- public:
-  HostValues(const FragmentPlan& plan, const v1::SyncConfig& sync)
-      : plan_(plan),
-        sync_(sync),
-        local_(static_cast<size_t>(plan.arena_size())),
-        gradients_(local_.size()) {}
-
-  std::unique_ptr<Replica> MakeReplica() override {
-    return MakeHostReplica(plan_, sync_, local_, gradients_).value();
-  }
-  void Train(int64_t step) override {
-    for (size_t i = 0; i < local_.size(); ++i) {
-      local_[i] += MoveOf(step, static_cast<int64_t>(i));
-      gradients_[i] = GradientOf(step, static_cast<int64_t>(i));
-    }
-  }
-  std::vector<float> Local() override { return local_; }
-  void SetLocal(const std::vector<float>& local) override { local_ = local; }
-
- private:
-  const FragmentPlan& plan_;
-  const v1::SyncConfig sync_;
-  std::vector<float> local_;
-  std::vector<float> gradients_;
 };
 
 struct Layout {
@@ -384,50 +323,6 @@ class DeviceValues final : public Values {
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::unique_ptr<OtherProcess> other_;
   std::vector<int> changed_;
-};
-
-// One worker, and the other side of its exchange.
-class Worker {
- public:
-  Worker(const v1::RunConfig& config, const FragmentPlan& plan, std::unique_ptr<Values> values)
-      : config_(config),
-        plan_(plan),
-        initial_(static_cast<size_t>(plan.arena_size())),
-        values_(std::move(values)) {
-    InitializeParameters(plan, 1, initial_);
-    exchange_ = std::make_unique<FakeExchange>(plan, config.sync(), initial_, 0.7F);
-    Begin();
-  }
-
-  void Begin() {
-    engine_.reset();
-    exchange_->Revive();
-    replica_.reset();
-    replica_ = values_->MakeReplica();
-    SyncEngine::Options options;
-    options.config = config_.sync();
-    options.plan = &plan_;
-    options.replica = replica_.get();
-    options.exchange = exchange_.get();
-    options.clock = &clock_;
-    engine_ = std::make_unique<SyncEngine>(std::move(options));
-  }
-
-  void Run(int64_t from, int64_t to) {
-    for (int64_t step = from; step <= to; ++step) {
-      values_->Train(step);
-      ASSERT_EQ(engine_->AfterStep(step, 10, 2), absl::OkStatus());
-    }
-  }
-
-  FakeClock clock_;
-  const v1::RunConfig config_;
-  const FragmentPlan& plan_;
-  std::vector<float> initial_;
-  std::unique_ptr<FakeExchange> exchange_;
-  std::unique_ptr<Values> values_;
-  std::unique_ptr<Replica> replica_;
-  std::unique_ptr<SyncEngine> engine_;
 };
 
 }  // namespace causeway::worker::cuda
