@@ -56,9 +56,11 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    def __init__(self, model):
+    def __init__(self, model, residual=torch.bfloat16):
+        """residual: type of the residual stream, which in our worker is bf16."""
         super().__init__()
         self.model = model
+        self.residual = residual
         vocabulary = (model["vocabulary_size"] + 127) // 128 * 128
         self.embedding = nn.Embedding(vocabulary, model["width"])
         self.positions = (nn.Embedding(model["learned_positions"], model["width"])
@@ -68,28 +70,56 @@ class Transformer(nn.Module):
         self.head = nn.Linear(model["width"], vocabulary, bias=False)
         for name, parameter in self.named_parameters():
             if parameter.dim() > 1:
-                residual = name.endswith(("o.weight", "down.weight"))
+                ends_a_half = name.endswith(("o.weight", "down.weight"))
                 nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * model["layers"])
-                                if residual else 0.02)
+                                if ends_a_half else 0.02)
         if not model["untied_head"]:
             self.head.weight = self.embedding.weight
         half = model["head_dim"] // 2
         frequencies = model["rope_theta"] ** (-torch.arange(half, dtype=torch.float64) / half)
         angles = torch.outer(torch.arange(model["sequence_length"], dtype=torch.float64),
                              frequencies)
-        self.register_buffer("cosine", angles.cos().float())
-        self.register_buffer("sine", angles.sin().float())
+        self.register_buffer("cosine", angles.cos())
+        self.register_buffer("sine", angles.sin())
 
-    def forward(self, inputs, targets):
-        x = self.embedding(inputs).bfloat16()  # The residual stream, as in our worker.
+    def forward(self, inputs, targets=None):
+        """The loss; without targets the logits."""
+        x = self.embedding(inputs).to(self.residual)
         cosine, sine = self.cosine.to(x.dtype), self.sine.to(x.dtype)
         if self.positions is not None:
-            x = x + self.positions.weight[:inputs.shape[1]].bfloat16()
+            x = x + self.positions.weight[:inputs.shape[1]].to(self.residual)
             cosine = sine = None
         for block in self.blocks:
             x = block(x, cosine, sine)
         logits = self.head(self.norm(x))
+        if targets is None:
+            return logits
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+    def run_tensors(self):
+        """Of each parameter, without biases and positions: its path, and the run's tensors that it is made of,
+        by their names (common/params/tensor_table.h) and in their order."""
+        model = self.model
+        keys = model["kv_heads"] * model["head_dim"]
+        rows = {3: [model["heads"] * model["head_dim"], keys, keys], 2: [model["mlp_width"]] * 2}
+        paths = {"embedding": ["model.embed_tokens"]}
+        for index, block in enumerate(self.blocks):
+            names = {"attention_norm": ["input_layernorm"],
+                     "qkv": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"], "o": ["self_attn.o_proj"]}
+            if block.qk_norm:
+                names |= {"q_norm": ["self_attn.q_norm"], "k_norm": ["self_attn.k_norm"]}
+            names |= {"mlp_norm": ["post_attention_layernorm"],
+                      "mlp_in": ["mlp.gate_proj", "mlp.up_proj"] if block.gated else ["mlp.up_proj"],
+                      "down": ["mlp.down_proj"]}
+            paths |= {f"blocks.{index}.{module}": [f"model.layers.{index}.{part}" for part in parts]
+                      for module, parts in names.items()}
+        paths["norm"] = ["model.norm"]
+        if model["untied_head"]:
+            paths["head"] = ["lm_head"]
+        for path, names in paths.items():
+            weight = self.get_parameter(f"{path}.weight")
+            parts = weight.detach().split(rows[len(names)]) if len(names) > 1 else [weight]
+            yield f"{path}.weight", {f"{name}.weight": part for name, part in zip(names, parts)}
 
 
 def make_norm(model):

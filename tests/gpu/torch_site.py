@@ -20,34 +20,6 @@ import causeway
 import causeway.torch as cw
 
 
-def named(transformer):
-    """The tensors by the names that the run has."""
-    tensors = {"model.embed_tokens.weight": transformer.embedding.weight,
-               "model.norm.weight": transformer.norm.weight}
-    for index, block in enumerate(transformer.blocks):
-        width = block.heads * block.head_dim
-        keys = block.kv_heads * block.head_dim
-        qkv = block.qkv.weight.detach()
-        gate_and_up = block.mlp_in.weight.detach()
-        parts = {"input_layernorm": block.attention_norm.weight,
-                 "self_attn.q_proj": qkv[:width], "self_attn.k_proj": qkv[width:width + keys],
-                 "self_attn.v_proj": qkv[width + keys:], "self_attn.o_proj": block.o.weight,
-                 "post_attention_layernorm": block.mlp_norm.weight,
-                 "mlp.down_proj": block.down.weight}
-        if block.gated:
-            parts["mlp.gate_proj"], parts["mlp.up_proj"] = gate_and_up.chunk(2)
-        else:
-            parts["mlp.up_proj"] = gate_and_up
-        if block.qk_norm:
-            parts["self_attn.q_norm"] = block.q_norm.weight
-            parts["self_attn.k_norm"] = block.k_norm.weight
-        for name, tensor in parts.items():
-            tensors[f"model.layers.{index}.{name}.weight"] = tensor
-    if transformer.head.weight is not transformer.embedding.weight:
-        tensors["lm_head.weight"] = transformer.head.weight
-    return tensors
-
-
 def meet(settings, phase):
     folder = Path(settings["meet"])
     (folder / f"{settings['id']}.{phase}").touch()
@@ -89,7 +61,8 @@ def main():
     before = torch.cuda.mem_get_info()[0] if device.type == "cuda" else 0
     joined, in_causeway = [], []
     begin = time.monotonic()
-    with cw.join(settings["coordinator"], named(transformer), id=settings["id"],
+    tensors = {name: tensor for _, parts in transformer.run_tensors() for name, tensor in parts.items()}
+    with cw.join(settings["coordinator"], tensors, id=settings["id"],
                  values=settings["values"],
                  tokens_per_step=settings["batch"] * model["sequence_length"]) as site:
         join_s = time.monotonic() - begin

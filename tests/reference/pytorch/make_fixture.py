@@ -1,11 +1,11 @@
-#!/usr/bin/python3
+#!/usr/bin/env python3
 """Writes the stored fixtures of pytorch_test: small transformers trained for 20 steps by PyTorch.
 
-    /usr/bin/python3 tests/reference/pytorch/make_fixture.py [FOLDER]
+    python3 tests/reference/pytorch/make_fixture.py [FOLDER]
 
-Needs Debian's python3-torch (1.13); the test itself needs only what this wrote. Everything is
-computed in double precision by autograd, from this folder's own reading of the model and the
-optimizers, so that the fixture carries no rounding error worth mentioning.
+Needs PyTorch 2.5 (deploy/find_torch); the test itself needs only what this wrote. Everything is
+computed in double precision by autograd, of the model that tests/gpu compares throughput with and
+of optimizers of its own, so that the fixture carries no rounding error worth mentioning.
 
 NAME.json: the run's configuration as textproto, the tensors and their places in NAME.bin, the
 learning curve and gradient norms of each optimizer. NAME.bin, little endian: initial weights
@@ -19,6 +19,10 @@ import sys
 
 import torch
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "gpu"))
+
+from torch_baseline import Transformer  # noqa: E402
+
 STEPS = 20
 SCHEDULE_STEPS = 40
 WARMUP_STEPS = 5
@@ -26,131 +30,42 @@ FINAL_FRACTION = 0.1
 SEQUENCES = 4
 LENGTH = 16
 VOCABULARY = 100
-PADDED = 128
 BETA1, BETA2, EPSILON = 0.9, 0.99, 1e-8
 WEIGHT_DECAY = 0.05
 LEARNING_RATE = 3e-3
 MUON_LEARNING_RATE = 0.02
 MUON_MOMENTUM = 0.95
 
+# Settings of both: neither biases nor learned positions.
+COMMON = dict(vocabulary_size=VOCABULARY, sequence_length=LENGTH, layers=2, learned_positions=0, layer_norm=False,
+              qkv_bias=False, output_bias=False, mlp_bias=False, norm_epsilon=1e-5, rope_theta=10000.0)
 SHAPES = {
     "swiglu_grouped_tied": dict(
-        layers=2, width=32, heads=4, kv_heads=2, head_dim=8, mlp_width=64, swiglu=True,
-        qk_norm=True, untied=False, z_loss=1e-3, clip_norm=4.5),
+        COMMON, width=32, heads=4, kv_heads=2, head_dim=8, mlp_width=64, mlp="SWIGLU",
+        qk_norm=True, untied_head=False, z_loss=1e-3, clip_norm=4.5),
     "gelu_untied": dict(
-        layers=2, width=24, heads=2, kv_heads=2, head_dim=12, mlp_width=64, swiglu=False,
-        qk_norm=False, untied=True, z_loss=0.0, clip_norm=1.5),
+        COMMON, width=24, heads=2, kv_heads=2, head_dim=12, mlp_width=64, mlp="GELU",
+        qk_norm=False, untied_head=True, z_loss=0.0, clip_norm=1.5),
 }
 
 
-class RmsNorm(torch.nn.Module):
-    def __init__(self, size):
-        super().__init__()
-        self.weight = torch.nn.Parameter(1 + 0.1 * torch.randn(size))
-
-    def forward(self, x):
-        return self.weight * x / torch.sqrt((x * x).mean(-1, keepdim=True) + 1e-5)
-
-
-def linear(inputs, outputs):
-    layer = torch.nn.Linear(inputs, outputs, bias=False)
-    torch.nn.init.normal_(layer.weight, std=0.15)
-    return layer
+def draw(name, shape):
+    """A tensor's initial values, after those that its module draws for itself."""
+    if len(shape) == 1:
+        return 1 + 0.1 * torch.randn(shape)
+    embeds = name == "model.embed_tokens.weight"
+    module = torch.nn.Embedding(*shape) if embeds else torch.nn.Linear(shape[1], shape[0], bias=False)
+    return torch.nn.init.normal_(module.weight.detach(), std=0.3 if embeds else 0.15)
 
 
-def rotate(x):
-    """RoPE in the half-split layout on [sequences, heads, length, head_dim]."""
-    half = x.shape[-1] // 2
-    frequency = 10000.0 ** (-torch.arange(half) / half)
-    angle = torch.arange(x.shape[-2]).unsqueeze(1) * frequency
-    first, second = x[..., :half], x[..., half:]
-    return torch.cat([first * angle.cos() - second * angle.sin(),
-                      second * angle.cos() + first * angle.sin()], -1)
-
-
-class Attention(torch.nn.Module):
-    def __init__(self, s):
-        super().__init__()
-        self.s = s
-        self.q_proj = linear(s["width"], s["heads"] * s["head_dim"])
-        self.k_proj = linear(s["width"], s["kv_heads"] * s["head_dim"])
-        self.v_proj = linear(s["width"], s["kv_heads"] * s["head_dim"])
-        self.o_proj = linear(s["heads"] * s["head_dim"], s["width"])
-        if s["qk_norm"]:
-            self.q_norm = RmsNorm(s["head_dim"])
-            self.k_norm = RmsNorm(s["head_dim"])
-
-    def forward(self, x):
-        s = self.s
-
-        def heads(y, count):
-            return y.view(y.shape[0], y.shape[1], count, s["head_dim"]).transpose(1, 2)
-
-        q = heads(self.q_proj(x), s["heads"])
-        k = heads(self.k_proj(x), s["kv_heads"])
-        v = heads(self.v_proj(x), s["kv_heads"])
-        if s["qk_norm"]:
-            q, k = self.q_norm(q), self.k_norm(k)
-        q, k = rotate(q), rotate(k)
-        share = s["heads"] // s["kv_heads"]
-        k, v = k.repeat_interleave(share, 1), v.repeat_interleave(share, 1)
-        scores = q @ k.transpose(-1, -2) / math.sqrt(s["head_dim"])
-        future = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
-        out = scores.masked_fill(future, -math.inf).softmax(-1) @ v
-        return self.o_proj(out.transpose(1, 2).flatten(2))
-
-
-class Mlp(torch.nn.Module):
-    def __init__(self, s):
-        super().__init__()
-        self.swiglu = s["swiglu"]
-        if self.swiglu:
-            self.gate_proj = linear(s["width"], s["mlp_width"])
-        self.up_proj = linear(s["width"], s["mlp_width"])
-        self.down_proj = linear(s["mlp_width"], s["width"])
-
-    def forward(self, x):
-        if self.swiglu:
-            return self.down_proj(torch.nn.functional.silu(self.gate_proj(x)) * self.up_proj(x))
-        return self.down_proj(torch.nn.functional.gelu(self.up_proj(x), approximate="tanh"))
-
-
-class Block(torch.nn.Module):
-    def __init__(self, s):
-        super().__init__()
-        self.input_layernorm = RmsNorm(s["width"])
-        self.self_attn = Attention(s)
-        self.post_attention_layernorm = RmsNorm(s["width"])
-        self.mlp = Mlp(s)
-
-    def forward(self, x):
-        x = x + self.self_attn(self.input_layernorm(x))
-        return x + self.mlp(self.post_attention_layernorm(x))
-
-
-class Transformer(torch.nn.Module):
-    """Parameter names are those of common/params/tensor_table.h."""
-
-    def __init__(self, s):
-        super().__init__()
-        self.s = s
-        self.model = torch.nn.Module()
-        self.model.embed_tokens = torch.nn.Embedding(PADDED, s["width"])
-        torch.nn.init.normal_(self.model.embed_tokens.weight, std=0.3)
-        self.model.layers = torch.nn.ModuleList([Block(s) for _ in range(s["layers"])])
-        self.model.norm = RmsNorm(s["width"])
-        if s["untied"]:
-            self.lm_head = linear(s["width"], PADDED)
-
-    def forward(self, window):
-        x = self.model.embed_tokens(window[:, :-1])
-        for block in self.model.layers:
-            x = block(x)
-        head = self.lm_head if self.s["untied"] else self.model.embed_tokens
-        logits = (self.model.norm(x) @ head.weight.T)[..., :VOCABULARY].flatten(0, 1)
-        log_z = logits.logsumexp(-1)
-        cross_entropy = torch.nn.functional.cross_entropy(logits, window[:, 1:].flatten())
-        return cross_entropy + self.s["z_loss"] * (log_z * log_z).mean()
+def loss_of(transformer, parameters, window):
+    """parameters: those of the run, which the optimizers see one by one."""
+    joined = {path: torch.cat([parameters[name] for name in names]) for path, names in transformer.run_tensors()}
+    logits = torch.func.functional_call(transformer, joined, (window[:, :-1],))
+    logits = logits[..., :VOCABULARY].flatten(0, 1)
+    log_z = logits.logsumexp(-1)
+    cross_entropy = torch.nn.functional.cross_entropy(logits, window[:, 1:].flatten())
+    return cross_entropy + transformer.model["z_loss"] * (log_z * log_z).mean()
 
 
 def is_muons(name, parameter):
@@ -183,10 +98,10 @@ class Muon(torch.optim.Optimizer):
                 p.sub_(group["lr"] * math.sqrt(max(1, p.shape[0] / p.shape[1])) * update)
 
 
-def make_optimizers(kind, model):
+def make_optimizers(kind, parameters):
     """Optimizers with a `peak` learning rate in every group."""
     muon, decayed, plain = [], [], []
-    for name, p in model.named_parameters():
+    for name, p in parameters.items():
         if kind == "MUON" and is_muons(name, p):
             muon.append(p)
         else:
@@ -209,20 +124,22 @@ def schedule(step):
     return FINAL_FRACTION + (1 - FINAL_FRACTION) * (1 + math.cos(math.pi * progress)) / 2
 
 
-def train(kind, model, batches, clip_norm):
+def train(kind, transformer, start, batches):
     """The losses and gradient norms of all steps, and the gradients of the first."""
-    optimizers = make_optimizers(kind, model)
+    parameters = {name: value.clone().requires_grad_() for name, value in start.items()}
+    optimizers = make_optimizers(kind, parameters)
     losses, norms, first = [], [], None
     for step, window in enumerate(batches, start=1):
-        model.zero_grad()
-        loss = model(window)
+        for p in parameters.values():
+            p.grad = None
+        loss = loss_of(transformer, parameters, window)
         loss.backward()
-        gradients = [p.grad for p in model.parameters()]
+        gradients = [p.grad for p in parameters.values()]
         if first is None:
-            first = {name: p.grad.clone() for name, p in model.named_parameters()}
+            first = {name: p.grad.clone() for name, p in parameters.items()}
         norm = math.sqrt(sum((g * g).sum().item() for g in gradients))
         for g in gradients:
-            g.mul_(min(1.0, clip_norm / norm))
+            g.mul_(min(1.0, transformer.model["clip_norm"] / norm))
         for optimizer in optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = group["peak"] * schedule(step)
@@ -237,8 +154,8 @@ def run_config(s):
 model {{
   vocabulary_size: {VOCABULARY} layers: {s["layers"]} width: {s["width"]} heads: {s["heads"]}
   kv_heads: {s["kv_heads"]} head_dim: {s["head_dim"]} mlp_width: {s["mlp_width"]}
-  mlp: {"SWIGLU" if s["swiglu"] else "GELU"} qk_norm: {str(s["qk_norm"]).lower()}
-  untied_head: {str(s["untied"]).lower()} z_loss: {s["z_loss"]} sequence_length: {LENGTH}
+  mlp: {s["mlp"]} qk_norm: {str(s["qk_norm"]).lower()}
+  untied_head: {str(s["untied_head"]).lower()} z_loss: {s["z_loss"]} sequence_length: {LENGTH}
 }}
 train {{
   steps: {SCHEDULE_STEPS} warmup_steps: {WARMUP_STEPS} batch_sequences: {SEQUENCES}
@@ -263,17 +180,15 @@ def bigram_text(generator):
 
 
 def write_fixture(folder, name, s):
+    transformer = Transformer(s, residual=torch.float64)
     torch.manual_seed(17)
     batches = bigram_text(torch.Generator().manual_seed(5))
-    model = Transformer(s)
-    with torch.no_grad():
-        for p in model.parameters():
-            p.copy_(p.float().double())  # Weights that float32 holds exactly.
-    start = {key: value.clone() for key, value in model.state_dict().items()}
+    # Weights that float32 holds exactly.
+    start = {tensor: draw(tensor, part.shape).float().double()
+             for _, parts in transformer.run_tensors() for tensor, part in parts.items()}
     curves = {}
     for kind in ("ADAMW", "MUON"):
-        model.load_state_dict(start)
-        losses, norms, gradients = train(kind, model, batches, s["clip_norm"])
+        losses, norms, gradients = train(kind, transformer, start, batches)
         curves[kind] = dict(losses=losses, gradient_norms=norms)
         clipped = sum(norm > s["clip_norm"] for norm in norms)
         print(f"{name} {kind}: {losses[0]:.4f} -> {losses[-1]:.4f}, "
