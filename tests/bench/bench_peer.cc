@@ -8,17 +8,13 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <ctime>
 #include <utility>
-
-#include "absl/strings/numbers.h"
-#include "common/base/status_macros.h"
-#include "tests/bench/measure.h"
 
 namespace causeway::bench {
 namespace {
 
 constexpr char kThisProgram[] = "/proc/self/exe";
-constexpr char kQuestion = '?';
 
 }  // namespace
 
@@ -44,47 +40,37 @@ absl::StatusOr<BenchPeer> BenchPeer::Start(const std::vector<std::string>& argum
   close(to[0]);
   close(from[1]);
   if (error != 0) return absl::ErrnoToStatus(error, "cannot start the other process");
-  BenchPeer peer(process, to[1], from[0]);
-  ASSIGN_OR_RETURN(const double port, peer.Read());
-  peer.port_ = static_cast<int>(port);
+  BenchPeer peer(process, to[1]);
+  FILE* const said = fdopen(from[0], "r");
+  const bool told = std::fscanf(said, "%d", &peer.port_) == 1;
+  std::fclose(said);
+  if (!told) return absl::InternalError("the other process has ended");
   return peer;
 }
 
 BenchPeer::BenchPeer(BenchPeer&& other) noexcept
     : process_(std::exchange(other.process_, -1)),
       to_(std::exchange(other.to_, -1)),
-      from_(std::exchange(other.from_, -1)),
       port_(other.port_) {}
 
 BenchPeer::~BenchPeer() {
   if (process_ < 0) return;
   close(to_);
-  close(from_);
   waitpid(process_, nullptr, 0);
 }
 
-absl::StatusOr<double> BenchPeer::Read() {
-  std::string line;
-  for (char c = 0; c != '\n'; line += c) {
-    if (read(from_, &c, 1) != 1) return absl::InternalError("the other process has ended");
-  }
-  double value = 0;
-  if (!absl::SimpleAtod(line, &value)) return absl::InternalError("the other process said " + line);
-  return value;
-}
-
-double BenchPeer::CpuSeconds() {
-  if (write(to_, &kQuestion, 1) != 1) return 0;
-  return Read().value_or(0);
+double BenchPeer::CpuSeconds() const {
+  clockid_t clock = 0;
+  timespec time = {};
+  if (clock_getcpuclockid(process_, &clock) != 0 || clock_gettime(clock, &time) != 0) return 0;
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
 void ServeBenchPeer(int port) {
   std::printf("%d\n", port);
   std::fflush(stdout);
-  char question = 0;
-  while (read(STDIN_FILENO, &question, 1) == 1) {
-    std::printf("%.6f\n", ProcessCpuSeconds());
-    std::fflush(stdout);
+  char nothing = 0;
+  while (read(STDIN_FILENO, &nothing, 1) > 0) {
   }
 }
 

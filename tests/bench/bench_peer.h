@@ -21,21 +21,17 @@ class BenchPeer {
   BenchPeer& operator=(BenchPeer&&) = delete;
 
   int port() const { return port_; }
-  double CpuSeconds();
+  double CpuSeconds() const;
 
  private:
-  BenchPeer(pid_t process, int to, int from) : process_(process), to_(to), from_(from) {}
-  // Asks one line of it.
-  absl::StatusOr<double> Read();
+  BenchPeer(pid_t process, int to) : process_(process), to_(to) {}
 
   pid_t process_;
   int to_;
-  int from_;
   int port_ = 0;
 };
 
-// In that process: says `port`, then its CPU time as often as it is asked. Returns when the other
-// side is gone.
+// In that process: says `port`. Returns when the other side is gone.
 void ServeBenchPeer(int port);
 
 }  // namespace causeway::bench

@@ -21,6 +21,8 @@
 // No disk is measured: the coordinator keeps nothing but what is in memory anyway. --certificates
 // adds rows with TLS: a folder that deploy/make_certificates has filled for a coordinator at
 // 127.0.0.1 and the workers w0, w1, ...
+#include <netinet/tcp.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -47,7 +49,7 @@
 #include "server/service/coordinator_server.h"
 #include "tests/bench/bench_peer.h"
 #include "tests/bench/measure.h"
-#include "tests/bench/plain_tcp.h"
+#include "tests/unit/common/rpc/loopback.h"
 #include "tests/unit/server/core/small_run.h"
 #include "tests/unit/server/store/memory_store.h"
 #include "worker/sync/replica.h"
@@ -72,6 +74,7 @@ using nlohmann::json;
 
 constexpr char kProgram[] = "exchange_bench";
 constexpr int kStepsBetweenSyncs = 5;
+constexpr size_t kPieceBytes = size_t{1} << 20;  // Of TCP's writes and reads.
 
 // A model of one fragment with about so many values, most of them embeddings.
 v1::RunConfig Config(int64_t size_mib, int workers) {
@@ -129,14 +132,53 @@ void RunCoordinator() {
   server->Stop(absl::Seconds(1));
 }
 
+// The limit of every transfer on one machine: a blocking TCP connection that carries bytes and
+// nothing else.
+
+// Takes objects, each into the same memory, and answers each with a byte, until the connection
+// ends.
+void TakeObjects(const Socket& peer, size_t object_bytes) {
+  ByteBuffer object(object_bytes);
+  for (size_t at = 0;;) {
+    const ssize_t got =
+        recv(peer.descriptor(), object.data() + at, std::min(kPieceBytes, object.size() - at), 0);
+    if (got <= 0) return;
+    at += static_cast<size_t>(got);
+    if (at < object.size()) continue;
+    at = 0;
+    const uint8_t answer = 1;
+    if (send(peer.descriptor(), &answer, 1, MSG_NOSIGNAL) != 1) return;
+  }
+}
+
+// Writes an object, and waits for the answer.
+void SendObject(const Socket& socket, std::span<const uint8_t> object) {
+  const absl::Status broke = absl::UnavailableError("the plain TCP connection broke");
+  for (size_t at = 0; at < object.size();) {
+    const ssize_t sent = send(socket.descriptor(), object.data() + at,
+                              std::min(kPieceBytes, object.size() - at), MSG_NOSIGNAL);
+    if (sent <= 0) return Check(broke);
+    at += static_cast<size_t>(sent);
+  }
+  uint8_t answer = 0;
+  if (recv(socket.descriptor(), &answer, 1, 0) != 1) Check(broke);
+}
+
 void RunSink() {
-  TcpSink sink = Value(TcpSink::Listen());
+  const Listener listener;
   const v1::RunConfig config = Config(absl::GetFlag(FLAGS_size_mib), 2);
   const FragmentPlan plan = Value(FragmentPlan::Create(config));
   const auto bytes = static_cast<size_t>(plan.arena_size()) * sizeof(float);
-  std::thread serve([&] { Check(sink.Serve(bytes)); });
-  ServeBenchPeer(sink.port());
+  std::thread serve([&] { TakeObjects(listener.Accept(), bytes); });
+  ServeBenchPeer(listener.port());
   serve.join();
+}
+
+Socket ConnectToSink(int port) {
+  Socket socket = ConnectTo(Value(ResolveAddress(absl::StrCat("127.0.0.1:", port))).front());
+  const int at_once = 1;
+  setsockopt(socket.descriptor(), IPPROTO_TCP, TCP_NODELAY, &at_once, sizeof(at_once));
+  return socket;
 }
 
 // The fragment to exchange: a delta of small values, the same for everybody.
@@ -243,7 +285,7 @@ class Site {
 // Times and CPU seconds of one kind of work.
 struct Samples {
   template <typename Work>
-  void Measure(BenchPeer& peer, const Work& work) {
+  void Measure(const BenchPeer& peer, const Work& work) {
     const double here = ProcessCpuSeconds();
     const double there = peer.CpuSeconds();
     seconds.push_back(Seconds(work));
@@ -271,7 +313,7 @@ json MeasureRow(const Fragment& fragment, int64_t size_mib, int workers, int con
                   worker::ObjectBytesInFlight(fragment.plan, fragment.config.sync()));
   BenchPeer coordinator = Value(BenchPeer::Start(arguments));
   BenchPeer sink = Value(BenchPeer::Start({"--role=sink", absl::StrCat("--size_mib=", size_mib)}));
-  TcpSource tcp = Value(TcpSource::Connect(sink.port()));
+  const Socket tcp = ConnectToSink(sink.port());
   if (!tls) absl::SetFlag(&FLAGS_certificates, "");
   std::vector<std::unique_ptr<Site>> sites;
   for (int i = 0; i < workers; ++i) {
@@ -296,7 +338,7 @@ json MeasureRow(const Fragment& fragment, int64_t size_mib, int workers, int con
       } else {
         push.Measure(coordinator, work);
       }
-      plain.Measure(sink, [&] { Check(tcp.Send(fragment.bytes())); });
+      plain.Measure(sink, [&] { SendObject(tcp, fragment.bytes()); });
     }
     for (const auto& site : sites) {
       pull.Measure(coordinator, [&] { site->Pull(round); });
