@@ -141,21 +141,23 @@ TEST_P(BackendContract, EvaluationBetweenStepsChangesNothing) {
 }
 
 TEST_P(BackendContract, AGradientThatIsNotFiniteChangesNothing) {
-  Subject subject(GetParam(), ContractConfig());
-  subject.Step(1);
-  const OptimizerState before = subject.backend().SaveOptimizer().value();
-  std::vector<float> broken = subject.Parameters();
-  // The final norm's weight: one number spoils all logits.
-  broken[static_cast<size_t>(subject.plan().Find("model.norm.weight")->offset)] =
-      std::numeric_limits<float>::infinity();
-  ASSERT_TRUE(subject.backend().SetParameters(broken).ok());
-  EXPECT_THAT(subject.backend().Step(2, ContractReader(2)),
-              StatusIs(kOutOfRange, ::testing::HasSubstr("step 2")));
-  EXPECT_EQ(subject.Parameters(), broken);
-  const OptimizerState after = subject.backend().SaveOptimizer().value();
-  EXPECT_EQ(after.updates, before.updates);
-  EXPECT_EQ(after.first_moments, before.first_moments);
-  EXPECT_EQ(after.second_moments, before.second_moments);
+  for (const char* settings : {"", "train { optimizer: MUON }"}) {
+    Subject subject(GetParam(), ContractConfig(settings));
+    subject.Step(1);
+    const OptimizerState before = subject.backend().SaveOptimizer().value();
+    std::vector<float> broken = subject.Parameters();
+    // The final norm's weight: one number spoils all logits.
+    broken[static_cast<size_t>(subject.plan().Find("model.norm.weight")->offset)] =
+        std::numeric_limits<float>::infinity();
+    ASSERT_TRUE(subject.backend().SetParameters(broken).ok());
+    EXPECT_THAT(subject.backend().Step(2, ContractReader(2)),
+                StatusIs(kOutOfRange, ::testing::HasSubstr("step 2")));
+    EXPECT_EQ(subject.Parameters(), broken);
+    const OptimizerState after = subject.backend().SaveOptimizer().value();
+    EXPECT_EQ(after.updates, before.updates);
+    EXPECT_EQ(after.first_moments, before.first_moments);
+    EXPECT_EQ(after.second_moments, before.second_moments);
+  }
 }
 
 TEST_P(BackendContract, AReaderThatFailsEndsTheStepAndTheNextOneIsWhole) {

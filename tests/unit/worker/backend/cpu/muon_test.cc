@@ -1,6 +1,5 @@
 #include "worker/backend/cpu/optimizer.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -100,40 +99,6 @@ INSTANTIATE_TEST_SUITE_P(Shapes, OrthogonalizeTest,
 TEST(OrthogonalizeZeroTest, ZeroStaysZero) {
   const std::vector<float> zero(12, 0.0F);
   EXPECT_EQ(Orthogonalized<float>({3, 4}, zero), zero);
-}
-
-TEST(MuonStepTest, TwoStepsFollowTheDefinition) {
-  constexpr Shape kShape = {30, 12};
-  constexpr double kMomentum = 0.95;
-  constexpr double kLearningRate = 0.02;
-  constexpr double kDecay = 0.1;
-  const MuonStep<double> step = {.momentum = kMomentum,
-                                 .learning_rate = kLearningRate,
-                                 .weight_decay = kDecay,
-                                 .gradient_factor = 0.5};
-  std::vector<double> weight = RandomMatrix(kShape, 1);
-  std::vector<double> moment(weight.size(), 0.0);
-  std::vector<double> expected = weight;
-  std::vector<double> expected_moment = moment;
-  std::vector<double> scratch(static_cast<size_t>(MuonScratchSize(kShape.rows, kShape.cols)));
-  for (uint64_t t = 0; t < 2; ++t) {
-    const std::vector<double> gradient = RandomMatrix(kShape, 100 + t);
-    step.Apply(kShape.rows, kShape.cols, gradient.data(), weight.data(), moment.data(), scratch);
-    std::vector<double> update(weight.size());
-    for (size_t i = 0; i < weight.size(); ++i) {
-      expected_moment[i] = kMomentum * expected_moment[i] + 0.5 * gradient[i];
-      update[i] = 0.5 * gradient[i] + kMomentum * expected_moment[i];
-    }
-    update = ReferenceOrthogonalize(kShape, update);
-    for (size_t i = 0; i < weight.size(); ++i) {
-      expected[i] *= 1 - kLearningRate * kDecay;
-      expected[i] -= kLearningRate * std::sqrt(30.0 / 12.0) * update[i];
-    }
-  }
-  for (size_t i = 0; i < weight.size(); ++i) {
-    ASSERT_NEAR(weight[i], expected[i], 1e-12);
-    ASSERT_NEAR(moment[i], expected_moment[i], 1e-14);
-  }
 }
 
 }  // namespace

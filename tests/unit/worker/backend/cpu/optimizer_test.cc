@@ -1,21 +1,15 @@
 #include "worker/backend/cpu/optimizer.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <limits>
 
-#include "absl/strings/match.h"
 #include "common/base/random.h"
 #include "common/params/adamw.h"
 #include "common/params/run_config.h"
 
 namespace causeway::worker {
 namespace {
-
-using ::testing::Each;
-using ::testing::HasSubstr;
 
 class InnerOptimizerTest : public ::testing::Test {
  protected:
@@ -95,35 +89,6 @@ TEST_F(InnerOptimizerTest, AdamWIsTheSharedUpdateOnEveryTensorBitForBit) {
   EXPECT_EQ(optimizer->updates(), 3);
 }
 
-TEST_F(InnerOptimizerTest, MuonOwnsTheBlocksMatricesAndAdamWTheRest) {
-  Prepare("optimizer: MUON clip_norm: -1");
-  const std::vector<double> start = Values<double>(1, 0.1);
-  const std::vector<double> by_muon = Train(*Make<double>(&pool_), start, 1, 1);
-  const std::vector<double> gradients = Values<double>(101, 0.01);
-  config_.mutable_train()->set_optimizer(v1::TrainConfig::ADAMW);
-  const std::vector<double> by_adamw = Train(*Make<double>(&pool_), start, 1, 1);
-  int matrices = 0;
-  for (const PlacedTensor& tensor : plan_.tensors()) {
-    const TensorInfo& info = tensor.info;
-    const auto at = static_cast<size_t>(tensor.offset);
-    const auto size = static_cast<size_t>(info.size());
-    std::vector<double> expected(by_adamw.begin() + tensor.offset,
-                                 by_adamw.begin() + tensor.offset + info.size());
-    if (info.role == TensorRole::kMatrix) {
-      ++matrices;
-      const MuonStep<double> step = {
-          .momentum = 0.95, .learning_rate = 0.02 * 0.1, .weight_decay = 0.01};
-      std::copy_n(start.begin() + tensor.offset, info.size(), expected.begin());
-      std::vector<double> moment(size, 0.0);
-      std::vector<double> scratch(static_cast<size_t>(MuonScratchSize(info.rows, info.cols)));
-      step.Apply(info.rows, info.cols, gradients.data() + at, expected.data(), moment.data(),
-                 scratch);
-    }
-    for (size_t i = 0; i < size; ++i) ASSERT_EQ(by_muon[at + i], expected[i]) << info.name;
-  }
-  EXPECT_EQ(matrices, 14);
-}
-
 TEST_F(InnerOptimizerTest, SameBitsOnAnyNumberOfThreads) {
   for (const char* name : {"ADAMW", "MUON"}) {
     Prepare(std::string("clip_norm: 0.5 optimizer: ") + name);
@@ -160,47 +125,6 @@ TEST_F(InnerOptimizerTest, LargeGradientsAreScaledDownToTheClippingNorm) {
   }
 }
 
-TEST_F(InnerOptimizerTest, WeightDecayShrinksMatricesAndNothingElse) {
-  for (const char* name : {"ADAMW", "MUON"}) {
-    Prepare(
-        std::string("weight_decay: 0.5 learning_rate: 0.1 muon_learning_rate: 0.1 optimizer: ") +
-        name);
-    const std::vector<double> start = Values<double>(1, 0.1);
-    std::vector<double> weights = start;
-    const std::vector<double> zero(start.size(), 0.0);
-    ASSERT_TRUE(Make<double>(&pool_)->Step(10, weights, zero).ok());
-    for (const PlacedTensor& tensor : plan_.tensors()) {
-      const bool is_norm = absl::StrContains(tensor.info.name, "norm");
-      for (int64_t i = 0; i < tensor.info.size(); ++i) {
-        const auto at = static_cast<size_t>(tensor.offset + i);
-        ASSERT_NEAR(weights[at], start[at] * (is_norm ? 1.0 : 0.95), 1e-15) << tensor.info.name;
-      }
-    }
-  }
-}
-
-TEST_F(InnerOptimizerTest, RestoredStateContinuesBitForBit) {
-  for (const char* name : {"ADAMW", "MUON"}) {
-    Prepare(std::string("optimizer: ") + name);
-    const std::vector<float> start = Values<float>(1, 0.1);
-    const auto whole = Make<float>(&pool_);
-    const std::vector<float> expected = Train(*whole, start, 1, 6);
-
-    const auto first = Make<float>(&pool_);
-    const std::vector<float> middle = Train(*first, start, 1, 3);
-    const auto second = Make<float>(&pool_);
-    const std::vector<StateView<float>> from = first->State();
-    const std::vector<StateView<float>> to = second->State();
-    ASSERT_EQ(from.size(), to.size());
-    for (size_t i = 0; i < from.size(); ++i) {
-      EXPECT_EQ(from[i].name, to[i].name);
-      std::copy(from[i].values.begin(), from[i].values.end(), to[i].values.begin());
-    }
-    second->set_updates(first->updates());
-    EXPECT_EQ(Train(*second, middle, 4, 6), expected) << name;
-  }
-}
-
 TEST_F(InnerOptimizerTest, LateJoinerFollowsTheRunsScheduleWithFreshMoments) {
   Prepare("optimizer: ADAMW weight_decay: 0 learning_rate: 0.01 clip_norm: -1");
   const std::vector<double> start = Values<double>(1, 0.1);
@@ -212,26 +136,6 @@ TEST_F(InnerOptimizerTest, LateJoinerFollowsTheRunsScheduleWithFreshMoments) {
   // AdamW's first update has the size of the learning rate, whatever the gradient.
   const auto at = static_cast<size_t>(plan_.tensors()[0].offset);
   EXPECT_NEAR(std::abs(weights[at] - start[at]), 0.001, 1e-8);
-}
-
-TEST_F(InnerOptimizerTest, GradientThatIsNotFiniteChangesNothing) {
-  for (const char* name : {"ADAMW", "MUON"}) {
-    Prepare(std::string("optimizer: ") + name);
-    const std::vector<float> start = Values<float>(1, 0.1);
-    std::vector<float> weights = start;
-    std::vector<float> gradients = Values<float>(5, 1.0);
-    gradients.back() = 0;
-    gradients[70] = std::numeric_limits<float>::quiet_NaN();
-    const auto optimizer = Make<float>(&pool_);
-    const absl::Status status = optimizer->Step(7, weights, gradients).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange);
-    EXPECT_THAT(status.message(), HasSubstr("step 7"));
-    EXPECT_EQ(weights, start);
-    EXPECT_EQ(optimizer->updates(), 0);
-    for (const StateView<float>& state : optimizer->State()) {
-      EXPECT_THAT(state.values, Each(0.0F));
-    }
-  }
 }
 
 TEST_F(InnerOptimizerTest, GapsBetweenTensorsStayZero) {

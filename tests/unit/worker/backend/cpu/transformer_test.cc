@@ -115,6 +115,34 @@ TEST(CpuTransformerTest, BatchWithoutTargetsHasNoLossAndNoGradient) {
   EXPECT_EQ(pass.gradients, std::vector<float>(pass.gradients.size(), 0.0F));
 }
 
+TEST(CpuTransformerTest, AnyNumberOfThreadsGivesTheSameBits) {
+  // Several tiles, chunks and blocks of every kind.
+  auto [model, plan, parameters, inputs, targets] = MakeCase<float>(
+      "vocabulary_size: 1500 layers: 2 width: 72 heads: 6 kv_heads: 2 head_dim: 12 mlp_width: 100 "
+      "qk_norm: true z_loss: 1e-3 sequence_length: 301",
+      3);
+  const auto expected = RunPass(model, parameters, inputs, targets, 1);
+  for (const int threads : {2, 3}) {
+    const auto pass = RunPass(model, parameters, inputs, targets, threads);
+    EXPECT_EQ(pass.loss.total, expected.loss.total);
+    EXPECT_EQ(pass.gradients, expected.gradients) << threads << " threads";
+  }
+}
+
+TEST(CpuTransformerTest, RepeatingACallGivesTheSameBits) {
+  auto [model, plan, parameters, inputs, targets] = MakeCase<float>("qk_norm: true", 2);
+  ThreadPool pool(2);
+  CpuTransformer<float> transformer(model, plan, 2, &pool);
+  std::vector<float> first(parameters.size()), second(parameters.size());
+  std::vector<float> logits(static_cast<size_t>(model.vocabulary_size()));
+  transformer.ForwardBackward(parameters, inputs, targets, 1.0F, false, first);
+  // Other work in between leaves nothing behind.
+  transformer.Loss(parameters, targets, inputs);
+  transformer.Logits(parameters, std::span(inputs).first(3), logits);
+  transformer.ForwardBackward(parameters, inputs, targets, 1.0F, false, second);
+  EXPECT_EQ(first, second);
+}
+
 TEST(CpuTransformerDeathTest, TokenOutsideTheVocabularyEndsTheProgram) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   const v1::ModelConfig model = MakeModel();
