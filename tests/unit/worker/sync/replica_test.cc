@@ -131,48 +131,6 @@ INSTANTIATE_TEST_SUITE_P(All, StagedAnswers,
                          testing::Values("codec_down: FP32", "codec_down: LM2",
                                          "codec_down: INT4 keep_in_flight: 0.5"));
 
-// A block's mean leaves out what lies between tensors.
-TEST(HostReplica, SmallTensorsFollowAsFastAsLargeOnes) {
-  for (const char* const codec : {"LM2", "SIGN1"}) {
-    SCOPED_TRACE(codec);
-    v1::RunConfig config =
-        ParseRunConfig(absl::StrCat("tensors { tensor { name: 'scale' } "
-                                    "tensor { name: 'norm' shape: 36 } "
-                                    "tensor { name: 'odd' shape: [3, 50] } "
-                                    "tensor { name: 'whole' shape: [2, 64] } } "
-                                    "sync { fragments: 1 error_feedback: true codec_up: ",
-                                    codec, " }"),
-                       "test")
-            .value();
-    const auto warnings = CompleteRunConfig(config);
-    ASSERT_TRUE(warnings.ok()) << warnings.status();
-    const FragmentPlan plan = FragmentPlan::Create(config).value();
-    ASSERT_EQ(plan.gaps().size(), 3U);
-    std::vector<float> local(static_cast<size_t>(plan.arena_size()));
-    const auto replica = MakeHostReplica(plan, config.sync(), local, {}).value();
-    const Codec& up = *FindCodec(config.sync().codec_up()).value();
-    std::vector<float> published(local.size());
-    constexpr int kRounds = 10;
-    for (int round = 1; round <= kRounds; ++round) {
-      for (const PlacedTensor& tensor : plan.tensors()) {
-        for (int64_t i = 0; i < tensor.info.size(); ++i) {
-          local[static_cast<size_t>(tensor.offset + i)] += 1;
-        }
-      }
-      const EncodedObject delta = replica->Snapshot(0).value()->Encode().value();
-      ASSERT_TRUE(up.Apply(delta.bytes, published).ok());
-      ASSERT_TRUE(replica->SetPublished(0, MutableBytesOf(published)).ok());
-      local = published;
-    }
-    for (const PlacedTensor& tensor : plan.tensors()) {
-      for (int64_t i = 0; i < tensor.info.size(); ++i) {
-        EXPECT_NEAR(published[static_cast<size_t>(tensor.offset + i)], kRounds, 1)
-            << tensor.info.name << ' ' << i;
-      }
-    }
-  }
-}
-
 // The object has several leaves.
 TEST(HostReplica, SendsWhatTheCodecMakesWithTheChecksumsOfItsLeaves) {
   for (const char* const up : {"FP32", "INT4"}) {

@@ -46,39 +46,6 @@ TEST(SyncEngineTest, OneWorkerWithRateOneAndExactCodecsIsPlainTrainingBitForBit)
   }
 }
 
-TEST(SyncEngineTest, MixesLocalAndPublishedByAlpha) {
-  StartedSite site("fragments: 1 steps_between_syncs: 4 overlap_steps: 1 mixing: 0.25");
-  site.Run(1, 4);
-  site.exchange_->AwaitPush({0, 1});
-  std::vector<float> expected = site.local_;
-  Site::Move(5, expected);
-  const std::vector<float> published = site.exchange_->published();
-  for (size_t i = 0; i < expected.size(); ++i) {
-    expected[i] = 0.25F * expected[i] + 0.75F * published[i];
-  }
-  ASSERT_TRUE(site.Step(5).ok());
-  EXPECT_EQ(site.local_, expected);
-}
-
-TEST(SyncEngineTest, KeepsWhatWasTrainedInFlightByTheShareThatIsAskedFor) {
-  StartedSite site("fragments: 1 steps_between_syncs: 6 overlap_steps: 3 keep_in_flight: 0.75",
-                   0.5F);
-  site.Run(1, 6);
-  const std::vector<float> sent = site.local_;
-  site.exchange_->AwaitPush({0, 1});
-  const std::vector<float> published = site.exchange_->published();
-  site.Run(7, 8);
-  EXPECT_NE(site.local_, sent);
-  std::vector<float> expected = site.local_;
-  Site::Move(9, expected);
-  for (size_t i = 0; i < expected.size(); ++i) {
-    expected[i] =
-        static_cast<float>(double{published[i]} + 0.75 * (double{expected[i]} - double{sent[i]}));
-  }
-  ASSERT_TRUE(site.Step(9).ok());
-  EXPECT_EQ(site.local_, expected);
-}
-
 // Alpha cannot promise this: overlap alone changes nothing where all that is trained in it is kept.
 TEST(SyncEngineTest, OneWorkerThatKeepsAllInFlightIsPlainTrainingBitForBitWhateverTheOverlap) {
   for (const char* const overlap : {"1", "3", "7"}) {
@@ -140,16 +107,6 @@ TEST(SyncEngineTest, ADueAnswerIsWaitedFor) {
   site.exchange_->Release({0, 1});
   trainer.join();
   EXPECT_THAT(site.merges_, ElementsAre(Site::Merge{3, {0, 1}}));
-}
-
-TEST(SyncEngineTest, CountsTheTokensSinceTheLastSendOfEachFragment) {
-  StartedSite site("fragments: 2 steps_between_syncs: 6");
-  site.Run(1, 12);
-  std::map<FakeExchange::Key, int64_t> tokens;
-  for (const auto& push : site.exchange_->pushes()) tokens[push.key] = push.tokens;
-  EXPECT_EQ(tokens.at({0, 1}), 20);  // Offset 2.
-  EXPECT_EQ(tokens.at({2, 1}), 60);
-  EXPECT_EQ(tokens.at({0, 2}), 60);
 }
 
 TEST(SyncEngineTest, ADeltaThatMissedItsRoundTravelsWithTheNext) {
