@@ -32,7 +32,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/random.h"
 #include "common/base/thread_pool.h"
-#include "common/cli/command_line.h"
 #include "common/codec/codec.h"
 #include "nlohmann/json.hpp"
 #include "tests/bench/measure.h"
@@ -45,7 +44,6 @@ ABSL_FLAG(int, repeats, 5, "Passes per row, of which the fastest counts");
 namespace causeway::bench {
 namespace {
 
-constexpr char kProgram[] = "codec_bench";
 constexpr size_t kSlice = 4 * kCodecChunk;
 constexpr size_t kPattern = 16 * kSlice;  // Values until the arrays repeat themselves.
 
@@ -175,26 +173,21 @@ nlohmann::json Run(size_t values, int threads, int repeats, const std::string& o
   return report;
 }
 
-int Main(int argc, char** argv) {
-  if (!ParseCommandLine(argc, argv, "Times the codecs.").empty()) {
-    return Refuse(kProgram, absl::InvalidArgumentError("takes flags only"));
-  }
+absl::StatusOr<nlohmann::json> Measure() {
   const bool quick = absl::GetFlag(FLAGS_quick);
   const int64_t values = quick ? int64_t{1} << 20 : absl::GetFlag(FLAGS_values);
   const int repeats = quick ? 1 : absl::GetFlag(FLAGS_repeats);
   const int threads = Threads(absl::GetFlag(FLAGS_threads));
   if (values < 1 || values % static_cast<int64_t>(kPattern) != 0 || repeats < 1 || threads < 1) {
-    return Refuse(kProgram, absl::InvalidArgumentError(
-                                absl::StrCat("--values must be a multiple of ", kPattern,
-                                             ", --repeats and --threads at least 1")));
+    return absl::InvalidArgumentError(absl::StrCat("--values must be a multiple of ", kPattern,
+                                                   ", --repeats and --threads at least 1"));
   }
-  const nlohmann::json report =
-      Run(static_cast<size_t>(values), threads, repeats, absl::GetFlag(FLAGS_codec));
-  Print(report);
-  return 0;
+  return Run(static_cast<size_t>(values), threads, repeats, absl::GetFlag(FLAGS_codec));
 }
 
 }  // namespace
 }  // namespace causeway::bench
 
-int main(int argc, char** argv) { return causeway::bench::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return causeway::bench::RunBenchmark(argc, argv, "Times the codecs.", causeway::bench::Measure);
+}

@@ -26,7 +26,6 @@
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread_pool.h"
-#include "common/cli/command_line.h"
 #include "common/codec/codec.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/initialize.h"
@@ -44,8 +43,6 @@ ABSL_FLAG(int, interval, 30, "Inner steps that the delta spans");
 
 namespace causeway::bench {
 namespace {
-
-constexpr char kProgram[] = "codec_study";
 
 struct DataSet {
   std::string name;
@@ -165,7 +162,10 @@ absl::StatusOr<nlohmann::json> StudyCodec(const Codec& codec, const DataSet& dat
                         {"error", error / power}};
 }
 
-absl::Status Run() {
+absl::StatusOr<nlohmann::json> Measure() {
+  if (absl::GetFlag(FLAGS_steps_before) < 1 || absl::GetFlag(FLAGS_interval) < 1) {
+    return absl::InvalidArgumentError("--steps_before and --interval must be at least 1");
+  }
   std::vector<DataSet> sets = {Gaussian(size_t{1} << (absl::GetFlag(FLAGS_quick) ? 14 : 21))};
   if (!absl::GetFlag(FLAGS_data).empty()) {
     for (const auto& [name, optimizer] : {std::pair("delta-adamw", v1::TrainConfig::ADAMW),
@@ -180,23 +180,13 @@ absl::Status Run() {
       report["codecs"].push_back(row);
     }
   }
-  Print(report);
-  return absl::OkStatus();
-}
-
-int Main(int argc, char** argv) {
-  if (!ParseCommandLine(argc, argv, "Compares what codecs lose.").empty()) {
-    return Refuse(kProgram, absl::InvalidArgumentError("takes flags only"));
-  }
-  if (absl::GetFlag(FLAGS_steps_before) < 1 || absl::GetFlag(FLAGS_interval) < 1) {
-    return Refuse(kProgram,
-                  absl::InvalidArgumentError("--steps_before and --interval must be at least 1"));
-  }
-  const absl::Status status = Run();
-  return status.ok() ? 0 : Fail(kProgram, status);
+  return report;
 }
 
 }  // namespace
 }  // namespace causeway::bench
 
-int main(int argc, char** argv) { return causeway::bench::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return causeway::bench::RunBenchmark(argc, argv, "Compares what codecs lose.",
+                                       causeway::bench::Measure);
+}

@@ -25,6 +25,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <span>
 #include <string>
@@ -37,7 +38,7 @@
 #include "causeway/v1/session.grpc.pb.h"
 #include "common/base/byte_buffer.h"
 #include "common/base/file_system.h"
-#include "common/cli/command_line.h"
+#include "common/base/status_macros.h"
 #include "common/client/grpc_exchange.h"
 #include "common/codec/codec.h"
 #include "common/params/run_config.h"
@@ -72,7 +73,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr char kProgram[] = "exchange_bench";
 constexpr int kStepsBetweenSyncs = 5;
 constexpr size_t kPieceBytes = size_t{1} << 20;  // Of TCP's writes and reads.
 
@@ -229,12 +229,7 @@ class Site {
     Session::Options session;
     session.stub_of_now = [stub = stub_] { return stub; };
     session.progress.set_checkpoint_step(-1);
-    session.join.set_worker_id(id_);
-    session.join.set_run_id(run.run_id());
-    session.join.set_wire_version(kWireVersion);
-    session.join.set_config_hash(run.config_hash());
-    session.join.set_plan_hash(run.plan_hash());
-    session.join.set_data_vocabulary_size(run.config().model().vocabulary_size());
+    session.join = server::JoinOf(run, id_, /*nonce=*/1);
     session.join.set_data_fingerprint(1);
     session_ = Value(Session::Attach(std::move(session)));
     session_->Ready(0, true);
@@ -391,52 +386,50 @@ absl::StatusOr<std::vector<int>> Numbers(const std::vector<std::string>& words, 
   return numbers;
 }
 
-int Main(int argc, char** argv) {
-  TuneForStreams();
-  if (!ParseCommandLine(argc, argv, "Times exchanges over loopback.").empty()) {
-    return Refuse(kProgram, absl::InvalidArgumentError("takes flags only; see --help"));
-  }
-  Check(InitializeLog(kProgram, "error"));
+absl::StatusOr<json> Measure() {
+  Check(InitializeLog("exchange_bench", "error"));
   const std::string role = absl::GetFlag(FLAGS_role);
-  if (role == "coordinator") return RunCoordinator(), 0;
-  if (role == "sink") return RunSink(), 0;
-  const bool quick = absl::GetFlag(FLAGS_quick);
-  if (quick) {
+  if (role == "coordinator") RunCoordinator();
+  if (role == "sink") RunSink();
+  if (!role.empty()) std::exit(0);
+  if (absl::GetFlag(FLAGS_quick)) {
     absl::SetFlag(&FLAGS_sizes_mib, std::vector<std::string>({"2"}));
     absl::SetFlag(&FLAGS_workers, std::vector<std::string>({"2"}));
     absl::SetFlag(&FLAGS_repeats, 1);
   }
   const int repeats = absl::GetFlag(FLAGS_repeats);
-  const auto sizes = Numbers(absl::GetFlag(FLAGS_sizes_mib), 1, 2048, "--sizes_mib");
-  const auto workers = Numbers(absl::GetFlag(FLAGS_workers), 2, 16, "--workers");
-  const auto connections =
-      Numbers(absl::GetFlag(FLAGS_connections), 1, kMaxConnections, "--connections");
-  for (const absl::Status& status : {sizes.status(), workers.status(), connections.status()}) {
-    if (!status.ok()) return Refuse(kProgram, status);
-  }
-  if (repeats < 1) return Refuse(kProgram, absl::InvalidArgumentError("--repeats is 1 or more"));
+  ASSIGN_OR_RETURN(const std::vector<int> sizes,
+                   Numbers(absl::GetFlag(FLAGS_sizes_mib), 1, 2048, "--sizes_mib"));
+  ASSIGN_OR_RETURN(const std::vector<int> workers,
+                   Numbers(absl::GetFlag(FLAGS_workers), 2, 16, "--workers"));
+  ASSIGN_OR_RETURN(const std::vector<int> connections,
+                   Numbers(absl::GetFlag(FLAGS_connections), 1, kMaxConnections, "--connections"));
+  if (repeats < 1) return absl::InvalidArgumentError("--repeats is 1 or more");
   json rows = json::array();
   json encode = json::array();
   for (const bool tls : {false, true}) {
     if (tls && absl::GetFlag(FLAGS_certificates).empty()) continue;
-    for (const int size : *sizes) {
+    for (const int size : sizes) {
       const Fragment fragment(size);
       if (!tls) encode.push_back(fragment.encode);
-      for (const int count : *workers) {
-        for (const int lanes : *connections) {
+      for (const int count : workers) {
+        for (const int lanes : connections) {
           rows.push_back(MeasureRow(fragment, size, count, lanes, tls, repeats));
         }
       }
     }
   }
-  Print({{"rows", rows},
-         {"encode", encode},
-         {"load_average", LoadAverage()},
-         {"cores", std::thread::hardware_concurrency()}});
-  return 0;
+  return json{{"rows", rows},
+              {"encode", encode},
+              {"load_average", LoadAverage()},
+              {"cores", std::thread::hardware_concurrency()}};
 }
 
 }  // namespace
 }  // namespace causeway::bench
 
-int main(int argc, char** argv) { return causeway::bench::Main(argc, argv); }
+int main(int argc, char** argv) {
+  causeway::TuneForStreams();
+  return causeway::bench::RunBenchmark(argc, argv, "Times exchanges over loopback.",
+                                       causeway::bench::Measure);
+}

@@ -15,7 +15,6 @@
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread_pool.h"
-#include "common/cli/command_line.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
@@ -144,19 +143,13 @@ absl::StatusOr<nlohmann::json> Measure() {
                         {"rows", rows}};
 }
 
-int Main() {
-  const absl::StatusOr<nlohmann::json> result = Measure();
-  if (!result.ok()) return Refuse("generate_bench", result.status());
-  bench::Print(*result);
-  return 0;
-}
-
 }  // namespace
 }  // namespace causeway::worker
 
 int main(int argc, char** argv) {
-  causeway::ParseCommandLine(argc, argv,
-                             "generate_bench [--model=PRESET] [--prompt=N] [--tokens=N] "
-                             "[--uncached_tokens=N] [--batches=1,4,8] [--threads=N] [--json]\n");
-  return causeway::worker::Main();
+  return causeway::bench::RunBenchmark(
+      argc, argv,
+      "generate_bench [--model=PRESET] [--prompt=N] [--tokens=N] "
+      "[--uncached_tokens=N] [--batches=1,4,8] [--threads=N] [--json]\n",
+      causeway::worker::Measure);
 }

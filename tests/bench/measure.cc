@@ -60,8 +60,17 @@ int Threads(int asked) {
   return asked != 0 ? asked : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
 }
 
-void Print(const nlohmann::json& report) {
-  std::cout << report.dump(absl::GetFlag(FLAGS_json) ? -1 : 2) << "\n";
+int RunBenchmark(int argc, char** argv, const std::string& help,
+                 absl::FunctionRef<absl::StatusOr<nlohmann::json>()> measure) {
+  const char* const program = program_invocation_short_name;
+  if (!ParseCommandLine(argc, argv, help).empty()) {
+    return Refuse(program, absl::InvalidArgumentError("takes flags only; see --help"));
+  }
+  const absl::StatusOr<nlohmann::json> report = measure();
+  if (absl::IsInvalidArgument(report.status())) return Refuse(program, report.status());
+  if (!report.ok()) return Fail(program, report.status());
+  std::cout << report->dump(absl::GetFlag(FLAGS_json) ? -1 : 2) << "\n";
+  return 0;
 }
 
 Scratch::Scratch(const std::string& parent) : path_(JoinPath(parent, "bench_XXXXXX")) {

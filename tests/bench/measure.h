@@ -31,8 +31,10 @@ double LoadAverage();
 // As many threads as asked for, or one per core for 0.
 int Threads(int asked);
 
-// Prints the report as JSON: on one line with --json.
-void Print(const nlohmann::json& report);
+// A benchmark's program, which takes flags alone: prints what is measured as JSON, on one line with
+// --json. Bad input (INVALID_ARGUMENT) ends it with 2, another error with 1.
+int RunBenchmark(int argc, char** argv, const std::string& help,
+                 absl::FunctionRef<absl::StatusOr<nlohmann::json>()> measure);
 
 // A folder that is removed at the end. Refuses a parent that nothing can be made in.
 class Scratch {

@@ -32,7 +32,6 @@
 #include "absl/strings/str_format.h"
 #include "common/base/random.h"
 #include "common/base/thread_pool.h"
-#include "common/cli/command_line.h"
 #include "common/codec/codec.h"
 #include "common/params/run_config.h"
 #include "nlohmann/json.hpp"
@@ -51,8 +50,6 @@ using server::FragmentState;
 using server::MergeFragment;
 using server::MergeInput;
 using server::MergeRule;
-
-constexpr char kProgram[] = "merge_bench";
 
 // A field of /proc/self/status in bytes; 0 where there is none.
 int64_t ProcessBytes(const std::string& field) {
@@ -213,26 +210,23 @@ nlohmann::json Run(size_t values, int threads, int repeats, size_t rate_bytes) {
   return report;
 }
 
-int Main(int argc, char** argv) {
-  if (!ParseCommandLine(argc, argv, "Times the merge of one fragment's round.").empty()) {
-    return Refuse(kProgram, absl::InvalidArgumentError("takes flags only"));
-  }
+absl::StatusOr<nlohmann::json> Measure() {
   const bool quick = absl::GetFlag(FLAGS_quick);
   const int64_t values = quick ? int64_t{1} << 20 : absl::GetFlag(FLAGS_values);
   const int repeats = quick ? 1 : absl::GetFlag(FLAGS_repeats);
   const int threads = Threads(absl::GetFlag(FLAGS_threads));
   if (values < 1 || values % static_cast<int64_t>(kCodecChunk) != 0 || repeats < 1 || threads < 1) {
-    return Refuse(kProgram, absl::InvalidArgumentError(
-                                absl::StrCat("--values must be a multiple of ", kCodecChunk,
-                                             ", --repeats and --threads at least 1")));
+    return absl::InvalidArgumentError(absl::StrCat("--values must be a multiple of ", kCodecChunk,
+                                                   ", --repeats and --threads at least 1"));
   }
   const size_t rate_bytes = size_t{1} << (quick ? 22 : 30);
-  const nlohmann::json report = Run(static_cast<size_t>(values), threads, repeats, rate_bytes);
-  Print(report);
-  return 0;
+  return Run(static_cast<size_t>(values), threads, repeats, rate_bytes);
 }
 
 }  // namespace
 }  // namespace causeway::bench
 
-int main(int argc, char** argv) { return causeway::bench::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return causeway::bench::RunBenchmark(argc, argv, "Times the merge of one fragment's round.",
+                                       causeway::bench::Measure);
+}

@@ -25,13 +25,11 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/checksum.h"
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread_pool.h"
-#include "common/cli/command_line.h"
 #include "common/codec/codec.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/initialize.h"
@@ -53,7 +51,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr char kProgram[] = "recovery_bench";
 constexpr int kWorkers = 3;
 
 v1::RunConfig MakeConfig(bool quick, int fragments) {
@@ -120,15 +117,9 @@ class Bench {
       for (int f = 0; f < plan_.fragments(); ++f) {
         for (int w = 0; w < kWorkers; ++w) {
           const size_t object = static_cast<size_t>(f * kWorkers + w);
-          v1::PushHeader header;
-          header.set_run_id("bench-1");
-          header.set_worker_id(WorkerId(w));
+          v1::PushHeader header = headers_[object];
           header.set_incarnation(incarnations[static_cast<size_t>(w)]);
-          header.set_fragment(f);
           header.set_round(round);
-          header.set_codec(config_.sync().codec_up());
-          header.set_total_bytes(static_cast<int64_t>(objects_[object].size()));
-          header.set_object_hash(hashes_[object]);
           header.set_tokens(1000);
           header.set_send_step(round);
           RETURN_IF_ERROR(coordinator.rounds().BeginPush(header, nullptr).status());
@@ -156,7 +147,7 @@ class Bench {
         }
         std::vector<uint8_t>& object = objects_.emplace_back(codec.EncodedBytes(size));
         bench::Check(codec.Encode(zeros, target, {}, object));
-        hashes_.push_back(TreeHash(object));
+        headers_.push_back(HeaderOf("bench-1", WorkerId(w), 0, f, 0, codec.id(), object));
       }
     }
   }
@@ -178,7 +169,7 @@ class Bench {
   double initial_values_s_ = 0;
   ThreadPool pool_;
   std::vector<std::vector<uint8_t>> objects_;  // fragment * kWorkers + worker
-  std::vector<uint64_t> hashes_;
+  std::vector<v1::PushHeader> headers_;        // Likewise; with neither incarnation nor round.
 };
 
 // Seconds for reading all files of a folder in pieces, and their bytes.
@@ -210,10 +201,15 @@ absl::StatusOr<json> MeasureRecovery(Bench& bench, const std::string& folder, co
   return row;
 }
 
-absl::StatusOr<json> Measure(const bench::Scratch& scratch, bool quick, int fragments,
-                             int64_t rounds) {
+absl::StatusOr<json> Measure() {
+  const int fragments = absl::GetFlag(FLAGS_fragments);
+  const int64_t rounds = absl::GetFlag(FLAGS_rounds);
+  if (fragments < 1 || rounds < 1) {
+    return absl::InvalidArgumentError("--fragments and --rounds must be 1 or more");
+  }
+  const bench::Scratch scratch(absl::GetFlag(FLAGS_folder));
   FileSystem& files = *FileSystem::Real();
-  Bench bench(MakeConfig(quick, fragments), rounds);
+  Bench bench(MakeConfig(absl::GetFlag(FLAGS_quick), fragments), rounds);
   const auto all = static_cast<double>(rounds * fragments);
   json report = {{"parameters", bench.parameters()},
                  {"fragments", fragments},
@@ -261,26 +257,13 @@ absl::StatusOr<json> Measure(const bench::Scratch& scratch, bool quick, int frag
   return report;
 }
 
-int Main(int argc, char** argv) {
-  const std::vector<std::string> arguments = ParseCommandLine(
-      argc, argv,
-      "recovery_bench [--json] [--quick] [--folder=DIR] [--keep=DIR] [--fragments=N] "
-      "[--rounds=N]\n");
-  if (!arguments.empty() || absl::GetFlag(FLAGS_fragments) < 1 || absl::GetFlag(FLAGS_rounds) < 1) {
-    return Refuse(kProgram, absl::InvalidArgumentError(
-                                "--fragments and --rounds must be 1 or more, and nothing else "
-                                "is taken"));
-  }
-  const bench::Scratch scratch(absl::GetFlag(FLAGS_folder));
-  const absl::StatusOr<json> report =
-      Measure(scratch, absl::GetFlag(FLAGS_quick), absl::GetFlag(FLAGS_fragments),
-              absl::GetFlag(FLAGS_rounds));
-  if (!report.ok()) return Fail(kProgram, report.status());
-  bench::Print(*report);
-  return 0;
-}
-
 }  // namespace
 }  // namespace causeway::server
 
-int main(int argc, char** argv) { return causeway::server::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return causeway::bench::RunBenchmark(
+      argc, argv,
+      "recovery_bench [--json] [--quick] [--folder=DIR] [--keep=DIR] [--fragments=N] "
+      "[--rounds=N]\n",
+      causeway::server::Measure);
+}
