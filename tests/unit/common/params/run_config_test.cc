@@ -12,16 +12,8 @@ namespace causeway {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-ConfigWarnings WarningsOf(const std::string& text, const v1::RunConfig& base = {}) {
-  v1::RunConfig config = Parsed(kSmallModel + text, base);
-  const auto warnings = CompleteRunConfig(config);
-  EXPECT_TRUE(warnings.ok()) << warnings.status();
-  return warnings.ok() ? *warnings : ConfigWarnings();
-}
 
 TEST(ParseRunConfig, AnUnknownFieldIsRefusedWithLineAndColumn) {
   EXPECT_THAT(
@@ -211,55 +203,6 @@ TEST(CompleteRunConfig, OneValueAtEachEndIsTrimmedUnlessItSaysOtherwise) {
   const auto none = Completed("outer { merge: TRIMMED_MEAN trim: 0 }", Completed(kSmallModel));
   EXPECT_TRUE(none.outer().has_trim());
   EXPECT_EQ(none.outer().trim(), 0);
-}
-
-TEST(ConfigWarnings, SettingsThatTrainBadlyTogetherAreNamed) {
-  for (const auto& [text, warning] : {
-           std::pair{"outer { merge: TRIMMED_MEAN trim: 0 }", "outer.trim = 0 is MEAN"},
-           {"outer { merge: TRIMMED_MEAN } membership { start_workers: 6 quorum: 4 }",
-            "membership.quorum = 4"},
-           {"outer { clip_factor: 2 }", "outer.clip_factor = 2"},
-           {"sync { error_feedback: true }", "sync.error_feedback"},
-           {"sync { codec_up: LM2 error_feedback: true error_feedback_decay: 1e-9 }",
-            "sync.error_feedback_decay = 1e-09 with codec_up LM2"},
-           {"sync { codec_up: SIGN1 error_feedback: true } outer { merge: TRIMMED_MEAN } "
-            "membership { start_workers: 6 quorum: 5 }",
-            "TRIMMED_MEAN with codec_up SIGN1"},
-           {"membership { adaptive_grace: true } sync { overlap_steps: 2 }", "grace_ms 0"},
-           {"membership { adaptive_grace: true grace_ms: 9 }",
-            "closes as soon as it has its quorum"},
-           {"membership { max_pace: 2.5 } sync { overlap_steps: 2 }", "membership.max_pace = 2.5"},
-           {"sync { mixing: 0.95 }", "sync.mixing = 0.95"},
-           {"outer { learning_rate: 1.5 }", "outer.learning_rate = 1.5"},
-           {"outer { optimizer: ADAM learning_rate: 0.4 }", "ADAM"},
-           {"train { optimizer: MUON }", "outer.momentum = 0.9"},
-           {"sync { keep_in_flight: 1 }", "sync.keep_in_flight = 1 has no effect"},
-           {"train { steps: 190 } sync { max_overlap_steps: 90 }",
-            "the run ends before an answer could be so late"},
-           {"membership { max_pace: 2.5 } sync { max_overlap_steps: 2 }",
-            "sync.max_overlap_steps = 2"},
-           {"sync { overlap_steps: 51 }", "sync.overlap_steps = 51"},
-           {"membership { quorum: 3 }", "membership.quorum = 3"},
-       }) {
-    EXPECT_THAT(WarningsOf(text), ElementsAre(HasSubstr(warning))) << text;
-  }
-  EXPECT_THAT(WarningsOf("outer { learning_rate: 1.5 } sync { mixing: 1 }").size(), 2);
-}
-
-TEST(ConfigWarnings, NeutralSettingsHaveNone) {
-  for (const char* const text : {
-           "", "outer { learning_rate: 1 momentum: 0 } sync { steps_between_syncs: 1 }",
-           "sync { codec_up: LM2 codec_down: LM2 error_feedback: true overlap_steps: 50 }",
-           "outer { merge: TRIMMED_MEAN } membership { start_workers: 6 quorum: 5 }",
-           "outer { clip_factor: 2 } membership { start_workers: 3 quorum: 3 }",
-           "membership { max_pace: 2.5 } sync { overlap_steps: 3 }",
-           "membership { adaptive_grace: true grace_ms: 9 max_pace: 2 } "
-           "sync { max_overlap_steps: 20 }",
-           "sync { codec_up: SIGN1 error_feedback: true error_feedback_decay: 0.9 }",
-           "sync { codec_down: LM2 }",  // Theta is feedback enough.
-       }) {
-    EXPECT_THAT(WarningsOf(text), IsEmpty()) << text;
-  }
 }
 
 TEST(CompleteRunConfig, ErrorFeedbackCarriesAllUnlessItIsToldOtherwise) {
