@@ -101,6 +101,43 @@ std::function<std::shared_ptr<v1::Session::StubInterface>()> StubOfNow(
   };
 }
 
+void Session::Orders::Note(const v1::Welcome& welcome) {
+  if (welcome.started()) started = true;
+  data_slot = welcome.data_slot();
+  next_draw = welcome.next_draw();
+  next_draws.assign(welcome.next_draws().begin(), welcome.next_draws().end());
+}
+
+void Session::Orders::Note(const v1::Directive& directive) {
+  switch (directive.action()) {
+    case v1::Directive::START:
+      started = true;
+      data_slot = directive.data_slot();
+      next_draw = directive.next_draw();
+      next_draws.assign(directive.next_draws().begin(), directive.next_draws().end());
+      break;
+    case v1::Directive::PAUSE:
+      paused = true;
+      pause_reason = directive.reason();
+      break;
+    case v1::Directive::RESUME:
+      paused = false;
+      break;
+    case v1::Directive::DRAIN:
+      drain = true;
+      break;
+    case v1::Directive::STOP_AT_STEP:
+      stop_at_step = directive.step();
+      break;
+    case v1::Directive::SET_PACE:
+      pace_milli = directive.pace_milli();
+      pace_from_step = directive.step();
+      break;
+    default:
+      break;  // An order of a later version cannot be meant for this one.
+  }
+}
+
 Session::Session(Options options) : options_(std::move(options)) {
   options_.join.set_process_nonce(RandomNonce());
   progress_ = options_.progress;
@@ -359,11 +396,8 @@ absl::Status Session::RunStream() {
       if (!welcomed_) welcome_ = welcome;
       incarnation_ = welcome.incarnation();
       lease_ms_ = std::max<int64_t>(1, welcome.lease_ms());
-      if (welcome.started()) orders_.started = true;
       NoteRunStep(welcome.run_step());
-      orders_.data_slot = welcome.data_slot();
-      orders_.next_draw = welcome.next_draw();
-      orders_.next_draws.assign(welcome.next_draws().begin(), welcome.next_draws().end());
+      orders_.Note(welcome);
       if (welcomed_ && ready_) {
         if (!welcome.resumes() && welcome.run_step() - std::max(ready_step_, progress_.step()) >
                                       options_.max_steps_behind) {
@@ -427,33 +461,7 @@ void Session::Obey(const v1::CoordinatorMessage& message) {
                      directive.reason()),
         {{"action", action}, {"step", directive.step()}, {"reason", directive.reason()}});
     absl::MutexLock lock(&mutex_);
-    switch (directive.action()) {
-      case v1::Directive::START:
-        orders_.started = true;
-        orders_.data_slot = directive.data_slot();
-        orders_.next_draw = directive.next_draw();
-        orders_.next_draws.assign(directive.next_draws().begin(), directive.next_draws().end());
-        break;
-      case v1::Directive::PAUSE:
-        orders_.paused = true;
-        orders_.pause_reason = directive.reason();
-        break;
-      case v1::Directive::RESUME:
-        orders_.paused = false;
-        break;
-      case v1::Directive::DRAIN:
-        orders_.drain = true;
-        break;
-      case v1::Directive::STOP_AT_STEP:
-        orders_.stop_at_step = directive.step();
-        break;
-      case v1::Directive::SET_PACE:
-        orders_.pace_milli = directive.pace_milli();
-        orders_.pace_from_step = directive.step();
-        break;
-      default:
-        break;  // An order of a later version cannot be meant for this one.
-    }
+    orders_.Note(directive);
   } else if (message.has_roster()) {
     std::string ids;
     for (const std::string& id : message.roster().worker_ids()) {

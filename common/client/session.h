@@ -79,6 +79,10 @@ class Session {
 
   // The coordinator's wishes for the training loop.
   struct Orders {
+    // As of that word of the coordinator.
+    void Note(const v1::Welcome& welcome);
+    void Note(const v1::Directive& directive);
+
     bool started = false;
     bool paused = false;
     bool drain = false;

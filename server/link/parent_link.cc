@@ -98,8 +98,7 @@ absl::Status ParentLink::Start(Coordinator& coordinator) {
   RETURN_IF_ERROR(queue_.started());
   coordinator_ = &coordinator;
   region_ = coordinator.region();
-  // A former process may have been told to pause, and the parent has gone on since.
-  paused_ = coordinator.GetStatus().paused();
+  obeyed_.Begin(coordinator);
   return StartFollowing();
 }
 
@@ -206,7 +205,7 @@ absl::Status ParentLink::Attach(const RegionPlace& place) {
       .sync = run.config().sync(),
       .passes = [this](const auto& status) { return parent_.security.Passes(status); }});
   made->session->Ready(place.step, /*anew=*/false);
-  begun_slot_ = -1;
+  obeyed_.Attached();
   was_attached_ = true;
   absl::MutexLock lock(&mutex_);
   connection_ = std::move(made);
@@ -225,21 +224,25 @@ absl::Status ParentLink::Obey(const RegionPlace& place) {
   const std::shared_ptr<Connection> connection = this->connection();
   Report(place, *connection);
   ASSIGN_OR_RETURN(const Session::Orders orders, connection->session->orders());
+  return obeyed_.Obey(*coordinator_, orders);
+}
+
+absl::Status ObeyedOrders::Obey(Coordinator& own, const Session::Orders& orders) {
   if (orders.started && orders.data_slot != begun_slot_) {
-    RETURN_IF_ERROR(region_->Begin(orders.data_slot, orders.next_draws));
+    RETURN_IF_ERROR(own.region()->Begin(orders.data_slot, orders.next_draws));
     begun_slot_ = orders.data_slot;
   }
   if (orders.paused != paused_) {
-    RETURN_IF_ERROR(orders.paused ? coordinator_->orders().Pause("the parent paused the run")
-                                  : coordinator_->orders().Resume());
+    RETURN_IF_ERROR(orders.paused ? own.orders().Pause("the parent paused the run")
+                                  : own.orders().Resume());
     paused_ = orders.paused;
   }
   if (orders.stop_at_step > 0 && orders.stop_at_step != stop_step_) {
-    RETURN_IF_ERROR(region_->Stop(orders.stop_at_step));
+    RETURN_IF_ERROR(own.region()->Stop(orders.stop_at_step));
     stop_step_ = orders.stop_at_step;
   }
   if (orders.drain && !drained_) {
-    RETURN_IF_ERROR(coordinator_->orders().Drain(""));
+    RETURN_IF_ERROR(own.orders().Drain(""));
     drained_ = true;
   }
   return absl::OkStatus();

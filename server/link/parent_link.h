@@ -48,6 +48,21 @@ struct ReachedParent {
 // Asks it for its run, and refuses one that this region cannot be part of, naming the flag.
 absl::StatusOr<ReachedParent> ReachParent(const ParentOptions& options);
 
+// How far a region has done what its parent orders.
+class ObeyedOrders {
+ public:
+  // A former process may have been told to pause, and the parent has gone on since.
+  void Begin(const Coordinator& own) { paused_ = own.GetStatus().paused(); }
+  void Attached() { begun_slot_ = -1; }
+  absl::Status Obey(Coordinator& own, const Session::Orders& orders);
+
+ private:
+  bool paused_ = false;
+  bool drained_ = false;
+  int64_t stop_step_ = 0;
+  int begun_slot_ = -1;
+};
+
 // Thread-safe.
 class ParentLink final : public CoordinatorLink, public Parent {
  public:
@@ -100,10 +115,7 @@ class ParentLink final : public CoordinatorLink, public Parent {
   int unsent_ ABSL_GUARDED_BY(mutex_) = 0;  // Deltas that the parent has not acknowledged.
   // The following thread's.
   bool was_attached_ = false;
-  bool paused_ = false;
-  bool drained_ = false;
-  int64_t stop_step_ = 0;
-  int begun_slot_ = -1;
+  ObeyedOrders obeyed_;
 };
 
 }  // namespace causeway::server

@@ -2,6 +2,7 @@
 // coordinator is a real one.
 #pragma once
 
+#include "server/link/parent_link.h"
 #include "tests/simulation/virtual_session.h"
 
 namespace causeway::simulation {
@@ -30,42 +31,28 @@ class VirtualRegion final : public server::Parent, public VirtualSession {
   struct Flight {
     server::RegionDelta delta;
     Callback done;
-    bool pushed = false;
     bool late = false;
-  };
-  struct Orders {
-    bool started = false;
-    int data_slot = -1;
-    std::vector<int64_t> next_draws;
-    bool paused = false;
-    bool drain = false;
-    int64_t stop_at_step = 0;
   };
 
   void Complete(v1::Join& join) const override;
   v1::Heartbeat Progress() const override { return place_.heartbeat; }
+  When may_call() const override { return connected() ? When::kNow : When::kLater; }
   void OnWelcome(const v1::Welcome& welcome, bool first) override;
   void OnTold(const v1::CoordinatorMessage& message) override;
   bool OnBroken(const absl::Status& status) override;
   void Poll();
   void Attach();
-  void Obey();
   void Detach();
   // The parent refuses it for good.
   void Fail(const absl::Status& status);
-  void Push(const std::shared_ptr<Flight>& flight, int attempt);
-  void Pull(const std::shared_ptr<Flight>& flight, int attempt);
-  void NotePushed(const std::shared_ptr<Flight>& flight);
+  void PushFlight(const std::shared_ptr<Flight>& flight);
+  void PullFlight(const std::shared_ptr<Flight>& flight);
   void NotePublished(int fragment, int64_t round);
 
   const Options options_;
   bool failed_ = false;  // Its coordinator.
   server::RegionPlace place_;
-  Orders orders_;
-  int begun_slot_ = -1;
-  bool paused_ = false;
-  bool drained_ = false;
-  int64_t stop_step_ = 0;
+  server::ObeyedOrders obeyed_;  // The product's rule.
   int unsent_ = 0;
 };
 

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "common/client/session.h"
 #include "common/params/fragment_plan.h"
 #include "tests/simulation/auditor.h"
 #include "tests/simulation/coordinator_host.h"
@@ -53,6 +54,13 @@ class VirtualSession : public StreamClient, public std::enable_shared_from_this<
   // Runs `event` later if the process is still there.
   void After(absl::Duration delay, std::function<void()> event);
   absl::Duration BackOff(int attempt) const;
+  // kLater: looks again in a while. kNever: `done` is never called.
+  enum class When { kNow, kLater, kNever };
+  virtual When may_call() const = 0;
+  // Push and pull again and again, until what comes of it does not pass.
+  void Push(const v1::PushHeader& header, const std::shared_ptr<const std::vector<uint8_t>>& object,
+            const CoordinatorHost::OnReply& done);
+  void Pull(int fragment, int64_t round, const CoordinatorHost::OnReply& done);
   bool connected() const { return stream_ != nullptr && stream_welcomed_; }
   World& world() const { return *session_.world; }
 
@@ -62,6 +70,7 @@ class VirtualSession : public StreamClient, public std::enable_shared_from_this<
   virtual bool beats() const { return connected(); }
   // After what was kept was said. `first`: as this member.
   virtual void OnWelcome(const v1::Welcome& welcome, bool first) = 0;
+  // Directives are among orders_ by then.
   virtual void OnTold(const v1::CoordinatorMessage& message) = 0;
   // The stream is over. True: it attaches again.
   virtual bool OnBroken(const absl::Status& status) = 0;
@@ -77,10 +86,13 @@ class VirtualSession : public StreamClient, public std::enable_shared_from_this<
   bool ready_ = false;  // Said at every attaching, with the next two.
   int64_t ready_step_ = 0;
   bool anew_ = false;
+  Session::Orders orders_;
   std::deque<v1::WorkerMessage> outbox_;
 
  private:
   void Beat(int64_t beat);
+  using MakeCall = std::function<void(int attempt, CoordinatorHost::OnReply)>;
+  void Call(int attempt, const MakeCall& make, const CoordinatorHost::OnReply& done);
 
   const Options session_;
   const Patience patience_;

@@ -68,12 +68,21 @@ v1::Heartbeat VirtualWorker::Progress() const {
 }
 
 void VirtualWorker::OnWelcome(const v1::Welcome& welcome, bool first) {
-  if (welcome.started()) started_ = true;
   if (first) Begin(welcome);
 }
 
 void VirtualWorker::OnTold(const v1::CoordinatorMessage& message) {
-  if (message.has_directive()) return Obey(message.directive());
+  if (message.has_directive()) {
+    if (orders_.drain && !std::exchange(draining_, true)) {
+      After(kDrainTimeout, [this] {
+        // Transfers under way stay in the checkpoint.
+        if (phase_ != Phase::kTraining && phase_ != Phase::kHandingOver) return;
+        SaveCheckpoint();
+        Leave(v1::Leave::DRAINED, Exit::kDrained);
+      });
+    }
+    return Pump();
+  }
   if (message.has_lease_renewed() && phase_ == Phase::kFetching) {
     run_step_ = message.lease_renewed().run_step();  // It joins where the run is by then.
   }
@@ -87,39 +96,6 @@ bool VirtualWorker::OnBroken(const absl::Status& status) {
   if (welcomed_ && (status.ok() || IsRetryable(status))) return true;
   Fail(status);
   return false;
-}
-
-void VirtualWorker::Obey(const v1::Directive& directive) {
-  world().Trace(options_.id, " is told ", v1::Directive::Action_Name(directive.action()), " ",
-                directive.step());
-  switch (directive.action()) {
-    case v1::Directive::START:
-      started_ = true;
-      options_.auditor->Draws(options_.id, directive.data_slot());
-      break;
-    case v1::Directive::PAUSE:
-      paused_ = true;
-      break;
-    case v1::Directive::RESUME:
-      paused_ = false;
-      break;
-    case v1::Directive::DRAIN:
-      if (!std::exchange(drain_, true)) {
-        After(kDrainTimeout, [this] {
-          // Transfers under way stay in the checkpoint.
-          if (phase_ != Phase::kTraining && phase_ != Phase::kHandingOver) return;
-          SaveCheckpoint();
-          Leave(v1::Leave::DRAINED, Exit::kDrained);
-        });
-      }
-      break;
-    case v1::Directive::STOP_AT_STEP:
-      stop_at_step_ = directive.step();
-      break;
-    default:
-      break;
-  }
-  Pump();
 }
 
 void VirtualWorker::ReportApplied(int index, int64_t version) {
@@ -252,12 +228,12 @@ void VirtualWorker::Pump() {
   if (phase_ == Phase::kEntering && Enter()) StartTraining();
   if (phase_ == Phase::kTraining && !stepping_ && MergeDue()) {
     const int64_t budget = options_.scenario->config.train().steps();
-    const int64_t end = stop_at_step_ > 0 ? std::min(budget, stop_at_step_) : budget;
+    const int64_t end = orders_.stop_at_step > 0 ? std::min(budget, orders_.stop_at_step) : budget;
     if (step_ >= end) {
       phase_ = Phase::kFinishing;
-    } else if (drain_) {
+    } else if (orders_.drain) {
       phase_ = Phase::kHandingOver;
-    } else if (started_ && !paused_) {
+    } else if (orders_.started && !orders_.paused) {
       stepping_ = true;
       After(world().Between(options_.scenario->shortest_step, options_.scenario->longest_step),
             [this] { StepDone(); });
@@ -390,57 +366,40 @@ void VirtualWorker::Launch(std::shared_ptr<Flight> flight) {
   fragment(flight->event.fragment).flight = flight;
   if (flight->object.empty()) {
     flight->pushed = true;
-    PullFlight(flight, 1);
+    PullFlight(flight);
   } else {
-    PushFlight(flight, 1);
+    PushFlight(flight);
   }
 }
 
-void VirtualWorker::PushFlight(const std::shared_ptr<Flight>& flight, int attempt) {
-  if (phase_ == Phase::kLeaving) return;
+void VirtualWorker::PushFlight(const std::shared_ptr<Flight>& flight) {
   v1::PushHeader header =
       server::HeaderOf("simulated-1", options_.id, incarnation_, flight->event.fragment,
                        flight->event.round, up_.id(), flight->object);
-  header.set_attempt(static_cast<uint32_t>(attempt));
   header.set_tokens(options_.lies ? int64_t{1} << 48 : flight->tokens);
   header.set_send_step(flight->send_step);
-  header.set_epoch(epoch_);
   header.set_base_hash(flight->base_hash);
-  options_.host->Push(weak_from_this(), header, flight->object,
-                      [this, flight, attempt](const CoordinatorHost::Reply& reply) {
-                        if (dead()) return;
-                        const absl::Status& status = reply.status();
-                        if (IsRetryable(status) || (absl::IsDataLoss(status) && attempt < 3)) {
-                          After(BackOff(attempt),
-                                [this, flight, attempt] { PushFlight(flight, attempt + 1); });
-                          return;
-                        }
-                        flight->pushed = true;
-                        flight->late = absl::IsAborted(status);
-                        if (flight->late || absl::IsAlreadyExists(status) || status.ok()) {
-                          PullFlight(flight, 1);
-                        } else {
-                          flight->answer = status;
-                          flight->done = true;
-                        }
-                        Pump();
-                      });
+  Push(header, {flight, &flight->object}, [this, flight](const CoordinatorHost::Reply& reply) {
+    const absl::Status& status = reply.status();
+    flight->pushed = true;
+    flight->late = absl::IsAborted(status);
+    if (flight->late || absl::IsAlreadyExists(status) || status.ok()) {
+      PullFlight(flight);
+    } else {
+      flight->answer = status;
+      flight->done = true;
+    }
+    Pump();
+  });
 }
 
-void VirtualWorker::PullFlight(const std::shared_ptr<Flight>& flight, int attempt) {
-  if (phase_ == Phase::kLeaving) return;
-  options_.host->PullAnswer(weak_from_this(), flight->event.fragment, flight->event.round,
-                            [this, flight, attempt](const CoordinatorHost::Reply& reply) {
-                              if (dead()) return;
-                              if (IsRetryable(reply.status())) {
-                                After(BackOff(attempt),
-                                      [this, flight, attempt] { PullFlight(flight, attempt + 1); });
-                                return;
-                              }
-                              flight->answer = reply;
-                              flight->done = true;
-                              Pump();
-                            });
+void VirtualWorker::PullFlight(const std::shared_ptr<Flight>& flight) {
+  Pull(flight->event.fragment, flight->event.round,
+       [this, flight](const CoordinatorHost::Reply& reply) {
+         flight->answer = reply;
+         flight->done = true;
+         Pump();
+       });
 }
 
 bool VirtualWorker::Land(int index) {
@@ -534,7 +493,7 @@ std::string VirtualWorker::DescribeState() const {
   std::string text =
       absl::StrCat(dead() ? "dead" : kPhases[static_cast<size_t>(phase_)], " at step ", step_,
                    ", incarnation ", incarnation_, stream_welcomed_ ? "" : ", not attached",
-                   paused_ ? ", paused" : "", started_ ? "" : ", not started");
+                   orders_.paused ? ", paused" : "", orders_.started ? "" : ", not started");
   for (const WorkerFragment& state : fragments_) {
     absl::StrAppend(&text, ", v", state.version);
     if (state.flight == nullptr) continue;

@@ -78,11 +78,11 @@ class VirtualWorker final : public VirtualSession {
 
   void Complete(v1::Join& join) const override;
   v1::Heartbeat Progress() const override;
+  When may_call() const override { return phase_ == Phase::kLeaving ? When::kNever : When::kNow; }
   bool beats() const override { return stream_ != nullptr && phase_ != Phase::kLeaving; }
   void OnWelcome(const v1::Welcome& welcome, bool first) override;
   void OnTold(const v1::CoordinatorMessage& message) override;
   bool OnBroken(const absl::Status& status) override;
-  void Obey(const v1::Directive& directive);
   void Leave(v1::Leave::Reason reason, Exit exit);
   void Fail(const absl::Status& status);
   void End(Exit exit);
@@ -104,8 +104,8 @@ class VirtualWorker final : public VirtualSession {
   void StartTraining();
   void SendDelta(const SyncEvent& event);
   void Launch(std::shared_ptr<Flight> flight);
-  void PushFlight(const std::shared_ptr<Flight>& flight, int attempt);
-  void PullFlight(const std::shared_ptr<Flight>& flight, int attempt);
+  void PushFlight(const std::shared_ptr<Flight>& flight);
+  void PullFlight(const std::shared_ptr<Flight>& flight);
   // Merges the fragment's flight; false if it has to wait, or failed.
   bool Land(int fragment);
   void FoldLateDelta(const Flight& flight);
@@ -126,10 +126,7 @@ class VirtualWorker final : public VirtualSession {
   const uint64_t noise_;
   Phase phase_ = Phase::kAttaching;
 
-  bool started_ = false;
-  bool paused_ = false;
-  bool drain_ = false;
-  int64_t stop_at_step_ = 0;
+  bool draining_ = false;
   Exit exit_ = Exit::kFailed;
 
   int64_t step_ = 0;
