@@ -1,14 +1,12 @@
 """nginx and haproxy between a worker and its coordinator, for tests: HTTP/2 on both sides, on loopback, without root.
-Debian's packages nginx and haproxy have the programs. And a proxy that lets connections through by CONNECT."""
+Debian's packages nginx and haproxy have the programs."""
 
-import contextlib
 import os
 import pathlib
 import re
 import shutil
 import socket
 import subprocess
-import threading
 
 from cluster import free_port, wait_until
 
@@ -108,49 +106,3 @@ class HttpProxy:
     def _listens(self):
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
-
-
-def _pass_on(source, target):
-    with contextlib.suppress(OSError):
-        while data := source.recv(1 << 16):
-            target.sendall(data)
-    with contextlib.suppress(OSError):
-        target.shutdown(socket.SHUT_WR)
-
-
-@contextlib.contextmanager
-def connect_proxy(routes):
-    """(HOST:PORT of a proxy, what its clients have asked with). routes: HOST:PORT by the HOST:PORT that is asked
-    for; others are refused."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    heads = []
-
-    def serve(client):
-        with client, contextlib.suppress(OSError):
-            head = b""
-            while not head.endswith(b"\r\n\r\n") and (byte := client.recv(1)):
-                head += byte
-            heads.append(head.decode())
-            wanted = routes.get(head.decode().split(" ")[1])
-            if wanted is None:
-                client.sendall(b"HTTP/1.1 403 Forbidden\r\n\r\n")
-                return
-            host, _, port = wanted.rpartition(":")
-            with socket.create_connection((host, int(port))) as server:
-                client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
-                up = threading.Thread(target=_pass_on, args=(client, server), daemon=True)
-                up.start()
-                _pass_on(server, client)
-                up.join()
-
-    def accept():
-        with contextlib.suppress(OSError):
-            while True:
-                threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
-
-    threading.Thread(target=accept, daemon=True).start()
-    try:
-        yield f"127.0.0.1:{listener.getsockname()[1]}", heads
-    finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()

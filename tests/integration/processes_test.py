@@ -290,16 +290,6 @@ class MembersTest(unittest.TestCase):
             self.assertEqual(cluster.summary("done")["steps"], 12)
             self.assertTrue((cluster.out("done") / "checkpoint").exists())
 
-    def test_a_killed_worker_holds_the_others_no_longer_than_its_lease(self):
-        with Cluster().serving(STREAMING % 120 + TWO) as cluster:
-            stays = cluster.start_worker("stays", PACE)
-            dies = cluster.start_worker("dies", PACE)
-            cluster.wait_for_step("dies", 10)
-            dies.kill()
-            ended(stays, cluster.coordinator)
-            self.assertTrue(cluster.events("worker_lost"))
-            self.assertEqual(cluster.rounds()[-1]["contributors"], ["stays"])
-
     def test_a_worker_says_that_the_coordinator_is_away_and_how_far_it_gets(self):
         with Cluster() as cluster:
             port = f"--listen=127.0.0.1:{free_port()}"
