@@ -1,6 +1,5 @@
 // The three services over a real connection to this machine.
 #include <algorithm>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,14 +9,12 @@
 #include "causeway/v1/exchange.grpc.pb.h"
 #include "common/base/checksum.h"
 #include "common/codec/codec.h"
-#include "common/transfer/chunk_assembly.h"
 #include "common/transfer/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/base/status_is.h"
 #include "tests/unit/common/rpc/plain_lane.h"
 #include "tests/unit/common/telemetry/awaited_events.h"
-#include "tests/unit/common/transfer/proto_chunk.h"
 #include "tests/unit/server/core/small_run.h"
 #include "tests/unit/server/service/secure_run.h"
 
@@ -123,33 +120,9 @@ TEST_F(CoordinatorServerTest, ADeltaGoesUpAndItsAnswerComesDown) {
   EXPECT_LT(status.workers(0).bytes_down(), std::ssize(state.bytes) + std::ssize(pulled.bytes));
 }
 
-TEST_F(CoordinatorServerTest, AWaitingWantIsAnsweredWhenItsRoundIsPublished) {
-  const auto worker = Attach("a");
-  {
-    PlainLane cancelled(*stubs_.exchange, kRunId, "a");
-    ASSERT_TRUE(cancelled.Want(FirstAnswer()));
-  }
-  PlainLane lane(*stubs_.exchange, kRunId, "a");
-  ASSERT_TRUE(lane.Want(FirstAnswer()));
-  ASSERT_TRUE(worker->stream->Write(ReadyAt(0)));
-  ASSERT_TRUE(PushDelta(*stubs_.exchange, DeltaOf(*worker)).ok());
-  v1::LaneMessage message;
-  ASSERT_TRUE(lane.Read(message));
-  EXPECT_EQ(message.control().announcement().header().round(), 1);
-}
-
-TEST_F(CoordinatorServerTest, MalformedOffersGetTheCodesOfTheProtocol) {
+TEST_F(CoordinatorServerTest, AChunkThatIsNoneOfItsObjectEndsTheLane) {
   const auto worker = Attach("a");
   const Delta good = DeltaOf(*worker);
-  const auto outcome_of = [&](const std::function<void(v1::PushHeader&)>& change) {
-    Delta delta = good;
-    change(delta.header);
-    return PushDelta(*stubs_.exchange, delta).code();
-  };
-  EXPECT_EQ(outcome_of([](v1::PushHeader& h) { h.set_object_hash(0); }), kDataLoss);
-  EXPECT_EQ(outcome_of([](v1::PushHeader& h) { h.set_total_bytes(1LL << 40); }), kInvalidArgument);
-  EXPECT_EQ(outcome_of([](v1::PushHeader& h) { h.set_round(9); }), kFailedPrecondition);
-  // Ends the lane.
   const auto end_of = [&](int64_t offset, size_t bytes) {
     PlainLane lane(*stubs_.exchange, kRunId, "a");
     lane.Offer(1, good.header);
@@ -159,28 +132,7 @@ TEST_F(CoordinatorServerTest, MalformedOffersGetTheCodesOfTheProtocol) {
   EXPECT_EQ(end_of(1, kChunkBytes), kOutOfRange);
   EXPECT_EQ(end_of(0, kChunkBytes - 1), kInvalidArgument);
   EXPECT_EQ(end_of(0, kChunkBytes + 1), kInvalidArgument);
-  // A chunk that came damaged is asked for again.
-  PlainLane lane(*stubs_.exchange, kRunId, "a");
-  ASSERT_TRUE(lane.Offer(1, good.header));
-  v1::LaneMessage message;
-  FillChunk(0, std::span(good.object).first(kChunkBytes), false, *message.mutable_chunk());
-  message.mutable_chunk()->set_transfer(1);
-  message.mutable_chunk()->set_checksum(7);
-  ASSERT_TRUE(lane.Write(message));
-  do {
-    ASSERT_TRUE(lane.Read(message));
-  } while (!message.control().has_damage());
-  EXPECT_EQ(message.control().damage().transfer(), 1u);
-  EXPECT_EQ(message.control().damage().chunk(), 0);
   EXPECT_TRUE(run_.store().contributions().empty());
-  ASSERT_TRUE(lane.Chunks(1, good.object));
-  EXPECT_TRUE(lane.AwaitOutcome(1).ok());
-}
-
-TEST_F(CoordinatorServerTest, WantsOfWhatIsNotThereAreRefused) {
-  EXPECT_THAT(Pull(v1::Want::ANSWER, 2).status, StatusIs(kFailedPrecondition));
-  EXPECT_THAT(Pull(v1::Want::OBJECT_UNSPECIFIED, 1).status, StatusIs(kInvalidArgument));
-  EXPECT_THAT(Pull(v1::Want::STATE, 7).status, StatusIs(kNotFound));
 }
 
 TEST_F(CoordinatorServerTest, ASessionThatDoesNotBeginWithAFittingJoinEnds) {
