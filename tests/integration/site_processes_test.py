@@ -106,22 +106,6 @@ class TrainingTest(SiteTest):
         self.assertAlmostEqual(site["eval_loss"], alone["eval_loss"], delta=0.02)
         self.assertLess(site["eval_loss"], 0.9 * site["initial_loss"])
 
-    def test_a_process_with_another_secret_ends_at_once(self):
-        with Sites() as cluster:
-            secrets = []
-            for text in ("0123456789abcdef", "another-0123456789"):
-                secrets.append(cluster.folder / f"{text}.secret")
-                secrets[-1].write_text(text)
-                secrets[-1].chmod(0o600)
-            cluster.start_coordinator(STREAMING % 12 + ONE)
-            launch = launch_of(2)
-            site = [cluster.start_process("site", rank, launch, f"--site_secret_file={secret}")
-                    for rank, secret in enumerate(secrets)]
-            self.assertNotEqual(site[1].wait(), 0)
-            self.assertIn("has another site secret than this one", site[1].log())
-            for process in site:
-                process.signal(SIGKILL)
-
     def test_beside_torchruns_own_store(self):
         with Sites() as cluster, socket.create_server(("", 0)) as store:
             cluster.start_coordinator(STREAMING % 12 + ONE)
@@ -208,15 +192,6 @@ class RefusalsTest(SiteTest):
             line = process.log().splitlines()[-1]
             self.assertIn(expected, line)
 
-    def test_processes_without_gpus(self):
-        with Sites().serving(STREAMING % 60 + ONE) as cluster:
-            for rank in range(2):  # It waits for nobody.
-                process = cluster.start_process("site", rank, launch_of(2), "--device=cpu")
-                self.refused(cluster, [process], "WORLD_SIZE is 2, and this process has no GPU (--device=cpu): several "
-                             "processes are one worker on GPUs alone. On processors unset RANK and WORLD_SIZE and "
-                             "start one process with --threads, or each as a worker with an --id of its own; or "
-                             "train with PyTorch")
-
     def test_a_process_that_does_not_come(self):
         with Sites().serving(STREAMING % 60 + ONE) as cluster:
             first = cluster.start_process("site", 0, launch_of(3), "--site_timeout=100ms")
@@ -224,14 +199,23 @@ class RefusalsTest(SiteTest):
             late = cluster.start_process("site", 1, launch_of(3), "--site_timeout=100ms")
             self.refused(cluster, [late], "process 1 of this site did not reach process 0 at", status=1)
 
-    def test_a_process_of_another_worker(self):
+    def test_a_process_of_another_worker_and_one_with_another_secret(self):
         with Sites().serving(STREAMING % 60 + ONE) as cluster:
             launch = launch_of(2)
-            first = cluster.start_process("site", 0, launch)
-            stranger = cluster.start_process("stranger", 1, launch)
+            secrets = []
+            for text in ("0123456789abcdef", "another-0123456789"):
+                secret = cluster.folder / f"{text}.secret"
+                secret.write_text(text)
+                secret.chmod(0o600)
+                secrets.append(f"--site_secret_file={secret}")
+            first = cluster.start_process("site", 0, launch, secrets[0])
+            stranger = cluster.start_process("stranger", 1, launch, secrets[0])
             self.refused(cluster, [stranger], "it belongs to another worker")
             self.assertIn("turned away: one that says that it is process 1 of 2", first.log())
-            other = cluster.start_process("site", 1, launch)
+            stranger = cluster.start_process("site", 1, launch, secrets[1])
+            self.assertNotEqual(stranger.wait(), 0)
+            self.assertIn("has another site secret than this one", stranger.log())
+            other = cluster.start_process("site", 1, launch, secrets[0])
             cluster.wait_for_step("site", 3)  # It kept nobody from coming.
             first.signal(SIGTERM)
             ended(first, other)

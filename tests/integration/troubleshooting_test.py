@@ -174,8 +174,10 @@ class TroubleshootingTest(unittest.TestCase):
             self.train(cluster, "a live worker has the id ...", id="a", connect_timeout="1s", status=1)
             self.train(cluster, "the run has its ... workers (membership.max_workers)", id="b", status=1)
             first.stop()
+            metrics = (cluster.out("a") / "metrics.jsonl").read_text()
             self.train(cluster, "... belongs to worker ... of run ..., not to worker ...", id="b",
                        out=cluster.out("a"))
+            self.assertEqual((cluster.out("a") / "metrics.jsonl").read_text(), metrics)
 
     def test_two_processes_of_one_worker(self):
         with Cluster().serving(RUN + " membership { lease_ms: 1000 }") as cluster:
@@ -259,8 +261,12 @@ class TroubleshootingTest(unittest.TestCase):
             train = [WORKER, "train", "--id=a", "--coordinator=127.0.0.1:1", f"--data={cluster.data}", "--out=x",
                      "--device=cpu"]
             self.refused("env", "RANK=0", *train, row="... is not set, but RANK or WORLD_SIZE is")
-            self.refused("env", "RANK=0", "WORLD_SIZE=2", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=1", "MASTER_ADDR=localhost",
-                         "MASTER_PORT=1", *train, row="WORLD_SIZE is ..., and this process has no GPU...")
+            instead = "start one process with --threads, or each as a worker with an --id of its own"
+            for rank in (0, 1):
+                self.assertIn(instead, self.refused(
+                    "env", f"RANK={rank}", "WORLD_SIZE=2", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=1",
+                    "MASTER_ADDR=localhost", "MASTER_PORT=1", *train,
+                    row="WORLD_SIZE is ..., and this process has no GPU..."))
 
     @unittest.skipIf(os.geteuid() != 0, "another user can only be tried by root")
     def test_a_service_of_another_user(self):
