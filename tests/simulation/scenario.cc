@@ -9,16 +9,12 @@ namespace causeway::simulation {
 namespace {
 
 // As small as a model can be: some 700 values.
-void SetModel(v1::ModelConfig& model) {
-  model.set_vocabulary_size(128);
-  model.set_layers(1);
-  model.set_width(1);
-  model.set_heads(1);
-  model.set_head_dim(2);
-  model.set_mlp_width(2);
-  model.set_sequence_length(8);
-  model.set_mlp(v1::ModelConfig::GELU);
-}
+constexpr char kSmallest[] = R"(
+    run_name: "simulated"
+    model {
+      vocabulary_size: 128 layers: 1 width: 1 heads: 1 head_dim: 2 mlp_width: 2 mlp: GELU
+      sequence_length: 8
+    })";
 
 void DrawSync(World& draw, bool undisturbed_bits, v1::SyncConfig& sync) {
   sync.set_pattern(v1::SyncConfig::BALANCED);
@@ -78,8 +74,7 @@ Scenario DrawScenario(uint64_t seed) {
   const int sites = scenario.sites;
 
   v1::RunConfig& config = scenario.config;
-  config.set_run_name("simulated");
-  SetModel(*config.mutable_model());
+  config = ParseRunConfig(kSmallest, "the simulation").value();
   DrawSync(draw, bits, *config.mutable_sync());
   const int interval = config.sync().steps_between_syncs();
   config.mutable_train()->set_steps(interval * draw.Between(2, 5) + draw.Between(0, interval));

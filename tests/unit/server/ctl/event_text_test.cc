@@ -2,19 +2,15 @@
 
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/unit/common/base/from_text.h"
 
 namespace causeway::server {
 namespace {
 
 v1::RunEvent Lost() {
-  v1::RunEvent event;
-  event.set_number(7);
-  event.set_time("2026-11-22T04:10:00.25+00:00");
-  event.set_event("worker_lost");
-  event.set_level("warn");
-  event.set_message("the lease of worker a has ended");
-  event.set_fields_json(R"({"worker":"a"})");
-  return event;
+  return FromText<v1::RunEvent>(R"(
+      number: 7 time: "2026-11-22T04:10:00.25+00:00" event: "worker_lost" level: "warn"
+      message: "the lease of worker a has ended" fields_json: '{"worker":"a"}')");
 }
 
 TEST(EventTextTest, ALineForPeopleHasTimeLevelAndSentence) {

@@ -2,6 +2,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/from_text.h"
 
 namespace causeway::server {
 namespace {
@@ -10,37 +11,25 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 v1::RunStatus SomeStatus() {
-  v1::RunStatus status;
-  status.set_run_id("first-1a2b");
-  status.set_started(true);
-  status.set_run_step(500);
-  status.set_tokens(1'310'000);
-  status.mutable_config()->mutable_train()->set_steps(2000);
-  status.mutable_config()->mutable_train()->set_batch_sequences(8);
-  status.mutable_config()->mutable_model()->set_sequence_length(128);
-  status.mutable_config()->mutable_membership()->set_start_workers(2);
-  status.mutable_config()->mutable_membership()->set_max_workers(4);
-  for (const auto& [id, state, speed] : {std::tuple("site-a", v1::WorkerStatus::ACTIVE, 20'480.0),
-                                         std::tuple("site-b", v1::WorkerStatus::ACTIVE, 10'240.0),
-                                         std::tuple("site-c", v1::WorkerStatus::LEFT, 99'000.0)}) {
-    v1::WorkerStatus& worker = *status.add_workers();
-    worker.set_worker_id(id);
-    worker.set_state(state);
-    worker.set_step(500);
-    worker.set_tokens_per_second(speed);
-    worker.set_compute_utilization(0.994);
-    worker.set_train_loss(1.4321);
-    worker.set_bytes_up(16'500'000);
-    worker.set_bytes_down(950);
-    worker.set_pace(1);
-    worker.set_device("cpu, 1 threads");
-  }
-  status.mutable_workers(0)->mutable_link()->set_rtt_seconds(0.0421);
-  v1::FragmentStatus& fragment = *status.add_fragments();
-  fragment.set_values(1'200'000);
-  fragment.set_published_version(12);
-  fragment.add_contributed("site-a");
-  fragment.set_waiting_for("waiting for site-b (step 490 of 500)");
+  auto status = FromText<v1::RunStatus>(R"TEXT(
+      run_id: "first-1a2b" started: true run_step: 500 tokens: 1310000
+      config {
+        train { steps: 2000 batch_sequences: 8 } model { sequence_length: 128 }
+        membership { start_workers: 2 max_workers: 4 }
+      }
+      workers {
+        worker_id: "site-a" state: ACTIVE tokens_per_second: 20480 link { rtt_seconds: 0.0421 }
+      }
+      workers { worker_id: "site-b" state: ACTIVE tokens_per_second: 10240 }
+      workers { worker_id: "site-c" state: LEFT tokens_per_second: 99000 }
+      fragments {
+        values: 1200000 published_version: 12 contributed: "site-a"
+        waiting_for: "waiting for site-b (step 490 of 500)"
+      })TEXT");
+  const auto of_each = FromText<v1::WorkerStatus>(R"(
+      step: 500 compute_utilization: 0.994 train_loss: 1.4321 bytes_up: 16500000 bytes_down: 950
+      pace: 1 device: "cpu, 1 threads")");
+  for (v1::WorkerStatus& worker : *status.mutable_workers()) worker.MergeFrom(of_each);
   return status;
 }
 

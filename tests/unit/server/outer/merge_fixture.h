@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "server/outer/merge.h"
 #include "server/outer/outer_optimizer.h"
+#include "tests/unit/common/base/from_text.h"
 
 namespace causeway::server {
 
@@ -37,13 +38,10 @@ inline std::unique_ptr<OuterOptimizer> Optimizer(v1::OuterConfig::Optimizer kind
                                                  double learning_rate, double momentum,
                                                  const v1::TrainConfig& train = {},
                                                  std::span<const PlacedTensor> tensors = {}) {
-  v1::OuterConfig outer;
+  auto outer = FromText<v1::OuterConfig>("beta1: 0.9 beta2: 0.99 epsilon: 1e-6");
   outer.set_optimizer(kind);
   outer.set_learning_rate(learning_rate);
   outer.set_momentum(momentum);
-  outer.set_beta1(0.9);
-  outer.set_beta2(0.99);
-  outer.set_epsilon(1e-6);
   return *CreateOuterOptimizer(outer, train, tensors);
 }
 
@@ -78,16 +76,10 @@ inline std::vector<uint8_t> Encode(const Codec& codec, const std::vector<float>&
 }
 
 inline v1::TrainConfig AdamWTrain(double clip_norm) {
-  v1::TrainConfig train;
-  train.set_steps(50);
-  train.set_learning_rate(0.01);
-  train.set_beta1(0.9);
-  train.set_beta2(0.99);
-  train.set_epsilon(1e-8);
-  train.set_weight_decay(0.1);
+  auto train = FromText<v1::TrainConfig>(R"(
+      steps: 50 learning_rate: 0.01 warmup_steps: 5 final_learning_rate_fraction: 0.1
+      beta1: 0.9 beta2: 0.99 epsilon: 1e-8 weight_decay: 0.1)");
   train.set_clip_norm(clip_norm);
-  train.set_warmup_steps(5);
-  train.set_final_learning_rate_fraction(0.1);
   return train;
 }
 

@@ -2,6 +2,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/from_text.h"
 #include "tests/unit/common/base/status_is.h"
 
 namespace causeway::server {
@@ -109,15 +110,10 @@ TEST_F(MembershipTest, ALostWorkerThatResumesIsExpectedWhereItWas) {
 }
 
 TEST_F(MembershipTest, ARestoredMemberHasALeaseToComeBackAndKeepsItsIncarnation) {
-  v1::Member former;
-  former.set_worker_id("a");
-  former.set_state(v1::Member::ACTIVE);
-  former.set_incarnation(4);
-  former.set_data_slot(1);
-  former.set_process_nonce(9);
-  former.set_step(33);
-  former.set_was_ready(true);
-  members_.Restore(former, kStart);
+  members_.Restore(FromText<v1::Member>(R"(
+                       worker_id: "a" state: ACTIVE incarnation: 4 data_slot: 1 process_nonce: 9
+                       step: 33 was_ready: true)"),
+                   kStart);
   EXPECT_EQ(members_.largest_step(), 33);
   EXPECT_TRUE(members_.Expire(kStart + kLease + kReturnTime - absl::Milliseconds(1)).empty());
   const Member back = *members_.Join("a", 9, false, kStart + absl::Seconds(1));

@@ -2,6 +2,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/from_text.h"
 #include "tests/unit/server/round/member_table.h"
 
 namespace causeway::server {
@@ -10,13 +11,9 @@ namespace {
 using ::testing::ElementsAre;
 
 v1::RunConfig Config() {
-  v1::RunConfig config;
-  config.mutable_model()->set_sequence_length(8);
-  config.mutable_train()->set_batch_sequences(4);
-  config.mutable_train()->set_steps(1000);
-  config.mutable_sync()->set_steps_between_syncs(10);
-  config.mutable_sync()->set_overlap_steps(3);
-  return config;
+  return FromText<v1::RunConfig>(R"(
+      model { sequence_length: 8 } train { batch_sequences: 4 steps: 1000 }
+      sync { steps_between_syncs: 10 overlap_steps: 3 })");
 }
 
 OpenRound RoundAt(int fragment, int64_t send_step) {
