@@ -13,7 +13,8 @@ import numpy as np
 import causeway
 from causeway._session import Orders
 from causeway._site import _Outcome
-from runs import CTL, PLAIN, STREAMING, Run, RunTest, arrays, beside, has_ipv6, output_of, run_tool, update, wait_until
+from runs import (BIN, CTL, PLAIN, STREAMING, Run, RunTest, arrays, beside, ended, has_ipv6, output_of, run_tool, update,
+                  wait_until)
 
 
 def train(site, values, seat=0):
@@ -75,6 +76,35 @@ class CoreTest(RunTest):
             run.finish()
         for name in plain:
             np.testing.assert_array_equal(values[name], plain[name])
+
+    def test_it_pushes_what_a_c_program_does(self):
+        """Byte for byte, of a worker's model, with an update that each makes for itself from the run's initial values on.
+        tests/site/bits_test.cc holds the C interface against a worker, with every codec."""
+        for codecs in ("FP32 codec_down: E2M1", "INT4 codec_down: INT8", "LM2 codec_down: LM2 error_feedback: true"):
+            with self.subTest(codecs), Run() as run:
+                run.start_coordinator(
+                    "train { steps: 13 } membership { start_workers: 2 max_workers: 2 quorum: 2 lease_ms: 3600000 } "
+                    "sync { fragments: 3 pattern: BALANCED steps_between_syncs: 4 overlap_steps: 3 mixing: 0.5 "
+                    f"codec_up: {codecs} }}", "--retain_deltas")
+                values = {tensor["name"]: np.zeros(tensor["shape"], np.float32)
+                          for tensor in causeway.describe(run.address)["tensors"]}
+                tensors = run.folder / "tensors"
+                tensors.write_text("".join(f"{name} {' '.join(map(str, array.shape))}\n"
+                                           for name, array in values.items()))
+                program = run.start("c.log", BIN / "c_site", run.address, "c", tensors, run.folder / "state")
+                with causeway.Site(run.address, values, id="site") as site:
+                    while not site.should_stop:
+                        for tensor, array in enumerate(values.values()):
+                            pattern = (site.next_step * 31 + tensor * 7 + np.arange(array.size)) % 17 - 8
+                            array += (np.float32(1e-3) * pattern.astype(np.float32)).reshape(array.shape)
+                        site.step(64)
+                ended(program)
+                summary, sent, rounds = run.finish(), run.pushed(), len(run.rounds())
+                self.assertGreaterEqual(rounds, 9)
+                self.assertEqual(sent[::2], sent[1::2])  # Both, in every round of every fragment.
+                self.assertEqual((len(sent), len({one[2] for one in sent})), (2 * rounds, rounds))
+                # Hashes of what each of the two merged, and of the 3 fragments that each began with.
+                self.assertEqual(summary["hash_checks"], 2 * (rounds + 3))
 
     def test_an_invitation_boards_and_then_the_runs_name_does(self):
         with Run() as run, mock.patch.dict(os.environ, XDG_CONFIG_HOME=str(run.folder / "config")):

@@ -66,18 +66,6 @@ def write_safetensors(path, arrays):
                                      for name, array in arrays.items()})
 
 
-def read_arrays(path):
-    """An array file (docs/formats.md): its metadata, and the bytes of its arrays by name."""
-    content = path.read_bytes()
-    begin = 16 + struct.unpack_from("<I", content, 12)[0]
-    header = json.loads(content[16:begin])
-    arrays_in_file = {}
-    for array in header["arrays"]:
-        arrays_in_file[array["name"]] = content[begin:begin + array["bytes"]]
-        begin += array["bytes"]
-    return header["metadata"], arrays_in_file
-
-
 @contextlib.contextmanager
 def beside(work, *arguments):
     """Has `work` done in a thread of its own, which has ended afterwards: what it raised is raised here."""
@@ -156,7 +144,9 @@ class Run(Cluster):
         """Of every delta that the coordinator kept: fragment, round, and hash of its bytes."""
         found = []
         for path in (self.folder / "coordinator" / "deltas").iterdir():
-            metadata, _ = read_arrays(path)
+            content = path.read_bytes()  # An array file (docs/formats.md).
+            header = content[16:16 + struct.unpack_from("<I", content, 12)[0]]
+            metadata = json.loads(header)["metadata"]
             found.append((metadata["fragment"], metadata["round"], metadata["object_hash"]))
         return sorted(found)
 
@@ -198,5 +188,5 @@ def update(values, step, site=0):
 
 
 __all__ = ["BIN", "COORDINATOR", "CTL", "Cluster", "HERE", "PLAIN", "ROOT", "Run", "RunTest", "SIGKILL", "STREAMING", "arrays",
-           "beside", "ended", "folder_of", "has_ipv6", "output_of", "read_arrays", "run_python", "run_tool", "update",
+           "beside", "ended", "folder_of", "has_ipv6", "output_of", "run_python", "run_tool", "update",
            "wait_until", "write_safetensors"]
