@@ -26,6 +26,7 @@ PATIENCE_S = 300
 WIDTH = 1700
 WIDE = f"--width={WIDTH}"
 ON_HOST = "values cross in the host's memory"
+ALONE = {}  # By type, what a site of one process sends and publishes.
 
 
 def train(log, arguments, variables):
@@ -91,54 +92,54 @@ class ShardedTest(unittest.TestCase):
                 for rank in range(size)]
 
     def trained(self, dtype, size, *flags):
+        """What it sent, and the values that it published."""
         with Run().serving(STREAMING) as run:  # The site brings the model, from all its processes.
-            processes = self.start(run, size, f"--dtype={dtype}", *flags)
+            processes = self.start(run, size, WIDE, f"--dtype={dtype}", *flags)
             ended(*processes)
             summary = run.finish()
             self.assertEqual(summary["tokens"], 20 * 12)
-            published = {line for process in processes for line in process.log().split("\n")
-                         if line.startswith("published")}
+            logs = [process.log() for process in processes[:-1 if "--outsider" in flags else None]]
+            published = {line for log in logs for line in log.split("\n") if line.startswith("published")}
             self.assertEqual(len(published), 1)
             columns = "--shard=columns" in flags
-            for process in processes:
-                self.assertEqual(ON_HOST in process.log(), emulated.chosen and columns, process.log())
+            for log in logs:
+                self.assertEqual(ON_HOST in log, emulated.chosen and columns, log)
                 if emulated.chosen and not columns:
-                    self.assertIn("waits 0\n", process.log())
+                    self.assertIn("waits 0\n", log)
             return *run.sent(), published
 
+    def alone(self, dtype):
+        """The same of a site of one process."""
+        if dtype not in ALONE:
+            ALONE[dtype] = self.trained(dtype, 1)
+        self.assertGreater(len(ALONE[dtype][0]), 10)
+        return ALONE[dtype]
+
     def test_any_number_of_processes_sends_the_same_bytes(self):
-        ways = {"float32": ((1, "fsdp"), (2, "fsdp"), (4, "fsdp"), (4, "hsdp"), (2, "columns"), (3, "ddp"),
-                            (2, "turned")),
+        ways = {"float32": ((4, "fsdp"), (4, "hsdp"), (2, "columns"), (3, "ddp"), (2, "turned"), (3, "ddp", "--outsider")),
                 "bfloat16": ((3, "fsdp"), (2, "columns"), (2, "ddp"))}
         for dtype in ways:
-            alone = self.trained(dtype, 1, WIDE)
-            self.assertGreater(len(alone[0]), 10)
-            for size, shard in ways[dtype]:
-                with self.subTest(dtype=dtype, size=size, shard=shard):
+            for size, shard, *more in ways[dtype]:
+                with self.subTest(dtype=dtype, size=size, shard=shard, more=more):
                     # A forward pass takes no layers by columns.
                     evaluate = ["--evaluate"] if shard != "columns" else []
-                    self.assertEqual(self.trained(dtype, size, WIDE, f"--shard={shard}", *evaluate), alone)
+                    self.assertEqual(self.trained(dtype, size, f"--shard={shard}", *evaluate, *more), self.alone(dtype))
 
     def test_killed_and_resumed_it_sends_the_same_bytes(self):
-        for dtype, size, shard in (("float32", 2, "fsdp"), ("bfloat16", 3, "ddp")):
-            sent = []
-            for hold in (-1, 12):
-                with self.subTest(dtype=dtype, hold=hold), Run().serving(STREAMING) as run:
-                    flags = [WIDE, f"--dtype={dtype}", f"--shard={shard}", "--every=5",
-                             f"--checkpoint={run.folder / 'saved'}"]
-                    processes = self.start(run, size, *flags, f"--hold={hold}")
-                    if hold >= 0:
-                        wait_until(lambda: all(f"step {hold}\n" in one.log() for one in processes), "all are there")
-                        for one in processes:
-                            one.kill()
-                        (run.folder / "store").unlink()
-                        processes = self.start(run, size, *flags)
-                    ended(*processes)
-                    self.assertIn(f"restored {hold >= 0}", processes[-1].log())
-                    run.finish()
-                    sent.append(run.sent())
-            self.assertGreater(len(sent[0][0]), 10)
-            self.assertEqual(sent[1], sent[0])
+        for dtype, size, *shard in (("float32", 1), ("float32", 2, "--shard=fsdp"),
+                                    ("bfloat16", 1), ("bfloat16", 3, "--shard=ddp")):
+            with self.subTest(dtype=dtype, size=size), Run().serving(STREAMING) as run:
+                flags = [WIDE, f"--dtype={dtype}", *shard, "--every=5", f"--checkpoint={run.folder / 'saved'}"]
+                processes = self.start(run, size, *flags, "--hold=12")
+                wait_until(lambda: all("step 12\n" in one.log() for one in processes), "all are there")
+                for one in processes:
+                    one.kill()
+                (run.folder / "store").unlink(missing_ok=True)
+                processes = self.start(run, size, *flags)
+                ended(*processes)
+                self.assertIn("restored True", processes[-1].log())
+                run.finish()
+                self.assertEqual(run.sent(), self.alone(dtype)[:2])
 
     def test_the_first_process_has_a_state_when_the_others_have_come_to_their_end(self):
         # Programs of their own, which end as programs do: gloo lets no thread go then.
@@ -168,15 +169,25 @@ class ShardedTest(unittest.TestCase):
                 self.assertEqual(process.exitcode, 0)
             self.assertNotIn(line, (folder / "1.log").read_text())
 
-    def test_a_process_that_ends_fails_the_site(self):
-        for how in ("--fail=7", "--die=7"):
-            with self.subTest(how), Run().serving(STREAMING, initial=values_of(small_model())) as run:
+    def test_what_one_process_cannot_do_ends_the_site(self):
+        has_ended, stopped = (f"another process of this site {what}" for what in ("has ended", "cannot go on"))
+        for how, status, first, last in (
+                ("--fail=7", 1, has_ended, "ValueError: this process has no more data"),
+                ("--die=7", -SIGKILL, has_ended, "step 7"),
+                # Published values are shown in none.
+                ("--swap=6", 1, stopped, "norm.weight is another tensor than when this site joined"),
+                # It hands nothing over, and yet keeps the first one from sending.
+                ("--freeze=6", 1, stopped, "embed.weight does not require gradients any more")):
+            with self.subTest(how), Run().serving(
+                    "sync { steps_between_syncs: 5 } membership { start_workers: 1 }" if "freeze" in how else STREAMING,
+                    initial=values_of(small_model())) as run:
                 processes = self.start(run, 2, "--shard=ddp", how)
-                self.assertEqual([process.wait() for process in processes],
-                                 [1, 1 if how == "--fail=7" else -SIGKILL])
-                self.assertIn("Aborted: ABORTED: another process of this site has ended",
-                              processes[0].log())
+                self.assertEqual([process.wait() for process in processes], [1, status])
+                self.assertIn(f"Aborted: ABORTED: {first}", processes[0].log())
+                self.assertIn(last, processes[1].log())
                 self.assertIn("another process of this site", str(run.left("s")))
+                if "freeze" in how:
+                    self.assertEqual([number for _, number, _ in run.pushed()], [1])
 
     def test_ctrl_c_ends_a_wait_for_a_process_that_is_stopped_and_names_it(self):
         for how, line in (("--stop", "KeyboardInterrupt ended a wait of [0-9]+ s for rank 1 of this site: is that"),
@@ -189,31 +200,3 @@ class ShardedTest(unittest.TestCase):
                 self.assertRegex(processes[0].log(), line)
                 self.assertIn("KeyboardInterrupt", processes[0].log().splitlines()[-1])
                 run.wait_for_event("worker_left", worker="s")
-
-    def test_published_values_are_the_sites_affair_when_it_has_left(self):
-        alone = self.trained("float32", 1, WIDE)
-        with Run().serving(STREAMING) as run:
-            processes = self.start(run, 3, WIDE, "--shard=ddp", "--outsider")
-            ended(*processes)
-            run.finish()
-            published = {line for process in processes for line in process.log().split("\n")
-                         if line.startswith("published")}
-            self.assertEqual((*run.sent(), published), alone)
-
-    def test_published_values_that_one_process_cannot_show_are_shown_in_none(self):
-        with Run().serving(STREAMING, initial=values_of(small_model())) as run:
-            processes = self.start(run, 2, "--shard=ddp", "--swap=6")
-            self.assertEqual([process.wait() for process in processes], [1, 1])
-            self.assertIn("norm.weight is another tensor than when this site joined", processes[1].log())
-            self.assertIn("another process of this site cannot go on", processes[0].log())
-
-    def test_nothing_is_sent_once_one_process_trains_other_tensors(self):
-        # The last process hands nothing over, and yet keeps the first one from sending.
-        with Run().serving("sync { steps_between_syncs: 5 } membership { start_workers: 1 }",
-                           initial=values_of(small_model())) as run:
-            processes = self.start(run, 2, "--shard=ddp", "--freeze=6")
-            self.assertEqual([process.wait() for process in processes], [1, 1])
-            self.assertIn("embed.weight does not require gradients any more", processes[1].log())
-            self.assertIn("another process of this site cannot go on", processes[0].log())
-            run.wait_for_event("worker_left", worker="s")
-            self.assertEqual([number for _, number, _ in run.pushed()], [1])
