@@ -392,8 +392,8 @@ CAUSEWAY_API int causeway_site_scatter(causeway_site* site, const int32_t* fragm
  * if you like, which are left alone. Types are those of the join. Waits. */
 CAUSEWAY_API int causeway_site_move(causeway_site* site, const causeway_device_values* values,
                                     int64_t value_count, causeway_error* error);
-/* Copies exact local values to `values`, or sets them from there: those on a device, or those of
- * all ranks, for rank 0. Of the range count arena_offset and count, which must lie in one fragment.
+/* Copies exact local values to `values`, or sets them from there, wherever they are; for rank 0
+ * those of all ranks. Of the range count arena_offset and count, which must lie in one fragment.
  * For states, where tensors have two bytes per value. Waits. */
 CAUSEWAY_API int causeway_site_local(causeway_site* site, const causeway_range* range, int32_t set,
                                      float* values, causeway_error* error);

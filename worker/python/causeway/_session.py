@@ -452,7 +452,7 @@ class Session(Handle):
                 for r in lib.call_for_list("causeway_site_ranges", lib.RangeStruct, self.site, fragment)]
 
     def local(self, span: Range) -> np.ndarray:
-        """Exact local values, where other processes or a device have them."""
+        """Exact local values, wherever they are."""
         values = np.empty(span.count, np.float32)
         lib.call("causeway_site_local", self.site, lib.RangeStruct(*span), 0, values.ctypes.data)
         return values

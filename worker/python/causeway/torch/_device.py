@@ -8,7 +8,7 @@ from __future__ import annotations
 import bisect
 import ctypes
 import logging
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 import torch
@@ -244,25 +244,6 @@ class DeviceValues(TorchValues):
     def _show(self, published: Any) -> Callable[[], None]:
         self._give(range(len(self._fragments)), True)
         return lambda: None
-
-    def not_finite(self, fragments: Sequence[int]) -> Optional[str]:
-        """The name of a tensor of these fragments with a value that is not finite."""
-        if self._team.size > 1:
-            return super().not_finite(fragments)
-        for fragment in fragments:
-            for span in self._fragments[fragment]:
-                if not bool(torch.isfinite(local(self._trained[span.tensor].tensor)).all()):
-                    return self._trained[span.tensor].name
-        return None
-
-    def _exact(self, spans: Sequence[Range]) -> Iterator[np.ndarray]:
-        return super()._exact(spans) if self._team.size > 1 else (self._here.local(span) for span in spans)
-
-    def _set_exact(self, spans: Sequence[Range], values: Sequence[np.ndarray]) -> None:
-        if self._team.size > 1:
-            return super()._set_exact(spans, values)
-        for span, part in zip(spans, values):
-            self._here.set_local(span, part)
 
 
 def _copy(to: List[torch.Tensor], source: List[torch.Tensor]) -> None:

@@ -369,24 +369,18 @@ class TorchValues:
                 for spans in self._fragments]
 
     def _exact(self, spans: Sequence[Range]) -> Iterator[np.ndarray]:
-        """Exact local values of ranges of one fragment. In the process that leads."""
+        """Exact local values of ranges of one fragment, wherever they are. In the process that leads."""
         if spans:
             around = _around(spans)
-            yield from _parts(spans, around, self._exact_around(around))
-
-    def _exact_around(self, around: Range) -> np.ndarray:
-        if self._team.size > 1:
-            return self._here.local(around)
-        return self._arena[around.arena_offset:around.arena_offset + around.count].numpy()
+            yield from _parts(spans, around, self._here.local(around))
 
     def _set_exact(self, spans: Sequence[Range], values: Sequence[np.ndarray]) -> None:
         """Of ranges of one fragment."""
         around = _around(spans)
-        exact = self._exact_around(around)
+        exact = self._here.local(around)
         for to, part in zip(_parts(spans, around, exact), values):
             to[:] = part
-        if self._team.size > 1:
-            self._here.set_local(around, exact)
+        self._here.set_local(around, exact)
 
     def kept(self) -> np.ndarray:
         rounded = self._rounded()
