@@ -32,6 +32,7 @@ class CommandsTest(unittest.TestCase):
 
     @needs("torch")
     def test_quickstart_trains_with_pytorch(self):
+        """Causeway's own model, by two processes of examples/train_from_scratch.py."""
         out = self.folder / "out"
         self.run_command("env", f"PYTHONPATH={ROOT / 'worker/python'}", "/usr/bin/python3", "-B", "-m",
                          "causeway.demo", f"--programs={BIN}",
@@ -43,6 +44,11 @@ class CommandsTest(unittest.TestCase):
         self.assertEqual(30, report["steps"])
         self.assertLess(report["eval_loss"], report["initial_loss"] - 1)
         self.assertEqual([], report["notes"])
+        summaries = [json.loads((out / f"worker-{i}" / "summary.json").read_text()) for i in range(2)]
+        self.assertEqual({0, 1}, {summary["data_slot"] for summary in summaries})
+        for summary in summaries:
+            self.assertEqual(30 * 8 * 256, summary["tokens"])
+            self.assertEqual(summary["data_slot"] == 0, len(summary.get("sample", "")) > 64)
 
     @needs("torch", "transformers")
     def test_causeway_worker_and_transformers_train_one_model(self):
