@@ -215,12 +215,6 @@ class CoreTest(RunTest):
                     site.step(100)
         self.assertIn("layers.1.w", str(run.left("s")))
 
-    def test_an_exception_of_the_training_loop_reaches_the_coordinator_and_the_caller(self):
-        with self.assertRaisesRegex(ZeroDivisionError, "no data"), self.joined() as (run, _, site):
-            site.step(100)
-            raise ZeroDivisionError("no data left")
-        self.assertIn("ZeroDivisionError: no data left", str(run.left("s")))
-
     def test_another_model_is_refused_by_name(self):
         with Run().serving(PLAIN, initial=arrays()) as run:
             values = arrays()
@@ -286,14 +280,6 @@ class CoreTest(RunTest):
             self.assertEqual(waiting.wait(), 1)
             self.assertTrue(waiting.log().rstrip().endswith("interrupted"), waiting.log())
             run.wait_for_event("worker_left", worker="s")
-
-    def test_ctrl_c_in_the_block_is_no_failure(self):
-        with Run().serving(PLAIN, initial=arrays()) as run:
-            training = run.start_trainer("--hold=5")
-            wait_until(lambda: "step 5\n" in training.log(), "the site is there")
-            training.signal(signal.SIGINT)
-            self.assertEqual(training.wait(), 1)
-            self.assertEqual(run.left("s")["reason"], "drained")
 
     def test_a_forked_child_does_no_harm(self):
         with self.joined() as (run, values, site):

@@ -135,19 +135,15 @@ class BehindTest(RunTest):
 
 
 class JoinTest(RunTest):
-    def test_a_drain_while_it_joins_ends_the_join(self):
+    def test_a_drain_while_it_joins_ends_the_join_which_calls_nobody_any_more(self):
         for thread_joins in (False, True):
             with self.subTest(thread_joins=thread_joins), SilentCoordinator() as silent:
                 # Within its time nothing but the drain ends it.
-                site = causeway.Site(silent.address, arrays(), id="s", connect_timeout_s=120)
-                raised = []
+                site = causeway.Site(silent.address, arrays(), id="s", connect_timeout_s=10 ** 6)
 
                 def join():
-                    try:
-                        with site:
-                            raised.append(None)
-                    except causeway.Cancelled as error:
-                        raised.append(error)
+                    with self.assertRaises(causeway.Cancelled), site:
+                        self.fail("it has joined")
 
                 def drain():
                     silent.called.wait()
@@ -156,19 +152,11 @@ class JoinTest(RunTest):
                 one, other = (drain, join) if not thread_joins else (join, drain)
                 with beside(one):
                     other()
-                self.assertEqual(len(raised), 1)
-                self.assertIsInstance(raised[0], causeway.Cancelled)
                 self.assertTrue(site.should_stop)
-
-    def test_a_join_that_a_drain_ended_calls_nobody_any_more(self):
-        with SilentCoordinator() as silent:
-            site = causeway.Site(silent.address, arrays(), id="s", connect_timeout_s=10 ** 6)
-            with beside(lambda: (silent.called.wait(), site.drain())), self.assertRaises(causeway.Cancelled):
-                site.open()
-            for connection in silent.connections:
-                connection.settimeout(cluster.DEADLINE_S)
-                while connection.recv(1 << 16):  # To its end.
-                    pass
+                for connection in silent.connections:
+                    connection.settimeout(cluster.DEADLINE_S)
+                    while connection.recv(1 << 16):  # To its end.
+                        pass
 
     def test_a_drain_before_it_joins_keeps_it_out(self):
         site = causeway.Site("127.0.0.1:9", arrays(), id="s", connect_timeout_s=120)
@@ -397,14 +385,16 @@ class SignalTest(RunTest):
 
 
 class LeaveTest(RunTest):
-    def test_a_program_that_exits_in_the_block_has_come_to_its_end(self):
-        for code, reason in ((0, "drained"), (None, "drained"), (3, "failed"),
-                             ("no more disk", "failed")):
-            with self.subTest(code=code):
-                with self.assertRaises(SystemExit), self.joined() as (run, _, site):
+    def test_what_ends_the_block_says_how_it_leaves(self):
+        for error, said in ((SystemExit(0), "drained"), (SystemExit(None), "drained"), (SystemExit(3), "failed"),
+                            (SystemExit("no more disk"), "failed"), (KeyboardInterrupt(), "drained"),
+                            (ZeroDivisionError("no data left"), "ZeroDivisionError: no data left")):
+            with self.subTest(repr(error)):
+                with self.assertRaises(type(error)) as raised, self.joined() as (run, _, site):
                     site.step(100)
-                    sys.exit(code)
-                self.assertEqual(run.left("s")["reason"], reason)
+                    raise error
+                self.assertIs(raised.exception, error)
+                self.assertIn(said, str(run.left("s")))
 
     def test_after_the_budget_an_exit_merges_what_is_in_flight(self):
         with Run().serving(STREAMING, steps=8, initial=arrays()) as run:
