@@ -71,22 +71,14 @@ def _requeues() -> bool:
 os.register_at_fork(after_in_child=_forked)
 
 
-def _caught() -> int:
-    """The signals that have a handler, as bits: faulthandler's and other libraries' are none of Python's."""
-    with contextlib.suppress(OSError), open("/proc/self/status", encoding="utf-8") as file:
-        return next((int(line.split()[1], 16) for line in file if line.startswith("SigCgt")), 0)
-    return 0
-
-
 def watch(site: Any) -> bool:
     """Drains `site` at a signal, until `forget`. False where SIGTERM does something else."""
     if threading.current_thread() is not threading.main_thread():
         return False  # Python sets handlers there only.
-    caught = _caught()
     for number in _SIGNALS:
         if number == signal.SIGUSR1 and _requeues():
             continue
-        if signal.getsignal(number) == signal.SIG_DFL and not caught >> (number - 1) & 1:
+        if signal.getsignal(number) == signal.SIG_DFL and _handler(number) == int(signal.SIG_DFL):
             signal.signal(number, _end)
             _set[number] = _handler(number)
     _open.add(site)
