@@ -6,7 +6,6 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
@@ -15,65 +14,45 @@ from causeway.demo.output import JsonLinesTail
 
 _BAR_CELLS = 10
 _SMOOTHING = 0.9  # Weight of the shown loss at each step.
-_RATE_WINDOW_S = 10.0
 
 
-@dataclass
 class WorkerView:
     """The newest of one worker, from its metrics."""
 
-    name: str
-    tail: JsonLinesTail
-    step: int = 0
-    loss: float | None = None
-    tokens: int = 0
-    compute_s: float = 0.0
-    blocked_s: float = 0.0
-    bytes_up: int = 0
-    bytes_down: int = 0
-    started_unix_s: float | None = None
-    seen_unix_s: float = 0.0
-    published_loss: float | None = None
-    published_step: int = 0
-    recent: list[tuple[float, int]] | None = None  # (unix_s, tokens) of the last seconds.
+    def __init__(self, name: str, metrics: Path):
+        self.name = name
+        self.loss: float | None = None
+        self._tail = JsonLinesTail(metrics)
+        self._rows: dict[str, dict] = {}
 
     def update(self) -> None:
-        for row in self.tail.poll():
-            kind = row.get("kind")
-            if kind == "start":
-                self.started_unix_s = row["unix_s"]
-            elif kind == "eval":
-                self.published_loss, self.published_step = row["eval_loss"], row["step"]
-            elif kind == "step":
-                self._take_step(row)
+        for row in self._tail.poll():
+            self._rows[row["kind"]] = row
+            if row["kind"] == "step":
+                loss = row["train_loss"]
+                self.loss = loss if self.loss is None else _SMOOTHING * self.loss + (1 - _SMOOTHING) * loss
 
-    def _take_step(self, row: dict) -> None:
-        loss = row["train_loss"]
-        self.loss = loss if self.loss is None else _SMOOTHING * self.loss + (1 - _SMOOTHING) * loss
-        for name in ("step", "tokens", "compute_s", "blocked_s", "bytes_up", "bytes_down"):
-            setattr(self, name, row[name])
-        self.seen_unix_s = row["unix_s"]
-        self.recent = self.recent or []
-        self.recent.append((row["unix_s"], row["tokens"]))
-        while len(self.recent) > 2 and row["unix_s"] - self.recent[1][0] > _RATE_WINDOW_S:
-            self.recent.pop(0)
+    def last(self, kind: str, name: str, otherwise: float | None = None) -> float | None:
+        """A figure of the last row of that kind."""
+        return self._rows.get(kind, {}).get(name, otherwise)
+
+    def now(self, name: str) -> float:
+        """A figure of its last step."""
+        return self.last("step", name, 0)
 
     @property
-    def tokens_per_second(self) -> float:
-        if not self.recent or self.recent[-1][0] <= self.recent[0][0]:
-            return 0.0
-        (first_s, first), (last_s, last) = self.recent[0], self.recent[-1]
-        return (last - first) / (last_s - first_s)
+    def step(self) -> int:
+        return int(self.now("step"))
 
     @property
     def utilization(self) -> float:
         """As the summaries count it: without the time of evaluations."""
-        return 1.0 - self.blocked if self.compute_s > 0 else 0.0
+        return 1.0 - self.blocked if self.now("compute_s") > 0 else 0.0
 
     @property
     def blocked(self) -> float:
-        busy = self.compute_s + self.blocked_s
-        return self.blocked_s / busy if busy > 0 else 0.0
+        busy = self.now("compute_s") + self.now("blocked_s")
+        return self.now("blocked_s") / busy if busy > 0 else 0.0
 
 
 class Progress:
@@ -83,7 +62,7 @@ class Progress:
                  line_every_s: float = 5.0):
         self._steps = steps
         self._views = [
-            WorkerView(name, JsonLinesTail(out / name / "metrics.jsonl"))
+            WorkerView(name, out / name / "metrics.jsonl")
             for name in (f"worker-{i}" for i in range(workers))
         ]
         self._rounds = JsonLinesTail(out / "coordinator" / "rounds.jsonl")
@@ -135,23 +114,23 @@ class Progress:
             return "done"
         seconds = 0.0
         for view in self._views:
-            if not view.step or view.started_unix_s is None:
+            started = view.last("start", "unix_s")
+            if not view.step or started is None:
                 return "starting"
-            pace = (view.seen_unix_s - view.started_unix_s) / view.step
+            pace = (view.now("unix_s") - started) / view.step
             seconds = max(seconds, pace * (self._steps - view.step))
         return f"{units.duration(seconds)} left"
 
     def _exchange(self) -> str:
-        up = sum(view.bytes_up for view in self._views)
-        down = sum(view.bytes_down for view in self._views)
+        up, down = (sum(view.now(name) for view in self._views) for name in ("bytes_up", "bytes_down"))
         blocked = sum(view.blocked for view in self._views) / len(self._views)
         return (f"{self._round_count} rounds, {units.size(up)} up, {units.size(down)} down, "
                 f"blocked {units.percent(blocked)}")
 
     def _published(self) -> str:
         for view in self._views:
-            if view.published_loss is not None:
-                return f"published loss {view.published_loss:.3f} at step {view.published_step}"
+            if (loss := view.last("eval", "eval_loss")) is not None:
+                return f"published loss {loss:.3f} at step {view.last('eval', 'step')}"
         return "published loss not measured yet"
 
     def block(self, elapsed_s: float) -> list[str]:
@@ -163,7 +142,7 @@ class Progress:
             loss = "  -  " if view.loss is None else f"{view.loss:.3f}"
             lines.append(  # Fits 80 columns.
                 f"     {view.name:<10}{bar} {view.step:>{len(str(self._steps))}}/{self._steps}"
-                f"  loss {loss}  {units.count(view.tokens_per_second):>5} tok/s"
+                f"  loss {loss}  {units.count(view.now('tokens_per_second')):>5} tok/s"
                 f"  computing {units.percent(view.utilization):>7}"
             )
         lines.append(f"     {self._exchange()}")
@@ -177,7 +156,7 @@ class Progress:
     def _state(self) -> str:
         steps = " ".join(str(view.step) for view in self._views)
         losses = " ".join("-" if v.loss is None else f"{v.loss:.3f}" for v in self._views)
-        rate = sum(view.tokens_per_second for view in self._views)
+        rate = sum(view.now("tokens_per_second") for view in self._views)
         computing = sum(view.utilization for view in self._views) / len(self._views)
         return (f"step {steps} of {self._steps}, loss {losses}, {units.count(rate)} tokens/s, "
                 f"computing {units.percent(computing)}, {self._exchange()}, "
