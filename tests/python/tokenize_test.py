@@ -1,12 +1,15 @@
 """python3 -m causeway.tokenize: the same bytes as causeway-worker's, and the libraries' own tokens."""
 
+import contextlib
 import io
 import json
 import os
+import sys
 import unittest
 
 import numpy as np
 
+from causeway.tokenize.__main__ import main
 from runs import BIN, folder_of, needs, run_python, run_tool
 
 TEXT = "".join(f"line {i} of the tide, it's {i * i} waves\n" for i in range(4000))
@@ -47,10 +50,18 @@ class TokenizeTest(unittest.TestCase):
         return path
 
     def call(self, *flags, without="", out=None):
-        """Exit status, output, error. `without`: a package that is not there."""
-        hide = f"import sys; sys.modules[{without!r}] = None; " if without else "import sys; "
-        return run_python("-c", f"{hide}from causeway.tokenize.__main__ import main; sys.exit(main(sys.argv[1:]))",
-                          f"--out={out or self.out}", *flags, timeout=300)
+        """Exit status, output, error: in this process, which has the libraries. `without`: a package that is not there."""
+        there = sys.modules.get(without)
+        if without:
+            sys.modules[without] = None
+        try:
+            with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.redirect_stderr(io.StringIO()) as error:
+                return main([f"--out={out or self.out}", *flags]), said.getvalue(), error.getvalue()
+        finally:
+            if there is not None:
+                sys.modules[without] = there
+            else:
+                sys.modules.pop(without, None)
 
     def made(self, *flags, out=None):
         status, output, error = self.call(*flags, out=out)
@@ -129,8 +140,10 @@ class TokenizeTest(unittest.TestCase):
         self.write("corpus/a.txt", TEXT)
         self.write("corpus/b.jsonl", "".join(json.dumps({"text": TEXT[i * 100:i * 120]}) + "\n" for i in range(1, 300)))
         flags = (f"--input={self.folder / 'corpus'}", f"--tokenizer={path}")
-        self.made(*flags, "--threads=1", "--shard_tokens=10000")
-        self.made(*flags, "--threads=3", "--shard_tokens=10000", out=self.folder / "again")
+        for threads, out in ((1, self.out), (3, self.folder / "again")):  # A process's number is that of its first use.
+            status, _, error = run_python("-m", "causeway.tokenize", *flags, f"--threads={threads}", f"--out={out}",
+                                          "--shard_tokens=10000", timeout=300)
+            self.assertEqual(0, status, error)
         names = sorted(path.name for path in self.out.iterdir())
         self.assertGreater(len(names), 10)
         for name in names:
