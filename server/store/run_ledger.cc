@@ -49,11 +49,11 @@ int64_t At(const std::map<int, int64_t>& rounds, int fragment) {
 // A line of rounds.jsonl: the record's own fields (record.proto), but for what the store adds, and
 // "unix_s": when it was published.
 std::string RoundLine(const v1::Round& round) {
-  nlohmann::json json = MessageToJson(round);
-  json.erase("answer");
-  json.erase("commit");
-  json["unix_s"] = round.published_unix_s();
-  return JsonText(json) + "\n";
+  nlohmann::json line = MessageToJson(round);
+  line.erase("answer");
+  line.erase("commit");
+  line["unix_s"] = round.published_unix_s();
+  return JsonText(line) + "\n";
 }
 
 std::span<const uint8_t> AsBytes(const std::string& text) {

@@ -283,12 +283,10 @@ class BaseSite:
         if self._stops():
             raise check.invalid("the run wants no more steps of this site: end the training loop "
                                 "when should_stop is true")
-        if tokens is None:
-            tokens = self._tokens or self._tokens_per_step
-        tokens = check.whole("tokens", tokens, 0, check.MOST_TOKENS)
-        if draws is None:
-            draws = tokens if self._draws is None else self._draws
-        draws = check.whole("draws", draws, 0, check.MOST_TOKENS)
+        tokens = (self._tokens or self._tokens_per_step) if tokens is None else \
+            check.whole("tokens", tokens, 0, check.MOST_TOKENS)
+        draws = check.whole("draws", draws, 0, check.MOST_TOKENS) if draws is not None else \
+            tokens if self._draws is None else self._draws
         self._tokens, self._draws = 0, None
         try:
             self._synchronize(tokens, draws)

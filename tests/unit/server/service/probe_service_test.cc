@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "causeway/v1/probe.grpc.pb.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/security.h"
 #include "common/transfer/wire.h"

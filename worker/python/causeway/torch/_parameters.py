@@ -74,7 +74,8 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 def version_of(tensor: torch.Tensor) -> int:
     """Counts writes to the part of a tensor that is in this process."""
-    return (tensor._local_tensor if is_dtensor(tensor) else tensor)._version
+    is_whole = type(tensor) is nn.Parameter or not is_dtensor(tensor)
+    return (tensor if is_whole else tensor._local_tensor)._version
 
 
 def plain_name(name: str) -> str:
