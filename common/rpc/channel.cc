@@ -15,7 +15,6 @@
 #include <limits>
 
 #include "absl/strings/match.h"
-#include "absl/synchronization/notification.h"
 #include "common/base/text.h"
 #include "common/rpc/status.h"
 #include "common/rpc/tcp_stream.h"
@@ -148,19 +147,21 @@ namespace {
 // wait. The queue of all callbacks: a thread that ends the last call may still count on it, and
 // aborts the process ("assertion failed: prior > 0").
 void HoldGrpc() {
-  static const auto* const held = [] {
-    // Without credentials every call over it fails at once. One with a callback holds the queue.
-    auto* const channel = new std::shared_ptr<grpc::Channel>(grpc::CreateChannel("", nullptr));
-    grpc::GenericStub stub(*channel);
+  struct Held {
+    // Without credentials every call over it fails at once. One with a callback holds the queue
+    // from its start, and nobody waits for it: gRPC may have got no thread to end it.
+    std::shared_ptr<grpc::Channel> channel = grpc::CreateChannel("", nullptr);
+    grpc::GenericStub stub = grpc::GenericStub(channel);
     grpc::ClientContext context;
-    const grpc::Slice nothing;
-    const grpc::ByteBuffer request(&nothing, 1);
+    grpc::Slice nothing;
+    grpc::ByteBuffer request = grpc::ByteBuffer(&nothing, 1);
     grpc::ByteBuffer response;
-    absl::Notification failed;
-    stub.UnaryCall(&context, "/none", {}, &request, &response,
-                   [&failed](const grpc::Status&) { failed.Notify(); });
-    failed.WaitForNotification();
-    return channel;
+  };
+  static const Held* const held = [] {
+    auto* const made = new Held;
+    made->stub.UnaryCall(&made->context, "/none", {}, &made->request, &made->response,
+                         [](const grpc::Status&) {});
+    return made;
   }();
   static_cast<void>(held);
 }

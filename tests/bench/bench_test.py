@@ -71,6 +71,8 @@ class BenchTest(unittest.TestCase):
                 report = self.report("exchange_bench", "--quick", *flags)
                 self.assertEqual([(row["security"], row["connections"]) for row in report["rows"]], rows)
                 self.assertGreater(min(row["push_of_tcp"] for row in report["rows"]), 0)
+                self.assertGreater(min(figure for row in report["rows"] for name, both in row.items()
+                                       if name.endswith("cpu_s_per_gb") for figure in both.values()), 0)
         self.assert_refused("exchange_bench", "--repeats=0", "--sizes_mib=0", "--workers=1", "--connections=17")
 
     def test_generate_bench(self):

@@ -105,9 +105,10 @@ class PreflightTest(unittest.TestCase):
                 status, _, error = run_tool(WORKER, "train", at, "--id=a", f"--data={cluster.data}",
                                             f"--out={cluster.out('a')}", "--connect_timeout=1s", variables=variables)
                 self.assertEqual(status, 1, error)
-                text = run_tool(WORKER, "preflight", at, "--probe_seconds=0", "--threads=1", "--json",
-                                variables=variables)[1]
+                status, text, _ = run_tool(WORKER, "preflight", at, "--probe_seconds=0", "--threads=1", "--json",
+                                           variables=variables)
                 way, = (check for check in json.loads(text)["checks"] if check["name"] == "way")
+                self.assertEqual((status, way["status"]), (1, "failed"))
                 for word in words:
                     self.assertIn(word, error)
                     self.assertIn(word, f"{way['finding']}: {way['remedy']}")

@@ -121,7 +121,7 @@ class EndTest(SiteTest):
     def continues(self, end):
         settings = STREAMING % 80 + ONE.replace("2000", "60000")
         with Sites().serving(settings, "--noexit_when_drained") as cluster:
-            site = cluster.start_site("site", 2, PACE, "--checkpoint_interval=300ms")
+            site = cluster.start_site("site", 2, PACE, "--checkpoint_interval=100ms")
             cluster.wait_for_step("site", 20)
             wait_until(lambda: site[0].log().count("checkpoint written") >= 3, "it has checkpoints")
             end(site)

@@ -291,7 +291,7 @@ absl::Status RunCodecs(const std::string& folder) {
 
 int Main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
-  if (arguments.size() < 3 || arguments[0] != "--out") {
+  if (arguments.size() < 4 || arguments[0] != "--out") {
     std::fprintf(stderr, "usage: reference_trace --out FOLDER common.textproto RUN.textproto...\n");
     return 2;
   }

@@ -224,12 +224,12 @@ int causeway_site_pass(causeway_site* site, int64_t tokens, int64_t draws, int32
     *passed = 0;
     if (!due.empty()) return absl::OkStatus();
     RETURN_IF_ERROR(joined.Step(tokens, draws).status());
+    *passed = 1;
     absl::StatusOr<ArenaSite::Orders> said =
         joined.Wait(absl::ZeroDuration(), [site] { HandOutLog(site->log, site->log_context); });
     if (absl::IsDeadlineExceeded(said.status())) said = ArenaSite::Orders();
     RETURN_IF_ERROR(said.status());
     GiveOrders(*said, joined.member(), *orders);
-    *passed = 1;
     return absl::OkStatus();
   });
 }

@@ -350,7 +350,7 @@ CAUSEWAY_API int causeway_site_step(causeway_site* site, int64_t tokens, int64_t
 /* The same of a step at which nothing is due, in one call: causeway_site_next, _step and, without
  * waiting, _wait, which gives `orders`. orders->go is 0 where training may not go on yet:
  * causeway_site_wait waits. Where something is due `passed` is 0, and nothing has changed: these
- * three make the step. */
+ * three make the step. After an error `passed` says whether the step was done before it. */
 CAUSEWAY_API int causeway_site_pass(causeway_site* site, int64_t tokens, int64_t draws,
                                     int32_t* passed, causeway_site_orders* orders,
                                     causeway_error* error);

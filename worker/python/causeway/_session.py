@@ -487,14 +487,19 @@ class Session(Handle):
                       orders.next_step, orders.end_step)
 
     def pass_step(self, tokens: int, draws: int) -> Optional[Orders]:
-        """After an optimizer step at which nothing is due: `step` and `wait`. None, and nothing has changed: something
-        is due, and `next` is to come first."""
+        """After an optimizer step at which nothing is due: `step`, and orders as of now. None, and nothing has changed:
+        something is due, and `next` is to come first."""
+        self._passed.value = 0
         lib.call("causeway_site_pass", self.site, tokens, draws, ctypes.byref(self._passed), ctypes.byref(self._orders))
         if not self._passed.value:
             return None
         self.touched = []
-        orders = self._said()
-        return orders if orders.go or orders.finished or orders.drain or orders.anew else self.wait()
+        return self._said()
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether the step of `pass_step` was done, though that raised an error."""
+        return bool(self._passed.value)
 
     def next(self) -> List[int]:
         """Fragments whose local values the coming `step` reads."""

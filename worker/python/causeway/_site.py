@@ -338,7 +338,11 @@ class BaseSite:
         try:
             orders = self._session.pass_step(tokens, draws)
         except errors.Cancelled:
+            if self._session.has_passed:  # It was to wait already.
+                raise
             return self._cut_short()
+        if orders is not None and not (orders.go or orders.finished or orders.drain or orders.anew):
+            orders = self._session.wait()
         return orders and _Outcome(self._session.changed() if orders.anew else [], orders)
 
     def _cut_short(self) -> _Outcome:

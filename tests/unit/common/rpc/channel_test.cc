@@ -8,6 +8,8 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
@@ -69,7 +71,7 @@ TEST(MakeChannel, NothingOfGrpcEndsWithTheLastChannel) {
     std::string name;
     std::ifstream comm(thread.path() / "comm");
     std::getline(comm, name);
-    if (name == "nexting_thread") ++serve_callbacks;
+    if (name == "nexting_thread") ++serve_callbacks;  // As gRPC 1.51 calls them.
   }
   EXPECT_GT(serve_callbacks, 0);
 }
@@ -126,6 +128,36 @@ TEST(ChannelTarget, ThroughAProxyItIsTheFirstOfAListThatAnswers) {
             "Proxy-Authorization: Basic dXNlcjpzZWNyZXQ=\r\n\r\n");
   const TcpAddress end = OtherEndsOf("hub.invalid:7070")->front();
   EXPECT_EQ(absl::StrCat("http://user:secret@", end.ToString()), std::getenv("https_proxy"));
+}
+
+// As gRPC itself has it: what is said of proxies is judged by FindProxy.
+TEST(MakeChannel, GoesThroughTheProxyThatFindProxyFinds) {
+  const GenericServer server;
+  const std::string address = absl::StrCat("127.0.0.1:", server.port());
+  using Variables = std::vector<std::pair<const char*, const char*>>;  // nullptr: this proxy.
+  const std::pair<Variables, bool> rows[] = {
+      {{{"https_proxy", nullptr}}, true},
+      {{{"https_proxy", nullptr}, {"no_proxy", "127.0.0.0/8,localhost"}}, true},
+      {{{"https_proxy", nullptr}, {"no_proxy", "*"}}, true},
+      {{{"http_proxy", nullptr}}, true},
+      {{{"https_proxy", nullptr}, {"no_proxy", "127.0.0.1"}}, false},
+      {{{"https_proxy", nullptr}, {"grpc_proxy", ""}}, false},
+      {{{"https_proxy", nullptr}, {"no_proxy", "elsewhere"}, {"no_grpc_proxy", "0.0.1"}}, false},
+      {{{"https_proxy", "socks5://127.0.0.1:1080"}}, false}};
+  int connection = 0;
+  for (const auto& [variables, is_used] : rows) {
+    const ConnectProxy proxy({});
+    const std::string url = std::getenv("https_proxy");
+    unsetenv("https_proxy");
+    for (const auto& [name, value] : variables) setenv(name, value ? value : url.c_str(), 1);
+    SCOPED_TRACE(variables.back().first);
+    const std::vector<TcpAddress> ends = ResolveAddress(address).value();
+    EXPECT_EQ(FindProxy("127.0.0.1", ends).used, is_used);
+    const auto channel = MakeChannel(address, ++connection, ChannelSecurity::Plaintext());
+    CallOver(channel);
+    EXPECT_EQ(!proxy.heads().empty(), is_used);
+    for (const auto& [name, value] : variables) unsetenv(name);
+  }
 }
 
 TEST(RenewedChannel, ThroughAProxyItGoesToTheNextOfAListOnceOneIsGone) {

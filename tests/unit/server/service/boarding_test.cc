@@ -266,6 +266,7 @@ TEST_F(BoardingTest, TheProxyThatCallsGoThroughIsTheWayForAllOfIt) {
   ASSERT_TRUE(boarded.ok()) << boarded.status();
   EXPECT_EQ(RenewIdentity(*boarded, kPatience), absl::OkStatus());
   EXPECT_THAT(BoardIn("paris", over), StatusIs(kPermissionDenied));
+  EXPECT_GT(proxy.heads().size(), 2U);
   EXPECT_THAT(proxy.heads(), Each(AllOf(HasSubstr(".invalid:7070 HTTP/1."),
                                         HasSubstr("Basic dXNlcjpzZWNyZXQ=\r\n"))));
 }

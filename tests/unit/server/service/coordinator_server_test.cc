@@ -120,6 +120,21 @@ TEST_F(CoordinatorServerTest, ADeltaGoesUpAndItsAnswerComesDown) {
   EXPECT_LT(status.workers(0).bytes_down(), std::ssize(state.bytes) + std::ssize(pulled.bytes));
 }
 
+TEST_F(CoordinatorServerTest, AWaitingWantIsAnsweredWhenItsRoundIsPublished) {
+  const auto worker = Attach("a");
+  {
+    PlainLane cancelled(*stubs_.exchange, kRunId, "a");
+    ASSERT_TRUE(cancelled.Want(FirstAnswer()));
+  }
+  PlainLane lane(*stubs_.exchange, kRunId, "a");
+  ASSERT_TRUE(lane.Want(FirstAnswer()));
+  ASSERT_TRUE(worker->stream->Write(ReadyAt(0)));
+  ASSERT_TRUE(PushDelta(*stubs_.exchange, DeltaOf(*worker)).ok());
+  v1::LaneMessage message;
+  ASSERT_TRUE(lane.Read(message));
+  EXPECT_EQ(message.control().announcement().header().round(), 1);
+}
+
 TEST_F(CoordinatorServerTest, AChunkThatIsNoneOfItsObjectEndsTheLane) {
   const auto worker = Attach("a");
   const Delta good = DeltaOf(*worker);

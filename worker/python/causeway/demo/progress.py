@@ -34,7 +34,8 @@ class WorkerView:
 
     def last(self, kind: str, name: str, otherwise: float | None = None) -> float | None:
         """A figure of the last row of that kind."""
-        return self._rows.get(kind, {}).get(name, otherwise)
+        row = self._rows.get(kind)
+        return otherwise if row is None else row[name]
 
     def now(self, name: str) -> float:
         """A figure of its last step."""

@@ -222,6 +222,7 @@ class TorchValues:
 
     @torch.no_grad()
     def read(self, fragments: Sequence[int]) -> None:
+        self._watch.hear()
         if not fragments:
             return
         # No process hands anything over unless all of them still have the right tensors.

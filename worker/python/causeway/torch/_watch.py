@@ -330,6 +330,14 @@ class Watch:
         self._newcomers = 0
         if self._steps == 1 or self._before:
             self._judge_step()
+        self.hear()
+
+    def hear(self) -> None:
+        """What is known by now of what was written.
+
+        Raises:
+            Refused: the optimizer's steps undo what the run gives.
+        """
         while self._results and (self._results[0][2] is None or self._results[0][2].query()):
             judge, figures, _ = self._results.pop(0)
             judge(*figures.tolist())
