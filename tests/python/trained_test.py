@@ -260,6 +260,13 @@ class ChangedTest(RunTest):
                     step_once(trains, optimizer, site.current_step)
                     site.step()
 
+    def test_what_the_last_step_shows_is_mentioned_at_the_end(self):
+        model = self.model()
+        run = self.run_of(PLAIN.replace("fragments: 3 pattern: BALANCED", "fragments: 1"), steps=4, initial=values_of(model))
+        with self.says("nothing has changed"), cw.join(run.address, model, id="s") as site:
+            while site.step():
+                pass
+
     def test_a_program_that_trains_without_steps_of_its_site_is_told_so_once(self):
         def by_hand(model, changes):
             with torch.no_grad():
