@@ -222,7 +222,7 @@ class Options(QuickstartTest):
                               capture_output=True, text=True, check=True)
         for option in ("--mode", "--trainer", "--steps", "--workers", "--corpus", "--seed", "--out"):
             self.assertIn(option, done.stdout)
-        self.assertIn("default 800;", done.stdout)
+        self.assertIn("default 450;", done.stdout)
 
     def test_fewest_steps_are_those_of_the_written_configuration(self):
         for mode, least in (("streaming", "16"), ("diloco", "30"), ("data-parallel", "1")):
