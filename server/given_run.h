@@ -72,7 +72,7 @@ struct GivenRun {
 
   bool has_config() const { return !config.empty() || !preset.empty(); }
   bool awaits_first_site() const { return initial == kFirstSite; }
-  // Of a run that begins.
+  // Tells it of a run that begins.
   ModelIs model() const { return awaits_first_site() ? ModelIs::kStillToCome : ModelIs::kGiven; }
 };
 

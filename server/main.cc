@@ -414,7 +414,7 @@ int ServeRun(ServeFlags flags, Lead& lead, StopSignal& stop_signal) {
 
   views.NoteStopping();
   if (parent != nullptr) {
-    // What its last sites have left is closed, goes up, and the parent is told that this region is
+    // Closes what its last sites have left, which goes up, and tells the parent that this region is
     // done, if it is.
     (*run)->coordinator()->Tick();
     parent->Stop(kParentPatience);

@@ -161,7 +161,8 @@ using InitialValues = std::function<absl::Status(int fragment, std::span<float> 
 
 struct Run;  // What the roles act on (run.h), which outlives them.
 
-// What an operator orders (proto/causeway/v1/admin.proto), and what follows from members' speeds.
+// Takes an operator's orders (proto/causeway/v1/admin.proto), and gives those that members' speeds
+// call for.
 class Orders {
  public:
   explicit Orders(Run& run) : run_(run) {}

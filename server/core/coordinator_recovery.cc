@@ -1,4 +1,4 @@
-// What a run saves now and then, and its way back from the store.
+// Saves a run now and then, and finds the way back from the store.
 
 #include "server/core/run.h"
 

@@ -17,7 +17,7 @@ namespace causeway::worker {
 // These print their own errors and return the exit status (common/cli/command_line.h).
 int RunTrain();
 int RunPreflightCommand();
-// What these cannot do they refuse.
+// These return why, where they cannot do what they are asked for.
 absl::Status RunTokenize();
 absl::Status RunExport();
 absl::Status RunEval();

@@ -220,8 +220,8 @@ int causeway_site_pass(causeway_site* site, int64_t tokens, int64_t draws, int32
   return WithSite(site, error, [&](ArenaSite& joined) -> absl::Status {
     if (passed == nullptr) return NullArgument("passed");
     RETURN_IF_ERROR(CheckOrders(orders));
-    ASSIGN_OR_RETURN(const std::span<const int32_t> due, joined.Next());
     *passed = 0;
+    ASSIGN_OR_RETURN(const std::span<const int32_t> due, joined.Next());
     if (!due.empty()) return absl::OkStatus();
     RETURN_IF_ERROR(joined.Step(tokens, draws).status());
     *passed = 1;

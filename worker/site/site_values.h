@@ -1,4 +1,4 @@
-// What a process of a site has of the run's values, wherever they are: in an arena, or on a device.
+// Holds a process's part of the run's values, wherever they are: in an arena, or on a device.
 #pragma once
 
 #include <cstdint>

@@ -94,7 +94,7 @@ class LeafAssembly final : public LeafSink {
   std::map<int64_t, std::vector<uint8_t>> shared_;  // Whole leaves, by number.
 };
 
-// What a part of a divided replica is asked to do: the verbs of Replica (replica.h). The numbers
+// Numbers the verbs that a part of a divided replica is asked for: those of Replica. The numbers
 // are those of calls between processes (remote_part.h). Others use numbers from kFirstOtherMethod
 // on.
 enum PartMethod : int {

@@ -42,7 +42,7 @@ absl::Status ClearAsync(T* values, int64_t count, cudaStream_t stream, absl::str
   return CheckCuda(cudaMemsetAsync(values, 0, bytes, stream), what);
 }
 
-// What the runtime gave and `kDestroy` takes back.
+// Gives back by `kDestroy` what the runtime gave.
 template <auto kDestroy>
 struct Destroy {
   template <typename T>

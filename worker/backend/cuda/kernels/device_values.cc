@@ -246,7 +246,7 @@ class CudaDeviceValues final : public DeviceValues {
 
   std::span<const ShardPiece> Pieces(int fragment) const { return shards_.pieces(rank_, fragment); }
 
-  // What is owned of `count` values of the fragment from its value `first` on.
+  // Lists what is owned of `count` values of the fragment from its value `first` on.
   std::vector<Run> Owned(int fragment, int64_t first, int64_t count) const {
     const int64_t from = plan_.range(fragment).begin + first;
     std::vector<Run> runs;
