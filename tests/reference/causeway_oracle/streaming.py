@@ -9,7 +9,6 @@ MUTATIONS = {
     "reversed-weights": "the workers' weights are handed out in the wrong order",
     "mixed-base": "a delta is taken against the mixed local value of the last merge",
     "forgotten-feedback": "what the codec left out of a delta is not carried into the next",
-    "plain-momentum": "the outer step is momentum without Nesterov's look-ahead",
     "mean-merge": "norms are not merged apart from directions",
     "unclipped": "no delta is shortened, however long it is",
     "untrimmed": "the largest and smallest values count as well",
@@ -229,7 +228,4 @@ class Merger:
         mu = self.outer["momentum"]
         b = (mu * self.momentum[cut].astype(np.float64) + g).astype(np.float32)
         self.momentum[cut] = b
-        step = g + mu * b.astype(np.float64)
-        if self.mutation == "plain-momentum":
-            step = b.astype(np.float64)
-        return step
+        return g + mu * b.astype(np.float64)
