@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
+#include "common/base/status_macros.h"
 #include "common/params/run_config.h"
 #include "common/telemetry/event_log.h"
 #include "server/core/coordinator.h"
@@ -40,34 +41,25 @@ struct Recorded {
   std::map<std::pair<int, int64_t>, std::pair<uint64_t, std::vector<uint8_t>>> published;
 };
 
-class RecordingStore final : public server::MemoryStore {
+// Keeps every answer.
+class Store final : public server::MemoryStore {
  public:
-  absl::Status SaveContribution(const v1::Contribution& record,
-                                std::span<const uint8_t> object) override {
-    {
-      absl::MutexLock lock(&mutex_);
-      recorded_.pushed[{record.header().fragment(), record.header().round(),
-                        record.header().worker_id()}] = {record.header().tokens(),
-                                                         {object.begin(), object.end()}};
+  absl::Status ForgetAnswers(int, int64_t) override { return absl::OkStatus(); }
+  Recorded recorded() {
+    Recorded result;
+    for (const v1::Contribution& record : contributions()) {
+      const auto key = std::tuple(record.header().fragment(), record.header().round(),
+                                  record.header().worker_id());
+      result.pushed[key] = {
+          record.header().tokens(),
+          std::apply([this](const auto&... of) { return ReadContribution(of...); }, key).value()};
     }
-    return MemoryStore::SaveContribution(record, object);
-  }
-  absl::Status SaveRound(const v1::Round& record, std::span<const uint8_t> answer) override {
-    {
-      absl::MutexLock lock(&mutex_);
-      recorded_.published[{record.fragment(), record.round()}] = {record.published_hash(),
-                                                                  {answer.begin(), answer.end()}};
+    for (const v1::Round& record : rounds()) {
+      result.published[{record.fragment(), record.round()}] = {
+          record.published_hash(), ReadAnswer(record.fragment(), record.round()).value()};
     }
-    return MemoryStore::SaveRound(record, answer);
+    return result;
   }
-  Recorded recorded() const {
-    absl::MutexLock lock(&mutex_);
-    return recorded_;
-  }
-
- private:
-  mutable absl::Mutex mutex_;
-  Recorded recorded_ ABSL_GUARDED_BY(mutex_);
 };
 
 // "Training" of one value, the same for everybody who has it.
@@ -90,7 +82,7 @@ struct Run {
 
   const v1::RunConfig config;
   const FragmentPlan plan;
-  RecordingStore store;
+  Store store;
   std::unique_ptr<server::Coordinator> coordinator;
 };
 
@@ -105,9 +97,8 @@ absl::Status TrainWithEngine(const Run& run, int worker, InProcessExchange& exch
                            .clock = Clock::Real(),
                            .recorded_merges = {},
                            .observer = {}});
-  absl::StatusOr<int64_t> begin = sync.Fetch(exchange.welcome().run_step());
-  if (!begin.ok()) return begin.status();
-  for (int64_t step = *begin + 1; step <= run.config.train().steps(); ++step) {
+  ASSIGN_OR_RETURN(int64_t step, sync.Fetch(exchange.welcome().run_step()));
+  while (step++ < run.config.train().steps()) {
     for (size_t t = 0; t < run.plan.tensors().size(); ++t) {
       const PlacedTensor& tensor = run.plan.tensors()[t];
       for (int64_t i = 0; i < TrainedValues(run.config, tensor.info); ++i) {
@@ -115,13 +106,11 @@ absl::Status TrainWithEngine(const Run& run, int worker, InProcessExchange& exch
             Change(step, static_cast<int64_t>(t), i, worker);
       }
     }
-    const absl::Status synced = sync.AfterStep(step, kTokens, 1);
-    if (!synced.ok()) return synced;
+    RETURN_IF_ERROR(sync.AfterStep(step, kTokens, 1));
   }
-  const absl::Status drained = sync.Drain();
-  if (!drained.ok()) return drained;
-  const absl::Status left = exchange.Leave(v1::Leave::FINISHED);
-  return left.ok() ? exchange.session_status() : left;
+  RETURN_IF_ERROR(sync.Drain());
+  RETURN_IF_ERROR(exchange.Leave(v1::Leave::FINISHED));
+  return exchange.session_status();
 }
 
 enum class Place { kArena, kDevice, kDeviceAndPinned };
@@ -321,7 +310,8 @@ Trained Train(const v1::RunConfig& config, int first_engine, Place place = Place
 
 struct Case {
   const char* name;
-  const char* settings;
+  const char* cut;
+  const char* codecs;
   // With 61 tokens the run's tensors have padding that the sites' lack.
   int vocabulary = 61;
 };
@@ -346,7 +336,7 @@ v1::RunConfig BitsTest::Config() {
         outer { learning_rate: 0.7 momentum: 0.6 }
         membership { start_workers: 3 max_workers: 3 quorum: 3 lease_ms: 3600000 }
         sync { )",
-                                                     GetParam().settings, " }"),
+                                                     GetParam().cut, GetParam().codecs, " }"),
                                         "bits")
                              .value();
   EXPECT_TRUE(CompleteRunConfig(config).ok()) << CompleteRunConfig(config).status();
@@ -387,65 +377,40 @@ TEST_P(BitsTest, NoStepWaitsForADevice) {
   EXPECT_EQ(Train(Config(), 3, Place::kDeviceAndPinned).waits, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Codecs, BitsTest,
-    testing::Values(Case{"fp32",
-                         "fragments: 3 pattern: STRIDED steps_between_syncs: 8 overlap_steps: 3 "
-                         "mixing: 0.5 codec_up: FP32 codec_down: FP32"},
-                    Case{"fp32_feedback",
-                         "fragments: 5 pattern: BALANCED steps_between_syncs: 7 "
-                         "overlap_steps: 4 mixing: 0.5 codec_up: FP32 codec_down: BF16 "
-                         "error_feedback: true"},
-                    Case{"diloco",
-                         "fragments: 1 steps_between_syncs: 6 overlap_steps: 0 mixing: 0 "
-                         "codec_up: FP32 codec_down: FP32"},
-                    Case{"bf16",
-                         "fragments: 2 pattern: SEQUENTIAL steps_between_syncs: 7 overlap_steps: 4 "
-                         "mixing: 0.25 codec_up: BF16 codec_down: E2M1"},
-                    Case{"bf16_feedback",
-                         "fragments: 4 pattern: BALANCED steps_between_syncs: 6 "
-                         "overlap_steps: 5 mixing: 0 codec_up: BF16 codec_down: INT4 "
-                         "error_feedback: true"},
-                    Case{"int8",
-                         "fragments: 4 pattern: BALANCED steps_between_syncs: 6 overlap_steps: 5 "
-                         "mixing: 0.5 codec_up: INT8 codec_down: FP32"},
-                    Case{"int8_feedback",
-                         "fragments: 3 pattern: STRIDED steps_between_syncs: 6 "
-                         "overlap_steps: 2 mixing: 0.5 codec_up: INT8 codec_down: INT8 "
-                         "error_feedback: true"},
-                    Case{"int4",
-                         "fragments: 3 pattern: STRIDED steps_between_syncs: 8 overlap_steps: 3 "
-                         "mixing: 0.5 codec_up: INT4 codec_down: INT4"},
-                    Case{"int4_feedback",
-                         "fragments: 6 pattern: BALANCED steps_between_syncs: 8 "
-                         "overlap_steps: 7 mixing: 0.5 codec_up: INT4 codec_down: INT8 "
-                         "error_feedback: true"},
-                    Case{"e2m1",
-                         "fragments: 2 pattern: BALANCED steps_between_syncs: 6 overlap_steps: 1 "
-                         "mixing: 0 codec_up: E2M1 codec_down: BF16"},
-                    Case{"e2m1_feedback",
-                         "fragments: 5 pattern: BALANCED steps_between_syncs: 7 "
-                         "overlap_steps: 4 mixing: 0.5 codec_up: E2M1 codec_down: E2M1 "
-                         "error_feedback: true"},
-                    Case{"e3m0",
-                         "fragments: 2 pattern: BALANCED steps_between_syncs: 8 overlap_steps: 3 "
-                         "mixing: 0.5 codec_up: E3M0 codec_down: INT4"},
-                    Case{"e3m0_feedback",
-                         "fragments: 2 pattern: STRIDED steps_between_syncs: 6 "
-                         "overlap_steps: 4 mixing: 0.5 codec_up: E3M0 codec_down: E3M0 "
-                         "error_feedback: true"},
-                    // These two, too, change values that nobody trained. A site keeps padding as it
-                    // is published, a worker mixes it.
-                    Case{"sign1_feedback",
-                         "fragments: 3 pattern: BALANCED steps_between_syncs: 6 overlap_steps: 2 "
-                         "mixing: 0.5 codec_up: SIGN1 codec_down: SIGN1 error_feedback: true",
-                         128},
-                    Case{"lm2_feedback",
-                         "fragments: 2 pattern: BALANCED steps_between_syncs: 8 "
-                         "overlap_steps: 5 mixing: 0.5 codec_up: LM2 codec_down: LM2 "
-                         "error_feedback: true",
-                         128}),
-    [](const testing::TestParamInfo<Case>& tested) { return tested.param.name; });
+constexpr char kDiLoCo[] = "fragments: 1 steps_between_syncs: 6 overlap_steps: 0 mixing: 0 ";
+constexpr char kStrided[] =
+    "fragments: 3 pattern: STRIDED steps_between_syncs: 8 overlap_steps: 3 mixing: 0.5 ";
+constexpr char kSequential[] =
+    "fragments: 2 pattern: SEQUENTIAL steps_between_syncs: 7 overlap_steps: 4 mixing: 0.25 ";
+constexpr char kBalanced[] =
+    "fragments: 5 pattern: BALANCED steps_between_syncs: 7 overlap_steps: 4 mixing: 0.5 ";
+constexpr char kOften[] =
+    "fragments: 4 pattern: BALANCED steps_between_syncs: 6 overlap_steps: 5 mixing: 0 ";
+constexpr char kFew[] =
+    "fragments: 3 pattern: BALANCED steps_between_syncs: 6 overlap_steps: 2 mixing: 0.5 ";
+
+constexpr Case kCases[] = {
+    {"fp32", kStrided, "codec_up: FP32 codec_down: FP32"},
+    {"fp32_feedback", kBalanced, "codec_up: FP32 codec_down: BF16 error_feedback: true"},
+    {"diloco", kDiLoCo, "codec_up: FP32 codec_down: FP32"},
+    {"bf16", kSequential, "codec_up: BF16 codec_down: E2M1"},
+    {"bf16_feedback", kOften, "codec_up: BF16 codec_down: INT4 error_feedback: true"},
+    {"int8", kOften, "codec_up: INT8 codec_down: FP32"},
+    {"int8_feedback", kStrided, "codec_up: INT8 codec_down: INT8 error_feedback: true"},
+    {"int4", kStrided, "codec_up: INT4 codec_down: INT4"},
+    {"int4_feedback", kBalanced, "codec_up: INT4 codec_down: INT8 error_feedback: true"},
+    {"e2m1", kSequential, "codec_up: E2M1 codec_down: BF16"},
+    {"e2m1_feedback", kBalanced, "codec_up: E2M1 codec_down: E2M1 error_feedback: true"},
+    {"e3m0", kFew, "codec_up: E3M0 codec_down: INT4"},
+    {"e3m0_feedback", kStrided, "codec_up: E3M0 codec_down: E3M0 error_feedback: true"},
+    // These two, too, change values that nobody trained. A site keeps padding as it is published, a
+    // worker mixes it.
+    {"sign1_feedback", kFew, "codec_up: SIGN1 codec_down: SIGN1 error_feedback: true", 128},
+    {"lm2_feedback", kFew, "codec_up: LM2 codec_down: LM2 error_feedback: true", 128},
+};
+
+INSTANTIATE_TEST_SUITE_P(Codecs, BitsTest, testing::ValuesIn(kCases),
+                         [](const auto& tested) { return tested.param.name; });
 
 }  // namespace
 }  // namespace causeway
