@@ -4,8 +4,6 @@
 //
 // Exit status 1 if an invariant did not hold. The first such seed is printed with the command that
 // replays it.
-#include <unistd.h>
-
 #include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
 #include "common/cli/command_line.h"
@@ -31,44 +29,10 @@ double Seconds(std::chrono::steady_clock::time_point since) {
 
 double CpuSeconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
-class Progress {
- public:
-  explicit Progress(int64_t total) : total_(total), terminal_(isatty(STDERR_FILENO) != 0) {}
-  void Show(int64_t done, int64_t failed) {
-    const double seconds = Seconds(began_);
-    if (seconds < next_) return;
-    next_ = seconds + (terminal_ ? 0.5 : 10);
-    std::cerr << absl::StrFormat(
-                     "%s%d/%d scenarios  %.0f per second  %d failed  ETA %.0f s%s",
-                     terminal_ ? "\r" : "", done, total_, static_cast<double>(done) / seconds,
-                     failed,
-                     seconds / static_cast<double>(done) * static_cast<double>(total_ - done),
-                     terminal_ ? "   " : "\n")
-              << std::flush;
-    shown_ = true;
-  }
-  ~Progress() {
-    if (shown_ && terminal_) std::cerr << '\n';
-  }
-
- private:
-  const int64_t total_;
-  const bool terminal_;
-  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
-  double next_ = 2;
-  bool shown_ = false;
-};
-
 struct Failure {
   uint64_t seed = 0;
   Violation violation;
 };
-
-nlohmann::json ToJson(const Failure& failure) {
-  return {{"seed", failure.seed},
-          {"invariant", failure.violation.invariant},
-          {"message", failure.violation.message}};
-}
 
 void PrintFailure(const Failure& failure) {
   std::cerr << "FAILED: seed " << failure.seed << " violates " << failure.violation.invariant
@@ -97,26 +61,23 @@ int Main(int argc, char** argv) {
   int64_t compared = 0;
   int64_t with_liars = 0;
   std::vector<Failure> failures;
-  {
-    Progress progress(scenarios);
-    for (; done < scenarios; ++done) {
-      const Scenario scenario = DrawScenario(first + static_cast<uint64_t>(done));
-      if (trace) std::cout << Describe(scenario) << '\n';
-      const Outcome outcome = SimulateAndCompare(scenario, trace ? &std::cout : nullptr);
-      events += outcome.events;
-      comparable += outcome.comparable;
-      compared += outcome.compared;
-      with_liars += scenario.liars > 0;
-      for (const auto& [name, count] : outcome.counts) counts[name] += count;
-      if (outcome.violation.has_value()) {
-        failures.push_back({scenario.seed, *outcome.violation});
-        PrintFailure(failures.back());
-        if (!absl::GetFlag(FLAGS_keep_going)) {
-          ++done;
-          break;
-        }
+  for (; done < scenarios; ++done) {
+    if (done > 0 && done % 1000 == 0) std::cerr << done << " of " << scenarios << " scenarios\n";
+    const Scenario scenario = DrawScenario(first + static_cast<uint64_t>(done));
+    if (trace) std::cout << Describe(scenario) << '\n';
+    const Outcome outcome = SimulateAndCompare(scenario, trace ? &std::cout : nullptr);
+    events += outcome.events;
+    comparable += outcome.comparable;
+    compared += outcome.compared;
+    with_liars += scenario.liars > 0;
+    for (const auto& [name, count] : outcome.counts) counts[name] += count;
+    if (outcome.violation.has_value()) {
+      failures.push_back({scenario.seed, *outcome.violation});
+      PrintFailure(failures.back());
+      if (!absl::GetFlag(FLAGS_keep_going)) {
+        ++done;
+        break;
       }
-      progress.Show(done + 1, static_cast<int64_t>(failures.size()));
     }
   }
   const double seconds = Seconds(began);
@@ -132,7 +93,10 @@ int Main(int argc, char** argv) {
                            {"scenarios_per_second", static_cast<double>(done) / seconds},
                            {"happenings", counts}};
   nlohmann::json& failed = report["failures"] = nlohmann::json::array();
-  for (const Failure& failure : failures) failed.push_back(ToJson(failure));
+  for (const auto& [seed, violation] : failures) {
+    failed.push_back(
+        {{"seed", seed}, {"invariant", violation.invariant}, {"message", violation.message}});
+  }
   if (absl::GetFlag(FLAGS_json)) {
     std::cout << report.dump(2) << '\n';
   } else {
