@@ -7,10 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/random.h"
-#include "common/base/status_macros.h"
 #include "common/codec/codec.h"
 #include "nlohmann/json.hpp"
-#include "tests/reference/trace_files.h"
 
 namespace causeway {
 namespace {

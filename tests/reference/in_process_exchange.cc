@@ -6,6 +6,17 @@
 
 namespace causeway {
 
+namespace {
+
+PulledObject Pulled(const server::PullObject& object) {
+  return {.round = object.header.round(),
+          .codec = object.header.codec(),
+          .published_hash = object.header.published_hash(),
+          .bytes = {object.bytes.begin(), object.bytes.end()}};
+}
+
+}  // namespace
+
 struct InProcessExchange::Waiters {
   absl::Mutex mutex;
   bool cancelled ABSL_GUARDED_BY(mutex) = false;
@@ -26,15 +37,11 @@ absl::StatusOr<std::unique_ptr<InProcessExchange>> InProcessExchange::Join(
     server::Coordinator& coordinator, const std::string& worker_id) {
   std::unique_ptr<InProcessExchange> exchange(new InProcessExchange(coordinator, worker_id));
   const v1::DescribeResponse description = coordinator.Describe();
-  exchange->run_id_ = description.run_id();
   // Computed here, as a worker does.
   v1::Join join = server::JoinOf(description, worker_id, Checksum64(worker_id));
   join.set_config_hash(RunConfigHash(description.config()));
   ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(description.config()));
   join.set_plan_hash(plan.hash());
-  join.set_software_version(kSoftwareVersion);
-  join.set_device("in process");
-  join.set_threads(1);
   ASSIGN_OR_RETURN(exchange->welcome_, coordinator.members().Join(join, exchange->sink_));
   return exchange;
 }
@@ -62,17 +69,11 @@ absl::Status InProcessExchange::Leave(v1::Leave::Reason reason) {
   return Handle(server::LeaveFor(reason));
 }
 
-std::vector<v1::CoordinatorMessage> InProcessExchange::messages() const {
-  return sink_->messages();
-}
-
-absl::Status InProcessExchange::session_status() const { return sink_->end(); }
-
 absl::Status InProcessExchange::Push(const causeway::Contribution& contribution) {
   RETURN_IF_ERROR(waiters_->Check());
   v1::PushHeader header = server::HeaderOf(
-      run_id_, worker_id_, welcome_.incarnation(), contribution.fragment, contribution.round,
-      coordinator_.config().sync().codec_up(), contribution.object);
+      coordinator_.run_id(), worker_id_, welcome_.incarnation(), contribution.fragment,
+      contribution.round, coordinator_.config().sync().codec_up(), contribution.object);
   header.set_attempt(1);
   header.set_tokens(contribution.tokens);
   DrawsToProto(contribution.draws, header.mutable_draws());
@@ -85,27 +86,10 @@ absl::Status InProcessExchange::Push(const causeway::Contribution& contribution)
                       std::vector<uint8_t>(contribution.object.begin(), contribution.object.end()))
           .status();
   coordinator_.rounds().MergeDue(contribution.fragment);
-  RETURN_IF_ERROR(status);
-  bytes_up_ += header.total_bytes();
-  return absl::OkStatus();
+  return status;
 }
 
-absl::StatusOr<causeway::PulledObject> InProcessExchange::Received(
-    const server::PullObject& object) {
-  if (TreeHash(object.bytes) != object.header.object_hash()) {
-    return absl::DataLossError(absl::StrCat("fragment ", object.header.fragment(), " round ",
-                                            object.header.round(),
-                                            ": the object does not have the hash of its header"));
-  }
-  bytes_down_ += static_cast<int64_t>(object.bytes.size());
-  return causeway::PulledObject{.round = object.header.round(),
-                                .codec = object.header.codec(),
-                                .published_hash = object.header.published_hash(),
-                                .bytes = {object.bytes.begin(), object.bytes.end()}};
-}
-
-absl::StatusOr<causeway::PulledObject> InProcessExchange::PullAnswer(int fragment, int64_t round,
-                                                                     int64_t) {
+absl::StatusOr<PulledObject> InProcessExchange::PullAnswer(int fragment, int64_t round, int64_t) {
   using Object = absl::StatusOr<std::shared_ptr<const server::PullObject>>;
   struct Arrival {
     std::optional<Object> object;  // Guarded by the waiters' mutex.
@@ -125,14 +109,14 @@ absl::StatusOr<causeway::PulledObject> InProcessExchange::PullAnswer(int fragmen
   }
   // The callback comes once: nobody else touches the arrival any more.
   if (!arrival->object->ok()) return arrival->object->status();
-  return Received(***arrival->object);
+  return Pulled(***arrival->object);
 }
 
-absl::StatusOr<causeway::PulledObject> InProcessExchange::PullState(int fragment) {
+absl::StatusOr<PulledObject> InProcessExchange::PullState(int fragment) {
   RETURN_IF_ERROR(waiters_->Check());
   ASSIGN_OR_RETURN(const std::shared_ptr<const server::PullObject> object,
                    coordinator_.rounds().PullState(fragment));
-  return Received(*object);
+  return Pulled(*object);
 }
 
 void InProcessExchange::ReportApplied(int fragment, int64_t round, uint64_t published_hash) {

@@ -8,11 +8,9 @@
 //   RETURN_IF_ERROR(exchange->session_status());
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/client/exchange.h"
@@ -22,7 +20,7 @@
 namespace causeway {
 
 // Thread-safe.
-class InProcessExchange final : public causeway::Exchange {
+class InProcessExchange final : public Exchange {
  public:
   // Makes `worker_id` a member, as a worker does that computed the same configuration and plan.
   // The coordinator outlives the exchange. Errors are those of Coordinator::Join.
@@ -36,37 +34,30 @@ class InProcessExchange final : public causeway::Exchange {
   absl::Status Ready(int64_t step);
   absl::Status Heartbeat(int64_t step, int64_t tokens);
   absl::Status Leave(v1::Leave::Reason reason);
-  // The coordinator's messages so far, in order.
-  std::vector<v1::CoordinatorMessage> messages() const;
   // The error that ended the session, or that a report of a merge met (DATA_LOSS: the published
   // copies differ). OK before.
-  absl::Status session_status() const;
+  absl::Status session_status() const { return sink_->end(); }
 
   absl::Status Push(const causeway::Contribution& contribution) override;
-  absl::StatusOr<causeway::PulledObject> PullAnswer(int fragment, int64_t round,
-                                                    int64_t due_step) override;
-  absl::StatusOr<causeway::PulledObject> PullState(int fragment) override;
+  absl::StatusOr<PulledObject> PullAnswer(int fragment, int64_t round, int64_t due_step) override;
+  absl::StatusOr<PulledObject> PullState(int fragment) override;
   void ReportApplied(int fragment, int64_t round, uint64_t published_hash) override;
   void Cancel() override;
-  int64_t bytes_up() const override { return bytes_up_; }
-  int64_t bytes_down() const override { return bytes_down_; }
+  int64_t bytes_up() const override { return 0; }
+  int64_t bytes_down() const override { return 0; }
 
  private:
   struct Waiters;
 
   InProcessExchange(server::Coordinator& coordinator, std::string worker_id);
   absl::Status Handle(const v1::WorkerMessage& message);
-  absl::StatusOr<causeway::PulledObject> Received(const server::PullObject& object);
 
   server::Coordinator& coordinator_;
   const std::string worker_id_;
-  std::string run_id_;
   v1::Welcome welcome_;
   const std::shared_ptr<server::RecordingSink> sink_;
   // Shared with callbacks that the coordinator may call after this object is gone.
   const std::shared_ptr<Waiters> waiters_;
-  std::atomic<int64_t> bytes_up_{0};
-  std::atomic<int64_t> bytes_down_{0};
 };
 
 }  // namespace causeway

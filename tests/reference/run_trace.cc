@@ -43,7 +43,6 @@
 #include "server/core/coordinator.h"
 #include "tests/reference/codec_cases.h"
 #include "tests/reference/in_process_exchange.h"
-#include "tests/reference/trace_files.h"
 #include "tests/unit/server/store/memory_store.h"
 #include "worker/backend/cpu/cpu_transformer.h"
 #include "worker/backend/cpu/optimizer.h"
