@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include <array>
+
 #include "absl/strings/str_cat.h"
 #include "tests/unit/worker/data/data_test_util.h"
 #include "worker/data/data_json.h"
@@ -94,17 +96,6 @@ TEST_F(TokenizeTest, CutsWithoutLinesFallBetweenCharacters) {
   EXPECT_GT(pieces, 10);
 }
 
-TEST_F(TokenizeTest, SameTextMakesTheSameBytes) {
-  WriteFile("corpus/a.txt", NumberedLines(1000));
-  TokenizeOptions options = Options({"corpus"});
-  ASSERT_TRUE(Run(options).ok());
-  options.output = Path("again");
-  ASSERT_TRUE(Run(options).ok());
-  for (const char* name : {"train_000000.bin", "held_out_000000.bin", "data.json"}) {
-    EXPECT_EQ(ReadFile(absl::StrCat("out/", name)), ReadFile(absl::StrCat("again/", name)));
-  }
-}
-
 TEST_F(TokenizeTest, BinaryEmptyAndHiddenFilesInFoldersArePassedOver) {
   WriteFile("corpus/a.txt", NumberedLines(1000));
   WriteFile("corpus/b.bin", std::string("MZ\0\0", 4));
@@ -133,12 +124,33 @@ TEST_F(TokenizeTest, ShardsBelowTheCorpusAreNotTokenizedAgain) {
   EXPECT_EQ(corpus.skipped_files, 5);
 }
 
-TEST_F(TokenizeTest, CorpusThatCannotBeReadIsAnErrorThatNamesThePath) {
-  EXPECT_EQ(Run(Options({"missing"})).code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(Run(Options({"missing"})).message(), HasSubstr(Path("missing")));
+TEST_F(TokenizeTest, WhatCannotBeTokenizedIsNamedAndLeavesNothing) {
   WriteFile("program", std::string("ELF\0", 4));
-  EXPECT_THAT(Run(Options({"program"})).message(),
-              AllOf(HasSubstr(Path("program")), HasSubstr("not text")));
+  WriteFile("empty.txt", "");
+  ASSERT_TRUE(files_.CreateFolders(Path("nothing")).ok());
+  WriteFile("lines/a.txt", NumberedLines(1000));
+  WriteFile("lines/b.jsonl", "{\"text\": \"one\"}\n");
+  WriteFile("circle/a.txt", "text\n");
+  ASSERT_EQ(symlink(".", Path("circle/loop").c_str()), 0);
+  for (const auto& [input, named, said] :
+       {std::array{"missing", "missing", "missing"},
+        {"program", "program", "not text"},
+        {"nothing", "nothing", "no text in"},
+        {"empty.txt", "empty.txt", "no text in"},
+        {"circle", "circle", "in a circle"},
+        {"lines", "lines/b.jsonl", "python3 -m causeway.tokenize"}}) {
+    EXPECT_THAT(Run(Options({input})).message(), AllOf(HasSubstr(Path(named)), HasSubstr(said)));
+  }
+  EXPECT_EQ(Run(Options({"missing"})).code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(Run(Options({})).message(), HasSubstr("no corpus"));
+  TokenizeOptions options = Options({"lines/a.txt"});
+  for (const double fraction : {0.0, 0.6}) {
+    options.held_out_fraction = fraction;
+    EXPECT_THAT(Run(options).message(), HasSubstr("held_out_fraction"));
+  }
+  options.held_out_fraction = 0.05;
+  options.shard_tokens = 0;
+  EXPECT_THAT(Run(options).message(), HasSubstr("shard_tokens"));
   EXPECT_FALSE(files_.Exists(Path("out")));
 }
 
@@ -157,15 +169,6 @@ TEST_F(TokenizeTest, UnreadableFileInAFolderIsAnError) {
   }
   EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
   EXPECT_THAT(status.message(), HasSubstr("secret.txt"));
-}
-
-TEST_F(TokenizeTest, EmptyCorpusIsRefused) {
-  EXPECT_THAT(Run(Options({})).message(), HasSubstr("no corpus"));
-  ASSERT_TRUE(files_.CreateFolders(Path("nothing")).ok());
-  EXPECT_THAT(Run(Options({"nothing"})).message(), HasSubstr("no text in"));
-  WriteFile("empty.txt", "");
-  EXPECT_THAT(Run(Options({"empty.txt"})).message(), HasSubstr("no text in"));
-  EXPECT_FALSE(files_.Exists(Path("out")));
 }
 
 TEST_F(TokenizeTest, SmallestCorpusFillsBothPartsAndASmallerOneIsRefused) {
@@ -187,12 +190,6 @@ TEST_F(TokenizeTest, ManyTinyDocumentsStillLeaveBothPartsText) {
   const auto data = Dataset::Open(files_, Path("out")).value();
   EXPECT_GT(data.held_out()->tokens(), 50);
   EXPECT_EQ(data.held_out()->tokens() + data.train()->tokens(), 2500);
-}
-
-TEST_F(TokenizeTest, LinksInACircleEndInAnError) {
-  WriteFile("corpus/a.txt", "text\n");
-  ASSERT_EQ(symlink(".", Path("corpus/loop").c_str()), 0);
-  EXPECT_THAT(Run(Options({"corpus"})).message(), HasSubstr("circle"));
 }
 
 TEST_F(TokenizeTest, OldShardsAreNeitherMixedInNorLostByAccident) {
@@ -219,26 +216,6 @@ TEST_F(TokenizeTest, OnlyFilesWithTheExtensionsAreTaken) {
   const auto result = Tokenize(files_, options).value();
   EXPECT_EQ(result.documents, 2);
   EXPECT_EQ(result.train_tokens + result.held_out_tokens, 6000);
-}
-
-TEST_F(TokenizeTest, JsonLinesAreNoText) {
-  WriteFile("corpus/a.txt", NumberedLines(1000));
-  WriteFile("corpus/b.jsonl", "{\"text\": \"one\"}\n");
-  EXPECT_THAT(Run(Options({"corpus"})).message(),
-              AllOf(HasSubstr("b.jsonl"), HasSubstr("python3 -m causeway.tokenize")));
-  EXPECT_FALSE(files_.Exists(Path("out")));
-}
-
-TEST_F(TokenizeTest, OptionsOutOfRangeAreRefusedByName) {
-  WriteFile("a.txt", NumberedLines(1000));
-  TokenizeOptions options = Options({"a.txt"});
-  options.held_out_fraction = 0;
-  EXPECT_THAT(Run(options).message(), HasSubstr("held_out_fraction"));
-  options.held_out_fraction = 0.6;
-  EXPECT_THAT(Run(options).message(), HasSubstr("held_out_fraction"));
-  options.held_out_fraction = 0.05;
-  options.shard_tokens = 0;
-  EXPECT_THAT(Run(options).message(), HasSubstr("shard_tokens"));
 }
 
 }  // namespace

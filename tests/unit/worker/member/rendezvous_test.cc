@@ -37,19 +37,15 @@ std::unique_ptr<SiteDoor> OpenDoor(const SiteRendezvous& first) {
 }
 
 // Answers the first call, which says `argument`, and stays until process 0 leaves.
-void Belong(SiteLink& link, int64_t argument) {
-  link.Start();
-  const auto call = link.NextCall();
-  ASSERT_TRUE(call.ok() && call->has_value()) << call.status();
-  EXPECT_EQ((*call)->argument, argument);
-  EXPECT_TRUE(link.Answer((*call)->id, absl::OkStatus(), (*call)->bytes).ok());
-  const auto end = link.NextCall();
-  EXPECT_TRUE(end.ok() && !end->has_value()) << end.status();
-}
-
 void Belong(const SiteRendezvous& member, int64_t argument) {
   const auto link = VisitSite(member).value();
-  Belong(*link, argument);
+  link->Start();
+  const auto call = link->NextCall();
+  ASSERT_TRUE(call.ok() && call->has_value()) << call.status();
+  EXPECT_EQ((*call)->argument, argument);
+  EXPECT_TRUE(link->Answer((*call)->id, absl::OkStatus(), (*call)->bytes).ok());
+  const auto end = link->NextCall();
+  EXPECT_TRUE(end.ok() && !end->has_value()) << end.status();
 }
 
 // Process 0: all come, and each is called with its number.
@@ -101,27 +97,6 @@ TEST(SiteDoorTest, AProcessOfAnotherWorkerIsTurnedAwayAtOnce) {
   });
   Meet(*door);
   other.join();
-}
-
-TEST(SiteDoorTest, WhoDoesNotKnowTheSecretDoesNotComeIn) {
-  SiteRendezvous first = ProcessOf(0, 2, 0);
-  first.secret = "the secret of this site";
-  const auto door = OpenDoor(first);
-  std::thread others([port = door->port()] {
-    for (const char* guess : {"", "another secret"}) {
-      SiteRendezvous stranger = ProcessOf(1, 2, port);
-      stranger.secret = guess;
-      stranger.patience = absl::ZeroDuration();  // One try.
-      const absl::Status status = VisitSite(stranger).status();
-      EXPECT_FALSE(status.ok());
-      EXPECT_THAT(status.message(), HasSubstr("--site_secret_file")) << guess;
-    }
-    SiteRendezvous member = ProcessOf(1, 2, port);
-    member.secret = "the secret of this site";
-    Belong(member, 1);
-  });
-  Meet(*door);
-  others.join();
 }
 
 TEST(SiteDoorTest, WhoeverStandsInForProcessZeroMustKnowTheSecretToo) {
@@ -177,22 +152,6 @@ TEST(SiteDoorTest, ItListensWhereTheOthersWereToldToCome) {
   close(other);
 }
 
-// Its launcher starts it again while the others are still coming.
-TEST(SiteDoorTest, AProcessThatEndsBeforeAllHaveComeMayComeAgain) {
-  const auto door = OpenDoor(ProcessOf(0, 3, 0));
-  std::vector<std::thread> others;
-  others.emplace_back([port = door->port()] {
-    EXPECT_TRUE(VisitSite(ProcessOf(1, 3, port)).ok());
-    // It is welcome again as soon as the first one is missed.
-    const auto again = VisitSite(ProcessOf(1, 3, port)).value();
-    std::thread last([port] { Belong(ProcessOf(2, 3, port), 2); });
-    Belong(*again, 1);
-    last.join();
-  });
-  Meet(*door);
-  for (std::thread& other : others) other.join();
-}
-
 TEST(SiteDoorTest, WhoSaysNothingOrNonsenseKeepsNobodyWaiting) {
   const auto door = OpenDoor(ProcessOf(0, 2, 0));
   std::thread other([port = door->port()] {
@@ -232,20 +191,6 @@ TEST(SiteDoorTest, TwoProcessesOfOneNumberEndTheSite) {
   }
   EXPECT_THAT(door->Gather().status().message(), HasSubstr("RANK must differ"));
   for (std::thread& twin : twins) twin.join();
-}
-
-TEST(SiteDoorTest, AProcessThatIsToldToStopLooksNoLonger) {
-  const auto door = OpenDoor(ProcessOf(0, 2, 0));
-  const SiteRendezvous member = ProcessOf(1, 2, door->port());
-  member.cause->Set(absl::CancelledError("told to stop"));
-  EXPECT_THAT(VisitSite(member).status().message(), HasSubstr("told to stop"));
-}
-
-TEST(SiteDoorTest, WhoIsMissingIsNamed) {
-  SiteRendezvous first = ProcessOf(0, 3, 0);
-  first.patience = absl::Milliseconds(1);
-  EXPECT_THAT(OpenDoor(first)->Gather(),
-              StatusIs(kDeadlineExceeded, HasSubstr("these did not come: 1, 2")));
 }
 
 TEST(SiteDoorTest, APortThatIsTakenIsNamed) {
@@ -288,12 +233,6 @@ TEST(LaunchEnvironmentTest, ReadsWhatTorchrunSets) {
   EXPECT_EQ(launch.local_processes, 4);
   EXPECT_EQ(launch.master_address, "node-0");
   EXPECT_EQ(launch.master_port, 29500);
-}
-
-TEST(LaunchEnvironmentTest, KeepsOffThePortOfTorchrunsOwnStore) {
-  Variables variables = kTorchrun;
-  variables["TORCHELASTIC_USE_AGENT_STORE"] = "True";
-  EXPECT_EQ(Read(variables)->master_port, 29501);
 }
 
 TEST(LaunchEnvironmentTest, NamesWhatIsMissing) {

@@ -146,18 +146,6 @@ TEST_F(RunTelemetryTest, EventsLeaveNoFileBeforeTheWorkerIsWelcome) {
   EXPECT_THAT(telemetry->MetricsText(), HasSubstr("causeway_events_total{event=\"left\"} 0\n"));
 }
 
-TEST_F(RunTelemetryTest, CurvesOfWorkersThatShareAFolderAreApart) {
-  RunTelemetry::Options options = Options();
-  options.tensorboard = folder_.File("curves");
-  const auto telemetry = Open(std::move(options));
-  ASSERT_TRUE(telemetry->Begin("run-1", 100, 0).ok());
-  WorkerFigures figures;
-  figures.heartbeat.set_step(1);
-  ASSERT_TRUE(telemetry->Update(figures).ok());
-  const auto files = FileSystem::Real()->List(folder_.File("curves/paris")).value();
-  EXPECT_EQ(files.size(), 1U);
-}
-
 using ::testing::EndsWith;
 
 std::span<const uint8_t> Bytes(absl::string_view text) {
@@ -262,19 +250,13 @@ std::vector<int64_t> Steps(StepCounter& counter, int64_t end) {
   return steps;
 }
 
-TEST(StepCounterTest, AtPaceOneEveryStepIsDone) {
-  StepCounter counter(3);
-  EXPECT_THAT(Steps(counter, 6), ElementsAre(4, 5, 6));
-}
-
-TEST(StepCounterTest, AFractionIsCarriedOn) {
-  StepCounter counter(0, 2500);
-  EXPECT_THAT(Steps(counter, 10), ElementsAre(2, 5, 7, 10));
-}
-
-TEST(StepCounterTest, TheLastInnerStepEndsAtTheBudget) {
-  StepCounter counter(0, 3000);
-  EXPECT_THAT(Steps(counter, 7), ElementsAre(3, 6, 7));
+TEST(StepCounterTest, AnInnerStepCoversThePaceWhoseFractionIsCarriedOnAndEndsAtTheBudget) {
+  StepCounter plain(3);
+  EXPECT_THAT(Steps(plain, 6), ElementsAre(4, 5, 6));
+  StepCounter fraction(0, 2500);
+  EXPECT_THAT(Steps(fraction, 10), ElementsAre(2, 5, 7, 10));
+  StepCounter thrice(0, 3000);
+  EXPECT_THAT(Steps(thrice, 7), ElementsAre(3, 6, 7));
 }
 
 TEST(StepCounterTest, APaceHoldsFromTheNextInnerStep) {

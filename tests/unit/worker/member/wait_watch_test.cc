@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
-#include "absl/synchronization/notification.h"
 
 namespace causeway::worker {
 namespace {
@@ -166,23 +165,6 @@ TEST(WaitWatchThreadTest, OfALongOutageItSpeaksEveryTenMinutes) {
   EXPECT_THAT(lines, ::testing::ElementsAre("the coordinator has been away for 900 s",
                                             "the coordinator has been away for 1800 s",
                                             "the coordinator has been away for 2400 s"));
-}
-
-TEST(WaitWatchThreadTest, ItSpeaksWhileNobodyElseDoes) {
-  FakeClock clock;
-  absl::Notification said;
-  std::string line;
-  const auto watch = WaitWatch::Start(
-      {.clock = &clock, .interval = absl::Milliseconds(1), .say = [&](const std::string& text) {
-         if (said.HasBeenNotified()) return;
-         line = text;
-         said.Notify();
-       }});
-  ASSERT_TRUE(watch.ok());
-  (*watch)->SetWaiting(SyncEvent{0, 1});
-  clock.Advance(absl::Seconds(5));
-  said.WaitForNotification();
-  EXPECT_EQ(line, "training has waited 5 s for round 1 of fragment 0");
 }
 
 }  // namespace
