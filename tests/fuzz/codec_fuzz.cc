@@ -34,16 +34,6 @@ enum Options : uint8_t {
   kRestIsBase = 64,  // Bits of the base are the input's, NaNs and all, rather than well-behaved.
 };
 
-std::vector<v1::Codec> AllCodecs() {
-  std::vector<v1::Codec> codecs;
-  const auto* const names = v1::Codec_descriptor();
-  for (int i = 0; i < names->value_count(); ++i) {
-    const auto id = static_cast<v1::Codec>(names->value(i)->number());
-    if (FindCodec(id).ok()) codecs.push_back(id);
-  }
-  return codecs;
-}
-
 const std::vector<int64_t>& InstructionSets() {
   static const std::vector<int64_t>* const targets = [] {
     hwy::SetSupportedTargetsForTest(0);
@@ -324,33 +314,14 @@ std::vector<uint8_t> EncodeAndChange(const Pair& pair, uint8_t options, uint32_t
   return encoded;
 }
 
-}  // namespace
-
-std::vector<std::string> TargetNames() {
-  static const std::vector<std::string>* const names = [] {
-    auto* const result = new std::vector<std::string>();
-    for (const v1::Codec id : AllCodecs()) {
-      result->push_back(absl::StrCat("codec_", FindCodec(id).value()->name()));
-    }
-    return result;
-  }();
-  return *names;
-}
-
-}  // namespace causeway::fuzz
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace causeway::fuzz;  // NOLINT(google-build-using-namespace)
-  static const std::vector<causeway::v1::Codec>* const codecs =
-      new std::vector<causeway::v1::Codec>(AllCodecs());
-  Input input(data, size);
+void CheckCodec(v1::Codec id, Input input) {
   const auto options = input.Take<uint8_t>();
   const size_t limit = (options & kMany) == kMany ? kManyValues : kFewValues;
   const size_t values = input.Take<uint16_t>() % (limit + 1);
   const auto seed = static_cast<uint32_t>(input.Take<uint16_t>());
   UseInstructionSet(InstructionSets()[seed % InstructionSets().size()]);
 
-  const Pair pair((*codecs)[SelectedTarget()]);
+  const Pair pair(id);
   const std::vector<float> base = MakeBase(options, seed, values, input);
   std::vector<uint8_t> encoded;
   if ((options & kEncoded) != 0) {
@@ -361,5 +332,20 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     encoded = input.Repeat(pair.codec().EncodedBytes(values));
   }
   CheckDecode(pair, encoded, base);
-  return 0;
 }
+
+}  // namespace
+
+std::vector<Target> Targets() {
+  std::vector<Target> targets;
+  const auto* const names = v1::Codec_descriptor();
+  for (int i = 0; i < names->value_count(); ++i) {
+    const auto id = static_cast<v1::Codec>(names->value(i)->number());
+    if (!FindCodec(id).ok()) continue;
+    targets.push_back({absl::StrCat("codec_", FindCodec(id).value()->name()),
+                       [id](std::span<const uint8_t> bytes) { CheckCodec(id, Input(bytes)); }});
+  }
+  return targets;
+}
+
+}  // namespace causeway::fuzz

@@ -76,18 +76,11 @@ void CheckIndex(Input input) {
   }
 }
 
-using Check = void (*)(Input);
-constexpr Check kChecks[] = {CheckSafetensors, CheckIndex};
-
 }  // namespace
 
-std::vector<std::string> TargetNames() { return {"safetensors", "safetensors_index"}; }
-
-void CheckWeights(std::span<const uint8_t> bytes) { kChecks[SelectedTarget()](Input(bytes)); }
+std::vector<Target> Targets() {
+  return {{"safetensors", [](std::span<const uint8_t> bytes) { CheckSafetensors(Input(bytes)); }},
+          {"safetensors_index", [](std::span<const uint8_t> bytes) { CheckIndex(Input(bytes)); }}};
+}
 
 }  // namespace causeway::fuzz
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  causeway::fuzz::CheckWeights({data, size});
-  return 0;
-}

@@ -8,6 +8,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,14 +17,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
 namespace causeway::fuzz {
 
-// Written by every program (see FUZZ_TARGET): its targets, each with an archive of inputs in
-// tests/fuzz/corpus.
-std::vector<std::string> TargetNames();
-
-// The index in TargetNames() of what LLVMFuzzerTestOneInput is to test.
-size_t SelectedTarget();
-// False if there is none of that name.
-bool SelectTarget(const std::string& name);
+// Has an archive of inputs of that name in tests/fuzz/corpus.
+struct Target {
+  std::string name;
+  std::function<void(std::span<const uint8_t>)> check;
+};
+// Written by every program (see FUZZ_TARGET).
+std::vector<Target> Targets();
 
 // A finding: says what does not hold, and aborts.
 [[noreturn]] void Fail(const char* file, int line, const std::string& what);
@@ -36,9 +37,7 @@ bool SelectTarget(const std::string& name);
 
 // The end of a program with one target, at global scope. `check` takes a std::span of bytes, or an
 // Input.
-#define FUZZ_TARGET(name, check)                                            \
-  std::vector<std::string> causeway::fuzz::TargetNames() { return {name}; } \
-  extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) { \
-    causeway::fuzz::check({data, size});                                    \
-    return 0;                                                               \
+#define FUZZ_TARGET(name, check)                                                                  \
+  std::vector<causeway::fuzz::Target> causeway::fuzz::Targets() {                                 \
+    return {{name, [](std::span<const uint8_t> bytes) { check({bytes.data(), bytes.size()}); }}}; \
   }
