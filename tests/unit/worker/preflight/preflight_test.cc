@@ -11,7 +11,6 @@
 #include "common/transfer/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/unit/common/rpc/loopback.h"
 #include "worker/preflight/preflight.h"
 
 namespace causeway::worker {
@@ -89,19 +88,6 @@ TEST(Preflight, AnotherGrpcServiceIsToldApart) {
   EXPECT_EQ(Find(results, "identity").status, CheckStatus::kSkipped);
 }
 
-TEST(Preflight, NobodyAtThePortStillLooksAtTheSite) {
-  std::string address;
-  {
-    const Listener gone;
-    address = gone.address();
-  }
-  const std::vector<CheckResult> results = Preflight(address);
-  EXPECT_EQ(Find(results, "way").status, CheckStatus::kFailed);
-  EXPECT_EQ(Find(results, "coordinator").status, CheckStatus::kSkipped);
-  EXPECT_EQ(Find(results, "disk").finding, "no --out was given");
-  EXPECT_NE(Find(results, "devices").status, CheckStatus::kSkipped);
-}
-
 TEST(CheckResult, ALineHasTheMarkTheNameTheFindingAndBelowItTheRemedy) {
   EXPECT_EQ(FormatCheck(Passed("tcp", "connected")), "ok    tcp            connected");
   EXPECT_EQ(FormatCheck(Skipped("rate up", "needs a coordinator")),
@@ -124,20 +110,6 @@ TEST(CheckResult, TheVerdictCountsAndSaysWhereToBegin) {
             "This site cannot join yet: 2 failed, 1 ok, 2 warnings. Begin with \"disk\".");
   EXPECT_FALSE(AnyFailed(std::vector{ok, warning}));
   EXPECT_TRUE(AnyFailed(std::vector{ok, failure}));
-}
-
-TEST(CheckResult, TheJsonHasEveryCheckWithItsValuesAndUnits) {
-  CheckResult rate = Passed("rate up", "fast");
-  rate.values = {{"rate", 1e6, "bytes/s"}};
-  const nlohmann::json json = ToJson(std::vector{rate, Failed("disk", "full", "make room")});
-  EXPECT_FALSE(json.at("passed").get<bool>());
-  EXPECT_EQ(json.at("checks").at(0).at("status"), "ok");
-  EXPECT_EQ(json.at("checks").at(0).at("values").at("rate").at("value"), 1e6);
-  EXPECT_EQ(json.at("checks").at(0).at("values").at("rate").at("unit"), "bytes/s");
-  EXPECT_EQ(json.at("checks").at(1).at("name"), "disk");
-  EXPECT_EQ(json.at("checks").at(1).at("status"), "failed");
-  EXPECT_EQ(json.at("checks").at(1).at("remedy"), "make room");
-  EXPECT_TRUE(ToJson(std::vector{Skipped("a", "")}).at("passed").get<bool>());
 }
 
 TEST(CheckResult, NumbersAreWrittenWithThreeDigitsAndTheirUnit) {
