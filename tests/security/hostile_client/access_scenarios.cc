@@ -1,14 +1,7 @@
 // Members whose credentials do not count any more, on connections that are open.
-#include <cstdint>
 #include <filesystem>
-#include <thread>
 
-#include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "common/base/status_macros.h"
-#include "tests/security/hostile_client/credentials.h"
 #include "tests/security/hostile_client/scenarios.h"
-#include "tests/security/hostile_client/team.h"
 
 namespace causeway::hostile {
 namespace {

@@ -1,17 +1,11 @@
 // Lies about what was trained: deltas and the weight that they claim.
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
-#include <functional>
 #include <limits>
-#include <memory>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/base/status_macros.h"
 #include "common/codec/codec.h"
 #include "tests/security/hostile_client/scenarios.h"
-#include "tests/security/hostile_client/team.h"
 
 namespace causeway::hostile {
 namespace {
@@ -29,18 +23,18 @@ absl::StatusOr<Outcome> SameBits(Run& run, const ConfigChange& change, int64_t r
 
 // The three and a liar, who is expected from `first_lie` on; `lie` is what it sends, in rounds
 // first_lie to last_lie. Then it leaves.
-absl::Status PlayRounds(Run& run, Team& team, Site& liar, int64_t first_lie, int64_t last_lie,
+absl::Status PlayRounds(Stage& stage, int64_t first_lie, int64_t last_lie,
                         const std::function<Push(int64_t)>& lie) {
-  RETURN_IF_ERROR(team.Enter());
-  RETURN_IF_ERROR(liar.Enter((first_lie - 1) * kInterval));
+  RETURN_IF_ERROR(stage.Begin((first_lie - 1) * kInterval));
+  Site& liar = *stage.liar;
   for (int64_t round = 1; round <= kHonestRounds; ++round) {
     if (round >= first_lie && round <= last_lie) {
       // A refusal is as good as a quarantine.
       liar.Deliver(lie(round)).IgnoreError();
     }
     if (round == last_lie + 1) liar.Leave();
-    const absl::Status done = team.DoRound(round);
-    RETURN_IF_ERROR(run.coordinator().Health());
+    const absl::Status done = stage.team->DoRound(round);
+    RETURN_IF_ERROR(stage.run.coordinator().Health());
     RETURN_IF_ERROR(done);
     if (round <= last_lie) RETURN_IF_ERROR(liar.Merge(round));
   }
@@ -48,24 +42,23 @@ absl::Status PlayRounds(Run& run, Team& team, Site& liar, int64_t first_lie, int
 }
 
 absl::StatusOr<Outcome> Overflow() {
-  Run run({});
-  RETURN_IF_ERROR(run.Start());
-  Team team(run);
-  Site liar(run, "liar");
-  const absl::Status played = PlayRounds(run, team, liar, 1, 2, [&](int64_t round) {
-    Push push =
-        round == 1 ? liar.MakePush(1) : liar.MakePushTo(2, -std::numeric_limits<float>::max());
+  Stage stage;
+  Run& run = stage.run;
+  const absl::Status played = PlayRounds(stage, 1, 2, [&](int64_t round) {
+    Push push = round == 1 ? stage.liar->MakePush(1)
+                           : stage.liar->MakePushTo(2, -std::numeric_limits<float>::max());
     if (round == 1) push.header.set_tokens(0);
     if (round == 2) push.header.set_tokens(kMostTokens);
     return push;
   });
   if (!played.ok()) {
     // Does its successor get any further?
-    liar.Disconnect();
+    if (!stage.liar.has_value()) return played;
+    stage.liar->Disconnect();
     run.Kill();
     RETURN_IF_ERROR(run.Start());
-    team.Return().IgnoreError();
-    team.Merge(2).IgnoreError();
+    stage.team->Return().IgnoreError();
+    stage.team->Merge(2).IgnoreError();
     const absl::Status health = run.coordinator().Health();
     return health.ok() ? played : absl::InternalError(absl::StrCat("for good: ", health.message()));
   }
@@ -78,29 +71,22 @@ absl::StatusOr<Outcome> LargeNormInTheFirstRound() {
   const ConfigChange guarded = [](v1::RunConfig& config) {
     config.mutable_membership()->set_outlier_factor(10);
   };
-  Run run({.change = guarded});
-  RETURN_IF_ERROR(run.Start());
-  Team team(run);
-  Site liar(run, "liar");
+  Stage stage({.change = guarded});
   RETURN_IF_ERROR(
-      PlayRounds(run, team, liar, 1, 1, [&](int64_t round) { return liar.MakePush(round, 1e6); }));
-  return SameBits(run, guarded, kHonestRounds);
+      PlayRounds(stage, 1, 1, [&](int64_t round) { return stage.liar->MakePush(round, 1e6); }));
+  return SameBits(stage.run, guarded, kHonestRounds);
 }
 
 absl::StatusOr<Outcome> Tokens() {
-  Run run({});
-  RETURN_IF_ERROR(run.Start());
-  Team team(run);
-  Site liar(run, "liar");
-  const absl::Status played = PlayRounds(run, team, liar, 1, kHonestRounds, [&](int64_t round) {
-    Push push = liar.MakePush(round);
+  Stage stage;
+  RETURN_IF_ERROR(PlayRounds(stage, 1, kHonestRounds, [&](int64_t round) {
+    Push push = stage.liar->MakePush(round);
     push.header.set_tokens(kMostTokens);
     return push;
-  });
-  RETURN_IF_ERROR(played);
-  liar.Disconnect();
-  run.Kill();
-  ASSIGN_OR_RETURN(const std::vector<v1::Round> rounds, run.Rounds());
+  }));
+  stage.liar->Disconnect();
+  stage.run.Kill();
+  ASSIGN_OR_RETURN(const std::vector<v1::Round> rounds, stage.run.Rounds());
   double largest = 0;
   for (const v1::Round& round : rounds) {
     for (int i = 0; i < round.contributors_size(); ++i) {
@@ -113,12 +99,11 @@ absl::StatusOr<Outcome> Tokens() {
 // Small deltas that all point away from what the others do: no norm gives them away.
 absl::StatusOr<Outcome> Rejected() {
   constexpr int64_t kRejectedFrom = 3;
-  Run run({});
-  RETURN_IF_ERROR(run.Start());
-  Team team(run);
-  Site liar(run, "liar");
-  RETURN_IF_ERROR(team.Enter());
-  RETURN_IF_ERROR(liar.Enter(0));
+  Stage stage;
+  RETURN_IF_ERROR(stage.Begin(0));
+  Run& run = stage.run;
+  Team& team = *stage.team;
+  Site& liar = *stage.liar;
   for (int64_t round = 1; round <= kHonestRounds; ++round) {
     if (round == kRejectedFrom) {
       v1::RejectRequest request;
@@ -163,25 +148,20 @@ struct OneRound {
 absl::StatusOr<OneRound> PlayOneRound(const MergeRuleChange& rule, int more_honest) {
   // Within norm_cap, which is ten times the parameters.
   constexpr double kLargest = 100;
-  Run run({.change = [&](v1::RunConfig& config) {
+  Stage stage({.change = [&](v1::RunConfig& config) {
     config.mutable_outer()->set_optimizer(v1::OuterConfig::SGD);
     config.mutable_outer()->set_learning_rate(1);
     rule(*config.mutable_outer());
   }});
-  RETURN_IF_ERROR(run.Start());
-  Team team(run);
+  RETURN_IF_ERROR(stage.Begin(0));
+  Site& liar = *stage.liar;
   std::vector<std::unique_ptr<Site>> others;
-  for (int i = 1; i <= more_honest; ++i) {
-    others.push_back(std::make_unique<Site>(run, absl::StrCat("other-", i)));
-  }
-  Site liar(run, "liar");
-  RETURN_IF_ERROR(team.Enter());
-  RETURN_IF_ERROR(liar.Enter(0));
   std::vector<Site*> honest;
-  for (int i = 0; i < kHonest; ++i) honest.push_back(&team.site(i));
-  for (const auto& other : others) {
-    RETURN_IF_ERROR(other->Enter(0));
-    honest.push_back(other.get());
+  for (int i = 0; i < kHonest; ++i) honest.push_back(&stage.team->site(i));
+  for (int i = 1; i <= more_honest; ++i) {
+    others.push_back(std::make_unique<Site>(stage.run, absl::StrCat("other-", i)));
+    honest.push_back(others.back().get());
+    RETURN_IF_ERROR(honest.back()->Enter(0));
   }
   const std::vector<float> before = liar.published();
   OneRound result;
@@ -197,7 +177,7 @@ absl::StatusOr<OneRound> PlayOneRound(const MergeRuleChange& rule, int more_hone
   for (size_t i = 0; i < before.size(); ++i) {
     result.step.push_back(double{before[i]} - double{liar.published()[i]});
   }
-  if (run.record().Count("contribution_quarantined") > 0) {
+  if (stage.run.record().Count("contribution_quarantined") > 0) {
     return absl::InternalError("the delta was quarantined: it was to be as large as may be merged");
   }
   return result;

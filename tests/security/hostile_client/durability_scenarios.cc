@@ -1,16 +1,11 @@
 // A run on a damaged disk, or in a run directory that exists twice.
 #include <algorithm>
-#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <utility>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
 #include "tests/security/hostile_client/scenarios.h"
-#include "tests/security/hostile_client/team.h"
 
 namespace causeway::hostile {
 namespace {
@@ -43,20 +38,19 @@ void Spoil(const fs::path& path, Damage damage) {
   }
 }
 
-absl::Status DoFiveRounds(Run& run, Team& team) {
-  RETURN_IF_ERROR(team.Enter());
+absl::Status DoFiveRounds(Stage& stage) {
+  RETURN_IF_ERROR(stage.Begin());
   for (int64_t round = 1; round <= 5; ++round) {
-    RETURN_IF_ERROR(team.DoRound(round));
-    run.Maintain();
+    RETURN_IF_ERROR(stage.team->DoRound(round));
+    stage.run.Maintain();
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<Outcome> OlderSnapshot() {
-  Run run({.snapshot_every_rounds = 2});
-  RETURN_IF_ERROR(run.Start());
-  Team team(run);
-  RETURN_IF_ERROR(DoFiveRounds(run, team));
+  Stage stage({.snapshot_every_rounds = 2});
+  RETURN_IF_ERROR(DoFiveRounds(stage));
+  Run& run = stage.run;
   const std::vector<float> published = run.coordinator().PublishedParameters();
   run.Kill();
   fs::path newest;
@@ -74,11 +68,11 @@ absl::StatusOr<Outcome> OlderSnapshot() {
 // Every file of a run directory, each in turn damaged in a copy: the copy's coordinator publishes
 // what the run had published, or refuses and names the file.
 absl::StatusOr<Outcome> DamagedFiles() {
-  Run run({.snapshot_every_rounds = 2});
-  RETURN_IF_ERROR(run.Start());
-  Team team(run);
-  RETURN_IF_ERROR(DoFiveRounds(run, team));
-  RETURN_IF_ERROR(team.site(0).Deliver(team.site(0).MakePush(6)));
+  Stage stage({.snapshot_every_rounds = 2});
+  RETURN_IF_ERROR(DoFiveRounds(stage));
+  Run& run = stage.run;
+  Site& site = stage.team->site(0);
+  RETURN_IF_ERROR(site.Deliver(site.MakePush(6)));
   const std::vector<float> published = run.coordinator().PublishedParameters();
   // As after a kill: with the database's log.
   const TestFolder folder;
@@ -128,13 +122,13 @@ absl::StatusOr<Outcome> DamagedFiles() {
 // The run goes on at its place while a copy of it is served elsewhere, and its sites are told the
 // copy's address.
 absl::StatusOr<Outcome> RestoredCopy() {
-  Run run({});
-  RETURN_IF_ERROR(run.Start());
+  Stage stage;
+  RETURN_IF_ERROR(stage.Begin());
+  Run& run = stage.run;
+  Team& team = *stage.team;
   const TestFolder elsewhere;
-  Team team(run);
   const std::string copy_folder = elsewhere.path("copy");
   Run copy({.folder = copy_folder});
-  RETURN_IF_ERROR(team.Enter());
   for (int64_t round = 1; round <= 2; ++round) RETURN_IF_ERROR(team.DoRound(round));
   run.Kill();
   fs::copy(run.folder(), copy_folder, fs::copy_options::recursive);
@@ -161,18 +155,17 @@ absl::StatusOr<Outcome> RestoredCopy() {
 // gone, and somebody starts the run a second time.
 absl::StatusOr<Outcome> SecondCoordinator() {
   constexpr int64_t kRounds = 4;
-  Run run({});
-  RETURN_IF_ERROR(run.Start());
-  Team team(run);
+  Stage stage;
+  RETURN_IF_ERROR(stage.Begin());
+  Run& run = stage.run;
   Run second({.folder = run.folder()});
   absl::Status refused;
-  RETURN_IF_ERROR(team.Enter());
   for (int64_t round = 1; round <= kRounds; ++round) {
     if (round == kRounds / 2) {
       fs::remove(fs::path(run.folder()) / "LOCK");
       refused = second.Start();
     }
-    RETURN_IF_ERROR(team.DoRound(round));
+    RETURN_IF_ERROR(stage.team->DoRound(round));
   }
   if (refused.ok()) return Outcome{.held = false, .what = "both serve the run"};
   RETURN_IF_ERROR(CompareWithAlone(run, {}, kRounds));

@@ -16,16 +16,11 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "causeway/v1/enrollment.grpc.pb.h"
-#include "common/base/status_macros.h"
 #include "common/client/boarding.h"
 #include "common/identity/invitation.h"
-#include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "common/rpc/tls_handshake.h"
-#include "tests/security/hostile_client/run.h"
 #include "tests/security/hostile_client/scenarios.h"
 
 namespace causeway::hostile {

@@ -6,11 +6,8 @@
 #include <algorithm>
 #include <chrono>
 #include <iostream>
-#include <string>
-#include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/cli/command_line.h"
 #include "nlohmann/json.hpp"
@@ -32,9 +29,8 @@ int Main(int argc, char** argv) {
     return Refuse(kProgram, absl::InvalidArgumentError("takes flags only"));
   }
   std::vector<Scenario> scenarios;
-  for (const auto& make :
-       {ContributionScenarios, MembershipScenarios, DurabilityScenarios, AccessScenarios,
-        InvitationScenarios, Http2Scenarios, SiteScenarios, LoadScenarios}) {
+  for (const auto& make : {ContributionScenarios, MembershipScenarios, DurabilityScenarios,
+                           AccessScenarios, InvitationScenarios, Http2Scenarios, SiteScenarios}) {
     for (Scenario& scenario : make()) scenarios.push_back(std::move(scenario));
   }
   const std::string wanted = absl::GetFlag(FLAGS_scenario);

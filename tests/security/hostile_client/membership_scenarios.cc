@@ -1,13 +1,11 @@
-// Lies about steps, speed and tokens in a session, and credentials that ended.
-#include <cstdint>
+// Lies about steps, speed and tokens in a session, credentials that ended, and a member that asks
+// for more than it can use.
 
-#include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "common/base/status_macros.h"
-#include "tests/security/hostile_client/credentials.h"
+#include <atomic>
+
 #include "tests/security/hostile_client/scenarios.h"
-#include "tests/security/hostile_client/team.h"
 #include "tests/unit/common/base/fake_clock.h"
+#include "tests/unit/common/rpc/plain_lane.h"
 
 namespace causeway::hostile {
 namespace {
@@ -24,13 +22,13 @@ absl::Status Stop(Site& site, int64_t at_step) {
 }
 
 absl::StatusOr<Outcome> Step() {
-  Run run({});
-  RETURN_IF_ERROR(run.Start());
-  Team team(run);
-  Site liar(run, "liar");
+  Stage stage;
+  RETURN_IF_ERROR(stage.Begin());
+  Run& run = stage.run;
+  Team& team = *stage.team;
+  Site& liar = *stage.liar;
   int64_t newcomer_step = 0;
   const auto play = [&]() -> absl::Status {
-    RETURN_IF_ERROR(team.Enter());
     for (int64_t round = 1; round <= 6; ++round) RETURN_IF_ERROR(team.DoRound(round));
     liar.Enter(2000).IgnoreError();  // The run is at step 30.
     liar.Disconnect();
@@ -61,18 +59,16 @@ absl::StatusOr<Outcome> SpeedAndGrace() {
     config.mutable_membership()->set_adaptive_grace(true);
   };
   FakeClock clock;
-  Run run({.change = change, .clock = &clock});
-  RETURN_IF_ERROR(run.Start());
-  Team team(run);
-  Site liar(run, "liar");
-  RETURN_IF_ERROR(team.Enter());
-  RETURN_IF_ERROR(liar.Enter(0));
+  Stage stage({.change = change, .clock = &clock});
+  RETURN_IF_ERROR(stage.Begin(0));
+  Team& team = *stage.team;
+  Site& liar = *stage.liar;
   for (int i = 0; i < kHonest; ++i) team.site(i).Settle(0, 0, kStepSeconds);
   liar.Settle(0, 0, 1e-6);
   for (int64_t round = 1; round <= 2; ++round) {
     RETURN_IF_ERROR(liar.Deliver(liar.MakePush(round)));
     clock.Advance(absl::Milliseconds(500));  // The others still train.
-    run.coordinator().Tick();
+    stage.run.coordinator().Tick();
     RETURN_IF_ERROR(team.Push(round));
     RETURN_IF_ERROR(team.Merge(round));
     RETURN_IF_ERROR(liar.Merge(round));
@@ -82,15 +78,13 @@ absl::StatusOr<Outcome> SpeedAndGrace() {
 }
 
 absl::StatusOr<Outcome> SpeedAndPace() {
-  Run run({.change = [](v1::RunConfig& config) {
+  Stage stage({.change = [](v1::RunConfig& config) {
     config.mutable_membership()->set_max_pace(4);
     config.mutable_sync()->set_overlap_steps(1);
   }});
-  RETURN_IF_ERROR(run.Start());
-  Team team(run);
-  Site liar(run, "liar");
-  RETURN_IF_ERROR(team.Enter());
-  RETURN_IF_ERROR(liar.Enter(0));
+  RETURN_IF_ERROR(stage.Begin(0));
+  Team& team = *stage.team;
+  Site& liar = *stage.liar;
   for (int i = 0; i < kHonest; ++i) team.site(i).Settle(1, 0, kStepSeconds);
   liar.Settle(1, 0, 1e-3);
   for (int i = 0; i < kHonest; ++i) team.site(i).Settle(2, 0, kStepSeconds);
@@ -106,14 +100,12 @@ absl::StatusOr<Outcome> SpeedAndPace() {
 }
 
 absl::StatusOr<Outcome> TokenBudget() {
-  Run run({.change = [](v1::RunConfig& config) {
+  Stage stage({.change = [](v1::RunConfig& config) {
     config.mutable_train()->set_tokens(int64_t{1} << 20);
   }});
-  RETURN_IF_ERROR(run.Start());
-  Team team(run);
-  Site liar(run, "liar");
-  RETURN_IF_ERROR(team.Enter());
-  RETURN_IF_ERROR(liar.Enter(0));
+  RETURN_IF_ERROR(stage.Begin(0));
+  Team& team = *stage.team;
+  Site& liar = *stage.liar;
   for (int i = 0; i < kHonest; ++i) team.site(i).Settle(1, 32, kStepSeconds);
   liar.Settle(1, int64_t{1} << 48, kStepSeconds);
   for (int i = 0; i < kHonest; ++i) team.site(i).Settle(2, 64, kStepSeconds);
@@ -123,15 +115,12 @@ absl::StatusOr<Outcome> TokenBudget() {
 }
 
 absl::StatusOr<Outcome> Flush() {
-  Run run({});
-  RETURN_IF_ERROR(run.Start());
-  Team team(run);
-  Site liar(run, "liar");
-  RETURN_IF_ERROR(team.Enter());
-  RETURN_IF_ERROR(team.DoRound(1));
-  RETURN_IF_ERROR(team.DoRound(2));
+  Stage stage;
+  RETURN_IF_ERROR(stage.Begin());
+  for (const int64_t round : {1, 2}) RETURN_IF_ERROR(stage.team->DoRound(round));
+  Site& liar = *stage.liar;
   RETURN_IF_ERROR(liar.Enter(10));
-  const size_t before = run.record().all().size();
+  const size_t before = stage.run.record().all().size();
   const absl::Time began = absl::Now();
   constexpr int kMessages = 1000;
   for (int i = 0; i < kMessages; ++i) {
@@ -141,7 +130,7 @@ absl::StatusOr<Outcome> Flush() {
   }
   liar.Settle(10);
   const double seconds = absl::ToDoubleSeconds(absl::Now() - began);
-  const size_t events = run.record().all().size() - before;
+  const size_t events = stage.run.record().all().size() - before;
   return Outcome{.held = events < 100,
                  .what = absl::StrCat(events, " events of ", 2 * kMessages, " messages in ",
                                       static_cast<int>(seconds * 10) / 10.0, " s")};
@@ -168,6 +157,86 @@ absl::StatusOr<Outcome> ExpiredCertificate() {
   return Outcome{.held = ended && !pulled && !pushed, .what = std::move(what)};
 }
 
+constexpr int kConnections = 8;
+constexpr int kPullsOfConnection = 50;
+constexpr uint64_t kWantsOfLane = 100;
+constexpr int64_t kRounds = 3;
+
+// A model whose state is worth copying: some 5 MiB.
+void Larger(v1::RunConfig& config) {
+  config.mutable_model()->set_width(128);
+  config.mutable_model()->set_vocabulary_size(8192);
+}
+
+// Lanes of one connection, each of a process of its own, over which states are wanted and not read.
+class Hoard {
+ public:
+  Hoard(Run& run, std::string id, int connection)
+      : run_id_(run.coordinator().run_id()),
+        id_(std::move(id)),
+        stub_(v1::Exchange::NewStub(
+            MakeChannel(run.address(), connection, ChannelSecurity::Plaintext()))) {}
+  // Whether one more is served.
+  bool Pull() {
+    PlainLane& lane = *lanes_.emplace_back(std::make_unique<PlainLane>(*stub_, run_id_, id_));
+    if (!Want(lane, 1)) return false;
+    v1::LaneMessage first;
+    return lane.Read(first) && first.control().has_announcement();
+  }
+  // Asks for many more over each of the lanes, and reads nothing of them.
+  void WantMany() {
+    for (const auto& lane : lanes_) {
+      for (uint64_t transfer = 2; transfer < 2 + kWantsOfLane; ++transfer) {
+        if (!Want(*lane, transfer)) break;
+      }
+    }
+  }
+
+ private:
+  static bool Want(PlainLane& lane, uint64_t transfer) {
+    v1::Want want;
+    want.set_transfer(transfer);
+    want.set_object(v1::Want::STATE);
+    return lane.Want(want);
+  }
+
+  const std::string run_id_;
+  const std::string id_;
+  const std::unique_ptr<v1::Exchange::Stub> stub_;
+  std::vector<std::unique_ptr<PlainLane>> lanes_;
+};
+
+absl::StatusOr<Outcome> GreedyPulls() {
+  Stage stage({.change = Larger});
+  RETURN_IF_ERROR(stage.Begin());
+  Run& run = stage.run;
+  std::atomic<int> served = 0;
+  std::atomic<int> refused = 0;
+  std::vector<std::thread> attackers;
+  for (int i = 0; i < kConnections; ++i) {
+    attackers.emplace_back([&, i] {
+      Hoard hoard(run, "liar", i);
+      for (int pull = 0; pull < kPullsOfConnection; ++pull) ++(hoard.Pull() ? served : refused);
+      hoard.WantMany();
+    });
+  }
+  const absl::Time began = absl::Now();
+  const auto play = [&]() -> absl::Status {
+    for (int64_t round = 1; round <= kRounds; ++round) RETURN_IF_ERROR(stage.team->DoRound(round));
+    return absl::OkStatus();
+  };
+  const absl::Status played = play();
+  const double seconds = absl::ToDoubleSeconds(absl::Now() - began);
+  for (std::thread& attacker : attackers) attacker.join();
+  if (!played.ok()) return played;
+  const absl::Status same = CompareWithAlone(run, Larger, kRounds);
+  return Outcome{
+      .held = same.ok(),
+      .what = absl::StrCat(served.load(), " pulls served, ", refused.load(), " refused; ", kRounds,
+                           " honest rounds in ", static_cast<int>(seconds * 10) / 10.0, " s, ",
+                           same.ok() ? "the bits of the honest run" : same.message())};
+}
+
 }  // namespace
 
 std::vector<Scenario> MembershipScenarios() {
@@ -180,6 +249,9 @@ std::vector<Scenario> MembershipScenarios() {
       {"record_flush", "2,000 late headers and repeated Readys", Flush},
       {"expired_certificate", "a connection stays open when its certificate ends",
        ExpiredCertificate},
+      {"greedy_pulls",
+       "400 pulls of the state over 8 connections, and 100 more over each lane, none of them read",
+       GreedyPulls},
   };
 }
 

@@ -1,11 +1,9 @@
 // A member that lies, or one who should be none, against a run; and whether the run held.
 #pragma once
 
-#include <functional>
-#include <string>
-#include <vector>
-
-#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "tests/security/hostile_client/team.h"
 
 namespace causeway::hostile {
 
@@ -29,6 +27,5 @@ std::vector<Scenario> AccessScenarios();
 std::vector<Scenario> InvitationScenarios();
 std::vector<Scenario> Http2Scenarios();
 std::vector<Scenario> SiteScenarios();
-std::vector<Scenario> LoadScenarios();
 
 }  // namespace causeway::hostile

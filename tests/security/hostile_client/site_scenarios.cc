@@ -4,13 +4,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <memory>
-#include <string>
-#include <thread>
-#include <vector>
-
-#include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
 #include "tests/security/hostile_client/scenarios.h"
 #include "worker/member/rendezvous.h"
 

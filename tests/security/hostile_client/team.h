@@ -1,14 +1,15 @@
-// Three honest sites, and what they publish when nobody disturbs them.
+// Three honest sites, what they publish when nobody disturbs them, and the credentials of all.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "tests/security/hostile_client/run.h"
+#include "common/base/status_macros.h"
 #include "tests/security/hostile_client/site.h"
 
 namespace causeway::hostile {
@@ -32,6 +33,47 @@ class Team {
   Run& run_;
   const std::function<ChannelSecurity(const std::string&)> security_;
   std::vector<std::unique_ptr<Site>> sites_;
+};
+
+// A run without credentials, the three, and one who lies.
+struct Stage {
+  explicit Stage(Run::Options options = {}) : run(std::move(options)) {}
+  // Starts the run and lets the three enter, then the liar, ready at that step. -1: it stays out.
+  absl::Status Begin(int64_t liar_step = -1);
+
+  Run run;
+  // Once it has begun.
+  std::optional<Team> team;
+  std::optional<Site> liar;
+};
+
+// Certificates and tokens of a run under attack, and the files that the coordinator reads. Not
+// thread-safe.
+class Credentials {
+ public:
+  Credentials();
+
+  // With what the coordinator is served: its certificate, the authority, and `change`.
+  std::function<void(server::CoordinatorServer::Options&)> Server(
+      std::function<void(server::CoordinatorServer::Options&)> change = {});
+  // A worker's certificate that ends after so long; or its token, which goes on tokens().
+  ChannelSecurity Certificate(const Run& run, const std::string& id,
+                              absl::Duration life = absl::Hours(24));
+  ChannelSecurity Token(const Run& run, const std::string& id);
+  // The PEM text of the last certificate of that id.
+  const std::string& certificate_of(const std::string& id) const { return issued_.at(id); }
+
+  const TestAuthority& authority() const { return authority_; }
+  const TestFolder& folder() const { return folder_; }
+  // The coordinator's list of tokens, once there is one.
+  std::string tokens() const { return folder_.path("tokens"); }
+
+ private:
+  const TestAuthority authority_;
+  const TestFolder folder_;
+  std::map<std::string, std::string> issued_;
+  std::string token_list_ = "# of a run under attack\n";
+  int sets_ = 0;
 };
 
 // Kills `run` and compares it with one that only the three have played, for so many rounds. OK if
