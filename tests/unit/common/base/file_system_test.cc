@@ -38,15 +38,21 @@ class FileSystemTest : public testing::Test {
   const TemporaryFolder folder_;
 };
 
-TEST_F(FileSystemTest, AFileIsContinuedAndOverwritten) {
+TEST_F(FileSystemTest, AFileIsEmptiedContinuedOverwrittenAndMapped) {
   const std::string path = folder_.File("data");
+  WriteText(path, "old content");
+  ASSERT_TRUE(file_system_.Create(path).ok());
+  EXPECT_EQ(Text(**file_system_.Map(path)), "");
   for (const char* part : {"abc", "def"}) {
     const auto file = file_system_.OpenForAppend(path).value();
     ASSERT_TRUE(file->Append(Bytes(part)).ok());
     ASSERT_TRUE(file->Overwrite(1, Bytes("XY")).ok());
+    ASSERT_TRUE(file->Append({}).ok());
     ASSERT_TRUE(file->Append(Bytes("!")).ok());
+    ASSERT_TRUE(file->Sync().ok());
   }
   EXPECT_EQ(*file_system_.ReadFile(path), "aXY!def!");
+  EXPECT_EQ(Text(**file_system_.Map(path)), "aXY!def!");
   EXPECT_EQ(*file_system_.FileSize(path), 8u);
   EXPECT_THAT(file_system_.FileSize(path + ".absent"), StatusIs(kNotFound));
 }
@@ -94,6 +100,9 @@ TEST_F(FileSystemTest, TheOwnerOfALockIsNamedToOthers) {
   EXPECT_EQ(*file_system_.LockOwner(folder_.path()), "");
   auto lock = file_system_.Lock(folder_.path()).value();
   EXPECT_EQ(*file_system_.LockOwner(folder_.path()), absl::StrCat(getpid()));
+  const absl::Status second = file_system_.Lock(folder_.path()).status();
+  EXPECT_THAT(second, StatusIs(kAlreadyExists, HasSubstr(absl::StrCat("pid ", getpid()))));
+  EXPECT_THAT(Message(second), HasSubstr(folder_.path()));
   lock.reset();
   EXPECT_EQ(*file_system_.LockOwner(folder_.path()), "");
 }
@@ -126,25 +135,6 @@ TEST_F(FileSystemTest, AGitLfsPointerInTheFilesPlaceIsCalledThat) {
   }
 }
 
-TEST_F(FileSystemTest, WhatIsAppendedIsReadAndMapped) {
-  const std::string path = folder_.File("data");
-  auto file = file_system_.Create(path).value();
-  ASSERT_TRUE(file->Append(Bytes("one, ")).ok());
-  ASSERT_TRUE(file->Append({}).ok());
-  ASSERT_TRUE(file->Append(Bytes("two")).ok());
-  ASSERT_TRUE(file->Sync().ok());
-  EXPECT_EQ(*file_system_.ReadFile(path), "one, two");
-  auto mapped = file_system_.Map(path).value();
-  EXPECT_EQ(Text(*mapped), "one, two");
-}
-
-TEST_F(FileSystemTest, CreateEmptiesAnExistingFile) {
-  const std::string path = folder_.File("data");
-  ASSERT_TRUE(WriteFileAtomically(file_system_, path, absl::string_view("old content")).ok());
-  ASSERT_TRUE(file_system_.Create(path).ok());
-  EXPECT_EQ(*file_system_.ReadFile(path), "");
-}
-
 TEST_F(FileSystemTest, AFileLargerThanOneReadComesBackWhole) {
   std::string content;
   for (int i = 0; content.size() < 300'000; ++i) absl::StrAppend(&content, i, ";");
@@ -160,13 +150,6 @@ TEST_F(FileSystemTest, AMappingOutlivesTheRemovalOfItsFile) {
   ASSERT_TRUE(file_system_.Remove(path).ok());
   EXPECT_FALSE(file_system_.Exists(path));
   EXPECT_EQ(Text(*mapped), "kept");
-}
-
-TEST_F(FileSystemTest, AnEmptyFileMapsToNoBytes) {
-  const std::string path = folder_.File("empty");
-  ASSERT_TRUE(WriteFileAtomically(file_system_, path, absl::string_view("")).ok());
-  auto mapped = file_system_.Map(path).value();
-  EXPECT_TRUE(mapped->bytes().empty());
 }
 
 TEST_F(FileSystemTest, AFolderCannotBeMapped) {
@@ -222,15 +205,6 @@ TEST_F(FileSystemTest, ListGivesSortedNames) {
   EXPECT_TRUE(file_system_.CreateFolders(folder_.File("aa/deep")).ok());
 }
 
-TEST_F(FileSystemTest, RenameReplacesTheTarget) {
-  const std::string from = folder_.File("from"), to = folder_.File("to");
-  ASSERT_TRUE(WriteFileAtomically(file_system_, from, absl::string_view("new")).ok());
-  ASSERT_TRUE(WriteFileAtomically(file_system_, to, absl::string_view("old")).ok());
-  ASSERT_TRUE(file_system_.Rename(from, to).ok());
-  EXPECT_FALSE(file_system_.Exists(from));
-  EXPECT_EQ(*file_system_.ReadFile(to), "new");
-}
-
 TEST_F(FileSystemTest, AtomicWriteLeavesNothingBesideTheFile) {
   const std::string path = folder_.File("state");
   ASSERT_TRUE(WriteFileAtomically(file_system_, path, absl::string_view("first")).ok());
@@ -262,20 +236,6 @@ TEST(FaultyDisk, AtomicWriteReportsAFolderThatCannotBeSynced) {
   EXPECT_THAT(WriteFileAtomically(disk, "/state", absl::string_view("new")), StatusIs(kInternal));
   EXPECT_THAT(disk.failed_call(), StartsWith("sync /"));
   EXPECT_EQ(disk.Content("/state"), "new") << "either content is whole";
-}
-
-TEST_F(FileSystemTest, ASecondOwnerOfAFolderIsRefusedAndToldThePid) {
-  auto first = file_system_.Lock(folder_.path()).value();
-  const absl::Status status = file_system_.Lock(folder_.path()).status();
-  EXPECT_THAT(status, StatusIs(kAlreadyExists));
-  EXPECT_THAT(Message(status), HasSubstr(absl::StrCat("pid ", getpid())));
-  EXPECT_THAT(Message(status), HasSubstr(folder_.path()));
-}
-
-TEST_F(FileSystemTest, AFolderIsFreeAgainOnceItsOwnerIsGone) {
-  { auto first = file_system_.Lock(folder_.path()).value(); }
-  auto second = file_system_.Lock(folder_.path());
-  EXPECT_TRUE(second.ok()) << second.status();
 }
 
 TEST_F(FileSystemTest, ALockFileLeftByADeadOwnerIsNoObstacle) {

@@ -1,5 +1,6 @@
 #include <string>
 
+#include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -89,6 +90,15 @@ TEST(SplitHostPort, GivesTheFormThatResolversTake) {
   EXPECT_EQ(bracketed.host, "2001:db8::2");
   EXPECT_EQ(bracketed.port, "0");
   EXPECT_THAT(SplitHostPort("::1:7070", false), StatusIs(kInvalidArgument));
+}
+
+TEST(Annotate, PutsTheContextFirstAndKeepsCodeAndPayload) {
+  EXPECT_TRUE(Annotate(absl::OkStatus(), "context").ok());
+  absl::Status status = absl::NotFoundError("no such file");
+  status.SetPayload("type", absl::Cord("more"));
+  const absl::Status annotated = Annotate(status, "loading the corpus");
+  EXPECT_THAT(annotated, StatusIs(kNotFound, "loading the corpus: no such file"));
+  EXPECT_EQ(annotated.GetPayload("type"), absl::Cord("more"));
 }
 
 }  // namespace

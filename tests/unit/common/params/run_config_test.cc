@@ -36,27 +36,21 @@ TEST(ParseRunConfig, CommentsAndNothingAtAllAreFine) {
   EXPECT_EQ(FormatRunConfig(Parsed("")), "");
 }
 
+// Settings that a configuration has already change nothing.
+void ExpectHas(const v1::RunConfig& config, const std::string& settings) {
+  EXPECT_EQ(FormatRunConfig(Parsed(settings, config)), FormatRunConfig(config));
+}
+
 TEST(ParseRunConfig, TextReplacesTheFieldsOfItsBaseAndKeepsTheOthers) {
-  const v1::RunConfig config =
-      Parsed("sync { overlap_steps: 4 codec_up: BF16 }", *RunPreset("best"));
-  EXPECT_EQ(config.sync().overlap_steps(), 4);
-  EXPECT_EQ(config.sync().codec_up(), v1::BF16);
-  EXPECT_EQ(config.sync().codec_down(), v1::LM2);
-  EXPECT_EQ(config.outer().learning_rate(), 1);
+  ExpectHas(Parsed("sync { overlap_steps: 4 codec_up: BF16 }", *RunPreset("best")),
+            "sync { overlap_steps: 4 codec_up: BF16 codec_down: LM2 } outer { learning_rate: 1 }");
 }
 
 TEST(ParseRunConfig, ZeroReplacesAPresetsValue) {
-  const v1::RunConfig config = Completed(
+  const std::string zeros =
       "model { preset: 'tiny-1m' qk_norm: false } train { weight_decay: 0 warmup_steps: 0 } "
-      "sync { overlap_steps: 0 mixing: 0 } outer { momentum: 0 learning_rate: 0 }",
-      *RunPreset("paper"));
-  EXPECT_EQ(config.sync().overlap_steps(), 0);
-  EXPECT_EQ(config.sync().mixing(), 0);
-  EXPECT_EQ(config.outer().momentum(), 0);
-  EXPECT_EQ(config.outer().learning_rate(), 0);
-  EXPECT_EQ(config.train().weight_decay(), 0);
-  EXPECT_EQ(config.train().warmup_steps(), 0);
-  EXPECT_FALSE(config.model().qk_norm());
+      "sync { overlap_steps: 0 mixing: 0 } outer { momentum: 0 learning_rate: 0 }";
+  ExpectHas(Completed(zeros, *RunPreset("paper")), zeros);
 }
 
 TEST(FormatRunConfig, IsReadBackAsItWas) {
@@ -69,67 +63,41 @@ TEST(FormatRunConfig, IsReadBackAsItWas) {
 
 TEST(CompleteRunConfig, FillsInTheDefaultsOfTheProto) {
   const v1::RunConfig config = Completed(kSmallModel);
-  EXPECT_EQ(config.run_name(), "run");
-  EXPECT_EQ(config.model().kv_heads(), 4);
-  EXPECT_EQ(config.model().head_dim(), 16);
-  EXPECT_EQ(config.model().mlp(), v1::ModelConfig::SWIGLU);
-  EXPECT_TRUE(config.model().has_qk_norm());
-  EXPECT_EQ(config.model().rope_theta(), 10000);
-  EXPECT_EQ(config.model().norm_epsilon(), 1e-5);
-  EXPECT_EQ(config.train().steps(), 1000);
-  EXPECT_EQ(config.train().batch_sequences(), 8);
-  EXPECT_EQ(config.train().micro_batch_sequences(), 8);
-  EXPECT_EQ(config.train().optimizer(), v1::TrainConfig::ADAMW);
-  EXPECT_EQ(config.train().weight_decay(), 0.1);
-  EXPECT_EQ(config.train().warmup_steps(), 50);
-  EXPECT_EQ(config.train().final_learning_rate_fraction(), 0.1);
-  EXPECT_EQ(config.train().evaluation_sequences(), 32);
-  EXPECT_EQ(config.sync().contribution(), v1::SyncConfig::PARAMETER_DELTA);
-  EXPECT_EQ(config.sync().pattern(), v1::SyncConfig::STRIDED);
-  EXPECT_EQ(config.sync().fragments(), 1);
-  EXPECT_EQ(config.sync().steps_between_syncs(), 100);
-  EXPECT_EQ(config.sync().codec_up(), v1::FP32);
-  EXPECT_EQ(config.outer().optimizer(), v1::OuterConfig::NESTEROV);
-  EXPECT_EQ(config.outer().learning_rate(), 0.4);
-  EXPECT_EQ(config.outer().momentum(), 0.9);
-  EXPECT_EQ(config.outer().merge(), v1::OuterConfig::MEAN);
-  EXPECT_FALSE(config.outer().has_beta1());
-  EXPECT_EQ(config.membership().start_workers(), 2);
-  EXPECT_EQ(config.membership().max_workers(), 8);
-  EXPECT_EQ(config.membership().quorum(), 1);
-  EXPECT_EQ(config.membership().lease_ms(), 10'000);
-  EXPECT_EQ(config.membership().weighting(), v1::MembershipConfig::TOKENS);
+  ExpectHas(config, R"(
+      run_name: "run"
+      model { kv_heads: 4 head_dim: 16 mlp: SWIGLU qk_norm: false rope_theta: 10000
+              norm_epsilon: 1e-5 }
+      train { steps: 1000 batch_sequences: 8 micro_batch_sequences: 8 optimizer: ADAMW
+              weight_decay: 0.1 warmup_steps: 50 final_learning_rate_fraction: 0.1
+              evaluation_sequences: 32 }
+      sync { contribution: PARAMETER_DELTA pattern: STRIDED fragments: 1 steps_between_syncs: 100
+             codec_up: FP32 max_overlap_steps: 0 keep_in_flight: 0 }
+      outer { optimizer: NESTEROV learning_rate: 0.4 momentum: 0.9 merge: MEAN }
+      membership { start_workers: 2 max_workers: 8 quorum: 1 lease_ms: 10000 weighting: TOKENS })");
+  EXPECT_FALSE(config.outer().has_beta1() || config.outer().has_trim());
+  EXPECT_FALSE(config.sync().has_error_feedback_decay());
 }
 
 TEST(CompleteRunConfig, DefaultsFollowTheFieldsTheyDependOn) {
-  EXPECT_EQ(
-      Completed(std::string(kSmallModel) + "train { optimizer: MUON }").train().weight_decay(),
-      0.01);
-  EXPECT_EQ(Completed(std::string(kSmallModel) + "train { steps: 400 }").train().warmup_steps(),
-            20);
-  EXPECT_EQ(Completed(std::string(kSmallModel) + "outer { optimizer: SGD }").outer().momentum(), 0);
-  const v1::OuterConfig adam =
-      Completed(std::string(kSmallModel) + "outer { optimizer: ADAM beta2: 0.999 }").outer();
-  EXPECT_EQ(adam.learning_rate(), 1e-3);
-  EXPECT_EQ(adam.momentum(), 0);
-  EXPECT_EQ(adam.beta1(), 0.9);
-  EXPECT_EQ(adam.beta2(), 0.999);
-  EXPECT_EQ(adam.epsilon(), 1e-6);
-  EXPECT_EQ(Completed(std::string(kSmallModel) + "membership { start_workers: 20 }")
-                .membership()
-                .max_workers(),
-            20);
+  for (const auto& [settings, follows] : {
+           std::pair("train { optimizer: MUON }", "train { weight_decay: 0.01 }"),
+           {"train { steps: 400 }", "train { warmup_steps: 20 }"},
+           {"outer { optimizer: SGD }", "outer { momentum: 0 }"},
+           {"outer { optimizer: ADAM beta2: 0.999 }",
+            "outer { learning_rate: 1e-3 momentum: 0 beta1: 0.9 beta2: 0.999 epsilon: 1e-6 }"},
+           {"outer { merge: TRIMMED_MEAN }", "outer { trim: 1 }"},
+           {"outer { merge: TRIMMED_MEAN trim: 0 }", "outer { trim: 0 }"},
+           {"sync { codec_up: LM2 error_feedback: true }", "sync { error_feedback_decay: 1 }"},
+           {"membership { start_workers: 20 }", "membership { max_workers: 20 }"},
+       }) {
+    ExpectHas(Completed(kSmallModel + std::string(settings)), follows);
+  }
 }
 
 TEST(CompleteRunConfig, FieldsBesideAModelPresetOverrideIt) {
-  const v1::RunConfig config =
-      Completed("model { preset: 'tiny-1m' layers: 2 heads: 2 sequence_length: 64 }");
-  EXPECT_EQ(config.model().layers(), 2);
-  EXPECT_EQ(config.model().heads(), 2);
-  EXPECT_EQ(config.model().head_dim(), 64);
-  EXPECT_EQ(config.model().sequence_length(), 64);
-  EXPECT_EQ(config.model().width(), 128);
-  EXPECT_TRUE(config.model().qk_norm());
+  ExpectHas(
+      Completed("model { preset: 'tiny-1m' layers: 2 heads: 2 sequence_length: 64 }"),
+      "model { layers: 2 heads: 2 head_dim: 64 sequence_length: 64 width: 128 qk_norm: true }");
 }
 
 TEST(CompleteRunConfig, CompletingTwiceChangesNothing) {
@@ -187,31 +155,9 @@ tensors {
   EXPECT_EQ(FragmentPlan::Create(config)->hash(), 0xd9419e014e377ca9U);
 }
 
-TEST(FormatRunConfig, TheHashOfAConfigurationWithoutTheNewerFieldsDoesNotChange) {
-  const v1::RunConfig config = Completed(kSmallModel);
-  EXPECT_EQ(config.sync().max_overlap_steps(), 0);
-  EXPECT_EQ(config.sync().keep_in_flight(), 0);
-  EXPECT_EQ(MaxOverlapSteps(Completed("sync { overlap_steps: 3 }", config).sync()), 3);
-  EXPECT_EQ(
-      MaxOverlapSteps(Completed("sync { overlap_steps: 3 max_overlap_steps: 9 }", config).sync()),
-      9);
-}
-
-TEST(CompleteRunConfig, OneValueAtEachEndIsTrimmedUnlessItSaysOtherwise) {
-  EXPECT_FALSE(Completed(kSmallModel).outer().has_trim());
-  EXPECT_EQ(Completed("outer { merge: TRIMMED_MEAN }", Completed(kSmallModel)).outer().trim(), 1);
-  const auto none = Completed("outer { merge: TRIMMED_MEAN trim: 0 }", Completed(kSmallModel));
-  EXPECT_TRUE(none.outer().has_trim());
-  EXPECT_EQ(none.outer().trim(), 0);
-}
-
-TEST(CompleteRunConfig, ErrorFeedbackCarriesAllUnlessItIsToldOtherwise) {
-  const std::string small = kSmallModel;
-  EXPECT_EQ(Completed(small + "sync { codec_up: LM2 error_feedback: true }")
-                .sync()
-                .error_feedback_decay(),
-            1);
-  EXPECT_FALSE(Completed(small).sync().has_error_feedback_decay());
+TEST(MaxOverlapSteps, IsTheOverlapUnlessItMayGrow) {
+  EXPECT_EQ(MaxOverlapSteps(Parsed("sync { overlap_steps: 3 }").sync()), 3);
+  EXPECT_EQ(MaxOverlapSteps(Parsed("sync { overlap_steps: 3 max_overlap_steps: 9 }").sync()), 9);
 }
 
 TEST(ParseRunConfig, ACodecThatIsGoneIsRefusedByItsName) {
@@ -279,13 +225,15 @@ TEST(ModelPreset, ShapesOfOtherPeoplesModelsHaveTheirParameters) {
   }
 }
 
-TEST(ModelPreset, AnUnknownNameIsRefusedWithTheKnownOnes) {
-  const absl::Status status = ModelPreset("tiny-2m").status();
-  EXPECT_THAT(status, StatusIs(kInvalidArgument));
-  for (const std::string& name : ModelPresetNames()) {
-    EXPECT_THAT(std::string(status.message()), HasSubstr(name));
-  }
-  EXPECT_THAT(std::string(status.message()), HasSubstr("\"tiny-2m\""));
+TEST(Presets, AnUnknownNameIsRefusedWithTheKnownOnes) {
+  const auto refused = [](const absl::Status& status, const std::vector<std::string>& known) {
+    EXPECT_THAT(status, StatusIs(kInvalidArgument, HasSubstr("\"tiny-2m\"")));
+    for (const std::string& name : known) {
+      EXPECT_THAT(std::string(status.message()), HasSubstr(name));
+    }
+  };
+  refused(ModelPreset("tiny-2m").status(), ModelPresetNames());
+  refused(RunPreset("tiny-2m").status(), RunPresetNames());
 }
 
 TEST(RunPreset, EveryNameCompletesWithEveryModelWithoutAWarning) {
@@ -300,48 +248,23 @@ TEST(RunPreset, EveryNameCompletesWithEveryModelWithoutAWarning) {
   }
 }
 
-TEST(RunPreset, PaperIsThePaper) {
-  const v1::RunConfig config = Completed("model { preset: 'paper-35m' }", *RunPreset("paper"));
-  EXPECT_EQ(config.train().optimizer(), v1::TrainConfig::ADAMW);
-  EXPECT_EQ(config.sync().pattern(), v1::SyncConfig::STRIDED);
-  EXPECT_EQ(config.sync().codec_up(), v1::E3M0);
-  EXPECT_EQ(config.sync().codec_down(), v1::E3M0);
-  EXPECT_EQ(config.sync().steps_between_syncs(), 100);
-  EXPECT_EQ(config.sync().mixing(), 0.5);
-  EXPECT_EQ(config.outer().optimizer(), v1::OuterConfig::NESTEROV);
-  EXPECT_EQ(config.outer().learning_rate(), 0.4);
-  EXPECT_EQ(config.outer().momentum(), 0.9);
-}
-
-TEST(RunPreset, BestTrainsWithMuonAndTwoBitsBothWays) {
-  const v1::RunConfig config = *RunPreset("best");
-  EXPECT_EQ(config.train().optimizer(), v1::TrainConfig::MUON);
-  EXPECT_EQ(config.sync().codec_up(), v1::LM2);
-  EXPECT_EQ(config.sync().codec_down(), v1::LM2);
-  EXPECT_TRUE(config.sync().error_feedback());
-  EXPECT_EQ(config.sync().steps_between_syncs(), 16);  // Two bits in the bytes of four at H 30.
-  EXPECT_EQ(config.sync().mixing(), 0);
-  EXPECT_EQ(config.outer().optimizer(), v1::OuterConfig::SGD);
-  EXPECT_EQ(config.outer().learning_rate(), 1);
-  EXPECT_EQ(FormatRunConfig(config), FormatRunConfig(*RunPreset("streaming")));
-}
-
-TEST(RunPreset, DataParallelSendsGradientsAtEveryStep) {
-  const v1::RunConfig config =
-      Completed("model { preset: 'tiny-1m' }", *RunPreset("data-parallel"));
-  EXPECT_EQ(config.sync().contribution(), v1::SyncConfig::GRADIENT);
-  EXPECT_EQ(config.sync().steps_between_syncs(), 1);
-  EXPECT_EQ(config.outer().optimizer(), v1::OuterConfig::ADAMW);
-  EXPECT_EQ(config.outer().learning_rate(), config.train().learning_rate());
-  EXPECT_EQ(config.outer().momentum(), 0);
-}
-
-TEST(RunPreset, AnUnknownNameIsRefusedWithTheKnownOnes) {
-  const absl::Status status = RunPreset("bets").status();
-  EXPECT_THAT(status, StatusIs(kInvalidArgument));
-  for (const std::string& name : RunPresetNames()) {
-    EXPECT_THAT(std::string(status.message()), HasSubstr(name));
-  }
+TEST(RunPreset, HasTheSettingsThatItStandsFor) {
+  const std::string tiny = "model { preset: 'tiny-1m' }";
+  ExpectHas(Completed(tiny, *RunPreset("paper")), R"(
+      train { optimizer: ADAMW }
+      sync { pattern: STRIDED codec_up: E3M0 codec_down: E3M0 steps_between_syncs: 100 mixing: 0.5 }
+      outer { optimizer: NESTEROV learning_rate: 0.4 momentum: 0.9 })");
+  // Two bits in the bytes of four at H 30.
+  ExpectHas(Completed(tiny, *RunPreset("best")), R"(
+      train { optimizer: MUON }
+      sync { codec_up: LM2 codec_down: LM2 error_feedback: true steps_between_syncs: 16 mixing: 0 }
+      outer { optimizer: SGD learning_rate: 1 })");
+  EXPECT_EQ(FormatRunConfig(*RunPreset("best")), FormatRunConfig(*RunPreset("streaming")));
+  const v1::RunConfig gradients = Completed(tiny, *RunPreset("data-parallel"));
+  ExpectHas(gradients, R"(
+      sync { contribution: GRADIENT steps_between_syncs: 1 }
+      outer { optimizer: ADAMW momentum: 0 })");
+  EXPECT_EQ(gradients.outer().learning_rate(), gradients.train().learning_rate());
 }
 
 }  // namespace

@@ -97,22 +97,6 @@ TEST(TensorTable, BiasesStandBehindTheMatricesThatAreOneProduct) {
   EXPECT_EQ(Named(table, "model.embed_positions.weight").role, TensorRole::kPositions);
 }
 
-TEST(TensorTable, Gpt2ShapeHasTheParametersOfTheFormula) {
-  const int64_t width = 768, layers = 12, padded = 50304;
-  const int64_t block = 4 * width * width + 2 * width * 3072 + 2 * width;
-  EXPECT_EQ(CountParameters(Table("preset: 'gpt2-124m-shape'")),
-            padded * width + layers * block + width);
-}
-
-TEST(TensorTable, EveryFeatureAddsWhatItCosts) {
-  const std::string base = "vocabulary_size: 256 layers: 3 width: 128 heads: 8 mlp_width: 256 ";
-  const int64_t plain = CountParameters(Table(base));
-  EXPECT_EQ(plain - CountParameters(Table(base + "kv_heads: 2")), 3 * 2 * (128 - 32) * 128);
-  EXPECT_EQ(CountParameters(Table(base + "qk_norm: true")) - plain, 3 * 2 * 16);
-  EXPECT_EQ(CountParameters(Table(base + "untied_head: true")) - plain, 256 * 128);
-  EXPECT_EQ(plain - CountParameters(Table(base + "mlp: GELU")), 3 * 256 * 128);
-}
-
 TEST(TensorTable, VocabularyIsPaddedToMultiplesOf128) {
   v1::ModelConfig model;
   for (const auto& [vocabulary, rows] : {std::pair(1, 128),

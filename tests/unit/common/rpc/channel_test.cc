@@ -14,7 +14,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "common/rpc/tcp_stream.h"
-#include "common/transfer/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/rpc/connect_proxy.h"
@@ -38,17 +37,6 @@ class GenericServer {
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
 };
-
-TEST(Wire, AChunkIsALeafOfTheTreeHash) {
-  EXPECT_EQ(kChunkBytes, kTreeLeafBytes);
-  EXPECT_GT(kMaxObjectBytes, static_cast<int64_t>(kChunkBytes));
-}
-
-TEST(MakeChannel, MakesAChannelWithoutConnecting) {
-  const auto channel = MakeChannel("127.0.0.1:1", 0, ChannelSecurity::Plaintext());
-  ASSERT_NE(channel, nullptr);
-  EXPECT_EQ(channel->GetState(/*try_to_connect=*/false), GRPC_CHANNEL_IDLE);
-}
 
 // Makes a call with a callback.
 void CallOver(const std::shared_ptr<grpc::Channel>& channel) {
@@ -76,11 +64,8 @@ TEST(MakeChannel, NothingOfGrpcEndsWithTheLastChannel) {
   EXPECT_GT(serve_callbacks, 0);
 }
 
-TEST(ChannelTarget, OneAddressStaysAsItIs) {
+TEST(ChannelTarget, OneAddressStaysAsItIsAndSeveralAreAListOfOneFamily) {
   EXPECT_EQ(ChannelTarget("coordinator.example:7070").value(), "coordinator.example:7070");
-}
-
-TEST(ChannelTarget, SeveralAreAListOfOneFamily) {
   EXPECT_EQ(ChannelTarget("127.0.0.1:7070,127.0.0.2:7071").value(),
             "ipv4:127.0.0.1:7070,127.0.0.2:7071");
   EXPECT_EQ(ChannelTarget("[::1]:7070,127.0.0.1:7071").value(),

@@ -78,15 +78,6 @@ TEST(FromGrpcStatus, WhatTheWayMadeSaysWhatToLookAt) {
                              HasSubstr("an older release")));
 }
 
-TEST(ToGrpcStatus, CodesAreMappedByNameToo) {
-  EXPECT_EQ(ToGrpcStatus(absl::AbortedError("")).error_code(), grpc::StatusCode::ABORTED);
-  EXPECT_EQ(ToGrpcStatus(absl::DataLossError("")).error_code(), grpc::StatusCode::DATA_LOSS);
-  EXPECT_EQ(ToGrpcStatus(absl::FailedPreconditionError("")).error_code(),
-            grpc::StatusCode::FAILED_PRECONDITION);
-  EXPECT_EQ(ToGrpcStatus(absl::UnauthenticatedError("")).error_code(),
-            grpc::StatusCode::UNAUTHENTICATED);
-}
-
 TEST(ToGrpcStatus, ALongMessageIsCutToWhatTrailersCarry) {
   const std::string message(100'000, 'm');
   const grpc::Status over = ToGrpcStatus(absl::InternalError(message));

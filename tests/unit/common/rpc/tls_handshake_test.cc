@@ -68,21 +68,6 @@ TEST_F(TlsHandshakeTest, ShowsTheServerAsItIs) {
   EXPECT_TRUE(ExplainByTls(address_, worker, kTimeout).ok());
 }
 
-TEST_F(TlsHandshakeTest, SaysWhyTheServerDoesNotTakeUs) {
-  Serve(server_options_);
-  const TestAuthority other("other");
-  ExpectExplanation(WorkerSet(other), "--tls_ca");
-  CertificateRequest request;
-  request.not_after = absl::Now() - absl::Minutes(1);
-  ExpectExplanation(folder_.WriteSet("old", authority_.pem(), authority_.Issue(request)),
-                    "expired");
-  SecurityOptions nobody = WorkerSet(authority_);
-  nobody.cert_file.clear();
-  nobody.key_file.clear();
-  ExpectExplanation(nobody, "no certificate");
-  ExpectExplanation({}, "speaks TLS");
-}
-
 TEST_F(TlsHandshakeTest, AKeyWithAPassphraseIsRefusedAndNobodyAskedForIt) {
   Serve(server_options_);
   SecurityOptions worker = WorkerSet(authority_);
@@ -94,8 +79,10 @@ TEST_F(TlsHandshakeTest, AKeyWithAPassphraseIsRefusedAndNobodyAskedForIt) {
       StatusIs(kInvalidArgument, AllOf(HasSubstr(worker.key_file), HasSubstr("passphrase"))));
 }
 
+// Why the server does not take us: intruders_test.cc.
 TEST_F(TlsHandshakeTest, SaysWhyWeDoNotTakeTheServer) {
   Serve(server_options_);
+  ExpectExplanation({}, "speaks TLS");
   SecurityOptions worker = WorkerSet(authority_);
   const TestAuthority other("other");
   SecurityOptions foreign = worker;
