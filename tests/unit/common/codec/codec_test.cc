@@ -228,6 +228,16 @@ TEST_P(EveryCodec, WrongLengthsAreRefused) {
   EXPECT_FALSE(codec_.Encode(values, values, {residual}, bytes).ok());
   EXPECT_FALSE(codec_.Encode(values, values, {}, longer).ok());
   EXPECT_FALSE(codec_.Encode(values, values, {}, std::span(bytes).first(bytes.size() - 1)).ok());
+  for (size_t size = 0; size <= longer.size(); ++size) {
+    const auto encoded = std::span<const uint8_t>(longer).first(size);
+    std::vector<double> sum(100);
+    std::vector<float> applied = values;
+    const bool fits = size == bytes.size();
+    EXPECT_EQ(codec_.Validate(encoded, values).ok(), fits) << size;
+    EXPECT_EQ(codec_.Accumulate(encoded, values, 1.0, sum).ok(), fits) << size;
+    EXPECT_EQ(codec_.Apply(encoded, applied).ok(), fits) << size;
+    EXPECT_EQ(codec_.SumOfSquares(encoded, values).ok(), fits) << size;
+  }
 }
 
 TEST(FindCodec, KnowsEveryCodecByIdAndName) {

@@ -85,8 +85,19 @@ class CodecVectors : public testing::TestWithParam<std::tuple<int64_t, v1::Codec
       const absl::Status status = codec.Apply(encoded, std::span(values).subspan(shift));
       return Outcome<float>{status, values};
     };
-    ExpectSameBits(apply(scalar_), apply(vector_), "applied");
-    ASSERT_EQ(vector_.Validate(encoded, from), scalar_.Validate(encoded, from));
+    const Outcome<float> applied = apply(scalar_);
+    ExpectSameBits(applied, apply(vector_), "applied");
+    const absl::Status validated = scalar_.Validate(encoded, from);
+    ASSERT_EQ(vector_.Validate(encoded, from), validated);
+    // What one reader takes all take, and it is finite, unless the base is at the end of fp32.
+    if (std::ranges::all_of(base, [](float x) { return std::abs(x) < 1e30F; })) {
+      ASSERT_EQ(validated, applied.status);
+      const absl::Status accumulated = accumulate(scalar_).status;
+      ASSERT_EQ(validated.ok(), accumulated.ok());
+      ASSERT_EQ(scalar_.SumOfSquares(encoded, from).status(), accumulated);
+      ASSERT_TRUE(!validated.ok() ||
+                  std::ranges::all_of(applied.values, [](float x) { return std::isfinite(x); }));
+    }
     const auto square = [&](const Codec& codec) {
       const absl::StatusOr<double> sum = codec.SumOfSquares(encoded, from);
       return Outcome<double>{sum.status(), {sum.value_or(0)}};
@@ -153,9 +164,7 @@ std::vector<float> Minus(const std::vector<float>& a, const std::vector<float>& 
 }
 
 TEST_P(CodecVectors, GiveTheScalarBitsForEveryLengthAndAlignment) {
-  std::vector<size_t> lengths = {4095, 4096, 4097, 4159, 4160, 4161, 8191, 8192, 8193, 12345};
-  for (size_t n = 0; n <= 300; ++n) lengths.push_back(n);
-  for (const size_t n : lengths) {
+  for (const size_t n : InterestingLengths()) {
     const std::vector<float> base = GaussianValues(n, n);
     const std::vector<float> wild = WildValues(n, n + 1);
     ASSERT_NO_FATAL_FAILURE(Compare(base, Minus(base, wild), n % 17)) << n;
@@ -254,13 +263,13 @@ TEST_P(CodecVectors, RefuseTheSameValueInTheSameWords) {
 
 TEST_P(CodecVectors, DecideAlikeOnHostileBytes) {
   for (uint64_t seed = 0; seed < 600; ++seed) {
-    const size_t n = 64 + seed % 140;
+    const size_t n = 1 + seed % 204;
     const std::vector<float> base = GaussianValues(n, seed);
     std::vector<uint8_t> bytes = EncodeDelta(scalar_, base);
     // A few damaged bytes, often among the scales; then any bytes.
     for (uint64_t i = 0; i < 1 + seed % 4; ++i) {
       const uint64_t bits = RandomBits(seed, 1, i);
-      const size_t place = (bits >> 8) % (bits % 2 == 0 ? bytes.size() : 6);
+      const size_t place = (bits >> 8) % std::min(bits % 2 == 0 ? bytes.size() : 6, bytes.size());
       bytes[place] = static_cast<uint8_t>(bits >> 40);
     }
     ASSERT_NO_FATAL_FAILURE(CompareReaders(bytes, base, 0)) << seed;

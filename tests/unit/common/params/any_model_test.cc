@@ -35,11 +35,6 @@ v1::RunConfig TensorsRun(const std::string& sync) {
   return Completed(absl::StrCat(kTensors, "sync { ", sync, " }"));
 }
 
-absl::Status RefusalOf(const std::string& text) {
-  v1::RunConfig config = Parsed(text);
-  return CompleteRunConfig(config).status();
-}
-
 std::string TensorText(const std::string& rest) {
   return absl::StrCat("tensors { tensor { ", rest, " } }");
 }
@@ -145,25 +140,12 @@ TEST(AnyModel, PlansOfOtherShapesHaveOtherHashes) {
   EXPECT_EQ(hash("[4, 16]"), hash("[4, 16]"));
 }
 
-TEST(AnyModel, PatternsOfBlocksAreRefusedWhereNamesHaveNone) {
-  EXPECT_THAT(
-      RefusalOf(TensorText("name: 'w' shape: [64, 64]") + " sync { fragments: 2 }"),
-      StatusIs(kInvalidArgument,
-               "sync.fragments must be at most the blocks that tensors' names number = 0 with this "
-               "pattern (or choose pattern BALANCED); it is 2"));
-}
-
-TEST(AnyModel, ModelAndTensorsExcludeEachOtherAndOneIsNeeded) {
-  EXPECT_THAT(std::string(RefusalOf(absl::StrCat(kTensors, kSmallModel)).message()),
-              HasSubstr("model must be left out where tensors say what is trained"));
-  EXPECT_THAT(std::string(RefusalOf("run_name: 'r'").message()),
-              HasSubstr("model, or tensors, must be given"));
+TEST(AnyModel, AModelMayStillComeAndAPresetsInnerOptimizerIsTheTrainersMatter) {
   v1::RunConfig later = Parsed("run_name: 'r' sync { fragments: 3 }");
   ASSERT_TRUE(CompleteRunConfig(later, ModelIs::kStillToCome).ok());
   EXPECT_FALSE(later.has_model());
   EXPECT_FALSE(later.has_tensors());
   EXPECT_EQ(later.sync().steps_between_syncs(), 100);
-  // A preset's inner optimizer is the trainer's matter.
   EXPECT_EQ(CompleteRunConfig(later = Parsed(kTensors, *RunPreset("best"))).status(),
             absl::OkStatus());
 }
@@ -175,48 +157,6 @@ TEST(AnyModel, CompletingTwiceChangesNothing) {
   EXPECT_EQ(FormatRunConfig(twice), FormatRunConfig(once));
   EXPECT_FALSE(once.has_model());
   EXPECT_EQ(once.train().steps(), 1000);
-}
-
-TEST(AnyModel, WhatAForeignTrainerCannotDoIsRefusedByName) {
-  for (const auto& [text, message] : {
-           std::pair("train { document_masking: true }",
-                     "train.document_masking must be false in a run of tensors"),
-           std::pair("train { evaluate_every_steps: 5 }",
-                     "train.evaluate_every_steps must be 0 in a run of tensors"),
-           std::pair("sync { contribution: GRADIENT steps_between_syncs: 1 } "
-                     "outer { optimizer: ADAMW }",
-                     "sync.contribution must be PARAMETER_DELTA in a run of tensors"),
-           std::pair("outer { optimizer: ADAMW }", "outer.optimizer must be NESTEROV, SGD or ADAM"),
-       }) {
-    EXPECT_THAT(RefusalOf(absl::StrCat(kTensors, text)),
-                StatusIs(kInvalidArgument, HasSubstr(message)));
-  }
-}
-
-TEST(AnyModel, TablesOutsideTheLimitsAreRefusedByName) {
-  const std::string long_name(513, 'x');
-  using Case = std::pair<std::string, std::string>;
-  for (const auto& [text, message] : {
-           Case("tensors {}", "tensors must be 1 to 16384 tensors; they are 0"),
-           Case(TensorText("shape: 4"), "a name must be 1 to 512 bytes"),
-           Case(TensorText("name: '" + long_name + "' shape: 4"), "of 513 bytes"),
-           Case(TensorText("name: 'a\\nb' shape: 4"), "printable UTF-8"),
-           Case(TensorText("name: '__metadata__' shape: 4"), "and not \"__metadata__\""),
-           Case(TensorText("name: 'w' shape: [4, 0]"), "dimensions from 1 on; one is 0"),
-           Case(TensorText("name: 'w' shape: -3"), "dimensions from 1 on; one is -3"),
-           Case(TensorText("name: 'w' shape: [1, 1, 1, 1, 1, 1, 1, 1, 1]"),
-                "at most 8 dimensions; it has 9"),
-           Case(TensorText("name: 'w' shape: [1048576, 1048577]"), "has more"),
-           Case(TensorText("name: 'w' shape: [9223372036854775807, 9223372036854775807]"),
-                "has more"),
-           Case("tensors { tensor { name: 'a' shape: 1099511627776 } "
-                "tensor { name: 'b' shape: 1 } }",
-                "values together"),
-           Case("tensors { tensor { name: 'w' shape: 4 } tensor { name: 'w' shape: 4 } }",
-                "\"w\" must be there once"),
-       }) {
-    EXPECT_THAT(RefusalOf(text), StatusIs(kInvalidArgument, HasSubstr(message))) << text;
-  }
 }
 
 TEST(AnyModel, ATableThatDoesNotFitAMessageIsRefused) {

@@ -40,10 +40,11 @@ std::vector<Row> Rows(const std::string& section) {
   return rows;
 }
 
-void ExpectRefused(const std::string& section, const v1::RunConfig& base) {
+void ExpectRefused(const std::string& section, const v1::RunConfig& base = {},
+                   const char* model = kSmallModel) {
   for (const Row& row : Rows(section)) {
     ASSERT_GE(row.size(), 2U) << row[0];
-    v1::RunConfig config = Parsed(row[0], Parsed(kSmallModel, base));
+    v1::RunConfig config = Parsed(row[0], Parsed(model, base));
     EXPECT_THAT(CompleteRunConfig(config),
                 StatusIs(kInvalidArgument, AllOf(StartsWith(row[1]),
                                                  HasSubstr(row.size() > 2 ? row[2] : "; it is "))))
@@ -51,7 +52,9 @@ void ExpectRefused(const std::string& section, const v1::RunConfig& base) {
   }
 }
 
-TEST(RefusedConfig, NamesTheField) { ExpectRefused("refused", {}); }
+TEST(RefusedConfig, NamesTheField) { ExpectRefused("refused"); }
+
+TEST(RefusedConfig, NamesTheFieldOfARunOfTensors) { ExpectRefused("refused of tensors", {}, ""); }
 
 TEST(RefusedConfig, NamesTheFieldOverAPreset) {
   ExpectRefused("refused over data-parallel", *RunPreset("data-parallel"));

@@ -5,8 +5,12 @@
 #include <thread>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/time.h"
 #include "common/telemetry/log.h"
+#include "common/telemetry/metric_page.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/common/base/temporary_folder.h"
@@ -158,6 +162,23 @@ TEST(Log, LevelDecidesWhatIsWritten) {
   EXPECT_EQ(Log().name(), "causeway-test");
   EXPECT_FALSE(Log().should_log(spdlog::level::warn));
   EXPECT_TRUE(Log().should_log(spdlog::level::err));
+}
+
+TEST(CertificateFiguresTest, EachCertificateThatIsGivenHasItsOwn) {
+  MetricPage page;
+  AddCertificateFigures(
+      page, {{"tls_cert", "cert.pem"}, {"standby_cert", "operator.pem"}, {"etcd_cert", ""}},
+      [](const std::string& file) -> absl::StatusOr<absl::Time> {
+        if (file == "cert.pem") return absl::FromUnixSeconds(5000);
+        return absl::NotFoundError("there is no " + file);
+      });
+  const std::string text = page.Text();
+  const auto has = [&](const std::string& line) { return absl::StrContains(text, line + "\n"); };
+  EXPECT_TRUE(has("causeway_certificate_readable{flag=\"tls_cert\"} 1")) << text;
+  EXPECT_TRUE(has("causeway_certificate_readable{flag=\"standby_cert\"} 0")) << text;
+  EXPECT_TRUE(has("causeway_certificate_end_timestamp_seconds{flag=\"tls_cert\"} 5000")) << text;
+  EXPECT_FALSE(absl::StrContains(text, "seconds{flag=\"standby_cert\"}")) << text;
+  EXPECT_FALSE(absl::StrContains(text, "etcd_cert")) << text;
 }
 
 }  // namespace

@@ -179,16 +179,6 @@ TEST(CoordinatorExchangeTest, HostileObjectsChangeNothing) {
   EXPECT_TRUE(coordinator.rounds().Contribute(good, object).ok()) << "the key is still free";
 }
 
-TEST(CoordinatorExchangeTest, NonFiniteValuesAreRefused) {
-  TwoWorkers two("sync { codec_up: BF16 codec_down: FP32 }");
-  const auto infinity = [](auto&, auto& object) {
-    object[0] = 0x80;
-    object[1] = 0x7f;
-  };
-  EXPECT_THAT(two.a.Contribute(0, 1, infinity), StatusIs(kInvalidArgument));
-  EXPECT_TRUE(two.a.Push(0, 1).ok());
-}
-
 // One fragment whose deltas have two leaves. Codec chunks of int4 do not end where a leaf does.
 class LeafValidationTest : public ::testing::Test {
  protected:

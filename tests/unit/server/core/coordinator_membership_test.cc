@@ -52,38 +52,6 @@ TEST(CoordinatorMembershipTest, TrainingStartsWhenEnoughWorkersAreReady) {
   EXPECT_EQ(run.events.Count("training_started"), 1);
 }
 
-TEST(CoordinatorMembershipTest, ASecondProcessWithTheSameIdIsRefusedAndDoesNotFillTheEvents) {
-  ToyRun run;
-  ToyWorker first(run, "a", 1);
-  ASSERT_TRUE(first.Join().ok());
-  ToyWorker second(run, "a", 2);
-  for (int i = 0; i < 100; ++i) EXPECT_THAT(second.Join(), StatusIs(kAlreadyExists));
-  EXPECT_EQ(run.events.Count("join_refused"), 20);
-  run.clock.Advance(absl::Seconds(5));  // Within the lease of the first.
-  for (int i = 0; i < 100; ++i) EXPECT_THAT(second.Join(), StatusIs(kAlreadyExists));
-  EXPECT_EQ(run.events.Count("join_refused"), 21);
-  EXPECT_EQ(run.events.Count("worker_joined"), 1);
-  EXPECT_EQ(first.sink().closed(), 0);
-}
-
-TEST(CoordinatorMembershipTest, AReattachedWorkerGoesOnAndItsOldStreamIsFenced) {
-  TwoWorkers two;
-  auto& [run, a, b] = two;
-  std::vector<uint8_t> object;
-  const v1::PushHeader old_push = a.MakePush(0, 1, object);
-  const auto old_sink = &a.sink();
-  a.Cut();
-  ASSERT_TRUE(a.Join().ok());
-  EXPECT_EQ(a.incarnation(), 2u);
-  EXPECT_NE(&a.sink(), old_sink);
-  EXPECT_THAT(run.rounds().BeginPush(old_push, nullptr), StatusIs(kUnavailable))
-      << "ABORTED would make the worker believe that the round closed";
-  ASSERT_TRUE(b.Push(0, 1).ok());
-  EXPECT_TRUE(run.store.rounds().empty()) << "a is still expected";
-  ASSERT_TRUE(a.Push(0, 1).ok());
-  EXPECT_EQ(run.store.rounds().size(), 1u);
-}
-
 TEST(CoordinatorMembershipTest, ADeadWorkerIsNotWaitedForBeyondItsLease) {
   TwoWorkers two;
   auto& [run, a, b] = two;

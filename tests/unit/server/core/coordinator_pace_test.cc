@@ -46,14 +46,6 @@ TEST(CoordinatorPaceTest, AWorkerThatComesBackIsToldAgain) {
   EXPECT_EQ(orders[0].step(), 12);
 }
 
-TEST(CoordinatorPaceTest, PacesAreOffUnlessTheRunAllowsThem) {
-  TwoWorkers two;
-  two.TrainBoth(7);
-  ASSERT_TRUE(two.a.ReportSpeed(8, 1).ok());
-  ASSERT_TRUE(two.b.ReportSpeed(8, 20).ok());
-  EXPECT_EQ(two.b.sink().Count(v1::Directive::SET_PACE), 0);
-}
-
 TEST(CoordinatorPaceTest, ImplausibleSpeedsAreIgnored) {
   TwoWorkers two(kPaces);
   two.TrainBoth(7);

@@ -232,20 +232,6 @@ TEST(CoordinatorRecoveryTest, WhichPartsOfTheDataAWorkerHadIsRemembered) {
   EXPECT_EQ(run.events.Count("draws_ignored"), 0);
 }
 
-TEST(CoordinatorRecoveryTest, ARestartedWorkerTakesItsBrokenMembershipOver) {
-  TwoWorkers two;
-  two.TrainBoth(3);
-  ToyWorker again(two.run, "a", 77);
-  EXPECT_THAT(again.Join(/*resume_step=*/2), StatusIs(kAlreadyExists));
-  two.a.Cut();
-  ASSERT_TRUE(again.Join(/*resume_step=*/2).ok());
-  EXPECT_EQ(again.incarnation(), 2u);
-  const v1::RunStatus status = two.run.status();
-  EXPECT_EQ(status.workers(0).state(), v1::WorkerStatus::ACTIVE)
-      << "rounds go on waiting for what its checkpoint sends again";
-  EXPECT_THAT(two.a.Heartbeat(), StatusIs(kAborted)) << "fenced off";
-}
-
 TEST(CoordinatorRecoveryTest, ARoundThatComesOutOtherwiseIsRefused) {
   TwoWorkers two;
   two.TrainBoth(4);
@@ -266,20 +252,6 @@ TEST(CoordinatorRecoveryTest, AnotherConfigurationOrOtherInitialValuesAreRefused
   refused([](auto& run) { run.set_initial_hashes(1, run.initial_hashes(1) ^ 1); }, kDataLoss);
   refused([](auto& run) { run.set_config_hash(1); }, kFailedPrecondition);
   refused([](auto& run) { run.set_plan_hash(1); }, kFailedPrecondition);
-}
-
-TEST(CoordinatorRecoveryTest, SnapshotsShortenTheWayBackAndChangeNothing) {
-  TwoWorkers two;
-  two.TrainBoth(20);
-  two.run.coordinator->Maintain();
-  ASSERT_EQ(two.run.store.snapshots().size(), 3u);
-  for (const FragmentSnapshot& snapshot : two.run.store.snapshots()) {
-    EXPECT_GE(snapshot.version, 3);
-    EXPECT_EQ(snapshot.published_hash, TreeHash(std::span<const float>(snapshot.published)));
-  }
-  const std::vector<float> before = two.run.coordinator->PublishedParameters();
-  two.run.Restart();
-  EXPECT_EQ(two.run.coordinator->PublishedParameters(), before);
 }
 
 // Fragments 0, 1 and 2 with 3, 5 and 4 rounds that no snapshot has.

@@ -222,19 +222,6 @@ TEST(RegionTest, OneSiteInFp32IsTheSiteItself) {
   EXPECT_EQ(eu.published(), tree.a.published());
 }
 
-TEST(RegionTest, WhatAnEncodingLeavesOutTravelsWithTheNextDelta) {
-  // Both sites do nothing in the second half: the deltas there are what was left out before.
-  Tree tree;
-  tree.Train(12);
-  int changed = 0;
-  const std::vector<float> before = tree.a.published();
-  for (int i = 0; i < 12; ++i) {
-    tree.Train(1);
-    changed += tree.a.published() != before;
-  }
-  EXPECT_GT(changed, 0);
-}
-
 // The same run, whatever the region's process goes through.
 class RegionRestartTest : public testing::TestWithParam<int> {};
 

@@ -133,50 +133,32 @@ class RecordingSink final : public SessionSink {
     ++closed_;
     end_.Update(status);
   }
-  std::vector<v1::CoordinatorMessage> messages() const {
-    absl::MutexLock lock(&mutex_);
-    return messages_;
-  }
   std::vector<v1::Directive> Directives(v1::Directive::Action action) const {
-    std::vector<v1::Directive> result;
-    for (const auto& message : messages()) {
-      if (message.has_directive() && message.directive().action() == action) {
-        result.push_back(message.directive());
-      }
-    }
-    return result;
+    std::vector<v1::Directive> all = All(&Message::has_directive, &Message::directive);
+    std::erase_if(all, [&](const v1::Directive& one) { return one.action() != action; });
+    return all;
   }
   int Count(v1::Directive::Action action) const {
     return static_cast<int>(Directives(action).size());
   }
   std::vector<v1::RoundOutcome> outcomes() const {
-    std::vector<v1::RoundOutcome> result;
-    for (const auto& message : messages()) {
-      if (message.has_round_outcome()) result.push_back(message.round_outcome());
-    }
-    return result;
+    return All(&Message::has_round_outcome, &Message::round_outcome);
   }
-  std::vector<std::string> roster() const {
-    std::vector<std::string> ids;
-    for (const auto& message : messages()) {
-      if (!message.has_roster()) continue;
-      ids.assign(message.roster().worker_ids().begin(), message.roster().worker_ids().end());
-    }
-    return ids;
+  std::vector<std::string> roster() const {  // The last one.
+    const auto all = All(&Message::has_roster, &Message::roster);
+    if (all.empty()) return {};
+    return {all.back().worker_ids().begin(), all.back().worker_ids().end()};
   }
   std::vector<std::string> notices() const {
     std::vector<std::string> texts;
-    for (const auto& message : messages()) {
-      if (message.has_notice()) texts.push_back(message.notice().text());
+    for (const v1::Notice& notice : All(&Message::has_notice, &Message::notice)) {
+      texts.push_back(notice.text());
     }
     return texts;
   }
   v1::LeaseRenewed renewed() const {  // The last one.
-    v1::LeaseRenewed last;
-    for (const auto& message : messages()) {
-      if (message.has_lease_renewed()) last = message.lease_renewed();
-    }
-    return last;
+    const auto all = All(&Message::has_lease_renewed, &Message::lease_renewed);
+    return all.empty() ? v1::LeaseRenewed() : all.back();
   }
   int closed() const {
     absl::MutexLock lock(&mutex_);
@@ -189,8 +171,20 @@ class RecordingSink final : public SessionSink {
   }
 
  private:
+  using Message = v1::CoordinatorMessage;
+  // Those messages that have this part.
+  template <typename Part>
+  std::vector<Part> All(bool (Message::*has)() const, const Part& (Message::*part)() const) const {
+    absl::MutexLock lock(&mutex_);
+    std::vector<Part> parts;
+    for (const Message& message : messages_) {
+      if ((message.*has)()) parts.push_back((message.*part)());
+    }
+    return parts;
+  }
+
   mutable absl::Mutex mutex_;
-  std::vector<v1::CoordinatorMessage> messages_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Message> messages_ ABSL_GUARDED_BY(mutex_);
   int closed_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status end_ ABSL_GUARDED_BY(mutex_);
 };

@@ -107,15 +107,6 @@ TEST(RobustMerge, DeltasWithoutWeightOrLengthDoNotCountForTheMedian) {
   EXPECT_EQ(sites.Merge({.clip_factor = 1.5}), sites.Merge({}));
 }
 
-TEST(RobustMerge, ClippingBoundsTheLengthThatNormAndDirectionMerges) {
-  const Sites sites({0.001, 0.001, 0.1, 0.001});
-  const std::vector<double> lengths = Lengths(sites, {0, 1, 3});
-  const double expected = 0.25 * (lengths[0] + lengths[1] + lengths[2]) + 0.25 * 2 * lengths[1];
-  const std::vector<double> merged =
-      sites.Merge({.merge = v1::OuterConfig::NORM_AND_DIRECTION, .clip_factor = 2});
-  EXPECT_NEAR(Length(merged), expected, 1e-9 * expected);
-}
-
 TEST(RobustMerge, SoManyLiarsAsAreTrimmedMoveNoValueBeyondTheHonestOnes) {
   // Two of seven, as large as floats get.
   const Sites sites({0.001, 0.001, 1e30, 0.001, 0.001, 1e30, 0.001});

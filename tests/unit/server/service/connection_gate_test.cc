@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/service/connection_watch.h"
 
 namespace causeway::server {
 namespace {
@@ -66,6 +67,61 @@ TEST(ConnectionGateTest, TheAddressesOfOneIpv6SiteAreOne) {
   EXPECT_TRUE(gate.Enter(At("2001:db8:0:1::2")).ok());
   EXPECT_FALSE(gate.Enter(At("2001:db8:0:1:ffff::3")).ok());
   EXPECT_TRUE(gate.Enter(At("2001:db8:0:2::1")).ok());
+}
+
+constexpr int64_t kMuch = int64_t{512} << 10;
+
+// What a watch says of a connection at so many milliseconds.
+struct Look {
+  int64_t at_ms;
+  int64_t received_bytes;
+  bool known;
+  bool ends;  // It is to be ended.
+  bool reads = true;
+};
+
+void ExpectJudged(const std::vector<Look>& looks) {
+  ConnectionWatch watch;
+  for (const Look& look : looks) {
+    EXPECT_EQ(watch.Judge({.received_bytes = look.received_bytes, .reads = look.reads}, look.known,
+                          absl::Milliseconds(look.at_ms)) != "",
+              look.ends)
+        << look.at_ms;
+  }
+}
+
+TEST(ConnectionWatch, WhoSendsMuchWithoutAnAdmittedCallIsEnded) {
+  ExpectJudged(
+      {{1000, kMuch, false, false}, {1900, kMuch, false, false}, {2000, kMuch, false, true}});
+}
+
+TEST(ConnectionWatch, ACallThatIsAdmittedInTimeClearsIt) {
+  ExpectJudged({{1000, kMuch, false, false},
+                {2000, 2 * kMuch, true, false},
+                {60'000, 3 * kMuch, true, false}});
+}
+
+TEST(ConnectionWatch, AStrangerWhoSendsMoreThanAnyClientCanIsEndedAtOnce) {
+  constexpr int64_t kMost = ConnectionWatch::kMostStrangerBytes;
+  ExpectJudged({{1000, kMost, false, false},
+                {1000, 9 * kMost, true, false},
+                {1000, kMost + 1, false, true}});
+}
+
+TEST(ConnectionWatch, WhoAsksAndDoesNotReadIsEnded) {
+  ExpectJudged({{1000, kMuch, true, false, false},
+                {1500, 2 * kMuch, true, false, false},
+                {2000, 2 * kMuch, true, true, false}});
+}
+
+TEST(ConnectionWatch, WhoIsSlowOrSilentOrShakesHandsForLongIsNot) {
+  std::vector<Look> slow, silent, handshake;
+  for (int64_t i = 0; i < 60; ++i) {
+    slow.push_back({500 * i, i * kMuch, true, false, i % 2 == 0});  // Now and then it reads.
+    silent.push_back({1000 * i, kMuch, true, false, false});
+    handshake.push_back({1000 * i, ConnectionWatch::kStrangerBytes, false, false});
+  }
+  for (const auto& looks : {slow, silent, handshake}) ExpectJudged(looks);
 }
 
 }  // namespace

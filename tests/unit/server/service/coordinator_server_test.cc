@@ -135,21 +135,6 @@ TEST_F(CoordinatorServerTest, AWaitingWantIsAnsweredWhenItsRoundIsPublished) {
   EXPECT_EQ(message.control().announcement().header().round(), 1);
 }
 
-TEST_F(CoordinatorServerTest, AChunkThatIsNoneOfItsObjectEndsTheLane) {
-  const auto worker = Attach("a");
-  const Delta good = DeltaOf(*worker);
-  const auto end_of = [&](int64_t offset, size_t bytes) {
-    PlainLane lane(*stubs_.exchange, kRunId, "a");
-    lane.Offer(1, good.header);
-    lane.Chunk(1, offset, std::vector<uint8_t>(bytes));
-    return lane.Finish().code();
-  };
-  EXPECT_EQ(end_of(1, kChunkBytes), kOutOfRange);
-  EXPECT_EQ(end_of(0, kChunkBytes - 1), kInvalidArgument);
-  EXPECT_EQ(end_of(0, kChunkBytes + 1), kInvalidArgument);
-  EXPECT_TRUE(run_.store().contributions().empty());
-}
-
 TEST_F(CoordinatorServerTest, ASessionThatDoesNotBeginWithAFittingJoinEnds) {
   const auto end_of = [&](const v1::WorkerMessage& message) {
     OpenSession session(*stubs_.session, message);
@@ -247,14 +232,6 @@ TEST_F(CoordinatorServerTest, OperatorsSeeAndDirectTheRun) {
   } while (!answer.has_directive());
   EXPECT_EQ(answer.directive().action(), v1::Directive::STOP_AT_STEP);
   EXPECT_EQ(answer.directive().step(), 5);
-}
-
-TEST_F(CoordinatorServerTest, ATakenPortIsRefusedInOneLine) {
-  const std::string& taken = server_.address();
-  EXPECT_THAT(CoordinatorServer::Start({.address = taken}, run_.coordinator()),
-              StatusIs(kUnavailable, HasSubstr(taken)));
-  EXPECT_THAT(CoordinatorServer::Start({.address = "nowhere"}, run_.coordinator()),
-              StatusIs(kInvalidArgument));
 }
 
 }  // namespace

@@ -131,6 +131,13 @@ class LeadershipTest : public testing::Test {
   SharedRecord record_;
 };
 
+// Coordinator a leads, and has ten commits.
+class LeadingTest : public LeadershipTest {
+ protected:
+  LeadingTest() { EXPECT_TRUE(a.leadership.Take().ok()); }
+  Leader a{record_, "a", 10};
+};
+
 TEST_F(LeadershipTest, ANewRunIsLedByWhoServesIt) {
   Leader a(record_, "a", 0);
   ASSERT_TRUE(a.leadership.Take().ok());
@@ -142,9 +149,7 @@ TEST_F(LeadershipTest, ANewRunIsLedByWhoServesIt) {
   EXPECT_TRUE(a.Tells(10));
 }
 
-TEST_F(LeadershipTest, ACopyIsAskedForEveryFactBeforeItIsInTheSet) {
-  Leader a(record_, "a", 10);
-  ASSERT_TRUE(a.leadership.Take().ok());
+TEST_F(LeadingTest, ACopyIsAskedForEveryFactBeforeItIsInTheSet) {
   const int64_t stream = a.standbys.Attach("b", 9);
   a.leadership.Tick();
   EXPECT_THAT(record_.view.in_sync, ElementsAre("a"));  // It lacks what was told.
@@ -158,9 +163,7 @@ TEST_F(LeadershipTest, ACopyIsAskedForEveryFactBeforeItIsInTheSet) {
   EXPECT_TRUE(a.Tells(11));
 }
 
-TEST_F(LeadershipTest, NobodyGoesOnWithoutACopyBeforeTheSetSaysSo) {
-  Leader a(record_, "a", 10);
-  ASSERT_TRUE(a.leadership.Take().ok());
+TEST_F(LeadingTest, NobodyGoesOnWithoutACopyBeforeTheSetSaysSo) {
   const int64_t stream = a.standbys.Attach("b", 10);
   a.leadership.Tick();
   ASSERT_THAT(record_.view.in_sync, ElementsAre("a", "b"));
@@ -176,9 +179,7 @@ TEST_F(LeadershipTest, NobodyGoesOnWithoutACopyBeforeTheSetSaysSo) {
   EXPECT_TRUE(a.Tells(11));
 }
 
-TEST_F(LeadershipTest, AChangeWhoseAnswerIsLostIsLookedUp) {
-  Leader a(record_, "a", 10);
-  ASSERT_TRUE(a.leadership.Take().ok());
+TEST_F(LeadingTest, AChangeWhoseAnswerIsLostIsLookedUp) {
   a.standbys.Attach("b", 10);
   a.registry.link = FakeRegistry::kLosesAnswers;
   a.leadership.Tick();
@@ -190,9 +191,7 @@ TEST_F(LeadershipTest, AChangeWhoseAnswerIsLostIsLookedUp) {
   EXPECT_FALSE(a.Tells(11));
 }
 
-TEST_F(LeadershipTest, AChangeThatComesLateIsVoid) {
-  Leader a(record_, "a", 10);
-  ASSERT_TRUE(a.leadership.Take().ok());
+TEST_F(LeadingTest, AChangeThatComesLateIsVoid) {
   const int64_t stream = a.standbys.Attach("b", 10);
   a.registry.link = FakeRegistry::kDelays;
   a.leadership.Tick();
@@ -207,9 +206,7 @@ TEST_F(LeadershipTest, AChangeThatComesLateIsVoid) {
   EXPECT_THAT(record_.view.in_sync, ElementsAre("a"));  // which therefore never comes to lead.
 }
 
-TEST_F(LeadershipTest, WithoutTheRegistryALeaderEndsBeforeItsLeaseDoes) {
-  Leader a(record_, "a", 10);
-  ASSERT_TRUE(a.leadership.Take().ok());
+TEST_F(LeadingTest, WithoutTheRegistryALeaderEndsBeforeItsLeaseDoes) {
   Pass(a, absl::Seconds(10));
   a.registry.link = FakeRegistry::kDown;
   while (a.standbys.MayTell().ok()) Pass(a, absl::Milliseconds(100));
@@ -222,20 +219,16 @@ TEST_F(LeadershipTest, WithoutTheRegistryALeaderEndsBeforeItsLeaseDoes) {
   EXPECT_FALSE(a.standbys.MayTell().ok());
 }
 
-TEST_F(LeadershipTest, AClockThatStoodStillIsEnough) {
+TEST_F(LeadingTest, AClockThatStoodStillIsEnough) {
   // The leader's process was stopped for longer than its lease: nothing is told when it wakes up,
   // though nobody has ticked yet.
-  Leader a(record_, "a", 10);
-  ASSERT_TRUE(a.leadership.Take().ok());
   record_.clock.Advance(absl::Seconds(10));
   EXPECT_FALSE(a.standbys.MayTell().ok());
   a.leadership.Tick();
   EXPECT_FALSE(a.standbys.closed().ok());
 }
 
-TEST_F(LeadershipTest, OnlyACopyOfTheSetTakesTheLead) {
-  Leader a(record_, "a", 10);
-  ASSERT_TRUE(a.leadership.Take().ok());
+TEST_F(LeadingTest, OnlyACopyOfTheSetTakesTheLead) {
   a.standbys.Attach("b", 10);
   a.leadership.Tick();
   Leader b(record_, "b", 10);

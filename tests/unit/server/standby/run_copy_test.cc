@@ -316,35 +316,29 @@ TEST_F(HostileMessageTest, NothingIsWrittenBesideBlobs) {
   }
 }
 
-TEST_F(HostileMessageTest, DamagedAndMisplacedPiecesAreRefused) {
-  const auto with_part = [&](const std::function<void(v1::FilePart&)>& change) {
-    return FollowWith([&](v1::FollowResponse& response) {
-      if (response.has_part()) change(*response.mutable_part());
-    });
-  };
-  EXPECT_THAT(with_part([](auto& part) { part.mutable_data()->back() ^= 1; }),
-              StatusIs(kUnavailable));
-  EXPECT_THAT(with_part([](auto& part) { part.set_offset(1); }), StatusIs(kInvalidArgument));
-  EXPECT_THAT(with_part([](auto& part) { part.set_file_bytes(3); }), StatusIs(kInvalidArgument));
-}
-
-TEST_F(HostileMessageTest, RowsThatAreNotThoseOfTheCommitAreRefused) {
-  const auto with_rows = [&](const std::function<void(v1::CopyRecords&)>& change) {
-    return FollowWith([&](v1::FollowResponse& response) {
-      if (response.has_records()) change(*response.mutable_records());
-    });
-  };
-  const auto with_end = [&](const std::function<void(v1::CopyAdvance&)>& change) {
-    return FollowWith([&](v1::FollowResponse& response) {
-      if (response.has_advance()) change(*response.mutable_advance());
-    });
-  };
-  EXPECT_THAT(with_rows([](auto& rows) { rows.mutable_records()->RemoveLast(); }),
-              StatusIs(kDataLoss));
-  EXPECT_THAT(with_rows([](auto& rows) { rows.mutable_records(0)->mutable_value()->pop_back(); }),
-              StatusIs(kInvalidArgument));
-  EXPECT_THAT(with_end([](auto& end) { end.set_digest(1); }), StatusIs(kDataLoss));
-  EXPECT_THAT(with_end([](auto& end) { end.set_from(1); }), StatusIs(kFailedPrecondition));
+TEST_F(HostileMessageTest, WhatIsDamagedMisplacedOrNotOfTheCommitIsRefused) {
+  using Message = v1::FollowResponse;
+  const std::tuple<bool (Message::*)() const, std::function<void(Message&)>, absl::StatusCode>
+      changes[] = {
+          {&Message::has_part, [](auto& m) { m.mutable_part()->mutable_data()->back() ^= 1; },
+           kUnavailable},
+          {&Message::has_part, [](auto& m) { m.mutable_part()->set_offset(1); }, kInvalidArgument},
+          {&Message::has_part, [](auto& m) { m.mutable_part()->set_file_bytes(3); },
+           kInvalidArgument},
+          {&Message::has_records,
+           [](auto& m) { m.mutable_records()->mutable_records()->RemoveLast(); }, kDataLoss},
+          {&Message::has_records,
+           [](auto& m) { m.mutable_records()->mutable_records(0)->mutable_value()->pop_back(); },
+           kInvalidArgument},
+          {&Message::has_advance, [](auto& m) { m.mutable_advance()->set_digest(1); }, kDataLoss},
+          {&Message::has_advance, [](auto& m) { m.mutable_advance()->set_from(1); },
+           kFailedPrecondition}};
+  for (const auto& [has, change, code] : changes) {
+    const auto changed = [&has = has, &change = change](Message& message) {
+      if ((message.*has)()) change(message);
+    };
+    EXPECT_THAT(FollowWith(changed), StatusIs(code)) << runs_;
+  }
 }
 
 TEST_F(HostileMessageTest, ARowWhoseFileDidNotComeIsRefused) {

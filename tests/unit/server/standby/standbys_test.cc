@@ -4,6 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/standby/standby_notes.h"
 #include "server/store/run_directory_store.h"
 #include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/common/base/temporary_folder.h"
@@ -177,6 +178,41 @@ TEST_F(StandbysTest, ASavedFactWaitsForACopy) {
   standbys_.Close(absl::UnavailableError("another one leads"));
   EXPECT_EQ(store.SaveRunState({}).code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(standbys_.MayTell().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST(StandbyNotesTest, ACopyThatFollowsAndHasEverythingIsReady) {
+  StandbyNotes notes;
+  notes.Doing("asks for the run");
+  EXPECT_EQ(notes.Ready().message(), "asks for the run");
+  notes.Doing("follows a:1");
+  notes.Set(&StandbyNotes::View::following, true);
+  notes.Set(&StandbyNotes::View::coordinator_commits, 500);
+  notes.Set(&StandbyNotes::View::commits, 300);
+  EXPECT_EQ(notes.Get().behind(), 200);
+  EXPECT_EQ(notes.Ready().message(), "follows a:1, and is 200 commits behind");
+  notes.Set(&StandbyNotes::View::commits, 499);
+  EXPECT_TRUE(notes.Ready().ok());
+  notes.Set(&StandbyNotes::View::following, false);
+  EXPECT_FALSE(notes.Ready().ok());
+  EXPECT_EQ(notes.Get().behind(), 1);
+}
+
+TEST(StandbyNotesTest, WithARegistryItMustBeInTheSet) {
+  StandbyNotes notes;
+  notes.Doing("follows a:1");
+  notes.Set(&StandbyNotes::View::following, true);
+  notes.Set(&StandbyNotes::View::in_sync, false);
+  EXPECT_THAT(notes.Ready().message(), HasSubstr("not in sync yet"));
+  notes.Set(&StandbyNotes::View::in_sync, true);
+  EXPECT_TRUE(notes.Ready().ok());
+}
+
+TEST(StandbyNotesTest, OneThatLeadsIsNotReadyBeforeItServes) {
+  StandbyNotes notes;
+  notes.Set(&StandbyNotes::View::following, true);
+  notes.Set(&StandbyNotes::View::in_sync, true);
+  notes.SetLeads();
+  EXPECT_THAT(notes.Ready().message(), HasSubstr("opens its folder"));
 }
 
 }  // namespace

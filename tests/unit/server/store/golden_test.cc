@@ -1,5 +1,5 @@
 // Run directories of this format stay readable, former ones are refused. golden/vN was made by
-// make_golden_run when format version N was the newest.
+// live_scripted_run --golden when format version N was the newest.
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -8,7 +8,6 @@
 #include "tests/unit/common/base/status_is.h"
 #include "tests/unit/common/base/temporary_folder.h"
 #include "tests/unit/server/store/scripted_run.h"
-#include "tests/unit/server/store/store_conformance.h"
 
 namespace causeway::server {
 namespace {
@@ -19,30 +18,6 @@ using ::testing::IsSupersetOf;
 using ::testing::SizeIs;
 
 using Options = RunDirectoryStore::Options;
-
-class RunDirectoryHarness final : public StoreHarness {
- public:
-  explicit RunDirectoryHarness(const Options& options) : options_(options) { Reopen(); }
-  Store& store() override { return *store_; }
-  void Reopen() override {
-    store_ = nullptr;
-    auto store = RunDirectoryStore::Open(*FileSystem::Real(), parent_.File("run"), options_);
-    if (!store.ok()) ADD_FAILURE() << store.status();
-    store_ = *std::move(store);
-  }
-
- private:
-  const Options options_;
-  const TemporaryFolder parent_;
-  std::unique_ptr<RunDirectoryStore> store_;
-};
-
-INSTANTIATE_TEST_SUITE_P(RunDirectoryStore, StoreConformanceTest, testing::Values([] {
-                           return std::make_unique<RunDirectoryHarness>(Options{});
-                         }));
-INSTANTIATE_TEST_SUITE_P(UnsyncedRunDirectoryStore, StoreConformanceTest, testing::Values([] {
-                           return std::make_unique<RunDirectoryHarness>(Options{.durable = false});
-                         }));
 
 class RunDirectoryStoreTest : public testing::Test {
  protected:
@@ -158,13 +133,6 @@ TEST_F(RunDirectoryStoreTest, ARunLeavesFilesForPeople) {
   EXPECT_EQ(row["published_hash"], "1000000000000001");
   ASSERT_TRUE(store->SaveSummary({{"rounds", 1}}).ok());
   EXPECT_EQ(nlohmann::json::parse(*fs_.ReadFile(Path("summary.json")))["rounds"], 1);
-}
-
-TEST_F(RunDirectoryStoreTest, ASecondOwnerIsRefused) {
-  auto owner = Open().value();
-  EXPECT_THAT(Open(), StatusIs(kAlreadyExists, HasSubstr("belongs to another process")));
-  owner.reset();
-  EXPECT_TRUE(Open().ok());
 }
 
 TEST_F(RunDirectoryStoreTest, ARunOfTheFormerLayoutIsRefusedByItsName) {

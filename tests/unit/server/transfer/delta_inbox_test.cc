@@ -221,19 +221,6 @@ TEST_F(DeltaInboxTest, AnotherObjectOfTheSameKeyTakesThePlace) {
   coordinator_.ExpectOnly(other);
 }
 
-TEST_F(DeltaInboxTest, ObjectsOfDifferentFragmentsAndRoundsGoSideBySide) {
-  const std::vector<uint8_t> other = MakeObject(2 * kChunk, 2);
-  const Delta first = Offer(bearer_, 1, HeaderOf(object_, 1, 0));
-  const Delta second = Offer(bearer_, 2, HeaderOf(other, 1, 1));
-  Put(first, object_, 1);
-  Put(second, other, 1);
-  Put(first, object_, 0);
-  EXPECT_TRUE(bearer_->ended(1));
-  EXPECT_FALSE(bearer_->ended(2));
-  Put(second, other, 0);
-  EXPECT_EQ(coordinator_.contributions.size(), 2u);
-}
-
 TEST_F(DeltaInboxTest, WhenTheRoundClosesDuringAnUploadItsBearersAreTold) {
   const auto other = std::make_shared<Bearer>();
   const Delta delta = Offer(bearer_, 1, HeaderOf(object_));
@@ -274,32 +261,24 @@ TEST_F(DeltaInboxTest, ARoundThatClosesAfterTheInboxIsGoneFindsNobody) {
   EXPECT_FALSE(bearer_->ended(1));
 }
 
-TEST_F(DeltaInboxTest, WhatAFencedWorkerHasBroughtIsKeptForItsNextIncarnation) {
-  v1::PushHeader header = HeaderOf(object_);
-  const Delta delta = Offer(bearer_, 1, header);
-  Put(delta, object_, 0);
-  coordinator_.admission = absl::UnavailableError("an older incarnation");
-  Put(delta, object_, 1);
-  EXPECT_EQ(bearer_->code(1), kUnavailable);
-  coordinator_.admission = absl::OkStatus();
-  header.set_incarnation(2);
-  EXPECT_EQ(Held(Offer(bearer_, 2, header)), 2);
-  ASSERT_TRUE(bearer_->ended(2)) << "nothing need be sent";
-  EXPECT_EQ(coordinator_.contributions.back().first.incarnation(), 2u);
-}
-
 TEST_F(DeltaInboxTest, ACompleteObjectThatMayNotBeTakenNowIsTakenLater) {
-  const Delta delta = Offer(bearer_, 1, HeaderOf(object_));
-  Put(delta, object_, 0);
-  coordinator_.admission = absl::ResourceExhaustedError("the disk is full");
-  Put(delta, object_, 1);
-  EXPECT_EQ(bearer_->code(1), kResourceExhausted);
-  EXPECT_TRUE(coordinator_.contributions.empty());
-  coordinator_.admission = absl::OkStatus();
-  Offer(bearer_, 2, HeaderOf(object_));
-  ASSERT_TRUE(bearer_->ended(2)) << "nothing need be sent";
-  EXPECT_TRUE(bearer_->end(2).ok());
-  EXPECT_EQ(coordinator_.contributions.size(), 1u);
+  uint64_t transfer = 0;
+  for (const absl::Status& now : {absl::UnavailableError("an older incarnation"),
+                                  absl::ResourceExhaustedError("the disk is full")}) {
+    v1::PushHeader header = HeaderOf(object_, static_cast<int64_t>(++transfer));
+    const Delta delta = Offer(bearer_, transfer, header);
+    Put(delta, object_, 0);
+    coordinator_.admission = now;
+    Put(delta, object_, 1);
+    EXPECT_EQ(bearer_->code(transfer), now.code());
+    EXPECT_EQ(coordinator_.contributions.size(), (transfer - 1) / 2);
+    coordinator_.admission = absl::OkStatus();
+    header.set_incarnation(2);
+    EXPECT_EQ(Held(Offer(bearer_, ++transfer, header)), 2);
+    ASSERT_TRUE(bearer_->ended(transfer)) << "nothing need be sent";
+    EXPECT_TRUE(bearer_->end(transfer).ok());
+    EXPECT_EQ(coordinator_.contributions.back().first.incarnation(), 2u);
+  }
 }
 
 TEST_F(DeltaInboxTest, WhatNobodyGoesOnWithIsDroppedAfterAWhile) {

@@ -87,7 +87,10 @@ TEST_F(LaneRegistryTest, HostileGreetingsAreRefused) {
   using Greeting = v1::Greeting;
   EXPECT_EQ(code([](Greeting&) {}), kOk);
   EXPECT_EQ(code([](Greeting& g) { g.set_run_id("x"); }), kFailedPrecondition);
-  EXPECT_EQ(code([](Greeting& g) { g.set_wire_version(3); }), kFailedPrecondition);
+  v1::Greeting former = GreetingOf("a", 1);
+  former.set_wire_version(kWireVersion - 1);
+  EXPECT_THAT(Join(former),
+              StatusIs(kFailedPrecondition, testing::HasSubstr("wire_version differs")));
   EXPECT_EQ(code([](Greeting& g) { g.set_worker_id(std::string(65, 'x')); }), kInvalidArgument);
   EXPECT_EQ(code([](Greeting& g) { g.set_lane(16); }), kInvalidArgument);
   EXPECT_EQ(code([](Greeting& g) { g.set_lane(-1); }), kInvalidArgument);

@@ -10,7 +10,6 @@
 #include "common/base/checksum.h"
 #include "common/transfer/lane_client.h"
 #include "common/transfer/wire.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/transfer/lane_registry.h"
 #include "tests/unit/common/base/fake_clock.h"
@@ -20,8 +19,6 @@
 
 namespace causeway::server {
 namespace {
-
-using ::testing::HasSubstr;
 
 constexpr auto kChunk = static_cast<int64_t>(kChunkBytes);
 
@@ -444,20 +441,6 @@ TEST_F(OneSeedTest, ARefusalThatPassesIsTriedAgainAndNothingIsSentTwice) {
   for (const auto& [chunk, times] : chunks.up) EXPECT_EQ(times, 1) << chunk;
 }
 
-TEST_F(OneSeedTest, AnotherObjectOfTheSameKeyTakesThePlace) {
-  const auto object = SharedObject(4 * kChunk, 1);
-  const auto other = SharedObject(4 * kChunk, 2);
-  int chunks = 0;
-  net_->on_message = [&](MemoryLanes::Message& message) { chunks += message.content->has_chunk(); };
-  const auto push = Offer(object);
-  StepUntil([&] { return chunks >= 2; });
-  client_->Cancel();
-  net_->Run();
-  client_ = MakeClient(2);
-  EXPECT_TRUE(Finish(Offer(other)).status.ok());
-  coordinator_->ExpectOnly(*other);
-}
-
 TEST_F(OneSeedTest, WithoutRoomThoseWhoWaitComeLater) {
   Begin(2, 1, /*memory_chunks=*/5);
   std::vector<LaneClient::Handle> pushes;
@@ -494,13 +477,6 @@ TEST_F(OneSeedTest, WhatIsGivenUpIsSentNoMore) {
   EXPECT_EQ(Finish(pull).status.code(), kCancelled);
   net_->Run();
   EXPECT_LT(chunks.All(), 20);
-}
-
-TEST_F(OneSeedTest, AnotherWireVersionIsRefusedWithALine) {
-  v1::Greeting greeting = GreetingOf("a", 1);
-  greeting.set_wire_version(kWireVersion - 1);
-  EXPECT_THAT(server_->registry.Join(greeting),
-              StatusIs(kFailedPrecondition, HasSubstr("wire_version differs")));
 }
 
 class PackedLanesTest : public OneSeedTest {

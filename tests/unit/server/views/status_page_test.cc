@@ -1,5 +1,6 @@
 #include "server/views/status_page.h"
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
@@ -139,16 +140,6 @@ TEST_F(StatusPageTest, ATrainingRunShowsItsWorkersRoundsAndEvents) {
   EXPECT_EQ(GetJson("/api/v1/events", {{"after", absl::StrCat(last - 1)}})["events"].size(), 1U);
 }
 
-TEST_F(StatusPageTest, AWorkerThatIsBehindIsWhyARoundWaits) {
-  ASSERT_TRUE(a_.Enter().ok());
-  ASSERT_TRUE(b_.Enter().ok());
-  while (a_.step() < 2) a_.Train();
-  ASSERT_TRUE(a_.SendDue().ok());
-  const json fragment = GetJson("/api/v1/rounds")["fragments"][0];
-  EXPECT_EQ(fragment["contributed"], json::array({"a"}));
-  EXPECT_THAT(fragment["waiting_for"], HasSubstr("waiting for b"));
-}
-
 TEST_F(StatusPageTest, BytesAreComparedWithGradientsAtEveryStep) {
   ASSERT_TRUE(a_.Enter().ok());
   ASSERT_TRUE(b_.Enter().ok());
@@ -181,10 +172,15 @@ TEST_F(StatusPageTest, ParametersThatAreNoNumbersAreRefusedWithTheReason) {
   EXPECT_EQ(Get("/api/v1/events", {{"after", "-1"}}).status, 400);
 }
 
-TEST_F(StatusPageTest, TheConfigurationIsATextproto) {
-  const HttpResponse response = Get("/api/v1/config");
-  EXPECT_EQ(response.content_type, "text/plain; charset=utf-8");
-  EXPECT_THAT(response.body, HasSubstr("steps_between_syncs: 6"));
+TEST_F(StatusPageTest, ACoordinatorThatSavesToStopIsAliveAndTakesNobody) {
+  std::atomic<bool> stopping = false;
+  AddHealthHandlers(*served_, stopping, handlers_);
+  EXPECT_EQ(Get("/healthz").status, 200);
+  EXPECT_EQ(Get("/readyz").status, 200);
+  stopping = true;
+  EXPECT_EQ(Get("/healthz").status, 200);
+  EXPECT_EQ(Get("/readyz").status, 503);
+  EXPECT_EQ(Get("/readyz").body, "the coordinator is stopping\n");
 }
 
 TEST_F(StatusPageTest, ThePageIsMadeOfFilesOfTheProgramAlone) {
@@ -225,6 +221,8 @@ TEST_F(StatusPageTest, AReportIsThePageWithTheAnswersInsideAndNothingBesideIt) {
   EXPECT_EQ(inside["events"], GetJson("/api/v1/events"));
   EXPECT_EQ(inside["events"]["events"].back()["message"], "</script><script src=http://a/>");
   EXPECT_EQ(inside["config"], Get("/api/v1/config").body);
+  EXPECT_THAT(Get("/api/v1/config").body, HasSubstr("steps_between_syncs: 6"));
+  EXPECT_EQ(Get("/api/v1/config").content_type, "text/plain; charset=utf-8");
   EXPECT_EQ(inside["stopped"], true);
 
   // Chart.js, the answers, the page's own; each one ends where it should.

@@ -1,28 +1,90 @@
-#include "tests/unit/server/store/store_conformance.h"
-
+// Holds every Store to its promises, whatever it keeps its things in.
+#include <functional>
+#include <memory>
+#include <optional>
 #include <thread>
 
 #include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/common/base/temporary_folder.h"
+#include "tests/unit/server/store/memory_store.h"
 #include "tests/unit/server/store/scripted_run.h"
 
 namespace causeway::server {
+namespace {
 
 using ::testing::ElementsAre;
 using ::testing::ElementsAreArray;
 using ::testing::IsEmpty;
 
-void StoreConformanceTest::Begin() {
-  const auto before = store().Recover().value();
-  ASSERT_FALSE(before.has_value());
-  ASSERT_EQ(store().BeginRun(ScriptedIdentity()), absl::OkStatus());
-}
+// A store and what outlives it.
+class StoreHarness {
+ public:
+  virtual ~StoreHarness() = default;
+  virtual Store& store() = 0;
+  // As after the end of the process that had it: Recover is to be called next.
+  virtual void Reopen() = 0;
+};
 
-std::optional<RecoveredRun> StoreConformanceTest::Reopen() {
-  harness_->Reopen();
-  absl::StatusOr<std::optional<RecoveredRun>> run = store().Recover();
-  EXPECT_TRUE(run.ok()) << run.status();
-  return run.ok() ? *std::move(run) : std::nullopt;
-}
+class MemoryHarness final : public StoreHarness {
+ public:
+  Store& store() override { return store_; }
+  void Reopen() override {}
+
+ private:
+  MemoryStore store_;
+};
+
+class RunDirectoryHarness final : public StoreHarness {
+ public:
+  explicit RunDirectoryHarness(const RunDirectoryStore::Options& options) : options_(options) {
+    Reopen();
+  }
+  Store& store() override { return *store_; }
+  void Reopen() override {
+    store_ = nullptr;
+    auto store = RunDirectoryStore::Open(*FileSystem::Real(), parent_.File("run"), options_);
+    if (!store.ok()) ADD_FAILURE() << store.status();
+    store_ = *std::move(store);
+  }
+
+ private:
+  const RunDirectoryStore::Options options_;
+  const TemporaryFolder parent_;
+  std::unique_ptr<RunDirectoryStore> store_;
+};
+
+using StoreHarnessFactory = std::function<std::unique_ptr<StoreHarness>()>;
+
+class StoreConformanceTest : public testing::TestWithParam<StoreHarnessFactory> {
+ protected:
+  Store& store() { return harness_->store(); }
+  // Recover, and BeginRun with ScriptedIdentity.
+  void Begin() {
+    const auto before = store().Recover().value();
+    ASSERT_FALSE(before.has_value());
+    ASSERT_EQ(store().BeginRun(ScriptedIdentity()), absl::OkStatus());
+  }
+  std::optional<RecoveredRun> Reopen() {
+    harness_->Reopen();
+    absl::StatusOr<std::optional<RecoveredRun>> run = store().Recover();
+    EXPECT_TRUE(run.ok()) << run.status();
+    return run.ok() ? *std::move(run) : std::nullopt;
+  }
+
+  const std::unique_ptr<StoreHarness> harness_ = GetParam()();
+};
+
+INSTANTIATE_TEST_SUITE_P(Stores, StoreConformanceTest,
+                         testing::Values([] { return std::make_unique<MemoryHarness>(); },
+                                         [] {
+                                           return std::make_unique<RunDirectoryHarness>(
+                                               RunDirectoryStore::Options{});
+                                         },
+                                         [] {
+                                           return std::make_unique<RunDirectoryHarness>(
+                                               RunDirectoryStore::Options{.durable = false});
+                                         }));
 
 TEST_P(StoreConformanceTest, ARunThatHasBegunIsFoundAgain) {
   Begin();
@@ -174,4 +236,5 @@ TEST_P(StoreConformanceTest, CallsOfSeveralThreadsAreAllKept) {
   EXPECT_EQ(run->contributions.size(), static_cast<size_t>(kThreads * kRounds));
 }
 
+}  // namespace
 }  // namespace causeway::server
