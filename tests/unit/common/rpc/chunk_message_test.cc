@@ -15,7 +15,7 @@
 #include "grpcpp/support/slice.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/base/status_is.h"
-#include "tests/unit/common/transfer/proto_chunk.h"
+#include "tests/unit/common/rpc/plain_lane.h"
 
 namespace causeway {
 namespace {

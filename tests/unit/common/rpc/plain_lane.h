@@ -16,6 +16,10 @@
 
 namespace causeway {
 
+// Makes `chunk` the bytes at `offset` of an object, 1 .. kChunkBytes of them; packed
+// (EntropyPack) if `entropy` is true and that makes them smaller.
+void FillChunk(int64_t offset, std::span<const uint8_t> bytes, bool entropy, v1::Chunk& chunk);
+
 class PlainLane {
  public:
   // Opens a lane of a process of its own, and greets. The stub outlives the lane.

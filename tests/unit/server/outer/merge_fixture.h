@@ -8,28 +8,18 @@
 #include <span>
 #include <vector>
 
-#include "common/base/random.h"
-#include "common/codec/codec.h"
-#include "gtest/gtest.h"
 #include "server/outer/merge.h"
 #include "server/outer/outer_optimizer.h"
 #include "tests/unit/common/base/from_text.h"
+#include "tests/unit/common/codec/codec_test_util.h"
 
 namespace causeway::server {
 
 inline const Codec* GetCodec(v1::Codec id) { return *FindCodec(id); }
 
-inline std::vector<float> Gaussian(size_t n, uint64_t seed, double stddev) {
-  std::vector<float> values(n);
-  for (size_t i = 0; i < n; ++i) {
-    values[i] = static_cast<float>(stddev * RandomNormal(seed, 0, i));
-  }
-  return values;
-}
-
 // `base` with noise on it, as a site has trained it.
 inline std::vector<float> Moved(std::vector<float> base, uint64_t seed, double stddev) {
-  const std::vector<float> change = Gaussian(base.size(), seed, stddev);
+  const std::vector<float> change = GaussianValues(base.size(), seed, stddev);
   for (size_t i = 0; i < base.size(); ++i) base[i] += change[i];
   return base;
 }

@@ -153,7 +153,7 @@ TEST_P(MergeOracle, SameBitsOnAnyNumberOfThreadsForThreeRounds) {
   matrix.info.cols = 64;
   matrix.offset = 64;
   const auto optimizer = Optimizer(c.optimizer, 0.7, 0.9, AdamWTrain(0.5), {&matrix, 1});
-  Fragment expected(Gaussian(c.values, 1, 0.02), *optimizer);
+  Fragment expected(GaussianValues(c.values, 1, 0.02), *optimizer);
   const std::vector<int> threads = {0, 1, 3};
   std::vector<Fragment> fragments(threads.size(), expected);
   const std::vector<float> zeros(c.values, 0.0F);

@@ -13,7 +13,7 @@ constexpr size_t kMergedValues = kMergeSlice + 1000;  // Two slices, the second 
 TEST(MergeFragment, OneWorkerWithExactCodecsIsPlainTraining) {
   const auto optimizer = Optimizer(v1::OuterConfig::NESTEROV, 1, 0);
   const Codec* fp32 = GetCodec(v1::FP32);
-  Fragment fragment(Gaussian(kMergedValues, 1, 1), *optimizer);
+  Fragment fragment(GaussianValues(kMergedValues, 1, 1), *optimizer);
   for (int64_t round = 1; round <= 5; ++round) {
     // Every value moves by an arbitrary factor up to 2^28, some change sign, some stay.
     std::vector<float> local = fragment.published;
@@ -47,7 +47,7 @@ TEST(MergeFragment, AnswersInFewBitsTrackThetaForEver) {
   const Codec* fp32 = GetCodec(v1::FP32);
   for (const auto id : {v1::INT4, v1::E2M1, v1::E3M0, v1::LM2, v1::SIGN1}) {
     const size_t n = 1000;
-    Fragment fragment(Gaussian(n, 1, 1), *optimizer);
+    Fragment fragment(GaussianValues(n, 1, 1), *optimizer);
     std::vector<float> worker = fragment.published;  // A worker's published copy.
     double early = 0;
     double late = 0;
@@ -87,8 +87,8 @@ class ThreeWorkers : public testing::Test {
  protected:
   ThreeWorkers()
       : optimizer_(Optimizer(v1::OuterConfig::NESTEROV, 0.7, 0.9)),
-        fragment_(Gaussian(kMergedValues, 1, 0.02), *optimizer_) {
-    fragment_.state[0] = Gaussian(kMergedValues, 2, 0.001);
+        fragment_(GaussianValues(kMergedValues, 1, 0.02), *optimizer_) {
+    fragment_.state[0] = GaussianValues(kMergedValues, 2, 0.001);
     fragment_.theta = Moved(fragment_.theta, 3, 1e-5);
     const std::vector<v1::Codec> codecs = {v1::INT4, v1::FP32, v1::E3M0};
     for (size_t w = 0; w < codecs.size(); ++w) {
@@ -242,7 +242,7 @@ TEST(MergeTest, ARoundThatWasRehearsedLeavesTheStateAsItWasWhereItWouldDiverge) 
   const auto optimizer = Optimizer(v1::OuterConfig::NESTEROV, 10, 0.9);
   const size_t n = 3 * kCodecChunk + 5;
   const Codec& codec = *GetCodec(v1::FP32);
-  Fragment fragment(Gaussian(n, 1, 0.02), *optimizer);
+  Fragment fragment(GaussianValues(n, 1, 0.02), *optimizer);
   const Fragment before = fragment;
   std::vector<float> target = fragment.published;
   target.back() = -std::numeric_limits<float>::max();

@@ -31,13 +31,13 @@ struct TwoSites {
   }
 
   const Codec* codec;
-  std::vector<float> published = Gaussian(kRegionValues, 1, 1.0);
+  std::vector<float> published = GaussianValues(kRegionValues, 1, 1.0);
   std::vector<std::vector<uint8_t>> objects;
 };
 
 TEST(RegionMergeTest, NothingOfTheMeanIsLost) {
   const TwoSites sites(v1::INT4);
-  std::vector<float> residual = Gaussian(kRegionValues, 5, 0.001);
+  std::vector<float> residual = GaussianValues(kRegionValues, 5, 0.001);
   const std::vector<float> before = residual;
   const auto merged = MergeForParent(sites.Input({0.25, 0.75}), residual, nullptr).value();
   EXPECT_EQ(merged.leaves, LeafChecksums(merged.object));
@@ -55,7 +55,7 @@ TEST(RegionMergeTest, NothingOfTheMeanIsLost) {
 
 TEST(RegionMergeTest, ThreadsDoNotChangeABit) {
   const TwoSites sites(v1::INT4);
-  std::vector<float> one = Gaussian(kRegionValues, 5, 0.001);
+  std::vector<float> one = GaussianValues(kRegionValues, 5, 0.001);
   std::vector<float> three = one;
   ThreadPool pool(3);
   const auto alone = MergeForParent(sites.Input({0.5, 0.5}), one, nullptr);
@@ -74,7 +74,7 @@ TEST(RegionMergeTest, OneFp32DeltaGoesUpAsItCame) {
 
 TEST(RegionMergeTest, WithoutSitesItCarriesNothingAndKeepsTheResidual) {
   const TwoSites sites(v1::INT4);
-  std::vector<float> residual = Gaussian(kRegionValues, 5, 0.001);
+  std::vector<float> residual = GaussianValues(kRegionValues, 5, 0.001);
   const std::vector<float> before = residual;
   const auto merged = MergeForParent(sites.Input({}), residual, nullptr).value();
   for (const double value : sites.Decode(merged.object)) ASSERT_EQ(value, 0);

@@ -12,7 +12,7 @@ constexpr auto kTrimmedMean = v1::OuterConfig::TRIMMED_MEAN;
 class Sites {
  public:
   explicit Sites(const std::vector<double>& sizes, v1::Codec codec = v1::FP32)
-      : base_(Gaussian(kRobustValues, 1, 0.02)) {
+      : base_(GaussianValues(kRobustValues, 1, 0.02)) {
     const auto workers = sizes.size();
     for (size_t w = 0; w < workers; ++w) {
       bytes_.push_back(Encode(*GetCodec(codec), base_, Moved(base_, 10 + w, sizes[w])));

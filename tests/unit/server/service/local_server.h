@@ -1,4 +1,4 @@
-// A coordinator's server on this machine, and a session at one.
+// A coordinator's server on this machine, and what a client calls first.
 #pragma once
 
 #include <functional>
@@ -7,13 +7,29 @@
 #include <string>
 #include <utility>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "causeway/v1/session.grpc.pb.h"
 #include "common/rpc/channel.h"
+#include "common/rpc/status.h"
+#include "common/transfer/wire.h"
 #include "gtest/gtest.h"
 #include "server/service/coordinator_server.h"
 
 namespace causeway::server {
+
+// One call, within half a minute.
+inline absl::StatusOr<v1::DescribeResponse> DescribeRun(v1::Session::StubInterface& stub) {
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(30)));
+  v1::DescribeRequest request;
+  request.set_wire_version(kWireVersion);
+  v1::DescribeResponse response;
+  const absl::Status status = FromGrpcStatus(stub.Describe(&context, request, &response));
+  if (!status.ok()) return status;
+  return response;
+}
 
 inline CoordinatorServer::Options NoTls() {
   CoordinatorServer::Options options;

@@ -20,7 +20,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/base/status_is.h"
-#include "tests/unit/common/rpc/describe_run.h"
 #include "tests/unit/common/rpc/test_authority.h"
 #include "tests/unit/server/core/waiting_run.h"
 #include "tests/unit/server/service/local_server.h"

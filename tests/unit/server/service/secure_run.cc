@@ -1,7 +1,6 @@
 #include "tests/unit/server/service/secure_run.h"
 
 #include "common/rpc/status.h"
-#include "tests/unit/common/rpc/describe_run.h"
 #include "tests/unit/common/rpc/plain_lane.h"
 #include "tests/unit/server/core/small_run.h"
 

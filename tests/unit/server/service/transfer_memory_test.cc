@@ -19,7 +19,6 @@
 #include "causeway/v1/session.grpc.pb.h"
 #include "common/transfer/wire.h"
 #include "gtest/gtest.h"
-#include "tests/unit/common/rpc/describe_run.h"
 #include "tests/unit/common/rpc/plain_lane.h"
 #include "tests/unit/server/core/small_run.h"
 #include "tests/unit/server/service/local_server.h"
