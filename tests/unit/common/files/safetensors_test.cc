@@ -2,8 +2,10 @@
 
 #include <cstring>
 #include <string>
+#include <tuple>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/base/temporary_folder.h"
@@ -93,35 +95,34 @@ TEST_F(SafetensorsTest, LargeModelsGoIntoSeveralFilesAndASmallerExportRemovesThe
 TEST_F(SafetensorsTest, HeadersThatLieAreRefused) {
   const std::string a = R"("a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]})";
   EXPECT_EQ(ErrorOf("{" + a + "}  ", 8), "");
-  EXPECT_THAT(ErrorOf("{" + a + "}", 7), HasSubstr("0 .. 8"));
-  EXPECT_THAT(ErrorOf("{" + a + "}", 9), HasSubstr("end at 8, the file at 9"));
-  EXPECT_THAT(
-      ErrorOf("{" + a + R"(, "b": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}})", 8),
-      HasSubstr("without gap or overlap"));
-  EXPECT_THAT(
-      ErrorOf("{" + a + R"(, "b": {"dtype": "F32", "shape": [1], "data_offsets": [12, 16]}})", 16),
-      HasSubstr("without gap or overlap"));
-  EXPECT_THAT(ErrorOf(R"({"a": {"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}})", 8),
-              HasSubstr("F32 [3] takes 12"));
-  EXPECT_THAT(ErrorOf(R"({"a": {"dtype": "F31", "shape": [2], "data_offsets": [0, 8]}})", 8),
-              HasSubstr("\"F31\" is unknown"));
-  EXPECT_THAT(ErrorOf(R"({"a": {"dtype": "F32", "shape": [-2], "data_offsets": [0, 8]}})", 8),
-              HasSubstr("no integer from 0 on"));
-  EXPECT_THAT(ErrorOf(R"({"a": {"dtype": "F32", "shape": [4611686018427387904, 8],
-                          "data_offsets": [0, 0]}})",
-                      0),
-              HasSubstr("more values than any file"));
-  EXPECT_THAT(ErrorOf(R"({"a": {"dtype": "F32", "shape": [2], "data_offsets": [8, 0]}})", 8),
-              HasSubstr("ascending"));
-  EXPECT_THAT(ErrorOf(R"({"a": {"dtype": "F32", "shape": [1,1,1,1,1,1,1,1,1],
-                          "data_offsets": [0, 4]}})",
-                      4),
-              HasSubstr("9 dimensions"));
-  EXPECT_THAT(ErrorOf("{" + a + "," + a + "}", 8), HasSubstr("twice"));
-  EXPECT_NE(ErrorOf(R"({"a": {"dtype": "F32", "shape": [[[[2]]]], "data_offsets": [0, 8]}})", 8),
-            "");
-  EXPECT_NE(ErrorOf("[]", 0), "");
-  EXPECT_NE(ErrorOf("{", 0), "");
+  // A header of one tensor, or of tensor a and a second one.
+  const auto one = [](const std::string& dtype, const std::string& shape, const char* offsets) {
+    return absl::StrCat(R"({"a": {"dtype": ")", dtype, R"(", "shape": )", shape,
+                        R"(, "data_offsets": )", offsets, "}}");
+  };
+  const auto two = [&](const char* offsets) {
+    return absl::StrCat("{", a, R"(, "b": {"dtype": "F32", "shape": [1], "data_offsets": )",
+                        offsets, "}}");
+  };
+  const std::tuple<std::string, size_t, const char*> cases[] = {
+      {"{" + a + "}", 7, "0 .. 8"},
+      {"{" + a + "}", 9, "end at 8, the file at 9"},
+      {two("[4, 8]"), 8, "without gap or overlap"},
+      {two("[12, 16]"), 16, "without gap or overlap"},
+      {one("F32", "[3]", "[0, 8]"), 8, "F32 [3] takes 12"},
+      {one("F31", "[2]", "[0, 8]"), 8, "\"F31\" is unknown"},
+      {one("F32", "[-2]", "[0, 8]"), 8, "no integer from 0 on"},
+      {one("F32", "[4611686018427387904, 8]", "[0, 0]"), 0, "more values than any file"},
+      {one("F32", "[2]", "[8, 0]"), 8, "ascending"},
+      {one("F32", "[1,1,1,1,1,1,1,1,1]", "[0, 4]"), 4, "9 dimensions"},
+      {"{" + a + "," + a + "}", 8, "twice"}};
+  for (const auto& [header, bytes, words] : cases) {
+    EXPECT_THAT(ErrorOf(header, bytes), HasSubstr(words)) << header;
+  }
+  for (const std::string& no_header :
+       {one("F32", "[[[[2]]]]", "[0, 8]"), std::string("[]"), std::string("{")}) {
+    EXPECT_NE(ErrorOf(no_header, 8), "") << no_header;
+  }
 }
 
 TEST_F(SafetensorsTest, FilesThatAreCutAreRefused) {

@@ -84,22 +84,17 @@ TEST(FragmentPlan, OneFragmentIsTheWholeModelInModelOrder) {
   }
 }
 
-TEST(FragmentPlan, StridedBlockGoesToItsNumberModuloP) {
-  const FragmentPlan plan = Plan(Layers(8), "fragments: 3 pattern: STRIDED");
-  ASSERT_EQ(plan.fragments(), 4);
-  EXPECT_THAT(BlocksOf(plan, 0), ElementsAre(0, 3, 6));
-  EXPECT_THAT(BlocksOf(plan, 1), ElementsAre(1, 4, 7));
-  EXPECT_THAT(BlocksOf(plan, 2), ElementsAre(2, 5));
-  EXPECT_THAT(BlocksOf(plan, 3), ElementsAre(-1));
-}
-
-TEST(FragmentPlan, SequentialRunsAreConsecutiveAndTheFirstOnesLonger) {
-  const FragmentPlan plan = Plan(Layers(8), "fragments: 3 pattern: SEQUENTIAL");
-  ASSERT_EQ(plan.fragments(), 4);
-  EXPECT_THAT(BlocksOf(plan, 0), ElementsAre(0, 1, 2));
-  EXPECT_THAT(BlocksOf(plan, 1), ElementsAre(3, 4, 5));
-  EXPECT_THAT(BlocksOf(plan, 2), ElementsAre(6, 7));
-  EXPECT_THAT(BlocksOf(plan, 3), ElementsAre(-1));
+// STRIDED: by the block's number modulo P. SEQUENTIAL: runs, of which the first are longer.
+TEST(FragmentPlan, PatternsDealTheBlocks) {
+  using Blocks = std::vector<std::vector<int>>;
+  for (const auto& [pattern, expected] :
+       {std::pair("STRIDED", Blocks{{0, 3, 6}, {1, 4, 7}, {2, 5}, {-1}}),
+        std::pair("SEQUENTIAL", Blocks{{0, 1, 2}, {3, 4, 5}, {6, 7}, {-1}})}) {
+    const FragmentPlan plan = Plan(Layers(8), absl::StrCat("fragments: 3 pattern: ", pattern));
+    Blocks blocks;
+    for (int k = 0; k < plan.fragments(); ++k) blocks.push_back(BlocksOf(plan, k));
+    EXPECT_EQ(blocks, expected) << pattern;
+  }
 }
 
 TEST(FragmentPlan, EmbeddingFinalNormAndHeadShareTheLastFragment) {

@@ -180,14 +180,6 @@ TEST(CheckName, TakesLettersDigitsAndThreeSigns) {
   }
 }
 
-TEST(ModelPreset, EveryNameCompletesByItself) {
-  for (const std::string& name : ModelPresetNames()) {
-    const v1::RunConfig config = Completed("model { preset: '" + name + "' }");
-    EXPECT_EQ(config.model().preset(), name);
-    EXPECT_EQ(config.model().head_dim() * config.model().heads(), config.model().width()) << name;
-  }
-}
-
 TEST(ModelPreset, PaperShapesAreThoseOfItsTable) {
   for (const auto& [name, mlp_width, layers, heads, width] :
        {std::tuple("paper-35m", 2048, 6, 8, 512),

@@ -108,29 +108,26 @@ TEST(ReplayOfRobustMerges, ClippingAndTrimmingComeOutAgain) {
   EXPECT_GT(without.relative_difference, 0);
 }
 
-TEST_F(ReplayTest, ARoundThatComesOutOtherwiseIsNamed) {
-  v1::Round& round = recovered_.rounds[4];
-  round.set_published_hash(round.published_hash() ^ 1);
-  EXPECT_THAT(Replay(options_),
-              StatusIs(kDataLoss,
-                       HasSubstr(absl::StrCat("version ", recovered_.rounds[4].round(),
-                                              " of fragment ", recovered_.rounds[4].fragment()))));
-}
-
-TEST_F(ReplayTest, OtherInitialValuesAreNoticed) {
-  options_.initial_parameters[0] += 1;
-  EXPECT_THAT(Replay(options_), StatusIs(kDataLoss));
-}
-
-TEST_F(ReplayTest, AMissingDeltaSaysHowToKeepThem) {
-  recovered_.rounds[0].set_contributors(0, "nobody");
-  EXPECT_THAT(Replay(options_), StatusIs(kNotFound, HasSubstr("--retain_deltas")));
-}
-
-TEST_F(ReplayTest, AnOptimizerForGradientsIsRefused) {
-  options_.outer = recovered_.identity.config().outer();
-  options_.outer->set_optimizer(v1::OuterConfig::ADAMW);
-  EXPECT_THAT(Replay(options_), StatusIs(kInvalidArgument));
+TEST_F(ReplayTest, WhatCannotBeComputedAgainIsNamed) {
+  const auto refused = [this](auto change, auto code, const std::string& words = "") {
+    RecoveredRun run = recovered_;
+    ReplayOptions options = options_;
+    options.run = &run;
+    change(run, options);
+    EXPECT_THAT(Replay(options), StatusIs(code, HasSubstr(words)));
+  };
+  const v1::Round& fifth = recovered_.rounds[4];
+  refused([&](auto& run, auto&) { run.rounds[4].set_published_hash(fifth.published_hash() ^ 1); },
+          kDataLoss, absl::StrCat("version ", fifth.round(), " of fragment ", fifth.fragment()));
+  refused([](auto&, auto& options) { options.initial_parameters[0] += 1; }, kDataLoss);
+  refused([](auto& run, auto&) { run.rounds[0].set_contributors(0, "nobody"); }, kNotFound,
+          "--retain_deltas");
+  refused(
+      [](auto& run, auto& options) {
+        options.outer = run.identity.config().outer();
+        options.outer->set_optimizer(v1::OuterConfig::ADAMW);
+      },
+      kInvalidArgument);
 }
 
 }  // namespace

@@ -120,21 +120,6 @@ TEST_F(CoordinatorServerTest, ADeltaGoesUpAndItsAnswerComesDown) {
   EXPECT_LT(status.workers(0).bytes_down(), std::ssize(state.bytes) + std::ssize(pulled.bytes));
 }
 
-TEST_F(CoordinatorServerTest, AWaitingWantIsAnsweredWhenItsRoundIsPublished) {
-  const auto worker = Attach("a");
-  {
-    PlainLane cancelled(*stubs_.exchange, kRunId, "a");
-    ASSERT_TRUE(cancelled.Want(FirstAnswer()));
-  }
-  PlainLane lane(*stubs_.exchange, kRunId, "a");
-  ASSERT_TRUE(lane.Want(FirstAnswer()));
-  ASSERT_TRUE(worker->stream->Write(ReadyAt(0)));
-  ASSERT_TRUE(PushDelta(*stubs_.exchange, DeltaOf(*worker)).ok());
-  v1::LaneMessage message;
-  ASSERT_TRUE(lane.Read(message));
-  EXPECT_EQ(message.control().announcement().header().round(), 1);
-}
-
 TEST_F(CoordinatorServerTest, ASessionThatDoesNotBeginWithAFittingJoinEnds) {
   const auto end_of = [&](const v1::WorkerMessage& message) {
     OpenSession session(*stubs_.session, message);
@@ -146,10 +131,8 @@ TEST_F(CoordinatorServerTest, ASessionThatDoesNotBeginWithAFittingJoinEnds) {
   message.mutable_heartbeat();
   EXPECT_EQ(end_of(message).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   message = MakeJoin(run_.coordinator(), "a");
-  message.mutable_join()->set_data_vocabulary_size(256);
-  const grpc::Status status = end_of(message);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
-  EXPECT_THAT(status.error_message(), HasSubstr("256"));
+  message.mutable_join()->set_plan_hash(7);
+  EXPECT_EQ(end_of(message).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
 }
 
 TEST_F(CoordinatorServerTest, ANewStreamOfTheSameProcessEndsTheOldOne) {

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -177,13 +176,6 @@ TEST_F(TransferMemoryTest, IdleAndSlowConnectionsStayWithinTheMemoryThatWasAllow
   int taken = 0;
   for (int i = 0; i < kSlowSenders; ++i) taken += PushHalf(absl::StrCat("w", i)) ? 1 : 0;
   const int64_t most = MemoryOf(child_, "VmHWM");
-  std::printf(
-      "MiB beyond the run's own: %d idle connections %.1f, %d slow readers %.1f more (of an object "
-      "of %.1f), %d slow senders (%d with room) in all %.1f; allowed %.1f\n",
-      kIdle, static_cast<double>(idle - before) / (1 << 20), kSlowReaders,
-      static_cast<double>(reading - idle) / (1 << 20),
-      static_cast<double>(object_bytes_) / (1 << 20), kSlowSenders, taken,
-      static_cast<double>(most - before) / (1 << 20), static_cast<double>(kMemory) / (1 << 20));
   EXPECT_GE(taken, 1);
   EXPECT_LT(taken, kSlowSenders) << "not everybody finds room";
   // The state that is being pulled is one copy, however many pull it.

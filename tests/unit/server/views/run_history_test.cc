@@ -157,12 +157,17 @@ TEST_F(RunHistoryTest, ALongRunIsKeptAsMeansOfWholeStretches) {
 
 TEST_F(RunHistoryTest, StepsThatAreTrainedAgainReplaceWhatWasKeptOfThem) {
   for (const int step : {0, 10, 20, 30}) history_.OnHeartbeat("a", HeartbeatAt(step, 1));
-  history_.OnHeartbeat("a", HeartbeatAt(10, 1));  // From its checkpoint.
-  history_.OnHeartbeat("a", HeartbeatAt(15, 9));
-  const std::vector<ProgressPoint> points = PointsOf("a");
-  ASSERT_EQ(points.size(), 2U);
-  EXPECT_EQ(points[0].step, 10);
-  EXPECT_EQ(points[1].step, 15);
+  history_.SaveCurves();
+  RunHistory next(Kept());  // Of the coordinator's next process.
+  ASSERT_TRUE(next.RestoreCurves().ok());
+  for (RunHistory* const history : {&history_, &next}) {
+    history->OnHeartbeat("a", HeartbeatAt(10, 1));  // From its checkpoint.
+    history->OnHeartbeat("a", HeartbeatAt(15, 9));
+    const std::vector<ProgressPoint> points = PointsOf("a", *history);
+    ASSERT_EQ(points.size(), 2U);
+    EXPECT_EQ(points[0].step, 10);
+    EXPECT_EQ(points[1].step, 15);
+  }
 }
 
 TEST_F(RunHistoryTest, AProcessThatCountsFromZeroAgainHasNoNegativeRates) {
@@ -236,19 +241,6 @@ TEST_F(RunHistoryTest, CurvesGoOnInTheNextProcess) {
   const RunCurves after = next.Curves();
   ASSERT_EQ(after.held_out.points().size(), before.held_out.points().size());
   EXPECT_EQ(after.held_out.points()[0].loss, before.held_out.points()[0].loss);
-}
-
-TEST_F(RunHistoryTest, AWorkerThatResumedEarlierRewritesWhatItTrainsAgainAfterARestart) {
-  for (const int step : {0, 10, 20, 30}) history_.OnHeartbeat("a", HeartbeatAt(step, 1));
-  history_.SaveCurves();
-  RunHistory next(Kept());
-  ASSERT_TRUE(next.RestoreCurves().ok());
-  next.OnHeartbeat("a", HeartbeatAt(10, 1));
-  next.OnHeartbeat("a", HeartbeatAt(15, 9));
-  const std::vector<ProgressPoint> points = PointsOf("a", next);
-  ASSERT_EQ(points.size(), 2U);
-  EXPECT_EQ(points[0].step, 10);
-  EXPECT_EQ(points[1].step, 15);
 }
 
 TEST_F(RunHistoryTest, CurvesOfAnotherRunOrDamagedOnesAreRefusedAndLeaveNothing) {
