@@ -9,65 +9,14 @@ namespace {
 
 // The order of the data and the initial weights of every run follow from these values: whoever
 // changes them changes what a seed means.
-TEST(RandomBits, KeepsItsStream) {
+TEST(RandomBits, KeepsItsStreamOfWhichUniformValuesAreTheHighBits) {
   EXPECT_EQ(RandomBits(0, 0, 0), 0x59dfae82f98bc841U);
   EXPECT_EQ(RandomBits(1, 0, 0), 0x9eaea393167cde59U);
   EXPECT_EQ(RandomBits(0, 1, 0), 0x0981bc87dcc0b121U);
   EXPECT_EQ(RandomBits(0, 0, 1), 0xb7855e8795270c13U);
   EXPECT_EQ(RandomBits(42, 7, 1'000'000), 0x4d69e1a649e53246U);
   EXPECT_EQ(RandomBits(~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}), 0xe1af94db1af89ff9U);
-}
-
-TEST(RandomBits, EveryArgumentMovesHalfOfTheBits) {
-  const auto mean_flips = [](auto bits_of) {
-    int flips = 0;
-    for (int bit = 0; bit < 64; ++bit) flips += std::popcount(bits_of(uint64_t{1} << bit));
-    return flips / 64.0;
-  };
-  const uint64_t origin = RandomBits(5, 6, 7);
-  EXPECT_NEAR(mean_flips([&](uint64_t b) { return origin ^ RandomBits(5 ^ b, 6, 7); }), 32, 3);
-  EXPECT_NEAR(mean_flips([&](uint64_t b) { return origin ^ RandomBits(5, 6 ^ b, 7); }), 32, 3);
-  EXPECT_NEAR(mean_flips([&](uint64_t b) { return origin ^ RandomBits(5, 6, 7 ^ b); }), 32, 3);
-}
-
-TEST(RandomUniform, FillsTheUnitIntervalEvenly) {
-  constexpr int kDraws = 1 << 18;
-  constexpr int kBins = 64;
-  std::vector<int> bins(kBins);
-  for (uint64_t i = 0; i < kDraws; ++i) {
-    const double u = RandomUniform(11, 3, i);
-    ASSERT_GE(u, 0.0);
-    ASSERT_LT(u, 1.0);
-    ++bins[static_cast<size_t>(u * kBins)];
-  }
-  double chi_squared = 0;
-  constexpr double kExpected = static_cast<double>(kDraws) / kBins;
-  for (const int count : bins) chi_squared += (count - kExpected) * (count - kExpected) / kExpected;
-  EXPECT_LT(chi_squared, 120);  // 63 degrees of freedom: mean 63, deviation 11.
-  EXPECT_GT(chi_squared, 25);
-}
-
-TEST(RandomNormal, HasTheMomentsOfTheStandardNormal) {
-  constexpr int kDraws = 1 << 18;
-  double sum[5] = {};
-  double neighbours = 0;
-  double last = 0;
-  for (uint64_t i = 0; i < kDraws; ++i) {
-    const double x = RandomNormal(1, 2, i);
-    ASSERT_TRUE(std::isfinite(x));
-    double power = 1;
-    for (double& s : sum) {
-      s += power;
-      power *= x;
-    }
-    neighbours += x * last;
-    last = x;
-  }
-  EXPECT_NEAR(sum[1] / kDraws, 0, 0.01);
-  EXPECT_NEAR(sum[2] / kDraws, 1, 0.02);
-  EXPECT_NEAR(sum[3] / kDraws, 0, 0.05);
-  EXPECT_NEAR(sum[4] / kDraws, 3, 0.1);
-  EXPECT_NEAR(neighbours / kDraws, 0, 0.01);
+  EXPECT_EQ(RandomUniform(0, 0, 0), 0x1p-53 * static_cast<double>(0x59dfae82f98bc841U >> 11));
 }
 
 TEST(RandomNormal, KeepsItsValuesUpToTheMathLibrary) {

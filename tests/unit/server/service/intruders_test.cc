@@ -1,7 +1,6 @@
 // Everybody who has no business in a run, over real TLS connections: each gets the refusal that
 // SECURITY.md promises, and the run that goes on at the same time does not notice.
 #include <grpcpp/create_channel.h>
-#include <grpcpp/generic/generic_stub.h>
 
 #include <functional>
 #include <optional>
@@ -9,7 +8,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "common/rpc/status.h"
 #include "common/rpc/tls_handshake.h"
@@ -241,30 +239,6 @@ TEST_F(IntrudersTest, OversizeNames) {
   v1::RunStatus status;
   EXPECT_EQ(operator_stubs.admin->GetStatus(&large, {}, &status).error_code(),
             grpc::StatusCode::RESOURCE_EXHAUSTED);
-}
-
-TEST_F(IntrudersTest, MalformedMessages) {
-  Stubs stubs = As("causeway://*/worker/b");
-  grpc::GenericStub generic(stubs.channel);
-  for (const std::string method : {"Session/Describe", "Session/Attach", "Exchange/Carry",
-                                   "Admin/Pause", "Admin/NoSuchMethod"}) {
-    for (const std::string& garbage :
-         {std::string(100, '\xff'), std::string("\x0a\xff\xff\xff\x7f")}) {
-      grpc::ClientContext context;
-      const grpc::Slice slice(garbage);
-      grpc::ByteBuffer request(&slice, 1);
-      grpc::ByteBuffer response;
-      absl::Notification done;
-      grpc::Status status;
-      generic.UnaryCall(&context, "/causeway.v1." + method, grpc::StubOptions(), &request,
-                        &response, [&](grpc::Status result) {
-                          status = std::move(result);
-                          done.Notify();
-                        });
-      done.WaitForNotification();
-      EXPECT_FALSE(status.ok()) << method;
-    }
-  }
 }
 
 // Connections that say nothing, or nonsense, instead of a TLS greeting.
