@@ -124,24 +124,6 @@ TEST(FragmentPlan, EveryPatternAndCountPlacesEveryTensorOnce) {
   }
 }
 
-TEST(FragmentPlan, BalancedFragmentsAreEqualUpToOneRow) {
-  for (const int fragments : {2, 3, 5, 8, 16, 24, 50, 100}) {
-    SCOPED_TRACE(fragments);
-    const v1::RunConfig config = Completed(absl::StrCat(
-        "model { preset: 'small-10m' } sync { pattern: BALANCED fragments: ", fragments, " }"));
-    const auto plan = FragmentPlan::Create(config).value();
-    ExpectSound(plan, config.model());
-    ASSERT_EQ(plan.fragments(), fragments);
-    // The longest row: mlp_width = 864 values, of which every second starts aligned.
-    const int64_t row = 2 * config.model().mlp_width();
-    for (int k = 0; k < fragments; ++k) {
-      EXPECT_NEAR(static_cast<double>(plan.range(k).size()),
-                  static_cast<double>(plan.arena_size()) / fragments, static_cast<double>(row))
-          << "fragment " << k;
-    }
-  }
-}
-
 // Every place where a cut may fall, by looking at all of them: the oracle of the next test.
 std::vector<int64_t> AllCuts(const FragmentPlan& plan) {
   std::vector<int64_t> cuts;

@@ -276,13 +276,15 @@ TEST(CoordinatorMembershipTest, DirectivesReachTheWorkersAndThoseThatComeLater) 
               StatusIs(kFailedPrecondition, HasSubstr("cannot go on to 1000000")));
 }
 
-TEST(CoordinatorMembershipTest, AWorkerThatWasAwayWhenItWasAskedToDrainIsToldWhenItIsBack) {
+TEST(CoordinatorMembershipTest, AWorkerThatWasAwayWhenItWasAskedToDrainIsToldEvenByASuccessor) {
   TwoWorkers two;
   auto& [run, a, b] = two;
   a.Cut();
   ASSERT_TRUE(run.orders().Drain("a").ok());
+  run.Restart();
   ASSERT_TRUE(a.Enter().ok());
   EXPECT_EQ(a.sink().Count(v1::Directive::DRAIN), 1);
+  ASSERT_TRUE(b.Enter().ok());
   EXPECT_EQ(b.sink().Count(v1::Directive::DRAIN), 0);
   ASSERT_TRUE(a.Leave(v1::Leave::DRAINED).ok());
   ToyWorker again(run, "a", 3);

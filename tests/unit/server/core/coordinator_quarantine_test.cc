@@ -256,15 +256,5 @@ TEST(CoordinatorQuarantineTest, WhoLeftItsTokensAtOneIsToldWhatBecomesOfTheOther
   EXPECT_THAT(two.b.sink().notices(), ElementsAre(HasSubstr("tokens_per_step")));
 }
 
-TEST(CoordinatorQuarantineTest, TheGuardDoesNotChangeAnHonestRun) {
-  Guarded guarded(3);
-  Guarded free(0);
-  guarded.TrainBoth(40);
-  free.TrainBoth(40);
-  EXPECT_EQ(guarded.run.events.Count("contribution_quarantined"), 0);
-  EXPECT_EQ(guarded.run.coordinator->PublishedParameters(),
-            free.run.coordinator->PublishedParameters());
-}
-
 }  // namespace
 }  // namespace causeway::server

@@ -157,16 +157,6 @@ TEST(CoordinatorRecoveryTest, WhatTheOperatorAskedForIsRemembered) {
   EXPECT_EQ(two.a.sink().Count(v1::Directive::STOP_AT_STEP), 1);
 }
 
-TEST(CoordinatorRecoveryTest, AWorkerThatWasAskedToDrainIsAskedAgainByTheSuccessor) {
-  TwoWorkers two;
-  ASSERT_TRUE(two.run.orders().Drain("a").ok());
-  two.run.Restart();
-  ASSERT_TRUE(two.a.Enter().ok());
-  EXPECT_EQ(two.a.sink().Count(v1::Directive::DRAIN), 1);
-  ASSERT_TRUE(two.b.Enter().ok());
-  EXPECT_EQ(two.b.sink().Count(v1::Directive::DRAIN), 0);
-}
-
 TEST(CoordinatorRecoveryTest, AStepThatNobodyCanHaveReachedIsRefusedAndNotKept) {
   TwoWorkers two;
   two.TrainBoth(7);

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/from_text.h"
 
 namespace causeway::server {
 namespace {
@@ -20,24 +21,14 @@ v1::CoordinatorMessage Outcome(int64_t round, int contributors = 0) {
 }
 
 v1::CoordinatorMessage Roster(const std::string& id) {
-  v1::CoordinatorMessage message;
-  message.mutable_roster()->add_worker_ids(id);
-  return message;
-}
-
-v1::CoordinatorMessage Renewed(int64_t unix_ms) {
-  v1::CoordinatorMessage message;
-  message.mutable_lease_renewed()->set_coordinator_unix_ms(unix_ms);
-  return message;
+  return FromText<v1::CoordinatorMessage>("roster { worker_ids: '" + id + "' }");
 }
 
 TEST(SessionOutboxTest, MessagesLeaveInTheOrderInWhichTheyCame) {
   SessionOutbox outbox(kPlenty);
   EXPECT_TRUE(outbox.Add(Outcome(1)));
   EXPECT_TRUE(outbox.Add(Outcome(2)));
-  v1::CoordinatorMessage welcome;
-  welcome.mutable_welcome();
-  outbox.AddFirst(welcome);
+  outbox.AddFirst(FromText<v1::CoordinatorMessage>("welcome {}"));
   EXPECT_TRUE(outbox.Take().has_welcome());
   EXPECT_EQ(outbox.Take().round_outcome().round(), 1);
   EXPECT_TRUE(outbox.Add(Outcome(3)));
@@ -67,7 +58,9 @@ TEST(SessionOutboxTest, TheLastRosterAndTheLastRenewalSayItAll) {
   size_t after_two = 0;
   for (int i = 0; i < 10'000; ++i) {
     ASSERT_TRUE(outbox.Add(Roster(std::to_string(100'000 + i))));
-    ASSERT_TRUE(outbox.Add(Renewed(100'000 + i)));
+    v1::CoordinatorMessage renewed;
+    renewed.mutable_lease_renewed()->set_coordinator_unix_ms(100'000 + i);
+    ASSERT_TRUE(outbox.Add(renewed));
     if (i == 0) after_two = outbox.bytes();
   }
   EXPECT_EQ(outbox.bytes(), after_two);

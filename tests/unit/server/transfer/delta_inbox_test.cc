@@ -235,12 +235,6 @@ TEST_F(DeltaInboxTest, WhenTheRoundClosesDuringAnUploadItsBearersAreTold) {
   EXPECT_EQ(inbox_->counters().deltas, 0u);
 }
 
-TEST_F(DeltaInboxTest, ARoundThatClosesWhileADeltaIsOfferedLeavesNothingBehind) {
-  coordinator_.on_begin = [this] { coordinator_.Close(0, 1); };
-  EXPECT_THAT(TryOffer(bearer_, 1, HeaderOf(object_)), StatusIs(kAborted));
-  ExpectNothingKept();
-}
-
 TEST_F(DeltaInboxTest, NeitherOfTwoOffersAtOnceLeavesAnythingBehind) {
   bool first = true;
   coordinator_.on_begin = [&] {

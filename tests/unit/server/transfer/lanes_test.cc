@@ -396,17 +396,6 @@ TEST_F(OneSeedTest, ARefusalIsFinalAndLeavesTheLanesAlone) {
   EXPECT_EQ(net_->lanes(), 3);
 }
 
-TEST_F(OneSeedTest, ARoundThatClosesEndsWhatIsOnItsWay) {
-  Chunks chunks(*net_);
-  const auto push = Offer(SharedObject(60 * kChunk, 1));
-  StepUntil([&] { return chunks.up.size() >= 3; });
-  coordinator_->Close(0, 1);
-  EXPECT_EQ(Finish(push).status.code(), kAborted);
-  EXPECT_LT(chunks.up.size(), 60u);
-  EXPECT_TRUE(coordinator_->contributions.empty());
-  EXPECT_EQ(server_->memory.taken(), 0);
-}
-
 // A cut breaks several lanes, and they come back one after the other.
 TEST_F(OneSeedTest, OutcomesAreHeardBesideLanesOfWhichOnlyTheWorkerKnowsThatTheyBroke) {
   Begin(2, 1);
