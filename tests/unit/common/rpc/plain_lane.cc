@@ -118,26 +118,24 @@ bool PlainLane::Read(v1::LaneMessage& message) {
   return false;
 }
 
-absl::Status PlainLane::AwaitOutcome(uint64_t transfer, v1::PushResponse* accepted) {
+absl::Status PlainLane::AwaitOutcome(uint64_t transfer) {
   v1::LaneMessage message;
   while (Read(message)) {
     const v1::Outcome& outcome = message.control().outcome();
     if (!message.control().has_outcome() || outcome.transfer() != transfer) continue;
-    if (accepted != nullptr) *accepted = outcome.accepted();
     return {static_cast<absl::StatusCode>(outcome.code()), outcome.message()};
   }
   const absl::Status end = Finish();
   return end.ok() ? absl::UnavailableError("the lane ended before the outcome") : end;
 }
 
-absl::Status PlainLane::Push(const v1::PushHeader& header, std::span<const uint8_t> object,
-                             v1::PushResponse* accepted) {
+absl::Status PlainLane::Push(const v1::PushHeader& header, std::span<const uint8_t> object) {
   const uint64_t transfer = ++transfers_;
   if (Offer(transfer, header)) Chunks(transfer, object);
-  return AwaitOutcome(transfer, accepted);
+  return AwaitOutcome(transfer);
 }
 
-absl::Status PlainLane::Pull(v1::Want want, std::vector<uint8_t>* object, v1::PullHeader* header) {
+absl::Status PlainLane::Pull(v1::Want want, std::vector<uint8_t>* object) {
   const uint64_t transfer = ++transfers_;
   want.set_transfer(transfer);
   Want(want);
@@ -151,7 +149,6 @@ absl::Status PlainLane::Pull(v1::Want want, std::vector<uint8_t>* object, v1::Pu
     }
     if (message.control().has_announcement()) {
       total = message.control().announcement().header().total_bytes();
-      if (header != nullptr) *header = message.control().announcement().header();
     }
     if (!message.has_chunk()) continue;
     RETURN_IF_ERROR(AppendChunk(message.chunk(), *object));

@@ -46,11 +46,10 @@ class PlainLane {
   bool Read(v1::LaneMessage& message);
 
   // Offers the object, sends all of it, and waits for its outcome.
-  absl::Status Push(const v1::PushHeader& header, std::span<const uint8_t> object,
-                    v1::PushResponse* accepted = nullptr);
-  absl::Status AwaitOutcome(uint64_t transfer, v1::PushResponse* accepted = nullptr);
+  absl::Status Push(const v1::PushHeader& header, std::span<const uint8_t> object);
+  absl::Status AwaitOutcome(uint64_t transfer);
   // Waits for the object, and takes its chunks in order.
-  absl::Status Pull(v1::Want want, std::vector<uint8_t>* object, v1::PullHeader* header = nullptr);
+  absl::Status Pull(v1::Want want, std::vector<uint8_t>* object);
 
   void Cancel() { context_.TryCancel(); }
   // Reads to the lane's end, and says what it was.

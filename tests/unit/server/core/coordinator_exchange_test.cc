@@ -45,6 +45,8 @@ TEST(CoordinatorExchangeTest, ARoundIsRecordedAndAnnounced) {
   ASSERT_EQ(two.a.sink().outcomes().size(), 1u);
   EXPECT_EQ(two.a.sink().outcomes()[0].published_hash(), rounds[0].published_hash());
   EXPECT_EQ(two.run.events.Count("round_closed"), 0) << "only for those that miss somebody";
+  two.run.rounds().RecordPulled("a", v1::Want::ANSWER, 100);
+  EXPECT_EQ(two.run.status().workers(0).bytes_down(), 100);
 }
 
 TEST(CoordinatorExchangeTest, AContributionIsHeldBeforeItsRoundIsMerged) {

@@ -1,21 +1,15 @@
-// The three services over a real connection to this machine.
-#include <algorithm>
+// The three services over a real connection to this machine. What crosses lanes: secure_run.h and
+// grpc_exchange_test.cc.
 #include <memory>
-#include <optional>
 #include <string>
-#include <vector>
 
 #include "causeway/v1/admin.grpc.pb.h"
 #include "causeway/v1/exchange.grpc.pb.h"
-#include "common/base/checksum.h"
-#include "common/codec/codec.h"
-#include "common/transfer/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/base/status_is.h"
 #include "tests/unit/common/rpc/plain_lane.h"
 #include "tests/unit/common/telemetry/awaited_events.h"
-#include "tests/unit/server/core/small_run.h"
 #include "tests/unit/server/service/secure_run.h"
 
 namespace causeway::server {
@@ -43,24 +37,6 @@ class CoordinatorServerTest : public ::testing::Test {
     }
   }
 
-  // Of round 1.
-  Delta DeltaOf(const OpenSession& worker) {
-    Delta delta = MakeDelta(1, run_.initial());
-    delta.header.set_incarnation(worker.welcome->incarnation());
-    return delta;
-  }
-
-  struct Pulled {
-    absl::Status status;
-    v1::PullHeader header;
-    std::vector<uint8_t> bytes;
-  };
-  Pulled Pull(v1::Want::Object object, int64_t round) {
-    Pulled pulled;
-    pulled.status =
-        PullAll(*stubs_.exchange, "a", WantOf(object, round), &pulled.bytes, &pulled.header);
-    return pulled;
-  }
   // The answer of round 1, as transfer 1.
   static v1::Want FirstAnswer() {
     v1::Want want = WantOf(v1::Want::ANSWER, 1);
@@ -69,56 +45,10 @@ class CoordinatorServerTest : public ::testing::Test {
   }
 
   AwaitedEvents events_;
-  // One fragment of several chunks, FP32 both ways, one worker.
-  SmallRun run_{
-      "model { vocabulary_size: 4096 width: 128 mlp_width: 128 } sync { entropy_down: true }",
-      &events_};
+  SmallRun run_{"", &events_};
   LocalServer server_;
   Stubs stubs_{server_.Connect()};
 };
-
-TEST_F(CoordinatorServerTest, ADeltaGoesUpAndItsAnswerComesDown) {
-  const auto worker = Attach("a");
-  ASSERT_TRUE(worker->stream->Write(ReadyAt(0)));
-  v1::CoordinatorMessage answer;
-  do {
-    ASSERT_TRUE(worker->stream->Read(&answer));
-  } while (!answer.has_directive());
-  EXPECT_EQ(answer.directive().action(), v1::Directive::START);
-
-  const Pulled state = Pull(v1::Want::STATE, 0);
-  ASSERT_TRUE(state.status.ok()) << state.status;
-  EXPECT_EQ(TreeHash(state.bytes), TreeHash(std::span<const float>(run_.initial())));
-
-  const Delta delta = DeltaOf(*worker);
-  ASSERT_GT(delta.object.size(), 2 * kChunkBytes);
-  v1::PushResponse response;
-  ASSERT_EQ(PushDelta(*stubs_.exchange, delta, &response), absl::OkStatus());
-  EXPECT_EQ(response.durable_bytes(), delta.header.total_bytes());
-  EXPECT_FALSE(response.duplicate());
-  ASSERT_EQ(PushDelta(*stubs_.exchange, delta, &response), absl::OkStatus());
-  EXPECT_TRUE(response.duplicate());
-
-  const Pulled pulled = Pull(v1::Want::ANSWER, 1);
-  ASSERT_TRUE(pulled.status.ok()) << pulled.status;
-  EXPECT_EQ(TreeHash(pulled.bytes), pulled.header.object_hash());
-  std::vector<float> published = run_.initial();
-  ASSERT_TRUE((*FindCodec(pulled.header.codec()))->Apply(pulled.bytes, published).ok());
-  EXPECT_EQ(published, run_.coordinator().PublishedParameters());
-  EXPECT_NE(published, run_.initial());
-
-  const uint64_t hash = TreeHash(std::span<const float>(published));
-  ASSERT_TRUE(worker->stream->Write(AppliedOf(/*fragment=*/0, /*round=*/1, hash)));
-  ASSERT_TRUE(worker->stream->Write(LeaveFor(v1::Leave::FINISHED)));
-  worker->stream->WritesDone();
-  EXPECT_TRUE(worker->End().ok());
-  EXPECT_TRUE(run_.coordinator().Finished());
-  const v1::RunStatus status = run_.coordinator().GetStatus();
-  EXPECT_EQ(status.workers(0).bytes_up(), delta.header.total_bytes());
-  // entropy_down: fewer cross than there are.
-  EXPECT_GT(status.workers(0).bytes_down(), 0);
-  EXPECT_LT(status.workers(0).bytes_down(), std::ssize(state.bytes) + std::ssize(pulled.bytes));
-}
 
 TEST_F(CoordinatorServerTest, ASessionThatDoesNotBeginWithAFittingJoinEnds) {
   const auto end_of = [&](const v1::WorkerMessage& message) {

@@ -59,10 +59,8 @@ Delta MakeDelta(int64_t round, const std::vector<float>& published) {
   return delta;
 }
 
-absl::Status PushDelta(v1::Exchange::StubInterface& stub, const Delta& delta,
-                       v1::PushResponse* accepted) {
-  return PlainLane(stub, kRunId, delta.header.worker_id())
-      .Push(delta.header, delta.object, accepted);
+absl::Status PushDelta(v1::Exchange::StubInterface& stub, const Delta& delta) {
+  return PlainLane(stub, kRunId, delta.header.worker_id()).Push(delta.header, delta.object);
 }
 
 v1::Want WantOf(v1::Want::Object object, int64_t round) {
@@ -73,8 +71,8 @@ v1::Want WantOf(v1::Want::Object object, int64_t round) {
 }
 
 absl::Status PullAll(v1::Exchange::StubInterface& stub, const std::string& worker_id,
-                     const v1::Want& want, std::vector<uint8_t>* object, v1::PullHeader* header) {
-  return PlainLane(stub, kRunId, worker_id).Pull(want, object, header);
+                     const v1::Want& want, std::vector<uint8_t>* object) {
+  return PlainLane(stub, kRunId, worker_id).Pull(want, object);
 }
 
 HonestWorker::HonestWorker(Stubs stubs, SmallRun& run, int64_t rounds)

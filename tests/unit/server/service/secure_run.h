@@ -57,13 +57,11 @@ struct Delta {
 };
 // The delta of worker "a" for that round, from the parameters published before it.
 Delta MakeDelta(int64_t round, const std::vector<float>& published);
-absl::Status PushDelta(v1::Exchange::StubInterface& stub, const Delta& delta,
-                       v1::PushResponse* accepted = nullptr);
+absl::Status PushDelta(v1::Exchange::StubInterface& stub, const Delta& delta);
 v1::Want WantOf(v1::Want::Object object, int64_t round);
 // As that worker.
 absl::Status PullAll(v1::Exchange::StubInterface& stub, const std::string& worker_id,
-                     const v1::Want& want, std::vector<uint8_t>* object,
-                     v1::PullHeader* header = nullptr);
+                     const v1::Want& want, std::vector<uint8_t>* object);
 
 // Worker "a", in a thread of its own.
 class HonestWorker {

@@ -484,6 +484,9 @@ TEST_F(PackedLanesTest, PackedChunksCrossSmallerBothWays) {
   ExpectPulled(Finish(Want(1, std::ssize(*object))), *object);
   coordinator_->ExpectOnly(*object);
   EXPECT_LT(bytes, std::ssize(*object));
+  net_->Run();
+  EXPECT_GT(coordinator_->pulled_bytes, 0);
+  EXPECT_LT(coordinator_->pulled_bytes, bytes) << "half of what crossed";
 }
 
 }  // namespace
