@@ -1,6 +1,6 @@
 """Trains over emulated links: regions of near sites behind long, thin links, beside flat sites.
 
-usage: tests/scale/run --regions 2x4 --links [--step_ms 800] [--json]
+usage: tests/scale/run --links [--regions 2x4] [--step_ms 800] [--json]
 
 The links inside a region have a round trip of 10 ms, those between a region and the hub 100 ms and a
 quarter of the rate. That quarter is --bound_factor times the least rate at which one site's bytes keep

@@ -1,14 +1,11 @@
 #!/usr/bin/env python3
 """Kills the coordinator's machine for good, again and again; the run must lose nothing.
 
-usage: standby_runs.py --standby [--kills N] [--seed S] [--json] [--by=etcd|hand]
+usage: standby_runs.py --standby [--kills N] [--seed S] [--json]
 
-Three machines share a run: one leads, the others hold copies, and two workers know the addresses of
-all. At a random moment the leader is killed with SIGKILL and its folder deleted; another one must
-lead, and the machine comes back with nothing.
-  --by=etcd  three etcd processes decide who leads, and the machines are `serve --etcd`
-  --by=hand  the leader is `serve --durability=replicated`, there is one standby, and this program is
-             the operator: it serves the copy at once, and rightly
+Three machines share a run by three etcd processes: one leads, the others hold copies, and two workers
+know the addresses of all. At a random moment the leader is killed with SIGKILL and its folder deleted;
+another one must lead, and the machine comes back with nothing.
 
 What must hold, by records kept apart from the coordinators:
   lost       contributions and rounds of an undisturbed run that the last copy lacks, or has otherwise
@@ -68,7 +65,6 @@ class Run(Cluster):
         self.config.write_text(MODEL + SETTINGS % steps)
         self.ports = [free_port() for _ in range(NODES)]
         self.lives = 0
-        self.starts = 0
         self.leader = None
 
     def new_folder(self, node):
@@ -76,9 +72,8 @@ class Run(Cluster):
         return self.folder / f"node{node}-{self.lives}"
 
     def serve(self, folder, node, *flags):
-        self.starts += 1
         process = self.start(
-            f"{folder.name}-serve-{self.starts}.log", COORDINATOR, "serve", f"--run_dir={folder}",
+            f"{folder.name}.log", COORDINATOR, "serve", f"--run_dir={folder}",
             f"--config={self.config}", f"--listen=127.0.0.1:{self.ports[node]}",
             "--snapshot_every_rounds=3", "--exit_when_finished", "--http=off", *flags)
         return Node(process, folder, node)
@@ -89,50 +84,7 @@ class Run(Cluster):
                 for i in range(2)]
 
 
-class ByHand(Run):
-    """A leader and one standby, and an operator who is right about who is gone."""
-
-    standby = None
-
-    def begin(self):
-        self.leader = self.serve(self.new_folder(0), 0, "--durability=replicated")
-        wait_until(self.leader.serves, "the coordinator listens", DEADLINE_S)
-        self.follow(1, self.new_folder(1))
-        wait_until(self.is_followed, "the standby has everything", DEADLINE_S)
-
-    def follow(self, node, folder):
-        self.starts += 1
-        process = self.start(
-            f"{folder.name}-follow-{self.starts}.log", COORDINATOR, "follow",
-            f"--run_dir={folder}", f"--of=127.0.0.1:{self.ports[self.leader.node]}",
-            f"--standby_name=node{node}")
-        self.standby = Node(process, folder, node)
-
-    def is_followed(self):
-        return "has all" in self.standby.log()
-
-    def lose_machine(self):
-        """Returns the seconds until the copy is served, and until a new standby has all of it."""
-        killed = time.monotonic()
-        lost = self.leader
-        lost.lose()
-        self.standby.process.signal(SIGTERM)
-        self.standby.process.wait()
-        self.leader = self.serve(self.standby.folder, self.standby.node, "--durability=replicated")
-        wait_until(lambda: self.leader.serves() or self.leader.ended(), "the copy is served",
-                   DEADLINE_S)
-        assert not self.leader.ended(), self.leader.log()
-        served = time.monotonic() - killed
-        node = next(n for n in range(NODES) if n not in (lost.node, self.leader.node))
-        self.follow(node, self.new_folder(node))
-        wait_until(self.is_followed, "the new standby has everything", DEADLINE_S)
-        return served, time.monotonic() - killed
-
-    def finish(self):
-        return self.leader.process.child.wait(timeout=60), self.leader
-
-
-class ByEtcd(Run):
+class Shared(Run):
     """Machines that agree among themselves."""
 
     def __init__(self, steps):
@@ -245,26 +197,23 @@ def main():
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--by", choices=["etcd", "hand"], default="etcd")
     arguments = parser.parse_args()
 
     def say(line):
         print(line, file=sys.stderr, flush=True)
 
-    by = arguments.by
-    if by == "etcd" and not etcd.is_there():
+    if not etcd.is_there():
         say(etcd.MISSING)
         return 77
     # About so many steps pass between two kills.
     steps = 60 + 70 * arguments.kills
     reference = undisturbed(steps)
     say(f"undisturbed: {len(reference[0])} rounds")
-    run = ByEtcd(steps) if by == "etcd" else ByHand(steps)
-    found, takeovers = disturbed(run, arguments.kills, arguments.seed, say)
+    found, takeovers = disturbed(Shared(steps), arguments.kills, arguments.seed, say)
     lost = sum(found[0].get(key) is None for key in reference[0])
     lost += sum(found[1].get(key) != value for key, value in reference[1].items())
     result = {
-        "by": by, "kills": len(takeovers), "seed": arguments.seed,
+        "kills": len(takeovers), "seed": arguments.seed,
         "rounds": len(found[0]), "contributions": len(found[1]),
         "lost": lost, "twice": found[2], "bit_equal": found[0] == reference[0],
         "takeover_s": [round(served, 2) for served, _ in takeovers],
