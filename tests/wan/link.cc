@@ -21,7 +21,6 @@ constexpr int kFramesPerTurn = 16;
 // While packets flow they are looked after so often: delays are as exact as that, and the processor
 // is left to the ends of the link.
 constexpr timespec kTurn = {0, 200'000};
-constexpr double kNsPerSecond = 1e9;
 constexpr double kMostSeconds = 86400;
 
 End Other(End end) { return end == End::kNear ? End::kFar : End::kNear; }

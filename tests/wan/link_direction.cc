@@ -8,7 +8,6 @@ namespace causeway::wan {
 namespace {
 
 constexpr int64_t kLateNs = 1'000'000;
-constexpr double kNsPerSecond = 1e9;
 
 void Add(SegmentCount& to, int64_t packets, int64_t bytes) {
   to.packets += packets;

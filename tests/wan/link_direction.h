@@ -8,7 +8,7 @@
 // on the transmitter. To be fast, segments of one frame that follow each other travel together as
 // long as that is less than kBurst on the transmitter; such a burst arrives with its last bit.
 //
-// Time is an argument, nanoseconds from any beginning, so that a test can run it without a clock.
+// Time is an argument, nanoseconds from any beginning.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,7 @@
 namespace causeway::wan {
 
 inline constexpr int64_t kForever = INT64_MAX;
+inline constexpr double kNsPerSecond = 1e9;
 inline constexpr int64_t kBurstNs = 250'000;
 inline constexpr int64_t kTimelineBinNs = 100'000'000;
 // The queue holds so much at least: one burst of segmentation offload.

@@ -6,6 +6,7 @@ that is too fast could break.
 
 import hashlib
 import random
+import socket
 import sys
 import threading
 import time
@@ -57,8 +58,8 @@ class LinkTest(unittest.TestCase):
         thread.join()
         self.assertEqual(digest.digest(), hashlib.blake2b(data).digest())
 
-    def assert_balanced(self):
-        """Every segment that came is accounted for, once nothing is under way any more."""
+    def assert_balanced(self, least=0):
+        """Every segment that came is accounted for, once so many came up and nothing is under way any more."""
         end = time.monotonic() + PATIENCE_S
         while True:
             counted = self.link.counters()
@@ -66,10 +67,25 @@ class LinkTest(unittest.TestCase):
                         for what in ("delivered", "dropped_by_queue", "lost", "cut"))
                     for way in ("up", "down")]
             arrived = [counted[way]["arrived"]["packets"] for way in ("up", "down")]
-            if arrived == sums:
+            if arrived == sums and arrived[0] >= least:
+                for way in ("up", "down"):
+                    self.assertLessEqual(counted[way]["largest_queue_bytes"], counted[way]["queue_bytes"])
                 return counted
             self.assertLess(time.monotonic(), end, f"{arrived} arrived, {sums} left")
             time.sleep(0.05)
+
+    def test_a_queue_drops_what_does_not_fit(self):
+        self.network(LinkSettings(rate_mbit=1, rtt_ms=10, queue_bytes=70_000))
+        far = self.far.socket(socket.SOCK_DGRAM)
+        self.addCleanup(far.close)
+        far.bind((ADDRESS, 0))
+        near = self.near.socket(socket.SOCK_DGRAM)
+        self.addCleanup(near.close)
+        for _ in range(200):  # 2.2 s of the link, of which the queue holds a quarter.
+            near.sendto(bytes(1372), far.getsockname())
+        counted = self.assert_balanced(200)["up"]
+        self.assertGreater(counted["dropped_by_queue"]["packets"], 0)
+        self.assertGreaterEqual(counted["delivered"]["packets"], 50)
 
     def test_streams_arrive_whole_both_ways_and_all_segments_are_counted(self):
         for loss_percent in (0, 1):
