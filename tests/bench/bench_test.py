@@ -75,12 +75,6 @@ class BenchTest(unittest.TestCase):
                                        if name.endswith("cpu_s_per_gb") for figure in both.values()), 0)
         self.assert_refused("exchange_bench", "--repeats=0", "--sizes_mib=0", "--workers=1", "--connections=17")
 
-    def test_generate_bench(self):
-        report = self.report("generate_bench", "--model=tiny-1m", "--tokens=4", "--batches=1,3", "--threads=2")
-        self.assertEqual([row["texts"] for row in report["rows"]], [1, 3])
-        self.assertGreater(min(row["times_without_cache"] for row in report["rows"]), 0)
-        self.assert_refused("generate_bench", "--model=huge", "--prompt=0", "--tokens=100000", "--batches=x")
-
     def test_memory(self):
         """What is at rest is not in the coordinator's memory: it follows what is in flight."""
         found = {}
