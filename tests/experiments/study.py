@@ -44,9 +44,6 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--programs", type=Path, default=root / "build" / "release" / "bin",
                         help="folder of the two programs (default: the release build)")
     parser.add_argument("--scale", choices=list(variants.SCALES), default="small")
-    parser.add_argument("--data", type=Path,
-                        help="shards of `causeway-worker tokenize` in place of the default text; the "
-                             "paper's shapes need them, with a vocabulary of 32,000")
     parser.add_argument("--corpus", type=Path,
                         help="a text, a file or a folder, in place of the scale's")
     parser.add_argument("--threads", type=int,
@@ -76,11 +73,6 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         re.compile(parsed.runs)
     except re.error as error:
         parser.error(f"--runs: '{parsed.runs}' is no regular expression: {error}")
-    if parsed.scale.needs_data and parsed.data is None and not (parsed.list or parsed.finished):
-        parser.error(f"--scale {parsed.scale.name} needs --data: shards with its vocabulary")
-    if parsed.data is not None and not (parsed.data / "data.json").exists():
-        parser.error(f"--data: there are no shards in '{parsed.data}'; "
-                     "`causeway-worker tokenize` makes them")
     for program in ("causeway-coordinator", "causeway-worker"):
         if not (parsed.list or parsed.finished or (parsed.programs / program).exists()):
             parser.error(f"there is no {parsed.programs / program}: build it, or name --programs")
@@ -95,9 +87,8 @@ def main(arguments: list[str]) -> int:
         print("\n".join(run.name for run in runs))
         return 0
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # As Ctrl-C.
-    series = training_runs.Series(parsed.programs, parsed.out, parsed.scale.steps, data=parsed.data,
-                                  corpus=parsed.corpus, prose=parsed.scale.prose,
-                                  threads=parsed.threads)
+    series = training_runs.Series(parsed.programs, parsed.out, parsed.scale.steps, corpus=parsed.corpus,
+                                  prose=parsed.scale.prose, threads=parsed.threads)
     failures = []
     if not parsed.finished:
         try:

@@ -114,13 +114,10 @@ class Series:
     """Runs trainings in OUT, with progress on standard error."""
 
     def __init__(self, programs: Path, out: Path, steps: int,
-                 corpus: Path | None = None, data: Path | None = None, prose: bool = False,
-                 threads: int | None = None):
-        """corpus: the text, a file or a folder; quickstart's if left out, or prose.py's. data:
-        shards that are ready, in place of a text. threads: of each worker; the machine's cores,
-        shared, if left out."""
+                 corpus: Path | None = None, prose: bool = False, threads: int | None = None):
+        """corpus: the text, a file or a folder; quickstart's if left out, or prose.py's. threads: of
+        each worker; the machine's cores, shared, if left out."""
         self._programs = programs
-        self._data = data.resolve() if data else None
         self._corpus = corpus
         self._prose = prose
         self._flags = () if threads is None else (f"--threads={threads}",)
@@ -171,9 +168,7 @@ class Series:
                          workers=workers, sample_tokens=0, torch_python=None)
 
     def _prepare_text(self) -> None:
-        """Shards, the same for all runs: in OUT/text/data, unless there are some."""
-        if self._data:
-            return
+        """Shards, the same for all runs: in OUT/text/data, unless they are there."""
         folder = self._out / "text"
         if (folder / "complete").exists():
             return
@@ -194,7 +189,7 @@ class Series:
         folder = self._out / run.name
         (folder / "result.json").unlink(missing_ok=True)
         lock = quickstart.claim_folder(folder)
-        (folder / "data").symlink_to(self._data or self._out / "text" / "data")
+        (folder / "data").symlink_to(self._out / "text" / "data")
         (folder / "run.textproto").write_text(run.config_text(self._steps), encoding="utf-8")
         group = ProcessGroup()
         begin = time.monotonic()

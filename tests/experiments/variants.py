@@ -24,11 +24,6 @@ class Scale:
     evaluation_windows: int
     evaluations: int = 6  # Evenly spread, the last one after the last step.
     prose: bool = False  # Trains on prose.py's text in place of quickstart's headers.
-    # Peaks; the best of those of the experiment `rates` at the small scale.
-    learning_rate: str = "3e-3"  # AdamW inside.
-    muon_learning_rate: str = "0.02"
-    muon_adamw_learning_rate: str = "1e-2"  # Peak for what Muon leaves to AdamW.
-    needs_data: bool = False  # A vocabulary of its own: tokens have to be prepared beforehand.
 
     @property
     def tokens(self) -> int:
@@ -48,15 +43,11 @@ SCALES = {scale.name: scale for scale in (
     # A million parameters, six tokens for each.
     Scale("tiny-1m", {"preset": '"tiny-1m"'}, sequence_length=128, global_windows=16, steps=3000,
           evaluation_windows=1024, evaluations=12, prose=True),
-    # The paper's shapes and about its 20 tokens per parameter. For GPUs.
-    Scale("paper-35m", {"preset": '"paper-35m"'},
-          sequence_length=1024, global_windows=256, steps=2700, evaluation_windows=512,
-          learning_rate="1e-3", muon_adamw_learning_rate="1e-3", needs_data=True),
-    Scale("paper-100m", {"preset": '"paper-100m"'},
-          sequence_length=1024, global_windows=512, steps=3900, evaluation_windows=512,
-          learning_rate="1e-3", muon_adamw_learning_rate="1e-3", needs_data=True),
 )}
 
+# Peaks of the rates; the best of those of the experiment `rates` at the small scale.
+_PEAKS = {"adamw": {"train.learning_rate": "3e-3"},
+          "muon": {"train.muon_learning_rate": "0.02", "train.learning_rate": "1e-2"}}  # The latter for AdamW's part.
 _STREAMING = {
     "sync.pattern": "BALANCED", "sync.fragments": "4", "sync.steps_between_syncs": "30",
     "sync.overlap_steps": "2", "sync.mixing": "0.5", "sync.codec_up": "INT4",
@@ -292,11 +283,7 @@ def training_run(name: str, inner: str, seed: int, scale: Scale) -> TrainingRun:
         "train.evaluate_every_steps": str(scale.steps // scale.evaluations),
         "train.evaluation_sequences": str(scale.evaluation_windows),
     }
-    if inner == "muon":
-        settings |= {"train.muon_learning_rate": scale.muon_learning_rate,
-                     "train.learning_rate": scale.muon_adamw_learning_rate}
-    else:
-        settings["train.learning_rate"] = scale.learning_rate
+    settings |= _PEAKS[inner]
     if variant.mode == "streaming":
         settings |= _STREAMING
     settings |= variant.changes
