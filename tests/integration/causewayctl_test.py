@@ -52,19 +52,6 @@ class CausewayCtlTest(unittest.TestCase):
             ended(workers[0], cluster.coordinator)
             self.assertEqual(cluster.summary("a")["steps"], step)
 
-    def test_watch_follows_a_run_to_its_end(self):
-        with Cluster().serving(SETTINGS % 60) as cluster:
-            watch = subprocess.Popen(
-                [str(CTL), "watch", "--interval=100ms", f"--coordinator={cluster.address}"],
-                stdout=subprocess.PIPE, text=True)
-            workers = [cluster.start_worker(name, PACE) for name in ("a", "b")]
-            ended(*workers, cluster.coordinator)
-            # The coordinator leaves with the last worker, perhaps between two looks.
-            watch.terminate()
-            output = watch.communicate(timeout=30)[0]
-            self.assertIn("waits for 2 workers", output)
-            self.assertIn("training, step", output)
-
     def test_watch_does_not_wait_for_ever_for_a_coordinator_that_is_gone(self):
         with Cluster().serving(SETTINGS % 100000) as cluster:
             with subprocess.Popen([str(CTL), "watch", "--json", "--interval=100ms", "--patience=300ms",
@@ -125,24 +112,6 @@ class CausewayCtlTest(unittest.TestCase):
                 BIN / "causeway-worker", "eval", f"--checkpoint={folder}",
                 f"--data={cluster.data}", "--sequences=8", "--json")
             self.assertLess(json.loads(output)["loss"], 5.53)
-
-    def test_an_export_is_bit_for_bit_what_the_coordinator_saves(self):
-        with Cluster() as cluster:
-            one_worker = SETTINGS.replace("start_workers: 2", "start_workers: 1") % 40
-            cluster.start_coordinator(one_worker, "--noexit_when_finished")
-            self.assertEqual(cluster.start_worker("a").wait(), 0)
-            exported, saved = cluster.folder / "exported", cluster.folder / "saved"
-            done = json.loads(self.ctl(cluster, "export", f"--out={exported}", "--json"))
-            self.assertEqual(done["run_step"], 40)
-            cluster.coordinator.stop()
-            for source in (f"--run_dir={cluster.folder / 'coordinator'}",
-                           f"--checkpoint={exported}"):
-                output_of(
-                    BIN / "causeway-worker", "export", source, f"--out={saved}", "--replace")
-                self.assertEqual((exported / "model.safetensors").read_bytes(),
-                                 (saved / "model.safetensors").read_bytes())
-                self.assertEqual((exported / "model.textproto").read_text(),
-                                 (saved / "model.textproto").read_text())
 
     def test_orders_and_configurations_speak_json(self):
         with Cluster().serving(SETTINGS % 60) as cluster:

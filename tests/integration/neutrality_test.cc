@@ -19,10 +19,9 @@ struct PlainResult {
   std::vector<double> losses;
 };
 
-PlainResult TrainPlain(const v1::RunConfig& config, const TestData& data, int64_t steps,
-                       int threads = 1) {
+PlainResult TrainPlain(const v1::RunConfig& config, const TestData& data, int64_t steps) {
   const FragmentPlan plan = FragmentPlan::Create(config).value();
-  ThreadPool pool(threads);
+  ThreadPool pool(1);
   auto trainer = worker::Trainer::Create(config, data.dataset(), 0,
                                          std::make_unique<worker::CpuBackend>(config, plan, &pool))
                      .value();
@@ -107,72 +106,6 @@ TEST(DataParallelTest, TwoWorkersAreOneWorkerWithTwiceTheBatch) {
   RecordProperty("relative_difference", absl::StrCat(difference));
   EXPECT_LT(difference, 1e-5);
   EXPECT_GT(RelativeDifference(run.initial(), plain.parameters), 0.1);
-}
-
-TEST(DataParallelTest, TheSameRunTwiceGivesTheSameBits) {
-  const TestData data;
-  const v1::RunConfig config = SmallRun(
-      "train { steps: 10 } "
-      "sync { contribution: GRADIENT steps_between_syncs: 1 codec_up: BF16 codec_down: BF16 } "
-      "outer { optimizer: ADAMW } membership { start_workers: 3 max_workers: 3 }");
-  TestRun first(config);
-  TestRun second(config);
-  EXPECT_EQ(first.TrainAll(data, 3), second.TrainAll(data, 3));
-}
-
-constexpr char kStreaming[] =
-    "train { steps: 40 optimizer: MUON } sync { fragments: 2 steps_between_syncs: 6 "
-    "overlap_steps: 3 mixing: 0.5 codec_up: INT4 codec_down: E3M0 error_feedback: true } "
-    "membership { start_workers: 2 max_workers: 2 }";
-
-TEST(StreamingTest, TheSameRunTwiceGivesTheSameBits) {
-  const TestData data;
-  TestRun first(SmallRun(kStreaming));
-  TestRun second(SmallRun(kStreaming));
-  EXPECT_EQ(first.TrainAll(data, 2), second.TrainAll(data, 2));
-  const v1::RunStatus status = first.coordinator().GetStatus();
-  for (const auto& fragment : status.fragments()) {
-    EXPECT_GE(fragment.published_version(), 6);
-  }
-}
-
-TEST(StreamingTest, ThreadsDoNotChangeTheBits) {
-  const TestData data;
-  const v1::RunConfig config = SmallRun(
-      "train { steps: 5 optimizer: MUON } "
-      "sync { steps_between_syncs: 5 }");
-  const PlainResult one = TrainPlain(config, data, 5, 1);
-  EXPECT_EQ(TrainPlain(config, data, 5, 2).parameters, one.parameters);
-  EXPECT_EQ(TrainPlain(config, data, 5, 3).parameters, one.parameters);
-}
-
-TEST(StreamingTest, AWorkerRestartedFromItsCheckpointContinuesBitForBit) {
-  const TestData data;
-  const std::string one_worker =
-      "train { steps: 40 optimizer: MUON } sync { fragments: 2 steps_between_syncs: 6 "
-      "overlap_steps: 3 mixing: 0.5 codec_up: INT4 codec_down: INT4 error_feedback: true } "
-      "membership { start_workers: 1 max_workers: 1 }";
-  TestRun whole(SmallRun(one_worker));
-  const std::vector<float> undisturbed = whole.TrainAll(data, 1);
-
-  const TemporaryFolder folder;
-  const std::string path = JoinPath(folder.path(), "checkpoint");
-  for (const int64_t stop : {1, 7, 17}) {
-    TestRun run(SmallRun(one_worker));
-    {
-      Site before(run.config(), run.plan(), data, run.coordinator(), "worker-0");
-      before.Begin();
-      before.TrainTo(stop);
-      ASSERT_TRUE(before.sync().FinishPushes().ok());
-      ASSERT_TRUE(worker::WriteWorkerCheckpoint(*FileSystem::Real(), path, before.Save()).ok());
-      ASSERT_TRUE(before.exchange().Leave(v1::Leave::DRAINED).ok());
-    }
-    Site after(run.config(), run.plan(), data, run.coordinator(), "worker-0");
-    after.Restore(worker::ReadWorkerCheckpoint(*FileSystem::Real(), path).value());
-    after.TrainTo(40);
-    after.Finish();
-    EXPECT_EQ(run.coordinator().PublishedParameters(), undisturbed) << "stopped after " << stop;
-  }
 }
 
 }  // namespace

@@ -19,38 +19,22 @@ PACE = "--max_tokens_per_second=3200"
 
 
 class ModesTest(unittest.TestCase):
-    def train(self, settings):
-        with Cluster().serving(settings + TWO) as cluster:
-            workers = [cluster.start_worker(f"worker-{i}") for i in range(2)]
-            ended(*workers, cluster.coordinator)
-            summary = cluster.summary()
-            self.assertEqual(summary["hash_mismatches"], 0)
-            # Every worker reported the hash of every merged round and of every fetched state.
-            self.assertGreaterEqual(summary["hash_checks"], 2 * summary["rounds"])
-            losses = [cluster.summary(f"worker-{i}") for i in range(2)]
-            evaluated = next(entry for entry in losses if "eval_loss" in entry)
-            self.assertLess(evaluated["eval_loss"], 0.8 * evaluated["initial_loss"])
-            return summary, losses
-
-    def test_streaming(self):
-        summary, workers = self.train(STREAMING % 60)
-        self.assertEqual(summary["mode"], "streaming")
-        self.assertEqual(summary["rounds"], 3 * 10)
-        for worker in workers:
-            self.assertEqual(worker["rounds_merged"], 30)
-
-    def test_diloco(self):
-        summary, _ = self.train("train { steps: 60 } sync { steps_between_syncs: 6 }")
-        self.assertEqual(summary["mode"], "diloco")
-        self.assertEqual(summary["rounds"], 10)
-
-    def test_data_parallel(self):
-        summary, _ = self.train("""
-            train { steps: 60 learning_rate: 0.003 }
-            sync { contribution: GRADIENT steps_between_syncs: 1 codec_up: BF16 codec_down: BF16 }
-            outer { optimizer: ADAMW } """)
-        self.assertEqual(summary["mode"], "data-parallel")
-        self.assertEqual(summary["rounds"], 60)
+    def test_what_is_not_streaming(self):
+        for mode, rounds, settings in (
+                ("diloco", 10, "train { steps: 60 } sync { steps_between_syncs: 6 }"),
+                ("data-parallel", 60, """
+                 train { steps: 60 learning_rate: 0.003 }
+                 sync { contribution: GRADIENT steps_between_syncs: 1 codec_up: BF16 codec_down: BF16 }
+                 outer { optimizer: ADAMW } """)):
+            with self.subTest(mode), Cluster().serving(settings + TWO) as cluster:
+                workers = [cluster.start_worker(f"worker-{i}") for i in range(2)]
+                ended(*workers, cluster.coordinator)
+                summary = cluster.summary()
+                self.assertEqual((summary["mode"], summary["rounds"], summary["hash_mismatches"]), (mode, rounds, 0))
+                # Every worker reported the hash of every merged round and of every fetched state.
+                self.assertGreaterEqual(summary["hash_checks"], 2 * summary["rounds"])
+                evaluated = next(entry for entry in map(cluster.summary, ("worker-0", "worker-1")) if "eval_loss" in entry)
+                self.assertLess(evaluated["eval_loss"], 0.8 * evaluated["initial_loss"])
 
 
 class SystemTest(unittest.TestCase):
@@ -190,20 +174,10 @@ class SystemTest(unittest.TestCase):
 
 
 class MembersTest(unittest.TestCase):
-    def test_a_slow_worker_is_waited_for(self):
-        with Cluster().serving(STREAMING % 36 + TWO) as cluster:
-            fast = cluster.start_worker("fast")
-            slow = cluster.start_worker("slow", "--max_tokens_per_second=1600")
-            ended(fast, slow, cluster.coordinator)
-            for row in cluster.rounds():
-                self.assertEqual(row["contributors"], ["fast", "slow"])
-            self.assertGreater(cluster.summary("fast")["blocked_seconds"],
-                               cluster.summary("slow")["blocked_seconds"])
-
     def test_a_slow_worker_does_fewer_inner_steps_between_two_syncs(self):
         with Cluster().serving(STREAMING % 180 + TWO[:-1] + "max_pace: 4 }") as cluster:
-            fast = cluster.start_worker("fast", "--min_step_time=20ms")
-            slow = cluster.start_worker("slow", "--min_step_time=400ms")
+            fast = cluster.start_worker("fast", "--min_step_time=5ms")
+            slow = cluster.start_worker("slow", "--min_step_time=100ms")
             cluster.wait_for_event("pace_set")
             ended(fast, slow, cluster.coordinator)
             self.assertEqual(cluster.summary("fast")["steps"], 180)
@@ -217,27 +191,6 @@ class MembersTest(unittest.TestCase):
             self.assertEqual(summary["hash_mismatches"], 0)
             for row in cluster.rounds():
                 self.assertEqual(row["contributors"], ["fast", "slow"])
-
-    def test_a_token_budget_ends_the_run_at_one_step_for_all(self):
-        with Cluster().serving("train { tokens: 20000 }" + STREAMING % 1000000 + TWO) as cluster:
-            workers = [cluster.start_worker(f"worker-{i}", "--min_step_time=20ms")
-                       for i in range(2)]
-            ended(*workers, cluster.coordinator)
-            steps = [cluster.summary(f"worker-{i}")["steps"] for i in range(2)]
-            self.assertEqual(steps[0], steps[1])
-            self.assertGreaterEqual(cluster.summary()["tokens"], 20000)
-
-    def test_a_worker_that_comes_later_joins_at_the_runs_step(self):
-        with Cluster().serving(STREAMING % 240 + ONE) as cluster:
-            first = cluster.start_worker("first", PACE)
-            cluster.wait_for_step("first", 20)
-            late = cluster.start_worker("late", PACE)
-            ended(first, late, cluster.coordinator)
-            self.assertGreaterEqual(cluster.worker_start("late")["first_step"], 15)
-            rounds = cluster.rounds()
-            self.assertEqual(rounds[0]["contributors"], ["first"])
-            self.assertIn(["first", "late"], [row["contributors"] for row in rounds])
-            self.assertEqual(cluster.summary()["hash_mismatches"], 0)
 
     def test_a_worker_leaves_on_a_signal_and_comes_back_from_its_checkpoint(self):
         with Cluster().serving(STREAMING % 240 + TWO) as cluster:

@@ -51,27 +51,6 @@ class SecurityTest(unittest.TestCase):
                     cluster, *[cluster.start_worker(name) for name in ("a", "b")])
         return SecurityTest.plain
 
-    def test_strangers_are_refused_and_the_run_has_the_same_bits(self):
-        with Cluster() as cluster:
-            with_certificates(cluster, "a", "b")
-            make(cluster, "observer", "eye")
-            make(cluster, "init", folder="other")
-            make(cluster, "worker", "c", folder="other")
-            cluster.start_coordinator(RUN, *tls(cluster, "coordinator"))
-            # Before the run starts, while it waits for its second worker.
-            first = cluster.start_worker("a", *tls(cluster, "worker-a"))
-            cluster.wait_for_event("worker_ready", worker="a")
-            for flags, saying in (([], "speaks TLS"), (tls(cluster, "worker-c", "other"), "cannot be trusted"),
-                                  (tls(cluster, "worker-a"), "--id is c"), (tls(cluster, "observer-eye"), "observer eye")):
-                stranger = cluster.start_worker("c", *flags, "--connect_timeout=2s")
-                self.assertIn(saying, stranger.refusal())
-                stranger.log_path.unlink()
-            address = f"localhost:{cluster.address.rpartition(':')[2]}"
-            second = cluster.start_worker("b", *tls(cluster, "worker-b"), address=address)
-            self.assertEqual(self.finish(cluster, first, second), self.undisturbed())
-            joined = [e["worker"] for e in cluster.events("worker_joined")]
-            self.assertEqual(joined, ["a", "b"])
-
     def test_coordinators_in_a_list_have_the_first_ones_name(self):
         with Cluster() as cluster:
             make(cluster, "init")
@@ -209,13 +188,6 @@ class SecurityTest(unittest.TestCase):
             second = cluster.start_worker("b")
             self.assertEqual(self.finish(cluster, first, second), self.undisturbed())
             self.assertIn("--max_connections", cluster.coordinator.log())
-
-    def test_insecure_beyond_this_machine_is_said_aloud(self):
-        with Cluster().serving(RUN.replace("start_workers: 2", "start_workers: 1"),
-                               "--listen=0.0.0.0:0", "--insecure") as cluster:
-            self.assertIn("plaintext", cluster.coordinator.log())
-            port = cluster.address.rpartition(":")[2]
-            self.finish(cluster, cluster.start_worker("a", address=f"127.0.0.1:{port}"))
 
 
 if __name__ == "__main__":
