@@ -433,13 +433,6 @@ class CommandTest(Scene):
         self.assertIn("rome: there, and not in the file", text)
         self.assertIn("The run ends at 1M tokens", text)
 
-    def test_plan_has_skypilot_plan_each_kind_of_machine_once(self):
-        planned = []
-        self.sky.launch = lambda task, cluster_name, dryrun: planned.append((cluster_name, dryrun))
-        self.assertTrue(self.work("plan"))
-        self.assertEqual(planned, [("causeway-first-berlin", True), ("causeway-first-oslo-1", True)])
-        self.assertNotIn("does not plan", self.text())
-
     def test_status_has_machines_where_the_coordinator_does_not_answer(self):
         self.sky.clusters = {"causeway-first-berlin": Status.UP}
         self.sky.jobs = {"causeway-first-berlin": Job.RUNNING}
