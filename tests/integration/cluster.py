@@ -300,10 +300,6 @@ class Cluster:
     def summary(self, who="coordinator"):
         return json.loads((self.folder / who / "summary.json").read_text())
 
-    def worker_start(self, worker):
-        return next(line for line in json_lines(self.out(worker) / "metrics.jsonl")
-                    if line["kind"] == "start")
-
 
 SIGTERM = signal.SIGTERM
 SIGKILL = signal.SIGKILL

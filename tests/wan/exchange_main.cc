@@ -6,7 +6,6 @@
 #include <ctime>
 #include <deque>
 #include <memory>
-#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -42,8 +41,6 @@ ABSL_FLAG(double, push_every_s, 0, "least time from one push to the next, for ea
 ABSL_FLAG(int, pulls, 24, "answers waited for or on their way down at once");
 ABSL_FLAG(int, rounds, 0, "ends after so many rounds of every fragment; 0: after --seconds");
 ABSL_FLAG(double, seconds, 10, "from the first answer on");
-ABSL_FLAG(std::string, history, "",
-          "a file that receives a line of JSON for each delta that was acknowledged, at once");
 ABSL_FLAG(std::string, log_level, "warn", "debug, info, warn or error");
 
 namespace causeway::worker {
@@ -55,14 +52,11 @@ constexpr char kHelp[] =
 
   causeway-wan-exchange --coordinator=HOST:PORT --id=NAME [--pushes=16] [--pulls=24]
       [--seconds=10 | --rounds=N] [--connections=0] [--congestion_control=auto] [--insecure]
-      [--history=FILE]
 
 Takes the fragments of the run in order, round after round, and never waits for anything but room:
 --pushes deltas are on their way up at once, and the answers of those that have arrived are pulled
 beside them, --pulls at once. So both directions are busy as long as the run has more fragments than
 that. Prints one JSON object: the bytes moved over time, and when each transfer began and ended.
---history writes a line for each delta that was acknowledged; a round that has closed without this
-one has none. Without --history such a round is an error.
 )";
 constexpr absl::Duration kSampleInterval = absl::Milliseconds(100);
 // Number of the first lane at MakeChannel: 0 is the session's connection.
@@ -154,8 +148,6 @@ class Driver {
   }
   void Sample();
   void Note(const char* kind, const Itinerary::Stop& stop, double begin, size_t bytes);
-  // The epoch is that of the coordinator which the session was with when the acknowledgement came.
-  absl::Status Tell(const Itinerary::Stop& stop, double begin, int64_t epoch);
 
   const ReachedRun reached_;
   const FragmentPlan plan_;
@@ -164,7 +156,6 @@ class Driver {
   std::unique_ptr<Session> session_;
   std::unique_ptr<Link> link_;
   std::unique_ptr<GrpcExchange> exchange_;
-  std::unique_ptr<WritableFile> history_;        // Null: none is kept.
   std::atomic<double> first_answer_unix_s_ = 0;  // 0: none has come.
   absl::Mutex mutex_;
   nlohmann::json samples_ = nlohmann::json::array();
@@ -201,9 +192,6 @@ absl::StatusOr<std::unique_ptr<Driver>> Driver::Join() {
   auto driver = std::unique_ptr<Driver>(new Driver(std::move(reached), std::move(plan)));
   const v1::DescribeResponse& run = driver->reached_.run;
   RETURN_IF_ERROR(driver->MakeObjects());
-  if (const std::string path = absl::GetFlag(FLAGS_history); !path.empty()) {
-    ASSIGN_OR_RETURN(driver->history_, FileSystem::Real()->Create(path));
-  }
   Session::Options session;
   session.stub_of_now = StubOfNow(driver->reached_.channel);
   v1::Join& join = session.join;
@@ -259,19 +247,6 @@ void Driver::Note(const char* kind, const Itinerary::Stop& stop, double begin, s
                         {"bytes", bytes}});
 }
 
-absl::Status Driver::Tell(const Itinerary::Stop& stop, double begin, int64_t epoch) {
-  if (history_ == nullptr) return absl::OkStatus();
-  const nlohmann::json line = {{"worker", absl::GetFlag(FLAGS_id)},
-                               {"fragment", stop.fragment},
-                               {"round", stop.round},
-                               {"epoch", epoch},
-                               {"offered_unix_s", begin},
-                               {"told_unix_s", UnixSeconds()}};
-  const std::string text = line.dump() + "\n";
-  absl::MutexLock lock(&mutex_);
-  return history_->Append(std::span(reinterpret_cast<const uint8_t*>(text.data()), text.size()));
-}
-
 absl::Status Driver::PushAll(Itinerary& itinerary) {
   const absl::Duration period = absl::Seconds(absl::GetFlag(FLAGS_push_every_s));
   absl::Time due = absl::Now();
@@ -287,14 +262,8 @@ absl::Status Driver::PushAll(Itinerary& itinerary) {
     contribution.due_step = DueStep(stop);
     contribution.object = *object;
     contribution.owner = object;
-    const absl::Status pushed = exchange_->Push(contribution);
-    // A history goes on with the next round after one that has closed without it.
-    const bool late = absl::IsAborted(pushed) && history_ != nullptr;
-    if (!late) {
-      RETURN_IF_ERROR(pushed);
-      RETURN_IF_ERROR(Tell(stop, begin, session_->epoch()));
-      Note("push", stop, begin, object->size());
-    }
+    RETURN_IF_ERROR(exchange_->Push(contribution));
+    Note("push", stop, begin, object->size());
     itinerary.Pushed(stop);
   }
   return absl::OkStatus();
