@@ -128,8 +128,6 @@ absl::Status Send(RunDirectoryStore& store, v1::FollowResponse& response, FeedWr
 absl::Status SendFile(RunDirectoryStore& store, const std::string& file, const std::string& path,
                       FeedWriter write) {
   ASSIGN_OR_RETURN(const std::string content, store.file_system().ReadFile(path));
-  // Removed meanwhile, and perhaps written over before it was read.
-  if (!store.file_system().Exists(path)) return absl::NotFoundError(path);
   size_t offset = 0;
   do {
     const absl::string_view data = absl::string_view(content).substr(offset, kPartBytes);

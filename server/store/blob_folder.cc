@@ -21,28 +21,6 @@ constexpr uint32_t kVersion = 1;
 constexpr char kObject[] = "object";
 constexpr size_t kCommitDigits = 12;
 constexpr char kDeltas[] = "deltas";
-constexpr int64_t kLeastSpareBytes = int64_t{1} << 20;
-// Bound of all together: fragments are saved in bursts, each of which frees former ones.
-constexpr int64_t kMostSpareBytes = int64_t{1} << 30;
-
-// Writes over the `bytes` that a file has, from its start, and beyond them.
-class RewrittenFile final : public ForwardingFile {
- public:
-  RewrittenFile(std::unique_ptr<WritableFile> base, int64_t bytes)
-      : ForwardingFile(std::move(base)), left_(static_cast<size_t>(bytes)) {}
-  absl::Status Append(std::span<const uint8_t> data) override {
-    const std::span<const uint8_t> over = data.first(std::min(data.size(), left_));
-    if (!over.empty()) RETURN_IF_ERROR(Overwrite(written_, over));
-    written_ += over.size();
-    left_ -= over.size();
-    if (over.size() == data.size()) return absl::OkStatus();
-    return ForwardingFile::Append(data.subspan(over.size()));
-  }
-
- private:
-  size_t left_;
-  uint64_t written_ = 0;
-};
 
 json DeltaMetadata(const v1::PushHeader& header) {
   return {{"fragment", header.fragment()},
@@ -127,20 +105,9 @@ absl::StatusOr<v1::Blob> BlobFolder::Write(const char* blob_folder, const std::s
   blob.set_file(JoinPath(blob_folder, absl::StrFormat("%0*d-%s", kCommitDigits, commits, name)));
   blob.set_bytes(static_cast<int64_t>(ArrayFileBytes(metadata, arrays)));
   const std::string path = Path(blob.file());
-  absl::Status written = WriteAt(path, blob, kind, metadata, arrays);
-  if (absl::IsResourceExhausted(written) && DropSpares()) {
-    written = WriteAt(path, blob, kind, metadata, arrays);
-  }
-  RETURN_IF_ERROR(written);
-  return blob;
-}
-
-absl::Status BlobFolder::WriteAt(const std::string& path, const v1::Blob& blob,
-                                 const ArrayFileKind& kind, const json& metadata,
-                                 std::span<const NamedBytes> arrays) {
   const std::string temporary = path + ".tmp";
   const absl::Status written = [&]() -> absl::Status {
-    ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, Open(temporary, blob.bytes()));
+    ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, file_system_.Create(temporary));
     RETURN_IF_ERROR(WriteArrays(*file, kind, kVersion, metadata, arrays));
     CrashPoint("before_blob_sync");
     RETURN_IF_ERROR(SyncFailure(file->Sync()));
@@ -152,7 +119,8 @@ absl::Status BlobFolder::WriteAt(const std::string& path, const v1::Blob& blob,
     return written;
   }
   CrashPoint("after_blob_rename");
-  return SyncFailure(file_system_.SyncFolder(ParentFolder(path)));
+  RETURN_IF_ERROR(SyncFailure(file_system_.SyncFolder(ParentFolder(path))));
+  return blob;
 }
 
 absl::StatusOr<v1::Blob> BlobFolder::WriteDelta(const v1::Contribution& record,
@@ -265,67 +233,6 @@ bool BlobFolder::IsBlobName(absl::string_view file) {
     return !absl::StrContains(name, '/') && CommitsOfName(folder, name) >= 0;
   }
   return false;
-}
-
-absl::StatusOr<std::unique_ptr<WritableFile>> BlobFolder::Open(const std::string& path,
-                                                               int64_t bytes) {
-  std::optional<v1::Blob> spare;
-  {
-    absl::MutexLock lock(&mutex_);
-    // A blob that is written once more takes its own file.
-    std::erase_if(spares_, [&](const v1::Blob& one) { return Path(one.file()) == path; });
-    auto best = spares_.end();
-    for (auto it = spares_.begin(); it != spares_.end(); ++it) {
-      const bool fits = it->bytes() <= bytes && it->bytes() >= bytes / 2;
-      if (fits && (best == spares_.end() || it->bytes() > best->bytes())) best = it;
-    }
-    if (best != spares_.end()) {
-      spare = std::move(*best);
-      spares_.erase(best);
-    }
-  }
-  if (!spare.has_value()) return file_system_.Create(path);
-  // A row may be wrong about a file that was damaged; another disk may be mounted below the folder.
-  const absl::StatusOr<uint64_t> size = file_system_.FileSize(Path(spare->file()));
-  if (!size.ok() || *size != static_cast<uint64_t>(spare->bytes()) ||
-      !file_system_.Rename(Path(spare->file()), path).ok()) {
-    Discard(spare->file());
-    return file_system_.Create(path);
-  }
-  absl::StatusOr<std::unique_ptr<WritableFile>> file = file_system_.OpenForAppend(path);
-  if (!file.ok()) return file_system_.Create(path);
-  return std::make_unique<RewrittenFile>(*std::move(file), spare->bytes());
-}
-
-void BlobFolder::Remove(const v1::Blob& blob) {
-  const std::string spare = blob.file() + ".tmp";
-  if (blob.bytes() < kLeastSpareBytes ||
-      !file_system_.Rename(Path(blob.file()), Path(spare)).ok()) {
-    return Discard(blob.file());
-  }
-  std::vector<v1::Blob> superfluous;
-  {
-    absl::MutexLock lock(&mutex_);
-    v1::Blob& kept = spares_.emplace_back(blob);
-    kept.set_file(spare);
-    int64_t bytes = 0;
-    for (const v1::Blob& one : spares_) bytes += one.bytes();
-    while (bytes > kMostSpareBytes) {
-      bytes -= spares_.front().bytes();
-      superfluous.push_back(std::move(spares_.front()));
-      spares_.pop_front();
-    }
-  }
-  for (const v1::Blob& one : superfluous) Discard(one.file());
-}
-
-bool BlobFolder::DropSpares() {
-  // Locked: a spare of a blob that is written once more has the name under which that is done.
-  absl::MutexLock lock(&mutex_);
-  const bool had_some = !spares_.empty();
-  for (const v1::Blob& spare : spares_) Discard(spare.file());
-  spares_.clear();
-  return had_some;
 }
 
 void BlobFolder::Discard(const std::string& file) {

@@ -11,15 +11,12 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
-#include <memory>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "common/base/file_system.h"
 #include "common/files/array_file.h"
 #include "nlohmann/json.hpp"
@@ -31,9 +28,9 @@ inline constexpr const char* kBlobFolders[] = {"deltas", "answers", "snapshots"}
 
 // Thread-safe.
 //
-// A Write returns when the file is durable. RESOURCE_EXHAUSTED: the disk is full, also without the
-// spares, nothing is left of it. After any other error the store must stop. A Read gives DATA_LOSS,
-// with the file's name, if the file is damaged or is not the one that the row means.
+// A Write returns when the file is durable. RESOURCE_EXHAUSTED: the disk is full, nothing is left of
+// it. After any other error the store must stop. A Read gives DATA_LOSS, with the file's name, if
+// the file is damaged or is not the one that the row means.
 class BlobFolder {
  public:
   BlobFolder(FileSystem& file_system, std::string run_folder)
@@ -54,17 +51,11 @@ class BlobFolder {
 
   // DATA_LOSS unless it is there with its size.
   absl::Status CheckPresent(const v1::Blob& blob);
-  // The commit that no row names the blob in is durable. A file that cannot be removed now is an
-  // orphan, which the next opening removes. A large one stays for a while, under a name that ends
-  // with .tmp: the next blob is written over it, because finding new pages or blocks takes longer
-  // than to fill them. Whoever reads a file without a lock asks afterwards if it is still there.
-  void Remove(const v1::Blob& blob);
   // OK also if it is not there.
   absl::Status RemoveFile(const std::string& file);
-  // The same, with a line in the log where that fails.
+  // The same, after the commit that no row names the file in. One that cannot be removed now is an
+  // orphan, which the next opening removes: a line in the log says so.
   void Discard(const std::string& file);
-  // Frees the disk of what stays so. False: there was nothing.
-  bool DropSpares();
 
   struct Entry {
     std::string file;        // "deltas/..."
@@ -88,15 +79,8 @@ class BlobFolder {
   absl::StatusOr<std::vector<uint8_t>> ReadObject(const v1::Blob& blob, const ArrayFileKind& kind,
                                                   const nlohmann::json& expected);
 
-  absl::Status WriteAt(const std::string& path, const v1::Blob& blob, const ArrayFileKind& kind,
-                       const nlohmann::json& metadata, std::span<const NamedBytes> arrays);
-  // The file to write: a spare of `bytes` or somewhat less, or a new one.
-  absl::StatusOr<std::unique_ptr<WritableFile>> Open(const std::string& path, int64_t bytes);
-
   FileSystem& file_system_;
   const std::string folder_;
-  absl::Mutex mutex_;
-  std::deque<v1::Blob> spares_ ABSL_GUARDED_BY(mutex_);  // The oldest first.
 };
 
 }  // namespace causeway::server

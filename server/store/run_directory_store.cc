@@ -229,12 +229,8 @@ absl::Status RunDirectoryStore::AbandonRun() {
 }
 
 absl::Status RunDirectoryStore::CheckSpace(uint64_t bytes) {
-  const auto fits = [&](uint64_t free) { return free >= bytes && free - bytes >= spare_bytes_; };
-  ASSIGN_OR_RETURN(uint64_t free, file_system_.FreeBytes(folder_));
-  if (fits(free)) return absl::OkStatus();
-  blobs_.DropSpares();
-  ASSIGN_OR_RETURN(free, file_system_.FreeBytes(folder_));
-  if (fits(free)) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const uint64_t free, file_system_.FreeBytes(folder_));
+  if (free >= bytes && free - bytes >= spare_bytes_) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       folder_, " has ", free, " bytes free; ", bytes, " are needed and ", spare_bytes_.load(),
       " more for rounds, snapshots and the database: make room, the run then goes on"));
@@ -249,9 +245,6 @@ absl::Status RunDirectoryStore::Commit(RunLedger::Edit edit, const v1::Blob* blo
     RETURN_IF_ERROR(failure_);
     if (ledger_ == nullptr) return absl::FailedPreconditionError("the run has not begun");
     status = ledger_->Commit(edit, freed);
-    if (absl::IsResourceExhausted(status) && blobs_.DropSpares()) {
-      status = ledger_->Commit(edit, freed);
-    }
     if (status.ok()) {
       committed();
     } else if (ChangedNothing(status)) {
@@ -262,7 +255,7 @@ absl::Status RunDirectoryStore::Commit(RunLedger::Edit edit, const v1::Blob* blo
   }
   for (const v1::Blob& file : freed) {
     CrashPoint("before_removal");
-    blobs_.Remove(file);
+    blobs_.Discard(file.file());
   }
   return status;
 }
@@ -510,7 +503,7 @@ absl::Status RunDirectoryStore::Advance(const RunChanges& changes) {
   RETURN_IF_ERROR(NoteLocked(ledger_->Advance(changes, check, freed)));
   for (const v1::Blob& file : freed) {
     CrashPoint("before_removal");
-    blobs_.Discard(file.file());  // A copy makes its files anew.
+    blobs_.Discard(file.file());
   }
   return absl::OkStatus();
 }

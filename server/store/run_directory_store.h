@@ -136,7 +136,7 @@ class RunDirectoryStore final : public Store {
 
   std::string Path(const std::string& name) const { return JoinPath(folder_, name); }
   // RESOURCE_EXHAUSTED unless the contributions that are being written, of `bytes` in all, leave
-  // the spare. Gives up the places of removed blobs first.
+  // the spare.
   absl::Status CheckSpace(uint64_t bytes);
   // OK if the run has begun and nothing failed. Gives the number of commits.
   absl::StatusOr<int64_t> Running();
