@@ -1,5 +1,5 @@
 // One end of all lanes to one peer: what is said, sent, received and acknowledged over them. Both
-// ends are made of it: a coordinator's (server/transfer/worker_lanes.h) and a worker's
+// ends are made of it: a coordinator's (server/transfer/lane_registry.h) and a worker's
 // (lane_client.h).
 //
 // It has no threads and no sockets. A driver (gRPC's streams, or memory in tests) opens lanes,

@@ -7,7 +7,6 @@
 #include "common/telemetry/log.h"
 #include "common/transfer/wire.h"
 #include "server/core/region_role.h"
-#include "server/core/rounds.h"
 #include "server/core/run.h"
 #include "server/round/pace.h"
 

@@ -51,7 +51,7 @@ class EventBudget {
   std::map<std::pair<std::string, std::string>, Account> accounts_;
 };
 
-// Thread-safe. Events that name a worker count against its budget (event_budget.h).
+// Thread-safe. Events that name a worker count against its budget.
 class IncidentLog {
  public:
   // Tells a worker, if it is there, what its operator should know.

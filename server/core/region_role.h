@@ -14,7 +14,6 @@
 #include "common/params/draws.h"
 #include "server/core/coordinator.h"
 #include "server/core/fragment_rounds.h"
-#include "server/core/rounds.h"
 #include "server/core/run.h"
 
 namespace causeway::server {

@@ -1,4 +1,4 @@
-#include "server/core/rounds.h"
+#include "server/core/run.h"
 
 namespace causeway::server {
 namespace {

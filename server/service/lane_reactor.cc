@@ -4,7 +4,7 @@
 
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
-#include "server/transfer/worker_lanes.h"
+#include "server/transfer/lane_registry.h"
 
 namespace causeway::server {
 namespace {

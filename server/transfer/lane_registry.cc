@@ -3,6 +3,7 @@
 #include "common/transfer/wire.h"
 
 namespace causeway::server {
+
 namespace {
 
 constexpr size_t kMaxWorkerIdBytes = 64;
@@ -138,6 +139,201 @@ size_t LaneRegistry::lanes() const {
   size_t lanes = 0;
   for (const auto& worker : All()) lanes += static_cast<size_t>(worker->lanes());
   return lanes;
+}
+
+namespace {
+
+// Counts for one process of a worker, both ways: it has a few fragments under way.
+constexpr size_t kMaxTransfers = 1024;
+
+}  // namespace
+
+absl::Status WorkerLanes::OnControl(const LanePtr& lane, v1::LaneControl& message) {
+  switch (message.message_case()) {
+    case v1::LaneControl::kOffer:
+      OnOffer(lane, *message.mutable_offer());
+      return absl::OkStatus();
+    case v1::LaneControl::kWant:
+      return OnWant(lane, message.want());
+    case v1::LaneControl::kHolding:
+      return Hold(message.holding().transfer(), message.holding().held_chunks(), 0).status();
+    case v1::LaneControl::kDrop:
+      Forget(message.drop().transfer());
+      return absl::OkStatus();
+    default:
+      return absl::InvalidArgumentError(
+          "a worker says on a lane what it offers, wants, holds and has, and nothing else");
+  }
+}
+
+void WorkerLanes::SayOutcome(uint64_t transfer, const absl::StatusOr<v1::PushResponse>& result,
+                             const LanePtr& lane) {
+  // Messages are bounded, and a status may quote what a peer sent.
+  constexpr size_t kMaxMessageBytes = 2048;
+  v1::LaneControl message;
+  v1::Outcome& outcome = *message.mutable_outcome();
+  outcome.set_transfer(transfer);
+  if (result.ok()) {
+    *outcome.mutable_accepted() = *result;
+  } else {
+    outcome.set_code(result.status().raw_code());
+    outcome.set_message(std::string(result.status().message().substr(0, kMaxMessageBytes)));
+  }
+  if (lane == nullptr) return SayToAll(message);
+  Say(std::move(message), lane);
+}
+
+absl::Status WorkerLanes::Admit(Lane& lane, uint64_t transfer, bool offers) {
+  RETURN_IF_ERROR(static_cast<WorkerLaneStream&>(*lane.stream).Admit(offers));
+  absl::MutexLock lock(&roles_mutex_);
+  const bool known = offers_.contains(transfer) || wants_.contains(transfer);
+  if (known || offers_.size() + wants_.size() < kMaxTransfers) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the worker has ", kMaxTransfers, " transfers under way already; try again later"));
+}
+
+void WorkerLanes::OnOffer(const LanePtr& lane, v1::Offer& offer) {
+  const uint64_t transfer = offer.transfer();
+  v1::PushHeader& header = *offer.mutable_header();
+  header.set_run_id(coordinator_.run_id());
+  header.set_worker_id(worker_id_);
+  const absl::Status status = Admit(*lane, transfer, /*offers=*/true);
+  if (!status.ok()) return SayOutcome(transfer, status, lane);
+  std::shared_ptr<DeltaInbox::Delta> known;
+  {
+    absl::MutexLock lock(&roles_mutex_);
+    known = offers_.try_emplace(transfer).first->second;
+  }
+  // It comes over every lane: the coordinator is asked once.
+  if (known != nullptr) return SayHolding(transfer, *known, lane);
+  v1::PushResponse accepted;
+  auto self = std::static_pointer_cast<WorkerLanes>(shared_from_this());
+  const auto delta = inbox_.Offer(self, transfer, header, accepted);
+  if (!delta.ok() || *delta == nullptr) {
+    Forget(transfer);
+    if (!delta.ok()) return SayOutcome(transfer, delta.status(), lane);
+    return SayOutcome(transfer, std::move(accepted), lane);
+  }
+  Expect(transfer, (*delta)->chunks);
+  bool ended = false;
+  {
+    absl::MutexLock lock(&roles_mutex_);
+    const auto offer_here = offers_.find(transfer);
+    ended = offer_here == offers_.end();
+    if (!ended) offer_here->second = *delta;
+  }
+  if (ended) return StopExpecting(transfer);  // Other lanes were faster: the bearer was told.
+  SayHolding(transfer, **delta, lane);
+}
+
+void WorkerLanes::SayHolding(uint64_t transfer, const DeltaInbox::Delta& delta,
+                             const LanePtr& lane) {
+  v1::LaneControl message;
+  v1::Holding& holding = *message.mutable_holding();
+  holding.set_transfer(transfer);
+  holding.set_held_chunks(delta.chunks->held().ToWire());
+  holding.set_holder(delta.holder);
+  Say(std::move(message), lane);
+}
+
+void WorkerLanes::EndOffer(uint64_t transfer, const absl::StatusOr<v1::PushResponse>& result) {
+  StopExpecting(transfer);
+  {
+    absl::MutexLock lock(&roles_mutex_);
+    offers_.erase(transfer);
+  }
+  SayOutcome(transfer, result);
+}
+
+void WorkerLanes::OnWhole(uint64_t transfer, const std::shared_ptr<ChunkAssembly>& /*object*/) {
+  std::shared_ptr<DeltaInbox::Delta> delta;
+  {
+    absl::MutexLock lock(&roles_mutex_);
+    const auto found = offers_.find(transfer);
+    if (found == offers_.end()) return;
+    delta = found->second;
+  }
+  inbox_.Whole(delta);
+}
+
+absl::Status WorkerLanes::OnWant(const LanePtr& lane, const v1::Want& want) {
+  const uint64_t transfer = want.transfer();
+  const absl::Status status = Admit(*lane, transfer, /*offers=*/false);
+  if (!status.ok()) {
+    SayOutcome(transfer, status, lane);
+    return absl::OkStatus();
+  }
+  const auto waits = std::make_shared<int>();
+  bool is_new = false;
+  {
+    absl::MutexLock lock(&roles_mutex_);
+    is_new = wants_.try_emplace(transfer, Wanted{.object = want.object(), .waits = waits}).second;
+  }
+  // Said again, because a lane broke: it knows better what it holds.
+  if (!is_new) return Hold(transfer, want.held_chunks(), 0).status();
+  auto weak = std::weak_ptr<LanePeer>(shared_from_this());
+  outbox_.Want(worker_id_, want, waits, [weak, want](absl::StatusOr<AnswerOutbox::Found> found) {
+    const auto self = std::static_pointer_cast<WorkerLanes>(weak.lock());
+    if (self != nullptr) self->Deliver(want, std::move(found));
+  });
+  return absl::OkStatus();
+}
+
+void WorkerLanes::Deliver(const v1::Want& want, absl::StatusOr<AnswerOutbox::Found> found) {
+  const uint64_t transfer = want.transfer();
+  absl::StatusOr<ChunkSet> held;
+  if (found.ok()) {
+    held = ChunkSet::FromWire(found->header.total_bytes(), want.held_chunks());
+  } else {
+    held = found.status();
+  }
+  if (!held.ok()) {
+    Forget(transfer);
+    return SayOutcome(transfer, held.status());
+  }
+  {
+    absl::MutexLock lock(&roles_mutex_);
+    const auto wanted = wants_.find(transfer);
+    if (wanted == wants_.end()) return;
+    wanted->second.waits = nullptr;
+    wanted->second.hold = std::move(found->hold);
+  }
+  v1::LaneControl message;
+  v1::Announcement& announcement = *message.mutable_announcement();
+  announcement.set_transfer(transfer);
+  *announcement.mutable_header() = std::move(found->header);
+  Send(transfer, std::move(found->source), want.due_step(), *std::move(held), /*ask_first=*/false,
+       std::move(message));
+}
+
+void WorkerLanes::Forget(uint64_t transfer) {
+  StopSending(transfer);
+  StopExpecting(transfer);
+  Wanted last;  // Outlives the lock: it may let go of the object.
+  absl::MutexLock lock(&roles_mutex_);
+  offers_.erase(transfer);
+  const auto found = wants_.find(transfer);
+  if (found == wants_.end()) return;
+  last = std::move(found->second);
+  wants_.erase(found);
+}
+
+void WorkerLanes::OnDamaged(uint64_t transfer) {
+  Forget(transfer);
+  SayOutcome(transfer,
+             absl::DataLossError("the worker gets a chunk of the object damaged again and again"));
+}
+
+void WorkerLanes::OnChunk(uint64_t transfer, bool sent, int64_t bytes, bool /*again*/) {
+  if (!sent) return inbox_.Moved(worker_id_);
+  v1::Want::Object object = v1::Want::OBJECT_UNSPECIFIED;
+  {
+    absl::MutexLock lock(&roles_mutex_);
+    const auto found = wants_.find(transfer);
+    if (found == wants_.end()) return;
+    object = found->second.object;
+  }
+  coordinator_.rounds().RecordPulled(worker_id_, object, bytes);
 }
 
 }  // namespace causeway::server

@@ -1,4 +1,4 @@
-#include "server/round/draw_ledger.h"
+#include "server/round/plausibility.h"
 
 #include "gtest/gtest.h"
 
