@@ -1,13 +1,13 @@
 #include "common/transfer/chunk_message.h"
 
 #include <google/protobuf/io/coded_stream.h>
-#include <google/protobuf/io/zero_copy_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl.h>
 #include <google/protobuf/wire_format_lite.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <utility>
+#include <deque>
 
 #include "absl/strings/str_cat.h"
 #include "causeway/v1/exchange.pb.h"
@@ -21,8 +21,10 @@ namespace causeway {
 namespace {
 
 using google::protobuf::internal::WireFormatLite;
+using google::protobuf::io::ArrayInputStream;
 using google::protobuf::io::CodedInputStream;
 using google::protobuf::io::CodedOutputStream;
+using google::protobuf::io::ConcatenatingInputStream;
 using google::protobuf::io::ZeroCopyInputStream;
 
 constexpr uint32_t Tag(int field, WireFormatLite::WireType type) {
@@ -159,40 +161,6 @@ bool ReadMessage(CodedInputStream& stream, google::protobuf::MessageLite& header
   }
 }
 
-// Reads the pieces one after the other.
-class PieceStream final : public ZeroCopyInputStream {
- public:
-  explicit PieceStream(const MessageBytes& bytes) : pieces_(bytes.pieces) {}
-  bool Next(const void** data, int* size) override {
-    if (next_ == pieces_.size()) return false;
-    const std::span<const uint8_t> rest = pieces_[next_++].subspan(std::exchange(read_, 0));
-    *data = rest.data();
-    *size = static_cast<int>(rest.size());
-    count_ += *size;
-    return true;
-  }
-  void BackUp(int count) override {
-    read_ = pieces_[--next_].size() - static_cast<size_t>(count);
-    count_ -= count;
-  }
-  bool Skip(int count) override {
-    const void* data = nullptr;
-    int size = 0;
-    while (Next(&data, &size)) {
-      if (size >= count) return BackUp(size - count), true;
-      count -= size;
-    }
-    return false;
-  }
-  int64_t ByteCount() const override { return count_; }
-
- private:
-  const std::span<const std::span<const uint8_t>> pieces_;
-  size_t next_ = 0;  // Piece.
-  size_t read_ = 0;  // Bytes of it.
-  int64_t count_ = 0;
-};
-
 // Copies the chunk's data into memory of just its size.
 void CopyData(const MessageBytes& bytes, const ChunkFields& chunk, uint8_t* target) {
   size_t skip = chunk.data_position;
@@ -236,10 +204,15 @@ absl::StatusOr<uint64_t> Unpack(const MessageBytes& bytes, const ChunkFields& ch
 absl::StatusOr<MessageKind> ParseMessage(const MessageBytes& bytes,
                                          google::protobuf::MessageLite& header,
                                          ChunkFields& chunk) {
-  PieceStream pieces(bytes);
-  CodedInputStream stream(&pieces);
+  std::deque<ArrayInputStream> arrays;
+  std::vector<ZeroCopyInputStream*> streams;
   size_t size = 0;
-  for (const std::span<const uint8_t> piece : bytes.pieces) size += piece.size();
+  for (const std::span<const uint8_t> piece : bytes.pieces) {
+    streams.push_back(&arrays.emplace_back(piece.data(), static_cast<int>(piece.size())));
+    size += piece.size();
+  }
+  ConcatenatingInputStream pieces(streams.data(), static_cast<int>(streams.size()));
+  CodedInputStream stream(&pieces);
   stream.PushLimit(static_cast<int>(size));
   MessageKind kind = MessageKind::kNeither;
   if (!ReadMessage(stream, header, chunk, kind)) {
