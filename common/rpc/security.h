@@ -37,7 +37,7 @@ struct SecurityOptions {
   std::string ca_file;     // --tls_ca: whose signature under a peer's certificate counts.
   std::string cert_file;   // --tls_cert: one's own certificate, and those between it and the CA.
   std::string key_file;    // --tls_key: of cert_file.
-  std::string token_file;  // --token_file: a worker's token; a coordinator's list (token_table.h).
+  std::string token_file;  // --token_file: a worker's token; a coordinator's list (watched_list.h).
   // --tls_crl_dir: revocation lists of the authorities of ca_file, as `openssl rehash` names them;
   // empty: none. A server's, for connections that begin.
   std::string crl_folder = {};

@@ -43,8 +43,7 @@
 #include "common/identity/identity.h"
 #include "common/telemetry/event_log.h"
 #include "server/access/rate_limiter.h"
-#include "server/access/refused_identities.h"
-#include "server/access/token_table.h"
+#include "server/access/watched_list.h"
 
 namespace causeway::server {
 

@@ -1,6 +1,7 @@
 // So many requests per second for each peer, with a reserve for bursts: a token bucket per name.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <unordered_map>
@@ -22,15 +23,33 @@ class RateLimiter {
 
   // Counts a request as `cost`, at most the burst. False if this peer has used up what it may, or
   // if it is new while `max_peers` others are busy.
-  bool Take(const std::string& peer, double cost = 1);
+  bool Take(const std::string& peer, double cost = 1) {
+    cost = std::min(cost, burst_);
+    const absl::Duration now = clock_.Monotonic();
+    absl::MutexLock lock(&mutex_);
+    auto found = buckets_.find(peer);
+    if (found == buckets_.end()) {
+      if (buckets_.size() >= max_peers_) {
+        std::erase_if(buckets_, [&](const auto& of) { return LeftAt(of.second, now) >= burst_; });
+      }
+      if (buckets_.size() >= max_peers_) return false;
+      found = buckets_.emplace(peer, Bucket{burst_, now}).first;
+    }
+    Bucket& bucket = found->second;
+    bucket = {LeftAt(bucket, now), now};
+    if (bucket.left < cost) return false;
+    bucket.left -= cost;
+    return true;
+  }
 
  private:
   struct Bucket {
     double left = 0;
     absl::Duration at;
   };
-  double LeftAt(const Bucket& bucket, absl::Duration now) const;
-  void ForgetRested(absl::Duration now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  double LeftAt(const Bucket& bucket, absl::Duration now) const {
+    return std::min(burst_, bucket.left + per_second_ * absl::ToDoubleSeconds(now - bucket.at));
+  }
 
   const double per_second_;
   const double burst_;

@@ -1,11 +1,17 @@
-// A list in a file that its operator changes while it is used. `cp` and `scp` empty a file before
-// they write it, and editors may take it away for a moment. So the last list that could be read
-// whole counts until the next one. What a changed list says is final only once the file has been as
-// it is for a while: until then who was on the one before, and is not on this one, may be about to
-// come. At the start nobody knows who was on the one before, so anybody may.
+// Lists in files that their operator changes while they are used: which tokens count, and who is
+// refused.
+//
+// `cp` and `scp` empty a file before they write it, and editors may take it away for a moment. So
+// the last list that could be read whole counts until the next one. What a changed list says is
+// final only once the file has been as it is for a while: until then who was on the one before, and
+// is not on this one, may be about to come. At the start nobody knows who was on the one before, so
+// anybody may.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +26,7 @@
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
 #include "common/identity/certificate.h"
+#include "common/identity/identity.h"
 #include "common/telemetry/log.h"
 
 namespace causeway::server {
@@ -126,6 +133,75 @@ class WatchedList {
   absl::Duration changed_ ABSL_GUARDED_BY(mutex_) = -absl::InfiniteDuration();
   bool unfinished_ ABSL_GUARDED_BY(mutex_) = false;  // It parses, but its last line has no end.
   Seen seen_ ABSL_GUARDED_BY(mutex_);
+};
+
+// The tokens that a coordinator accepts, as a file of their hashes:
+//
+//   # SHA-256 of the token, in hexadecimal   role   name
+//   9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08 worker site-a
+//
+// Whoever reads the file learns no token. A changed file counts from the next call on: a line that
+// is gone is a token that is refused. A file without a token is no list: it may be half written.
+// The single line "nobody" is a list that lets nobody in.
+
+using TokenHash = std::array<uint8_t, 32>;  // SHA-256.
+
+struct TokenEntry {
+  TokenHash hash;
+  Identity identity;
+};
+
+// INVALID_ARGUMENT names `file` and the line.
+absl::StatusOr<std::vector<TokenEntry>> ParseTokens(absl::string_view text,
+                                                    const std::string& file);
+
+// Thread-safe. Looks at its file whenever it is asked.
+class TokenTable {
+ public:
+  // The errors of ReadTrustedFile and ParseTokens. The clock outlives the object.
+  static absl::StatusOr<std::unique_ptr<TokenTable>> Open(const std::string& file,
+                                                          const Clock* clock = Clock::Real());
+
+  // The token's entry. Takes the same time whichever of the tokens it is, or none.
+  // UNAUTHENTICATED: it is on no list. While the file is away, empty or malformed the last list
+  // that could be read whole counts, and a token that is not on it is UNAVAILABLE. So is, for a
+  // moment, one that was on a former list, or any if there is none before (see above). The log
+  // says so.
+  absl::StatusOr<TokenEntry> Find(absl::string_view token);
+  // OK if what Find returned still stands in the file; its errors.
+  absl::Status Holds(const TokenEntry& entry);
+
+ private:
+  TokenTable(const std::string& file, const Clock* clock);
+  absl::StatusOr<TokenEntry> FindHash(const TokenHash& hash);
+
+  WatchedList<std::vector<TokenEntry>> list_;
+};
+
+// Who is refused though an authority or a token vouches for him: a file with one a line, "worker
+// site-a", "operator alice", or a single certificate by the SHA-256 that `openssl x509 -noout
+// -fingerprint -sha256` prints, "certificate 3A:F0:...". What follows # is a comment.
+
+// INVALID_ARGUMENT names `file` and the line. "worker/site-a", "certificate/3af0..." and so on.
+absl::StatusOr<std::set<std::string>> ParseRefused(absl::string_view text, const std::string& file);
+
+// Thread-safe. Looks at its file whenever it is asked.
+class RefusedIdentities {
+ public:
+  // The errors of ReadTrustedFile and ParseRefused. The clock outlives the object.
+  static absl::StatusOr<std::unique_ptr<RefusedIdentities>> Open(
+      const std::string& file, const Clock* clock = Clock::Real());
+
+  // UNAUTHENTICATED for who is on the list that could be read last, by name or by the certificate
+  // (Certificate::fingerprint; empty: he has shown none). UNAVAILABLE, for a moment, for who was on
+  // a former list (see above). An empty file refuses nobody; while it is away or malformed,
+  // which the log says, the list before counts.
+  absl::Status Check(const Identity& identity, const std::string& fingerprint);
+
+ private:
+  RefusedIdentities(const std::string& file, const Clock* clock);
+
+  WatchedList<std::set<std::string>> list_;
 };
 
 }  // namespace causeway::server

@@ -66,7 +66,7 @@ class CoordinatorServer {
     // quarter of that, but enough for all workers behind one address.
     int max_connections = 0;
     int max_connections_per_address = 0;
-    std::string refused_identities = {};  // A file of refused_identities.h; empty: none.
+    std::string refused_identities = {};  // A file of watched_list.h; empty: none.
     const Clock* clock = Clock::Real();   // For that rate and for certificates' ends.
     EventLog* events = NullEventLog();    // Outlives the server.
     // Makes Admin.ListEvents' answer; empty: UNIMPLEMENTED. Thread-safe.

@@ -1,4 +1,4 @@
-#include "server/access/refused_identities.h"
+#include "server/access/watched_list.h"
 
 #include <string>
 

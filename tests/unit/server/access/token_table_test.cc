@@ -1,4 +1,4 @@
-#include "server/access/token_table.h"
+#include "server/access/watched_list.h"
 
 #include <sys/stat.h>
 
