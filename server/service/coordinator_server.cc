@@ -254,16 +254,17 @@ CoordinatorServer::CoordinatorServer(const Options& options, int64_t given_memor
       merges_(kMergeThreads),
       copies_(kCopyThreads),
       words_(kWordThreads),
-      models_(run, access_,
-              {.run_long = merges_.runner(),
-               .stall = options.stall,
-               .check_room =
-                   [this](const FragmentPlan& plan) {
-                     int64_t bytes = given_memory_bytes_;
-                     return SettleMemory(run_.config(), plan, bytes);
-                   },
-               .ready = [this](Coordinator& coordinator) { StartTransfers(coordinator); }}),
-      session_(run, access_, models_, words_.runner(), options.join_timeout),
+      session_(run, access_,
+               {.run_words = words_.runner(),
+                .join_timeout = options.join_timeout,
+                .run_long = merges_.runner(),
+                .stall = options.stall,
+                .check_room =
+                    [this](const FragmentPlan& plan) {
+                      int64_t bytes = given_memory_bytes_;
+                      return SettleMemory(run_.config(), plan, bytes);
+                    },
+                .ready = [this](Coordinator& coordinator) { StartTransfers(coordinator); }}),
       exchange_(access_,
                 [this]() -> absl::StatusOr<LaneRegistry*> {
                   RETURN_IF_ERROR(run_.Begun().status());
@@ -338,16 +339,14 @@ void CoordinatorServer::Tick() {
   if (transfers != nullptr) transfers->inbox->Tick();
   if (run_.coordinator() != nullptr) run_.coordinator()->Tick();
   session_.Tick();
-  models_.Tick();
   listener_->EndHostile();
 }
 
 bool CoordinatorServer::Maintain() {
   const bool more_due = run_.coordinator() != nullptr && run_.coordinator()->Maintain();
   if (authority_ != nullptr) authority_->MoveToRecord();
-  session_.CloseRevokedStreams();
+  session_.EndRevokedStreams();
   exchange_.EndRevokedStreams();
-  models_.EndRevokedStreams();
   const std::string reminder = expiry_.Poll();
   if (!reminder.empty()) {
     events_->Record("certificate_expiring", reminder, nlohmann::json::object());

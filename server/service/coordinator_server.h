@@ -27,11 +27,9 @@
 #include "server/core/served_run.h"
 #include "server/service/connection_listener.h"
 #include "server/service/lane_reactor.h"
-#include "server/service/model_reception.h"
 #include "server/service/probe_service.h"
 #include "server/service/session_service.h"
 #include "server/service/unary_services.h"
-#include "server/service/worker_links.h"
 #include "server/transfer/answer_outbox.h"
 #include "server/transfer/delta_inbox.h"
 #include "server/transfer/lane_registry.h"
@@ -139,7 +137,6 @@ class CoordinatorServer {
   WorkQueue words_;   // Handles what sessions say: members are saved.
   std::unique_ptr<Transfers> transfers_;
   std::atomic<Transfers*> ready_ = nullptr;
-  ModelReception models_;
   SessionService session_;
   ExchangeService exchange_;
   const std::unique_ptr<grpc::Service> admin_;

@@ -1,7 +1,10 @@
-// causeway.v1.Session: Describe, and one stream per worker.
+// causeway.v1.Session: Describe, one stream per worker, and the model of a run that awaits one.
 #pragma once
 
+#include <grpcpp/support/server_callback.h>
+
 #include <cstddef>
+#include <functional>
 #include <list>
 #include <memory>
 #include <string>
@@ -10,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "causeway/v1/session.grpc.pb.h"
 #include "causeway/v1/session.pb.h"
@@ -17,7 +21,6 @@
 #include "common/rpc/self_owned.h"
 #include "server/access/access.h"
 #include "server/core/served_run.h"
-#include "server/service/model_reception.h"
 
 namespace causeway::server {
 
@@ -36,43 +39,68 @@ inline void ShortenText(std::string& text) {
   if (text.size() > kMaxTextBytes) text.resize(kMaxTextBytes);
 }
 
+class ModelReactor;
 class SessionReactor;
 
+// Thread-safe.
 class SessionService final : public v1::Session::CallbackService {
  public:
-  // All outlive the service. Messages are handled by `run_long`: what they change is saved before
-  // they are answered. A stream must bring its Join within `join_timeout`, and its worker read
-  // within that time what it ends with.
-  SessionService(const ServedRun& run, Access& access, ModelReception& models, Runner run_long,
-                 absl::Duration join_timeout)
-      : run_(run),
-        access_(access),
-        models_(models),
-        run_long_(std::move(run_long)),
-        join_timeout_(join_timeout) {}
+  struct Options {
+    // Handles what sessions say: what it changes is saved before it is answered.
+    Runner run_words;
+    // Until a stream's Join; and until its worker reads what it ends with.
+    absl::Duration join_timeout = absl::Seconds(10);
+    // Places the values of a model and begins the run.
+    Runner run_long;
+    // A stream that brings nothing of a model for so long is ended.
+    absl::Duration stall = absl::Seconds(60);
+    // Says whether there is room for the transfers of a run with that plan.
+    std::function<absl::Status(const FragmentPlan& plan)> check_room;
+    // Gets ready for a run whose model was brought, before it is seen.
+    std::function<void(Coordinator& coordinator)> ready;
+  };
+  // Both outlive the service.
+  SessionService(ServedRun& run, Access& access, Options options)
+      : run_(run), access_(access), options_(std::move(options)) {}
   ~SessionService() override;
 
   grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* context,
                                      const v1::DescribeRequest* request,
                                      v1::DescribeResponse* response) override;
+  // From one site or a few at once.
   grpc::ServerReadReactor<v1::BringModelRequest>* BringModel(
       grpc::CallbackServerContext* context, v1::BringModelResponse* response) override;
   grpc::ServerBidiReactor<v1::WorkerMessage, v1::CoordinatorMessage>* Attach(
       grpc::CallbackServerContext* context) override;
 
-  // Ends the streams that have kept silent for too long, and those that are closed, but not read.
-  // To be called every now and then.
+  // Ends the streams that have kept silent for too long, those that are closed, but not read, and
+  // models for a run that has one. To be called every now and then.
   void Tick();
-  // Ends the streams of those whose token was revoked. To be called every few seconds.
-  void CloseRevokedStreams();
+  // Ends the streams of those whose token was revoked, and so on (Access::CheckStillValid). To be
+  // called every few seconds.
+  void EndRevokedStreams();
 
  private:
-  const ServedRun& run_;
+  friend class ModelReactor;
+
+  // Part of a model, whose stream broke.
+  struct Part {
+    v1::ModelHeader header;
+    std::unique_ptr<ModelAssembly> assembly;  // Null: there is none.
+    absl::Time since = absl::InfinitePast();
+  };
+  void Keep(Part part);
+  // The part that came of a model with that header; null if nothing did.
+  std::unique_ptr<ModelAssembly> TakeKept(const v1::ModelHeader& header);
+
+  ServedRun& run_;
   Access& access_;
-  ModelReception& models_;
-  const Runner run_long_;
-  const absl::Duration join_timeout_;
-  OpenReactors<SessionReactor> open_;
+  const Options options_;
+  OpenReactors<SessionReactor> sessions_;
+  OpenReactors<ModelReactor> models_;
+  absl::Mutex opening_;  // One stream of a model at a time.
+  absl::Mutex mutex_;
+  Part kept_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Messages that wait for a session's stream: bounded, so a worker that does not read costs no more.

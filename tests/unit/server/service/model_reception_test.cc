@@ -1,5 +1,5 @@
 // Session.BringModel over a real server: the site's own client, and streams that mean harm.
-#include "server/service/model_reception.h"
+#include "server/service/session_service.h"
 
 #include <algorithm>
 #include <memory>

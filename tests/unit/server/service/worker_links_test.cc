@@ -1,4 +1,4 @@
-#include "server/service/worker_links.h"
+#include "server/service/unary_services.h"
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
