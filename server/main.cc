@@ -41,7 +41,6 @@
 #include "server/opened_run.h"
 #include "server/run_views.h"
 #include "server/service/coordinator_server.h"
-#include "server/standby/standby_notes.h"
 #include "server/standby/standbys.h"
 #include "server/store/run_directory_store.h"
 #include "server/views/status_page.h"

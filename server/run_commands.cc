@@ -31,7 +31,7 @@
 #include "server/link/copy_link.h"
 #include "server/opened_run.h"
 #include "server/run_views.h"
-#include "server/standby/standby_notes.h"
+#include "server/standby/standbys.h"
 #include "server/store/inspect.h"
 #include "server/store/run_directory_store.h"
 #include "server/views/status_page.h"

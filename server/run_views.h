@@ -14,7 +14,6 @@
 #include "server/core/served_run.h"
 #include "server/opened_run.h"
 #include "server/service/coordinator_server.h"
-#include "server/standby/standby_notes.h"
 #include "server/standby/standbys.h"
 #include "server/views/coordinator_metrics.h"
 #include "server/views/event_history.h"

@@ -19,7 +19,6 @@
 #include "server/access/access.h"
 #include "server/link/coordinator_link.h"
 #include "server/standby/run_copy.h"
-#include "server/standby/standby_notes.h"
 #include "server/standby/standbys.h"
 #include "server/store/run_directory_store.h"
 

@@ -15,7 +15,6 @@
 #include "common/telemetry/event_log.h"
 #include "server/link/etcd_registry.h"
 #include "server/standby/leadership.h"
-#include "server/standby/standby_notes.h"
 #include "server/standby/standbys.h"
 #include "server/store/run_directory_store.h"
 

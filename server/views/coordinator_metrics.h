@@ -14,7 +14,6 @@
 #include "common/base/file_system.h"
 #include "common/telemetry/event_log.h"
 #include "common/telemetry/metric_page.h"
-#include "server/standby/standby_notes.h"
 #include "server/standby/standbys.h"
 #include "server/views/run_history.h"
 

@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/service/connection_listener.h"
 
 namespace causeway::server {
 namespace {
