@@ -29,7 +29,7 @@ namespace causeway::server {
 // The run of a region: its parent's, beside what the region's own folder holds.
 struct RegionRun {
   ParentOptions options;
-  ReachedParent parent;
+  ReachedRun parent;
   FragmentPlan plan;
 };
 

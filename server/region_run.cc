@@ -40,11 +40,11 @@ constexpr absl::Duration kBegunPatience = absl::Minutes(1);
 // For an answer where it waits for one.
 constexpr absl::Duration kOneTry = absl::Seconds(5);
 
-absl::StatusOr<ReachedParent> AwaitParent(ParentOptions options,
-                                          const std::function<bool(absl::Duration)>& wait) {
+absl::StatusOr<ReachedRun> AwaitParent(ParentOptions options,
+                                       const std::function<bool(absl::Duration)>& wait) {
   // As long for each address: the first machine may be gone without a word.
   options.connect_timeout = kOneTry * (1 + std::ranges::count(options.address, ','));
-  absl::StatusOr<ReachedParent> parent;
+  absl::StatusOr<ReachedRun> parent;
   RETURN_IF_ERROR(KeepTrying(
       {.give_up = absl::Now() + kBegunPatience,
        .wait = wait,
@@ -131,7 +131,7 @@ absl::StatusOr<ParentOptions> ParentFromFlags(const GivenRun& given) {
 absl::StatusOr<std::unique_ptr<RegionRun>> OpenRegion(
     const ParentOptions& options, const std::string& run_dir,
     const std::optional<RecoveredRun>& recovered, const std::function<bool(absl::Duration)>& wait) {
-  ASSIGN_OR_RETURN(ReachedParent parent,
+  ASSIGN_OR_RETURN(ReachedRun parent,
                    recovered.has_value() ? AwaitParent(options, wait) : ReachParent(options));
   ASSIGN_OR_RETURN(FragmentPlan plan, FragmentPlan::Create(parent.run.config()));
   if (recovered.has_value() && recovered->identity.run_id() != parent.run.run_id()) {

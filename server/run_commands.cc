@@ -168,15 +168,11 @@ absl::Status FollowCommand(SecurityOptions credentials,
     return absl::InvalidArgumentError(
         "give the coordinator to follow: --of=HOST:PORT, or an operator's --join");
   }
-  // An invitation may name several.
-  ASSIGN_OR_RETURN(const std::vector<std::string> addresses, SplitAddresses(of));
-  ASSIGN_OR_RETURN(const std::string target, ChannelTarget(of));
   std::string name = absl::GetFlag(FLAGS_standby_name);
   if (name.empty()) name = MachineName();
   RETURN_IF_ERROR(CheckName("--standby_name", name));
-  ASSIGN_OR_RETURN(const ChannelSecurity security,
-                   MakeChannelSecurity(credentials, addresses.front(), Clock::Real()->Now()));
-  LogSecurity(security);
+  // An invitation may name several.
+  ASSIGN_OR_RETURN(const ReachedRun original, ApproachRun(of, credentials));
   ASSIGN_OR_RETURN(std::optional<HttpListener> port,
                    OpenHttpPort(absl::GetFlag(FLAGS_http), credentials.UsesTls()));
   StandbyNotes notes;
@@ -185,7 +181,7 @@ absl::Status FollowCommand(SecurityOptions credentials,
                                                      {{"tls_cert", credentials.cert_file}}));
   ASSIGN_OR_RETURN(const std::unique_ptr<CopyLink> following,
                    CopyLink::Start(*FileSystem::Real(), run_dir, StoreOptionsFromFlags(), name,
-                                   target, SecurityTo(of, target, security), notes));
+                                   original.target, original.security, notes));
   int64_t shown = following->commits();
   absl::Duration next_line = Clock::Real()->Monotonic() + kFollowingLineEvery;
   while (!following->ended()) {

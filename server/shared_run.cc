@@ -56,7 +56,7 @@ absl::StatusOr<std::string> NameOfParentsRun(FileSystem& file_system, const std:
     ASSIGN_OR_RETURN(const RecoveredRun run, database->Load(/*recent_rounds=*/1));
     return run.identity.config().run_name();
   }
-  ASSIGN_OR_RETURN(const ReachedParent reached, ReachParent(parent));
+  ASSIGN_OR_RETURN(const ReachedRun reached, ReachParent(parent));
   return reached.run.config().run_name();
 }
 

@@ -141,6 +141,9 @@ namespace {
 // A coordinator that is up answers sooner; whether TLS is what keeps it silent is worth a look.
 constexpr absl::Duration kExplainAfter = absl::Seconds(5);
 constexpr absl::Duration kExplainTimeout = absl::Seconds(5);
+// Numbers of connections to one coordinator.
+constexpr int kSessionConnection = 0;
+constexpr int kFirstLane = 1;
 
 }  // namespace
 
@@ -164,6 +167,52 @@ absl::StatusOr<v1::DescribeResponse> DescribeOrExplain(v1::Session::StubInterfac
   if (why.empty()) return description;
   return absl::UnavailableError(absl::StrCat("no coordinator answers at ", coordinator, " within ",
                                              absl::FormatDuration(timeout), ": ", why));
+}
+
+absl::StatusOr<ReachedRun> ApproachRun(const std::string& addresses,
+                                       const SecurityOptions& security) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, SplitAddresses(addresses));
+  const absl::Time now = absl::Now();
+  ReachedRun reached;
+  ASSIGN_OR_RETURN(reached.security, MakeChannelSecurity(security, names.front(), now));
+  for (size_t i = 1; i < names.size(); ++i) {
+    RETURN_IF_ERROR(MakeChannelSecurity(security, names[i], now).status());
+  }
+  ASSIGN_OR_RETURN(reached.target, ChannelTarget(addresses));
+  reached.security = SecurityTo(addresses, reached.target, std::move(reached.security));
+  for (const std::string& name : names) {
+    // One alone is looked up at each try, and a proxy looks up by itself.
+    if (names.size() == 1 || ProxyTo(name).used) continue;
+    const absl::Status found = ResolveAddress(name).status();
+    if (!found.ok()) {
+      Log().warn("the coordinator's address {} is left out until the next join: {}", name,
+                 std::string(found.message()));
+    }
+  }
+  LogSecurity(reached.security);
+  reached.channel =
+      std::make_shared<RenewedChannel>(reached.target, kSessionConnection, reached.security);
+  reached.stub = v1::Session::NewStub(reached.channel->Now());
+  return reached;
+}
+
+Link::Options LinkTo(const ReachedRun& reached, const std::string& addresses,
+                     const std::string& congestion_control) {
+  absl::StatusOr<std::vector<TcpAddress>> ends = OtherEndsOf(addresses);
+  if (!ends.ok()) {  // The resolver is away for a moment.
+    Log().warn("no congestion control and no figures of connections until the next start: {}",
+               std::string(ends.status().message()));
+    ends.emplace();
+  }
+  Link::Options link;
+  link.make_channel = [target = reached.target, security = reached.security](int lane) {
+    return MakeChannel(target, kFirstLane + lane, security);
+  };
+  link.generation = [security = reached.security] { return security.Now().generation; };
+  link.tcp = [meter = std::make_shared<TcpLinkMeter>(*std::move(ends), congestion_control)] {
+    return meter->Sample();
+  };
+  return link;
 }
 
 void LogSecurity(const ChannelSecurity& security) {

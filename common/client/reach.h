@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -10,6 +11,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "causeway/v1/session.grpc.pb.h"
+#include "common/client/link.h"
+#include "common/rpc/channel.h"
 #include "common/rpc/security.h"
 #include "common/rpc/tcp_address.h"
 
@@ -33,6 +36,26 @@ Way FindWayTo(const std::string& address, std::span<const TcpAddress> places, bo
 // Why nobody answers at HOST:PORT, and what to do, as a sentence; empty where nothing is wrong that
 // can be seen from here, or the name alone. Blocks as FindWay does.
 std::string ExplainNoAnswer(const std::string& address, bool uses_tls);
+
+// A coordinator, which answers once its run is there.
+struct ReachedRun {
+  ChannelSecurity security;
+  std::string target;                       // For MakeChannel: all its addresses.
+  std::shared_ptr<RenewedChannel> channel;  // The session's own, which no bulk transfer holds up.
+  std::shared_ptr<v1::Session::Stub> stub;  // Over that channel.
+  v1::DescribeResponse run;
+};
+
+// How to reach a coordinator at `addresses`, HOST:PORT or several with commas between. Logs what is
+// to be known of its security and names; asks for nothing yet. Errors of SplitAddresses,
+// MakeChannelSecurity, of any of them, and ChannelTarget.
+absl::StatusOr<ReachedRun> ApproachRun(const std::string& addresses,
+                                       const SecurityOptions& security);
+
+// The link of a member to such a coordinator, with channels for its lanes. Connections get the
+// congestion control (tcp_links.h; empty: they keep the system's).
+Link::Options LinkTo(const ReachedRun& reached, const std::string& addresses,
+                     const std::string& congestion_control);
 
 // DescribeRun (session.h), with its `stop`, that does not wait for a coordinator that will never
 // talk to this side, and says what stands in the way of one that does not answer.

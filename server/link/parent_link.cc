@@ -2,9 +2,7 @@
 
 #include "absl/strings/str_join.h"
 #include "common/base/text.h"
-#include "common/client/reach.h"
 #include "common/params/run_config.h"
-#include "common/rpc/tcp_stream.h"
 #include "common/telemetry/log.h"
 #include "common/transfer/wire.h"
 
@@ -14,9 +12,6 @@ namespace {
 constexpr absl::Duration kPoll = absl::Milliseconds(200);
 // One attempt to attach; the next follows.
 constexpr absl::Duration kAttachPatience = absl::Seconds(10);
-// The session has a connection of its own, which no bulk transfer holds up.
-constexpr int kSessionConnection = 0;
-constexpr int kFirstLane = 1;
 constexpr int kMostFlights = 64;
 
 absl::Status CheckRun(const ParentOptions& options, const v1::DescribeResponse& run) {
@@ -61,30 +56,21 @@ absl::Status CheckRun(const ParentOptions& options, const v1::DescribeResponse& 
 
 }  // namespace
 
-absl::StatusOr<ReachedParent> ReachParent(const ParentOptions& options) {
+absl::StatusOr<ReachedRun> ReachParent(const ParentOptions& options) {
   RETURN_IF_ERROR(CheckName("--region_id", options.region_id));
   if (options.sites < 1) {
     return absl::InvalidArgumentError(
         "give the number of sites that this region may have: --sites=N");
   }
-  const absl::StatusOr<std::vector<std::string>> addresses = SplitAddresses(options.address);
-  RETURN_IF_ERROR(Annotate(addresses.status(), "--parent"));
-  ReachedParent parent;
-  ASSIGN_OR_RETURN(parent.security,
-                   MakeChannelSecurity(options.security, addresses->front(), absl::Now()));
-  LogSecurity(parent.security);
-  ASSIGN_OR_RETURN(parent.target, ChannelTarget(options.address));
-  parent.security = SecurityTo(options.address, parent.target, std::move(parent.security));
-  parent.channel =
-      std::make_shared<RenewedChannel>(parent.target, kSessionConnection, parent.security);
-  const auto stub = v1::Session::NewStub(parent.channel->Now());
-  ASSIGN_OR_RETURN(parent.run, DescribeOrExplain(*stub, options.address, options.security,
+  RETURN_IF_ERROR(Annotate(SplitAddresses(options.address).status(), "--parent"));
+  ASSIGN_OR_RETURN(ReachedRun parent, ApproachRun(options.address, options.security));
+  ASSIGN_OR_RETURN(parent.run, DescribeOrExplain(*parent.stub, options.address, options.security,
                                                  options.connect_timeout, options.region_id));
   RETURN_IF_ERROR(CheckRun(options, parent.run));
   return parent;
 }
 
-ParentLink::ParentLink(ParentOptions options, ReachedParent parent, const FragmentPlan& plan,
+ParentLink::ParentLink(ParentOptions options, ReachedRun parent, const FragmentPlan& plan,
                        EventLog* events)
     : options_(std::move(options)),
       parent_(std::move(parent)),
@@ -182,20 +168,8 @@ absl::Status ParentLink::Attach(const RegionPlace& place) {
   }
   RETURN_IF_ERROR(session.status());
   made->session = *std::move(session);
-  absl::StatusOr<std::vector<TcpAddress>> addresses = OtherEndsOf(options_.address);
-  if (!addresses.ok()) {  // The resolver is away for a moment.
-    Log().warn("no congestion control and no figures of connections until the next start: {}",
-               std::string(addresses.status().message()));
-    addresses.emplace();
-  }
-  Link::Options link;
-  link.make_channel = [this](int lane) {
-    return MakeChannel(parent_.target, kFirstLane + lane, parent_.security);
-  };
-  link.generation = [this] { return parent_.security.Now().generation; };
-  link.tcp = [meter = std::make_shared<TcpLinkMeter>(
-                  *std::move(addresses), options_.congestion_control)] { return meter->Sample(); };
-  made->link = std::make_unique<Link>(std::move(link));
+  made->link =
+      std::make_unique<Link>(LinkTo(parent_, options_.address, options_.congestion_control));
   made->exchange = std::make_unique<GrpcExchange>(GrpcExchange::Options{
       .link = made->link.get(),
       .session = made->session.get(),

@@ -16,7 +16,7 @@
 #include "common/base/thread_pool.h"
 #include "common/client/boarding.h"
 #include "common/client/grpc_exchange.h"
-#include "common/client/link.h"
+#include "common/client/reach.h"
 #include "common/client/session.h"
 #include "common/params/fragment_plan.h"
 #include "common/rpc/channel.h"
@@ -37,16 +37,8 @@ struct ParentOptions {
   std::shared_ptr<IdentityKeeper> keeper;  // Of a region that boarded by an invitation; or null.
 };
 
-// A parent that answers, and its run.
-struct ReachedParent {
-  std::string target;  // For MakeChannel.
-  ChannelSecurity security;
-  std::shared_ptr<RenewedChannel> channel;
-  v1::DescribeResponse run;
-};
-
 // Asks it for its run, and refuses one that this region cannot be part of, naming the flag.
-absl::StatusOr<ReachedParent> ReachParent(const ParentOptions& options);
+absl::StatusOr<ReachedRun> ReachParent(const ParentOptions& options);
 
 // How far a region has done what its parent orders.
 class ObeyedOrders {
@@ -67,8 +59,7 @@ class ObeyedOrders {
 class ParentLink final : public CoordinatorLink, public Parent {
  public:
   // `plan` and `events` outlive it.
-  ParentLink(ParentOptions options, ReachedParent parent, const FragmentPlan& plan,
-             EventLog* events);
+  ParentLink(ParentOptions options, ReachedRun parent, const FragmentPlan& plan, EventLog* events);
   ~ParentLink() override;
 
   // From now on that coordinator, which outlives Stop, is the region's.
@@ -102,7 +93,7 @@ class ParentLink final : public CoordinatorLink, public Parent {
   void Fly(const std::shared_ptr<RegionDelta>& delta, const Callback& done);
 
   const ParentOptions options_;
-  const ReachedParent parent_;
+  const ReachedRun parent_;
   const FragmentPlan& plan_;
   EventLog* const events_;
   WorkQueue queue_;

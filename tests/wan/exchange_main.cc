@@ -187,7 +187,7 @@ absl::StatusOr<std::unique_ptr<Driver>> Driver::Join() {
   options.security = SecurityOptionsFromFlags();
   options.worker_id = absl::GetFlag(FLAGS_id);
   options.connect_timeout = kPatience;
-  ASSIGN_OR_RETURN(ReachedRun reached, ReachRun(options, *Clock::Real()));
+  ASSIGN_OR_RETURN(ReachedRun reached, ReachRun(options));
   ASSIGN_OR_RETURN(FragmentPlan plan, FragmentPlan::Create(reached.run.config()));
   auto driver = std::unique_ptr<Driver>(new Driver(std::move(reached), std::move(plan)));
   const v1::DescribeResponse& run = driver->reached_.run;

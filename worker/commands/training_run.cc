@@ -15,7 +15,7 @@ absl::StatusOr<std::unique_ptr<TrainingRun>> TrainingRun::Join(const TrainingOpt
   ASSIGN_OR_RETURN(const DeviceChoice devices, ResolveDevices(options.devices, file_system));
   ASSIGN_OR_RETURN(Dataset dataset, Dataset::Open(file_system, options.data, options.shard_format));
 
-  ASSIGN_OR_RETURN(ReachedRun reached, ReachRun(options.member, clock));
+  ASSIGN_OR_RETURN(ReachedRun reached, ReachRun(options.member));
   ASSIGN_OR_RETURN(std::unique_ptr<RunMember> member,
                    RunMember::Create(options.member, std::move(reached), file_system, clock));
   RETURN_IF_ERROR(dataset.CheckVocabulary(member->config().model().vocabulary_size()));

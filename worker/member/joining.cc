@@ -163,4 +163,16 @@ absl::Status CheckIdentity(const ChannelSecurity& security, const std::string& w
                                                  ": use the certificate of worker ", worker_id));
 }
 
+absl::StatusOr<ReachedRun> ReachRun(const MemberOptions& options) {
+  ASSIGN_OR_RETURN(ReachedRun reached, ApproachRun(options.coordinator, options.security));
+  if (!options.worker_id.empty()) {
+    RETURN_IF_ERROR(CheckIdentity(reached.security, options.worker_id));
+  }
+  ASSIGN_OR_RETURN(reached.run,
+                   DescribeOrExplain(*reached.stub, options.coordinator, options.security,
+                                     options.connect_timeout, /*region_id=*/"", options.stop));
+  RETURN_IF_ERROR(CheckWireVersion(reached.run));
+  return reached;
+}
+
 }  // namespace causeway::worker

@@ -6,39 +6,14 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "common/base/text.h"
-#include "common/client/reach.h"
 #include "common/params/run_config.h"
-#include "common/rpc/tcp_stream.h"
 #include "common/telemetry/log.h"
-#include "worker/member/joining.h"
 
 namespace causeway::worker {
 namespace {
 
 // Beyond the lease, for a coordinator that is about to come back.
 constexpr absl::Duration kFirstAttachPatience = absl::Seconds(10);
-// The session has a connection of its own, which no bulk transfer holds up.
-constexpr int kSessionConnection = 0;
-constexpr int kFirstLane = 1;
-
-RunReport::Options ReportOptions(const MemberOptions& options, const ChannelSecurity& security,
-                                 const v1::DescribeResponse& run, const FragmentPlan& plan,
-                                 FileSystem& file_system, Clock& clock) {
-  RunReport::Options report = {.worker_id = options.worker_id,
-                               .output = options.output,
-                               .cert_file = options.security.cert_file,
-                               .renewal = options.security.renewal,
-                               .certificate_end = std::nullopt,
-                               .threads = options.threads,
-                               .parameters = plan.parameters(),
-                               .steps = run.config().train().steps(),
-                               .may_connect = options.connections == 0,
-                               .file_system = &file_system,
-                               .clock = &clock};
-  if (security.certificate.has_value()) report.certificate_end = security.certificate->not_after;
-  return report;
-}
 
 // Steps of the schedule that an inner step may advance by.
 int MaxAdvance(const v1::RunConfig& config) {
@@ -65,54 +40,18 @@ std::string Refusal(const absl::Status& why) {
 
 }  // namespace
 
-absl::StatusOr<ReachedRun> ReachRun(const MemberOptions& options, const Clock& clock) {
-  ReachedRun reached;
-  ASSIGN_OR_RETURN(const std::vector<std::string> addresses, SplitAddresses(options.coordinator));
-  ASSIGN_OR_RETURN(reached.security,
-                   MakeChannelSecurity(options.security, addresses.front(), clock.Now()));
-  for (size_t i = 1; i < addresses.size(); ++i) {
-    RETURN_IF_ERROR(MakeChannelSecurity(options.security, addresses[i], clock.Now()).status());
-  }
-  ASSIGN_OR_RETURN(reached.target, ChannelTarget(options.coordinator));
-  reached.security = SecurityTo(options.coordinator, reached.target, std::move(reached.security));
-  for (const std::string& address : addresses) {
-    // One alone is looked up at each try, and a proxy looks up by itself.
-    if (addresses.size() == 1 || ProxyTo(address).used) continue;
-    const absl::Status found = ResolveAddress(address).status();
-    if (!found.ok()) {
-      Log().warn("the coordinator's address {} is left out until the next join: {}", address,
-                 std::string(found.message()));
-    }
-  }
-  if (!options.worker_id.empty()) {
-    RETURN_IF_ERROR(CheckIdentity(reached.security, options.worker_id));
-  }
-  LogSecurity(reached.security);
-  reached.channel =
-      std::make_shared<RenewedChannel>(reached.target, kSessionConnection, reached.security);
-  reached.stub = v1::Session::NewStub(reached.channel->Now());
-  ASSIGN_OR_RETURN(reached.run,
-                   DescribeOrExplain(*reached.stub, options.coordinator, options.security,
-                                     options.connect_timeout, /*region_id=*/"", options.stop));
-  RETURN_IF_ERROR(CheckWireVersion(reached.run));
-  return reached;
-}
-
 RunMember::RunMember(const MemberOptions& options, ReachedRun reached, FragmentPlan plan,
                      FileSystem& file_system, Clock& clock)
     : options_(options),
-      security_(std::move(reached.security)),
+      reached_(std::move(reached)),
       file_system_(file_system),
       clock_(clock),
-      run_(std::move(reached.run)),
       plan_(std::move(plan)),
-      report_(ReportOptions(options_, security_, run_, plan_, file_system, clock)),
-      channel_target_(std::move(reached.target)),
-      session_channel_(std::move(reached.channel)),
-      end_(run_.config().train().steps()) {}
+      report_(options_, reached_, plan_, file_system, clock),
+      end_(config().train().steps()) {}
 
 RunMember::~RunMember() {
-  if (security_.files != nullptr) security_.files->ReportTo(nullptr);
+  if (reached_.security.files != nullptr) reached_.security.files->ReportTo(nullptr);
   sync_.reset();     // Its threads use the session.
   session_.reset();  // Its threads reach for the exchange.
 }
@@ -127,27 +66,20 @@ absl::StatusOr<std::unique_ptr<RunMember>> RunMember::Create(const MemberOptions
 }
 
 absl::Status RunMember::OpenTelemetry() {
-  ASSIGN_OR_RETURN(telemetry_,
-                   RunTelemetry::Open({.metrics_address = options_.metrics_address,
-                                       .metrics_address_file = options_.metrics_address_file,
-                                       .tensorboard = options_.tensorboard,
-                                       .output = options_.output,
-                                       .worker_id = options_.worker_id,
-                                       .cert_file = options_.security.cert_file,
-                                       .file_system = &file_system_,
-                                       .clock = &clock_}));
-  if (security_.files == nullptr) return absl::OkStatus();
-  security_.files->ReportTo([telemetry = telemetry_.get()](const CertificateNotice& notice) {
-    telemetry->Record(notice.fit ? "certificate_reloaded" : "certificate_unfit", notice.message,
-                      nlohmann::json::object());
-  });
+  ASSIGN_OR_RETURN(telemetry_, RunTelemetry::Open(options_, file_system_, clock_));
+  if (reached_.security.files == nullptr) return absl::OkStatus();
+  reached_.security.files->ReportTo(
+      [telemetry = telemetry_.get()](const CertificateNotice& notice) {
+        telemetry->Record(notice.fit ? "certificate_reloaded" : "certificate_unfit", notice.message,
+                          nlohmann::json::object());
+      });
   return absl::OkStatus();
 }
 
 absl::Status RunMember::Attach(const Description& description, const Place* place) {
   Session::Options session;
-  session.stub_of_now = StubOfNow(session_channel_);
-  session.passes = [this](const absl::Status& status) { return security_.Passes(status); };
+  session.stub_of_now = StubOfNow(reached_.channel);
+  session.passes = [this](const absl::Status& status) { return reached_.security.Passes(status); };
   session.events = &telemetry_->events();
   ASSIGN_OR_RETURN(wait_watch_,
                    WaitWatch::Start({.clock = &clock_, .say = [](const std::string& line) {
@@ -163,9 +95,9 @@ absl::Status RunMember::Attach(const Description& description, const Place* plac
   session.on_waits_for = [this](const std::string& whom) { wait_watch_->SetWaitsFor(whom); };
   v1::Join& join = session.join;
   join.set_worker_id(options_.worker_id);
-  join.set_run_id(run_.run_id());
+  join.set_run_id(run().run_id());
   join.set_wire_version(kWireVersion);
-  join.set_config_hash(run_.config_hash());
+  join.set_config_hash(run().config_hash());
   join.set_plan_hash(plan_.hash());
   join.set_data_vocabulary_size(config().model().vocabulary_size());
   join.set_software_version(description.software);
@@ -208,7 +140,7 @@ absl::Status RunMember::Continue(std::optional<Place> place) {
   const v1::Welcome& welcome = session_->welcome();
   data_slot_ = welcome.data_slot();
   // Not before the coordinator has welcomed this worker: who is refused leaves no trace.
-  RETURN_IF_ERROR(telemetry_->Begin(run_.run_id(), config().train().steps(),
+  RETURN_IF_ERROR(telemetry_->Begin(run().run_id(), config().train().steps(),
                                     place.has_value() ? place->step : 0));
   telemetry_->Record("attached",
                      absl::StrCat("attached as incarnation ", welcome.incarnation(),
@@ -217,7 +149,7 @@ absl::Status RunMember::Continue(std::optional<Place> place) {
                       {"run_step", welcome.run_step()},
                       {"data_slot", data_slot_}});
   RETURN_IF_ERROR(hooks_.use_data_part(DataPart()));
-  ASSIGN_OR_RETURN(link_, MakeLink(options_.coordinator, channel_target_, security_));
+  link_ = MakeLink();
   RETURN_IF_ERROR(OpenMergeRecord(!place.has_value()));
   RETURN_IF_ERROR(MakeSync());
   session_->OnFailure([this](const absl::Status& status) {
@@ -321,25 +253,11 @@ absl::Status RunMember::OpenMergeRecord(bool anew) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<Link>> RunMember::MakeLink(const std::string& coordinator,
-                                                          const std::string& target,
-                                                          const ChannelSecurity& security) {
-  absl::StatusOr<std::vector<TcpAddress>> addresses = OtherEndsOf(coordinator);
-  if (!addresses.ok()) {  // The resolver is away for a moment.
-    Log().warn("no congestion control and no figures of connections until the next start: {}",
-               std::string(addresses.status().message()));
-    addresses.emplace();
-  }
-  Link::Options link;
-  link.make_channel = [target, security](int lane) {
-    return MakeChannel(target, kFirstLane + lane, security);
-  };
-  link.generation = [security] { return security.Now().generation; };
+std::shared_ptr<Link> RunMember::MakeLink() {
+  Link::Options link = LinkTo(reached_, options_.coordinator, options_.congestion_control);
   link.connections = options_.connections;
   link.max_upload_bytes_per_second = options_.max_upload_bytes_per_second;
   link.max_download_bytes_per_second = options_.max_download_bytes_per_second;
-  link.tcp = [meter = std::make_shared<TcpLinkMeter>(
-                  *std::move(addresses), options_.congestion_control)] { return meter->Sample(); };
   link.clock = &clock_;
   const absl::StatusOr<SocketBuffers> buffers = ReadSocketBuffers(file_system_);
   if (buffers.ok()) {
@@ -358,10 +276,10 @@ absl::Status RunMember::MakeSync() {
       .link = link_.get(),
       .session = session_.get(),
       .plan = &plan_,
-      .run_id = run_.run_id(),
+      .run_id = run().run_id(),
       .worker_id = options_.worker_id,
       .sync = config().sync(),
-      .passes = [this](const auto& status) { return security_.Passes(status); }});
+      .passes = [this](const auto& status) { return reached_.security.Passes(status); }});
   {
     absl::MutexLock lock(&exchange_mutex_);
     exchange_.swap(exchange);

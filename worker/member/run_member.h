@@ -1,7 +1,7 @@
 // A worker's membership in a run, apart from who trains: join, session, link, exchange and
 // synchronization, the coordinator's orders, and what it hears and shows of the worker.
 //
-//   ASSIGN_OR_RETURN(ReachedRun run, ReachRun(options, clock));   // which is it?
+//   ASSIGN_OR_RETURN(ReachedRun run, ReachRun(options));   // which is it?
 //   ASSIGN_OR_RETURN(auto member, RunMember::Create(options, std::move(run), files, clock));
 //   RETURN_IF_ERROR(member->OpenTelemetry());
 //   RETURN_IF_ERROR(member->Attach(who, place));
@@ -34,8 +34,8 @@
 #include "common/client/link.h"
 #include "common/client/session.h"
 #include "common/params/fragment_plan.h"
-#include "common/rpc/security.h"
 #include "common/transfer/wire.h"
+#include "worker/member/joining.h"
 #include "worker/member/merge_record.h"
 #include "worker/member/run_report.h"
 #include "worker/member/run_telemetry.h"
@@ -43,46 +43,6 @@
 #include "worker/sync/sync_engine.h"
 
 namespace causeway::worker {
-
-struct MemberOptions {
-  // HOST:PORT, or several with commas between: where it may be. They are tried one after the other,
-  // also when it moves; names in such a list are looked up once.
-  std::string coordinator;
-  SecurityOptions security;  // Secures the link to it.
-  std::string worker_id;
-  bool own_data = false;             // Nobody else has them: all of them are this worker's part.
-  std::string output;                // Folder for events.jsonl and metrics.jsonl; empty: neither.
-  std::string metrics_address;       // HOST:PORT for Prometheus; empty: none.
-  std::string metrics_address_file;  // Receives it once it is served.
-  std::string tensorboard;           // Folder of curves, a subfolder for each worker; empty: none.
-  int threads = 1;
-  absl::Duration connect_timeout = absl::Seconds(30);
-  // True ends ReachRun with CANCELLED. May be empty.
-  std::function<bool()> stop;
-  // For bulk transfers, beside the session's; 0: as many as help, from 4 to 16.
-  int connections = 0;
-  // A record of merges to repeat (merge_record.h); empty: none.
-  std::string replay_merges;
-  int64_t max_upload_bytes_per_second = 0;  // 0: no limit. Of this worker's fragments.
-  int64_t max_download_bytes_per_second = 0;
-  // The connections' congestion control (tcp_links.h); empty: the system's.
-  std::string congestion_control;
-  // The trainer is not Causeway's own: it may have any model.
-  bool any_model = false;
-};
-
-// A coordinator that answers, and what it says of its run.
-struct ReachedRun {
-  ChannelSecurity security;
-  std::string target;  // For MakeChannel: all its addresses.
-  std::shared_ptr<RenewedChannel> channel;
-  std::unique_ptr<v1::Session::Stub> stub;
-  v1::DescribeResponse run;
-};
-
-// Asks the coordinator what its run is. With an empty worker_id, nothing is asked of the
-// certificate's.
-absl::StatusOr<ReachedRun> ReachRun(const MemberOptions& options, const Clock& clock);
 
 // One training thread calls everything, but for CancelExchange and session().
 class RunMember {
@@ -169,8 +129,8 @@ class RunMember {
   // All that waits for the exchange, or will, returns CANCELLED. Any thread.
   void CancelExchange();
 
-  const v1::DescribeResponse& run() const { return run_; }
-  const v1::RunConfig& config() const { return run_.config(); }
+  const v1::DescribeResponse& run() const { return reached_.run; }
+  const v1::RunConfig& config() const { return reached_.run.config(); }
   const FragmentPlan& plan() const { return plan_; }
   RunTelemetry& telemetry() { return *telemetry_; }
   Session& session() { return *session_; }
@@ -191,9 +151,7 @@ class RunMember {
             FileSystem& file_system, Clock& clock);
 
   absl::Status Continue(std::optional<Place> place);
-  absl::StatusOr<std::shared_ptr<Link>> MakeLink(const std::string& coordinator,
-                                                 const std::string& target,
-                                                 const ChannelSecurity& security);
+  std::shared_ptr<Link> MakeLink();
   // With sync.max_overlap_steps. `anew`: there is no place to continue from.
   absl::Status OpenMergeRecord(bool anew);
   // An exchange and an engine that have seen nothing yet.
@@ -209,17 +167,14 @@ class RunMember {
   void SaysNoMore();
 
   const MemberOptions options_;
-  const ChannelSecurity security_;
+  const ReachedRun reached_;
   FileSystem& file_system_;
   Clock& clock_;
-  const v1::DescribeResponse run_;
   const FragmentPlan plan_;
   Hooks hooks_;
   RunReport report_;
   std::unique_ptr<RunTelemetry> telemetry_;  // The session's and the engine's, so before them.
   std::unique_ptr<WaitWatch> wait_watch_;    // Likewise.
-  const std::string channel_target_;         // All addresses of the coordinator.
-  const std::shared_ptr<RenewedChannel> session_channel_;
   std::unique_ptr<Session> session_;
   std::shared_ptr<Link> link_;  // To the coordinator that the session is with.
   // Replaced by MakeSync, on the training thread alone; others cancel it, under the mutex.

@@ -20,8 +20,14 @@ double UnixSeconds(Clock& clock) { return absl::ToDoubleSeconds(clock.Now() - ab
 
 }  // namespace
 
-RunReport::RunReport(const Options& options)
-    : options_(options), expiry_(options.cert_file, *options.clock, options.renewal) {}
+RunReport::RunReport(const MemberOptions& options, const ReachedRun& reached,
+                     const FragmentPlan& plan, FileSystem& file_system, Clock& clock)
+    : options_(options),
+      reached_(reached),
+      plan_(plan),
+      file_system_(file_system),
+      clock_(clock),
+      expiry_(options.security.cert_file, clock, options.security.renewal) {}
 
 void RunReport::SpeakBy(RunTelemetry* telemetry, Session* session, WaitWatch* wait_watch) {
   telemetry_ = telemetry;
@@ -46,8 +52,8 @@ absl::Status RunReport::OpenMetrics(const Standing& now, bool anew) {
   const std::string path = JoinPath(options_.output, "metrics.jsonl");
   // A step that is trained again, from the checkpoint on, is written again.
   std::string kept;
-  if (!anew && options_.file_system->Exists(path)) {
-    ASSIGN_OR_RETURN(const std::string text, options_.file_system->ReadFile(path));
+  if (!anew && file_system_.Exists(path)) {
+    ASSIGN_OR_RETURN(const std::string text, file_system_.ReadFile(path));
     for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
       const json entry = json::parse(line.begin(), line.end(), nullptr, false);
       const bool whole = entry.is_object() && entry.value("kind", json()).is_string();
@@ -55,36 +61,36 @@ absl::Status RunReport::OpenMetrics(const Standing& now, bool anew) {
       if (entry.value("step", int64_t{0}) <= step) absl::StrAppend(&kept, line, "\n");
     }
   }
-  RETURN_IF_ERROR(WriteFileAtomically(*options_.file_system, path, absl::string_view(kept)));
-  ASSIGN_OR_RETURN(metrics_, JsonLinesFile::Continue(*options_.file_system, path));
+  RETURN_IF_ERROR(WriteFileAtomically(file_system_, path, absl::string_view(kept)));
+  ASSIGN_OR_RETURN(metrics_, JsonLinesFile::Continue(file_system_, path));
   json start = {{"kind", "start"},
                 {"worker", options_.worker_id},
-                {"parameters", options_.parameters},
-                {"steps", options_.steps},
+                {"parameters", plan_.parameters()},
+                {"steps", reached_.run.config().train().steps()},
                 {"first_step", step},
                 {"data_slot", now.data_slot},
                 {"threads", options_.threads}};
-  if (options_.certificate_end.has_value()) {
-    start["certificate_end_unix_s"] = absl::ToUnixSeconds(*options_.certificate_end);
+  if (const std::optional<Certificate>& own = reached_.security.certificate; own.has_value()) {
+    start["certificate_end_unix_s"] = absl::ToUnixSeconds(own->not_after);
   }
   return Append(std::move(start));
 }
 
 absl::Status RunReport::Append(json line) {
   if (metrics_ == nullptr) return absl::OkStatus();
-  line["unix_s"] = UnixSeconds(*options_.clock);
+  line["unix_s"] = UnixSeconds(clock_);
   return metrics_->Append(line);
 }
 
 void RunReport::StartClock() {
   evaluation_ = absl::ZeroDuration();
-  start_ = options_.clock->Monotonic();
+  start_ = clock_.Monotonic();
   last_line_ = start_;
   last_line_tokens_ = tokens_;
 }
 
 void RunReport::StopClock(int64_t step) {
-  if (step > first_step_) wall_ = options_.clock->Monotonic() - start_ - evaluation_;
+  if (step > first_step_) wall_ = clock_.Monotonic() - start_ - evaluation_;
 }
 
 void RunReport::CountStep(int64_t tokens, absl::Duration time) {
@@ -99,13 +105,13 @@ void RunReport::CountStep(int64_t tokens, absl::Duration time) {
 }
 
 double RunReport::Utilization() const {
-  const absl::Duration wall = options_.clock->Monotonic() - start_ - evaluation_;
+  const absl::Duration wall = clock_.Monotonic() - start_ - evaluation_;
   return wall > absl::ZeroDuration() ? absl::FDivDuration(compute_, wall) : 0;
 }
 
 void RunReport::Step(const Standing& now, const StepFigures& figures) {
   const int64_t step = now.counter.step();
-  const absl::Duration time = options_.clock->Monotonic();
+  const absl::Duration time = clock_.Monotonic();
   if (figures.loss.has_value()) loss_ = figures.loss;
   const double seconds = absl::ToDoubleSeconds(time - last_line_);
   const bool first = inner_steps_ == 1;
@@ -193,7 +199,7 @@ void RunReport::CheckpointWritten(int64_t step) {
 void RunReport::JudgeBuffers(const v1::LinkReport& link) {
   if (!socket_buffers_.has_value()) return;
   // More connections come first, where they are for this worker to choose.
-  if (options_.may_connect && link.connections() < kMaxConnections) return;
+  if (options_.connections == 0 && link.connections() < kMaxConnections) return;
   MeasuredDirection up;
   up.bytes_per_second = link.goodput_up_bytes_per_second();
   up.rtt = absl::Seconds(link.rtt_seconds());
@@ -208,7 +214,7 @@ void RunReport::JudgeBuffers(const v1::LinkReport& link) {
 
 void RunReport::LogProgress(const Standing& now, absl::Duration time) {
   const int64_t step = now.counter.step();
-  const int64_t steps = options_.steps;
+  const int64_t steps = reached_.run.config().train().steps();
   const auto done = static_cast<double>(step - first_step_);
   const auto left = static_cast<double>(steps - step);
   const double seconds_left = absl::ToDoubleSeconds(time - start_) / done * left;
@@ -264,7 +270,7 @@ json RunReport::Summary(const Standing& now) const {
   json summary = {
       {"worker", options_.worker_id},
       {"data_slot", now.data_slot},
-      {"parameters", options_.parameters},
+      {"parameters", plan_.parameters()},
       {"first_step", first_step_},
       {"steps", now.counter.step()},
       {"inner_steps", inner_steps_},  // Counted by this process.

@@ -19,6 +19,7 @@
 #include "common/rpc/tcp_links.h"
 #include "common/telemetry/event_log.h"
 #include "nlohmann/json.hpp"
+#include "worker/member/joining.h"
 #include "worker/member/merge_record.h"
 #include "worker/member/run_telemetry.h"
 #include "worker/member/wait_watch.h"
@@ -36,20 +37,6 @@ struct StepFigures {
 // Used by the training thread.
 class RunReport {
  public:
-  struct Options {
-    std::string worker_id;
-    std::string output;     // Folder of metrics.jsonl; empty: none.
-    std::string cert_file;  // That is watched; empty: none.
-    std::string renewal;    // SecurityOptions::renewal.
-    std::optional<absl::Time> certificate_end;
-    int threads = 1;
-    int64_t parameters = 0;
-    int64_t steps = 0;         // The run's budget.
-    bool may_connect = false;  // More connections are this worker's to choose.
-    FileSystem* file_system = nullptr;
-    Clock* clock = nullptr;
-  };
-
   // What is reported of the run as it stands.
   struct Standing {
     const StepCounter& counter;
@@ -60,7 +47,9 @@ class RunReport {
     Link& link;
   };
 
-  explicit RunReport(const Options& options);
+  // All outlive the report.
+  RunReport(const MemberOptions& options, const ReachedRun& reached, const FragmentPlan& plan,
+            FileSystem& file_system, Clock& clock);
 
   // Through whom it speaks; they outlive the report.
   void SpeakBy(RunTelemetry* telemetry, Session* session, WaitWatch* wait_watch);
@@ -110,7 +99,11 @@ class RunReport {
   void WatchCertificate();
   double Utilization() const;
 
-  const Options options_;
+  const MemberOptions& options_;
+  const ReachedRun& reached_;
+  const FragmentPlan& plan_;
+  FileSystem& file_system_;
+  Clock& clock_;
   ExpiryWatch expiry_;
   RunTelemetry* telemetry_ = nullptr;
   Session* session_ = nullptr;

@@ -83,15 +83,17 @@ absl::Status TensorBoardWriter::Write(tensorboard::Event event) {
   return file_->Append(std::span(reinterpret_cast<const uint8_t*>(record.data()), record.size()));
 }
 
-RunTelemetry::RunTelemetry(Options options) : options_(std::move(options)), counter_(&late_) {
+RunTelemetry::RunTelemetry(const MemberOptions& options, FileSystem& file_system, Clock& clock)
+    : options_(options), file_system_(file_system), clock_(clock), counter_(&late_) {
   figures_.worker_id = options_.worker_id;
 }
 
-absl::StatusOr<std::unique_ptr<RunTelemetry>> RunTelemetry::Open(Options options) {
-  std::unique_ptr<RunTelemetry> telemetry(new RunTelemetry(std::move(options)));
-  const Options& given = telemetry->options_;
-  if (given.metrics_address.empty()) return telemetry;
-  absl::StatusOr<HttpListener> listener = HttpListener::Open(given.metrics_address);
+absl::StatusOr<std::unique_ptr<RunTelemetry>> RunTelemetry::Open(const MemberOptions& options,
+                                                                 FileSystem& file_system,
+                                                                 Clock& clock) {
+  std::unique_ptr<RunTelemetry> telemetry(new RunTelemetry(options, file_system, clock));
+  if (options.metrics_address.empty()) return telemetry;
+  absl::StatusOr<HttpListener> listener = HttpListener::Open(options.metrics_address);
   if (!listener.ok()) return Annotate(listener.status(), "--metrics");
   HttpHandlers handlers;
   handlers["/healthz"] = [telemetry = telemetry.get()](const HttpRequest&) {
@@ -105,8 +107,8 @@ absl::StatusOr<std::unique_ptr<RunTelemetry>> RunTelemetry::Open(Options options
   };
   ASSIGN_OR_RETURN(telemetry->http_,
                    HttpServer::StartAndSay(*std::move(listener), std::move(handlers),
-                                           "/metrics is for Prometheus", *given.file_system,
-                                           given.metrics_address_file));
+                                           "/metrics is for Prometheus", file_system,
+                                           options.metrics_address_file));
   return telemetry;
 }
 
@@ -118,15 +120,14 @@ absl::Status RunTelemetry::Begin(const std::string& run_id, int64_t budget_steps
     figures_.budget_steps = budget_steps;
   }
   if (!options_.output.empty()) {
-    ASSIGN_OR_RETURN(event_file_,
-                     OpenEventLog(*options_.file_system, JoinPath(options_.output, "events.jsonl"),
-                                  options_.clock));
+    ASSIGN_OR_RETURN(event_file_, OpenEventLog(file_system_,
+                                               JoinPath(options_.output, "events.jsonl"), &clock_));
     late_.Begin(event_file_.get());
   }
   if (options_.tensorboard.empty()) return absl::OkStatus();
-  absl::StatusOr<std::unique_ptr<TensorBoardWriter>> curves = TensorBoardWriter::Create(
-      *options_.file_system, JoinPath(options_.tensorboard, options_.worker_id), options_.worker_id,
-      first_step + 1, *options_.clock);
+  absl::StatusOr<std::unique_ptr<TensorBoardWriter>> curves =
+      TensorBoardWriter::Create(file_system_, JoinPath(options_.tensorboard, options_.worker_id),
+                                options_.worker_id, first_step + 1, clock_);
   if (!curves.ok()) return Annotate(curves.status(), "--tensorboard");
   curves_ = *std::move(curves);
   return absl::OkStatus();
@@ -163,7 +164,7 @@ absl::Status RunTelemetry::Update(WorkerFigures figures) {
 
 void RunTelemetry::StepBegins(int64_t step) {
   absl::MutexLock lock(&mutex_);
-  computing_ = {step, options_.clock->Monotonic()};
+  computing_ = {step, clock_.Monotonic()};
 }
 
 void RunTelemetry::StepEnds() {
@@ -186,7 +187,7 @@ HttpResponse RunTelemetry::Health() const {
   absl::MutexLock lock(&mutex_);
   if (!computing_.has_value()) return HttpResponse::Text(200, "ok");
   const absl::Duration usual = absl::Seconds(figures_.heartbeat.inner_step_seconds());
-  const absl::Duration taken = options_.clock->Monotonic() - computing_->since;
+  const absl::Duration taken = clock_.Monotonic() - computing_->since;
   // How long a first step takes nobody knows: processors may need hours for it.
   if (usual <= absl::ZeroDuration()) return HttpResponse::Text(200, "ok");
   if (taken < std::max(kStuckAfter, kStuckSteps * usual)) return HttpResponse::Text(200, "ok");
@@ -210,29 +211,6 @@ absl::Status RunTelemetry::Evaluated(int64_t step, double loss) {
     figures_.eval_loss = loss;
   }
   return curves_ == nullptr ? absl::OkStatus() : curves_->Add(step, {{"eval/loss", loss}});
-}
-
-std::string RunTelemetry::MetricsText() const {
-  MetricPage page;
-  page.Gauge("causeway_build_info", "1; the release.", 1, {{"version", kSoftwareVersion}});
-  {
-    absl::MutexLock lock(&mutex_);
-    AddWorkerFigures(page, figures_);
-  }
-  std::map<std::string, int64_t> counts = counter_.counts();
-  for (const EventName& event : WorkerEvents()) {
-    page.Counter("causeway_events_total", "Events by name.",
-                 static_cast<double>(counts[event.name]), {{"event", event.name}});
-  }
-  absl::StatusOr<uint64_t> free = absl::NotFoundError("no folder");
-  if (!options_.output.empty()) free = options_.file_system->FreeBytes(options_.output);
-  if (free.ok()) {
-    page.Gauge("causeway_store_free_bytes", "On the disk of --out, or of the run's folder.",
-               static_cast<double>(*free));
-  }
-  AddCertificateFigures(page, {{"tls_cert", options_.cert_file}}, EndOfCertificate);
-  AddProcessFigures(page);
-  return page.Text();
 }
 
 namespace {
@@ -323,9 +301,28 @@ void AddLink(MetricPage& page, const v1::Heartbeat& heartbeat) {
 
 }  // namespace
 
-void AddWorkerFigures(MetricPage& page, const WorkerFigures& figures) {
-  AddTraining(page, figures);
-  AddLink(page, figures.heartbeat);
+std::string RunTelemetry::MetricsText() const {
+  MetricPage page;
+  page.Gauge("causeway_build_info", "1; the release.", 1, {{"version", kSoftwareVersion}});
+  {
+    absl::MutexLock lock(&mutex_);
+    AddTraining(page, figures_);
+    AddLink(page, figures_.heartbeat);
+  }
+  std::map<std::string, int64_t> counts = counter_.counts();
+  for (const EventName& event : WorkerEvents()) {
+    page.Counter("causeway_events_total", "Events by name.",
+                 static_cast<double>(counts[event.name]), {{"event", event.name}});
+  }
+  absl::StatusOr<uint64_t> free = absl::NotFoundError("no folder");
+  if (!options_.output.empty()) free = file_system_.FreeBytes(options_.output);
+  if (free.ok()) {
+    page.Gauge("causeway_store_free_bytes", "On the disk of --out, or of the run's folder.",
+               static_cast<double>(*free));
+  }
+  AddCertificateFigures(page, {{"tls_cert", options_.security.cert_file}}, EndOfCertificate);
+  AddProcessFigures(page);
+  return page.Text();
 }
 
 }  // namespace causeway::worker

@@ -21,6 +21,7 @@
 #include "common/telemetry/event_log.h"
 #include "common/telemetry/http_server.h"
 #include "common/telemetry/metric_page.h"
+#include "worker/member/joining.h"
 
 namespace causeway::worker {
 
@@ -84,8 +85,6 @@ struct WorkerFigures {
   std::optional<double> eval_loss;  // Set on the worker that evaluates.
 };
 
-void AddWorkerFigures(MetricPage& page, const WorkerFigures& figures);
-
 // GET /healthz asks whether this process should be started anew: 503 once a step computes for
 // kStuckAfter and kStuckSteps times as long as usual (not the first two of a process), which is a
 // device or a disk that hangs. Whatever waits for others, such as an answer or a coordinator that
@@ -98,19 +97,10 @@ class RunTelemetry {
   static constexpr absl::Duration kStuckAfter = absl::Minutes(10);
   static constexpr double kStuckSteps = 30;
 
-  struct Options {
-    std::string metrics_address;       // HOST:PORT; empty: no metrics.
-    std::string metrics_address_file;  // Receives it once it is served.
-    std::string tensorboard;           // Folder for those of all workers; empty: no curves.
-    std::string output;  // Folder of this worker: OUTPUT/events.jsonl. Empty: the log alone.
-    std::string worker_id;
-    std::string cert_file;              // Empty: there is none.
-    FileSystem* file_system = nullptr;  // This and the clock outlive the object.
-    Clock* clock = nullptr;
-  };
-
-  // Serves the metrics, of which there are few yet. Errors are those of HttpListener.
-  static absl::StatusOr<std::unique_ptr<RunTelemetry>> Open(Options options);
+  // Serves the metrics, of which there are few yet. Errors are those of HttpListener. File system
+  // and clock outlive the object.
+  static absl::StatusOr<std::unique_ptr<RunTelemetry>> Open(const MemberOptions& options,
+                                                            FileSystem& file_system, Clock& clock);
 
   // The worker is welcome: from now on there are files. `first_step` is behind it already.
   absl::Status Begin(const std::string& run_id, int64_t budget_steps, int64_t first_step);
@@ -142,11 +132,13 @@ class RunTelemetry {
     absl::Duration since;  // Monotonic.
   };
 
-  explicit RunTelemetry(Options options);
+  RunTelemetry(const MemberOptions& options, FileSystem& file_system, Clock& clock);
   HttpResponse Health() const;
   HttpResponse Readiness() const;
 
-  const Options options_;
+  const MemberOptions options_;
+  FileSystem& file_system_;
+  Clock& clock_;
   std::unique_ptr<EventLog> event_file_;  // Null: the log alone.
   LateEventLog late_{LogLinesAlone()};
   CountingEventLog counter_;

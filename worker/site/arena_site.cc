@@ -77,7 +77,7 @@ absl::StatusOr<ReachedRun> ReachRunWithModel(const SiteJoin& join,
                                              const Clock& clock, bool& brought) {
   absl::Duration begin = clock.Monotonic();
   for (;;) {
-    ASSIGN_OR_RETURN(ReachedRun reached, ReachRun(join.member, clock));
+    ASSIGN_OR_RETURN(ReachedRun reached, ReachRun(join.member));
     if (!reached.run.awaits_model()) return reached;
     if (!join.initial_values) {
       return absl::FailedPreconditionError(

@@ -84,7 +84,7 @@ int causeway_describe(const causeway_site_options* options, char** json, causewa
     std::optional<LogQueue::Wanted> wants_log;
     if (options->log != nullptr) wants_log.emplace();
     const LogHandOut log(options->log, options->log_context);
-    ASSIGN_OR_RETURN(const ReachedRun reached, ReachRun(join.member, *Clock::Real()));
+    ASSIGN_OR_RETURN(const ReachedRun reached, ReachRun(join.member));
     if (reached.run.awaits_model()) {
       return GiveText({{"run_id", reached.run.run_id()},
                        {"config", MessageToJson(reached.run.config())},

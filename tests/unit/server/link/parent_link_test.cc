@@ -53,8 +53,8 @@ v1::DescribeResponse HubsRun(const std::string& changes = "") {
   return run;
 }
 
-absl::StatusOr<ReachedParent> Reach(const v1::DescribeResponse& run, int sites = 4,
-                                    const grpc::Status& status = grpc::Status::OK) {
+absl::StatusOr<ReachedRun> Reach(const v1::DescribeResponse& run, int sites = 4,
+                                 const grpc::Status& status = grpc::Status::OK) {
   const DescribingParent parent(run, status);
   ParentOptions options;
   options.address = parent.address();
@@ -63,8 +63,7 @@ absl::StatusOr<ReachedParent> Reach(const v1::DescribeResponse& run, int sites =
   return ReachParent(options);
 }
 
-void ExpectRefused(const absl::StatusOr<ReachedParent>& reached,
-                   const std::vector<std::string>& words,
+void ExpectRefused(const absl::StatusOr<ReachedRun>& reached, const std::vector<std::string>& words,
                    absl::StatusCode code = kFailedPrecondition) {
   for (const std::string& word : words) {
     EXPECT_THAT(reached, StatusIs(code, testing::HasSubstr(word)));

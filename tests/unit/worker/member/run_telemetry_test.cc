@@ -22,27 +22,25 @@ using ::testing::Not;
 
 class RunTelemetryTest : public testing::Test {
  protected:
-  RunTelemetry::Options Options() {
-    RunTelemetry::Options options;
+  MemberOptions Options() {
+    MemberOptions options;
     options.output = folder_.File("");
     options.worker_id = "paris";
-    options.file_system = FileSystem::Real();
-    options.clock = &clock_;
     return options;
   }
   // Serves on a port of its own, which is returned.
   int Serve(std::unique_ptr<RunTelemetry>& telemetry) {
-    RunTelemetry::Options options = Options();
+    MemberOptions options = Options();
     options.metrics_address = "127.0.0.1:0";
     options.metrics_address_file = folder_.File("address");
-    telemetry = Open(std::move(options));
+    telemetry = Open(options);
     const std::string address = *FileSystem::Real()->ReadFile(folder_.File("address"));
     int port = 0;
     EXPECT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port)) << address;
     return port;
   }
-  static std::unique_ptr<RunTelemetry> Open(RunTelemetry::Options options) {
-    return RunTelemetry::Open(std::move(options)).value();
+  std::unique_ptr<RunTelemetry> Open(const MemberOptions& options) {
+    return RunTelemetry::Open(options, *FileSystem::Real(), clock_).value();
   }
 
   const TemporaryFolder folder_;
@@ -126,9 +124,9 @@ TEST_F(RunTelemetryTest, IsReadyWhileTheSessionsStreamStands) {
 
 TEST_F(RunTelemetryTest, APortThatIsTakenRefusesTheStartByItsFlag) {
   const auto taken = HttpListener::Open("127.0.0.1:0").value();
-  RunTelemetry::Options options = Options();
+  MemberOptions options = Options();
   options.metrics_address = taken.address();
-  const auto telemetry = RunTelemetry::Open(std::move(options));
+  const auto telemetry = RunTelemetry::Open(options, *FileSystem::Real(), clock_);
   EXPECT_EQ(telemetry.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(telemetry.status().message()), HasSubstr("--metrics: "));
 }
