@@ -16,8 +16,6 @@ namespace {
 
 constexpr int kPackingThreads = 2;
 
-Direction DirectionOf(bool sent) { return sent ? Direction::kUp : Direction::kDown; }
-
 }  // namespace
 
 GrpcExchange::GrpcExchange(Options options)
@@ -42,7 +40,7 @@ GrpcExchange::GrpcExchange(Options options)
     return link.stall_limit(Direction::kUp);
   };
   client.poll = link.options().poll;
-  client.observer = this;
+  client.observer = options_.link;
   client.passes = [this](const absl::Status& status) {
     return options_.passes(status) || options_.session->IsAway();
   };
@@ -54,42 +52,12 @@ GrpcExchange::~GrpcExchange() {
   Cancel();
   dialer_.reset();
   packer_.Stop();
+  options_.link->OnBlocked(false);  // Nothing is left to be sent.
 }
 
-void GrpcExchange::OnChunk(bool sent, int64_t bytes, bool again) {
-  LinkMeter& meter = options_.link->meter();
-  meter.Add(DirectionOf(sent), bytes);
-  if (again) meter.AddResent(1);
-}
+int64_t GrpcExchange::bytes_up() const { return options_.link->bytes(Direction::kUp); }
 
-void GrpcExchange::OnResume() { options_.link->meter().AddResume(); }
-
-void GrpcExchange::OnFlow(bool sent) { options_.link->meter().Begin(DirectionOf(sent)); }
-
-void GrpcExchange::OnEnd(bool sent, bool whole) {
-  options_.link->EndObject(DirectionOf(sent), whole);
-}
-
-void GrpcExchange::OnBlocked(bool blocked) {
-  absl::MutexLock lock(&mutex_);
-  const absl::Duration now = options_.link->options().clock->Monotonic();
-  // Reports of two threads may come in the other order.
-  if (blocked == blocked_since_.has_value()) return;
-  if (blocked) {
-    blocked_since_ = now;
-  } else {
-    options_.link->meter().AddBlocked(now - *std::exchange(blocked_since_, std::nullopt));
-  }
-}
-
-void GrpcExchange::OnTrouble(const std::string& what, const absl::Status& why) {
-  if (IsRenewal(why)) return;  // Said once, by the files.
-  Log().warn("{}: trying again after: {}", what, std::string(why.message()));
-}
-
-int64_t GrpcExchange::bytes_up() const { return options_.link->meter().bytes(Direction::kUp); }
-
-int64_t GrpcExchange::bytes_down() const { return options_.link->meter().bytes(Direction::kDown); }
+int64_t GrpcExchange::bytes_down() const { return options_.link->bytes(Direction::kDown); }
 
 LaneClient::Handle GrpcExchange::Offer(const Contribution& contribution) {
   // The network holds on to this, perhaps after Push has returned.

@@ -6,7 +6,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,10 +24,10 @@
 
 namespace causeway {
 
-class GrpcExchange final : public Exchange, private LaneObserver {
+class GrpcExchange final : public Exchange {
  public:
   struct Options {
-    Link* link = nullptr;  // These three outlive the exchange.
+    Link* link = nullptr;  // Observes the lanes. These three outlive the exchange.
     Session* session = nullptr;
     const FragmentPlan* plan = nullptr;
     std::string run_id;
@@ -61,14 +60,6 @@ class GrpcExchange final : public Exchange, private LaneObserver {
   LaneClient::Handle WantAnswer(int fragment, int64_t round, int64_t due_step);
   absl::StatusOr<PulledObject> AwaitObject(const LaneClient::Handle& wanted);
 
-  // LaneObserver: keeps the link's account.
-  void OnChunk(bool sent, int64_t bytes, bool again) override;
-  void OnResume() override;
-  void OnFlow(bool sent) override;
-  void OnEnd(bool sent, bool whole) override;
-  void OnBlocked(bool blocked) override;
-  void OnTrouble(const std::string& what, const absl::Status& why) override;
-
   const Options options_;
   WorkQueue packer_;
   std::shared_ptr<LaneClient> client_;
@@ -76,7 +67,6 @@ class GrpcExchange final : public Exchange, private LaneObserver {
   absl::Mutex mutex_;
   // By fragment: the version that this worker holds, and its hash, against which deltas are taken.
   std::map<int, std::pair<int64_t, uint64_t>> applied_ ABSL_GUARDED_BY(mutex_);
-  std::optional<absl::Duration> blocked_since_ ABSL_GUARDED_BY(mutex_);
 };
 
 // The published state of a run, fetched from its coordinator while it goes on.

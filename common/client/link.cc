@@ -4,82 +4,11 @@
 #include <cmath>
 
 #include "absl/strings/match.h"
+#include "common/rpc/status.h"
 #include "common/telemetry/log.h"
 #include "common/transfer/wire.h"
 
 namespace causeway {
-namespace {
-
-// Weight of the newest object in the smoothed rate.
-constexpr double kNewest = 0.25;
-
-}  // namespace
-
-void LinkMeter::Begin(Direction direction) {
-  absl::MutexLock lock(&mutex_);
-  Way& to = way(direction);
-  if (to.under_way++ == 0) to.busy_since = clock_->Monotonic();
-}
-
-void LinkMeter::Add(Direction direction, int64_t bytes) {
-  absl::MutexLock lock(&mutex_);
-  Way& to = way(direction);
-  to.bytes += bytes;
-  to.sample_bytes += bytes;
-}
-
-LinkMeter::Sample LinkMeter::End(Direction direction, bool whole) {
-  absl::MutexLock lock(&mutex_);
-  Way& of = way(direction);
-  const absl::Duration now = clock_->Monotonic();
-  of.sample_time += now - of.busy_since;
-  of.busy_since = now;
-  --of.under_way;
-  if (!whole) return {};
-  const Sample sample = {.bytes = of.sample_bytes, .time = of.sample_time};
-  of.sample_bytes = 0;
-  of.sample_time = absl::ZeroDuration();
-  if (sample.bytes > 0 && sample.time > absl::ZeroDuration()) {
-    const double rate = static_cast<double>(sample.bytes) / absl::ToDoubleSeconds(sample.time);
-    of.goodput = of.goodput == 0 ? rate : (1 - kNewest) * of.goodput + kNewest * rate;
-  }
-  return sample;
-}
-
-void LinkMeter::AddResent(int64_t chunks) {
-  absl::MutexLock lock(&mutex_);
-  resent_chunks_ += chunks;
-}
-
-void LinkMeter::AddResume() {
-  absl::MutexLock lock(&mutex_);
-  ++resumes_;
-}
-
-void LinkMeter::AddBlocked(absl::Duration time) {
-  absl::MutexLock lock(&mutex_);
-  blocked_ += time;
-}
-
-int64_t LinkMeter::bytes(Direction direction) const {
-  absl::MutexLock lock(&mutex_);
-  return ways_[static_cast<size_t>(direction)].bytes;
-}
-
-double LinkMeter::goodput_bytes_per_second(Direction direction) const {
-  absl::MutexLock lock(&mutex_);
-  return ways_[static_cast<size_t>(direction)].goodput;
-}
-
-void LinkMeter::Report(v1::LinkReport& report) const {
-  absl::MutexLock lock(&mutex_);
-  report.set_goodput_up_bytes_per_second(ways_[0].goodput);
-  report.set_goodput_down_bytes_per_second(ways_[1].goodput);
-  report.set_resent_chunks(resent_chunks_);
-  report.set_resumes(resumes_);
-  report.set_send_blocked_seconds(absl::ToDoubleSeconds(blocked_));
-}
-
 namespace {
 
 constexpr int kFirstConnections = 4;
@@ -153,6 +82,8 @@ void ConnectionTuner::Note(int64_t bytes, absl::Duration time, const ConnectionT
 
 namespace {
 
+// Weight of the newest object in the smoothed rate.
+constexpr double kNewest = 0.25;
 constexpr absl::Duration kRefreshInterval = absl::Seconds(1);
 constexpr int kStalledRoundTrips = 3;
 // A link that carried less while a stream stood still is taken for silent.
@@ -165,11 +96,10 @@ constexpr absl::Duration kLongestTurn = absl::Minutes(10);
 
 Link::Link(Options options)
     : options_(std::move(options)),
-      meter_(options_.clock),
       channels_(kMaxConnections),
       generation_(options_.generation()),
-      up_(options_.connections),
-      down_(options_.connections) {}
+      ways_{Way{.tuner = ConnectionTuner(options_.connections)},
+            Way{.tuner = ConnectionTuner(options_.connections)}} {}
 
 std::shared_ptr<grpc::Channel> Link::channel(int lane) {
   const int64_t generation = options_.generation();
@@ -181,25 +111,79 @@ std::shared_ptr<grpc::Channel> Link::channel(int lane) {
   return channel;
 }
 
-int Link::connections() const {
-  absl::MutexLock lock(&mutex_);
-  return std::max(up_.connections(), down_.connections());
+int Link::LanesWorthHaving() const {
+  return std::max(ways_[0].tuner.connections(), ways_[1].tuner.connections());
 }
 
-void Link::EndObject(Direction direction, bool whole) {
-  const LinkMeter::Sample sample = meter_.End(direction, whole);
+int Link::connections() const {
+  absl::MutexLock lock(&mutex_);
+  return LanesWorthHaving();
+}
+
+int64_t Link::bytes(Direction direction) const {
+  absl::MutexLock lock(&mutex_);
+  return ways_[static_cast<size_t>(direction)].bytes;
+}
+
+void Link::OnChunk(bool sent, int64_t bytes, bool again) {
+  absl::MutexLock lock(&mutex_);
+  way(sent).bytes += bytes;
+  way(sent).sample_bytes += bytes;
+  if (again) ++resent_chunks_;
+}
+
+void Link::OnResume() {
+  absl::MutexLock lock(&mutex_);
+  ++resumes_;
+}
+
+void Link::OnFlow(bool sent) {
+  absl::MutexLock lock(&mutex_);
+  Way& of = way(sent);
+  if (of.under_way++ == 0) of.busy_since = options_.clock->Monotonic();
+}
+
+void Link::OnEnd(bool sent, bool whole) {
   Refresh();
   absl::MutexLock lock(&mutex_);
-  ConnectionTuner& tuner = direction == Direction::kUp ? up_ : down_;
-  const int before = tuner.connections();
-  tuner.Note(sample.bytes, sample.time,
-             {.rtt = tcp_.min_rtt,
-              .send_buffer_bytes = options_.send_buffer_bytes,
-              .paced = absl::StrContains(tcp_.congestion_control, "bbr")});
-  if (tuner.connections() != before) {
-    Log().info("from now on {} connections carry what goes {}, instead of {}", tuner.connections(),
-               direction == Direction::kUp ? "up" : "down", before);
+  Way& of = way(sent);
+  const absl::Duration now = options_.clock->Monotonic();
+  of.sample_time += now - of.busy_since;
+  of.busy_since = now;
+  --of.under_way;
+  if (!whole) return;
+  const int64_t bytes = std::exchange(of.sample_bytes, 0);
+  const absl::Duration time = std::exchange(of.sample_time, absl::ZeroDuration());
+  if (bytes > 0 && time > absl::ZeroDuration()) {
+    const double rate = static_cast<double>(bytes) / absl::ToDoubleSeconds(time);
+    of.goodput = of.goodput == 0 ? rate : (1 - kNewest) * of.goodput + kNewest * rate;
   }
+  const int before = of.tuner.connections();
+  of.tuner.Note(bytes, time,
+                {.rtt = tcp_.min_rtt,
+                 .send_buffer_bytes = options_.send_buffer_bytes,
+                 .paced = absl::StrContains(tcp_.congestion_control, "bbr")});
+  if (of.tuner.connections() != before) {
+    Log().info("from now on {} connections carry what goes {}, instead of {}",
+               of.tuner.connections(), sent ? "up" : "down", before);
+  }
+}
+
+void Link::OnBlocked(bool blocked) {
+  absl::MutexLock lock(&mutex_);
+  const absl::Duration now = options_.clock->Monotonic();
+  // Reports of two threads may come in the other order.
+  if (blocked == blocked_since_.has_value()) return;
+  if (blocked) {
+    blocked_since_ = now;
+  } else {
+    blocked_ += now - *std::exchange(blocked_since_, std::nullopt);
+  }
+}
+
+void Link::OnTrouble(const std::string& what, const absl::Status& why) {
+  if (IsRenewal(why)) return;  // Said once, by the files.
+  Log().warn("{}: trying again after: {}", what, std::string(why.message()));
 }
 
 absl::Duration Link::stall_limit(Direction direction) const {
@@ -211,7 +195,7 @@ absl::Duration Link::stall_limit(Direction direction) const {
   const absl::Duration time = carried_.back().at - carried_.front().at;
   // Not what keepalive and heartbeats come to.
   if (bytes < kSpeakingBytes || time <= absl::ZeroDuration()) return limit;
-  const int connections = (direction == Direction::kUp ? up_ : down_).connections();
+  const int connections = ways_[way].tuner.connections();
   const double turn = static_cast<double>(kChunkBytes) * connections / static_cast<double>(bytes);
   return limit + std::min(kUnfairness * turn * time, kLongestTurn);
 }
@@ -231,11 +215,15 @@ void Link::Refresh() {
 v1::LinkReport Link::Report() {
   Refresh();
   v1::LinkReport report;
-  meter_.Report(report);
   absl::MutexLock lock(&mutex_);
+  report.set_goodput_up_bytes_per_second(ways_[0].goodput);
+  report.set_goodput_down_bytes_per_second(ways_[1].goodput);
+  report.set_resent_chunks(resent_chunks_);
+  report.set_resumes(resumes_);
+  report.set_send_blocked_seconds(absl::ToDoubleSeconds(blocked_));
   report.set_rtt_seconds(absl::ToDoubleSeconds(tcp_.min_rtt));
   report.set_retransmitted_segments(tcp_.retransmitted_segments);
-  report.set_connections(std::max(up_.connections(), down_.connections()));
+  report.set_connections(LanesWorthHaving());
   return report;
 }
 

@@ -10,72 +10,21 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "causeway/v1/session.pb.h"
 #include "common/base/clock.h"
 #include "common/rpc/tcp_links.h"
+#include "common/transfer/lane_client.h"
 
 namespace causeway {
 
-// Measures what the link to the coordinator carries, in both directions: for heartbeats, the
-// summary, and the choice of how many connections to use.
-
 enum class Direction { kUp = 0, kDown = 1 };
-
-// Thread-safe.
-class LinkMeter {
- public:
-  // The clock outlives the meter.
-  explicit LinkMeter(const Clock* clock) : clock_(clock) {}
-
-  // Bytes that crossed while at least one object was under way, since the last sample.
-  struct Sample {
-    int64_t bytes = 0;
-    absl::Duration time;
-  };
-
-  // An object gets under way: its first bytes may flow.
-  void Begin(Direction direction);
-  void Add(Direction direction, int64_t bytes);
-  // It is whole, or given up, which `whole` says.
-  Sample End(Direction direction, bool whole);
-
-  void AddResent(int64_t chunks);
-  void AddResume();
-  // An object was ready, and no connection took it.
-  void AddBlocked(absl::Duration time);
-
-  int64_t bytes(Direction direction) const;
-  // Smoothed; 0: not known yet.
-  double goodput_bytes_per_second(Direction direction) const;
-  // Fills in what the meter knows of.
-  void Report(v1::LinkReport& report) const;
-
- private:
-  struct Way {
-    int64_t bytes = 0;
-    double goodput = 0;
-    int under_way = 0;
-    // Since the last sample.
-    int64_t sample_bytes = 0;
-    absl::Duration sample_time = absl::ZeroDuration();
-    absl::Duration busy_since;  // While objects are under way.
-  };
-
-  Way& way(Direction direction) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return ways_[static_cast<size_t>(direction)];
-  }
-
-  const Clock* const clock_;
-  mutable absl::Mutex mutex_;
-  std::array<Way, 2> ways_ ABSL_GUARDED_BY(mutex_);
-  int64_t resent_chunks_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t resumes_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::Duration blocked_ ABSL_GUARDED_BY(mutex_) = absl::ZeroDuration();
-};
 
 // How many connections a link is worth, learnt from what it carried.
 //
@@ -130,8 +79,9 @@ class ConnectionTuner {
   absl::Duration time_;
 };
 
-// Thread-safe.
-class Link {
+// Observes its lanes: what objects carry while at least one is under way says how many connections
+// are worth having. Thread-safe.
+class Link final : public LaneObserver {
  public:
   struct Options {
     // A channel of its own for each lane, 0 .. kMaxConnections - 1; called once for each in each
@@ -156,7 +106,6 @@ class Link {
   Link& operator=(const Link&) = delete;
 
   const Options& options() const { return options_; }
-  LinkMeter& meter() { return meter_; }
 
   // One TCP connection. Its channel connects by itself, and again when it breaks. It is another one
   // in another generation; who lets go of the former one must be none of gRPC's threads.
@@ -164,8 +113,15 @@ class Link {
   // How many lanes objects should go over.
   int connections() const;
 
-  // An object ended (LinkMeter::End): learns from it.
-  void EndObject(Direction direction, bool whole);
+  // Payload of objects that crossed, of all exchanges.
+  int64_t bytes(Direction direction) const;
+
+  void OnChunk(bool sent, int64_t bytes, bool again) override;
+  void OnResume() override;
+  void OnFlow(bool sent) override;
+  void OnEnd(bool sent, bool whole) override;
+  void OnBlocked(bool blocked) override;
+  void OnTrouble(const std::string& what, const absl::Status& why) override;
 
   // When a stream in that direction is to be given up, three round trips included. Longer while TCP
   // carries something: every one of many connections waits for its turn on a thin link, and may not
@@ -177,13 +133,29 @@ class Link {
   v1::LinkReport Report();
 
  private:
+  struct Way {
+    ConnectionTuner tuner;
+    int64_t bytes = 0;
+    double goodput = 0;  // Bytes per second, smoothed; 0: not known yet.
+    int under_way = 0;   // Objects.
+    // Bytes that crossed, and the time, while objects were under way since one was last whole.
+    int64_t sample_bytes = 0;
+    absl::Duration sample_time = absl::ZeroDuration();
+    absl::Duration busy_since = absl::ZeroDuration();  // While objects are under way.
+  };
+  Way& way(bool sent) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ways_[sent ? 0 : 1]; }
+  int LanesWorthHaving() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   const Options options_;
-  LinkMeter meter_;
   mutable absl::Mutex mutex_;
   std::vector<std::shared_ptr<grpc::Channel>> channels_ ABSL_GUARDED_BY(mutex_);
   int64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;
-  ConnectionTuner up_ ABSL_GUARDED_BY(mutex_);
-  ConnectionTuner down_ ABSL_GUARDED_BY(mutex_);
+  std::array<Way, 2> ways_ ABSL_GUARDED_BY(mutex_);  // By Direction.
+  int64_t resent_chunks_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t resumes_ ABSL_GUARDED_BY(mutex_) = 0;
+  // An object is ready, and no connection takes it; and how long that was so, in all.
+  std::optional<absl::Duration> blocked_since_ ABSL_GUARDED_BY(mutex_);
+  absl::Duration blocked_ ABSL_GUARDED_BY(mutex_) = absl::ZeroDuration();
   TcpLink tcp_ ABSL_GUARDED_BY(mutex_);
   // Bytes that TCP had carried at a moment, up and down. The samples go back to stalled_after.
   struct Carried {

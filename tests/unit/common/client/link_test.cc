@@ -183,60 +183,53 @@ TEST(ConnectionTunerTest, ShortLinksAndNothingAtAllSayNothing) {
   EXPECT_EQ(tuner.connections(), 4);
 }
 
-TEST(LinkMeterTest, GoodputIsOfTheTimeInWhichSomethingWasUnderWay) {
-  FakeClock clock;
-  LinkMeter meter(&clock);
-  clock.Advance(absl::Hours(1));
-  meter.Begin(Direction::kUp);
-  clock.Advance(absl::Seconds(2));
-  meter.Add(Direction::kUp, 2000);
-  const LinkMeter::Sample sample = meter.End(Direction::kUp, true);
-  clock.Advance(absl::Hours(1));
-  EXPECT_EQ(sample.bytes, 2000);
-  EXPECT_EQ(sample.time, absl::Seconds(2));
-  EXPECT_EQ(meter.goodput_bytes_per_second(Direction::kUp), 1000);
-  EXPECT_EQ(meter.goodput_bytes_per_second(Direction::kDown), 0) << "not known yet";
+TEST_F(LinkTest, GoodputIsOfTheTimeInWhichSomethingWasUnderWay) {
+  Make(4);
+  clock_.Advance(absl::Hours(1));
+  link_->OnFlow(/*sent=*/true);
+  clock_.Advance(absl::Seconds(2));
+  link_->OnChunk(/*sent=*/true, 2000, /*again=*/false);
+  link_->OnEnd(/*sent=*/true, /*whole=*/true);
+  clock_.Advance(absl::Hours(1));
+  EXPECT_EQ(link_->Report().goodput_up_bytes_per_second(), 1000);
+  EXPECT_EQ(link_->Report().goodput_down_bytes_per_second(), 0) << "not known yet";
 }
 
-TEST(LinkMeterTest, ObjectsThatShareTheLinkAreMeasuredTogether) {
-  FakeClock clock;
-  LinkMeter meter(&clock);
-  meter.Begin(Direction::kDown);
-  meter.Begin(Direction::kDown);
-  meter.Add(Direction::kDown, 3000);
-  clock.Advance(absl::Seconds(1));
-  meter.End(Direction::kDown, true);
-  EXPECT_EQ(meter.goodput_bytes_per_second(Direction::kDown), 3000);
-  meter.Add(Direction::kDown, 1000);
-  clock.Advance(absl::Seconds(1));
-  const LinkMeter::Sample second = meter.End(Direction::kDown, true);
-  EXPECT_EQ(second.bytes, 1000);
-  EXPECT_EQ(second.time, absl::Seconds(1));
-  EXPECT_EQ(meter.goodput_bytes_per_second(Direction::kDown), 0.75 * 3000 + 0.25 * 1000);
-  EXPECT_EQ(meter.bytes(Direction::kDown), 4000);
+TEST_F(LinkTest, ObjectsThatShareTheLinkAreMeasuredTogether) {
+  Make(4);
+  link_->OnFlow(/*sent=*/false);
+  link_->OnFlow(/*sent=*/false);
+  link_->OnChunk(/*sent=*/false, 3000, /*again=*/false);
+  clock_.Advance(absl::Seconds(1));
+  link_->OnEnd(/*sent=*/false, /*whole=*/true);
+  EXPECT_EQ(link_->Report().goodput_down_bytes_per_second(), 3000);
+  link_->OnChunk(/*sent=*/false, 1000, /*again=*/false);
+  clock_.Advance(absl::Seconds(1));
+  link_->OnEnd(/*sent=*/false, /*whole=*/true);
+  EXPECT_EQ(link_->Report().goodput_down_bytes_per_second(), 0.75 * 3000 + 0.25 * 1000);
+  EXPECT_EQ(link_->bytes(Direction::kDown), 4000);
 }
 
-TEST(LinkMeterTest, AnObjectThatIsGivenUpCountsWithTheNext) {
-  FakeClock clock;
-  LinkMeter meter(&clock);
-  meter.Begin(Direction::kUp);
-  meter.Add(Direction::kUp, 500);
-  clock.Advance(absl::Seconds(1));
-  EXPECT_EQ(meter.End(Direction::kUp, false).bytes, 0);
-  meter.Begin(Direction::kUp);
-  meter.Add(Direction::kUp, 500);
-  clock.Advance(absl::Seconds(1));
-  EXPECT_EQ(meter.End(Direction::kUp, true).bytes, 1000);
+TEST_F(LinkTest, AnObjectThatIsGivenUpCountsWithTheNext) {
+  Make(4);
+  for (const bool whole : {false, true}) {
+    EXPECT_EQ(link_->Report().goodput_up_bytes_per_second(), 0);
+    link_->OnFlow(/*sent=*/true);
+    link_->OnChunk(/*sent=*/true, whole ? 1500 : 500, /*again=*/false);
+    clock_.Advance(absl::Seconds(1));
+    link_->OnEnd(/*sent=*/true, whole);
+  }
+  EXPECT_EQ(link_->Report().goodput_up_bytes_per_second(), 1000);
 }
 
-TEST(LinkMeterTest, AReportHasWhatWasCounted) {
-  FakeClock clock;
-  LinkMeter meter(&clock);
-  meter.AddResent(3);
-  meter.AddResume();
-  meter.AddBlocked(absl::Milliseconds(1500));
-  v1::LinkReport report;
-  meter.Report(report);
+TEST_F(LinkTest, AReportHasWhatWasCounted) {
+  Make(4);
+  for (int i = 0; i < 3; ++i) link_->OnChunk(/*sent=*/true, 10, /*again=*/true);
+  link_->OnResume();
+  link_->OnBlocked(true);
+  clock_.Advance(absl::Milliseconds(1500));
+  link_->OnBlocked(false);
+  const v1::LinkReport report = link_->Report();
   EXPECT_EQ(report.resent_chunks(), 3);
   EXPECT_EQ(report.resumes(), 1);
   EXPECT_EQ(report.send_blocked_seconds(), 1.5);
