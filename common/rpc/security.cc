@@ -7,7 +7,6 @@
 #include <system_error>
 
 #include "common/base/text.h"
-#include "common/identity/expiry_watch.h"
 #include "common/rpc/status.h"
 
 namespace causeway {

@@ -16,7 +16,7 @@
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/base/thread_pool.h"
-#include "common/identity/expiry_watch.h"
+#include "common/identity/certificate.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/security.h"
 #include "common/rpc/tcp_links.h"

@@ -15,7 +15,7 @@
 #include "common/client/grpc_exchange.h"
 #include "common/client/link.h"
 #include "common/client/session.h"
-#include "common/identity/expiry_watch.h"
+#include "common/identity/certificate.h"
 #include "common/rpc/tcp_links.h"
 #include "common/telemetry/event_log.h"
 #include "nlohmann/json.hpp"

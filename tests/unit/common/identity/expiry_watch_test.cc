@@ -1,4 +1,4 @@
-#include "common/identity/expiry_watch.h"
+#include "common/identity/certificate.h"
 
 #include <filesystem>
 #include <string>
