@@ -149,7 +149,7 @@ absl::Status FetchInitialParameters(FileSystem& file_system, const std::string& 
   StatePullOptions options;
   options.worker_id = region.options.region_id;
   absl::StatusOr<PublishedState> state =
-      PullPublishedState(*region.parent.channel, region.parent.run.run_id(), region.plan, options);
+      PullPublishedState(*region.parent.channels, region.parent.run.run_id(), region.plan, options);
   RETURN_IF_ERROR(Annotate(state.status(), absl::StrCat("the state of the run at ", address)));
   for (size_t i = 0; i < state->versions.size(); ++i) {
     if (state->versions[i] == 0) continue;

@@ -21,7 +21,7 @@ constexpr int kPackingThreads = 2;
 GrpcExchange::GrpcExchange(Options options)
     : options_(std::move(options)), packer_(kPackingThreads) {
   Link& link = *options_.link;
-  dialer_ = std::make_unique<LaneDialer>([&link](int lane) { return link.channel(lane); });
+  dialer_ = std::make_unique<LaneDialer>(link.options().channel);
   LaneClient::Options client;
   client.clock = link.options().clock;
   client.run_long = packer_.runner();
@@ -232,7 +232,7 @@ absl::StatusOr<LaneClient::Result> AwaitState(LaneClient& client, const LaneClie
 
 }  // namespace
 
-absl::StatusOr<PublishedState> PullPublishedState(RenewedChannel& channel,
+absl::StatusOr<PublishedState> PullPublishedState(RenewedChannels& channels,
                                                   const std::string& run_id,
                                                   const FragmentPlan& plan,
                                                   const StatePullOptions& options) {
@@ -241,7 +241,7 @@ absl::StatusOr<PublishedState> PullPublishedState(RenewedChannel& channel,
   state.versions.resize(static_cast<size_t>(plan.fragments()));
   PullProgress progress(options, plan.arena_size() * static_cast<int64_t>(sizeof(float)));
   WorkQueue unpacker(1);
-  LaneDialer dialer([&channel](int) { return channel.Now(); });
+  LaneDialer dialer([&channels](int) { return channels.Now(); });
   LaneClient::Options client_options;
   client_options.greeting.set_wire_version(kWireVersion);
   client_options.greeting.set_run_id(run_id);

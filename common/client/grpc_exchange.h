@@ -90,10 +90,10 @@ struct StatePullOptions {
   std::function<void(int64_t bytes, int64_t all_bytes)> progress = [](int64_t, int64_t) {};
 };
 
-// Fetches every fragment over one lane of the channel, one after the other; a lane that breaks is
-// opened again, and goes on with what is missing. Errors are those of a Want; UNAVAILABLE if
-// nothing comes; DATA_LOSS if what comes is not what was announced.
-absl::StatusOr<PublishedState> PullPublishedState(RenewedChannel& channel,
+// Fetches every fragment over one lane of the first channel, one after the other; a lane that
+// breaks is opened again, and goes on with what is missing. Errors are those of a Want; UNAVAILABLE
+// if nothing comes; DATA_LOSS if what comes is not what was announced.
+absl::StatusOr<PublishedState> PullPublishedState(RenewedChannels& channels,
                                                   const std::string& run_id,
                                                   const FragmentPlan& plan,
                                                   const StatePullOptions& options);

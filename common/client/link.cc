@@ -96,20 +96,8 @@ constexpr absl::Duration kLongestTurn = absl::Minutes(10);
 
 Link::Link(Options options)
     : options_(std::move(options)),
-      channels_(kMaxConnections),
-      generation_(options_.generation()),
       ways_{Way{.tuner = ConnectionTuner(options_.connections)},
             Way{.tuner = ConnectionTuner(options_.connections)}} {}
-
-std::shared_ptr<grpc::Channel> Link::channel(int lane) {
-  const int64_t generation = options_.generation();
-  std::vector<std::shared_ptr<grpc::Channel>> former(kMaxConnections);  // Outlives the lock.
-  absl::MutexLock lock(&mutex_);
-  if (std::exchange(generation_, generation) != generation) channels_.swap(former);
-  std::shared_ptr<grpc::Channel>& channel = channels_[static_cast<size_t>(lane)];
-  if (channel == nullptr) channel = options_.make_channel(lane);
-  return channel;
-}
 
 int Link::LanesWorthHaving() const {
   return std::max(ways_[0].tuner.connections(), ways_[1].tuner.connections());

@@ -84,10 +84,9 @@ class ConnectionTuner {
 class Link final : public LaneObserver {
  public:
   struct Options {
-    // A channel of its own for each lane, 0 .. kMaxConnections - 1; called once for each in each
-    // generation of credentials (ChannelSecurity::Now).
-    std::function<std::shared_ptr<grpc::Channel>(int lane)> make_channel;
-    std::function<int64_t()> generation = [] { return int64_t{0}; };
+    // The channel of a lane, 0 .. kMaxConnections - 1, as of now (RenewedChannels): each has one of
+    // its own, which connects by itself, and again when it breaks.
+    std::function<std::shared_ptr<grpc::Channel>(int lane)> channel;
     int connections = 0;  // 0: chosen from what the link carries (ConnectionTuner).
     int64_t max_upload_bytes_per_second = 0;  // 0: no limit.
     int64_t max_download_bytes_per_second = 0;
@@ -107,9 +106,6 @@ class Link final : public LaneObserver {
 
   const Options& options() const { return options_; }
 
-  // One TCP connection. Its channel connects by itself, and again when it breaks. It is another one
-  // in another generation; who lets go of the former one must be none of gRPC's threads.
-  std::shared_ptr<grpc::Channel> channel(int lane);
   // How many lanes objects should go over.
   int connections() const;
 
@@ -148,8 +144,6 @@ class Link final : public LaneObserver {
 
   const Options options_;
   mutable absl::Mutex mutex_;
-  std::vector<std::shared_ptr<grpc::Channel>> channels_ ABSL_GUARDED_BY(mutex_);
-  int64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;
   std::array<Way, 2> ways_ ABSL_GUARDED_BY(mutex_);  // By Direction.
   int64_t resent_chunks_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t resumes_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -141,8 +141,7 @@ namespace {
 // A coordinator that is up answers sooner; whether TLS is what keeps it silent is worth a look.
 constexpr absl::Duration kExplainAfter = absl::Seconds(5);
 constexpr absl::Duration kExplainTimeout = absl::Seconds(5);
-// Numbers of connections to one coordinator.
-constexpr int kSessionConnection = 0;
+// The session has a connection of its own, which no bulk transfer holds up.
 constexpr int kFirstLane = 1;
 
 }  // namespace
@@ -190,9 +189,8 @@ absl::StatusOr<ReachedRun> ApproachRun(const std::string& addresses,
     }
   }
   LogSecurity(reached.security);
-  reached.channel =
-      std::make_shared<RenewedChannel>(reached.target, kSessionConnection, reached.security);
-  reached.stub = v1::Session::NewStub(reached.channel->Now());
+  reached.channels = std::make_shared<RenewedChannels>(reached.target, reached.security);
+  reached.stub = v1::Session::NewStub(reached.channels->Now());
   return reached;
 }
 
@@ -205,10 +203,9 @@ Link::Options LinkTo(const ReachedRun& reached, const std::string& addresses,
     ends.emplace();
   }
   Link::Options link;
-  link.make_channel = [target = reached.target, security = reached.security](int lane) {
-    return MakeChannel(target, kFirstLane + lane, security);
+  link.channel = [channels = reached.channels](int lane) {
+    return channels->Now(kFirstLane + lane);
   };
-  link.generation = [security = reached.security] { return security.Now().generation; };
   link.tcp = [meter = std::make_shared<TcpLinkMeter>(*std::move(ends), congestion_control)] {
     return meter->Sample();
   };

@@ -40,9 +40,9 @@ std::string ExplainNoAnswer(const std::string& address, bool uses_tls);
 // A coordinator, which answers once its run is there.
 struct ReachedRun {
   ChannelSecurity security;
-  std::string target;                       // For MakeChannel: all its addresses.
-  std::shared_ptr<RenewedChannel> channel;  // The session's own, which no bulk transfer holds up.
-  std::shared_ptr<v1::Session::Stub> stub;  // Over that channel.
+  std::string target;  // For MakeChannel: all its addresses.
+  std::shared_ptr<RenewedChannels> channels;
+  std::shared_ptr<v1::Session::Stub> stub;
   v1::DescribeResponse run;
 };
 

@@ -84,14 +84,14 @@ absl::StatusOr<v1::DescribeResponse> DescribeRun(v1::Session::StubInterface& stu
 }
 
 std::function<std::shared_ptr<v1::Session::StubInterface>()> StubOfNow(
-    std::shared_ptr<RenewedChannel> channel) {
+    std::shared_ptr<RenewedChannels> channels) {
   struct Known {
     absl::Mutex mutex;
     std::shared_ptr<grpc::Channel> channel ABSL_GUARDED_BY(mutex);
     std::shared_ptr<v1::Session::StubInterface> stub ABSL_GUARDED_BY(mutex);
   };
-  return [channel = std::move(channel), known = std::make_shared<Known>()] {
-    std::shared_ptr<grpc::Channel> now = channel->Now();
+  return [channels = std::move(channels), known = std::make_shared<Known>()] {
+    std::shared_ptr<grpc::Channel> now = channels->Now();
     absl::MutexLock lock(&known->mutex);
     if (known->channel != now) {
       known->channel = std::move(now);

@@ -43,10 +43,10 @@ absl::StatusOr<v1::DescribeResponse> DescribeRun(v1::Session::StubInterface& stu
                                                  absl::string_view region_id = "",
                                                  const std::function<bool()>& stop = {});
 
-// Gives the stub over the channel of now: another one once its credentials are others.
+// Gives the stub over the first channel of now: another one once its credentials are others.
 // Thread-safe.
 std::function<std::shared_ptr<v1::Session::StubInterface>()> StubOfNow(
-    std::shared_ptr<RenewedChannel> channel);
+    std::shared_ptr<RenewedChannels> channels);
 
 class Session {
  public:

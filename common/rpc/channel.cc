@@ -202,24 +202,23 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int conne
   return Make(address, connection, security, security.Now().credentials);
 }
 
-RenewedChannel::RenewedChannel(std::string address, int connection, ChannelSecurity security)
-    : address_(std::move(address)), connection_(connection), security_(std::move(security)) {}
-
-std::shared_ptr<grpc::Channel> RenewedChannel::Now() {
-  std::shared_ptr<grpc::Channel> former;  // Outlives the lock.
+std::shared_ptr<grpc::Channel> RenewedChannels::Now(int connection) {
+  const auto index = static_cast<size_t>(connection);
+  std::vector<std::shared_ptr<grpc::Channel>> former;  // Outlives the lock.
   absl::MutexLock lock(&mutex_);
-  if (security_.places != nullptr && channel_ != nullptr &&
-      channel_->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_TRANSIENT_FAILURE) {
-    security_.places->Leave(turn_);
+  if (security_.places != nullptr) {
+    if (!channels_.empty() && channels_[0] != nullptr &&
+        channels_[0]->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_TRANSIENT_FAILURE) {
+      security_.places->Leave(turn_);
+    }
+    turn_ = security_.places->turn();
   }
-  if (security_.places != nullptr) turn_ = security_.places->turn();
   const CredentialsOfFiles::Made made = security_.Now();
-  if (channel_ == nullptr || made.generation != generation_) {
-    former = std::move(channel_);
-    channel_ = Make(address_, connection_, security_, made.credentials);
-    generation_ = made.generation;
-  }
-  return channel_;
+  if (std::exchange(generation_, made.generation) != made.generation) channels_.swap(former);
+  if (channels_.size() <= index) channels_.resize(index + 1);
+  std::shared_ptr<grpc::Channel>& channel = channels_[index];
+  if (channel == nullptr) channel = Make(address_, connection, security_, made.credentials);
+  return channel;
 }
 
 void ConfigureServer(grpc::ServerBuilder& builder, const ConnectionLimits& limits) {

@@ -58,24 +58,25 @@ absl::StatusOr<Response> CallOver(const std::shared_ptr<grpc::Channel>& channel,
   return response;
 }
 
-// A channel that is made anew once the files of its security have changed, or once it does not
-// reach the one of several places to which it goes. Thread-safe.
-class RenewedChannel {
+// Channels to one peer that are made anew once the files of their security have changed, or once
+// the first does not reach the one of several places to which they go. Thread-safe.
+class RenewedChannels {
  public:
   // As MakeChannel.
-  RenewedChannel(std::string address, int connection, ChannelSecurity security);
+  RenewedChannels(std::string address, ChannelSecurity security)
+      : address_(std::move(address)), security_(std::move(security)) {}
   // That of now: another one than before after a change. Who drops the former one may wait for
   // gRPC's threads, so it must not be one of them.
-  std::shared_ptr<grpc::Channel> Now();
+  std::shared_ptr<grpc::Channel> Now(int connection = 0);
 
  private:
   const std::string address_;
-  const int connection_;
   const ChannelSecurity security_;
   absl::Mutex mutex_;
   int64_t generation_ ABSL_GUARDED_BY(mutex_) = -1;
   int64_t turn_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::shared_ptr<grpc::Channel> channel_ ABSL_GUARDED_BY(mutex_);
+  // By connection; null: not asked for yet.
+  std::vector<std::shared_ptr<grpc::Channel>> channels_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Returns what a channel to these addresses, with their ChannelTarget, expects. Whoever of several

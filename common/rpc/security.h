@@ -9,7 +9,7 @@
 // changed set that is whole counts for new connections (certificate_watch.h), so that certificates
 // are renewed without a restart. gRPC has texts that were checked, never the files: it ends the
 // process at an empty one. An open connection keeps the certificate that it began with, up to a
-// day: who dials by ChannelSecurity::Now (RenewedChannel) has a new one long before the old one
+// day: who dials by ChannelSecurity::Now (RenewedChannels) has a new one long before the old one
 // ends.
 #pragma once
 

@@ -105,7 +105,7 @@ absl::StatusOr<std::string> ExportCommand(RunAdmin& run, bool json) {
   pull.deadline = absl::Now() + absl::GetFlag(FLAGS_deadline);
   pull.progress = [&](int64_t bytes, int64_t all_bytes) { progress.Show(bytes, all_bytes); };
   const absl::StatusOr<PublishedState> state =
-      PullPublishedState(run.channel(), status.run_id(), plan, pull);
+      PullPublishedState(run.channels(), status.run_id(), plan, pull);
   if (!state.ok()) return Explain(state.status(), pull.deadline, progress);
   RETURN_IF_ERROR(Write(status, plan, *state));
   const std::string out = absl::GetFlag(FLAGS_out);

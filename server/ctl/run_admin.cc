@@ -13,7 +13,7 @@ RunAdmin::RunAdmin(const std::string& address, const std::string& target,
                    const ChannelSecurity& security, absl::Duration timeout)
     : address_(address),
       timeout_(timeout),
-      channel_(target, 0, SecurityTo(address, target, security)) {}
+      channels_(target, SecurityTo(address, target, security)) {}
 
 absl::Status RunAdmin::Explain(const absl::Status& status) const {
   if (!MadeOnTheWay(status)) return status;

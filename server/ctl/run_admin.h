@@ -31,13 +31,13 @@ class RunAdmin {
   absl::StatusOr<Response> Call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
                                                              Response*),
                                 const Request& request) {
-    absl::StatusOr<Response> response = CallOver(channel_.Now(), method, request, timeout_);
+    absl::StatusOr<Response> response = CallOver(channels_.Now(), method, request, timeout_);
     if (!response.ok()) return Explain(response.status());
     return response;
   }
 
   // To the same coordinator.
-  RenewedChannel& channel() { return channel_; }
+  RenewedChannels& channels() { return channels_; }
 
  private:
   // With what to do: gRPC's own words say little of that.
@@ -45,7 +45,7 @@ class RunAdmin {
 
   const std::string address_;
   const absl::Duration timeout_;
-  RenewedChannel channel_;  // Who watches may do so for longer than a certificate lives.
+  RenewedChannels channels_;  // Who watches may do so for longer than a certificate lives.
 };
 
 }  // namespace causeway::server

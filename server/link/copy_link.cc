@@ -106,7 +106,7 @@ absl::Status CopyLink::Judge(const absl::Status& refusal) const {
 }
 
 absl::Status CopyLink::FollowOnce(grpc::ClientContext& context) {
-  const std::shared_ptr<grpc::Channel> channel = channel_.Now();
+  const std::shared_ptr<grpc::Channel> channel = channels_.Now();
   const auto stub = v1::Standby::NewStub(channel);
   const auto stream = stub->Follow(&context);
   v1::FollowRequest request = copy_.Ask();
@@ -137,7 +137,7 @@ absl::Status CopyLink::FollowOnce(grpc::ClientContext& context) {
     notes_.Set(&StandbyNotes::View::commits, request.position().commits());
     stream->Write(request);
     // Between two commits, so that no transfer begins again.
-    if (channel_.Now() != channel) {
+    if (channels_.Now() != channel) {
       broken = Renewal();
     }
     if (!caught_up && request.position().commits() >= commits) {

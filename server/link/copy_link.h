@@ -54,7 +54,7 @@ class CopyLink final : public CoordinatorLink {
         copy_(*store_, name),
         notes_(notes),
         security_(security),
-        channel_(address, 0, security),
+        channels_(address, security),
         address_(address) {}
 
   absl::Status Follow() override;
@@ -71,7 +71,7 @@ class CopyLink final : public CoordinatorLink {
   RunCopy copy_;
   StandbyNotes& notes_;
   const ChannelSecurity security_;
-  RenewedChannel channel_;
+  RenewedChannels channels_;
   const std::string address_;
   std::string run_id_;  // Of the first header.
   std::atomic<bool> has_followed_ = false;

@@ -40,7 +40,7 @@ void AddPut(etcdserverpb::TxnRequest& request, const std::string& key, const std
 
 class EtcdRegistry final : public Registry {
  public:
-  EtcdRegistry(std::vector<std::shared_ptr<RenewedChannel>> members, const std::string& run,
+  EtcdRegistry(std::vector<std::shared_ptr<RenewedChannels>> members, const std::string& run,
                absl::Duration timeout, EtcdUser user)
       : members_(std::move(members)),
         leader_key_(absl::StrCat("/causeway/", run, "/leader")),
@@ -212,7 +212,7 @@ class EtcdRegistry final : public Registry {
     return response;
   }
 
-  const std::vector<std::shared_ptr<RenewedChannel>> members_;
+  const std::vector<std::shared_ptr<RenewedChannels>> members_;
   size_t next_ = 0;
   const std::string leader_key_;
   const std::string set_key_;
@@ -225,7 +225,7 @@ class EtcdRegistry final : public Registry {
 
 }  // namespace
 
-std::unique_ptr<Registry> MakeEtcdRegistry(std::vector<std::shared_ptr<RenewedChannel>> members,
+std::unique_ptr<Registry> MakeEtcdRegistry(std::vector<std::shared_ptr<RenewedChannels>> members,
                                            const std::string& run, absl::Duration timeout,
                                            EtcdUser user) {
   return std::make_unique<EtcdRegistry>(std::move(members), run, timeout, std::move(user));

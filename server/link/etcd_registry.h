@@ -23,7 +23,7 @@ struct EtcdUser {
 // Each channel goes to a member of the cluster. A call ends after `timeout`; the one after a call
 // without an answer goes to the next member. FAILED_PRECONDITION of any call: another cluster
 // answers than before. PERMISSION_DENIED: etcd does not let this user do it.
-std::unique_ptr<Registry> MakeEtcdRegistry(std::vector<std::shared_ptr<RenewedChannel>> members,
+std::unique_ptr<Registry> MakeEtcdRegistry(std::vector<std::shared_ptr<RenewedChannels>> members,
                                            const std::string& run, absl::Duration timeout,
                                            EtcdUser user = {});
 

@@ -21,9 +21,9 @@ constexpr absl::Duration kFirstAnswer = absl::Seconds(10);
 absl::StatusOr<std::unique_ptr<Registry>> OpenEtcd(const Leading::Options& options,
                                                    absl::Duration timeout) {
   ASSIGN_OR_RETURN(const std::vector<std::string> list, SplitAddresses(options.etcd));
-  std::vector<std::shared_ptr<RenewedChannel>> members;
+  std::vector<std::shared_ptr<RenewedChannels>> members;
   for (const std::string& address : list) {
-    members.push_back(std::make_shared<RenewedChannel>(address, 0, options.etcd_security));
+    members.push_back(std::make_shared<RenewedChannels>(address, options.etcd_security));
   }
   return MakeEtcdRegistry(std::move(members), options.run, timeout, options.etcd_user);
 }

@@ -234,8 +234,8 @@ class Site {
     session_ = Value(Session::Attach(std::move(session)));
     session_->Ready(0, true);
     Link::Options link;
-    link.make_channel = [address, security](int lane) {
-      return MakeChannel(address, 1 + lane, security);
+    link.channel = [channels = std::make_shared<RenewedChannels>(address, security)](int lane) {
+      return channels->Now(1 + lane);
     };
     link.connections = connections;
     link_ = std::make_unique<Link>(std::move(link));

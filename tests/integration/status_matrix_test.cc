@@ -103,7 +103,8 @@ absl::Status LiveAsWorker(SmallRun& run, const std::string& address, Then expect
   // As RunMember: whatever ends the session ends what waits for the coordinator.
   absl::Notification failed;
   Link::Options of_link;
-  of_link.make_channel = [&](int lane) { return ChannelTo(address, 1 + lane); };
+  RenewedChannels channels(address, ChannelSecurity::Plaintext());
+  of_link.channel = [&](int lane) { return channels.Now(1 + lane); };
   of_link.connections = 1;
   Link link(std::move(of_link));
   GrpcExchange exchange({.link = &link,

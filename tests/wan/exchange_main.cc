@@ -20,12 +20,12 @@
 #include "common/cli/command_line.h"
 #include "common/client/grpc_exchange.h"
 #include "common/client/link.h"
+#include "common/client/reach.h"
 #include "common/client/session.h"
 #include "common/codec/codec.h"
 #include "common/params/fragment_plan.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/security.h"
-#include "common/rpc/tcp_address.h"
 #include "common/rpc/tcp_links.h"
 #include "common/telemetry/log.h"
 #include "common/transfer/wire.h"
@@ -59,8 +59,6 @@ beside them, --pulls at once. So both directions are busy as long as the run has
 that. Prints one JSON object: the bytes moved over time, and when each transfer began and ended.
 )";
 constexpr absl::Duration kSampleInterval = absl::Milliseconds(100);
-// Number of the first lane at MakeChannel: 0 is the session's connection.
-constexpr int kFirstLane = 1;
 constexpr absl::Duration kPatience = absl::Minutes(2);
 
 double UnixSeconds() { return absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()); }
@@ -163,19 +161,11 @@ class Driver {
 };
 
 // A new link to the coordinator of a run.
-absl::StatusOr<std::unique_ptr<Link>> LinkTo(const ReachedRun& reached) {
-  ASSIGN_OR_RETURN(std::vector<TcpAddress> addresses,
-                   ResolveAddresses(absl::GetFlag(FLAGS_coordinator)));
+absl::StatusOr<std::unique_ptr<Link>> MakeLink(const ReachedRun& reached) {
   ASSIGN_OR_RETURN(const std::string congestion_control,
                    ChooseCongestionControl(absl::GetFlag(FLAGS_congestion_control)));
-  Link::Options link;
-  link.make_channel = [target = reached.target, security = reached.security](int lane) {
-    return MakeChannel(target, kFirstLane + lane, security);
-  };
+  Link::Options link = LinkTo(reached, absl::GetFlag(FLAGS_coordinator), congestion_control);
   link.connections = absl::GetFlag(FLAGS_connections);
-  link.tcp = [meter = std::make_shared<TcpLinkMeter>(std::move(addresses), congestion_control)] {
-    return meter->Sample();
-  };
   const absl::StatusOr<SocketBuffers> buffers = ReadSocketBuffers(*FileSystem::Real());
   if (buffers.ok()) link.send_buffer_bytes = buffers->send.largest;
   return std::make_unique<Link>(std::move(link));
@@ -193,7 +183,7 @@ absl::StatusOr<std::unique_ptr<Driver>> Driver::Join() {
   const v1::DescribeResponse& run = driver->reached_.run;
   RETURN_IF_ERROR(driver->MakeObjects());
   Session::Options session;
-  session.stub_of_now = StubOfNow(driver->reached_.channel);
+  session.stub_of_now = StubOfNow(driver->reached_.channels);
   v1::Join& join = session.join;
   join.set_worker_id(options.worker_id);
   join.set_run_id(run.run_id());
@@ -205,7 +195,7 @@ absl::StatusOr<std::unique_ptr<Driver>> Driver::Join() {
   join.set_device("none");
   session.progress.set_checkpoint_step(-1);
   ASSIGN_OR_RETURN(driver->session_, Session::Attach(std::move(session)));
-  ASSIGN_OR_RETURN(driver->link_, LinkTo(driver->reached_));
+  ASSIGN_OR_RETURN(driver->link_, MakeLink(driver->reached_));
   GrpcExchange::Options exchange;
   exchange.link = driver->link_.get();
   exchange.session = driver->session_.get();

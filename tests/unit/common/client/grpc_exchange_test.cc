@@ -51,7 +51,10 @@ class GrpcExchangeTest : public ::testing::Test {
   }
   Link::Options LinkOptions() const {
     Link::Options options;
-    options.make_channel = [this](int lane) { return server_.Connect(1 + lane); };
+    options.channel = [channels = std::make_shared<RenewedChannels>(
+                           server_.address(), ChannelSecurity::Plaintext())](int lane) {
+      return channels->Now(1 + lane);
+    };
     options.connections = 2;
     return options;
   }

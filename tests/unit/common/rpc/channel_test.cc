@@ -145,12 +145,12 @@ TEST(MakeChannel, GoesThroughTheProxyThatFindProxyFinds) {
   }
 }
 
-TEST(RenewedChannel, ThroughAProxyItGoesToTheNextOfAListOnceOneIsGone) {
+TEST(RenewedChannels, ThroughAProxyItGoesToTheNextOfAListOnceOneIsGone) {
   const GenericServer server;
   const ConnectProxy proxy({{"spare.invalid:7070", server.port()}});
-  RenewedChannel channel("hub.invalid:7070", 0,
-                         SecurityTo("hub.invalid:7070,spare.invalid:7070", "hub.invalid:7070",
-                                    ChannelSecurity::Plaintext()));
+  RenewedChannels channel("hub.invalid:7070",
+                          SecurityTo("hub.invalid:7070,spare.invalid:7070", "hub.invalid:7070",
+                                     ChannelSecurity::Plaintext()));
   const std::shared_ptr<grpc::Channel> gone = channel.Now();
   for (auto state = gone->GetState(/*try_to_connect=*/true);
        state != GRPC_CHANNEL_TRANSIENT_FAILURE; state = gone->GetState(false)) {

@@ -27,8 +27,8 @@ class FakeEtcd final : private etcdserverpb::KV::CallbackService,
   ~FakeEtcd() override { server_->Shutdown(std::chrono::system_clock::now()); }
 
   std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
-  std::shared_ptr<RenewedChannel> Channel() const {
-    return std::make_shared<RenewedChannel>(address(), 0, ChannelSecurity::Plaintext());
+  std::shared_ptr<RenewedChannels> Channel() const {
+    return std::make_shared<RenewedChannels>(address(), ChannelSecurity::Plaintext());
   }
 
   // How it answers from now on.

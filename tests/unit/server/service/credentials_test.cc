@@ -59,7 +59,7 @@ class CredentialsTest : public SecureRunTest {
   Session::Options MemberOf(const ChannelSecurity& security, EventLog& events) {
     Session::Options options;
     options.stub_of_now =
-        StubOfNow(std::make_shared<RenewedChannel>(server_->address(), 0, security));
+        StubOfNow(std::make_shared<RenewedChannels>(server_->address(), security));
     options.join = MakeJoin(run_.coordinator(), "a").join();
     options.events = &events;
     return options;
@@ -128,7 +128,7 @@ TEST_F(CredentialsTest, AWorkersRenewedCertificateServesItsNextConnection) {
   const std::string both = authority_.pem() + successor.pem();
   Serve(Options(folder_.WriteSet("server", both, Server(authority_, absl::Hours(100)))));
   const SecurityOptions worker = folder_.WriteSet("worker", both, Worker(authority_));
-  RenewedChannel channel(server_->address(), 0, SecurityOf(worker));
+  RenewedChannels channel(server_->address(), SecurityOf(worker));
   const auto describe = [&] { return Describe(Stubs(channel.Now())); };
   ASSERT_TRUE(describe().ok());
   // At a coordinator that takes the new one alone.
@@ -152,10 +152,8 @@ TEST_F(CredentialsTest, AnOpenSessionAndItsLanesGoOnWithTheRenewedCertificate) {
   AwaitedEvents events;
   auto session = Session::Attach(MemberOf(security, events)).value();
   Link::Options of_link;
-  of_link.make_channel = [&](int lane) {
-    return MakeChannel(server_->address(), 1 + lane, security);
-  };
-  of_link.generation = [&] { return security.Now().generation; };
+  RenewedChannels channels(server_->address(), security);
+  of_link.channel = [&](int lane) { return channels.Now(1 + lane); };
   Link link(std::move(of_link));
   GrpcExchange exchange({.link = &link,
                          .session = session.get(),
@@ -164,16 +162,16 @@ TEST_F(CredentialsTest, AnOpenSessionAndItsLanesGoOnWithTheRenewedCertificate) {
                          .worker_id = "a",
                          .sync = run_.coordinator().config().sync()});
   ASSERT_TRUE(exchange.PullState(0).ok());
-  const auto former = link.channel(0);
+  const auto former = channels.Now(1);
   // Half of it is there, then all: the present connection goes on meanwhile.
   const PemPair renewed = Worker(successor);
   folder_.Write("worker.cert", renewed.certificate);
-  EXPECT_EQ(link.channel(0), former);
+  EXPECT_EQ(channels.Now(1), former);
   folder_.Write("worker.key", renewed.key);
   EXPECT_EQ(events.Await("session_broke")["reason"],
             "its connection is made anew: the certificate has changed");
   events.Await("session_resumed");
-  EXPECT_NE(link.channel(0), former);
+  EXPECT_NE(channels.Now(1), former);
   EXPECT_TRUE(exchange.PullState(0).ok());
   EXPECT_TRUE(session->orders().ok());
   session->Leave(v1::Leave::FINISHED, "");
