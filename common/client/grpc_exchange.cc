@@ -15,13 +15,15 @@ namespace causeway {
 namespace {
 
 constexpr int kPackingThreads = 2;
+constexpr int kFirstLane = 1;  // By its channel.
 
 }  // namespace
 
 GrpcExchange::GrpcExchange(Options options)
     : options_(std::move(options)), packer_(kPackingThreads) {
   Link& link = *options_.link;
-  dialer_ = std::make_unique<LaneDialer>(link.options().channel);
+  dialer_ = std::make_unique<LaneDialer>(
+      [channels = link.options().channels](int lane) { return channels->Now(kFirstLane + lane); });
   LaneClient::Options client;
   client.clock = link.options().clock;
   client.run_long = packer_.runner();

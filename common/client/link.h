@@ -3,8 +3,6 @@
 // with a worker that starts anew.
 #pragma once
 
-#include <grpcpp/channel.h>
-
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -19,6 +17,7 @@
 #include "absl/time/time.h"
 #include "causeway/v1/session.pb.h"
 #include "common/base/clock.h"
+#include "common/rpc/channel.h"
 #include "common/rpc/tcp_links.h"
 #include "common/transfer/lane_client.h"
 
@@ -84,9 +83,9 @@ class ConnectionTuner {
 class Link final : public LaneObserver {
  public:
   struct Options {
-    // The channel of a lane, 0 .. kMaxConnections - 1, as of now (RenewedChannels): each has one of
-    // its own, which connects by itself, and again when it breaks.
-    std::function<std::shared_ptr<grpc::Channel>(int lane)> channel;
+    // Lane 0 has the second channel, and so on: the first is the session's, which no bulk transfer
+    // holds up.
+    std::shared_ptr<RenewedChannels> channels;
     int connections = 0;  // 0: chosen from what the link carries (ConnectionTuner).
     int64_t max_upload_bytes_per_second = 0;  // 0: no limit.
     int64_t max_download_bytes_per_second = 0;

@@ -141,8 +141,6 @@ namespace {
 // A coordinator that is up answers sooner; whether TLS is what keeps it silent is worth a look.
 constexpr absl::Duration kExplainAfter = absl::Seconds(5);
 constexpr absl::Duration kExplainTimeout = absl::Seconds(5);
-// The session has a connection of its own, which no bulk transfer holds up.
-constexpr int kFirstLane = 1;
 
 }  // namespace
 
@@ -203,9 +201,7 @@ Link::Options LinkTo(const ReachedRun& reached, const std::string& addresses,
     ends.emplace();
   }
   Link::Options link;
-  link.channel = [channels = reached.channels](int lane) {
-    return channels->Now(kFirstLane + lane);
-  };
+  link.channels = reached.channels;
   link.tcp = [meter = std::make_shared<TcpLinkMeter>(*std::move(ends), congestion_control)] {
     return meter->Sample();
   };

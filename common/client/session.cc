@@ -83,24 +83,6 @@ absl::StatusOr<v1::DescribeResponse> DescribeRun(v1::Session::StubInterface& stu
   return Annotate(status, absl::StrCat("the coordinator at ", address));
 }
 
-std::function<std::shared_ptr<v1::Session::StubInterface>()> StubOfNow(
-    std::shared_ptr<RenewedChannels> channels) {
-  struct Known {
-    absl::Mutex mutex;
-    std::shared_ptr<grpc::Channel> channel ABSL_GUARDED_BY(mutex);
-    std::shared_ptr<v1::Session::StubInterface> stub ABSL_GUARDED_BY(mutex);
-  };
-  return [channels = std::move(channels), known = std::make_shared<Known>()] {
-    std::shared_ptr<grpc::Channel> now = channels->Now();
-    absl::MutexLock lock(&known->mutex);
-    if (known->channel != now) {
-      known->channel = std::move(now);
-      known->stub = v1::Session::NewStub(known->channel);
-    }
-    return known->stub;
-  };
-}
-
 void Session::Orders::Note(const v1::Welcome& welcome) {
   if (welcome.started()) started = true;
   data_slot = welcome.data_slot();
@@ -372,17 +354,17 @@ void Session::RunSession() {
 }
 
 absl::Status Session::RunStream() {
-  std::shared_ptr<v1::Session::StubInterface> own = options_.stub_of_now();
-  v1::Session::StubInterface& stub = *own;
+  std::shared_ptr<grpc::Channel> own = options_.channels->Now();
+  const std::unique_ptr<v1::Session::Stub> stub = v1::Session::NewStub(own);
   grpc::ClientContext context;
   {
     absl::MutexLock lock(&mutex_);
     if (stopping_) return absl::CancelledError("stopping");
     context_ = &context;
     outdated_ = false;
-    own.swap(stub_);  // The former one goes when this returns.
+    own.swap(channel_);  // The former one goes when this returns.
   }
-  const std::unique_ptr<Stream> stream = stub.Attach(&context);
+  const std::unique_ptr<Stream> stream = stub->Attach(&context);
   v1::WorkerMessage join;
   *join.mutable_join() = options_.join;
   join.mutable_join()->set_seen_epoch(epoch());
@@ -440,9 +422,9 @@ absl::Status Session::RunStream() {
 }
 
 void Session::EndOutdated() {
-  const std::shared_ptr<v1::Session::StubInterface> now = options_.stub_of_now();
+  const std::shared_ptr<grpc::Channel> now = options_.channels->Now();
   absl::MutexLock lock(&mutex_);
-  if (stub_ == now || context_ == nullptr || leaving_) return;
+  if (channel_ == now || context_ == nullptr || leaving_) return;
   outdated_ = true;
   context_->TryCancel();
 }

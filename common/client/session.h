@@ -43,16 +43,11 @@ absl::StatusOr<v1::DescribeResponse> DescribeRun(v1::Session::StubInterface& stu
                                                  absl::string_view region_id = "",
                                                  const std::function<bool()>& stop = {});
 
-// Gives the stub over the first channel of now: another one once its credentials are others.
-// Thread-safe.
-std::function<std::shared_ptr<v1::Session::StubInterface>()> StubOfNow(
-    std::shared_ptr<RenewedChannels> channels);
-
 class Session {
  public:
   struct Options {
-    // As StubOfNow. Another one than before ends the stream, and the next goes over it.
-    std::function<std::shared_ptr<v1::Session::StubInterface>()> stub_of_now;
+    // The stream goes over the first: another one than before ends it, and the next goes over that.
+    std::shared_ptr<RenewedChannels> channels;
     v1::Join join;                      // process_nonce is filled in.
     v1::Heartbeat progress;             // Until SetProgress.
     EventLog* events = NullEventLog();  // Outlives the session.
@@ -191,7 +186,7 @@ class Session {
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;
   // That of the present stream, and whether it is ended for another one.
-  std::shared_ptr<v1::Session::StubInterface> stub_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<grpc::Channel> channel_ ABSL_GUARDED_BY(mutex_);
   bool outdated_ ABSL_GUARDED_BY(mutex_) = false;
 
   // The session thread's.

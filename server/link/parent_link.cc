@@ -129,7 +129,7 @@ std::string ParentLink::Line(const absl::Status& why) {
 absl::Status ParentLink::Attach(const RegionPlace& place) {
   const v1::DescribeResponse& run = parent_.run;
   Session::Options options;
-  options.stub_of_now = StubOfNow(parent_.channels);
+  options.channels = parent_.channels;
   options.passes = [this](const absl::Status& status) { return parent_.security.Passes(status); };
   options.events = events_;
   options.progress = place.heartbeat;

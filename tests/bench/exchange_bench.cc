@@ -224,19 +224,18 @@ class Site {
     const std::string address = absl::StrCat("127.0.0.1:", port);
     const ChannelSecurity security = Value(
         MakeChannelSecurity(Certificates(absl::StrCat("worker-", id_)), address, absl::Now()));
-    stub_ = v1::Session::NewStub(MakeChannel(address, 0, security));
-    const v1::DescribeResponse run = Value(DescribeRun(*stub_, address, absl::Seconds(30)));
+    const auto channels = std::make_shared<RenewedChannels>(address, security);
+    const auto stub = v1::Session::NewStub(channels->Now());
+    const v1::DescribeResponse run = Value(DescribeRun(*stub, address, absl::Seconds(30)));
     Session::Options session;
-    session.stub_of_now = [stub = stub_] { return stub; };
+    session.channels = channels;
     session.progress.set_checkpoint_step(-1);
     session.join = server::JoinOf(run, id_, /*nonce=*/1);
     session.join.set_data_fingerprint(1);
     session_ = Value(Session::Attach(std::move(session)));
     session_->Ready(0, true);
     Link::Options link;
-    link.channel = [channels = std::make_shared<RenewedChannels>(address, security)](int lane) {
-      return channels->Now(1 + lane);
-    };
+    link.channels = channels;
     link.connections = connections;
     link_ = std::make_unique<Link>(std::move(link));
     exchange_ = std::make_unique<GrpcExchange>(GrpcExchange::Options{.link = link_.get(),
@@ -271,7 +270,6 @@ class Site {
  private:
   const Fragment& fragment_;
   const std::string id_;
-  std::shared_ptr<v1::Session::Stub> stub_;
   std::unique_ptr<Session> session_;
   std::unique_ptr<Link> link_;
   std::unique_ptr<GrpcExchange> exchange_;

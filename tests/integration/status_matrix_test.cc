@@ -62,8 +62,8 @@ constexpr Column kColumns[] = {
     {kDataLoss, Then::kEnds},           {kUnauthenticated, Then::kEnds},
 };
 
-std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address, int connection = 0) {
-  return MakeChannel(address, connection, ChannelSecurity::Plaintext());
+std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address) {
+  return MakeChannel(address, 0, ChannelSecurity::Plaintext());
 }
 
 // Calls `live` for every column and both sources. It gets the status that a call is to end with,
@@ -91,11 +91,12 @@ void ForEveryStatus(
 
 // A worker from the first call to the good-bye, with one round.
 absl::Status LiveAsWorker(SmallRun& run, const std::string& address, Then expected) {
-  const std::shared_ptr<v1::Session::Stub> stub = v1::Session::NewStub(ChannelTo(address));
+  const auto channels = std::make_shared<RenewedChannels>(address, ChannelSecurity::Plaintext());
+  const auto stub = v1::Session::NewStub(channels->Now());
   const auto described = DescribeRun(*stub, address, absl::Minutes(1));
   if (!described.ok()) return described.status();
   Session::Options options;
-  options.stub_of_now = [stub] { return stub; };
+  options.channels = channels;
   options.join = server::MakeJoin(run.coordinator(), "a").join();
   options.progress.set_checkpoint_step(-1);
   auto session = Session::Attach(std::move(options));
@@ -103,8 +104,7 @@ absl::Status LiveAsWorker(SmallRun& run, const std::string& address, Then expect
   // As RunMember: whatever ends the session ends what waits for the coordinator.
   absl::Notification failed;
   Link::Options of_link;
-  RenewedChannels channels(address, ChannelSecurity::Plaintext());
-  of_link.channel = [&](int lane) { return channels.Now(1 + lane); };
+  of_link.channels = channels;
   of_link.connections = 1;
   Link link(std::move(of_link));
   GrpcExchange exchange({.link = &link,

@@ -183,7 +183,7 @@ absl::StatusOr<std::unique_ptr<Driver>> Driver::Join() {
   const v1::DescribeResponse& run = driver->reached_.run;
   RETURN_IF_ERROR(driver->MakeObjects());
   Session::Options session;
-  session.stub_of_now = StubOfNow(driver->reached_.channels);
+  session.channels = driver->reached_.channels;
   v1::Join& join = session.join;
   join.set_worker_id(options.worker_id);
   join.set_run_id(run.run_id());

@@ -78,7 +78,7 @@ absl::Status RunMember::OpenTelemetry() {
 
 absl::Status RunMember::Attach(const Description& description, const Place* place) {
   Session::Options session;
-  session.stub_of_now = StubOfNow(reached_.channels);
+  session.channels = reached_.channels;
   session.passes = [this](const absl::Status& status) { return reached_.security.Passes(status); };
   session.events = &telemetry_->events();
   ASSIGN_OR_RETURN(wait_watch_,

@@ -24,7 +24,6 @@ class GrpcExchangeTest : public ::testing::Test {
  protected:
   GrpcExchangeTest()
       : server_(run_.coordinator()),
-        stub_(v1::Session::NewStub(server_.Connect())),
         session_(Session::Attach(SessionOptions()).value()),
         link_(LinkOptions()),
         exchange_(std::make_unique<GrpcExchange>(
@@ -44,17 +43,14 @@ class GrpcExchangeTest : public ::testing::Test {
 
   Session::Options SessionOptions() {
     Session::Options options;
-    options.stub_of_now = [stub = stub_] { return stub; };
+    options.channels = channels_;
     options.join = server::MakeJoin(run_.coordinator(), "a").join();
     options.progress.set_checkpoint_step(-1);
     return options;
   }
   Link::Options LinkOptions() const {
     Link::Options options;
-    options.channel = [channels = std::make_shared<RenewedChannels>(
-                           server_.address(), ChannelSecurity::Plaintext())](int lane) {
-      return channels->Now(1 + lane);
-    };
+    options.channels = channels_;
     options.connections = 2;
     return options;
   }
@@ -71,7 +67,8 @@ class GrpcExchangeTest : public ::testing::Test {
 
   SmallRun run_{"model { vocabulary_size: 32768 }"};  // Objects of 4 MiB and more.
   server::LocalServer server_;
-  std::shared_ptr<v1::Session::Stub> stub_;
+  const std::shared_ptr<RenewedChannels> channels_ =
+      std::make_shared<RenewedChannels>(server_.address(), ChannelSecurity::Plaintext());
   std::unique_ptr<Session> session_;
   Link link_;
   std::unique_ptr<GrpcExchange> exchange_;

@@ -61,7 +61,7 @@ class FakeCoordinator final : private v1::Session::Service {
 
   std::string address_;
   std::unique_ptr<grpc::Server> server_;
-  std::shared_ptr<v1::Session::StubInterface> session_stub_;
+  std::shared_ptr<RenewedChannels> channels_;
 };
 
 FakeCoordinator::FakeCoordinator() {
@@ -73,14 +73,14 @@ FakeCoordinator::FakeCoordinator() {
   server_ = builder.BuildAndStart();
   EXPECT_NE(server_, nullptr);
   address_ = absl::StrCat("127.0.0.1:", port);
-  session_stub_ = v1::Session::NewStub(MakeChannel(address_, 0, ChannelSecurity::Plaintext()));
+  channels_ = std::make_shared<RenewedChannels>(address_, ChannelSecurity::Plaintext());
 }
 
 FakeCoordinator::~FakeCoordinator() { server_->Shutdown(std::chrono::system_clock::now()); }
 
 Session::Options FakeCoordinator::SessionOptions() {
   Session::Options options;
-  options.stub_of_now = [stub = session_stub_] { return stub; };
+  options.channels = channels_;
   options.join.set_worker_id("a");
   return options;
 }

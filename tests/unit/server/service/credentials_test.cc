@@ -58,8 +58,7 @@ class CredentialsTest : public SecureRunTest {
   // Worker "a" with its session's events, which goes on over new connections.
   Session::Options MemberOf(const ChannelSecurity& security, EventLog& events) {
     Session::Options options;
-    options.stub_of_now =
-        StubOfNow(std::make_shared<RenewedChannels>(server_->address(), security));
+    options.channels = std::make_shared<RenewedChannels>(server_->address(), security);
     options.join = MakeJoin(run_.coordinator(), "a").join();
     options.events = &events;
     return options;
@@ -152,8 +151,8 @@ TEST_F(CredentialsTest, AnOpenSessionAndItsLanesGoOnWithTheRenewedCertificate) {
   AwaitedEvents events;
   auto session = Session::Attach(MemberOf(security, events)).value();
   Link::Options of_link;
-  RenewedChannels channels(server_->address(), security);
-  of_link.channel = [&](int lane) { return channels.Now(1 + lane); };
+  const auto channels = std::make_shared<RenewedChannels>(server_->address(), security);
+  of_link.channels = channels;
   Link link(std::move(of_link));
   GrpcExchange exchange({.link = &link,
                          .session = session.get(),
@@ -162,16 +161,16 @@ TEST_F(CredentialsTest, AnOpenSessionAndItsLanesGoOnWithTheRenewedCertificate) {
                          .worker_id = "a",
                          .sync = run_.coordinator().config().sync()});
   ASSERT_TRUE(exchange.PullState(0).ok());
-  const auto former = channels.Now(1);
+  const auto former = channels->Now(1);
   // Half of it is there, then all: the present connection goes on meanwhile.
   const PemPair renewed = Worker(successor);
   folder_.Write("worker.cert", renewed.certificate);
-  EXPECT_EQ(channels.Now(1), former);
+  EXPECT_EQ(channels->Now(1), former);
   folder_.Write("worker.key", renewed.key);
   EXPECT_EQ(events.Await("session_broke")["reason"],
             "its connection is made anew: the certificate has changed");
   events.Await("session_resumed");
-  EXPECT_NE(channels.Now(1), former);
+  EXPECT_NE(channels->Now(1), former);
   EXPECT_TRUE(exchange.PullState(0).ok());
   EXPECT_TRUE(session->orders().ok());
   session->Leave(v1::Leave::FINISHED, "");
