@@ -378,12 +378,10 @@ int ServeRun(ServeFlags flags, Lead& lead, StopSignal& stop_signal) {
   CoordinatorServer::Options& server_options = flags.server;
   server_options.events = &views.events();
   server_options.past_events = [&](int64_t after) { return views.events().List(after); };
-  server_options.make_services = [&](Access& access) {
+  server_options.make_service = [&](Access& access) {
     auto service = std::make_unique<StandbyService>(store, standbys, access, views.events());
     standby = service.get();
-    std::vector<std::unique_ptr<grpc::Service>> services;
-    services.push_back(std::move(service));
-    return services;
+    return service;
   };
   if (opened->replicated) server_options.may_tell = [&] { return standbys.MayTell(); };
   const auto server = CoordinatorServer::Start(server_options, **run);

@@ -418,11 +418,8 @@ bool IsRenewalDue(const Certificate& certificate, absl::Time now, absl::Time end
 
 absl::Status RenewIdentity(const Boarded& boarded, absl::Duration timeout) {
   const absl::StatusOr<std::string> renewed = [&]() -> absl::StatusOr<std::string> {
-    ASSIGN_OR_RETURN(const std::string key,
-                     ReadTrustedFile(boarded.security.key_file, /*secret=*/true));
     v1::EnrollRequest request;
-    ASSIGN_OR_RETURN(*request.mutable_certificate_request(),
-                     MakeRequest(key, boarded.security.key_file));
+    ASSIGN_OR_RETURN(*request.mutable_certificate_request(), RequestOf(boarded.security.key_file));
     ASSIGN_OR_RETURN(const std::string target, ChannelTarget(boarded.coordinator));
     ASSIGN_OR_RETURN(const ChannelSecurity security,
                      MakeChannelSecurity(boarded.security, boarded.coordinator, absl::Now()));

@@ -43,9 +43,10 @@ GrpcExchange::GrpcExchange(Options options)
   };
   client.poll = link.options().poll;
   client.observer = options_.link;
-  client.passes = [this](const absl::Status& status) {
-    return options_.passes(status) || options_.session->IsAway();
+  client.passes = [session = options_.session](const absl::Status& status) {
+    return session->Passes(status);
   };
+  // A lane that somebody else may have refused is dialed again: the session knows who is a member.
   client.lane_passes = MayBeAnothers;
   client_ = std::make_shared<LaneClient>(std::move(client));
 }

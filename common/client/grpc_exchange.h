@@ -27,15 +27,12 @@ namespace causeway {
 class GrpcExchange final : public Exchange {
  public:
   struct Options {
-    Link* link = nullptr;  // Observes the lanes. These three outlive the exchange.
-    Session* session = nullptr;
+    Link* link = nullptr;        // Observes the lanes. These three outlive the exchange.
+    Session* session = nullptr;  // Says whether a transfer that failed is tried again.
     const FragmentPlan* plan = nullptr;
     std::string run_id;
     std::string worker_id;
     v1::SyncConfig sync;  // Complete.
-    // Whether a transfer that failed so is tried again; while the session is away, every one is. A
-    // lane that somebody else may have refused is dialed again: the session knows who is a member.
-    std::function<bool(const absl::Status&)> passes = IsRetryable;
   };
   explicit GrpcExchange(Options options);
   // No call is under way.

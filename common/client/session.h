@@ -111,6 +111,8 @@ class Session {
   uint64_t incarnation() const;                            // The latest.
   // Whether no stream stands, and one is sought: whoever answers other calls may be somebody else.
   bool IsAway() const;
+  // Whether another call of this member that failed so is tried again: while IsAway, every one is.
+  bool Passes(const absl::Status& status) const { return options_.passes(status) || IsAway(); }
   int64_t epoch() const;  // The largest that a coordinator has had.
 
   // `anew`: session.proto.

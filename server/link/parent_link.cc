@@ -170,14 +170,13 @@ absl::Status ParentLink::Attach(const RegionPlace& place) {
   made->session = *std::move(session);
   made->link =
       std::make_unique<Link>(LinkTo(parent_, options_.address, options_.congestion_control));
-  made->exchange = std::make_unique<GrpcExchange>(GrpcExchange::Options{
-      .link = made->link.get(),
-      .session = made->session.get(),
-      .plan = &plan_,
-      .run_id = run.run_id(),
-      .worker_id = options_.region_id,
-      .sync = run.config().sync(),
-      .passes = [this](const auto& status) { return parent_.security.Passes(status); }});
+  made->exchange =
+      std::make_unique<GrpcExchange>(GrpcExchange::Options{.link = made->link.get(),
+                                                           .session = made->session.get(),
+                                                           .plan = &plan_,
+                                                           .run_id = run.run_id(),
+                                                           .worker_id = options_.region_id,
+                                                           .sync = run.config().sync()});
   made->session->Ready(place.step, /*anew=*/false);
   obeyed_.Attached();
   was_attached_ = true;

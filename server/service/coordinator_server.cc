@@ -215,8 +215,8 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(cons
   builder.RegisterService(result->admin_.get());
   builder.RegisterService(result->enrollment_.get());
   builder.RegisterService(result->probe_.get());
-  if (options.make_services != nullptr) result->more_ = options.make_services(result->access_);
-  for (const auto& service : result->more_) builder.RegisterService(service.get());
+  if (options.make_service != nullptr) result->more_ = options.make_service(result->access_);
+  if (result->more_ != nullptr) builder.RegisterService(result->more_.get());
   result->server_ = builder.BuildAndStart();
   if (result->server_ == nullptr) return absl::InternalError("gRPC does not start a server");
   RETURN_IF_ERROR(

@@ -71,9 +71,8 @@ class CoordinatorServer {
     PastEvents past_events = nullptr;
     // As Access::Options::may_tell.
     std::function<absl::Status()> may_tell = nullptr;
-    // Makes more services, on the same port and behind the same access; the server owns them.
-    std::function<std::vector<std::unique_ptr<grpc::Service>>(Access& access)> make_services =
-        nullptr;
+    // Makes one more service, on the same port and behind the same access; the server owns it.
+    std::function<std::unique_ptr<grpc::Service>(Access& access)> make_service = nullptr;
   };
 
   // Listens. The run, or its coordinator, outlives the result. INVALID_ARGUMENT for a malformed
@@ -144,7 +143,7 @@ class CoordinatorServer {
   const std::unique_ptr<grpc::Service> enrollment_;
   ProbeGate probe_gate_;
   const std::unique_ptr<grpc::Service> probe_;
-  std::vector<std::unique_ptr<grpc::Service>> more_;  // Options::make_services.
+  std::unique_ptr<grpc::Service> more_;  // Options::make_service; null: none.
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<ConnectionListener> listener_;

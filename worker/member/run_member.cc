@@ -272,14 +272,13 @@ absl::Status RunMember::MakeSync() {
   replica_.reset();
   ASSIGN_OR_RETURN(replica_, hooks_.make_replica());
   KeepFreedBlocks(ObjectBytesInFlight(plan_, config().sync()));
-  auto exchange = std::make_shared<GrpcExchange>(GrpcExchange::Options{
-      .link = link_.get(),
-      .session = session_.get(),
-      .plan = &plan_,
-      .run_id = run().run_id(),
-      .worker_id = options_.worker_id,
-      .sync = config().sync(),
-      .passes = [this](const auto& status) { return reached_.security.Passes(status); }});
+  auto exchange =
+      std::make_shared<GrpcExchange>(GrpcExchange::Options{.link = link_.get(),
+                                                           .session = session_.get(),
+                                                           .plan = &plan_,
+                                                           .run_id = run().run_id(),
+                                                           .worker_id = options_.worker_id,
+                                                           .sync = config().sync()});
   {
     absl::MutexLock lock(&exchange_mutex_);
     exchange_.swap(exchange);
