@@ -522,11 +522,11 @@ void Session::RunWriter() {
     }
     bool written = stream->Write(message);
     if (last && written) {
-      absl::MutexLock lock(&mutex_);
-      message = std::move(outbox_.front());
-      outbox_.pop_front();
-    }
-    if (last && written) {
+      {
+        absl::MutexLock lock(&mutex_);
+        message = std::move(outbox_.front());
+        outbox_.pop_front();
+      }
       written = stream->Write(message);
       stream->WritesDone();
     }

@@ -15,10 +15,8 @@
 #include "absl/time/clock.h"
 
 namespace causeway {
-CertificateWatch::Versions CertificateWatch::Versions::Of(const CertificatePaths& paths) {
-  return {.ca = FileVersion::Of(paths.ca),
-          .cert = FileVersion::Of(paths.cert),
-          .key = FileVersion::Of(paths.key)};
+CertificateWatch::Versions CertificateWatch::VersionsNow() const {
+  return {FileVersion::Of(paths_.ca), FileVersion::Of(paths_.cert), FileVersion::Of(paths_.key)};
 }
 
 absl::StatusOr<CertificateWatch> CertificateWatch::Open(CertificatePaths paths, CertificateUse use,
@@ -26,7 +24,7 @@ absl::StatusOr<CertificateWatch> CertificateWatch::Open(CertificatePaths paths, 
                                                         const Clock& clock) {
   CertificateWatch files(std::move(paths), use, interval, clock);
   // Before they are read: what is written in between is read again.
-  files.counts_ = files.seen_ = files.reported_ = Versions::Of(files.paths_);
+  files.counts_ = files.seen_ = files.reported_ = files.VersionsNow();
   absl::StatusOr<CertificateSet> set = files.Read(now);
   if (!set.ok()) {
     const CertificatePaths& given = files.paths_;
@@ -62,19 +60,19 @@ absl::Status CertificateWatch::CheckName(const CertificateSet& set) const {
 }
 
 bool CertificateWatch::IsChanging() const {
-  return Versions::Of(paths_) != counts_ || clock_->Monotonic() - taken_ < kMayStillPass;
+  return VersionsNow() != counts_ || clock_->Monotonic() - taken_ < kMayStillPass;
 }
 
 std::optional<CertificateNotice> CertificateWatch::Look() {
   const absl::Duration now = clock_->Monotonic();
   if (now < next_look_) return std::nullopt;
-  const Versions versions = Versions::Of(paths_);
+  const Versions versions = VersionsNow();
   const bool changed = versions != seen_;
   seen_ = versions;
   next_look_ = now + (changed ? std::min(interval_, kSettles) : interval_);
   if (changed || versions == counts_) return std::nullopt;
   absl::StatusOr<CertificateSet> set = Read(clock_->Now());
-  if (Versions::Of(paths_) != versions) return std::nullopt;  // The next look sees the change.
+  if (VersionsNow() != versions) return std::nullopt;  // The next look sees the change.
   const absl::Status fit = set.ok() ? CheckName(*set) : set.status();
   if (fit.ok()) {
     counts_ = versions;

@@ -8,6 +8,7 @@
 
 #include <grpcpp/security/tls_certificate_provider.h>
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -68,14 +69,11 @@ class CertificateWatch {
   std::optional<CertificateNotice> Look();
 
  private:
-  struct Versions {
-    FileVersion ca, cert, key;
-    bool operator==(const Versions&) const = default;
-    static Versions Of(const CertificatePaths& paths);
-  };
+  using Versions = std::array<FileVersion, 3>;
   CertificateWatch(CertificatePaths paths, CertificateUse use, absl::Duration interval,
                    const Clock& clock)
       : paths_(std::move(paths)), use_(use), interval_(interval), clock_(&clock) {}
+  Versions VersionsNow() const;
   absl::StatusOr<CertificateSet> Read(absl::Time now) const;
   absl::Status CheckName(const CertificateSet& set) const;
   CertificateNotice Take(CertificateSet set);

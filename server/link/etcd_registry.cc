@@ -1,11 +1,10 @@
-#include "server/link/etcd_registry.h"
-
 #include <grpcpp/client_context.h>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "etcd/rpc.grpc.pb.h"
+#include "server/link/leading.h"
 
 namespace causeway::server {
 namespace {

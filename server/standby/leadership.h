@@ -28,7 +28,7 @@ namespace causeway::server {
 
 // Who leads a run, and which copies have all that was told: kept where all copies can see it.
 //
-// The seam to etcd (etcd_registry.h), so that tests need none.
+// The seam to etcd (link/leading.h), so that tests need none.
 struct RegistryView {
   std::string cluster;          // Which registry answered.
   std::string leader;           // Empty: nobody leads.

@@ -1,4 +1,4 @@
-#include "server/link/etcd_registry.h"
+#include "server/link/leading.h"
 
 #include <grpcpp/grpcpp.h>
 
