@@ -28,8 +28,8 @@ GrpcExchange::GrpcExchange(Options options)
   client.clock = link.options().clock;
   client.run_long = packer_.runner();
   client.greeting.set_wire_version(kWireVersion);
-  client.greeting.set_run_id(options_.run_id);
-  client.greeting.set_worker_id(options_.worker_id);
+  client.greeting.set_run_id(options_.session->join().run_id());
+  client.greeting.set_worker_id(options_.session->join().worker_id());
   client.greeting.set_process(RandomNonce());
   client.greeting.set_max_bytes_per_second(link.options().max_download_bytes_per_second);
   client.max_upload_bytes_per_second = link.options().max_upload_bytes_per_second;

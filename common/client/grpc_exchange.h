@@ -30,8 +30,6 @@ class GrpcExchange final : public Exchange {
     Link* link = nullptr;        // Observes the lanes. These three outlive the exchange.
     Session* session = nullptr;  // Says whether a transfer that failed is tried again.
     const FragmentPlan* plan = nullptr;
-    std::string run_id;
-    std::string worker_id;
     v1::SyncConfig sync;  // Complete.
   };
   explicit GrpcExchange(Options options);

@@ -83,6 +83,18 @@ absl::StatusOr<v1::DescribeResponse> DescribeRun(v1::Session::StubInterface& stu
   return Annotate(status, absl::StrCat("the coordinator at ", address));
 }
 
+v1::Join JoinOf(const v1::DescribeResponse& run, const std::string& worker_id) {
+  v1::Join join;
+  join.set_worker_id(worker_id);
+  join.set_run_id(run.run_id());
+  join.set_wire_version(kWireVersion);
+  join.set_config_hash(run.config_hash());
+  join.set_plan_hash(run.plan_hash());
+  join.set_data_vocabulary_size(run.config().model().vocabulary_size());
+  join.set_software_version(kSoftwareVersion);
+  return join;
+}
+
 void Session::Orders::Note(const v1::Welcome& welcome) {
   if (welcome.started()) started = true;
   data_slot = welcome.data_slot();

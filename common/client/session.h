@@ -43,6 +43,9 @@ absl::StatusOr<v1::DescribeResponse> DescribeRun(v1::Session::StubInterface& stu
                                                  absl::string_view region_id = "",
                                                  const std::function<bool()>& stop = {});
 
+// A Join of that run as it was described, but for what its sender says of itself.
+v1::Join JoinOf(const v1::DescribeResponse& run, const std::string& worker_id);
+
 class Session {
  public:
   struct Options {
@@ -107,6 +110,7 @@ class Session {
   // one if it has ended so already. What the callback uses must outlive the session.
   void OnFailure(std::function<void(const absl::Status&)> callback);
 
+  const v1::Join& join() const { return options_.join; }
   const v1::Welcome& welcome() const { return welcome_; }  // The first one.
   uint64_t incarnation() const;                            // The latest.
   // Whether no stream stands, and one is sought: whoever answers other calls may be somebody else.

@@ -145,13 +145,7 @@ absl::Status ParentLink::Attach(const RegionPlace& place) {
     region_->NoteParentPublished(outcome.fragment(), outcome.round()).IgnoreError();
   };
   v1::Join& join = options.join;
-  join.set_worker_id(options_.region_id);
-  join.set_run_id(run.run_id());
-  join.set_wire_version(kWireVersion);
-  join.set_config_hash(run.config_hash());
-  join.set_plan_hash(run.plan_hash());
-  join.set_data_vocabulary_size(run.config().model().vocabulary_size());
-  join.set_software_version(kSoftwareVersion);
+  join = JoinOf(run, options_.region_id);
   join.set_device(
       absl::StrCat("region of ", options_.sites, options_.sites == 1 ? " site" : " sites"));
   join.set_sites(options_.sites);
@@ -174,8 +168,6 @@ absl::Status ParentLink::Attach(const RegionPlace& place) {
       std::make_unique<GrpcExchange>(GrpcExchange::Options{.link = made->link.get(),
                                                            .session = made->session.get(),
                                                            .plan = &plan_,
-                                                           .run_id = run.run_id(),
-                                                           .worker_id = options_.region_id,
                                                            .sync = run.config().sync()});
   made->session->Ready(place.step, /*anew=*/false);
   obeyed_.Attached();

@@ -241,8 +241,6 @@ class Site {
     exchange_ = std::make_unique<GrpcExchange>(GrpcExchange::Options{.link = link_.get(),
                                                                      .session = session_.get(),
                                                                      .plan = &fragment_.plan,
-                                                                     .run_id = run.run_id(),
-                                                                     .worker_id = id_,
                                                                      .sync = run.config().sync()});
   }
   ~Site() {

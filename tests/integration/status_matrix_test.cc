@@ -110,8 +110,6 @@ absl::Status LiveAsWorker(SmallRun& run, const std::string& address, Then expect
   GrpcExchange exchange({.link = &link,
                          .session = session->get(),
                          .plan = &run.coordinator().plan(),
-                         .run_id = server::kRunId,
-                         .worker_id = "a",
                          .sync = run.coordinator().config().sync()});
   (*session)->OnFailure([&](const absl::Status&) {
     exchange.Cancel();

@@ -184,15 +184,9 @@ absl::StatusOr<std::unique_ptr<Driver>> Driver::Join() {
   RETURN_IF_ERROR(driver->MakeObjects());
   Session::Options session;
   session.channels = driver->reached_.channels;
-  v1::Join& join = session.join;
-  join.set_worker_id(options.worker_id);
-  join.set_run_id(run.run_id());
-  join.set_wire_version(kWireVersion);
-  join.set_config_hash(run.config_hash());
-  join.set_plan_hash(driver->plan_.hash());
-  join.set_data_vocabulary_size(run.config().model().vocabulary_size());
-  join.set_software_version(kSoftwareVersion);
-  join.set_device("none");
+  session.join = JoinOf(run, options.worker_id);
+  session.join.set_plan_hash(driver->plan_.hash());
+  session.join.set_device("none");
   session.progress.set_checkpoint_step(-1);
   ASSIGN_OR_RETURN(driver->session_, Session::Attach(std::move(session)));
   ASSIGN_OR_RETURN(driver->link_, MakeLink(driver->reached_));
@@ -200,8 +194,6 @@ absl::StatusOr<std::unique_ptr<Driver>> Driver::Join() {
   exchange.link = driver->link_.get();
   exchange.session = driver->session_.get();
   exchange.plan = &driver->plan_;
-  exchange.run_id = run.run_id();
-  exchange.worker_id = options.worker_id;
   exchange.sync = run.config().sync();
   driver->exchange_ = std::make_unique<GrpcExchange>(std::move(exchange));
   return driver;

@@ -94,12 +94,8 @@ absl::Status RunMember::Attach(const Description& description, const Place* plac
   };
   session.on_waits_for = [this](const std::string& whom) { wait_watch_->SetWaitsFor(whom); };
   v1::Join& join = session.join;
-  join.set_worker_id(options_.worker_id);
-  join.set_run_id(run().run_id());
-  join.set_wire_version(kWireVersion);
-  join.set_config_hash(run().config_hash());
-  join.set_plan_hash(plan_.hash());
-  join.set_data_vocabulary_size(config().model().vocabulary_size());
+  join = JoinOf(run(), options_.worker_id);
+  join.set_plan_hash(plan_.hash());  // As this build cuts it.
   join.set_software_version(description.software);
   join.set_device(description.device);
   join.set_threads(options_.threads);
@@ -272,13 +268,8 @@ absl::Status RunMember::MakeSync() {
   replica_.reset();
   ASSIGN_OR_RETURN(replica_, hooks_.make_replica());
   KeepFreedBlocks(ObjectBytesInFlight(plan_, config().sync()));
-  auto exchange =
-      std::make_shared<GrpcExchange>(GrpcExchange::Options{.link = link_.get(),
-                                                           .session = session_.get(),
-                                                           .plan = &plan_,
-                                                           .run_id = run().run_id(),
-                                                           .worker_id = options_.worker_id,
-                                                           .sync = config().sync()});
+  auto exchange = std::make_shared<GrpcExchange>(GrpcExchange::Options{
+      .link = link_.get(), .session = session_.get(), .plan = &plan_, .sync = config().sync()});
   {
     absl::MutexLock lock(&exchange_mutex_);
     exchange_.swap(exchange);

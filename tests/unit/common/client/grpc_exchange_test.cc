@@ -30,8 +30,6 @@ class GrpcExchangeTest : public ::testing::Test {
             GrpcExchange::Options{.link = &link_,
                                   .session = session_.get(),
                                   .plan = &run_.coordinator().plan(),
-                                  .run_id = kRunId,
-                                  .worker_id = "a",
                                   .sync = run_.coordinator().config().sync()})) {
     session_->Ready(0, /*anew=*/true);
     EXPECT_TRUE(session_->WaitForGo(absl::Minutes(1)).ok());

@@ -157,8 +157,6 @@ TEST_F(CredentialsTest, AnOpenSessionAndItsLanesGoOnWithTheRenewedCertificate) {
   GrpcExchange exchange({.link = &link,
                          .session = session.get(),
                          .plan = &run_.coordinator().plan(),
-                         .run_id = kRunId,
-                         .worker_id = "a",
                          .sync = run_.coordinator().config().sync()});
   ASSERT_TRUE(exchange.PullState(0).ok());
   const auto former = channels->Now(1);
