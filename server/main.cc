@@ -369,8 +369,8 @@ int ServeRun(ServeFlags flags, Lead& lead, StopSignal& stop_signal) {
   options.observers = views.observers();
   options.merge_pool = &merge_pool;
   options.snapshot_every_rounds = absl::GetFlag(FLAGS_snapshot_every_rounds);
-  std::unique_ptr<ParentLink> parent;
-  if (opened->region != nullptr) parent = LinkToParent(*opened->region, options);
+  ParentLink* const parent = opened->region.get();
+  if (parent != nullptr) options.region = parent->ForCoordinator();
   const auto run = MakeServedRun(file_system, flags, *opened, options);
   if (!run.ok()) return end_start(run.status());
 
@@ -406,7 +406,8 @@ int ServeRun(ServeFlags flags, Lead& lead, StopSignal& stop_signal) {
   if (status.ok() && !address_file.empty()) {
     status = WriteFileAtomically(file_system, address_file, absl::string_view(bound));
   }
-  if (status.ok() && parent != nullptr) status = parent->Start(*(*run)->coordinator());
+  if (status.ok() && parent != nullptr)
+    status = parent->Start(*(*run)->coordinator(), &views.events());
   if (status.ok()) status = ServeUntilStopped(**run, views, standbys, stop_signal);
 
   views.NoteStopping();

@@ -58,8 +58,8 @@ absl::StatusOr<OpenedRun> OpenRun(FileSystem& file_system, const ServeFlags& fla
   }
   if (!flags.parent.address.empty()) {
     ASSIGN_OR_RETURN(run.region, OpenRegion(flags.parent, folder, run.recovered, wait));
-    run.config = run.region->parent.run.config();
-    run.run_id = run.region->parent.run.run_id();
+    run.config = run.region->parent().run.config();
+    run.run_id = run.region->parent().run.run_id();
     return run;
   }
   run.awaits_model = !run.resumes && flags.given.awaits_first_site();

@@ -26,32 +26,21 @@
 
 namespace causeway::server {
 
-// The run of a region: its parent's, beside what the region's own folder holds.
-struct RegionRun {
-  ParentOptions options;
-  ReachedRun parent;
-  FragmentPlan plan;
-};
-
 // Reads and checks what flags say of a parent. INVALID_ARGUMENT where they contradict themselves or
 // the run that is asked for. Without an address: there is no parent.
 absl::StatusOr<ParentOptions> ParentFromFlags(const GivenRun& given);
 
-// Asks the parent. Where the folder holds the run it waits a minute for an answer: CANCELLED once
-// `wait`, which waits so long, says that the process is to end. FAILED_PRECONDITION if the folder
-// holds another run than the parent serves.
-absl::StatusOr<std::unique_ptr<RegionRun>> OpenRegion(
+// Asks the parent, to which the result has not attached yet. Where the folder holds the run it
+// waits a minute for an answer: CANCELLED once `wait`, which waits so long, says that the process
+// is to end. FAILED_PRECONDITION if the folder holds another run than the parent serves.
+absl::StatusOr<std::unique_ptr<ParentLink>> OpenRegion(
     const ParentOptions& options, const std::string& run_dir,
     const std::optional<RecoveredRun>& recovered, const std::function<bool(absl::Duration)>& wait);
 
 // Fetches the values that the parent's run begins with, and keeps them in the folder.
 // FAILED_PRECONDITION if the run has published a round: a region is there from the first one on.
 absl::Status FetchInitialParameters(FileSystem& file_system, const std::string& run_dir,
-                                    const RegionRun& region);
-
-// The region's link to its parent, which `options` get with what else makes a coordinator a
-// region's. `region` and the events of `options` outlive it.
-std::unique_ptr<ParentLink> LinkToParent(const RegionRun& region, Coordinator::Options& options);
+                                    const ParentLink& region);
 
 // The flags of `serve` and `follow` that say how a run directory is kept.
 RunDirectoryStore::Options StoreOptionsFromFlags();
@@ -75,7 +64,7 @@ struct OpenedRun {
   bool awaits_model = false;  // A new run; one that has begun has a model.
   v1::RunConfig config;
   std::string run_id;
-  std::unique_ptr<RegionRun> region;  // Null: the hub's.
+  std::unique_ptr<ParentLink> region;  // Null: the hub's.
 };
 
 // Locks and reads the folder. A region asks its parent; one whose folder holds the run waits longer

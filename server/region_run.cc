@@ -128,7 +128,7 @@ absl::StatusOr<ParentOptions> ParentFromFlags(const GivenRun& given) {
   return parent;
 }
 
-absl::StatusOr<std::unique_ptr<RegionRun>> OpenRegion(
+absl::StatusOr<std::unique_ptr<ParentLink>> OpenRegion(
     const ParentOptions& options, const std::string& run_dir,
     const std::optional<RecoveredRun>& recovered, const std::function<bool(absl::Duration)>& wait) {
   ASSIGN_OR_RETURN(ReachedRun parent,
@@ -140,16 +140,16 @@ absl::StatusOr<std::unique_ptr<RegionRun>> OpenRegion(
                      options.address, " serves ", parent.run.run_id(),
                      ": check --parent, or give this region a fresh --run_dir"));
   }
-  return std::make_unique<RegionRun>(RegionRun{options, std::move(parent), std::move(plan)});
+  return std::make_unique<ParentLink>(options, std::move(parent), std::move(plan));
 }
 
 absl::Status FetchInitialParameters(FileSystem& file_system, const std::string& run_dir,
-                                    const RegionRun& region) {
-  const std::string& address = region.options.address;
+                                    const ParentLink& region) {
+  const std::string& address = region.options().address;
   StatePullOptions options;
-  options.worker_id = region.options.region_id;
-  absl::StatusOr<PublishedState> state =
-      PullPublishedState(*region.parent.channels, region.parent.run.run_id(), region.plan, options);
+  options.worker_id = region.options().region_id;
+  absl::StatusOr<PublishedState> state = PullPublishedState(
+      *region.parent().channels, region.parent().run.run_id(), region.plan(), options);
   RETURN_IF_ERROR(Annotate(state.status(), absl::StrCat("the state of the run at ", address)));
   for (size_t i = 0; i < state->versions.size(); ++i) {
     if (state->versions[i] == 0) continue;
@@ -158,19 +158,8 @@ absl::Status FetchInitialParameters(FileSystem& file_system, const std::string& 
         ": a new region joins before the first round; let these sites join the "
         "parent itself"));
   }
-  return KeepInitialValues(file_system, run_dir, address, region.parent.run.config(),
+  return KeepInitialValues(file_system, run_dir, address, region.parent().run.config(),
                            state->parameters);
-}
-
-std::unique_ptr<ParentLink> LinkToParent(const RegionRun& region, Coordinator::Options& options) {
-  auto parent =
-      std::make_unique<ParentLink>(region.options, region.parent, region.plan, options.events);
-  const auto& above = region.parent.run.regions();
-  options.region = RegionOptions{.parent = parent.get(),
-                                 .id = region.options.region_id,
-                                 .sites = region.options.sites,
-                                 .above = {above.begin(), above.end()}};
-  return parent;
 }
 
 }  // namespace causeway::server

@@ -70,18 +70,25 @@ absl::StatusOr<ReachedRun> ReachParent(const ParentOptions& options) {
   return parent;
 }
 
-ParentLink::ParentLink(ParentOptions options, ReachedRun parent, const FragmentPlan& plan,
-                       EventLog* events)
+ParentLink::ParentLink(ParentOptions options, ReachedRun parent, FragmentPlan plan)
     : options_(std::move(options)),
       parent_(std::move(parent)),
-      plan_(plan),
-      events_(events),
-      queue_(std::min(plan.fragments(), kMostFlights)) {}
+      plan_(std::move(plan)),
+      queue_(std::min(plan_.fragments(), kMostFlights)) {}
 
 ParentLink::~ParentLink() { Stop(absl::ZeroDuration()); }
 
-absl::Status ParentLink::Start(Coordinator& coordinator) {
+RegionOptions ParentLink::ForCoordinator() {
+  const auto& above = parent_.run.regions();
+  return {.parent = this,
+          .id = options_.region_id,
+          .sites = options_.sites,
+          .above = {above.begin(), above.end()}};
+}
+
+absl::Status ParentLink::Start(Coordinator& coordinator, EventLog* events) {
   RETURN_IF_ERROR(queue_.started());
+  events_ = events;
   coordinator_ = &coordinator;
   region_ = coordinator.region();
   obeyed_.Begin(coordinator);

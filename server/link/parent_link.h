@@ -58,12 +58,18 @@ class ObeyedOrders {
 // Thread-safe.
 class ParentLink final : public CoordinatorLink, public Parent {
  public:
-  // `plan` and `events` outlive it.
-  ParentLink(ParentOptions options, ReachedRun parent, const FragmentPlan& plan, EventLog* events);
+  // `plan`: of the parent's run.
+  ParentLink(ParentOptions options, ReachedRun parent, FragmentPlan plan);
   ~ParentLink() override;
 
-  // From now on that coordinator, which outlives Stop, is the region's.
-  absl::Status Start(Coordinator& coordinator);
+  const ParentOptions& options() const { return options_; }
+  const ReachedRun& parent() const { return parent_; }
+  const FragmentPlan& plan() const { return plan_; }
+  // Makes a coordinator the region's.
+  RegionOptions ForCoordinator();
+
+  // From now on that coordinator is the region's. It and the log outlive Stop.
+  absl::Status Start(Coordinator& coordinator, EventLog* events);
   void Carry(RegionDelta delta, Callback done) override;
   void Applied(int fragment, int64_t round, uint64_t published_hash) override;
   // Waits, up to `patience`, until the parent has what was closed, and leaves: with a word if all
@@ -94,10 +100,10 @@ class ParentLink final : public CoordinatorLink, public Parent {
 
   const ParentOptions options_;
   const ReachedRun parent_;
-  const FragmentPlan& plan_;
-  EventLog* const events_;
+  const FragmentPlan plan_;
   WorkQueue queue_;
-  Coordinator* coordinator_ = nullptr;  // Set by Start, as the next.
+  EventLog* events_ = NullEventLog();  // Set by Start, as the next two.
+  Coordinator* coordinator_ = nullptr;
   Region* region_ = nullptr;
 
   mutable absl::Mutex mutex_;
