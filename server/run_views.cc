@@ -18,9 +18,8 @@ absl::StatusOr<std::unique_ptr<RunViews>> RunViews::Open(const std::string& run_
                                                          const CertificateFiles& certificates) {
   FileSystem& file_system = *FileSystem::Real();
   const std::string path = JoinPath(run_dir, kEventsFile);
-  ASSIGN_OR_RETURN(auto file, OpenEventLog(file_system, path, Clock::Real()));
-  std::unique_ptr<RunViews> views(
-      new RunViews(run_dir, run, standbys, certificates, std::move(file)));
+  std::unique_ptr<RunViews> views(new RunViews(run_dir, run, standbys, certificates));
+  RETURN_IF_ERROR(views->event_file_.Open(file_system, path));
   if (run.resumes) views->history_.Restore(*run.recovered);
   const absl::Status curves = views->history_.RestoreCurves();
   if (!curves.ok()) Log().warn("the curves begin anew: {}", curves.ToString());
@@ -30,12 +29,11 @@ absl::StatusOr<std::unique_ptr<RunViews>> RunViews::Open(const std::string& run_
 }
 
 RunViews::RunViews(const std::string& run_dir, const OpenedRun& run, const Standbys& standbys,
-                   const CertificateFiles& certificates, std::unique_ptr<EventLog> file)
+                   const CertificateFiles& certificates)
     : run_dir_(run_dir),
       keeps_report_(run.resumes && FileSystem::Real()->Exists(JoinPath(run_dir, kReportFile))),
-      event_file_(std::move(file)),
-      counted_events_(event_file_.get()),
-      events_(&counted_events_, Clock::Real()),
+      event_file_(Clock::Real()),
+      events_(&event_file_, Clock::Real()),
       history_({.clock = Clock::Real(),
                 .curves_file = JoinPath(run_dir, kCurvesFile),
                 .run_id = run.run_id}),
@@ -44,7 +42,7 @@ RunViews::RunViews(const std::string& run_dir, const OpenedRun& run, const Stand
                 .history = &history_,
                 .run_dir = run_dir,
                 .certificates = certificates,
-                .events = &counted_events_,
+                .events = &event_file_,
                 .standbys = &standbys,
                 .commits = [&store = *run.store] { return store.Position().commits(); },
                 .replicated = run.replicated}) {}

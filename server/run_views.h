@@ -48,13 +48,12 @@ class RunViews {
 
  private:
   RunViews(const std::string& run_dir, const OpenedRun& run, const Standbys& standbys,
-           const CertificateFiles& certificates, std::unique_ptr<EventLog> file);
+           const CertificateFiles& certificates);
 
   const std::string run_dir_;
   // What this process knows of a run that was over before it is less than its report has.
   bool keeps_report_ = false;
-  const std::unique_ptr<EventLog> event_file_;
-  CountingEventLog counted_events_;
+  EventFile event_file_;
   EventHistory events_;
   RunHistory history_;
   CoordinatorMetrics metrics_;

@@ -6,56 +6,15 @@
 namespace causeway {
 namespace {
 
-spdlog::level::level_enum SpdlogLevel(EventLevel level) {
-  switch (level) {
-    case EventLevel::kInfo:
-      return spdlog::level::info;
-    case EventLevel::kWarn:
-      return spdlog::level::warn;
-    case EventLevel::kError:
-      return spdlog::level::err;
-  }
-  return spdlog::level::info;
-}
-
 class DroppingEventLog final : public EventLog {
  public:
   void Record(absl::string_view, const std::string&, const nlohmann::json&) override {}
 };
 
-class LoggingEventLog final : public EventLog {
- public:
-  void Record(absl::string_view event, const std::string& message, const nlohmann::json&) override {
-    LogEvent(event, message);
-  }
-};
-
-class FileEventLog final : public EventLog {
- public:
-  FileEventLog(std::unique_ptr<JsonLinesFile> file, Clock* clock)
-      : file_(std::move(file)), clock_(clock) {}
-
-  void Record(absl::string_view event, const std::string& message,
-              const nlohmann::json& fields) override {
-    nlohmann::json line = fields.is_object() ? fields : nlohmann::json::object();
-    line["time"] = absl::FormatTime(absl::RFC3339_full, clock_->Now(), absl::UTCTimeZone());
-    line["event"] = std::string(event);
-    line["message"] = message;
-    line["level"] = LevelName(LevelOf(event));
-    LogEvent(event, message);
-    const absl::Status status = file_->Append(line);
-    if (!status.ok()) Log().error("event not recorded: {}", std::string(status.message()));
-  }
-
- private:
-  const std::unique_ptr<JsonLinesFile> file_;
-  Clock* const clock_;
-};
-
 }  // namespace
 
 void LogEvent(absl::string_view event, const std::string& message) {
-  Log().log(SpdlogLevel(LevelOf(event)), "{}", Printable(message));
+  Log().log(spdlog::level::from_str(LevelOf(event)), "{}", Printable(message));
 }
 
 EventLog* NullEventLog() {
@@ -63,19 +22,9 @@ EventLog* NullEventLog() {
   return &log;
 }
 
-EventLog* LogLinesAlone() {
-  static LoggingEventLog log;
-  return &log;
-}
-
-absl::StatusOr<std::unique_ptr<JsonLinesFile>> JsonLinesFile::Create(FileSystem& file_system,
-                                                                     const std::string& path) {
-  ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, file_system.Create(path));
-  return std::unique_ptr<JsonLinesFile>(new JsonLinesFile(file_system, path, std::move(file), 0));
-}
-
 absl::StatusOr<std::unique_ptr<JsonLinesFile>> JsonLinesFile::Continue(FileSystem& file_system,
-                                                                       const std::string& path) {
+                                                                       const std::string& path,
+                                                                       uint64_t rotate_at) {
   bool cut_off = false;
   uint64_t bytes = 0;
   if (file_system.Exists(path)) {
@@ -87,12 +36,7 @@ absl::StatusOr<std::unique_ptr<JsonLinesFile>> JsonLinesFile::Continue(FileSyste
   const uint8_t newline = '\n';
   if (cut_off) RETURN_IF_ERROR(file->Append(std::span(&newline, 1)));
   return std::unique_ptr<JsonLinesFile>(
-      new JsonLinesFile(file_system, path, std::move(file), bytes));
-}
-
-void JsonLinesFile::RotateAt(uint64_t bytes) {
-  absl::MutexLock lock(&mutex_);
-  rotate_at_ = bytes;
+      new JsonLinesFile(file_system, path, std::move(file), bytes, rotate_at));
 }
 
 absl::Status JsonLinesFile::Rotate() {
@@ -117,12 +61,31 @@ absl::Status JsonLinesFile::Append(const nlohmann::json& object) {
   return file_->Append(std::span(reinterpret_cast<const uint8_t*>(line.data()), line.size()));
 }
 
-absl::StatusOr<std::unique_ptr<EventLog>> OpenEventLog(FileSystem& file_system,
-                                                       const std::string& path, Clock* clock,
-                                                       uint64_t rotate_at) {
-  ASSIGN_OR_RETURN(std::unique_ptr<JsonLinesFile> file, JsonLinesFile::Continue(file_system, path));
-  file->RotateAt(rotate_at);
-  return std::make_unique<FileEventLog>(std::move(file), clock);
+absl::Status EventFile::Open(FileSystem& file_system, const std::string& path, uint64_t rotate_at) {
+  ASSIGN_OR_RETURN(std::unique_ptr<JsonLinesFile> file,
+                   JsonLinesFile::Continue(file_system, path, rotate_at));
+  absl::MutexLock lock(&mutex_);
+  file_ = std::move(file);
+  return absl::OkStatus();
+}
+
+void EventFile::Record(absl::string_view event, const std::string& message,
+                       const nlohmann::json& fields) {
+  JsonLinesFile* file = nullptr;
+  {
+    absl::MutexLock lock(&mutex_);
+    ++counts_[std::string(event)];
+    file = file_.get();
+  }
+  LogEvent(event, message);
+  if (file == nullptr) return;
+  nlohmann::json line = fields.is_object() ? fields : nlohmann::json::object();
+  line["time"] = absl::FormatTime(absl::RFC3339_full, clock_->Now(), absl::UTCTimeZone());
+  line["event"] = std::string(event);
+  line["message"] = message;
+  line["level"] = LevelOf(event);
+  const absl::Status status = file->Append(line);
+  if (!status.ok()) Log().error("event not recorded: {}", std::string(status.message()));
 }
 
 }  // namespace causeway

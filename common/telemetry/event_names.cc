@@ -3,7 +3,9 @@
 namespace causeway {
 namespace {
 
-using enum EventLevel;
+constexpr char kInfo[] = "info";
+constexpr char kWarn[] = "warn";
+constexpr char kError[] = "error";
 
 // An event's comment, where its name does not say all, goes to docs/monitoring.md.
 constexpr EventName kCoordinatorEvents[] = {
@@ -155,25 +157,13 @@ constexpr EventName kWorkerEvents[] = {
 std::span<const EventName> CoordinatorEvents() { return kCoordinatorEvents; }
 std::span<const EventName> WorkerEvents() { return kWorkerEvents; }
 
-EventLevel LevelOf(absl::string_view event) {
+const char* LevelOf(absl::string_view event) {
   for (const std::span<const EventName> events : {CoordinatorEvents(), WorkerEvents()}) {
     for (const EventName& entry : events) {
       if (event == entry.name) return entry.level;
     }
   }
   return kInfo;
-}
-
-const char* LevelName(EventLevel level) {
-  switch (level) {
-    case kInfo:
-      return "info";
-    case kWarn:
-      return "warn";
-    case kError:
-      return "error";
-  }
-  return "info";
 }
 
 }  // namespace causeway

@@ -33,7 +33,7 @@ class CoordinatorMetrics {
     RunHistory* history = nullptr;
     std::string run_dir = {};
     CertificateFiles certificates = {};
-    const CountingEventLog* events = nullptr;
+    const EventFile* events = nullptr;
     const Standbys* standbys = nullptr;
     std::function<int64_t()> commits = nullptr;  // Counts the commits of the run's folder.
     bool replicated = false;                     // Workers are told what standbys have.

@@ -86,7 +86,7 @@ void EventHistory::Keep(std::string time, absl::string_view name, std::string me
   v1::RunEvent event;
   event.set_time(std::move(time));
   event.set_event(std::string(name));
-  event.set_level(LevelName(LevelOf(name)));
+  event.set_level(LevelOf(name));
   event.set_message(Utf8(message));
   event.set_fields_json(FieldsText(fields));
   absl::MutexLock lock(&mutex_);

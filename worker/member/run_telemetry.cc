@@ -84,7 +84,7 @@ absl::Status TensorBoardWriter::Write(tensorboard::Event event) {
 }
 
 RunTelemetry::RunTelemetry(const MemberOptions& options, FileSystem& file_system, Clock& clock)
-    : options_(options), file_system_(file_system), clock_(clock), counter_(&late_) {
+    : options_(options), file_system_(file_system), clock_(clock), events_(&clock_) {
   figures_.worker_id = options_.worker_id;
 }
 
@@ -120,9 +120,7 @@ absl::Status RunTelemetry::Begin(const std::string& run_id, int64_t budget_steps
     figures_.budget_steps = budget_steps;
   }
   if (!options_.output.empty()) {
-    ASSIGN_OR_RETURN(event_file_, OpenEventLog(file_system_,
-                                               JoinPath(options_.output, "events.jsonl"), &clock_));
-    late_.Begin(event_file_.get());
+    RETURN_IF_ERROR(events_.Open(file_system_, JoinPath(options_.output, "events.jsonl")));
   }
   if (options_.tensorboard.empty()) return absl::OkStatus();
   absl::StatusOr<std::unique_ptr<TensorBoardWriter>> curves =
@@ -309,7 +307,7 @@ std::string RunTelemetry::MetricsText() const {
     AddTraining(page, figures_);
     AddLink(page, figures_.heartbeat);
   }
-  std::map<std::string, int64_t> counts = counter_.counts();
+  std::map<std::string, int64_t> counts = events_.counts();
   for (const EventName& event : WorkerEvents()) {
     page.Counter("causeway_events_total", "Events by name.",
                  static_cast<double>(counts[event.name]), {{"event", event.name}});

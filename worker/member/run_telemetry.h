@@ -106,9 +106,9 @@ class RunTelemetry {
   absl::Status Begin(const std::string& run_id, int64_t budget_steps, int64_t first_step);
 
   // Events go to the log alone until Begin. Valid as long as this object.
-  EventLog& events() { return counter_; }
+  EventLog& events() { return events_; }
   void Record(absl::string_view event, const std::string& message, const nlohmann::json& fields) {
-    counter_.Record(event, message, fields);
+    events_.Record(event, message, fields);
   }
 
   // After every inner step. Run, worker and budget are filled in here. An error concerns the
@@ -139,9 +139,7 @@ class RunTelemetry {
   const MemberOptions options_;
   FileSystem& file_system_;
   Clock& clock_;
-  std::unique_ptr<EventLog> event_file_;  // Null: the log alone.
-  LateEventLog late_{LogLinesAlone()};
-  CountingEventLog counter_;
+  EventFile events_;
   mutable absl::Mutex mutex_;
   WorkerFigures figures_ ABSL_GUARDED_BY(mutex_);
   std::optional<StepUnderWay> computing_ ABSL_GUARDED_BY(mutex_);

@@ -32,13 +32,20 @@ class EventLogTest : public testing::Test {
     return lines;
   }
 
+  // A log that goes on in the file.
+  std::unique_ptr<EventFile> Opened(uint64_t rotate_at = kMaxEventFileBytes) {
+    auto log = std::make_unique<EventFile>(&clock_);
+    EXPECT_TRUE(log->Open(*FileSystem::Real(), path_, rotate_at).ok());
+    return log;
+  }
+
   const TemporaryFolder folder_;
   const std::string path_ = folder_.File("events.jsonl");
   FakeClock clock_{absl::FromUnixMillis(1'700'000'000'250)};
 };
 
 TEST_F(EventLogTest, EachEventIsOneLineWithTimeNameSentenceAndFields) {
-  auto log = OpenEventLog(*FileSystem::Real(), path_, &clock_).value();
+  auto log = Opened();
   log->Record("worker_joined", "worker a joined", {{"worker", "a"}, {"step", 7}});
   clock_.Advance(absl::Seconds(1));
   log->Record("run_started", "training begins", nlohmann::json::object());
@@ -64,7 +71,7 @@ TEST_F(EventLogTest, ASentenceWithWordsOfAPeerStaysOneLineOfTheLog) {
 }
 
 TEST_F(EventLogTest, FieldsThatAreNoObjectAreLeftOut) {
-  auto log = OpenEventLog(*FileSystem::Real(), path_, &clock_).value();
+  auto log = Opened();
   log->Record("odd", "a list, and nothing", nlohmann::json::array({1, 2}));
   log->Record("odd", "nothing at all", nullptr);
   const auto lines = Lines();
@@ -74,7 +81,7 @@ TEST_F(EventLogTest, FieldsThatAreNoObjectAreLeftOut) {
 }
 
 TEST_F(EventLogTest, LineBreaksStayInsideTheirLineAndBytesThatAreNoUtf8AreReplaced) {
-  auto log = OpenEventLog(*FileSystem::Real(), path_, &clock_).value();
+  auto log = Opened();
   log->Record("sample", "caf\xc3\xa9 \xff\xfe end",
               {{"text", "\xc3"}, {"worker", "two\nlines, \"quoted\", a \\ and a \x01"}});
   const auto lines = Lines();
@@ -85,7 +92,7 @@ TEST_F(EventLogTest, LineBreaksStayInsideTheirLineAndBytesThatAreNoUtf8AreReplac
 }
 
 TEST_F(EventLogTest, LinesOfSeveralThreadsDoNotMix) {
-  auto file = JsonLinesFile::Create(*FileSystem::Real(), path_).value();
+  auto file = JsonLinesFile::Continue(*FileSystem::Real(), path_).value();
   constexpr int kThreads = 4, kLines = 200;
   std::vector<std::thread> threads;
   for (int thread = 0; thread < kThreads; ++thread) {
@@ -105,13 +112,13 @@ TEST_F(EventLogTest, LinesOfSeveralThreadsDoNotMix) {
 
 TEST_F(EventLogTest, AFileThatCannotBeMadeIsAnErrorWithItsPath) {
   const std::string path = folder_.File("missing/events.jsonl");
-  const auto log = OpenEventLog(*FileSystem::Real(), path, &clock_);
-  EXPECT_EQ(log.status().code(), absl::StatusCode::kNotFound);
-  EXPECT_NE(log.status().message().find(path), absl::string_view::npos);
+  const absl::Status opened = EventFile(&clock_).Open(*FileSystem::Real(), path);
+  EXPECT_EQ(opened.code(), absl::StatusCode::kNotFound);
+  EXPECT_NE(opened.message().find(path), absl::string_view::npos);
 }
 
 TEST_F(EventLogTest, ALevelSaysHowMuchItMatters) {
-  auto log = OpenEventLog(*FileSystem::Real(), path_, &clock_).value();
+  auto log = Opened();
   for (const char* event : {"worker_joined", "worker_lost", "hash_mismatch", "no_such_event"}) {
     log->Record(event, "what happened", nlohmann::json::object());
   }
@@ -125,9 +132,8 @@ TEST_F(EventLogTest, ALevelSaysHowMuchItMatters) {
 
 TEST_F(EventLogTest, AFullFileIsPutAsideAndOneFormerFileIsKept) {
   constexpr uint64_t kMost = 2000;
-  auto log = OpenEventLog(*FileSystem::Real(), path_, &clock_, kMost);
-  ASSERT_TRUE(log.ok());
-  for (int i = 0; i < 100; ++i) (*log)->Record("counted", "an event", {{"number", i}});
+  auto log = Opened(kMost);
+  for (int i = 0; i < 100; ++i) log->Record("counted", "an event", {{"number", i}});
   EXPECT_LE(*FileSystem::Real()->FileSize(path_), kMost);
   EXPECT_LE(*FileSystem::Real()->FileSize(path_ + ".1"), kMost);
   EXPECT_FALSE(FileSystem::Real()->Exists(path_ + ".2"));
@@ -139,15 +145,14 @@ TEST_F(EventLogTest, AFullFileIsPutAsideAndOneFormerFileIsKept) {
   const std::vector<std::string> lines = absl::StrSplit(former, '\n', absl::SkipEmpty());
   EXPECT_EQ(nlohmann::json::parse(lines.back())["number"].get<int>() + 1, newest.front()["number"]);
   // A successor goes on with the size that is there.
-  log = OpenEventLog(*FileSystem::Real(), path_, &clock_, kMost);
-  ASSERT_TRUE(log.ok());
-  for (int i = 100; i < 200; ++i) (*log)->Record("counted", "an event", {{"number", i}});
+  log = Opened(kMost);
+  for (int i = 100; i < 200; ++i) log->Record("counted", "an event", {{"number", i}});
   EXPECT_LE(*FileSystem::Real()->FileSize(path_), kMost);
   EXPECT_EQ(Lines().back()["number"], 199);
 }
 
 TEST_F(EventLogTest, ALineThatIsLargerThanTheFileMayBeIsStillWritten) {
-  auto log = OpenEventLog(*FileSystem::Real(), path_, &clock_, 100).value();
+  auto log = Opened(100);
   for (int i = 0; i < 3; ++i) log->Record("large", std::string(500, 'x'), {{"number", i}});
   ASSERT_EQ(Lines().size(), 1U);
   EXPECT_EQ(Lines()[0]["number"], 2);
