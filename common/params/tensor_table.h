@@ -5,34 +5,9 @@
 // or describes a model of Causeway's own family (RunConfig.model). The rest of this comment is
 // about the latter.
 //
-// Matrices are row-major, [rows = outputs, cols = inputs]: y = W x. Names are Hugging Face's
-// (LlamaForCausalLM, Qwen3ForCausalLM). The tensors of block l stand together and in this order:
-//
-//   model.layers.l.input_layernorm.weight            [width]
-//   model.layers.l.input_layernorm.bias              [width]               (layer_norm)
-//   model.layers.l.self_attn.q_proj.weight           [heads * head_dim, width]
-//   model.layers.l.self_attn.k_proj.weight           [kv_heads * head_dim, width]
-//   model.layers.l.self_attn.v_proj.weight           [kv_heads * head_dim, width]
-//   model.layers.l.self_attn.q_proj.bias             [heads * head_dim]    (qkv_bias)
-//   model.layers.l.self_attn.k_proj.bias             [kv_heads * head_dim] (qkv_bias)
-//   model.layers.l.self_attn.v_proj.bias             [kv_heads * head_dim] (qkv_bias)
-//   model.layers.l.self_attn.q_norm.weight           [head_dim]            (qk_norm)
-//   model.layers.l.self_attn.k_norm.weight           [head_dim]            (qk_norm)
-//   model.layers.l.self_attn.o_proj.weight           [width, heads * head_dim]
-//   model.layers.l.self_attn.o_proj.bias             [width]               (output_bias)
-//   model.layers.l.post_attention_layernorm.weight   [width]
-//   model.layers.l.post_attention_layernorm.bias     [width]               (layer_norm)
-//   model.layers.l.mlp.gate_proj.weight              [mlp_width, width]    (SwiGLU)
-//   model.layers.l.mlp.up_proj.weight                [mlp_width, width]
-//   model.layers.l.mlp.gate_proj.bias                [mlp_width]           (mlp_bias, SwiGLU)
-//   model.layers.l.mlp.up_proj.bias                  [mlp_width]           (mlp_bias)
-//   model.layers.l.mlp.down_proj.weight              [width, mlp_width]
-//   model.layers.l.mlp.down_proj.bias                [width]               (mlp_bias)
-//
-// and outside the blocks: model.embed_tokens.weight [padded vocabulary, width],
-// model.embed_positions.weight [learned_positions, width] (learned_positions),
-// model.norm.weight [width], model.norm.bias [width] (layer_norm),
-// lm_head.weight [padded vocabulary, width] (untied_head).
+// Matrices are row-major, [rows = outputs, cols = inputs]: y = W x. config.proto lists their names,
+// which are Hugging Face's (LlamaForCausalLM, Qwen3ForCausalLM), shapes and order; the embedding
+// and the head have the padded vocabulary's rows.
 #pragma once
 
 #include <cstdint>

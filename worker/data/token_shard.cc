@@ -29,42 +29,10 @@ Stored Load(const uint8_t* body, int64_t index) {
   return token;
 }
 
-// Copies and returns the largest token of all, so that the loop has no branch.
-template <typename Stored>
-int64_t CopyTokens(const uint8_t* body, int64_t begin, std::span<int32_t> out) {
-  Stored largest = 0;
-  for (size_t i = 0; i < out.size(); ++i) {
-    const auto token = Load<Stored>(body, begin + static_cast<int64_t>(i));
-    largest = std::max(largest, token);
-    out[i] = static_cast<int32_t>(token);
-  }
-  return static_cast<int64_t>(largest);
-}
-
-template <typename Stored>
-int64_t Largest(const uint8_t* body, int64_t tokens) {
-  Stored largest = 0;
-  for (int64_t i = 0; i < tokens; ++i) largest = std::max(largest, Load<Stored>(body, i));
-  return static_cast<int64_t>(largest);
-}
-
-template <typename Stored>
-void FindToken(const uint8_t* body, int64_t tokens, int64_t token, int64_t first,
-               std::vector<int64_t>& positions) {
-  for (int64_t i = 0; i < tokens; ++i) {
-    if (int64_t{Load<Stored>(body, i)} == token) positions.push_back(first + i);
-  }
-}
-
-template <typename Stored>
-void AppendAs(std::span<const int32_t> tokens, std::vector<uint8_t>& body) {
-  const size_t begin = body.size();
-  body.resize(begin + tokens.size() * sizeof(Stored));
-  uint8_t* const out = body.data() + begin;
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    const auto token = static_cast<Stored>(tokens[i]);
-    std::memcpy(out + i * sizeof(Stored), &token, sizeof(Stored));
-  }
+// Calls visit(Stored()) with the type of tokens of that width.
+template <typename Visit>
+auto WithWidth(int bytes_per_token, Visit visit) {
+  return bytes_per_token == 2 ? visit(uint16_t()) : visit(uint32_t());
 }
 
 bool IsMagic(int32_t word) { return word == kMagic16 || word == kMagic32; }
@@ -211,15 +179,22 @@ absl::Status TokenShard::Read(int64_t begin, int64_t vocabulary_size,
                               std::span<int32_t> out) const {
   const uint8_t* const body = this->body();
   int64_t largest = 0;
+  // The largest token of all is looked at once, so that the loop has no branch.
   RETURN_IF_ERROR(ReadMapped(path_, [&] {
-    largest = bytes_per_token_ == 2 ? CopyTokens<uint16_t>(body, begin, out)
-                                    : CopyTokens<uint32_t>(body, begin, out);
+    largest = WithWidth(bytes_per_token_, [&]<typename Stored>(Stored most) {
+      for (size_t i = 0; i < out.size(); ++i) {
+        const auto token = Load<Stored>(body, begin + static_cast<int64_t>(i));
+        most = std::max(most, token);
+        out[i] = static_cast<int32_t>(token);
+      }
+      return static_cast<int64_t>(most);
+    });
   }));
   if (largest < vocabulary_size) return absl::OkStatus();
   int64_t position = begin;
   const auto token_at = [&](int64_t i) {
-    return bytes_per_token_ == 2 ? int64_t{Load<uint16_t>(body, i)}
-                                 : int64_t{Load<uint32_t>(body, i)};
+    return WithWidth(bytes_per_token_,
+                     [&]<typename Stored>(Stored) { return int64_t{Load<Stored>(body, i)}; });
   };
   const int64_t end = begin + static_cast<int64_t>(out.size());
   while (position + 1 < end && token_at(position) != largest) ++position;
@@ -230,16 +205,18 @@ absl::Status TokenShard::Read(int64_t begin, int64_t vocabulary_size,
 }
 
 void TokenShard::Find(int64_t token, int64_t first, std::vector<int64_t>& positions) const {
-  if (bytes_per_token_ == 2) {
-    FindToken<uint16_t>(body(), tokens_, token, first, positions);
-  } else {
-    FindToken<uint32_t>(body(), tokens_, token, first, positions);
-  }
+  WithWidth(bytes_per_token_, [&, body = body()]<typename Stored>(Stored) {
+    for (int64_t i = 0; i < tokens_; ++i) {
+      if (int64_t{Load<Stored>(body, i)} == token) positions.push_back(first + i);
+    }
+  });
 }
 
 int64_t TokenShard::LargestToken() const {
-  return bytes_per_token_ == 2 ? Largest<uint16_t>(body(), tokens_)
-                               : Largest<uint32_t>(body(), tokens_);
+  return WithWidth(bytes_per_token_, [&, body = body()]<typename Stored>(Stored largest) {
+    for (int64_t i = 0; i < tokens_; ++i) largest = std::max(largest, Load<Stored>(body, i));
+    return static_cast<int64_t>(largest);
+  });
 }
 
 TokenShardWriter::TokenShardWriter(FileSystem& file_system, std::string folder, std::string prefix,
@@ -266,11 +243,13 @@ absl::Status TokenShardWriter::Append(std::span<const int32_t> tokens) {
     const auto room = static_cast<size_t>(shard_tokens_ - buffered_tokens());
     const std::span<const int32_t> part = tokens.first(std::min(room, tokens.size()));
     tokens = tokens.subspan(part.size());
-    if (bytes_per_token_ == 2) {
-      AppendAs<uint16_t>(part, body_);
-    } else {
-      AppendAs<uint32_t>(part, body_);
-    }
+    WithWidth(bytes_per_token_, [&]<typename Stored>(Stored token) {
+      uint8_t* out = &*body_.insert(body_.end(), part.size() * sizeof(Stored), 0);
+      for (size_t i = 0; i < part.size(); ++i, out += sizeof(Stored)) {
+        token = static_cast<Stored>(part[i]);
+        std::memcpy(out, &token, sizeof(Stored));
+      }
+    });
     tokens_ += static_cast<int64_t>(part.size());
     if (buffered_tokens() == shard_tokens_) RETURN_IF_ERROR(WriteShard());
   }

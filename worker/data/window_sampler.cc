@@ -25,31 +25,31 @@ absl::Status CheckMasking(const Dataset& dataset, const ShardSequence& tokens,
                    "--document_end=TOKEN, or make the data with `causeway-worker tokenize`"));
 }
 
-struct WindowReader {
-  const ShardSequence& tokens;
-  int64_t vocabulary_size;
-  bool document_masking;
-
-  // The spans have T values each; the window is shared by inputs and targets but for its first and
-  // last token.
-  absl::Status Read(int64_t window, std::span<int32_t> inputs, std::span<int32_t> targets,
-                    std::span<int32_t> document_starts) const {
-    const auto length = static_cast<int64_t>(inputs.size());
-    RETURN_IF_ERROR(tokens.Read(window * length, vocabulary_size, inputs));
+// Fills rows of T values with the windows that `window_of` names for row 0, 1 and so on. A window
+// is shared by inputs and targets but for its first and last token.
+absl::Status ReadWindows(const ShardSequence& tokens, int64_t vocabulary_size, int64_t length,
+                         bool document_masking, absl::FunctionRef<int64_t(int64_t row)> window_of,
+                         std::span<int32_t> all_inputs, std::span<int32_t> all_targets,
+                         std::span<int32_t> all_starts) {
+  const auto values = static_cast<size_t>(length);
+  for (size_t at = 0; at < all_inputs.size(); at += values) {
+    const int64_t begin = window_of(static_cast<int64_t>(at / values)) * length;
+    const std::span<int32_t> inputs = all_inputs.subspan(at, values);
+    const std::span<int32_t> targets = all_targets.subspan(at, values);
+    RETURN_IF_ERROR(tokens.Read(begin, vocabulary_size, inputs));
     std::copy(inputs.begin() + 1, inputs.end(), targets.begin());
-    RETURN_IF_ERROR(tokens.Read((window + 1) * length, vocabulary_size, targets.last(1)));
-    if (!document_masking) return absl::OkStatus();
-    tokens.documents()->Fill(window * length, document_starts);
-    for (size_t i = 0; i + 1 < inputs.size(); ++i) {
-      if (document_starts[i + 1] == static_cast<int32_t>(i + 1)) targets[i] = -1;
+    RETURN_IF_ERROR(tokens.Read(begin + length, vocabulary_size, targets.last(1)));
+    if (!document_masking) continue;
+    const std::span<int32_t> starts = all_starts.subspan(at, values);
+    tokens.documents()->Fill(begin, starts);
+    for (size_t i = 0; i + 1 < values; ++i) {
+      if (starts[i + 1] == static_cast<int32_t>(i + 1)) targets[i] = -1;
     }
-    const std::vector<int64_t>& starts = tokens.documents()->starts();
-    if (std::binary_search(starts.begin(), starts.end(), (window + 1) * length)) {
-      targets.back() = -1;
-    }
-    return absl::OkStatus();
+    const std::vector<int64_t>& documents = tokens.documents()->starts();
+    if (std::binary_search(documents.begin(), documents.end(), begin + length)) targets.back() = -1;
   }
-};
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -93,15 +93,9 @@ int64_t WindowSampler::WindowAt(int64_t cursor) const {
 absl::Status WindowSampler::Read(int64_t cursor, std::span<int32_t> inputs,
                                  std::span<int32_t> targets,
                                  std::span<int32_t> document_starts) const {
-  const auto length = static_cast<size_t>(options_.sequence_length);
-  const WindowReader reader = {*tokens_, options_.vocabulary_size, options_.document_masking};
-  for (size_t row = 0; row < inputs.size(); row += length, ++cursor) {
-    const size_t starts = options_.document_masking ? length : 0;
-    RETURN_IF_ERROR(reader.Read(WindowAt(cursor), inputs.subspan(row, length),
-                                targets.subspan(row, length),
-                                document_starts.subspan(starts > 0 ? row : 0, starts)));
-  }
-  return absl::OkStatus();
+  return ReadWindows(
+      *tokens_, options_.vocabulary_size, options_.sequence_length, options_.document_masking,
+      [&](int64_t row) { return WindowAt(cursor + row); }, inputs, targets, document_starts);
 }
 
 absl::StatusOr<HeldOutWindows> HeldOutWindows::Create(const Dataset& dataset,
@@ -137,15 +131,10 @@ absl::StatusOr<HeldOutWindows> HeldOutWindows::Create(const Dataset& dataset,
 absl::Status HeldOutWindows::Read(int64_t first, std::span<int32_t> inputs,
                                   std::span<int32_t> targets,
                                   std::span<int32_t> document_starts) const {
-  const auto length = static_cast<size_t>(sequence_length_);
-  const WindowReader reader = {*tokens_, vocabulary_size_, document_masking_};
-  for (size_t row = 0; row < inputs.size(); row += length, ++first) {
-    const size_t starts = document_masking_ ? length : 0;
-    RETURN_IF_ERROR(reader.Read(windows_[static_cast<size_t>(first)], inputs.subspan(row, length),
-                                targets.subspan(row, length),
-                                document_starts.subspan(starts > 0 ? row : 0, starts)));
-  }
-  return absl::OkStatus();
+  return ReadWindows(
+      *tokens_, vocabulary_size_, sequence_length_, document_masking_,
+      [&](int64_t row) { return windows_[static_cast<size_t>(first + row)]; }, inputs, targets,
+      document_starts);
 }
 
 }  // namespace causeway::worker
