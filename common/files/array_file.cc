@@ -33,41 +33,33 @@ std::string Header(const json& metadata, std::span<const NamedBytes> arrays) {
   return text;
 }
 
-size_t ContentBytes(const std::string& header, std::span<const NamedBytes> arrays) {
-  size_t bytes = kPreambleBytes + header.size() + kChecksumBytes;
+}  // namespace
+
+uint64_t ArrayFileBytes(const json& metadata, std::span<const NamedBytes> arrays) {
+  size_t bytes = kPreambleBytes + Header(metadata, arrays).size() + kChecksumBytes;
   for (const NamedBytes& array : arrays) bytes += array.bytes.size();
   return bytes;
 }
 
-class FileInMemory final : public MappedFile {
- public:
-  explicit FileInMemory(std::string content) : content_(std::move(content)) {}
-  std::span<const uint8_t> bytes() const override {
-    return {reinterpret_cast<const uint8_t*>(content_.data()), content_.size()};
-  }
-
- private:
-  const std::string content_;
-};
-
-}  // namespace
-
-uint64_t ArrayFileBytes(const json& metadata, std::span<const NamedBytes> arrays) {
-  return ContentBytes(Header(metadata, arrays), arrays);
-}
-
 absl::Status WriteArrays(WritableFile& file, const ArrayFileKind& kind, uint32_t version,
                          const json& metadata, std::span<const NamedBytes> arrays) {
+  RETURN_IF_ERROR(file.Reserve(ArrayFileBytes(metadata, arrays)));
+  return AppendArrays([&](std::span<const uint8_t> data) { return file.Append(data); }, kind,
+                      version, metadata, arrays);
+}
+
+absl::Status AppendArrays(absl::FunctionRef<absl::Status(std::span<const uint8_t>)> append,
+                          const ArrayFileKind& kind, uint32_t version, const json& metadata,
+                          std::span<const NamedBytes> arrays) {
   const std::string header = Header(metadata, arrays);
-  RETURN_IF_ERROR(file.Reserve(ContentBytes(header, arrays)));
   TreeHasher hasher;
   size_t written = 0;
-  const auto append = [&](std::span<const uint8_t> data) -> absl::Status {
+  const auto append_hashed = [&](std::span<const uint8_t> data) -> absl::Status {
     while (!data.empty()) {
       // Up to the next multiple of kWriteBytes, so that every write but the first is aligned.
       const size_t size = std::min(data.size(), kWriteBytes - written % kWriteBytes);
       hasher.Update(data.first(size));
-      RETURN_IF_ERROR(file.Append(data.first(size)));
+      RETURN_IF_ERROR(append(data.first(size)));
       written += size;
       data = data.subspan(size);
     }
@@ -79,11 +71,11 @@ absl::Status WriteArrays(WritableFile& file, const ArrayFileKind& kind, uint32_t
   std::memcpy(beginning.data() + 8, &version, sizeof(version));
   std::memcpy(beginning.data() + 12, &header_bytes, sizeof(header_bytes));
   beginning.insert(beginning.end(), header.begin(), header.end());
-  RETURN_IF_ERROR(append(beginning));
-  for (const NamedBytes& array : arrays) RETURN_IF_ERROR(append(array.bytes));
+  RETURN_IF_ERROR(append_hashed(beginning));
+  for (const NamedBytes& array : arrays) RETURN_IF_ERROR(append_hashed(array.bytes));
   CrashPoint("during_array_file");
   const uint64_t hash = hasher.Finish();
-  return file.Append({reinterpret_cast<const uint8_t*>(&hash), sizeof(hash)});
+  return append({reinterpret_cast<const uint8_t*>(&hash), sizeof(hash)});
 }
 
 absl::Status WriteArrayFile(FileSystem& file_system, const std::string& path,
@@ -96,24 +88,26 @@ absl::Status WriteArrayFile(FileSystem& file_system, const std::string& path,
 
 absl::StatusOr<ArrayFile> ArrayFile::Read(FileSystem& file_system, const std::string& path,
                                           const ArrayFileKind& kind, uint32_t version) {
-  ASSIGN_OR_RETURN(std::unique_ptr<MappedFile> file, file_system.Map(path));
-  return Parse(std::move(file), path, kind, version);
+  ASSIGN_OR_RETURN(const std::shared_ptr<const MappedFile> file, file_system.Map(path));
+  return Parse(SharedBytes(file->bytes(), file), path, kind, version);
 }
 
 absl::StatusOr<ArrayFile> ArrayFile::ReadIntoMemory(FileSystem& file_system,
                                                     const std::string& path,
                                                     const ArrayFileKind& kind, uint32_t version) {
-  ASSIGN_OR_RETURN(std::string content, file_system.ReadFile(path));
-  return Parse(std::make_unique<FileInMemory>(std::move(content)), path, kind, version);
+  ASSIGN_OR_RETURN(std::string text, file_system.ReadFile(path));
+  const auto content = std::make_shared<const std::string>(std::move(text));
+  return Parse(
+      SharedBytes({reinterpret_cast<const uint8_t*>(content->data()), content->size()}, content),
+      path, kind, version);
 }
 
-absl::StatusOr<ArrayFile> ArrayFile::Parse(std::unique_ptr<MappedFile> file,
-                                           const std::string& path, const ArrayFileKind& kind,
-                                           uint32_t version) {
+absl::StatusOr<ArrayFile> ArrayFile::Parse(SharedBytes all, const std::string& path,
+                                           const ArrayFileKind& kind, uint32_t version) {
   ArrayFile result;
   result.path_ = path;
-  result.file_ = std::move(file);
-  const std::span<const uint8_t> bytes = result.file_->bytes();
+  result.content_ = std::move(all);
+  const std::span<const uint8_t> bytes = result.content_.view();
   const auto damaged = [&](absl::string_view what) {
     return absl::DataLossError(absl::StrCat(path, " is damaged: ", what));
   };

@@ -20,7 +20,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "common/base/byte_buffer.h"
 #include "common/base/file_system.h"
 #include "nlohmann/json.hpp"
 
@@ -44,6 +46,10 @@ NamedBytes NameBytes(std::string name, std::span<T> values) {
 absl::Status WriteArrays(WritableFile& file, const ArrayFileKind& kind, uint32_t version,
                          const nlohmann::json& metadata, std::span<const NamedBytes> arrays);
 uint64_t ArrayFileBytes(const nlohmann::json& metadata, std::span<const NamedBytes> arrays);
+// The same content, wherever `append` puts it.
+absl::Status AppendArrays(absl::FunctionRef<absl::Status(std::span<const uint8_t>)> append,
+                          const ArrayFileKind& kind, uint32_t version,
+                          const nlohmann::json& metadata, std::span<const NamedBytes> arrays);
 
 // Replaces `path` durably: write, sync, rename, sync the folder. After an error the old file
 // stands.
@@ -63,7 +69,7 @@ class ArrayFile {
   static absl::StatusOr<ArrayFile> ReadIntoMemory(FileSystem& file_system, const std::string& path,
                                                   const ArrayFileKind& kind, uint32_t version);
   // The same of bytes that are there already; `name` stands in errors.
-  static absl::StatusOr<ArrayFile> Parse(std::unique_ptr<MappedFile> file, const std::string& name,
+  static absl::StatusOr<ArrayFile> Parse(SharedBytes all, const std::string& name,
                                          const ArrayFileKind& kind, uint32_t version);
 
   const nlohmann::json& metadata() const { return metadata_; }
@@ -81,7 +87,7 @@ class ArrayFile {
  private:
   ArrayFile() = default;
   std::string path_;
-  std::unique_ptr<MappedFile> file_;
+  SharedBytes content_;
   nlohmann::json metadata_;
   std::vector<NamedBytes> arrays_;
 };

@@ -52,27 +52,16 @@ void Initialize(const Task& task, uint64_t seed, int64_t arena_begin, std::span<
 }  // namespace
 
 void InitializeParameters(const FragmentPlan& plan, uint64_t seed, std::span<float> arena,
-                          ThreadPool* threads,
-                          const std::function<void(int64_t done, int64_t total)>& progress) {
-  InitializeRange(plan, seed, 0, arena, threads, progress);
+                          ThreadPool* threads) {
+  InitializeRange(plan, seed, 0, arena, threads);
 }
 
 void InitializeRange(const FragmentPlan& plan, uint64_t seed, int64_t begin,
-                     std::span<float> values, ThreadPool* threads,
-                     const std::function<void(int64_t done, int64_t total)>& progress) {
+                     std::span<float> values, ThreadPool* threads) {
   std::fill(values.begin(), values.end(), 0.0F);
   const std::vector<Task> tasks = CutIntoTasks(plan, begin, begin + std::ssize(values));
-  int64_t total = 0;
-  for (const Task& task : tasks) total += task.end - task.begin;
-  absl::Mutex mutex;
-  int64_t done = 0;
   const auto run = [&](int64_t number) {
-    const Task& task = tasks[static_cast<size_t>(number)];
-    Initialize(task, seed, begin, values);
-    if (!progress) return;
-    absl::MutexLock lock(&mutex);
-    done += task.end - task.begin;
-    progress(done, total);
+    Initialize(tasks[static_cast<size_t>(number)], seed, begin, values);
   };
   if (threads != nullptr) return threads->ParallelFor(std::ssize(tasks), run);
   for (int64_t number = 0; number < std::ssize(tasks); ++number) run(number);

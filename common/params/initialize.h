@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <span>
 
 #include "absl/status/status.h"
@@ -16,16 +15,13 @@ namespace causeway {
 // index, not on the plan. The coordinator calls this once; workers fetch the result, because the
 // mathematical functions beneath may differ in the last bit from machine to machine.
 //
-// The same bits with any `threads`; null: those of the caller alone. `progress` may be empty; it is
-// told now and then how many of all values are there, by one thread at a time.
+// The same bits with any `threads`; null: those of the caller alone.
 void InitializeParameters(const FragmentPlan& plan, uint64_t seed, std::span<float> arena,
-                          ThreadPool* threads = nullptr,
-                          const std::function<void(int64_t done, int64_t total)>& progress = {});
+                          ThreadPool* threads = nullptr);
 
 // The same for a part of the arena, from `begin` on.
 void InitializeRange(const FragmentPlan& plan, uint64_t seed, int64_t begin,
-                     std::span<float> values, ThreadPool* threads = nullptr,
-                     const std::function<void(int64_t done, int64_t total)>& progress = {});
+                     std::span<float> values, ThreadPool* threads = nullptr);
 
 // Copies every tensor of `from` (in the plan `from_plan`) to its place in `to` (in `to_plan`),
 // which gets zeros elsewhere. Both spans have their plan's arena_size() values. INVALID_ARGUMENT,

@@ -22,36 +22,6 @@ constexpr ArrayFileKind kSiteKind = {'C', 'W', 'A', 'Y', 'S', 'I', 'T', 'E'};
 constexpr uint32_t kVersion = 1;
 constexpr char kSiteState[] = "the site's saved state";
 
-// Somebody else's bytes as a file to read.
-class BorrowedFile final : public MappedFile {
- public:
-  explicit BorrowedFile(std::span<const uint8_t> bytes) : bytes_(bytes) {}
-  std::span<const uint8_t> bytes() const override { return bytes_; }
-
- private:
-  const std::span<const uint8_t> bytes_;
-};
-
-// Bytes that are there as a file to write, from the start on.
-class BufferFile final : public WritableFile {
- public:
-  explicit BufferFile(std::span<uint8_t> rest) : rest_(rest) {}
-  absl::Status Append(std::span<const uint8_t> data) override {
-    if (data.size() > rest_.size()) return absl::InternalError("the state is longer than planned");
-    std::ranges::copy(data, rest_.begin());
-    rest_ = rest_.subspan(data.size());
-    return absl::OkStatus();
-  }
-  absl::Status Overwrite(uint64_t, std::span<const uint8_t>) override {
-    return absl::UnimplementedError("a state in memory is written once");
-  }
-  absl::Status Reserve(uint64_t) override { return absl::OkStatus(); }
-  absl::Status Sync() override { return absl::OkStatus(); }
-
- private:
-  std::span<uint8_t> rest_;
-};
-
 std::string ObjectName(size_t fragment) { return absl::StrCat("in_flight.", fragment); }
 
 std::string HeldName(size_t fragment) { return absl::StrCat("held.", fragment); }
@@ -240,12 +210,16 @@ absl::Status PackSiteState(const WorkerCheckpoint& checkpoint,
     return absl::ResourceExhaustedError(
         absl::StrCat("no memory for the ", bytes, " bytes of ", kSiteState));
   }
-  BufferFile file({memory, bytes});
-  return WriteArrays(file, kSiteKind, kVersion, metadata, arrays);
+  uint8_t* rest = memory;
+  const auto append = [&](std::span<const uint8_t> data) {
+    rest = std::ranges::copy(data, rest).out;
+    return absl::OkStatus();
+  };
+  return AppendArrays(append, kSiteKind, kVersion, metadata, arrays);
 }
 
 absl::StatusOr<WorkerCheckpoint> UnpackSiteState(std::span<const uint8_t> bytes) {
-  ASSIGN_OR_RETURN(const ArrayFile file, ArrayFile::Parse(std::make_unique<BorrowedFile>(bytes),
+  ASSIGN_OR_RETURN(const ArrayFile file, ArrayFile::Parse(SharedBytes(bytes, /*owner=*/nullptr),
                                                           kSiteState, kSiteKind, kVersion));
   return ReadCheckpoint(file, kSiteState, /*of_site=*/true);
 }

@@ -63,20 +63,6 @@ TEST(InitializeParameters, KeepsItsBitsOnAnyNumberOfThreads) {
   }
 }
 
-TEST(InitializeParameters, TellsHowFarItIsUntilAllIsThere) {
-  const FragmentPlan plan = TinyPlan("fragments: 1");
-  std::vector<float> arena(static_cast<size_t>(plan.arena_size()));
-  std::vector<int64_t> told;
-  ThreadPool threads(3);
-  InitializeParameters(plan, 5, arena, &threads, [&](int64_t done, int64_t total) {
-    EXPECT_EQ(total, plan.parameters());
-    told.push_back(done);
-  });
-  ASSERT_GT(told.size(), 10U);
-  EXPECT_TRUE(std::is_sorted(told.begin(), told.end()));
-  EXPECT_EQ(told.back(), plan.parameters());
-}
-
 TEST(InitializeParameters, DoesNotDependOnThePlan) {
   const FragmentPlan whole = TinyPlan("fragments: 1");
   const std::vector<float> expected = Initial(whole, 7);
