@@ -18,10 +18,4 @@ absl::Status CheckRange(absl::string_view field, T value, T low, T high) {
   return Bad(field, absl::StrCat("in ", low, " .. ", high), absl::StrCat(value));
 }
 
-inline absl::Status CheckEnum(absl::string_view field, bool known, int value) {
-  if (known) return absl::OkStatus();
-  return Bad(field, "one of the names in proto/causeway/v1/config.proto",
-             absl::StrCat("the number ", value));
-}
-
 }  // namespace causeway

@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/status_macros.h"
 
 namespace causeway {
 namespace {
@@ -72,6 +73,28 @@ constexpr NamedRun kRuns[] = {
   outer { optimizer: ADAMW })"},
 };
 
+// What a field that is left out takes, unless the code below says otherwise: of a message that is
+// there. Elsewhere 0 stays 0, so that a configuration from before a field keeps its hash.
+constexpr char kDefaults[] = R"(
+  run_name: "run"
+  model { vocabulary_size: 256 sequence_length: 256 mlp: SWIGLU qk_norm: false rope_theta: 10000
+          norm_epsilon: 1e-5 }
+  train { steps: 1000 batch_sequences: 8 optimizer: ADAMW learning_rate: 1e-3
+          muon_learning_rate: 0.02 muon_momentum: 0.95 beta1: 0.9 beta2: 0.99 epsilon: 1e-8
+          clip_norm: 1 final_learning_rate_fraction: 0.1 evaluation_sequences: 32 }
+  sync { contribution: PARAMETER_DELTA pattern: STRIDED fragments: 1 steps_between_syncs: 100
+         codec_up: FP32 codec_down: FP32 }
+  outer { optimizer: NESTEROV merge: MEAN }
+  membership { start_workers: 2 quorum: 1 lease_ms: 10000 weighting: TOKENS })";
+
+// Replaces of `base` what `config` gives: what is not zero or, where zero means something, what is
+// there.
+template <typename Message>
+void FillIn(Message base, Message& config) {
+  base.MergeFrom(config);
+  config = std::move(base);
+}
+
 }  // namespace
 
 std::vector<std::string> ModelPresetNames() {
@@ -120,6 +143,20 @@ absl::StatusOr<v1::RunConfig> RunPreset(absl::string_view name) {
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "preset: there is no \"", name, "\"; known: ", absl::StrJoin(RunPresetNames(), ", ")));
+}
+
+absl::Status FillInDefaults(v1::RunConfig& config) {
+  if (!config.model().preset().empty()) {
+    ASSIGN_OR_RETURN(v1::ModelConfig shape, ModelPreset(config.model().preset()));
+    FillIn(std::move(shape), *config.mutable_model());
+  }
+  v1::RunConfig defaults;
+  if (!google::protobuf::TextFormat::ParseFromString(kDefaults, &defaults)) {
+    return absl::InternalError("the defaults do not parse");
+  }
+  if (!config.has_model()) defaults.clear_model();
+  FillIn(std::move(defaults), config);
+  return absl::OkStatus();
 }
 
 }  // namespace causeway

@@ -1,5 +1,6 @@
 #include "common/params/run_config.h"
 
+#include <google/protobuf/descriptor.h>
 #include <google/protobuf/io/tokenizer.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <google/protobuf/text_format.h>
@@ -45,6 +46,29 @@ class FirstError final : public google::protobuf::io::ErrorCollector {
   std::string message_;
 };
 
+// Refuses numbers that no enumerator has, in `message` and those within it. `path` ends with a dot,
+// or is empty.
+absl::Status CheckEnums(const google::protobuf::Message& message, const std::string& path) {
+  const google::protobuf::Reflection& of = *message.GetReflection();
+  for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
+    const google::protobuf::FieldDescriptor& field = *message.GetDescriptor()->field(i);
+    const std::string name = absl::StrCat(path, field.name());
+    if (field.is_repeated()) continue;
+    if (field.message_type() != nullptr) {
+      RETURN_IF_ERROR(CheckEnums(of.GetMessage(message, &field), absl::StrCat(name, ".")));
+    } else if (field.enum_type() != nullptr) {
+      const int value = of.GetEnumValue(message, &field);
+      if (name == "sync.codec_up" && value == kTopK2) {
+        return absl::InvalidArgumentError(absl::StrCat(name, ": ", kTopK2IsGone));
+      }
+      if (field.enum_type()->FindValueByNumber(value) != nullptr) continue;
+      return Bad(name, "one of the names in proto/causeway/v1/config.proto",
+                 absl::StrCat("the number ", value));
+    }
+  }
+  return absl::OkStatus();
+}
+
 // A codec that says of no value that it did not change.
 bool HasNoZero(v1::Codec codec) { return codec == v1::LM2 || codec == v1::SIGN1; }
 
@@ -62,19 +86,6 @@ absl::Status CheckRopeScaling(const v1::ModelConfig& model) {
 }
 
 absl::Status CompleteModel(v1::ModelConfig& model) {
-  if (!model.preset().empty()) {
-    ASSIGN_OR_RETURN(v1::ModelConfig shape, ModelPreset(model.preset()));
-    // Replaces what is not zero or, where zero means something (qk_norm), what is given.
-    shape.MergeFrom(model);
-    model = shape;
-  }
-  if (!model.has_qk_norm()) model.set_qk_norm(false);
-  if (model.vocabulary_size() == 0) model.set_vocabulary_size(256);
-  if (model.sequence_length() == 0) model.set_sequence_length(256);
-  if (model.mlp() == v1::ModelConfig::MLP_UNSPECIFIED) model.set_mlp(v1::ModelConfig::SWIGLU);
-  if (model.rope_theta() == 0) model.set_rope_theta(10000);
-  if (model.norm_epsilon() == 0) model.set_norm_epsilon(1e-5);
-  RETURN_IF_ERROR(CheckEnum("model.mlp", v1::ModelConfig::Mlp_IsValid(model.mlp()), model.mlp()));
   RETURN_IF_ERROR(CheckRange("model.vocabulary_size", model.vocabulary_size(), 1, 1 << 24));
   RETURN_IF_ERROR(CheckRange("model.layers", model.layers(), 1, 1024));
   RETURN_IF_ERROR(CheckRange("model.width", model.width(), 1, 1 << 16));
@@ -103,7 +114,6 @@ absl::Status CompleteModel(v1::ModelConfig& model) {
   if (model.head_dim() % 2 != 0) {
     return Bad("model.head_dim", "even (RoPE turns pairs)", absl::StrCat(model.head_dim()));
   }
-  // 0 stays 0, as in every later field: a configuration from before the field keeps its hash.
   if (model.learned_positions() != 0) {
     RETURN_IF_ERROR(CheckRange("model.learned_positions", model.learned_positions(),
                                model.sequence_length(), 1 << 20));
@@ -116,27 +126,13 @@ absl::Status CompleteModel(v1::ModelConfig& model) {
 }
 
 absl::Status CompleteTrain(v1::TrainConfig& train) {
-  if (train.steps() == 0) train.set_steps(1000);
-  if (train.batch_sequences() == 0) train.set_batch_sequences(8);
   if (train.micro_batch_sequences() == 0) {
     train.set_micro_batch_sequences(train.batch_sequences());
   }
-  if (train.optimizer() == v1::TrainConfig::OPTIMIZER_UNSPECIFIED) {
-    train.set_optimizer(v1::TrainConfig::ADAMW);
-  }
-  if (train.learning_rate() == 0) train.set_learning_rate(1e-3);
-  if (train.muon_learning_rate() == 0) train.set_muon_learning_rate(0.02);
-  if (train.muon_momentum() == 0) train.set_muon_momentum(0.95);
-  if (train.beta1() == 0) train.set_beta1(0.9);
-  if (train.beta2() == 0) train.set_beta2(0.99);
-  if (train.epsilon() == 0) train.set_epsilon(1e-8);
   if (!train.has_weight_decay()) {
     train.set_weight_decay(train.optimizer() == v1::TrainConfig::MUON ? 0.01 : 0.1);
   }
-  if (train.clip_norm() == 0) train.set_clip_norm(1);
   if (!train.has_warmup_steps()) train.set_warmup_steps(train.steps() / 20);
-  if (!train.has_final_learning_rate_fraction()) train.set_final_learning_rate_fraction(0.1);
-  if (train.evaluation_sequences() == 0) train.set_evaluation_sequences(32);
 
   RETURN_IF_ERROR(CheckRange("train.steps", train.steps(), int64_t{1}, int64_t{1} << 40));
   RETURN_IF_ERROR(CheckRange("train.tokens", train.tokens(), int64_t{0}, int64_t{1} << 60));
@@ -148,8 +144,6 @@ absl::Status CompleteTrain(v1::TrainConfig& train) {
                absl::StrCat("a divisor of train.batch_sequences = ", train.batch_sequences()),
                absl::StrCat(train.micro_batch_sequences()));
   }
-  RETURN_IF_ERROR(CheckEnum(
-      "train.optimizer", v1::TrainConfig::Optimizer_IsValid(train.optimizer()), train.optimizer()));
   RETURN_IF_ERROR(CheckRange("train.learning_rate", train.learning_rate(), 0.0, 10.0));
   RETURN_IF_ERROR(CheckRange("train.muon_learning_rate", train.muon_learning_rate(), 0.0, 10.0));
   RETURN_IF_ERROR(CheckRange("train.muon_momentum", train.muon_momentum(), 0.0, 0.9999));
@@ -192,28 +186,6 @@ absl::Status CheckForeignTrainer(const v1::RunConfig& config) {
 
 // `blocks` of the model, which `where` says; fewer than 0: not known yet.
 absl::Status CompleteSync(int blocks, absl::string_view where, v1::SyncConfig& sync) {
-  if (sync.contribution() == v1::SyncConfig::CONTRIBUTION_UNSPECIFIED) {
-    sync.set_contribution(v1::SyncConfig::PARAMETER_DELTA);
-  }
-  if (sync.pattern() == v1::SyncConfig::PATTERN_UNSPECIFIED) {
-    sync.set_pattern(v1::SyncConfig::STRIDED);
-  }
-  if (sync.fragments() == 0) sync.set_fragments(1);
-  if (sync.steps_between_syncs() == 0) sync.set_steps_between_syncs(100);
-  if (sync.codec_up() == v1::CODEC_UNSPECIFIED) sync.set_codec_up(v1::FP32);
-  if (sync.codec_down() == v1::CODEC_UNSPECIFIED) sync.set_codec_down(v1::FP32);
-
-  RETURN_IF_ERROR(CheckEnum("sync.contribution",
-                            v1::SyncConfig::Contribution_IsValid(sync.contribution()),
-                            sync.contribution()));
-  RETURN_IF_ERROR(
-      CheckEnum("sync.pattern", v1::SyncConfig::Pattern_IsValid(sync.pattern()), sync.pattern()));
-  if (sync.codec_up() == kTopK2) {
-    return absl::InvalidArgumentError(absl::StrCat("sync.codec_up: ", kTopK2IsGone));
-  }
-  RETURN_IF_ERROR(CheckEnum("sync.codec_up", v1::Codec_IsValid(sync.codec_up()), sync.codec_up()));
-  RETURN_IF_ERROR(
-      CheckEnum("sync.codec_down", v1::Codec_IsValid(sync.codec_down()), sync.codec_down()));
   RETURN_IF_ERROR(CheckRange("sync.steps_between_syncs", sync.steps_between_syncs(), 1, 1'000'000));
   RETURN_IF_ERROR(CheckRange("sync.mixing", sync.mixing(), 0.0, 1.0));
   RETURN_IF_ERROR(CheckRange("sync.fragments", sync.fragments(), 1, 65536));
@@ -225,7 +197,6 @@ absl::Status CompleteSync(int blocks, absl::string_view where, v1::SyncConfig& s
                             " (a fragment is in flight once)"),
                absl::StrCat(tau));
   }
-  // 0 stays 0, so that a configuration of before these settings keeps its hash.
   const int latest = sync.max_overlap_steps();
   if (latest != 0 && (latest < tau || latest >= interval)) {
     return Bad("sync.max_overlap_steps",
@@ -277,15 +248,49 @@ absl::Status CompleteSync(int blocks, absl::string_view where, v1::SyncConfig& s
   return absl::OkStatus();
 }
 
+// `train` is complete.
+absl::Status CompleteOuter(const v1::TrainConfig& train, v1::OuterConfig& outer) {
+  const bool trims = outer.merge() == v1::OuterConfig::TRIMMED_MEAN;
+  if (!trims && outer.has_trim()) {
+    return Bad("outer.trim", "left out unless outer.merge is TRIMMED_MEAN", "given");
+  }
+  if (trims && !outer.has_trim()) outer.set_trim(1);
+  if (outer.clip_factor() != 0) {
+    RETURN_IF_ERROR(CheckRange("outer.clip_factor", outer.clip_factor(), 1.0, 1e6));
+  }
+  const bool adam = outer.optimizer() == v1::OuterConfig::ADAM;
+  if (!outer.has_learning_rate()) {
+    outer.set_learning_rate(outer.optimizer() == v1::OuterConfig::ADAMW ? train.learning_rate()
+                            : adam                                      ? 1e-3
+                                                                        : 0.4);
+  }
+  if (!adam && (outer.has_beta1() || outer.has_beta2() || outer.has_epsilon())) {
+    return Bad("outer.beta1, outer.beta2 and outer.epsilon",
+               "left out unless outer.optimizer is ADAM", "given");
+  }
+  if (adam) {
+    if (!outer.has_beta1()) outer.set_beta1(0.9);
+    if (!outer.has_beta2()) outer.set_beta2(0.99);
+    if (!outer.has_epsilon()) outer.set_epsilon(1e-6);
+    RETURN_IF_ERROR(CheckRange("outer.beta1", outer.beta1(), 0.0, 0.999999));
+    RETURN_IF_ERROR(CheckRange("outer.beta2", outer.beta2(), 0.0, 0.999999));
+    RETURN_IF_ERROR(CheckRange("outer.epsilon", outer.epsilon(), 1e-20, 1.0));
+  }
+  if (!outer.has_momentum()) {
+    outer.set_momentum(outer.optimizer() == v1::OuterConfig::NESTEROV ? 0.9 : 0.0);
+  }
+  RETURN_IF_ERROR(CheckRange("outer.learning_rate", outer.learning_rate(), 0.0, 10.0));
+  RETURN_IF_ERROR(CheckRange("outer.momentum", outer.momentum(), 0.0, 0.999999));
+  if (outer.optimizer() != v1::OuterConfig::NESTEROV && outer.momentum() != 0) {
+    return Bad("outer.momentum", "0 or left out unless outer.optimizer is NESTEROV",
+               absl::StrCat(outer.momentum()));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CompleteMembership(v1::MembershipConfig& membership) {
-  if (membership.start_workers() == 0) membership.set_start_workers(2);
   if (membership.max_workers() == 0) {
     membership.set_max_workers(std::max(8, membership.start_workers()));
-  }
-  if (membership.quorum() == 0) membership.set_quorum(1);
-  if (membership.lease_ms() == 0) membership.set_lease_ms(10'000);
-  if (membership.weighting() == v1::MembershipConfig::WEIGHTING_UNSPECIFIED) {
-    membership.set_weighting(v1::MembershipConfig::TOKENS);
   }
   RETURN_IF_ERROR(CheckRange("membership.max_workers", membership.max_workers(), 1, 4096));
   RETURN_IF_ERROR(CheckRange("membership.start_workers", membership.start_workers(), 1,
@@ -296,20 +301,16 @@ absl::Status CompleteMembership(v1::MembershipConfig& membership) {
       CheckRange("membership.lease_ms", membership.lease_ms(), int64_t{100}, int64_t{3'600'000}));
   RETURN_IF_ERROR(
       CheckRange("membership.grace_ms", membership.grace_ms(), int64_t{0}, int64_t{3'600'000}));
-  // 0 stays 0, so that a configuration of before these settings keeps its hash.
   if (membership.max_pace() != 0) {
     RETURN_IF_ERROR(CheckRange("membership.max_pace", membership.max_pace(), 1.0, 1000.0));
   }
-  // 0 stays 0, so that a configuration of before this setting keeps its hash.
   if (membership.norm_cap() != 0) {
     RETURN_IF_ERROR(CheckRange("membership.norm_cap", membership.norm_cap(), 1.0, 1e30));
   }
   if (membership.outlier_factor() != 0) {
     RETURN_IF_ERROR(CheckRange("membership.outlier_factor", membership.outlier_factor(), 1.0, 1e6));
   }
-  return CheckEnum("membership.weighting",
-                   v1::MembershipConfig::Weighting_IsValid(membership.weighting()),
-                   membership.weighting());
+  return absl::OkStatus();
 }
 
 // Checks what must hold between the parts.
@@ -367,7 +368,16 @@ absl::Status CheckTogether(const v1::RunConfig& config) {
                             " (else some fragments are never synchronized)"),
                absl::StrCat(config.train().steps()));
   }
-  return CheckMergeRule(config.outer(), config.membership());
+  const v1::OuterConfig& outer = config.outer();
+  if (outer.merge() != v1::OuterConfig::TRIMMED_MEAN || outer.trim() == 0) return absl::OkStatus();
+  const int most = config.membership().max_workers();
+  if (most < kFewestToTrim) {
+    return Bad("outer.merge",
+               absl::StrCat("another one than TRIMMED_MEAN where membership.max_workers = ", most,
+                            " is below ", kFewestToTrim),
+               "TRIMMED_MEAN");
+  }
+  return CheckRange("outer.trim", outer.trim(), 0, (most - 1) / 2);
 }
 
 ConfigWarnings Warnings(const v1::RunConfig& config) {
@@ -416,7 +426,18 @@ ConfigWarnings Warnings(const v1::RunConfig& config) {
          " is above start_workers = ", config.membership().start_workers(),
          ": rounds wait until so many have joined");
   }
-  AddMergeWarnings(config.outer(), config.membership(), warnings);
+  const v1::OuterConfig& outer = config.outer();
+  const int quorum = config.membership().quorum();
+  if (outer.merge() == v1::OuterConfig::TRIMMED_MEAN && outer.trim() == 0) {
+    warn("outer.merge TRIMMED_MEAN with outer.trim = 0 is MEAN");
+  } else if (outer.merge() == v1::OuterConfig::TRIMMED_MEAN && quorum < kFewestToTrim) {
+    warn("outer.merge TRIMMED_MEAN with membership.quorum = ", quorum, ": rounds of fewer than ",
+         kFewestToTrim, " contributions are merged as MEAN does");
+  }
+  if (outer.clip_factor() != 0 && quorum < 3) {
+    warn("outer.clip_factor = ", outer.clip_factor(), " with membership.quorum = ", quorum,
+         ": in a round of two contributions the shorter one says how long the longer one may be");
+  }
   if (config.membership().adaptive_grace() && config.membership().grace_ms() == 0) {
     warn("membership.adaptive_grace has no effect with grace_ms 0, which waits for every member");
   }
@@ -469,8 +490,9 @@ std::string FormatRunConfig(const v1::RunConfig& config) {
 }
 
 absl::StatusOr<ConfigWarnings> CompleteRunConfig(v1::RunConfig& config, ModelIs model) {
-  if (config.run_name().empty()) config.set_run_name("run");
+  RETURN_IF_ERROR(FillInDefaults(config));
   RETURN_IF_ERROR(CheckName("run_name", config.run_name()));
+  RETURN_IF_ERROR(CheckEnums(config, ""));
   const bool own = config.has_model();
   const bool known = own || config.has_tensors();
   if (own && config.has_tensors()) {

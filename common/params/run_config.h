@@ -55,23 +55,8 @@ std::string ConfigDifference(const v1::RunConfig& from, const v1::RunConfig& to)
 // Letters, digits, '-', '_' and '.', 1..64 of them. INVALID_ARGUMENT names `what`.
 absl::Status CheckName(absl::string_view what, absl::string_view name);
 
-// The part of the configuration that says how a round's deltas become one step: CompleteRunConfig
-// calls these.
-
 // A round of fewer contributions has no values to spare: TRIMMED_MEAN takes all of them.
 inline constexpr int kFewestToTrim = 5;
-
-// Fills in `outer`'s defaults and checks it. `train` is complete. INVALID_ARGUMENT as
-// CompleteRunConfig.
-absl::Status CompleteOuter(const v1::TrainConfig& train, v1::OuterConfig& outer);
-
-// Checks that rounds of these members can be merged so; both are complete. INVALID_ARGUMENT
-// likewise.
-absl::Status CheckMergeRule(const v1::OuterConfig& outer, const v1::MembershipConfig& membership);
-
-// Adds what such a merge does not do.
-void AddMergeWarnings(const v1::OuterConfig& outer, const v1::MembershipConfig& membership,
-                      ConfigWarnings& warnings);
 
 // Named model shapes and named sets of training and synchronization settings.
 
@@ -87,5 +72,9 @@ std::vector<std::string> ModelPresetNames();
 //   data-parallel  gradients at every step, AdamW at the coordinator, bf16 both ways
 absl::StatusOr<v1::RunConfig> RunPreset(absl::string_view name);
 std::vector<std::string> RunPresetNames();
+
+// Fills in the shape that model.preset names, and then every default that is the same in all runs.
+// CompleteRunConfig calls it. INVALID_ARGUMENT for an unknown preset.
+absl::Status FillInDefaults(v1::RunConfig& config);
 
 }  // namespace causeway
