@@ -7,7 +7,7 @@
 namespace causeway::worker {
 
 absl::StatusOr<double> EvaluateLoss(EvaluationModel& model, std::span<const float> parameters,
-                                    const HeldOutWindows& windows) {
+                                    const HeldOutWindows& windows, int64_t* all_targets) {
   RETURN_IF_ERROR(model.UseParameters(parameters));
   const int64_t length = model.sequence_length();
   double sum = 0;
@@ -25,6 +25,7 @@ absl::StatusOr<double> EvaluateLoss(EvaluationModel& model, std::span<const floa
       sum += loss * weight;
     }
     weights += weight;
+    if (all_targets != nullptr) *all_targets += predicted;
     first += count;
   }
   return weights > 0 ? sum / weights : 0;

@@ -19,10 +19,10 @@
 
 namespace causeway::worker {
 
-// Mean cross entropy over the windows, in nats per token. Errors of HeldOutWindows::Read and of the
-// model's device.
+// Mean cross entropy over the windows, in nats per token. `targets`, unless null, receives the
+// number of tokens that were predicted. Errors of HeldOutWindows::Read and of the model's device.
 absl::StatusOr<double> EvaluateLoss(EvaluationModel& model, std::span<const float> parameters,
-                                    const HeldOutWindows& windows);
+                                    const HeldOutWindows& windows, int64_t* targets = nullptr);
 
 // Not thread-safe: one training thread.
 class Trainer {

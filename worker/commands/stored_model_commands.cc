@@ -1,10 +1,16 @@
-// generate: bytes or token numbers from a stored model, as they are drawn. Text of other tokenizers
-// is made of them by python3 -m causeway.generate.
+// What is done with a stored model: export writes its published parameters as a folder of
+// safetensors, eval says what they are worth on held-out text, generate continues prompts. That
+// prints bytes or token numbers as they are drawn: text of other tokenizers is made of them by
+// python3 -m causeway.generate.
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <memory>
+#include <numbers>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/flags/declare.h"
@@ -16,13 +22,25 @@
 #include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
+#include "common/files/model_folder.h"
+#include "common/params/config_checks.h"
 #include "common/params/fragment_plan.h"
 #include "nlohmann/json.hpp"
+#include "worker/backend/cpu/cpu_backend.h"
 #include "worker/commands/commands.h"
+#include "worker/data/dataset.h"
 #include "worker/preflight/checks.h"
 #include "worker/train/generate.h"
+#include "worker/train/trainer.h"
 
-ABSL_DECLARE_FLAG(bool, json);
+ABSL_DECLARE_FLAG(std::string, data);
+ABSL_DECLARE_FLAG(std::string, out);
+ABSL_DECLARE_FLAG(bool, replace);
+ABSL_DECLARE_FLAG(std::string, shard_format);
+ABSL_FLAG(std::string, dtype, "f32", "f32|bf16: of the weights");
+ABSL_FLAG(double, max_file_gb, 5, "above that the weights go into several files");
+ABSL_FLAG(int, sequences, 64, "held-out windows, spread evenly");
+ABSL_FLAG(bool, json, false, "JSON for programs");
 ABSL_FLAG(std::string, prompt, "\n", "TEXT: the text to continue");
 ABSL_FLAG(
     bool, ids, false,
@@ -41,9 +59,124 @@ ABSL_FLAG(int, end_token, -1, "N: the token that ends a text");
 ABSL_FLAG(int, known_tokens, 0, "N: draws only tokens below it; else all, or all bytes");
 
 namespace causeway::worker {
+
+absl::Status RunExport() {
+  const std::string out = absl::GetFlag(FLAGS_out);
+  const double max_file_gb = absl::GetFlag(FLAGS_max_file_gb);
+  if (out.empty()) return absl::InvalidArgumentError("--out is required: the folder to write");
+  if (!(max_file_gb >= 1e-6 && max_file_gb <= 1e6)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--max_file_gb must be in 1e-6 .. 1e6; it is ", max_file_gb));
+  }
+  RETURN_IF_ERROR(CheckModelFolder(out, absl::GetFlag(FLAGS_replace)));
+  ASSIGN_OR_RETURN(const StoredModel stored, ReadGivenModel());
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(stored.config));
+  ModelFolderOptions options;
+  options.bf16 = absl::GetFlag(FLAGS_dtype) == "bf16";
+  options.max_file_bytes = static_cast<uint64_t>(max_file_gb * 1e9);
+  RETURN_IF_ERROR(ReplaceModelFolder(stored.config, plan, stored.parameters, out, options));
+  std::printf("%lld parameters of %s are in %s\n", static_cast<long long>(plan.parameters()),
+              GivenModelName().c_str(), out.c_str());
+  return absl::OkStatus();
+}
+
 namespace {
 
 using nlohmann::json;
+
+// Windows at a time; a batch's memory is that of training.
+constexpr int kBatch = 4;
+
+absl::Status EvaluateHeldOut(const StoredModel& stored, EvaluationModel& model, json& result) {
+  const v1::ModelConfig& shape = stored.config.model();
+  ASSIGN_OR_RETURN(const ShardFormat shard_format,
+                   ParseShardFormat(absl::GetFlag(FLAGS_shard_format)));
+  ASSIGN_OR_RETURN(const std::optional<DocumentMark> mark, GivenDocumentMark());
+  ASSIGN_OR_RETURN(Dataset dataset,
+                   Dataset::Open(*FileSystem::Real(), absl::GetFlag(FLAGS_data), shard_format));
+  const bool masks = stored.config.train().document_masking();
+  for (const std::string& sentence : dataset.CountsForNothing(mark.has_value(), masks)) {
+    std::fprintf(stderr, "warning: %s\n", sentence.c_str());
+  }
+  if (masks) RETURN_IF_ERROR(dataset.FindDocuments(mark));
+  RETURN_IF_ERROR(dataset.CheckVocabulary(shape.vocabulary_size()));
+  ASSIGN_OR_RETURN(const HeldOutWindows windows,
+                   HeldOutWindows::Create(dataset, shape.sequence_length(), shape.vocabulary_size(),
+                                          absl::GetFlag(FLAGS_sequences), masks));
+  int64_t targets = 0;  // With document masking not every position has one.
+  ASSIGN_OR_RETURN(const double loss, EvaluateLoss(model, stored.parameters, windows, &targets));
+  if (targets == 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("no held-out token in ", dataset.folder(), " is predicted in ", windows.size(),
+                     " windows of ", shape.sequence_length(),
+                     " tokens: with train.document_masking the first of a document never is; give "
+                     "more --sequences, or longer documents"));
+  }
+  result["tokens"] = targets;
+  result["loss"] = loss;
+  result["perplexity"] = std::exp(loss);
+  const double bytes_per_token = dataset.held_out_bytes_per_token();
+  if (bytes_per_token > 0) result["bits_per_byte"] = loss / std::numbers::ln2 / bytes_per_token;
+  return absl::OkStatus();
+}
+
+void PrintLine(const json& result) {
+  std::printf("%.4f nats per token over %lld held-out tokens", result["loss"].get<double>(),
+              static_cast<long long>(result["tokens"].get<int64_t>()));
+  if (result.contains("bits_per_byte")) {
+    std::printf(", %.4f bits per byte", result["bits_per_byte"].get<double>());
+  }
+  std::printf("\n");
+}
+
+// A model, and what it computes with.
+struct Evaluated {
+  std::unique_ptr<ThreadPool> pool;
+  std::unique_ptr<CpuTransformer<float>> transformer;
+  std::unique_ptr<EvaluationModel> model;
+};
+
+absl::StatusOr<Evaluated> MakeModel(const DeviceChoice& device, const v1::ModelConfig& shape,
+                                    const FragmentPlan& plan) {
+  Evaluated made;
+  if (device.kind == DeviceChoice::Kind::kCuda) {
+    auto model = MakeGpuEvaluation(device, shape, plan, kBatch, *FileSystem::Real());
+    if (absl::IsResourceExhausted(model.status())) {
+      return Annotate(model.status(), "this model does not fit the GPU: give --device=cpu");
+    }
+    RETURN_IF_ERROR(model.status());
+    made.model = *std::move(model);
+    return made;
+  }
+  ASSIGN_OR_RETURN(made.pool, MakeGivenPool());
+  made.transformer = std::make_unique<CpuTransformer<float>>(shape, plan, kBatch, made.pool.get());
+  made.model = std::make_unique<CpuEvaluationModel>(made.transformer.get());
+  return made;
+}
+
+}  // namespace
+
+absl::Status RunEval() {
+  ASSIGN_OR_RETURN(DeviceChoice device, DevicesFromFlags());
+  ASSIGN_OR_RETURN(device, ResolveDevices(device, *FileSystem::Real()));
+  if (absl::GetFlag(FLAGS_data).empty()) {
+    return absl::InvalidArgumentError("--data=SHARDS is required: what the model is evaluated on");
+  }
+  ASSIGN_OR_RETURN(const StoredModel stored, ReadGivenModel());
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(stored.config));
+  ASSIGN_OR_RETURN(const Evaluated on, MakeModel(device, stored.config.model(), plan));
+  json result = {{"model", GivenModelName()}};
+  if (stored.step >= 0) result["step"] = stored.step;
+  RETURN_IF_ERROR(EvaluateHeldOut(stored, *on.model, result));
+  if (absl::GetFlag(FLAGS_json)) {
+    std::printf("%s\n", result.dump(-1, ' ', false, json::error_handler_t::replace).c_str());
+  } else {
+    PrintLine(result);
+  }
+  return absl::OkStatus();
+}
+
+namespace {
 
 absl::StatusOr<GenerateOptions> GenerateOptionsFromFlags() {
   GenerateOptions options;
@@ -52,14 +185,8 @@ absl::StatusOr<GenerateOptions> GenerateOptionsFromFlags() {
   options.top_k = absl::GetFlag(FLAGS_top_k);
   options.top_p = absl::GetFlag(FLAGS_top_p);
   options.seed = absl::GetFlag(FLAGS_seed);
-  if (options.tokens < 0 || options.tokens > 1'000'000) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--tokens must be in 0 .. 1000000; it is ", options.tokens));
-  }
-  if (!(options.temperature >= 0 && options.temperature <= 100)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--temperature must be in 0 .. 100; it is ", options.temperature));
-  }
+  RETURN_IF_ERROR(CheckRange("--tokens", options.tokens, 0, 1'000'000));
+  RETURN_IF_ERROR(CheckRange("--temperature", options.temperature, 0.0, 100.0));
   if (options.top_k < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("--top_k must be 0 or more; it is ", options.top_k));
