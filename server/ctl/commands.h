@@ -1,4 +1,4 @@
-// The commands of causewayctl that have sources of their own: events, config, export, invite.
+// The commands of causewayctl that have sources of their own: events, export, invite.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,6 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "causeway/v1/admin.pb.h"
-#include "causeway/v1/config.pb.h"
-#include "common/params/run_config.h"
 #include "server/ctl/run_admin.h"
 
 namespace causeway::server {
@@ -57,23 +55,6 @@ class EventCursor {
   int64_t after_ = 0;
   std::optional<v1::RunEvent> last_;
 };
-
-// `causewayctl config`: configurations, without a coordinator but for `show`.
-
-// Loads a complete configuration: a file over a preset, one of which may be empty. Warnings go to
-// standard error. INVALID_ARGUMENT and the file system's errors.
-absl::StatusOr<v1::RunConfig> LoadCompleteConfig(const std::string& file, const std::string& preset,
-                                                 ModelIs model = ModelIs::kGiven);
-
-// The names of all presets; with a name, that preset's complete textproto. Or both as JSON.
-absl::StatusOr<std::string> PresetsText(const std::string& name, bool json);
-
-// As common/files/json.h writes it.
-std::string ConfigJson(const v1::RunConfig& config);
-
-// Prints ConfigDifference's findings, one per line; or as JSON:
-//   {"differences": ["train.steps: 800 -> 900"]}
-std::string DifferenceText(const std::string& difference, bool json);
 
 // `causewayctl export`: a run's published parameters as a folder of Hugging Face's, while it
 // trains.

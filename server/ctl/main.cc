@@ -1,6 +1,7 @@
 // causewayctl: what an operator asks and tells a run.
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -10,7 +11,9 @@
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "common/base/file_system.h"
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "common/cli/command_line.h"
@@ -287,8 +290,9 @@ int Stop(RunAdmin& run) {
                         : absl::StrCat("training ends when ", tokens, " tokens have been trained"));
 }
 
-void PrintConfig(const v1::RunConfig& config) {
-  Print(absl::GetFlag(FLAGS_json) ? ConfigJson(config) : FormatRunConfig(config));
+std::string ConfigText(const v1::RunConfig& config) {
+  return absl::GetFlag(FLAGS_json) ? absl::StrCat(MessageToJson(config).dump(2), "\n")
+                                   : FormatRunConfig(config);
 }
 
 int Told(const absl::StatusOr<std::string>& text) {
@@ -361,7 +365,7 @@ int RunOnline(const std::string& command, const std::vector<std::string>& argume
   if (command == "reject") return Reject(run, arguments);
   if (command == "config") {
     const absl::StatusOr<v1::RunStatus> status = run.GetStatus();
-    if (status.ok()) PrintConfig(status->config());
+    if (status.ok()) Print(ConfigText(status->config()));
     return Report(status.status());
   }
   if (command == "status") return Show(run, StatusText);
@@ -380,37 +384,82 @@ int RunOnline(const std::string& command, const std::vector<std::string>& argume
   return Order(run, &v1::Admin::Stub::Resume, v1::ResumeRequest(), "resumed");
 }
 
+// Loads a complete configuration: a file over --preset, one of which may be empty. Warnings go to
+// standard error. INVALID_ARGUMENT and the file system's errors.
+absl::StatusOr<v1::RunConfig> LoadCompleteConfig(const std::string& file,
+                                                 const std::string& preset) {
+  if (file.empty() && preset.empty()) {
+    return absl::InvalidArgumentError("give a configuration file, --preset=NAME, or both");
+  }
+  v1::RunConfig config;
+  if (!preset.empty()) {
+    ASSIGN_OR_RETURN(config, RunPreset(preset));
+  }
+  if (!file.empty()) {
+    ASSIGN_OR_RETURN(const std::string text, FileSystem::Real()->ReadFile(file));
+    ASSIGN_OR_RETURN(config, ParseRunConfig(text, file, config));
+  }
+  const absl::StatusOr<ConfigWarnings> warnings = CompleteRunConfig(config, ModelIs::kStillToCome);
+  RETURN_IF_ERROR(Annotate(warnings.status(), file.empty() ? preset : file));
+  for (const std::string& warning : *warnings) {
+    std::fprintf(stderr, "warning: %s\n", warning.c_str());
+  }
+  return config;
+}
+
+// The names of all presets.
+std::string PresetsText() {
+  if (absl::GetFlag(FLAGS_json)) {
+    const nlohmann::json names = {{"runs", RunPresetNames()}, {"models", ModelPresetNames()}};
+    return absl::StrCat(names.dump(2), "\n");
+  }
+  std::string text = "runs (--preset=NAME, or causewayctl config presets NAME to see one):\n";
+  for (const std::string& preset : RunPresetNames()) absl::StrAppend(&text, "  ", preset, "\n");
+  text += "models (model { preset: \"NAME\" }):\n";
+  for (const std::string& preset : ModelPresetNames()) absl::StrAppend(&text, "  ", preset, "\n");
+  return text;
+}
+
+// Prints ConfigDifference's findings, one per line; or as JSON:
+//   {"differences": ["train.steps: 800 -> 900"]}
+int PrintDifference(const v1::RunConfig& from, const v1::RunConfig& to) {
+  const std::string difference = ConfigDifference(from, to);
+  const std::vector<std::string> lines = absl::StrSplit(difference, "; ", absl::SkipEmpty());
+  if (absl::GetFlag(FLAGS_json)) {
+    Print(absl::StrCat(nlohmann::json({{"differences", lines}}).dump(2), "\n"));
+  } else {
+    for (const std::string& line : lines) Print(absl::StrCat(line, "\n"));
+  }
+  return difference.empty() ? 0 : kExitFailed;
+}
+
+// The commands that need no coordinator, but for `show`.
 int Config(const std::vector<std::string>& arguments) {
   const std::string what = arguments.size() > 1 ? arguments[1] : "";
   const std::string preset = absl::GetFlag(FLAGS_preset);
-  const size_t files = arguments.size() < 2 ? 0 : arguments.size() - 2;
-  if (what == "show" && files == 0) return RunOnline("config", arguments);
-  if (what == "check" && files <= 1) {
-    const absl::StatusOr<v1::RunConfig> config = LoadCompleteConfig(
-        files == 1 ? arguments[2] : std::string(), preset, ModelIs::kStillToCome);
-    if (!config.ok()) return Refuse(kProgram, config.status());
-    PrintConfig(*config);
+  const std::vector<std::string> files(
+      arguments.begin() + std::min<ptrdiff_t>(2, std::ssize(arguments)), arguments.end());
+  const std::string first = files.empty() ? "" : files[0];
+  if (what == "show" && files.empty()) return RunOnline("config", arguments);
+  if (what == "presets" && files.empty()) {
+    Print(PresetsText());
     return 0;
   }
-  if (what == "diff" && files == 2) {
-    const absl::StatusOr<v1::RunConfig> from =
-        LoadCompleteConfig(arguments[2], preset, ModelIs::kStillToCome);
-    if (!from.ok()) return Refuse(kProgram, from.status());
-    const absl::StatusOr<v1::RunConfig> to =
-        LoadCompleteConfig(arguments[3], preset, ModelIs::kStillToCome);
-    if (!to.ok()) return Refuse(kProgram, to.status());
-    const std::string difference = ConfigDifference(*from, *to);
-    Print(DifferenceText(difference, absl::GetFlag(FLAGS_json)));
-    return difference.empty() ? 0 : kExitFailed;
+  absl::StatusOr<v1::RunConfig> config;
+  if (what == "presets" && files.size() == 1) {
+    config = LoadCompleteConfig("", first);
+  } else if ((what == "check" && files.size() <= 1) || (what == "diff" && files.size() == 2)) {
+    config = LoadCompleteConfig(first, preset);
+  } else {
+    return Misused("config takes show, check [FILE], diff FILE1 FILE2 or presets [NAME]");
   }
-  if (what == "presets" && files <= 1) {
-    const absl::StatusOr<std::string> text =
-        PresetsText(files == 1 ? arguments[2] : std::string(), absl::GetFlag(FLAGS_json));
-    if (!text.ok()) return Refuse(kProgram, text.status());
-    Print(*text);
-    return 0;
+  if (!config.ok()) return Refuse(kProgram, config.status());
+  if (what == "diff") {
+    const absl::StatusOr<v1::RunConfig> other = LoadCompleteConfig(files[1], preset);
+    return other.ok() ? PrintDifference(*config, *other) : Refuse(kProgram, other.status());
   }
-  return Misused("config takes show, check [FILE], diff FILE1 FILE2 or presets [NAME]");
+  Print(ConfigText(*config));
+  return 0;
 }
 
 int Main(int argc, char** argv) {
