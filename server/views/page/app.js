@@ -22,7 +22,6 @@ let runId = null;
 let events = [];
 let lastEvent = 0;
 let series = null;
-let before = null;  // Curves of the former process.
 let nextSeries = 0;
 let failures = 0;
 let lastAnswer = null;  // Of the browser's clock.
@@ -41,37 +40,9 @@ async function getJson(path) {
   return inside === null ? (await get(path)).json() : inside[path.split('?')[0]];
 }
 
-// The coordinator forgets the curves when it is started again; a page that stays open does not.
-function joinCurves(older, newer) {
-  if (older === null) return newer;
-  const first = (values, otherwise) => (values.length > 0 ? values[0] : otherwise);
-  const workers = newer.workers.map((curve) => {
-    const old = older.workers.find((one) => one.id === curve.id);
-    if (old === undefined) return curve;
-    const cut = old.step.filter((step) => step < first(curve.step, Infinity)).length;
-    return Object.fromEntries(Object.entries(curve).map(([name, values]) =>
-      [name, Array.isArray(values) ? old[name].slice(0, cut).concat(values) : values]));
-  });
-  const missing = older.workers.filter((old) => !workers.some((one) => one.id === old.id));
-  const cut = older.held_out.step.filter((step) => step < first(newer.held_out.step, Infinity)).length;
-  return {
-    ...newer,
-    workers: workers.concat(missing),
-    held_out: {
-      step: older.held_out.step.slice(0, cut).concat(newer.held_out.step),
-      loss: older.held_out.loss.slice(0, cut).concat(newer.held_out.loss),
-    },
-  };
-}
-
 function noteProcess(status) {
   const started = status.coordinator.started;
-  if (status.run.id !== runId) {
-    series = null;
-    before = null;
-  } else if (started !== process) {
-    before = series;
-  }
+  if (status.run.id !== runId) series = null;
   if (started !== process) {
     events = [];
     lastEvent = 0;
@@ -104,9 +75,8 @@ async function update() {
   drawRounds(rounds, status.run.state === 'training' && !inside?.stopped);
   const begun = performance.now();
   if (begun >= nextSeries) {
-    const answer = await getJson('series');
-    learn(answer.workers.map((worker) => worker.id));
-    series = joinCurves(before, answer);
+    series = await getJson('series');
+    learn(series.workers.map((worker) => worker.id));
     nextSeries = begun + Math.max(SERIES_MS, SERIES_SHARE * (performance.now() - begun)) - POLL_MS / 2;
     drawCharts(series);
   }
