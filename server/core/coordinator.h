@@ -121,6 +121,8 @@ class Region {
 class RunObserver {
  public:
   virtual ~RunObserver() = default;
+  // It got a lease, for the first time or again.
+  virtual void OnJoined(const std::string& /*worker_id*/) {}
   // Accepted, of a live member.
   virtual void OnHeartbeat(const std::string& /*worker_id*/, const v1::Heartbeat& /*heartbeat*/) {}
   // A worker was told to send that object. May be repeated for one object.

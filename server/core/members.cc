@@ -170,6 +170,7 @@ absl::StatusOr<v1::Welcome> Admit(Run& run, const v1::Join& join,
   // An incarnation that was given is never given again, whatever happens to this process.
   RETURN_IF_ERROR(run.SaveMember(id));
   if (first_to_share) RETURN_IF_ERROR(run.SaveRunState());
+  for (RunObserver* const observer : run.options.observers) observer->OnJoined(id);
   welcome.set_incarnation(member.record.incarnation());
   welcome.set_epoch(run.epoch);
   welcome.set_data_slot(member.record.data_slot());

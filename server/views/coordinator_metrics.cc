@@ -176,7 +176,7 @@ void CoordinatorMetrics::AddWorkers(MetricPage& page, const v1::RunStatus& statu
                  "Waiting for synchronization, since it was ready.",
                  last->second.heartbeat.blocked_seconds(), labels);
     page.Gauge("causeway_worker_heartbeat_age_seconds", "Since the worker's last heartbeat.",
-               absl::ToDoubleSeconds(now - last->second.at), labels);
+               absl::ToDoubleSeconds(now - last->second.word_at), labels);
   }
   absl::MutexLock lock(&mutex_);
   std::erase_if(lost_since_, [&](const auto& entry) { return !lost.contains(entry.first); });

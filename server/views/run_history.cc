@@ -133,6 +133,16 @@ void RunHistory::AddEvaluation(const v1::Evaluation& evaluation) {
   curves_.held_out.Add({evaluation.step(), evaluation.loss()});
 }
 
+void RunHistory::OnJoined(const std::string& worker_id) {
+  const double unix_s = UnixSeconds();
+  const absl::Duration now = options_.clock->Monotonic();
+  absl::MutexLock lock(&mutex_);
+  const auto found = heard_.find(worker_id);
+  if (found == heard_.end()) return;
+  found->second.word_unix_s = unix_s;
+  found->second.word_at = now;
+}
+
 void RunHistory::OnHeartbeat(const std::string& worker_id, const v1::Heartbeat& heartbeat) {
   const double unix_s = UnixSeconds();
   const absl::Duration now = options_.clock->Monotonic();
@@ -154,7 +164,7 @@ void RunHistory::OnHeartbeat(const std::string& worker_id, const v1::Heartbeat& 
     curve.Add(point);
   }
   if (heartbeat.has_evaluation()) AddEvaluation(heartbeat.evaluation());
-  worker = {.heartbeat = heartbeat, .unix_s = unix_s, .at = now};
+  worker = {.heartbeat = heartbeat, .at = now, .word_unix_s = unix_s, .word_at = now};
 }
 
 RoundTimes* RunHistory::FindRound(int fragment, int64_t round) {

@@ -34,8 +34,9 @@ namespace causeway::server {
 // The last heartbeat of a worker, and when it came.
 struct WorkerHeard {
   v1::Heartbeat heartbeat;
-  double unix_s = 0;
-  absl::Duration at;  // Monotonic.
+  absl::Duration at;       // Monotonic.
+  double word_unix_s = 0;  // This and the next: of its last word, a heartbeat or a join.
+  absl::Duration word_at;
 };
 
 // Wall times at the coordinator; 0: not yet, or not known.
@@ -81,6 +82,7 @@ class RunHistory final : public RunObserver {
   void Tick();
   void SaveCurves();
 
+  void OnJoined(const std::string& worker_id) override;
   void OnHeartbeat(const std::string& worker_id, const v1::Heartbeat& heartbeat) override;
   void OnPushBegun(const v1::PushHeader& header) override;
   void OnContributed(const v1::PushHeader& header, bool quarantined) override;

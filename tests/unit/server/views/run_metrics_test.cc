@@ -94,6 +94,17 @@ TEST_F(RunMetricsTest, HeartbeatsAddTheirSecondsTheirAgeAndTheNewestEvaluation) 
   EXPECT_THAT(Text(), HasSubstr("causeway_run_eval_loss 2.5\n"));
 }
 
+TEST_F(RunMetricsTest, AWorkerThatComesBackIsAsOldAsItsJoin) {
+  Worker("a", v1::WorkerStatus::JOINING);
+  history_.OnJoined("a");
+  EXPECT_THAT(Text(), Not(HasSubstr("causeway_worker_heartbeat_age_seconds{")));
+  history_.OnHeartbeat("a", v1::Heartbeat());
+  clock_.Advance(absl::Hours(1));
+  history_.OnJoined("a");
+  clock_.Advance(absl::Seconds(2));
+  EXPECT_THAT(Text(), HasSubstr("causeway_worker_heartbeat_age_seconds{worker=\"a\"} 2\n"));
+}
+
 TEST_F(RunMetricsTest, WhatAWorkerSaysOfItselfCannotBreakThePage) {
   v1::WorkerStatus& worker = Worker("a", v1::WorkerStatus::ACTIVE);
   worker.set_device("gpu \"0\"\ncauseway_worker_up{worker=\"b\"} 1 \\");
