@@ -10,6 +10,11 @@ int64_t TokenBudget(const Run& run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(run.mutex) {
   return run.state.stop_tokens() > 0 ? run.state.stop_tokens() : run.tier.tokens;
 }
 
+// One that is lost may train on, and be back.
+bool MayTrain(const Member& member) {
+  return member.live() || member.record.state() == v1::Member::LOST;
+}
+
 }  // namespace
 
 absl::Status Orders::Pause(const std::string& reason) {
@@ -40,14 +45,14 @@ absl::Status Orders::Drain(const std::string& worker_id) {
     absl::MutexLock lock(&run_.mutex);
     if (!worker_id.empty()) {
       const Member* const member = run_.membership.Find(worker_id);
-      if (member == nullptr || !member->live()) {
+      if (member == nullptr || !MayTrain(*member)) {
         return absl::NotFoundError(absl::StrCat(
             "no worker ", worker_id,
             " is a member; there are: ", absl::StrJoin(run_.membership.LiveIds(), ", ")));
       }
     }
-    for (const std::string& id : run_.membership.LiveIds()) {
-      if (!worker_id.empty() && id != worker_id) continue;
+    for (const auto& [id, member] : run_.membership.members()) {
+      if (!MayTrain(member) || (!worker_id.empty() && id != worker_id)) continue;
       asked.push_back(id);
       v1::Member& account = *run_.membership.Account(id);
       account.set_draining(account.process_nonce());

@@ -292,6 +292,21 @@ TEST(CoordinatorMembershipTest, AWorkerThatWasAwayWhenItWasAskedToDrainIsToldEve
   EXPECT_EQ(again.sink().Count(v1::Directive::DRAIN), 0) << "another process was asked";
 }
 
+TEST(CoordinatorMembershipTest, AWorkerThatWasLostWhenItWasAskedToDrainIsToldWhenItIsBack) {
+  TwoWorkers two;
+  auto& [run, a, b] = two;
+  a.Cut();
+  run.clock.Advance(absl::Seconds(9));
+  ASSERT_TRUE(b.Heartbeat().ok());
+  run.clock.Advance(absl::Seconds(2));
+  run.coordinator->Tick();
+  ASSERT_EQ(run.status().workers(0).state(), v1::WorkerStatus::LOST);
+  ASSERT_TRUE(run.orders().Drain("").ok());
+  EXPECT_EQ(b.sink().Count(v1::Directive::DRAIN), 1);
+  ASSERT_TRUE(a.Enter().ok());
+  EXPECT_EQ(a.sink().Count(v1::Directive::DRAIN), 1);
+}
+
 TEST(CoordinatorMembershipTest, WhatALeavingWorkerContributedIsInTheFinalState) {
   TwoWorkers two;
   auto& [run, a, b] = two;
