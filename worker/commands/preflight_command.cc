@@ -13,6 +13,7 @@
 #include "common/base/thread_pool.h"
 #include "common/cli/command_line.h"
 #include "common/client/boarding.h"
+#include "common/params/config_checks.h"
 #include "common/params/run_config.h"
 #include "common/rpc/security.h"
 #include "common/rpc/tcp_links.h"
@@ -87,15 +88,13 @@ absl::StatusOr<PreflightOptions> PreflightOptionsFromFlags() {
   ASSIGN_OR_RETURN(options.connections, GivenConnections());
   if (options.connections == 0) options.connections = kDefaultConnections;
   const double seconds = absl::GetFlag(FLAGS_probe_seconds);
-  if (!(seconds >= 0 && seconds <= kMostProbeSeconds)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--probe_seconds must be in 0 .. ", kMostProbeSeconds, "; it is ", seconds));
-  }
+  RETURN_IF_ERROR(CheckRange("--probe_seconds", seconds, 0.0, kMostProbeSeconds));
   options.probe_time = absl::Seconds(seconds);
   options.step_time = absl::GetFlag(FLAGS_step_time);
   if (options.step_time < absl::ZeroDuration() || options.step_time > absl::Hours(24)) {
     return absl::InvalidArgumentError("--step_time must be in 0 .. 24h");
   }
+  options.trains_on_gpus = AnyGpu();
   ASSIGN_OR_RETURN(options.congestion_control,
                    ChooseCongestionControl(absl::GetFlag(FLAGS_congestion_control)));
   return options;

@@ -187,10 +187,11 @@ struct DeviceFacts {
   double core_limit = 0;     // By the control groups' quotas; 0: none.
   int threads = 1;           // That training would use.
   std::string instructions;  // VectorInstructions.
-  bool unused_gpu = false;   // There is one, and this build cannot use it.
+  bool has_gpu = false;      // There is one,
+  bool uses_gpus = false;    // and training takes it: this build can.
   double matrix_flops_per_second = 0;
 };
-// Without the rate of matrix products, which the caller measures.
+// Without the rate of matrix products and whether GPUs are used, which the caller knows.
 DeviceFacts FindDevices(FileSystem& file_system, int threads, const std::string& root = "");
 CheckResult JudgeDevices(const DeviceFacts& devices);
 // Guesses the time of an inner step: products at the measured rate, and the rest as on the machines

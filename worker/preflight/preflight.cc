@@ -291,11 +291,14 @@ class Preflight {
     }
     if (run == nullptr) {
       Skip({"memory"}, "needs the run's configuration");
+    } else if (options_.trains_on_gpus) {
+      Skip({"memory"}, "it is the GPUs', which training looks at when it starts");
     } else {
       Report(JudgeMemory(MemoryBytes(*run), AvailableMemory(file_system_)));
     }
     Progress("multiplying matrices");
     devices_ = FindDevices(file_system_, options_.threads);
+    devices_.uses_gpus = options_.trains_on_gpus;
     devices_.matrix_flops_per_second = MeasureMatrixRate(devices_.threads);
     Report(JudgeDevices(devices_));
     if (options_.data.empty()) {
@@ -326,6 +329,10 @@ class Preflight {
     }
     const LinkNeed need = LinkNeedOf(run_->config, run_->plan);
     const bool guessed = options_.step_time == absl::ZeroDuration();
+    if (guessed && options_.trains_on_gpus) {
+      Skip({"link"}, "needs --step_time: what a step takes on a GPU is not guessed");
+      return;
+    }
     const absl::Duration step = guessed ? GuessStepTime(*run_, devices_) : options_.step_time;
     Report(
         JudgeForecast(Forecast(need, up_->bytes_per_second, down_->bytes_per_second, Rtt(), step),

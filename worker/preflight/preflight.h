@@ -85,7 +85,8 @@ struct PreflightOptions {
   int threads = 0;                                  // 0: one per core.
   int connections = 4;                              // 1 .. 16.
   absl::Duration probe_time = absl::Seconds(3);     // Per direction; zero: rates are not measured.
-  absl::Duration step_time = absl::ZeroDuration();  // Zero: it is guessed.
+  absl::Duration step_time = absl::ZeroDuration();  // Zero: it is guessed, of processors.
+  bool trains_on_gpus = false;                      // As `train` does here without --device.
   std::string congestion_control;                   // ChooseCongestionControl's.
 };
 

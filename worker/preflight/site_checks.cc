@@ -213,8 +213,8 @@ DeviceFacts FindDevices(FileSystem& file_system, int threads, const std::string&
   facts.core_limit = limits.cores;
   facts.threads = threads > 0 ? threads : UsableCores(limits);
   facts.instructions = VectorInstructions();
-  facts.unused_gpu = file_system.Exists(absl::StrCat(root, "/dev/nvidia0")) ||
-                     file_system.Exists(absl::StrCat(root, "/dev/kfd"));
+  facts.has_gpu = file_system.Exists(absl::StrCat(root, "/dev/nvidia0")) ||
+                  file_system.Exists(absl::StrCat(root, "/dev/kfd"));
   return facts;
 }
 
@@ -223,6 +223,7 @@ CheckResult JudgeDevices(const DeviceFacts& devices) {
       "%d CPU threads of %d cores, %s, %.0f GFLOP/s in matrix products", devices.threads,
       devices.cores, devices.instructions, 1e-9 * devices.matrix_flops_per_second);
   std::string remedy;
+  if (devices.uses_gpus) absl::StrAppend(&finding, "; training takes the GPUs that are here");
   if (devices.core_limit > 0 && devices.core_limit < devices.threads - 0.5) {
     absl::StrAppendFormat(&finding, ", but the container may use only %.1f cores",
                           devices.core_limit);
@@ -230,7 +231,7 @@ CheckResult JudgeDevices(const DeviceFacts& devices) {
                              std::max(1, static_cast<int>(devices.core_limit)));
   } else if (devices.threads > devices.cores) {
     remedy = "give --threads at most as many as there are cores: more wait for each other";
-  } else if (devices.unused_gpu) {
+  } else if (devices.has_gpu && !devices.uses_gpus) {
     absl::StrAppend(&finding, "; a GPU is here");
     remedy = "this build trains on CPUs alone";
   }

@@ -303,7 +303,7 @@ TEST_F(FakeRoot, AContainersQuotaOfCoresAndAnUnusedGpuAreSeen) {
   DeviceFacts devices = FindDevices(files_, 4, folder_.path());
   EXPECT_EQ(devices.threads, 4);
   EXPECT_DOUBLE_EQ(devices.core_limit, 1.5);
-  EXPECT_FALSE(devices.unused_gpu);
+  EXPECT_FALSE(devices.has_gpu);
   devices.cores = 8;
   devices.matrix_flops_per_second = 1e11;
   EXPECT_THAT(JudgeDevices(devices).remedy, HasSubstr("--threads=1"));
@@ -312,7 +312,9 @@ TEST_F(FakeRoot, AContainersQuotaOfCoresAndAnUnusedGpuAreSeen) {
   devices = FindDevices(files_, 1, folder_.path());
   EXPECT_EQ(devices.core_limit, 0);
   EXPECT_THAT(JudgeDevices(devices).finding, HasSubstr("a GPU is here"));
-  devices.unused_gpu = false;
+  EXPECT_EQ(JudgeDevices(devices).remedy, "this build trains on CPUs alone");
+  devices.uses_gpus = true;
+  EXPECT_THAT(JudgeDevices(devices).finding, HasSubstr("training takes the GPUs"));
   EXPECT_EQ(JudgeDevices(devices).status, CheckStatus::kOk);
   devices.matrix_flops_per_second = 1e11;
   EXPECT_GT(GuessStepTime(TinyRun(), devices), absl::ZeroDuration());
