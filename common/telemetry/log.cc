@@ -1,18 +1,61 @@
 #include "common/telemetry/log.h"
 
+#include <limits.h>
+#include <poll.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <iterator>
+#include <mutex>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "spdlog/sinks/stdout_sinks.h"
+#include "spdlog/sinks/base_sink.h"
 #include "spdlog/spdlog.h"
 
 namespace causeway {
 namespace {
 
+// Standard error, for which nobody waits long: lines that a full pipe or a terminal that stands
+// still does not take are left out, and counted.
+class StandardError final : public spdlog::sinks::base_sink<std::mutex> {
+ private:
+  static constexpr int kPatienceMs = 1000;
+
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    if (left_out_ > 0 && IsReady(0)) {
+      const int64_t count = std::exchange(left_out_, 0);
+      Write(absl::StrCat("(", count, " lines are left out: nobody took them)\n"));
+    }
+    if (!Write({line.data(), line.size()})) ++left_out_;
+  }
+  void flush_() override {}
+
+  // Whether a pipe takes PIPE_BUF bytes at once. What has no reader or is closed takes them, too.
+  static bool IsReady(int patience_ms) {
+    pollfd ready = {.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
+    return poll(&ready, 1, patience_ms) != 0;
+  }
+  // False if it was not taken. Once that has happened nothing is waited for until it is.
+  bool Write(absl::string_view text) const {
+    while (!text.empty()) {
+      if (!IsReady(left_out_ > 0 ? 0 : kPatienceMs)) return false;
+      const ssize_t written =
+          write(STDERR_FILENO, text.data(), std::min(text.size(), size_t{PIPE_BUF}));
+      if (written < 0 && errno != EINTR) return true;  // Nobody is left to tell.
+      if (written > 0) text.remove_prefix(static_cast<size_t>(written));
+    }
+    return true;
+  }
+
+  int64_t left_out_ = 0;
+};
+
 std::shared_ptr<spdlog::logger> MakeLogger(const std::string& program) {
-  auto logger =
-      std::make_shared<spdlog::logger>(program, std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  auto logger = std::make_shared<spdlog::logger>(program, std::make_shared<StandardError>());
   logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e %n %l: %v");
   logger->flush_on(spdlog::level::trace);
   return logger;

@@ -1,5 +1,9 @@
 #include "common/telemetry/event_log.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <set>
 #include <string>
 #include <thread>
@@ -156,6 +160,27 @@ TEST_F(EventLogTest, ALineThatIsLargerThanTheFileMayBeIsStillWritten) {
   for (int i = 0; i < 3; ++i) log->Record("large", std::string(500, 'x'), {{"number", i}});
   ASSERT_EQ(Lines().size(), 1U);
   EXPECT_EQ(Lines()[0]["number"], 2);
+}
+
+TEST(Log, APipeThatNobodyReadsHoldsNobodyUp) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_NONBLOCK), 0);
+  const std::string filling(4096, 'x');
+  size_t full = 0;
+  while (write(ends[1], filling.data(), filling.size()) > 0) full += filling.size();
+  ASSERT_EQ(fcntl(ends[1], F_SETFL, 0), 0);  // A writer waits, as it does for a program's log.
+  const int before = dup(STDERR_FILENO);
+  dup2(ends[1], STDERR_FILENO);
+  for (int i = 0; i < 100; ++i) Log().error("nobody reads this");
+  std::string text(full, ' ');
+  EXPECT_EQ(read(ends[0], text.data(), full), static_cast<ssize_t>(full));
+  Log().error("somebody is back");
+  dup2(before, STDERR_FILENO);
+  text.resize(full);
+  text.resize(static_cast<size_t>(std::max<ssize_t>(0, read(ends[0], text.data(), full))));
+  EXPECT_EQ(text.find("(100 lines are left out: nobody took them)\n"), 0U) << text;
+  EXPECT_NE(text.find("somebody is back\n"), std::string::npos) << text;
+  for (const int descriptor : {ends[0], ends[1], before}) close(descriptor);
 }
 
 TEST(Log, LevelDecidesWhatIsWritten) {
