@@ -2,11 +2,6 @@
 // defined where they are read.
 #pragma once
 
-#include <pthread.h>
-#include <signal.h>
-#include <time.h>
-#include <unistd.h>
-
 #include <functional>
 #include <string>
 
@@ -86,38 +81,5 @@ absl::Status InspectCommand(const std::string& run_dir);
 
 // Merges all rounds of the folder again, checks their hashes and prints what came of it.
 absl::Status ReplayCommand(const std::string& run_dir);
-
-// The signals that stop a program (command_line.h), blocked in all threads and taken here, by one
-// thread. The second that EndsAtOnceWhenRepeated does so, with status 128 and its number.
-class StopSignal {
- public:
-  StopSignal() {
-    IgnoreWriteSignals();
-    sigemptyset(&set_);
-    for (const int number : numbers_) sigaddset(&set_, number);
-    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
-  }
-  // Waits so long. True if one came.
-  bool Wait(absl::Duration timeout) {
-    const timespec time = absl::ToTimespec(timeout);
-    const int first = sigtimedwait(&set_, nullptr, &time);
-    if (first < 0) return false;
-    static volatile sig_atomic_t asked = 0;
-    asked = EndsAtOnceWhenRepeated(first) ? 1 : 0;
-    // Not by the signal's own action: process 1 of a container has none.
-    void (*const end)(int) = [](int number) {
-      if (asked != 0) _exit(128 + number);
-      asked = 1;
-    };
-    for (const int number : numbers_)
-      signal(number, EndsAtOnceWhenRepeated(number) ? end : SIG_IGN);
-    pthread_sigmask(SIG_UNBLOCK, &set_, nullptr);
-    return true;
-  }
-
- private:
-  const std::vector<int> numbers_ = StopSignals();
-  sigset_t set_;
-};
 
 }  // namespace causeway::server

@@ -203,10 +203,6 @@ SecurityOptions Security() {
 absl::Status ChooseAuthority(CoordinatorServer::Options& options) {
   const std::string tls = absl::GetFlag(FLAGS_tls);
   const std::string given = absl::GetFlag(FLAGS_authority);
-  if (tls != "auto" && tls != "own" && tls != "off") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--tls must be auto, own or off; it is \"", tls, "\""));
-  }
   if (tls == "off" && options.security.UsesTls()) {
     return absl::InvalidArgumentError(
         "--tls=off beside --tls_ca, --tls_cert and --tls_key: give one or the other");
@@ -431,6 +427,7 @@ int ServeRun(ServeFlags flags, Lead& lead, StopSignal& stop_signal) {
 
 int Serve() {
   StopSignal stop_signal;  // First, so that every thread inherits the mask.
+  if (!stop_signal.started().ok()) return Fail(kProgram, stop_signal.started());
   absl::StatusOr<ServeFlags> flags = CheckServeFlags(*FileSystem::Real());
   if (!flags.ok()) return EndStart(flags.status());
   StandbyNotes notes;
@@ -457,6 +454,7 @@ int Serve() {
 
 int Follow() {
   StopSignal stop_signal;
+  if (!stop_signal.started().ok()) return Fail(kProgram, stop_signal.started());
   bool refused = false;
   const absl::Status status = FollowCommand(
       Security(), [&](absl::Duration timeout) { return stop_signal.Wait(timeout); }, refused);

@@ -1,6 +1,8 @@
 #include "common/cli/command_line.h"
 
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -9,6 +11,8 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <thread>
+#include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/flags/commandlineflag.h"
@@ -19,7 +23,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/synchronization/mutex.h"
 #include "common/base/text.h"
+#include "common/base/thread_pool.h"
 
 namespace causeway {
 namespace {
@@ -260,6 +266,67 @@ int Refuse(absl::string_view program, const absl::Status& status) {
 int Fail(absl::string_view program, const absl::Status& status) {
   Refuse(program, status);
   return kExitFailed;
+}
+
+namespace {
+
+// What StopSignal and its thread share. Outlives both: the thread never ends.
+struct SignalState {
+  absl::Status started;
+  absl::Mutex mutex;
+  bool came ABSL_GUARDED_BY(mutex) = false;
+};
+
+SignalState& Signals() {
+  static SignalState& state = *new SignalState;
+  return state;
+}
+
+[[noreturn]] void TakeSignals(const sigset_t& set, const std::function<void()>& act) {
+  bool asked = false;
+  for (;;) {
+    int number = 0;
+    if (sigwait(&set, &number) != 0) continue;
+    if (number == SIGTERM || number == SIGINT || number == SIGQUIT) {
+      // Not by the signal's own action: process 1 of a container has none.
+      if (std::exchange(asked, true)) _exit(128 + number);
+    }
+    {
+      absl::MutexLock lock(&Signals().mutex);
+      if (std::exchange(Signals().came, true)) continue;
+    }
+    act();
+  }
+}
+
+}  // namespace
+
+StopSignal::StopSignal(std::function<void()> act) {
+  signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGXCPU}) {
+    struct sigaction action = {};
+    sigaction(number, nullptr, &action);
+    if (action.sa_handler != SIG_IGN || number == SIGTERM || number == SIGINT) {
+      sigaddset(&set, number);
+    }
+  }
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  absl::StatusOr<std::thread> thread =
+      StartThread([set, act = std::move(act)] { TakeSignals(set, act); });
+  Signals().started = thread.status();
+  if (thread.ok()) thread->detach();
+}
+
+const absl::Status& StopSignal::started() const { return Signals().started; }
+
+bool StopSignal::Wait(absl::Duration timeout) const {
+  SignalState& state = Signals();
+  absl::MutexLock lock(&state.mutex);
+  state.mutex.AwaitWithTimeout(absl::Condition(&state.came), timeout);
+  return state.came;
 }
 
 }  // namespace causeway

@@ -4,13 +4,13 @@
 // start ends with 1, too, where the next one may succeed: nobody answered, or there was no room.
 #pragma once
 
-#include <signal.h>
-
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "common/cli/program.h"
 
 namespace causeway {
@@ -40,31 +40,29 @@ int Refuse(absl::string_view program, const absl::Status& status);
 // Prints the same; returns kExitFailed.
 int Fail(absl::string_view program, const absl::Status& status);
 
-// The signals that stop a program which serves or trains, in order.
+// The signals that stop a program which serves or trains: SIGTERM, SIGINT, and what sessions,
+// terminals and batch systems send; those not where they were ignored at the start, as nohup
+// ignores SIGHUP. They are blocked in all threads and taken by one that does nothing else: a
+// handler's frame would overwrite what the kernels of matrix products have on the stack
+// (backend/cpu/kernels.h).
+//
+// A second SIGTERM, SIGINT or SIGQUIT ends the process at once, with status 128 and its number. The
+// others come several times: a session that ends hangs up on its processes and its shell does,
+// SIGXCPU comes every second. What cannot be written is an error where it is written from then on,
+// and no signal: a log whose reader is gone is done without, a file may outgrow `ulimit -f`.
+//
+// One of a process. Thread-safe.
+class StopSignal {
+ public:
+  // Before threads are started. `act` is called by the thread when the first one comes.
+  explicit StopSignal(std::function<void()> act = [] {});
 
-// SIGTERM, SIGINT, and what sessions, terminals and batch systems send; those not where they were
-// ignored at the start, as nohup ignores SIGHUP.
-inline std::vector<int> StopSignals() {
-  std::vector<int> numbers = {SIGTERM, SIGINT};
-  for (const int number : {SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGXCPU}) {
-    struct sigaction action = {};
-    sigaction(number, nullptr, &action);
-    if (action.sa_handler != SIG_IGN) numbers.push_back(number);
-  }
-  return numbers;
-}
-
-// Whether a second one ends the process at once. The others come several times: a session that ends
-// hangs up on its processes and its shell does, SIGXCPU comes every second; and others follow.
-inline bool EndsAtOnceWhenRepeated(int number) {
-  return number == SIGTERM || number == SIGINT || number == SIGQUIT;
-}
-
-// What cannot be written is an error where it is written, and no signal: a log whose reader is gone
-// is done without, a file may outgrow `ulimit -f`.
-inline void IgnoreWriteSignals() {
-  signal(SIGPIPE, SIG_IGN);
-  signal(SIGXFSZ, SIG_IGN);
-}
+  // OK, or the reason why no thread takes the signals.
+  const absl::Status& started() const;
+  // Whether one has come.
+  bool came() const { return Wait(absl::ZeroDuration()); }
+  // The same, and waits so long for it.
+  bool Wait(absl::Duration timeout) const;
+};
 
 }  // namespace causeway

@@ -1,9 +1,9 @@
 #include <unistd.h>
 
-#include <csignal>
+#include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,6 +17,7 @@
 #include "common/cli/command_line.h"
 #include "common/client/boarding.h"
 #include "common/identity/certificate.h"
+#include "common/params/config_checks.h"
 #include "common/rpc/security.h"
 #include "common/rpc/status.h"
 #include "common/rpc/tcp_links.h"
@@ -79,39 +80,15 @@ namespace causeway::worker {
 namespace {
 
 constexpr char kTrainProgram[] = "causeway-worker train";
-volatile std::sig_atomic_t stop_requested = 0;
+// Until this process has joined the run: a worker that has not has nothing to hand over.
+std::atomic<bool> joins = true;
 
-bool StopRequested() { return stop_requested != 0; }
-
-// By _exit, not by the signal's own action: process 1 of a container has none.
-constexpr int kExitBySignal = 128;
-
-// EndWhileJoining says them: set before it is a handler.
-const std::string* words_while_joining = nullptr;
-
-std::string WordsWhileJoining() {
+void EndWhileJoining() {
   const bool boards = !absl::GetFlag(FLAGS_join).empty() || std::getenv("CAUSEWAY_JOIN") != nullptr;
-  return absl::StrCat(
-      kTrainProgram, ": told to stop before it had joined the run",
-      boards ? "" : absl::StrCat(" at ", WithoutSecret(absl::GetFlag(FLAGS_coordinator))), "\n");
-}
-
-// A worker that has not joined has nothing to hand over.
-void EndWhileJoining(int) {
-  // A handler must do no more than this.
-  [[maybe_unused]] const ssize_t said =
-      write(STDERR_FILENO, words_while_joining->data(), words_while_joining->size());
+  std::fprintf(stderr, "%s: told to stop before it had joined the run%s%s\n", kTrainProgram,
+               boards ? "" : " at ",
+               boards ? "" : WithoutSecret(absl::GetFlag(FLAGS_coordinator)).c_str());
   _exit(0);
-}
-
-// The first signal drains.
-void OnSignal(int signal_number) {
-  static volatile std::sig_atomic_t asked = 0;
-  if (EndsAtOnceWhenRepeated(signal_number)) {
-    if (asked != 0) _exit(kExitBySignal + signal_number);
-    asked = 1;
-  }
-  stop_requested = 1;
 }
 
 // `keeper`: receives who renews the certificate, if it came by an invitation.
@@ -159,10 +136,7 @@ absl::StatusOr<TrainingOptions> TrainingOptionsFromFlags(const LaunchEnvironment
                    BytesPerSecond("--max_upload_mbit", absl::GetFlag(FLAGS_max_upload_mbit)));
   ASSIGN_OR_RETURN(options.member.max_download_bytes_per_second,
                    BytesPerSecond("--max_download_mbit", absl::GetFlag(FLAGS_max_download_mbit)));
-  if (options.sample_tokens < 0 || options.sample_tokens > 1'000'000) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--sample_tokens must be in 0 .. 1000000; it is ", options.sample_tokens));
-  }
+  RETURN_IF_ERROR(CheckRange("--sample_tokens", options.sample_tokens, 0, 1'000'000));
   if (!(options.max_tokens_per_second >= 0)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--max_tokens_per_second must not be negative; it is ", options.max_tokens_per_second));
@@ -197,42 +171,20 @@ absl::StatusOr<SiteOptions> SiteOptionsFor(const LaunchEnvironment& launch,
   return options;
 }
 
-// From here on, only a thread that does nothing else handles the signals that stop a program: all
-// that start later, and the calling one, block them. The kernels of matrix products point the stack
-// at their operands on the heap, where the frame of a handler would overwrite what lies beside them
-// (backend/cpu/kernels.h).
-absl::Status HandleSignalsAside() {
-  sigset_t stops;
-  sigemptyset(&stops);
-  for (const int number : StopSignals()) sigaddset(&stops, number);
-  pthread_sigmask(SIG_BLOCK, &stops, nullptr);
-  ASSIGN_OR_RETURN(std::thread thread, StartThread([stops] {
-                     pthread_sigmask(SIG_UNBLOCK, &stops, nullptr);
-                     for (;;) pause();
-                   }));
-  thread.detach();
-  return absl::OkStatus();
-}
-
-void OnSignals(void (*handler)(int)) {
-  static const std::vector<int> kSignals = StopSignals();
-  for (const int number : kSignals) std::signal(number, handler);
-}
-
 // While process 0 joins the run, a signal to any process of the site ends all of them: there is
 // nothing to hand over.
 class WatchWhileJoining {
  public:
-  explicit WatchWhileJoining(Site* site) {
+  WatchWhileJoining(Site* site, const StopSignal& stop) {
     if (site == nullptr) return;
-    OnSignals(OnSignal);
+    joins = false;
     // Without a thread a signal does nothing until it has joined.
     thread_
         .Start(kStopPoll,
-               [site] {
-                 if (StopRequested() || site->told_to_stop()) {
+               [site, &stop] {
+                 if (stop.came() || site->told_to_stop()) {
                    site->End(absl::OkStatus());
-                   EndWhileJoining(0);
+                   EndWhileJoining();
                  }
                  return kStopPoll;
                })
@@ -250,33 +202,33 @@ int EndStart(const absl::Status& status) {
 }
 
 // The process that joins the run; `site` has this worker's others, or is null.
-int RunWorker(TrainingOptions options, Site* site) {
+int RunWorker(TrainingOptions options, Site* site, const StopSignal& stop) {
   options.site = site;
   Log().info("congestion control: {}",
              DescribeCongestionControl(options.member.congestion_control));
   absl::StatusOr<std::unique_ptr<TrainingRun>> run = absl::UnknownError("not joined");
   {
-    const WatchWhileJoining watch(site);
+    const WatchWhileJoining watch(site, stop);
     run = TrainingRun::Join(options, *FileSystem::Real(), *Clock::Real());
   }
   if (!run.ok()) {
     if (site != nullptr) site->End(run.status());
     return EndStart(run.status());
   }
-  OnSignals(OnSignal);
+  joins = false;
   const absl::Status status = (*run)->Train(
-      [site] { return StopRequested() || (site != nullptr && site->told_to_stop()); });
+      [site, &stop] { return stop.came() || (site != nullptr && site->told_to_stop()); });
   if (site != nullptr) site->End(status);
   if (!status.ok()) return Fail(kTrainProgram, status);
   return 0;
 }
 
-int RunFollower(const SiteOptions& options) {
+int RunFollower(const SiteOptions& options, const StopSignal& stop) {
   absl::StatusOr<std::unique_ptr<SiteFollower>> follower =
       SiteFollower::Join(options, *FileSystem::Real());
   if (!follower.ok()) return EndStart(follower.status());
-  OnSignals(OnSignal);
-  const absl::Status status = (*follower)->Follow(StopRequested);
+  joins = false;
+  const absl::Status status = (*follower)->Follow([&stop] { return stop.came(); });
   if (status.ok()) return 0;
   return (*follower)->begun() ? Fail(kTrainProgram, status) : EndStart(status);
 }
@@ -286,23 +238,21 @@ int RunFollower(const SiteOptions& options) {
 int RunTrain() {
   const absl::StatusOr<LaunchEnvironment> launch = ReadLaunchEnvironment(ProcessEnvironment);
   if (!launch.ok()) return Refuse(kTrainProgram, launch.status());
-  const absl::Status aside = HandleSignalsAside();
-  if (!aside.ok()) return Fail(kTrainProgram, aside);
-  IgnoreWriteSignals();
-  static const std::string words = WordsWhileJoining();
-  words_while_joining = &words;
   // Boarding by an invitation waits for the coordinator, too.
-  OnSignals(EndWhileJoining);
+  const StopSignal stop([] {
+    if (joins) EndWhileJoining();
+  });
+  if (!stop.started().ok()) return Fail(kTrainProgram, stop.started());
   std::unique_ptr<IdentityKeeper> keeper;
   const absl::StatusOr<TrainingOptions> options = TrainingOptionsFromFlags(*launch, keeper);
   if (!options.ok()) return EndStart(options.status());
-  if (launch->processes == 1) return RunWorker(*options, nullptr);
+  if (launch->processes == 1) return RunWorker(*options, nullptr, stop);
   const absl::StatusOr<SiteOptions> site_options = SiteOptionsFor(*launch, *options);
   if (!site_options.ok()) return EndStart(site_options.status());
-  if (launch->process != 0) return RunFollower(*site_options);
+  if (launch->process != 0) return RunFollower(*site_options, stop);
   absl::StatusOr<std::unique_ptr<Site>> site = Site::Gather(*site_options, *FileSystem::Real());
   if (!site.ok()) return EndStart(site.status());
-  return RunWorker(*options, site->get());
+  return RunWorker(*options, site->get(), stop);
 }
 
 }  // namespace causeway::worker
