@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "absl/strings/match.h"
-#include "worker/data/data_json.h"
 #include "worker/data/dataset.h"
 #include "worker/data/staged_data.h"
 #include "worker/data/token_shard.h"
@@ -289,23 +288,19 @@ absl::StatusOr<TokenizeResult> Tokenize(FileSystem& file_system, const TokenizeO
     return absl::OkStatus();
   };
   RETURN_IF_ERROR(VisitPieces(file_system, corpus, options.held_out_fraction, take));
-  DataDescription description;
-  ASSIGN_OR_RETURN(description.train_documents, train.Finish(file_system));
-  ASSIGN_OR_RETURN(description.held_out_documents, held_out.Finish(file_system));
+  ASSIGN_OR_RETURN(result.train_documents, train.Finish(file_system));
+  ASSIGN_OR_RETURN(result.held_out_documents, held_out.Finish(file_system));
+  result.tokenizer = "bytes";
+  result.vocabulary_size = kBytes;
+  result.held_out_fraction = options.held_out_fraction;
   result.train_tokens = train.writer().tokens();
   result.held_out_tokens = held_out.writer().tokens();
-  description.tokenizer = "bytes";
-  description.vocabulary_size = kBytes;
-  description.held_out_fraction = options.held_out_fraction;
-  description.train_tokens = result.train_tokens;
-  description.held_out_tokens = result.held_out_tokens;
-  description.held_out_bytes = result.held_out_tokens;
-  description.train_shards = train.writer().names();
-  description.held_out_shards = held_out.writer().names();
-  description.sources = options.inputs;
-  description.documents = result.documents;
-  description.bytes = corpus.bytes;
-  RETURN_IF_ERROR(staged->Finish(description));
+  result.held_out_bytes = result.held_out_tokens;
+  result.train_shards = train.writer().names();
+  result.held_out_shards = held_out.writer().names();
+  result.sources = options.inputs;
+  result.bytes = corpus.bytes;
+  RETURN_IF_ERROR(staged->Finish(result));
   return result;
 }
 

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/base/file_system.h"
+#include "worker/data/data_json.h"
 
 namespace causeway::worker {
 
@@ -81,11 +82,8 @@ struct TokenizeOptions {
   bool replace = false;
 };
 
-struct TokenizeResult {
-  int64_t documents = 0;
+struct TokenizeResult : DataDescription {
   int64_t skipped_files = 0;
-  int64_t train_tokens = 0;
-  int64_t held_out_tokens = 0;
 };
 
 // The same inputs make the same bytes. A file is a document; every 1/held_out_fraction-th stretch

@@ -219,12 +219,9 @@ void AddTraining(MetricPage& page, const WorkerFigures& figures) {
   const v1::Heartbeat& heartbeat = figures.heartbeat;
   page.Gauge("causeway_training_info", "1; which worker of which run this is.", 1,
              {{"run", figures.run_id}, {"worker", figures.worker_id}});
-  page.Gauge("causeway_training_step", "Steps of the schedule done.",
-             static_cast<double>(heartbeat.step()));
-  page.Gauge("causeway_training_budget_steps", "train.steps",
-             static_cast<double>(figures.budget_steps));
-  page.Counter("causeway_training_tokens_total", "Trained in this run.",
-               static_cast<double>(heartbeat.tokens()));
+  page.Gauge("causeway_training_step", "Steps of the schedule done.", heartbeat.step());
+  page.Gauge("causeway_training_budget_steps", "train.steps", figures.budget_steps);
+  page.Counter("causeway_training_tokens_total", "Trained in this run.", heartbeat.tokens());
   page.Gauge("causeway_training_tokens_per_second", "Over the last seconds.",
              heartbeat.tokens_per_second());
   page.Gauge("causeway_training_loss", "Mean of the last step, nats per token.",
@@ -255,19 +252,17 @@ void AddTraining(MetricPage& page, const WorkerFigures& figures) {
   page.Gauge("causeway_training_pace_ratio", "Steps of the schedule that an inner step counts for.",
              static_cast<double>(heartbeat.pace_milli()) / 1000);
   page.Gauge("causeway_training_checkpoint_step", "That it would resume from; -1: none.",
-             static_cast<double>(heartbeat.checkpoint_step()));
+             heartbeat.checkpoint_step());
   page.Gauge("causeway_training_late_answers", "Answers missing overlap_steps after their sends.",
              heartbeat.late_answers());
   if (heartbeat.has_steps_before_wait()) {
     page.Gauge("causeway_training_steps_before_wait",
-               "Steps before it waits, should no answer come.",
-               static_cast<double>(heartbeat.steps_before_wait()));
+               "Steps before it waits, should no answer come.", heartbeat.steps_before_wait());
   }
   page.Gauge("causeway_training_data_slot", "The part that is drawn.", figures.data_slot);
-  page.Counter("causeway_sync_rounds_merged_total", "By this process.",
-               static_cast<double>(figures.rounds_merged));
+  page.Counter("causeway_sync_rounds_merged_total", "By this process.", figures.rounds_merged);
   page.Counter("causeway_sync_rounds_late_total", "Closed before this process's delta came.",
-               static_cast<double>(figures.rounds_late));
+               figures.rounds_late);
 }
 
 void AddLink(MetricPage& page, const v1::Heartbeat& heartbeat) {
@@ -277,8 +272,8 @@ void AddLink(MetricPage& page, const v1::Heartbeat& heartbeat) {
   const v1::LinkReport& link = heartbeat.link();
   const std::string bytes = "causeway_link_payload_bytes_total";
   const std::string bytes_help = "Payload, of this process.";
-  page.Counter(bytes, bytes_help, static_cast<double>(heartbeat.bytes_up()), up);
-  page.Counter(bytes, bytes_help, static_cast<double>(heartbeat.bytes_down()), down);
+  page.Counter(bytes, bytes_help, heartbeat.bytes_up(), up);
+  page.Counter(bytes, bytes_help, heartbeat.bytes_down(), down);
   const std::string goodput = "causeway_link_goodput_bytes_per_second";
   const std::string goodput_help = "Of objects while one was under way, smoothed; 0: not known.";
   page.Gauge(goodput, goodput_help, link.goodput_up_bytes_per_second(), up);
@@ -287,11 +282,11 @@ void AddLink(MetricPage& page, const v1::Heartbeat& heartbeat) {
              link.rtt_seconds(), labels);
   page.Gauge("causeway_link_connections", "That transfers use.", link.connections(), labels);
   page.Counter("causeway_link_resent_chunks_total", "Chunks sent or received more than once.",
-               static_cast<double>(link.resent_chunks()), labels);
-  page.Counter("causeway_link_resumes_total", "Transfers that went on after a cut.",
-               static_cast<double>(link.resumes()), labels);
+               link.resent_chunks(), labels);
+  page.Counter("causeway_link_resumes_total", "Transfers that went on after a cut.", link.resumes(),
+               labels);
   page.Counter("causeway_link_retransmitted_segments_total", "By TCP.",
-               static_cast<double>(link.retransmitted_segments()), labels);
+               link.retransmitted_segments(), labels);
   page.Counter("causeway_link_send_blocked_seconds_total",
                "Time that an object was ready and no connection took it.",
                link.send_blocked_seconds(), labels);
