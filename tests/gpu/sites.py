@@ -1,4 +1,5 @@
-"""Sites of PyTorch on the GPU: alone, two at once, and one beside a causeway-worker."""
+"""Sites of PyTorch on the GPU: alone (eager, compiled, as a CUDA graph), two at once, and one beside a
+causeway-worker."""
 
 import json
 import time
@@ -20,15 +21,17 @@ membership { start_workers: %(sites)d max_workers: %(sites)d }
 """
 # 124M parameters; 8 windows of 1024 tokens take some 50 ms in eager PyTorch.
 _ON_A_GPU = {"model": 'preset: "gpt2-124m-shape"', "vocabulary": 50257, "steps": 96, "batch": 8,
-             "between": 16, "plain_steps": 60}
+             "between": 16, "plain_steps": 40}
 _REHEARSED = {"model": "layers: 2 width: 32 heads: 2 mlp_width: 64 sequence_length: 32",
               "vocabulary": _BYTES, "steps": 20, "batch": 2, "between": 8, "plain_steps": 4}
-# Name, sites of PyTorch, whether a causeway-worker trains beside them, and whether it is compiled.
-_RUNS = (("alone", 1, False, False), ("two", 2, False, False), ("beside_a_worker", 1, True, False),
-         ("compiled", 1, False, True))
+# Name, sites of PyTorch, whether a causeway-worker trains beside them, and how they make a step
+# (torch_site.py).
+_RUNS = (("alone", 1, False, "eager"), ("two", 2, False, "eager"),
+         ("beside_a_worker", 1, True, "eager"), ("compiled", 1, False, "compiled"),
+         ("captured", 1, False, "captured"))
 
 
-def _train(context, kind, name, sites, with_worker, compiled):
+def _train(context, kind, name, sites, with_worker, way):
     """A run's result: of each site, and the coordinator's hashes."""
     data = make_data(context) if with_worker else None
     everyone = sites + int(with_worker)
@@ -42,7 +45,7 @@ def _train(context, kind, name, sites, with_worker, compiled):
             settings = run.folder / f"site-{index}.json"
             settings.write_text(json.dumps({
                 "coordinator": address, "id": f"site-{index}", "values": "device",
-                "compiled": compiled, "plain_steps": kind["plain_steps"],
+                "way": way, "plain_steps": kind["plain_steps"],
                 "micro_batch": kind["batch"], "batch": kind["batch"], "meet": str(run.folder),
                 "processes": sites}))
             children.append((f"site-{index}", run.start_python(
@@ -71,16 +74,16 @@ def sites(context):
         raise Skip("python3 has no torch" if packed else "the pack has no Python package")
     rehearsed = context.gpu is None
     kind = _REHEARSED if rehearsed else _ON_A_GPU
-    for name, count, with_worker, compiled in _RUNS:
-        if rehearsed and compiled:
+    for name, count, with_worker, way in _RUNS:
+        if rehearsed and way != "eager":
             continue
-        row = context.data[name] = _train(context, kind, name, count, with_worker, compiled)
+        row = context.data[name] = _train(context, kind, name, count, with_worker, way)
         context.tell(_said(name, row))
         if row["hash_mismatches"] or not row["hash_checks"]:
             raise Failed(f"{name}: {row['hash_mismatches']} of {row['hash_checks']} hashes differ")
     every = [site for row in context.data.values() for site in row["sites"]]
-    alone = [site for name in ("alone", "compiled") for site in context.data.get(name, {}).get(
-        "sites", [])]
+    alone = [site for name, count, with_worker, _ in _RUNS if count == 1 and not with_worker
+             for site in context.data.get(name, {}).get("sites", [])]
     hashes = sum(row["hash_checks"] for row in context.data.values())
     context.data["overhead_median"] = max(site["overhead_median"] for site in alone)
     context.data["overhead_mean"] = max(site["overhead_mean"] for site in alone)

@@ -1,10 +1,10 @@
 """A plain PyTorch loop, first without Causeway and then as a site of a run. Prints one JSON object.
 
-usage: torch_site.py SETTINGS.json, with {"coordinator", "id", "values", "compiled", "plain_steps",
-"micro_batch", "batch", "meet": FOLDER, "processes"}
+usage: torch_site.py SETTINGS.json, with {"coordinator", "id", "values", "way": "eager", "compiled" or
+"captured", "plain_steps", "micro_batch", "batch", "meet": FOLDER, "processes"}
 
 The model is the run's, as torch_baseline.py builds it. Every step is timed until the device is done with
-it. With several processes, each of which has a file in FOLDER, they begin together.
+it. A captured one, the optimizer's part included, is a CUDA graph that is replayed. With several processes, each of which has a file in FOLDER, they begin together.
 """
 
 import json
@@ -27,6 +27,20 @@ def meet(settings, phase):
         time.sleep(0.01)
 
 
+def captured(step):
+    """Replays of the step, as a CUDA graph."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # What is made at the first steps is no part of the graph.
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
 def figures(seconds):
     return {"median": statistics.median(seconds), "mean": statistics.mean(seconds),
             "most": max(seconds), "count": len(seconds)}
@@ -44,9 +58,12 @@ def main():
     torch.set_float32_matmul_precision("high")
     transformer = Transformer(model).to(device)
     optimizer = torch.optim.AdamW(transformer.parameters(), lr=1e-4, betas=(0.9, 0.95),
-                                  fused=device.type == "cuda")
-    trained = torch.compile(transformer) if settings["compiled"] else transformer
+                                  fused=device.type == "cuda",
+                                  capturable=settings["way"] == "captured")
+    trained = torch.compile(transformer) if settings["way"] == "compiled" else transformer
     step = make_step(model, trained, optimizer, settings, device)
+    if settings["way"] == "captured":
+        step = captured(step)
     for _ in range(3):
         step()
     settle()
