@@ -1,5 +1,5 @@
-"""Sites whose tensors are on a CUDA device, here an emulated one: the bytes of the host's way, and no
-step that waits for the device."""
+"""Sites whose tensors are on CUDA devices, here emulated ones: the bytes of the host's way, and no
+step that waits for a device."""
 
 import copy
 import itertools
@@ -56,11 +56,12 @@ def train_masters(model, masters, optimizer):
 class DeviceTest(unittest.TestCase):
     def setUp(self):
         emulated.use()
-        emulated.elsewhere.clear()
+        emulated.places.clear()
 
     def trained(self, settings, model, values, after_step=lambda step, model: None, masters=None, brings=False):
-        """Objects, published hashes, the model's values after every step, and of steps the calls that
-        waited for a device, trained in a thread of its own. `brings`: the run has its model from the site."""
+        """Objects, published hashes, the model's values after every step and the published ones of the end, and of
+        steps the calls that waited for a device, trained in a thread of its own. `brings`: the run has its model
+        from the site."""
         steps, waits = [], []
 
         def train(address):
@@ -76,6 +77,10 @@ class DeviceTest(unittest.TestCase):
                     waits.append(emulated.waits() - before)
                     steps.append([p.detach().clone() for p in model.parameters()])
                     after_step(site.current_step, model)
+                with site.published():
+                    steps.append([p.detach().clone() for p in model.parameters()])
+                for own, after in zip(steps[-2], model.parameters()):
+                    self.assertTrue(torch.equal(own, after))
 
         with Run().serving(settings, steps=STEPS, initial=None if brings else values_of(model)) as run:
             with self.assertLogs("causeway") as logs, ThreadPoolExecutor(1) as trainer:
@@ -108,9 +113,35 @@ class DeviceTest(unittest.TestCase):
                     self.same(device, host)
                     self.assertEqual(device[3], [0] * STEPS)
 
+    def test_tensors_on_several_devices_send_the_bytes_of_the_hosts_way_and_wait_for_nothing(self):
+        """Of wide tensors each device owns whole chunks, of narrow ones a single device owns the fragment."""
+        for name, dtype, width, devices in (("int4 with feedback", torch.float32, 1700, 3), ("lm2", torch.bfloat16, 1700, 2),
+                                            ("bf16", torch.float16, 10, 3), ("in flight", torch.float32, 1700, 2)):
+            mixing = "" if "mixing" in CODECS[name] else "mixing: 0.5"
+            settings = f"{SYNC} {mixing} {CODECS[name]} }} {ONE}"
+            host = self.trained(settings, small_model(dtype, width=width), "host")
+            for values in ("device", "pinned"):
+                with self.subTest(name, dtype=dtype, values=values):
+                    model = emulated.spread(small_model(dtype, width=width), devices)
+                    several = self.trained(settings, model, values)
+                    self.assertFalse([line for line in self.lines if "values cross" in line])
+                    self.same(several, host)
+                    self.assertEqual(several[3], [0] * STEPS)
+
+    def test_masters_on_several_devices(self):
+        found = []
+        for values in ("device", "host"):
+            model = small_model(torch.bfloat16, width=1700)
+            masters = {name: p.detach().float().clone() for name, p in model.named_parameters()}
+            emulated.places.clear()
+            emulated.places.update({master.data_ptr(): index % 2 for index, master in enumerate(masters.values())})
+            found.append(self.trained(STREAMING, model, values, masters=masters))
+        self.same(*found)
+
     def test_a_parameter_that_is_not_contiguous(self):
-        self.same(self.trained(STREAMING, Transposed(), "device"),
-                  self.trained(STREAMING, Transposed(), "host"))
+        host = self.trained(STREAMING, Transposed(), "host")
+        for devices in (1, 2):
+            self.same(self.trained(STREAMING, emulated.spread(Transposed(), devices), "device"), host)
 
     def test_a_run_has_the_values_of_a_parameter_that_is_not_contiguous(self):
         self.same(self.trained(STREAMING, Transposed(), "device", brings=True),
@@ -131,26 +162,31 @@ class DeviceTest(unittest.TestCase):
                 self.same(*found)
 
     def test_parameters_with_other_storage_after_the_join(self):
-        def renew(step, model):
-            if step == 5:
-                for parameter in model.parameters():
-                    parameter.data = parameter.data.clone()
+        host = self.trained(STREAMING, small_model(), "host")
+        for devices in (1, 2):
+            def renew(step, model):
+                if step == 5:
+                    former = list(model.parameters())  # Their memory is not used again.
+                    for parameter in former:
+                        parameter.data = parameter.data.clone()
+                    emulated.spread(model, devices)
 
-        self.same(self.trained(STREAMING, small_model(), "device", renew),
-                  self.trained(STREAMING, small_model(), "host"))
+            self.same(self.trained(STREAMING, emulated.spread(small_model(), devices), "device", renew), host)
 
     def test_a_parameter_that_moves_to_another_device_after_the_join(self):
-        def move(step, model):
-            if step == 5:
-                model.norm.weight.data = model.norm.weight.data.clone()
-                emulated.elsewhere.add(model.norm.weight.data_ptr())
+        host = self.trained(STREAMING, small_model(), "host")
+        for devices, there in ((1, None), (2, None), (3, 1)):
+            def move(step, model):
+                if step == 5:
+                    model.norm.weight.data = model.norm.weight.data.clone()
+                    emulated.places[model.norm.weight.data_ptr()] = there
 
-        device = self.trained(STREAMING, small_model(), "device", move)
-        told = [line for line in self.lines if "it is copied to and fro" in line]
-        self.assertEqual(len(told), 1)
-        self.assertIn("norm.weight is on cpu now", told[0])
-        emulated.elsewhere.clear()
-        self.same(device, self.trained(STREAMING, small_model(), "host"))
+            with self.subTest(devices=devices, there=there):
+                device = self.trained(STREAMING, emulated.spread(small_model(), devices), "device", move)
+                told = [line for line in self.lines if "it is copied to and fro" in line]
+                self.assertEqual(len(told), 1)
+                self.assertIn("norm.weight is on cpu now", told[0])
+                self.same(device, host)
 
     def test_without_a_usable_driver_or_with_tensors_apart_it_is_the_hosts_way(self):
         host = self.trained(STREAMING, small_model(), "host")
@@ -162,21 +198,21 @@ class DeviceTest(unittest.TestCase):
         self.assertIn("this library needs CUDA 13.0", told[0])
         emulated.use()
         model = small_model()
-        emulated.elsewhere.add(model.norm.weight.data_ptr())
+        emulated.places[model.norm.weight.data_ptr()] = None
         self.same(self.trained(STREAMING, model, "device"), host)
-        self.assertEqual(len([line for line in self.lines if "on several devices" in line]), 1)
+        self.assertEqual(len([line for line in self.lines if "norm.weight is on no CUDA device" in line]), 1)
 
     def resumed(self, dtype, before, after):
-        """Objects and published hashes of a site that is saved and begins again, another way."""
+        """Objects and published hashes of a site that is saved and begins again, another way. A number: so many devices."""
         with Run().serving(STREAMING, steps=STEPS, initial=values_of(small_model(dtype))) as run:
             saved = None
             for values in (before, after):
-                model = small_model(dtype)
+                model = emulated.spread(small_model(dtype), values if isinstance(values, int) else 1)
                 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-3)
                 if saved:
                     model.load_state_dict(saved[0])
                     optimizer.load_state_dict(saved[1])
-                with cw.join(run.address, model, None, id="s", values=values,
+                with cw.join(run.address, model, None, id="s", values=values if isinstance(values, str) else "device",
                              state=saved[2] if saved else None) as site:
                     self.assertEqual(site.info.restored, saved is not None)
                     while not site.should_stop:
@@ -194,7 +230,8 @@ class DeviceTest(unittest.TestCase):
     def test_a_state_continues_on_the_host_and_on_the_device(self):
         for dtype in (torch.float32, torch.bfloat16):
             undisturbed = self.trained(STREAMING, small_model(dtype), "host")[:2]
-            for before, after in (("device", "device"), ("device", "host"), ("host", "pinned")):
+            for before, after in (("device", "device"), ("device", "host"), ("host", "pinned"), (3, 2), (2, "host"),
+                                  ("device", 3)):
                 with self.subTest(dtype=dtype, before=before, after=after):
                     self.assertEqual(self.resumed(dtype, before, after), undisturbed)
 
@@ -211,7 +248,7 @@ class DeviceTest(unittest.TestCase):
                         kept.setdefault(found[1], []).append(int(found[2]))
                 return len(kept) == 3 and all(min(rounds) > at // 4 + 8 for rounds in kept.values())
 
-            away = run.start_program("away", "torch_trainer.py", run.address)
+            away = run.start_program("away", "torch_trainer.py", run.address, "--devices=3")
             model = small_model()
             optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-3)
             at = goes_on = back = None
@@ -243,3 +280,7 @@ class DeviceTest(unittest.TestCase):
         for dtype, choice in ((torch.float32, "values='pinned'"), (torch.bfloat16, "values='host'")):
             with self.assertRaisesRegex(causeway.ResourceExhausted, f"(?=.*GB).*{choice}"):
                 self.trained(STREAMING, nn.Linear(256, 256).to(dtype), "device")
+        with self.assertRaisesRegex(causeway.ResourceExhausted, "the memory of GPU 1 does not suffice: .*GB"):
+            model = nn.Sequential(nn.Linear(8, 8), nn.Linear(256, 256))
+            emulated.places.update({parameter.data_ptr(): 1 for parameter in model[1].parameters()})
+            self.trained(STREAMING, model, "device")

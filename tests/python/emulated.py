@@ -1,4 +1,4 @@
-"""Tensors of the CPU as those of an emulated CUDA device: the library of tests/site, whose kernels run
+"""Tensors of the CPU as those of emulated CUDA devices: the library of tests/site, whose kernels run
 when they are issued, takes their addresses."""
 
 import gc
@@ -12,8 +12,8 @@ from causeway import _library
 NAME = "libcauseway_site_emulated.so"
 MEMORY = 1 << 28
 chosen = pathlib.Path(os.environ.get("CAUSEWAY_SITE_LIBRARY", "")).name == NAME
-# Addresses of tensors that are on no device.
-elsewhere = set()
+# The numbers of the devices of tensors, by address; None: none. All others are on the first one.
+places = {}
 
 
 def library():
@@ -25,11 +25,18 @@ def library():
 
 
 def use(memory=MEMORY, driver=0):
-    """One device of so many bytes; `driver`: cudaError_t of every call."""
+    """Devices of so many bytes each; `driver`: cudaError_t of every call."""
     gc.collect()  # Sites of before have their memory of the former one.
     library().causeway_emulate(memory, driver)
-    device.place_of = lambda tensor: None if tensor.data_ptr() in elsewhere else 0
+    device.place_of = lambda tensor: places.get(tensor.data_ptr(), 0)
     device.stream_of = lambda _device: 0
+
+
+def spread(model, devices):
+    """The model, whose parameters are on so many devices in turn."""
+    places.clear()
+    places.update({parameter.data_ptr(): index % devices for index, parameter in enumerate(model.parameters())})
+    return model
 
 
 def waits():

@@ -101,10 +101,10 @@ class ShardedTest(unittest.TestCase):
             logs = [process.log() for process in processes[:-1 if "--outsider" in flags else None]]
             published = {line for log in logs for line in log.split("\n") if line.startswith("published")}
             self.assertEqual(len(published), 1)
-            columns = "--shard=columns" in flags
+            on_host = "--shard=columns" in flags or "--devices=2" in flags
             for log in logs:
-                self.assertEqual(ON_HOST in log, emulated.chosen and columns, log)
-                if emulated.chosen and not columns:
+                self.assertEqual(ON_HOST in log, emulated.chosen and on_host, log)
+                if emulated.chosen and not on_host:
                     self.assertIn("waits 0\n", log)
             return *run.sent(), published
 
@@ -116,7 +116,8 @@ class ShardedTest(unittest.TestCase):
         return ALONE[dtype]
 
     def test_any_number_of_processes_sends_the_same_bytes(self):
-        ways = {"float32": ((4, "fsdp"), (4, "hsdp"), (2, "columns"), (3, "ddp"), (2, "turned"), (3, "ddp", "--outsider")),
+        ways = {"float32": ((4, "fsdp"), (4, "hsdp"), (2, "columns"), (3, "ddp"), (2, "turned"), (3, "ddp", "--outsider"),
+                            (2, "ddp", "--devices=2")),
                 "bfloat16": ((3, "fsdp"), (2, "columns"), (2, "ddp"))}
         for dtype in ways:
             for size, shard, *more in ways[dtype]:
@@ -127,7 +128,7 @@ class ShardedTest(unittest.TestCase):
 
     def test_killed_and_resumed_it_sends_the_same_bytes(self):
         for dtype, size, *shard in (("float32", 1), ("float32", 2, "--shard=fsdp"),
-                                    ("bfloat16", 1), ("bfloat16", 3, "--shard=ddp")):
+                                    ("bfloat16", 1), ("bfloat16", 3, "--shard=ddp"), ("bfloat16", 1, "--devices=3")):
             with self.subTest(dtype=dtype, size=size), Run().serving(STREAMING) as run:
                 flags = [WIDE, f"--dtype={dtype}", *shard, "--every=5", f"--checkpoint={run.folder / 'saved'}"]
                 processes = self.start(run, size, *flags, "--hold=12")

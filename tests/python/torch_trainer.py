@@ -5,14 +5,14 @@ processes of one site.
 usage: torch_trainer.py ADDRESS [--checkpoint FILE] [--every N] [--hold STEP] [--dtype NAME]
                         [--shard fsdp|hsdp|columns|ddp|turned] [--width N] [--fail STEP] [--die STEP]
                         [--freeze STEP] [--swap STEP] [--stop STEP] [--stop_within STEP] [--evaluate] [--last_state]
-                        [--outsider]
+                        [--outsider] [--devices N]
 
 Gradients are a function of step and place, the same for every way to shard, of which turned is ddp with a
 parameter that is not contiguous. With RANK, WORLD_SIZE and STORE (a file by which they find each other) set, it is
 one process of the site. At step HOLD it waits for its end; at step FAIL the last process raises, at step DIE it is
 gone, from step FREEZE on it trains less, at step SWAP it has another parameter when published values are to be lent.
 At step STOP, or when the library is next at work from step STOP_WITHIN on, the last process is stopped, and Ctrl-C
-ends the first one's wait for it. Each process has a checkpoint of its own. With --last_state the first one takes a
+ends the first one's wait for it. Parameters are on N emulated devices in turn. Each process has a checkpoint of its own. With --last_state the first one takes a
 state when the others have nothing more to do, with --outsider the last process is none of the site's. Forward passes
 of --evaluate, before it joins and of published values, change nothing. Where devices are emulated, it says how often
 steps waited for one in its own thread.
@@ -87,10 +87,11 @@ def main(arguments=None):
     parser.add_argument("--width", type=int, default=10)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--shard")
+    parser.add_argument("--devices", type=int, default=1)
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    model = small_model(getattr(torch, options.dtype), width=options.width)
+    model = emulated.spread(small_model(getattr(torch, options.dtype), width=options.width), options.devices)
     if options.checkpoint and size > 1:
         options.checkpoint += f".{rank}"
     if options.shard:

@@ -1,13 +1,15 @@
 // A site through the C interface does what a worker's own loop over SyncEngine does, bit for bit:
 // every object that it pushes and everything that is published then, for every codec, with values
-// in the arena and on an emulated device.
+// in the arena and on emulated devices.
 #include <cuda_runtime.h>
 #include <device_emulation.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -113,9 +115,11 @@ absl::Status TrainWithEngine(const Run& run, int worker, InProcessExchange& exch
   return exchange.session_status();
 }
 
-enum class Place { kArena, kDevice, kDeviceAndPinned };
+enum class Place { kArena, kDevice, kDeviceAndPinned, kDevices };
+constexpr int32_t kDevices = 3;
 
-// A trainer that knows the C interface alone. On a device its updates are a stream's work.
+// A trainer that knows the C interface alone. On devices, which have its tensors in turn, its
+// updates are streams' work.
 class CTrainer {
  public:
   CTrainer(const Run& run, int worker, int port, Place place)
@@ -142,24 +146,35 @@ class CTrainer {
     options.data_slot = 1;
     options.log = [](void*, int, const char*) {};
     std::vector<causeway_device_values> addresses;
+    const int32_t devices = place == Place::kDevices ? kDevices : 1;
+    const int32_t numbers[] = {0, 1, 2};
     for (const size_t i : order_) {
       addresses.push_back({.data = values_[i].data(),
                            .tensor = std::ssize(addresses),
                            .begin = 0,
                            .end = static_cast<int64_t>(values_[i].size()),
-                           .type = CAUSEWAY_FLOAT32});
+                           .type = CAUSEWAY_FLOAT32,
+                           .device = DeviceOf(i, devices)});
     }
     const causeway_device device = {.size = sizeof(device),
-                                    .device = 0,
+                                    .devices = numbers,
+                                    .device_count = devices,
                                     .published_on_host = place == Place::kDeviceAndPinned ? 1 : 0,
                                     .values = addresses.data(),
                                     .value_count = std::ssize(addresses)};
     if (place != Place::kArena) {
-      EXPECT_EQ(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), cudaSuccess);
+      for (int32_t i = 0; i < devices; ++i) {
+        EXPECT_EQ(cudaSetDevice(i), cudaSuccess);
+        EXPECT_EQ(cudaStreamCreateWithFlags(&streams_.emplace_back(), cudaStreamNonBlocking),
+                  cudaSuccess);
+        EXPECT_EQ(cudaEventCreate(&events_.emplace_back()), cudaSuccess);
+      }
+      EXPECT_EQ(cudaSetDevice(0), cudaSuccess);
       options.on_device = &device;
     }
     Must(causeway_site_join(&options, tensors.data(), static_cast<int64_t>(tensors.size()), nullptr,
                             0, &site_, &error_));
+    if (devices > 1) MakeCopies(std::move(addresses), devices);
     const int32_t* all = nullptr;
     int32_t count = 0;
     Must(causeway_site_changed(site_, &all, &count, &error_));
@@ -168,8 +183,9 @@ class CTrainer {
   }
   ~CTrainer() {
     causeway_site_free(site_);
-    if (stream_ != nullptr) {
-      EXPECT_EQ(cudaStreamDestroy(stream_), cudaSuccess);
+    for (const cudaEvent_t event : events_) EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
+    for (void* const stream : Streams()) {
+      EXPECT_EQ(cudaStreamDestroy(static_cast<cudaStream_t>(stream)), cudaSuccess);
     }
   }
 
@@ -189,18 +205,18 @@ class CTrainer {
       if (orders.finished != 0) break;
       ASSERT_EQ(orders.go, 1);
       const int64_t step = orders.next_step;
-      const auto update = [this, step] {
-        for (size_t t = 0; t < values_.size(); ++t) {
+      for (size_t t = 0; t < values_.size(); ++t) {
+        const auto update = [this, step, t] {
           for (size_t i = 0; i < values_[t].size(); ++i) {
             values_[t][i] +=
                 Change(step, static_cast<int64_t>(t), static_cast<int64_t>(i), worker_);
           }
+        };
+        if (place_ == Place::kArena) {
+          update();
+        } else {
+          emulation::Enqueue(StreamOf(DeviceOf(t, std::ssize(streams_))), update);
         }
-      };
-      if (place_ == Place::kArena) {
-        update();
-      } else {
-        emulation::Enqueue(stream_, update);
       }
       const int64_t waits = emulation::HostWaitsOfThread();
       if (worker_ == 0) Must(causeway_site_pass(site_, kTokens, 1, &passed, &orders, &error_));
@@ -226,7 +242,8 @@ class CTrainer {
     if (place_ == Place::kArena) {
       for (int32_t i = 0; i < count; ++i) Copy(fragments[i], true);
     } else {
-      Must(causeway_site_gather(site_, fragments, count, stream_, &error_));
+      CopyStrays(fragments, count, /*to_owner=*/true);
+      Must(causeway_site_gather(site_, fragments, count, Streams().data(), &error_));
     }
   }
 
@@ -234,7 +251,74 @@ class CTrainer {
     if (place_ == Place::kArena) {
       for (int32_t i = 0; i < count; ++i) Copy(fragments[i], false);
     } else {
-      Must(causeway_site_scatter(site_, fragments, count, 0, stream_, &error_));
+      Must(causeway_site_scatter(site_, fragments, count, 0, Streams().data(), &error_));
+      CopyStrays(fragments, count, /*to_owner=*/false);
+    }
+  }
+
+  static int32_t DeviceOf(size_t tensor, int64_t devices) {
+    return static_cast<int32_t>(static_cast<int64_t>(tensor) % devices);
+  }
+  cudaStream_t StreamOf(int32_t device) const { return streams_[static_cast<size_t>(device)]; }
+  std::vector<void*> Streams() const { return {streams_.begin(), streams_.end()}; }
+
+  // Makes room on each device for what it owns of the others' tensors, and hands it over.
+  void MakeCopies(std::vector<causeway_device_values> addresses, int32_t devices) {
+    for (int32_t device = 0; device < devices; ++device) {
+      const causeway_piece* pieces = nullptr;
+      int64_t piece_count = 0;
+      Must(causeway_site_pieces(site_, device, &pieces, &piece_count, &error_));
+      for (const causeway_piece& piece : std::span(pieces, static_cast<size_t>(piece_count))) {
+        const causeway_range* ranges = nullptr;
+        int64_t count = 0;
+        Must(causeway_site_ranges(site_, piece.fragment, &ranges, &count, &error_));
+        for (const causeway_range& range : std::span(ranges, static_cast<size_t>(count))) {
+          const int64_t begin = std::max(piece.begin, range.arena_offset);
+          const int64_t end = std::min(piece.end, range.arena_offset + range.count);
+          const size_t tensor = order_[static_cast<size_t>(range.tensor)];
+          if (begin >= end || DeviceOf(tensor, devices) == device) continue;
+          const int64_t first = range.tensor_offset + begin - range.arena_offset;
+          Stray& stray = strays_.emplace_back();
+          stray = {.fragment = piece.fragment,
+                   .device = device,
+                   .theirs = values_[tensor].data() + first,
+                   .copy = std::vector<float>(static_cast<size_t>(end - begin))};
+          addresses.push_back({.data = stray.copy.data(),
+                               .tensor = range.tensor,
+                               .begin = first,
+                               .end = first + end - begin,
+                               .type = CAUSEWAY_FLOAT32,
+                               .device = device});
+        }
+      }
+    }
+    EXPECT_FALSE(strays_.empty());
+    Must(causeway_site_move(site_, addresses.data(), std::ssize(addresses), &error_));
+  }
+
+  // In the streams of their owners, which follow all others before it, and these them after it.
+  void CopyStrays(const int32_t* fragments, int32_t count, bool to_owner) {
+    if (strays_.empty() || count == 0) return;
+    JoinStreams();
+    for (Stray& stray : strays_) {
+      if (std::find(fragments, fragments + count, stray.fragment) == fragments + count) continue;
+      emulation::Enqueue(StreamOf(stray.device), [&stray, to_owner] {
+        float* const own = stray.copy.data();
+        std::memcpy(to_owner ? own : stray.theirs, to_owner ? stray.theirs : own,
+                    stray.copy.size() * sizeof(float));
+      });
+    }
+    JoinStreams();
+  }
+
+  void JoinStreams() {
+    for (size_t i = 0; i < streams_.size(); ++i) {
+      EXPECT_EQ(cudaEventRecord(events_[i], streams_[i]), cudaSuccess);
+    }
+    for (const cudaStream_t stream : streams_) {
+      for (const cudaEvent_t event : events_) {
+        EXPECT_EQ(cudaStreamWaitEvent(stream, event, 0), cudaSuccess);
+      }
     }
   }
 
@@ -261,7 +345,16 @@ class CTrainer {
   const int worker_;
   const Place place_;
   const std::string coordinator_;
-  cudaStream_t stream_ = nullptr;
+  std::vector<cudaStream_t> streams_;  // One of each device.
+  std::vector<cudaEvent_t> events_;
+  // What a device owns of another one's tensor.
+  struct Stray {
+    int32_t fragment = 0;
+    int32_t device = 0;
+    float* theirs = nullptr;
+    std::vector<float> copy;
+  };
+  std::vector<Stray> strays_;
   int64_t waits_ = 0;
   std::vector<std::string> names_;
   std::vector<std::vector<int64_t>> shapes_;
@@ -318,7 +411,12 @@ struct Case {
 
 class BitsTest : public testing::TestWithParam<Case> {
  protected:
-  void SetUp() override { UseDevices(emulation::Order::kForward, /*eager=*/false); }
+  void SetUp() override {
+    emulation::Machine machine;
+    machine.devices = kDevices;
+    emulation::SetMachine(machine);
+    UseDevices(emulation::Order::kForward, /*eager=*/false);
+  }
   void TearDown() override { UseDevices(emulation::Order::kForward, /*eager=*/false); }
 
   static void UseDevices(emulation::Order order, bool eager) {
@@ -368,6 +466,7 @@ TEST_P(BitsTest, SitesPushAndPublishWhatWorkersDo) {
   UseDevices(emulation::Order::kShuffled, /*eager=*/false);
   ExpectEqual(of_workers, Train(config, 2, Place::kDevice).recorded);
   ExpectEqual(of_workers, Train(config, 2, Place::kDeviceAndPinned).recorded);
+  ExpectEqual(of_workers, Train(config, 2, Place::kDevices).recorded);
 }
 
 // On a device that has done what it was given.
@@ -375,6 +474,7 @@ TEST_P(BitsTest, NoStepWaitsForADevice) {
   UseDevices(emulation::Order::kForward, /*eager=*/true);
   EXPECT_EQ(Train(Config(), 3, Place::kDevice).waits, 0);
   EXPECT_EQ(Train(Config(), 3, Place::kDeviceAndPinned).waits, 0);
+  EXPECT_EQ(Train(Config(), 3, Place::kDevices).waits, 0);
 }
 
 constexpr char kDiLoCo[] = "fragments: 1 steps_between_syncs: 6 overlap_steps: 0 mixing: 0 ";

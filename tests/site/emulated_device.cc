@@ -6,10 +6,11 @@ using namespace causeway::emulation;  // NOLINT: as C functions.
 
 extern "C" {
 
-// One device of so many bytes, on which work is done when it is issued: its tensors belong to a
-// trainer on the CPU, which does not wait for streams. `driver`: every call's answer, or 0.
+// Three devices of so many bytes, on which work is done when it is issued: their tensors belong to
+// a trainer on the CPU, which does not wait for streams. `driver`: every call's answer, or 0.
 CAUSEWAY_API void causeway_emulate(int64_t memory, int driver) {
   Machine machine;
+  machine.devices = 3;
   machine.memory = static_cast<size_t>(memory);
   machine.driver = static_cast<cudaError_t>(driver);
   SetMachine(machine);

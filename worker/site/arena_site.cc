@@ -149,8 +149,7 @@ absl::StatusOr<std::unique_ptr<ArenaSite>> ArenaSite::Join(const SiteJoin& join,
           "own trainer alone contributes: leave sync.contribution out of its configuration");
     }
     std::unique_ptr<ArenaSite> site(new ArenaSite(join, std::move(member), clock));
-    RETURN_IF_ERROR(
-        site->values_.Match(tensors, join.shares, join.links == nullptr ? 1 : join.links->ranks()));
+    RETURN_IF_ERROR(site->values_.Match(tensors, join.shares, join.ranks));
     site->brought_model_ = brought;
     if (!join.member.output.empty()) {
       RETURN_IF_ERROR(file_system.CreateFolders(join.member.output));
@@ -234,11 +233,11 @@ RunMember::Hooks ArenaSite::MakeHooks(const SiteJoin& join) {
   hooks.meanwhile = join.meanwhile;
   hooks.make_replica = [this]() -> absl::StatusOr<std::unique_ptr<Replica>> {
     replica_ = nullptr;
-    ASSIGN_OR_RETURN(auto replica, ranks_ != nullptr
-                                       ? ranks_->MakeReplica()
-                                       : MakeDividedReplica(
-                                             member_->plan(), member_->config().sync(),
-                                             OfOnePart([this] { return values_.MakePart(); }), {}));
+    ASSIGN_OR_RETURN(auto replica,
+                     ranks_ != nullptr
+                         ? ranks_->MakeReplica()
+                         : MakeDividedReplica(member_->plan(), member_->config().sync(),
+                                              [this] { return values_.MakeParts(); }, {}));
     replica_ = replica.get();
     return replica;
   };
@@ -419,7 +418,7 @@ absl::StatusOr<std::span<const int32_t>> ArenaSite::Step(int64_t tokens, int64_t
                      " and ", draws));
   }
   for (const int32_t fragment : read) {
-    if (values_.device != nullptr && !values_.device->HasGathered(fragment)) {
+    if (!values_.HasLocal(fragment)) {
       return absl::FailedPreconditionError(
           absl::StrCat("this step reads fragment ", fragment,
                        ", which was not gathered: call causeway_site_gather with what "
@@ -464,7 +463,7 @@ absl::Status ArenaSite::Save(const std::function<uint8_t*(size_t bytes)>& alloca
   if (cut_step_) {
     state.parameters.resize(static_cast<size_t>(member_->plan().arena_size()));
     for (int i = 0; i < member_->plan().fragments(); ++i) {
-      if (values_.device != nullptr && !values_.device->HasGathered(i)) continue;
+      if (!values_.HasLocal(i)) continue;
       RETURN_IF_ERROR(CopyLocal(i, 0, Of(member_->plan().range(i), std::span(state.parameters))));
     }
   }

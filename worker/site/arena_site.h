@@ -1,5 +1,5 @@
 // A site whose trainer is its own: a member of a run over an arena in ordinary memory, or over the
-// trainer's tensors on a device. What causeway_site.h offers, in C++; its contracts hold here.
+// trainer's tensors on devices. What causeway_site.h offers, in C++; its contracts hold here.
 #pragma once
 
 #include <atomic>
@@ -34,13 +34,15 @@ struct SiteJoin {
   RunMember::Description description;
   absl::Duration drain_timeout = absl::Seconds(20);
   std::shared_ptr<IdentityKeeper> keeper;  // Null: the certificates are somebody else's to renew.
-  // The trainer's tensors on a device; none: values cross in the arena.
+  // The trainer's tensors on devices; none: values cross in the arena.
   std::optional<DeviceOptions> device;
   // Writes the initial values of that tensor, as many as it has, or returns false to give up.
   // Empty: this site cannot bring the model.
   std::function<bool(size_t tensor, std::span<float> values)> initial_values;
-  // The other ranks of this site, if it has some, what each owns, and who tells them of the run.
+  // The other processes of this site, if it has some, what each rank owns, and who tells them of
+  // the run. Ranks are processes, or else devices.
   SiteLinks* links = nullptr;
+  int ranks = 1;
   std::vector<TensorShare> shares;
   std::function<bool(const std::string& bytes)> start;
   // Called on the training thread, some times a second while it waits for an answer. May be empty.

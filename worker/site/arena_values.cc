@@ -1,4 +1,4 @@
-// The values of a site, wherever they are: in its arena, on a device, or with other ranks.
+// The values of a site, wherever they are: in its arena, on devices, or with other ranks.
 #include <algorithm>
 
 #include "worker/site/arena_site.h"
@@ -29,9 +29,11 @@ absl::Status SiteValues::Match(std::span<const GivenTensor> tensors,
 
 absl::Status SiteValues::Open(int rank, const std::optional<DeviceOptions>& on_device) {
   if (on_device.has_value()) {
-    device_number = on_device->device;
-    ASSIGN_OR_RETURN(device,
-                     OpenDeviceValues(plan, *shards, rank, config.sync(), match, *on_device));
+    device_number = on_device->devices.front();
+    for (const int device : on_device->devices) {
+      ASSIGN_OR_RETURN(devices.emplace_back(), OpenDeviceValues(plan, *shards, rank++, device,
+                                                                config.sync(), match, *on_device));
+    }
   } else {
     ASSIGN_OR_RETURN(share,
                      HostShare::Create(plan, *shards, rank, config.sync(), Untrained(match)));
@@ -39,8 +41,16 @@ absl::Status SiteValues::Open(int rank, const std::optional<DeviceOptions>& on_d
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<ReplicaPart>> SiteValues::MakePart() {
-  return device != nullptr ? device->MakePart() : share->MakePart();
+absl::StatusOr<std::unique_ptr<ReplicaPart>> SiteValues::MakePart(size_t device) {
+  return share != nullptr ? share->MakePart() : devices[device]->MakePart();
+}
+
+absl::StatusOr<std::vector<std::unique_ptr<ReplicaPart>>> SiteValues::MakeParts() {
+  std::vector<std::unique_ptr<ReplicaPart>> parts(std::max<size_t>(1, devices.size()));
+  for (size_t i = 0; i < parts.size(); ++i) {
+    ASSIGN_OR_RETURN(parts[i], MakePart(i));
+  }
+  return parts;
 }
 
 std::span<const causeway_range> SiteValues::Ranges(int fragment) const {
@@ -63,10 +73,7 @@ absl::Status ArenaSite::Settle(bool touched) {
 
 absl::Status ArenaSite::CopyLocal(int fragment, int64_t first, std::span<float> values) {
   const FragmentRange& range = member_->plan().range(fragment);
-  if (values_.device != nullptr && ranks_ == nullptr) {
-    return values_.device->CopyLocal(fragment, first, values);
-  }
-  if (ranks_ != nullptr) {
+  if (ranks_ != nullptr || values_.share == nullptr) {
     std::vector<float> whole(static_cast<size_t>(range.size()));
     RETURN_IF_ERROR(OnReplica(CopyOf(fragment, whole)));
     std::copy_n(whole.begin() + first, values.size(), values.begin());
@@ -78,10 +85,7 @@ absl::Status ArenaSite::CopyLocal(int fragment, int64_t first, std::span<float> 
 
 absl::Status ArenaSite::SetLocal(int fragment, int64_t first, std::span<const float> values) {
   const FragmentRange& range = member_->plan().range(fragment);
-  if (values_.device != nullptr && ranks_ == nullptr) {
-    return values_.device->SetLocal(fragment, first, values);
-  }
-  if (ranks_ != nullptr) {
+  if (ranks_ != nullptr || values_.share == nullptr) {
     std::vector<float> whole(static_cast<size_t>(range.size()));
     if (values.size() < whole.size()) RETURN_IF_ERROR(OnReplica(CopyOf(fragment, whole)));
     std::ranges::copy(values, whole.begin() + first);

@@ -1,17 +1,29 @@
-// The part of causeway_site.h for sites of several processes, and for tensors on a device.
+// The part of causeway_site.h for sites of several processes, and for tensors on devices.
 #include "common/params/fragment_plan.h"
 #include "worker/site/site_handle.h"
 
 namespace causeway::worker {
 namespace {
 
-// Its values on a device, or why there are none.
-absl::StatusOr<DeviceValues*> DeviceOf(const causeway_site& site) {
-  DeviceValues* const device = ValuesOf(site).device.get();
-  if (device != nullptr) return device;
+// Its values on devices, or why there are none.
+absl::StatusOr<std::span<const std::unique_ptr<DeviceValues>>> DevicesOf(
+    const causeway_site& site) {
+  const std::span<const std::unique_ptr<DeviceValues>> devices = ValuesOf(site).devices;
+  if (!devices.empty()) return devices;
   return absl::FailedPreconditionError(
       "this site has no values on a device: it joined without options.on_device, and its values "
       "cross in the arena");
+}
+
+// Has each device do that in its stream.
+template <typename Body>
+absl::Status OnDevices(const causeway_site& site, void** streams, const Body& body) {
+  ASSIGN_OR_RETURN(const auto devices, DevicesOf(site));
+  if (streams == nullptr) return NullArgument("streams");
+  for (size_t i = 0; i < devices.size(); ++i) {
+    RETURN_IF_ERROR(body(*devices[i], streams[i]));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::span<const int32_t>> ReadFragments(const causeway_site& site,
@@ -56,9 +68,8 @@ int causeway_site_follow(const causeway_site_options* options, const causeway_te
     const LogHandOut log(options->log, options->log_context);
     follows->follower = std::make_unique<Follower>(std::move(config), std::move(plan));
     Follower& follower = *follows->follower;
-    RETURN_IF_ERROR(follower.values.Match(given, join.shares, join.links->ranks()));
-    ASSIGN_OR_RETURN(join.device, ReadDevice(options->on_device));
-    const DeviceHold device(join.device.has_value() ? join.device->device : -1);
+    RETURN_IF_ERROR(follower.values.Match(given, join.shares, join.ranks));
+    const DeviceHold device(join.device.has_value() ? join.device->devices.front() : -1);
     RETURN_IF_ERROR(follower.values.Open(join.links->rank(), join.device));
     ASSIGN_OR_RETURN(follower.rank,
                      FollowingRank::Open(*join.links, follower.plan, *follower.values.shards,
@@ -89,30 +100,35 @@ int causeway_device_check(int32_t device, causeway_error* error) {
   return Guarded(error, [&] { return CheckDeviceValues(device); });
 }
 
-int causeway_site_gather(causeway_site* site, const int32_t* fragments, int32_t count, void* stream,
-                         causeway_error* error) {
+int causeway_site_gather(causeway_site* site, const int32_t* fragments, int32_t count,
+                         void** streams, causeway_error* error) {
   return WithEither(site, error, [&]() -> absl::Status {
-    ASSIGN_OR_RETURN(DeviceValues* const values, DeviceOf(*site));
     ASSIGN_OR_RETURN(const std::span<const int32_t> given, ReadFragments(*site, fragments, count));
-    return values->Gather(given, stream);
+    return OnDevices(*site, streams, [&](DeviceValues& device, void* stream) {
+      return device.Gather(given, stream);
+    });
   });
 }
 
 int causeway_site_scatter(causeway_site* site, const int32_t* fragments, int32_t count,
-                          int32_t published, void* stream, causeway_error* error) {
+                          int32_t published, void** streams, causeway_error* error) {
   return WithEither(site, error, [&]() -> absl::Status {
-    ASSIGN_OR_RETURN(DeviceValues* const values, DeviceOf(*site));
     ASSIGN_OR_RETURN(const std::span<const int32_t> given, ReadFragments(*site, fragments, count));
-    return values->Scatter(given, published != 0, stream);
+    return OnDevices(*site, streams, [&](DeviceValues& device, void* stream) {
+      return device.Scatter(given, published != 0, stream);
+    });
   });
 }
 
 int causeway_site_move(causeway_site* site, const causeway_device_values* values,
                        int64_t value_count, causeway_error* error) {
   return WithEither(site, error, [&]() -> absl::Status {
-    ASSIGN_OR_RETURN(DeviceValues* const device, DeviceOf(*site));
+    ASSIGN_OR_RETURN(const auto devices, DevicesOf(*site));
     if (value_count < 0 || (values == nullptr && value_count > 0)) return NullArgument("values");
-    return device->Move({values, static_cast<size_t>(value_count)});
+    const std::span given(values, static_cast<size_t>(value_count));
+    for (const auto& device : devices) RETURN_IF_ERROR(device->CheckMove(given));
+    for (const auto& device : devices) RETURN_IF_ERROR(device->Move(given));
+    return absl::OkStatus();
   });
 }
 

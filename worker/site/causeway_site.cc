@@ -108,7 +108,6 @@ int causeway_site_join(const causeway_site_options* options, const causeway_tens
     ASSIGN_OR_RETURN(SiteJoin join, ReadOptions(options));
     RETURN_IF_ERROR(CheckName("id", join.member.worker_id));
     ASSIGN_OR_RETURN(std::vector<GivenTensor> given, ReadTensors(tensors, tensor_count));
-    ASSIGN_OR_RETURN(join.device, ReadDevice(options->on_device));
     RETURN_IF_ERROR(ReadRanks(*options, /*leads=*/true, join));
     PrepareProcess();
     auto joined = std::make_unique<causeway_site>(*options);
@@ -116,7 +115,7 @@ int causeway_site_join(const causeway_site_options* options, const causeway_tens
     join.meanwhile = [log = options->log, context = options->log_context] {
       HandOutLog(log, context);
     };
-    const DeviceHold device(join.device.has_value() ? join.device->device : -1);
+    const DeviceHold device(join.device.has_value() ? join.device->devices.front() : -1);
     ASSIGN_OR_RETURN(joined->site, ArenaSite::Join(join, std::move(given),
                                                    {static_cast<const uint8_t*>(state),
                                                     state == nullptr ? 0 : state_bytes},

@@ -27,7 +27,7 @@
  * fragment is one contiguous range of it. Values cross between it and the trainer's parameters only
  * where this interface says so.
  *
- * Where the trainer's tensors are on a CUDA device (options.on_device) there is no arena: in its
+ * Where the trainer's tensors are on CUDA devices (options.on_device) there is no arena: in its
  * place causeway_site_gather takes touched fragments from the tensors, and causeway_site_scatter
  * writes changed ones to them. Encoding, merging and hashing are kernels; codes alone cross to the
  * host.
@@ -64,7 +64,7 @@ extern "C" {
 #define CAUSEWAY_API __attribute__((visibility("default")))
 
 /* Changes when a struct or a function does; causeway_abi_version() is what the library has. */
-#define CAUSEWAY_ABI_VERSION 5
+#define CAUSEWAY_ABI_VERSION 6
 #define CAUSEWAY_MESSAGE_BYTES 2048
 
 enum {
@@ -109,17 +109,25 @@ typedef struct {
   int64_t tensor; /* Index in the array given to join. */
   int64_t begin;
   int64_t end;
-  int32_t type; /* CAUSEWAY_FLOAT32 and so on. */
+  int32_t type;   /* CAUSEWAY_FLOAT32 and so on. */
+  int32_t device; /* CUDA's number of that device. */
 } causeway_device_values;
 
 /* Tensors of two bytes per value are rounded copies: what rounding left out stays on the device,
- * and is added when they are gathered again. */
+ * and is added when they are gathered again.
+ *
+ * Each of several devices owns a share of every fragment, as ranks do: the values that it has, up
+ * to whole chunks of codecs. causeway_site_pieces says which, of the device at that place of
+ * `devices`. What it owns of another one's tensors has a copy on it, which the program makes room
+ * for, hands over by causeway_site_move, fills before causeway_site_gather and takes back after
+ * causeway_site_scatter, on the devices' streams. */
 typedef struct {
   size_t size;               /* sizeof(causeway_device) */
-  int32_t device;            /* CUDA's number of it. */
+  const int32_t* devices;    /* CUDA's numbers; with links one. Copied. */
+  int32_t device_count;      /* 1 .. 64 */
   int32_t published_on_host; /* 1: the published copy is in page-locked host memory. */
-  /* Every value of every tensor, once. With links, what is there: causeway_site_move hands over the
-   * rest. Copied. */
+  /* Every value of every tensor, once. With links, what is there. Where ranks or devices are
+   * several, causeway_site_move hands over the rest. Copied. */
   const causeway_device_values* values;
   int64_t value_count;
 } causeway_device;
@@ -278,7 +286,8 @@ CAUSEWAY_API int causeway_site_ranges(const causeway_site* site, int32_t fragmen
                                       const causeway_range** ranges, int64_t* count,
                                       causeway_error* error);
 
-/* The values of the arena that a rank owns, in its order. They live as long as the site. */
+/* The values of the arena that a rank owns, or a device of several, in its order. They live as long
+ * as the site. */
 typedef struct {
   int64_t begin;
   int64_t end;
@@ -374,22 +383,24 @@ CAUSEWAY_API void causeway_state_free(void* state);
 CAUSEWAY_API int causeway_site_saved(causeway_site* site, int64_t step, causeway_error* error);
 
 /* --- Tensors on a device ---
- * `stream` is the cudaStream_t in which the trainer's work is ordered, the same in all calls of one
- * step. Nothing here waits for the device unless it says so; errors of the device may come with a
- * later call. The calling thread's device stays what it is. */
+ * `streams` are the cudaStream_t in which the trainer's work is ordered, one of each device of
+ * options.on_device, the same in all calls of one step. Nothing here waits for a device unless it
+ * says so; errors of a device may come with a later call. The calling thread's device stays what it
+ * is. */
 
 /* 0 where options.on_device can name that device; otherwise why not: no driver, one that is too
  * old, no such device, or one for which this library has no machine code. */
 CAUSEWAY_API int causeway_device_check(int32_t device, causeway_error* error);
 /* Takes the values of these fragments, as causeway_site_next gave them, from the tensors. */
 CAUSEWAY_API int causeway_site_gather(causeway_site* site, const int32_t* fragments, int32_t count,
-                                      void* stream, causeway_error* error);
+                                      void** streams, causeway_error* error);
 /* Writes the values of these fragments, as causeway_site_step gave them, to the tensors; with
  * `published` those of the published copy. */
 CAUSEWAY_API int causeway_site_scatter(causeway_site* site, const int32_t* fragments, int32_t count,
-                                       int32_t published, void* stream, causeway_error* error);
-/* The values lie there from now on: every value, or every one that this rank owns, once, and others
- * if you like, which are left alone. Types are those of the join. Waits. */
+                                       int32_t published, void** streams, causeway_error* error);
+/* The values lie there from now on: every value, or every one that this rank owns, once, on the
+ * device that owns it, and others if you like, which are left alone. Types are those of the join.
+ * Waits. */
 CAUSEWAY_API int causeway_site_move(causeway_site* site, const causeway_device_values* values,
                                     int64_t value_count, causeway_error* error);
 /* Copies exact local values to `values`, or sets them from there, wherever they are; for rank 0

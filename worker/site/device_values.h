@@ -1,4 +1,4 @@
-// The values of a site whose tensors lie on a CUDA device: the library reads and writes them there.
+// The values of a site whose tensors lie on CUDA devices: the library reads and writes them there.
 // The implementation is worker/backend/cuda/kernels; a build without CUDA has another one, which
 // says so.
 #pragma once
@@ -68,13 +68,13 @@ absl::StatusOr<ShardPlan> PlanShares(const FragmentPlan& plan, const TensorMatch
 std::vector<std::vector<causeway_piece>> PiecesOf(const ShardPlan& shards);
 
 struct DeviceOptions {
-  int device = 0;
+  std::vector<int> devices;  // Each a rank, if they are several.
   bool published_on_host = false;
   std::vector<causeway_device_values> values;
 };
 
-// One thread at a time, as the replicas that it makes have it. Streams are cudaStream_t; nothing
-// waits for a device unless it says so.
+// Holds what one device has of a site. One thread at a time, as the replicas of which it makes a
+// part have it. Streams are cudaStream_t; nothing waits for a device unless it says so.
 class DeviceValues {
  public:
   virtual ~DeviceValues() = default;
@@ -83,14 +83,16 @@ class DeviceValues {
   // with the bytes that are needed.
   virtual absl::StatusOr<std::unique_ptr<ReplicaPart>> MakePart() = 0;
 
-  // The values lie there from now on. Waits. NOT_FOUND where some are missing that the rank owns,
-  // INVALID_ARGUMENT where some come twice, or a type is not that of the beginning: nothing has
-  // changed.
+  // Whether Move would take them: NOT_FOUND where some are missing that the rank owns,
+  // INVALID_ARGUMENT where some come twice, or a type is not that of the beginning.
+  virtual absl::Status CheckMove(std::span<const causeway_device_values> values) const = 0;
+  // The values lie there from now on; those of other devices are left alone. Waits. After an error
+  // of CheckMove nothing has changed.
   virtual absl::Status Move(std::span<const causeway_device_values> values) = 0;
 
   // Takes the local values of these fragments from the tensors, for what the replica does next to
   // them, if it is known where all are (FAILED_PRECONDITION); those of other fragments are of no
-  // interest then. What no tensor has is what is published.
+  // interest then. What no tensor has is what is published. FAILED_PRECONDITION without a part.
   virtual absl::Status Gather(std::span<const int32_t> fragments, void* stream) = 0;
   // Whether they were gathered last.
   virtual bool HasGathered(int fragment) const = 0;
@@ -98,11 +100,6 @@ class DeviceValues {
   // values are of no interest the published ones are the local ones.
   virtual absl::Status Scatter(std::span<const int32_t> fragments, bool published,
                                void* stream) = 0;
-
-  // Local values of a fragment, from its value `first` on, to and from the host: those that the
-  // rank owns. Both wait.
-  virtual absl::Status CopyLocal(int fragment, int64_t first, std::span<float> values) = 0;
-  virtual absl::Status SetLocal(int fragment, int64_t first, std::span<const float> values) = 0;
 };
 
 // Makes a device the calling thread's; returns the one before. Nothing for -1, and without CUDA.
@@ -111,12 +108,10 @@ int SwapDevice(int device);
 // FAILED_PRECONDITION where these values cannot be on that device: why not.
 absl::Status CheckDeviceValues(int device);
 
-// Opens what that rank owns; of several ranks each may say later where that is. Plans outlive
-// the values. Errors of Move; RESOURCE_EXHAUSTED with the bytes that are needed.
-absl::StatusOr<std::unique_ptr<DeviceValues>> OpenDeviceValues(const FragmentPlan& plan,
-                                                               const ShardPlan& shards, int rank,
-                                                               const v1::SyncConfig& sync,
-                                                               const TensorMatch& match,
-                                                               const DeviceOptions& options);
+// Opens what that rank owns, on that device; of several ranks each may say later where that is.
+// Plans outlive the values. Errors of Move; RESOURCE_EXHAUSTED with the bytes that are needed.
+absl::StatusOr<std::unique_ptr<DeviceValues>> OpenDeviceValues(
+    const FragmentPlan& plan, const ShardPlan& shards, int rank, int device,
+    const v1::SyncConfig& sync, const TensorMatch& match, const DeviceOptions& options);
 
 }  // namespace causeway::worker

@@ -1,5 +1,7 @@
 #include "worker/site/site_arguments.h"
 
+#include <algorithm>
+
 #include "common/base/text.h"
 #include "worker/member/joining.h"
 
@@ -8,6 +10,7 @@ namespace {
 
 constexpr int64_t kMaxTensors = 1 << 20;
 constexpr int kMaxRank = 8;
+constexpr int kMaxDevices = 64;
 
 std::string Text(const char* text) { return text == nullptr ? "" : text; }
 
@@ -147,9 +150,31 @@ absl::StatusOr<std::optional<DeviceOptions>> ReadDevice(const causeway_device* d
   if (device->value_count < 0 || (device->value_count > 0 && device->values == nullptr)) {
     return NullArgument("options->on_device->values");
   }
-  return DeviceOptions{.device = device->device,
-                       .published_on_host = device->published_on_host != 0,
-                       .values = {device->values, device->values + device->value_count}};
+  if (device->device_count < 1 || device->device_count > kMaxDevices ||
+      device->devices == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("options->on_device->devices must be 1 .. ",
+                                                   kMaxDevices, " numbers of devices; ",
+                                                   device->device_count, " came"));
+  }
+  DeviceOptions options = {.devices = {device->devices, device->devices + device->device_count},
+                           .published_on_host = device->published_on_host != 0,
+                           .values = {device->values, device->values + device->value_count}};
+  for (const causeway_device_values& values : options.values) {
+    if (std::ranges::find(options.devices, values.device) != options.devices.end()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("options->on_device->values has values of tensor ", values.tensor,
+                     " on device ", values.device, ", which is none of devices: name it there"));
+  }
+  return options;
+}
+
+std::vector<TensorShare> SharesOf(const DeviceOptions& options) {
+  std::vector<TensorShare> shares;
+  for (const causeway_device_values& values : options.values) {
+    const auto rank = std::ranges::find(options.devices, values.device) - options.devices.begin();
+    shares.push_back({values.tensor, values.begin, values.end, static_cast<int>(rank)});
+  }
+  return shares;
 }
 
 absl::StatusOr<std::vector<GivenTensor>> ReadTensors(const causeway_tensor* tensors,

@@ -169,12 +169,24 @@ int WithSite(Handle* site, causeway_error* error, const Body& body) {
   });
 }
 
-// Reads the options of a site of several ranks.
+// Reads where values are, and the options of a site of several ranks.
 inline absl::Status ReadRanks(const causeway_site_options& options, bool leads, SiteJoin& join) {
+  ASSIGN_OR_RETURN(join.device, ReadDevice(options.on_device));
+  const size_t devices = join.device.has_value() ? join.device->devices.size() : 1;
   if (options.links == nullptr) {
-    return leads ? absl::OkStatus() : NullArgument("options->links");
+    if (!leads) return NullArgument("options->links");
+    join.ranks = static_cast<int>(devices);
+    if (devices > 1) join.shares = SharesOf(*join.device);
+    return absl::OkStatus();
+  }
+  if (devices > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a process of a site of several has its values on one device; "
+                     "options->on_device names ",
+                     devices, ": give each device a process, or leave on_device out"));
   }
   join.links = &options.links->links;
+  join.ranks = join.links->ranks();
   if ((join.links->rank() == 0) != leads) {
     return absl::InvalidArgumentError(absl::StrCat(
         "rank 0 joins, and the others follow it: options->links are of rank ", join.links->rank()));

@@ -1,4 +1,4 @@
-// Holds a process's part of the run's values, wherever they are: in an arena, or on a device.
+// Holds a process's part of the run's values, wherever they are: in an arena, or on devices.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +20,23 @@ struct SiteValues {
   // Both outlive it.
   SiteValues(const v1::RunConfig& of_run, const FragmentPlan& cut) : config(of_run), plan(cut) {}
 
-  // First. Of one rank alone, `shares` do not count. Errors of MatchTensors and PlanShares.
+  // First. Ranks are processes, or devices of one. Of one alone, `shares` do not count. Errors of
+  // MatchTensors and PlanShares.
   absl::Status Match(std::span<const GivenTensor> tensors, const std::vector<TensorShare>& shares,
                      int ranks);
-  // Then makes room for that rank's values. Errors of OpenDeviceValues and HostShare.
+  // Then makes room for that rank's values, or from it on for a rank's on each device. Errors of
+  // OpenDeviceValues and HostShare.
   absl::Status Open(int rank, const std::optional<DeviceOptions>& on_device);
 
-  absl::StatusOr<std::unique_ptr<ReplicaPart>> MakePart();
-  // Empty with values on a device; of several ranks, this one's pieces count.
+  // One for each device; in an arena one.
+  absl::StatusOr<std::vector<std::unique_ptr<ReplicaPart>>> MakeParts();
+  absl::StatusOr<std::unique_ptr<ReplicaPart>> MakePart(size_t device = 0);
+  // Whether the local values of a fragment are known: with values on devices, if they were gathered
+  // last.
+  bool HasLocal(int fragment) const {
+    return devices.empty() || devices.front()->HasGathered(fragment);
+  }
+  // Empty with values on devices; of several ranks, this one's pieces count.
   std::span<float> arena() { return share == nullptr ? std::span<float>() : share->arena(); }
   // The pieces of one fragment, or with CAUSEWAY_ALL of all.
   std::span<const causeway_range> Ranges(int fragment) const;
@@ -39,9 +48,9 @@ struct SiteValues {
   std::optional<ShardPlan> shards;
   std::vector<std::vector<causeway_piece>> pieces;  // What each rank owns; empty of one alone.
   // One of them; both outlive the replica, and the ranks.
-  std::unique_ptr<DeviceValues> device;
+  std::vector<std::unique_ptr<DeviceValues>> devices;
   std::unique_ptr<HostShare> share;
-  int device_number = -1;
+  int device_number = -1;  // Of the first device.
 };
 
 }  // namespace causeway::worker

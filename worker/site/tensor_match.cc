@@ -158,8 +158,8 @@ absl::StatusOr<ShardPlan> PlanShares(const FragmentPlan& plan, const TensorMatch
                     [](const TensorShare& share) { return std::pair(share.tensor, share.begin); });
   const auto wrong = [&](size_t tensor, absl::string_view what) {
     return absl::InvalidArgumentError(
-        absl::StrCat("shares must have every value of ", tensors[tensor].name,
-                     " once, each with a rank 0 .. ", ranks - 1, ": ", what));
+        absl::StrCat("shares, or values on several devices, must have every value of ",
+                     tensors[tensor].name, " once, each with a rank 0 .. ", ranks - 1, ": ", what));
   };
   for (const TensorShare& share : shares) {
     if (share.tensor >= 0 && share.tensor < std::ssize(tensors)) continue;

@@ -219,6 +219,7 @@ class Placed(NamedTuple):
     begin: int
     end: int
     type: int  # FLOAT32, BFLOAT16 or FLOAT16 of causeway_site.h.
+    device: int
 
 
 def device_values(values: Sequence[Placed]) -> Any:
@@ -226,7 +227,7 @@ def device_values(values: Sequence[Placed]) -> Any:
 
 
 class DeviceArena:
-    """In place of the arena where the tensors are on a device. `stream` is the trainer's."""
+    """In place of the arena where the tensors are on devices. `streams` are the trainer's, one of each."""
 
     def __init__(self, session: "Handle") -> None:
         self._session = session
@@ -234,15 +235,15 @@ class DeviceArena:
     def _fragments(self, fragments: Sequence[int]) -> Any:
         return (ctypes.c_int32 * max(1, len(fragments)))(*fragments)
 
-    def gather(self, fragments: Sequence[int], stream: int) -> None:
+    def gather(self, fragments: Sequence[int], streams: Sequence[int]) -> None:
         """Takes what the coming `step` reads from the tensors."""
         lib.call("causeway_site_gather", self._session.site, self._fragments(fragments),
-                 len(fragments), stream)
+                 len(fragments), (ctypes.c_void_p * len(streams))(*streams))
 
-    def scatter(self, fragments: Sequence[int], stream: int, published: bool = False) -> None:
+    def scatter(self, fragments: Sequence[int], streams: Sequence[int], published: bool = False) -> None:
         """Writes local values, or published ones, to the tensors."""
         lib.call("causeway_site_scatter", self._session.site, self._fragments(fragments),
-                 len(fragments), int(published), stream)
+                 len(fragments), int(published), (ctypes.c_void_p * len(streams))(*streams))
 
     def move(self, values: Sequence[Placed]) -> None:
         """They lie there from now on."""
@@ -280,7 +281,7 @@ class Handle:
                          bool(info.brought_model))
 
     def pieces(self, rank: int) -> List[Owned]:
-        """What process `rank` of a site of several owns, in the arena's order."""
+        """What process `rank` of a site of several owns, or one of several devices, in the arena's order."""
         return [Owned(p.begin, p.end, p.fragment)
                 for p in lib.call_for_list("causeway_site_pieces", lib.PieceStruct, self.site, rank)]
 

@@ -180,9 +180,11 @@ absl::StatusOr<void*> DeviceMemory::AllocateBytes(absl::string_view arena, size_
     size_t free_bytes = 0;
     size_t total = 0;
     (void)cudaMemGetInfo(&free_bytes, &total);
-    std::string text =
-        absl::StrCat("the GPU's memory does not suffice: ", arena, " needs ", Gigabytes(bytes),
-                     ", ", Gigabytes(free_bytes), " of ", Gigabytes(total), " are free");
+    int device = 0;
+    (void)cudaGetDevice(&device);
+    std::string text = absl::StrCat("the memory of GPU ", device, " does not suffice: ", arena,
+                                    " needs ", Gigabytes(bytes), ", ", Gigabytes(free_bytes),
+                                    " of ", Gigabytes(total), " are free");
     if (!lower.empty()) absl::StrAppend(&text, "; ", lower, " lowers it");
     absl::StrAppend(&text, ". Allocated before: ", Describe());
     return absl::ResourceExhaustedError(text);

@@ -40,7 +40,7 @@ int64_t SizeOf(const std::vector<Run>& runs) {
 
 class CudaDeviceValues final : public DeviceValues {
  public:
-  CudaDeviceValues(const FragmentPlan& plan, const ShardPlan& shards, int rank,
+  CudaDeviceValues(const FragmentPlan& plan, const ShardPlan& shards, int rank, int device,
                    const v1::SyncConfig& sync, const TensorMatch& match,
                    const DeviceOptions& options)
       : plan_(plan),
@@ -48,7 +48,7 @@ class CudaDeviceValues final : public DeviceValues {
         rank_(rank),
         sync_(sync),
         match_(match),
-        device_(options.device),
+        device_(device),
         published_on_device_(!options.published_on_host),
         keeps_all_(std::ranges::any_of(options.values,
                                        [](const auto& v) { return v.type != CAUSEWAY_FLOAT32; })),
@@ -105,13 +105,13 @@ class CudaDeviceValues final : public DeviceValues {
     return part;
   }
 
+  absl::Status CheckMove(std::span<const causeway_device_values> values) const override {
+    return TablesOf(values).status();
+  }
+
   absl::Status Move(std::span<const causeway_device_values> values) override {
     RETURN_IF_ERROR(UseDevice(device_));
-    RETURN_IF_ERROR(CheckValues(values));
-    std::vector<std::vector<ValueRange>> tables;
-    for (int i = 0; i < plan_.fragments(); ++i) {
-      ASSIGN_OR_RETURN(tables.emplace_back(), RangesOf(i, values));
-    }
+    ASSIGN_OR_RETURN(const Tables tables, TablesOf(values));
     // What was issued before may still read the tables.
     if (part_ != nullptr) RETURN_IF_ERROR(CheckCuda(cudaDeviceSynchronize(), "before new tables"));
     for (size_t i = 0; i < tables.size(); ++i) {
@@ -170,7 +170,10 @@ class CudaDeviceValues final : public DeviceValues {
     return CheckLaunches("writing values to the trainer's tensors");
   }
 
-  absl::Status CopyLocal(int fragment, int64_t first, std::span<float> values) override {
+ private:
+  // Local values of a fragment, from its value `first` on, to and from the host: those that the
+  // rank owns. Both wait.
+  absl::Status CopyLocal(int fragment, int64_t first, std::span<float> values) {
     RETURN_IF_ERROR(UseDevice(device_));
     if (Pieces(fragment).empty()) return absl::OkStatus();
     constexpr char kWhat[] = "copying local values";
@@ -189,7 +192,7 @@ class CudaDeviceValues final : public DeviceValues {
     return setting_.Wait(kWhat);
   }
 
-  absl::Status SetLocal(int fragment, int64_t first, std::span<const float> values) override {
+  absl::Status SetLocal(int fragment, int64_t first, std::span<const float> values) {
     RETURN_IF_ERROR(UseDevice(device_));
     if (Pieces(fragment).empty()) return absl::OkStatus();
     constexpr char kWhat[] = "restoring local values";
@@ -213,7 +216,6 @@ class CudaDeviceValues final : public DeviceValues {
     return setting_.Wait(kWhat);
   }
 
- private:
   // Does the verbs of a ReplicaPart that a DevicePart leaves to whoever has the local values.
   absl::Status UseLocal(const PartCall& call) {
     const std::span<const float> in = FloatsOf(call.in);
@@ -297,7 +299,7 @@ class CudaDeviceValues final : public DeviceValues {
       const int64_t place = range.arena_offset - whole.begin;
       missing += SizeOf(Owned(fragment, place, range.count));
       for (const causeway_device_values& values : all) {
-        if (values.tensor != range.tensor) continue;
+        if (values.tensor != range.tensor || values.device != device_) continue;
         const int64_t begin = std::max(values.begin, range.tensor_offset);
         const int64_t end = std::min(values.end, range.tensor_offset + range.count);
         for (const Run& run : Owned(fragment, place + begin - range.tensor_offset, end - begin)) {
@@ -316,12 +318,24 @@ class CudaDeviceValues final : public DeviceValues {
     }
     if (missing == 0) return ranges;
     if (missing > 0) {
-      return absl::NotFoundError(absl::StrCat("values of the device must be all that rank ", rank_,
-                                              " owns; of fragment ", fragment, " ", missing,
+      return absl::NotFoundError(absl::StrCat("values of GPU ", device_, " must be all that rank ",
+                                              rank_, " owns; of fragment ", fragment, " ", missing,
                                               " are missing"));
     }
-    return absl::InvalidArgumentError(absl::StrCat("values of the device come twice that rank ",
-                                                   rank_, " owns of fragment ", fragment));
+    return absl::InvalidArgumentError(absl::StrCat("values of GPU ", device_,
+                                                   " come twice that rank ", rank_,
+                                                   " owns of fragment ", fragment));
+  }
+
+  // By fragment.
+  using Tables = std::vector<std::vector<ValueRange>>;
+  absl::StatusOr<Tables> TablesOf(std::span<const causeway_device_values> values) const {
+    RETURN_IF_ERROR(CheckValues(values));
+    Tables tables;
+    for (int i = 0; i < plan_.fragments(); ++i) {
+      ASSIGN_OR_RETURN(tables.emplace_back(), RangesOf(i, values));
+    }
+    return tables;
   }
 
   absl::Status CheckValues(std::span<const causeway_device_values> all) const {
@@ -450,13 +464,12 @@ absl::Status CheckDeviceValues(int device) {
   return status;
 }
 
-absl::StatusOr<std::unique_ptr<DeviceValues>> OpenDeviceValues(const FragmentPlan& plan,
-                                                               const ShardPlan& shards, int rank,
-                                                               const v1::SyncConfig& sync,
-                                                               const TensorMatch& match,
-                                                               const DeviceOptions& options) {
-  RETURN_IF_ERROR(CheckDeviceValues(options.device));
-  auto values = std::make_unique<cuda::CudaDeviceValues>(plan, shards, rank, sync, match, options);
+absl::StatusOr<std::unique_ptr<DeviceValues>> OpenDeviceValues(
+    const FragmentPlan& plan, const ShardPlan& shards, int rank, int device,
+    const v1::SyncConfig& sync, const TensorMatch& match, const DeviceOptions& options) {
+  RETURN_IF_ERROR(CheckDeviceValues(device));
+  auto values =
+      std::make_unique<cuda::CudaDeviceValues>(plan, shards, rank, device, sync, match, options);
   RETURN_IF_ERROR(values->Allocate(options.values));
   return values;
 }

@@ -11,10 +11,13 @@ absl::Status CheckDeviceValues(int /*device*/) {
       "/usr/local/cuda/bin (docs/gpu.md)");
 }
 
-absl::StatusOr<std::unique_ptr<DeviceValues>> OpenDeviceValues(
-    const FragmentPlan& /*plan*/, const ShardPlan& /*shards*/, int /*rank*/,
-    const v1::SyncConfig& /*sync*/, const TensorMatch& /*match*/, const DeviceOptions& options) {
-  return CheckDeviceValues(options.device);
+absl::StatusOr<std::unique_ptr<DeviceValues>> OpenDeviceValues(const FragmentPlan& /*plan*/,
+                                                               const ShardPlan& /*shards*/,
+                                                               int /*rank*/, int device,
+                                                               const v1::SyncConfig& /*sync*/,
+                                                               const TensorMatch& /*match*/,
+                                                               const DeviceOptions& /*options*/) {
+  return CheckDeviceValues(device);
 }
 
 }  // namespace causeway::worker

@@ -33,7 +33,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from causeway import _arguments as check
 from causeway._site import BaseSite
-from causeway.torch._device import WAYS, DeviceValues, device_for
+from causeway.torch._device import WAYS, DeviceValues, devices_for
 from causeway.torch._group import Group, Solo
 from causeway.torch._optimizers import is_inside
 from causeway.torch._parameters import Masters, Trained, check_model, invalid, is_dtensor, local
@@ -305,7 +305,7 @@ def join(coordinator: str, model: Union[nn.Module, Mapping[str, torch.Tensor]],
             then what is synchronized, and parameters their rounded copies. {}: there are none, and
             an optimizer that looks as if it had some is not refused.
         values: where published values are, and what is kept beside the parameters, if these are on
-            a CUDA device: "device", in its memory, or "pinned", published ones in page-locked memory
+            CUDA devices: "device", in their memory, or "pinned", published ones in page-locked memory
             of the host, which a merge then waits for on the device. "host": on the host, where
             everything is done for other parameters, too.
         state: what `site.state_dict()` gave, to continue from. Restore model and optimizer before.
@@ -314,9 +314,9 @@ def join(coordinator: str, model: Union[nn.Module, Mapping[str, torch.Tensor]],
             insecure, as in causeway_site.h.
 
     Memory: on the host 8 bytes per parameter, and what is in flight, divided over the processes of
-    the site; with DDP in each a fragment more while it is merged. Or, on a device, each process has
-    there for its share 4 bytes per parameter, 4 more if any has two bytes, 4 more with error
-    feedback, and two fragments.
+    the site; with DDP in each a fragment more while it is merged. Or, on devices, each has for its
+    share 4 bytes per parameter, 4 more if any has two bytes, 4 more with error feedback, and two
+    fragments.
 
     Raises:
         InvalidArgument: an argument or a parameter cannot be used. Joining itself, when the block
@@ -386,9 +386,9 @@ def _team(model: Any, tensors: Sequence[torch.Tensor], group: Optional[dist.Proc
 def _values(site_id: str, way: str, trained: Sequence[Any], team: Solo, parts: Sequence[Sequence[Any]],
             watch: Watch) -> TorchValues:
     if way != "host":
-        place, reason = device_for(trained, team, parts)
-        if place is not None:
-            return DeviceValues(trained, team, parts, watch, place=place, pinned=way == "pinned")
+        places, reason = devices_for(trained, team, parts)
+        if places:
+            return DeviceValues(trained, team, parts, watch, places=places, pinned=way == "pinned")
         if reason:
             log.warning("site %s: values cross in the host's memory, since %s. On an H200 that took "
                         "the training thread 4.5 ns per parameter sent and merged", site_id, reason)

@@ -88,10 +88,14 @@ class TorchValues:
             self._owned = [[list(spans)] for spans in fragments]
             self._attach_memory(None)
             return
-        pieces = [here.pieces(rank) for rank in range(self._team.size)]
-        self._owned = [[owned(spans, [piece for piece in of_rank if piece.fragment == fragment]) for of_rank in pieces]
-                       for fragment, spans in enumerate(fragments)]
-        self._attach_memory([(piece.begin, piece.end) for piece in pieces[self._team.rank]])
+        self._owned = self._owned_by(self._team.size)
+        self._attach_memory([(piece.begin, piece.end) for piece in here.pieces(self._team.rank)])
+
+    def _owned_by(self, ranks: int) -> List[List[List[Range]]]:
+        """Of each fragment, by each rank."""
+        pieces = [self._here.pieces(rank) for rank in range(ranks)]
+        return [[owned(spans, [piece for piece in of_rank if piece.fragment == fragment]) for of_rank in pieces]
+                for fragment, spans in enumerate(self._fragments)]
 
     def _attach_memory(self, stretches: Optional[Sequence[Tuple[int, int]]]) -> None:
         """Of the arena, of which this process has these values; None: all."""
