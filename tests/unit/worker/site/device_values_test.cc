@@ -1,5 +1,6 @@
 #include "worker/site/device_values.h"
 
+#include <cuda_runtime.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -68,6 +69,27 @@ class DeviceValuesTest : public testing::Test {
   DeviceOptions options_;
   std::optional<SiteValues> values_;
 };
+
+TEST_F(DeviceValuesTest, APartThatIsGoneIsNotUsed) {
+  ASSERT_EQ(Open(0), absl::OkStatus());
+  constexpr char kGone[] = "the last replica was not made, or is gone";
+  EXPECT_THAT(Gather(), StatusIs(kFailedPrecondition, HasSubstr(kGone)));
+  auto part = values_->MakePart().value();
+  EXPECT_EQ(Gather(), absl::OkStatus());
+  part.reset();
+  EXPECT_THAT(Gather(), StatusIs(kFailedPrecondition, HasSubstr(kGone)));
+  EXPECT_THAT(values_->devices[0]->Scatter(all_, true, nullptr),
+              StatusIs(kFailedPrecondition, HasSubstr(kGone)));
+  // Another one finds no memory.
+  void* rest = nullptr;
+  ASSERT_EQ(cudaMalloc(&rest, kMemory - emulation::AllocatedBytes(0) - 1000), cudaSuccess);
+  EXPECT_THAT(values_->MakePart().status(),
+              StatusIs(kResourceExhausted, HasSubstr("the memory of GPU 0 does not")));
+  EXPECT_THAT(Gather(), StatusIs(kFailedPrecondition, HasSubstr(kGone)));
+  ASSERT_EQ(cudaFree(rest), cudaSuccess);
+  part = values_->MakePart().value();
+  EXPECT_EQ(Gather(), absl::OkStatus());
+}
 
 TEST_F(DeviceValuesTest, EachOfSeveralDevicesIsToldWhereAllIsThatItOwns) {
   ASSERT_EQ(Open(1), absl::OkStatus());

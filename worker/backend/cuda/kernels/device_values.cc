@@ -89,18 +89,20 @@ class CudaDeviceValues final : public DeviceValues {
   }
 
   absl::StatusOr<std::unique_ptr<ReplicaPart>> MakePart() override {
-    part_ = nullptr;
     training_ = setting_.get();
     if (!keeps_all_) Release({});
     // Steps are issued to a stream that is not known yet; nothing follows it before a Gather.
     const DeviceShard shard = {
         .device = device_, .rank = rank_, .locals = locals_.data(), .training = setting_.get()};
-    const auto use_local = [this](const PartCall& call) { return UseLocal(call); };
+    // The part has this, so that part_ is null once it is gone.
+    auto forgets = std::shared_ptr<void>(nullptr, [this](void*) { part_ = nullptr; });
+    DevicePartOptions options = {
+        .published_on_device = published_on_device_,
+        .weights_changed = nullptr,
+        .use_local = [this, forgets](const PartCall& call) { return UseLocal(call); }};
+    forgets.reset();
     ASSIGN_OR_RETURN(std::unique_ptr<DevicePart> part,
-                     DevicePart::Create(plan_, shards_, sync_, shard,
-                                        {.published_on_device = published_on_device_,
-                                         .weights_changed = nullptr,
-                                         .use_local = use_local}));
+                     DevicePart::Create(plan_, shards_, sync_, shard, std::move(options)));
     part_ = part.get();
     return part;
   }
@@ -240,7 +242,10 @@ class CudaDeviceValues final : public DeviceValues {
   }
 
   absl::Status CheckComplete() const {
-    if (part_ == nullptr) return absl::FailedPreconditionError("the last part was not made");
+    if (part_ == nullptr) {
+      return absl::FailedPreconditionError(
+          "there are no values: the last replica was not made, or is gone");
+    }
     if (complete_) return absl::OkStatus();
     return absl::FailedPreconditionError(
         "it is not known yet where all values are that this rank owns: call causeway_site_move");
@@ -409,7 +414,7 @@ class CudaDeviceValues final : public DeviceValues {
   std::vector<float*> free_;    // Each for the largest fragment.
   std::vector<int32_t> gathered_;
   cudaStream_t training_ = nullptr;  // That the part follows.
-  DevicePart* part_ = nullptr;       // Of the last replica.
+  DevicePart* part_ = nullptr;       // Of the last replica; null: it is gone.
 };
 
 std::string Version(int number) { return absl::StrCat(number / 1000, ".", number % 1000 / 10); }
