@@ -61,52 +61,34 @@ Arrays DrawArrays(absl::string_view kind, size_t size, bool feedback, uint64_t s
   return arrays;
 }
 
-// Inputs and outputs of the cases, one after the other.
-struct Files {
-  std::vector<float> base, target, residual, left_out, applied;
-  std::vector<double> decoded;
-  std::vector<uint8_t> encoded;
-};
-
 template <typename T>
-void Append(const std::vector<T>& from, std::vector<T>& to) {
-  to.insert(to.end(), from.begin(), from.end());
+void Append(const std::vector<T>& values, std::vector<uint8_t>& file) {
+  const auto* const bytes = reinterpret_cast<const uint8_t*>(values.data());
+  file.insert(file.end(), bytes, bytes + values.size() * sizeof(T));
 }
 
 // Returns the number of encoded bytes.
-absl::StatusOr<size_t> RunCase(const Codec& codec, Arrays arrays, float decay, Files& files) {
-  Append(arrays.base, files.base);
-  Append(arrays.target, files.target);
-  Append(arrays.residual, files.residual);
+absl::StatusOr<size_t> RunCase(const Codec& codec, Arrays arrays, float decay,
+                               std::vector<uint8_t>& file) {
+  Append(arrays.base, file);
+  Append(arrays.target, file);
+  Append(arrays.residual, file);
   std::vector<uint8_t> encoded(codec.EncodedBytes(arrays.base.size()));
   RETURN_IF_ERROR(codec.Encode(arrays.base, arrays.target, {arrays.residual, decay}, encoded));
   std::vector<double> decoded(arrays.base.size());
   RETURN_IF_ERROR(codec.Accumulate(encoded, arrays.base, 1.0, decoded));
   RETURN_IF_ERROR(codec.Apply(encoded, arrays.base));
-  Append(encoded, files.encoded);
-  Append(arrays.residual, files.left_out);
-  Append(decoded, files.decoded);
-  Append(arrays.base, files.applied);
+  Append(encoded, file);
+  Append(arrays.residual, file);
+  Append(decoded, file);
+  Append(arrays.base, file);
   return encoded.size();
-}
-
-absl::Status WriteFiles(const std::string& folder, const Files& files) {
-  const auto write = [&](const char* name, const auto& values) {
-    return WriteTraceFile(folder, name, std::span(values));
-  };
-  RETURN_IF_ERROR(write("base.f32", files.base));
-  RETURN_IF_ERROR(write("target.f32", files.target));
-  RETURN_IF_ERROR(write("residual.f32", files.residual));
-  RETURN_IF_ERROR(write("encoded.bin", files.encoded));
-  RETURN_IF_ERROR(write("left_out.f32", files.left_out));
-  RETURN_IF_ERROR(write("decoded.f64", files.decoded));
-  return write("applied.f32", files.applied);
 }
 
 }  // namespace
 
 absl::Status WriteCodecCases(const std::string& folder) {
-  Files files;
+  std::vector<uint8_t> file;
   nlohmann::json cases = nlohmann::json::array();
   for (const v1::Codec id : kCodecs) {
     ASSIGN_OR_RETURN(const Codec* const codec, FindCodec(id));
@@ -116,7 +98,7 @@ absl::Status WriteCodecCases(const std::string& folder) {
           const bool feedback = decay != 0;
           const absl::StatusOr<size_t> bytes =
               RunCase(*codec, DrawArrays(kind, size, feedback, cases.size()),
-                      static_cast<float>(decay), files);
+                      static_cast<float>(decay), file);
           RETURN_IF_ERROR(Annotate(
               bytes.status(), absl::StrCat(v1::Codec_Name(id), ", ", kind, ", ", size, " values")));
           cases.push_back({{"codec", v1::Codec_Name(id)},
@@ -129,7 +111,7 @@ absl::Status WriteCodecCases(const std::string& folder) {
       }
     }
   }
-  RETURN_IF_ERROR(WriteFiles(folder, files));
+  RETURN_IF_ERROR(WriteTraceFile(folder, "cases.bin", std::span<const uint8_t>(file)));
   return WriteTraceText(folder, "codecs.json", cases.dump());
 }
 

@@ -26,12 +26,12 @@ inline absl::Status WriteTraceText(const std::string& folder, const std::string&
 }
 
 // Writes into `folder`, which exists, codecs.json, a list of cases {codec, name, values, bytes,
-// feedback}, and files that hold all cases one after the other:
+// feedback}, and cases.bin, which has of each case, one after the other:
 //
-//   base.f32, target.f32, residual.f32   what goes in (a residual only where there is feedback)
-//   encoded.bin, left_out.f32            what Encode makes of it (left_out: the new residual)
-//   decoded.f64                          what Accumulate adds with weight 1
-//   applied.f32                          what Apply makes of the base
+//   base, target, residual (f32)   what goes in (a residual only where there is feedback)
+//   encoded, left_out (f32)        what Encode makes of it (left_out: the new residual)
+//   decoded (f64)                  what Accumulate adds with weight 1
+//   applied (f32)                  what Apply makes of the base
 absl::Status WriteCodecCases(const std::string& folder);
 
 }  // namespace causeway

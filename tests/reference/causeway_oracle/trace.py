@@ -1,6 +1,5 @@
 """What a run of the real code left behind, as reference_trace writes it (run_trace.cc)."""
 
-import collections
 import json
 import pathlib
 import types
@@ -33,27 +32,18 @@ def read(path, dtype):
 def codec_cases(folder):
     """Yields the cases that codec_cases.h describes; residual and left_out are None without
     feedback."""
-    values = {name: read(folder / f"{name}.f32", np.float32)
-              for name in ("base", "target", "residual", "left_out", "applied")}
-    values["decoded"] = read(folder / "decoded.f64", np.float64)
-    encoded = read(folder / "encoded.bin", np.uint8).tobytes()
-    position = collections.Counter()
-
-    def take(name, count):
-        begin = position[name]
-        position[name] += count
-        return (encoded if name == "encoded" else values[name])[begin:begin + count]
-
     with open(folder / "codecs.json", encoding="utf-8") as file:
         cases = json.load(file)
-    for case in cases:
-        arrays = {name: take(name, case["values"])
-                  for name in ("base", "target", "applied", "decoded")}
-        for name in ("residual", "left_out"):
-            arrays[name] = take(name, case["values"]) if case["feedback"] else None
-        yield types.SimpleNamespace(codec=case["codec"], name=case["name"],
-                                    feedback=case["feedback"], decay=case["decay"],
-                                    encoded=take("encoded", case["bytes"]), **arrays)
+    with open(folder / "cases.bin", "rb") as file:
+        for case in cases:
+            size = case.pop("values")
+            kept = size if case["feedback"] else 0
+            for name, dtype, count in (
+                    ("base", "<f4", size), ("target", "<f4", size), ("residual", "<f4", kept),
+                    ("encoded", "u1", case.pop("bytes")), ("left_out", "<f4", kept), ("decoded", "<f8", size),
+                    ("applied", "<f4", size)):
+                case[name] = np.fromfile(file, dtype, count) if count else None
+            yield types.SimpleNamespace(**{**case, "encoded": case["encoded"].tobytes()})
 
 
 class Trace:
