@@ -79,7 +79,7 @@ class CoreTest(RunTest):
 
     def test_it_pushes_what_a_c_program_does(self):
         """Byte for byte, of a worker's model, with an update that each makes for itself from the run's initial values on.
-        tests/site/bits_test.cc holds the C interface against a worker, with every codec."""
+        tests/site/site_test.py holds the C interface against the oracle, with every codec."""
         for codecs in ("FP32 codec_down: E2M1", "INT4 codec_down: INT8", "LM2 codec_down: LM2 error_feedback: true"):
             with self.subTest(codecs), Run() as run:
                 run.start_coordinator(

@@ -29,6 +29,11 @@ CODECS = {
     "lm2": "codec_up: LM2 codec_down: LM2 error_feedback: true",
     "sign1": "codec_up: SIGN1 codec_down: SIGN1 error_feedback: true",
     "in flight": "mixing: 0 codec_up: INT8 codec_down: INT8 keep_in_flight: 0.5",
+    "fp32 with feedback": "codec_up: FP32 codec_down: BF16 error_feedback: true",
+    "bf16 with feedback": "codec_up: BF16 codec_down: INT4 error_feedback: true",
+    "int8 with feedback": "codec_up: INT8 codec_down: FP32 error_feedback: true",
+    "e2m1 with feedback": "codec_up: E2M1 codec_down: E3M0 error_feedback: true",
+    "e3m0": "codec_up: E3M0 codec_down: INT8",
 }
 STEPS = 20
 
@@ -99,7 +104,7 @@ class DeviceTest(unittest.TestCase):
                 self.assertTrue(torch.equal(a, b), f"after step {step + 1}")
 
     def test_every_type_and_codec_sends_the_bytes_of_the_hosts_way_and_waits_for_nothing(self):
-        """A codec sees fp32, whatever the tensors are: tests/site/bits_test.cc has all of them, with and without feedback."""
+        """A codec sees fp32, whatever the tensors are: tests/site/site_test.py holds the host's way against the oracle."""
         types = itertools.cycle((torch.float32, torch.bfloat16, torch.float16))
         for (name, codecs), dtype in zip(CODECS.items(), types):
             mixing = "" if "mixing" in codecs else "mixing: 0.5"
