@@ -151,31 +151,24 @@ class FakeExchange final : public Exchange {
     return applied_.contains(key);
   }
   void AwaitApplied(Key key) {
-    absl::MutexLock lock(&mutex_);
-    const auto applied = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return applied_.contains(key);
-    };
-    mutex_.Await(absl::Condition(&applied));
+    Await([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return applied_.contains(key); });
   }
   // Waits for so many calls of Push, and returns them.
   std::vector<PushRecord> AwaitPushes(size_t count) {
-    absl::MutexLock lock(&mutex_);
-    const auto there = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return pushes_.size() >= count;
-    };
-    mutex_.Await(absl::Condition(&there));
-    return pushes_;
+    Await([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return pushes_.size() >= count; });
+    return pushes();
   }
   // Waits until that round has been pushed.
   void AwaitPush(Key key) {
-    absl::MutexLock lock(&mutex_);
-    const auto pushed = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return answers_.contains(key);
-    };
-    mutex_.Await(absl::Condition(&pushed));
+    Await([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return answers_.contains(key); });
   }
 
  private:
+  template <typename Holds>
+  void Await(const Holds& holds) {
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(&holds));
+  }
   PulledObject State(int fragment) {
     absl::MutexLock lock(&mutex_);
     const std::span<const float> part = Part(fragment);
