@@ -26,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "worker" / "python"))
 
-from causeway.demo import config, figures, output, units  # noqa: E402  (after the path is known)
+from causeway.demo import config, report, units  # noqa: E402  (after the path is known)
 from causeway.demo.processes import ProcessDied, ProcessGroup  # noqa: E402
 import causeway.demo.__main__ as quickstart  # noqa: E402
 
@@ -66,8 +66,8 @@ class TrainingRun:
 def result_of(folder: Path, steps: int, tokens: int | None = None) -> dict:
     """The figures of a finished run, or Incomplete with the reason. tokens: what all workers together
     must have trained, too."""
-    run = output.load_run(folder)
-    numbers = figures.compute(run)
+    run = report.load_run(folder)
+    numbers = report.compute(run)
     problems = []
     done = [worker.summary.get("steps") for worker in run.workers]
     if any(count != steps for count in done):

@@ -57,7 +57,7 @@ def write_fake_run(out: Path, mode: str = "streaming", steps: int = 300, workers
     _write_lines(out / "coordinator" / "rounds.jsonl", rounds)
     (out / "coordinator" / "summary.json").write_text(json.dumps({
         "run_id": "quickstart-0123abcd", "mode": mode, "parameters": PARAMETERS,
-        "rounds": len(rounds), "hash_checks": len(rounds) * workers, "hash_mismatches": 0,
+        "fragments": fragments, "rounds": len(rounds), "hash_checks": len(rounds) * workers, "hash_mismatches": 0,
         "workers": {name: {"state_bytes_down": 4 * PARAMETERS} for name in names},
     }), encoding="utf-8")
     (out / "coordinator" / "report.html").write_text(

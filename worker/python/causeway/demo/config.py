@@ -106,12 +106,3 @@ membership {{
 def read_fields(text: str) -> dict[str, str]:
     """Scalar fields of a textproto by dotted path: {"train.steps": "900", ...}."""
     return {".".join(path): value.strip("\"'") for path, value in _textproto.fields(text)}
-
-
-def mode_of(fields: dict[str, str]) -> str:
-    """Which of the three modes a configuration is."""
-    if fields.get("sync.contribution") == "GRADIENT":
-        return "data-parallel"
-    one_piece = int(fields.get("sync.fragments", "1")) <= 1
-    blocking = int(fields.get("sync.overlap_steps", "0")) == 0
-    return "diloco" if one_piece and blocking else "streaming"

@@ -3,6 +3,8 @@ few seconds elsewhere."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import shutil
 import sys
 import time
@@ -10,10 +12,33 @@ from pathlib import Path
 from typing import TextIO
 
 from causeway.demo import units
-from causeway.demo.output import JsonLinesTail
 
 _BAR_CELLS = 10
 _SMOOTHING = 0.9  # Weight of the shown loss at each step.
+
+
+class JsonLinesTail:
+    """Follows a growing file of JSON objects, one per line. A line still being written waits."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._position = 0
+
+    def poll(self) -> list[dict]:
+        """The objects that were completed since the last call."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._position)
+                data = file.read()
+        except OSError:
+            return []
+        complete = data.rfind(b"\n") + 1
+        self._position += complete
+        rows = []
+        for line in data[:complete].splitlines():
+            with contextlib.suppress(ValueError):  # A process that was killed tore it.
+                rows.append(json.loads(line))
+        return rows
 
 
 class WorkerView:
