@@ -139,7 +139,7 @@ void RunHistory::OnJoined(const std::string& worker_id) {
   absl::MutexLock lock(&mutex_);
   const auto found = heard_.find(worker_id);
   if (found == heard_.end()) return;
-  found->second.word_unix_s = unix_s;
+  found->second.unix_s = unix_s;
   found->second.word_at = now;
 }
 
@@ -164,7 +164,7 @@ void RunHistory::OnHeartbeat(const std::string& worker_id, const v1::Heartbeat& 
     curve.Add(point);
   }
   if (heartbeat.has_evaluation()) AddEvaluation(heartbeat.evaluation());
-  worker = {.heartbeat = heartbeat, .at = now, .word_unix_s = unix_s, .word_at = now};
+  worker = {.heartbeat = heartbeat, .at = now, .unix_s = unix_s, .word_at = now};
 }
 
 RoundTimes* RunHistory::FindRound(int fragment, int64_t round) {

@@ -34,8 +34,8 @@ namespace causeway::server {
 // The last heartbeat of a worker, and when it came.
 struct WorkerHeard {
   v1::Heartbeat heartbeat;
-  absl::Duration at;       // Monotonic.
-  double word_unix_s = 0;  // This and the next: of its last word, a heartbeat or a join.
+  absl::Duration at;  // Monotonic.
+  double unix_s = 0;  // This and the next: of its last word, a heartbeat or a join.
   absl::Duration word_at;
 };
 

@@ -120,7 +120,7 @@ json WorkerJson(const v1::WorkerStatus& worker, const WorkerHeard* heard, absl::
       {"heard_seconds_ago", nullptr},
       {"checkpoint_step", nullptr}};
   if (heard == nullptr) return result;
-  result["heard_unix_s"] = Time(heard->word_unix_s);
+  result["heard_unix_s"] = Time(heard->unix_s);
   result["heard_seconds_ago"] = Rounded(absl::ToDoubleSeconds(now - heard->word_at), 1e3);
   const int64_t checkpoint = heard->heartbeat.checkpoint_step();
   if (checkpoint >= 0) result["checkpoint_step"] = checkpoint;
