@@ -47,7 +47,7 @@ class CommandsTest(unittest.TestCase):
         summaries = [json.loads((out / f"worker-{i}" / "summary.json").read_text()) for i in range(2)]
         self.assertEqual({0, 1}, {summary["data_slot"] for summary in summaries})
         for summary in summaries:
-            self.assertEqual(30 * 8 * 256, summary["tokens"])
+            self.assertEqual(30 * 4 * 256, summary["tokens"])
             self.assertEqual(summary["data_slot"] == 0, len(summary.get("sample", "")) > 64)
 
     @needs("torch", "transformers")

@@ -8,12 +8,12 @@ from __future__ import annotations
 from causeway import _textproto
 
 MODES = ("streaming", "diloco", "data-parallel")
-DEFAULT_STEPS = 240  # A minute on two cores that do nothing else.
+DEFAULT_STEPS = 480  # A minute on two cores that do nothing else.
 
 _MUON = """\
   optimizer: MUON
   learning_rate: 3e-3            # AdamW's peak, for embedding and norms
-  muon_learning_rate: 0.02
+  muon_learning_rate: 0.014
   muon_momentum: 0.95
 """
 _ADAMW = """\
@@ -81,7 +81,7 @@ model {{
 }}
 train {{
   steps: {steps}
-  batch_sequences: 8
+  batch_sequences: 4
 {_ADAMW if gradients else _MUON}\
   warmup_steps: {min(max(steps // 20, 1), steps)}
   final_learning_rate_fraction: 0.1
