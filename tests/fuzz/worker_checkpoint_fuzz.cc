@@ -7,12 +7,10 @@
 
 #include "common/base/clock.h"
 #include "common/params/fragment_plan.h"
-#include "common/params/run_config.h"
 #include "tests/fuzz/array_file_input.h"
-#include "tests/fuzz/input.h"
 #include "tests/fuzz/memory_files.h"
 #include "tests/fuzz/target.h"
-#include "worker/model/worker_checkpoint.h"
+#include "tests/unit/worker/model/same_checkpoint.h"
 #include "worker/sync/host_part.h"
 #include "worker/sync/sync_engine.h"
 
@@ -41,31 +39,6 @@ class LateExchange final : public Exchange {
  private:
   const bool late_;
 };
-
-bool Same(const SyncEngine::State& a, const SyncEngine::State& b) {
-  if (!SameBits(a.published, b.published) || !SameBits(a.residual, b.residual) ||
-      a.fragments.size() != b.fragments.size()) {
-    return false;
-  }
-  for (size_t i = 0; i < a.fragments.size(); ++i) {
-    const SyncEngine::State::Fragment& x = a.fragments[i];
-    const SyncEngine::State::Fragment& y = b.fragments[i];
-    if (x.version != y.version || x.tokens != y.tokens || x.round_in_flight != y.round_in_flight ||
-        x.tokens_in_flight != y.tokens_in_flight ||
-        !SameBits(x.object_in_flight, y.object_in_flight)) {
-      return false;
-    }
-  }
-  return true;
-}
-
-bool Same(const WorkerCheckpoint& a, const WorkerCheckpoint& b) {
-  return a.run_id == b.run_id && a.worker_id == b.worker_id && a.data_slot == b.data_slot &&
-         a.step == b.step && a.tokens == b.tokens && a.optimizer_updates == b.optimizer_updates &&
-         FormatRunConfig(a.config) == FormatRunConfig(b.config) &&
-         SameBits(a.parameters, b.parameters) && SameBits(a.first_moments, b.first_moments) &&
-         SameBits(a.second_moments, b.second_moments) && Same(a.sync, b.sync);
-}
 
 // Whether it is restored or refused: no state may make it crash.
 void Restore(WorkerCheckpoint checkpoint, bool late) {
