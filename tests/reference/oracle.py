@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """Holds a run of the real code (reference_trace) against an implementation that shares no code
-with it, in three ways:
+with it, in two ways (what is awkward to encode is in tests/site/site_test.py):
 
-  codecs     Awkward arrays: the same bytes, decoded values and residuals, bit for bit.
   replay     The oracle is given every worker's local values at every step. Encoded deltas, merged
              and published values, answers and mixed local values must be the same, bit for bit.
   whole run  The oracle is given the initial parameters and the batches alone, and trains. The
@@ -13,7 +12,7 @@ with it, in three ways:
   oracle.py --trace FOLDER [FOLDER ...]      exit status 1 if one of them deviates
   oracle.py --trace FOLDER --plant MUTATION  exit status 1 if the planted mistake goes unnoticed
 
-A folder is one trace, or holds traces and the codecs' cases. Mistakes are planted in the replay and
+A folder is one trace, or holds traces. Mistakes are planted in the replay and
 the whole run, and each of the two alone must notice.
 """
 
@@ -51,26 +50,6 @@ class Comparison:
 def describe(key):
     text = f"fragment {key[0]}, round {key[1]}"
     return text if len(key) == 2 else f"{text}, {key[2]}"
-
-
-def check_codecs(folder):
-    """Prints what was compared; returns whether everything agrees."""
-    result = Comparison()
-    for case in trace.codec_cases(folder):
-        where = f"{case.codec}, {case.name}, {case.base.size} values, feedback {case.feedback}"
-        codec = codecs.CODECS[case.codec]
-        encoded, left_out = codec.encode(case.base, case.target, case.residual, case.decay)
-        result.same("encodings", where, encoded, case.encoded)
-        summed = 0.0 + codec.decode(case.encoded, case.base)  # A sum has no minus zero.
-        result.same("decoded values", where, summed.tobytes(), case.decoded.tobytes())
-        result.same("applied values", where, codec.apply(case.encoded, case.base).tobytes(),
-                    case.applied.tobytes())
-        if case.feedback:
-            result.same("residuals", where, left_out.tobytes(), case.left_out.tobytes())
-    print(f"{folder}: equal bit for bit: {result.summary()}")
-    for kind, where in result.first.items():
-        print(f"  {kind}: the first difference is at {where}")
-    return not result.first
 
 
 def make_parties(recorded, mutation):
@@ -235,9 +214,6 @@ def main():
     if arguments.plant:
         print(f"planted: {streaming.MUTATIONS[arguments.plant]}")
     passed = True
-    if not arguments.plant:
-        for folder in trace.codec_folders(arguments.trace):
-            passed = check_codecs(folder) and passed
     for folder in trace.folders(arguments.trace):
         replayed, agreed = check(folder, arguments.plant)
         if arguments.plant:

@@ -4,8 +4,7 @@
 //
 //   reference_trace --out FOLDER common.textproto RUN.textproto...
 //
-// writes FOLDER/codecs (codec_cases.h) and FOLDER/RUN for each run, whose settings go over the
-// common ones:
+// writes FOLDER/RUN for each run, whose settings go over the common ones:
 //
 //   trace.json                        configuration, tensors, fragments, contributions, rounds
 //   initial.f32                       the arena at the start
@@ -41,7 +40,6 @@
 #include "common/telemetry/event_log.h"
 #include "nlohmann/json.hpp"
 #include "server/core/coordinator.h"
-#include "tests/reference/codec_cases.h"
 #include "tests/reference/in_process_exchange.h"
 #include "tests/unit/server/store/memory_store.h"
 #include "worker/backend/cpu/cpu_transformer.h"
@@ -51,6 +49,15 @@
 
 namespace causeway {
 namespace {
+
+// Writes values or bytes as they lie in memory (little endian) to folder/name.
+template <typename T>
+absl::Status WriteTraceFile(const std::string& folder, const std::string& name,
+                            std::span<const T> values) {
+  ASSIGN_OR_RETURN(const auto file, FileSystem::Real()->Create(JoinPath(folder, name)));
+  return file->Append(
+      std::span(reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()));
+}
 
 struct Site {
   std::string id;
@@ -280,12 +287,8 @@ absl::Status RunConfiguration(const std::string& common, const std::string& path
   nlohmann::json trace = Describe(config, plan);
   trace["contributions"] = ListOf(store.contributions());
   trace["rounds"] = ListOf(store.rounds());
-  return WriteTraceText(folder, "trace.json", trace.dump(1));
-}
-
-absl::Status RunCodecs(const std::string& folder) {
-  RETURN_IF_ERROR(FileSystem::Real()->CreateFolders(folder));
-  return Annotate(WriteCodecCases(folder), "codecs");
+  const std::string text = trace.dump(1);
+  return WriteTraceFile(folder, "trace.json", std::span(text.data(), text.size()));
 }
 
 int Main(int argc, char** argv) {
@@ -294,7 +297,7 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "usage: reference_trace --out FOLDER common.textproto RUN.textproto...\n");
     return 2;
   }
-  absl::Status status = RunCodecs(JoinPath(arguments[1], "codecs"));
+  absl::Status status;
   for (const std::string& path : std::span(arguments).subspan(3)) {
     if (!status.ok()) break;
     const std::string name = std::filesystem::path(path).stem();

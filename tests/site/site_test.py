@@ -112,9 +112,10 @@ class SiteTest(unittest.TestCase):
             self.assertIn("continuing from the checkpoint at step", again.log())
         self.assertEqual(rounds, self.undisturbed(settings))
 
-    def follow(self, site, tensors, up, down, sync, tau, steps):
+    def follow(self, site, tensors, up, down, sync, tau, steps, change=None):
         """Trains the only site of a run and holds what it has after every step against the oracle, which is given
-        the site's local values before it."""
+        the site's local values before it. `change`: of all values in a step, given where fragments lie."""
+        change = change or (lambda step, cuts: 1e-3 * ((step * 31 + np.arange(cuts[-1].stop)) % 17 - 8))
         arena = np.frombuffer(site.arena, np.float32)
         found = c.pointer()
         site.call("published", ctypes.byref(found))
@@ -136,7 +137,7 @@ class SiteTest(unittest.TestCase):
         site.call("ready")
         for step in range(1, steps + 1):
             self.assertEqual((site.wait().go, site.orders.next_step), (1, step))
-            arena[own] += np.float32(1e-3) * ((step * 31 + np.arange(arena.size)[own]) % 17 - 8).astype(np.float32)
+            arena[own] += change(step, cuts).astype(np.float32)[own]
             replica.local = np.where(own, arena, replica.published)  # A site keeps what nobody trains as it is published.
             replica.count_tokens(64)
             for fragment, round_ in schedule.sends(step):
@@ -175,6 +176,43 @@ class SiteTest(unittest.TestCase):
                 site.leave(c.FINISHED)
                 site.free()
                 self.finished(cluster)
+
+    def test_values_that_are_awkward_to_encode(self):
+        """Against values of 0, of which differences are exact, and against what came of them."""
+        def change(step, cuts):
+            """Of the one fragment that is sent: another kind in every round, and every kind in the first."""
+            round_, fragment = divmod(step - 1, 6)
+            cut = cuts[fragment]
+            noise, places = np.random.default_rng(step), np.arange(cut.stop - cut.start)
+            normal, any_of = noise.normal(size=places.size), noise.integers(0, 110, places.size)
+            values = np.zeros(cuts[-1].stop)
+            values[cut] = (
+                2e-3 * normal,
+                1e-3 * normal ** 4,  # Heavy tails.
+                # Quarters of integers, of which the block's largest makes halfway cases of one codec or the other.
+                np.ldexp(np.where(places % 64 == 0, 6 + places // 64 % 3, (any_of % 49 - 24) / 4), places // 64 % 10 - 4),
+                np.where(places % 128 == any_of, normal, 0),  # Whole blocks of zeros.
+                np.ldexp(normal, -130 - any_of % 19),
+                np.ldexp(normal, any_of - 100))[(fragment + round_) % 6]
+            return values
+
+        def zero(_, tensor, offset, count, values):
+            ctypes.memset(values, 0, 4 * count)
+            return 0
+
+        tensors = [(f"h.{block}", shape) for block, shape in enumerate(([4200], [64, 65], [4159], [63], [65, 65]))]
+        tensors.append(("last", [4097]))
+        for codec in codecs.CODECS:
+            feedback = codec != "FP32"  # It leaves nothing out.
+            settings = steps(18) + ONE[:-1] + "norm_cap: 1e30 } outer { learning_rate: 0.7 momentum: 0.6 } sync { fragments: 5 " \
+                "steps_between_syncs: 6 codec_up: %s codec_down: %s %s }" % (
+                    codec, codec, "error_feedback: true error_feedback_decay: 0.95" if feedback else "")
+            with self.subTest(codec), Cluster() as cluster:
+                cluster.start_coordinator(settings, "--initial=first-site", "--noexit_when_drained", model="")
+                site = c.Site(cluster.address, tensors, id="a", initial_values=c.lib.ValuesFunction(zero))
+                self.follow(site, tensors, codec, codec, {"mixing": 0, "keep_in_flight": 0, "error_feedback": feedback,
+                                                          "error_feedback_decay": 0.95}, 0, 18, change)
+                site.free()
 
     # --- Orders ----------------------------------------------------------------------------------
 

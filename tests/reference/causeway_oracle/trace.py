@@ -2,7 +2,6 @@
 
 import json
 import pathlib
-import types
 
 import numpy as np
 
@@ -20,30 +19,8 @@ def folders(paths):
     return found
 
 
-def codec_folders(paths):
-    return [path / "codecs" for path in map(pathlib.Path, paths)
-            if (path / "codecs" / "codecs.json").exists()]
-
-
 def read(path, dtype):
     return np.fromfile(path, dtype=np.dtype(dtype).newbyteorder("<"))
-
-
-def codec_cases(folder):
-    """Yields the cases that codec_cases.h describes; residual and left_out are None without
-    feedback."""
-    with open(folder / "codecs.json", encoding="utf-8") as file:
-        cases = json.load(file)
-    with open(folder / "cases.bin", "rb") as file:
-        for case in cases:
-            size = case.pop("values")
-            kept = size if case["feedback"] else 0
-            for name, dtype, count in (
-                    ("base", "<f4", size), ("target", "<f4", size), ("residual", "<f4", kept),
-                    ("encoded", "u1", case.pop("bytes")), ("left_out", "<f4", kept), ("decoded", "<f8", size),
-                    ("applied", "<f4", size)):
-                case[name] = np.fromfile(file, dtype, count) if count else None
-            yield types.SimpleNamespace(**{**case, "encoded": case["encoded"].tobytes()})
 
 
 class Trace:
