@@ -76,21 +76,20 @@ class SiteTest(unittest.TestCase):
     # --- Whole runs ------------------------------------------------------------------------------
 
     def test_c_programs_train_a_run_and_show_what_they_do(self):
-        for settings in (SYNC % "", FEEDBACK):
-            with Cluster().serving(steps(61) + settings + TWO) as cluster:
-                sites = [start_site(cluster, name) for name in ("a", "b")]
-                rounds = self.finished(cluster, *sites)
-                self.assertEqual(len(rounds), 3 * 10)
-                for row in cluster.rounds():
-                    self.assertEqual(row["contributors"], ["a", "b"])
-                self.assertIn("done 61", sites[0].log())
-                self.assertIn('"rounds_merged": 30', sites[0].log())
-                lines = json_lines(cluster.out("a") / "metrics.jsonl")
-                self.assertEqual([line["step"] for line in lines if line["kind"] == "step"],
-                                 list(range(1, 62)))
-                self.assertAlmostEqual(lines[-1]["train_loss"], 5 / 61)
-                events = [e["event"] for e in json_lines(cluster.out("a") / "events.jsonl")]
-                self.assertEqual([events[0], events[-1]], ["attached", "finished"])
+        with Cluster().serving(steps(61) + FEEDBACK + TWO) as cluster:
+            sites = [start_site(cluster, name) for name in ("a", "b")]
+            rounds = self.finished(cluster, *sites)
+            self.assertEqual(len(rounds), 3 * 10)
+            for row in cluster.rounds():
+                self.assertEqual(row["contributors"], ["a", "b"])
+            self.assertIn("done 61", sites[0].log())
+            self.assertIn('"rounds_merged": 30', sites[0].log())
+            lines = json_lines(cluster.out("a") / "metrics.jsonl")
+            self.assertEqual([line["step"] for line in lines if line["kind"] == "step"],
+                             list(range(1, 62)))
+            self.assertAlmostEqual(lines[-1]["train_loss"], 5 / 61)
+            events = [e["event"] for e in json_lines(cluster.out("a") / "events.jsonl")]
+            self.assertEqual([events[0], events[-1]], ["attached", "finished"])
 
     def test_a_site_beside_a_worker_of_ours(self):
         with Cluster().serving(steps(40) + FEEDBACK + TWO) as cluster:
