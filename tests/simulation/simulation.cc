@@ -398,13 +398,8 @@ Outcome Simulation::Run() {
 void Simulation::GiveUp() {
   std::string text = "it does not end:";
   for (const Site& site : sites_) {
-    absl::StrAppend(&text, " ", site.id, " (",
-                    site.process == nullptr ? "never started" : site.process->DescribeState(),
-                    site.finished ? ", finished" : "", ")");
-  }
-  for (const Region& region : regions_) {
-    absl::StrAppend(&text, " ", region.id, " (",
-                    region.process == nullptr ? "is down" : region.process->DescribeState(), ")");
+    absl::StrAppend(&text, " ", site.id, site.finished ? " has finished," : ",", " step ",
+                    site.process == nullptr ? -1 : site.process->step());
   }
   if (host_.coordinator() != nullptr) {
     const v1::RunStatus run = host_.coordinator()->GetStatus();

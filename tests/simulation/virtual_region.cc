@@ -154,14 +154,4 @@ void VirtualRegion::Applied(int fragment, int64_t round, uint64_t published_hash
   Send(server::AppliedOf(fragment, round, published_hash));
 }
 
-std::string VirtualRegion::DescribeState() const {
-  return absl::StrCat(dead()       ? "dead"
-                      : !member_   ? "not a member"
-                      : !welcomed_ ? "attaching"
-                                   : "there",
-                      ", incarnation ", incarnation_, connected() ? "" : ", not attached",
-                      place_.ready ? "" : ", without sites", orders_.paused ? ", paused" : "", ", ",
-                      unsent_, " deltas to send");
-}
-
 }  // namespace causeway::simulation

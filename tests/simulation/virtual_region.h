@@ -22,7 +22,6 @@ class VirtualRegion final : public server::Parent, public VirtualSession {
         options_(std::move(options)) {}
   // The coordinator serves.
   void Start();
-  std::string DescribeState() const;
 
   void Carry(server::RegionDelta delta, Callback done) override;
   void Applied(int fragment, int64_t round, uint64_t published_hash) override;

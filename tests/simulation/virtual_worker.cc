@@ -487,20 +487,4 @@ void VirtualWorker::SaveCheckpoint() {
   options_.save(checkpoint);
 }
 
-std::string VirtualWorker::DescribeState() const {
-  static constexpr const char* kPhases[] = {"attaching", "fetching",     "entering", "training",
-                                            "finishing", "handing over", "leaving"};
-  std::string text =
-      absl::StrCat(dead() ? "dead" : kPhases[static_cast<size_t>(phase_)], " at step ", step_,
-                   ", incarnation ", incarnation_, stream_welcomed_ ? "" : ", not attached",
-                   orders_.paused ? ", paused" : "", orders_.started ? "" : ", not started");
-  for (const WorkerFragment& state : fragments_) {
-    absl::StrAppend(&text, ", v", state.version);
-    if (state.flight == nullptr) continue;
-    absl::StrAppend(&text, state.flight->pushed ? "" : " pushing",
-                    state.flight->done ? " done" : " in flight");
-  }
-  return text;
-}
-
 }  // namespace causeway::simulation

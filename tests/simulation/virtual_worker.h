@@ -63,7 +63,6 @@ class VirtualWorker final : public VirtualSession {
   explicit VirtualWorker(Options options);
   void Start();
   int64_t step() const { return step_; }
-  std::string DescribeState() const;
 
  private:
   enum class Phase {

@@ -52,7 +52,6 @@ class World {
     return low + (high - low) * Uniform();
   }
 
-  bool tracing() const { return trace_ != nullptr; }
   template <typename... Parts>
   void Trace(const Parts&... parts) {
     if (trace_ != nullptr) WriteTrace(absl::StrCat(parts...));
