@@ -104,18 +104,6 @@ class ModelReceptionTest : public ::testing::Test {
   std::unique_ptr<v1::Session::Stub> stub_;
 };
 
-TEST_F(ModelReceptionTest, TheFirstSiteBringsItsModelAndTheSecondIsToldSo) {
-  EXPECT_TRUE(Describe().awaits_model());
-  EXPECT_EQ(worker::BringModel(*stub_, Model()), absl::OkStatus());
-  const v1::DescribeResponse description = Describe();
-  EXPECT_FALSE(description.awaits_model());
-  EXPECT_EQ(description.config().tensors().tensor_size(), 2);
-  ExpectLargeThere();
-  const int64_t scale = waiting_.coordinator()->plan().Find("scale")->offset;
-  EXPECT_EQ(waiting_.coordinator()->PublishedParameters()[static_cast<size_t>(scale)], 0.125F);
-  EXPECT_THAT(worker::BringModel(*stub_, Model("lyon")), StatusIs(kAlreadyExists));
-}
-
 TEST_F(ModelReceptionTest, WhatNeedsAModelIsRefusedUntilASiteHasBroughtIt) {
   const auto expect_refused = [](const grpc::Status& end) {
     EXPECT_THAT(FromGrpcStatus(end),
