@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -110,17 +111,12 @@ TEST(InitializeParameters, NormsAreOnesGapsZerosAndMatricesNormal) {
 TEST(InitializeParameters, SeedsAndTensorsHaveValuesOfTheirOwn) {
   const FragmentPlan plan = TinyPlan("fragments: 1");
   const std::vector<float> one = Initial(plan, 1), two = Initial(plan, 2);
-  EXPECT_EQ(one, Initial(plan, 1));
-  const PlacedTensor& q = *plan.Find("model.layers.0.self_attn.q_proj.weight");
-  const PlacedTensor& k = *plan.Find("model.layers.0.self_attn.k_proj.weight");
-  const PlacedTensor& next = *plan.Find("model.layers.1.self_attn.q_proj.weight");
-  int same = 0;
-  for (size_t i = 0; i < 1000; ++i) {
-    same += Values(q, one)[i] == Values(q, two)[i];
-    same += Values(q, one)[i] == Values(k, one)[i];
-    same += Values(q, one)[i] == Values(next, one)[i];
+  std::set<float> first;  // Of each tensor, under each seed.
+  for (const char* name : {"0.self_attn.q_proj", "0.self_attn.k_proj", "1.self_attn.q_proj"}) {
+    const PlacedTensor& tensor = *plan.Find(absl::StrCat("model.layers.", name, ".weight"));
+    for (const auto* arena : {&one, &two})
+      EXPECT_TRUE(first.insert(Values(tensor, *arena)[0]).second);
   }
-  EXPECT_LT(same, 5);
 }
 
 using ::testing::HasSubstr;
