@@ -209,10 +209,6 @@ TEST_F(StoreRefusalsTest, AfterAFailedSyncNothingSucceedsUntilTheNextOpening) {
 TEST_F(StoreRefusalsTest, AReadOnlyDiskIsNamed) {
   disk_.SetReadOnly(true);
   EXPECT_THAT(Open(), StatusIs(kPermissionDenied, HasSubstr(kFolder)));
-  disk_.SetReadOnly(false);
-  Begin();
-  disk_.SetReadOnly(true);
-  EXPECT_THAT(Open(), StatusIs(kPermissionDenied));
 }
 
 TEST_F(StoreRefusalsTest, ANewerFormatIsRefusedByItsNumberAndNothingIsWritten) {
