@@ -176,8 +176,8 @@ class SystemTest(unittest.TestCase):
 class MembersTest(unittest.TestCase):
     def test_a_slow_worker_does_fewer_inner_steps_between_two_syncs(self):
         with Cluster().serving(STREAMING % 180 + TWO[:-1] + "max_pace: 4 }") as cluster:
-            fast = cluster.start_worker("fast", "--min_step_time=5ms")
-            slow = cluster.start_worker("slow", "--min_step_time=100ms")
+            fast = cluster.start_worker("fast", "--min_step_time=20ms")
+            slow = cluster.start_worker("slow", "--min_step_time=400ms")
             cluster.wait_for_event("pace_set")
             ended(fast, slow, cluster.coordinator)
             self.assertEqual(cluster.summary("fast")["steps"], 180)
