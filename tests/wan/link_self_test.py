@@ -169,8 +169,8 @@ class LinkTest(unittest.TestCase):
         near.sendall(b"?")
         far.recv(1)
         self.assertGreaterEqual(time.monotonic() - begin, 0.1)
-        for line in ("set up speed 3", "set sideways delay_ms 1", "cut", "cut soon", "when up 5 dig",
-                     "set both loss_percent 101", "nonsense", ""):
+        for line in ("set speed 3", "set delay_ms", "cut", "cut soon", "when up 5 dig",
+                     "set loss_percent 101", "nonsense", ""):
             with self.assertRaises(ValueError, msg=line):
                 self.link.tell(line)
         self.carry(far, near, 100_000)

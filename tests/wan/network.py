@@ -142,7 +142,7 @@ class Link:
     def change(self, settings):
         """From now on; the queue, too."""
         self.settings = settings
-        self.tell(f"set both rate_mbit {settings.rate_mbit} delay_ms {settings.rtt_ms / 2} "
+        self.tell(f"set rate_mbit {settings.rate_mbit} delay_ms {settings.rtt_ms / 2} "
                   f"loss_percent {settings.loss_percent} queue_bytes {settings.queue_bytes}")
 
     def cut(self, seconds):
