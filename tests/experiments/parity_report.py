@@ -217,18 +217,6 @@ def gap_curves(report: dict) -> dict[str, list[tuple[int, float]]]:
     return gaps
 
 
-def curve_table(report: dict) -> str:
-    """Markdown: the gap at six evaluations of a run."""
-    gaps = gap_curves(report)
-    steps = [round(report["steps"] * sixth / 6) for sixth in range(2, 7)]
-    lines = ["| steps | " + " | ".join(map(str, steps)) + " |", "| --- |" + " ---: |" * len(steps)]
-    for name, points in gaps.items():
-        at = dict(points)
-        lines.append(f"| {variants.EXPERIMENTS['gap'].label(name)} | "
-                     + " | ".join(signed(at[step]) if step in at else "-" for step in steps) + " |")
-    return "\n".join(lines)
-
-
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="parity_report.py", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -247,8 +235,7 @@ def main(arguments: list[str]) -> int:
         (parsed.figures / "parity.json").write_text(json.dumps(reports, indent=1) + "\n", encoding="utf-8")
         if svg := plot(reports):
             (parsed.figures / "gap.svg").write_text(svg, encoding="utf-8")
-    fullest = _fullest(reports)
-    print(table(reports), worker_table(fullest), curve_table(fullest), sep="\n\n")
+    print(table(reports), worker_table(_fullest(reports)), sep="\n\n")
     return 0
 
 

@@ -3,7 +3,7 @@
 import shutil
 import unittest
 
-from cluster import BIN, COORDINATOR, SIGKILL, SYNC, ended, free_port, json_lines, output_of, refusal_of, wait_until
+from cluster import BIN, COORDINATOR, SYNC, ended, free_port, json_lines, output_of, refusal_of, wait_until
 from regions import Tree
 from security_test import make, tls, with_certificates
 
@@ -36,15 +36,6 @@ class RegionsTest(unittest.TestCase):
             self.assertEqual(workers["eu"]["tokens"], 2 * workers["flat"]["tokens"])
             # The link to the hub carries as much for two sites as for one.
             self.assertEqual(workers["eu"]["bytes_up"], workers["flat"]["bytes_up"])
-
-    def test_a_region_that_is_killed_goes_on(self):
-        for point in ("before_row_commit:24", "after_row_commit:31", "before_round_row:6"):
-            with self.subTest(point), Tree() as tree:
-                region, address, sites = self.start_beside_a_flat_site(tree, CAUSEWAY_CRASH_AT=point)
-                self.assertEqual(region.wait(), -SIGKILL, region.log())
-                region = tree.start_region("eu", 2, f"--listen={address}")
-                ended(*sites, region, tree.coordinator)
-                self.check(tree, 18)
 
     def start_beside_a_flat_site(self, tree, steps=36, **variables):
         """Returns a region of two sites, which has the variables, its address, and all sites of the run."""

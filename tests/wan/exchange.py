@@ -137,7 +137,7 @@ def between(samples, column, begin, end):
 
 class _Sampler:
     """Of what this side can see of a run: [unix_s, processor time of the coordinator, of the links
-    and of this machine, bytes that the links delivered, that they dropped or lost]."""
+    and of this machine]."""
 
     _INTERVAL_S = 0.2
 
@@ -151,11 +151,8 @@ class _Sampler:
     def _sample_all(self):
         while not self._end.wait(self._INTERVAL_S):
             links = [link.counters() for link in self._network.links]
-            ways = [link[way] for link in links for way in ("up", "down")]
-            self.samples.append([
-                time.time(), self._coordinator.cpu_s(), sum(link["cpu_s"] for link in links),
-                machine_cpu_s(), sum(way["delivered"]["bytes"] for way in ways),
-                sum(way[what]["bytes"] for way in ways for what in ("lost", "dropped_by_queue"))])
+            self.samples.append([time.time(), self._coordinator.cpu_s(), sum(link["cpu_s"] for link in links),
+                                 machine_cpu_s()])
 
     def __enter__(self):
         self._thread.start()
@@ -204,9 +201,6 @@ def exchange(network, options, warm_up_s, seconds):
     # Cores that others kept busy meanwhile.
     result["cores_busy_otherwise"] = max(
         0.0, (grown(sampler.samples, 3) - sum(cpu.values())) / (end - begin))
-    # With headers and acknowledgements; and what TCP had to send again, at least.
-    result["bytes_on_link_per_byte"] = grown(sampler.samples, 4) / payload
-    result["lost_per_byte"] = grown(sampler.samples, 5) / payload
     return result
 
 
