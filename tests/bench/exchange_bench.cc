@@ -21,15 +21,24 @@
 // No disk is measured: the coordinator keeps nothing but what is in memory anyway. --certificates
 // adds rows with TLS: a folder that deploy/make_certificates has filled for a coordinator at
 // 127.0.0.1 and the workers w0, w1, ...
+#include <fcntl.h>
 #include <netinet/tcp.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <memory>
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -48,7 +57,6 @@
 #include "common/transfer/wire.h"
 #include "nlohmann/json.hpp"
 #include "server/service/coordinator_server.h"
-#include "tests/bench/bench_peer.h"
 #include "tests/bench/measure.h"
 #include "tests/unit/common/rpc/loopback.h"
 #include "tests/unit/server/core/small_run.h"
@@ -73,8 +81,82 @@ namespace {
 
 using nlohmann::json;
 
+constexpr char kThisProgram[] = "/proc/self/exe";
 constexpr int kStepsBetweenSyncs = 5;
 constexpr size_t kPieceBytes = size_t{1} << 20;  // Of TCP's writes and reads.
+
+// The other end of a benchmark over loopback, in a process of its own: so that its CPU time is
+// known apart from this process's.
+class BenchPeer {
+ public:
+  // Runs this program again with these arguments, which make it call ServeBenchPeer.
+  static absl::StatusOr<BenchPeer> Start(const std::vector<std::string>& arguments);
+  // Ends the process.
+  ~BenchPeer() {
+    if (process_ < 0) return;
+    close(to_);
+    waitpid(process_, nullptr, 0);
+  }
+  BenchPeer(BenchPeer&& other) noexcept
+      : process_(std::exchange(other.process_, -1)),
+        to_(std::exchange(other.to_, -1)),
+        port_(other.port_) {}
+  BenchPeer& operator=(BenchPeer&&) = delete;
+
+  int port() const { return port_; }
+  double CpuSeconds() const {
+    clockid_t clock = 0;
+    timespec time = {};
+    if (clock_getcpuclockid(process_, &clock) != 0 || clock_gettime(clock, &time) != 0) return 0;
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  }
+
+ private:
+  BenchPeer(pid_t process, int to) : process_(process), to_(to) {}
+
+  pid_t process_;
+  int to_;
+  int port_ = 0;
+};
+
+absl::StatusOr<BenchPeer> BenchPeer::Start(const std::vector<std::string>& arguments) {
+  std::array<int, 2> to = {};
+  std::array<int, 2> from = {};
+  if (pipe2(to.data(), O_CLOEXEC) != 0 || pipe2(from.data(), O_CLOEXEC) != 0) {
+    return absl::ErrnoToStatus(errno, "pipe");
+  }
+  std::vector<std::string> words = {kThisProgram};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, to[0], STDIN_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, from[1], STDOUT_FILENO);
+  pid_t process = -1;
+  const int error =
+      posix_spawn(&process, kThisProgram, &actions, nullptr, pointers.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  close(to[0]);
+  close(from[1]);
+  if (error != 0) return absl::ErrnoToStatus(error, "cannot start the other process");
+  BenchPeer peer(process, to[1]);
+  FILE* const said = fdopen(from[0], "r");
+  const bool told = std::fscanf(said, "%d", &peer.port_) == 1;
+  std::fclose(said);
+  if (!told) return absl::InternalError("the other process has ended");
+  return peer;
+}
+
+// In that process: says `port`. Returns when the other side is gone.
+void ServeBenchPeer(int port) {
+  std::printf("%d\n", port);
+  std::fflush(stdout);
+  char nothing = 0;
+  while (read(STDIN_FILENO, &nothing, 1) > 0) {
+  }
+}
 
 // A model of one fragment with about so many values, most of them embeddings.
 v1::RunConfig Config(int64_t size_mib, int workers) {
