@@ -1,21 +1,26 @@
 """Checkpoints of Hugging Face in and out, held against transformers: bits, logits, losses, tokens."""
 
 import contextlib
+import importlib
 import io
 import json
+import os
 import pathlib
 import shutil
 import unittest
+from unittest import mock
 
-import numpy as np
-import torch
-import transformers
-from safetensors.torch import load_file, save_file
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-from causeway.errors import InvalidArgument
-from causeway.huggingface import export_folder, import_folder
-from causeway.score import score
-from runs import BIN, COORDINATOR, Cluster, folder_of, needs, run_python, run_tool
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+import transformers  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
+
+from causeway.errors import InvalidArgument  # noqa: E402
+from causeway.huggingface import export_folder, import_folder  # noqa: E402
+from causeway.score import score  # noqa: E402
+from runs import BIN, COORDINATOR, Cluster, folder_of, needs, run_python, run_tool  # noqa: E402
 
 WORKER = BIN / "causeway-worker"
 LOGIT_BOUND = 1e-4
@@ -417,10 +422,16 @@ class HuggingFaceTest(unittest.TestCase):
         self.assertTrue((exported / "vocab.json").exists())
 
     def command(self, module, *flags, status=0):
-        found, output, error = run_python("-m", f"causeway.{module}", *flags, timeout=500, cwd=self.folder, variables={
-            "CAUSEWAY_BIN": BIN, "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": self.folder / "cache"})
-        self.assertEqual(status, found, error[-3000:])
-        return output if status == 0 else error
+        """What it says, in this process, which has the libraries: its errors where another status is asked for."""
+        cache = {"CAUSEWAY_BIN": str(BIN), "HF_DATASETS_CACHE": str(self.folder / "cache")}
+        said, error = io.StringIO(), io.StringIO()
+        with mock.patch.dict(os.environ, cache), contextlib.redirect_stdout(said), contextlib.redirect_stderr(error):
+            try:
+                found = importlib.import_module(f"causeway.{module}").main([str(flag) for flag in flags])
+            except SystemExit as ended:
+                found = ended.code
+        self.assertEqual(status, found, error.getvalue()[-3000:])
+        return (said if status == 0 else error).getvalue()
 
     @needs("tokenizers")
     def test_text_that_is_generated_is_transformers(self):
