@@ -153,17 +153,6 @@ VARIANTS = {
     **{f"mean-mu{mu}": Variant(f"mean, Muon momentum {mu}", _MEAN | {"train.muon_momentum": mu},
                                inner=("muon",))
        for mu in ("0.9", "0.975")},
-    # Four sites have four windows each: another momentum, and a shorter way between two merges.
-    "mean-M4-mu0.9": Variant("mean, M 4, Muon momentum 0.9", _MEAN | {"train.muon_momentum": "0.9"},
-                             workers=4, inner=("muon",)),
-    # The mean of deltas that agree little is short: an outer rate above 1 lengthens it.
-    "mean-outer1.2": Variant("mean, outer rate 1.2", _MEAN | {"outer.learning_rate": "1.2"}),
-    "mean-M4-outer1.4": Variant("mean, M 4, outer rate 1.4", _MEAN | {"outer.learning_rate": "1.4"}, workers=4),
-    "mean-outer1.4-rates0.5": Variant("mean, outer rate 1.4, inner rates times 0.5",
-                                      _MEAN | _RATES["0.5"] | {"outer.learning_rate": "1.4"}, inner=("muon",)),
-    "mean-M4-outer1.8-rates0.5": Variant("mean, M 4, outer rate 1.8, inner rates times 0.5",
-                                         _MEAN | _RATES["0.5"] | {"outer.learning_rate": "1.8"},
-                                         workers=4, inner=("muon",)),
     **{f"mean-M{workers}-H10": Variant(f"mean, M {workers}, H 10", _MEAN | {"sync.steps_between_syncs": "10"},
                                        workers=workers)
        for workers in (4, 8, 16)},
@@ -197,11 +186,6 @@ VARIANTS = {
                               inner=("muon",)),
     **{f"mean-rates{factor}": Variant(f"mean, inner rates times {factor}", _MEAN | rates, inner=("muon",))
        for factor, rates in _RATES.items()},
-    "mean-M4-rates0.5": Variant("mean, M 4, inner rates times 0.5", _MEAN | _RATES["0.5"], workers=4,
-                                inner=("muon",)),
-    "mean-keep-tau10": Variant("mean that keeps, tau 10", _KEEP | {"sync.overlap_steps": "10"}),
-    "mean-keep-lm2": Variant("mean that keeps, lm2 up with feedback", _KEEP | {
-        "sync.codec_up": "LM2", "sync.error_feedback": "true"}),
     "muloco": Variant("MuLoCo's settings: outer 0.9 / 0.8, Muon momentum 0.9", {
         "sync.mixing": "0", "outer.learning_rate": "0.9", "outer.momentum": "0.8", "train.muon_momentum": "0.9"},
                       inner=("muon",)),
@@ -227,9 +211,8 @@ EXPERIMENTS = {
     "tuning": Experiment(
         "What suits data parallelism and the mean",
         ("plain", "plain-mu0.9", "plain-mu0.975", "plain-line", "plain-rates0.5", "muon0.04-1e-2", "adamw1e-3", "adamw1e-2", "mean",
-         "mean-rates0.5", "mean-rates0.7", "mean-rates1.4", "mean-mu0.9", "mean-mu0.975", "mean-M4", "mean-M4-mu0.9",
-         "mean-M4-rates0.5", "mean-outer1.2", "mean-outer1.4-rates0.5", "mean-M4-outer1.4",
-         "mean-M4-outer1.8-rates0.5", "mean-H10", "mean-tau0", "mean-fp32", "mean-keep",
+         "mean-rates0.5", "mean-rates0.7", "mean-rates1.4", "mean-mu0.9", "mean-mu0.975", "mean-M4", "mean-H10", "mean-tau0",
+         "mean-fp32", "mean-keep",
          *(f"mean-M{workers}-lm2-H16-{what}" for what in ("decay", "beta2", "line") for workers in (2, 4, 8)),
          "mean-M4-lm2-H16-mu0.975", "mean-M8-lm2-H16-mu0.975"),
         "plain", headline=True, in_all=False),
@@ -237,7 +220,7 @@ EXPERIMENTS = {
         "What is left of the gap to data parallelism",
         ("plain", "plain-mu0.9", "streaming", "muloco", "mean", "mean-fp32", "mean-tau0", "mean-tau10", "mean-H10",
          "mean-H100", "mean-M4", "mean-M4-H10", "mean-M8", "mean-M8-H10", "mean-M16", "mean-M16-H10", "mean-rates0.5",
-         "mean-rates0.7", "mean-keep", "mean-keep-tau10", "mean-keep-lm2",
+         "mean-rates0.7", "mean-keep",
          *(f"mean-M{workers}-{codec}-H{period}" for codec, period in FEWER_BITS for workers in (2, 4, 8, 16))),
         "plain", headline=True, streaming_is="alpha 0.5, outer 0.7 / 0.6", in_all=False),
     "parity": Experiment(
