@@ -1,4 +1,4 @@
-"""The Debian packages and the installation: made of this build, looked into, and used."""
+"""The Debian packages, the installation and the systemd services: made of this build, looked into, and used."""
 
 import pathlib
 import re
@@ -10,6 +10,8 @@ import tools
 from tools import BUILD, ROOT, run
 
 NAMES = ("causeway-coordinator", "causeway-worker", "causewayctl")
+# systemd's measure of exposure, times ten: 100 is a service without any hardening.
+MOST_EXPOSURE = {"coordinator": 20, "worker": 25}
 
 
 def tokenize(programs, folder):
@@ -122,6 +124,36 @@ class InstallationTest(unittest.TestCase):
         self.assertTrue((prefix / "etc/causeway/worker.flags").exists())
         status, said = tokenize(prefix / "bin", folder)
         self.assertEqual(status, 0, said)
+
+
+class ServicesTest(unittest.TestCase):
+    """That systemd understands the services, and how much they could do if taken over."""
+
+    @classmethod
+    def setUpClass(cls):
+        tools.needs("systemd-analyze")
+
+    def setUp(self):
+        self.folder = tools.folder_of(self)
+
+    def unit(self, role):
+        """The packed unit, but with the programs of this build: the others need not be installed."""
+        name = f"causeway-{role}@.service"
+        text = (BUILD / "deploy/packed" / name).read_text()
+        text = text.replace("/usr/bin/", f"{BUILD}/bin/")
+        (self.folder / name).write_text(text)
+        return self.folder / name
+
+    def test_systemd_accepts_them_without_a_word(self):
+        for role in MOST_EXPOSURE:
+            self.assertEqual(run("systemd-analyze", "verify", "--man=no", self.unit(role)), (0, ""))
+
+    def test_they_are_hardened(self):
+        for role, most in MOST_EXPOSURE.items():
+            status, said = run("systemd-analyze", "security", "--offline=true", f"--threshold={most}",
+                               self.unit(role))
+            self.assertEqual(status, 0, said)
+            print(re.search(r"Overall exposure.*: ([\d.]+)", said).group(0))
 
 
 if __name__ == "__main__":
