@@ -131,7 +131,6 @@ absl::StatusOr<FrameLayout> ParseFrame(std::span<const uint8_t> frame) {
         .sequence = Load32(tcp + kTcpSequence),
         .acknowledged = Load32(tcp + kTcpAcknowledged),
         .syn = (flags & kSyn) != 0,
-        .fin = (flags & kFin) != 0,
         .reset = (flags & kRst) != 0,
     };
   }

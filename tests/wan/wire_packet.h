@@ -38,7 +38,6 @@ struct TcpHeader {
   uint32_t sequence = 0;
   uint32_t acknowledged = 0;
   bool syn = false;
-  bool fin = false;
   bool reset = false;
 };
 
