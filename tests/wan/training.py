@@ -19,13 +19,13 @@ def has_joined(events, worker):
 
 
 def train(network, bin_folder, folder, config, data, flags=(), timeout_s=900):
-    """One training to its end, one worker per place of the network. Returns the rounds, their hashes, and
-    of every worker its steps (metrics.jsonl) and its summary."""
+    """One training to its end, one worker per place of the network. Returns the rounds, and of every worker
+    its steps (metrics.jsonl) and its summary."""
     with Run(network, bin_folder, folder, config) as run:
         coordinator = Coordinator(run.address, run.run_dir)
         workers = train_at(run, [(place, coordinator) for place in network.workers], data, flags,
                            timeout_s)
-        return {"rounds": run.rounds(), "hashes": processes.hashes(run.run_dir), "workers": workers}
+        return {"rounds": run.rounds(), "workers": workers}
 
 
 @dataclasses.dataclass(frozen=True)
