@@ -134,6 +134,7 @@ class CausewayCtlTest(unittest.TestCase):
                               ["completion", "fish"], ["watch", "--interval=1ms"], ["export"],
                               ["export", "--out=x", "--dtype=f64"], ["export", "--out=x", "--deadline=0s"],
                               ["export", "--out=x", "--max_file_gb=0"],
+                              ["simulate", "--table=paper", "--need"],
                               ["export", f"--out={cluster.folder}/run.textproto"],
                               ["export", f"--out={cluster.folder}/run.textproto", "--replace"],
                               ["events", "--last=-1"], ["events", "--interval=1ms"],

@@ -8,7 +8,6 @@ import shlex
 import sys
 import unittest
 
-import paper_simulator
 from causeway.plan.__main__ import main
 from runs import ROOT
 
@@ -32,8 +31,10 @@ def answer(*arguments):
 
 class PlanTest(unittest.TestCase):
     def test_the_papers_table_is_reproduced(self):
-        apart = list(paper_simulator.grid_steps())
-        self.assertEqual((len(apart), max(apart), apart.count(0)), (75, 1, 70))
+        table = answer("--table=paper")
+        self.assertEqual((table["cells"], table["cells_within_one"], len(table["rows"])), (75, 75, 15))
+        self.assertGreaterEqual(table["cells_exact"], 70)
+        self.assertIn("70 of 75 cells", call("--table=paper")[1])
 
     def test_our_schedule_is_near_the_bound_for_the_papers_models(self):
         for params, step_ms in (("1e9", 100), ("10e9", 800), ("100e9", 4900)):

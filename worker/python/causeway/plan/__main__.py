@@ -18,6 +18,7 @@ import re
 import sys
 from typing import List
 
+from causeway.plan import _paper as paper
 from causeway.plan._planner import (CODEC_BITS, NEED_FEEDBACK, PLAN_EFFICIENCY, NoLink, Plan, Request,
                                     outage_steps, make_plan, needed_rate)
 from causeway.plan._setting import RETURN_SECONDS, UNLIMITED, Outages, Setting, SettingError, Site
@@ -87,6 +88,17 @@ def table(rows: List[List[str]]) -> str:
         cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))]) for row in rows) + "\n"
 
 
+def paper_text(found: dict) -> str:
+    rows = [["MODEL, METHOD", *(f"{100 * target:.0f} %" for target in found["targets"])]]
+    for row in found["rows"]:
+        cells = [text if not steps else f"{text} ({paper.printed(ours)})" for text, ours, steps in zip(
+            row["paper_gbit_per_s"], row["gbit_per_s"], row["grid_steps"])]
+        rows.append([f"{row['model']} {row['method']}", *cells])
+    return (f"Gbit/s for a compute utilization: the paper's, and in brackets ours where it differs\n\n{table(rows)}\n"
+            f"{found['cells_exact']} of {found['cells']} cells are the paper's own grid point, "
+            f"{found['cells_within_one']} are within one step.\n")
+
+
 def plan_text(request: Request, plan: Plan) -> str:
     feedback = " error_feedback: true" if plan.codec_up in NEED_FEEDBACK else ""
     missed = "" if plan.reaches_target else f", short of the {percent(request.target)} asked for"
@@ -147,6 +159,7 @@ def parse(arguments: List[str]) -> argparse.Namespace:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("command", nargs="?", choices=["plan", "simulate"], default="plan")
+    add("--table", choices=["paper"], help="the paper's tables, beside what the simulator says")
     add("--params", type=float, default=0, metavar="N", help="parameters of the model, as 10e9")
     add("--step_ms", type=float, default=0, metavar="N", help="of an inner step")
     add("--links", default="", metavar="SITE,...", help="as 1gbit,3x400mbit@1600ms")
@@ -172,6 +185,8 @@ def parse(arguments: List[str]) -> argparse.Namespace:
     run.add_argument("--steps", type=int, default=0, help="of the schedule; 0: five times H, or more")
     run.add_argument("--need", action="store_true", help="the least rate of the links that reaches --target")
     options = parser.parse_args(arguments)
+    if options.table:
+        return options
     for group, name in ((plan, "plan"), (run, "simulate")):
         for action in group._group_actions if options.command != name else ():
             if getattr(options, action.dest) != action.default:
@@ -237,7 +252,11 @@ def simulated(options: argparse.Namespace):
 def main(arguments: List[str]) -> int:
     try:
         options = parse(arguments)
-        text, found = (planned if options.command == "plan" else simulated)(options)
+        if options.table:
+            found = paper.table()
+            text = paper_text(found)
+        else:
+            text, found = (planned if options.command == "plan" else simulated)(options)
     except SettingError as error:
         print(f"causeway.plan: {error}", file=sys.stderr)
         return 2

@@ -9,6 +9,10 @@ direction. The forward node of that layer in the next step (with overlap: tau st
 it. The link is drained at the end.
 """
 
+from __future__ import annotations
+
+from typing import Dict
+
 TARGETS = (0.50, 0.80, 0.90, 0.95, 0.99)
 # Name, parameters, layers, seconds of a step.
 MODELS = (("1B", 1e9, 24, 0.1), ("10B", 10e9, 48, 0.8), ("100B", 100e9, 108, 4.9))
@@ -60,12 +64,22 @@ def printed(gbit_per_s: float) -> str:
     return f"{float(f'{gbit_per_s:.2f}'):.1f}"
 
 
-def grid_steps():
-    """Of each printed cell, how many points of the grid lie between it and ours. A printed value that two
-    points share is taken for the nearer one."""
+def table() -> Dict:
+    """A row for each model and method: the paper's figures, ours (points of the grid), and how many
+    points lie between. A printed value that two points share is taken for the nearer one."""
+    rows = []
     for model, params, layers, step in MODELS:
-        for (_, kind, bits, overlap), line in zip(METHODS, PRINTED[model]):
+        for (method, kind, bits, overlap), line in zip(METHODS, PRINTED[model]):
             curve = [utilization(params, layers, step, kind, bits, overlap, rate) for rate in GRID]
-            for target, text in zip(TARGETS, line.split()):
+            theirs, ours, apart = line.split(), [], []
+            for target, text in zip(TARGETS, theirs):
                 point = max((k for k, share in enumerate(curve) if share < target), default=0)
-                yield min(abs(k - point) for k, rate in enumerate(GRID) if printed(rate) == text)
+                nearest = min((k for k, rate in enumerate(GRID) if printed(rate) == text),
+                              key=lambda k: abs(k - point))
+                ours.append(GRID[point])
+                apart.append(point - nearest)
+            rows.append({"model": model, "method": method, "paper_gbit_per_s": theirs,
+                         "gbit_per_s": ours, "grid_steps": apart})
+    apart = [abs(steps) for row in rows for steps in row["grid_steps"]]
+    return {"targets": TARGETS, "cells": len(apart), "cells_exact": apart.count(0),
+            "cells_within_one": sum(steps <= 1 for steps in apart), "rows": rows}
