@@ -1,6 +1,6 @@
 // The program's log: lines for people, on standard error, through spdlog. A reader that stands
-// still holds nobody up for more than a second: lines that it does not take are left out, and a line
-// says how many.
+// still holds nobody up for more than a second: lines that it does not take are left out, and a
+// line says how many.
 //
 //   Log().info("worker {} joined", id);
 #pragma once
