@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -15,7 +14,6 @@
 #include "common/files/model_folder.h"
 #include "common/files/safetensors.h"
 #include "common/params/initialize.h"
-#include "common/params/run_config.h"
 #include "common/params/tensor_table.h"
 #include "common/telemetry/log.h"
 #include "server/store/run_directory.h"

@@ -14,7 +14,6 @@
 #include "common/rpc/security.h"
 #include "common/rpc/status.h"
 #include "common/telemetry/log.h"
-#include "server/given_run.h"
 #include "server/link/coordinator_link.h"
 #include "server/store/run_directory.h"
 

@@ -14,7 +14,6 @@
 #include "common/client/reach.h"
 #include "common/identity/authority.h"
 #include "common/identity/certificate.h"
-#include "common/params/run_config.h"
 #include "common/rpc/certificate_watch.h"
 #include "common/rpc/security.h"
 #include "common/telemetry/log.h"

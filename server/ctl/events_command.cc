@@ -1,9 +1,7 @@
 #include "server/ctl/commands.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <iterator>
-#include <optional>
 #include <utility>
 
 #include "absl/flags/flag.h"

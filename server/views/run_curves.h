@@ -8,7 +8,6 @@
 // - Array held_out, 2 doubles a point: step, loss.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>

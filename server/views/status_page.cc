@@ -1,6 +1,5 @@
 #include "server/views/status_page.h"
 
-#include <algorithm>
 #include <cmath>
 #include <utility>
 

@@ -1,7 +1,6 @@
 #include "worker/commands/commands.h"
 
 #include <algorithm>
-#include <string>
 
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
@@ -9,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
-#include "common/base/thread_pool.h"
 #include "common/client/link.h"
 #include "common/params/run_config.h"
 

@@ -5,7 +5,6 @@
 #include <cstdlib>
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <thread>
-#include <utility>
-#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
