@@ -105,15 +105,9 @@ absl::StatusOr<std::string> InvitationsCommand(RunAdmin& run, bool json) {
         &text,
         absl::StrFormat("%-9s %-24s %s, invited %s by %s\n", invitation.role(), invitation.name(),
                         state, TimeText(invitation.created_unix_ms()), invitation.invited_by()));
-    objects.push_back({{"name", invitation.name()},
-                       {"role", invitation.role()},
-                       {"state", state.substr(0, state.find(' '))},
-                       {"created_unix_ms", invitation.created_unix_ms()},
-                       {"expires_unix_ms", invitation.expires_unix_ms()},
-                       {"used_unix_ms", invitation.used_unix_ms()},
-                       {"used_at", invitation.used_at()},
-                       {"revoked_unix_ms", invitation.revoked_unix_ms()},
-                       {"invited_by", invitation.invited_by()}});
+    objects.push_back(MessageToJson(invitation));
+    objects.back().erase("certificate");
+    objects.back()["state"] = state.substr(0, state.find(' '));
   }
   if (json) return absl::StrCat(JsonText(objects, 2), "\n");
   return text.empty() ? std::string("nobody was invited\n") : text;
