@@ -10,7 +10,7 @@
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
 #include "hwy/highway.h"
-#include "worker/backend/cpu/cpu_transformer.h"
+#include "worker/backend/cpu/cpu_backend.h"
 #include "worker/backend/cpu/kernels.h"
 
 namespace causeway::worker {
@@ -18,11 +18,6 @@ namespace {
 
 constexpr int64_t kPeakSize = 2048;
 constexpr int kPeakRuns = 3;
-constexpr int64_t kSliceValues = 64 * 1024;
-
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // The best of a few runs of `products` products at once, in GFLOP/s.
 double MeasurePeak(ThreadPool& pool, int products) {
@@ -31,14 +26,14 @@ double MeasurePeak(ThreadPool& pool, int products) {
                                              AlignedVector<float>(values, 0.5F));
   double best = 0;
   for (int run = 0; run < kPeakRuns; ++run) {
-    const double start = Now();
+    const double start = BenchNow();
     pool.ParallelFor(products, [&](int64_t task) {
       AlignedVector<float>* const abc = &operands[static_cast<size_t>(3 * task)];
       GemmTile<float>(false, false, kPeakSize, kPeakSize, kPeakSize, 1.0F, abc[0].data(), kPeakSize,
                       abc[1].data(), kPeakSize, 0.0F, abc[2].data(), kPeakSize);
     });
     const double flops = 2.0 * kPeakSize * kPeakSize * kPeakSize * products;
-    best = std::max(best, flops / (Now() - start) * 1e-9);
+    best = std::max(best, flops / (BenchNow() - start) * 1e-9);
   }
   return best;
 }
@@ -49,61 +44,36 @@ absl::Status CheckRange(const char* name, int value, int low, int high) {
       absl::StrCat("bench: ", name, " must be ", low, " to ", high, ", not ", value));
 }
 
-// One model with all that a step needs.
-class Trainer {
- public:
-  Trainer(const v1::RunConfig& config, const FragmentPlan& plan, ThreadPool* pool)
-      : pool_(pool),
-        transformer_(config.model(), plan, config.train().micro_batch_sequences(), pool),
-        parameters_(static_cast<size_t>(plan.arena_size())),
-        gradients_(parameters_.size()),
-        m_(parameters_.size()),
-        v_(parameters_.size()),
-        tokens_(static_cast<size_t>(config.train().micro_batch_sequences()) *
-                    static_cast<size_t>(config.model().sequence_length()) +
-                1) {
-    InitializeParameters(plan, /*seed=*/1, parameters_);
-    // A linear congruential generator: any tokens will do.
-    uint32_t state = 1;
-    for (int32_t& token : tokens_) {
-      state = state * 1664525U + 1013904223U;
-      token = static_cast<int32_t>((state >> 8) %
-                                   static_cast<uint32_t>(config.model().vocabulary_size()));
-    }
-  }
-
-  void Step(int64_t step) {
-    const std::span<const int32_t> tokens(tokens_);
-    transformer_.ForwardBackward(parameters_, tokens.first(tokens.size() - 1), tokens.subspan(1),
-                                 1.0F, /*accumulate=*/false, gradients_);
-    const double start = Now();
-    const AdamWStep<float> adamw(1e-4, 0.9, 0.95, 1e-8, step);
-    const auto size = static_cast<int64_t>(parameters_.size());
-    pool_->ParallelFor((size + kSliceValues - 1) / kSliceValues, [&](int64_t task) {
-      const int64_t at = task * kSliceValues;
-      GetKernels<float>().adamw(adamw, 0.1F, 1.0F, gradients_.data() + at,
-                                std::min(kSliceValues, size - at), parameters_.data() + at,
-                                m_.data() + at, v_.data() + at);
-    });
-    optimizer_seconds_ += Now() - start;
-  }
-
-  void ResetTimes() {
-    transformer_.ResetKernelSeconds();
-    optimizer_seconds_ = 0;
-  }
-  const KernelSeconds& kernel_seconds() const { return transformer_.kernel_seconds(); }
-  double optimizer_seconds() const { return optimizer_seconds_; }
-
- private:
-  ThreadPool* const pool_;
-  CpuTransformer<float> transformer_;
-  AlignedVector<float> parameters_, gradients_, m_, v_;
-  std::vector<int32_t> tokens_;
-  double optimizer_seconds_ = 0;
-};
-
 }  // namespace
+
+double BenchNow() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+absl::StatusOr<v1::RunConfig> BenchConfig(const std::string& model, int sequence_length,
+                                          int micro_batch, int batch, bool muon) {
+  v1::RunConfig config;
+  config.mutable_model()->set_preset(model);
+  if (sequence_length != 0) config.mutable_model()->set_sequence_length(sequence_length);
+  config.mutable_train()->set_batch_sequences(batch);
+  config.mutable_train()->set_micro_batch_sequences(micro_batch);
+  if (muon) config.mutable_train()->set_optimizer(v1::TrainConfig::MUON);
+  RETURN_IF_ERROR(CompleteRunConfig(config).status());
+  return config;
+}
+
+// A linear congruential generator: any tokens will do.
+MicroBatchReader RandomTokens(int vocabulary) {
+  return [vocabulary, state = uint32_t{1}](int64_t, const MicroBatch& out) mutable {
+    for (const std::span<int32_t> tokens : {out.inputs, out.targets}) {
+      for (int32_t& token : tokens) {
+        state = state * 1664525U + 1013904223U;
+        token = static_cast<int32_t>((state >> 8) % static_cast<uint32_t>(vocabulary));
+      }
+    }
+    return absl::OkStatus();
+  };
+}
 
 double FlopsPerToken(const v1::ModelConfig& model, const FragmentPlan& plan) {
   double matrix_values = 0;
@@ -133,27 +103,28 @@ absl::StatusOr<nlohmann::json> BenchTraining(const BenchOptions& options) {
   ASSIGN_OR_RETURN(const int threads, ThreadsFor(options.threads));
   RETURN_IF_ERROR(CheckRange("steps", options.steps, 1, 100000));
   RETURN_IF_ERROR(CheckRange("micro_batch_sequences", options.micro_batch_sequences, 1, 4096));
-  v1::RunConfig config;
-  config.mutable_model()->set_preset(options.model);
-  if (options.sequence_length != 0) {
-    config.mutable_model()->set_sequence_length(options.sequence_length);
-  }
-  config.mutable_train()->set_batch_sequences(options.micro_batch_sequences);
-  RETURN_IF_ERROR(CompleteRunConfig(config).status());
+  ASSIGN_OR_RETURN(
+      const v1::RunConfig config,
+      BenchConfig(options.model, options.sequence_length, options.micro_batch_sequences,
+                  options.micro_batch_sequences, /*muon=*/false));
   ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config));
 
   ThreadPool pool(threads);
   RETURN_IF_ERROR(pool.started());
   double peak_one = MeasurePeak(pool, 1);
   double peak_all = MeasurePeak(pool, threads);
-  Trainer trainer(config, plan, &pool);
-  trainer.Step(1);
-  trainer.ResetTimes();
+  CpuBackend backend(config, plan, &pool);
+  std::vector<float> parameters(static_cast<size_t>(plan.arena_size()));
+  InitializeParameters(plan, /*seed=*/1, parameters, &pool);
+  RETURN_IF_ERROR(backend.SetParameters(parameters));
+  const MicroBatchReader read = RandomTokens(config.model().vocabulary_size());
+  RETURN_IF_ERROR(backend.Step(1, read).status());
+  const KernelSeconds before = backend.kernel_seconds();
   std::vector<double> seconds;
   for (int step = 0; step < options.steps; ++step) {
-    const double start = Now();
-    trainer.Step(step + 2);
-    seconds.push_back(Now() - start);
+    const double start = BenchNow();
+    RETURN_IF_ERROR(backend.Step(step + 2, read).status());
+    seconds.push_back(BenchNow() - start);
   }
   peak_one = std::max(peak_one, MeasurePeak(pool, 1));
   peak_all = std::max(peak_all, MeasurePeak(pool, threads));
@@ -162,11 +133,11 @@ absl::StatusOr<nlohmann::json> BenchTraining(const BenchOptions& options) {
   nlohmann::json breakdown;
   double other = std::accumulate(seconds.begin(), seconds.end(), 0.0);
   for (size_t kind = 0; kind < kKernelKindNames.size(); ++kind) {
-    breakdown[kKernelKindNames[kind]] = trainer.kernel_seconds()[kind] * per_step;
-    other -= trainer.kernel_seconds()[kind];
+    const double spent = backend.kernel_seconds()[kind] - before[kind];
+    breakdown[kKernelKindNames[kind]] = spent * per_step;
+    other -= spent;
   }
-  breakdown["optimizer"] = trainer.optimizer_seconds() * per_step;
-  breakdown["other"] = (other - trainer.optimizer_seconds()) * per_step;
+  breakdown["other"] = other * per_step;
 
   std::sort(seconds.begin(), seconds.end());
   const double median = seconds[seconds.size() / 2];

@@ -1,10 +1,10 @@
 // How fast this machine trains a model, against how fast it multiplies matrices.
 //
-// A step is forward, backward and AdamW on random tokens. FLOPs per token are counted as
-// 6 N + 6 L q T: N values in matrices that a token is multiplied with (the head included, the
-// embedding's look-up not), L blocks, q = heads * head_dim, T tokens per window, the causal half of
-// attention. The peak is that of single-precision products of 2048 x 2048 x 2048, measured before
-// and after the steps, one product per thread at a time.
+// A step is forward, backward and AdamW on random tokens, by CpuBackend. FLOPs per token are
+// counted as 6 N + 6 L q T: N values in matrices that a token is multiplied with (the head
+// included, the embedding's look-up not), L blocks, q = heads * head_dim, T tokens per window, the
+// causal half of attention. The peak is that of single-precision products of 2048 x 2048 x 2048,
+// measured before and after the steps, one product per thread at a time.
 #pragma once
 
 #include <string>
@@ -13,6 +13,7 @@
 #include "causeway/v1/config.pb.h"
 #include "common/params/fragment_plan.h"
 #include "nlohmann/json.hpp"
+#include "worker/sync/backend.h"
 
 namespace causeway::worker {
 
@@ -31,6 +32,13 @@ struct BenchOptions {
 // kernel ("optimizer" and "other" included). INVALID_ARGUMENT for an unknown model or an option
 // out of range.
 absl::StatusOr<nlohmann::json> BenchTraining(const BenchOptions& options);
+
+// What the bench on GPUs takes, too. The configuration of steps of `batch` windows, complete, with
+// AdamW or Muon; a time in seconds; and a reader of random tokens.
+absl::StatusOr<v1::RunConfig> BenchConfig(const std::string& model, int sequence_length,
+                                          int micro_batch, int batch, bool muon);
+double BenchNow();
+MicroBatchReader RandomTokens(int vocabulary);
 
 // The same counts and the same peak for who wants to estimate a step without making one: FLOPs of
 // forward and backward per token, and FLOP/s of matrix products on so many threads (takes a second

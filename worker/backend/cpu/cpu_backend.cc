@@ -38,6 +38,7 @@ absl::StatusOr<StepReport> CpuBackend::Step(int64_t step, const MicroBatchReader
   }
   report.draws = train.batch_sequences();
   if (optimizer_ != nullptr) {
+    const KernelTimer timer(model_.kernel_seconds(), KernelKind::kOptimizer);
     ASSIGN_OR_RETURN(report.update, optimizer_->Step(step, parameters_, gradients_));
   }
   return report;
@@ -56,10 +57,11 @@ absl::Status CpuBackend::CopyParameters(std::span<float> parameters) {
 absl::StatusOr<OptimizerState> CpuBackend::SaveOptimizer() {
   OptimizerState state;
   if (optimizer_ == nullptr) return state;
-  const std::vector<StateView<float>> moments = optimizer_->State();
+  const std::span<const float> first = optimizer_->first_moments();
+  const std::span<const float> second = optimizer_->second_moments();
   state.updates = optimizer_->updates();
-  state.first_moments.assign(moments[0].values.begin(), moments[0].values.end());
-  state.second_moments.assign(moments[1].values.begin(), moments[1].values.end());
+  state.first_moments.assign(first.begin(), first.end());
+  state.second_moments.assign(second.begin(), second.end());
   return state;
 }
 
@@ -72,9 +74,8 @@ absl::Status CpuBackend::RestoreOptimizer(int64_t updates, std::span<const float
         absl::StrCat("the optimizer's moments must have ", expected, " values, not ", size));
   }
   if (optimizer_ == nullptr) return absl::OkStatus();
-  const std::vector<StateView<float>> moments = optimizer_->State();
-  std::ranges::copy(first_moments, moments[0].values.begin());
-  std::ranges::copy(second_moments, moments[1].values.begin());
+  std::ranges::copy(first_moments, optimizer_->first_moments().begin());
+  std::ranges::copy(second_moments, optimizer_->second_moments().begin());
   optimizer_->set_updates(updates);
   return absl::OkStatus();
 }

@@ -49,6 +49,8 @@ class CpuBackend final : public TrainingBackend {
                                 std::span<const float> second_moments) override;
   absl::StatusOr<std::unique_ptr<Replica>> MakeReplica() override;
   std::string Describe() const override;
+  // Where the time of all steps went.
+  const KernelSeconds& kernel_seconds() { return model_.kernel_seconds(); }
 
   int64_t sequence_length() const override { return evaluation_.sequence_length(); }
   int micro_batch_sequences() const override { return evaluation_.micro_batch_sequences(); }
@@ -67,8 +69,7 @@ class CpuBackend final : public TrainingBackend {
   CpuTransformer<float> model_;
   CpuEvaluationModel evaluation_;
   std::unique_ptr<InnerOptimizer<float>> optimizer_;  // Null: gradients are sent.
-  std::vector<float> parameters_;
-  std::vector<float> gradients_;
+  AlignedVector<float> parameters_, gradients_;
   std::vector<int32_t> inputs_;
   std::vector<int32_t> targets_;
   std::vector<int32_t> document_starts_;  // Empty without train.document_masking.

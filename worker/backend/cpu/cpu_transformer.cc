@@ -81,10 +81,9 @@ TokenLoss CpuTransformer<T>::ForwardBackward(std::span<const T> parameters,
     }
   }
   documents_ = document_starts;
-  Forward(parameters.data(), inputs, shape_.length);
-  const TokenLoss loss =
-      Head(parameters.data(), targets, gradient_scale, accumulate, gradients.data());
-  Backward(parameters.data(), inputs, accumulate, gradients.data());
+  Forward(parameters, inputs, shape_.length, gradients.data(), accumulate);
+  const TokenLoss loss = Head(targets, gradient_scale);
+  Backward();
   return loss;
 }
 
@@ -94,8 +93,8 @@ double CpuTransformer<T>::Loss(std::span<const T> parameters, std::span<const in
                                std::span<const int32_t> document_starts) {
   CheckCall(parameters, inputs, targets, shape_.length, document_starts);
   documents_ = document_starts;
-  Forward(parameters.data(), inputs, shape_.length);
-  return Head(parameters.data(), targets, T{0}, false, nullptr).cross_entropy;
+  Forward(parameters, inputs, shape_.length);
+  return Head(targets, T{0}).cross_entropy;
 }
 
 template <typename T>
@@ -110,7 +109,7 @@ void CpuTransformer<T>::Logits(std::span<const T> parameters, std::span<const in
   }
   CheckTokens(tokens, /*targets=*/false);
   documents_ = {};
-  Forward(parameters.data(), tokens, length);
+  Forward(parameters, tokens, length);
   Gemm<T>(pool_, false, true, 1, shape_.vocabulary, shape_.width, T{1},
           normed_.data() + (length - 1) * shape_.width, shape_.width,
           parameters.data() + layout_.head, shape_.width, T{0}, last_position_logits.data(),
@@ -166,51 +165,56 @@ void CpuTransformer<T>::ParallelRows(int64_t rows_per_task,
 }
 
 template <typename T>
-void CpuTransformer<T>::Norm(const T* x_in, const T* addend, const T* arena, const NormLayout& norm,
-                             T* x_out, T* inverse_rms) {
+void CpuTransformer<T>::Norm(const T* x_in, const T* addend, const NormLayout& norm, T* x_out,
+                             T* inverse_rms) {
   const KernelTimer timer(kernel_seconds_, KernelKind::kNorm);
-  const T* const bias = norm.bias < 0 ? nullptr : arena + norm.bias;
+  const T* const bias = norm.bias < 0 ? nullptr : parameters_ + norm.bias;
   ParallelRows(kRowsPerTask, [&](int64_t begin, int64_t end) {
     const int64_t at = begin * shape_.width;
-    kernels_.norm(x_in + at, addend == nullptr ? nullptr : addend + at, arena + norm.weight, bias,
-                  epsilon_, end - begin, shape_.width, x_out + at, normed_.data() + at,
+    kernels_.norm(x_in + at, addend == nullptr ? nullptr : addend + at, parameters_ + norm.weight,
+                  bias, epsilon_, end - begin, shape_.width, x_out + at, normed_.data() + at,
                   inverse_rms + begin);
   });
 }
 
 template <typename T>
-void CpuTransformer<T>::Project(const T* arena, const ProjectionLayout& projection, int64_t inputs,
-                                const T* in, T* out, int64_t outputs) {
+void CpuTransformer<T>::Project(const ProjectionLayout& projection, int64_t inputs, const T* in,
+                                T* out, int64_t outputs) {
   const KernelTimer timer(kernel_seconds_, KernelKind::kBlockProduct);
   for (const ProjectionSlice& slice : projection.matrices) {
     Gemm<T>(pool_, false, true, tokens_, slice.outputs, inputs, T{1}, in, inputs,
-            arena + slice.offset, inputs, T{0}, out + slice.first_output, outputs);
+            parameters_ + slice.offset, inputs, T{0}, out + slice.first_output, outputs);
   }
   if (projection.biases.empty()) return;
   ParallelRows(kRowsPerTask, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
       for (const ProjectionSlice& slice : projection.biases) {
-        kernels_.add(arena + slice.offset, slice.outputs, out + n * outputs + slice.first_output);
+        kernels_.add(parameters_ + slice.offset, slice.outputs,
+                     out + n * outputs + slice.first_output);
       }
     }
   });
 }
 
 template <typename T>
-void CpuTransformer<T>::Forward(const T* parameters, std::span<const int32_t> inputs,
-                                int64_t length) {
+void CpuTransformer<T>::Forward(std::span<const T> parameters, std::span<const int32_t> inputs,
+                                int64_t length, T* gradients, bool accumulate) {
+  parameters_ = parameters.data();
+  gradients_ = gradients;
+  accumulate_ = accumulate;
+  inputs_ = inputs;
   tokens_ = static_cast<int64_t>(inputs.size());
   present_length_ = length;
   {
     const KernelTimer timer(kernel_seconds_, KernelKind::kEmbedding);
-    const T* const embedding = parameters + layout_.embedding;
+    const T* const embedding = parameters_ + layout_.embedding;
     T* const out = blocks_.front().attention_input.data();
     ParallelRows(kRowsPerTask, [&](int64_t begin, int64_t end) {
       for (int64_t n = begin; n < end; ++n) {
         std::copy_n(embedding + inputs[Size(n)] * shape_.width, shape_.width,
                     out + n * shape_.width);
         if (layout_.positions < 0) continue;
-        kernels_.add(parameters + layout_.positions + n % present_length_ * shape_.width,
+        kernels_.add(parameters_ + layout_.positions + n % present_length_ * shape_.width,
                      shape_.width, out + n * shape_.width);
       }
     });
@@ -220,29 +224,29 @@ void CpuTransformer<T>::Forward(const T* parameters, std::span<const int32_t> in
     const BlockLayout& at = layout_.blocks[block];
     T* const input = b.attention_input.data();
     if (block == 0) {
-      Norm(input, nullptr, parameters, at.attention_norm, input, b.attention_rms.data());
+      Norm(input, nullptr, at.attention_norm, input, b.attention_rms.data());
     } else {
-      Norm(blocks_[block - 1].mlp_input.data(), projected_.data(), parameters, at.attention_norm,
-           input, b.attention_rms.data());
+      Norm(blocks_[block - 1].mlp_input.data(), projected_.data(), at.attention_norm, input,
+           b.attention_rms.data());
     }
-    AttentionForward(parameters, block);
-    Norm(input, projected_.data(), parameters, at.mlp_norm, b.mlp_input.data(), b.mlp_rms.data());
-    MlpForward(parameters, block);
+    AttentionForward(block);
+    Norm(input, projected_.data(), at.mlp_norm, b.mlp_input.data(), b.mlp_rms.data());
+    MlpForward(block);
   }
-  Norm(blocks_.back().mlp_input.data(), projected_.data(), parameters, layout_.final_norm,
-       final_input_.data(), final_rms_.data());
+  Norm(blocks_.back().mlp_input.data(), projected_.data(), layout_.final_norm, final_input_.data(),
+       final_rms_.data());
 }
 
 template <typename T>
-void CpuTransformer<T>::AttentionForward(const T* parameters, size_t block) {
+void CpuTransformer<T>::AttentionForward(size_t block) {
   const BlockLayout& at = layout_.blocks[block];
   BlockActivations& b = blocks_[block];
-  Project(parameters, at.qkv, shape_.width, normed_.data(), b.qkv.data(), shape_.qkv_width);
+  Project(at.qkv, shape_.width, normed_.data(), b.qkv.data(), shape_.qkv_width);
   {
     const KernelTimer timer(kernel_seconds_, KernelKind::kRotate);
     const HeadShape shape = {shape_.heads, shape_.kv_heads, shape_.head_dim};
-    const T* const q_weight = shape_.qk_norm ? parameters + at.q_norm : nullptr;
-    const T* const k_weight = shape_.qk_norm ? parameters + at.k_norm : nullptr;
+    const T* const q_weight = shape_.qk_norm ? parameters_ + at.q_norm : nullptr;
+    const T* const k_weight = shape_.qk_norm ? parameters_ + at.k_norm : nullptr;
     ParallelRows(kRowsPerTask, [&](int64_t begin, int64_t end) {
       for (int64_t n = begin; n < end; ++n) {
         const int64_t angle = n % present_length_ * (shape_.head_dim / 2);
@@ -263,8 +267,7 @@ void CpuTransformer<T>::AttentionForward(const T* parameters, size_t block) {
       });
     });
   }
-  Project(parameters, at.o, shape_.query_width, b.attention.data(), projected_.data(),
-          shape_.width);
+  Project(at.o, shape_.query_width, b.attention.data(), projected_.data(), shape_.width);
 }
 
 template <typename T>
@@ -283,10 +286,10 @@ AttentionHead<T> CpuTransformer<T>::HeadAt(BlockActivations& block, int64_t task
 }
 
 template <typename T>
-void CpuTransformer<T>::MlpForward(const T* parameters, size_t block) {
+void CpuTransformer<T>::MlpForward(size_t block) {
   const BlockLayout& at = layout_.blocks[block];
   const T* const in = blocks_[block].pre_activation.data();
-  Project(parameters, at.mlp_in, shape_.width, normed_.data(), blocks_[block].pre_activation.data(),
+  Project(at.mlp_in, shape_.width, normed_.data(), blocks_[block].pre_activation.data(),
           shape_.mlp_inputs);
   {
     const KernelTimer timer(kernel_seconds_, KernelKind::kActivation);
@@ -296,12 +299,11 @@ void CpuTransformer<T>::MlpForward(const T* parameters, size_t block) {
                  hidden_.data() + begin * shape_.mlp_width);
     });
   }
-  Project(parameters, at.down, shape_.mlp_width, hidden_.data(), projected_.data(), shape_.width);
+  Project(at.down, shape_.mlp_width, hidden_.data(), projected_.data(), shape_.width);
 }
 
 template <typename T>
-TokenLoss CpuTransformer<T>::Head(const T* parameters, std::span<const int32_t> targets,
-                                  T gradient_scale, bool accumulate, T* gradients) {
+TokenLoss CpuTransformer<T>::Head(std::span<const int32_t> targets, T gradient_scale) {
   TokenLoss loss;
   loss.tokens = std::count_if(targets.begin(), targets.end(), [](int32_t t) { return t >= 0; });
   const T factor = loss.tokens == 0 ? T{0} : gradient_scale / static_cast<T>(loss.tokens);
@@ -309,7 +311,7 @@ TokenLoss CpuTransformer<T>::Head(const T* parameters, std::span<const int32_t> 
       std::clamp<int64_t>(kLogitsPerTask / shape_.padded_vocabulary, 1, 64);
   for (int64_t begin = 0; begin < tokens_; begin += head_chunk_) {
     const int64_t rows = std::min(head_chunk_, tokens_ - begin);
-    const T* const head = parameters + layout_.head;
+    const T* const head = parameters_ + layout_.head;
     const T* const normed = normed_.data() + begin * shape_.width;
     {
       const KernelTimer timer(kernel_seconds_, KernelKind::kHeadProduct);
@@ -323,18 +325,18 @@ TokenLoss CpuTransformer<T>::Head(const T* parameters, std::span<const int32_t> 
         kernels_.classifier(logits_.data() + first * shape_.padded_vocabulary,
                             targets.data() + begin + first, std::min(rows_per_task, rows - first),
                             shape_.vocabulary, shape_.padded_vocabulary, factor, z_loss_,
-                            gradients != nullptr, row_loss_.data() + begin + first,
+                            gradients_ != nullptr, row_loss_.data() + begin + first,
                             row_lse_.data() + begin + first);
       });
     }
-    if (gradients == nullptr) continue;
+    if (gradients_ == nullptr) continue;
     const KernelTimer timer(kernel_seconds_, KernelKind::kHeadProduct);
     Gemm<T>(pool_, false, false, rows, shape_.width, shape_.padded_vocabulary, T{1}, logits_.data(),
             shape_.padded_vocabulary, head, shape_.width, T{0},
             dnormed_.data() + begin * shape_.width, shape_.width);
     Gemm<T>(pool_, true, false, shape_.padded_vocabulary, shape_.width, rows, T{1}, logits_.data(),
-            shape_.padded_vocabulary, normed, shape_.width, begin == 0 && !accumulate ? T{0} : T{1},
-            gradients + layout_.head, shape_.width);
+            shape_.padded_vocabulary, normed, shape_.width,
+            begin == 0 && !accumulate_ ? T{0} : T{1}, gradients_ + layout_.head, shape_.width);
   }
   if (loss.tokens == 0) return loss;
   double squares = 0;

@@ -81,9 +81,8 @@ class CpuTransformer {
   int64_t sequence_length() const { return shape_.length; }
   int micro_batch_sequences() const { return max_sequences_; }
 
-  // Seconds since the construction or the last reset, by kind.
-  const KernelSeconds& kernel_seconds() const { return kernel_seconds_; }
-  void ResetKernelSeconds() { kernel_seconds_.fill(0); }
+  // Seconds since the construction, by kind; the caller may add to them.
+  KernelSeconds& kernel_seconds() { return kernel_seconds_; }
 
  private:
   // Rows per task of the element-wise passes, and per partial sum of the norms' weight gradients.
@@ -104,44 +103,39 @@ class CpuTransformer {
     AlignedVector<T> pre_activation;   // [N, 2, mlp_width] gate, up; or [N, mlp_width]
   };
 
-  // The forward pass up to the final norm, whose output is left in normed_.
-  void Forward(const T* parameters, std::span<const int32_t> inputs, int64_t length);
-  void AttentionForward(const T* parameters, size_t block);
-  void MlpForward(const T* parameters, size_t block);
+  // The forward pass up to the final norm, whose output is left in normed_. Takes `gradients` and
+  // `accumulate` for the passes that follow.
+  void Forward(std::span<const T> parameters, std::span<const int32_t> inputs, int64_t length,
+               T* gradients = nullptr, bool accumulate = false);
+  void AttentionForward(size_t block);
+  void MlpForward(size_t block);
   // Runs the classifier in chunks over normed_. With gradients, leaves d/d(normed_) in dnormed_
   // and the head's gradient in the arena.
-  TokenLoss Head(const T* parameters, std::span<const int32_t> targets, T gradient_scale,
-                 bool accumulate, T* gradients);
-  void Backward(const T* parameters, std::span<const int32_t> inputs, bool accumulate,
-                T* gradients);
-  void MlpBackward(const T* parameters, size_t block, bool accumulate, T* gradients);
-  void AttentionBackward(const T* parameters, size_t block, bool accumulate, T* gradients);
+  TokenLoss Head(std::span<const int32_t> targets, T gradient_scale);
+  void Backward();
+  void MlpBackward(size_t block);
+  void AttentionBackward(size_t block);
   void AttentionHeadsBackward(BlockActivations& block);
-  void RotateBackward(const T* parameters, size_t block, bool accumulate, T* gradients);
-  void EmbeddingBackward(std::span<const int32_t> inputs, bool accumulate, T* gradients);
+  void RotateBackward(size_t block);
+  void EmbeddingBackward();
+  void PositionsBackward();
 
   // Norms over tokens_ rows; the backward one also recomputes the norm's output into normed_ and
   // writes or adds the gradients of weight and bias.
-  void Norm(const T* x_in, const T* addend, const T* arena, const NormLayout& norm, T* x_out,
-            T* inverse_rms);
-  void NormBackward(const T* dout, const T* x, const T* arena, const NormLayout& norm,
-                    const T* inverse_rms, bool accumulate_dx, bool accumulate_weight, T* gradients);
+  void Norm(const T* x_in, const T* addend, const NormLayout& norm, T* x_out, T* inverse_rms);
+  void NormBackward(const T* x, const NormLayout& norm, const T* inverse_rms, bool accumulate_dx);
   // out [N, outputs of all slices] = in [N, inputs] W^T + b, and the gradients of in, of W and of
   // b.
-  void Project(const T* arena, const ProjectionLayout& projection, int64_t inputs, const T* in,
-               T* out, int64_t outputs);
-  void ProjectBackwardInput(const T* arena, const std::vector<ProjectionSlice>& slices,
-                            int64_t inputs, const T* dout, int64_t outputs, T* din);
-  void ProjectBackwardWeight(const T* dout, int64_t outputs, const T* in, int64_t inputs,
-                             const std::vector<ProjectionSlice>& slices, bool accumulate,
-                             T* gradients);
-  void ProjectBackwardBias(const T* dout, int64_t outputs,
-                           const std::vector<ProjectionSlice>& slices, bool accumulate,
-                           T* gradients);
-  void PositionsBackward(bool accumulate, T* gradients);
+  void Project(const ProjectionLayout& projection, int64_t inputs, const T* in, T* out,
+               int64_t outputs);
+  void ProjectBackwardInput(const ProjectionLayout& projection, int64_t inputs, const T* dout,
+                            int64_t outputs, T* din);
+  void ProjectBackwardWeight(const ProjectionLayout& projection, int64_t inputs, const T* dout,
+                             int64_t outputs, const T* in);
+  void ProjectBackwardBias(const ProjectionLayout& projection, const T* dout, int64_t outputs);
   // out [width] (+)= the sum of columns begin .. begin + width of partials_ [chunks, stride], in
   // order of chunk.
-  void ReducePartials(int64_t stride, int64_t begin, int64_t width, bool accumulate, T* out);
+  void ReducePartials(int64_t stride, int64_t begin, int64_t width, T* out);
   // Calls task(begin, end) for runs of the present rows.
   void ParallelRows(int64_t rows_per_task, const std::function<void(int64_t, int64_t)>& task);
   // The head of task `task` = sequence * heads + head.
@@ -174,6 +168,10 @@ class CpuTransformer {
   const int64_t head_chunk_;  // Tokens whose logits exist at a time.
 
   // The present call's.
+  const T* parameters_ = nullptr;
+  T* gradients_ = nullptr;  // Null: none are asked for.
+  bool accumulate_ = false;
+  std::span<const int32_t> inputs_;
   int64_t tokens_ = 0;                  // N
   int64_t present_length_ = 0;          // tokens per sequence
   std::span<const int32_t> documents_;  // Where each token's begins; empty: one per sequence.

@@ -14,26 +14,23 @@ constexpr int64_t kColumnsPerTask = 64;
 }  // namespace
 
 template <typename T>
-void CpuTransformer<T>::Backward(const T* parameters, std::span<const int32_t> inputs,
-                                 bool accumulate, T* gradients) {
-  NormBackward(dnormed_.data(), final_input_.data(), parameters, layout_.final_norm,
-               final_rms_.data(), /*accumulate_dx=*/false, accumulate, gradients);
+void CpuTransformer<T>::Backward() {
+  NormBackward(final_input_.data(), layout_.final_norm, final_rms_.data(),
+               /*accumulate_dx=*/false);
   for (size_t block = blocks_.size(); block-- > 0;) {
-    MlpBackward(parameters, block, accumulate, gradients);
-    AttentionBackward(parameters, block, accumulate, gradients);
+    MlpBackward(block);
+    AttentionBackward(block);
   }
-  EmbeddingBackward(inputs, accumulate, gradients);
-  if (layout_.positions >= 0) PositionsBackward(accumulate, gradients);
+  EmbeddingBackward();
+  if (layout_.positions >= 0) PositionsBackward();
 }
 
 template <typename T>
-void CpuTransformer<T>::MlpBackward(const T* parameters, size_t block, bool accumulate,
-                                    T* gradients) {
+void CpuTransformer<T>::MlpBackward(size_t block) {
   const BlockLayout& at = layout_.blocks[block];
   BlockActivations& b = blocks_[block];
-  ProjectBackwardBias(dresidual_.data(), shape_.width, at.down.biases, accumulate, gradients);
-  ProjectBackwardInput(parameters, at.down.matrices, shape_.mlp_width, dresidual_.data(),
-                       shape_.width, dhidden_.data());
+  ProjectBackwardBias(at.down, dresidual_.data(), shape_.width);
+  ProjectBackwardInput(at.down, shape_.mlp_width, dresidual_.data(), shape_.width, dhidden_.data());
   {
     const KernelTimer timer(kernel_seconds_, KernelKind::kActivation);
     const auto activation = shape_.gated ? kernels_.swiglu_backward : kernels_.gelu_backward;
@@ -44,36 +41,31 @@ void CpuTransformer<T>::MlpBackward(const T* parameters, size_t block, bool accu
     });
   }
   const T* const dpre_activation = b.pre_activation.data();
-  ProjectBackwardWeight(dresidual_.data(), shape_.width, hidden_.data(), shape_.mlp_width,
-                        at.down.matrices, accumulate, gradients);
-  ProjectBackwardBias(dpre_activation, shape_.mlp_inputs, at.mlp_in.biases, accumulate, gradients);
-  ProjectBackwardInput(parameters, at.mlp_in.matrices, shape_.width, dpre_activation,
-                       shape_.mlp_inputs, dnormed_.data());
-  NormBackward(dnormed_.data(), b.mlp_input.data(), parameters, at.mlp_norm, b.mlp_rms.data(),
-               /*accumulate_dx=*/true, accumulate, gradients);
-  ProjectBackwardWeight(dpre_activation, shape_.mlp_inputs, normed_.data(), shape_.width,
-                        at.mlp_in.matrices, accumulate, gradients);
+  ProjectBackwardWeight(at.down, shape_.mlp_width, dresidual_.data(), shape_.width, hidden_.data());
+  ProjectBackwardBias(at.mlp_in, dpre_activation, shape_.mlp_inputs);
+  ProjectBackwardInput(at.mlp_in, shape_.width, dpre_activation, shape_.mlp_inputs,
+                       dnormed_.data());
+  NormBackward(b.mlp_input.data(), at.mlp_norm, b.mlp_rms.data(), /*accumulate_dx=*/true);
+  ProjectBackwardWeight(at.mlp_in, shape_.width, dpre_activation, shape_.mlp_inputs,
+                        normed_.data());
 }
 
 template <typename T>
-void CpuTransformer<T>::AttentionBackward(const T* parameters, size_t block, bool accumulate,
-                                          T* gradients) {
+void CpuTransformer<T>::AttentionBackward(size_t block) {
   const BlockLayout& at = layout_.blocks[block];
   BlockActivations& b = blocks_[block];
-  ProjectBackwardBias(dresidual_.data(), shape_.width, at.o.biases, accumulate, gradients);
-  ProjectBackwardWeight(dresidual_.data(), shape_.width, b.attention.data(), shape_.query_width,
-                        at.o.matrices, accumulate, gradients);
-  ProjectBackwardInput(parameters, at.o.matrices, shape_.query_width, dresidual_.data(),
-                       shape_.width, dattention_.data());
+  ProjectBackwardBias(at.o, dresidual_.data(), shape_.width);
+  ProjectBackwardWeight(at.o, shape_.query_width, dresidual_.data(), shape_.width,
+                        b.attention.data());
+  ProjectBackwardInput(at.o, shape_.query_width, dresidual_.data(), shape_.width,
+                       dattention_.data());
   AttentionHeadsBackward(b);
-  RotateBackward(parameters, block, accumulate, gradients);
-  ProjectBackwardBias(dqkv_.data(), shape_.qkv_width, at.qkv.biases, accumulate, gradients);
-  ProjectBackwardInput(parameters, at.qkv.matrices, shape_.width, dqkv_.data(), shape_.qkv_width,
-                       dnormed_.data());
-  NormBackward(dnormed_.data(), b.attention_input.data(), parameters, at.attention_norm,
-               b.attention_rms.data(), /*accumulate_dx=*/true, accumulate, gradients);
-  ProjectBackwardWeight(dqkv_.data(), shape_.qkv_width, normed_.data(), shape_.width,
-                        at.qkv.matrices, accumulate, gradients);
+  RotateBackward(block);
+  ProjectBackwardBias(at.qkv, dqkv_.data(), shape_.qkv_width);
+  ProjectBackwardInput(at.qkv, shape_.width, dqkv_.data(), shape_.qkv_width, dnormed_.data());
+  NormBackward(b.attention_input.data(), at.attention_norm, b.attention_rms.data(),
+               /*accumulate_dx=*/true);
+  ProjectBackwardWeight(at.qkv, shape_.width, dqkv_.data(), shape_.qkv_width, normed_.data());
 }
 
 template <typename T>
@@ -106,14 +98,13 @@ void CpuTransformer<T>::AttentionHeadsBackward(BlockActivations& block) {
 }
 
 template <typename T>
-void CpuTransformer<T>::RotateBackward(const T* parameters, size_t block, bool accumulate,
-                                       T* gradients) {
+void CpuTransformer<T>::RotateBackward(size_t block) {
   const KernelTimer timer(kernel_seconds_, KernelKind::kRotate);
   const BlockLayout& at = layout_.blocks[block];
   const BlockActivations& b = blocks_[block];
   const HeadShape shape = {shape_.heads, shape_.kv_heads, shape_.head_dim};
-  const T* const q_weight = shape_.qk_norm ? parameters + at.q_norm : nullptr;
-  const T* const k_weight = shape_.qk_norm ? parameters + at.k_norm : nullptr;
+  const T* const q_weight = shape_.qk_norm ? parameters_ + at.q_norm : nullptr;
+  const T* const k_weight = shape_.qk_norm ? parameters_ + at.k_norm : nullptr;
   const int64_t group = shape_.heads / shape_.kv_heads;
   ParallelRows(kRowsPerTask, [&](int64_t begin, int64_t end) {
     T* const dweights = partials_.data() + begin / kRowsPerTask * 2 * shape_.head_dim;
@@ -139,18 +130,16 @@ void CpuTransformer<T>::RotateBackward(const T* parameters, size_t block, bool a
     }
   });
   if (!shape_.qk_norm) return;
-  ReducePartials(2 * shape_.head_dim, 0, shape_.head_dim, accumulate, gradients + at.q_norm);
-  ReducePartials(2 * shape_.head_dim, shape_.head_dim, shape_.head_dim, accumulate,
-                 gradients + at.k_norm);
+  ReducePartials(2 * shape_.head_dim, 0, shape_.head_dim, gradients_ + at.q_norm);
+  ReducePartials(2 * shape_.head_dim, shape_.head_dim, shape_.head_dim, gradients_ + at.k_norm);
 }
 
 template <typename T>
-void CpuTransformer<T>::EmbeddingBackward(std::span<const int32_t> inputs, bool accumulate,
-                                          T* gradients) {
+void CpuTransformer<T>::EmbeddingBackward() {
   const KernelTimer timer(kernel_seconds_, KernelKind::kEmbedding);
-  T* const dembedding = gradients + layout_.embedding;
+  T* const dembedding = gradients_ + layout_.embedding;
   // A tied embedding already holds the head's gradient.
-  if (!layout_.tied && !accumulate) {
+  if (!layout_.tied && !accumulate_) {
     pool_->ParallelFor(shape_.padded_vocabulary / kColumnsPerTask, [&](int64_t task) {
       std::fill_n(dembedding + task * kColumnsPerTask * shape_.width,
                   kColumnsPerTask * shape_.width, T{0});
@@ -162,18 +151,18 @@ void CpuTransformer<T>::EmbeddingBackward(std::span<const int32_t> inputs, bool 
     const int64_t size = std::min(kColumnsPerTask, shape_.width - begin);
     for (int64_t n = 0; n < tokens_; ++n) {
       kernels_.add(dresidual_.data() + n * shape_.width + begin, size,
-                   dembedding + inputs[Size(n)] * shape_.width + begin);
+                   dembedding + inputs_[Size(n)] * shape_.width + begin);
     }
   });
 }
 
 template <typename T>
-void CpuTransformer<T>::PositionsBackward(bool accumulate, T* gradients) {
+void CpuTransformer<T>::PositionsBackward() {
   const KernelTimer timer(kernel_seconds_, KernelKind::kEmbedding);
-  T* const dpositions = gradients + layout_.positions;
+  T* const dpositions = gradients_ + layout_.positions;
   pool_->ParallelFor(layout_.learned_positions, [&](int64_t position) {
     T* const row = dpositions + position * shape_.width;
-    if (!accumulate) std::fill_n(row, shape_.width, T{0});
+    if (!accumulate_) std::fill_n(row, shape_.width, T{0});
     if (position >= present_length_) return;
     for (int64_t n = position; n < tokens_; n += present_length_) {
       kernels_.add(dresidual_.data() + n * shape_.width, shape_.width, row);
@@ -182,31 +171,28 @@ void CpuTransformer<T>::PositionsBackward(bool accumulate, T* gradients) {
 }
 
 template <typename T>
-void CpuTransformer<T>::NormBackward(const T* dout, const T* x, const T* arena,
-                                     const NormLayout& norm, const T* inverse_rms,
-                                     bool accumulate_dx, bool accumulate_weight, T* gradients) {
+void CpuTransformer<T>::NormBackward(const T* x, const NormLayout& norm, const T* inverse_rms,
+                                     bool accumulate_dx) {
   const KernelTimer timer(kernel_seconds_, KernelKind::kNorm);
   const bool layer_norm = norm.bias >= 0;
-  const T* const bias = layer_norm ? arena + norm.bias : nullptr;
+  const T* const bias = layer_norm ? parameters_ + norm.bias : nullptr;
   const int64_t stride = layer_norm ? 2 * shape_.width : shape_.width;
   ParallelRows(kRowsPerTask, [&](int64_t begin, int64_t end) {
     const int64_t at = begin * shape_.width;
     T* const partial = partials_.data() + begin / kRowsPerTask * stride;
     std::fill_n(partial, stride, T{0});
-    kernels_.norm_backward(dout + at, x + at, arena + norm.weight, bias, inverse_rms + begin,
-                           end - begin, shape_.width, accumulate_dx, dresidual_.data() + at,
-                           normed_.data() + at, partial, partial + shape_.width);
+    kernels_.norm_backward(dnormed_.data() + at, x + at, parameters_ + norm.weight, bias,
+                           inverse_rms + begin, end - begin, shape_.width, accumulate_dx,
+                           dresidual_.data() + at, normed_.data() + at, partial,
+                           partial + shape_.width);
   });
-  ReducePartials(stride, 0, shape_.width, accumulate_weight, gradients + norm.weight);
-  if (layer_norm) {
-    ReducePartials(stride, shape_.width, shape_.width, accumulate_weight, gradients + norm.bias);
-  }
+  ReducePartials(stride, 0, shape_.width, gradients_ + norm.weight);
+  if (layer_norm) ReducePartials(stride, shape_.width, shape_.width, gradients_ + norm.bias);
 }
 
 template <typename T>
-void CpuTransformer<T>::ReducePartials(int64_t stride, int64_t begin, int64_t width,
-                                       bool accumulate, T* out) {
-  if (!accumulate) std::fill_n(out, width, T{0});
+void CpuTransformer<T>::ReducePartials(int64_t stride, int64_t begin, int64_t width, T* out) {
+  if (!accumulate_) std::fill_n(out, width, T{0});
   const int64_t chunks = (tokens_ + kRowsPerTask - 1) / kRowsPerTask;
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
     kernels_.add(partials_.data() + chunk * stride + begin, width, out);
@@ -214,50 +200,43 @@ void CpuTransformer<T>::ReducePartials(int64_t stride, int64_t begin, int64_t wi
 }
 
 template <typename T>
-void CpuTransformer<T>::ProjectBackwardInput(const T* arena,
-                                             const std::vector<ProjectionSlice>& slices,
-                                             int64_t inputs, const T* dout, int64_t outputs,
-                                             T* din) {
+void CpuTransformer<T>::ProjectBackwardInput(const ProjectionLayout& projection, int64_t inputs,
+                                             const T* dout, int64_t outputs, T* din) {
   const KernelTimer timer(kernel_seconds_, KernelKind::kBlockProduct);
-  for (const ProjectionSlice& slice : slices) {
+  for (const ProjectionSlice& slice : projection.matrices) {
     Gemm<T>(pool_, false, false, tokens_, inputs, slice.outputs, T{1}, dout + slice.first_output,
-            outputs, arena + slice.offset, inputs, slice.first_output == 0 ? T{0} : T{1}, din,
+            outputs, parameters_ + slice.offset, inputs, slice.first_output == 0 ? T{0} : T{1}, din,
             inputs);
   }
 }
 
 template <typename T>
-void CpuTransformer<T>::ProjectBackwardWeight(const T* dout, int64_t outputs, const T* in,
-                                              int64_t inputs,
-                                              const std::vector<ProjectionSlice>& slices,
-                                              bool accumulate, T* gradients) {
+void CpuTransformer<T>::ProjectBackwardWeight(const ProjectionLayout& projection, int64_t inputs,
+                                              const T* dout, int64_t outputs, const T* in) {
   const KernelTimer timer(kernel_seconds_, KernelKind::kBlockProduct);
-  for (const ProjectionSlice& slice : slices) {
+  for (const ProjectionSlice& slice : projection.matrices) {
     Gemm<T>(pool_, true, false, slice.outputs, inputs, tokens_, T{1}, dout + slice.first_output,
-            outputs, in, inputs, accumulate ? T{1} : T{0}, gradients + slice.offset, inputs);
+            outputs, in, inputs, accumulate_ ? T{1} : T{0}, gradients_ + slice.offset, inputs);
   }
 }
 
 template <typename T>
-void CpuTransformer<T>::ProjectBackwardBias(const T* dout, int64_t outputs,
-                                            const std::vector<ProjectionSlice>& slices,
-                                            bool accumulate, T* gradients) {
-  if (slices.empty()) return;
+void CpuTransformer<T>::ProjectBackwardBias(const ProjectionLayout& projection, const T* dout,
+                                            int64_t outputs) {
+  if (projection.biases.empty()) return;
   const KernelTimer timer(kernel_seconds_, KernelKind::kBlockProduct);
   ParallelRows(kRowsPerTask, [&](int64_t begin, int64_t end) {
     T* const partial = partials_.data() + begin / kRowsPerTask * outputs;
     std::fill_n(partial, outputs, T{0});
     for (int64_t n = begin; n < end; ++n) kernels_.add(dout + n * outputs, outputs, partial);
   });
-  for (const ProjectionSlice& slice : slices) {
-    ReducePartials(outputs, slice.first_output, slice.outputs, accumulate,
-                   gradients + slice.offset);
+  for (const ProjectionSlice& slice : projection.biases) {
+    ReducePartials(outputs, slice.first_output, slice.outputs, gradients_ + slice.offset);
   }
 }
 
 // With what it calls; the rest of the class is instantiated in cpu_transformer.cc.
-template void CpuTransformer<float>::Backward(const float*, std::span<const int32_t>, bool, float*);
-template void CpuTransformer<double>::Backward(const double*, std::span<const int32_t>, bool,
-                                               double*);
+template void CpuTransformer<float>::Backward();
+template void CpuTransformer<double>::Backward();
 
 }  // namespace causeway::worker

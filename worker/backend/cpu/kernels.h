@@ -152,10 +152,11 @@ enum class KernelKind {
   kActivation,
   kHeadProduct,  // The classifier's matrix products.
   kClassifier,
+  kOptimizer,  // The gradient's norm, too.
 };
-inline constexpr std::array<const char*, 8> kKernelKindNames = {
-    "embedding", "norm",       "block_products", "rotate",
-    "attention", "activation", "head_products",  "classifier"};
+inline constexpr std::array<const char*, 9> kKernelKindNames = {
+    "embedding",  "norm",          "block_products", "rotate",   "attention",
+    "activation", "head_products", "classifier",     "optimizer"};
 
 // Seconds, indexed by KernelKind.
 using KernelSeconds = std::array<double, kKernelKindNames.size()>;

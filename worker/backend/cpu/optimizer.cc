@@ -97,11 +97,6 @@ absl::StatusOr<OptimizerReport> InnerOptimizer<T>::Step(int64_t step, std::span<
   return report;
 }
 
-template <typename T>
-std::vector<StateView<T>> InnerOptimizer<T>::State() {
-  return {{"m", m_}, {"v", v_}};
-}
-
 template class InnerOptimizer<float>;
 template class InnerOptimizer<double>;
 

@@ -84,13 +84,6 @@ struct MuonStep {
              std::span<T> scratch) const;
 };
 
-// A part of a state that a checkpoint saves and restores, in place.
-template <typename T>
-struct StateView {
-  std::string name;
-  std::span<T> values;
-};
-
 // T is float, or double for tests. Work is cut into tasks by the layout alone: the result has the
 // same bits on any number of threads. Not thread-safe; uses the pool from the calling thread.
 template <typename T>
@@ -110,9 +103,10 @@ class InnerOptimizer {
   absl::StatusOr<OptimizerReport> Step(int64_t step, std::span<T> weights,
                                        std::span<const T> gradients);
 
-  // The moments "m" and "v" in arena layout. "m" is Muon's momentum where Muon is at work; "v" is 0
-  // there. With updates(), that is the whole state.
-  std::vector<StateView<T>> State();
+  // The moments in arena layout. The first is Muon's momentum where Muon is at work; the second is
+  // 0 there. With updates(), that is the whole state.
+  std::span<T> first_moments() { return m_; }
+  std::span<T> second_moments() { return v_; }
   // Calls of Step that succeeded.
   int64_t updates() const { return updates_; }
   void set_updates(int64_t updates) { updates_ = updates; }

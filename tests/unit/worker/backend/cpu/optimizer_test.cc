@@ -118,8 +118,8 @@ TEST_F(InnerOptimizerTest, LargeGradientsAreScaledDownToTheClippingNorm) {
   for (double& g : gradients) g *= 2 / norm * 0.999;
   const auto plain = Make<double>(&pool_);
   EXPECT_FALSE(plain->Step(1, small_weights, gradients)->clipped);
-  const std::span<double> clipped_m = clipping->State()[0].values;
-  const std::span<double> plain_m = plain->State()[0].values;
+  const std::span<double> clipped_m = clipping->first_moments();
+  const std::span<double> plain_m = plain->first_moments();
   for (size_t i = 0; i < clipped_m.size(); ++i) {
     ASSERT_NEAR(clipped_m[i] * 0.999, plain_m[i], 1e-12);
   }
