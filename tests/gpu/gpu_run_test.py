@@ -29,9 +29,11 @@ BENCH = {
     "rates_spread": {"gemm_tflops": 0.021, "copy_gb_per_s": 0.001},
     "kernels": [
         {"name": "small", "calls_per_step": 2, "milliseconds_per_step": 1.0, "gb_per_s": 2500.0,
-         "limit": "copy", "limit_fraction": 0.83},
+         "limit": "copy", "limit_fraction": 0.83, "traced_milliseconds": 1.5},
         {"name": "large", "calls_per_step": 4, "milliseconds_per_step": 90.0, "tflops": 600.0,
-         "limit": "products", "limit_fraction": 0.86}]}
+         "limit": "products", "limit_fraction": 0.86, "traced_milliseconds": 92.0}],
+    "trace": {"seconds": 1.1, "gap_seconds": 0.005, "gaps": [
+        {"after": "small", "before": "large", "count": 2, "milliseconds": 4.5}]}}
 
 
 WORKER = """#!/bin/sh
@@ -175,8 +177,9 @@ class RunTest(unittest.TestCase):
         self.assertEqual((status, results["bench"]["status"]), (1, "FAIL"))
         self.assertIn("70 % of the roofline (its rates 2.1 % apart before and after)",
                       results["bench"]["reason"])
-        self.assertIn("| large | 4 | 90.00 | 9.0 % | 600 |  | products | 86 % |",
-                      (self.machine.folder / "out" / "report.md").read_text())
+        report = (self.machine.folder / "out" / "report.md").read_text()
+        self.assertIn("| large | 4 | 90.00 | 9.0 % | 600 |  | products | 86 % | 1.3 % | 92.00 |", report)
+        self.assertIn("| small | large | 2 | 4.500 |", report)
 
     def test_findings_of_the_sanitizer_fail_and_what_did_not_end_is_said(self):
         self.machine.with_gpu()

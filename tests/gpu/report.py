@@ -40,12 +40,27 @@ def kernel_table(shape):
             f"{100 * kernel['milliseconds_per_step'] / total:.1f} %",
             _number(kernel["tflops"]) if kernel.get("tflops") else "",
             _number(kernel["gb_per_s"]) if kernel.get("gb_per_s") else "",
-            kernel["limit"], _percent(kernel["limit_fraction"])))
-    alone = sum(kernel["milliseconds_per_step"] for kernel in shape["kernels"])
-    rows.append(("all of these", "", f"{alone:.2f}", f"{100 * alone / total:.1f} %", "", "", "",
-                 ""))
+            kernel["limit"], _percent(kernel["limit_fraction"]),
+            _gain(kernel["milliseconds_per_step"] * (1 - kernel["limit_fraction"]), total),
+            f"{kernel['traced_milliseconds']:.2f}"))
+    sums = [sum(kernel[key] for kernel in shape["kernels"])
+            for key in ("milliseconds_per_step", "traced_milliseconds")]
+    rows.append(("all of these", "", f"{sums[0]:.2f}", f"{100 * sums[0] / total:.1f} %", "", "", "",
+                 "", "", f"{sums[1]:.2f}"))
     return _table(("kernel", "calls", "ms per step", "of the step", "TFLOP/s", "GB/s", "limit",
-                   "of its limit"), rows)
+                   "of its limit", "the step less, at it", "ms in the traced step"), rows)
+
+
+def _gain(milliseconds, total):
+    """What a step would be shorter by, with the kernel at its limit."""
+    return f"{100 * milliseconds / total:.1f} %"
+
+
+def gap_table(trace):
+    """The costliest times between kernels, of a step that was issued kernel by kernel."""
+    return _table(("after", "before", "times", "ms per step"),
+                  [(gap["after"], gap["before"], gap["count"], f"{gap['milliseconds']:.3f}")
+                   for gap in trace["gaps"]])
 
 
 def _bench_shapes(results, compared):
@@ -77,5 +92,13 @@ def markdown(results, compared):
     parts = [summary(results, compared).rstrip()]
     for model, shape in _bench_shapes(results, compared).items():
         parts += ["", f"## Where a step of {model} goes", "",
-                  f"Attention by {shape['attention']}.", "", kernel_table(shape)]
+                  f"Attention by {shape['attention']}.", "", kernel_table(shape), "",
+                  f"The traced step, issued kernel by kernel, took {1e3 * shape['trace']['seconds']:.2f} ms, of which "
+                  f"{1e3 * shape['trace']['gap_seconds']:.2f} in none of these.", "",
+                  gap_table(shape["trace"])]
+        if shape.get("muon_kernels"):
+            with_muon = {"kernels": shape["muon_kernels"],
+                         "seconds_per_step": shape["muon_seconds_per_step"]}
+            parts += ["", "With Muon, whose step takes "
+                          f"{1e3 * shape['muon_seconds_per_step']:.2f} ms:", "", kernel_table(with_muon)]
     return "\n".join(parts) + "\n"

@@ -52,7 +52,10 @@ def bench(context):
         if model in MUON_SHAPES and context.left() >= 1:
             done = _bench(context, wrong, model, micro_batch, batch, "--optimizer=muon")
             if done is not None:
-                row["muon_seconds_per_step"] = last_object(done.output)["seconds_per_step"]
+                muon = last_object(done.output)
+                row["muon_seconds_per_step"] = muon["seconds_per_step"]
+                row["muon_kernels"] = [kernel for kernel in muon["kernels"]
+                                       if kernel["name"].startswith("Muon")]
                 # A part of AdamW's step.
                 row["muon_price"] = row["muon_seconds_per_step"] / row["seconds_per_step"] - 1
                 context.tell(f"{model}: with Muon a step takes {100 * row['muon_price']:+.1f} %")

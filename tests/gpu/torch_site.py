@@ -3,8 +3,9 @@
 usage: torch_site.py SETTINGS.json, with {"coordinator", "id", "values", "way": "eager", "compiled" or
 "captured", "plain_steps", "micro_batch", "batch", "meet": FOLDER, "processes"}
 
-The model is the run's, as torch_baseline.py builds it. Every step is timed until the device is done with
-it. A captured one, the optimizer's part included, is a CUDA graph that is replayed. With several processes, each of which has a file in FOLDER, they begin together.
+The model is the run's, as torch_baseline.py builds it. Every step is timed until the device is done with it. A
+captured one, the optimizer's part included, is a CUDA graph that is replayed. With several processes, each of which has
+a file in FOLDER, they begin together.
 """
 
 import json

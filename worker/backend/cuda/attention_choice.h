@@ -35,13 +35,8 @@ class AttentionProvider {
   virtual size_t workspace_bytes() const { return 0; }
   virtual void UseWorkspace(void* /*workspace*/) {}
 
-  virtual absl::Status Forward(const AttentionShape& shape, const __nv_bfloat16* qkv,
-                               const int32_t* document_starts, __nv_bfloat16* out,
-                               float* log_sum_exp, cudaStream_t stream) = 0;
-  virtual absl::Status Backward(const AttentionShape& shape, const __nv_bfloat16* qkv,
-                                const int32_t* document_starts, const __nv_bfloat16* out,
-                                const float* log_sum_exp, const __nv_bfloat16* dout, float* delta,
-                                __nv_bfloat16* dqkv, cudaStream_t stream) = 0;
+  virtual absl::Status Forward(const AttentionCall& call, cudaStream_t stream) = 0;
+  virtual absl::Status Backward(const AttentionCall& call, cudaStream_t stream) = 0;
 };
 
 // Makes the attention of the windows of training on the calling thread's device. Called by every
@@ -55,17 +50,12 @@ inline constexpr char kOwnAttention[] = "own kernels";
 class OwnAttention final : public AttentionProvider {
  public:
   std::string name() const override { return kOwnAttention; }
-  absl::Status Forward(const AttentionShape& shape, const __nv_bfloat16* qkv,
-                       const int32_t* document_starts, __nv_bfloat16* out, float* log_sum_exp,
-                       cudaStream_t stream) override {
-    AttentionForward(shape, qkv, document_starts, out, log_sum_exp, stream);
+  absl::Status Forward(const AttentionCall& call, cudaStream_t stream) override {
+    AttentionForward(call, stream);
     return absl::OkStatus();
   }
-  absl::Status Backward(const AttentionShape& shape, const __nv_bfloat16* qkv,
-                        const int32_t* document_starts, const __nv_bfloat16* out,
-                        const float* log_sum_exp, const __nv_bfloat16* dout, float* delta,
-                        __nv_bfloat16* dqkv, cudaStream_t stream) override {
-    AttentionBackward(shape, qkv, document_starts, out, log_sum_exp, dout, delta, dqkv, stream);
+  absl::Status Backward(const AttentionCall& call, cudaStream_t stream) override {
+    AttentionBackward(call, stream);
     return absl::OkStatus();
   }
 };

@@ -182,35 +182,32 @@ class CublasLtGemm final : public Gemm {
   }
 
   absl::StatusOr<std::vector<cublasLtMatmulHeuristicResult_t>> Recommended(const Plan& plan) const {
-    cublasLtMatmulPreference_t preference = nullptr;
-    RETURN_IF_ERROR(
-        library_.Check(library_.matmul_preference_create(&preference), "choosing an algorithm"));
+    constexpr char kWhat[] = "choosing an algorithm";
+    cublasLtMatmulPreference_t made = nullptr;
+    RETURN_IF_ERROR(library_.Check(library_.matmul_preference_create(&made), kWhat));
+    const std::unique_ptr<std::remove_pointer_t<cublasLtMatmulPreference_t>,
+                          decltype(library_.matmul_preference_destroy)>
+        preference(made, library_.matmul_preference_destroy);
     const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
       return library_.Check(
-          library_.matmul_preference_set_attribute(preference, attribute, &value, sizeof(value)),
-          "choosing an algorithm");
+          library_.matmul_preference_set_attribute(made, attribute, &value, sizeof(value)), kWhat);
     };
-    absl::Status status = set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
+    RETURN_IF_ERROR(set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes));
     // Sums over a divided k are added in fp32, not in the result's type.
-    if (status.ok()) {
-      status = set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-                   static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
-    }
+    RETURN_IF_ERROR(set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                        static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)));
     for (const auto operand :
          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
-      if (status.ok()) status = set(operand, kAlignment);
+      RETURN_IF_ERROR(set(operand, kAlignment));
     }
     std::vector<cublasLtMatmulHeuristicResult_t> results(kCandidates);
     int found = 0;
-    if (status.ok()) {
-      status = library_.Check(library_.matmul_algo_get_heuristic(
-                                  handle_, plan.operation, plan.first, plan.second, plan.result,
-                                  plan.result, preference, kCandidates, results.data(), &found),
-                              "choosing an algorithm");
-    }
-    (void)library_.matmul_preference_destroy(preference);
-    RETURN_IF_ERROR(status);
+    RETURN_IF_ERROR(library_.Check(
+        library_.matmul_algo_get_heuristic(handle_, plan.operation, plan.first, plan.second,
+                                           plan.result, plan.result, made, kCandidates,
+                                           results.data(), &found),
+        kWhat));
     results.resize(static_cast<size_t>(found));
     std::erase_if(results, [](const auto& r) { return r.state != CUBLAS_STATUS_SUCCESS; });
     if (results.empty()) return absl::InternalError("cuBLASLt knows no algorithm");
@@ -234,17 +231,17 @@ class CublasLtGemm final : public Gemm {
     ASSIGN_OR_RETURN(const auto candidates, Recommended(plan));
     plan.algorithm = candidates.front().algo;
     if (!tuning_) return absl::OkStatus();
-    float best = std::numeric_limits<float>::infinity();
+    double best = std::numeric_limits<double>::infinity();
     absl::Status refused;
     for (const cublasLtMatmulHeuristicResult_t& candidate : candidates) {
-      const absl::StatusOr<float> milliseconds = Time(call, plan, candidate.algo, stream);
-      if (!milliseconds.ok()) {  // One that was recommended may be refused all the same.
-        if (absl::IsUnavailable(milliseconds.status())) return milliseconds.status();
-        refused = milliseconds.status();
+      const absl::StatusOr<double> seconds = Time(call, plan, candidate.algo, stream);
+      if (!seconds.ok()) {  // One that was recommended may be refused all the same.
+        if (absl::IsUnavailable(seconds.status())) return seconds.status();
+        refused = seconds.status();
         continue;
       }
-      if (*milliseconds >= best) continue;
-      best = *milliseconds;
+      if (*seconds >= best) continue;
+      best = *seconds;
       plan.algorithm = candidate.algo;
     }
     if (std::isinf(best)) return refused;
@@ -255,20 +252,17 @@ class CublasLtGemm final : public Gemm {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<float> Time(const GemmCall& call, const Plan& plan,
-                             const cublasLtMatmulAlgo_t& algorithm, cudaStream_t stream) const {
+  absl::StatusOr<double> Time(const GemmCall& call, const Plan& plan,
+                              const cublasLtMatmulAlgo_t& algorithm, cudaStream_t stream) const {
     ASSIGN_OR_RETURN(const Event begin, Event::Create(/*timing=*/true));
     ASSIGN_OR_RETURN(const Event end, Event::Create(/*timing=*/true));
-    float best = std::numeric_limits<float>::infinity();
+    double best = std::numeric_limits<double>::infinity();
     for (int run = 0; run <= kTimedRuns; ++run) {
       RETURN_IF_ERROR(begin.Record(stream));
       RETURN_IF_ERROR(Multiply(plan, algorithm, call, stream));
       RETURN_IF_ERROR(end.Record(stream));
-      RETURN_IF_ERROR(end.Wait("timing a matrix product"));
-      float milliseconds = 0;
-      RETURN_IF_ERROR(CheckCuda(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()),
-                                "timing a matrix product"));
-      if (run > 0) best = std::min(best, milliseconds);  // The first loads code.
+      ASSIGN_OR_RETURN(const double seconds, end.SecondsSince(begin));
+      if (run > 0) best = std::min(best, seconds);  // The first loads code.
     }
     return best;
   }

@@ -118,8 +118,8 @@ absl::Status CudaBackend::BuildRanks(Recompute recompute, const MakeAttention& m
                                       .shard_gradients = options_.shard_gradients,
                                       .make_gemm = options_.make_gemm,
                                       .make_attention = make_attention,
-                                      .staged_values = options_.staged_values,
-                                      .muon_rank_values = options_.muon_rank_values});
+                                      .muon_rank_values = options_.muon_rank_values,
+                                      .probe = options_.probe});
       if (absl::IsResourceExhausted(rank.status()) && reserve.bytes() > 0) {
         return absl::ResourceExhaustedError(absl::StrFormat(
             "%s, and %.2f GB are set aside for synchronization (--published=host lowers it)",
@@ -307,7 +307,7 @@ absl::StatusOr<double> CudaBackend::Loss(std::span<const int32_t> inputs,
                                          std::span<const int32_t> document_starts) {
   double loss = 0;
   RETURN_IF_ERROR(OnFirst([&](DeviceRank& rank) -> absl::Status {
-    ASSIGN_OR_RETURN(loss, rank.Loss(inputs, targets, document_starts));
+    ASSIGN_OR_RETURN(loss, rank.evaluator().Loss(inputs, targets, document_starts));
     return absl::OkStatus();
   }));
   return loss;

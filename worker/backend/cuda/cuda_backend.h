@@ -49,9 +49,9 @@ class CudaBackend final : public ShardedBackend, public EvaluationModel {
     bool graphs = true;
     bool shard_gradients = false;     // Each of several GPUs keeps its share (staged_gradients.h).
     bool published_on_device = true;  // The published copy: or in host memory.
-    int64_t least_bucket = int64_t{1} << 20;   // As ShardPlan's.
-    int64_t staged_values = int64_t{2} << 20;  // DeviceRank::Options::staged_values.
+    int64_t least_bucket = int64_t{1} << 20;  // As ShardPlan's.
     int64_t muon_rank_values = kMuonRankValues;
+    StepProbe* probe = nullptr;  // With one device: outlives the backend.
   };
 
   // `config` must be complete and `plan` be made from it; both outlive the backend.

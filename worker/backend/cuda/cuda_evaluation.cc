@@ -7,12 +7,11 @@ constexpr int64_t kStagingValues = int64_t{1} << 22;
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DeviceEvaluator>> DeviceEvaluator::Create(const Options& options,
-                                                                         DeviceMemory* memory) {
-  auto evaluator = std::unique_ptr<DeviceEvaluator>(new DeviceEvaluator(options));
-  ASSIGN_OR_RETURN(evaluator->staging_, memory->Allocate<float>("staging", kStagingValues, ""));
-  ASSIGN_OR_RETURN(evaluator->host_loss_, PinnedBuffer<StepLoss>::Create(1));
-  return evaluator;
+absl::Status DeviceEvaluator::Begin(const Options& options, DeviceMemory* memory) {
+  options_ = options;
+  ASSIGN_OR_RETURN(staging_, memory->Allocate<float>("staging", kStagingValues, ""));
+  ASSIGN_OR_RETURN(host_loss_, PinnedBuffer<StepLoss>::Create(1));
+  return absl::OkStatus();
 }
 
 absl::Status DeviceEvaluator::Wait() const {
@@ -76,32 +75,21 @@ absl::StatusOr<std::unique_ptr<CudaEvaluation>> CudaEvaluation::Create(const v1:
           model, plan,
           {.micro_batch_sequences = micro_batch_sequences, .recompute = Recompute::kBlocks},
           weights, GradientPlaces(nullptr), &memory, made->gemm_.get(), made->stream_.get()));
-  ASSIGN_OR_RETURN(made->evaluator_,
-                   DeviceEvaluator::Create({.transformer = made->transformer_.get(),
-                                            .weights = weights,
-                                            .tokens = {.inputs = tokens,
-                                                       .targets = tokens + batch,
-                                                       .document_starts = tokens + 2 * batch,
-                                                       .order = nullptr},
-                                            .loss = loss,
-                                            .stream = made->stream_.get()},
-                                           &memory));
+  RETURN_IF_ERROR(made->Begin({.transformer = made->transformer_.get(),
+                               .weights = weights,
+                               .tokens = {.inputs = tokens,
+                                          .targets = tokens + batch,
+                                          .document_starts = tokens + 2 * batch,
+                                          .order = nullptr},
+                               .loss = loss,
+                               .stream = made->stream_.get()},
+                              &memory));
   return made;
 }
 
 CudaEvaluation::~CudaEvaluation() {
   // Nothing is freed that work still uses.
   if (stream_.get() != nullptr) (void)cudaStreamSynchronize(stream_.get());
-}
-
-absl::Status CudaEvaluation::UseParameters(std::span<const float> parameters) {
-  return evaluator_->UseParameters(parameters);
-}
-
-absl::StatusOr<double> CudaEvaluation::Loss(std::span<const int32_t> inputs,
-                                            std::span<const int32_t> targets,
-                                            std::span<const int32_t> document_starts) {
-  return evaluator_->Loss(inputs, targets, document_starts);
 }
 
 }  // namespace causeway::worker::cuda

@@ -20,11 +20,10 @@
 
 namespace causeway::worker::cuda {
 
-// Losses of given parameters on one GPU: what is behind EvaluationModel's calls, in training
-// (DeviceRank) and where there is nothing to train (CudaEvaluation).
-
-// Used by the thread whose device it is. Every call waits for what it has enqueued.
-class DeviceEvaluator {
+// Losses of given parameters on one GPU, in training (DeviceRank) and where there is nothing to
+// train (CudaEvaluation). Used by the thread whose device it is. Every call waits for what it has
+// enqueued.
+class DeviceEvaluator : public EvaluationModel {
  public:
   // All that is pointed at is on the device but the transformer, and outlives the evaluator.
   struct Options {
@@ -35,26 +34,28 @@ class DeviceEvaluator {
     cudaStream_t stream = nullptr;
   };
 
-  // Allocates a staging buffer.
-  static absl::StatusOr<std::unique_ptr<DeviceEvaluator>> Create(const Options& options,
-                                                                 DeviceMemory* memory);
+  // Allocates a staging buffer. Before all other calls.
+  absl::Status Begin(const Options& options, DeviceMemory* memory);
 
-  // As EvaluationModel's; `parameters` need not stay.
-  absl::Status UseParameters(std::span<const float> parameters);
+  int64_t sequence_length() const override { return options_.transformer->sequence_length(); }
+  int micro_batch_sequences() const override {
+    return options_.transformer->micro_batch_sequences();
+  }
+  // `parameters` need not stay.
+  absl::Status UseParameters(std::span<const float> parameters) override;
   absl::StatusOr<double> Loss(std::span<const int32_t> inputs, std::span<const int32_t> targets,
-                              std::span<const int32_t> document_starts);
+                              std::span<const int32_t> document_starts) override;
 
  private:
-  explicit DeviceEvaluator(const Options& options) : options_(options) {}
   absl::Status Wait() const;
 
-  const Options options_;
+  Options options_;
   float* staging_ = nullptr;
   PinnedBuffer<StepLoss> host_loss_;
 };
 
-// Made and used by one thread, whose device it becomes.
-class CudaEvaluation final : public EvaluationModel {
+// With a model of its own. Made and used by one thread, whose device it becomes.
+class CudaEvaluation final : public DeviceEvaluator {
  public:
   // `model` is complete, `plan` made from it; both may go. Errors of CheckShape, and
   // RESOURCE_EXHAUSTED as DeviceMemory says it.
@@ -65,12 +66,6 @@ class CudaEvaluation final : public EvaluationModel {
                                                                 const MakeGemm& make_gemm);
   ~CudaEvaluation() override;
 
-  int64_t sequence_length() const override { return transformer_->sequence_length(); }
-  int micro_batch_sequences() const override { return transformer_->micro_batch_sequences(); }
-  absl::Status UseParameters(std::span<const float> parameters) override;
-  absl::StatusOr<double> Loss(std::span<const int32_t> inputs, std::span<const int32_t> targets,
-                              std::span<const int32_t> document_starts) override;
-
  private:
   explicit CudaEvaluation(const MakeGemm& make_gemm) : make_gemm_(make_gemm) {}
 
@@ -80,7 +75,6 @@ class CudaEvaluation final : public EvaluationModel {
   Stream stream_;
   std::unique_ptr<Gemm> gemm_;
   std::unique_ptr<CudaTransformer> transformer_;
-  std::unique_ptr<DeviceEvaluator> evaluator_;
 };
 
 }  // namespace causeway::worker::cuda

@@ -63,11 +63,11 @@ absl::Status CheckShape(const v1::ModelConfig& model) {
 
 CudaTransformer::Block::Block(const BlockLayout& layout, const CudaTransformer& of)
     : at(layout),
-      qkv(layout.qkv, of.shape_.width,
+      qkv("queries, keys, values", layout.qkv, of.shape_.width,
           of.shape_.qk_norm ? of.shape_.query_width + of.shape_.kv_width : 0),
-      o(layout.o, of.shape_.query_width),
-      mlp_in(layout.mlp_in, of.shape_.width),
-      down(layout.down, of.shape_.mlp_width) {}
+      o("attention's output", layout.o, of.shape_.query_width),
+      mlp_in("MLP, up", layout.mlp_in, of.shape_.width),
+      down("MLP, down", layout.down, of.shape_.mlp_width) {}
 
 CudaTransformer::CudaTransformer(const v1::ModelConfig& model, const FragmentPlan& plan,
                                  const Options& options, const __nv_bfloat16* weights,
@@ -170,8 +170,7 @@ absl::Status CudaTransformer::Allocate(DeviceMemory& memory) {
                             "logits", head_chunk_ * shape_.padded_vocabulary, kLowerLogits)));
   RETURN_IF_ERROR(AssignOr(target_count_, memory.Allocate<TargetCount>("partial sums", 1, "")));
 
-  tokens_ = tokens;
-  present_length_ = shape_.length;
+  Begin({}, tokens, shape_.length, /*accumulate=*/false, /*stream=*/nullptr);
   int64_t scratch = std::max({NormBackwardScratch(tokens, shape_.width, shape_.layer_norm),
                               EmbeddingBackwardScratch(tokens, shape_.width), int64_t{1}});
   for (const Block& block : blocks_) {
@@ -209,7 +208,7 @@ CudaTransformer::NormPlace CudaTransformer::FinalNorm() const {
 }
 
 RotaryShape CudaTransformer::Rotary(const Block& block) const {
-  return {.tokens = tokens_,
+  return {.tokens = pass_.tokens,
           .length = present_length_,
           .query_heads = shape_.heads,
           .kv_heads = shape_.kv_heads,
@@ -221,176 +220,214 @@ RotaryShape CudaTransformer::Rotary(const Block& block) const {
           .sine = sine_};
 }
 
-AttentionShape CudaTransformer::Attention() const {
-  return {.sequences = static_cast<int>(tokens_ / present_length_),
-          .length = static_cast<int>(present_length_),
-          .heads = static_cast<int>(shape_.heads),
-          .kv_heads = static_cast<int>(shape_.kv_heads),
-          .head_dim = static_cast<int>(shape_.head_dim)};
+AttentionCall CudaTransformer::Attention(const Block& block) const {
+  return {.shape = {.sequences = static_cast<int>(pass_.tokens / present_length_),
+                    .length = static_cast<int>(present_length_),
+                    .heads = static_cast<int>(shape_.heads),
+                    .kv_heads = static_cast<int>(shape_.kv_heads),
+                    .head_dim = static_cast<int>(shape_.head_dim)},
+          .qkv = block.kept.qkv,
+          .document_starts = tokens_.document_starts,
+          .out = block.kept.attention,
+          .log_sum_exp = block.kept.log_sum_exp,
+          .dout = dattention_,
+          .delta = delta_,
+          .dqkv = dqkv_};
 }
 
-void CudaTransformer::Norm(const NormPlace& place, const __nv_bfloat16* addend,
-                           __nv_bfloat16* x_out, __nv_bfloat16* out, cudaStream_t stream) {
-  NormForward({.rows = tokens_,
-               .width = shape_.width,
-               .epsilon = epsilon_,
-               .x = place.x,
-               .addend = addend,
-               .weight = Weight(place.layout.weight),
-               .bias = Weight(place.layout.bias),
-               .x_out = x_out,
-               .out = out,
-               .inverse_deviation = place.deviation,
-               .mean = place.mean},
-              stream);
+void CudaTransformer::Begin(const DeviceTokens& tokens, int64_t count, int64_t length,
+                            bool accumulate, cudaStream_t stream) {
+  tokens_ = tokens;
+  present_length_ = length;
+  pass_ = {.gemm = &gemm_,
+           .probe = options_.probe,
+           .weights = weights_,
+           .tokens = count,
+           .stream = stream,
+           .gradients = &gradients_,
+           .accumulate = accumulate,
+           .scratch = scratch_};
+}
+
+StepKernel CudaTransformer::AttentionKernel(const char* name, int products) const {
+  const auto length = static_cast<double>(present_length_);
+  return {
+      .name = name,
+      .limit =
+          attention_.name() == kOwnAttention ? KernelLimit::kAttention : KernelLimit::kProducts,
+      .flops = products * static_cast<double>(pass_.tokens * shape_.query_width) * (length + 1)};
+}
+
+absl::Status CudaTransformer::Norm(const NormPlace& place, const __nv_bfloat16* addend,
+                                   __nv_bfloat16* x_out, __nv_bfloat16* out) {
+  const int64_t rows = addend == nullptr ? 2 : 4;
+  return Probed(TokenKernel("norm and residual", rows * shape_.width), [&] {
+    NormForward({.rows = pass_.tokens,
+                 .width = shape_.width,
+                 .epsilon = epsilon_,
+                 .x = place.x,
+                 .addend = addend,
+                 .weight = Weight(place.layout.weight),
+                 .bias = Weight(place.layout.bias),
+                 .x_out = x_out,
+                 .out = out,
+                 .inverse_deviation = place.deviation,
+                 .mean = place.mean},
+                pass_.stream);
+  });
 }
 
 absl::Status CudaTransformer::ForwardBackward(const Pass& pass, const StageHooks& hooks,
                                               cudaStream_t stream) {
-  tokens_ = int64_t{options_.micro_batch_sequences} * shape_.length;
-  present_length_ = shape_.length;
-  RETURN_IF_ERROR(ForwardToHead(pass.tokens, &hooks, stream));
+  Begin(pass.tokens, options_.micro_batch_sequences * shape_.length, shape_.length, pass.accumulate,
+        stream);
+  RETURN_IF_ERROR(ForwardToHead(&hooks));
   if (hooks.before_backward != nullptr) RETURN_IF_ERROR(hooks.before_backward(0));
-  RETURN_IF_ERROR(Head(pass.tokens, &pass, pass.loss, stream));
-  RETURN_IF_ERROR(Backward(pass, hooks, stream));
+  RETURN_IF_ERROR(Head(&pass, pass.loss));
+  RETURN_IF_ERROR(Backward(hooks));
   return CheckLaunches("forward and backward pass");
 }
 
 absl::Status CudaTransformer::Forward(const DeviceTokens& tokens, int sequences, int64_t length,
                                       StepLoss* loss, cudaStream_t stream) {
-  tokens_ = sequences * length;
-  present_length_ = length;
-  RETURN_IF_ERROR(ForwardToHead(tokens, nullptr, stream));
-  RETURN_IF_ERROR(Head(tokens, nullptr, loss, stream));
+  Begin(tokens, sequences * length, length, /*accumulate=*/false, stream);
+  RETURN_IF_ERROR(ForwardToHead(nullptr));
+  RETURN_IF_ERROR(Head(nullptr, loss));
   return CheckLaunches("forward pass");
 }
 
-absl::Status CudaTransformer::ForwardToHead(const DeviceTokens& tokens, const StageHooks* hooks,
-                                            cudaStream_t stream) {
+absl::Status CudaTransformer::ForwardToHead(const StageHooks* hooks) {
   const auto layers = static_cast<int>(blocks_.size());
   const auto needs = [&](int stage) {
     return hooks == nullptr || hooks->before_forward == nullptr ? absl::OkStatus()
                                                                 : hooks->before_forward(stage);
   };
   RETURN_IF_ERROR(needs(layers + 1));
-  EmbeddingForward({.tokens = tokens_,
-                    .length = present_length_,
-                    .width = shape_.width,
-                    .inputs = tokens.inputs,
-                    .embedding = Weight(layout_.embedding),
-                    .positions = Weight(layout_.positions),
-                    .out = blocks_.front().kept.attention_input},
-                   stream);
+  RETURN_IF_ERROR(Probed(TokenKernel("embedding", 2 * shape_.width), [&] {
+    EmbeddingForward({.tokens = pass_.tokens,
+                      .length = present_length_,
+                      .width = shape_.width,
+                      .inputs = tokens_.inputs,
+                      .embedding = Weight(layout_.embedding),
+                      .positions = Weight(layout_.positions),
+                      .out = blocks_.front().kept.attention_input},
+                     pass_.stream);
+  }));
   for (int i = 0; i < layers; ++i) {
     Block& block = blocks_[static_cast<size_t>(i)];
     BlockActivations& kept = block.kept;
     RETURN_IF_ERROR(needs(layers - i));
     NormPlace norm = AttentionNorm(block);
     if (i == 0) {
-      Norm(norm, nullptr, nullptr, kept.attention_normed, stream);
+      RETURN_IF_ERROR(Norm(norm, nullptr, nullptr, kept.attention_normed));
     } else {
       norm.x = blocks_[static_cast<size_t>(i - 1)].kept.mlp_input;
-      Norm(norm, projected_, kept.attention_input, kept.attention_normed, stream);
+      RETURN_IF_ERROR(Norm(norm, projected_, kept.attention_input, kept.attention_normed));
     }
-    RETURN_IF_ERROR(AttentionForwardPass(block, tokens.document_starts, stream));
+    RETURN_IF_ERROR(AttentionForwardPass(block));
     norm = MlpNorm(block);
     norm.x = kept.attention_input;
-    Norm(norm, projected_, kept.mlp_input, kept.mlp_normed, stream);
-    RETURN_IF_ERROR(MlpForwardPass(block, stream));
+    RETURN_IF_ERROR(Norm(norm, projected_, kept.mlp_input, kept.mlp_normed));
+    RETURN_IF_ERROR(MlpForwardPass(block));
   }
   RETURN_IF_ERROR(needs(0));
   NormPlace norm = FinalNorm();
   norm.x = blocks_.back().kept.mlp_input;
-  Norm(norm, projected_, final_input_, normed_, stream);
-  return absl::OkStatus();
+  return Norm(norm, projected_, final_input_, normed_);
 }
 
-absl::Status CudaTransformer::AttentionForwardPass(Block& block, const int32_t* document_starts,
-                                                   cudaStream_t stream) {
+absl::Status CudaTransformer::AttentionForwardPass(Block& block) {
   BlockActivations& kept = block.kept;
   const Projection::Output qkv = {.data = kept.qkv, .stride = shape_.qkv_width};
   const Projection::Output raw = {.data = kept.raw_qk,
                                   .stride = shape_.query_width + shape_.kv_width};
   const Projection::Output& queries = shape_.qk_norm ? raw : qkv;
-  RETURN_IF_ERROR(
-      block.qkv.Forward(gemm_, tokens_, weights_, kept.attention_normed, queries, qkv, stream));
+  RETURN_IF_ERROR(block.qkv.Forward(pass_, kept.attention_normed, queries, qkv));
   if (shape_.qk_norm || cosine_ != nullptr) {
-    RotaryForward({.shape = Rotary(block),
-                   .in = queries.data,
-                   .in_stride = queries.stride,
-                   .out = kept.qkv,
-                   .out_stride = shape_.qkv_width},
-                  stream);
+    RETURN_IF_ERROR(
+        Probed(TokenKernel("QK-norm, RoPE", 2 * (shape_.query_width + shape_.kv_width)), [&] {
+          RotaryForward({.shape = Rotary(block),
+                         .in = queries.data,
+                         .in_stride = queries.stride,
+                         .out = kept.qkv,
+                         .out_stride = shape_.qkv_width},
+                        pass_.stream);
+        }));
   }
-  RETURN_IF_ERROR(attention_.Forward(Attention(), kept.qkv, document_starts, kept.attention,
-                                     kept.log_sum_exp, stream));
-  return block.o.Forward(gemm_, tokens_, weights_, kept.attention,
-                         {.data = projected_, .stride = shape_.width}, {}, stream);
+  RETURN_IF_ERROR(Probed(AttentionKernel("attention", 2),
+                         [&] { return attention_.Forward(Attention(block), pass_.stream); }));
+  return block.o.Forward(pass_, kept.attention, projected_);
 }
 
-absl::Status CudaTransformer::MlpForwardPass(Block& block, cudaStream_t stream) {
+absl::Status CudaTransformer::MlpForwardPass(Block& block) {
   BlockActivations& kept = block.kept;
-  RETURN_IF_ERROR(block.mlp_in.Forward(gemm_, tokens_, weights_, kept.mlp_normed,
-                                       {.data = kept.pre_activation, .stride = shape_.mlp_inputs},
-                                       {}, stream));
+  RETURN_IF_ERROR(block.mlp_in.Forward(pass_, kept.mlp_normed, kept.pre_activation));
   const auto activation = shape_.gated ? SwigluForward : GeluForward;
-  activation(tokens_, shape_.mlp_width, kept.pre_activation, kept.hidden, stream);
-  return block.down.Forward(gemm_, tokens_, weights_, kept.hidden,
-                            {.data = projected_, .stride = shape_.width}, {}, stream);
+  RETURN_IF_ERROR(Probed(TokenKernel("activation", shape_.mlp_inputs + shape_.mlp_width), [&] {
+    activation(pass_.tokens, shape_.mlp_width, kept.pre_activation, kept.hidden, pass_.stream);
+  }));
+  return block.down.Forward(pass_, kept.hidden, projected_);
 }
 
-absl::Status CudaTransformer::Head(const DeviceTokens& tokens, const Pass* pass, StepLoss* loss,
-                                   cudaStream_t stream) {
-  CountTargets(tokens_, tokens.targets, pass == nullptr ? 1.0F : pass->gradient_scale,
-               target_count_, stream);
+absl::Status CudaTransformer::Head(const Pass* pass, StepLoss* loss) {
+  CountTargets(pass_.tokens, tokens_.targets, pass == nullptr ? 1.0F : pass->gradient_scale,
+               target_count_, pass_.stream);
   const __nv_bfloat16* const head = Weight(layout_.head);
-  for (int64_t begin = 0; begin < tokens_; begin += head_chunk_) {
-    const int64_t rows = std::min(head_chunk_, tokens_ - begin);
+  for (int64_t begin = 0; begin < pass_.tokens; begin += head_chunk_) {
+    const int64_t rows = std::min(head_chunk_, pass_.tokens - begin);
     const __nv_bfloat16* const normed = normed_ + begin * shape_.width;
-    RETURN_IF_ERROR(gemm_.Run({.m = rows,
-                               .n = shape_.padded_vocabulary,
-                               .k = shape_.width,
-                               .a = {.data = normed, .stride = shape_.width},
-                               .b = {.data = head, .stride = shape_.width, .transpose = true},
-                               .d = logits_,
-                               .d_stride = shape_.padded_vocabulary},
-                              stream));
-    Classifier({.rows = rows,
-                .vocabulary = shape_.vocabulary,
-                .stride = shape_.padded_vocabulary,
-                .z_loss = z_loss_,
-                .gradient = pass != nullptr,
-                .logits = logits_,
-                .targets = tokens.targets + begin,
-                .count = target_count_,
-                .loss = row_loss_ + begin,
-                .log_sum_exp = row_lse_ + begin},
-               stream);
+    const auto product = [&](const char* name, const GemmCall& call) {
+      return Probed(ProductKernel(name, call.m, call.n, call.k),
+                    [&] { return gemm_.Run(call, pass_.stream); });
+    };
+    RETURN_IF_ERROR(product("head", {.m = rows,
+                                     .n = shape_.padded_vocabulary,
+                                     .k = shape_.width,
+                                     .a = {.data = normed, .stride = shape_.width},
+                                     .b = {.data = head, .stride = shape_.width, .transpose = true},
+                                     .d = logits_,
+                                     .d_stride = shape_.padded_vocabulary}));
+    RETURN_IF_ERROR(
+        Probed(MemoryKernel("classifier", 2 * kBf16Bytes * rows * shape_.padded_vocabulary,
+                            /*in_place=*/true),
+               [&] {
+                 Classifier({.rows = rows,
+                             .vocabulary = shape_.vocabulary,
+                             .stride = shape_.padded_vocabulary,
+                             .z_loss = z_loss_,
+                             .gradient = pass != nullptr,
+                             .logits = logits_,
+                             .targets = tokens_.targets + begin,
+                             .count = target_count_,
+                             .loss = row_loss_ + begin,
+                             .log_sum_exp = row_lse_ + begin},
+                            pass_.stream);
+               }));
     if (pass == nullptr) continue;
-    RETURN_IF_ERROR(gemm_.Run({.m = rows,
-                               .n = shape_.width,
-                               .k = shape_.padded_vocabulary,
-                               .a = {.data = logits_, .stride = shape_.padded_vocabulary},
-                               .b = {.data = head, .stride = shape_.width},
-                               .d = dnormed_ + begin * shape_.width,
-                               .d_stride = shape_.width},
-                              stream));
+    RETURN_IF_ERROR(product("head, gradient of its input",
+                            {.m = rows,
+                             .n = shape_.width,
+                             .k = shape_.padded_vocabulary,
+                             .a = {.data = logits_, .stride = shape_.padded_vocabulary},
+                             .b = {.data = head, .stride = shape_.width},
+                             .d = dnormed_ + begin * shape_.width,
+                             .d_stride = shape_.width}));
     float* const dhead = Gradient(layout_.head);
     RETURN_IF_ERROR(
-        gemm_.Run({.m = shape_.padded_vocabulary,
-                   .n = shape_.width,
-                   .k = rows,
-                   .beta = begin > 0 || pass->accumulate ? 1.0F : 0.0F,
-                   .a = {.data = logits_, .stride = shape_.padded_vocabulary, .transpose = true},
-                   .b = {.data = normed, .stride = shape_.width},
-                   .d_float = dhead,
-                   .d_stride = shape_.width,
-                   .c = dhead},
-                  stream));
+        product("head, gradient of its weights",
+                {.m = shape_.padded_vocabulary,
+                 .n = shape_.width,
+                 .k = rows,
+                 .beta = begin > 0 || pass->accumulate ? 1.0F : 0.0F,
+                 .a = {.data = logits_, .stride = shape_.padded_vocabulary, .transpose = true},
+                 .b = {.data = normed, .stride = shape_.width},
+                 .d_float = dhead,
+                 .d_stride = shape_.width,
+                 .c = dhead}));
   }
-  ReduceLoss(tokens_, row_loss_, row_lse_, z_loss_, target_count_,
+  ReduceLoss(pass_.tokens, row_loss_, row_lse_, z_loss_, target_count_,
              pass == nullptr ? 1.0 : pass->loss_weight, pass != nullptr && pass->accumulate_loss,
-             loss, stream);
+             loss, pass_.stream);
   return absl::OkStatus();
 }
 

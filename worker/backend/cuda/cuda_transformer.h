@@ -28,6 +28,7 @@
 #include "worker/backend/cuda/kernels/device.h"
 #include "worker/backend/cuda/kernels/kernels.h"
 #include "worker/backend/cuda/projection.h"
+#include "worker/backend/cuda/step_probe.h"
 #include "worker/model/parameter_layout.h"
 
 namespace causeway::worker::cuda {
@@ -76,6 +77,7 @@ class CudaTransformer {
     Recompute recompute = Recompute::kNone;
     int64_t logits_bytes = kLeastLogitsBytes;  // At most, of the logits that exist at a time.
     AttentionProvider* attention = nullptr;    // Outlives the transformer. Null: own kernels.
+    StepProbe* probe = nullptr;                // The same. Null: none.
   };
 
   // `weights` [plan.arena_size()] are read by every pass, `gradients`, zeros where no tensor lies,
@@ -140,39 +142,50 @@ class CudaTransformer {
     float* mean = nullptr;
   };
 
+  static constexpr int64_t kBf16Bytes = sizeof(__nv_bfloat16);
+
   CudaTransformer(const v1::ModelConfig& model, const FragmentPlan& plan, const Options& options,
                   const __nv_bfloat16* weights, const GradientPlaces& gradients, Gemm* gemm);
   absl::Status Allocate(DeviceMemory& memory);
   absl::Status AllocateActivations(DeviceMemory& memory);
   absl::Status FillAngles(const v1::ModelConfig& model, DeviceMemory& memory, cudaStream_t stream);
 
-  absl::Status ForwardToHead(const DeviceTokens& tokens, const StageHooks* hooks,
-                             cudaStream_t stream);
-  absl::Status AttentionForwardPass(Block& block, const int32_t* document_starts,
-                                    cudaStream_t stream);
-  absl::Status MlpForwardPass(Block& block, cudaStream_t stream);
+  // Makes so many tokens, in sequences of `length`, the present call's.
+  void Begin(const DeviceTokens& tokens, int64_t count, int64_t length, bool accumulate,
+             cudaStream_t stream);
+  absl::Status ForwardToHead(const StageHooks* hooks);
+  absl::Status AttentionForwardPass(Block& block);
+  absl::Status MlpForwardPass(Block& block);
   // The block's forward pass again, without its output.
-  absl::Status RecomputeBlock(Block& block, const int32_t* document_starts, cudaStream_t stream);
+  absl::Status RecomputeBlock(Block& block);
   // Runs the classifier in chunks over normed_; with `pass`, with gradients.
-  absl::Status Head(const DeviceTokens& tokens, const Pass* pass, StepLoss* loss,
-                    cudaStream_t stream);
-  absl::Status Backward(const Pass& pass, const StageHooks& hooks, cudaStream_t stream);
-  absl::Status MlpBackward(Block& block, bool accumulate, cudaStream_t stream);
-  absl::Status AttentionBackwardPass(Block& block, const int32_t* document_starts, bool accumulate,
-                                     cudaStream_t stream);
-  absl::Status EmbeddingsBackward(const Pass& pass, cudaStream_t stream);
+  absl::Status Head(const Pass* pass, StepLoss* loss);
+  absl::Status Backward(const StageHooks& hooks);
+  absl::Status MlpBackward(Block& block);
+  absl::Status AttentionBackwardPass(Block& block);
+  absl::Status EmbeddingsBackward();
 
   // out = the norm of x + addend, which goes to x_out.
-  void Norm(const NormPlace& place, const __nv_bfloat16* addend, __nv_bfloat16* x_out,
-            __nv_bfloat16* out, cudaStream_t stream);
+  absl::Status Norm(const NormPlace& place, const __nv_bfloat16* addend, __nv_bfloat16* x_out,
+                    __nv_bfloat16* out);
   // dresidual_ = (or +=) the gradient; `out` gets the norm's output again unless it is null.
-  void NormBackwardPass(const NormPlace& place, bool accumulate_dx, bool accumulate_weight,
-                        __nv_bfloat16* out, cudaStream_t stream);
+  absl::Status NormBackwardPass(const NormPlace& place, bool accumulate_dx, __nv_bfloat16* out);
   static NormPlace AttentionNorm(const Block& block);
   static NormPlace MlpNorm(const Block& block);
   NormPlace FinalNorm() const;
   RotaryShape Rotary(const Block& block) const;
-  AttentionShape Attention() const;
+  // Both passes of a block.
+  AttentionCall Attention(const Block& block) const;
+  // Of attention's pass with so many products of a causal half.
+  StepKernel AttentionKernel(const char* name, int products) const;
+  // Of what reads and writes so many bf16 values per token.
+  StepKernel TokenKernel(const char* name, int64_t values, bool in_place = false) const {
+    return MemoryKernel(name, kBf16Bytes * pass_.tokens * values, in_place);
+  }
+  template <typename Enqueue>
+  absl::Status Probed(const StepKernel& kernel, const Enqueue& enqueue) {
+    return cuda::Probed(options_.probe, kernel, pass_.stream, enqueue);
+  }
   const __nv_bfloat16* Weight(int64_t offset) const {
     return offset < 0 ? nullptr : weights_ + offset;
   }
@@ -190,7 +203,8 @@ class CudaTransformer {
   int64_t head_chunk_ = 0;  // Tokens whose logits exist at a time.
 
   // The present call's.
-  int64_t tokens_ = 0;          // N
+  ProjectionPass pass_;  // Of N tokens.
+  DeviceTokens tokens_;
   int64_t present_length_ = 0;  // Tokens per sequence.
 
   std::vector<Block> blocks_;

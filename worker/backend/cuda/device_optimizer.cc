@@ -125,6 +125,10 @@ constexpr int64_t kWaveValues = int64_t{1} << 29;
 // Values that kernels take at a time: what lies behind a tensor up to there are zeros, and stay so.
 constexpr int64_t kWhole = 8;
 
+// Bytes of a value.
+constexpr int64_t kFloatValue = 4;
+constexpr int64_t kBf16Value = 2;
+
 int64_t RoundUp(int64_t value) { return (value + kWhole - 1) / kWhole * kWhole; }
 
 template <typename T>
@@ -152,9 +156,9 @@ void AppendStateRange(const StateRange& range, std::vector<StateRange>* ranges) 
 absl::StatusOr<std::unique_ptr<DeviceOptimizer>> DeviceOptimizer::Create(
     const FragmentPlan& plan, const v1::TrainConfig& train, const ShardPlan& shards, int rank,
     LocalGroup* group, const DeviceArrays& arrays, int64_t muon_rank_values, DeviceMemory* memory,
-    Gemm* gemm, cudaStream_t stream, cudaStream_t exchange) {
+    Gemm* gemm, StepProbe* probe, cudaStream_t stream, cudaStream_t exchange) {
   auto optimizer = std::unique_ptr<DeviceOptimizer>(
-      new DeviceOptimizer(train, shards, rank, group, arrays, exchange));
+      new DeviceOptimizer(train, shards, rank, group, arrays, probe, exchange));
   optimizer->Lay(plan, muon_rank_values);
   RETURN_IF_ERROR(optimizer->Allocate(*memory, gemm, stream));
   return optimizer;
@@ -201,17 +205,18 @@ void DeviceOptimizer::LayAdamW(const PlacedTensor& tensor) {
         second_ranges_.empty() ? 0 : second_ranges_.back().offset + second_ranges_.back().size;
     AppendStateRange({begin, second, end - begin}, &second_ranges_);
     const int64_t state = piece.offset + begin - piece.begin;
-    AppendAdamWSlices({.state = state,
-                       .second = second,
-                       .gradient = GradientOf(begin, state),
-                       .weight = begin,
-                       .weight_decay = decay},
-                      end - begin, &adamw_slices_);
+    AppendSlices({.state = state,
+                  .second = second,
+                  .gradient = GradientOf(begin, state),
+                  .weight = begin,
+                  .weight_decay = decay},
+                 end - begin, &adamw_slices_);
   }
 }
 
 void DeviceOptimizer::LayWave(const Group& group, std::span<const int64_t> offsets) {
   Wave wave;
+  wave.name = absl::StrCat("Muon, ", group.rows, " x ", group.cols);
   wave.batch = {group.rows, group.cols, std::ssize(offsets)};
   wave.first_slice = std::ssize(muon_slices_);
   const int64_t size = group.rows * group.cols;
@@ -228,12 +233,12 @@ void DeviceOptimizer::LayWave(const Group& group, std::span<const int64_t> offse
         wave.momenta.push_back({update, end - begin, rank});
         if (rank != rank_) continue;
         const int64_t state = piece.offset + begin - piece.begin;
-        AppendMuonSlices({.state = state,
-                          .gradient = GradientOf(begin, state),
-                          .weight = begin,
-                          .update = update,
-                          .shape = shape},
-                         end - begin, &muon_slices_);
+        AppendSlices({.state = state,
+                      .gradient = GradientOf(begin, state),
+                      .weight = begin,
+                      .update = update,
+                      .shape = shape},
+                     end - begin, &muon_slices_);
       }
     }
   }
@@ -302,8 +307,11 @@ absl::Status DeviceOptimizer::AllocateMuon(DeviceMemory& memory, Gemm* gemm) {
 absl::Status DeviceOptimizer::ComputeNorm(cudaStream_t stream) {
   bool accumulate = false;
   for (const StateRange& range : norm_ranges_) {
-    SumOfSquares(range.size, arrays_.gradients + GradientOf(range.begin, range.offset), accumulate,
-                 sums_ + rank_, norm_scratch_, stream);
+    RETURN_IF_ERROR(
+        Probed(probe_, MemoryKernel("gradient norm", kFloatValue * range.size), stream, [&] {
+          SumOfSquares(range.size, arrays_.gradients + GradientOf(range.begin, range.offset),
+                       accumulate, sums_ + rank_, norm_scratch_, stream);
+        }));
     accumulate = true;
   }
   if (!accumulate) {
@@ -338,18 +346,32 @@ absl::Status DeviceOptimizer::Update(int64_t step, int64_t update, cudaStream_t 
   RETURN_IF_ERROR(CheckCuda(cudaMemcpyAsync(constants_, host_constants_.data(), sizeof(Constants),
                                             cudaMemcpyHostToDevice, stream),
                             "copying the optimizer's constants"));
-  AdamWUpdate({.count = std::ssize(adamw_slices_),
-               .slices = device_adamw_slices_,
-               .step = &constants_->adamw,
-               .norm = norm_,
-               .gradient = arrays_.gradients,
-               .master = arrays_.master,
-               .m = m_,
-               .v = v_,
-               .weight = arrays_.weights},
-              stream);
+  const int64_t adamw_values =
+      second_ranges_.empty() ? 0 : second_ranges_.back().offset + second_ranges_.back().size;
+  // Reads the gradient; reads and writes weight and moments; writes the bf16 weight.
+  RETURN_IF_ERROR(Probed(
+      probe_, MemoryKernel("AdamW", (7 * kFloatValue + kBf16Value) * adamw_values), stream, [&] {
+        AdamWUpdate({.count = std::ssize(adamw_slices_),
+                     .slices = device_adamw_slices_,
+                     .step = &constants_->adamw,
+                     .norm = norm_,
+                     .gradient = arrays_.gradients,
+                     .master = arrays_.master,
+                     .m = m_,
+                     .v = v_,
+                     .weight = arrays_.weights},
+                    stream);
+      }));
   RETURN_IF_ERROR(UpdateMuon(stream));
   return CheckLaunches("the optimizer's update");
+}
+
+int64_t DeviceOptimizer::OwnValues(const Wave& wave) const {
+  int64_t values = 0;
+  for (int64_t i = wave.first_slice; i < wave.last_slice; ++i) {
+    values += muon_slices_[static_cast<size_t>(i)].size;
+  }
+  return values;
 }
 
 MuonArguments DeviceOptimizer::ArgumentsOf(const Wave& wave) const {
@@ -382,7 +404,10 @@ absl::Status DeviceOptimizer::UpdateMuon(cudaStream_t stream) {
 
 absl::Status DeviceOptimizer::GatherMomenta(size_t wave, cudaStream_t stream) {
   const Buffer& buffer = BufferOf(wave);
-  MuonMomentum(ArgumentsOf(waves_[wave]), arrays_.gradients, m_, buffer.updates, stream);
+  const int64_t bytes = (3 * kFloatValue + kBf16Value) * OwnValues(waves_[wave]);
+  RETURN_IF_ERROR(Probed(probe_, MemoryKernel("Muon, momentum", bytes), stream, [&] {
+    MuonMomentum(ArgumentsOf(waves_[wave]), arrays_.gradients, m_, buffer.updates, stream);
+  }));
   return Send(waves_[wave].momenta, buffer, buffer.momenta_ready, buffer.gathered, stream);
 }
 
@@ -396,17 +421,25 @@ absl::Status DeviceOptimizer::Orthogonalize(size_t wave, cudaStream_t stream) {
 absl::Status DeviceOptimizer::UpdatePieces(size_t wave, cudaStream_t stream) {
   const Buffer& buffer = BufferOf(wave);
   if (group_ != nullptr) RETURN_IF_ERROR(buffer.sent.HoldUp(stream));
-  MuonUpdate(ArgumentsOf(waves_[wave]), buffer.updates, arrays_.master, arrays_.weights, stream);
-  return absl::OkStatus();
+  const int64_t bytes = 2 * (kFloatValue + kBf16Value) * OwnValues(waves_[wave]);
+  return Probed(probe_, MemoryKernel("Muon, update", bytes), stream, [&] {
+    MuonUpdate(ArgumentsOf(waves_[wave]), buffer.updates, arrays_.master, arrays_.weights, stream);
+  });
 }
 
 absl::Status DeviceOptimizer::OrthogonalizeShare(const Wave& wave, __nv_bfloat16* updates,
                                                  cudaStream_t stream) {
   const auto [first, last] = Share(wave, rank_);
   if (first == last) return absl::OkStatus();
-  const MatrixBatch& batch = wave.batch;
-  return newton_schulz_->Orthogonalize({batch.rows, batch.cols, last - first},
-                                       updates + first * batch.rows * batch.cols, stream);
+  const MatrixBatch batch = {wave.batch.rows, wave.batch.cols, last - first};
+  const int64_t side = Side(batch);
+  const int64_t size = batch.rows * batch.cols;
+  __nv_bfloat16* const own = updates + first * size;
+  // X X^T, A A and P X, five times.
+  return Probed(
+      probe_,
+      ProductKernel(wave.name, kNewtonSchulzIterations * batch.count, 2 * size + side * side, side),
+      stream, [&] { return newton_schulz_->Orthogonalize(batch, own, stream); });
 }
 
 absl::Status DeviceOptimizer::Rehearse(cudaStream_t stream) {

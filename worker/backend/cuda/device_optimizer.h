@@ -19,6 +19,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -29,6 +30,7 @@
 #include "worker/backend/cuda/gemm.h"
 #include "worker/backend/cuda/kernels/device.h"
 #include "worker/backend/cuda/kernels/kernels.h"
+#include "worker/backend/cuda/step_probe.h"
 #include "worker/sync/local_group.h"
 #include "worker/sync/shard_plan.h"
 
@@ -92,12 +94,13 @@ inline constexpr int64_t kMuonRankValues = int64_t{1} << 24;
 // Used by one thread.
 class DeviceOptimizer {
  public:
-  // The arguments outlive the optimizer; `group` is null with one GPU. `train` is complete.
+  // The arguments outlive the optimizer; `group` is null with one GPU, `probe` unless a step is to
+  // be measured. `train` is complete.
   // `exchange` is where the group's operations run beside the stream of the other calls.
   static absl::StatusOr<std::unique_ptr<DeviceOptimizer>> Create(
       const FragmentPlan& plan, const v1::TrainConfig& train, const ShardPlan& shards, int rank,
       LocalGroup* group, const DeviceArrays& arrays, int64_t muon_rank_values, DeviceMemory* memory,
-      Gemm* gemm, cudaStream_t stream, cudaStream_t exchange);
+      Gemm* gemm, StepProbe* probe, cudaStream_t stream, cudaStream_t exchange);
 
   // Enqueues Muon's products once, on random values: when their way of computing is measured.
   absl::Status Rehearse(cudaStream_t stream);
@@ -138,6 +141,7 @@ class DeviceOptimizer {
   };
   // Matrices of one shape side by side.
   struct Wave {
+    std::string name;  // As a probe has it.
     MatrixBatch batch;
     int64_t first_slice = 0;  // Own pieces: muon_slices_ [first_slice, last_slice).
     int64_t last_slice = 0;
@@ -153,12 +157,14 @@ class DeviceOptimizer {
   };
 
   DeviceOptimizer(const v1::TrainConfig& train, const ShardPlan& shards, int rank,
-                  LocalGroup* group, const DeviceArrays& arrays, cudaStream_t exchange)
+                  LocalGroup* group, const DeviceArrays& arrays, StepProbe* probe,
+                  cudaStream_t exchange)
       : train_(train),
         shards_(shards),
         rank_(rank),
         group_(group),
         arrays_(arrays),
+        probe_(probe),
         exchange_(exchange) {}
   void Lay(const FragmentPlan& plan, int64_t muon_rank_values);
   void LayAdamW(const PlacedTensor& tensor);
@@ -182,6 +188,8 @@ class DeviceOptimizer {
   absl::Status Send(const std::vector<Segment>& segments, const Buffer& buffer, const Event& before,
                     const Event& after, cudaStream_t stream);
   MuonArguments ArgumentsOf(const Wave& wave) const;
+  // Values of the own pieces that a wave has.
+  int64_t OwnValues(const Wave& wave) const;
   // Where in the gradients that value is which has these places in the arena and in `master`.
   int64_t GradientOf(int64_t in_arena, int64_t own) const {
     return arrays_.gradients_are_own ? own : in_arena;
@@ -192,16 +200,17 @@ class DeviceOptimizer {
   const int rank_;
   LocalGroup* const group_;
   const DeviceArrays arrays_;
+  StepProbe* const probe_;
   const cudaStream_t exchange_;
 
-  std::vector<AdamWSlice> adamw_slices_;
-  std::vector<MuonSlice> muon_slices_;
+  std::vector<OptimizerSlice> adamw_slices_;
+  std::vector<OptimizerSlice> muon_slices_;
   std::vector<StateRange> second_ranges_;
   std::vector<Wave> waves_;
   std::vector<StateRange> norm_ranges_;  // The own pieces.
 
-  AdamWSlice* device_adamw_slices_ = nullptr;
-  MuonSlice* device_muon_slices_ = nullptr;
+  OptimizerSlice* device_adamw_slices_ = nullptr;
+  OptimizerSlice* device_muon_slices_ = nullptr;
   Constants* constants_ = nullptr;  // On the device.
   PinnedBuffer<Constants> host_constants_;
   float* m_ = nullptr;

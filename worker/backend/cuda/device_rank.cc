@@ -76,21 +76,13 @@ absl::Status DeviceRank::Allocate() {
   ASSIGN_OR_RETURN(host_tokens_,
                    PinnedBuffer<int32_t>::Create(static_cast<size_t>(slots_ * slot_values_)));
   ASSIGN_OR_RETURN(host_result_, PinnedBuffer<Result>::Create(1));
-  for (Staging& staging : staging_) {
-    ASSIGN_OR_RETURN(
-        staging.values,
-        PinnedBuffer<float>::Create(static_cast<size_t>(std::min(own, options_.staged_values))));
-    ASSIGN_OR_RETURN(staging.copied, Event::Create());
-    RETURN_IF_ERROR(staging.copied.Record(stream_.get()));
-  }
-
   ASSIGN_OR_RETURN(gemm_, options_.make_gemm(options_.device, &memory_));
   if (config.sync().contribution() != v1::SyncConfig::GRADIENT) {
     ASSIGN_OR_RETURN(
         optimizer_,
         DeviceOptimizer::Create(*options_.plan, config.train(), *options_.shards, options_.rank,
                                 options_.group, arrays_, options_.muon_rank_values, &memory_,
-                                gemm_.get(), stream_.get(), exchange_.get()));
+                                gemm_.get(), options_.probe, stream_.get(), exchange_.get()));
   }
   if (options_.make_attention != nullptr) {
     ASSIGN_OR_RETURN(
@@ -105,20 +97,20 @@ absl::Status DeviceRank::Allocate() {
                               {.micro_batch_sequences = config.train().micro_batch_sequences(),
                                .recompute = options_.recompute,
                                .logits_bytes = LogitsBytes(options_.device.memory),
-                               .attention = attention_.get()},
+                               .attention = attention_.get(),
+                               .probe = options_.probe},
                               arrays_.weights,
                               staged_gradients_ == nullptr ? GradientPlaces(arrays_.gradients)
                                                            : staged_gradients_->places(),
                               &memory_, gemm_.get(), stream_.get()));
   DeviceTokens evaluated = tokens_;
   evaluated.document_starts = document_starts;
-  ASSIGN_OR_RETURN(evaluator_, DeviceEvaluator::Create({.transformer = transformer_.get(),
-                                                        .weights = arrays_.weights,
-                                                        .tokens = evaluated,
-                                                        .loss = loss_,
-                                                        .stream = stream_.get()},
-                                                       &memory_));
-  return absl::OkStatus();
+  return evaluator_.Begin({.transformer = transformer_.get(),
+                           .weights = arrays_.weights,
+                           .tokens = evaluated,
+                           .loss = loss_,
+                           .stream = stream_.get()},
+                          &memory_);
 }
 
 absl::Status DeviceRank::AllocateGradients() {
@@ -231,7 +223,10 @@ absl::Status DeviceRank::MicroStep(int slot) {
   const bool first = slot == 0;
   const bool last = slot == slots_ - 1;
   const Graph& graph = first ? first_micro_step_ : next_micro_step_;
-  if (graph.recorded() && (alone() || !(first || last))) return graph.Start(stream_.get());
+  const bool is_probed = options_.probe != nullptr && options_.probe->is_active();
+  if (graph.recorded() && !is_probed && (alone() || !(first || last))) {
+    return graph.Start(stream_.get());
+  }
   StageHooks hooks;
   if (!alone() && first) {
     hooks.before_forward = [this](int stage) {
@@ -256,13 +251,20 @@ absl::Status DeviceRank::SumBuckets(int stage) {
   if (std::ranges::none_of(options_.shards->buckets(), ready)) return absl::OkStatus();
   RETURN_IF_ERROR(gradients_ready_.Record(stream_.get()));
   RETURN_IF_ERROR(gradients_ready_.HoldUp(exchange_.get()));
+  return InABatch(ready, [&](int64_t begin, std::span<const int64_t> bounds) {
+    return options_.group->ReduceScatterSum(arrays_.gradients + begin, bounds, GroupType::kFloat,
+                                            exchange_.get());
+  });
+}
+
+template <typename Which, typename Call>
+absl::Status DeviceRank::InABatch(const Which& which, const Call& call) {
   RETURN_IF_ERROR(options_.group->BeginBatch());
   for (const ShardBucket& bucket : options_.shards->buckets()) {
-    if (!ready(bucket)) continue;
+    if (!which(bucket)) continue;
     std::vector<int64_t> bounds = bucket.bounds;
     for (int64_t& bound : bounds) bound -= bucket.begin();
-    RETURN_IF_ERROR(options_.group->ReduceScatterSum(arrays_.gradients + bucket.begin(), bounds,
-                                                     GroupType::kFloat, exchange_.get()));
+    RETURN_IF_ERROR(call(bucket.begin(), bounds));
   }
   return options_.group->EndBatch();
 }
@@ -272,15 +274,12 @@ absl::Status DeviceRank::GatherWeights(const std::function<bool(const ShardBucke
   RETURN_IF_ERROR(gradients_ready_.HoldUp(exchange_.get()));
   // In the order in which the forward pass needs them: what is ready last comes first.
   for (int stage = options_.shards->stages() - 1; stage >= 0; --stage) {
-    RETURN_IF_ERROR(options_.group->BeginBatch());
-    for (const ShardBucket& bucket : options_.shards->buckets()) {
-      if (bucket.stage != stage || !which(bucket)) continue;
-      std::vector<int64_t> bounds = bucket.bounds;
-      for (int64_t& bound : bounds) bound -= bucket.begin();
-      RETURN_IF_ERROR(options_.group->AllGather(arrays_.weights + bucket.begin(), bounds,
-                                                GroupType::kBf16, exchange_.get()));
-    }
-    RETURN_IF_ERROR(options_.group->EndBatch());
+    RETURN_IF_ERROR(
+        InABatch([&](const ShardBucket& bucket) { return bucket.stage == stage && which(bucket); },
+                 [&](int64_t begin, std::span<const int64_t> bounds) {
+                   return options_.group->AllGather(arrays_.weights + begin, bounds,
+                                                    GroupType::kBf16, exchange_.get());
+                 }));
     RETURN_IF_ERROR(weights_gathered_[static_cast<size_t>(stage)].Record(exchange_.get()));
   }
   return absl::OkStatus();
@@ -307,51 +306,26 @@ absl::StatusOr<DeviceRank::Result> DeviceRank::Wait() {
   return host_result_[0];
 }
 
-std::vector<StateRange> DeviceRank::Chunks(const std::vector<StateRange>& ranges) const {
-  std::vector<StateRange> chunks;
-  const int64_t most = options_.staged_values;
-  for (const StateRange& range : ranges) {
-    for (int64_t done = 0; done < range.size; done += most) {
-      chunks.push_back(
-          {range.begin + done, range.offset + done, std::min(most, range.size - done)});
-    }
-  }
-  return chunks;
-}
-
 absl::Status DeviceRank::FillPieces(const std::vector<StateRange>& ranges, float* own,
                                     std::span<const float> from) {
+  constexpr char kWhat[] = "copying state to the GPU";
   RETURN_IF_ERROR(UseDevice(device()));
-  size_t turn = 0;
-  for (const StateRange& chunk : Chunks(ranges)) {
-    const Staging& staging = staging_[turn++ % staging_.size()];
-    RETURN_IF_ERROR(staging.copied.Wait("copying state to the GPU"));
-    std::copy_n(from.data() + chunk.begin, chunk.size, staging.values.data());
-    RETURN_IF_ERROR(CopyAsync(own + chunk.offset, staging.values.data(), chunk.size, stream_.get(),
-                              "copying state to the GPU"));
-    RETURN_IF_ERROR(staging.copied.Record(stream_.get()));
+  for (const StateRange& range : ranges) {
+    RETURN_IF_ERROR(
+        CopyAsync(own + range.offset, from.data() + range.begin, range.size, stream_.get(), kWhat));
   }
-  return stream_.Wait("copying state to the GPU");
+  return stream_.Wait(kWhat);
 }
 
 absl::Status DeviceRank::CopyPieces(const std::vector<StateRange>& ranges, const float* own,
                                     std::span<float> to) {
+  constexpr char kWhat[] = "copying state from the GPU";
   RETURN_IF_ERROR(UseDevice(device()));
-  const std::vector<StateRange> chunks = Chunks(ranges);
-  for (size_t turn = 0; turn <= chunks.size(); ++turn) {
-    if (turn < chunks.size()) {
-      const Staging& staging = staging_[turn % staging_.size()];
-      RETURN_IF_ERROR(CopyAsync(staging.values.data(), own + chunks[turn].offset, chunks[turn].size,
-                                stream_.get(), "copying state from the GPU"));
-      RETURN_IF_ERROR(staging.copied.Record(stream_.get()));
-    }
-    if (turn == 0) continue;
-    const Staging& staging = staging_[(turn - 1) % staging_.size()];
-    RETURN_IF_ERROR(staging.copied.Wait("copying state from the GPU"));
-    const StateRange& chunk = chunks[turn - 1];
-    std::copy_n(staging.values.data(), chunk.size, to.data() + chunk.begin);
+  for (const StateRange& range : ranges) {
+    RETURN_IF_ERROR(
+        CopyAsync(to.data() + range.begin, own + range.offset, range.size, stream_.get(), kWhat));
   }
-  return absl::OkStatus();
+  return stream_.Wait(kWhat);
 }
 
 absl::Status DeviceRank::SetMaster(std::span<const float> arena) {
@@ -376,13 +350,7 @@ absl::Status DeviceRank::CopyMoments(std::span<float> first, std::span<float> se
 absl::Status DeviceRank::UseParameters(std::span<const float> parameters) {
   RETURN_IF_ERROR(UseDevice(device()));
   RETURN_IF_ERROR(WaitForExchange());
-  return evaluator_->UseParameters(parameters);
-}
-
-absl::StatusOr<double> DeviceRank::Loss(std::span<const int32_t> inputs,
-                                        std::span<const int32_t> targets,
-                                        std::span<const int32_t> document_starts) {
-  return evaluator_->Loss(inputs, targets, document_starts);
+  return evaluator_.UseParameters(parameters);
 }
 
 void DeviceThread::Post(Task task) {

@@ -18,7 +18,6 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -39,6 +38,7 @@
 #include "worker/backend/cuda/kernels/device.h"
 #include "worker/backend/cuda/kernels/kernels.h"
 #include "worker/backend/cuda/staged_gradients.h"
+#include "worker/backend/cuda/step_probe.h"
 #include "worker/sync/backend.h"
 #include "worker/sync/local_group.h"
 #include "worker/sync/shard_plan.h"
@@ -87,8 +87,8 @@ class DeviceRank {
     bool shard_gradients = false;  // With several GPUs.
     MakeGemm make_gemm;
     MakeAttention make_attention;  // Null: own kernels.
-    int64_t staged_values = 0;     // Size of each buffer that state is copied through, at most.
     int64_t muon_rank_values = 0;  // kMuonRankValues.
+    StepProbe* probe = nullptr;    // Null: none.
   };
   struct Result {
     StepLoss loss;
@@ -120,11 +120,9 @@ class DeviceRank {
   absl::Status Finish(int64_t step, int64_t update);
   absl::StatusOr<Result> Wait();
 
-  // Evaluation: the bf16 weights become those of `parameters`, until Begin refreshes all. These
-  // wait.
+  // Evaluation: the bf16 weights become those of `parameters`, until Begin refreshes all. Waits.
   absl::Status UseParameters(std::span<const float> parameters);
-  absl::StatusOr<double> Loss(std::span<const int32_t> inputs, std::span<const int32_t> targets,
-                              std::span<const int32_t> document_starts);
+  DeviceEvaluator& evaluator() { return evaluator_; }
 
   // For synchronization, all of the device's.
   const DeviceArrays& arrays() const { return arrays_; }
@@ -147,15 +145,15 @@ class DeviceRank {
   // This rank's first micro-step overwrites, and the others add.
   CudaTransformer::Pass PassOf(bool first) const;
   absl::Status CopyTokens(int slot);
-  // Between the device and memory that is not page-locked: a chunk is on its way to or from the
-  // device while the host copies another.
+  // Between the device and an array in arena order. These wait.
   absl::Status FillPieces(const std::vector<StateRange>& ranges, float* own,
                           std::span<const float> from);
   absl::Status CopyPieces(const std::vector<StateRange>& ranges, const float* own,
                           std::span<float> to);
-  // Ranges in chunks of `staging_`'s size.
-  std::vector<StateRange> Chunks(const std::vector<StateRange>& ranges) const;
   absl::Status SumBuckets(int stage);
+  // call(where it begins, its bounds from there) for those buckets, as one batch of the group's.
+  template <typename Which, typename Call>
+  absl::Status InABatch(const Which& which, const Call& call);
   absl::Status GatherWeights(const std::function<bool(const ShardBucket&)>& which);
   absl::Status WaitForExchange();
   bool alone() const { return options_.group == nullptr; }
@@ -177,12 +175,6 @@ class DeviceRank {
   std::vector<Event> weights_gathered_;  // By stage.
   PinnedBuffer<int32_t> host_tokens_;
   PinnedBuffer<Result> host_result_;
-  // Buffers that CopyPieces copies through, in turn.
-  struct Staging {
-    PinnedBuffer<float> values;
-    Event copied;
-  };
-  std::array<Staging, 2> staging_;
   DeviceArrays arrays_;
   DeviceTokens tokens_;
   StepLoss* loss_ = nullptr;
@@ -194,7 +186,7 @@ class DeviceRank {
   std::unique_ptr<Gemm> gemm_;
   std::unique_ptr<AttentionProvider> attention_;  // Null: own kernels.
   std::unique_ptr<CudaTransformer> transformer_;
-  std::unique_ptr<DeviceEvaluator> evaluator_;
+  DeviceEvaluator evaluator_;
   std::unique_ptr<DeviceOptimizer> optimizer_;  // Null: gradients are what is synchronized.
   Graph first_micro_step_, next_micro_step_;
 };

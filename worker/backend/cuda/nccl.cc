@@ -158,46 +158,49 @@ absl::Status NcclGroup::Do(const char* what, const Issue& issue) {
   return status.ok() ? status : options_.cause->Get();
 }
 
-absl::Status NcclGroup::ReduceScatterSum(void* data, std::span<const int64_t> bounds,
-                                         GroupType type, GroupStream stream) {
+template <typename Whole, typename OfRoot>
+absl::Status NcclGroup::DoPieces(const char* what, void* data, std::span<const int64_t> bounds,
+                                 GroupType type, const Whole& whole, const OfRoot& of_root) {
   RETURN_IF_ERROR(CheckBounds(bounds, size()));
-  return Do("reduce-scatter", [&](NcclComm comm) {
-    const Piece own(data, bounds, rank(), type);
+  return Do(what, [&](NcclComm comm) {
     if (AreEqual(bounds)) {
-      return nccl_.reduce_scatter(Piece(data, bounds, 0, type).begin, own.begin, own.count,
-                                  TypeOf(type), kNcclSum, comm, StreamOf(stream));
+      return whole(Piece(data, bounds, 0, type).begin, Piece(data, bounds, rank(), type), comm);
     }
     int result = nccl_.group_start();
     for (int root = 0; root < size() && result == kNcclSuccess; ++root) {
       const Piece piece(data, bounds, root, type);
-      if (piece.count == 0) continue;
-      result = nccl_.reduce(piece.begin, piece.begin, piece.count, TypeOf(type), kNcclSum, root,
-                            comm, StreamOf(stream));
+      if (piece.count > 0) result = of_root(piece, root, comm);
     }
     const int ended = nccl_.group_end();
     return result == kNcclSuccess ? ended : result;
   });
 }
 
+absl::Status NcclGroup::ReduceScatterSum(void* data, std::span<const int64_t> bounds,
+                                         GroupType type, GroupStream stream) {
+  return DoPieces(
+      "reduce-scatter", data, bounds, type,
+      [&](const char* all, const Piece& own, NcclComm comm) {
+        return nccl_.reduce_scatter(all, own.begin, own.count, TypeOf(type), kNcclSum, comm,
+                                    StreamOf(stream));
+      },
+      [&](const Piece& piece, int root, NcclComm comm) {
+        return nccl_.reduce(piece.begin, piece.begin, piece.count, TypeOf(type), kNcclSum, root,
+                            comm, StreamOf(stream));
+      });
+}
+
 absl::Status NcclGroup::AllGather(void* data, std::span<const int64_t> bounds, GroupType type,
                                   GroupStream stream) {
-  RETURN_IF_ERROR(CheckBounds(bounds, size()));
-  return Do("all-gather", [&](NcclComm comm) {
-    const Piece own(data, bounds, rank(), type);
-    if (AreEqual(bounds)) {
-      return nccl_.all_gather(own.begin, Piece(data, bounds, 0, type).begin, own.count,
-                              TypeOf(type), comm, StreamOf(stream));
-    }
-    int result = nccl_.group_start();
-    for (int root = 0; root < size() && result == kNcclSuccess; ++root) {
-      const Piece piece(data, bounds, root, type);
-      if (piece.count == 0) continue;
-      result = nccl_.broadcast(piece.begin, piece.begin, piece.count, TypeOf(type), root, comm,
+  return DoPieces(
+      "all-gather", data, bounds, type,
+      [&](char* all, const Piece& own, NcclComm comm) {
+        return nccl_.all_gather(own.begin, all, own.count, TypeOf(type), comm, StreamOf(stream));
+      },
+      [&](const Piece& piece, int root, NcclComm comm) {
+        return nccl_.broadcast(piece.begin, piece.begin, piece.count, TypeOf(type), root, comm,
                                StreamOf(stream));
-    }
-    const int ended = nccl_.group_end();
-    return result == kNcclSuccess ? ended : result;
-  });
+      });
 }
 
 absl::Status NcclGroup::Broadcast(void* data, int64_t count, GroupType type, int root,

@@ -99,6 +99,11 @@ class NcclGroup final : public LocalGroup {
   // Issues what `call` gives to the communicator, unless there is a cause.
   template <typename Issue>
   absl::Status Do(const char* what, const Issue& issue);
+  // The same of pieces: `whole` where they are equal, else `of_root` for each rank's that has
+  // values.
+  template <typename Whole, typename OfRoot>
+  absl::Status DoPieces(const char* what, void* data, std::span<const int64_t> bounds,
+                        GroupType type, const Whole& whole, const OfRoot& of_root);
   void Watch();
 
   const Options options_;

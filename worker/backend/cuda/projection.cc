@@ -30,8 +30,16 @@ int64_t BiasesOf(const std::vector<ProjectionSlice>& biases, const ProjectionSli
 
 }  // namespace
 
-Projection::Projection(const ProjectionLayout& layout, int64_t inputs, int64_t split)
-    : layout_(layout), inputs_(inputs), split_(split) {
+Projection::Projection(std::string name, const ProjectionLayout& layout, int64_t inputs,
+                       int64_t split)
+    : name_(std::move(name)),
+      input_name_(name_ + ", gradient of its input"),
+      weight_name_(name_ + ", gradient of its weights"),
+      bias_name_(name_ + ", gradient of its biases"),
+      layout_(layout),
+      inputs_(inputs),
+      split_(split) {
+  for (const ProjectionSlice& slice : layout.matrices) outputs_ += slice.outputs;
   const std::vector<ProjectionSlice> biases = Cut(layout.biases, 1, split);
   for (const ProjectionSlice& slice : Cut(layout.matrices, inputs, split)) {
     parts_.push_back({slice, BiasesOf(biases, slice)});
@@ -42,79 +50,84 @@ Projection::Projection(const ProjectionLayout& layout, int64_t inputs, int64_t s
   added_biases_ = biases;
 }
 
-absl::Status Projection::Forward(Gemm& gemm, int64_t tokens, const __nv_bfloat16* weights,
-                                 const __nv_bfloat16* in, const Output& out, const Output& rest,
-                                 cudaStream_t stream) const {
+absl::Status Projection::Forward(const ProjectionPass& pass, const __nv_bfloat16* in,
+                                 const Output& out, const Output& rest) const {
   const auto output_of = [&](const ProjectionSlice& slice) -> const Output& {
     return split_ > 0 && slice.first_output >= split_ ? rest : out;
   };
-  for (const Part& part : parts_) {
-    const Output& to = output_of(part.slice);
-    RETURN_IF_ERROR(
-        gemm.Run({.m = tokens,
-                  .n = part.slice.outputs,
-                  .k = inputs_,
-                  .a = {.data = in, .stride = inputs_},
-                  .b = {.data = weights + part.slice.offset, .stride = inputs_, .transpose = true},
-                  .d = to.data + (part.slice.first_output - to.first),
-                  .d_stride = to.stride,
-                  .bias = part.bias < 0 ? nullptr : weights + part.bias},
-                 stream));
-  }
-  for (const ProjectionSlice& bias : added_biases_) {
-    const Output& to = output_of(bias);
-    AddBias(tokens, bias.outputs, to.stride, weights + bias.offset,
-            to.data + (bias.first_output - to.first), stream);
-  }
-  return absl::OkStatus();
+  return Probed(pass.probe, Kernel(name_, pass.tokens), pass.stream, [&]() -> absl::Status {
+    for (const auto& [slice, bias] : parts_) {
+      const Output& to = output_of(slice);
+      RETURN_IF_ERROR(pass.gemm->Run(
+          {.m = pass.tokens,
+           .n = slice.outputs,
+           .k = inputs_,
+           .a = {.data = in, .stride = inputs_},
+           .b = {.data = pass.weights + slice.offset, .stride = inputs_, .transpose = true},
+           .d = to.data + (slice.first_output - to.first),
+           .d_stride = to.stride,
+           .bias = bias < 0 ? nullptr : pass.weights + bias},
+          pass.stream));
+    }
+    for (const ProjectionSlice& bias : added_biases_) {
+      const Output& to = output_of(bias);
+      AddBias(pass.tokens, bias.outputs, to.stride, pass.weights + bias.offset,
+              to.data + (bias.first_output - to.first), pass.stream);
+    }
+    return absl::OkStatus();
+  });
 }
 
-absl::Status Projection::BackwardInput(Gemm& gemm, int64_t tokens, const __nv_bfloat16* weights,
-                                       const __nv_bfloat16* dout, int64_t stride,
-                                       __nv_bfloat16* din, cudaStream_t stream) const {
-  for (const ProjectionSlice& slice : layout_.matrices) {
-    RETURN_IF_ERROR(gemm.Run({.m = tokens,
-                              .n = inputs_,
-                              .k = slice.outputs,
-                              .beta = slice.first_output == 0 ? 0.0F : 1.0F,
-                              .a = {.data = dout + slice.first_output, .stride = stride},
-                              .b = {.data = weights + slice.offset, .stride = inputs_},
-                              .d = din,
-                              .d_stride = inputs_,
-                              .c = din},
-                             stream));
-  }
-  return absl::OkStatus();
+absl::Status Projection::BackwardInput(const ProjectionPass& pass, const __nv_bfloat16* dout,
+                                       __nv_bfloat16* din) const {
+  return Probed(pass.probe, Kernel(input_name_, pass.tokens), pass.stream, [&]() -> absl::Status {
+    for (const ProjectionSlice& slice : layout_.matrices) {
+      RETURN_IF_ERROR(pass.gemm->Run({.m = pass.tokens,
+                                      .n = inputs_,
+                                      .k = slice.outputs,
+                                      .beta = slice.first_output == 0 ? 0.0F : 1.0F,
+                                      .a = {.data = dout + slice.first_output, .stride = outputs_},
+                                      .b = {.data = pass.weights + slice.offset, .stride = inputs_},
+                                      .d = din,
+                                      .d_stride = inputs_,
+                                      .c = din},
+                                     pass.stream));
+    }
+    return absl::OkStatus();
+  });
 }
 
-absl::Status Projection::BackwardWeight(Gemm& gemm, int64_t tokens, const __nv_bfloat16* dout,
-                                        int64_t stride, const __nv_bfloat16* in, bool accumulate,
-                                        const GradientPlaces& gradients,
-                                        cudaStream_t stream) const {
-  for (const ProjectionSlice& slice : layout_.matrices) {
-    float* const gradient = gradients.At(slice.offset);
-    RETURN_IF_ERROR(
-        gemm.Run({.m = slice.outputs,
-                  .n = inputs_,
-                  .k = tokens,
-                  .beta = accumulate ? 1.0F : 0.0F,
-                  .a = {.data = dout + slice.first_output, .stride = stride, .transpose = true},
-                  .b = {.data = in, .stride = inputs_},
-                  .d_float = gradient,
-                  .d_stride = inputs_,
-                  .c = gradient},
-                 stream));
-  }
-  return absl::OkStatus();
+absl::Status Projection::BackwardWeight(const ProjectionPass& pass, const __nv_bfloat16* dout,
+                                        const __nv_bfloat16* in) const {
+  return Probed(pass.probe, Kernel(weight_name_, pass.tokens), pass.stream, [&]() -> absl::Status {
+    for (const ProjectionSlice& slice : layout_.matrices) {
+      float* const gradient = pass.gradients->At(slice.offset);
+      RETURN_IF_ERROR(pass.gemm->Run(
+          {.m = slice.outputs,
+           .n = inputs_,
+           .k = pass.tokens,
+           .beta = pass.accumulate ? 1.0F : 0.0F,
+           .a = {.data = dout + slice.first_output, .stride = outputs_, .transpose = true},
+           .b = {.data = in, .stride = inputs_},
+           .d_float = gradient,
+           .d_stride = inputs_,
+           .c = gradient},
+          pass.stream));
+    }
+    return absl::OkStatus();
+  });
 }
 
-void Projection::BackwardBias(int64_t tokens, const __nv_bfloat16* dout, int64_t stride,
-                              bool accumulate, const GradientPlaces& gradients, float* scratch,
-                              cudaStream_t stream) const {
-  for (const ProjectionSlice& bias : layout_.biases) {
-    cuda::BiasBackward(tokens, bias.outputs, stride, dout + bias.first_output, accumulate,
-                       gradients.At(bias.offset), scratch, stream);
-  }
+absl::Status Projection::BackwardBias(const ProjectionPass& pass, const __nv_bfloat16* dout) const {
+  if (layout_.biases.empty()) return absl::OkStatus();
+  const auto bytes = static_cast<int64_t>(sizeof(*dout)) * pass.tokens * outputs_;
+  return Probed(pass.probe, MemoryKernel(bias_name_, bytes), pass.stream, [&] {
+    for (const ProjectionSlice& bias : layout_.biases) {
+      cuda::BiasBackward(pass.tokens, bias.outputs, outputs_, dout + bias.first_output,
+                         pass.accumulate, pass.gradients->At(bias.offset), pass.scratch,
+                         pass.stream);
+    }
+  });
 }
 
 int64_t Projection::BiasScratch(int64_t tokens) const {

@@ -68,9 +68,10 @@ __global__ __launch_bounds__(kThreads) void SwigluBackwardKernel(uint32_t vector
   if (hidden != nullptr) StorePacked(value, hidden + at.hidden);
 }
 
-__global__ __launch_bounds__(kThreads) void GeluForwardKernel(uint32_t vectors, const Bf16* up,
-                                                              Bf16* hidden) {
-  const Place at(vectors, 1);
+__global__ __launch_bounds__(kThreads) void GeluForwardKernel(uint32_t vectors,
+                                                              uint32_t vectors_per_row,
+                                                              const Bf16* up, Bf16* hidden) {
+  const Place at(vectors, vectors_per_row);
   if (!at.present) return;
   float value[kVector];
   LoadUnpacked(up + at.hidden, value);
@@ -84,9 +85,10 @@ __global__ __launch_bounds__(kThreads) void GeluForwardKernel(uint32_t vectors, 
 }
 
 __global__ __launch_bounds__(kThreads) void GeluBackwardKernel(uint32_t vectors,
+                                                               uint32_t vectors_per_row,
                                                                const Bf16* dhidden, Bf16* up,
                                                                Bf16* hidden) {
-  const Place at(vectors, 1);
+  const Place at(vectors, vectors_per_row);
   if (!at.present) return;
   float x[kVector], upstream[kVector], value[kVector];
   LoadUnpacked(up + at.hidden, x);
@@ -105,36 +107,35 @@ __global__ __launch_bounds__(kThreads) void GeluBackwardKernel(uint32_t vectors,
   if (hidden != nullptr) StorePacked(value, hidden + at.hidden);
 }
 
+// A thread for each vector of hidden.
+template <typename Kernel, typename... Tensors>
+void LaunchActivation(Kernel kernel, int64_t rows, int64_t width, cudaStream_t stream,
+                      Tensors... tensors) {
+  CheckAlignment(tensors...);
+  const uint32_t vectors = VectorsOf(rows, width);
+  Launch(kernel, BlocksFor(vectors, kThreads), kThreads, 0, stream, vectors, VectorsOfRow(width),
+         tensors...);
+}
+
 }  // namespace
 
 void SwigluForward(int64_t rows, int64_t width, const Bf16* gate_up, Bf16* hidden,
                    cudaStream_t stream) {
-  CheckAlignment(gate_up, hidden);
-  const uint32_t vectors = VectorsOf(rows, width);
-  Launch(SwigluForwardKernel, BlocksFor(vectors, kThreads), kThreads, 0, stream, vectors,
-         VectorsOfRow(width), gate_up, hidden);
+  LaunchActivation(SwigluForwardKernel, rows, width, stream, gate_up, hidden);
 }
 
 void SwigluBackward(int64_t rows, int64_t width, const Bf16* dhidden, Bf16* gate_up, Bf16* hidden,
                     cudaStream_t stream) {
-  CheckAlignment(dhidden, gate_up, hidden);
-  const uint32_t vectors = VectorsOf(rows, width);
-  Launch(SwigluBackwardKernel, BlocksFor(vectors, kThreads), kThreads, 0, stream, vectors,
-         VectorsOfRow(width), dhidden, gate_up, hidden);
+  LaunchActivation(SwigluBackwardKernel, rows, width, stream, dhidden, gate_up, hidden);
 }
 
 void GeluForward(int64_t rows, int64_t width, const Bf16* up, Bf16* hidden, cudaStream_t stream) {
-  CheckAlignment(up, hidden);
-  const uint32_t vectors = VectorsOf(rows, width);
-  Launch(GeluForwardKernel, BlocksFor(vectors, kThreads), kThreads, 0, stream, vectors, up, hidden);
+  LaunchActivation(GeluForwardKernel, rows, width, stream, up, hidden);
 }
 
 void GeluBackward(int64_t rows, int64_t width, const Bf16* dhidden, Bf16* up, Bf16* hidden,
                   cudaStream_t stream) {
-  CheckAlignment(dhidden, up, hidden);
-  const uint32_t vectors = VectorsOf(rows, width);
-  Launch(GeluBackwardKernel, BlocksFor(vectors, kThreads), kThreads, 0, stream, vectors, dhidden,
-         up, hidden);
+  LaunchActivation(GeluBackwardKernel, rows, width, stream, dhidden, up, hidden);
 }
 
 }  // namespace causeway::worker::cuda

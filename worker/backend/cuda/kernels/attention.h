@@ -37,23 +37,25 @@ const char* AttentionRefusal(const AttentionShape& shape);
 int AttentionHeadsAtATime(const AttentionShape& shape, bool of_keys);
 
 // All pointers are on the device and aligned to 16 bytes.
-//   qkv            [tokens, heads + 2 kv_heads, head_dim]: queries, keys, values
-//   document_starts [tokens], or null: a position attends to nothing before the place in its
-//                  sequence that the value names. At most the position, and never falling from one
-//                  position of a sequence to the next.
-//   out            [tokens, heads, head_dim], written
-//   log_sum_exp    [sequences, heads, length], written: natural, of the scaled scores
-void AttentionForward(const AttentionShape& shape, const __nv_bfloat16* qkv,
-                      const int32_t* document_starts, __nv_bfloat16* out, float* log_sum_exp,
-                      cudaStream_t stream);
-
-// From what the forward pass took and wrote, and dout of out's shape.
-//   delta          scratch of log_sum_exp's size: the sums over a row of dout * out
-//   dqkv           of qkv's shape, overwritten; keys and values summed over the queries' heads that
-//                  share them, in order of head
-void AttentionBackward(const AttentionShape& shape, const __nv_bfloat16* qkv,
-                       const int32_t* document_starts, const __nv_bfloat16* out,
-                       const float* log_sum_exp, const __nv_bfloat16* dout, float* delta,
-                       __nv_bfloat16* dqkv, cudaStream_t stream);
+struct AttentionCall {
+  AttentionShape shape;
+  // [tokens, heads + 2 kv_heads, head_dim]: queries, keys, values.
+  const __nv_bfloat16* qkv = nullptr;
+  // [tokens], or null: a position attends to nothing before the place in its sequence that the
+  // value names. At most the position, and never falling from one position of a sequence to the
+  // next.
+  const int32_t* document_starts = nullptr;
+  // Written by the forward pass, read by the backward pass.
+  __nv_bfloat16* out = nullptr;  // [tokens, heads, head_dim]
+  float* log_sum_exp = nullptr;  // [sequences, heads, length]: natural, of the scaled scores
+  // Of the backward pass alone.
+  const __nv_bfloat16* dout = nullptr;  // Of out's shape.
+  float* delta = nullptr;  // Scratch of log_sum_exp's size: the sums over a row of dout * out.
+  // Of qkv's shape, overwritten; keys and values summed over the queries' heads that share them, in
+  // order of head.
+  __nv_bfloat16* dqkv = nullptr;
+};
+void AttentionForward(const AttentionCall& call, cudaStream_t stream);
+void AttentionBackward(const AttentionCall& call, cudaStream_t stream);
 
 }  // namespace causeway::worker::cuda

@@ -24,17 +24,6 @@ constexpr int kStageBytes = 2 * kStageRows* Tile<kHeadDim>::kRowBytes;
 // Two stages have the place of the block's own two tiles, which lie there before and after.
 static_assert(2 * kStageRows == kAttentionBlockRows);
 
-struct BackwardCall {
-  AttentionAddress address;
-  const __nv_bfloat16* qkv;
-  const int32_t* document_starts;
-  const __nv_bfloat16* out;
-  const float* log_sum_exp;
-  const __nv_bfloat16* dout;
-  float* delta;
-  __nv_bfloat16* dqkv;
-};
-
 // This warp's rows of a tile, as left operands of products over head_dim.
 template <int kHeadDim>
 __device__ __forceinline__ void LoadOwnRows(
@@ -128,7 +117,7 @@ __device__ __forceinline__ void ComputeDelta(const unsigned char* dout_tile,
 // dq of 128 queries of a head, going over the keys that they see.
 template <int kHeadDim>
 __global__ void __launch_bounds__(kThreads<kHeadDim>, kBlocksPerMultiprocessor<kHeadDim>)
-    QueryGradientKernel(BackwardCall call) {
+    QueryGradientKernel(AttentionKernelCall call) {
   constexpr int kM = kTiles<kHeadDim>;
   constexpr int kColumns = 32;  // Keys at a time.
   using T = Tile<kHeadDim>;
@@ -136,20 +125,19 @@ __global__ void __launch_bounds__(kThreads<kHeadDim>, kBlocksPerMultiprocessor<k
   CAUSEWAY_DYNAMIC_SHARED(unsigned char, shared);
   float* const delta_rows = reinterpret_cast<float*>(shared + 2 * kStageBytes<kHeadDim>);
 
-  const AttentionAddress& address = call.address;
-  const int length = address.shape.length;
-  const int head_dim = address.shape.head_dim;
-  const QueryBlock block(address.shape);
+  const int length = call.shape.length;
+  const int head_dim = call.shape.head_dim;
+  const QueryBlock block(call.shape);
   const int sequence = block.sequence;
   const int head = block.head;
-  if (sequence >= address.shape.sequences) return;
+  if (sequence >= call.shape.sequences) return;
   const int first_row = block.first_row;
   const int rows = block.rows;
-  const int64_t stride = address.qkv_stride();
-  const int64_t out_stride = address.out_stride();
-  const __nv_bfloat16* const k = call.qkv + address.Key(sequence, block.kv_head);
-  const __nv_bfloat16* const v = call.qkv + address.Value(sequence, block.kv_head);
-  const int32_t* const starts = address.Starts(call.document_starts, sequence);
+  const int64_t stride = call.qkv_stride();
+  const int64_t out_stride = call.out_stride();
+  const __nv_bfloat16* const k = call.qkv + call.Key(sequence, block.kv_head);
+  const __nv_bfloat16* const v = call.qkv + call.Value(sequence, block.kv_head);
+  const int32_t* const starts = call.Starts(sequence);
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int own_row = UniformWarpIndex() * 16 * kM;  // Row in the block.
 
@@ -160,16 +148,15 @@ __global__ void __launch_bounds__(kThreads<kHeadDim>, kBlocksPerMultiprocessor<k
   float delta[kM][2];
   {
     unsigned char* const dout_tile = shared + kStageBytes<kHeadDim>;
-    const int64_t out_at = address.Out(sequence, head) + first_row * out_stride;
+    const int64_t out_at = call.Out(sequence, head) + first_row * out_stride;
     T::template Copy<kAttentionBlockRows, kThreads<kHeadDim>>(
-        shared, call.qkv + address.Query(sequence, head) + first_row * stride, stride, rows,
-        head_dim);
+        shared, call.qkv + call.Query(sequence, head) + first_row * stride, stride, rows, head_dim);
     T::template Copy<kAttentionBlockRows, kThreads<kHeadDim>>(dout_tile, call.dout + out_at,
                                                               out_stride, rows, head_dim);
     CommitCopies();
     WaitCopies<0>();
     __syncthreads();
-    const int64_t row_at = address.Row(sequence, head) + first_row;
+    const int64_t row_at = call.Row(sequence, head) + first_row;
     ComputeDelta<kHeadDim>(dout_tile, call.out + out_at, out_stride, rows, head_dim, delta_rows,
                            call.delta + row_at);
     LoadOwnRows<kHeadDim>(shared, own_row, q);
@@ -187,7 +174,7 @@ __global__ void __launch_bounds__(kThreads<kHeadDim>, kBlocksPerMultiprocessor<k
   }
   Clear(dq);
 
-  const float scale_log2 = address.scale * kLog2OfE;
+  const float scale_log2 = call.scale * kLog2OfE;
   const int first_query = first_row + own_row;
   const int last_query = first_query + 16 * kM - 1;
   const int largest_start = starts == nullptr ? 0 : starts[min(last_query, length - 1)];
@@ -251,13 +238,12 @@ __global__ void __launch_bounds__(kThreads<kHeadDim>, kBlocksPerMultiprocessor<k
   }
 
   __syncthreads();
-  const float factors[2] = {address.scale, address.scale};
+  const float factors[2] = {call.scale, call.scale};
 #pragma unroll
   for (int m = 0; m < kM; ++m) T::PutAccumulators(shared, own_row + 16 * m, dq[m], factors);
   __syncthreads();
   T::template Store<kAttentionBlockRows, kThreads<kHeadDim>>(
-      shared, call.dqkv + address.Query(sequence, head) + first_row * stride, stride, rows,
-      head_dim);
+      shared, call.dqkv + call.Query(sequence, head) + first_row * stride, stride, rows, head_dim);
 }
 
 // A stage's queries for the pass over keys, beside q and dout.
@@ -272,7 +258,7 @@ struct QueryStage {
 // the scores' gradients go from accumulators into the next product without leaving its registers.
 template <int kHeadDim>
 __global__ void __launch_bounds__(kThreads<kHeadDim>, kBlocksPerMultiprocessor<kHeadDim>)
-    KeyGradientKernel(BackwardCall call) {
+    KeyGradientKernel(AttentionKernelCall call) {
   constexpr int kM = kTiles<kHeadDim>;
   constexpr int kColumns = 16;  // Queries at a time.
   using T = Tile<kHeadDim>;
@@ -281,29 +267,27 @@ __global__ void __launch_bounds__(kThreads<kHeadDim>, kBlocksPerMultiprocessor<k
   QueryStage* const query_stages =
       reinterpret_cast<QueryStage*>(shared + 2 * kStageBytes<kHeadDim>);
 
-  const AttentionAddress& address = call.address;
-  const int length = address.shape.length;
-  const int head_dim = address.shape.head_dim;
-  const int sequence = BlockColumn() / address.shape.kv_heads;
-  const int kv_head = BlockColumn() % address.shape.kv_heads;
-  if (sequence >= address.shape.sequences) return;
-  const int group = address.shape.heads / address.shape.kv_heads;
+  const int length = call.shape.length;
+  const int head_dim = call.shape.head_dim;
+  const int sequence = BlockColumn() / call.shape.kv_heads;
+  const int kv_head = BlockColumn() % call.shape.kv_heads;
+  if (sequence >= call.shape.sequences) return;
+  const int group = call.shape.heads / call.shape.kv_heads;
   const int first_row = static_cast<int>(blockIdx.y) * kAttentionBlockRows;
   const int rows = min(kAttentionBlockRows, length - first_row);
-  const int64_t stride = address.qkv_stride();
-  const int64_t out_stride = address.out_stride();
-  const int32_t* const starts = address.Starts(call.document_starts, sequence);
+  const int64_t stride = call.qkv_stride();
+  const int64_t out_stride = call.out_stride();
+  const int32_t* const starts = call.Starts(sequence);
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int own_row = UniformWarpIndex() * 16 * kM;  // Row in the block.
 
   uint32_t k[kM][kHeadDim / 16][4];
   uint32_t v[kM][kHeadDim / 16][4];
   T::template Copy<kAttentionBlockRows, kThreads<kHeadDim>>(
-      shared, call.qkv + address.Key(sequence, kv_head) + first_row * stride, stride, rows,
-      head_dim);
+      shared, call.qkv + call.Key(sequence, kv_head) + first_row * stride, stride, rows, head_dim);
   T::template Copy<kAttentionBlockRows, kThreads<kHeadDim>>(
-      shared + kStageBytes<kHeadDim>,
-      call.qkv + address.Value(sequence, kv_head) + first_row * stride, stride, rows, head_dim);
+      shared + kStageBytes<kHeadDim>, call.qkv + call.Value(sequence, kv_head) + first_row * stride,
+      stride, rows, head_dim);
   CommitCopies();
   WaitCopies<0>();
   __syncthreads();
@@ -315,7 +299,7 @@ __global__ void __launch_bounds__(kThreads<kHeadDim>, kBlocksPerMultiprocessor<k
   Clear(dk);
   Clear(dv);
 
-  const float scale_log2 = address.scale * kLog2OfE;
+  const float scale_log2 = call.scale * kLog2OfE;
   const int first_key = first_row + own_row;
   const int last_key = first_key + 16 * kM - 1;
   // The stages of queries that see one of the block's keys: as documents follow each other, there
@@ -340,16 +324,16 @@ __global__ void __launch_bounds__(kThreads<kHeadDim>, kBlocksPerMultiprocessor<k
     const int present = length - first_query;
     unsigned char* const tile = shared + index % 2 * kStageBytes<kHeadDim>;
     T::template Copy<kStageRows, kThreads<kHeadDim>>(
-        tile, call.qkv + address.Query(sequence, head) + first_query * stride, stride, present,
+        tile, call.qkv + call.Query(sequence, head) + first_query * stride, stride, present,
         head_dim);
     T::template Copy<kStageRows, kThreads<kHeadDim>>(
         tile + kStageBytes<kHeadDim> / 2,
-        call.dout + address.Out(sequence, head) + first_query * out_stride, out_stride, present,
+        call.dout + call.Out(sequence, head) + first_query * out_stride, out_stride, present,
         head_dim);
     // Queries past the end have q = dout = 0: whatever their probabilities, they add nothing.
     QueryStage& query = query_stages[index % 2];
     const int row = static_cast<int>(threadIdx.x) % kStageRows;
-    const int64_t at = address.Row(sequence, head) + first_query + row;
+    const int64_t at = call.Row(sequence, head) + first_query + row;
     if (threadIdx.x < kStageRows) {
       CopyAsync4(&query.log_sum_exp[row], call.log_sum_exp + at, row < present);
       if (starts != nullptr) {
@@ -432,7 +416,7 @@ __global__ void __launch_bounds__(kThreads<kHeadDim>, kBlocksPerMultiprocessor<k
   }
 
   __syncthreads();
-  const float dk_factors[2] = {address.scale, address.scale};
+  const float dk_factors[2] = {call.scale, call.scale};
   const float dv_factors[2] = {1.0F, 1.0F};
 #pragma unroll
   for (int m = 0; m < kM; ++m) {
@@ -441,17 +425,16 @@ __global__ void __launch_bounds__(kThreads<kHeadDim>, kBlocksPerMultiprocessor<k
   }
   __syncthreads();
   T::template Store<kAttentionBlockRows, kThreads<kHeadDim>>(
-      shared, call.dqkv + address.Key(sequence, kv_head) + first_row * stride, stride, rows,
-      head_dim);
+      shared, call.dqkv + call.Key(sequence, kv_head) + first_row * stride, stride, rows, head_dim);
   T::template Store<kAttentionBlockRows, kThreads<kHeadDim>>(
       shared + kStageBytes<kHeadDim>,
-      call.dqkv + address.Value(sequence, kv_head) + first_row * stride, stride, rows, head_dim);
+      call.dqkv + call.Value(sequence, kv_head) + first_row * stride, stride, rows, head_dim);
 }
 
 template <int kHeadDim>
-void LaunchBackward(const BackwardCall& call, cudaStream_t stream) {
+void LaunchBackward(const AttentionKernelCall& call, cudaStream_t stream) {
   constexpr int kTiles = 2 * kStageBytes<kHeadDim>;
-  const AttentionShape& shape = call.address.shape;
+  const AttentionShape& shape = call.shape;
   LaunchAttention(QueryGradientKernel<kHeadDim>, shape.sequences * shape.heads,
                   AttentionHeadsAtATime(shape, /*of_keys=*/false), shape.length, kThreads<kHeadDim>,
                   kTiles + kAttentionBlockRows * sizeof(float), stream, call);
@@ -462,13 +445,10 @@ void LaunchBackward(const BackwardCall& call, cudaStream_t stream) {
 
 }  // namespace
 
-void AttentionBackward(const AttentionShape& shape, const __nv_bfloat16* qkv,
-                       const int32_t* document_starts, const __nv_bfloat16* out,
-                       const float* log_sum_exp, const __nv_bfloat16* dout, float* delta,
-                       __nv_bfloat16* dqkv, cudaStream_t stream) {
-  const BackwardCall call = {
-      MakeAttentionAddress(shape), qkv, document_starts, out, log_sum_exp, dout, delta, dqkv};
-  DispatchHeadDim(shape, [&]<int kHeadDim>() { LaunchBackward<kHeadDim>(call, stream); });
+void AttentionBackward(const AttentionCall& call, cudaStream_t stream) {
+  DispatchHeadDim(call.shape, [&]<int kHeadDim>() {
+    LaunchBackward<kHeadDim>(AttentionKernelCall(call), stream);
+  });
 }
 
 }  // namespace causeway::worker::cuda

@@ -60,14 +60,6 @@ constexpr int kTiles = 2;
 constexpr int kTileDistance = 16 * kWarps;
 static_assert(kTiles * kTileDistance == kAttentionBlockRows);
 
-struct ForwardCall {
-  AttentionAddress address;
-  const __nv_bfloat16* qkv;
-  const int32_t* document_starts;
-  __nv_bfloat16* out;
-  float* log_sum_exp;
-};
-
 // Two tiles of 16 query rows of one warp, while it goes over the keys.
 template <int kHeadDim, int kKeys>
 struct ForwardWarp {
@@ -186,7 +178,7 @@ constexpr int kForwardKeys = kHeadDim <= 64 ? 128 : 64;
 // One block per 128 queries of a head. Keys and values are each in shared memory once: values
 // arrive while the scores are computed, the next keys while the values are added up.
 template <int kHeadDim>
-__global__ void __launch_bounds__(kThreads, 2) ForwardKernel(ForwardCall call) {
+__global__ void __launch_bounds__(kThreads, 2) ForwardKernel(AttentionKernelCall call) {
   constexpr int kKeys = kForwardKeys<kHeadDim>;
   using T = Tile<kHeadDim>;
   CAUSEWAY_DYNAMIC_SHARED(unsigned char, shared);
@@ -194,25 +186,24 @@ __global__ void __launch_bounds__(kThreads, 2) ForwardKernel(ForwardCall call) {
   unsigned char* const k_tile = q_tile + kAttentionBlockRows * T::kRowBytes;
   unsigned char* const v_tile = k_tile + kKeys * T::kRowBytes;
 
-  const AttentionAddress& address = call.address;
-  const int length = address.shape.length;
-  const int head_dim = address.shape.head_dim;
-  const QueryBlock block(address.shape);
+  const int length = call.shape.length;
+  const int head_dim = call.shape.head_dim;
+  const QueryBlock block(call.shape);
   const int sequence = block.sequence;
   const int head = block.head;
-  if (sequence >= address.shape.sequences) return;
+  if (sequence >= call.shape.sequences) return;
   const int first_row = block.first_row;
   const int rows = block.rows;
-  const int64_t stride = address.qkv_stride();
-  const __nv_bfloat16* const q = call.qkv + address.Query(sequence, head) + first_row * stride;
-  const __nv_bfloat16* const k = call.qkv + address.Key(sequence, block.kv_head);
-  const __nv_bfloat16* const v = call.qkv + address.Value(sequence, block.kv_head);
-  const int32_t* const starts = address.Starts(call.document_starts, sequence);
+  const int64_t stride = call.qkv_stride();
+  const __nv_bfloat16* const q = call.qkv + call.Query(sequence, head) + first_row * stride;
+  const __nv_bfloat16* const k = call.qkv + call.Key(sequence, block.kv_head);
+  const __nv_bfloat16* const v = call.qkv + call.Value(sequence, block.kv_head);
+  const int32_t* const starts = call.Starts(sequence);
 
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int warp = UniformWarpIndex();
   ForwardWarp<kHeadDim, kKeys> state;
-  state.scale_log2 = address.scale * kLog2OfE;
+  state.scale_log2 = call.scale * kLog2OfE;
   state.starts = starts;
   state.length = length;
 #pragma unroll
@@ -260,7 +251,7 @@ __global__ void __launch_bounds__(kThreads, 2) ForwardKernel(ForwardCall call) {
     }
   }
 
-  float* const log_sum_exp = call.log_sum_exp + address.Row(sequence, head);
+  float* const log_sum_exp = call.log_sum_exp + call.Row(sequence, head);
 #pragma unroll
   for (int m = 0; m < kTiles; ++m) {
     float inverse[2];
@@ -272,7 +263,7 @@ __global__ void __launch_bounds__(kThreads, 2) ForwardKernel(ForwardCall call) {
       inverse[half] = 1.0F / sum;
       const int row = state.row[m] + lane / 4 + 8 * half;
       if (lane % 4 == 0 && row < length) {
-        log_sum_exp[row] = state.maximum[m][half] * address.scale + logf(sum);
+        log_sum_exp[row] = state.maximum[m][half] * call.scale + logf(sum);
       }
     }
     // A warp's queries were read by this warp alone.
@@ -280,15 +271,15 @@ __global__ void __launch_bounds__(kThreads, 2) ForwardKernel(ForwardCall call) {
   }
   __syncthreads();
   T::template Store<kAttentionBlockRows, kThreads>(
-      q_tile, call.out + address.Out(sequence, head) + first_row * address.out_stride(),
-      address.out_stride(), rows, head_dim);
+      q_tile, call.out + call.Out(sequence, head) + first_row * call.out_stride(),
+      call.out_stride(), rows, head_dim);
 }
 
 template <int kHeadDim>
-void LaunchForward(const ForwardCall& call, cudaStream_t stream) {
+void LaunchForward(const AttentionKernelCall& call, cudaStream_t stream) {
   constexpr int kBytes =
       (kAttentionBlockRows + 2 * kForwardKeys<kHeadDim>)*Tile<kHeadDim>::kRowBytes;
-  const AttentionShape& shape = call.address.shape;
+  const AttentionShape& shape = call.shape;
   LaunchAttention(ForwardKernel<kHeadDim>, shape.sequences * shape.heads,
                   AttentionHeadsAtATime(shape, /*of_keys=*/false), shape.length, kThreads, kBytes,
                   stream, call);
@@ -296,11 +287,10 @@ void LaunchForward(const ForwardCall& call, cudaStream_t stream) {
 
 }  // namespace
 
-void AttentionForward(const AttentionShape& shape, const __nv_bfloat16* qkv,
-                      const int32_t* document_starts, __nv_bfloat16* out, float* log_sum_exp,
-                      cudaStream_t stream) {
-  const ForwardCall call = {MakeAttentionAddress(shape), qkv, document_starts, out, log_sum_exp};
-  DispatchHeadDim(shape, [&]<int kHeadDim>() { LaunchForward<kHeadDim>(call, stream); });
+void AttentionForward(const AttentionCall& call, cudaStream_t stream) {
+  DispatchHeadDim(call.shape, [&]<int kHeadDim>() {
+    LaunchForward<kHeadDim>(AttentionKernelCall(call), stream);
+  });
 }
 
 }  // namespace causeway::worker::cuda

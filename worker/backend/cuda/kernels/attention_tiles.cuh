@@ -184,10 +184,13 @@ __device__ __forceinline__ float DotBf16(uint32_t a, uint32_t b) {
          __uint_as_float(a & 0xffff0000U) * __uint_as_float(b & 0xffff0000U);
 }
 
-// Where things lie in the packed layout; strides are in values.
-struct AttentionAddress {
-  AttentionShape shape;
-  float scale = 0;
+// A call as kernels take it, and where things lie in the packed layout; strides are in values.
+struct AttentionKernelCall : AttentionCall {
+  explicit AttentionKernelCall(const AttentionCall& call)
+      : AttentionCall(call),
+        scale(static_cast<float>(1.0 / std::sqrt(static_cast<double>(call.shape.head_dim)))) {}
+
+  float scale;
 
   __device__ __forceinline__ int64_t qkv_stride() const {
     return static_cast<int64_t>(shape.heads + 2 * shape.kv_heads) * shape.head_dim;
@@ -208,8 +211,10 @@ struct AttentionAddress {
     return static_cast<int64_t>(sequence) * shape.length * out_stride() + head * shape.head_dim;
   }
   // Of a sequence's document starts; null where there are none.
-  __device__ __forceinline__ const int32_t* Starts(const int32_t* starts, int sequence) const {
-    return starts == nullptr ? nullptr : starts + static_cast<int64_t>(sequence) * shape.length;
+  __device__ __forceinline__ const int32_t* Starts(int sequence) const {
+    return document_starts == nullptr
+               ? nullptr
+               : document_starts + static_cast<int64_t>(sequence) * shape.length;
   }
   // The row of log_sum_exp and delta.
   __device__ __forceinline__ int64_t Row(int sequence, int head) const {
@@ -218,10 +223,6 @@ struct AttentionAddress {
 };
 
 // How a shape of attention becomes a launch.
-
-inline AttentionAddress MakeAttentionAddress(const AttentionShape& shape) {
-  return {shape, static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)))};
-}
 
 // Calls launch.operator()<D>() with the kernels' head_dim D: the shape's, or the next larger one,
 // whose further columns are zeros. A shape that AttentionRefusal refuses ends the program.

@@ -2,7 +2,7 @@
 //
 // The codecs (common/codec): the same bytes, the same values, the same refusals, bit for
 // bit. One kernel encodes a fragment's delta straight from the weights, one applies an answer and
-// mixes it into them; device_codec.h says how it went.
+// mixes it into them; part_slots.h says how it went.
 //
 // Arrays are in device memory, or in pinned host memory, at multiples of 256 bytes, and hold a
 // whole number of codec chunks, the last of which may be shorter. A block of threads has one chunk.

@@ -26,19 +26,9 @@ std::string DriverTraces(FileSystem& files) {
 }
 
 absl::Status NoDevices(cudaError_t error, FileSystem& files) {
-  int driver = 0;
-  int runtime = 0;
-  (void)cudaDriverGetVersion(&driver);
-  (void)cudaRuntimeGetVersion(&runtime);
-  const auto version = [](int number) {
-    return absl::StrCat(number / 1000, ".", number % 1000 / 10);
-  };
   return absl::FailedPreconditionError(absl::StrCat(
       "no GPU can be used: ", cudaGetErrorString(error), " (", cudaGetErrorName(error),
-      "). Looked for NVIDIA's driver library libcuda.so.1 (",
-      driver == 0 ? "not found, or too old"
-                  : absl::StrCat("it speaks CUDA ", version(driver), " at most"),
-      "; this program needs CUDA ", version(runtime),
+      "). Looked for NVIDIA's driver library libcuda.so.1 (", DriverAndNeed("this program"),
       "), and for its traces: ", DriverTraces(files),
       ". In a container, give it the GPUs (docker run --gpus all); otherwise install the driver; ",
       kOnTheCpu));
@@ -151,6 +141,19 @@ std::string DescribeDevices(const std::vector<DeviceInfo>& devices) {
   return absl::StrJoin(parts, ", ");
 }
 
+std::string DriverAndNeed(absl::string_view what) {
+  int driver = 0;
+  int runtime = 0;
+  (void)cudaDriverGetVersion(&driver);
+  (void)cudaRuntimeGetVersion(&runtime);
+  const auto version = [](int number) {
+    return absl::StrCat(number / 1000, ".", number % 1000 / 10);
+  };
+  return absl::StrCat(driver == 0 ? "not found, or too old"
+                                  : absl::StrCat("it speaks CUDA ", version(driver), " at most"),
+                      "; ", what, " needs CUDA ", version(runtime));
+}
+
 absl::Status UseDevice(int index) {
   return CheckCuda(cudaSetDevice(index), absl::StrCat("using GPU ", index));
 }
@@ -222,6 +225,14 @@ absl::StatusOr<Event> Event::Create(bool timing, bool sleeps) {
   Event event;
   event.event_.reset(created);
   return event;
+}
+
+absl::StatusOr<double> Event::SecondsSince(const Event& earlier) const {
+  RETURN_IF_ERROR(Wait("a measurement"));
+  float milliseconds = 0;
+  RETURN_IF_ERROR(CheckCuda(cudaEventElapsedTime(&milliseconds, earlier.get(), get()),
+                            "reading the time between events"));
+  return 1e-3 * static_cast<double>(milliseconds);
 }
 
 absl::StatusOr<Graph> Graph::End(cudaStream_t stream, const absl::Status& issued) {

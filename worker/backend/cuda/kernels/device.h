@@ -73,6 +73,10 @@ absl::StatusOr<std::vector<int>> ListDevices(const std::vector<int>& indices, Fi
 // "NVIDIA H100 80GB HBM3" or "2 x NVIDIA H100 80GB HBM3".
 std::string DescribeDevices(const std::vector<DeviceInfo>& devices);
 
+// "it speaks CUDA 12.4 at most; ... needs CUDA 13.0", of the driver and of `what`; or that there is
+// no driver, or one that is too old.
+std::string DriverAndNeed(absl::string_view what);
+
 absl::Status UseDevice(int index);
 
 // One GPU's memory, in named arenas, so that running out of it says who needs how much. Freed
@@ -175,6 +179,9 @@ class Event {
     return IsReached() ? CheckCuda(cudaEventQuery(event_.get()), what)
                        : CheckCuda(cudaEventSynchronize(event_.get()), what);
   }
+  // Waits for this event and says how long after `earlier`, of the same stream, it came. Both were
+  // made for timing.
+  absl::StatusOr<double> SecondsSince(const Event& earlier) const;
   // False while its last record is still to come. An error counts as reached: Wait says it.
   bool IsReached() const {
     if (cudaEventQuery(event_.get()) != cudaErrorNotReady) return true;

@@ -1,5 +1,4 @@
 #include "worker/backend/cuda/kernels/device_part.h"
-#include "worker/backend/cuda/kernels/device_codec.h"
 
 #include <algorithm>
 #include <cstring>

@@ -417,26 +417,17 @@ class CudaDeviceValues final : public DeviceValues {
   DevicePart* part_ = nullptr;       // Of the last replica; null: it is gone.
 };
 
-std::string Version(int number) { return absl::StrCat(number / 1000, ".", number % 1000 / 10); }
-
 // Makes the device the calling thread's.
 absl::Status CheckDevice(int device) {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess || device < 0 || device >= count) {
     (void)cudaGetLastError();
-    int driver = 0;
-    int runtime = 0;
-    (void)cudaDriverGetVersion(&driver);
-    (void)cudaRuntimeGetVersion(&runtime);
     return absl::FailedPreconditionError(
         absl::StrCat("GPU ", device, " cannot be used: ",
                      error == cudaSuccess ? absl::StrCat("there are ", count)
                                           : std::string(cudaGetErrorString(error)),
-                     "; NVIDIA's driver ",
-                     driver == 0 ? "is not there, or too old"
-                                 : absl::StrCat("speaks CUDA ", Version(driver), " at most"),
-                     ", this library needs CUDA ", Version(runtime)));
+                     "; NVIDIA's driver: ", DriverAndNeed("this library")));
   }
   RETURN_IF_ERROR(UseDevice(device));
   const cudaError_t probed = ProbeMachineCode();

@@ -287,23 +287,25 @@ void FinishGradientNorm(int count, const double* sums, double clip_norm, Gradien
 // AdamW (common/params/adamw.h) on fp32 weights and moments, with a bf16 copy of the weights for
 // the next forward pass: the bits of the CPU's update.
 
-// A run of values that one block updates. Offsets and size are multiples of 8 values.
-struct AdamWSlice {
-  int64_t state = 0;     // Where it begins in the master weights and first moments.
-  int64_t second = 0;    // In the second moments.
-  int64_t gradient = 0;  // In the gradients.
-  int64_t weight = 0;    // In the bf16 weights.
+// A run of values that one block updates. Offsets are multiples of 8 values, and so is Muon's size.
+struct OptimizerSlice {
+  int64_t state = 0;       // Where it begins in the master weights and first moments.
+  int64_t second = 0;      // AdamW: in the second moments.
+  int64_t gradient = 0;    // In the gradients.
+  int64_t weight = 0;      // In the bf16 weights.
+  int64_t update = 0;      // Muon: in the updates.
+  double shape = 1;        // Muon: sqrt(max(1, rows / cols)) of the matrix.
+  float weight_decay = 0;  // AdamW: 0 for what does not decay.
   int32_t size = 0;
-  float weight_decay = 0;  // 0 for what does not decay.
 };
-inline constexpr int64_t kAdamWSliceValues = 8192;
+inline constexpr int64_t kSliceValues = 8192;
 
-// Appends `size` values from the places of `first` on in slices of at most kAdamWSliceValues.
-void AppendAdamWSlices(const AdamWSlice& first, int64_t size, std::vector<AdamWSlice>* slices);
+// Appends `size` values from the places of `first` on in slices of at most kSliceValues.
+void AppendSlices(const OptimizerSlice& first, int64_t size, std::vector<OptimizerSlice>* slices);
 
 struct AdamWArguments {
   int64_t count = 0;                       // Number of slices; they do not overlap.
-  const AdamWSlice* slices = nullptr;      // On the device, as all that follows.
+  const OptimizerSlice* slices = nullptr;  // On the device, as all that follows.
   const AdamWStep<float>* step = nullptr;  // Constants of this step.
   const GradientNorm* norm = nullptr;      // Nothing changes unless it is finite.
   const float* gradient = nullptr;
@@ -325,20 +327,6 @@ void AdamWUpdate(const AdamWArguments& arguments, cudaStream_t stream);
 // The first and the last work on slices, so that a matrix may lie on several GPUs and be gathered
 // in between.
 
-// A run of values of one matrix that one block works on. Offsets and size are multiples of 8.
-struct MuonSlice {
-  int64_t state = 0;     // Where it begins in the master weights and moments.
-  int64_t gradient = 0;  // In the gradients.
-  int64_t weight = 0;    // In the bf16 weights.
-  int64_t update = 0;    // In the updates.
-  double shape = 1;      // sqrt(max(1, rows / cols)) of the matrix.
-  int32_t size = 0;
-};
-inline constexpr int64_t kMuonSliceValues = 8192;
-
-// Appends `size` values from those places on in slices of at most kMuonSliceValues.
-void AppendMuonSlices(const MuonSlice& first, int64_t size, std::vector<MuonSlice>* slices);
-
 // The constants of one step, on the device.
 struct MuonConstants {
   float momentum = 0;
@@ -348,7 +336,7 @@ struct MuonConstants {
 
 struct MuonArguments {
   int64_t count = 0;                         // Number of slices; they do not overlap.
-  const MuonSlice* slices = nullptr;         // On the device, as all that follows.
+  const OptimizerSlice* slices = nullptr;    // On the device, as all that follows.
   const MuonConstants* constants = nullptr;  // Constants of this step.
   const GradientNorm* norm = nullptr;        // Nothing but updates changes unless it is finite.
 };
@@ -363,13 +351,10 @@ int64_t MuonNormalizeScratch(int64_t count, int64_t size);
 void MuonNormalize(int64_t count, int64_t size, __nv_bfloat16* matrices, double* scratch,
                    cudaStream_t stream);
 
-// Casts, fills and sums. `size` is any number here.
+// Casts and sums. `size` is any number here.
 
 void CastToBf16(int64_t size, const float* values, __nv_bfloat16* out, cudaStream_t stream);
-void CastToFloat(int64_t size, const __nv_bfloat16* values, float* out, cudaStream_t stream);
-void Fill(int64_t size, float value, float* out, cudaStream_t stream);
 // sum += values.
-void Add(int64_t size, const __nv_bfloat16* values, __nv_bfloat16* sum, cudaStream_t stream);
 void Add(int64_t size, const float* values, float* sum, cudaStream_t stream);
 
 // Zeros in many short ranges of an array.
@@ -387,8 +372,6 @@ void ClearRanges(int64_t count, const ClearedRange* ranges, float* values, cudaS
 // values draw less power, and are faster, than those of a training run.
 void FillRandom(int64_t size, uint32_t seed, float scale, __nv_bfloat16* out, cudaStream_t stream);
 void FillRandom(int64_t size, uint32_t seed, float scale, float* out, cudaStream_t stream);
-// Values in [0, limit).
-void FillRandom(int64_t size, uint32_t seed, int32_t limit, int32_t* out, cudaStream_t stream);
 
 // Kernels that only measurements need.
 

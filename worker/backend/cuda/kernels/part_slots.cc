@@ -2,10 +2,40 @@
 
 #include <algorithm>
 
+#include "common/codec/difference_codec.h"
 #include "common/params/run_config.h"
-#include "worker/backend/cuda/kernels/device_codec.h"
 
 namespace causeway::worker::cuda {
+
+absl::StatusOr<DeviceCodec> FindDeviceCodec(v1::Codec id) {
+  constexpr std::pair<v1::Codec, DeviceCodec> kKernels[] = {
+      {v1::FP32, DeviceCodec::kFp32}, {v1::BF16, DeviceCodec::kBf16},
+      {v1::INT8, DeviceCodec::kInt8}, {v1::INT4, DeviceCodec::kInt4},
+      {v1::E3M0, DeviceCodec::kE3m0}, {v1::E2M1, DeviceCodec::kE2m1},
+      {v1::LM2, DeviceCodec::kLm2},   {v1::SIGN1, DeviceCodec::kSign1}};
+  for (const auto& [known, codec] : kKernels) {
+    if (known == id) return codec;
+  }
+  return absl::InvalidArgumentError(absl::StrCat("devices have no codec ", static_cast<int>(id)));
+}
+
+int64_t EncodedBytes(const Codec& codec, int64_t values) {
+  return static_cast<int64_t>(codec.EncodedBytes(static_cast<size_t>(values)));
+}
+
+int64_t RefusedIndex(const Refusal& refusal) {
+  return refusal.index_inverted == 0 ? -1 : static_cast<int64_t>(~refusal.index_inverted);
+}
+
+absl::Status EncodeStatus(const Codec& codec, const Refusal& refusal, int64_t index) {
+  if (refusal.index_inverted == 0) return absl::OkStatus();
+  const auto number = static_cast<size_t>(index);
+  if (codec.id() == v1::FP32) return EndsNotFinite(number, refusal.base, refusal.target);
+  const float largest =
+      codec.id() == v1::BF16 ? std::bit_cast<float>(kLargestBf16CodecBits) : kLargestBlockMagnitude;
+  return TooLarge(codec, number, refusal.difference, refusal.base, refusal.target, largest);
+}
+
 namespace {
 
 // Bytes of any fragment's codes, up or down.

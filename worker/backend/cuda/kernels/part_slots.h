@@ -1,5 +1,6 @@
-// The buffers of a DevicePart (device_part.h) for what is on its way: made at the start, as many as
-// the schedule says, and more where that does not suffice.
+// Codes on their way to and from a device: which kernel makes them, and the buffers of a DevicePart
+// (device_part.h) for them, made at the start, as many as the schedule says, and more where that
+// does not suffice.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -18,6 +19,21 @@
 #include "worker/sync/shard_plan.h"
 
 namespace causeway::worker::cuda {
+
+// The codecs of devices beside those of hosts: which kernel is which codec, and what a refusal
+// says.
+
+// INVALID_ARGUMENT for an id without one.
+absl::StatusOr<DeviceCodec> FindDeviceCodec(v1::Codec id);
+
+// Bytes of so many values' codes.
+int64_t EncodedBytes(const Codec& codec, int64_t values);
+
+// The first value that was refused, -1 if none was.
+int64_t RefusedIndex(const Refusal& refusal);
+
+// codec.Encode's word on a value that was refused, under the number `index`; OK if none was.
+absl::Status EncodeStatus(const Codec& codec, const Refusal& refusal, int64_t index);
 
 inline constexpr auto kFloatBytes = static_cast<int64_t>(sizeof(float));
 

@@ -1,4 +1,5 @@
 #include "worker/backend/cuda/kernels/codec_kernels.h"
+#include "worker/backend/cuda/kernels/device.h"
 #include "worker/backend/cuda/kernels/launch.cuh"
 
 namespace causeway::worker::cuda {
@@ -114,9 +115,16 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+__global__ void Probe() {}
+
 dim3 Tiles(int64_t values) { return dim3(static_cast<unsigned>((values + kTile - 1) / kTile)); }
 
 }  // namespace
+
+cudaError_t ProbeMachineCode() {
+  cudaFuncAttributes attributes;
+  return cudaFuncGetAttributes(&attributes, Probe);
+}
 
 void LaunchGather(const ValueJob& job, float* local, const float* published, cudaStream_t stream) {
   Launch(GatherValues, Tiles(job.values), dim3(kThreads), 0, stream, job, local, published);

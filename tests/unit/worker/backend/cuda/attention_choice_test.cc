@@ -31,20 +31,15 @@ class FakeCudnn final : public AttentionProvider {
   std::string name() const override { return name_; }
   size_t workspace_bytes() const override { return workspace_bytes_; }
   void UseWorkspace(void* workspace) override { workspace_ = workspace; }
-  absl::Status Forward(const AttentionShape& shape, const __nv_bfloat16* qkv,
-                       const int32_t* document_starts, __nv_bfloat16* out, float* log_sum_exp,
-                       cudaStream_t stream) override {
+  absl::Status Forward(const AttentionCall& call, cudaStream_t stream) override {
     if (workspace_ == nullptr) return absl::InternalError("no workspace");
     ++passes_;
-    return own_.Forward(shape, qkv, document_starts, out, log_sum_exp, stream);
+    return own_.Forward(call, stream);
   }
-  absl::Status Backward(const AttentionShape& shape, const __nv_bfloat16* qkv,
-                        const int32_t* document_starts, const __nv_bfloat16* out,
-                        const float* log_sum_exp, const __nv_bfloat16* dout, float* delta,
-                        __nv_bfloat16* dqkv, cudaStream_t stream) override {
+  absl::Status Backward(const AttentionCall& call, cudaStream_t stream) override {
     if (workspace_ == nullptr) return absl::InternalError("no workspace");
     ++passes_;
-    return own_.Backward(shape, qkv, document_starts, out, log_sum_exp, dout, delta, dqkv, stream);
+    return own_.Backward(call, stream);
   }
 
  private:
@@ -81,6 +76,12 @@ class AttentionChoiceTest : public ::testing::Test {
     const absl::StatusOr<std::string> name = Choose(preference);
     EXPECT_TRUE(name.ok()) << name.status();
     return name.value_or("");
+  }
+
+  static MakeAttention By(const AttentionChoice& choice) {
+    return [&choice](const DeviceInfo& device, const AttentionShape& shape, DeviceMemory* memory) {
+      return ChooseAttention(choice, device, shape, memory);
+    };
   }
 
   GemmPlanStore plans_;
@@ -208,10 +209,7 @@ TEST_F(AttentionChoiceTest, ABackendTrainsWithWhatWasChosenAndSaysSo) {
   const v1::RunConfig config = ContractConfig("");
   const FragmentPlan plan = FragmentPlan::Create(config).value();
   CudaBackend::Options options = TestOptions(1);
-  options.make_attention = [this](const DeviceInfo& device, const AttentionShape& shape,
-                                  DeviceMemory* memory) {
-    return ChooseAttention(choice_, device, shape, memory);
-  };
+  options.make_attention = By(choice_);
   const auto backend = CudaBackend::Create(config, plan, options).value();
   EXPECT_EQ(backend->attention(), kNamed);
   EXPECT_THAT(backend->Describe(), HasSubstr(std::string("attention by ") + kNamed));
@@ -225,17 +223,11 @@ TEST_F(AttentionChoiceTest, ABackendTriesOwnKernelsBeforeItRecomputes) {
   const FragmentPlan plan = FragmentPlan::Create(config).value();
   workspace_bytes_ = size_t{1} << 42;
   CudaBackend::Options options = TestOptions(1);
-  options.make_attention = [this](const DeviceInfo& device, const AttentionShape& shape,
-                                  DeviceMemory* memory) {
-    return ChooseAttention(choice_, device, shape, memory);
-  };
+  options.make_attention = By(choice_);
   EXPECT_THAT(CudaBackend::Create(config, plan, options), StatusIs(kResourceExhausted));
   AttentionChoice sparing = choice_;
   sparing.sparing = true;
-  options.make_sparing_attention = [&sparing](const DeviceInfo& device, const AttentionShape& shape,
-                                              DeviceMemory* memory) {
-    return ChooseAttention(sparing, device, shape, memory);
-  };
+  options.make_sparing_attention = By(sparing);
   const auto backend = CudaBackend::Create(config, plan, options).value();
   EXPECT_EQ(backend->attention(), kOwnAttention);
   EXPECT_EQ(backend->recompute(), Recompute::kNone);

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+#include <string>
+
 #include "common/base/file_system.h"
 #include "tests/unit/worker/backend/cuda/test_gemm.h"
 #include "worker/backend/cuda/bench.h"
@@ -45,6 +48,8 @@ TEST(CudaBenchTest, FiguresFollowFromTheTimes) {
   double roofline = 0;
   double together = 0;
   double products = 0;  // FLOPs of all products and attention.
+  double traced = 0;
+  std::set<std::string> names;
   for (const json& kernel : bench.at("kernels")) {
     SCOPED_TRACE(kernel.dump());
     const double alone = 1e-6 * kernel.at("microseconds").get<double>();
@@ -52,6 +57,8 @@ TEST(CudaBenchTest, FiguresFollowFromTheTimes) {
     EXPECT_GT(alone, 0);
     together += alone * calls;
     EXPECT_NEAR(kernel.at("milliseconds_per_step").get<double>(), 1e3 * alone * calls, 1e-9);
+    traced += 1e-3 * kernel.at("traced_milliseconds").get<double>();
+    names.insert(kernel.at("name").get<std::string>());
     const bool copies = kernel.at("limit") == "copy";
     if (copies) {
       const double bytes = 1e9 * kernel.at("gb_per_s").get<double>() * alone;
@@ -71,6 +78,15 @@ TEST(CudaBenchTest, FiguresFollowFromTheTimes) {
   EXPECT_NEAR(bench.at("roofline_seconds_per_step").get<double>() / roofline, 1, 1e-6);
   EXPECT_NEAR(bench.at("roofline_fraction").get<double>() * seconds / roofline, 1, 1e-6);
   EXPECT_NEAR(bench.at("kernels_fraction").get<double>() * seconds / together, 1, 1e-6);
+  const json& trace = bench.at("trace");
+  EXPECT_NEAR(trace.at("seconds").get<double>(), traced + trace.at("gap_seconds").get<double>(),
+              1e-5);
+  EXPECT_LE(trace.at("gaps").size(), 10U);
+  for (const json& gap : trace.at("gaps")) {
+    SCOPED_TRACE(gap.dump());
+    EXPECT_GE(gap.at("count"), 1);
+    for (const char* const end : {"after", "before"}) EXPECT_TRUE(names.contains(gap.at(end)));
+  }
   ASSERT_EQ(bench.at("rates_spread").size(), rates.size());
   for (const auto& [name, spread] : bench.at("rates_spread").items()) {
     EXPECT_GE(spread.get<double>(), 0) << name;
@@ -83,14 +99,31 @@ TEST(CudaBenchTest, FiguresFollowFromTheTimes) {
   EXPECT_LT(products, 1.05 * formula);
 }
 
-TEST(CudaBenchTest, WithMuonNoRowIsAdamWs) {
+TEST(CudaBenchTest, WithMuonItsProductsAreRowsOfTheirOwn) {
   CudaBenchOptions options = SmallBench();
   options.device = DiscoverDevices({0}, *FileSystem::Real()).value().front();
   options.muon = true;
   const auto result = BenchTraining(options).value();
   EXPECT_EQ(result.at("optimizer"), "muon");
   EXPECT_EQ(result.at("step_seconds").size(), 1U);
-  for (const json& kernel : result.at("kernels")) EXPECT_NE(kernel.at("name"), "AdamW");
+  const json& kernels = result.at("kernels");
+  // AdamW has what Muon does not take.
+  double adamw = 0;
+  double momenta = 0;
+  int64_t products = 0;
+  for (const json& kernel : kernels) {
+    const std::string name = kernel.at("name");
+    const double bytes =
+        kernel.value("gb_per_s", 0.0) * kernel.at("milliseconds_per_step").get<double>();
+    if (name == "AdamW") adamw = bytes / 30;
+    if (name == "Muon, momentum") momenta = bytes / 14;
+    if (kernel.at("limit") == "products" && name.starts_with("Muon, ")) {
+      products += kernel.at("calls_per_step").get<int64_t>();
+    }
+  }
+  EXPECT_GT(products, 0);
+  // In millions of values.
+  EXPECT_NEAR(adamw + momenta, 1e-6 * result.at("parameters").get<double>(), 1e-3);
 }
 
 TEST(CudaBenchTest, OptionsThatCannotBeAreRefused) {

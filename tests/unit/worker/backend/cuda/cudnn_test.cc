@@ -180,14 +180,18 @@ TEST_F(CudnnAttentionTest, BothPassesCanBeRecorded) {
   ASSERT_NE(provider, nullptr);
   const int64_t values = int64_t{2} * 256 * 8 * 64;
   const auto bf16 = [&] { return memory.Allocate<__nv_bfloat16>("values", values, "").value(); };
-  __nv_bfloat16 *const qkv = bf16(), *const out = bf16(), *const dout = bf16(),
-                       *const dqkv = bf16();
   float* const rows = memory.Allocate<float>("rows", 2 * 256 * 4, "").value();
+  const AttentionCall call = {.shape = shape,
+                              .qkv = bf16(),
+                              .out = bf16(),
+                              .log_sum_exp = rows,
+                              .dout = bf16(),
+                              .delta = rows,
+                              .dqkv = bf16()};
   const Stream stream = Stream::Create().value();
   const auto issue = [&] {
-    const absl::Status forward = provider->Forward(shape, qkv, nullptr, out, rows, stream.get());
-    if (!forward.ok()) return forward;
-    return provider->Backward(shape, qkv, nullptr, out, rows, dout, rows, dqkv, stream.get());
+    const absl::Status forward = provider->Forward(call, stream.get());
+    return forward.ok() ? provider->Backward(call, stream.get()) : forward;
   };
   ASSERT_TRUE(issue().ok());
   const auto graph = Graph::Record(stream.get(), issue).value();

@@ -60,7 +60,6 @@ class MemoryFitTest : public ::testing::Test {
     CudaBackend::Options options = TestOptions(fit.gpus);
     const CudaBackend::Options defaults;
     options.least_bucket = defaults.least_bucket;
-    options.staged_values = defaults.staged_values;
     options.muon_rank_values = defaults.muon_rank_values;
     options.shard_gradients = fit.flags.shards_gradients;
     options.published_on_device = fit.flags.published_on_device;

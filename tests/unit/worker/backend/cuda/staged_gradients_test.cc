@@ -169,6 +169,7 @@ void ExpectSumsOfThreeMicroBatches(bool tied) {
   const auto value = [](const PlacedTensor& tensor, int micro_batch) {
     return static_cast<float>(tensor.offset % 1000 + 1000 * micro_batch);
   };
+  std::vector<std::vector<float>> written;
   for (int micro_batch = 0; micro_batch < 3; ++micro_batch) {
     for (int stage = 0; stage < shards.stages(); ++stage) {
       ASSERT_TRUE(staged->Begin(stage, stream.get()).ok());
@@ -176,8 +177,11 @@ void ExpectSumsOfThreeMicroBatches(bool tied) {
         // A head that is the embedding is written first.
         const bool is_head = tied && tensor.info.role == TensorRole::kEmbedding;
         if (stage != (is_head ? 0 : ReadyStage(tensor.info, config.model().layers()))) continue;
-        Fill(tensor.info.size(), value(tensor, micro_batch), places.At(tensor.offset),
-             stream.get());
+        const auto& from = written.emplace_back(static_cast<size_t>(tensor.info.size()),
+                                                value(tensor, micro_batch));
+        ASSERT_TRUE(CopyAsync(places.At(tensor.offset), from.data(), std::ssize(from), stream.get(),
+                              "writing a gradient")
+                        .ok());
       }
       ASSERT_TRUE(staged->Sum(stage, /*accumulate=*/micro_batch > 0, stream.get()).ok());
     }

@@ -49,7 +49,6 @@ CudaBackend::Options TestOptions(int devices) {
   options.make_gemm = MakeTestGemm;
   options.make_groups = MakeGroups;
   options.least_bucket = 64;     // Several buckets even of a small model.
-  options.staged_values = 1000;  // And several chunks of state.
   options.muon_rank_values = 1;  // And waves of one matrix for each.
   return options;
 }

@@ -201,19 +201,20 @@ AttentionTensors OnDevice(AttentionProvider& provider, const AttentionCase& c,
   EXPECT_EQ(AttentionRefusal(s), nullptr);
   TestDevice device;
   const int64_t rows = Tokens(s) * s.heads;
-  __nv_bfloat16* const qkv = device.UploadBf16(inputs.qkv);
-  __nv_bfloat16* const dout = device.UploadBf16(inputs.dout);
-  int32_t* const starts = inputs.starts.empty() ? nullptr : device.Upload(inputs.starts);
-  auto* const out = device.Allocate<__nv_bfloat16>(std::ssize(inputs.dout));
-  auto* const dqkv = device.Allocate<__nv_bfloat16>(std::ssize(inputs.qkv));
-  float* const log_sum_exp = device.Allocate<float>(rows);
-  EXPECT_EQ(provider.Forward(s, qkv, starts, out, log_sum_exp, device.stream()), absl::OkStatus());
-  EXPECT_EQ(provider.Backward(s, qkv, starts, out, log_sum_exp, dout, device.Allocate<float>(rows),
-                              dqkv, device.stream()),
-            absl::OkStatus());
-  return {.out = device.Values(out, std::ssize(inputs.dout)),
-          .log_sum_exp = device.Values(log_sum_exp, rows),
-          .dqkv = device.Values(dqkv, std::ssize(inputs.qkv))};
+  const AttentionCall call = {
+      .shape = s,
+      .qkv = device.UploadBf16(inputs.qkv),
+      .document_starts = inputs.starts.empty() ? nullptr : device.Upload(inputs.starts),
+      .out = device.Allocate<__nv_bfloat16>(std::ssize(inputs.dout)),
+      .log_sum_exp = device.Allocate<float>(rows),
+      .dout = device.UploadBf16(inputs.dout),
+      .delta = device.Allocate<float>(rows),
+      .dqkv = device.Allocate<__nv_bfloat16>(std::ssize(inputs.qkv))};
+  EXPECT_EQ(provider.Forward(call, device.stream()), absl::OkStatus());
+  EXPECT_EQ(provider.Backward(call, device.stream()), absl::OkStatus());
+  return {.out = device.Values(call.out, std::ssize(inputs.dout)),
+          .log_sum_exp = device.Values(call.log_sum_exp, rows),
+          .dqkv = device.Values(call.dqkv, std::ssize(inputs.qkv))};
 }
 
 void ExpectLikeOracle(AttentionProvider& provider, const AttentionCase& c) {

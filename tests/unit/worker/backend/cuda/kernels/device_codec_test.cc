@@ -1,5 +1,5 @@
 // The codecs of devices give the bytes and values of the host's, and refuse what those refuse.
-#include "worker/backend/cuda/kernels/device_codec.h"
+#include "worker/backend/cuda/kernels/part_slots.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -26,12 +26,6 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr size_t kSizes[] = {1, 2, 3, 5, 8, 63, 64, 65, 127, 1000, 4095, 4096, 4097, 4100, 8200};
-
-std::vector<uint32_t> Bits(std::span<const float> values) {
-  std::vector<uint32_t> bits;
-  for (const float x : values) bits.push_back(std::bit_cast<uint32_t>(x));
-  return bits;
-}
 
 struct Inputs {
   std::string name;

@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -13,6 +12,7 @@
 
 #include "common/codec/codec.h"
 #include "tests/unit/common/base/status_is.h"
+#include "tests/unit/worker/backend/cuda/kernels/kernel_testing.h"
 #include "tests/unit/worker/backend/cuda/kernels/replica_fixture.h"
 
 #ifdef CAUSEWAY_EMULATED_DEVICE
@@ -29,12 +29,6 @@ using ::testing::HasSubstr;
 constexpr char kSmallModel[] = "layers: 3 width: 40 heads: 2 mlp_width: 120";
 // Its single fragment has more than two leaves.
 constexpr char kLargerModel[] = "layers: 4 width: 96 heads: 2 mlp_width: 384";
-
-std::vector<uint32_t> Bits(std::span<const float> values) {
-  std::vector<uint32_t> bits;
-  for (const float x : values) bits.push_back(std::bit_cast<uint32_t>(x));
-  return bits;
-}
 
 void ExpectSame(Site& device, Site& host) {
   const auto sorted = [](Site& worker) {

@@ -9,7 +9,7 @@
 namespace causeway::worker::cuda {
 namespace {
 
-TEST(ElementwiseTest, CastsFillsAndSumsTakeAnyLength) {
+TEST(ElementwiseTest, CastsAndSumsTakeAnyLength) {
   for (const int64_t size : {1, 7, 8, 9, 2048, 2053}) {
     RandomValues random(1);
     const Doubles a = random.Normal(size);
@@ -21,28 +21,17 @@ TEST(ElementwiseTest, CastsFillsAndSumsTakeAnyLength) {
     const auto tensors = Repeat([&](TestDevice& device) {
       // The value behind must stay.
       auto* const narrow = device.UploadBf16(Doubles(static_cast<size_t>(size + 1), 5));
-      auto* const wide = device.UploadFloat(Doubles(static_cast<size_t>(size + 1), 5));
-      auto* const filled = device.UploadFloat(Doubles(static_cast<size_t>(size + 1), 5));
       CastToBf16(size, device.UploadFloat(fine), narrow, device.stream());
-      CastToFloat(size, device.UploadBf16(a), wide, device.stream());
-      Fill(size, 0.25F, filled, device.stream());
-      auto* const narrow_sum = device.UploadBf16(a);
-      auto* const wide_sum = device.UploadFloat(a);
-      Add(size, device.UploadBf16(b), narrow_sum, device.stream());
-      Add(size, device.UploadFloat(b), wide_sum, device.stream());
-      return std::vector<Doubles>{device.Values(narrow, size + 1), device.Values(wide, size + 1),
-                                  device.Values(filled, size + 1), device.Values(narrow_sum, size),
-                                  device.Values(wide_sum, size)};
+      Doubles before = a;
+      before.push_back(5);
+      float* const added = device.UploadFloat(before);
+      Add(size, device.UploadFloat(b), added, device.stream());
+      return std::vector<Doubles>{device.Values(narrow, size + 1), device.Values(added, size + 1)};
     });
     Doubles narrow = RoundToBf16(fine);
-    Doubles wide = a;
-    Doubles filled(static_cast<size_t>(size), 0.25);
-    for (Doubles* values : {&narrow, &wide, &filled}) values->push_back(5);
+    for (Doubles* values : {&narrow, &sum}) values->push_back(5);
     EXPECT_EQ(tensors[0], narrow);
-    EXPECT_EQ(tensors[1], wide);
-    EXPECT_EQ(tensors[2], filled);
-    EXPECT_EQ(tensors[3], RoundToBf16(sum));
-    ExpectCloseFloat("sum", tensors[4], sum, 1e-7);
+    ExpectCloseFloat("sum", tensors[1], sum, 1e-7);
   }
 }
 

@@ -7,10 +7,12 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -97,6 +99,13 @@ void ExpectClose(const std::string& what, const Doubles& actual, const Doubles& 
 void ExpectCloseFloat(const std::string& what, const Doubles& actual, const Doubles& oracle,
                       double tolerance = 2e-6);
 void ExpectCloseBf16(const std::string& what, const Doubles& actual, const Doubles& oracle);
+
+// What floats compare by where NaNs and signs of zeros count.
+inline std::vector<uint32_t> Bits(std::span<const float> values) {
+  std::vector<uint32_t> bits;
+  for (const float x : values) bits.push_back(std::bit_cast<uint32_t>(x));
+  return bits;
+}
 
 // The same values as T.
 template <typename T>

@@ -78,7 +78,7 @@ GradientNorm* UploadNorm(TestDevice& device, float factor, bool finite) {
 }
 
 // With what an update reads and writes on the device: moments of zero or one, a weight of seven.
-AdamWArguments Place(TestDevice& device, const std::vector<AdamWSlice>& slices,
+AdamWArguments Place(TestDevice& device, const std::vector<OptimizerSlice>& slices,
                      const std::vector<float>& master, double moments) {
   AdamWArguments a = {.count = static_cast<int64_t>(slices.size())};
   a.slices = device.Upload(slices);
@@ -107,14 +107,14 @@ TEST(AdamWKernelTest, HasTheBitsOfTheCpusUpdateForThreeSteps) {
   for (int i = 0; i < 3; ++i) gradients.push_back(As<float>(random.Normal(f.arena, 0.01)));
   constexpr float kFactor = 0.37F;
   const auto tensors = Repeat([&](TestDevice& device) {
-    std::vector<AdamWSlice> slices;
+    std::vector<OptimizerSlice> slices;
     for (int i = 0; i < 2; ++i) {
-      AppendAdamWSlices({.state = f.state[i],
-                         .second = f.weight[i],  // In another order than the first moments.
-                         .gradient = f.gradient[i],
-                         .weight = f.weight[i],
-                         .weight_decay = f.decay[i]},
-                        f.sizes[i], &slices);
+      AppendSlices({.state = f.state[i],
+                    .second = f.weight[i],  // In another order than the first moments.
+                    .gradient = f.gradient[i],
+                    .weight = f.weight[i],
+                    .weight_decay = f.decay[i]},
+                   f.sizes[i], &slices);
     }
     EXPECT_EQ(slices.size(), 3);
     AdamWArguments a = Place(device, slices, master, /*moments=*/0);
@@ -150,8 +150,8 @@ TEST(AdamWKernelTest, HasTheBitsOfTheCpusUpdateForThreeSteps) {
 
 TEST(AdamWKernelTest, AGradientThatIsNotFiniteChangesNothing) {
   TestDevice device;
-  std::vector<AdamWSlice> slices;
-  AppendAdamWSlices({.weight_decay = 0.1F}, 100, &slices);
+  std::vector<OptimizerSlice> slices;
+  AppendSlices({.weight_decay = 0.1F}, 100, &slices);
   AdamWArguments a = Place(device, slices, std::vector<float>(100, 1), /*moments=*/1);
   a.step = device.Upload(std::vector<AdamWStep<float>>{{1e-3, 0.9, 0.99, 1e-8, 1}});
   a.norm = UploadNorm(device, 1, false);
@@ -164,8 +164,8 @@ TEST(AdamWKernelTest, AGradientThatIsNotFiniteChangesNothing) {
 }
 
 TEST(AdamWKernelTest, ACapturedUpdateTakesTheConstantsOfItsReplay) {
-  std::vector<AdamWSlice> slices;
-  AppendAdamWSlices({}, 40, &slices);
+  std::vector<OptimizerSlice> slices;
+  AppendSlices({}, 40, &slices);
   RandomValues random(6);
   const Doubles gradient = random.Normal(40);
   const std::vector<AdamWStep<float>> steps = {{1e-3, 0.9, 0.99, 1e-8, 1},
@@ -207,26 +207,26 @@ TEST(AdamWKernelTest, ACapturedUpdateTakesTheConstantsOfItsReplay) {
 // Two matrices of 24 x 400, the second in pieces that two GPUs might have.
 struct MuonFixture {
   static constexpr int64_t kRows = 400, kCols = 24, kSize = kRows * kCols;
-  std::vector<MuonSlice> slices;
+  std::vector<OptimizerSlice> slices;
   MuonFixture() {
-    MuonSlice slice;
+    OptimizerSlice slice;
     slice.shape = std::sqrt(static_cast<double>(kRows) / kCols);
-    AppendMuonSlices(slice, kSize, &slices);
+    AppendSlices(slice, kSize, &slices);
     slice.state = slice.weight = slice.update = kSize;
     slice.gradient = kSize + 64;
-    AppendMuonSlices(slice, 808, &slices);
+    AppendSlices(slice, 808, &slices);
     slice.state += 808;
     slice.weight += 808;
     slice.update += 808;
     slice.gradient += 808;
-    AppendMuonSlices(slice, kSize - 808, &slices);
+    AppendSlices(slice, kSize - 808, &slices);
   }
   static int64_t GradientAt(int64_t i) { return i < kSize ? i : i + 64; }
 };
 
 constexpr MuonConstants kMuon = {.momentum = 0.95F, .learning_rate = 0.02F, .weight_decay = 0.1F};
 
-MuonArguments Place(TestDevice& device, const std::vector<MuonSlice>& slices, float factor,
+MuonArguments Place(TestDevice& device, const std::vector<OptimizerSlice>& slices, float factor,
                     bool finite = true) {
   MuonArguments a = {.count = static_cast<int64_t>(slices.size())};
   a.slices = device.Upload(slices);
@@ -316,8 +316,8 @@ TEST(MuonKernelTest, UpdateDecaysAndStepsAsTheCpu) {
 
 TEST(MuonKernelTest, AGradientThatIsNotFiniteChangesNothing) {
   TestDevice device;
-  std::vector<MuonSlice> slices;
-  AppendMuonSlices({}, 96, &slices);
+  std::vector<OptimizerSlice> slices;
+  AppendSlices({}, 96, &slices);
   const MuonArguments a = Place(device, slices, 1, /*finite=*/false);
   const Doubles ones(96, 1);
   float* const moment = device.UploadFloat(ones);
