@@ -6,37 +6,30 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "tests/unit/worker/backend/cuda/kernels/kernel_testing.h"
 #include "tests/unit/worker/backend/cuda/test_backend.h"
 #include "tests/unit/worker/backend/cuda/test_gemm.h"
+#include "worker/backend/cpu/kernels.h"
 #include "worker/backend/cpu/optimizer.h"
 
 namespace causeway::worker::cuda {
 namespace {
 
-// alpha * op(a) op(b) + beta * c of [m, n], rounded to bf16.
 struct Side {
-  const double* values;
+  const Doubles& values;
   int64_t stride;
   bool transpose;
-  double At(int64_t row, int64_t column) const {
-    return transpose ? values[column * stride + row] : values[row * stride + column];
-  }
 };
+// alpha * op(a) op(b) + beta * c of [m, n], rounded to bf16.
 Doubles Product(int64_t m, int64_t n, int64_t k, const Side& a, const Side& b, double alpha = 1,
-                double beta = 0, const Doubles& c = {}) {
-  Doubles out(Size(m * n));
-  for (int64_t i = 0; i < m; ++i) {
-    for (int64_t j = 0; j < n; ++j) {
-      double sum = 0;
-      for (int64_t l = 0; l < k; ++l) sum += a.At(i, l) * b.At(l, j);
-      const double before = beta == 0 ? 0 : beta * c[Size(i * n + j)];
-      out[Size(i * n + j)] = RoundToBf16(alpha * sum + before);
-    }
-  }
-  return out;
+                double beta = 0, Doubles c = {}) {
+  c.resize(Size(m * n));
+  worker::Gemm<double>(nullptr, a.transpose, b.transpose, m, n, k, alpha, a.values.data(), a.stride,
+                       b.values.data(), b.stride, beta, c.data(), n);
+  return RoundToBf16(std::move(c));
 }
 
 Doubles Emulated(int64_t rows, int64_t cols, Doubles x) {
@@ -46,13 +39,13 @@ Doubles Emulated(int64_t rows, int64_t cols, Doubles x) {
   const bool tall = rows > cols;
   const int64_t side = std::min(rows, cols);
   for (int i = 0; i < kNewtonSchulzIterations; ++i) {
-    const Side plain = {x.data(), cols, false};
-    const Side turned = {x.data(), cols, true};
+    const Side plain = {x, cols, false};
+    const Side turned = {x, cols, true};
     const Doubles gram =
         Product(side, side, std::max(rows, cols), tall ? turned : plain, tall ? plain : turned);
-    const Side a = {gram.data(), side, false};
+    const Side a = {gram, side, false};
     const Doubles polynomial = Product(side, side, side, a, a, 2.0315, -4.7750, gram);
-    const Side p = {polynomial.data(), side, false};
+    const Side p = {polynomial, side, false};
     x = Product(rows, cols, side, tall ? plain : p, tall ? p : plain, 1, 3.4445, x);
   }
   return x;
