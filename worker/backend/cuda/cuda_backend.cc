@@ -130,19 +130,10 @@ absl::Status CudaBackend::BuildRanks(Recompute recompute, const MakeAttention& m
       return absl::OkStatus();
     });
   }
-  absl::Status first;
-  for (size_t i = 0; i < threads_.size(); ++i) {
-    const absl::Status status = threads_[i]->Wait();
-    if (first.ok() && !status.ok()) {
-      first = Annotate(status, absl::StrCat("GPU ", options_.devices[i].index));
-    }
-  }
-  return first;
+  return FirstError();
 }
 
-absl::Status CudaBackend::Broken() const { return broken_; }
-
-absl::Status CudaBackend::WaitForAll() {
+absl::Status CudaBackend::FirstError() {
   absl::Status first;
   for (size_t i = 0; i < threads_.size(); ++i) {
     const absl::Status status = threads_[i]->Wait();
@@ -152,12 +143,17 @@ absl::Status CudaBackend::WaitForAll() {
       first = Annotate(status, absl::StrCat("GPU ", options_.devices[i].index));
     }
   }
-  if (!first.ok() && broken_.ok()) broken_ = first;
+  return first;
+}
+
+absl::Status CudaBackend::WaitForAll() {
+  const absl::Status first = FirstError();
+  if (broken_.ok()) broken_ = first;
   return first;
 }
 
 absl::Status CudaBackend::OnAll(const std::function<absl::Status(DeviceRank&)>& task) {
-  RETURN_IF_ERROR(Broken());
+  RETURN_IF_ERROR(broken_);
   for (size_t i = 0; i < threads_.size(); ++i) {
     threads_[i]->Post([this, i, &task] { return task(*ranks_[i]); });
   }
@@ -165,13 +161,13 @@ absl::Status CudaBackend::OnAll(const std::function<absl::Status(DeviceRank&)>& 
 }
 
 absl::Status CudaBackend::OnFirst(const std::function<absl::Status(DeviceRank&)>& task) {
-  RETURN_IF_ERROR(Broken());
+  RETURN_IF_ERROR(broken_);
   threads_.front()->Post([this, &task] { return task(*ranks_.front()); });
   return WaitForAll();
 }
 
 absl::StatusOr<StepReport> CudaBackend::Step(int64_t step, const MicroBatchReader& read) {
-  RETURN_IF_ERROR(Broken());
+  RETURN_IF_ERROR(broken_);
   const auto devices = static_cast<int64_t>(ranks_.size());
   const int rounds = ranks_.front()->slots();
   for (size_t i = 0; i < ranks_.size(); ++i) {

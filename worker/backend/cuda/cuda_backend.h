@@ -104,8 +104,10 @@ class CudaBackend final : public ShardedBackend, public EvaluationModel {
   // The same on all threads; the first error of any, which is final.
   absl::Status OnAll(const std::function<absl::Status(DeviceRank&)>& task);
   absl::Status OnFirst(const std::function<absl::Status(DeviceRank&)>& task);
+  // Waits for all threads. The error of the one that failed by itself.
+  absl::Status FirstError();
+  // The same; from then on the backend is broken.
   absl::Status WaitForAll();
-  absl::Status Broken() const;
 
   const v1::RunConfig& config_;
   const FragmentPlan& plan_;

@@ -98,40 +98,36 @@ absl::StatusOr<std::unique_ptr<CudaTransformer>> CudaTransformer::Create(
 
 absl::Status CudaTransformer::AllocateActivations(DeviceMemory& memory) {
   const int64_t tokens = int64_t{options_.micro_batch_sequences} * shape_.length;
-  const auto bf16 = [&](__nv_bfloat16*& to, int64_t width) {
-    return AssignOr(
-        to, memory.Allocate<__nv_bfloat16>("activations", tokens * width, kLowerActivations));
-  };
-  const auto fp32 = [&](float*& to, int64_t width) {
-    return AssignOr(to, memory.Allocate<float>("activations", tokens * width, kLowerActivations));
+  const auto take = [&]<typename T>(T*& to, int64_t width) {
+    return AssignOr(to, memory.Allocate<T>("activations", tokens * width, kLowerActivations));
   };
   const bool keeps_normed = options_.recompute == Recompute::kNone;
   __nv_bfloat16* shared_hidden = nullptr;
-  if (!keeps_normed) RETURN_IF_ERROR(bf16(shared_hidden, shape_.mlp_width));
+  if (!keeps_normed) RETURN_IF_ERROR(take(shared_hidden, shape_.mlp_width));
   for (Block& block : blocks_) {
     BlockActivations& kept = block.kept;
     if (options_.recompute == Recompute::kBlocks && &block != &blocks_.front()) {
       kept = blocks_.front().kept;
-      RETURN_IF_ERROR(bf16(kept.attention_input, shape_.width));
+      RETURN_IF_ERROR(take(kept.attention_input, shape_.width));
       continue;
     }
-    RETURN_IF_ERROR(bf16(kept.attention_input, shape_.width));
-    RETURN_IF_ERROR(fp32(kept.attention_deviation, 1));
-    if (shape_.qk_norm) RETURN_IF_ERROR(bf16(kept.raw_qk, shape_.query_width + shape_.kv_width));
-    RETURN_IF_ERROR(bf16(kept.qkv, shape_.qkv_width));
-    RETURN_IF_ERROR(bf16(kept.attention, shape_.query_width));
-    RETURN_IF_ERROR(fp32(kept.log_sum_exp, shape_.heads));
-    RETURN_IF_ERROR(bf16(kept.mlp_input, shape_.width));
-    RETURN_IF_ERROR(fp32(kept.mlp_deviation, 1));
-    RETURN_IF_ERROR(bf16(kept.pre_activation, shape_.mlp_inputs));
+    RETURN_IF_ERROR(take(kept.attention_input, shape_.width));
+    RETURN_IF_ERROR(take(kept.attention_deviation, 1));
+    if (shape_.qk_norm) RETURN_IF_ERROR(take(kept.raw_qk, shape_.query_width + shape_.kv_width));
+    RETURN_IF_ERROR(take(kept.qkv, shape_.qkv_width));
+    RETURN_IF_ERROR(take(kept.attention, shape_.query_width));
+    RETURN_IF_ERROR(take(kept.log_sum_exp, shape_.heads));
+    RETURN_IF_ERROR(take(kept.mlp_input, shape_.width));
+    RETURN_IF_ERROR(take(kept.mlp_deviation, 1));
+    RETURN_IF_ERROR(take(kept.pre_activation, shape_.mlp_inputs));
     if (shape_.layer_norm) {
-      RETURN_IF_ERROR(fp32(kept.attention_mean, 1));
-      RETURN_IF_ERROR(fp32(kept.mlp_mean, 1));
+      RETURN_IF_ERROR(take(kept.attention_mean, 1));
+      RETURN_IF_ERROR(take(kept.mlp_mean, 1));
     }
     if (keeps_normed) {
-      RETURN_IF_ERROR(bf16(kept.attention_normed, shape_.width));
-      RETURN_IF_ERROR(bf16(kept.mlp_normed, shape_.width));
-      RETURN_IF_ERROR(bf16(kept.hidden, shape_.mlp_width));
+      RETURN_IF_ERROR(take(kept.attention_normed, shape_.width));
+      RETURN_IF_ERROR(take(kept.mlp_normed, shape_.width));
+      RETURN_IF_ERROR(take(kept.hidden, shape_.mlp_width));
     } else {
       kept.attention_normed = normed_;
       kept.mlp_normed = normed_;
@@ -143,23 +139,18 @@ absl::Status CudaTransformer::AllocateActivations(DeviceMemory& memory) {
 
 absl::Status CudaTransformer::Allocate(DeviceMemory& memory) {
   const int64_t tokens = int64_t{options_.micro_batch_sequences} * shape_.length;
-  const auto bf16 = [&](__nv_bfloat16*& to, int64_t width) {
-    return AssignOr(
-        to, memory.Allocate<__nv_bfloat16>("activations' gradients", tokens * width, kLowerLogits));
-  };
-  const auto fp32 = [&](float*& to, int64_t width) {
-    return AssignOr(to,
-                    memory.Allocate<float>("activations' gradients", tokens * width, kLowerLogits));
+  const auto take = [&]<typename T>(T*& to, int64_t width) {
+    return AssignOr(to, memory.Allocate<T>("activations' gradients", tokens * width, kLowerLogits));
   };
   for (auto* buffer : {&final_input_, &normed_, &projected_, &dresidual_, &dnormed_}) {
-    RETURN_IF_ERROR(bf16(*buffer, shape_.width));
+    RETURN_IF_ERROR(take(*buffer, shape_.width));
   }
-  RETURN_IF_ERROR(bf16(dhidden_, shape_.mlp_width));
-  RETURN_IF_ERROR(bf16(dattention_, shape_.query_width));
-  RETURN_IF_ERROR(bf16(dqkv_, shape_.qkv_width));
-  for (auto* buffer : {&final_deviation_, &row_loss_, &row_lse_}) RETURN_IF_ERROR(fp32(*buffer, 1));
-  if (shape_.layer_norm) RETURN_IF_ERROR(fp32(final_mean_, 1));
-  RETURN_IF_ERROR(fp32(delta_, shape_.heads));
+  RETURN_IF_ERROR(take(dhidden_, shape_.mlp_width));
+  RETURN_IF_ERROR(take(dattention_, shape_.query_width));
+  RETURN_IF_ERROR(take(dqkv_, shape_.qkv_width));
+  for (auto* buffer : {&final_deviation_, &row_loss_, &row_lse_}) RETURN_IF_ERROR(take(*buffer, 1));
+  if (shape_.layer_norm) RETURN_IF_ERROR(take(final_mean_, 1));
+  RETURN_IF_ERROR(take(delta_, shape_.heads));
   RETURN_IF_ERROR(AllocateActivations(memory));
 
   head_chunk_ =

@@ -38,6 +38,13 @@ absl::Status EncodeStatus(const Codec& codec, const Refusal& refusal, int64_t in
 
 namespace {
 
+template <typename T>
+absl::StatusOr<T*> TakeLast(std::vector<T*>& free) {
+  T* const last = free.back();
+  free.pop_back();
+  return last;
+}
+
 // Bytes of any fragment's codes, up or down.
 int64_t SlotBytes(const Codec& up, const Codec& down, int64_t values) {
   return std::max(EncodedBytes(up, values), EncodedBytes(down, values));
@@ -97,13 +104,7 @@ absl::Status PartSlots::Prepare(int fragments, const v1::SyncConfig& sync) {
 
 absl::StatusOr<PartSlots::Codes*> PartSlots::Acquire(int fragment) {
   absl::MutexLock lock(&mutex_);
-  Codes* slot = nullptr;
-  if (free_.empty()) {
-    ASSIGN_OR_RETURN(slot, MakeCodes());
-  } else {
-    slot = free_.back();
-    free_.pop_back();
-  }
+  ASSIGN_OR_RETURN(Codes* const slot, free_.empty() ? MakeCodes() : TakeLast(free_));
   slot->fragment = fragment;
   return slot;
 }
@@ -129,10 +130,7 @@ void PartSlots::Release(Codes* slot) {
 }
 
 absl::StatusOr<float*> PartSlots::AcquireHeld() {
-  if (free_held_.empty()) return MakeHeld();
-  float* const held = free_held_.back();
-  free_held_.pop_back();
-  return held;
+  return free_held_.empty() ? MakeHeld() : TakeLast(free_held_);
 }
 
 absl::StatusOr<float*> PartSlots::MakeHeld() {
@@ -140,12 +138,7 @@ absl::StatusOr<float*> PartSlots::MakeHeld() {
 }
 
 absl::StatusOr<PartSlots::Hash*> PartSlots::AcquireHash() {
-  if (!free_hashes_.empty()) {
-    Hash* const slot = free_hashes_.back();
-    free_hashes_.pop_back();
-    return slot;
-  }
-  return MakeHash();
+  return free_hashes_.empty() ? MakeHash() : TakeLast(free_hashes_);
 }
 
 absl::StatusOr<PartSlots::Hash*> PartSlots::MakeHash() {
