@@ -72,27 +72,17 @@ absl::Status ArenaSite::Settle(bool touched) {
 }
 
 absl::Status ArenaSite::CopyLocal(int fragment, int64_t first, std::span<float> values) {
-  const FragmentRange& range = member_->plan().range(fragment);
-  if (ranks_ != nullptr || values_.share == nullptr) {
-    std::vector<float> whole(static_cast<size_t>(range.size()));
-    RETURN_IF_ERROR(OnReplica(CopyOf(fragment, whole)));
-    std::copy_n(whole.begin() + first, values.size(), values.begin());
-  } else {
-    std::copy_n(values_.arena().begin() + range.begin + first, values.size(), values.begin());
-  }
+  std::vector<float> whole(static_cast<size_t>(member_->plan().range(fragment).size()));
+  RETURN_IF_ERROR(OnReplica(CopyOf(fragment, whole)));
+  std::copy_n(whole.begin() + first, values.size(), values.begin());
   return absl::OkStatus();
 }
 
 absl::Status ArenaSite::SetLocal(int fragment, int64_t first, std::span<const float> values) {
-  const FragmentRange& range = member_->plan().range(fragment);
-  if (ranks_ != nullptr || values_.share == nullptr) {
-    std::vector<float> whole(static_cast<size_t>(range.size()));
-    if (values.size() < whole.size()) RETURN_IF_ERROR(OnReplica(CopyOf(fragment, whole)));
-    std::ranges::copy(values, whole.begin() + first);
-    return OnReplica({.method = kPartSetLocal, .fragment = fragment, .in = BytesOf(whole)});
-  }
-  std::ranges::copy(values, values_.arena().begin() + range.begin + first);
-  return absl::OkStatus();
+  std::vector<float> whole(static_cast<size_t>(member_->plan().range(fragment).size()));
+  if (values.size() < whole.size()) RETURN_IF_ERROR(OnReplica(CopyOf(fragment, whole)));
+  std::ranges::copy(values, whole.begin() + first);
+  return OnReplica({.method = kPartSetLocal, .fragment = fragment, .in = BytesOf(whole)});
 }
 
 std::vector<float> ArenaSite::GapsIn(std::span<const float> arena) const {
