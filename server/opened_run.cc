@@ -14,7 +14,6 @@
 #include "common/rpc/security.h"
 #include "common/rpc/status.h"
 #include "common/telemetry/log.h"
-#include "server/link/coordinator_link.h"
 #include "server/store/run_directory.h"
 
 ABSL_FLAG(
@@ -48,19 +47,22 @@ namespace {
 constexpr absl::Duration kBegunPatience = absl::Minutes(1);
 // For an answer where it waits for one.
 constexpr absl::Duration kOneTry = absl::Seconds(5);
+constexpr absl::Duration kPause = absl::Seconds(1);
 
 absl::StatusOr<ReachedRun> AwaitParent(ParentOptions options,
                                        const std::function<bool(absl::Duration)>& wait) {
   // As long for each address: the first machine may be gone without a word.
   options.connect_timeout = kOneTry * (1 + std::ranges::count(options.address, ','));
-  absl::StatusOr<ReachedRun> parent;
-  RETURN_IF_ERROR(KeepTrying(
-      {.give_up = absl::Now() + kBegunPatience,
-       .wait = wait,
-       .passes = IsRetryable,
-       .line = [](const absl::Status& why) { return absl::StrCat(why.message(), "; trying on"); }},
-      [&] { return (parent = ReachParent(options)).status(); }));
-  return parent;
+  const absl::Time give_up = absl::Now() + kBegunPatience;
+  std::string said;
+  for (;;) {
+    absl::StatusOr<ReachedRun> parent = ReachParent(options);
+    if (!IsRetryable(parent.status()) || absl::Now() >= give_up) return parent;
+    const std::string line = absl::StrCat(parent.status().message(), "; trying on");
+    if (line != said) Log().warn("{}", line);
+    said = line;
+    if (wait(kPause)) return absl::CancelledError("stopped before an answer came");
+  }
 }
 
 // The parent's address, this region's id and its certificate, by an invitation.

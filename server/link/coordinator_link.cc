@@ -5,18 +5,11 @@
 #include "common/telemetry/log.h"
 
 namespace causeway::server {
+namespace {
 
-absl::Status KeepTrying(const Retry& retry, absl::FunctionRef<absl::Status()> attempt) {
-  std::string said;
-  for (;;) {
-    absl::Status status = attempt();
-    if (status.ok() || !retry.passes(status) || absl::Now() >= retry.give_up) return status;
-    std::string line = retry.line(status);
-    if (line != said) Log().warn("{}", line);
-    said = std::move(line);
-    if (retry.wait(retry.pause)) return absl::CancelledError("stopped before an answer came");
-  }
-}
+constexpr absl::Duration kPause = absl::Seconds(1);
+
+}  // namespace
 
 absl::Status CoordinatorLink::StartFollowing() {
   ASSIGN_OR_RETURN(thread_, StartThread([this] { Run(); }));
@@ -24,18 +17,21 @@ absl::Status CoordinatorLink::StartFollowing() {
 }
 
 void CoordinatorLink::Run() {
-  const absl::Status end =
-      KeepTrying({.wait = [this](absl::Duration pause) { return AwaitStop(pause); },
-                  .passes = [this](const absl::Status& error) { return Passes(error); },
-                  .line = [this](const absl::Status& why) { return Line(why); }},
-                 [this] {
-                   const absl::Status broken = stopping() ? absl::OkStatus() : Follow();
-                   return stopping() ? absl::OkStatus() : broken;
-                 });
-  if (end.ok() || stopping()) return;
-  result_ = end;
-  Ended(end);
-  ended_ = true;
+  std::string said;
+  do {
+    if (stopping()) return;
+    const absl::Status end = Follow();
+    if (end.ok() || stopping()) return;
+    if (!Passes(end)) {
+      result_ = end;
+      Ended(end);
+      ended_ = true;
+      return;
+    }
+    std::string line = Line(end);
+    if (line != said) Log().warn("{}", line);
+    said = std::move(line);
+  } while (!AwaitStop(kPause));
 }
 
 absl::Status CoordinatorLink::StopFollowing() {

@@ -3,32 +3,14 @@
 #pragma once
 
 #include <atomic>
-#include <functional>
 #include <string>
 #include <thread>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 
 namespace causeway::server {
-
-// How a coordinator asks another one again.
-struct Retry {
-  absl::Duration pause = absl::Seconds(1);
-  absl::Time give_up = absl::InfiniteFuture();
-  // Waits for so long. True: it is to end.
-  std::function<bool(absl::Duration)> wait;
-  // Whether the same may succeed later; all other errors are final.
-  std::function<bool(const absl::Status&)> passes;
-  // Makes a line of an error that passes. Each new one is logged.
-  std::function<std::string(const absl::Status&)> line;
-};
-
-// Attempts it until that is OK or its error final, or the time is over: returns the last result.
-// CANCELLED once it is to end.
-absl::Status KeepTrying(const Retry& retry, absl::FunctionRef<absl::Status()> attempt);
 
 class CoordinatorLink {
  public:
