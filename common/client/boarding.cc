@@ -14,7 +14,6 @@
 #include "common/identity/invitation.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
-#include "common/rpc/tls_handshake.h"
 #include "common/telemetry/log.h"
 
 namespace causeway {

@@ -41,7 +41,6 @@ GrpcExchange::GrpcExchange(Options options)
     dialer_->EndOutdated();
     return link.stall_limit(Direction::kUp);
   };
-  client.poll = link.options().poll;
   client.observer = options_.link;
   client.passes = [session = options_.session](const absl::Status& status) {
     return session->Passes(status);

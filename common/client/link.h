@@ -96,8 +96,6 @@ class Link final : public LaneObserver {
     Clock* clock = Clock::Real();  // Outlives the link.
     // A lane that should move is given up after this and three round trips without a byte.
     absl::Duration stalled_after = absl::Seconds(30);
-    // How often those who wait look at the clock.
-    absl::Duration poll = absl::Seconds(1);
   };
   explicit Link(Options options);
   Link(const Link&) = delete;

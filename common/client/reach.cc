@@ -10,7 +10,6 @@
 #include "common/base/text.h"
 #include "common/client/session.h"
 #include "common/rpc/tcp_stream.h"
-#include "common/rpc/tls_handshake.h"
 #include "common/telemetry/log.h"
 
 namespace causeway {

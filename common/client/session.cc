@@ -19,6 +19,8 @@ constexpr absl::Duration kMaxBackoff = absl::Seconds(2);
 constexpr absl::Duration kLookForStop = absl::Milliseconds(100);
 // For the answer to a heartbeat.
 constexpr absl::Duration kAnswerTimeout = absl::Seconds(5);
+// How long somebody else may answer in the coordinator's place.
+constexpr absl::Duration kOtherPatience = absl::Minutes(10);
 // For one attempt to be welcomed.
 constexpr absl::Duration kWelcomeTimeout = absl::Seconds(10);
 // How often it is looked for other credentials.
@@ -329,7 +331,7 @@ void Session::RunSession() {
       other_since_ = now;
     }
     const absl::Duration since = is_other ? *other_since_ : alone_since_;
-    const absl::Duration patience = is_other    ? options_.give_up_after
+    const absl::Duration patience = is_other    ? kOtherPatience
                                     : welcomed_ ? absl::InfiniteDuration()
                                                 : options_.first_attach_patience;
     const bool may_pass =

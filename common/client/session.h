@@ -3,7 +3,7 @@
 // A broken stream is attached again with the same process nonce, for as long as the coordinator is
 // away; a refusal ends the session. Only where a Join that was welcomed once is refused so that
 // somebody else may answer at the address (MayBeAnothers: another run, an old copy, another
-// release), it is tried again for `give_up_after`. A first attach is repeated, too, while the
+// release), it is tried again for ten minutes. A first attach is repeated, too, while the
 // coordinator is away or takes the id for that of a process whose lease has not ended yet: it is
 // this worker's former process more often than not. Two threads serve the stream.
 //
@@ -66,8 +66,6 @@ class Session {
     // Told likewise, for people, whom the round lacks that this worker waits for; empty: it does
     // not.
     std::function<void(const std::string& waits_for)> on_waits_for = [](const std::string&) {};
-    // How long somebody else may answer in the coordinator's place.
-    absl::Duration give_up_after = absl::Minutes(10);
     // For the first welcome; longer than a former process of this id can keep its lease.
     absl::Duration first_attach_patience = absl::Seconds(20);
     // How far behind the run a membership that was lost may go on.

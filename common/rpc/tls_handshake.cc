@@ -1,4 +1,4 @@
-#include "common/rpc/tls_handshake.h"
+#include "common/rpc/security.h"
 
 #include <openssl/bio.h>
 #include <openssl/err.h>

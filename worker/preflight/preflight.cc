@@ -10,7 +10,6 @@
 #include "common/rpc/channel.h"
 #include "common/rpc/tcp_links.h"
 #include "common/rpc/tcp_stream.h"
-#include "common/rpc/tls_handshake.h"
 #include "common/transfer/wire.h"
 #include "worker/backend/cpu/bench.h"
 #include "worker/preflight/checks.h"

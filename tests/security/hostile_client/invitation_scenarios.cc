@@ -19,8 +19,8 @@
 #include "causeway/v1/enrollment.grpc.pb.h"
 #include "common/client/boarding.h"
 #include "common/identity/invitation.h"
+#include "common/rpc/security.h"
 #include "common/rpc/status.h"
-#include "common/rpc/tls_handshake.h"
 #include "tests/security/hostile_client/scenarios.h"
 
 namespace causeway::hostile {

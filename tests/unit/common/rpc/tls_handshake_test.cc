@@ -1,4 +1,4 @@
-#include "common/rpc/tls_handshake.h"
+#include "common/rpc/security.h"
 
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/server_builder.h>
