@@ -189,11 +189,13 @@ absl::Duration Link::stall_limit(Direction direction) const {
 }
 
 void Link::Refresh() {
-  absl::MutexLock lock(&mutex_);
+  absl::MutexLock asking(&asking_);
   const absl::Duration now = options_.clock->Monotonic();
   if (!options_.tcp || now - refreshed_ < kRefreshInterval) return;
   refreshed_ = now;
-  tcp_ = options_.tcp();
+  TcpLink tcp = options_.tcp();  // Takes a while: no chunk waits for it.
+  absl::MutexLock lock(&mutex_);
+  tcp_ = std::move(tcp);
   carried_.push_back({now, {tcp_.sent_bytes, tcp_.received_bytes}});
   while (carried_.size() > 2 && carried_[1].at <= now - options_.stalled_after) {
     carried_.pop_front();

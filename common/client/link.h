@@ -154,7 +154,8 @@ class Link final : public LaneObserver {
     std::array<int64_t, 2> bytes;
   };
   std::deque<Carried> carried_ ABSL_GUARDED_BY(mutex_);
-  absl::Duration refreshed_ ABSL_GUARDED_BY(mutex_) = -absl::InfiniteDuration();
+  absl::Mutex asking_;  // Before the other.
+  absl::Duration refreshed_ ABSL_GUARDED_BY(asking_) = -absl::InfiniteDuration();
 };
 
 }  // namespace causeway
