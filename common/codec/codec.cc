@@ -89,13 +89,6 @@ const Codec* TheCodec(CodecPath path) {
 
 }  // namespace
 
-const Codec* Int8Codec(CodecPath path) { return TheCodec<Int8Format, v1::INT8>(path); }
-const Codec* E3m0Codec(CodecPath path) { return TheCodec<E3m0Format, v1::E3M0>(path); }
-const Codec* E2m1Codec(CodecPath path) { return TheCodec<E2m1Format, v1::E2M1>(path); }
-const Codec* Int4Codec(CodecPath path) { return TheCodec<Int4Format, v1::INT4>(path); }
-const Codec* Lm2Codec(CodecPath path) { return TheCodec<Lm2Format, v1::LM2>(path); }
-const Codec* Sign1Codec(CodecPath path) { return TheCodec<Sign1Format, v1::SIGN1>(path); }
-
 absl::Status Codec::WeightedSum(std::span<const WeightedPart> parts, std::span<const float> base,
                                 std::span<const float* const> /*upcoming*/,
                                 std::span<double> sum) const {
@@ -114,9 +107,14 @@ absl::StatusOr<double> Codec::SumOfSquares(std::span<const uint8_t> encoded,
 }
 
 absl::StatusOr<const Codec*> FindCodec(v1::Codec id, CodecPath path) {
-  const std::array<const Codec*, kCodecs.size()> codecs = {
-      Fp32Codec(path), Bf16Codec(path), Int8Codec(path), E3m0Codec(path),
-      E2m1Codec(path), Int4Codec(path), Lm2Codec(path),  Sign1Codec(path)};
+  const std::array<const Codec*, kCodecs.size()> codecs = {Fp32Codec(path),
+                                                           Bf16Codec(path),
+                                                           TheCodec<Int8Format, v1::INT8>(path),
+                                                           TheCodec<E3m0Format, v1::E3M0>(path),
+                                                           TheCodec<E2m1Format, v1::E2M1>(path),
+                                                           TheCodec<Int4Format, v1::INT4>(path),
+                                                           TheCodec<Lm2Format, v1::LM2>(path),
+                                                           TheCodec<Sign1Format, v1::SIGN1>(path)};
   std::string known;
   for (const Codec* codec : codecs) {
     if (codec->id() == id) return codec;

@@ -83,11 +83,4 @@ absl::Status EndsNotFinite(size_t index, float base, float target);
 const Codec* Fp32Codec(CodecPath path);
 const Codec* Bf16Codec(CodecPath path);
 
-const Codec* Int8Codec(CodecPath path);
-const Codec* E3m0Codec(CodecPath path);
-const Codec* E2m1Codec(CodecPath path);
-const Codec* Int4Codec(CodecPath path);
-const Codec* Lm2Codec(CodecPath path);
-const Codec* Sign1Codec(CodecPath path);
-
 }  // namespace causeway

@@ -14,12 +14,17 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "common/base/byte_buffer.h"
 
 namespace causeway {
 
@@ -62,5 +67,86 @@ struct ChunkFrame {
   std::string tail;  // May be empty.
 };
 ChunkFrame FrameChunk(const ChunkFields& chunk);
+
+// One object that is being received, whichever end receives it: memory that chunks are read into
+// directly, in any order, over as many lanes as bring them.
+
+// Which chunks of an object are there: chunk i is the bytes from i MiB on, one leaf of the tree
+// hash, the last one shorter. Both sides keep such a set of what they hold, and tell each other
+// as bits (Holding.held_chunks, Want.held_chunks).
+
+// Not thread-safe.
+class ChunkSet {
+ public:
+  // For an object without bytes.
+  ChunkSet() = default;
+  // An empty set, for an object of 0 .. kMaxObjectBytes.
+  explicit ChunkSet(int64_t object_bytes);
+  // Reads a peer's set for an object of that size. INVALID_ARGUMENT if `bits` has chunks beyond the
+  // object's end.
+  static absl::StatusOr<ChunkSet> FromWire(int64_t object_bytes, absl::string_view bits);
+  // Bit i says that chunk i is held; bit 0 is the lowest of the first byte. No trailing zero bytes.
+  std::string ToWire() const;
+
+  int64_t chunks() const { return chunks_; }
+  int64_t object_bytes() const { return object_bytes_; }
+  int64_t held_chunks() const { return held_chunks_; }
+  int64_t held_bytes() const { return held_bytes_; }
+  bool complete() const { return held_chunks_ == chunks_; }
+
+  // Chunks are 0 .. chunks() - 1.
+  static int64_t Offset(int64_t chunk);
+  int64_t Size(int64_t chunk) const;
+  bool Holds(int64_t chunk) const;
+  // False if it was held already.
+  bool Add(int64_t chunk);
+  // False if it was not held.
+  bool Remove(int64_t chunk);
+  // The first chunk from `chunk` on that is not held; chunks() if there is none.
+  int64_t FirstMissing(int64_t chunk = 0) const;
+
+ private:
+  int64_t object_bytes_ = 0;
+  int64_t chunks_ = 0;
+  int64_t held_chunks_ = 0;
+  int64_t held_bytes_ = 0;
+  std::vector<uint64_t> words_;
+};
+
+// Thread-safe. A chunk's memory belongs to whoever PlaceOf gave it to, until Placed.
+class ChunkAssembly {
+ public:
+  // Looks at a chunk whose checksum is right, while it is in a cache. Called once per chunk; calls
+  // for several chunks may overlap. Never blocks.
+  using Look = std::function<void(int64_t chunk, std::span<const uint8_t> bytes)>;
+
+  // An object of 0 .. kMaxObjectBytes, of which nothing is held.
+  explicit ChunkAssembly(int64_t object_bytes, Look look = nullptr);
+
+  // Returns the chunk's place: fill it, then call Placed. Empty: the chunk is held. Nothing:
+  // somebody else fills it, who may fail.
+  std::optional<std::span<uint8_t>> PlaceOf(int64_t chunk);
+  // Ends what PlaceOf began. With a checksum, the chunk is held; with an error, it is as if it had
+  // not come. True for the one call that makes the object whole.
+  bool Placed(int64_t chunk, const absl::StatusOr<uint64_t>& checksum);
+
+  int64_t object_bytes() const { return object_bytes_; }
+  ChunkSet held() const;
+  // Once it is whole: the tree hash of what came, and the bytes, which the caller may take: nobody
+  // looks at them any more.
+  uint64_t tree_hash() const;
+  const std::shared_ptr<ByteBuffer>& bytes() const { return bytes_; }
+
+ private:
+  std::span<uint8_t> Place(int64_t chunk) const;
+
+  const int64_t object_bytes_;
+  const Look look_;
+  const std::shared_ptr<ByteBuffer> bytes_;
+  mutable absl::Mutex mutex_;
+  ChunkSet held_ ABSL_GUARDED_BY(mutex_);
+  ChunkSet arriving_ ABSL_GUARDED_BY(mutex_);             // PlaceOf was called, Placed not yet.
+  std::vector<uint64_t> leaves_ ABSL_GUARDED_BY(mutex_);  // Checksums of the chunks that are held.
+};
 
 }  // namespace causeway

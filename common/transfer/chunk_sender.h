@@ -27,7 +27,6 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/thread_pool.h"
-#include "common/transfer/chunk_assembly.h"
 #include "common/transfer/chunk_message.h"
 
 namespace causeway {

@@ -201,11 +201,7 @@ absl::Status LaneClient::OnAnnouncement(const LanePtr& lane, const v1::Announcem
   const ChunkSet held = assembly->held();
   // All of it may have come before, with a lane that broke before it was acknowledged.
   if (held.complete()) OnWhole(number, assembly);
-  v1::LaneControl answer;
-  v1::Holding& holding = *answer.mutable_holding();
-  holding.set_transfer(number);
-  holding.set_held_chunks(held.ToWire());
-  Say(std::move(answer), lane);
+  SayHolding(number, held, /*holder=*/0, lane);
   return absl::OkStatus();
 }
 

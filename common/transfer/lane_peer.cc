@@ -66,18 +66,13 @@ void LanePeer::Close(const LanePtr& lane, const absl::Status& why) {
   PumpAll();
 }
 
-void LanePeer::EndAll(const absl::Status& why) {
-  std::vector<LanePtr> lanes;
-  {
-    absl::MutexLock lock(&mutex_);
-    lanes = lanes_;
-  }
-  for (const LanePtr& lane : lanes) lane->stream->End(why);
+std::vector<LanePeer::LanePtr> LanePeer::AllLanes() const {
+  absl::MutexLock lock(&mutex_);
+  return lanes_;
 }
 
-int LanePeer::lanes() const {
-  absl::MutexLock lock(&mutex_);
-  return static_cast<int>(lanes_.size());
+void LanePeer::EndAll(const absl::Status& why) {
+  for (const LanePtr& lane : AllLanes()) lane->stream->End(why);
 }
 
 bool LanePeer::sends() const {
@@ -293,12 +288,7 @@ void LanePeer::Pump(const LanePtr& lane) {
 }
 
 void LanePeer::PumpAll() {
-  std::vector<LanePtr> lanes;
-  {
-    absl::MutexLock lock(&mutex_);
-    lanes = lanes_;
-  }
-  for (const LanePtr& lane : lanes) Pump(lane);
+  for (const LanePtr& lane : AllLanes()) Pump(lane);
 }
 
 void LanePeer::Written(const LanePtr& lane) {
@@ -398,13 +388,17 @@ bool LanePeer::Say(v1::LaneControl message, LanePtr lane) {
   return true;
 }
 
+void LanePeer::SayHolding(uint64_t transfer, const ChunkSet& held, uint64_t holder, LanePtr lane) {
+  v1::LaneControl message;
+  v1::Holding& holding = *message.mutable_holding();
+  holding.set_transfer(transfer);
+  holding.set_held_chunks(held.ToWire());
+  holding.set_holder(holder);
+  Say(std::move(message), std::move(lane));
+}
+
 void LanePeer::SayToAll(const v1::LaneControl& message) {
-  std::vector<LanePtr> lanes;
-  {
-    absl::MutexLock lock(&mutex_);
-    lanes = lanes_;
-  }
-  for (const LanePtr& lane : lanes) Say(message, lane);
+  for (const LanePtr& lane : AllLanes()) Say(message, lane);
 }
 
 absl::Duration LanePeer::UntilRate() const {

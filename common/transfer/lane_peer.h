@@ -23,7 +23,6 @@
 #include "causeway/v1/exchange.pb.h"
 #include "common/base/clock.h"
 #include "common/base/thread_pool.h"
-#include "common/transfer/chunk_assembly.h"
 #include "common/transfer/chunk_message.h"
 #include "common/transfer/chunk_sender.h"
 
@@ -82,7 +81,7 @@ class LanePeer : public std::enable_shared_from_this<LanePeer> {
   // Ends lanes that owe an acknowledgement for longer than that.
   void EndStalled(absl::Duration limit);
   void EndAll(const absl::Status& why);
-  int lanes() const;
+  int lanes() const { return static_cast<int>(AllLanes().size()); }
   // True while an object is on its way to the peer.
   bool sends() const;
 
@@ -119,6 +118,8 @@ class LanePeer : public std::enable_shared_from_this<LanePeer> {
   void StopExpecting(uint64_t transfer);
   // Says it over that lane, or over the one with the least to write; false if there is none.
   bool Say(v1::LaneControl message, LanePtr lane = nullptr);
+  // Says which chunks of what the peer sends are held, and in what.
+  void SayHolding(uint64_t transfer, const ChunkSet& held, uint64_t holder, LanePtr lane);
   // Says it over every lane: some may have broken, which has not been noticed here yet.
   void SayToAll(const v1::LaneControl& message);
   void Pump(const LanePtr& lane);
@@ -132,6 +133,7 @@ class LanePeer : public std::enable_shared_from_this<LanePeer> {
   };
   struct Writing;
 
+  std::vector<LanePtr> AllLanes() const;
   absl::Status TakeControl(const LanePtr& lane, v1::LaneControl& message);
   bool TakeChunk(const LanePtr& lane, const MessageBytes& message, const ChunkFields& fields);
   // Puts a chunk into its place. False: it has come over another lane as well, and is being placed.

@@ -6,7 +6,6 @@
 #include "server/outer/step_kernels.h"
 
 namespace causeway::server {
-
 namespace {
 
 // Weights may be off 1 by the rounding of their division.

@@ -3,7 +3,6 @@
 #include "common/params/run_config.h"
 
 namespace causeway::server {
-
 namespace {
 
 // tokens >= 0, steps of any size.

@@ -9,7 +9,6 @@
 #include "server/store/run_directory.h"
 
 namespace causeway::server {
-
 namespace {
 
 // Where SQLite's file format has them, big endian.

@@ -23,7 +23,7 @@
 #include "causeway/v1/exchange.pb.h"
 #include "common/base/clock.h"
 #include "common/base/thread_pool.h"
-#include "common/transfer/chunk_assembly.h"
+#include "common/transfer/chunk_message.h"
 #include "server/core/coordinator.h"
 
 namespace causeway::server {

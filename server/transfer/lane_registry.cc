@@ -3,7 +3,6 @@
 #include "common/transfer/wire.h"
 
 namespace causeway::server {
-
 namespace {
 
 constexpr size_t kMaxWorkerIdBytes = 64;
@@ -205,7 +204,7 @@ void WorkerLanes::OnOffer(const LanePtr& lane, v1::Offer& offer) {
     known = offers_.try_emplace(transfer).first->second;
   }
   // It comes over every lane: the coordinator is asked once.
-  if (known != nullptr) return SayHolding(transfer, *known, lane);
+  if (known != nullptr) return SayHolding(transfer, known->chunks->held(), known->holder, lane);
   v1::PushResponse accepted;
   auto self = std::static_pointer_cast<WorkerLanes>(shared_from_this());
   const auto delta = inbox_.Offer(self, transfer, header, accepted);
@@ -223,17 +222,7 @@ void WorkerLanes::OnOffer(const LanePtr& lane, v1::Offer& offer) {
     if (!ended) offer_here->second = *delta;
   }
   if (ended) return StopExpecting(transfer);  // Other lanes were faster: the bearer was told.
-  SayHolding(transfer, **delta, lane);
-}
-
-void WorkerLanes::SayHolding(uint64_t transfer, const DeltaInbox::Delta& delta,
-                             const LanePtr& lane) {
-  v1::LaneControl message;
-  v1::Holding& holding = *message.mutable_holding();
-  holding.set_transfer(transfer);
-  holding.set_held_chunks(delta.chunks->held().ToWire());
-  holding.set_holder(delta.holder);
-  Say(std::move(message), lane);
+  SayHolding(transfer, (*delta)->chunks->held(), (*delta)->holder, lane);
 }
 
 void WorkerLanes::EndOffer(uint64_t transfer, const absl::StatusOr<v1::PushResponse>& result) {

@@ -73,7 +73,6 @@ class WorkerLanes final : public LanePeer, public DeltaBearer {
   // and only the worker knows which of them have broken.
   void SayOutcome(uint64_t transfer, const absl::StatusOr<v1::PushResponse>& result,
                   const LanePtr& lane = nullptr);
-  void SayHolding(uint64_t transfer, const DeltaInbox::Delta& delta, const LanePtr& lane);
   void Forget(uint64_t transfer);
 
   Coordinator& coordinator_;

@@ -9,7 +9,6 @@
 #include "causeway/v1/exchange.pb.h"
 #include "common/base/checksum.h"
 #include "common/codec/codec.h"
-#include "common/transfer/chunk_assembly.h"
 #include "common/transfer/chunk_message.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/target.h"

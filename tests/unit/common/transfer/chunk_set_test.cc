@@ -1,4 +1,4 @@
-#include "common/transfer/chunk_assembly.h"
+#include "common/transfer/chunk_message.h"
 
 #include "common/transfer/wire.h"
 #include "gmock/gmock.h"
