@@ -72,10 +72,13 @@ class EvaluationModel {
                                       std::span<const int32_t> document_starts) = 0;
 };
 
+// Weights and optimizer state that are trained: a whole model's, or a process's part of a site's.
 // Not thread-safe: one training thread. Spans of parameters are in the plan's arena order, of
 // plan.arena_size() values.
-class TrainingBackend : public EvaluationModel {
+class StepBackend {
  public:
+  virtual ~StepBackend() = default;
+
   // Forward and backward over all micro-batches of a step, and the optimizer's update unless
   // gradients are what is synchronized. `step` >= 1 is the inner step's: it sets the learning rate.
   // OUT_OF_RANGE if the gradient is not finite: nothing has changed then. Errors of `read`. An
@@ -92,12 +95,15 @@ class TrainingBackend : public EvaluationModel {
   virtual absl::Status RestoreOptimizer(int64_t updates, std::span<const float> first_moments,
                                         std::span<const float> second_moments) = 0;
 
+  // The device's name in a join and a report: "cpu, 8 threads".
+  virtual std::string Describe() const = 0;
+};
+
+class TrainingBackend : public EvaluationModel, public StepBackend {
+ public:
   // Makes synchronization's view of the weights: a new one for every SyncEngine, after the former
   // one is gone. Lives no longer than the backend.
   virtual absl::StatusOr<std::unique_ptr<Replica>> MakeReplica() = 0;
-
-  // The device's name in a join and a report: "cpu, 8 threads".
-  virtual std::string Describe() const = 0;
 };
 
 // A process's part of a site's backend: weights and moments are divided over the devices of the
@@ -106,24 +112,13 @@ class TrainingBackend : public EvaluationModel {
 //
 // All processes of a site call the same methods in the same order; their devices find each other by
 // themselves. Spans of parameters are arenas, of which the own pieces alone are read and written.
-// Not thread-safe.
-class ShardedBackend {
+// Step asks `read` for the own micro-batches by their numbers in the step; loss and tokens are
+// weighted so that the sum over the processes is the step's.
+class ShardedBackend : public StepBackend {
  public:
-  virtual ~ShardedBackend() = default;
   virtual const ShardPlan& shards() const = 0;
   // Those of this process.
   virtual RankRange range() const = 0;
-
-  // As TrainingBackend::Step, of the own micro-batches: `read` is asked for them by their numbers
-  // in the step. Loss and tokens are weighted so that the sum over the processes is the step's.
-  virtual absl::StatusOr<StepReport> Step(int64_t step, const MicroBatchReader& read) = 0;
-
-  // As TrainingBackend's.
-  virtual absl::Status SetParameters(std::span<const float> parameters) = 0;
-  virtual absl::Status CopyParameters(std::span<float> parameters) = 0;
-  virtual absl::StatusOr<OptimizerState> SaveOptimizer() = 0;
-  virtual absl::Status RestoreOptimizer(int64_t updates, std::span<const float> first_moments,
-                                        std::span<const float> second_moments) = 0;
 
   // Makes the own parts of the replica: for a new SyncEngine, after the former parts are gone. They
   // live no longer than the backend.
@@ -134,9 +129,6 @@ class ShardedBackend {
   // Evaluates whole arenas on the own devices, without the other processes. After its UseParameters
   // all of them refresh their weights. Lives as long as the backend.
   virtual EvaluationModel& evaluation() = 0;
-
-  // As TrainingBackend's, of the own devices.
-  virtual std::string Describe() const = 0;
 };
 
 }  // namespace causeway::worker
