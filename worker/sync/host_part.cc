@@ -49,7 +49,7 @@ SparseArena::~SparseArena() {
 
 HostPart::HostPart(const FragmentPlan& plan, const ShardPlan& shard_plan, int rank,
                    const v1::SyncConfig& sync, std::span<float> parameters,
-                   std::span<const float> gradients, int most_staged)
+                   std::span<const float> gradients)
     : plan_(plan),
       shard_plan_(shard_plan),
       rank_(rank),
@@ -58,7 +58,7 @@ HostPart::HostPart(const FragmentPlan& plan, const ShardPlan& shard_plan, int ra
       decay_(sync.has_error_feedback_decay() ? static_cast<float>(sync.error_feedback_decay())
                                              : 1.0F),
       keep_(sync.keep_in_flight()),
-      most_staged_(most_staged),
+      most_staged_(rank == 0 ? 2 : std::numeric_limits<int>::max()),
       contributes_gradients_(sync.contribution() == v1::SyncConfig::GRADIENT),
       parameters_(parameters),
       gradients_(gradients),
@@ -67,9 +67,8 @@ HostPart::HostPart(const FragmentPlan& plan, const ShardPlan& shard_plan, int ra
 absl::StatusOr<std::unique_ptr<HostPart>> HostPart::Create(
     const FragmentPlan& plan, const ShardPlan& shard_plan, int rank, const v1::SyncConfig& sync,
     std::span<float> parameters, std::span<const float> gradients,
-    std::span<const FragmentRange> untrained, int most_staged) {
-  std::unique_ptr<HostPart> part(
-      new HostPart(plan, shard_plan, rank, sync, parameters, gradients, most_staged));
+    std::span<const FragmentRange> untrained) {
+  std::unique_ptr<HostPart> part(new HostPart(plan, shard_plan, rank, sync, parameters, gradients));
   ASSIGN_OR_RETURN(part->published_,
                    SparseArena::Create(plan.arena_size(), shard_plan.ranks() == 1));
   for (int i = 0; i < plan.fragments(); ++i) {
@@ -118,24 +117,13 @@ bool HostPart::KeepsResiduals() const {
   return std::ranges::any_of(fragments_, [](const Fragment& own) { return !own.residual.empty(); });
 }
 
-HostPart::Values HostPart::Take(int fragment, std::span<const float> arena) {
-  const size_t size = Size(fragment);
-  Values values;
-  {
-    absl::MutexLock lock(&spare_mutex_);
-    if (spare_.capacity() >= size && spare_.capacity() <= 2 * size) values.swap(spare_);
-  }
-  values.resize(size);
+HostPart::Values HostPart::Copy(int fragment, std::span<const float> arena) {
+  Values values(Size(fragment));
   auto at = values.begin();
   for (const ShardPiece& piece : this->fragment(fragment).pieces) {
     at = std::ranges::copy(Of(piece, arena), at).out;
   }
   return values;
-}
-
-void HostPart::GiveBack(Values values) {
-  absl::MutexLock lock(&spare_mutex_);
-  if (values.capacity() > spare_.capacity()) spare_.swap(values);
 }
 
 void HostPart::FillUntrained(int fragment) {
@@ -157,7 +145,7 @@ class HostPart::HostCodes final : public ReplicaPart::Codes {
   absl::Status Read(std::span<uint8_t> object) override {
     Values target = std::exchange(target_, {});
     const int64_t begin = part_.plan_.range(fragment_).begin;
-    const absl::Status encoded = part_.ForEach(
+    return part_.ForEach(
         fragment_, part_.codec_up_,
         [&](const ShardPiece& piece, size_t place, size_t at, size_t bytes) {
           const auto size = static_cast<size_t>(piece.size());
@@ -175,8 +163,6 @@ class HostPart::HostCodes final : public ReplicaPart::Codes {
           if (piece.begin == begin) return status;
           return Annotate(status, absl::StrCat("counted from value ", piece.begin - begin));
         });
-    part_.GiveBack(std::move(target));
-    return encoded;
   }
 
  private:
@@ -187,7 +173,7 @@ class HostPart::HostCodes final : public ReplicaPart::Codes {
 
 absl::StatusOr<std::unique_ptr<ReplicaPart::Codes>> HostPart::Snapshot(int fragment) {
   FillUntrained(fragment);
-  Values target = Take(fragment, contributes_gradients_ ? gradients_ : parameters_);
+  Values target = Copy(fragment, contributes_gradients_ ? gradients_ : parameters_);
   if (contributes_gradients_) std::ranges::transform(target, target.begin(), std::negate<>());
   return std::make_unique<HostCodes>(*this, fragment, std::move(target));
 }
@@ -220,7 +206,7 @@ absl::Status HostPart::Apply(int fragment, std::span<const uint8_t> answer,
 void HostPart::Hash(int fragment, std::span<const float> values) {
   const FragmentRange& range = plan_.range(fragment);
   const int64_t total = range.size() * kValueBytes;
-  Leaves leaves;
+  LeafSink leaves;
   for (const ShardPiece& piece : this->fragment(fragment).pieces) {
     const std::span<const uint8_t> bytes = BytesOf(values.first(static_cast<size_t>(piece.size())));
     values = values.subspan(static_cast<size_t>(piece.size()));
@@ -228,22 +214,19 @@ void HostPart::Hash(int fragment, std::span<const float> values) {
     const LeafRanges of_piece(begin, (piece.end - range.begin) * kValueBytes, total);
     for (int64_t leaf = of_piece.first_leaf; leaf < of_piece.first_leaf + of_piece.leaves; ++leaf) {
       const auto at = static_cast<size_t>(leaf) * kTreeLeafBytes - static_cast<size_t>(begin);
-      leaves.checksums.emplace_back(
-          leaf, Checksum64(bytes.subspan(at, std::min(kTreeLeafBytes, bytes.size() - at))));
+      leaves.SetLeaf(leaf,
+                     Checksum64(bytes.subspan(at, std::min(kTreeLeafBytes, bytes.size() - at))));
     }
     for (const LeafRanges::Range& shared : of_piece.shared) {
-      const auto part = bytes.subspan(static_cast<size_t>(shared.begin - begin),
-                                      static_cast<size_t>(shared.end - shared.begin));
-      leaves.shared.emplace_back(shared.begin, std::vector<uint8_t>(part.begin(), part.end()));
+      leaves.AddShared(shared.begin, bytes.subspan(static_cast<size_t>(shared.begin - begin),
+                                                   static_cast<size_t>(shared.end - shared.begin)));
     }
   }
   this->fragment(fragment).leaves = std::move(leaves);
 }
 
 absl::Status HostPart::FinishHash(int fragment, LeafSink& leaves) {
-  const Leaves& own = this->fragment(fragment).leaves;
-  for (const auto& [leaf, checksum] : own.checksums) leaves.SetLeaf(leaf, checksum);
-  for (const auto& [offset, bytes] : own.shared) leaves.AddShared(offset, bytes);
+  leaves.Take(this->fragment(fragment).leaves.taken());
   return absl::OkStatus();
 }
 
@@ -253,7 +236,7 @@ absl::Status HostPart::StageAnswer(int fragment, std::span<const uint8_t> answer
     --staged_count_;
     return absl::OkStatus();
   }
-  Values values = Take(fragment, published());
+  Values values = Copy(fragment, published());
   const absl::Status applied = Apply(fragment, answer, values);
   if (!applied.ok()) {
     --staged_count_;
@@ -276,12 +259,11 @@ absl::Status HostPart::Merge(const PartCall& call) {
     RETURN_IF_ERROR(Apply(call.fragment, call.in, copy));
     Hash(call.fragment, copy);
   } else {
-    values = Take(call.fragment, published());
+    values = Copy(call.fragment, published());
     RETURN_IF_ERROR(Apply(call.fragment, call.in, values));
     Hash(call.fragment, values);
   }
   PublishAndMix(call.fragment, values, call.alpha);
-  GiveBack(std::move(values));
   return absl::OkStatus();
 }
 
@@ -331,7 +313,7 @@ absl::Status HostPart::Do(const PartCall& call) {
       if (fragment(number).pieces.size() == 1) {
         Hash(number, Of(fragment(number).pieces.front(), published()));
       } else {
-        Hash(number, Take(number, published()));
+        Hash(number, Copy(number, published()));
       }
       return absl::OkStatus();
     case kPartMix:
@@ -431,11 +413,8 @@ absl::StatusOr<std::span<const float>> HostShare::published() const {
 
 absl::StatusOr<std::unique_ptr<ReplicaPart>> HostShare::MakePart() {
   part_ = nullptr;
-  // Those of a PartServer need all answers staged.
-  const int most_staged = rank_ == 0 ? HostPart::kMostStaged : std::numeric_limits<int>::max();
-  ASSIGN_OR_RETURN(
-      std::unique_ptr<HostPart> part,
-      HostPart::Create(plan_, shard_plan_, rank_, sync_, arena(), {}, untrained_, most_staged));
+  ASSIGN_OR_RETURN(std::unique_ptr<HostPart> part,
+                   HostPart::Create(plan_, shard_plan_, rank_, sync_, arena(), {}, untrained_));
   part_ = part.get();
   return part;
 }

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "causeway/v1/config.pb.h"
 #include "common/base/byte_buffer.h"
 #include "common/codec/codec.h"
@@ -40,17 +39,17 @@ class SparseArena {
 // Threads are Replica's.
 class HostPart final : public ReplicaPart {
  public:
-  static constexpr int kMostStaged = 2;
-
   // `sync` is complete. Plans and arenas outlive the part, which reads and writes the own pieces;
   // `gradients` may be empty unless they are what is contributed. `untrained`: ranges that nobody
   // trains, in arena order. What is published of them is what is local, whenever they are sent or
-  // merged. `most_staged`: so many answers are decoded when they come, each into 4 bytes per value;
-  // merges decode the others, and those of a PartServer need all staged.
-  static absl::StatusOr<std::unique_ptr<HostPart>> Create(
-      const FragmentPlan& plan, const ShardPlan& shard_plan, int rank, const v1::SyncConfig& sync,
-      std::span<float> parameters, std::span<const float> gradients,
-      std::span<const FragmentRange> untrained, int most_staged = kMostStaged);
+  // merged. Two answers are decoded when they come, each into 4 bytes per value; merges decode the
+  // others. Those of other ranks than 0, whose PartServer needs all staged, are all decoded then.
+  static absl::StatusOr<std::unique_ptr<HostPart>> Create(const FragmentPlan& plan,
+                                                          const ShardPlan& shard_plan, int rank,
+                                                          const v1::SyncConfig& sync,
+                                                          std::span<float> parameters,
+                                                          std::span<const float> gradients,
+                                                          std::span<const FragmentRange> untrained);
 
   absl::StatusOr<std::unique_ptr<Codes>> Snapshot(int fragment) override;
   absl::Status Do(const PartCall& call) override;
@@ -70,24 +69,19 @@ class HostPart final : public ReplicaPart {
                                                                   std::span<const float>);
   class HostCodes;
   // Values of a fragment's pieces, one after the other.
-  using Values = std::vector<float, UninitializedAllocator<float>>;
-  // The hash of a published copy, here `Values`, leaf by leaf.
-  struct Leaves {
-    std::vector<std::pair<int64_t, uint64_t>> checksums;
-    std::vector<std::pair<int64_t, std::vector<uint8_t>>> shared;
-  };
+  using Values = FloatBuffer;
   struct Fragment {
     std::span<const ShardPiece> pieces;
     std::vector<FragmentRange> untrained;  // Of the pieces.
     Values staged;                         // The published copy after the answer that has come.
     std::vector<float> held;
     std::vector<float> residual;  // Of the pieces; empty until something is kept.
-    Leaves leaves;                // Of the copy that `staged` is, or else of the last one.
+    LeafSink leaves;              // Of the copy that `staged` is, or else of the last one.
   };
 
   HostPart(const FragmentPlan& plan, const ShardPlan& shard_plan, int rank,
            const v1::SyncConfig& sync, std::span<float> parameters,
-           std::span<const float> gradients, int most_staged);
+           std::span<const float> gradients);
 
   Fragment& fragment(int number) { return fragments_[static_cast<size_t>(number)]; }
   size_t Size(int fragment) const {
@@ -107,9 +101,8 @@ class HostPart final : public ReplicaPart {
   absl::Status Merge(const PartCall& call);
   // Mix, of a published copy that is `values` first, unless that is empty.
   void PublishAndMix(int fragment, std::span<const float> values, float alpha);
-  // A copy of the arena's. Give its memory back: new memory costs more than the copy.
-  Values Take(int fragment, std::span<const float> arena);
-  void GiveBack(Values values);
+  // A copy of the arena's.
+  Values Copy(int fragment, std::span<const float> arena);
 
   std::unique_ptr<const ShardPlan> whole_;  // What `shard_plan_` is, of one rank alone.
   const FragmentPlan& plan_;
@@ -127,8 +120,6 @@ class HostPart final : public ReplicaPart {
   SparseArena published_;
   std::vector<Fragment> fragments_;
   std::atomic<int> staged_count_ = 0;
-  absl::Mutex spare_mutex_;
-  Values spare_ ABSL_GUARDED_BY(spare_mutex_);  // The largest that nobody needs now.
 };
 
 // A replica in ordinary memory, of one rank that has everything: the reference for all others.

@@ -52,67 +52,6 @@ Contents ContentsOf(PartMethod method) {
   return {};
 }
 
-// Writes a part's leaves as bytes: {leaf, checksum} with a count before them, then {offset, size,
-// bytes} to the end; all numbers in 8 bytes.
-class LeafWriter final : public LeafSink {
- public:
-  void SetLeaf(int64_t leaf, uint64_t checksum) override {
-    ++count_;
-    Append(leaves_, static_cast<uint64_t>(leaf));
-    Append(leaves_, checksum);
-  }
-  void AddShared(int64_t offset, std::span<const uint8_t> bytes) override {
-    Append(shared_, static_cast<uint64_t>(offset));
-    Append(shared_, bytes.size());
-    shared_.insert(shared_.end(), bytes.begin(), bytes.end());
-  }
-  ByteBuffer Take() {
-    ByteBuffer all;
-    Append(all, count_);
-    all.insert(all.end(), leaves_.begin(), leaves_.end());
-    all.insert(all.end(), shared_.begin(), shared_.end());
-    return all;
-  }
-
- private:
-  static void Append(ByteBuffer& bytes, uint64_t number) {
-    const auto* const at = reinterpret_cast<const uint8_t*>(&number);
-    bytes.insert(bytes.end(), at, at + sizeof(number));
-  }
-
-  uint64_t count_ = 0;
-  ByteBuffer leaves_;
-  ByteBuffer shared_;
-};
-
-absl::Status ReadLeaves(std::span<const uint8_t> bytes, LeafSink& leaves) {
-  bool is_short = false;
-  const auto number = [&]() -> uint64_t {
-    uint64_t value = 0;
-    if (bytes.size() < sizeof(value)) {
-      is_short = true;
-      return 0;
-    }
-    std::memcpy(&value, bytes.data(), sizeof(value));
-    bytes = bytes.subspan(sizeof(value));
-    return value;
-  };
-  for (uint64_t count = number(); count > 0 && !is_short; --count) {
-    const auto leaf = static_cast<int64_t>(number());
-    leaves.SetLeaf(leaf, number());
-  }
-  while (!bytes.empty() && !is_short) {
-    const auto offset = static_cast<int64_t>(number());
-    const uint64_t size = number();
-    is_short = is_short || size > bytes.size();
-    if (is_short) break;
-    leaves.AddShared(offset, bytes.first(size));
-    bytes = bytes.subspan(size);
-  }
-  if (!is_short) return absl::OkStatus();
-  return absl::DataLossError("another process of this site sends leaves that are cut off");
-}
-
 }  // namespace
 
 // --- Pieces --------------------------------------------------------------------------------------
@@ -270,7 +209,12 @@ absl::Status RemotePart::FinishHash(int fragment, LeafSink& leaves) {
     RETURN_IF_ERROR(link_.Await(call).status());
   }
   ASSIGN_OR_RETURN(const ByteBuffer bytes, link_.Await(hash_call_));
-  return ReadLeaves(bytes, leaves);
+  v1::SiteLeaves theirs;
+  if (!theirs.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    return absl::DataLossError("another process of this site sends leaves that are cut off");
+  }
+  leaves.Take(theirs);
+  return absl::OkStatus();
 }
 
 absl::Status CallAll(std::span<const RemoteRanks> others, int method, int64_t argument,
@@ -392,11 +336,13 @@ absl::StatusOr<ByteBuffer> PartServer::Do(const SiteCall& call) {
   const auto method = static_cast<PartMethod>(call.method);
   const auto fragment = static_cast<int>(call.argument);
   if (method == kPartFinishHash) {
-    LeafWriter leaves;
+    LeafSink leaves;
     for (const std::unique_ptr<ReplicaPart>& part : parts_) {
       RETURN_IF_ERROR(part->FinishHash(fragment, leaves));
     }
-    return leaves.Take();
+    ByteBuffer bytes(leaves.taken().ByteSizeLong());
+    leaves.taken().SerializeToArray(bytes.data(), static_cast<int>(bytes.size()));
+    return bytes;
   }
   const Contents contents = ContentsOf(method);
   ByteBuffer in_bytes;

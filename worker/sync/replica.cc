@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 
 #include "absl/strings/str_format.h"
 #include "common/base/checksum.h"
@@ -51,7 +52,9 @@ size_t ObjectBytesInFlight(const FragmentPlan& plan, const v1::SyncConfig& sync)
       bytes += codec.EncodedBytes(static_cast<size_t>(plan.range(i).size()));
     }
   }
-  return bytes;
+  int64_t largest = 0;
+  for (int i = 0; i < plan.fragments(); ++i) largest = std::max(largest, plan.range(i).size());
+  return bytes + static_cast<size_t>(largest) * sizeof(float);
 }
 
 namespace {
@@ -124,14 +127,14 @@ absl::Status Replica::Merge(int fragment, std::span<const uint8_t> answer, float
 }
 
 absl::StatusOr<uint64_t> Replica::FinishMerge(int fragment) {
-  LeafAssembly hash(plan_.range(fragment).size() * static_cast<int64_t>(sizeof(float)));
+  LeafSink hash;
   for (const std::unique_ptr<ReplicaPart>& part : parts_) {
     RETURN_IF_ERROR(part->AskForHash(fragment));
   }
   for (const std::unique_ptr<ReplicaPart>& part : parts_) {
     RETURN_IF_ERROR(part->FinishHash(fragment, hash));
   }
-  return hash.Root();
+  return hash.Root(plan_.range(fragment).size() * static_cast<int64_t>(sizeof(float)));
 }
 
 bool Replica::IsMerged(int fragment) {
@@ -195,29 +198,48 @@ LeafRanges::LeafRanges(int64_t begin, int64_t end, int64_t total) {
   if (whole_end < end) shared.push_back({whole_end, end});
 }
 
-LeafAssembly::LeafAssembly(int64_t bytes)
-    : bytes_(bytes), checksums_(static_cast<size_t>((bytes + kLeaf - 1) / kLeaf)) {}
-
-void LeafAssembly::SetLeaf(int64_t leaf, uint64_t checksum) {
-  checksums_[static_cast<size_t>(leaf)] = checksum;
+void LeafSink::SetLeaf(int64_t leaf, uint64_t checksum) {
+  taken_.add_numbers(leaf);
+  taken_.add_checksums(checksum);
 }
 
-void LeafAssembly::AddShared(int64_t offset, std::span<const uint8_t> bytes) {
-  while (!bytes.empty()) {
-    const int64_t leaf = offset / kLeaf;
-    std::vector<uint8_t>& whole = shared_[leaf];
-    whole.resize(static_cast<size_t>(std::min(kLeaf, bytes_ - leaf * kLeaf)));
-    const auto place = static_cast<size_t>(offset % kLeaf);
-    const size_t size = std::min(bytes.size(), whole.size() - place);
-    std::copy_n(bytes.begin(), size, whole.begin() + static_cast<ptrdiff_t>(place));
-    offset += static_cast<int64_t>(size);
-    bytes = bytes.subspan(size);
+void LeafSink::AddShared(int64_t offset, std::span<const uint8_t> bytes) {
+  taken_.add_offsets(offset);
+  taken_.add_shared(bytes.data(), bytes.size());
+}
+
+absl::StatusOr<uint64_t> LeafSink::Root(int64_t bytes) const {
+  std::vector<uint64_t> checksums(static_cast<size_t>((bytes + kLeaf - 1) / kLeaf));
+  std::map<int64_t, std::string> whole;  // Leaves of shared bytes.
+  bool fits = taken_.numbers_size() == taken_.checksums_size() &&
+              taken_.offsets_size() == taken_.shared_size();
+  for (int i = 0; fits && i < taken_.numbers_size(); ++i) {
+    const int64_t leaf = taken_.numbers(i);
+    fits = leaf >= 0 && leaf < std::ssize(checksums);
+    if (fits) checksums[static_cast<size_t>(leaf)] = taken_.checksums(i);
   }
-}
-
-uint64_t LeafAssembly::Root() {
-  for (const auto& [leaf, bytes] : shared_) SetLeaf(leaf, Checksum64(bytes));
-  return TreeRoot(checksums_);
+  for (int i = 0; fits && i < taken_.shared_size(); ++i) {
+    int64_t offset = taken_.offsets(i);
+    absl::string_view part = taken_.shared(i);
+    fits = offset >= 0 && offset <= bytes && std::ssize(part) <= bytes - offset;
+    while (fits && !part.empty()) {
+      const int64_t leaf = offset / kLeaf;
+      std::string& to = whole[leaf];
+      to.resize(static_cast<size_t>(std::min(kLeaf, bytes - leaf * kLeaf)));
+      const auto place = static_cast<size_t>(offset % kLeaf);
+      const size_t size = std::min(part.size(), to.size() - place);
+      part.copy(&to[place], size);
+      offset += static_cast<int64_t>(size);
+      part.remove_prefix(size);
+    }
+  }
+  if (!fits) {
+    return absl::DataLossError("another process of this site sends leaves beyond the fragment");
+  }
+  for (const auto& [leaf, content] : whole) {
+    checksums[static_cast<size_t>(leaf)] = Checksum64(absl::string_view(content));
+  }
+  return TreeRoot(checksums);
 }
 
 }  // namespace causeway::worker

@@ -18,7 +18,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <span>
 #include <utility>
@@ -26,6 +25,7 @@
 
 #include "absl/status/statusor.h"
 #include "causeway/v1/config.pb.h"
+#include "causeway/v1/site.pb.h"
 #include "common/base/byte_buffer.h"
 #include "common/codec/codec.h"
 #include "common/params/fragment_plan.h"
@@ -50,7 +50,8 @@ void MirrorIntoGaps(const FragmentPlan& plan, int64_t begin, std::span<const flo
 void MixValues(std::span<const float> published, std::span<const float> held, double keep_in_flight,
                float alpha, std::span<float> local);
 
-// Upper bound on the bytes of deltas and answers in flight.
+// Upper bound on the bytes of deltas and answers in flight, and of a fragment's values beside them:
+// a part copies these to encode and to decode.
 size_t ObjectBytesInFlight(const FragmentPlan& plan, const v1::SyncConfig& sync);
 
 // Computes the tree hash of a fragment whose bytes lie in several places. Each place hashes the
@@ -73,25 +74,18 @@ struct LeafRanges {
 // Takes what places hash and hand over.
 class LeafSink {
  public:
-  virtual ~LeafSink() = default;
-  virtual void SetLeaf(int64_t leaf, uint64_t checksum) = 0;
+  void SetLeaf(int64_t leaf, uint64_t checksum);
   // Bytes of shared leaves, from `offset` on.
-  virtual void AddShared(int64_t offset, std::span<const uint8_t> bytes) = 0;
-};
-
-class LeafAssembly final : public LeafSink {
- public:
-  explicit LeafAssembly(int64_t bytes);
-
-  void SetLeaf(int64_t leaf, uint64_t checksum) override;
-  void AddShared(int64_t offset, std::span<const uint8_t> bytes) override;
-  // Returns the TreeHash of all bytes. Every leaf must have been set or added whole.
-  uint64_t Root();
+  void AddShared(int64_t offset, std::span<const uint8_t> bytes);
+  // What was taken so far, and more that another sink took.
+  const v1::SiteLeaves& taken() const { return taken_; }
+  void Take(const v1::SiteLeaves& more) { taken_.MergeFrom(more); }
+  // Returns the TreeHash of all `bytes` bytes. Every leaf must have been set or added whole.
+  // DATA_LOSS for one that lies beyond them.
+  absl::StatusOr<uint64_t> Root(int64_t bytes) const;
 
  private:
-  const int64_t bytes_;
-  std::vector<uint64_t> checksums_;
-  std::map<int64_t, std::vector<uint8_t>> shared_;  // Whole leaves, by number.
+  v1::SiteLeaves taken_;
 };
 
 // Numbers the verbs that a part of a divided replica is asked for: those of Replica. The numbers

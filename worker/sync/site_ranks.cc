@@ -187,6 +187,7 @@ absl::StatusOr<std::unique_ptr<FollowingRank>> FollowingRank::Open(SiteLinks& li
   std::unique_ptr<FollowingRank> following(new FollowingRank(
       std::move(link), PieceBytes(plan, shards, sync, links.rank(), 1), std::move(make_part)));
   FollowingRank& self = *following;
+  KeepFreedBlocks(ObjectBytesInFlight(plan, sync));
   RETURN_IF_ERROR(self.server_.Make());
   self.link_->Start([&self](SiteCall& call) { return self.server_.HandleAtOnce(call); });
   self.thread_ = std::thread([&self] {

@@ -184,7 +184,7 @@ TEST(HostReplica, RefusesADamagedAnswerWhenItIsStaged) {
 constexpr auto kLeaf = static_cast<int64_t>(kTreeLeafBytes);
 
 // However the bytes are divided, their tree hash comes out, and every byte is accounted for once.
-TEST(LeafAssemblyTest, DividedBytesHashAsWhole) {
+TEST(LeafSinkTest, DividedBytesHashAsWhole) {
   for (const int64_t total : {int64_t{256}, kLeaf, kLeaf + 256, 3 * kLeaf - 512}) {
     std::vector<uint8_t> bytes(static_cast<size_t>(total));
     for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(i * 31 + i / 4096);
@@ -204,7 +204,7 @@ TEST(LeafAssemblyTest, DividedBytesHashAsWhole) {
         if (cut > bounds.back() && cut < total) bounds.push_back(cut);
       }
       bounds.push_back(total);
-      LeafAssembly assembly(total);
+      LeafSink assembly;
       int64_t covered = 0;
       for (size_t i = 0; i + 1 < bounds.size(); ++i) {
         const LeafRanges ranges(bounds[i], bounds[i + 1], total);
@@ -219,12 +219,12 @@ TEST(LeafAssemblyTest, DividedBytesHashAsWhole) {
         }
       }
       EXPECT_EQ(covered, total);
-      EXPECT_EQ(assembly.Root(), TreeHash(std::span<const uint8_t>(bytes)));
+      EXPECT_EQ(assembly.Root(total).value(), TreeHash(std::span<const uint8_t>(bytes)));
     }
   }
 }
 
-TEST(LeafAssemblyTest, WhoHasAllBytesSharesNone) {
+TEST(LeafSinkTest, WhoHasAllBytesSharesNone) {
   const LeafRanges ranges(0, 3 * kLeaf - 256, 3 * kLeaf - 256);
   EXPECT_EQ(ranges.first_leaf, 0);
   EXPECT_EQ(ranges.leaves, 3);
