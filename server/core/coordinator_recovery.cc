@@ -13,24 +13,18 @@ constexpr int64_t kBytesAtOnce = int64_t{1} << 30;
 // Maintain goes on with the next snapshot for so long: its caller has other things to look after.
 constexpr absl::Duration kSavingTime = absl::Seconds(1);
 
-template <typename Record>
-int FragmentOfRecord(const Record& record) {
-  if constexpr (std::is_same_v<Record, v1::Contribution>) {
-    return record.header().fragment();
-  } else {
-    return record.fragment();
-  }
-}
-
 // The part of a sorted array that belongs to one fragment.
 template <typename Record>
 std::span<const Record> OfFragment(const std::vector<Record>& records, int fragment) {
-  const auto begin = std::partition_point(records.begin(), records.end(), [&](const Record& r) {
-    return FragmentOfRecord(r) < fragment;
-  });
-  const auto end = std::partition_point(
-      begin, records.end(), [&](const Record& r) { return FragmentOfRecord(r) == fragment; });
-  return {begin, end};
+  const auto of = [](const Record& record) {
+    if constexpr (std::is_same_v<Record, v1::Contribution>) {
+      return record.header().fragment();
+    } else {
+      return record.fragment();
+    }
+  };
+  return {std::ranges::lower_bound(records, fragment, {}, of),
+          std::ranges::upper_bound(records, fragment, {}, of)};
 }
 
 // Returns the snapshots of each fragment that were not whole.

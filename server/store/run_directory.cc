@@ -41,11 +41,6 @@ absl::Status LostCommits(const std::string& folder, int64_t commits, absl::strin
       "(docs/formats.md, Repair)"));
 }
 
-absl::StatusOr<std::vector<BlobFolder::Entry>> ListBlobs(FileSystem& file_system,
-                                                         const std::string& folder) {
-  return BlobFolder(file_system, folder).List();
-}
-
 }  // namespace
 
 absl::Status CheckRunFolder(FileSystem& file_system, const std::string& folder) {
@@ -80,12 +75,9 @@ absl::Status CheckHoldsRun(FileSystem& file_system, const std::string& folder) {
 }
 
 absl::Status CheckNoTraces(FileSystem& file_system, const std::string& folder) {
-  std::string trace;
-  ASSIGN_OR_RETURN(const int64_t commits,
-                   CommitWitness::Read(file_system, JoinPath(folder, kWitnessFile)));
-  if (commits > 0) trace = kWitnessFile;
-  ASSIGN_OR_RETURN(const std::vector<BlobFolder::Entry> blobs, ListBlobs(file_system, folder));
-  for (const BlobFolder::Entry& blob : blobs) {
+  ASSIGN_OR_RETURN(const FolderTraces traces, ReadTraces(file_system, folder));
+  std::string trace = traces.commits > 0 ? kWitnessFile : "";
+  for (const BlobFolder::Entry& blob : traces.blobs) {
     if (blob.commits >= 0 && !blob.temporary) trace = blob.file;
   }
   if (trace.empty()) return absl::OkStatus();
@@ -99,7 +91,7 @@ absl::StatusOr<FolderTraces> ReadTraces(FileSystem& file_system, const std::stri
   FolderTraces traces;
   ASSIGN_OR_RETURN(traces.commits,
                    CommitWitness::Read(file_system, JoinPath(folder, kWitnessFile)));
-  ASSIGN_OR_RETURN(traces.blobs, ListBlobs(file_system, folder));
+  ASSIGN_OR_RETURN(traces.blobs, BlobFolder(file_system, folder).List());
   return traces;
 }
 
