@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -97,6 +98,11 @@ absl::Status Codec::WeightedSum(std::span<const WeightedPart> parts, std::span<c
     RETURN_IF_ERROR(Accumulate(part.encoded, base, part.weight, sum));
   }
   return absl::OkStatus();
+}
+
+absl::Status Codec::Validate(std::span<const uint8_t> encoded, std::span<const float> base) const {
+  std::vector<float> values(base.begin(), base.end());
+  return Apply(encoded, values);
 }
 
 absl::StatusOr<double> Codec::SumOfSquares(std::span<const uint8_t> encoded,

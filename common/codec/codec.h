@@ -88,9 +88,8 @@ class Codec {
   // target). Accumulate's errors.
   virtual absl::Status Apply(std::span<const uint8_t> encoded, std::span<float> values) const = 0;
 
-  // Checks everything that Accumulate and Apply would refuse, without a result.
-  virtual absl::Status Validate(std::span<const uint8_t> encoded,
-                                std::span<const float> base) const = 0;
+  // Checks everything that Accumulate and Apply would refuse: applies it to a copy of the base.
+  absl::Status Validate(std::span<const uint8_t> encoded, std::span<const float> base) const;
 
  protected:
   // Adds the squares to SumOfSquares' eight sums.

@@ -36,7 +36,6 @@ struct CodecKernels {
   size_t (*accumulate)(const uint8_t* scales, const uint8_t* codes, const float* base,
                        double weight, size_t blocks, double* sum);
   size_t (*apply)(const uint8_t* scales, const uint8_t* codes, size_t blocks, float* values);
-  size_t (*validate)(const uint8_t* scales, const uint8_t* codes, const float* base, size_t blocks);
   // Adds the squares of the values: value i to sums[i mod kSquareSums]. `base` is read by FP32
   // alone.
   size_t (*squares)(const uint8_t* scales, const uint8_t* codes, const float* base, size_t blocks,

@@ -230,25 +230,6 @@ absl::Status DifferenceCodec::Apply(std::span<const uint8_t> encoded,
       });
 }
 
-absl::Status DifferenceCodec::Validate(std::span<const uint8_t> encoded,
-                                       std::span<const float> base) const {
-  const CodecKernels* const kernels = Kernels();
-  return Decode(
-      encoded, base.size(),
-      [&](size_t first, const uint8_t* scales, const uint8_t* codes, size_t blocks) -> size_t {
-        if (kernels == nullptr) return 0;
-        return kernels->validate(scales, codes, base.data() + first, blocks);
-      },
-      [&](size_t first, std::span<const float> delta) {
-        for (size_t i = 0; i < delta.size(); ++i) {
-          if (!std::isfinite(base[first + i] - delta[i])) {
-            return NotFiniteAfterwards(first + i, base[first + i], delta[i]);
-          }
-        }
-        return absl::OkStatus();
-      });
-}
-
 absl::Status DifferenceCodec::AddSquares(std::span<const uint8_t> encoded,
                                          std::span<const float> base,
                                          std::span<double, kSquareSums> sums) const {

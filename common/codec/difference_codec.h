@@ -1,5 +1,5 @@
 // The base of all codecs but FP32: they carry the fp32 difference base - target, block by block.
-// Here are the walk over chunks and blocks, the refusal of bad input, error feedback and the three
+// Here are the walk over chunks and blocks, the refusal of bad input, error feedback and the
 // ways to read; a derived class turns one block into bytes and back. Vector kernels, where there
 // are any, go ahead of that and leave it the rest.
 #pragma once
@@ -36,7 +36,6 @@ class DifferenceCodec : public Codec {
                            std::span<const float* const> upcoming,
                            std::span<double> sum) const final;
   absl::Status Apply(std::span<const uint8_t> encoded, std::span<float> values) const final;
-  absl::Status Validate(std::span<const uint8_t> encoded, std::span<const float> base) const final;
 
  protected:
   absl::Status AddSquares(std::span<const uint8_t> encoded, std::span<const float> base,

@@ -87,21 +87,6 @@ class Fp32 final : public Codec {
     return absl::OkStatus();
   }
 
-  absl::Status Validate(std::span<const uint8_t> encoded,
-                        std::span<const float> base) const override {
-    RETURN_IF_ERROR(CheckEncodedSize(*this, encoded.size(), base.size()));
-    const CodecKernels* const kernels = Kernels();
-    const size_t done = kernels == nullptr
-                            ? 0
-                            : kCodecBlock * kernels->validate(nullptr, encoded.data(), base.data(),
-                                                              base.size() / kCodecBlock);
-    for (size_t i = done; i < base.size(); ++i) {
-      const float target = Target(encoded, base[i], i);
-      if (!AreFinite(base[i], target)) return NotFinite(i, base[i], target);
-    }
-    return absl::OkStatus();
-  }
-
  protected:
   absl::Status AddSquares(std::span<const uint8_t> encoded, std::span<const float> base,
                           std::span<double, kSquareSums> sums) const override {

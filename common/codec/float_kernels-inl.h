@@ -184,16 +184,6 @@ inline size_t Fp32Apply(const uint8_t* /*scales*/, const uint8_t* codes, size_t 
   return blocks;
 }
 
-inline size_t Fp32Validate(const uint8_t* /*scales*/, const uint8_t* codes, const float* base,
-                           size_t blocks) {
-  for (size_t block = 0; block < blocks; ++block) {
-    if (!Fp32BlockIsFinite(codes, base)) return block;
-    codes += kFp32BlockBytes;
-    base += kCodecBlock;
-  }
-  return blocks;
-}
-
 inline size_t Fp32Squares(const uint8_t* /*scales*/, const uint8_t* codes, const float* base,
                           size_t blocks, double* sums) {
   const DoubleTag d;
@@ -220,7 +210,6 @@ inline const CodecKernels* Fp32Kernels() {
   static constexpr CodecKernels kKernels = {.encode = &Fp32Encode,
                                             .accumulate = &Fp32Accumulate,
                                             .apply = &Fp32Apply,
-                                            .validate = &Fp32Validate,
                                             .squares = &Fp32Squares};
   return &kKernels;
 }

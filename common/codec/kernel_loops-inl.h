@@ -166,20 +166,6 @@ size_t Apply(const uint8_t* scales, const uint8_t* codes, size_t blocks, float* 
   return blocks;
 }
 
-template <typename Vectors>
-size_t Validate(const uint8_t* scales, const uint8_t* codes, const float* base, size_t blocks) {
-  HWY_ALIGN float target[kCodecBlock];
-  typename Vectors::Decoder decoder;
-  for (size_t block = 0; block < blocks; ++block) {
-    PrefetchAhead(base, kCodecBlock * sizeof(float));
-    if (!decoder.Load(scales, codes) || !Target(decoder, base, target)) return block;
-    scales += Vectors::kScaleBytes;
-    codes += Vectors::kCodeBytes;
-    base += kCodecBlock;
-  }
-  return blocks;
-}
-
 // Eight sums, in as many vectors as that takes.
 class SquareAdder {
  public:
@@ -243,7 +229,6 @@ const CodecKernels* DifferenceKernels() {
   static constexpr CodecKernels kKernels = {.encode = &Encode<Vectors>,
                                             .accumulate = &Accumulate<Vectors>,
                                             .apply = &Apply<Vectors>,
-                                            .validate = &Validate<Vectors>,
                                             .squares = &Squares<Vectors>};
   return &kKernels;
 }

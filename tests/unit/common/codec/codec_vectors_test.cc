@@ -327,7 +327,8 @@ TEST_P(CodecVectors, TakeEveryWholeBlockOfOrdinaryValues) {
   EXPECT_EQ(kernels->encode(base.data(), target.data(), nullptr, 1, 10, scales, codes), 10U);
   std::vector<double> sum(640);
   EXPECT_EQ(kernels->accumulate(scales, codes, base.data(), 1.0, 10, sum.data()), 10U);
-  EXPECT_EQ(kernels->validate(scales, codes, base.data(), 10), 10U);
+  std::array<double, kSquareSums> squares = {};
+  EXPECT_EQ(kernels->squares(scales, codes, base.data(), 10, squares.data()), 10U);
   std::vector<float> values = base;
   EXPECT_EQ(kernels->apply(scales, codes, 10, values.data()), 10U);
 }
