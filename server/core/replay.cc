@@ -115,55 +115,49 @@ class Replayer {
       RETURN_IF_ERROR(object.status());
       objects.push_back(*std::move(object));
     }
-    const FragmentRange& range = plan_.range(round.fragment());
-    double kept = 0;
-    std::vector<double> weights(round.weights().begin(), round.weights().end());
-    for (size_t i = 0; i < weights.size(); ++i) {
-      if (options_.without.contains(round.contributors(static_cast<int>(i)))) weights[i] = 0;
-      kept += weights[i];
-    }
-    if (other.has_value() && kept > 0) {
-      DeltaCombiner::Input input{.contributions = {},
-                                 .kind = config_.sync().contribution(),
-                                 .rule = other_rule_,
-                                 .published = published};
-      for (size_t i = 0; i < objects.size(); ++i) {
-        // Nobody left out: the bits of the weights as they were.
-        const double weight = options_.without.empty() ? weights[i] : weights[i] / kept;
-        if (weight == 0) continue;
-        input.contributions.push_back({round.contributors(static_cast<int>(i)), codec_up_,
-                                       objects[i], weight, /*validated=*/false});
-      }
-      ASSIGN_OR_RETURN(const std::vector<double> mean, MergedDelta(input, options_.pool));
-      other->optimizer->Step({.arena_begin = range.begin,
-                              .round = round.round(),
-                              .gradient_norm = 0,
-                              .g = mean,
-                              .theta = other->theta,
-                              .state = other->StateViews()});
-    }
-    MergeInput input;
+    const auto merge = [&](Trajectory& by, const MergeRule& rule,
+                           std::vector<Contribution> contributions,
+                           std::span<float> published_copy) -> absl::StatusOr<MergeResult> {
+      MergeInput input;
+      input.contributions = std::move(contributions);
+      input.kind = config_.sync().contribution();
+      input.rule = rule;
+      input.optimizer = by.optimizer;
+      input.answer_codec = codec_down_;
+      input.round = round.round();
+      input.arena_begin = plan_.range(round.fragment()).begin;
+      const FragmentState state{
+          .theta = by.theta, .published = published_copy, .optimizer = by.StateViews()};
+      absl::StatusOr<MergeResult> result = MergeFragment(input, state, options_.pool);
+      RETURN_IF_ERROR(Annotate(result.status(), absl::StrCat("round ", round.round(),
+                                                             " of fragment ", round.fragment())));
+      return result;
+    };
+    std::vector<Contribution> all;
+    std::vector<Contribution> kept;
+    double kept_weight = 0;
     for (size_t i = 0; i < objects.size(); ++i) {
-      input.contributions.push_back({round.contributors(static_cast<int>(i)), codec_up_, objects[i],
-                                     round.weights(static_cast<int>(i)), /*validated=*/false});
+      const auto index = static_cast<int>(i);
+      all.push_back({round.contributors(index), codec_up_, objects[i], round.weights(index),
+                     /*validated=*/false});
+      if (round.weights(index) == 0 || options_.without.contains(all.back().worker_id)) continue;
+      kept.push_back(all.back());
+      kept_weight += round.weights(index);
     }
-    input.kind = config_.sync().contribution();
-    input.rule = MergeRuleOf(config_.outer());
-    input.optimizer = run.optimizer;
-    input.answer_codec = codec_down_;
-    input.round = round.round();
-    input.arena_begin = range.begin;
-    const FragmentState state{
-        .theta = run.theta, .published = published, .optimizer = run.StateViews()};
-    absl::StatusOr<MergeResult> merged = MergeFragment(input, state, options_.pool);
-    RETURN_IF_ERROR(Annotate(
-        merged.status(), absl::StrCat("round ", round.round(), " of fragment ", round.fragment())));
-    if (merged->published_hash != round.published_hash()) {
-      return Differs(round.fragment(), round.round(), merged->published_hash,
+    if (other.has_value() && !kept.empty()) {
+      // Nobody left out: the bits of the weights as they were.
+      for (Contribution& one : kept) one.weight /= options_.without.empty() ? 1 : kept_weight;
+      std::vector<float> beside = published;
+      RETURN_IF_ERROR(merge(*other, other_rule_, std::move(kept), beside).status());
+    }
+    ASSIGN_OR_RETURN(const MergeResult merged,
+                     merge(run, MergeRuleOf(config_.outer()), std::move(all), published));
+    if (merged.published_hash != round.published_hash()) {
+      return Differs(round.fragment(), round.round(), merged.published_hash,
                      round.published_hash());
     }
-    if (merged->answer_hash != round.answer_hash()) {
-      return Differs(round.fragment(), round.round(), merged->answer_hash, round.answer_hash());
+    if (merged.answer_hash != round.answer_hash()) {
+      return Differs(round.fragment(), round.round(), merged.answer_hash, round.answer_hash());
     }
     return absl::OkStatus();
   }

@@ -190,22 +190,6 @@ double Norm(std::span<const float> values) {
   return std::sqrt(squares);
 }
 
-absl::StatusOr<std::vector<double>> MergedDelta(const DeltaCombiner::Input& input,
-                                                ThreadPool* pool) {
-  DeltaCombiner deltas(input, pool);
-  RETURN_IF_ERROR(deltas.Prepare());
-  std::vector<double> g(input.published.size(), 0.0);
-  if (deltas.empty()) return g;
-  const auto combine = [&](size_t, Range slice) {
-    DeltaCombiner::Scratch scratch;
-    return ForEachChunk(slice, [&](Range chunk) {
-      return deltas.Combine(chunk, {}, scratch, std::span(g).subspan(chunk.begin, chunk.size));
-    });
-  };
-  RETURN_IF_ERROR(ForEachSlice(g.size(), kMergeSlice, pool, combine));
-  return g;
-}
-
 absl::StatusOr<std::vector<double>> ContributionWeights(std::span<const int64_t> tokens,
                                                         v1::MembershipConfig::Weighting weighting) {
   int64_t total = 0;

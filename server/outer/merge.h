@@ -84,10 +84,6 @@ absl::StatusOr<MergeResult> MergeFragment(const MergeInput& input, const Fragmen
 // The Euclidean norm, in double and in one order: the same bits everywhere.
 double Norm(std::span<const float> values);
 
-// g alone, of the whole fragment; zeros without contributions. The errors of DeltaCombiner.
-absl::StatusOr<std::vector<double>> MergedDelta(const DeltaCombiner::Input& input,
-                                                ThreadPool* pool);
-
 // How much each contribution of a round counts.
 
 // One weight per contribution, in the order given, which does not influence them; they sum to 1

@@ -27,12 +27,19 @@ class Sites {
 
   std::vector<Contribution>& contributions() { return contributions_; }
   std::vector<double> Merge(const MergeRule& rule) const {
-    return MergedDelta({.contributions = contributions_,
-                        .kind = v1::SyncConfig::PARAMETER_DELTA,
-                        .rule = rule,
-                        .published = base_},
-                       nullptr)
-        .value();
+    DeltaCombiner deltas({.contributions = contributions_,
+                          .kind = v1::SyncConfig::PARAMETER_DELTA,
+                          .rule = rule,
+                          .published = base_},
+                         nullptr);
+    EXPECT_TRUE(deltas.Prepare().ok());
+    std::vector<double> g(kRobustValues);
+    DeltaCombiner::Scratch scratch;
+    const auto combine = [&](Range chunk) {
+      return deltas.Combine(chunk, {}, scratch, std::span(g).subspan(chunk.begin, chunk.size));
+    };
+    EXPECT_TRUE(ForEachChunk({0, kRobustValues}, combine).ok());
+    return g;
   }
   std::vector<double> Delta(size_t worker) const {
     std::vector<double> delta(kRobustValues, 0.0);
