@@ -311,7 +311,7 @@ absl::StatusOr<PublishedRound> FragmentRounds::StoreAndPublish(ClosedRound close
   state_is_void_ = !stored.ok();
   RETURN_IF_ERROR(stored);
   absl::MutexLock lock(&mutex_);
-  ledger_.Publish(record, result.overflowed);
+  ledger_.Publish(record);
   std::tie(result.answer, result.waiters) =
       versions_.Publish(record, std::move(answer), std::move(leaves));
   const absl::Duration merge_time = options_.clock->Monotonic() - closed.closed_at;

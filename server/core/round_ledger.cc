@@ -19,26 +19,13 @@ void RoundLedger::Restore(std::span<const v1::Round> rounds,
                           std::span<const v1::Contribution> contributions, Rejections rejections) {
   open_ = std::ssize(rounds) + 1;
   rejections_ = std::move(rejections);
-  for (size_t i = 0; i < contributions.size() && contributions[i].header().round() < open_;) {
-    const int64_t round = contributions[i].header().round();
-    const auto& contributors = rounds[static_cast<size_t>(round - 1)].contributors();  // Sorted.
-    std::map<std::string, uint64_t> object_hashes;
-    std::vector<double> merged;
-    std::vector<double> quarantined;
-    for (; i < contributions.size() && contributions[i].header().round() == round; ++i) {
-      const v1::Contribution& record = contributions[i];
-      const std::string& worker_id = record.header().worker_id();
-      object_hashes[worker_id] = record.header().object_hash();
-      if (std::ranges::binary_search(contributors, worker_id)) {
-        merged.push_back(record.norm());
-        continue;
-      }
-      // The others were rejected, or the merge could not take them.
-      if (record.quarantined()) quarantined.push_back(record.norm());
-      quarantined_.emplace(round, worker_id);
-    }
-    RememberPast(round, std::move(object_hashes));
-    RememberNorms(merged, quarantined);
+  const auto round_of = [](const v1::Contribution& record) { return record.header().round(); };
+  while (!contributions.empty() && round_of(contributions.front()) < open_) {
+    const int64_t round = round_of(contributions.front());
+    const auto end = std::ranges::upper_bound(contributions, round, {}, round_of);
+    const auto count = static_cast<size_t>(end - contributions.begin());
+    Remember(rounds[static_cast<size_t>(round - 1)], contributions.first(count));
+    contributions = contributions.subspan(count);
   }
 }
 
@@ -176,33 +163,34 @@ void RoundLedger::Reopen(Begun begun) {
   begun_.merge(begun);
 }
 
-void RoundLedger::Publish(const v1::Round& record, const std::vector<LateQuarantine>& overflowed) {
-  std::map<std::string, uint64_t> object_hashes;
-  std::vector<double> merged;
-  std::vector<double> quarantined;
-  for (const auto& [id, held] : contributions_) {
-    object_hashes[id] = held.record.header().object_hash();
-    if (std::ranges::binary_search(record.contributors(), id)) merged.push_back(held.record.norm());
-    if (held.record.quarantined()) quarantined.push_back(held.record.norm());
-  }
-  for (const LateQuarantine& held : overflowed) quarantined_.emplace(open_, held.worker_id);
-  RememberPast(open_, std::move(object_hashes));
-  RememberNorms(merged, quarantined);
+void RoundLedger::Publish(const v1::Round& record) {
+  std::vector<v1::Contribution> records;
+  for (const auto& [id, held] : contributions_) records.push_back(held.record);
+  Remember(record, records);
   contributions_.clear();
   closed_ = false;
   ++open_;
 }
 
-void RoundLedger::RememberPast(int64_t round, std::map<std::string, uint64_t> object_hashes) {
-  past_[round] = std::move(object_hashes);
+void RoundLedger::Remember(const v1::Round& round, std::span<const v1::Contribution> records) {
+  std::map<std::string, uint64_t>& object_hashes = past_[round.round()];
+  std::vector<double> merged;
+  std::vector<double> quarantined;
+  for (const v1::Contribution& record : records) {
+    const std::string& worker_id = record.header().worker_id();
+    object_hashes[worker_id] = record.header().object_hash();
+    if (std::ranges::binary_search(round.contributors(), worker_id)) {  // Sorted.
+      merged.push_back(record.norm());
+      continue;
+    }
+    // The others were rejected, or the merge could not take them.
+    if (record.quarantined()) quarantined.push_back(record.norm());
+    quarantined_.emplace(round.round(), worker_id);
+  }
   if (past_.size() > kPastRounds) past_.erase(past_.begin());
   while (!quarantined_.empty() && quarantined_.begin()->first < past_.begin()->first) {
     quarantined_.erase(quarantined_.begin());
   }
-}
-
-void RoundLedger::RememberNorms(const std::vector<double>& merged,
-                                const std::vector<double>& quarantined) {
   // Where all are out of line it is the fragment that has changed, not a worker.
   for (const double norm : merged.empty() ? quarantined : merged) norms_.Add(norm);
 }

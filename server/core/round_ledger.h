@@ -101,13 +101,14 @@ class RoundLedger {
   // Nobody has heard of it: it is open again, for these, too.
   void Reopen(Begun begun);
   Begun TakeBegun() { return std::exchange(begun_, {}); }
-  // The closed round is published, without those that overflowed. The next one is open.
-  void Publish(const v1::Round& record, const std::vector<LateQuarantine>& overflowed);
+  // The closed round is published, without those that are none of its contributors. The next one is
+  // open.
+  void Publish(const v1::Round& record);
 
  private:
   v1::PushResponse Accepted(const v1::PushHeader& header, bool duplicate) const;
-  void RememberPast(int64_t round, std::map<std::string, uint64_t> object_hashes);
-  void RememberNorms(const std::vector<double>& merged, const std::vector<double>& quarantined);
+  // Keeps what is asked for of a published round, given its contributions.
+  void Remember(const v1::Round& round, std::span<const v1::Contribution> records);
 
   const int fragment_;
   int64_t open_ = 1;
