@@ -1,4 +1,4 @@
-#include "server/core/round_ledger.h"
+#include "server/core/fragment_rounds.h"
 
 #include "common/base/checksum.h"
 

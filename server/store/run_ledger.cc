@@ -1,4 +1,4 @@
-#include "server/store/run_ledger.h"
+#include "server/store/run_directory_store.h"
 
 #include "common/files/json.h"
 #include "common/telemetry/log.h"
