@@ -299,6 +299,15 @@ absl::Status HostPart::Do(const PartCall& call) {
     }
     return absl::OkStatus();
   };
+  const auto hold = [&](std::span<const float> from, int64_t from_begin) {
+    std::vector<float>& held = fragment(number).held;
+    held.clear();
+    for (const ShardPiece& piece : fragment(number).pieces) {
+      const std::span<const float> values = Of(piece, from, from_begin);
+      held.insert(held.end(), values.begin(), values.end());
+    }
+    return absl::OkStatus();
+  };
   const std::span<const ShardPiece> all = shard_plan_.pieces(rank_);
   const auto begin = [&] { return plan_.range(number).begin; };
   switch (call.method) {
@@ -310,11 +319,7 @@ absl::Status HostPart::Do(const PartCall& call) {
       return Merge(call);
     case kPartSetPublished:
       copy(fragment(number).pieces, in, begin(), published(), 0).IgnoreError();
-      if (fragment(number).pieces.size() == 1) {
-        Hash(number, Of(fragment(number).pieces.front(), published()));
-      } else {
-        Hash(number, Copy(number, published()));
-      }
+      Hash(number, Copy(number, published()));
       return absl::OkStatus();
     case kPartMix:
       FillUntrained(number);
@@ -322,12 +327,7 @@ absl::Status HostPart::Do(const PartCall& call) {
       return absl::OkStatus();
     case kPartHold:
       FillUntrained(number);
-      fragment(number).held.clear();
-      for (const ShardPiece& piece : fragment(number).pieces) {
-        const std::span<const float> values = Of(piece, parameters_);
-        fragment(number).held.insert(fragment(number).held.end(), values.begin(), values.end());
-      }
-      return absl::OkStatus();
+      return hold(parameters_, 0);
     case kPartCopyHeld: {
       std::span<const float> held = fragment(number).held;
       if (held.empty()) return absl::OkStatus();
@@ -339,12 +339,7 @@ absl::Status HostPart::Do(const PartCall& call) {
       return absl::OkStatus();
     }
     case kPartSetHeld:
-      fragment(number).held.clear();
-      for (const ShardPiece& piece : fragment(number).pieces) {
-        const std::span<const float> values = Of(piece, in, begin());
-        fragment(number).held.insert(fragment(number).held.end(), values.begin(), values.end());
-      }
-      return absl::OkStatus();
+      return hold(in, begin());
     case kPartCopyLocal:
       return copy(fragment(number).pieces, parameters_, 0, out, begin());
     case kPartSetLocal:
