@@ -41,18 +41,14 @@ absl::StatusOr<MergeResult> RegionRounds::Merge(int64_t round,
   next_theta_ = arrays_.set().theta;
   const std::span<float> residual =
       carries_rest() ? std::span<float>(next_theta_) : std::span<float>();
-  absl::StatusOr<RegionMergeResult> merged = options_.merge_pool->With(
+  absl::StatusOr<MergeResult> merged = options_.merge_pool->With(
       [&](ThreadPool* threads) { return MergeForParent(input, residual, threads); });
   if (!merged.ok()) {
     return absl::FailedPreconditionError(
         absl::StrCat("cannot merge round ", round, " of fragment ", options_.fragment,
                      " for the parent: ", merged.status().message()));
   }
-  MergeResult result;
-  result.answer = std::move(merged->object);
-  result.answer_hash = TreeRoot(merged->leaves);
-  result.answer_leaves = std::move(merged->leaves);
-  return result;
+  return merged;
 }
 
 void RegionRounds::Reconsider(const OpenRound& round, Decision& decision) {

@@ -211,8 +211,8 @@ absl::StatusOr<std::vector<double>> ContributionWeights(std::span<const int64_t>
   return weights;
 }
 
-absl::StatusOr<RegionMergeResult> MergeForParent(const RegionMergeInput& input,
-                                                 std::span<float> residual, ThreadPool* pool) {
+absl::StatusOr<MergeResult> MergeForParent(const RegionMergeInput& input, std::span<float> residual,
+                                           ThreadPool* pool) {
   const std::span<const float> published = input.deltas.published;
   const bool gradients = input.deltas.kind == v1::SyncConfig::GRADIENT;
   // FP32 says which float is meant, given the one before; the others round a difference, which is
@@ -220,8 +220,8 @@ absl::StatusOr<RegionMergeResult> MergeForParent(const RegionMergeInput& input,
   const bool against_published = !gradients && input.codec->id() == v1::FP32;
   DeltaCombiner deltas(input.deltas, pool);
   RETURN_IF_ERROR(deltas.Prepare());
-  RegionMergeResult result;
-  result.object.resize(input.codec->EncodedBytes(published.size()));
+  MergeResult result;
+  result.answer.resize(input.codec->EncodedBytes(published.size()));
   const auto merge_chunk = [&](Range chunk, DeltaCombiner::Scratch& scratch) -> absl::Status {
     alignas(64) std::array<double, kCodecChunk> g_store;
     alignas(64) std::array<float, kCodecChunk> target_store;
@@ -244,7 +244,7 @@ absl::StatusOr<RegionMergeResult> MergeForParent(const RegionMergeInput& input,
       }
     }
     return input.codec->Encode(base, target, feedback,
-                               std::span(result.object)
+                               std::span(result.answer)
                                    .subspan(input.codec->EncodedBytes(chunk.begin),
                                             input.codec->EncodedBytes(chunk.size)));
   };
@@ -252,7 +252,8 @@ absl::StatusOr<RegionMergeResult> MergeForParent(const RegionMergeInput& input,
     DeltaCombiner::Scratch scratch;
     return ForEachChunk(slice, [&](Range chunk) { return merge_chunk(chunk, scratch); });
   }));
-  result.leaves = LeafChecksums(result.object);
+  result.answer_leaves = LeafChecksums(result.answer);
+  result.answer_hash = TreeRoot(result.answer_leaves);
   return result;
 }
 

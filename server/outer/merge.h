@@ -108,16 +108,12 @@ struct RegionMergeInput {
   float decay = 1;  // The share of the residual that is carried.
 };
 
-struct RegionMergeResult {
-  ByteBuffer object;
-  std::vector<uint64_t> leaves;  // LeafChecksums(object).
-};
-
-// `residual` is as long as the fragment and becomes what this encoding leaves out; empty: nothing
-// is carried. INVALID_ARGUMENT as MergeFragment, or where a value cannot be encoded: the residual
-// is then void. Runs on `pool` (null: on this thread).
-absl::StatusOr<RegionMergeResult> MergeForParent(const RegionMergeInput& input,
-                                                 std::span<float> residual, ThreadPool* pool);
+// Returns the delta as an answer; nothing is published. `residual` is as long as the fragment and
+// becomes what this encoding leaves out; empty: nothing is carried. INVALID_ARGUMENT as
+// MergeFragment, or where a value cannot be encoded: the residual is then void. Runs on `pool`
+// (null: on this thread).
+absl::StatusOr<MergeResult> MergeForParent(const RegionMergeInput& input, std::span<float> residual,
+                                           ThreadPool* pool);
 
 // The parent closed the round without it: residual += Decode(object). `published` as the object was
 // encoded against.

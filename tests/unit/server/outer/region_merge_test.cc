@@ -40,10 +40,10 @@ TEST(RegionMergeTest, NothingOfTheMeanIsLost) {
   std::vector<float> residual = GaussianValues(kRegionValues, 5, 0.001);
   const std::vector<float> before = residual;
   const auto merged = MergeForParent(sites.Input({0.25, 0.75}), residual, nullptr).value();
-  EXPECT_EQ(merged.leaves, LeafChecksums(merged.object));
+  EXPECT_EQ(merged.answer_leaves, LeafChecksums(merged.answer));
   const std::vector<double> a = sites.Decode(sites.objects[0]);
   const std::vector<double> b = sites.Decode(sites.objects[1]);
-  const std::vector<double> sent = sites.Decode(merged.object);
+  const std::vector<double> sent = sites.Decode(merged.answer);
   double left = 0;
   for (size_t i = 0; i < kRegionValues; ++i) {
     const double wanted = 0.25 * a[i] + 0.75 * b[i] + before[i];
@@ -61,7 +61,7 @@ TEST(RegionMergeTest, ThreadsDoNotChangeABit) {
   const auto alone = MergeForParent(sites.Input({0.5, 0.5}), one, nullptr);
   const auto together = MergeForParent(sites.Input({0.5, 0.5}), three, &pool);
   ASSERT_TRUE(alone.ok() && together.ok());
-  EXPECT_EQ(alone->leaves, together->leaves);
+  EXPECT_EQ(alone->answer_leaves, together->answer_leaves);
   EXPECT_EQ(Bits(one), Bits(three));
 }
 
@@ -69,7 +69,7 @@ TEST(RegionMergeTest, OneFp32DeltaGoesUpAsItCame) {
   const TwoSites sites(v1::FP32);
   std::vector<float> residual(kRegionValues, 0.0F);
   const auto merged = MergeForParent(sites.Input({1}), residual, nullptr).value();
-  EXPECT_EQ(std::vector<uint8_t>(merged.object.begin(), merged.object.end()), sites.objects[0]);
+  EXPECT_EQ(std::vector<uint8_t>(merged.answer.begin(), merged.answer.end()), sites.objects[0]);
 }
 
 TEST(RegionMergeTest, WithoutSitesItCarriesNothingAndKeepsTheResidual) {
@@ -77,7 +77,7 @@ TEST(RegionMergeTest, WithoutSitesItCarriesNothingAndKeepsTheResidual) {
   std::vector<float> residual = GaussianValues(kRegionValues, 5, 0.001);
   const std::vector<float> before = residual;
   const auto merged = MergeForParent(sites.Input({}), residual, nullptr).value();
-  for (const double value : sites.Decode(merged.object)) ASSERT_EQ(value, 0);
+  for (const double value : sites.Decode(merged.answer)) ASSERT_EQ(value, 0);
   EXPECT_EQ(Bits(residual), Bits(before));
 }
 
@@ -86,7 +86,7 @@ TEST(RegionMergeTest, ALateDeltaGoesBackIntoTheResidual) {
     const TwoSites sites(id);
     std::vector<float> residual(kRegionValues, 0.0F);
     const auto merged = MergeForParent(sites.Input({1}), residual, nullptr).value();
-    ASSERT_TRUE(FoldBack(*sites.codec, merged.object, sites.published, residual).ok());
+    ASSERT_TRUE(FoldBack(*sites.codec, merged.answer, sites.published, residual).ok());
     const std::vector<double> wanted = sites.Decode(sites.objects[0]);
     for (size_t i = 0; i < kRegionValues; ++i) ASSERT_NEAR(residual[i], wanted[i], 1e-8) << i;
   }
