@@ -26,31 +26,6 @@
 
 namespace causeway::worker::cuda {
 
-// Device memory that is still given back when the device is lost.
-template <typename T>
-class Array {
- public:
-  explicit Array(size_t size) : size_(size) {
-    EXPECT_EQ(cudaMalloc(&data_, size * sizeof(T)), cudaSuccess);
-  }
-  ~Array() { (void)cudaFree(data_); }
-  Array(const Array&) = delete;
-  Array& operator=(const Array&) = delete;
-
-  T* data() const { return data_; }
-  std::vector<T> Download() const {
-    std::vector<T> values(size_);
-    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    EXPECT_EQ(cudaMemcpy(values.data(), data_, size_ * sizeof(T), cudaMemcpyDeviceToHost),
-              cudaSuccess);
-    return values;
-  }
-
- private:
-  T* data_ = nullptr;
-  size_t size_;
-};
-
 struct Layout {
   int ranks = 1;
   bool published_on_device = true;
@@ -191,9 +166,9 @@ class DeviceValues final : public Values {
       Rank& rank = *ranks_[static_cast<size_t>(i)];
       shards.push_back({.device = rank.device,
                         .rank = i,
-                        .master = rank.master.data(),
-                        .gradients = rank.gradients.data(),
-                        .weights = rank.weights.data(),
+                        .master = rank.master,
+                        .gradients = rank.gradients,
+                        .weights = rank.weights,
                         .training = rank.training.get(),
                         .snapshots_done = rank.snapshots_done.get()});
     }
@@ -272,7 +247,7 @@ class DeviceValues final : public Values {
     std::vector<float> weights(static_cast<size_t>(plan_.arena_size()));
     for (size_t r = 0; r < ranks_.size(); ++r) {
       EXPECT_TRUE(UseDevice(ranks_[r]->device).ok());
-      const std::vector<__nv_bfloat16> all = ranks_[r]->weights.Download();
+      const std::vector<__nv_bfloat16> all = ranks_[r]->Weights();
       for (const ShardPiece& piece : shard_plan_.pieces(static_cast<int>(r))) {
         for (int64_t i = piece.begin; i < piece.end; ++i) {
           weights[static_cast<size_t>(i)] = __bfloat162float(all[static_cast<size_t>(i)]);
@@ -287,18 +262,21 @@ class DeviceValues final : public Values {
  private:
   struct Rank {
     Rank(size_t shard, size_t arena)
-        : master(shard), gradients(arena), weights(arena), values(shard), gradient_values(arena) {
+        : master(Take<float>(shard)),
+          gradients(Take<float>(arena)),
+          weights(Take<__nv_bfloat16>(arena)),
+          values(shard),
+          gradient_values(arena) {
       training = Stream::Create().value();
       snapshots_done = Event::Create().value();
     }
     void Fetch() {
-      Copy(values.data(), master.data(), values.size(), cudaMemcpyDeviceToHost);
+      Copy(values.data(), master, values.size(), cudaMemcpyDeviceToHost);
       EXPECT_TRUE(training.Wait("training").ok());
     }
     void Issue() {
-      Copy(master.data(), values.data(), values.size(), cudaMemcpyHostToDevice);
-      Copy(gradients.data(), gradient_values.data(), gradient_values.size(),
-           cudaMemcpyHostToDevice);
+      Copy(master, values.data(), values.size(), cudaMemcpyHostToDevice);
+      Copy(gradients, gradient_values.data(), gradient_values.size(), cudaMemcpyHostToDevice);
     }
     void Copy(float* to, const float* from, size_t size, cudaMemcpyKind kind) {
       EXPECT_TRUE(CheckCuda(cudaMemcpyAsync(to, from, size * sizeof(float), kind, training.get()),
@@ -306,10 +284,24 @@ class DeviceValues final : public Values {
                       .ok());
     }
 
+    std::vector<__nv_bfloat16> Weights() const {
+      std::vector<__nv_bfloat16> all(gradient_values.size());
+      EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+      EXPECT_EQ(cudaMemcpy(all.data(), weights, all.size() * sizeof(__nv_bfloat16),
+                           cudaMemcpyDeviceToHost),
+                cudaSuccess);
+      return all;
+    }
+    template <typename T>
+    T* Take(size_t size) {
+      return memory.Allocate<T>("", static_cast<int64_t>(size), "").value();
+    }
+
     int device = 0;
-    Array<float> master;
-    Array<float> gradients;
-    Array<__nv_bfloat16> weights;
+    DeviceMemory memory;
+    float* master;
+    float* gradients;
+    __nv_bfloat16* weights;
     Stream training;
     Event snapshots_done;
     std::vector<float> values;
