@@ -82,8 +82,8 @@ class Site(BaseSite):
         try:
             parts = team.all_parts([part_of(entry, team.rank) for entry in trained])
             self._torch_values = _values(check.site_id(coordinator, id)[1], values, trained, team, parts, self._watch)
-            device = local(trained[0].tensor).device
-            options.setdefault("device", _describe_device(device, team.size))
+            devices = {local(entry.tensor).device: None for entry in trained}
+            options.setdefault("device", _describe_devices(list(devices), team.size))
             options.setdefault("software", f"causeway for Python, torch {torch.__version__}")
             super().__init__(coordinator, self._torch_values, id=id, tls=tls, data_slot=data_slot,
                              tokens_per_step=tokens_per_step, state=state, team=team, **options)
@@ -395,6 +395,7 @@ def _values(site_id: str, way: str, trained: Sequence[Any], team: Solo, parts: S
     return TorchValues(trained, team, parts, watch)
 
 
-def _describe_device(device: torch.device, processes: int) -> str:
-    kind = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    return kind if processes == 1 else f"{processes} processes: {kind}"
+def _describe_devices(devices: Sequence[torch.device], processes: int) -> str:
+    kinds = [torch.cuda.get_device_name(device) if device.type == "cuda" else device.type for device in devices]
+    names = ", ".join(kind if kinds.count(kind) == 1 else f"{kinds.count(kind)} x {kind}" for kind in dict.fromkeys(kinds))
+    return names if processes == 1 else f"{processes} processes: {names}"
