@@ -1,6 +1,8 @@
 #include "server/store/inspect.h"
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "common/base/checksum.h"
 #include "common/files/json.h"
 #include "common/params/draws.h"
@@ -132,6 +134,45 @@ int64_t SizeOrZero(FileSystem& file_system, const std::string& path) {
   return static_cast<int64_t>(file_system.FileSize(path).value_or(0));
 }
 
+std::string Bytes(const json& value) {
+  const auto bytes = value.get<double>();
+  if (bytes < 1e3) return absl::StrFormat("%.0f B", bytes);
+  if (bytes < 1e6) return absl::StrFormat("%.1f kB", bytes / 1e3);
+  if (bytes < 1e9) return absl::StrFormat("%.1f MB", bytes / 1e6);
+  return absl::StrFormat("%.1f GB", bytes / 1e9);
+}
+
+std::string Text(const json& value) { return value.get<std::string>(); }
+int64_t Number(const json& value) { return value.get<int64_t>(); }
+
+std::string FragmentText(const json& fragment) {
+  std::string text =
+      absl::StrFormat("fragment %d: version %d, published hash %s\n", Number(fragment["fragment"]),
+                      Number(fragment["version"]), Text(fragment["published_hash"]));
+  if (const json& round = fragment["last_round"]; !round.is_null()) {
+    absl::StrAppendFormat(
+        &text, "  last round   %d of %s, %s in, %s out: %s\n", Number(round["round"]),
+        absl::StrJoin(round["contributors"].get<std::vector<std::string>>(), ", "),
+        Bytes(round["bytes_in"]), Bytes(round["bytes_out"]), Text(round["reason"]));
+  }
+  for (const json& waiting : fragment["waiting"]) {
+    absl::StrAppendFormat(&text, "  waiting      round %d: %s of %s, hash %s\n",
+                          Number(waiting["round"]), Bytes(waiting["bytes"]),
+                          Text(waiting["worker_id"]), Text(waiting["object_hash"]));
+  }
+  for (const json& snapshot : fragment["snapshots"]) {
+    absl::StrAppendFormat(&text, "  snapshot     version %d, %s, hash %s, %s\n",
+                          Number(snapshot["version"]), Bytes(snapshot["bytes"]),
+                          Text(snapshot["published_hash"]), Text(snapshot["file"]));
+  }
+  absl::StrAppendFormat(&text,
+                        "  kept         %d of %d deltas (%s; %d quarantined), %d answers (%s)\n",
+                        Number(fragment["deltas_kept"]), Number(fragment["contributions"]),
+                        Bytes(fragment["delta_bytes"]), Number(fragment["quarantined"]),
+                        Number(fragment["answers_kept"]), Bytes(fragment["answer_bytes"]));
+  return text;
+}
+
 absl::StatusOr<Copy> CopyRun(FileSystem& file_system, const std::string& folder,
                              absl::FunctionRef<void(absl::Duration)> pause) {
   RETURN_IF_ERROR(CheckHoldsRun(file_system, folder));
@@ -184,16 +225,53 @@ absl::StatusOr<json> InspectRun(FileSystem& file_system, const std::string& fold
               {"orphans", copy.owner.empty() ? json(copy.orphans) : json()}};
 }
 
-std::string InspectionText(const json& inspection, const std::string& indent) {
-  std::string text;
-  for (const auto& [key, value] : inspection.items()) {
-    absl::StrAppend(&text, indent, key, ":");
-    if (value.is_structured()) {
-      absl::StrAppend(&text, "\n", InspectionText(value, indent + "  "));
-    } else {
-      absl::StrAppend(&text, " ", value.is_string() ? value.get<std::string>() : value.dump(),
-                      "\n");
+std::string InspectionText(const json& inspection) {
+  const json& run = inspection["run"];
+  const json& state = inspection["state"];
+  const json& bytes = inspection["bytes"];
+  const std::string owner = Text(inspection["in_use_by"]);
+  std::string text = absl::StrFormat(
+      "%s: run %s, format version %d, %d commits%s\n", Text(inspection["folder"]),
+      Text(run["run_id"]), Number(inspection["format_version"]), Number(inspection["commits"]),
+      owner.empty() ? "" : absl::StrCat("; in use by process ", owner));
+  absl::StrAppendFormat(&text, "configuration hash %s, plan hash %s\n", Text(run["config_hash"]),
+                        Text(run["plan_hash"]));
+  absl::StrAppend(&text, state["finish_recorded"].get<bool>() ? "finished"
+                         : state["paused"].get<bool>()
+                             ? absl::StrCat("paused: ", Text(state["pause_reason"]))
+                         : state["started"].get<bool>() ? "started"
+                                                        : "not started yet");
+  if (Number(state["stop_step"]) > 0) {
+    absl::StrAppend(&text, ", to stop at step ", Number(state["stop_step"]));
+  }
+  if (Number(state["stop_tokens"]) > 0) {
+    absl::StrAppend(&text, ", to stop at ", Number(state["stop_tokens"]), " tokens");
+  }
+  absl::StrAppendFormat(&text, "; %d hashes compared, %d differed\n", Number(state["hash_checks"]),
+                        Number(state["hash_mismatches"]));
+  absl::StrAppendFormat(&text, "on disk: database %s, deltas %s, answers %s, snapshots %s\n",
+                        Bytes(bytes["database"]), Bytes(bytes["deltas"]), Bytes(bytes["answers"]),
+                        Bytes(bytes["snapshots"]));
+  for (const json& fragment : inspection["fragments"]) text += FragmentText(fragment);
+  for (const json& member : inspection["members"]) {
+    absl::StrAppendFormat(&text, "member %s: %s, incarnation %d, data slot %d, step %d\n",
+                          Text(member["worker_id"]), Text(member["state"]),
+                          member["incarnation"].get<uint64_t>(), Number(member["data_slot"]),
+                          Number(member["step"]));
+  }
+  for (const json& part : inspection["data"]) {
+    absl::StrAppendFormat(
+        &text, "data %s: drawn up to %d, %d skipped, %d repeated\n",
+        part["worker_id"].is_null() ? absl::StrCat("part ", Number(part["data_slot"]))
+                                    : absl::StrCat("of ", Text(part["worker_id"]), " alone"),
+        Number(part["next_draw"]), Number(part["skipped"]), Number(part["repeated"]));
+    for (const json& worker : part["trained_by"]) {
+      absl::StrAppendFormat(&text, "  %d by %s: %s\n", Number(worker["count"]),
+                            Text(worker["worker_id"]), Text(worker["draws"]));
     }
+  }
+  for (const json& orphan : inspection["orphans"]) {
+    absl::StrAppend(&text, "orphan ", Text(orphan), ": the next start removes it\n");
   }
   return text;
 }

@@ -38,8 +38,8 @@ absl::StatusOr<nlohmann::json> InspectRun(
     FileSystem& file_system, const std::string& folder,
     absl::FunctionRef<void(absl::Duration)> pause = absl::SleepFor);
 
-// The same for a terminal: a line for each key, what is in an object or an array below it.
-std::string InspectionText(const nlohmann::json& inspection, const std::string& indent = "");
+// The same as lines for a terminal.
+std::string InspectionText(const nlohmann::json& inspection);
 
 // Who trained what, from the record of contributions.
 

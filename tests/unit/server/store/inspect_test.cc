@@ -59,12 +59,11 @@ TEST_F(InspectTest, ARunIsDescribedAndNotChanged) {
   EXPECT_EQ(first["deltas_kept"], 1);  // That of round 3: a quarantined one goes with its round.
   EXPECT_EQ(found["fragments"][1]["waiting"][0]["worker_id"], "bob");
   const std::string text = InspectionText(found);
-  EXPECT_THAT(text, HasSubstr("\nformat_version: 2\n"));
-  EXPECT_THAT(text, HasSubstr("\n  run_id: toy-77\n"));
-  EXPECT_THAT(text, HasSubstr("\n    version: 1\n    waiting:\n      0:\n        bytes: "));
-  EXPECT_THAT(text, HasSubstr("\n        round: 2\n        worker_id: bob\n"));
-  EXPECT_THAT(text, HasSubstr("\n    incarnation: 2\n"));
-  EXPECT_THAT(text, HasSubstr("\nin_use_by: \n"));
+  EXPECT_THAT(text, HasSubstr("run toy-77, format version 2"));
+  EXPECT_THAT(text, HasSubstr("fragment 1: version 1"));
+  EXPECT_THAT(text, HasSubstr("waiting      round 2"));
+  EXPECT_THAT(text, HasSubstr("member bob: active, incarnation 2"));
+  EXPECT_THAT(text, Not(HasSubstr("in use")));
 }
 
 TEST_F(InspectTest, ARunInUseIsDescribedToo) {
@@ -73,7 +72,7 @@ TEST_F(InspectTest, ARunInUseIsDescribedToo) {
   const auto found = InspectRun(fs_, folder_).value();
   EXPECT_EQ(AllFiles(), before);
   EXPECT_NE(found["in_use_by"], "");
-  EXPECT_THAT(InspectionText(found), Not(HasSubstr("in_use_by: \n")));
+  EXPECT_THAT(InspectionText(found), HasSubstr("in use by process"));
   EXPECT_TRUE(store->SaveRunState({}).ok());
 }
 
@@ -121,7 +120,7 @@ TEST_F(InspectTest, ARunThatGoesOnWhileItIsInspectedIsNotCalledDamaged) {
   // Rounds 2 and 3 were before the copy (the header is read earlier), round 4 after it.
   EXPECT_EQ(found["fragments"][1]["version"], 3);
   EXPECT_TRUE(found["orphans"].is_null());
-  EXPECT_THAT(InspectionText(found), HasSubstr("\norphans: null\n"));
+  EXPECT_THAT(InspectionText(found), Not(HasSubstr("orphan")));
 }
 
 TEST_F(InspectTest, ATornCopyIsTriedAgainAfterAPause) {
@@ -155,7 +154,7 @@ TEST_F(InspectTest, WhatTheNextStartWouldRemoveIsNamed) {
   WriteText(JoinPath(folder_, orphan), "cut");
   const auto found = InspectRun(fs_, folder_).value();
   EXPECT_EQ(found["orphans"][0], orphan);
-  EXPECT_THAT(InspectionText(found), HasSubstr("\norphans:\n  0: " + orphan + "\n"));
+  EXPECT_THAT(InspectionText(found), HasSubstr("orphan " + orphan));
 }
 
 TEST_F(InspectTest, DamageIsNamedByTheRunsOwnFile) {
