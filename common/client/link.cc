@@ -132,28 +132,36 @@ void Link::OnFlow(bool sent) {
 }
 
 void Link::OnEnd(bool sent, bool whole) {
-  Refresh();
-  absl::MutexLock lock(&mutex_);
-  Way& of = way(sent);
-  const absl::Duration now = options_.clock->Monotonic();
-  of.sample_time += now - of.busy_since;
-  of.busy_since = now;
-  --of.under_way;
-  if (!whole) return;
-  const int64_t bytes = std::exchange(of.sample_bytes, 0);
-  const absl::Duration time = std::exchange(of.sample_time, absl::ZeroDuration());
-  if (bytes > 0 && time > absl::ZeroDuration()) {
-    const double rate = static_cast<double>(bytes) / absl::ToDoubleSeconds(time);
-    of.goodput = of.goodput == 0 ? rate : (1 - kNewest) * of.goodput + kNewest * rate;
+  int64_t bytes = 0;
+  absl::Duration time;
+  {
+    absl::MutexLock lock(&mutex_);
+    Way& of = way(sent);
+    const absl::Duration now = options_.clock->Monotonic();
+    of.sample_time += now - of.busy_since;
+    of.busy_since = now;
+    --of.under_way;
+    if (whole) {
+      bytes = std::exchange(of.sample_bytes, 0);
+      time = std::exchange(of.sample_time, absl::ZeroDuration());
+      if (bytes > 0 && time > absl::ZeroDuration()) {
+        const double rate = static_cast<double>(bytes) / absl::ToDoubleSeconds(time);
+        of.goodput = of.goodput == 0 ? rate : (1 - kNewest) * of.goodput + kNewest * rate;
+      }
+    }
   }
-  const int before = of.tuner.connections();
-  of.tuner.Note(bytes, time,
-                {.rtt = tcp_.min_rtt,
-                 .send_buffer_bytes = options_.send_buffer_bytes,
-                 .paced = absl::StrContains(tcp_.congestion_control, "bbr")});
-  if (of.tuner.connections() != before) {
-    Log().info("from now on {} connections carry what goes {}, instead of {}",
-               of.tuner.connections(), sent ? "up" : "down", before);
+  Refresh();  // Its time is not the transfer's.
+  if (!whole) return;
+  absl::MutexLock lock(&mutex_);
+  ConnectionTuner& tuner = way(sent).tuner;
+  const int before = tuner.connections();
+  tuner.Note(bytes, time,
+             {.rtt = tcp_.min_rtt,
+              .send_buffer_bytes = options_.send_buffer_bytes,
+              .paced = absl::StrContains(tcp_.congestion_control, "bbr")});
+  if (tuner.connections() != before) {
+    Log().info("from now on {} connections carry what goes {}, instead of {}", tuner.connections(),
+               sent ? "up" : "down", before);
   }
 }
 

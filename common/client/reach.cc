@@ -181,13 +181,12 @@ absl::StatusOr<ReachedRun> ApproachRun(const std::string& addresses,
     if (names.size() == 1 || ProxyTo(name).used) continue;
     const absl::Status found = ResolveAddress(name).status();
     if (!found.ok()) {
-      Log().warn("the coordinator's address {} is left out until the next join: {}", name,
+      Log().warn("the coordinator's address {} is left out until the next start or join: {}", name,
                  std::string(found.message()));
     }
   }
   LogSecurity(reached.security);
   reached.channels = std::make_shared<RenewedChannels>(reached.target, reached.security);
-  reached.stub = v1::Session::NewStub(reached.channels->Now());
   return reached;
 }
 

@@ -42,7 +42,6 @@ struct ReachedRun {
   ChannelSecurity security;
   std::string target;  // For MakeChannel: all its addresses.
   std::shared_ptr<RenewedChannels> channels;
-  std::shared_ptr<v1::Session::Stub> stub;
   v1::DescribeResponse run;
 };
 

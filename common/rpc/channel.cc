@@ -221,6 +221,13 @@ std::shared_ptr<grpc::Channel> RenewedChannels::Now(int connection) {
   return channel;
 }
 
+void RenewedChannels::KeepFirst() {
+  std::vector<std::shared_ptr<grpc::Channel>> rest;  // Outlives the lock.
+  absl::MutexLock lock(&mutex_);
+  channels_.swap(rest);
+  if (!rest.empty()) channels_.push_back(std::move(rest.front()));
+}
+
 void ConfigureServer(grpc::ServerBuilder& builder, const ConnectionLimits& limits) {
   HoldGrpc();
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);

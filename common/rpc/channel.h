@@ -68,6 +68,8 @@ class RenewedChannels {
   // That of now: another one than before after a change. Who drops the former one may wait for
   // gRPC's threads, so it must not be one of them.
   std::shared_ptr<grpc::Channel> Now(int connection = 0);
+  // Drops all but connection 0, which nobody uses for now.
+  void KeepFirst();
 
  private:
   const std::string address_;

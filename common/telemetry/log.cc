@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <iterator>
 #include <mutex>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -39,18 +41,26 @@ class StandardError final : public spdlog::sinks::base_sink<std::mutex> {
     pollfd ready = {.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
     return poll(&ready, 1, patience_ms) != 0;
   }
-  // False if it was not taken. Once that has happened nothing is waited for until it is.
-  bool Write(absl::string_view text) const {
-    while (!text.empty()) {
-      if (!IsReady(left_out_ > 0 ? 0 : kPatienceMs)) return false;
+  // False if it was not taken whole. Once that has happened nothing is waited for until it is.
+  bool Write(absl::string_view text) {
+    const std::string line = absl::StrCat(cut_ ? "\n" : "", text);
+    absl::string_view left = line;
+    const auto begin = std::chrono::steady_clock::now();
+    while (!left.empty()) {
+      const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(
+          std::chrono::steady_clock::now() - begin);
+      const int64_t patience = left_out_ > 0 ? 0 : kPatienceMs - waited.count();
+      if (!IsReady(static_cast<int>(std::max<int64_t>(0, patience)))) break;
       const ssize_t written =
-          write(STDERR_FILENO, text.data(), std::min(text.size(), size_t{PIPE_BUF}));
-      if (written < 0 && errno != EINTR) return true;  // Nobody is left to tell.
-      if (written > 0) text.remove_prefix(static_cast<size_t>(written));
+          write(STDERR_FILENO, left.data(), std::min(left.size(), size_t{PIPE_BUF}));
+      if (written < 0 && errno != EINTR && errno != EAGAIN) return true;  // Nobody is left to tell.
+      if (written > 0) left.remove_prefix(static_cast<size_t>(written));
     }
-    return true;
+    if (left.size() < line.size()) cut_ = !left.empty();
+    return left.empty();
   }
 
+  bool cut_ = false;  // What was written last does not end its line.
   int64_t left_out_ = 0;
 };
 

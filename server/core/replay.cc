@@ -144,12 +144,8 @@ class Replayer {
       kept.push_back(all.back());
       kept_weight += round.weights(index);
     }
-    if (other.has_value() && !kept.empty()) {
-      // Nobody left out: the bits of the weights as they were.
-      for (Contribution& one : kept) one.weight /= options_.without.empty() ? 1 : kept_weight;
-      std::vector<float> beside = published;
-      RETURN_IF_ERROR(merge(*other, other_rule_, std::move(kept), beside).status());
-    }
+    std::vector<float> beside;
+    if (other.has_value()) beside = published;
     ASSIGN_OR_RETURN(const MergeResult merged,
                      merge(run, MergeRuleOf(config_.outer()), std::move(all), published));
     if (merged.published_hash != round.published_hash()) {
@@ -159,7 +155,11 @@ class Replayer {
     if (merged.answer_hash != round.answer_hash()) {
       return Differs(round.fragment(), round.round(), merged.answer_hash, round.answer_hash());
     }
-    return absl::OkStatus();
+    if (!other.has_value() || kept.empty()) return absl::OkStatus();
+    // Nobody left out: the bits of the weights as they were.
+    for (Contribution& one : kept) one.weight /= options_.without.empty() ? 1 : kept_weight;
+    return Annotate(merge(*other, other_rule_, std::move(kept), beside).status(),
+                    "with --outer or --without");
   }
 
   static absl::Status Differs(int fragment, int64_t version, uint64_t found, uint64_t recorded) {

@@ -64,8 +64,9 @@ absl::StatusOr<ReachedRun> ReachParent(const ParentOptions& options) {
   }
   RETURN_IF_ERROR(Annotate(SplitAddresses(options.address).status(), "--parent"));
   ASSIGN_OR_RETURN(ReachedRun parent, ApproachRun(options.address, options.security));
-  ASSIGN_OR_RETURN(parent.run, DescribeOrExplain(*parent.stub, options.address, options.security,
-                                                 options.connect_timeout, options.region_id));
+  ASSIGN_OR_RETURN(parent.run,
+                   DescribeOrExplain(*v1::Session::NewStub(parent.channels->Now()), options.address,
+                                     options.security, options.connect_timeout, options.region_id));
   RETURN_IF_ERROR(CheckRun(options, parent.run));
   return parent;
 }
@@ -229,7 +230,10 @@ void ParentLink::Detach() {
     if (unsent_ > 0) return;
     left = std::exchange(connection_, nullptr);
   }
-  if (left != nullptr) Leave(*left);
+  if (left == nullptr) return;
+  Leave(*left);
+  left = nullptr;
+  parent_.channels->KeepFirst();
 }
 
 void ParentLink::Leave(Connection& left) {

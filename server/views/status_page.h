@@ -1,7 +1,7 @@
 // The status page and what it reads, as handlers of the coordinator's HTTP port:
 //
 //   /  /assets/NAME                                       the page
-//   /api/v1/status  workers  rounds?most=N  series        JSON, see status_api.h
+//   /api/v1/status  workers  rounds?most=N  series        JSON, see StatusApi
 //   /api/v1/events?after=N
 //   /api/v1/config                                        a textproto
 //   /report.html                                          the run as it is, to be saved

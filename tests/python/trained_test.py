@@ -49,7 +49,7 @@ class ReplicasTest(InOneProcess):
 
 class MadeTest(unittest.TestCase):
     def test_a_site_that_cannot_be_made_leaves_its_processes(self):
-        for name in ("device_for", "TorchValues"):
+        for name in ("devices_for", "TorchValues"):
             team = Solo()
             team.leave = mock.Mock()
             with mock.patch.object(cw, "_team", return_value=team), \

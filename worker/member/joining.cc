@@ -169,8 +169,8 @@ absl::StatusOr<ReachedRun> ReachRun(const MemberOptions& options) {
     RETURN_IF_ERROR(CheckIdentity(reached.security, options.worker_id));
   }
   ASSIGN_OR_RETURN(reached.run,
-                   DescribeOrExplain(*reached.stub, options.coordinator, options.security,
-                                     options.connect_timeout, /*region_id=*/"", options.stop));
+                   DescribeOrExplain(*v1::Session::NewStub(reached.channels->Now()),
+                                     options.coordinator, options.security, options.connect_timeout, /*region_id=*/"", options.stop));
   RETURN_IF_ERROR(CheckWireVersion(reached.run));
   return reached;
 }

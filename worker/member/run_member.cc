@@ -52,8 +52,14 @@ RunMember::RunMember(const MemberOptions& options, ReachedRun reached, FragmentP
 
 RunMember::~RunMember() {
   if (reached_.security.files != nullptr) reached_.security.files->ReportTo(nullptr);
-  sync_.reset();     // Its threads use the session.
-  session_.reset();  // Its threads reach for the exchange.
+  sync_.reset();  // Its threads use the session.
+  std::shared_ptr<GrpcExchange> exchange;  // Its lanes ask the session, whose threads reach for it.
+  {
+    absl::MutexLock lock(&exchange_mutex_);
+    exchange_.swap(exchange);
+  }
+  exchange.reset();
+  session_.reset();
 }
 
 absl::StatusOr<std::unique_ptr<RunMember>> RunMember::Create(const MemberOptions& options,
