@@ -12,10 +12,10 @@ parameter that is not contiguous. With RANK, WORLD_SIZE and STORE (a file by whi
 one process of the site. At step HOLD it waits for its end; at step FAIL the last process raises, at step DIE it is
 gone, from step FREEZE on it trains less, at step SWAP it has another parameter when published values are to be lent.
 At step STOP, or when the library is next at work from step STOP_WITHIN on, the last process is stopped, and Ctrl-C
-ends the first one's wait for it. Parameters are on N emulated devices in turn. Each process has a checkpoint of its own. With --last_state the first one takes a
-state when the others have nothing more to do, with --outsider the last process is none of the site's. Forward passes
-of --evaluate, before it joins and of published values, change nothing. Where devices are emulated, it says how often
-steps waited for one in its own thread.
+ends the first one's wait for it. Parameters are on N emulated devices in turn. Each process has a checkpoint of its own.
+With --last_state the first one takes a state when the others have nothing more to do, with --outsider the last process
+is none of the site's. Forward passes of --evaluate, before it joins and of published values, change nothing. Where
+devices are emulated, it says how often steps waited for one in its own thread.
 """
 import argparse
 import hashlib

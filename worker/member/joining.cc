@@ -168,9 +168,10 @@ absl::StatusOr<ReachedRun> ReachRun(const MemberOptions& options) {
   if (!options.worker_id.empty()) {
     RETURN_IF_ERROR(CheckIdentity(reached.security, options.worker_id));
   }
-  ASSIGN_OR_RETURN(reached.run,
-                   DescribeOrExplain(*v1::Session::NewStub(reached.channels->Now()),
-                                     options.coordinator, options.security, options.connect_timeout, /*region_id=*/"", options.stop));
+  ASSIGN_OR_RETURN(
+      reached.run,
+      DescribeOrExplain(*v1::Session::NewStub(reached.channels->Now()), options.coordinator,
+                        options.security, options.connect_timeout, /*region_id=*/"", options.stop));
   RETURN_IF_ERROR(CheckWireVersion(reached.run));
   return reached;
 }

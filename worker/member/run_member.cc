@@ -52,7 +52,7 @@ RunMember::RunMember(const MemberOptions& options, ReachedRun reached, FragmentP
 
 RunMember::~RunMember() {
   if (reached_.security.files != nullptr) reached_.security.files->ReportTo(nullptr);
-  sync_.reset();  // Its threads use the session.
+  sync_.reset();                           // Its threads use the session.
   std::shared_ptr<GrpcExchange> exchange;  // Its lanes ask the session, whose threads reach for it.
   {
     absl::MutexLock lock(&exchange_mutex_);

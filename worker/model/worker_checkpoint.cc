@@ -210,9 +210,11 @@ absl::Status PackSiteState(const WorkerCheckpoint& checkpoint,
     return absl::ResourceExhaustedError(
         absl::StrCat("no memory for the ", bytes, " bytes of ", kSiteState));
   }
-  uint8_t* rest = memory;
+  std::span<uint8_t> rest(memory, bytes);
   const auto append = [&](std::span<const uint8_t> data) {
-    rest = std::ranges::copy(data, rest).out;
+    if (data.size() > rest.size()) return absl::InternalError("the state is longer than planned");
+    std::ranges::copy(data, rest.begin());
+    rest = rest.subspan(data.size());
     return absl::OkStatus();
   };
   return AppendArrays(append, kSiteKind, kVersion, metadata, arrays);

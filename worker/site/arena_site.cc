@@ -48,7 +48,8 @@ absl::Status Bring(const SiteJoin& join, std::span<const GivenTensor> tensors,
         absl::StrCat("the initial values of ", tensors[tensor].name, " were not handed out"));
     return {};
   };
-  const absl::Status brought = BringModel(*v1::Session::NewStub(reached.channels->Now()), model, &sent);
+  const absl::Status brought =
+      BringModel(*v1::Session::NewStub(reached.channels->Now()), model, &sent);
   gave_up = !given.ok();
   return gave_up ? given : brought;
 }

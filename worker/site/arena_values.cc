@@ -72,7 +72,9 @@ absl::Status ArenaSite::Settle(bool touched) {
 }
 
 absl::Status ArenaSite::CopyLocal(int fragment, int64_t first, std::span<float> values) {
-  std::vector<float> whole(static_cast<size_t>(member_->plan().range(fragment).size()));
+  const auto size = static_cast<size_t>(member_->plan().range(fragment).size());
+  if (values.size() == size) return OnReplica(CopyOf(fragment, values));
+  std::vector<float> whole(size);
   RETURN_IF_ERROR(OnReplica(CopyOf(fragment, whole)));
   std::copy_n(whole.begin() + first, values.size(), values.begin());
   return absl::OkStatus();

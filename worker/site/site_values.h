@@ -1,6 +1,7 @@
 // Holds a process's part of the run's values, wherever they are: in an arena, or on devices.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -31,10 +32,11 @@ struct SiteValues {
   // One for each device; in an arena one.
   absl::StatusOr<std::vector<std::unique_ptr<ReplicaPart>>> MakeParts();
   absl::StatusOr<std::unique_ptr<ReplicaPart>> MakePart(size_t device = 0);
-  // Whether the local values of a fragment are known: with values on devices, if they were gathered
-  // last.
+  // Whether the local values of a fragment are known: with values on devices, if all of these were
+  // gathered from last.
   bool HasLocal(int fragment) const {
-    return devices.empty() || devices.front()->HasGathered(fragment);
+    return std::ranges::all_of(
+        devices, [fragment](const auto& device) { return device->HasGathered(fragment); });
   }
   // Empty with values on devices; of several ranks, this one's pieces count.
   std::span<float> arena() { return share == nullptr ? std::span<float>() : share->arena(); }

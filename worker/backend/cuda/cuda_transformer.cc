@@ -335,15 +335,16 @@ absl::Status CudaTransformer::AttentionForwardPass(Block& block) {
   const Projection::Output& queries = shape_.qk_norm ? raw : qkv;
   RETURN_IF_ERROR(block.qkv.Forward(pass_, kept.attention_normed, queries, qkv));
   if (shape_.qk_norm || cosine_ != nullptr) {
-    RETURN_IF_ERROR(
-        Probed(TokenKernel("QK-norm, RoPE", 2 * (shape_.query_width + shape_.kv_width)), [&] {
-          RotaryForward({.shape = Rotary(block),
-                         .in = queries.data,
-                         .in_stride = queries.stride,
-                         .out = kept.qkv,
-                         .out_stride = shape_.qkv_width},
-                        pass_.stream);
-        }));
+    RETURN_IF_ERROR(Probed(TokenKernel("QK-norm, RoPE", 2 * (shape_.query_width + shape_.kv_width),
+                                       /*in_place=*/!shape_.qk_norm),
+                           [&] {
+                             RotaryForward({.shape = Rotary(block),
+                                            .in = queries.data,
+                                            .in_stride = queries.stride,
+                                            .out = kept.qkv,
+                                            .out_stride = shape_.qkv_width},
+                                           pass_.stream);
+                           }));
   }
   RETURN_IF_ERROR(Probed(AttentionKernel("attention", 2),
                          [&] { return attention_.Forward(Attention(block), pass_.stream); }));

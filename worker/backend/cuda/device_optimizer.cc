@@ -233,6 +233,7 @@ void DeviceOptimizer::LayWave(const Group& group, std::span<const int64_t> offse
         wave.momenta.push_back({update, end - begin, rank});
         if (rank != rank_) continue;
         const int64_t state = piece.offset + begin - piece.begin;
+        assert((end - begin) % kVectorValues == 0);  // Muon takes so many at a time.
         AppendSlices({.state = state,
                       .gradient = GradientOf(begin, state),
                       .weight = begin,
@@ -350,7 +351,9 @@ absl::Status DeviceOptimizer::Update(int64_t step, int64_t update, cudaStream_t 
       second_ranges_.empty() ? 0 : second_ranges_.back().offset + second_ranges_.back().size;
   // Reads the gradient; reads and writes weight and moments; writes the bf16 weight.
   RETURN_IF_ERROR(Probed(
-      probe_, MemoryKernel("AdamW", (7 * kFloatValue + kBf16Value) * adamw_values), stream, [&] {
+      probe_,
+      MemoryKernel("AdamW", (7 * kFloatValue + kBf16Value) * adamw_values, /*in_place=*/true),
+      stream, [&] {
         AdamWUpdate({.count = std::ssize(adamw_slices_),
                      .slices = device_adamw_slices_,
                      .step = &constants_->adamw,
@@ -405,9 +408,10 @@ absl::Status DeviceOptimizer::UpdateMuon(cudaStream_t stream) {
 absl::Status DeviceOptimizer::GatherMomenta(size_t wave, cudaStream_t stream) {
   const Buffer& buffer = BufferOf(wave);
   const int64_t bytes = (3 * kFloatValue + kBf16Value) * OwnValues(waves_[wave]);
-  RETURN_IF_ERROR(Probed(probe_, MemoryKernel("Muon, momentum", bytes), stream, [&] {
-    MuonMomentum(ArgumentsOf(waves_[wave]), arrays_.gradients, m_, buffer.updates, stream);
-  }));
+  RETURN_IF_ERROR(
+      Probed(probe_, MemoryKernel("Muon, momentum", bytes, /*in_place=*/true), stream, [&] {
+        MuonMomentum(ArgumentsOf(waves_[wave]), arrays_.gradients, m_, buffer.updates, stream);
+      }));
   return Send(waves_[wave].momenta, buffer, buffer.momenta_ready, buffer.gathered, stream);
 }
 
@@ -422,7 +426,7 @@ absl::Status DeviceOptimizer::UpdatePieces(size_t wave, cudaStream_t stream) {
   const Buffer& buffer = BufferOf(wave);
   if (group_ != nullptr) RETURN_IF_ERROR(buffer.sent.HoldUp(stream));
   const int64_t bytes = 2 * (kFloatValue + kBf16Value) * OwnValues(waves_[wave]);
-  return Probed(probe_, MemoryKernel("Muon, update", bytes), stream, [&] {
+  return Probed(probe_, MemoryKernel("Muon, update", bytes, /*in_place=*/true), stream, [&] {
     MuonUpdate(ArgumentsOf(waves_[wave]), buffer.updates, arrays_.master, arrays_.weights, stream);
   });
 }
@@ -436,10 +440,11 @@ absl::Status DeviceOptimizer::OrthogonalizeShare(const Wave& wave, __nv_bfloat16
   const int64_t size = batch.rows * batch.cols;
   __nv_bfloat16* const own = updates + first * size;
   // X X^T, A A and P X, five times.
-  return Probed(
-      probe_,
-      ProductKernel(wave.name, kNewtonSchulzIterations * batch.count, 2 * size + side * side, side),
-      stream, [&] { return newton_schulz_->Orthogonalize(batch, own, stream); });
+  StepKernel kernel =
+      ProductKernel(wave.name, kNewtonSchulzIterations * batch.count, 2 * size + side * side, side);
+  kernel.in_place = true;
+  return Probed(probe_, kernel, stream,
+                [&] { return newton_schulz_->Orthogonalize(batch, own, stream); });
 }
 
 absl::Status DeviceOptimizer::Rehearse(cudaStream_t stream) {

@@ -100,6 +100,7 @@ TEST_F(DeviceValuesTest, EachOfSeveralDevicesIsToldWhereAllIsThatItOwns) {
   EXPECT_EQ(values_->pieces[0].back().end, 2 * kChunk);
   EXPECT_THAT(Gather(0), StatusIs(kFailedPrecondition, HasSubstr("call causeway_site_move")));
   EXPECT_EQ(Gather(1), absl::OkStatus());
+  EXPECT_FALSE(values_->HasLocal(0));
   std::vector<causeway_device_values> all = options_.values;
   const DeviceValues& first = *values_->devices[0];
   EXPECT_THAT(first.CheckMove(all),
@@ -112,6 +113,7 @@ TEST_F(DeviceValuesTest, EachOfSeveralDevicesIsToldWhereAllIsThatItOwns) {
     EXPECT_EQ(device->Move(all), absl::OkStatus());
   }
   EXPECT_EQ(Gather(0), absl::OkStatus());
+  EXPECT_TRUE(values_->HasLocal(0));
   all.push_back(all.back());
   EXPECT_THAT(first.CheckMove(all),
               StatusIs(kInvalidArgument, HasSubstr("values of GPU 0 come twice")));

@@ -1,3 +1,5 @@
+#include <google/protobuf/text_format.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -221,6 +223,23 @@ TEST(LeafSinkTest, DividedBytesHashAsWhole) {
       EXPECT_EQ(covered, total);
       EXPECT_EQ(assembly.Root(total).value(), TreeHash(std::span<const uint8_t>(bytes)));
     }
+  }
+}
+
+TEST(LeafSinkTest, WhatAnotherProcessSaysBeyondTheFragmentIsRefused) {
+  const auto root = [](absl::string_view text) {
+    v1::SiteLeaves leaves;
+    EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(std::string(text), &leaves)) << text;
+    LeafSink sink;
+    sink.Take(leaves);
+    return sink.Root(kLeaf + 256).status();
+  };
+  EXPECT_EQ(root("numbers: 0 checksums: 1 numbers: 1 checksums: 2"), absl::OkStatus());
+  for (const char* text :
+       {"numbers: -1 checksums: 1", "numbers: 2 checksums: 1", "numbers: 0", "checksums: 1",
+        "offsets: -1 shared: 'a'", "offsets: 1048833 shared: 'a'", "offsets: 1048831 shared: 'ab'",
+        "offsets: 0", "shared: 'a'"}) {
+    EXPECT_THAT(root(text), StatusIs(kDataLoss, HasSubstr("beyond the fragment"))) << text;
   }
 }
 

@@ -90,6 +90,31 @@ struct Ranks {
   std::optional<ShardPlan> shards;
 };
 
+TEST(HostShareTest, WhatNobodyTrainsIsWhatIsPublished) {
+  const Ranks ranks;
+  const auto share =
+      HostShare::Create(*ranks.plan, *ranks.shards, 1, ranks.config.sync(), {{17'000, 18'000}})
+          .value();
+  EXPECT_THAT(share->published(), StatusIs(kFailedPrecondition)) << "nothing is made yet";
+  const auto part = share->MakePart().value();
+  std::vector<float> values(static_cast<size_t>(ranks.plan->arena_size()), 2);
+  ASSERT_TRUE(
+      part->Do({.method = kPartSetPublished, .fragment = 0, .in = worker::BytesOf(values)}).ok());
+  const std::span<float> local = share->arena().subspan(17'000, 1000);
+  ASSERT_TRUE(part->Snapshot(0).ok());
+  EXPECT_THAT(local, Each(2));
+  // As before the answer, and then mixed.
+  std::vector<float> answer(values.size(), 6);
+  ASSERT_TRUE(
+      part->Do({.method = kPartMerge, .fragment = 0, .alpha = 0.5F, .in = worker::BytesOf(answer)})
+          .ok());
+  const std::span<const float> published = share->published().value();
+  EXPECT_THAT(published.subspan(17'000, 1000), Each(published[17'000]));
+  EXPECT_FLOAT_EQ(local[0], 0.5F * 2 + 0.5F * published[17'000]);
+  EXPECT_EQ(share->arena()[16'999], 0.5F * published[16'999]);
+  EXPECT_EQ(share->arena()[0], 0) << "another rank's";
+}
+
 // A part elsewhere, which writes down when it is asked and when it is awaited.
 class AskedPart final : public ReplicaPart {
  public:
