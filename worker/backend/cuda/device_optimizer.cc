@@ -1,5 +1,6 @@
 #include "worker/backend/cuda/device_optimizer.h"
 
+#include <cassert>
 #include <numeric>
 
 #include "worker/backend/cpu/optimizer.h"
