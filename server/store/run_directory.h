@@ -8,9 +8,9 @@
 //   config.textproto  the configuration, for people
 //   rounds.jsonl      the rounds, for people (run_ledger.cc)
 //   summary.json      what the run did
-//   report.html       the status page when the coordinator stopped (http/status_page.h)
+//   report.html       the status page when the coordinator stopped (views/status_page.h)
 //   COPY              there while a follower owns the folder, and after its death
-//   curves            of the status page (history/run_curves.h)
+//   curves            of the status page (views/run_curves.h)
 //
 // docs/formats.md describes them byte by byte.
 #pragma once

@@ -1,4 +1,4 @@
-"""deploy/compose without an engine, with a standby and without: flags, and who finds whom."""
+"""deploy/compose without an engine: what is named is there, with a standby and without."""
 
 import re
 import unittest
@@ -17,9 +17,10 @@ PROGRAMS = ("causeway-coordinator", "causeway-worker", "causewayctl")
 
 def merged(names):
     """As compose does it: lists of volumes and environments grow, all else is replaced."""
-    services = {}
+    services, volumes = {}, set()
     for name in names:
         content = yaml.safe_load((FOLDER / name).read_text())
+        volumes |= set(content["volumes"])
         for service, settings in content["services"].items():
             known = services.setdefault(service, {"volumes": []})
             grown = known["volumes"] + settings.get("volumes", [])
@@ -27,7 +28,7 @@ def merged(names):
             known.update(settings)
             known["volumes"] = grown
             known["environment"] = environment
-    return services
+    return services, volumes
 
 
 def words(settings):
@@ -41,9 +42,20 @@ class ComposeFilesTest(unittest.TestCase):
         if yaml is None:
             self.skipTest("python3-yaml not installed (deploy/packages_deploy)")
 
+    def test_volumes_and_services_are_there(self):
+        for names in LAYERS:
+            services, volumes = merged(names)
+            for service, settings in services.items():
+                for mount in settings["volumes"]:
+                    source = mount.split(":")[0]
+                    if re.fullmatch(r"[a-z][a-z-]*", source):
+                        self.assertIn(source, volumes, service)
+                for other in settings.get("depends_on", {}):
+                    self.assertIn(other, services, service)
+
     def test_programs_have_the_flags(self):
         for names in LAYERS:
-            for service, settings in merged(names).items():
+            for service, settings in merged(names)[0].items():
                 said = words(settings)
                 program = next((word for word in said if word in PROGRAMS), None)
                 for word in said[said.index(program):] if program else []:
@@ -51,7 +63,7 @@ class ComposeFilesTest(unittest.TestCase):
                         self.assertIn(word.split("=")[0], flags_of(program), service)
 
     def test_coordinators_that_share_a_run_find_each_other_and_workers_find_them(self):
-        services = merged(LAYERS[1])
+        services = merged(LAYERS[1])[0]
         flags = {service: dict(word.split("=", 1) for word in words(settings) if "=" in word)
                  for service, settings in services.items()}
         members = {service for service, own in flags.items() if "--initial-cluster" in own}
@@ -88,7 +100,7 @@ class ComposeFilesTest(unittest.TestCase):
 
     def test_everybody_is_invited_under_his_name_into_his_volume(self):
         for names in LAYERS:
-            services = merged(names)
+            services = merged(names)[0]
             invites = " ".join(words(services["invitations"]))
             invited = dict(reversed(who.split("/")) for who in
                            re.search(r"for who in ([a-z/ ]+);", invites)[1].split())

@@ -111,7 +111,7 @@ def _rates(inner: str, label: str, **rates: str) -> Variant:
 
 VARIANTS = {
     # The same optimizer over the whole batch of every step. One worker whose deltas are taken as they
-    # are is plain training, bit for bit (tests/unit/neutrality); data parallelism with several
+    # are is plain training, bit for bit (tests/integration/neutrality_test.cc); data parallelism with several
     # workers is that up to rounding. The gradients' own mode has AdamW alone.
     "plain": Variant("data parallel (one worker, the whole batch)", _PLAIN, workers=1),
     "data-parallel": Variant("data parallel, gradients in bf16", mode="data-parallel",

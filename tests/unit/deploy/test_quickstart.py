@@ -160,6 +160,7 @@ class Options(QuickstartTest):
             (["--out", str(self.text / "below")], f"because of '{self.text}'"),
             (["--out", str(self.folder)], "not a quickstart's result"),
         ]
+        kept = sorted(os.listdir(self.folder))
         for options, expected in cases:
             with self.subTest(options=options):
                 done = subprocess.run(["bash", str(ROOT / "deploy" / "quickstart"), *options],
@@ -168,6 +169,7 @@ class Options(QuickstartTest):
                 self.assertEqual(done.returncode, 2)
                 self.assertEqual(done.stdout, "")
                 self.assertIn(expected, done.stderr.splitlines()[0])
+                self.assertEqual(kept, sorted(os.listdir(self.folder)))
 
     def test_without_pytorch_one_line_says_how_to_install_it_before_anything_starts(self):
         done = subprocess.run(

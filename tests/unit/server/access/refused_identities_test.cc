@@ -1,5 +1,6 @@
 #include "server/access/watched_list.h"
 
+#include <filesystem>
 #include <string>
 
 #include "gmock/gmock.h"
@@ -50,6 +51,24 @@ TEST(RefusedIdentities, ACertificateIsRefusedAndItsNameIsNot) {
               StatusIs(kUnauthenticated, HasSubstr("this certificate of worker site-a")));
   EXPECT_TRUE(list->Check(kSiteA, std::string(64, 'b')).ok()) << "the one after it";
   EXPECT_TRUE(list->Check(kSiteA, "").ok()) << "with a token";
+}
+
+TEST(RefusedIdentities, WhileTheListIsAwayOrMalformedTheLastOneCounts) {
+  const TestFolder folder;
+  FakeClock clock;
+  const std::string file = folder.Write("f", "worker site-a\n");
+  const Identity site_b = {.run = "*", .role = Role::kWorker, .name = "site-b"};
+  const auto list = RefusedIdentities::Open(file, &clock).value();
+  for (const bool away : {true, false}) {
+    away ? void(std::filesystem::remove(file)) : void(folder.Write("f", "certificate sha256\n"));
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_THAT(list->Check(kSiteA, ""), StatusIs(kUnauthenticated));
+      EXPECT_TRUE(list->Check(site_b, "").ok());
+      clock.Advance(absl::Hours(1));
+    }
+  }
+  folder.Write("f", "worker site-b\n");
+  EXPECT_THAT(list->Check(site_b, ""), StatusIs(kUnauthenticated));
 }
 
 TEST(RefusedIdentities, WhoIsTakenOffTheListComesInOnceItHasSettled) {

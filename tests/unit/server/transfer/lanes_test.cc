@@ -489,5 +489,12 @@ TEST_F(PackedLanesTest, PackedChunksCrossSmallerBothWays) {
   EXPECT_LT(coordinator_->pulled_bytes, bytes) << "half of what crossed";
 }
 
+TEST_F(OneSeedTest, AnotherWireVersionIsRefusedWithALine) {
+  v1::Greeting greeting = GreetingOf("a", 1);
+  greeting.set_wire_version(kWireVersion - 1);
+  EXPECT_THAT(server_->registry.Join(greeting),
+              StatusIs(kFailedPrecondition, HasSubstr("wire_version differs")));
+}
+
 }  // namespace
 }  // namespace causeway::server

@@ -99,6 +99,27 @@ TEST(SiteDoorTest, AProcessOfAnotherWorkerIsTurnedAwayAtOnce) {
   other.join();
 }
 
+TEST(SiteDoorTest, WhoDoesNotKnowTheSecretDoesNotComeIn) {
+  SiteRendezvous first = ProcessOf(0, 2, 0);
+  first.secret = "the secret of this site";
+  const auto door = OpenDoor(first);
+  std::thread others([port = door->port()] {
+    for (const char* guess : {"", "another secret"}) {
+      SiteRendezvous stranger = ProcessOf(1, 2, port);
+      stranger.secret = guess;
+      stranger.patience = absl::ZeroDuration();  // One try.
+      const absl::Status status = VisitSite(stranger).status();
+      EXPECT_FALSE(status.ok());
+      EXPECT_THAT(status.message(), HasSubstr("--site_secret_file")) << guess;
+    }
+    SiteRendezvous member = ProcessOf(1, 2, port);
+    member.secret = "the secret of this site";
+    Belong(member, 1);
+  });
+  Meet(*door);
+  others.join();
+}
+
 TEST(SiteDoorTest, WhoeverStandsInForProcessZeroMustKnowTheSecretToo) {
   for (const char* guess : {"", "another secret"}) {
     SiteRendezvous impostor = ProcessOf(0, 2, 0);
