@@ -185,7 +185,7 @@ class Options(QuickstartTest):
                               capture_output=True, text=True, check=True)
         for option in ("--mode", "--trainer", "--steps", "--workers", "--corpus", "--seed", "--out"):
             self.assertIn(option, done.stdout)
-        self.assertIn("default 600;", done.stdout)
+        self.assertIn("default 500;", done.stdout)
 
 
 class Build(unittest.TestCase):

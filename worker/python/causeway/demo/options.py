@@ -96,7 +96,7 @@ process in DIR/coordinator and DIR/worker-N. Exit status: 0; 1 if a process fail
         help="causeway (default, causeway-worker), or pytorch: from a clone, a loop in Python with the package causeway; "
              "streaming and diloco only")
     add("--steps", type=_whole(1, 10**9), default=config.DEFAULT_STEPS,
-        help="inner steps of every worker (by deploy/quickstart default 600; else %(default)s)")
+        help="inner steps of every worker (by deploy/quickstart default 500; else %(default)s)")
     add("--workers", type=_whole(1, 64), default=2, help="worker processes (default %(default)s)")
     add("--seed", type=_whole(0, 10**15 - 1), default=1, help="initial weights and order of the data (default %(default)s)")
     add("--corpus", type=_corpus, help="a text file or a folder of them (default: the headers that a build of Causeway "
