@@ -493,7 +493,7 @@ TEST_F(OneSeedTest, AnotherWireVersionIsRefusedWithALine) {
   v1::Greeting greeting = GreetingOf("a", 1);
   greeting.set_wire_version(kWireVersion - 1);
   EXPECT_THAT(server_->registry.Join(greeting),
-              StatusIs(kFailedPrecondition, HasSubstr("wire_version differs")));
+              StatusIs(kFailedPrecondition, ::testing::HasSubstr("wire_version differs")));
 }
 
 }  // namespace
