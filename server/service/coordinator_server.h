@@ -59,8 +59,8 @@ class CoordinatorServer {
     // Until a session's first message; and until a worker reads what its session ended with.
     absl::Duration join_timeout = absl::Seconds(10);
     double max_requests_per_second = 5000;  // Limit per peer, 1 or more: access.h.
-    // Limits of all peers, and of one address (connection_listener.h). 0 for all: 4096, or as many as
-    // max_workers need, or what the process's limit of open files leaves. 0 for an address: a
+    // Limits of all peers, and of one address (connection_listener.h). 0 for all: 4096, or as many
+    // as max_workers need, or what the process's limit of open files leaves. 0 for an address: a
     // quarter of that, but enough for all workers behind one address.
     int max_connections = 0;
     int max_connections_per_address = 0;

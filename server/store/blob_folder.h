@@ -28,9 +28,9 @@ inline constexpr const char* kBlobFolders[] = {"deltas", "answers", "snapshots"}
 
 // Thread-safe.
 //
-// A Write returns when the file is durable. RESOURCE_EXHAUSTED: the disk is full, nothing is left of
-// it. After any other error the store must stop. A Read gives DATA_LOSS, with the file's name, if
-// the file is damaged or is not the one that the row means.
+// A Write returns when the file is durable. RESOURCE_EXHAUSTED: the disk is full, nothing is left
+// of it. After any other error the store must stop. A Read gives DATA_LOSS, with the file's name,
+// if the file is damaged or is not the one that the row means.
 class BlobFolder {
  public:
   BlobFolder(FileSystem& file_system, std::string run_folder)

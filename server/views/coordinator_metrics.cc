@@ -175,7 +175,8 @@ void CoordinatorMetrics::AddWorkers(MetricPage& page, const v1::RunStatus& statu
     page.Counter("causeway_worker_blocked_seconds_total",
                  "Waiting for synchronization, since it was ready.",
                  last->second.heartbeat.blocked_seconds(), labels);
-    page.Gauge("causeway_worker_heartbeat_age_seconds", "Since the worker's last heartbeat or join.",
+    page.Gauge("causeway_worker_heartbeat_age_seconds",
+               "Since the worker's last heartbeat or join.",
                absl::ToDoubleSeconds(now - last->second.word_at), labels);
   }
   absl::MutexLock lock(&mutex_);
