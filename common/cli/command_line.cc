@@ -270,7 +270,7 @@ int Fail(absl::string_view program, const absl::Status& status) {
 
 namespace {
 
-// What StopSignal and its thread share. Outlives both: the thread never ends.
+// Holds what StopSignal and its thread share. Outlives both: the thread never ends.
 struct SignalState {
   absl::Status started;
   absl::Mutex mutex;

@@ -14,7 +14,6 @@
 namespace causeway::server {
 namespace {
 
-// Of a SHA-256.
 constexpr size_t kHashDigits = 2 * SHA256_DIGEST_LENGTH;
 constexpr char kNobody[] = "nobody";
 constexpr char kUnknownToken[] =

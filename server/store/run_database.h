@@ -62,7 +62,7 @@ inline constexpr absl::string_view kKind<v1::Contribution> = "contribution";
 template <>
 inline constexpr absl::string_view kKind<v1::Snapshot> = "snapshot";
 absl::string_view KindOf(absl::string_view key);
-// Of the key of a round, contribution or snapshot.
+// Reads the fragment in the key of a round, contribution or snapshot.
 int FragmentOf(absl::string_view key);
 
 // Keys from `begin` on and before `end`.

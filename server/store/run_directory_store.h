@@ -49,7 +49,7 @@ namespace causeway::server {
 // copy is served alike after a moment and after a week away, and a slow one costs its original
 // nothing. The digest of each commit proves that a copy has the same records.
 
-// What a copy lacks.
+// Lists what a copy lacks.
 struct RunChanges {
   v1::CopyAdvance advance;
   // New, or in place of others, byte for byte as they lie in the database.

@@ -91,7 +91,7 @@ class Calls {
   virtual absl::Status Health(const server::Coordinator& own) { return own.Health(); }
 };
 
-// What it keeps outlives the processes, and writing to it is when a process likes to die.
+// Outlives the processes, with what it keeps, and writing to it is when a process likes to die.
 class MortalStore final : public server::MemoryStore {
  public:
   // `on_death` is called when the process dies in the middle of a call; `on_disk_failure` when it

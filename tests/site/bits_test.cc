@@ -347,7 +347,7 @@ class CTrainer {
   const std::string coordinator_;
   std::vector<cudaStream_t> streams_;  // One of each device.
   std::vector<cudaEvent_t> events_;
-  // What a device owns of another one's tensor.
+  // A device's copy of what it owns of another one's tensor.
   struct Stray {
     int32_t fragment = 0;
     int32_t device = 0;

@@ -1,4 +1,4 @@
-// What a worker does before it asks to join: it reaches the coordinator, checks whom it has reached
+// Prepares a worker before it asks to join: it reaches the coordinator, checks whom it has reached
 // and whether it fits, and brings its model where the run awaits one.
 #pragma once
 

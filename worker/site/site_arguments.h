@@ -26,7 +26,7 @@ absl::Status CheckSize(absl::string_view name, size_t size, size_t expected);
 // All of them: INVALID_ARGUMENT with what was expected and what came.
 absl::StatusOr<SiteJoin> ReadOptions(const causeway_site_options* options);
 absl::StatusOr<std::optional<DeviceOptions>> ReadDevice(const causeway_device* device);
-// What each device is to own: what it has.
+// Lists what each device is to own: what it has.
 std::vector<TensorShare> SharesOf(const DeviceOptions& options);
 absl::StatusOr<std::vector<TensorShare>> ReadShares(const causeway_site_options& options);
 absl::StatusOr<std::vector<GivenTensor>> ReadTensors(const causeway_tensor* tensors, int64_t count);

@@ -77,7 +77,7 @@ class LeafSink {
   void SetLeaf(int64_t leaf, uint64_t checksum);
   // Bytes of shared leaves, from `offset` on.
   void AddShared(int64_t offset, std::span<const uint8_t> bytes);
-  // What was taken so far, and more that another sink took.
+  // Gives what was taken so far, and takes what another sink took.
   const v1::SiteLeaves& taken() const { return taken_; }
   void Take(const v1::SiteLeaves& more) { taken_.MergeFrom(more); }
   // Returns the TreeHash of all `bytes` bytes. Every leaf must have been set or added whole.

@@ -203,7 +203,7 @@ class KernelProbe final : public StepProbe {
     const bool is_due = kernel.in_place == (mode_ == Mode::kTimeInPlace);
     if (!is_due || time->seen != time->calls) return enqueue();
     ASSIGN_OR_RETURN(const double seconds, MedianSeconds(enqueue, stream));
-    // Of a call of the mean size.
+    // The mean size of a call is what counts.
     time->seconds = kernel.flops > 0 ? seconds * time->flops / kernel.flops
                                      : seconds * time->bytes / kernel.bytes;
     return absl::OkStatus();

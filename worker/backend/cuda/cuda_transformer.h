@@ -176,9 +176,9 @@ class CudaTransformer {
   RotaryShape Rotary(const Block& block) const;
   // Both passes of a block.
   AttentionCall Attention(const Block& block) const;
-  // Of attention's pass with so many products of a causal half.
+  // Describes attention's pass with so many products of a causal half.
   StepKernel AttentionKernel(const char* name, int products) const;
-  // Of what reads and writes so many bf16 values per token.
+  // Describes what reads and writes so many bf16 values per token.
   StepKernel TokenKernel(const char* name, int64_t values, bool in_place = false) const {
     return MemoryKernel(name, kBf16Bytes * pass_.tokens * values, in_place);
   }

@@ -268,7 +268,7 @@ class CudnnAttention final : public AttentionProvider {
   }
   int64_t KeyOffset() const { return int64_t{shape_.heads} * shape_.head_dim; }
   int64_t ValueOffset() const { return KeyOffset() + int64_t{shape_.kv_heads} * shape_.head_dim; }
-  // What both passes take.
+  // Names what both passes take.
   Pointers Common(const AttentionCall& call) const {
     auto* const values = const_cast<__nv_bfloat16*>(call.qkv);
     return {{kCudnnQuery, values},

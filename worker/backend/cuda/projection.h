@@ -17,14 +17,14 @@
 
 namespace causeway::worker::cuda {
 
-// What the projections of a pass have in common. All of it outlives the pass.
+// Holds what the projections of a pass have in common. All of it outlives the pass.
 struct ProjectionPass {
   Gemm* gemm = nullptr;
   StepProbe* probe = nullptr;              // Null: none.
   const __nv_bfloat16* weights = nullptr;  // The arena.
   int64_t tokens = 0;
   cudaStream_t stream = nullptr;
-  // Of the backward pass:
+  // The backward pass has these:
   const GradientPlaces* gradients = nullptr;
   bool accumulate = false;   // Gradients of weights and biases += instead of =.
   float* scratch = nullptr;  // BiasScratch(tokens) values.

@@ -13,7 +13,7 @@
 
 namespace causeway::worker::cuda {
 
-// What bounds a kernel: the rate of the largest products, of mma.sync, or of a copy.
+// Names what bounds a kernel: the rate of the largest products, of mma.sync, or of a copy.
 enum class KernelLimit { kProducts, kAttention, kMemory };
 
 // One kernel of a step, or those that are counted as one. FLOPs are those that have to be done,
@@ -27,7 +27,7 @@ struct StepKernel {
   bool in_place = false;  // Enqueued again, it works on other values.
 };
 
-// Of products [m, k] [k, n].
+// Describes products [m, k] [k, n].
 inline StepKernel ProductKernel(absl::string_view name, int64_t m, int64_t n, int64_t k) {
   const double flops =
       2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
@@ -37,7 +37,7 @@ inline StepKernel MemoryKernel(absl::string_view name, int64_t bytes, bool in_pl
   return {.name = name, .bytes = static_cast<double>(bytes), .in_place = in_place};
 }
 
-// Of one GPU, used by its thread.
+// Belongs to one GPU, used by its thread.
 class StepProbe {
  public:
   virtual ~StepProbe() = default;

@@ -9,7 +9,7 @@
 namespace causeway {
 namespace {
 
-// Of signals that wait the lowest number is taken first, so these ascend.
+// The lowest number is taken first where several signals wait, so these ascend.
 [[noreturn]] void Send(std::initializer_list<int> numbers) {
   for (const int number : numbers) kill(getpid(), number);
   for (;;) pause();

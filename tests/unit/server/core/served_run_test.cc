@@ -136,7 +136,7 @@ TEST_F(ServedRunTest, HostileHeadersAreRefusedByName) {
   refused([](H& h) { h.clear_tensors(); }, bad, "tensors must be 1 to");
   refused([](H& h) { h.set_total_bytes(h.total_bytes() + 4); }, bad, "total_bytes must be 4 times");
   refused([](H& h) { h.set_total_bytes(-1); }, bad, "it is -1");
-  // Of the others see configurations.txt.
+  // The others are in configurations.txt.
   refused([](H& h) { *h.mutable_tensors()->add_tensor() = h.tensors().tensor(0); }, bad,
           "must be there once");
   // Two fragments of blocks need two blocks.

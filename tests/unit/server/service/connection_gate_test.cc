@@ -70,7 +70,7 @@ TEST(ConnectionGateTest, TheAddressesOfOneIpv6SiteAreOne) {
 
 constexpr int64_t kMuch = int64_t{512} << 10;
 
-// What a watch says of a connection at so many milliseconds.
+// A watch looks at a connection at so many milliseconds, and finds this.
 struct Look {
   int64_t at_ms;
   int64_t received_bytes;

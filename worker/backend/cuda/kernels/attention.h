@@ -48,7 +48,7 @@ struct AttentionCall {
   // Written by the forward pass, read by the backward pass.
   __nv_bfloat16* out = nullptr;  // [tokens, heads, head_dim]
   float* log_sum_exp = nullptr;  // [sequences, heads, length]: natural, of the scaled scores
-  // Of the backward pass alone.
+  // The backward pass alone has these.
   const __nv_bfloat16* dout = nullptr;  // Of out's shape.
   float* delta = nullptr;  // Scratch of log_sum_exp's size: the sums over a row of dout * out.
   // Of qkv's shape, overwritten; keys and values summed over the queries' heads that share them, in
